@@ -1,0 +1,100 @@
+//! Settings: what a plan can set and vary, declared by whoever understands it.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// A value in a plan.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Level {
+    /// `true`, `false`.
+    Bool(bool),
+    /// A whole number.
+    Integer(i64),
+    /// Any other number.
+    Number(f64),
+    /// Text.
+    Text(String),
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bool(true) => f.write_str("on"),
+            Self::Bool(false) => f.write_str("off"),
+            Self::Integer(value) => write!(f, "{value}"),
+            Self::Number(value) => write!(f, "{value}"),
+            Self::Text(value) => f.write_str(value),
+        }
+    }
+}
+
+/// What values a parameter takes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Domain {
+    /// `true` or `false`.
+    Bool,
+    /// A whole number within bounds, both included.
+    Integer(i64, i64),
+    /// A number within bounds, both included.
+    Number(f64, f64),
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// Any text that the named rule accepts (`cpu list`, `path`), checked by its owner.
+    Text(&'static str),
+}
+
+/// One thing that a platform, a workload or the host lets a plan set.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Parameter {
+    /// Its full dotted key, such as `vm.vcpus`, `link.mtu` or `load.rate_mbit`.
+    pub key: &'static str,
+    /// What it accepts.
+    pub domain: Domain,
+    /// The default as it would be written in a plan, for documentation; `None`: unset.
+    pub default: Option<&'static str>,
+    /// What it does, in one line, with its unit.
+    pub help: &'static str,
+}
+
+/// The levels in force for one trial, by full dotted key. Validated against [`Parameter`]s
+/// before any trial starts, so that the accessors only have to apply defaults.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Settings(pub BTreeMap<String, Level>);
+
+impl Settings {
+    /// A whole number, or `default` where unset.
+    pub fn integer(&self, key: &str, default: i64) -> i64 {
+        match self.0.get(key) {
+            Some(Level::Integer(value)) => *value,
+            _ => default,
+        }
+    }
+
+    /// A number, or `default` where unset.
+    pub fn number(&self, key: &str, default: f64) -> f64 {
+        match self.0.get(key) {
+            Some(Level::Number(value)) => *value,
+            #[allow(clippy::cast_precision_loss, reason = "plan values are far below 2^53")]
+            Some(Level::Integer(value)) => *value as f64,
+            _ => default,
+        }
+    }
+
+    /// Text, if set.
+    pub fn text(&self, key: &str) -> Option<&str> {
+        match self.0.get(key) {
+            Some(Level::Text(value)) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// A switch, or `default` where unset.
+    pub fn bool(&self, key: &str, default: bool) -> bool {
+        match self.0.get(key) {
+            Some(Level::Bool(value)) => *value,
+            _ => default,
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! The one clock: every sample, mark and event of a trial is stamped by CLOCK_MONOTONIC, so that
+//! all series of a trial share one time axis.
+
+use rustix::time::{ClockId, clock_gettime};
+use vtax_units::Nanoseconds;
+
+/// A source of monotonic time. Injected, so that tests decide what time it is.
+pub trait Clock: Send + Sync {
+    /// Nanoseconds since an arbitrary zero that does not change while the host is up.
+    fn now(&self) -> Nanoseconds;
+
+    /// Wall-clock time in nanoseconds since 1970, to recognise steps of the wall clock.
+    fn wall(&self) -> Nanoseconds;
+}
+
+/// The kernel's CLOCK_MONOTONIC and CLOCK_REALTIME.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Nanoseconds {
+        read(ClockId::Monotonic)
+    }
+
+    fn wall(&self) -> Nanoseconds {
+        read(ClockId::Realtime)
+    }
+}
+
+fn read(clock: ClockId) -> Nanoseconds {
+    let time = clock_gettime(clock);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanoseconds = u64::try_from(time.tv_nsec).unwrap_or(0);
+    Nanoseconds(seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds))
+}

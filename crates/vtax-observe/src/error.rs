@@ -1,0 +1,53 @@
+//! What can go wrong while observing, said so that the reader knows what to do.
+
+use std::io;
+use std::path::PathBuf;
+
+/// An instrument could not be opened or read.
+#[derive(Debug, thiserror::Error)]
+pub enum ObserveError {
+    /// A kernel file could not be read.
+    #[error("cannot read {path}: {cause}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        cause: io::Error,
+    },
+    /// A kernel file did not hold what its interface promises.
+    #[error("{path} does not look as expected: {detail}")]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What was expected and what was found.
+        detail: String,
+    },
+    /// The instrument exists but this process may not use it.
+    #[error("no permission for {what}: {remedy}")]
+    Permission {
+        /// The instrument.
+        what: String,
+        /// The capability or setting that is missing.
+        remedy: String,
+    },
+    /// The instrument does not exist on this host.
+    #[error("{what} is not available: {reason}")]
+    Unavailable {
+        /// The instrument.
+        what: String,
+        /// The evidence.
+        reason: String,
+    },
+    /// A program that the instrument needs failed.
+    #[error("`{command}` failed: {detail}")]
+    Program {
+        /// The command line.
+        command: String,
+        /// Its exit and the end of what it said.
+        detail: String,
+    },
+    /// The sampling thread ended early.
+    #[error("the sampling thread stopped: {0}")]
+    Stopped(String),
+}

@@ -1,0 +1,20 @@
+//! What a host does while a trial runs: CPU time by owner, interrupts, device and hardware
+//! counters, and energy meters, all read on one monotonic clock by one thread.
+//!
+//! The flow: [`counters`] and [`meter`]s are *instruments*; an [`Observer`] reads every
+//! instrument once per period on a thread of its own and hands each reading to a [`Sink`];
+//! [`Observer::mark`] takes an extra reading at an exact moment, and the difference of two
+//! marks is what a trial cost. See `docs/observe.md`.
+
+pub mod clock;
+pub mod counters;
+mod error;
+pub mod meter;
+mod observer;
+mod reading;
+mod subject;
+
+pub use error::ObserveError;
+pub use observer::{Observer, ObserverConfig, ObserverReport};
+pub use reading::{Instrument, Kind, Readings, Series, SeriesId, Sink, Snapshot};
+pub use subject::{NetDevice, Subject, ThreadRole};

@@ -1,0 +1,151 @@
+//! The data model of observation: instruments produce readings, readings belong to series.
+
+use crate::ObserveError;
+use std::collections::HashMap;
+use std::io;
+use vtax_units::{Nanoseconds, Quantity, Source, Unit};
+
+/// How a series' values are to be understood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Only ever grows (after wraps and resets are undone); differences are meaningful.
+    Counter,
+    /// A momentary value; means are meaningful.
+    Gauge,
+}
+
+/// What one column of readings is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Series {
+    /// Whose it is: `host`, `target`, `client`, `vtax`.
+    pub owner: String,
+    /// What it is, dotted: `cpu.total`, `cpu.vcpu`, `interrupts.virtio0`, `net.rx_packets`.
+    pub metric: String,
+    /// The unit of its values.
+    pub unit: Unit,
+    /// Counter or gauge.
+    pub kind: Kind,
+    /// Measured, modelled or emulated.
+    pub source: Source,
+}
+
+/// A handle to a series within one [`Readings`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SeriesId(pub u32);
+
+/// Collects the readings of one pass over the instruments. Instruments register each series
+/// once, keep the [`SeriesId`], and afterwards record without allocating.
+#[derive(Debug, Default)]
+pub struct Readings {
+    series: Vec<Series>,
+    ids: HashMap<(String, String), SeriesId>,
+    values: Vec<Option<f64>>,
+}
+
+impl Readings {
+    /// The handle of `series`, registering it at first sight. A series is identified by owner
+    /// and metric; unit, kind and source of the first registration stand.
+    pub fn register(&mut self, series: Series) -> SeriesId {
+        let key = (series.owner.clone(), series.metric.clone());
+        if let Some(id) = self.ids.get(&key) {
+            return *id;
+        }
+        let id = SeriesId(u32::try_from(self.series.len()).unwrap_or(u32::MAX));
+        self.series.push(series);
+        self.values.push(None);
+        self.ids.insert(key, id);
+        id
+    }
+
+    /// Records this pass's value of a series; an unknown handle is ignored.
+    pub fn record(&mut self, id: SeriesId, value: f64) {
+        if let Some(slot) = self.values.get_mut(id.0 as usize) {
+            *slot = Some(value);
+        }
+    }
+
+    /// Every registered series, in order of its handle.
+    pub fn series(&self) -> &[Series] {
+        &self.series
+    }
+
+    /// The values recorded in this pass.
+    pub fn values(&self) -> impl Iterator<Item = (SeriesId, f64)> + '_ {
+        self.values.iter().enumerate().filter_map(|(index, value)| {
+            Some((SeriesId(u32::try_from(index).ok()?), (*value)?))
+        })
+    }
+
+    /// Forgets the values, keeps the registrations: the start of the next pass.
+    pub fn clear_values(&mut self) {
+        self.values.fill(None);
+    }
+}
+
+/// Something that can be read: a counter source or a meter.
+pub trait Instrument: Send {
+    /// A short name for messages, such as `cgroup target` or `powercap`.
+    fn name(&self) -> &str;
+
+    /// Reads everything once at `now` and records it.
+    ///
+    /// # Errors
+    /// When the source is gone or unreadable. The observer counts the failure, keeps the first
+    /// message for the report and goes on with the other instruments.
+    fn read(&mut self, now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError>;
+}
+
+/// Receives every reading, in time order, on the sampling thread.
+pub trait Sink: Send {
+    /// One reading of one series.
+    ///
+    /// # Errors
+    /// When it cannot be stored; sampling stops and [`crate::Observer::stop`] returns the error.
+    fn record(&mut self, id: SeriesId, series: &Series, at: Nanoseconds, value: f64) -> io::Result<()>;
+
+    /// No more readings follow.
+    ///
+    /// # Errors
+    /// When what is buffered cannot be stored.
+    fn finish(&mut self) -> io::Result<()>;
+}
+
+/// Everything that was read at one moment.
+#[derive(Debug, Clone, Default)]
+pub struct Snapshot {
+    /// When, on the trial's clock.
+    pub at: Nanoseconds,
+    values: HashMap<(String, String), (f64, Series)>,
+}
+
+impl Snapshot {
+    /// The current values of `readings`, taken at `at`.
+    pub fn of(at: Nanoseconds, readings: &Readings) -> Self {
+        let values = readings
+            .values()
+            .filter_map(|(id, value)| {
+                let series = readings.series().get(id.0 as usize)?.clone();
+                Some(((series.owner.clone(), series.metric.clone()), (value, series)))
+            })
+            .collect();
+        Self { at, values }
+    }
+
+    /// One value, with its unit.
+    pub fn get(&self, owner: &str, metric: &str) -> Option<Quantity> {
+        let (value, series) = self.values.get(&(owner.to_owned(), metric.to_owned()))?;
+        Some(Quantity::new(*value, series.unit))
+    }
+
+    /// What a counter advanced by since `earlier`; `None` where either lacks it.
+    pub fn since(&self, earlier: &Self, owner: &str, metric: &str) -> Option<Quantity> {
+        let after = self.get(owner, metric)?;
+        let before = earlier.get(owner, metric)?;
+        Some(Quantity::new(after.value - before.value, after.unit))
+    }
+
+    /// Every series with its value, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = (&Series, f64)> + '_ {
+        self.values.values().map(|(value, series)| (series, *value))
+    }
+}

@@ -1,0 +1,6 @@
+//! From a results directory to statistics, figures and a report.
+//!
+//! [`results`] defines the directory's format and is the only module that touches it on disk;
+//! `stats` turns trials into estimates; the report is rendered from those alone.
+
+pub mod results;

@@ -1,0 +1,167 @@
+//! `run.json` and `trial.json`: what a run is, and what one trial found.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use vtax_units::{Nanoseconds, Quantity, Source, Unit};
+
+/// One combination of platform, workload and factor levels.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Treatment {
+    /// The treatment's name in tables: unique within a run, such as `qemu · iperf3-receive`.
+    pub label: String,
+    /// `native`, `container`, `qemu`, …
+    pub platform: String,
+    /// The workload's name in the plan.
+    pub workload: String,
+    /// The level of every factor, printed as in the plan.
+    pub factors: BTreeMap<String, String>,
+    /// The label of the treatment this one is compared against; `None` for a baseline.
+    pub baseline: Option<String>,
+}
+
+/// `run.json`: what was going to be run, written before the first trial.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunInfo {
+    /// [`super::FORMAT`].
+    pub format: u32,
+    /// The plan's name and one-line description.
+    pub name: String,
+    /// What the plan wants to find out, in a sentence.
+    pub description: String,
+    /// Seed of the trial order.
+    pub seed: u64,
+    /// `full` or `quick`; a quick run is marked in every report.
+    pub profile: String,
+    /// Where it ran: `local`, `ssh:HOST`, `testbed:kvm`.
+    pub place: String,
+    /// When it was started, RFC 3339.
+    pub started: String,
+    /// SHA-256 of `plan.toml`, so that a resumed run is the same plan.
+    pub plan_sha256: String,
+    /// Every treatment, in the plan's order.
+    pub treatments: Vec<Treatment>,
+    /// The planned order: entry `i` is trial `i`, naming its treatment and block (repetition).
+    pub schedule: Vec<Scheduled>,
+    /// Smallest relative difference that the plan wants called a difference, such as 0.02.
+    pub minimum_effect: f64,
+}
+
+/// One entry of the schedule.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scheduled {
+    /// Index into [`RunInfo::treatments`].
+    pub treatment: usize,
+    /// The block: each block holds every treatment once, in random order, so that trials of one
+    /// block are pairs.
+    pub block: u32,
+}
+
+/// Which direction of a metric is an improvement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Better {
+    /// Less is better (a cost).
+    Lower,
+    /// More is better.
+    Higher,
+    /// Neither (a description).
+    Neither,
+}
+
+/// One number that a trial found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Metric {
+    /// The value and its unit.
+    #[serde(flatten)]
+    pub quantity: Quantity,
+    /// Measured, modelled or emulated.
+    pub source: Source,
+    /// Which direction is better.
+    pub better: Better,
+    /// True for the few metrics that a summary leads with.
+    #[serde(default)]
+    pub headline: bool,
+    /// What it is, in a few words, for tables: `CPU time per GB received`.
+    pub title: String,
+}
+
+/// The useful work that a trial did, which costs are divided by.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Work {
+    /// How much was done in the measured window, in `unit`.
+    pub amount: f64,
+    /// GB, request, op, s.
+    pub unit: Unit,
+    /// One unit of it in words that follow "to", such as `receive 1 GB`.
+    pub phrase: String,
+}
+
+/// How a trial ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", tag = "outcome", content = "reason")]
+pub enum TrialOutcome {
+    /// It ran and counts.
+    Complete,
+    /// It failed; the reason is for the reader.
+    Failed(String),
+}
+
+/// How long each phase of a trial took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct PhaseTimes {
+    /// From nothing to a platform that answers.
+    pub boot: Nanoseconds,
+    /// Starting the service.
+    pub service: Nanoseconds,
+    /// Warm-up.
+    pub warmup: Nanoseconds,
+    /// The measured window.
+    pub measured: Nanoseconds,
+    /// Stopping, restoring, verifying, writing.
+    pub teardown: Nanoseconds,
+    /// The whole trial.
+    pub total: Nanoseconds,
+}
+
+/// What watching the trial cost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct ObservationCost {
+    /// CPU time of the sampling thread in the whole trial.
+    pub cpu: Nanoseconds,
+    /// Sampling passes.
+    pub passes: u64,
+    /// Passes that were due and not taken.
+    pub missed: u64,
+}
+
+/// `trial.json`: one trial, self-describing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Trial {
+    /// [`super::FORMAT`].
+    pub format: u32,
+    /// The position in the run's schedule, and the name of its directory.
+    pub index: u32,
+    /// The block it belongs to.
+    pub block: u32,
+    /// What was tried.
+    pub treatment: Treatment,
+    /// When it started, RFC 3339.
+    pub started: String,
+    /// How it ended.
+    #[serde(flatten)]
+    pub outcome: TrialOutcome,
+    /// Reasons not to trust it; a suspect trial is kept and shown, and left out of headlines.
+    pub suspect: Vec<String>,
+    /// How long each phase took.
+    pub times: PhaseTimes,
+    /// The measured window within `samples.parquet`, on its clock.
+    pub window: (Nanoseconds, Nanoseconds),
+    /// The work done in it.
+    pub work: Option<Work>,
+    /// Every metric by its stable name: `cpu.per_work`, `throughput`, `energy.per_work`.
+    pub metrics: BTreeMap<String, Metric>,
+    /// Facts about the platform: accelerator, machine type, versions, exact command line.
+    pub environment: BTreeMap<String, String>,
+    /// What watching cost.
+    pub observation: ObservationCost,
+}

@@ -1,0 +1,18 @@
+//! The vocabulary of every vtax number: a [`Quantity`] is a value with its [`Unit`], and
+//! [`Source`] says whether it was measured, modelled or emulated.
+//!
+//! ```
+//! use vtax_units::{Base, Quantity, Unit};
+//! let rate = Quantity::new(3.2e9, Unit::per(Base::Bit, Base::Second));
+//! assert_eq!(rate.to_string(), "3.20 Gbit/s");
+//! ```
+
+mod quantity;
+mod source;
+mod typed;
+mod unit;
+
+pub use quantity::Quantity;
+pub use source::Source;
+pub use typed::{Bytes, Hertz, Joules, Nanoseconds, Watts};
+pub use unit::{Base, ParseUnitError, Unit};

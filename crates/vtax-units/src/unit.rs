@@ -1,0 +1,128 @@
+//! Units as data: a base, and optionally what it is counted per.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use std::fmt;
+use std::str::FromStr;
+
+macro_rules! bases {
+    ($($(#[$doc:meta])* $name:ident = $text:literal),* $(,)?) => {
+        /// What is counted or measured.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Base { $($(#[$doc])* $name),* }
+
+        impl Base {
+            /// The symbol, as in `s` or `bit`.
+            pub fn symbol(self) -> &'static str {
+                match self { $(Self::$name => $text),* }
+            }
+        }
+
+        impl FromStr for Base {
+            type Err = ParseUnitError;
+            fn from_str(text: &str) -> Result<Self, ParseUnitError> {
+                match text { $($text => Ok(Self::$name),)* _ => Err(ParseUnitError(text.to_owned())) }
+            }
+        }
+    };
+}
+
+bases! {
+    /// A bare number, such as a ratio or a count whose name says what it counts.
+    One = "1",
+    /// Percent of something that the metric's name says.
+    Percent = "%",
+    /// Seconds.
+    Second = "s",
+    /// Nanoseconds.
+    Nanosecond = "ns",
+    /// Bits.
+    Bit = "bit",
+    /// Bytes.
+    Byte = "B",
+    /// 10^9 bytes.
+    Gigabyte = "GB",
+    /// Joules.
+    Joule = "J",
+    /// Watts.
+    Watt = "W",
+    /// Packets (frames).
+    Packet = "packet",
+    /// Requests.
+    Request = "request",
+    /// Operations of the workload.
+    Operation = "op",
+    /// Processor cycles.
+    Cycle = "cycle",
+    /// Retired instructions.
+    Instruction = "instruction",
+    /// Cache references or misses.
+    CacheEvent = "cache event",
+    /// Interrupts.
+    Interrupt = "interrupt",
+    /// VM exits.
+    Exit = "exit",
+}
+
+/// A unit: a base, and optionally what it is counted per, written `base/per` (`bit/s`, `J/GB`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Unit {
+    /// What is counted.
+    pub base: Base,
+    /// What it is counted per, if anything.
+    pub per: Option<Base>,
+}
+
+impl Unit {
+    /// A plain unit.
+    pub const fn of(base: Base) -> Self {
+        Self { base, per: None }
+    }
+
+    /// `base` per `per`.
+    pub const fn per(base: Base, per: Base) -> Self {
+        Self { base, per: Some(per) }
+    }
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.per {
+            None => f.write_str(self.base.symbol()),
+            Some(per) => write!(f, "{}/{}", self.base.symbol(), per.symbol()),
+        }
+    }
+}
+
+/// The text is not a unit that vtax knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParseUnitError(pub String);
+
+impl fmt::Display for ParseUnitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` is not a unit", self.0)
+    }
+}
+
+impl std::error::Error for ParseUnitError {}
+
+impl FromStr for Unit {
+    type Err = ParseUnitError;
+    fn from_str(text: &str) -> Result<Self, ParseUnitError> {
+        match text.split_once('/') {
+            None => Ok(Self::of(text.parse()?)),
+            Some((base, per)) => Ok(Self::per(base.parse()?, per.parse()?)),
+        }
+    }
+}
+
+impl Serialize for Unit {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Unit {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}

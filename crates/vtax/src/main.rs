@@ -1,0 +1,3 @@
+//! The `vtax` command: parses, calls the libraries, prints. No logic.
+
+fn main() {}
