@@ -14,8 +14,8 @@
 mod trial;
 
 pub use trial::{
-    Scheduled,
-    Better, Metric, ObservationCost, PhaseTimes, RunInfo, Treatment, Trial, TrialOutcome, Work,
+    Better, Metric, ObservationCost, PhaseTimes, RunInfo, Scheduled, Treatment, Trial,
+    TrialOutcome, Work,
 };
 
 /// Version of the results format; readers refuse a newer one.
