@@ -51,6 +51,8 @@ bases! {
     Request = "request",
     /// Operations of the workload.
     Operation = "op",
+    /// Processors kept busy: CPU seconds per second.
+    Core = "core",
     /// Processor cycles.
     Cycle = "cycle",
     /// Retired instructions.
