@@ -7,7 +7,7 @@ use crate::cell::{Cell, CellConfig, Client};
 use crate::host_settings;
 use crate::journal::Journal;
 use crate::plan::{Catalogue, Plan, PlannedTreatment};
-use crate::platform::{GuestFiles, Platform, Target};
+use crate::platform::{GuestFiles, Platform, Target, scratch};
 use crate::roots::Roots;
 use crate::signals::Signals;
 use crate::suspect::{self, HostWatch, OwnWork};
@@ -16,6 +16,7 @@ use crate::LabError;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vtax_observe::clock::SystemClock;
@@ -38,7 +39,7 @@ pub(super) struct Bench<'a> {
     pub roots: &'a Roots,
     pub meters: &'a Meters,
     pub signals: &'a Signals,
-    pub state_dir: &'a std::path::Path,
+    pub cache_dir: &'a Path,
 }
 
 /// One trial to run.
@@ -137,8 +138,12 @@ fn perform(
     let clock = Instant::now();
     host_settings::apply(settings, &bench.roots.sys, journal)?;
     let name = format!("trial-{}-{}", std::process::id(), assignment.index);
-    let config = CellConfig::from_settings(&name, bench.state_dir, settings, workload.scratch_mib(settings))?;
-    let cell = Cell::create(&config, journal)?;
+    let mut config = CellConfig::from_settings(&name, settings)?;
+    let scratch = workload.scratch_mib(settings);
+    if scratch > 0 {
+        config.scratch = Some(scratch::image(bench.cache_dir, scratch)?);
+    }
+    let cell = Cell::create(config, journal)?;
     let booted = platform.boot(&cell, bench.guest, settings);
     let mut target = match booted {
         Ok(target) => target,
@@ -183,7 +188,7 @@ fn measure(
     attempt: &mut Attempt,
 ) -> Result<(), LabError> {
     let settings = &assignment.treatment.settings;
-    let client = cell.client()?;
+    let client = cell.client();
     let timing = Timing { warmup: bench.plan.warmup, duration: bench.plan.duration };
     bench.signals.check()?;
 
