@@ -5,10 +5,17 @@
 //! a seeded random order. See `docs/design.md`.
 
 pub mod cell;
+pub mod doctor;
 mod error;
+pub mod host;
+pub mod host_settings;
 pub mod journal;
 pub mod platform;
+pub mod roots;
 pub mod settings;
+pub mod signals;
+pub mod suspect;
 pub mod workload;
 
 pub use error::LabError;
+pub use roots::Roots;
