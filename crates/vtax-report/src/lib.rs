@@ -4,3 +4,4 @@
 //! `stats` turns trials into estimates; the report is rendered from those alone.
 
 pub mod results;
+pub mod stats;
