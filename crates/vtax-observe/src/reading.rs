@@ -71,9 +71,10 @@ impl Readings {
 
     /// The values recorded in this pass.
     pub fn values(&self) -> impl Iterator<Item = (SeriesId, f64)> + '_ {
-        self.values.iter().enumerate().filter_map(|(index, value)| {
-            Some((SeriesId(u32::try_from(index).ok()?), (*value)?))
-        })
+        self.values
+            .iter()
+            .enumerate()
+            .filter_map(|(index, value)| Some((SeriesId(u32::try_from(index).ok()?), (*value)?)))
     }
 
     /// Forgets the values, keeps the registrations: the start of the next pass.
@@ -101,7 +102,13 @@ pub trait Sink: Send {
     ///
     /// # Errors
     /// When it cannot be stored; sampling stops and [`crate::Observer::stop`] returns the error.
-    fn record(&mut self, id: SeriesId, series: &Series, at: Nanoseconds, value: f64) -> io::Result<()>;
+    fn record(
+        &mut self,
+        id: SeriesId,
+        series: &Series,
+        at: Nanoseconds,
+        value: f64,
+    ) -> io::Result<()>;
 
     /// No more readings follow.
     ///
@@ -125,7 +132,10 @@ impl Snapshot {
             .values()
             .filter_map(|(id, value)| {
                 let series = readings.series().get(id.0 as usize)?.clone();
-                Some(((series.owner.clone(), series.metric.clone()), (value, series)))
+                Some((
+                    (series.owner.clone(), series.metric.clone()),
+                    (value, series),
+                ))
             })
             .collect();
         Self { at, values }
