@@ -3,5 +3,8 @@
 //! [`results`] defines the directory's format and is the only module that touches it on disk;
 //! `stats` turns trials into estimates; the report is rendered from those alone.
 
+pub mod analysis;
+mod numbers;
 pub mod results;
 pub mod stats;
+pub mod terminal;

@@ -93,7 +93,7 @@ fn identical_treatments_are_rarely_called_different() {
             .filter(|world| {
                 let (treatment, baseline) = pairs(&mut random, n, 1.0, 0.1);
                 let tax = paired_tax(&treatment, &baseline, *world as u64).unwrap();
-                verdict(&tax, tax.p, 0.0) == Verdict::Different
+                verdict(&tax, tax.student_p, 0.0) == Verdict::Different
             })
             .count();
         eprintln!("null, n = {n}: called different {:.3}", share(called));
@@ -110,7 +110,7 @@ fn a_threefold_cost_is_found_with_five_pairs() {
     let mut random = Random::new(3);
     let (treatment, baseline) = pairs(&mut random, 5, 3.0, 0.05);
     let tax = paired_tax(&treatment, &baseline, 1).unwrap();
-    assert_eq!(verdict(&tax, tax.p, 0.02), Verdict::Different);
+    assert_eq!(verdict(&tax, tax.student_p, 0.02), Verdict::Different);
     assert!((2.7..3.3).contains(&tax.ratio), "{tax:?}");
     assert_eq!(tax.effect, 1.0);
 }
@@ -121,17 +121,20 @@ fn a_difference_below_the_minimum_effect_is_not_claimed() {
     let treatment: Vec<f64> = baseline.iter().map(|value| value * 1.01).collect();
     let tax = paired_tax(&treatment, &baseline, 1).unwrap();
     assert!(tax.p < 0.01 && !tax.interval.unwrap().contains(1.0));
-    assert_eq!(verdict(&tax, tax.p, 0.02), Verdict::NoDifferenceShown);
-    assert_eq!(verdict(&tax, tax.p, 0.005), Verdict::Different);
+    assert_eq!(
+        verdict(&tax, tax.student_p, 0.02),
+        Verdict::NoDifferenceShown
+    );
+    assert_eq!(verdict(&tax, tax.student_p, 0.005), Verdict::Different);
 }
 
 #[test]
 fn three_pairs_are_too_few_however_far_apart() {
     let tax = paired_tax(&[30.0, 31.0, 32.0], &[1.0, 1.1, 1.2], 1).unwrap();
-    assert_eq!(verdict(&tax, tax.p, 0.02), Verdict::TooFewTrials);
+    assert_eq!(verdict(&tax, tax.student_p, 0.02), Verdict::TooFewTrials);
     let one = paired_tax(&[30.0], &[1.0], 1).unwrap();
     assert_eq!(
-        (one.interval, verdict(&one, one.p, 0.02)),
+        (one.interval, verdict(&one, one.student_p, 0.02)),
         (None, Verdict::TooFewTrials)
     );
 }

@@ -42,6 +42,11 @@ fn student_within(t: f64, degrees: u32) -> f64 {
     }
 }
 
+/// Probability that |T| is beyond `t`.
+pub(super) fn student_beyond(t: f64, degrees: u32) -> f64 {
+    (1.0 - student_within(t, degrees.clamp(1, 10_000))).clamp(0.0, 1.0)
+}
+
 /// The t that |T| stays below with probability `confidence`, by bisection.
 pub(super) fn student_quantile(confidence: f64, degrees: u32) -> f64 {
     let (mut low, mut high) = (0.0, 1e6);

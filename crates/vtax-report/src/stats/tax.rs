@@ -4,7 +4,7 @@ use super::bootstrap::{
     FEWEST_TO_RESAMPLE, Interval, expanded_percentiles, resampled_means, student_interval,
 };
 use super::describe::{mean, standard_deviation};
-use super::distribution::student_quantile;
+use super::distribution::{student_beyond, student_quantile};
 use super::permutation::{
     FEWEST_TO_FLIP, cliffs_delta, exchange_p, sign_flip_p, smallest_exchange_p,
 };
@@ -30,6 +30,9 @@ pub struct Tax {
     pub effect: f64,
     /// Two-sided permutation p.
     pub p: f64,
+    /// Two-sided p of Student's t on log ratios. Unlike a permutation p of few trials it has no
+    /// smallest value, so it can be adjusted for many comparisons.
+    pub student_p: f64,
     /// The smallest p that this many trials can give.
     pub smallest_p: f64,
 }
@@ -148,6 +151,7 @@ pub fn paired_tax(treatment: &[f64], baseline: &[f64], seed: u64) -> Result<Tax,
     };
     let effect = cliffs_delta(treatment, baseline).unwrap_or(0.0);
     let centre = mean(&differences).ok_or(NoTax::NotFinite)?;
+    let student_p = student_p(centre, variance_of_mean(&differences), n);
     finish(Tax {
         ratio: centre,
         interval,
@@ -155,6 +159,7 @@ pub fn paired_tax(treatment: &[f64], baseline: &[f64], seed: u64) -> Result<Tax,
         n,
         effect,
         p,
+        student_p,
         smallest_p,
     })
 }
@@ -182,6 +187,10 @@ pub fn unpaired_tax(treatment: &[f64], baseline: &[f64], seed: u64) -> Result<Ta
     let p = exchange_p(&log_treatment, &log_baseline, &mut random);
     let effect = cliffs_delta(treatment, baseline).unwrap_or(0.0);
     let smallest_p = smallest_exchange_p(treatment.len(), baseline.len());
+    let variance = variance_of_mean(&log_treatment)
+        .zip(variance_of_mean(&log_baseline))
+        .map(|(t, b)| t + b);
+    let student_p = student_p(centre, variance, n);
     finish(Tax {
         ratio: centre,
         interval,
@@ -189,25 +198,39 @@ pub fn unpaired_tax(treatment: &[f64], baseline: &[f64], seed: u64) -> Result<Ta
         n,
         effect,
         p,
+        student_p,
         smallest_p,
     })
 }
 
 /// Student's interval of a difference of means whose variances may differ, with the smaller
 /// sample's degrees of freedom, which is the cautious end of Welch's.
+fn welch_interval(treatment: &[f64], baseline: &[f64], centre: f64) -> Option<Interval> {
+    let degrees =
+        u32::try_from(treatment.len().min(baseline.len()).checked_sub(1)?).unwrap_or(u32::MAX);
+    let variance = variance_of_mean(treatment)? + variance_of_mean(baseline)?;
+    let half = student_quantile(1.0 - ALPHA, degrees) * variance.sqrt();
+    Interval::finite(centre - half, centre + half)
+}
+
 #[allow(
     clippy::cast_precision_loss,
     reason = "counts of values are far below 2^53"
 )]
-fn welch_interval(treatment: &[f64], baseline: &[f64], centre: f64) -> Option<Interval> {
-    let variance = |values: &[f64]| {
-        Some(standard_deviation(values, mean(values)?)?.powi(2) / values.len() as f64)
-    };
-    let degrees =
-        u32::try_from(treatment.len().min(baseline.len()).checked_sub(1)?).unwrap_or(u32::MAX);
-    let half = student_quantile(1.0 - ALPHA, degrees)
-        * (variance(treatment)? + variance(baseline)?).sqrt();
-    Interval::finite(centre - half, centre + half)
+fn variance_of_mean(values: &[f64]) -> Option<f64> {
+    Some(standard_deviation(values, mean(values)?)?.powi(2) / values.len() as f64)
+}
+
+/// Two-sided p of Student's t with n − 1 degrees of freedom.
+fn student_p(centre: f64, variance: Option<f64>, n: usize) -> f64 {
+    let degrees = u32::try_from(n.saturating_sub(1)).unwrap_or(u32::MAX);
+    match variance {
+        Some(variance) if variance > 0.0 && degrees > 0 => {
+            student_beyond(centre.abs() / variance.sqrt(), degrees)
+        }
+        Some(_) if centre != 0.0 && degrees > 0 => 0.0,
+        _ => 1.0,
+    }
 }
 
 /// From logarithms back to ratios.
@@ -226,10 +249,10 @@ fn finish(tax: Tax) -> Result<Tax, NoTax> {
     })
 }
 
-/// The verdict: a difference is claimed only when the interval excludes 1, `p` (adjusted for the
-/// family of comparisons, or the tax's own) is below 0.05, and the ratio is at least
-/// `minimum_effect` away from 1.
-pub fn verdict(tax: &Tax, p: f64, minimum_effect: f64) -> Verdict {
+/// The verdict: a difference is claimed only when the interval excludes 1, the permutation p and
+/// `adjusted_p` ([`Tax::student_p`] adjusted for the family of comparisons) are below 0.05, and
+/// the ratio is at least `minimum_effect` away from 1.
+pub fn verdict(tax: &Tax, adjusted_p: f64, minimum_effect: f64) -> Verdict {
     let Some(interval) = tax.interval else {
         return Verdict::TooFewTrials;
     };
@@ -237,7 +260,8 @@ pub fn verdict(tax: &Tax, p: f64, minimum_effect: f64) -> Verdict {
         return Verdict::TooFewTrials;
     }
     let effect = (tax.ratio - 1.0).abs() >= minimum_effect;
-    if !interval.contains(1.0) && p < ALPHA && effect {
+    let unlikely = tax.p < ALPHA && adjusted_p < ALPHA;
+    if !interval.contains(1.0) && unlikely && effect {
         Verdict::Different
     } else {
         Verdict::NoDifferenceShown

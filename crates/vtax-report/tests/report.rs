@@ -1,0 +1,21 @@
+//! From a results directory to every form of report.
+
+mod common;
+
+use common::Fake;
+use vtax_report::{analysis, terminal};
+
+#[test]
+fn show() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = Fake {
+        profile: "quick",
+        ..Fake::default()
+    }
+    .write(&folder.path().join("run"));
+    let analysis = analysis::analyse(&results).unwrap();
+    println!("{}", terminal::table(&analysis, 80, false));
+    for sentence in &analysis.sentences {
+        println!("{}", sentence.text);
+    }
+}
