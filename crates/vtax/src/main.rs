@@ -1,49 +1,37 @@
 //! The `vtax` command: parses, calls the libraries, prints. No logic.
 
 mod cli;
+mod commands;
 mod progress;
 
 use clap::Parser;
-use cli::{Cli, Command, ExportFormat, ImageCommand, LoadCommand, MeterCommand, PlanCommand};
+use cli::{Cli, Command, ImageCommand, LoadCommand, MeterCommand, PlanCommand};
 use std::error::Error;
-use std::fs;
-use std::io::{self, IsTerminal, Write};
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use vtax_lab::place::{self, Line, Place, SshRun};
-use vtax_lab::plan::{Catalogue, Plan, treatments};
-use vtax_lab::run::{self, Event, Progress, RunOptions};
-use vtax_lab::signals::Signals;
-use vtax_lab::{Roots, doctor, image, load};
 
-type Outcome = Result<ExitCode, Box<dyn Error>>;
+/// What every command ends with.
+type Outcome = Result<(), Box<dyn Error>>;
 
 fn main() -> ExitCode {
-    match dispatch(Cli::parse().command) {
-        Ok(code) => code,
+    let outcome = match Cli::parse().command {
+        Command::Doctor(arguments) => commands::doctor::run(&arguments),
+        Command::Plan(PlanCommand::Check { plan, quick }) => commands::plan::check(&plan, quick),
+        Command::Plan(PlanCommand::Keys) => commands::plan::keys(),
+        Command::Run(arguments) => commands::run::run(arguments),
+        Command::Report(arguments) => commands::report::report(&arguments),
+        Command::Compare(arguments) => commands::report::compare(&arguments),
+        Command::Export(arguments) => commands::report::export(&arguments),
+        Command::Meter(MeterCommand::List) => commands::meter::list(),
+        Command::Meter(MeterCommand::Calibrate { output, seconds }) => commands::meter::calibrate(&output, seconds),
+        Command::Image(ImageCommand::Build) => commands::image::build(),
+        Command::Restore(arguments) => commands::run::restore(arguments.forget),
+        Command::Load(LoadCommand::Http(arguments)) => commands::load::http(arguments),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
         Err(cause) => {
             eprintln!("vtax: {cause}");
             ExitCode::FAILURE
         }
-    }
-}
-
-fn dispatch(command: Command) -> Outcome {
-    match command {
-        Command::Run(arguments) => run_plan(arguments),
-        Command::Plan(PlanCommand::Check { plan, quick }) => check_plan(&plan, quick),
-        Command::Plan(PlanCommand::Keys) => print_keys(),
-        Command::Report(arguments) => report(&arguments.results, arguments.json),
-        Command::Restore(arguments) => {
-            let undone = run::restore(&run::default_state_dir(), arguments.forget)?;
-            if undone.is_empty() {
-                println!("nothing to restore: the host is as it was found");
-            }
-            for line in undone {
-                println!("undone: {line}");
-            }
-            Ok(ExitCode::SUCCESS)
-        }
-        _ => Ok(ExitCode::SUCCESS),
     }
 }
