@@ -30,6 +30,9 @@ use vtax_units::Nanoseconds;
 /// after it was created.
 const LOOKS: u8 = 2;
 
+/// How long a list of threads is used without looking again, while their number stays the same.
+const LIST_AGAIN: Nanoseconds = Nanoseconds(1_000_000_000);
+
 /// The CPU time of a whole process in nanoseconds.
 type ProcessClock = Box<dyn FnMut() -> io::Result<u64> + Send>;
 
@@ -40,6 +43,8 @@ pub struct VmmThreads {
     task: PathBuf,
     directory: OwnedFd,
     clock: ProcessClock,
+    /// The directory's link count and the time when it was last listed.
+    listed: Option<(u64, Nanoseconds)>,
     threads: Vec<Thread>,
     kernel_threads: Vec<Thread>,
     roles: [Role; 3],
@@ -128,6 +133,7 @@ impl VmmThreads {
             task,
             directory,
             clock,
+            listed: None,
             threads: Vec::new(),
             kernel_threads: Vec::new(),
             roles: [
@@ -138,26 +144,53 @@ impl VmmThreads {
             emulator: (0, Column::counter(owner, metric::CPU_EMULATOR)),
             entries: vec![MaybeUninit::uninit(); 8192],
         };
-        threads.discover()?;
+        threads.list()?;
         threads.kernel_threads = kernel_vhost_threads(proc, &threads.threads);
         Ok(threads)
     }
 
-    /// Brings the list of threads up to date with the directory.
-    fn discover(&mut self) -> Result<(), ObserveError> {
-        let failed = |cause: rustix::io::Errno| ObserveError::Read {
+    /// Brings the list of threads up to date.
+    ///
+    /// Listing the directory costs the kernel microseconds for each thread, so it is done when
+    /// their number has changed, which the directory's link count tells, and once a second for
+    /// the case that one thread ended and another began. A process that is gone has no threads,
+    /// so that its link count has changed.
+    fn discover(&mut self, now: Nanoseconds) -> Result<(), ObserveError> {
+        let links = rustix::fs::fstat(&self.directory)
+            .map_err(|cause| self.unlisted(cause))?
+            .st_nlink;
+        if let Some((before, at)) = self.listed
+            && before == links
+            && now.saturating_since(at) < LIST_AGAIN
+        {
+            return Ok(());
+        }
+        self.list()?;
+        self.listed = Some((links, now));
+        Ok(())
+    }
+
+    fn unlisted(&self, cause: rustix::io::Errno) -> ObserveError {
+        ObserveError::Read {
             path: self.task.clone(),
             cause: cause.into(),
-        };
+        }
+    }
+
+    fn list(&mut self) -> Result<(), ObserveError> {
         for thread in &mut self.threads {
             thread.present = false;
         }
-        rustix::fs::seek(&self.directory, SeekFrom::Start(0)).map_err(failed)?;
+        rustix::fs::seek(&self.directory, SeekFrom::Start(0))
+            .map_err(|cause| self.unlisted(cause))?;
         let mut entries = RawDir::new(&self.directory, &mut self.entries);
         // The directory lists threads in the order of creation, as this list does.
         let mut next = 0;
         while let Some(entry) = entries.next() {
-            let entry = entry.map_err(failed)?;
+            let entry = entry.map_err(|cause| ObserveError::Read {
+                path: self.task.clone(),
+                cause: cause.into(),
+            })?;
             let number = text::number(entry.file_name().to_bytes());
             let Some(tid) = number.and_then(|tid| u32::try_from(tid).ok()) else {
                 continue;
@@ -338,11 +371,11 @@ impl Instrument for VmmThreads {
         &self.name
     }
 
-    fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
-        // The clock first: it brings every thread's account up to date. That the directory can
-        // be listed afterwards proves that the process was still this one when it was read.
+    fn read(&mut self, now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
+        // The clock first: it brings every thread's account up to date. That the directory still
+        // has its threads afterwards proves that the process was this one when it was read.
         let whole = (self.clock)();
-        self.discover()?;
+        self.discover(now)?;
         let whole = whole.map_err(|cause| ObserveError::Read {
             path: self.task.clone(),
             cause,
@@ -493,8 +526,12 @@ mod tests {
     }
 
     fn read(threads: &mut VmmThreads, readings: &mut Readings) -> Snapshot {
+        // Far enough apart that the threads are listed each time: on some file systems a
+        // directory's link count says nothing.
+        static NOW: AtomicU64 = AtomicU64::new(0);
+        let now = Nanoseconds(NOW.fetch_add(LIST_AGAIN.0, Ordering::Relaxed));
         readings.clear_values();
-        threads.read(Nanoseconds(0), readings).unwrap();
+        threads.read(now, readings).unwrap();
         Snapshot::of(Nanoseconds(0), readings)
     }
 
