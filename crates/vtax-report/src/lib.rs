@@ -4,6 +4,8 @@
 //! `stats` turns trials into estimates; the report is rendered from those alone.
 
 pub mod analysis;
+pub mod figures;
+pub mod html;
 mod numbers;
 pub mod results;
 pub mod stats;

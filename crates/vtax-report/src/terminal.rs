@@ -156,7 +156,7 @@ impl Page {
             "  {}{}  {}",
             pad(&title, label_width + 25),
             pad("tax", 20),
-            "verdict",
+            "difference",
         );
         let header = self.paint(DIM, &header);
         self.line(&header);
@@ -261,6 +261,7 @@ fn tax_and_verdict(comparison: &Comparison) -> (String, String) {
         |tax| ratio(tax.ratio, tax.interval).line(),
     );
     let verdict = match comparison.verdict {
+        Verdict::Different => "shown",
         Verdict::NoDifferenceShown => "none shown",
         other => other.words(),
     };

@@ -15,6 +15,19 @@ fn show() {
     .write(&folder.path().join("run"));
     let analysis = analysis::analyse(&results).unwrap();
     println!("{}", terminal::table(&analysis, 80, false));
+    let kept = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("fake-report");
+    let _ = std::fs::remove_dir_all(&kept);
+    let results = Fake {
+        profile: "quick",
+        ..Fake::default()
+    }
+    .write(&kept);
+    println!(
+        "{}",
+        vtax_report::html::write_report(&results, &analysis)
+            .unwrap()
+            .display()
+    );
     for sentence in &analysis.sentences {
         println!("{}", sentence.text);
     }

@@ -729,7 +729,7 @@ pub(crate) fn judge(comparisons: &mut [Comparison], minimum_effect: f64) {
             .collect();
         let p: Vec<f64> = family
             .iter()
-            .filter_map(|comparison| Some(comparison.tax?.p))
+            .filter_map(|comparison| Some(comparison.tax?.student_p))
             .collect();
         let size = p.len();
         for (comparison, adjusted) in family.into_iter().zip(benjamini_hochberg(&p)) {
