@@ -22,6 +22,16 @@ pub struct Summary {
     pub install: Option<String>,
 }
 
+impl Summary {
+    /// Whether any platform runs here, if only with flagged results: what `vtax doctor`'s exit
+    /// status tells.
+    pub fn can_run(&self) -> bool {
+        self.platforms
+            .iter()
+            .any(|platform| platform.answer != Answer::No)
+    }
+}
+
 /// Whether something can be used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usable {
