@@ -358,7 +358,7 @@ fn kvm_that_opens_and_does_not_boot_is_told_apart_from_one_that_does_not_open() 
     );
 
     let dead = FakeProbes {
-        boot: KvmBoot::Fails("no output in 10 s".to_owned()),
+        boot: KvmBoot::Fails("SeaBIOS\r\nno output in 10 s\n\n".to_owned()),
         ..FakeProbes::default()
     };
     let dead_finding = kvm(&dead);
@@ -459,9 +459,9 @@ fn a_runtime_counts_only_if_it_runs_a_container_on_this_layout() {
     host.program("crun", "crun version 1.8.1");
     let probes = FakeProbes {
         run: Box::new(|program, arguments| match (program, arguments) {
-            ("crun", ["--root", _, "run", ..]) => {
-                Ok(failed("cgroups in hybrid mode not supported\n"))
-            }
+            ("crun", ["--root", _, "run", ..]) => Ok(failed(
+                "time=\"2026-01-01\" level=error msg=\"cgroups in \\\"hybrid\\\" mode not supported\"\n",
+            )),
             _ => Ok(said(&answer_of(program, arguments))),
         }),
         ..FakeProbes::default()
@@ -479,7 +479,7 @@ fn a_runtime_counts_only_if_it_runs_a_container_on_this_layout() {
         Topic::Containers,
         "crun",
         Answer::No,
-        "(hybrid): cgroups in hybrid mode not supported",
+        "(hybrid): cgroups in \"hybrid\" mode not supported",
     );
     let container = summarize(&findings)
         .platforms
@@ -490,6 +490,28 @@ fn a_runtime_counts_only_if_it_runs_a_container_on_this_layout() {
         (container.answer, container.reason.as_str()),
         (Answer::Yes, "with runc")
     );
+}
+
+#[test]
+fn refused_namespaces_are_told_once() {
+    let host = with_programs(FakeHost::intel_server());
+    let probes = FakeProbes {
+        run: Box::new(|program, arguments| match program {
+            "unshare" => Ok(failed("unshare: unshare failed: Operation not permitted\n")),
+            _ => Ok(said(&answer_of(program, arguments))),
+        }),
+        ..FakeProbes::default()
+    };
+    let findings = examined(&host, &probes);
+    assert_finding(
+        &findings,
+        Topic::Network,
+        "network namespace",
+        Answer::No,
+        "unshare failed: Operation not permitted",
+    );
+    let tap = finding(&findings, Topic::Network, "tap");
+    assert_eq!(tap.remedy.as_deref(), Some("see network namespace"));
 }
 
 #[test]
@@ -810,6 +832,7 @@ fn every_no_that_can_be_helped_has_a_remedy_and_every_package_is_in_it() {
                 "{finding:?}"
             );
             if let Some(package) = &finding.package {
+                // The one command of the summary is made of these.
                 assert!(
                     finding
                         .remedy
@@ -978,7 +1001,7 @@ fn this_host_is_examined_for_real_and_nothing_is_left_behind() {
 fn a_program_that_hangs_is_killed_with_its_children() {
     let probes = HostProbes::default();
     let marker = format!("31.{}", std::process::id());
-    let script = format!("sleep {marker} & sleep {marker}; wait");
+    let script = format!("sleep {marker} & sleep {marker}");
     let error = probes
         .run(
             Path::new("/bin/sh"),
