@@ -600,3 +600,236 @@ pub fn write(facts: &HostFacts, directory: &Path) -> Result<(), crate::LabError>
     json.push('\n');
     fs::write(&path, json).map_err(crate::LabError::file("write", &path))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_host::FakeHost;
+
+    #[test]
+    fn facts_of_an_intel_server_name_its_processor_kernel_and_layout() {
+        let host = FakeHost::intel_server();
+        host.program("runc", "runc version 1.1.5+ds1\ncommit: 1.1.5+ds1-1");
+        host.file("proc/sys/kernel/random/boot_id", "2b1c\n");
+        let facts = facts(&host.roots, Some(true));
+        assert_eq!(
+            facts.cpu.model.as_deref(),
+            Some("Intel(R) Xeon(R) Gold 6230")
+        );
+        assert_eq!(
+            (facts.cpu.sockets, facts.cpu.cores, facts.cpu.threads),
+            (2, 4, 8)
+        );
+        assert_eq!(facts.cpu.microcode.as_deref(), Some("0x5003901"));
+        assert_eq!(facts.memory_bytes, Some(16_384_000 * 1024));
+        assert_eq!(facts.kernel.as_deref(), Some("6.1.0-30-amd64"));
+        assert_eq!(
+            facts.distribution.as_deref(),
+            Some("Debian GNU/Linux 12 (bookworm)")
+        );
+        assert_eq!(facts.virtualization, Virtualization::KvmVmx);
+        assert_eq!(facts.hypervisor, None);
+        assert_eq!(facts.governors, ["powersave"]);
+        assert_eq!(facts.turbo, Some(true));
+        assert_eq!(facts.transparent_hugepages.as_deref(), Some("madvise"));
+        assert_eq!(facts.cgroups.version, CgroupVersion::V2);
+        assert_eq!(
+            facts.programs.get("runc").map(String::as_str),
+            Some("1.1.5+ds1")
+        );
+        assert_eq!(
+            facts.mitigations.get("meltdown").map(String::as_str),
+            Some("Mitigation: PTI")
+        );
+        assert_eq!(facts.boot_id.as_deref(), Some("2b1c"));
+    }
+
+    #[test]
+    fn facts_survive_a_round_trip_through_host_json() {
+        let host = FakeHost::amd_desktop();
+        let written = facts(&host.roots, None);
+        write(&written, &host.path("")).unwrap();
+        let read: HostFacts = serde_json::from_str(&host.read("host.json")).unwrap();
+        assert_eq!(read, written);
+        assert_eq!(read.virtualization, Virtualization::KvmSvm);
+    }
+
+    #[test]
+    fn an_empty_host_has_no_facts_and_no_failure() {
+        let facts = facts(&FakeHost::empty().roots, None);
+        assert_eq!(facts.cpu, CpuFacts::default());
+        assert_eq!(facts.virtualization, Virtualization::None);
+        assert_eq!(facts.cgroups.version, CgroupVersion::None);
+        assert_eq!(facts.memory_bytes, None);
+    }
+
+    #[test]
+    fn kvm_that_boots_nothing_makes_it_an_emulating_host() {
+        let host = FakeHost::cloud_vm();
+        host.directory("sys/module/kvm_pvm");
+        host.file("dev/kvm", "");
+        host.program(
+            "qemu-system-x86_64",
+            "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)",
+        );
+        let failed = facts(&host.roots, Some(false));
+        assert_eq!(failed.virtualization, Virtualization::Tcg);
+        assert_eq!(failed.kvm_backend, Some(KvmBackend::KvmPvm));
+        assert_eq!(
+            facts(&host.roots, Some(true)).virtualization,
+            Virtualization::KvmPvm
+        );
+    }
+
+    #[test]
+    fn a_built_in_backend_is_found_by_its_symbols_or_the_configuration() {
+        let host = FakeHost::cloud_vm();
+        assert_eq!(KvmBackend::detect(&host.roots), None);
+        host.file("proc/kallsyms", "0000000000000000 t svm_vcpu_run\n");
+        assert_eq!(
+            KvmBackend::detect(&host.roots),
+            None,
+            "without the device there is no KVM"
+        );
+        host.file("dev/kvm", "");
+        assert_eq!(KvmBackend::detect(&host.roots), Some(KvmBackend::KvmAmd));
+        host.remove("proc/kallsyms");
+        host.file(
+            "boot/config-6.1.0-30-amd64",
+            "CONFIG_KVM=y\nCONFIG_KVM_INTEL=y\n# CONFIG_KVM_AMD is not set\n",
+        );
+        assert_eq!(KvmBackend::detect(&host.roots), Some(KvmBackend::KvmIntel));
+        host.file(
+            "boot/config-6.1.0-30-amd64",
+            "CONFIG_KVM_INTEL=y\nCONFIG_KVM_AMD=y\n",
+        );
+        assert_eq!(
+            KvmBackend::detect(&host.roots),
+            None,
+            "two built in: it cannot be told"
+        );
+    }
+
+    #[test]
+    fn control_group_layouts_are_told_apart() {
+        let host = FakeHost::empty();
+        host.cgroups_v1();
+        let v1 = CgroupLayout::detect(&host.roots);
+        assert_eq!(v1.version, CgroupVersion::V1);
+        assert_eq!(
+            v1.v1.get("cpuacct"),
+            Some(&PathBuf::from("/sys/fs/cgroup/cpu,cpuacct"))
+        );
+        assert!(v1.has("name=systemd") && !v1.has("xattr") && !v1.has("rw"));
+
+        host.cgroups_hybrid();
+        let hybrid = CgroupLayout::detect(&host.roots);
+        assert_eq!(hybrid.version, CgroupVersion::Hybrid);
+        assert_eq!(hybrid.v2, Some(PathBuf::from("/sys/fs/cgroup/unified")));
+        assert!(hybrid.v2_controllers.is_empty());
+
+        host.cgroups_v2("cpuset cpu memory");
+        let v2 = CgroupLayout::detect(&host.roots);
+        assert_eq!(v2.version, CgroupVersion::V2);
+        assert!(v2.has("cpu") && v2.v1.is_empty());
+    }
+
+    #[test]
+    fn the_tightest_cpu_quota_up_the_tree_counts() {
+        let host = FakeHost::empty();
+        host.cgroups_v2("cpu");
+        host.file("proc/self/cgroup", "0::/user.slice/vtax\n");
+        assert_eq!(cpu_quota(&host.roots), None);
+        host.file("sys/fs/cgroup/user.slice/vtax/cpu.max", "max 100000\n");
+        host.file("sys/fs/cgroup/user.slice/cpu.max", "150000 100000\n");
+        assert_eq!(cpu_quota(&host.roots), Some(1.5));
+    }
+
+    #[test]
+    fn cpu_quota_of_control_groups_v1() {
+        let host = FakeHost::empty();
+        host.cgroups_v1();
+        host.file(
+            "proc/self/cgroup",
+            "2:cpu,cpuacct:/docker/1\n1:name=systemd:/\n",
+        );
+        host.file("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
+        host.file("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
+        assert_eq!(cpu_quota(&host.roots), None);
+        host.file(
+            "sys/fs/cgroup/cpu,cpuacct/docker/1/cpu.cfs_quota_us",
+            "50000\n",
+        );
+        host.file(
+            "sys/fs/cgroup/cpu,cpuacct/docker/1/cpu.cfs_period_us",
+            "100000\n",
+        );
+        assert_eq!(cpu_quota(&host.roots), Some(0.5));
+    }
+
+    #[test]
+    fn versions_are_found_in_what_programs_really_print() {
+        for (printed, version) in [
+            (
+                "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)",
+                "7.2.22",
+            ),
+            ("iperf 3.12 (cJSON 1.7.15)", "3.12"),
+            ("ip utility, iproute2-6.1.0, libbpf 1.1.2", "6.1.0"),
+            (
+                "mke2fs 1.47.0 (5-Feb-2023)\n\tUsing EXT2FS Library version 1.47.0",
+                "1.47.0",
+            ),
+            ("setpriv from util-linux 2.38.1", "2.38.1"),
+            ("cpio (GNU cpio) 2.13", "2.13"),
+            ("crun version 1.8.1\ncommit: f8a096be", "1.8.1"),
+        ] {
+            assert_eq!(version_in(printed).as_deref(), Some(version), "{printed}");
+        }
+        assert_eq!(version_in("no version here. none"), None);
+        assert_eq!(version_in(""), None);
+    }
+
+    #[test]
+    fn hypervisors_are_named_where_something_tells() {
+        let host = FakeHost::cloud_vm();
+        assert_eq!(hypervisor(&host.roots).as_deref(), Some("kvm"));
+        host.file(
+            "sys/devices/system/clocksource/clocksource0/available_clocksource",
+            "tsc\n",
+        );
+        assert_eq!(hypervisor(&host.roots).as_deref(), Some("unknown"));
+        host.file("sys/class/dmi/id/sys_vendor", "VMware, Inc.\n");
+        assert_eq!(hypervisor(&host.roots).as_deref(), Some("vmware"));
+        // A Xen Dom0 need not show the processor's flag.
+        let dom0 = FakeHost::intel_server();
+        dom0.file("sys/hypervisor/type", "xen\n");
+        assert_eq!(hypervisor(&dom0.roots).as_deref(), Some("xen"));
+    }
+
+    #[test]
+    fn this_host_gives_its_facts_without_naming_itself() {
+        let facts = facts(&Roots::host(), None);
+        assert!(facts.cpu.threads > 0, "{facts:?}");
+        assert!(facts.kernel.is_some() && facts.boot_id.is_some());
+        let json = serde_json::to_string(&facts).unwrap();
+        if let Ok(id) = fs::read_to_string("/etc/machine-id") {
+            assert!(id.trim().is_empty() || !json.contains(id.trim()));
+        }
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn no_text_in_the_hosts_files_makes_the_facts_fail(text in "\\PC{0,200}") {
+            let host = FakeHost::empty();
+            for file in ["proc/cpuinfo", "proc/meminfo", "proc/self/mountinfo", "proc/self/cgroup", "etc/os-release"] {
+                host.file(file, &text);
+            }
+            facts(&host.roots, None);
+            version_in(&text);
+            chosen(&text);
+        }
+    }
+}

@@ -385,3 +385,308 @@ fn verify(path: &Path, wanted: &str) -> Result<(), LabError> {
         chosen(&now)
     )))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_host::FakeHost;
+    use crate::settings::Level;
+
+    fn settings(levels: &[(&str, Level)]) -> Settings {
+        Settings(
+            levels
+                .iter()
+                .map(|(key, level)| ((*key).to_owned(), level.clone()))
+                .collect(),
+        )
+    }
+
+    fn text_level(value: &str) -> Level {
+        Level::Text(value.to_owned())
+    }
+
+    fn journal(host: &FakeHost) -> Journal {
+        Journal::open(&host.path("state")).unwrap()
+    }
+
+    fn undo(journal: &Journal) -> Vec<Restored> {
+        let undone = journal.pending().iter().rev().map(|change| match change {
+            Change::Setting { path, old } => restore_setting(path, old).unwrap(),
+            other => panic!("{other:?}"),
+        });
+        undone.collect()
+    }
+
+    #[test]
+    fn every_setting_is_journalled_written_and_undone_in_reverse() {
+        let host = FakeHost::intel_server();
+        let mut journal = journal(&host);
+        let wanted = settings(&[
+            ("host.governor", text_level("performance")),
+            ("host.turbo", Level::Bool(false)),
+            ("host.smt", Level::Bool(false)),
+            ("host.ksm", Level::Bool(true)),
+            ("host.thp", text_level("never")),
+            ("vm.vcpus", Level::Integer(2)),
+        ]);
+        check(&wanted, &host.roots.sys).unwrap();
+        assert!(journal.pending().is_empty(), "a check changes nothing");
+        apply(&wanted, &host.roots.sys, &mut journal).unwrap();
+        assert_eq!(
+            host.read("sys/devices/system/cpu/cpufreq/policy7/scaling_governor"),
+            "performance"
+        );
+        assert_eq!(
+            host.read("sys/devices/system/cpu/intel_pstate/no_turbo"),
+            "1"
+        );
+        assert_eq!(host.read("sys/devices/system/cpu/smt/control"), "off");
+        assert_eq!(host.read("sys/kernel/mm/ksm/run"), "1");
+        assert_eq!(
+            host.read("sys/kernel/mm/transparent_hugepage/enabled"),
+            "never"
+        );
+        let first = journal.pending().first().cloned().unwrap();
+        assert_eq!(
+            first,
+            Change::Setting {
+                path: host.path("sys/devices/system/cpu/smt/control"),
+                old: "on".to_owned()
+            }
+        );
+        assert_eq!(journal.pending().len(), 8 + 4);
+
+        assert!(
+            undo(&journal)
+                .iter()
+                .all(|restored| *restored == Restored::Done)
+        );
+        assert_eq!(
+            host.read("sys/devices/system/cpu/cpufreq/policy0/scaling_governor"),
+            "powersave"
+        );
+        assert_eq!(
+            host.read("sys/devices/system/cpu/intel_pstate/no_turbo"),
+            "0"
+        );
+        assert_eq!(host.read("sys/devices/system/cpu/smt/control"), "on");
+        assert_eq!(host.read("sys/kernel/mm/ksm/run"), "0");
+        assert_eq!(
+            host.read("sys/kernel/mm/transparent_hugepage/enabled"),
+            "madvise"
+        );
+    }
+
+    #[test]
+    fn a_value_already_in_force_is_neither_written_nor_journalled() {
+        let host = FakeHost::intel_server();
+        let mut journal = journal(&host);
+        let wanted = settings(&[
+            ("host.governor", text_level("powersave")),
+            ("host.thp", text_level("madvise")),
+            ("host.ksm", Level::Bool(false)),
+        ]);
+        apply(&wanted, &host.roots.sys, &mut journal).unwrap();
+        assert!(journal.pending().is_empty());
+        assert_eq!(
+            host.read("sys/kernel/mm/transparent_hugepage/enabled"),
+            "always [madvise] never\n"
+        );
+    }
+
+    #[test]
+    fn a_governor_that_is_not_offered_is_refused_with_those_that_are() {
+        let host = FakeHost::intel_server();
+        let mut journal = journal(&host);
+        let wanted = settings(&[("host.governor", text_level("schedutil"))]);
+        for error in [
+            check(&wanted, &host.roots.sys).unwrap_err(),
+            apply(&wanted, &host.roots.sys, &mut journal).unwrap_err(),
+        ] {
+            assert!(
+                error.to_string().contains("performance, powersave"),
+                "{error}"
+            );
+        }
+        assert!(journal.pending().is_empty());
+        assert_eq!(
+            host.read("sys/devices/system/cpu/cpufreq/policy0/scaling_governor"),
+            "powersave\n"
+        );
+    }
+
+    #[test]
+    fn a_write_that_does_not_stick_is_an_error_and_stays_in_the_journal() {
+        let host = FakeHost::intel_server();
+        // Takes every write and keeps none, like a governor that the platform overrides.
+        host.link(
+            "sys/devices/system/cpu/intel_pstate/no_turbo",
+            Path::new("/dev/null"),
+        );
+        let mut journal = journal(&host);
+        let error = apply(
+            &settings(&[("host.turbo", Level::Bool(false))]),
+            &host.roots.sys,
+            &mut journal,
+        )
+        .unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("no_turbo was set to `1` but reads ``"),
+            "{error}"
+        );
+        assert_eq!(journal.pending().len(), 1);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_an_error_with_the_remedy() {
+        let host = FakeHost::intel_server();
+        host.link(
+            "sys/devices/system/cpu/cpufreq/policy3/scaling_governor",
+            Path::new("/proc/version"),
+        );
+        let mut journal = journal(&host);
+        let error = apply(
+            &settings(&[("host.governor", text_level("performance"))]),
+            &host.roots.sys,
+            &mut journal,
+        )
+        .unwrap_err();
+        let message = error.to_string();
+        assert!(
+            message.contains("policy3/scaling_governor")
+                && message.contains("host.governor = `performance`"),
+            "{message}"
+        );
+        // The three before it can be undone.
+        assert_eq!(journal.pending().len(), 4);
+        assert_eq!(
+            host.read("sys/devices/system/cpu/cpufreq/policy2/scaling_governor"),
+            "performance"
+        );
+    }
+
+    #[test]
+    fn a_cpu_that_vanishes_is_skipped_when_setting_and_when_restoring() {
+        let host = FakeHost::intel_server();
+        host.remove("sys/devices/system/cpu/cpufreq/policy5/scaling_governor");
+        let mut journal = journal(&host);
+        apply(
+            &settings(&[("host.governor", text_level("performance"))]),
+            &host.roots.sys,
+            &mut journal,
+        )
+        .unwrap();
+        assert_eq!(journal.pending().len(), 7);
+        host.remove("sys/devices/system/cpu/cpufreq/policy7/scaling_governor");
+        let undone = undo(&journal);
+        assert_eq!(
+            undone
+                .iter()
+                .filter(|restored| **restored == Restored::Gone)
+                .count(),
+            1
+        );
+        assert_eq!(
+            undone
+                .iter()
+                .filter(|restored| **restored == Restored::Done)
+                .count(),
+            6
+        );
+    }
+
+    #[test]
+    fn restoring_what_cannot_be_restored_is_an_error_that_says_how_to_do_it_by_hand() {
+        let host = FakeHost::empty();
+        host.link("sys/setting", Path::new("/proc/version"));
+        let error = restore_setting(&host.path("sys/setting"), "powersave").unwrap_err();
+        assert!(error.to_string().contains("echo powersave >"), "{error}");
+        host.link("sys/setting", Path::new("/dev/null"));
+        let error = restore_setting(&host.path("sys/setting"), "powersave").unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("was set to `powersave` but reads"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn settings_of_hardware_that_is_not_there_are_refused_by_name() {
+        let host = FakeHost::cloud_vm();
+        for (key, level) in [
+            ("host.governor", text_level("performance")),
+            ("host.turbo", Level::Bool(true)),
+            ("host.smt", Level::Bool(true)),
+        ] {
+            let error = check(&settings(&[(key, level)]), &host.roots.sys).unwrap_err();
+            assert!(error.to_string().contains(key), "{error}");
+        }
+        // A processor with one thread a core already is what `off` asks for.
+        check(
+            &settings(&[("host.smt", Level::Bool(false))]),
+            &host.roots.sys,
+        )
+        .unwrap();
+    }
+
+    #[test]
+    fn amd_boost_is_set_where_amd_has_it() {
+        let host = FakeHost::amd_desktop();
+        let mut journal = journal(&host);
+        apply(
+            &settings(&[("host.turbo", Level::Bool(false))]),
+            &host.roots.sys,
+            &mut journal,
+        )
+        .unwrap();
+        assert_eq!(host.read("sys/devices/system/cpu/cpufreq/boost"), "0");
+    }
+
+    #[test]
+    fn ksm_is_unmerged_when_switched_off_after_it_merged() {
+        let host = FakeHost::intel_server();
+        host.file("sys/kernel/mm/ksm/run", "0\n");
+        host.file("sys/kernel/mm/ksm/pages_sharing", "12\n");
+        let mut journal = journal(&host);
+        apply(
+            &settings(&[("host.ksm", Level::Bool(false))]),
+            &host.roots.sys,
+            &mut journal,
+        )
+        .unwrap();
+        assert_eq!(host.read("sys/kernel/mm/ksm/run"), "2");
+    }
+
+    #[test]
+    fn unknown_keys_and_wrong_types_are_refused() {
+        let host = FakeHost::intel_server();
+        let error = check(
+            &settings(&[("host.governer", text_level("performance"))]),
+            &host.roots.sys,
+        )
+        .unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("there are: host.smt, host.governor"),
+            "{error}"
+        );
+        assert!(
+            check(
+                &settings(&[("host.smt", text_level("off"))]),
+                &host.roots.sys
+            )
+            .is_err()
+        );
+        assert!(
+            check(
+                &settings(&[("host.thp", Level::Bool(true))]),
+                &host.roots.sys
+            )
+            .is_err()
+        );
+    }
+}

@@ -7,6 +7,8 @@
 pub mod cell;
 pub mod doctor;
 mod error;
+#[cfg(test)]
+mod fake_host;
 pub mod host;
 pub mod host_settings;
 pub mod journal;

@@ -18,8 +18,10 @@ pub const FOREIGN_LOAD_SHARE: f64 = 0.05;
 /// Less foreign CPU time than this is not judged: `/proc/stat` counts in 10 ms per CPU and state.
 pub const FOREIGN_LOAD_MINIMUM: Nanoseconds = Nanoseconds(200_000_000);
 
-/// Time that a hypervisor took from this host, as a share of the machine's capacity.
-pub const STEAL_SHARE: f64 = 0.01;
+/// Time that a hypervisor took from this host, as a share of the machine's capacity. The kernel
+/// charges stolen time to nobody, so that a little of it slows a trial down without changing
+/// what its work costs; interleaving spreads it over all treatments.
+pub const STEAL_SHARE: f64 = 0.10;
 
 /// How far the mean CPU frequency may differ between the two ends of the window.
 pub const FREQUENCY_DRIFT: f64 = 0.10;
@@ -438,4 +440,244 @@ fn thread_time(stat: &Path) -> Option<u64> {
         .filter_map(|field| field.parse::<u64>().ok())
         .sum();
     Some(ticks.saturating_mul(TICK))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_host::FakeHost;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn seconds_of(value: f64) -> Nanoseconds {
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        Nanoseconds((value * 1e9) as u64)
+    }
+
+    /// Two CPUs for ten seconds, 8 s of them busy.
+    fn quiet_window() -> (HostReading, HostReading, OwnWork) {
+        let before = HostReading {
+            free_disk: Some(Bytes(1 << 40)),
+            frequencies_khz: vec![2_100_000; 2],
+            throttles: BTreeMap::from([("cpu0".to_owned(), 3), ("package 0".to_owned(), 3)]),
+            ..HostReading::default()
+        };
+        let after = HostReading {
+            at: seconds_of(10.0),
+            cpu: CpuTimes {
+                processes: seconds_of(6.0),
+                interrupts: seconds_of(2.0),
+                idle: seconds_of(12.0),
+                steal: Nanoseconds(0),
+            },
+            ..before.clone()
+        };
+        let own = OwnWork {
+            target: seconds_of(3.5),
+            client: seconds_of(2.0),
+            vtax: seconds_of(0.05),
+            period: Nanoseconds(SECOND),
+            observer: ObserverReport {
+                passes: 11,
+                longest_gap: Nanoseconds(SECOND),
+                ..ObserverReport::default()
+            },
+        };
+        (before, after, own)
+    }
+
+    /// The one reason of a window that was quiet before `change`.
+    fn only_reason(change: impl FnOnce(&mut HostReading, &mut OwnWork)) -> String {
+        let (before, mut after, mut own) = quiet_window();
+        change(&mut after, &mut own);
+        let found = reasons(&before, &after, &own);
+        assert_eq!(found.len(), 1, "{found:?}");
+        found.into_iter().next().unwrap()
+    }
+
+    #[test]
+    fn a_quiet_window_gives_no_reason() {
+        let (before, after, own) = quiet_window();
+        assert_eq!(reasons(&before, &after, &own), Vec::<String>::new());
+    }
+
+    #[test]
+    fn load_of_other_programs_is_told_with_its_share_of_the_machine() {
+        let reason = only_reason(|after, _| after.cpu.processes = seconds_of(8.0));
+        assert!(
+            reason.contains("2.45 s") && reason.contains("11.1 % of the machine (limit 5.0 %)"),
+            "{reason}"
+        );
+    }
+
+    #[test]
+    fn network_work_of_the_kernel_is_not_foreign() {
+        let (before, mut after, own) = quiet_window();
+        after.cpu.processes = seconds_of(8.0);
+        after.softirq_threads = seconds_of(2.3);
+        after.cpu.interrupts = seconds_of(9.0);
+        assert_eq!(reasons(&before, &after, &own), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_few_ticks_in_a_short_window_are_not_foreign_load() {
+        let before = HostReading::default();
+        let mut after = HostReading {
+            at: seconds_of(0.5),
+            ..HostReading::default()
+        };
+        after.cpu = CpuTimes {
+            processes: seconds_of(0.15),
+            idle: seconds_of(0.85),
+            ..CpuTimes::default()
+        };
+        assert!(reasons(&before, &after, &OwnWork::default()).is_empty());
+    }
+
+    #[test]
+    fn stolen_time_is_a_reason() {
+        let reason = only_reason(|after, _| after.cpu.steal = seconds_of(5.0));
+        assert!(
+            reason.contains("5.00 s") && reason.contains("20.0 %"),
+            "{reason}"
+        );
+    }
+
+    #[test]
+    fn throttling_is_a_reason_and_names_the_place() {
+        let reason = only_reason(|after, _| {
+            after.throttles.insert("package 0".to_owned(), 7);
+            after.throttles.insert("cpu9".to_owned(), 2);
+        });
+        assert_eq!(
+            reason,
+            "the processor was throttled for heat: package 0 (4 times)"
+        );
+    }
+
+    #[test]
+    fn a_stepped_clock_is_a_reason_and_a_slewed_one_is_not() {
+        let reason = only_reason(|_, own| own.observer.wall_clock_step = Nanoseconds(2 * SECOND));
+        assert!(
+            reason.contains("2000.0 ms") && reason.contains("limit 6.0 ms"),
+            "{reason}"
+        );
+        let (before, after, mut own) = quiet_window();
+        own.observer.wall_clock_step = Nanoseconds(5_000_000);
+        assert!(reasons(&before, &after, &own).is_empty());
+    }
+
+    #[test]
+    fn killed_processes_swapping_drift_and_a_full_disk_are_reasons() {
+        assert!(only_reason(|after, _| after.oom_kills = 1).contains("killed 1 process"));
+        assert!(only_reason(|after, _| after.swapped_pages = 4000).contains("4000 pages"));
+        let drift = only_reason(|after, _| after.frequencies_khz = vec![1_400_000; 2]);
+        assert!(drift.contains("from 2100 to 1400 MHz, 33.3 %"), "{drift}");
+        assert!(
+            only_reason(|after, _| after.free_disk = Some(Bytes(10 << 20))).contains("only 10 MiB")
+        );
+    }
+
+    #[test]
+    fn gaps_missed_passes_and_failed_instruments_are_reasons() {
+        let missed = only_reason(|_, own| own.observer.missed = 4);
+        assert!(missed.contains("missed 4 of 15 passes, 26.7 %"), "{missed}");
+        let gap = only_reason(|_, own| own.observer.longest_gap = Nanoseconds(4 * SECOND));
+        assert!(gap.contains("4.00 s went by"), "{gap}");
+        let failed = only_reason(|_, own| {
+            own.observer
+                .failures
+                .push(("powercap".to_owned(), 3, "gone".to_owned()))
+        });
+        assert_eq!(failed, "powercap could not be read 3 time(s): gone");
+    }
+
+    #[test]
+    fn counters_that_fall_are_no_work_and_no_failure() {
+        let (before, after, own) = quiet_window();
+        // The other way round: everything went backwards.
+        assert_eq!(reasons(&after, &before, &own), Vec::<String>::new());
+        let nothing = HostReading::default();
+        assert_eq!(
+            reasons(&nothing, &nothing, &OwnWork::default()),
+            Vec::<String>::new()
+        );
+    }
+
+    #[test]
+    fn readings_come_from_the_kernels_files() {
+        let host = FakeHost::intel_server();
+        host.file(
+            "proc/stat",
+            "cpu  100 20 30 400 50 6 7 8 90 0\ncpu0 1 2 3 4\n",
+        );
+        host.file(
+            "proc/vmstat",
+            "pswpin 5\npswpout 7\noom_kill 2\noom_kill_x 9\n",
+        );
+        for cpu in 0..8 {
+            let throttle = format!("sys/devices/system/cpu/cpu{cpu}/thermal_throttle");
+            host.file(
+                &format!("{throttle}/core_throttle_count"),
+                &format!("{cpu}\n"),
+            );
+            host.file(&format!("{throttle}/package_throttle_count"), "11\n");
+        }
+        host.file(
+            "proc/16/stat",
+            "16 (ksoftirqd/0) S 2 0 0 0 -1 69238848 0 0 0 0 3 40 0 0 20 0\n",
+        );
+        host.file(
+            "proc/99/stat",
+            "99 (ksoftirqd/1) S 1 0 0 0 -1 4194304 0 0 0 0 500 500 0 0 20 0\n",
+        );
+        let reading = HostWatch::new(&host.roots, &host.path("")).read();
+        assert_eq!(
+            reading.cpu,
+            CpuTimes {
+                processes: seconds_of(1.5),
+                interrupts: seconds_of(0.13),
+                idle: seconds_of(4.5),
+                steal: seconds_of(0.08),
+            },
+            "guest time is already in user time"
+        );
+        assert_eq!(
+            reading.softirq_threads,
+            seconds_of(0.43),
+            "a user's program is no kernel thread"
+        );
+        assert_eq!((reading.oom_kills, reading.swapped_pages), (2, 12));
+        assert_eq!(reading.frequencies_khz, vec![2_100_000; 8]);
+        assert_eq!(reading.throttles.get("cpu5"), Some(&5));
+        assert_eq!(reading.throttles.get("package 1"), Some(&11));
+        assert!(reading.free_disk.is_some());
+    }
+
+    #[test]
+    fn a_busy_program_on_this_host_is_foreign_load() {
+        let watch = HostWatch::new(&Roots::host(), Path::new("/"));
+        let before = watch.read();
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let end = std::time::Instant::now() + std::time::Duration::from_millis(1500);
+        let spinners: Vec<_> = (0..cpus)
+            .map(|_| {
+                std::thread::spawn(move || {
+                    while std::time::Instant::now() < end {
+                        std::hint::black_box(0);
+                    }
+                })
+            })
+            .collect();
+        for spinner in spinners {
+            spinner.join().unwrap();
+        }
+        let found = reasons(&before, &watch.read(), &OwnWork::default());
+        assert!(
+            found
+                .iter()
+                .any(|reason| reason.starts_with("other programs used")),
+            "{found:?}"
+        );
+    }
 }

@@ -142,9 +142,17 @@ fn run_true(options: &Options, runtime: &Path) -> Result<(), String> {
     }
     match ended {
         Ok(output) if output.success => Ok(()),
-        Ok(output) => Err(output.last_words()),
+        Ok(output) => Err(message(&output.last_words())),
         Err(cause) => Err(super::reason(&cause)),
     }
+}
+
+/// The message of a logged line: runc writes `time="…" level=error msg="…"`.
+fn message(line: &str) -> String {
+    let message = line
+        .split_once("msg=\"")
+        .and_then(|(_, rest)| rest.strip_suffix('"'));
+    message.unwrap_or(line).replace("\\\"", "\"")
 }
 
 fn prepare_bundle(bundle: &Path, name: &str) -> io::Result<()> {

@@ -37,10 +37,13 @@ fn kvm(roots: &Roots, options: &Options, backend: Option<KvmBackend>) -> Finding
         )
         .remedy(format!("another hypervisor may hold the processor (VirtualBox, VMware): stop it; {EMULATED}")),
         KvmDevice::CreatesVms => match options.probes.boot_on_kvm() {
-            KvmBoot::Boots(how) => finding(Answer::Yes, format!("a stock kernel boots: {how} (backend {named})")),
+            KvmBoot::Boots(how) => finding(Answer::Yes, format!("a stock kernel boots: {} (backend {named})", brief(&how))),
             KvmBoot::Fails(seen) => finding(
                 Answer::No,
-                format!("/dev/kvm opens and creates VMs, but a stock kernel does not boot (backend {named}): {seen}"),
+                format!(
+                    "/dev/kvm opens and creates VMs, but a stock kernel does not boot (backend {named}): {}",
+                    brief(&seen)
+                ),
             )
             .remedy(format!("{EMULATED}; for measured VMs use a host with kvm_intel or kvm_amd")),
             KvmBoot::NotTried(why) => finding(
@@ -50,6 +53,15 @@ fn kvm(roots: &Roots, options: &Options, backend: Option<KvmBackend>) -> Finding
             .remedy("only a booted kernel decides; `vtax run` tries before the first trial"),
         },
     }
+}
+
+/// The last line of a console, not too long for one line of a report.
+fn brief(seen: &str) -> String {
+    let last = seen.lines().map(str::trim).rfind(|line| !line.is_empty());
+    last.unwrap_or("it said nothing")
+        .chars()
+        .take(160)
+        .collect()
 }
 
 /// The module for this processor's virtualization feature.

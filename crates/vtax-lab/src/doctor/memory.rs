@@ -100,7 +100,7 @@ fn ksm(roots: &Roots) -> Finding {
         Some(_) => finding(
             "no KSM",
             Answer::Yes,
-            "kernel same-page merging is off; host.ksm can switch it",
+            "same-page merging is off; host.ksm sets it",
         ),
         None => finding(
             "no KSM",
@@ -115,10 +115,7 @@ fn hugepages(roots: &Roots) -> Finding {
         Some(text) => finding(
             "hugepages",
             Answer::Yes,
-            format!(
-                "transparent hugepages: {}; host.thp can switch them",
-                chosen(&text)
-            ),
+            format!("transparent: {}; host.thp sets them", chosen(&text)),
         ),
         None => finding(
             "hugepages",

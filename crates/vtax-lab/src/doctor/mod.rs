@@ -25,6 +25,7 @@ pub use render::{Style, render};
 pub use summary::{Summary, Usable, summarize};
 
 use crate::Roots;
+use crate::signals::Signals;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -135,10 +136,13 @@ pub struct Options<'a> {
     pub scan_wall_meters: bool,
     /// Where results and images would be stored.
     pub storage: PathBuf,
+    /// Stop requests: the present probe ends in order, and no further one begins.
+    pub signals: Option<&'a Signals>,
 }
 
-/// Examines the host. Takes a few seconds, most of them to boot a kernel on KVM. It never
-/// fails: what cannot be examined is a finding with the reason.
+/// Examines the host. Takes about a second, and as long again as a kernel needs to boot on KVM.
+/// It never fails: what cannot be examined is a finding with the reason. After a stop request
+/// the findings so far are returned.
 pub fn examine(roots: &Roots, options: &Options) -> Vec<Finding> {
     let groups: [fn(&Roots, &Options) -> Vec<Finding>; 9] = [
         kvm::examine,
@@ -151,8 +155,10 @@ pub fn examine(roots: &Roots, options: &Options) -> Vec<Finding> {
         limits::examine,
         programs::examine,
     ];
+    let stopped = || options.signals.is_some_and(Signals::interrupted);
     groups
         .iter()
+        .take_while(|_| !stopped())
         .flat_map(|examine| examine(roots, options))
         .collect()
 }

@@ -75,13 +75,12 @@ pub(super) fn examine(roots: &Roots, options: &Options) -> Vec<Finding> {
         Err((why, remedy, package)) => TRIED
             .iter()
             .map(|(_, name, _)| {
-                let finding = Finding::new(
-                    Topic::Network,
-                    name,
-                    Answer::No,
-                    format!("not tried: {why}"),
-                )
-                .remedy(remedy.clone());
+                let finding =
+                    |evidence: &str| Finding::new(Topic::Network, name, Answer::No, evidence);
+                if *name != NAMESPACE {
+                    return finding("not tried").remedy(format!("see {NAMESPACE}"));
+                }
+                let finding = finding(&why).remedy(remedy.clone());
                 match package {
                     Some(package) => finding.package(package),
                     None => finding,

@@ -22,6 +22,16 @@ pub struct Summary {
     pub install: Option<String>,
 }
 
+impl Summary {
+    /// Whether any platform runs here, if only with flagged results: what `vtax doctor`'s exit
+    /// status tells.
+    pub fn can_run(&self) -> bool {
+        self.platforms
+            .iter()
+            .any(|platform| platform.answer != Answer::No)
+    }
+}
+
 /// Whether something can be used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usable {
@@ -76,16 +86,22 @@ impl Host<'_> {
         self.answer(topic, name) == Some(Answer::Yes)
     }
 
+    fn lacks_root(&self) -> bool {
+        self.answer(Topic::Limits, PRIVILEGES) == Some(Answer::No)
+    }
+
     /// What every platform needs and this host lacks.
     fn lacks(&self, devices: &[&str]) -> Vec<String> {
         let mut lacks = Vec::new();
-        if self.answer(Topic::Limits, PRIVILEGES) == Some(Answer::No) {
+        if self.lacks_root() {
+            // Without root no device can be created, whatever the kernel has.
             lacks.push("root".to_owned());
+        } else {
+            let missing = devices
+                .iter()
+                .filter(|name| !self.is_yes(Topic::Network, name));
+            lacks.extend(missing.map(|name| (*name).to_owned()));
         }
-        let missing_devices = devices
-            .iter()
-            .filter(|name| !self.is_yes(Topic::Network, name));
-        lacks.extend(missing_devices.map(|name| (*name).to_owned()));
         let programs = self.findings.iter().filter(|finding| {
             finding.topic == Topic::Programs
                 && finding.package.is_some()
@@ -112,7 +128,7 @@ impl Host<'_> {
         let runtime = RUNTIMES
             .iter()
             .find(|runtime| self.is_yes(Topic::Containers, runtime));
-        if runtime.is_none() {
+        if runtime.is_none() && !self.lacks_root() {
             lacks.push("an OCI runtime that works here".to_owned());
         }
         usable(
