@@ -7,6 +7,7 @@
 pub mod cell;
 mod error;
 pub mod journal;
+pub mod load;
 pub mod platform;
 pub mod settings;
 pub mod workload;
