@@ -12,6 +12,7 @@ mod fake_host;
 pub mod host;
 pub mod host_settings;
 pub mod journal;
+pub mod load;
 mod lock;
 pub mod place;
 pub mod plan;
