@@ -6,6 +6,7 @@
 
 pub mod cell;
 mod error;
+pub mod image;
 pub mod journal;
 pub mod platform;
 pub mod settings;
