@@ -11,6 +11,7 @@ mod error;
 mod fake_host;
 pub mod host;
 pub mod host_settings;
+pub mod image;
 pub mod journal;
 pub mod load;
 mod lock;

@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::LabError;
-use crate::cell::{Cell, Client};
+use crate::cell::Cell;
 use crate::platform::{GuestFiles, Platform, Target};
 use crate::settings::{Domain, Parameter};
-use crate::workload::{Extent, Load, Timing, Workload, WorkloadResult};
+use crate::workload::{Extent, Load, LoadClient, Service, Timing, Workload, WorkloadResult};
 use proptest::prelude::*;
 
 struct Fake(&'static str, &'static [Parameter]);
@@ -50,16 +50,10 @@ impl Workload for Fake {
     fn extent(&self, _: &Settings) -> Extent {
         Extent::FixedDuration
     }
-    fn serve(&self, _: &mut dyn Target, _: &Client, _: &Settings) -> Result<(), LabError> {
-        Ok(())
+    fn serve(&self, _: &mut dyn Target, _: &dyn LoadClient, _: &Settings) -> Result<Service, LabError> {
+        Ok(Service::default())
     }
-    fn drive(
-        &self,
-        _: &mut dyn Target,
-        _: &Client,
-        _: &Settings,
-        _: Timing,
-    ) -> Result<Box<dyn Load>, LabError> {
+    fn drive(&self, _: &mut dyn Target, _: &dyn LoadClient, _: Service, _: &Settings, _: Timing) -> Result<Box<dyn Load>, LabError> {
         Err(LabError::Interrupted)
     }
     fn parse(&self, _: &[u8], _: &Settings, _: Timing) -> Result<WorkloadResult, LabError> {

@@ -11,7 +11,7 @@ use crate::platform::{GuestFiles, Platform, Target, scratch};
 use crate::roots::Roots;
 use crate::signals::Signals;
 use crate::suspect::{self, HostWatch, OwnWork};
-use crate::workload::{Extent, Load, Timing, Workload, WorkloadResult};
+use crate::workload::{Extent, Load, Service, Timing, Workload, WorkloadResult};
 use crate::LabError;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -194,13 +194,13 @@ fn measure(
 
     phase(progress, log, "service");
     let clock = Instant::now();
-    workload.serve(target, &client, settings)?;
+    let service = workload.serve(target, &client, settings)?;
     attempt.times.service = clock.elapsed().into();
     bench.signals.check()?;
 
     let inner_before = (target.inner_counters()?, Instant::now());
     let watch = HostWatch::new(bench.roots, writer.path());
-    let (watched, absent) = instruments::all(bench.roots, target.subject(), client.subject(), bench.meters);
+    let (watched, absent) = instruments::all(bench.roots, &target.subject(), &client.subject());
     for reason in absent {
         log.line(&format!("not observed: {reason}"));
     }
@@ -208,7 +208,7 @@ fn measure(
     let rate = ObserverConfig { rate: Hertz(bench.plan.sample_hz) };
     let observer = Observer::start(rate, Arc::new(SystemClock), watched, Box::new(sink))?;
 
-    let window = drive(bench, workload, target, &client, settings, timing, &observer, &watch, progress, log, attempt);
+    let window = drive(bench, workload, service, target, &client, settings, timing, &observer, &watch, progress, log, attempt);
     let report = observer.stop();
     let (window, raw) = window?;
     let report = report?;
@@ -235,6 +235,7 @@ struct Window {
 fn drive(
     bench: &Bench<'_>,
     workload: &dyn Workload,
+    service: Service,
     target: &mut dyn Target,
     client: &Client,
     settings: &crate::settings::Settings,
@@ -250,7 +251,7 @@ fn drive(
     // A run to completion is measured from its first instruction to its last.
     let opening = to_completion.then(|| (watch.read(), observer.mark()));
     let began = Instant::now();
-    let mut load = workload.drive(target, client, settings, timing)?;
+    let mut load = workload.drive(target, client, service, settings, timing)?;
     let (before, begin) = match opening {
         Some((before, mark)) => (before, mark?),
         None => {

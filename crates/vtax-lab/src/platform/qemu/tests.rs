@@ -1,0 +1,214 @@
+//! A real guest of the standard image, booted without a cell: no bridge, no client.
+
+use super::surroundings::Network;
+use super::*;
+use crate::image::{self, Recipe};
+use crate::platform::CommandLine;
+use crate::settings::Level;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A directory in place of a cell; QEMU dies with the test all the same.
+struct Plain {
+    dir: tempfile::TempDir,
+    scratch: Option<PathBuf>,
+}
+
+impl Plain {
+    fn new() -> Self {
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            scratch: None,
+        }
+    }
+}
+
+impl Surroundings for Plain {
+    fn command(&self, line: &CommandLine) -> Command {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL"]).args(line);
+        command
+    }
+
+    fn run_dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn outside(&self, inside: &Path) -> PathBuf {
+        inside.to_owned()
+    }
+
+    fn cgroups(&self) -> Vec<PathBuf> {
+        Vec::new()
+    }
+
+    fn network(&self) -> Network {
+        // On the loopback device, where QEMU's port forwarding listens.
+        Network {
+            address: [127, 0, 0, 1].into(),
+            ..Network::default()
+        }
+    }
+
+    fn scratch(&self) -> Option<&Path> {
+        self.scratch.as_deref()
+    }
+
+    fn attach_tap(&self, _name: &str, _multi_queue: bool) -> Result<(), LabError> {
+        Err(LabError::Other("no tap without a cell".into()))
+    }
+
+    fn answer_for_target(&self) -> Result<(), LabError> {
+        Ok(())
+    }
+}
+
+/// The standard image, from the same cache as the product's; `None`, loudly, where it cannot be
+/// had.
+fn guest() -> Option<GuestFiles> {
+    let found = image::cached(&Recipe::standard()).unwrap();
+    if found.is_some() {
+        return found;
+    }
+    for (program, package) in [
+        ("mmdebstrap", "mmdebstrap"),
+        ("qemu-system-x86_64", "qemu-system-x86"),
+    ] {
+        if Command::new(program).arg("--version").output().is_err() {
+            eprintln!("SKIPPED: {program} is missing (apt-get install {package})");
+            return None;
+        }
+    }
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root can build the guest image");
+        return None;
+    }
+    match image::ensure(&Recipe::standard(), &mut |line| eprintln!("{line}")) {
+        Ok(guest) => Some(guest),
+        Err(error) => {
+            eprintln!("SKIPPED: the guest image cannot be built: {error}");
+            None
+        }
+    }
+}
+
+fn machine(levels: &[(&str, Level)]) -> Machine {
+    let mut settings = Settings(
+        levels
+            .iter()
+            .map(|(key, level)| ((*key).into(), level.clone()))
+            .collect(),
+    );
+    let set = |key: &str, value: &str| (key.to_owned(), Level::Text(value.into()));
+    settings.0.extend([
+        set("vm.accel", "tcg"),
+        set("nic.backend", "user"),
+        set("nic.ports", "65511"),
+    ]);
+    Machine::from_settings(&settings).unwrap()
+}
+
+fn words(line: &[&str]) -> CommandLine {
+    line.iter().map(|word| (*word).to_owned()).collect()
+}
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_guest_boots_runs_commands_counts_and_leaves_no_process() {
+    let Some(guest) = guest() else { return };
+    let image_before = std::fs::metadata(&guest.image).unwrap().modified().unwrap();
+    let place = Plain::new();
+    let machine = machine(&[
+        ("vm.vcpus", Level::Integer(2)),
+        ("vm.iothread", Level::Bool(true)),
+    ]);
+    let mut vm: Box<dyn Target> = Box::new(boot(machine, &guest, &place).unwrap());
+    eprintln!("booted in {} s", vm.environment()["vm.boot_seconds"]);
+    assert_eq!(vm.source(), vtax_units::Source::Emulated);
+    assert_eq!(vm.environment()["accel"], "tcg");
+
+    let kernel = vm.run(&words(&["uname", "-r"]), LIMIT).unwrap();
+    assert_eq!(kernel.code, 0);
+    let release = String::from_utf8(kernel.stdout).unwrap();
+    assert!(release.trim_end().ends_with("cloud-amd64"), "{release}");
+
+    // An output far larger than one message, whose every byte is known.
+    let expected = std::fs::read(guest.root.join("var/www/20MB.bin")).unwrap();
+    let big = vm
+        .run(
+            &words(&["head", "-c", "5000000", "/var/www/20MB.bin"]),
+            LIMIT,
+        )
+        .unwrap();
+    assert!(
+        big.stdout == expected[..5_000_000],
+        "5 MB came back changed"
+    );
+
+    let odd = vm
+        .run(
+            &words(&[
+                "sh",
+                "-c",
+                "echo \"$1\" >&2; exit 7",
+                "x",
+                "a 'b' \"c\" $d\n*",
+            ]),
+            LIMIT,
+        )
+        .unwrap();
+    assert_eq!(
+        (odd.code, odd.stderr.as_slice()),
+        (7, b"a 'b' \"c\" $d\n*\n".as_slice())
+    );
+    assert_eq!(
+        vm.run(&words(&["/no/such/program"]), LIMIT).unwrap().code,
+        127
+    );
+    let killed = vm.run(&words(&["sh", "-c", "kill -9 $$"]), LIMIT).unwrap();
+    assert_eq!(killed.code, 137);
+
+    // PID 1 reaps what commands leave behind.
+    vm.run(&words(&["sh", "-c", "(sleep 0.1 &) ; true"]), LIMIT)
+        .unwrap();
+    vm.run(&words(&["sleep", "0.5"]), LIMIT).unwrap();
+    let zombies = vm
+        .run(&words(&["sh", "-c", "ps -eo stat= | grep -c ^Z"]), LIMIT)
+        .unwrap();
+    assert_eq!(zombies.stdout, b"0\n");
+
+    let before = vm.inner_counters().unwrap();
+    vm.run(&words(&["cat", "/var/www/1MB.bin"]), LIMIT).unwrap();
+    let after = vm.inner_counters().unwrap();
+    for key in ["interrupts.total", "interrupts.LOC", "context_switches"] {
+        assert!(
+            after[key] > before[key],
+            "{key}: {} then {}",
+            before[key],
+            after[key]
+        );
+    }
+    assert!(after["cpu.busy_ns"] >= before["cpu.busy_ns"]);
+
+    let subject = vm.subject();
+    let process = subject.vmm.unwrap();
+    assert_eq!(subject.vcpu_threads.len(), 2);
+    assert_eq!(subject.iothreads.len(), 1);
+    for thread in subject.vcpu_threads.iter().chain(&subject.iothreads) {
+        let name = std::fs::read_to_string(format!("/proc/{process}/task/{thread}/comm")).unwrap();
+        assert!(
+            name.starts_with("CPU ") || name.starts_with("IO "),
+            "{name}"
+        );
+    }
+
+    let started = std::time::Instant::now();
+    vm.stop().unwrap();
+    eprintln!("stopped in {} ms", started.elapsed().as_millis());
+    assert!(!Path::new(&format!("/proc/{process}")).exists());
+    assert_eq!(
+        std::fs::metadata(&guest.image).unwrap().modified().unwrap(),
+        image_before
+    );
+}
