@@ -152,9 +152,8 @@ fn vhost(roots: &Roots, options: &Options) -> Finding {
         |answer, evidence: String| Finding::new(Topic::Network, "vhost-net", answer, evidence);
     let device = roots.dev.join("vhost-net");
     if !device.exists() {
-        return finding(Answer::No, "/dev/vhost-net does not exist".to_owned()).remedy(
-            "modprobe vhost_net (CONFIG_VHOST_NET); plans can use vm.nic = \"tap\" or \"user\"",
-        );
+        return finding(Answer::No, "/dev/vhost-net does not exist".to_owned())
+            .remedy("modprobe vhost_net (CONFIG_VHOST_NET); plans use another nic.backend");
     }
     match options.probes.open_device(&device) {
         Ok(()) => finding(Answer::Yes, "/dev/vhost-net opens".to_owned()),
