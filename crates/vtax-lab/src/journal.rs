@@ -112,14 +112,31 @@ impl Journal {
     /// # Errors
     /// When it cannot be stored, in which case the change must not be made.
     pub fn record(&mut self, change: Change) -> Result<(), LabError> {
-        let offset = self.file.stream_position().map_err(LabError::file("read", &self.path))?;
-        let entry = Entry { boot: self.boot.clone(), change, offset };
-        let line = serde_json::to_string(&entry).map_err(|cause| LabError::Other(cause.to_string()))?;
-        // The leading newline ends a torn line of an earlier crash, which must not swallow this one.
-        write!(self.file, "\n{line}\n")
+        self.record_all(vec![change])
+    }
+
+    /// Records several changes with one sync; only after this returns may they be made.
+    ///
+    /// # Errors
+    /// When they cannot be stored, in which case none of them must be made.
+    pub fn record_all(&mut self, changes: Vec<Change>) -> Result<(), LabError> {
+        let start = self.file.stream_position().map_err(LabError::file("read", &self.path))?;
+        // A newline first: a torn line of an earlier crash must not swallow the first of these.
+        let mut text = String::from("\n");
+        let mut entries = Vec::new();
+        for change in changes {
+            // Undoing the first entry takes the newline before it along.
+            let offset = if entries.is_empty() { start } else { start + text.len() as u64 };
+            let entry = Entry { boot: self.boot.clone(), change, offset };
+            text += &serde_json::to_string(&entry).map_err(|cause| LabError::Other(cause.to_string()))?;
+            text.push('\n');
+            entries.push(entry);
+        }
+        self.file
+            .write_all(text.as_bytes())
             .and_then(|()| self.file.sync_data())
             .map_err(LabError::file("write", &self.path))?;
-        self.entries.push(entry);
+        self.entries.extend(entries);
         Ok(())
     }
 
@@ -171,7 +188,7 @@ impl Journal {
 
 fn undo(change: &Change) -> Result<(), LabError> {
     match change {
-        Change::Setting { path, old } => host_settings::restore_setting(path, old),
+        Change::Setting { path, old } => host_settings::restore_setting(path, old).map(drop),
         Change::Cgroup { path } => cgroup::remove_stale(path),
         Change::Directory { path } => {
             let ours = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vtax-"));

@@ -1,5 +1,7 @@
 //! Everything that a plan may name: platforms, workloads, and the settings they understand.
 
+use crate::cell;
+use crate::host_settings;
 use crate::platform::{self, Platform};
 use crate::settings::Parameter;
 use crate::workload::{self, Workload};
