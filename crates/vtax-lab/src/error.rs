@@ -59,6 +59,12 @@ pub enum LabError {
     /// Anything else, in a sentence with its remedy.
     #[error("{0}")]
     Other(String),
+    /// The results directory refused.
+    #[error(transparent)]
+    Results(#[from] vtax_report::results::ResultsError),
+    /// An instrument or the sampling thread failed.
+    #[error(transparent)]
+    Observe(#[from] vtax_observe::ObserveError),
     /// The user asked to stop (SIGINT, SIGTERM).
     #[error("interrupted")]
     Interrupted,

@@ -76,7 +76,13 @@ impl Journal {
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => String::new(),
-            Err(cause) => return Err(LabError::File { action: "read", path, cause }),
+            Err(cause) => {
+                return Err(LabError::File {
+                    action: "read",
+                    path,
+                    cause,
+                });
+            }
         };
         let mut entries = Vec::new();
         let mut offset = 0;
@@ -93,8 +99,14 @@ impl Journal {
             .write(true)
             .open(&path)
             .map_err(LabError::file("write", &path))?;
-        file.seek(io::SeekFrom::End(0)).map_err(LabError::file("read", &path))?;
-        Ok(Self { path, file, boot: boot.to_owned(), entries })
+        file.seek(io::SeekFrom::End(0))
+            .map_err(LabError::file("read", &path))?;
+        Ok(Self {
+            path,
+            file,
+            boot: boot.to_owned(),
+            entries,
+        })
     }
 
     /// What is recorded and not yet undone, oldest first.
@@ -120,15 +132,27 @@ impl Journal {
     /// # Errors
     /// When they cannot be stored, in which case none of them must be made.
     pub fn record_all(&mut self, changes: Vec<Change>) -> Result<(), LabError> {
-        let start = self.file.stream_position().map_err(LabError::file("read", &self.path))?;
+        let start = self
+            .file
+            .stream_position()
+            .map_err(LabError::file("read", &self.path))?;
         // A newline first: a torn line of an earlier crash must not swallow the first of these.
         let mut text = String::from("\n");
         let mut entries = Vec::new();
         for change in changes {
             // Undoing the first entry takes the newline before it along.
-            let offset = if entries.is_empty() { start } else { start + text.len() as u64 };
-            let entry = Entry { boot: self.boot.clone(), change, offset };
-            text += &serde_json::to_string(&entry).map_err(|cause| LabError::Other(cause.to_string()))?;
+            let offset = if entries.is_empty() {
+                start
+            } else {
+                start + text.len() as u64
+            };
+            let entry = Entry {
+                boot: self.boot.clone(),
+                change,
+                offset,
+            };
+            text += &serde_json::to_string(&entry)
+                .map_err(|cause| LabError::Other(cause.to_string()))?;
             text.push('\n');
             entries.push(entry);
         }
@@ -146,7 +170,9 @@ impl Journal {
     /// The first thing that could not be undone; it and what is older stays recorded.
     pub fn undo_to(&mut self, mark: Mark) -> Result<(), LabError> {
         while self.entries.len() > mark.0 {
-            let Some(entry) = self.entries.last() else { break };
+            let Some(entry) = self.entries.last() else {
+                break;
+            };
             if entry.boot == self.boot || matches!(entry.change, Change::Directory { .. }) {
                 undo(&entry.change)?;
             }
@@ -177,7 +203,9 @@ impl Journal {
     /// # Errors
     /// When the journal cannot be written.
     pub fn forget_last(&mut self) -> Result<Option<Change>, LabError> {
-        let Some(entry) = self.entries.pop() else { return Ok(None) };
+        let Some(entry) = self.entries.pop() else {
+            return Ok(None);
+        };
         self.file
             .set_len(entry.offset)
             .and_then(|()| self.file.seek(io::SeekFrom::Start(entry.offset)))
@@ -191,7 +219,9 @@ fn undo(change: &Change) -> Result<(), LabError> {
         Change::Setting { path, old } => host_settings::restore_setting(path, old).map(drop),
         Change::Cgroup { path } => cgroup::remove_stale(path),
         Change::Directory { path } => {
-            let ours = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vtax-"));
+            let ours = path
+                .file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with("vtax-"));
             if !ours {
                 return Err(LabError::Other(format!(
                     "the journal asks to remove {}, which is not named like a directory of ours; look at it and remove it by hand, then run `vtax restore --forget`",
@@ -199,9 +229,11 @@ fn undo(change: &Change) -> Result<(), LabError> {
                 )));
             }
             match fs::remove_dir_all(path) {
-                Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
-                    Err(LabError::File { action: "remove", path: path.clone(), cause })
-                }
+                Err(cause) if cause.kind() != io::ErrorKind::NotFound => Err(LabError::File {
+                    action: "remove",
+                    path: path.clone(),
+                    cause,
+                }),
                 _ => Ok(()),
             }
         }
@@ -224,7 +256,12 @@ mod tests {
         let setting = state.path().join("governor");
         fs::write(&setting, "powersave\n").unwrap();
         let mut journal = Journal::open(state.path()).unwrap();
-        journal.record(Change::Setting { path: setting.clone(), old: "powersave".into() }).unwrap();
+        journal
+            .record(Change::Setting {
+                path: setting.clone(),
+                old: "powersave".into(),
+            })
+            .unwrap();
         fs::write(&setting, "performance\n").unwrap();
         journal.record(directory(state.path(), "vtax-a")).unwrap();
         drop(journal);
@@ -240,7 +277,11 @@ mod tests {
     #[test]
     fn a_torn_line_is_ignored_and_does_not_swallow_the_next() {
         let state = tempfile::tempdir().unwrap();
-        fs::write(state.path().join("journal.jsonl"), "\n{\"boot\":\"x\",\"chan").unwrap();
+        fs::write(
+            state.path().join("journal.jsonl"),
+            "\n{\"boot\":\"x\",\"chan",
+        )
+        .unwrap();
         let mut journal = Journal::open(state.path()).unwrap();
         assert_eq!(journal.pending().count(), 0);
         journal.record(directory(state.path(), "vtax-b")).unwrap();
@@ -253,7 +294,12 @@ mod tests {
         let setting = state.path().join("governor");
         fs::write(&setting, "chosen since\n").unwrap();
         let mut journal = Journal::open_in_boot(state.path(), "first").unwrap();
-        journal.record(Change::Setting { path: setting.clone(), old: "old".into() }).unwrap();
+        journal
+            .record(Change::Setting {
+                path: setting.clone(),
+                old: "old".into(),
+            })
+            .unwrap();
         drop(journal);
         let mut journal = Journal::open_in_boot(state.path(), "second").unwrap();
         journal.undo_all().unwrap();
@@ -280,10 +326,18 @@ mod tests {
         let mut journal = Journal::open(state.path()).unwrap();
         let foreign = state.path().join("precious");
         fs::create_dir(&foreign).unwrap();
-        journal.record(Change::Directory { path: foreign.clone() }).unwrap();
+        journal
+            .record(Change::Directory {
+                path: foreign.clone(),
+            })
+            .unwrap();
         assert!(journal.undo_all().is_err());
         assert!(foreign.exists());
-        assert_eq!(journal.pending().count(), 1, "what could not be undone stays recorded");
+        assert_eq!(
+            journal.pending().count(),
+            1,
+            "what could not be undone stays recorded"
+        );
         journal.forget_last().unwrap();
         assert_eq!(Journal::open(state.path()).unwrap().pending().count(), 0);
     }

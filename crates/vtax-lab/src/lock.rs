@@ -30,14 +30,19 @@ impl Lock {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut holder = String::new();
-                file.read_to_string(&mut holder).map_err(LabError::file("read", &path))?;
+                file.read_to_string(&mut holder)
+                    .map_err(LabError::file("read", &path))?;
                 return Err(LabError::Other(format!(
                     "another lab runs on this host ({}): two labs would measure each other; wait for it to end, or stop it",
                     holder.trim()
                 )));
             }
             Err(TryLockError::Error(cause)) => {
-                return Err(LabError::File { action: "lock", path, cause });
+                return Err(LabError::File {
+                    action: "lock",
+                    path,
+                    cause,
+                });
             }
         }
         let text = format!("process {}, {purpose}\n", std::process::id());
@@ -57,9 +62,14 @@ mod tests {
     fn the_second_lab_is_told_who_holds_the_lock() {
         let state = tempfile::tempdir().unwrap();
         let first = Lock::acquire(state.path(), "running plan a").unwrap();
-        let refused = Lock::acquire(state.path(), "running plan b").unwrap_err().to_string();
+        let refused = Lock::acquire(state.path(), "running plan b")
+            .unwrap_err()
+            .to_string();
         assert!(refused.contains("running plan a"), "{refused}");
-        assert!(refused.contains(&std::process::id().to_string()), "{refused}");
+        assert!(
+            refused.contains(&std::process::id().to_string()),
+            "{refused}"
+        );
         drop(first);
         Lock::acquire(state.path(), "running plan b").unwrap();
     }

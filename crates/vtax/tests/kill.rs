@@ -33,11 +33,15 @@ rate_mbit = 10
 
 /// The finished trials: each with the bytes of its record.
 fn finished(results: &Path) -> BTreeMap<String, Vec<u8>> {
-    let entries = fs::read_dir(results.join("trials")).into_iter().flatten().flatten();
+    let entries = fs::read_dir(results.join("trials"))
+        .into_iter()
+        .flatten()
+        .flatten();
     entries
         .filter(|entry| !entry.file_name().to_string_lossy().starts_with('.'))
         .map(|entry| {
-            let record = fs::read(entry.path().join("trial.json")).expect("a trial in place is whole");
+            let record =
+                fs::read(entry.path().join("trial.json")).expect("a trial in place is whole");
             (entry.file_name().to_string_lossy().into_owned(), record)
         })
         .collect()
@@ -78,19 +82,41 @@ fn killed_ten_times_a_run_loses_nothing_and_leaves_nothing() {
         run.wait().unwrap();
         let now = finished(&results);
         for (name, record) in &seen {
-            assert_eq!(now.get(name), Some(record), "trial {name} was lost or run again");
+            assert_eq!(
+                now.get(name),
+                Some(record),
+                "trial {name} was lost or run again"
+            );
         }
         seen = now;
     }
-    assert_eq!(killed, 10, "every kill must hit a run in progress: the plan is too short");
+    assert_eq!(
+        killed, 10,
+        "every kill must hit a run in progress: the plan is too short"
+    );
 
-    finish(vtax(&state).arg("run").arg(&plan).arg("--results").arg(&results), true);
+    finish(
+        vtax(&state)
+            .arg("run")
+            .arg(&plan)
+            .arg("--results")
+            .arg(&results),
+        true,
+    );
     let all = finished(&results);
     for (name, record) in &seen {
-        assert_eq!(all.get(name), Some(record), "trial {name} was lost or run again");
+        assert_eq!(
+            all.get(name),
+            Some(record),
+            "trial {name} was lost or run again"
+        );
     }
     assert_eq!(all.len(), 12, "3 platforms x 2 workloads x 2 repetitions");
     let journal = fs::read(state.join("journal.jsonl")).unwrap();
-    assert!(journal.is_empty(), "the journal still holds {}", String::from_utf8_lossy(&journal));
+    assert!(
+        journal.is_empty(),
+        "the journal still holds {}",
+        String::from_utf8_lossy(&journal)
+    );
     assert_eq!(HostState::read(), before, "the host is not as it was found");
 }

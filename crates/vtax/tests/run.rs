@@ -28,8 +28,13 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn trials(results: &Path) -> usize {
-    let entries = fs::read_dir(results.join("trials")).into_iter().flatten().flatten();
-    entries.filter(|entry| entry.path().join("trial.json").exists()).count()
+    let entries = fs::read_dir(results.join("trials"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    entries
+        .filter(|entry| entry.path().join("trial.json").exists())
+        .count()
 }
 
 /// A directory with the plan in it, unless this machine cannot run trials.
@@ -50,17 +55,32 @@ fn a_finished_run_says_so_and_changes_nothing() {
     let results = work.path().join("results");
     let run = || {
         let mut command = vtax(&state);
-        command.arg("run").arg(work.path().join("plan.toml")).arg("--results").arg(&results);
+        command
+            .arg("run")
+            .arg(work.path().join("plan.toml"))
+            .arg("--results")
+            .arg(&results);
         command
     };
     let before = HostState::read();
     let first = finish(&mut run(), true);
-    assert!(text(&first.stdout).contains("report.html"), "{}", text(&first.stdout));
+    assert!(
+        text(&first.stdout).contains("report.html"),
+        "{}",
+        text(&first.stdout)
+    );
     assert_eq!(trials(&results), 4);
     let record = fs::read(results.join("trials/0000/trial.json")).unwrap();
     let second = finish(&mut run(), true);
-    assert!(text(&second.stderr).contains("finished"), "{}", text(&second.stderr));
-    assert_eq!(fs::read(results.join("trials/0000/trial.json")).unwrap(), record);
+    assert!(
+        text(&second.stderr).contains("finished"),
+        "{}",
+        text(&second.stderr)
+    );
+    assert_eq!(
+        fs::read(results.join("trials/0000/trial.json")).unwrap(),
+        record
+    );
     assert_eq!(HostState::read(), before);
 }
 
@@ -71,13 +91,20 @@ fn another_plan_is_refused_in_the_same_directory() {
     let state = work.path().join("state");
     let run = |plan: &Path, success| {
         let mut command = vtax(&state);
-        finish(command.arg("run").arg(plan).arg("--results").arg(&results), success)
+        finish(
+            command.arg("run").arg(plan).arg("--results").arg(&results),
+            success,
+        )
     };
     run(&work.path().join("plan.toml"), true);
     let other = work.path().join("other.toml");
     fs::write(&other, PLAN.replace("repetitions = 2", "repetitions = 3")).unwrap();
     let refused = run(&other, false);
-    assert!(text(&refused.stderr).contains("holds a run of another plan"), "{}", text(&refused.stderr));
+    assert!(
+        text(&refused.stderr).contains("holds a run of another plan"),
+        "{}",
+        text(&refused.stderr)
+    );
 }
 
 #[test]
@@ -87,13 +114,24 @@ fn shards_fill_their_own_directories_and_are_reported_together() {
     let shard = |i: u32| {
         let results = work.path().join(format!("shard{i}"));
         let mut command = vtax(&state);
-        command.arg("run").arg(work.path().join("plan.toml")).arg("--results").arg(&results);
+        command
+            .arg("run")
+            .arg(work.path().join("plan.toml"))
+            .arg("--results")
+            .arg(&results);
         finish(command.args(["--shard", &format!("{i}/2")]), true);
         assert_eq!(trials(&results), 2);
         results
     };
     let (first, second) = (shard(1), shard(2));
-    let both = finish(vtax(&state).arg("report").arg("--json").arg(&first).arg(&second), true);
+    let both = finish(
+        vtax(&state)
+            .arg("report")
+            .arg("--json")
+            .arg(&first)
+            .arg(&second),
+        true,
+    );
     let analysis: serde_json::Value = serde_json::from_slice(&both.stdout).unwrap();
     assert!(text(&both.stdout).contains("\"n\": 2"), "{analysis}");
 }
@@ -111,25 +149,44 @@ fn the_same_plan_runs_on_another_host_through_ssh() {
 
     let results = work.path().join("results");
     let mut command = vtax(&work.path().join("state"));
-    command.env("PATH", path).arg("run").arg(work.path().join("plan.toml"));
-    finish(command.args(["--at", "ssh:elsewhere", "--results"]).arg(&results), true);
+    command
+        .env("PATH", path)
+        .arg("run")
+        .arg(work.path().join("plan.toml"));
+    finish(
+        command
+            .args(["--at", "ssh:elsewhere", "--results"])
+            .arg(&results),
+        true,
+    );
     assert_eq!(trials(&results), 4);
-    let run: serde_json::Value = serde_json::from_slice(&fs::read(results.join("run.json")).unwrap()).unwrap();
+    let run: serde_json::Value =
+        serde_json::from_slice(&fs::read(results.join("run.json")).unwrap()).unwrap();
     assert_eq!(run["place"], "ssh:elsewhere");
     assert!(results.join("report.html").exists());
 }
 
 #[test]
 fn two_labs_at_once_are_refused_and_an_interrupt_restores_the_host() {
-    let Some(work) = prepared(&PLAN.replace("\"300ms\"", "\"20s\"")) else { return };
+    let Some(work) = prepared(&PLAN.replace("\"300ms\"", "\"20s\"")) else {
+        return;
+    };
     let state = work.path().join("state");
     let before = HostState::read();
     let start = |results: &str| {
         let mut command = vtax(&state);
-        command.arg("run").arg(work.path().join("plan.toml")).arg("--results").arg(work.path().join(results));
+        command
+            .arg("run")
+            .arg(work.path().join("plan.toml"))
+            .arg("--results")
+            .arg(work.path().join(results));
         command
     };
-    let mut first = start("a").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut first = start("a")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     let deadline = Instant::now() + Duration::from_secs(120);
     while !work.path().join("a/run.json").exists() {
         assert!(Instant::now() < deadline, "the first lab did not start");
@@ -137,7 +194,11 @@ fn two_labs_at_once_are_refused_and_an_interrupt_restores_the_host() {
     }
     std::thread::sleep(Duration::from_millis(500));
     let refused = finish(&mut start("b"), false);
-    assert!(text(&refused.stderr).contains("another lab runs on this host"), "{}", text(&refused.stderr));
+    assert!(
+        text(&refused.stderr).contains("another lab runs on this host"),
+        "{}",
+        text(&refused.stderr)
+    );
 
     let pid = rustix::process::Pid::from_child(&first);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
@@ -151,9 +212,19 @@ fn a_wrong_plan_is_refused_before_anything_is_touched() {
     let plan = work.path().join("plan.toml");
     fs::write(&plan, PLAN.replace("kind = \"idle\"", "kind = \"idel\"")).unwrap();
     let state = work.path().join("state");
-    let refused = finish(vtax(&state).arg("run").arg(&plan).arg("--results").arg(work.path().join("r")), false);
+    let refused = finish(
+        vtax(&state)
+            .arg("run")
+            .arg(&plan)
+            .arg("--results")
+            .arg(work.path().join("r")),
+        false,
+    );
     let said = text(&refused.stderr);
-    assert!(said.contains("plan.toml:") && said.contains("did you mean `idle`?"), "{said}");
+    assert!(
+        said.contains("plan.toml:") && said.contains("did you mean `idle`?"),
+        "{said}"
+    );
     assert!(!work.path().join("r").exists() && !state.exists());
 }
 
@@ -164,7 +235,18 @@ fn a_directory_with_something_else_in_it_is_never_touched() {
     fs::create_dir(&precious).unwrap();
     fs::write(precious.join("thesis.txt"), "years of work").unwrap();
     let mut command = vtax(&work.path().join("state"));
-    let refused = finish(command.arg("run").arg(work.path().join("plan.toml")).arg("--results").arg(&precious), false);
-    assert!(text(&refused.stderr).contains("holds no run of vtax"), "{}", text(&refused.stderr));
+    let refused = finish(
+        command
+            .arg("run")
+            .arg(work.path().join("plan.toml"))
+            .arg("--results")
+            .arg(&precious),
+        false,
+    );
+    assert!(
+        text(&refused.stderr).contains("holds no run of vtax"),
+        "{}",
+        text(&refused.stderr)
+    );
     assert_eq!(fs::read_dir(&precious).unwrap().count(), 1);
 }

@@ -13,6 +13,7 @@ use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
+use vtax_observe::{NetDevice, Subject};
 
 /// Longer than any healthy handshake in one machine, emulated guests included.
 const CONNECT_LIMIT: Duration = Duration::from_millis(500);
@@ -49,6 +50,19 @@ impl Client {
     /// The client's address.
     pub fn address(&self) -> IpAddr {
         IpAddr::V4(link::CLIENT_ADDRESS)
+    }
+
+    /// Whom the counters are to watch.
+    pub fn subject(&self) -> Subject {
+        Subject {
+            owner: "client".to_owned(),
+            cgroups: self.entry.group("client").folders(),
+            net_devices: vec![NetDevice {
+                namespace_of: self.entry.holder,
+                name: "client0".to_owned(),
+            }],
+            ..Subject::default()
+        }
     }
 
     /// Whether a TCP connection from the client to `port` succeeds.

@@ -31,8 +31,12 @@ impl FromStr for Place {
         match text.split_once(':') {
             None if text == "local" => Ok(Self::Local),
             // A name that starts with a dash would be an option to ssh.
-            Some(("ssh", host)) if !host.is_empty() && !host.starts_with('-') => Ok(Self::Ssh(host.to_owned())),
-            _ => Err(format!("`{text}` is not a place: write `local` or `ssh:HOST`")),
+            Some(("ssh", host)) if !host.is_empty() && !host.starts_with('-') => {
+                Ok(Self::Ssh(host.to_owned()))
+            }
+            _ => Err(format!(
+                "`{text}` is not a place: write `local` or `ssh:HOST`"
+            )),
         }
     }
 }

@@ -32,7 +32,11 @@ pub struct SshRun {
 ///
 /// # Errors
 /// When the host cannot be reached, lacks what the plan needs, or the run there fails.
-pub fn run_over_ssh(run: &SshRun, signals: &Signals, each: &mut dyn FnMut(Line)) -> Result<(), LabError> {
+pub fn run_over_ssh(
+    run: &SshRun,
+    signals: &Signals,
+    each: &mut dyn FnMut(Line),
+) -> Result<(), LabError> {
     let remote = Remote { run };
     let directory = remote.ask("mktemp -d /var/tmp/vtax-run-XXXXXX")?;
     if !directory.starts_with("/var/tmp/vtax-run-") || directory.contains(['\'', '\n']) {
@@ -55,20 +59,40 @@ pub enum Line {
     Text(String),
 }
 
-fn run_in(remote: &Remote<'_>, directory: &str, signals: &Signals, each: &mut dyn FnMut(Line)) -> Result<(), LabError> {
+fn run_in(
+    remote: &Remote<'_>,
+    directory: &str,
+    signals: &Signals,
+    each: &mut dyn FnMut(Line),
+) -> Result<(), LabError> {
     let run = remote.run;
     let binary = File::open(&run.binary).map_err(LabError::file("read", &run.binary))?;
-    remote.send(binary.into(), &format!("cat > '{directory}/vtax' && chmod 0755 '{directory}/vtax'"))?;
+    remote.send(
+        binary.into(),
+        &format!("cat > '{directory}/vtax' && chmod 0755 '{directory}/vtax'"),
+    )?;
     remote.send_text(&run.plan, &format!("cat > '{directory}/plan.toml'"))?;
     // An earlier, unfinished run goes on: what is here travels there first.
     if run.results.join("run.json").exists() {
-        let pack = Command::new("tar").arg("-C").arg(&run.results).args(["-cf", "-", "."]).stdout(Stdio::piped()).spawn();
+        let pack = Command::new("tar")
+            .arg("-C")
+            .arg(&run.results)
+            .args(["-cf", "-", "."])
+            .stdout(Stdio::piped())
+            .spawn();
         let mut pack = pack.map_err(LabError::file("run", "tar"))?;
         let stream = pack.stdout.take().map_or_else(Stdio::null, Stdio::from);
-        remote.send(stream, &format!("mkdir -p '{directory}/results' && tar -C '{directory}/results' -xf -"))?;
+        remote.send(
+            stream,
+            &format!("mkdir -p '{directory}/results' && tar -C '{directory}/results' -xf -"),
+        )?;
         pack.wait().map_err(LabError::file("run", "tar"))?;
     }
-    let arguments: Vec<String> = run.arguments.iter().map(|argument| format!("'{}'", argument.replace('\'', "'\\''"))).collect();
+    let arguments: Vec<String> = run
+        .arguments
+        .iter()
+        .map(|argument| format!("'{}'", argument.replace('\'', "'\\''")))
+        .collect();
     // The remote shell passes a hang-up of the connection on, so an interrupted run restores its host.
     let command = format!(
         "cd '{directory}' && exec ./vtax run plan.toml --results results --json --place-name 'ssh:{}' {}",
@@ -87,7 +111,10 @@ struct Remote<'a> {
 impl Remote<'_> {
     fn command(&self, line: &str) -> Command {
         let mut command = Command::new(&self.run.ssh);
-        command.args(["-o", "BatchMode=yes", "-T", "--"]).arg(&self.run.host).arg(line);
+        command
+            .args(["-o", "BatchMode=yes", "-T", "--"])
+            .arg(&self.run.host)
+            .arg(line);
         command
     }
 
@@ -101,7 +128,11 @@ impl Remote<'_> {
 
     /// Runs a line there; its standard output, trimmed.
     fn ask(&self, line: &str) -> Result<String, LabError> {
-        let output = self.command(line).stdin(Stdio::null()).output().map_err(LabError::file("run", "ssh"))?;
+        let output = self
+            .command(line)
+            .stdin(Stdio::null())
+            .output()
+            .map_err(LabError::file("run", "ssh"))?;
         if !output.status.success() {
             return Err(self.failed(line, &output));
         }
@@ -117,11 +148,16 @@ impl Remote<'_> {
             .spawn()
             .and_then(Child::wait_with_output)
             .map_err(LabError::file("run", "ssh"))?;
-        if output.status.success() { Ok(()) } else { Err(self.failed(line, &output)) }
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(self.failed(line, &output))
+        }
     }
 
     fn send_text(&self, text: &str, line: &str) -> Result<(), LabError> {
-        let mut file = tempfile::tempfile().map_err(LabError::file("create", "a temporary file"))?;
+        let mut file =
+            tempfile::tempfile().map_err(LabError::file("create", "a temporary file"))?;
         std::io::Write::write_all(&mut file, text.as_bytes())
             .and_then(|()| std::io::Seek::rewind(&mut file))
             .map_err(LabError::file("write", "a temporary file"))?;
@@ -129,7 +165,12 @@ impl Remote<'_> {
     }
 
     /// Runs a line there and hands on what it prints, until it ends or the user interrupts.
-    fn follow(&self, line: &str, signals: &Signals, each: &mut dyn FnMut(Line)) -> Result<(), LabError> {
+    fn follow(
+        &self,
+        line: &str,
+        signals: &Signals,
+        each: &mut dyn FnMut(Line),
+    ) -> Result<(), LabError> {
         let mut child = self
             .command(line)
             .stdin(Stdio::null())
@@ -149,17 +190,26 @@ impl Remote<'_> {
             relay(stdout, each)?;
         }
         let status = child.wait().map_err(LabError::file("run", "ssh"))?;
-        let said = errors.and_then(|thread| thread.join().ok()).unwrap_or_default();
+        let said = errors
+            .and_then(|thread| thread.join().ok())
+            .unwrap_or_default();
         signals.check()?;
         if status.success() {
             return Ok(());
         }
-        Err(LabError::Program { command: format!("vtax run, on {}", self.run.host), status: status.to_string(), output: said })
+        Err(LabError::Program {
+            command: format!("vtax run, on {}", self.run.host),
+            status: status.to_string(),
+            output: said,
+        })
     }
 
     fn fetch(&self, directory: &str, results: &Path) -> Result<(), LabError> {
         // A run that ended before its first line has no results to bring.
-        if self.ask(&format!("test -d '{directory}/results' && echo yes || echo no"))? == "no" {
+        if self.ask(&format!(
+            "test -d '{directory}/results' && echo yes || echo no"
+        ))? == "no"
+        {
             return Ok(());
         }
         fs::create_dir_all(results).map_err(LabError::file("create", results))?;

@@ -20,10 +20,15 @@ pub struct Catalogue {
 impl Catalogue {
     /// Everything that vtax ships.
     pub fn standard() -> Self {
+        let shared = (cell::PARAMETERS.iter())
+            .chain(cell::link::PARAMETERS)
+            .chain(host_settings::parameters())
+            .copied()
+            .collect();
         Self {
             platforms: platform::all(),
             workloads: workload::all(),
-            shared: Vec::new(),
+            shared,
         }
     }
 

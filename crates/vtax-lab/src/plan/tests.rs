@@ -50,10 +50,22 @@ impl Workload for Fake {
     fn extent(&self, _: &Settings) -> Extent {
         Extent::FixedDuration
     }
-    fn serve(&self, _: &mut dyn Target, _: &dyn LoadClient, _: &Settings) -> Result<Service, LabError> {
+    fn serve(
+        &self,
+        _: &mut dyn Target,
+        _: &dyn LoadClient,
+        _: &Settings,
+    ) -> Result<Service, LabError> {
         Ok(Service::default())
     }
-    fn drive(&self, _: &mut dyn Target, _: &dyn LoadClient, _: Service, _: &Settings, _: Timing) -> Result<Box<dyn Load>, LabError> {
+    fn drive(
+        &self,
+        _: &mut dyn Target,
+        _: &dyn LoadClient,
+        _: Service,
+        _: &Settings,
+        _: Timing,
+    ) -> Result<Box<dyn Load>, LabError> {
         Err(LabError::Interrupted)
     }
     fn parse(&self, _: &[u8], _: &Settings, _: Timing) -> Result<WorkloadResult, LabError> {

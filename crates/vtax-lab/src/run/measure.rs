@@ -56,7 +56,9 @@ impl Observation<'_> {
 
     /// What a counter advanced by in the window.
     fn delta(&self, owner: &str, name: &str) -> Option<f64> {
-        self.end.since(self.begin, owner, name).map(|quantity| quantity.value)
+        self.end
+            .since(self.begin, owner, name)
+            .map(|quantity| quantity.value)
     }
 
     /// The CPU time of the window. Busy is what is not idle: idle time is kept by the kernel's
@@ -113,17 +115,35 @@ impl Observation<'_> {
             .iter()
             .map(|(name, metric)| {
                 let source = metric.source.combine(self.platform);
-                (name.clone(), Metric { source, ..metric.clone() })
+                (
+                    name.clone(),
+                    Metric {
+                        source,
+                        ..metric.clone()
+                    },
+                )
             })
             .collect();
         let seconds = self.seconds();
         if seconds <= 0.0 {
             return metrics;
         }
-        let mut add = |name: &str, title: &str, value: f64, unit: Unit, source: Source, better: Better, headline: bool| {
+        let mut add = |name: &str,
+                       title: &str,
+                       value: f64,
+                       unit: Unit,
+                       source: Source,
+                       better: Better,
+                       headline: bool| {
             metrics.insert(
                 name.to_owned(),
-                Metric { quantity: Quantity::new(value, unit), source, better, headline, title: title.to_owned() },
+                Metric {
+                    quantity: Quantity::new(value, unit),
+                    source,
+                    better,
+                    headline,
+                    title: title.to_owned(),
+                },
             );
         };
         let platform = self.platform;
@@ -131,52 +151,187 @@ impl Observation<'_> {
         if let Some(cpu) = self.cpu() {
             let cores = Unit::of(Base::Core);
             let spent = cpu.for_target();
-            add("cpu.cores", "processors kept busy for the target", spent / seconds, cores, platform, Better::Lower, work.is_none());
-            add("cpu.machine", "processors kept busy in all", cpu.busy / seconds, cores, platform, Better::Lower, false);
+            add(
+                "cpu.cores",
+                "processors kept busy for the target",
+                spent / seconds,
+                cores,
+                platform,
+                Better::Lower,
+                work.is_none(),
+            );
+            add(
+                "cpu.machine",
+                "processors kept busy in all",
+                cpu.busy / seconds,
+                cores,
+                platform,
+                Better::Lower,
+                false,
+            );
             for (stage, value) in &cpu.stages {
                 let title = format!("processors kept busy by {}", stage_in_words(stage));
-                add(&format!("cpu.stage.{stage}"), &title, value / seconds, cores, platform, Better::Neither, false);
+                add(
+                    &format!("cpu.stage.{stage}"),
+                    &title,
+                    value / seconds,
+                    cores,
+                    platform,
+                    Better::Neither,
+                    false,
+                );
             }
             if let Some(work) = work.as_ref().filter(|work| work.amount > 0.0) {
                 let unit = Unit::per(Base::Second, work.unit.base);
                 let title = format!("CPU time to {}", work.phrase);
-                add("cpu.per_work", &title, spent / work.amount, unit, platform, Better::Lower, true);
+                add(
+                    "cpu.per_work",
+                    &title,
+                    spent / work.amount,
+                    unit,
+                    platform,
+                    Better::Lower,
+                    true,
+                );
             }
         }
         if let Some((joules, source)) = self.energy() {
             let source = source.combine(platform);
-            add("power.mean", "mean power of the host", joules / seconds, Unit::of(Base::Watt), source, Better::Lower, work.is_none());
-            add("energy.total", "energy of the host in the window", joules, Unit::of(Base::Joule), source, Better::Lower, false);
+            add(
+                "power.mean",
+                "mean power of the host",
+                joules / seconds,
+                Unit::of(Base::Watt),
+                source,
+                Better::Lower,
+                work.is_none(),
+            );
+            add(
+                "energy.total",
+                "energy of the host in the window",
+                joules,
+                Unit::of(Base::Joule),
+                source,
+                Better::Lower,
+                false,
+            );
             if let Some(work) = work.as_ref().filter(|work| work.amount > 0.0) {
                 let unit = Unit::per(Base::Joule, work.unit.base);
                 let title = format!("host energy to {}", work.phrase);
-                add("energy.per_work", &title, joules / work.amount, unit, source, Better::Lower, true);
+                add(
+                    "energy.per_work",
+                    &title,
+                    joules / work.amount,
+                    unit,
+                    source,
+                    Better::Lower,
+                    true,
+                );
             }
         }
         for (name, owner, series, title, base) in [
-            ("interrupts.per_second", "host", metric::INTERRUPTS_TOTAL, "interrupts of the host", Base::Interrupt),
-            ("context_switches.per_second", "host", metric::CONTEXT_SWITCHES, "context switches of the host", Base::One),
-            ("kvm.exits.per_second", "host", metric::KVM_EXITS, "VM exits", Base::Exit),
-            ("cycles.per_second", "host", metric::HW_CYCLES, "cycles of the host", Base::Cycle),
-            ("instructions.per_second", "host", metric::HW_INSTRUCTIONS, "instructions of the host", Base::Instruction),
-            ("llc.references_per_second", "host", metric::HW_LLC_REFERENCES, "last level cache references", Base::CacheEvent),
-            ("llc.misses_per_second", "host", metric::HW_LLC_MISSES, "last level cache misses", Base::CacheEvent),
-            ("net.rx_packets_per_second", "target", metric::NET_RX_PACKETS, "frames from the target's device", Base::Packet),
-            ("net.tx_packets_per_second", "target", metric::NET_TX_PACKETS, "frames to the target's device", Base::Packet),
+            (
+                "interrupts.per_second",
+                "host",
+                metric::INTERRUPTS_TOTAL,
+                "interrupts of the host",
+                Base::Interrupt,
+            ),
+            (
+                "context_switches.per_second",
+                "host",
+                metric::CONTEXT_SWITCHES,
+                "context switches of the host",
+                Base::One,
+            ),
+            (
+                "kvm.exits.per_second",
+                "host",
+                metric::KVM_EXITS,
+                "VM exits",
+                Base::Exit,
+            ),
+            (
+                "cycles.per_second",
+                "host",
+                metric::HW_CYCLES,
+                "cycles of the host",
+                Base::Cycle,
+            ),
+            (
+                "instructions.per_second",
+                "host",
+                metric::HW_INSTRUCTIONS,
+                "instructions of the host",
+                Base::Instruction,
+            ),
+            (
+                "llc.references_per_second",
+                "host",
+                metric::HW_LLC_REFERENCES,
+                "last level cache references",
+                Base::CacheEvent,
+            ),
+            (
+                "llc.misses_per_second",
+                "host",
+                metric::HW_LLC_MISSES,
+                "last level cache misses",
+                Base::CacheEvent,
+            ),
+            (
+                "net.rx_packets_per_second",
+                "target",
+                metric::NET_RX_PACKETS,
+                "frames from the target's device",
+                Base::Packet,
+            ),
+            (
+                "net.tx_packets_per_second",
+                "target",
+                metric::NET_TX_PACKETS,
+                "frames to the target's device",
+                Base::Packet,
+            ),
         ] {
             if let Some(count) = self.delta(owner, series) {
-                add(name, title, count / seconds, Unit::per(base, Base::Second), platform, Better::Neither, false);
+                add(
+                    name,
+                    title,
+                    count / seconds,
+                    Unit::per(base, Base::Second),
+                    platform,
+                    Better::Neither,
+                    false,
+                );
             }
         }
-        if let Some((before, after, between)) = self.inner.filter(|(_, _, between)| *between > 0.0) {
+        if let Some((before, after, between)) = self.inner.filter(|(_, _, between)| *between > 0.0)
+        {
             let advanced = |key: &str| Some(after.get(key)? - before.get(key)?);
             if let Some(count) = advanced("interrupts.total") {
                 let unit = Unit::per(Base::Interrupt, Base::Second);
-                add("guest.interrupts.per_second", "interrupts inside the guest", count / between, unit, platform, Better::Lower, false);
+                add(
+                    "guest.interrupts.per_second",
+                    "interrupts inside the guest",
+                    count / between,
+                    unit,
+                    platform,
+                    Better::Lower,
+                    false,
+                );
             }
             if let Some(busy) = advanced("cpu.busy_ns") {
                 let value = busy / 1e9 / between;
-                add("guest.cpu.cores", "processors busy as the guest sees them", value, Unit::of(Base::Core), platform, Better::Neither, false);
+                add(
+                    "guest.cpu.cores",
+                    "processors busy as the guest sees them",
+                    value,
+                    Unit::of(Base::Core),
+                    platform,
+                    Better::Neither,
+                    false,
+                );
             }
         }
         metrics
@@ -184,14 +339,20 @@ impl Observation<'_> {
 
     /// The work of the window.
     pub(super) fn work(&self, result: &WorkloadResult) -> Option<Work> {
-        result.work.as_ref().map(|work| in_window(work, self.seconds()))
+        result
+            .work
+            .as_ref()
+            .map(|work| in_window(work, self.seconds()))
     }
 }
 
 /// A rate becomes the amount of the window; a total is one already.
 fn in_window(work: &WorkDone, seconds: f64) -> Work {
     match work {
-        WorkDone::Rate(rate) => Work { amount: rate.amount * seconds, ..rate.clone() },
+        WorkDone::Rate(rate) => Work {
+            amount: rate.amount * seconds,
+            ..rate.clone()
+        },
         WorkDone::Total(total) => total.clone(),
     }
 }

@@ -3,12 +3,14 @@
 
 mod instruments;
 mod measure;
+mod meters;
 mod progress;
 mod stop;
 mod trial;
 
 pub use progress::{Event, Progress};
 
+use crate::LabError;
 use crate::host;
 use crate::host_settings;
 use crate::image;
@@ -17,7 +19,6 @@ use crate::lock::Lock;
 use crate::plan::{Catalogue, Plan, PlannedTreatment, Shard, schedule, treatments};
 use crate::roots::Roots;
 use crate::signals::Signals;
-use crate::LabError;
 use progress::Estimate;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,7 +69,14 @@ pub fn run(
     signals: &Signals,
     progress: &mut dyn Progress,
 ) -> Result<RunSummary, LabError> {
-    let _lock = Lock::acquire(&options.state_dir, &format!("running plan {} into {}", plan.name, options.results.display()))?;
+    let _lock = Lock::acquire(
+        &options.state_dir,
+        &format!(
+            "running plan {} into {}",
+            plan.name,
+            options.results.display()
+        ),
+    )?;
     let mut journal = Journal::open(&options.state_dir)?;
     recover(&mut journal, progress)?;
 
@@ -76,20 +84,33 @@ pub fn run(
     let treatments = treatments(plan, catalogue);
     check(&treatments, catalogue, &roots)?;
     let guest = image::ensure(&image::Recipe::standard(), &mut |line: &str| {
-        progress.event(Event::Note { message: line.to_owned() });
+        progress.event(Event::Note {
+            message: line.to_owned(),
+        });
     })?;
     signals.check()?;
+    let cache_dir = image::cache_dir()?;
     let results = open_results(plan, plan_text, &treatments, options, &roots)?;
-    let meters = instruments::Meters::choose(&plan.meters, &roots, &mut |message| {
+    let meters = meters::Meters::choose(&plan.meters, &roots, &mut |message| {
         progress.event(Event::Note { message });
     })?;
     let retried = set_failed_aside(&results)?;
     if retried > 0 {
-        progress.event(Event::Note { message: format!("{retried} trials that failed earlier are run again") });
+        progress.event(Event::Note {
+            message: format!("{retried} trials that failed earlier are run again"),
+        });
     }
 
     let runner = Runner {
-        bench: trial::Bench { plan, catalogue, guest: &guest, roots: &roots, meters: &meters, signals, state_dir: &options.state_dir },
+        bench: trial::Bench {
+            plan,
+            catalogue,
+            guest: &guest,
+            roots: &roots,
+            meters: &meters,
+            signals,
+            cache_dir: &cache_dir,
+        },
         treatments: &treatments,
         results: &results,
         shard: options.shard,
@@ -105,14 +126,19 @@ fn recover(journal: &mut Journal, progress: &mut dyn Progress) -> Result<(), Lab
         ))
     })?;
     if undone > 0 {
-        let message = format!("an earlier run was cut off; {undone} changes to the host were undone");
+        let message =
+            format!("an earlier run was cut off; {undone} changes to the host were undone");
         progress.event(Event::Note { message });
     }
     Ok(())
 }
 
 /// Whether this host can run every treatment: all that is missing, in one message.
-fn check(treatments: &[PlannedTreatment], catalogue: &Catalogue, roots: &Roots) -> Result<(), LabError> {
+fn check(
+    treatments: &[PlannedTreatment],
+    catalogue: &Catalogue,
+    roots: &Roots,
+) -> Result<(), LabError> {
     let mut missing = BTreeSet::new();
     for planned in treatments {
         if let Some(platform) = catalogue.platform(&planned.platform_kind)
@@ -128,7 +154,10 @@ fn check(treatments: &[PlannedTreatment], catalogue: &Catalogue, roots: &Roots) 
         return Ok(());
     }
     let list: Vec<String> = missing.into_iter().collect();
-    Err(LabError::Plan(format!("this host cannot run the plan:\n  {}\n`vtax doctor` shows what it can", list.join("\n  "))))
+    Err(LabError::Plan(format!(
+        "this host cannot run the plan:\n  {}\n`vtax doctor` shows what it can",
+        list.join("\n  ")
+    )))
 }
 
 fn open_results(
@@ -147,12 +176,16 @@ fn open_results(
         if run.plan_sha256 != plan_sha256 || run.profile != profile {
             return Err(LabError::Other(format!(
                 "{} holds a run of another plan ({}, {} profile): give another directory with --results, or the plan that is in it",
-                path.display(), run.name, run.profile
+                path.display(),
+                run.name,
+                run.profile
             )));
         }
         return Ok(results);
     }
-    let occupied = path.read_dir().is_ok_and(|mut entries| entries.next().is_some());
+    let occupied = path
+        .read_dir()
+        .is_ok_and(|mut entries| entries.next().is_some());
     if occupied {
         return Err(LabError::Other(format!(
             "{} exists and holds no run of vtax: give an empty or new directory with --results",
@@ -168,11 +201,15 @@ fn open_results(
         place: options.place.clone(),
         started: jiff::Timestamp::now().to_string(),
         plan_sha256,
-        treatments: treatments.iter().map(|planned| planned.record.clone()).collect(),
+        treatments: treatments
+            .iter()
+            .map(|planned| planned.record.clone())
+            .collect(),
         schedule: schedule(treatments.len(), plan.repetitions, plan.order, plan.seed),
         minimum_effect: plan.minimum_effect,
     };
-    let facts = serde_json::to_value(host::facts(roots, None)).map_err(|cause| LabError::Other(cause.to_string()))?;
+    let facts = serde_json::to_value(host::facts(roots, None))
+        .map_err(|cause| LabError::Other(cause.to_string()))?;
     Ok(ResultsDir::create(path, &run, plan_text, &facts)?)
 }
 
@@ -202,14 +239,22 @@ struct Runner<'a> {
 }
 
 impl Runner<'_> {
-    fn run(&self, journal: &mut Journal, progress: &mut dyn Progress) -> Result<RunSummary, LabError> {
+    fn run(
+        &self,
+        journal: &mut Journal,
+        progress: &mut dyn Progress,
+    ) -> Result<RunSummary, LabError> {
         let began = Instant::now();
         let plan = self.bench.plan;
         let scheduled = &self.results.run().schedule;
         let ours = |block: u32| self.shard.is_none_or(|shard| shard.holds(block));
         let entry = |index: u32| scheduled.get(index as usize);
-        let pending: Vec<u32> =
-            self.results.pending().into_iter().filter(|index| entry(*index).is_some_and(|s| ours(s.block))).collect();
+        let pending: Vec<u32> = self
+            .results
+            .pending()
+            .into_iter()
+            .filter(|index| entry(*index).is_some_and(|s| ours(s.block)))
+            .collect();
         let in_all = scheduled.iter().filter(|entry| ours(entry.block)).count();
         let already = in_all - pending.len();
         let expected = |treatment: usize| self.expected(treatment);
@@ -225,23 +270,41 @@ impl Runner<'_> {
                 .as_secs_f64(),
         });
 
-        let mut summary = RunSummary { ran: 0, already, failed: 0, stopped_early: None };
+        let mut summary = RunSummary {
+            ran: 0,
+            already,
+            failed: 0,
+            stopped_early: None,
+        };
         let mut failures: BTreeMap<usize, u32> = BTreeMap::new();
         let mut last_block = None;
         for (position, index) in pending.iter().enumerate() {
-            let Some(scheduled) = entry(*index) else { continue };
-            let Some(treatment) = self.treatments.get(scheduled.treatment) else { continue };
+            let Some(scheduled) = entry(*index) else {
+                continue;
+            };
+            let Some(treatment) = self.treatments.get(scheduled.treatment) else {
+                continue;
+            };
             if last_block != Some(scheduled.block) {
                 last_block = Some(scheduled.block);
-                if let Some(reason) = stop::satisfied(plan, self.results, scheduled.block, began.elapsed()) {
+                if let Some(reason) =
+                    stop::satisfied(plan, self.results, scheduled.block, began.elapsed())
+                {
                     summary.stopped_early = Some(reason);
                     break;
                 }
             }
             self.bench.signals.check()?;
-            progress.event(Event::TrialStarted { index: *index, treatment: treatment.record.label.clone() });
+            progress.event(Event::TrialStarted {
+                index: *index,
+                treatment: treatment.record.label.clone(),
+            });
             let clock = Instant::now();
-            let assignment = trial::Assignment { treatment, index: *index, block: scheduled.block };
+            let assignment = trial::Assignment {
+                treatment,
+                index: *index,
+                block: scheduled.block,
+            };
             let writer = self.results.trial_writer(*index)?;
             let trial = trial::run(&self.bench, &assignment, journal, writer, progress)?;
             let took = clock.elapsed();
@@ -251,7 +314,10 @@ impl Runner<'_> {
                 TrialOutcome::Complete => None,
                 TrialOutcome::Failed(reason) => Some(reason.clone()),
             };
-            let rest = pending.iter().skip(position + 1).map(|index| treatment_of(*index));
+            let rest = pending
+                .iter()
+                .skip(position + 1)
+                .map(|index| treatment_of(*index));
             progress.event(Event::TrialFinished {
                 index: *index,
                 treatment: treatment.record.label.clone(),
@@ -314,7 +380,10 @@ pub fn default_state_dir() -> PathBuf {
     if rustix::process::geteuid().is_root() {
         return PathBuf::from("/var/lib/vtax");
     }
-    std::env::var_os("HOME").map_or_else(|| PathBuf::from("/tmp/vtax-state"), |home| Path::new(&home).join(".local/state/vtax"))
+    std::env::var_os("HOME").map_or_else(
+        || PathBuf::from("/tmp/vtax-state"),
+        |home| Path::new(&home).join(".local/state/vtax"),
+    )
 }
 
 /// Undoes what a cut-off run left on this host, without running anything.
@@ -324,7 +393,10 @@ pub fn default_state_dir() -> PathBuf {
 pub fn restore(state_dir: &Path, forget: bool) -> Result<Vec<String>, LabError> {
     let _lock = Lock::acquire(state_dir, "restoring the host")?;
     let mut journal = Journal::open(state_dir)?;
-    let mut lines: Vec<String> = journal.pending().map(|change| format!("{change:?}")).collect();
+    let mut lines: Vec<String> = journal
+        .pending()
+        .map(|change| format!("{change:?}"))
+        .collect();
     while let Err(cause) = journal.undo_all() {
         if !forget {
             return Err(cause);

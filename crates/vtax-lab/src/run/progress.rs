@@ -80,7 +80,11 @@ impl Estimate {
     }
 
     /// The time for `rest` (treatment indices), using `expected` for treatments not yet seen.
-    pub(super) fn remaining(&self, rest: impl Iterator<Item = usize>, expected: &dyn Fn(usize) -> Duration) -> Duration {
+    pub(super) fn remaining(
+        &self,
+        rest: impl Iterator<Item = usize>,
+        expected: &dyn Fn(usize) -> Duration,
+    ) -> Duration {
         rest.map(|treatment| match self.seen.get(&treatment) {
             Some((total, count)) if *count > 0 => *total / *count,
             _ => expected(treatment),

@@ -1,8 +1,10 @@
 //! One trial, from an untouched host to an untouched host with one more directory of results.
 
-use super::instruments::{self, Meters, SampleSink};
+use super::instruments::{self, SampleSink};
 use super::measure::Observation;
+use super::meters::Meters;
 use super::progress::{Event, Progress};
+use crate::LabError;
 use crate::cell::{Cell, CellConfig, Client};
 use crate::host_settings;
 use crate::journal::Journal;
@@ -12,7 +14,6 @@ use crate::roots::Roots;
 use crate::signals::Signals;
 use crate::suspect::{self, HostWatch, OwnWork};
 use crate::workload::{Extent, Load, Service, Timing, Workload, WorkloadResult};
-use crate::LabError;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write as _;
@@ -62,11 +63,22 @@ pub(super) fn run(
     progress: &mut dyn Progress,
 ) -> Result<Trial, LabError> {
     let began = Instant::now();
-    let mut log = Log { file: writer.log()?, began };
+    let mut log = Log {
+        file: writer.log()?,
+        began,
+    };
     let started = jiff::Timestamp::now().to_string();
     let mark = journal.mark();
     let mut attempt = Attempt::default();
-    let outcome = perform(bench, assignment, journal, &writer, progress, &mut log, &mut attempt);
+    let outcome = perform(
+        bench,
+        assignment,
+        journal,
+        &writer,
+        progress,
+        &mut log,
+        &mut attempt,
+    );
     let restored = journal.undo_to(mark);
     if let Err(cause) = &restored {
         log.line(&format!("could not restore the host: {cause}"));
@@ -82,7 +94,9 @@ pub(super) fn run(
     attempt.times.total = began.elapsed().into();
     let spent = attempt.times;
     let known = [spent.boot, spent.service, spent.warmup, spent.measured];
-    attempt.times.teardown = known.iter().fold(spent.total, |rest, phase| rest.saturating_since(*phase));
+    attempt.times.teardown = known
+        .iter()
+        .fold(spent.total, |rest, phase| rest.saturating_since(*phase));
     let trial = Trial {
         format: FORMAT,
         index: assignment.index,
@@ -152,7 +166,17 @@ fn perform(
     attempt.times.boot = clock.elapsed().into();
     attempt.environment = target.environment();
 
-    let done = measure(bench, assignment, workload, &cell, target.as_mut(), writer, progress, log, attempt);
+    let done = measure(
+        bench,
+        assignment,
+        workload,
+        &cell,
+        target.as_mut(),
+        writer,
+        progress,
+        log,
+        attempt,
+    );
     let console = target.console_tail();
     if !console.trim().is_empty() {
         log.line(&format!("console of the target:\n{console}"));
@@ -171,11 +195,17 @@ fn kinds(
     let platform = catalogue.platform(&planned.platform_kind);
     let workload = catalogue.workload(&planned.workload_kind);
     platform.zip(workload).ok_or_else(|| {
-        LabError::Plan(format!("{} names a platform or workload that does not exist", planned.record.label))
+        LabError::Plan(format!(
+            "{} names a platform or workload that does not exist",
+            planned.record.label
+        ))
     })
 }
 
-#[allow(clippy::too_many_arguments, reason = "the trial's parts, each used once; a struct would only rename them")]
+#[allow(
+    clippy::too_many_arguments,
+    reason = "the trial's parts, each used once; a struct would only rename them"
+)]
 fn measure(
     bench: &Bench<'_>,
     assignment: &Assignment<'_>,
@@ -189,7 +219,10 @@ fn measure(
 ) -> Result<(), LabError> {
     let settings = &assignment.treatment.settings;
     let client = cell.client();
-    let timing = Timing { warmup: bench.plan.warmup, duration: bench.plan.duration };
+    let timing = Timing {
+        warmup: bench.plan.warmup,
+        duration: bench.plan.duration,
+    };
     bench.signals.check()?;
 
     phase(progress, log, "service");
@@ -205,21 +238,36 @@ fn measure(
         log.line(&format!("not observed: {reason}"));
     }
     let sink = SampleSink::new(writer.samples()?);
-    let rate = ObserverConfig { rate: Hertz(bench.plan.sample_hz) };
+    let rate = ObserverConfig {
+        rate: Hertz(bench.plan.sample_hz),
+    };
     let observer = Observer::start(rate, Arc::new(SystemClock), watched, Box::new(sink))?;
 
-    let window = drive(bench, workload, service, target, &client, settings, timing, &observer, &watch, progress, log, attempt);
+    let window = drive(
+        bench, workload, service, target, &client, settings, timing, &observer, &watch, progress,
+        log, attempt,
+    );
     let report = observer.stop();
     let (window, raw) = window?;
     let report = report?;
     writer.write_workload_json(&raw)?;
     let inner_after = (target.inner_counters()?, Instant::now());
     for (instrument, count, first) in &report.failures {
-        log.line(&format!("{instrument} could not be read {count} times: {first}"));
+        log.line(&format!(
+            "{instrument} could not be read {count} times: {first}"
+        ));
     }
 
     let result = workload.parse(&raw, settings, timing)?;
-    conclude(bench, target, &window, &report, (&inner_before, &inner_after), &result, attempt);
+    conclude(
+        bench,
+        target,
+        &window,
+        &report,
+        (&inner_before, &inner_after),
+        &result,
+        attempt,
+    );
     Ok(())
 }
 
@@ -247,7 +295,11 @@ fn drive(
     attempt: &mut Attempt,
 ) -> Result<(Window, Vec<u8>), LabError> {
     let to_completion = workload.extent(settings) == Extent::ToCompletion;
-    phase(progress, log, if to_completion { "measure" } else { "warm-up" });
+    phase(
+        progress,
+        log,
+        if to_completion { "measure" } else { "warm-up" },
+    );
     // A run to completion is measured from its first instruction to its last.
     let opening = to_completion.then(|| (watch.read(), observer.mark()));
     let began = Instant::now();
@@ -283,11 +335,20 @@ fn drive(
         Some(raw) => raw,
         None => {
             let limit = timing.warmup + timing.duration + LOAD_GRACE;
-            wait(bench, load.as_mut(), target, began + limit)?.ok_or_else(|| overdue("the load", limit))?
+            wait(bench, load.as_mut(), target, began + limit)?
+                .ok_or_else(|| overdue("the load", limit))?
         }
     };
     attempt.window = (begin.at, end.at);
-    Ok((Window { begin, end, before, after }, raw))
+    Ok((
+        Window {
+            begin,
+            end,
+            before,
+            after,
+        },
+        raw,
+    ))
 }
 
 /// Waits until the load ends or `until` comes; what the load printed, if it ended.
@@ -313,12 +374,25 @@ fn wait(
 fn refuse_early_end(raw: Option<&[u8]>, place: &str) -> Result<(), LabError> {
     let Some(raw) = raw else { return Ok(()) };
     let text = String::from_utf8_lossy(raw);
-    let end: String = text.chars().rev().take(400).collect::<Vec<_>>().into_iter().rev().collect();
-    Err(LabError::Other(format!("the load ended in its {place}; the end of what it printed: {end}")))
+    let end: String = text
+        .chars()
+        .rev()
+        .take(400)
+        .collect::<Vec<_>>()
+        .into_iter()
+        .rev()
+        .collect();
+    Err(LabError::Other(format!(
+        "the load ended in its {place}; the end of what it printed: {end}"
+    )))
 }
 
 fn overdue(what: &str, limit: Duration) -> LabError {
-    LabError::Timeout { what: format!("the end of {what}"), seconds: limit.as_secs(), evidence: String::new() }
+    LabError::Timeout {
+        what: format!("the end of {what}"),
+        seconds: limit.as_secs(),
+        evidence: String::new(),
+    }
 }
 
 type Inner = (BTreeMap<String, f64>, Instant);
@@ -340,7 +414,7 @@ fn conclude(
     let observation = Observation {
         begin: &window.begin,
         end: &window.end,
-        processors: crate::host::online_processors(bench.roots),
+        processors: online_processors(bench.roots),
         is_vm: target.subject().vmm.is_some(),
         observer,
         energy: &bench.meters.energy,
@@ -360,8 +434,25 @@ fn conclude(
     };
     attempt.suspect = suspect::reasons(&window.before, &window.after, &own);
     attempt.suspect.extend(result.suspect.iter().cloned());
-    attempt.observation = ObservationCost { cpu: report.cpu, passes: report.passes, missed: report.missed };
-    attempt.result = Found { work: observation.work(result), metrics: observation.metrics(result) };
+    attempt.observation = ObservationCost {
+        cpu: report.cpu,
+        passes: report.passes,
+        missed: report.missed,
+    };
+    attempt.result = Found {
+        work: observation.work(result),
+        metrics: observation.metrics(result),
+    };
+}
+
+/// Processors that `/proc/stat` counts; an affinity of our own must not lower the number.
+fn online_processors(roots: &Roots) -> usize {
+    let stat = roots.proc_text("stat").unwrap_or_default();
+    let is_processor = |line: &&str| {
+        line.strip_prefix("cpu")
+            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    stat.lines().filter(is_processor).count().max(1)
 }
 
 /// The part of `total`, spent evenly over `whole`, that falls into `span`.
@@ -375,7 +466,9 @@ fn share_of(total: Nanoseconds, span: Nanoseconds, whole: Nanoseconds) -> Nanose
 
 fn phase(progress: &mut dyn Progress, log: &mut Log, phase: &'static str) {
     log.line(phase);
-    progress.event(Event::Phase { phase: phase.to_owned() });
+    progress.event(Event::Phase {
+        phase: phase.to_owned(),
+    });
 }
 
 /// The trial's log, stamped in seconds since the trial began.

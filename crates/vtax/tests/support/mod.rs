@@ -32,12 +32,24 @@ pub fn cannot_run_trials() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("trials need root for namespaces and control groups".to_owned());
     }
-    let needed = ["mmdebstrap", "mke2fs", "ip", "nsenter", "runc", "qemu-system-x86_64"];
+    let needed = [
+        "mmdebstrap",
+        "mke2fs",
+        "ip",
+        "nsenter",
+        "runc",
+        "qemu-system-x86_64",
+    ];
     let found = |program: &str| {
         let path = std::env::var_os("PATH").unwrap_or_default();
-        std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]).any(|dir| dir.join(program).exists())
+        std::env::split_paths(&path)
+            .chain(["/usr/sbin".into(), "/sbin".into()])
+            .any(|dir| dir.join(program).exists())
     };
-    let missing: Vec<&str> = needed.into_iter().filter(|program| !found(program)).collect();
+    let missing: Vec<&str> = needed
+        .into_iter()
+        .filter(|program| !found(program))
+        .collect();
     (!missing.is_empty()).then(|| format!("programs are missing: {}", missing.join(", ")))
 }
 
@@ -57,19 +69,34 @@ impl HostState {
     pub fn read() -> Self {
         let names = |path: &str| -> BTreeSet<String> {
             let entries = fs::read_dir(path).into_iter().flatten().flatten();
-            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+            entries
+                .map(|entry| entry.file_name().to_string_lossy().into_owned())
+                .collect()
         };
-        let backing = |name: &String| fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).ok();
-        let settings = ["kernel/mm/transparent_hugepage/enabled", "kernel/mm/ksm/run"];
+        let backing =
+            |name: &String| fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).ok();
+        let settings = [
+            "kernel/mm/transparent_hugepage/enabled",
+            "kernel/mm/ksm/run",
+        ];
         Self {
             links: names("/sys/class/net"),
             named_namespaces: names("/run/netns"),
-            mounts: fs::read_to_string("/proc/self/mounts").unwrap().lines().map(str::to_owned).collect(),
+            mounts: fs::read_to_string("/proc/self/mounts")
+                .unwrap()
+                .lines()
+                .map(str::to_owned)
+                .collect(),
             cgroups: directories(Path::new("/sys/fs/cgroup")),
             loop_devices: names("/sys/block").iter().filter_map(backing).collect(),
             settings: settings
                 .into_iter()
-                .filter_map(|file| Some((file.to_owned(), fs::read_to_string(format!("/sys/{file}")).ok()?)))
+                .filter_map(|file| {
+                    Some((
+                        file.to_owned(),
+                        fs::read_to_string(format!("/sys/{file}")).ok()?,
+                    ))
+                })
                 .collect(),
             programs: programs_in_foreign_namespaces(),
         }
@@ -79,9 +106,14 @@ impl HostState {
 /// Processes that live in another network namespace than this test, as a cell's do.
 fn programs_in_foreign_namespaces() -> BTreeSet<String> {
     let own = fs::metadata("/proc/self/ns/net").unwrap().st_ino();
-    let processes = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    let processes = fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.path());
     processes
-        .filter(|process| fs::metadata(process.join("ns/net")).is_ok_and(|space| space.st_ino() != own))
+        .filter(|process| {
+            fs::metadata(process.join("ns/net")).is_ok_and(|space| space.st_ino() != own)
+        })
         .filter_map(|process| {
             let command = fs::read(process.join("cmdline")).ok()?;
             let text = String::from_utf8_lossy(&command).replace('\0', " ");
