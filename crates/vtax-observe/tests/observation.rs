@@ -1,6 +1,11 @@
 //! The whole way: real processes in a real control group, real counters, the sampling thread,
 //! two marks, and the sums that must close.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that cannot be set up should fail"
+)]
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
