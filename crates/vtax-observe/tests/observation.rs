@@ -117,47 +117,67 @@ fn watch(subject: &Subject, sink: &Kept) -> (Snapshot, Snapshot) {
     (before, after)
 }
 
+/// How far apart two accounts of the same work may be: each is at most a tick behind at each mark.
+const TICKS: f64 = 20e6;
+
+/// A sum must close in one of five windows: on a busy host the sampling thread may be interrupted
+/// between the two sources of a pass, which says nothing about them.
+fn in_one_of_five_windows(
+    guest: &Guest,
+    closes: impl Fn(&Snapshot, &Snapshot) -> Result<(), String>,
+) {
+    let mut found = Vec::new();
+    for _ in 0..5 {
+        let (before, after) = watch(&guest.subject(), &Kept::default());
+        match closes(&before, &after) {
+            Ok(()) => return,
+            Err(difference) => found.push(difference),
+        }
+    }
+    panic!("no window closes: {found:?}");
+}
+
 #[test]
 fn a_control_groups_cpu_time_is_the_sum_of_its_threads_by_role() {
     let guest = Guest::start();
     if guest.group.is_none() {
         return eprintln!("SKIPPED: no control group can be made here (needs root)");
     }
-    let (before, after) = watch(&guest.subject(), &Kept::default());
-    let step = |metric| after.since(&before, "target", metric).unwrap().value;
-    let group = step(metric::CPU_TOTAL);
-    let roles: f64 = [
-        metric::CPU_VCPU,
-        metric::CPU_EMULATOR,
-        metric::CPU_IOTHREAD,
-        metric::CPU_VHOST,
-    ]
-    .into_iter()
-    .map(step)
-    .sum();
-    assert!(step(metric::CPU_VCPU) > 0.0, "a busy vCPU left no trace");
-    // Two accounts of the same work, each at most a tick behind at each mark.
-    assert!(
-        (group - roles).abs() < 20e6,
-        "group {group} ns, roles {roles} ns"
-    );
+    in_one_of_five_windows(&guest, |before, after| {
+        let step = |metric| after.since(before, "target", metric).unwrap().value;
+        assert!(step(metric::CPU_VCPU) > 0.0, "a busy vCPU left no trace");
+        let group = step(metric::CPU_TOTAL);
+        let roles: f64 = [
+            metric::CPU_VCPU,
+            metric::CPU_EMULATOR,
+            metric::CPU_IOTHREAD,
+            metric::CPU_VHOST,
+        ]
+        .into_iter()
+        .map(step)
+        .sum();
+        let close = (group - roles).abs() < TICKS;
+        close
+            .then_some(())
+            .ok_or(format!("group {group} ns, roles {roles} ns"))
+    });
 }
 
 #[test]
 fn host_cpu_time_covers_the_subjects() {
     let guest = Guest::start();
-    let (before, after) = watch(&guest.subject(), &Kept::default());
-    let target = after
-        .since(&before, "target", metric::CPU_VCPU)
-        .unwrap()
-        .value;
-    let Some(host) = after.since(&before, "host", metric::CPU_SCHEDULED) else {
-        return eprintln!("SKIPPED: this host has no nanosecond source of CPU time");
-    };
-    assert!(
-        host.value >= target - 20e6,
-        "host {host} ns, target {target} ns"
-    );
+    in_one_of_five_windows(&guest, |before, after| {
+        let step = |owner, metric| after.since(before, owner, metric);
+        let target = step("target", metric::CPU_VCPU).unwrap().value;
+        let Some(host) = step("host", metric::CPU_SCHEDULED) else {
+            eprintln!("SKIPPED: this host has no nanosecond source of CPU time");
+            return Ok(());
+        };
+        let covers = host.value >= target - TICKS;
+        covers
+            .then_some(())
+            .ok_or(format!("host {host}, target {target} ns"))
+    });
 }
 
 #[test]
@@ -215,4 +235,46 @@ fn a_subject_that_dies_is_a_counted_failure_and_sampling_goes_on() {
             .iter()
             .any(|(name, _, _)| name == "threads target")
     );
+}
+
+#[test]
+fn the_threads_of_a_real_qemu_are_told_apart() {
+    let arguments = [
+        "-name",
+        "guest,debug-threads=on",
+        "-accel",
+        "tcg",
+        "-smp",
+        "2",
+        "-m",
+        "64",
+        "-display",
+        "none",
+        "-nodefaults",
+        "-object",
+        "iothread,id=disk",
+    ];
+    let child = match Command::new("qemu-system-x86_64").args(arguments).spawn() {
+        Ok(child) => child,
+        Err(error) => return eprintln!("SKIPPED: qemu-system-x86_64: {error}"),
+    };
+    let guest = Guest { child, group: None };
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    loop {
+        // A fresh look each time: the threads come up one after the other.
+        let instruments =
+            counters::for_subject(&guest.subject(), Path::new("/proc"), Path::new("/sys"));
+        let config = ObserverConfig { rate: Hertz(0.1) };
+        let sink = Box::new(Kept::default());
+        let observer = Observer::start(config, Arc::new(SystemClock), instruments, sink).unwrap();
+        let seen = observer.mark().unwrap();
+        let report = observer.stop().unwrap();
+        let value = |metric: &str| seen.get("target", metric).map_or(0.0, |value| value.value);
+        let io = metric::context_switches("iothread");
+        if value(metric::CPU_VCPU) > 0.0 && value(&io) > 0.0 && value(metric::CPU_EMULATOR) > 0.0 {
+            return;
+        }
+        assert!(std::time::Instant::now() < deadline, "{seen:?} {report:?}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
