@@ -229,6 +229,72 @@ mod tests {
         );
     }
 
+    /// A control group with one busy process; both end with it.
+    struct BusyGroup(std::path::PathBuf, std::process::Child);
+
+    impl BusyGroup {
+        fn start() -> Option<Self> {
+            let root = [
+                "/sys/fs/cgroup/perf_event",
+                "/sys/fs/cgroup/unified",
+                "/sys/fs/cgroup",
+            ]
+            .into_iter()
+            .map(std::path::Path::new)
+            .find(|root| root.join("cgroup.procs").exists())?;
+            let group = root.join(format!("vtax-perf-test-{}", std::process::id()));
+            std::fs::create_dir(&group).ok()?;
+            let mut command = std::process::Command::new("sh");
+            let child = command.args(["-c", "while :; do :; done"]).spawn().unwrap();
+            std::fs::write(group.join("cgroup.procs"), child.id().to_string()).unwrap();
+            Some(Self(group, child))
+        }
+    }
+
+    impl Drop for BusyGroup {
+        fn drop(&mut self) {
+            let _ = self.1.kill();
+            let _ = self.1.wait();
+            for _ in 0..100 {
+                if std::fs::remove_dir(&self.0).is_ok() {
+                    return;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+        }
+    }
+
+    #[test]
+    fn a_control_groups_events_are_told_from_the_rest_of_the_hosts() {
+        let Some(group) = BusyGroup::start() else {
+            return eprintln!("SKIPPED: no control group can be made here (needs root)");
+        };
+        let directory = File::open(&group.0).unwrap();
+        let events = [software(PERF_COUNT_SW_TASK_CLOCK)];
+        let cpus = super::super::hardware::online_cpus(std::path::Path::new("/sys")).unwrap();
+        let opened: io::Result<Vec<EventGroup>> = cpus
+            .iter()
+            .map(|cpu| EventGroup::open(Scope::Cgroup(&directory, *cpu), &events))
+            .collect();
+        let mut opened = match opened {
+            Ok(opened) => opened,
+            Err(error) => return eprintln!("SKIPPED: {}", explain("groups' events", &error)),
+        };
+        let mut sum = || -> u64 {
+            opened
+                .iter_mut()
+                .map(|group| group.read().unwrap().values().sum::<u64>())
+                .sum()
+        };
+        let before = sum();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        assert!(sum() > before, "a busy group left no trace");
+        drop(group);
+        let ended = sum();
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        assert_eq!(sum(), ended, "only the host was busy");
+    }
+
     #[test]
     fn perf_errors_name_the_remedy() {
         let explained = |errno: rustix::io::Errno| explain("x", &errno.into()).to_string();

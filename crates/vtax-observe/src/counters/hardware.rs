@@ -97,7 +97,8 @@ impl HardwareCounters {
     /// Counts everything on every CPU, as owner `host`.
     ///
     /// # Errors
-    /// When there is no PMU (as in most VMs) or this process may not use it.
+    /// When there is no PMU (as in most VMs), when it does not count, or when this process may not
+    /// use it.
     pub fn host(sys: &Path) -> Result<Self, ObserveError> {
         Self::open("host", &online_cpus(sys)?, Scope::Cpu)
     }
@@ -122,6 +123,7 @@ impl HardwareCounters {
         cpus: &[u32],
         scope: impl Fn(u32) -> Scope<'a>,
     ) -> Result<Self, ObserveError> {
+        count_under_load()?;
         let pairs = PAIRS
             .iter()
             .map(|pair| {
@@ -144,33 +146,35 @@ impl HardwareCounters {
     /// Whether hardware counters really count: a counter that is there but stands still while
     /// this thread works is absent, as in VMs whose hypervisor only pretends to have them.
     pub fn probe() -> Availability {
-        let mut seen = Vec::new();
-        for pair in &PAIRS {
-            let mut group = match EventGroup::open(Scope::ThisThread, &events(pair)) {
-                Ok(group) => group,
-                Err(cause) => return Availability::absent(&explain(WHAT, &cause)),
-            };
-            work();
-            let counts: Vec<u64> = match group.read() {
-                Ok(counts) => counts.values().collect(),
-                Err(cause) => return Availability::absent(&explain(WHAT, &cause)),
-            };
-            for ((metric, _), count) in pair.iter().zip(counts) {
-                if count == 0 {
-                    return Availability::Absent {
-                        reason: format!(
-                            "{metric} exists but stayed at 0 under load: the hypervisor below \
-                             does not really provide it"
-                        ),
-                    };
-                }
-                seen.push(format!("{metric} {count}"));
-            }
-        }
-        Availability::Works {
-            evidence: seen.join(", "),
+        match count_under_load() {
+            Ok(evidence) => Availability::Works { evidence },
+            Err(error) => Availability::absent(&error),
         }
     }
+}
+
+/// Counts this thread's own work with every event; what was counted, in words.
+fn count_under_load() -> Result<String, ObserveError> {
+    let mut seen = Vec::new();
+    for pair in &PAIRS {
+        let mut group = EventGroup::open(Scope::ThisThread, &events(pair))
+            .map_err(|cause| explain(WHAT, &cause))?;
+        work();
+        let counts = group.read().map_err(|cause| explain(WHAT, &cause))?;
+        for ((metric, _), count) in pair.iter().zip(counts.values()) {
+            if count == 0 {
+                return Err(ObserveError::Unavailable {
+                    what: WHAT.to_owned(),
+                    reason: format!(
+                        "{metric} exists but stayed at 0 under load: the hypervisor below does \
+                         not really provide it"
+                    ),
+                });
+            }
+            seen.push(format!("{metric} {count}"));
+        }
+    }
+    Ok(seen.join(", "))
 }
 
 fn events(pair: &[(&str, u32); 2]) -> Vec<Event> {
@@ -183,9 +187,9 @@ fn events(pair: &[(&str, u32); 2]) -> Vec<Event> {
         .collect()
 }
 
-/// Work that no cache holds: walks 64 MiB in steps of a cache line.
+/// Work that no cache holds: writes fresh memory, then reads it in steps of a cache line.
 fn work() {
-    let memory = vec![1u8; 64 << 20];
+    let memory = vec![1u8; 8 << 20];
     let sum: u64 = memory.iter().step_by(64).map(|byte| u64::from(*byte)).sum();
     std::hint::black_box(sum);
 }

@@ -85,14 +85,15 @@ pub fn for_subject(subject: &Subject, proc: &Path, sys: &Path) -> Vec<Box<dyn In
             })
         }));
     };
+    // Before the control group: reading a process's clock brings its group's account up to date.
+    if subject.vmm.is_some() {
+        add("threads", VmmThreads::open(subject, proc).map(boxed));
+    }
     if !subject.cgroups.is_empty() {
         add(
             "cgroup",
             ControlGroup::open(owner, &subject.cgroups).map(boxed),
         );
-    }
-    if subject.vmm.is_some() {
-        add("threads", VmmThreads::open(subject, proc).map(boxed));
     }
     if !subject.net_devices.is_empty() {
         let devices = NetDevices::open(owner, proc, &subject.net_devices);

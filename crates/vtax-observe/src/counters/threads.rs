@@ -251,8 +251,8 @@ impl Thread {
         let Ok(name) = std::fs::read(directory.join("comm")) else {
             return;
         };
-        let number = innermost_number(&directory).unwrap_or(self.tid);
-        self.role = rules.role(number, name.trim_ascii());
+        let own = innermost_number(&directory).unwrap_or(self.tid);
+        self.role = rules.role([own, self.tid], name.trim_ascii());
         if self.role != ThreadRole::Emulator {
             self.file = KernelFile::open(directory.join("schedstat")).ok();
         }
@@ -282,12 +282,15 @@ impl Thread {
 }
 
 impl Rules {
-    /// The VMM's own word first; then the names that VMMs give their threads.
-    fn role(&self, number: u32, name: &[u8]) -> ThreadRole {
-        if self.vcpu_threads.contains(&number) {
+    /// The VMM's own word first; then the names that VMMs give their threads. `numbers` are the
+    /// thread's numbers in the VMM's PID namespace, which the VMM speaks of, and in this one,
+    /// into which someone may have translated them.
+    fn role(&self, numbers: [u32; 2], name: &[u8]) -> ThreadRole {
+        let listed = |list: &[u32]| numbers.iter().any(|number| list.contains(number));
+        if listed(&self.vcpu_threads) {
             return ThreadRole::Vcpu;
         }
-        if self.iothreads.contains(&number) {
+        if listed(&self.iothreads) {
             return ThreadRole::Iothread;
         }
         let starts = |prefix: &[u8]| name.starts_with(prefix);
@@ -545,7 +548,7 @@ mod tests {
             vcpu_threads: vec![5],
             iothreads: vec![6],
         };
-        let role = |name: &str| rules.role(1, name.as_bytes());
+        let role = |name: &str| rules.role([1, 1], name.as_bytes());
         for name in [
             "CPU 0/KVM",
             "CPU 12/TCG",
@@ -571,8 +574,8 @@ mod tests {
         ] {
             assert_eq!(role(name), ThreadRole::Emulator, "{name}");
         }
-        assert_eq!(rules.role(5, b"qemu"), ThreadRole::Vcpu);
-        assert_eq!(rules.role(6, b"qemu"), ThreadRole::Iothread);
+        assert_eq!(rules.role([5, 900], b"qemu"), ThreadRole::Vcpu);
+        assert_eq!(rules.role([900, 6], b"qemu"), ThreadRole::Iothread);
     }
 
     #[test]
@@ -669,6 +672,19 @@ mod tests {
         let mut threads = vmm.open(&subject);
         let snapshot = read(&mut threads, &mut Readings::default());
         assert_eq!(value(&snapshot, metric::CPU_VCPU), 10.0);
+    }
+
+    #[test]
+    fn many_threads_make_one_series_for_each_role_and_not_one_for_each_thread() {
+        let vmm = FakeVmm::new();
+        for tid in 100..400 {
+            let name = if tid % 2 == 0 { "CPU 0/KVM" } else { "worker" };
+            vmm.thread(tid, name, "10 0 1");
+        }
+        let mut readings = Readings::default();
+        let snapshot = read(&mut vmm.open(&subject()), &mut readings);
+        assert_eq!(value(&snapshot, metric::CPU_VCPU), 1500.0);
+        assert_eq!(readings.series().len(), 8);
     }
 
     #[test]
