@@ -163,7 +163,7 @@ fn specification(title: &str, height: Value, content: Value) -> Value {
             },
             "axisY": {"domain": false, "ticks": false, "labelPadding": 8},
             "legend": {
-                "orient": "bottom", "title": null, "labelFontSize": 11, "labelColor": "#444", "symbolSize": 90, "columns": 4
+                "orient": "bottom", "title": null, "labelFontSize": 11, "labelColor": "#444", "symbolSize": 90, "columns": 3
             }
         }
     });
@@ -173,28 +173,29 @@ fn specification(title: &str, height: Value, content: Value) -> Value {
     spec
 }
 
-fn color(analysis: &Analysis, legend: bool) -> Value {
-    let all = platforms(analysis);
-    let range: Vec<&str> = all
-        .iter()
-        .map(|platform| mark_of(platform, &all).0)
-        .collect();
-    let mut encoding =
-        json!({"field": "platform", "type": "nominal", "scale": {"domain": all, "range": range}});
-    if let (false, Some(encoding)) = (legend, encoding.as_object_mut()) {
-        encoding.insert("legend".to_owned(), Value::Null);
-    }
-    encoding
+/// The colour of each of the `shown` platforms, the same in every figure.
+fn color(analysis: &Analysis, shown: &[String], legend: bool) -> Value {
+    by_platform(analysis, shown, legend, |(color, _)| color)
 }
 
-fn shape(analysis: &Analysis, legend: bool) -> Value {
+/// The symbol of each of the `shown` platforms.
+fn shape(analysis: &Analysis, shown: &[String], legend: bool) -> Value {
+    by_platform(analysis, shown, legend, |(_, shape)| shape)
+}
+
+fn by_platform(
+    analysis: &Analysis,
+    shown: &[String],
+    legend: bool,
+    of: fn((&'static str, &'static str)) -> &'static str,
+) -> Value {
     let all = platforms(analysis);
-    let range: Vec<&str> = all
+    let range: Vec<&str> = shown
         .iter()
-        .map(|platform| mark_of(platform, &all).1)
+        .map(|platform| of(mark_of(platform, &all)))
         .collect();
     let mut encoding =
-        json!({"field": "platform", "type": "nominal", "scale": {"domain": all, "range": range}});
+        json!({"field": "platform", "type": "nominal", "scale": {"domain": shown, "range": range}});
     if let (false, Some(encoding)) = (legend, encoding.as_object_mut()) {
         encoding.insert("legend".to_owned(), Value::Null);
     }
@@ -259,6 +260,7 @@ fn forest(analysis: &Analysis) -> Option<Figure> {
     if rows.is_empty() {
         return None;
     }
+    let named: Vec<String> = offsets.iter().skip(1).cloned().collect();
     let spans: Vec<f64> = shown
         .iter()
         .filter_map(|comparison| comparison.tax)
@@ -274,7 +276,7 @@ fn forest(analysis: &Analysis) -> Option<Figure> {
     // Room to the right for the printed ratio, and never so narrow that noise looks like news.
     let low = spans.iter().copied().fold(0.8, f64::min) * 0.93;
     let high = spans.iter().copied().fold(1.25, f64::max) * 1.6;
-    let y = json!({"field": "row", "type": "nominal", "sort": rows, "axis": null, "scale": {"paddingInner": 0.12}});
+    let y = json!({"field": "row", "type": "nominal", "sort": rows, "axis": null, "scale": {"paddingInner": 0.2}});
     let offset = json!({"field": "offset", "type": "nominal", "sort": offsets, "scale": {"domain": offsets}});
     let x = |field: &str| {
         json!({"field": field, "type": "quantitative", "scale": {"type": "log", "domain": [low, high], "nice": false},
@@ -299,10 +301,10 @@ fn forest(analysis: &Analysis) -> Option<Figure> {
                  "encoding": {"y": y, "yOffset": offset, "x": {"value": 0}, "text": {"field": "label"}}},
                 {"transform": [{"filter": "isValid(datum.low)"}], "mark": {"type": "rule", "strokeWidth": 2},
                  "encoding": {"y": y, "yOffset": offset, "x": x("low"), "x2": {"field": "high"},
-                              "color": color(analysis, true), "tooltip": tooltip}},
+                              "color": color(analysis, &named, true), "tooltip": tooltip}},
                 {"transform": [{"filter": "isValid(datum.ratio)"}], "mark": {"type": "point", "filled": true, "size": 85, "opacity": 1},
-                 "encoding": {"y": y, "yOffset": offset, "x": x("ratio"), "color": color(analysis, true),
-                              "shape": shape(analysis, true), "tooltip": tooltip}},
+                 "encoding": {"y": y, "yOffset": offset, "x": x("ratio"), "color": color(analysis, &named, true),
+                              "shape": shape(analysis, &named, true), "tooltip": tooltip}},
                 {"transform": [{"filter": "isValid(datum.ratio)"}, {"calculate": "isValid(datum.high) ? datum.high : datum.ratio", "as": "end"}],
                  "mark": {"type": "text", "align": "left", "baseline": "middle", "dx": 8, "fontSize": 11, "color": "#333"},
                  "encoding": {"y": y, "yOffset": offset, "x": x("end"), "text": {"field": "text"}}}
@@ -371,12 +373,12 @@ fn dots(
         json!({
             "layer": [
                 {"data": {"values": trials}, "mark": {"type": "tick", "thickness": 1.5, "size": 15, "opacity": 0.55, "yOffset": 0},
-                 "encoding": {"y": y, "x": x("value"), "color": color(analysis, false),
+                 "encoding": {"y": y, "x": x("value"), "color": color(analysis, &platforms(analysis), false),
                               "tooltip": [{"field": "treatment"}, {"field": "trial"}, {"field": "shown", "title": "value"}]}},
                 {"data": {"values": means}, "transform": [{"filter": "isValid(datum.low)"}], "mark": {"type": "rule", "strokeWidth": 2},
-                 "encoding": {"y": y, "x": x("low"), "x2": {"field": "high"}, "color": color(analysis, false), "tooltip": tooltip}},
+                 "encoding": {"y": y, "x": x("low"), "x2": {"field": "high"}, "color": color(analysis, &platforms(analysis), false), "tooltip": tooltip}},
                 {"data": {"values": means}, "mark": {"type": "point", "filled": true, "size": 95, "opacity": 1},
-                 "encoding": {"y": y, "x": x("mean"), "color": color(analysis, false), "shape": shape(analysis, false), "tooltip": tooltip}},
+                 "encoding": {"y": y, "x": x("mean"), "color": color(analysis, &platforms(analysis), false), "shape": shape(analysis, &platforms(analysis), false), "tooltip": tooltip}},
                 {"data": {"values": means}, "mark": {"type": "text", "dy": -14, "fontSize": 11, "color": "#333"},
                  "encoding": {"y": y, "x": x("mean"), "text": {"field": "text"}}}
             ]
@@ -486,14 +488,14 @@ fn sweep(
             "data": {"values": means},
             "layer": [
                 {"mark": {"type": "line", "strokeWidth": 1.5},
-                 "encoding": {"x": x, "y": y("mean"), "color": color(analysis, true), "detail": detail}},
+                 "encoding": {"x": x, "y": y("mean"), "color": color(analysis, &platforms(analysis), true), "detail": detail}},
                 {"data": {"values": trials}, "mark": {"type": "tick", "thickness": 1.5, "size": 12, "opacity": 0.5, "orient": "horizontal"},
-                 "encoding": {"x": x, "y": y("value"), "color": color(analysis, true),
+                 "encoding": {"x": x, "y": y("value"), "color": color(analysis, &platforms(analysis), true),
                               "tooltip": [{"field": "treatment"}, {"field": "trial"}, {"field": "shown", "title": "value"}]}},
                 {"transform": [{"filter": "isValid(datum.low)"}], "mark": {"type": "rule", "strokeWidth": 2},
-                 "encoding": {"x": x, "y": y("low"), "y2": {"field": "high"}, "color": color(analysis, true), "tooltip": tooltip}},
+                 "encoding": {"x": x, "y": y("low"), "y2": {"field": "high"}, "color": color(analysis, &platforms(analysis), true), "tooltip": tooltip}},
                 {"mark": {"type": "point", "filled": true, "size": 80, "opacity": 1},
-                 "encoding": {"x": x, "y": y("mean"), "color": color(analysis, true), "shape": shape(analysis, true), "tooltip": tooltip}}
+                 "encoding": {"x": x, "y": y("mean"), "color": color(analysis, &platforms(analysis), true), "shape": shape(analysis, &platforms(analysis), true), "tooltip": tooltip}}
             ]
         }),
     );
@@ -566,6 +568,14 @@ fn stages(analysis: &Analysis, workload: &str) -> Option<Figure> {
                 .or_else(|| spare.next())
         })
         .collect();
+    for value in &mut values {
+        let place = names
+            .iter()
+            .position(|name| value.get("stage").and_then(Value::as_str) == Some(name));
+        if let Some(value) = value.as_object_mut() {
+            value.insert("place".to_owned(), json!(place));
+        }
+    }
     let cores = unit == Unit::of(Base::One);
     let title = format!("{workload}: where the CPU time goes");
     let axis = if cores {
@@ -583,7 +593,7 @@ fn stages(analysis: &Analysis, workload: &str) -> Option<Figure> {
                 "y": {"field": "treatment", "type": "nominal", "sort": order, "title": null},
                 "x": {"field": "mean", "type": "quantitative", "stack": "zero", "title": axis, "axis": {"tickCount": 5}},
                 "color": {"field": "stage", "type": "nominal", "scale": {"domain": names, "range": range}, "sort": names},
-                "order": {"field": "stage", "type": "nominal", "sort": names},
+                "order": {"field": "place", "type": "quantitative"},
                 "tooltip": [{"field": "treatment"}, {"field": "stage"}, {"field": "shown", "title": "mean [95 % CI]"}, {"field": "source"}]
             }
         }),
@@ -660,7 +670,7 @@ fn over_time(analysis: &Analysis, workload: &str) -> Vec<Figure> {
                 "encoding": {
                     "x": {"field": "second", "type": "quantitative", "title": "seconds into the window", "scale": {"nice": false}, "axis": {"grid": false}},
                     "y": {"field": "rate", "type": "quantitative", "title": unit, "scale": {"zero": true}, "axis": {"tickCount": 4}},
-                    "color": color(analysis, true),
+                    "color": color(analysis, &platforms(analysis), true),
                     "detail": {"field": "trial"},
                     "tooltip": [{"field": "treatment"}, {"field": "trial"}, {"field": "second"}, {"field": "rate", "format": ".3~g"}]
                 }

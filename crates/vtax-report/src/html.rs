@@ -108,7 +108,12 @@ fn page(analysis: &Analysis, provenance: &Provenance, figures: &[Figure]) -> Str
     provenance_section(&mut body, analysis, provenance);
     let specs: Map<String, Value> = figures
         .iter()
-        .map(|figure| (format!("plot-{}", figure.id), figure.spec.clone()))
+        .map(|figure| {
+            // The page sets the title as text, which wraps and can be found.
+            let mut spec = figure.spec.clone();
+            spec.as_object_mut().map(|spec| spec.remove("title"));
+            (format!("plot-{}", figure.id), spec)
+        })
         .collect();
     let scripts: String = [VEGA, VEGA_LITE, VEGA_EMBED]
         .into_iter()
@@ -322,8 +327,9 @@ fn drawn(out: &mut String, figures: &[Figure]) {
         let id = escape(&figure.id);
         add!(
             out,
-            "<figure>\n<div class=\"plot\" id=\"plot-{id}\" role=\"img\" aria-label=\"{}\"></div>\n\
+            "<figure>\n<h3>{}</h3>\n<div class=\"plot\" id=\"plot-{id}\" role=\"img\" aria-label=\"{}\"></div>\n\
              <figcaption><b>Figure {}.</b> {}</figcaption>\n</figure>\n",
+            escape(&figure.title),
             escape(&figure.title),
             number + 1,
             escape(&figure.caption),

@@ -277,7 +277,7 @@ fn letter(source: Source) -> &'static str {
 }
 
 /// Text without control characters, so that no label can steer the terminal.
-fn clean(text: &str) -> String {
+pub(crate) fn clean(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { ' ' } else { c })
         .collect()
@@ -288,11 +288,11 @@ fn columns(text: &str) -> usize {
     text.chars().count()
 }
 
-fn pad(text: &str, width: usize) -> String {
+pub(crate) fn pad(text: &str, width: usize) -> String {
     format!("{text}{}", " ".repeat(width.saturating_sub(columns(text))))
 }
 
-fn cut(text: &str, width: usize) -> String {
+pub(crate) fn cut(text: &str, width: usize) -> String {
     if columns(text) <= width {
         text.to_owned()
     } else {
