@@ -517,7 +517,7 @@ fn disk_read() {
 }
 
 fn dead_service() {
-    let Some(mut host) = Host::new(&["iperf3"]) else {
+    let Some(mut host) = Host::new(&["iperf3", "pkill"]) else {
         return;
     };
     let workload = by_kind("iperf3-receive").unwrap();

@@ -124,20 +124,24 @@ impl Workload for HttpDownload {
             Better::Higher,
             "HTTP download throughput",
         );
-        metrics.add(
-            "download.p50",
-            report.latency.p50,
-            second,
-            Better::Lower,
-            "time of one download, median",
-        );
-        metrics.add(
-            "download.max",
-            report.latency.max,
-            second,
-            Better::Lower,
-            "time of one download, longest",
-        );
+        // In a short window on a slow target not one download may be complete.
+        if report.latency.count > 0 {
+            let times = &report.latency;
+            metrics.add(
+                "download.p50",
+                times.p50,
+                second,
+                Better::Lower,
+                "time of one download, median",
+            );
+            metrics.add(
+                "download.max",
+                times.max,
+                second,
+                Better::Lower,
+                "time of one download, longest",
+            );
+        }
         let phrase = "serve 1 GB over HTTP";
         let work = match self.extent(settings) {
             Extent::FixedDuration => WorkDone::Rate(gigabytes(bytes / report.seconds, phrase)),
@@ -171,6 +175,22 @@ mod tests {
         warmup: Duration::from_secs(1),
         duration: Duration::from_secs(2),
     };
+
+    #[test]
+    fn downloads_that_are_all_under_way_at_the_end_still_count_by_their_bytes() {
+        let raw = br#"{"mode":"closed","seconds":2.0,"requests":0,"bytes":1000000,"due":null,
+            "errors":{"connection":0,"status":0,"timeout":0,"unsent":0},
+            "latency":{"count":0,"mean":0,"p50":0,"p90":0,"p99":0,"p999":0,"max":0},"lag":null,
+            "connections":5,"cpu_seconds":0.1,"download_seconds":[]}"#;
+        let settings =
+            Settings([("load.extent".to_owned(), Level::Text("duration".to_owned()))].into());
+        let result = HttpDownload.parse(raw, &settings, TIMING).unwrap();
+        assert_eq!(result.metrics["throughput"].quantity.value, 4e6);
+        assert!(
+            !result.metrics.contains_key("download.p50"),
+            "an unknown time is not 0 s"
+        );
+    }
 
     #[test]
     fn the_extent_decides_whether_work_is_a_rate_or_a_total() {

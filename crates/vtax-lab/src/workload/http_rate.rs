@@ -143,6 +143,15 @@ impl Workload for HttpRate {
         _timing: Timing,
     ) -> Result<WorkloadResult, LabError> {
         let report = http_server::read(raw, "open")?;
+        if report.requests == 0 {
+            let errors = report.errors;
+            let detail = format!(
+                "not one answer arrived in the measured part ({} connections failed, {} answers with an error status, \
+                 {} timeouts, {} never sent); check the link's settings and the service in the target, or measure longer",
+                errors.connection, errors.status, errors.timeout, errors.unsent
+            );
+            return Err(garbage("vtax load http", &detail));
+        }
         let due = report
             .due
             .ok_or_else(|| garbage("vtax load http", "`due` is missing"))? as f64;
