@@ -2,7 +2,7 @@
 
 mod ssh;
 
-pub use ssh::{SshRun, run_over_ssh};
+pub use ssh::{Line, SshRun, run_over_ssh};
 
 use std::fmt;
 use std::str::FromStr;

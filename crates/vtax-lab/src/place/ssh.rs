@@ -54,7 +54,7 @@ pub fn run_over_ssh(
 #[derive(Debug, Clone, PartialEq)]
 pub enum Line {
     /// An event of the run.
-    Event(String),
+    Event(Event),
     /// Anything else, for people.
     Text(String),
 }
