@@ -52,29 +52,16 @@ impl Journal {
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => String::new(),
-            Err(cause) => {
-                return Err(LabError::File {
-                    action: "read",
-                    path,
-                    cause,
-                });
-            }
+            Err(cause) => return Err(LabError::File { action: "read", path, cause }),
         };
         // A torn last line is an entry whose change was never made: it was not yet synced.
-        let changes = text
-            .lines()
-            .filter_map(|line| serde_json::from_str(line).ok())
-            .collect();
+        let changes = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         let file = OpenOptions::new()
             .create(true)
             .append(true)
             .open(&path)
             .map_err(LabError::file("write", &path))?;
-        Ok(Self {
-            path,
-            file,
-            changes,
-        })
+        Ok(Self { path, file, changes })
     }
 
     /// What is recorded and not yet undone, oldest first.
@@ -98,8 +85,7 @@ impl Journal {
         // A torn line of an earlier crash must not swallow the first of these.
         let mut lines = String::from("\n");
         for change in &changes {
-            lines += &serde_json::to_string(change)
-                .map_err(|cause| LabError::Other(cause.to_string()))?;
+            lines += &serde_json::to_string(change).map_err(|cause| LabError::Other(cause.to_string()))?;
             lines.push('\n');
         }
         self.file

@@ -56,12 +56,7 @@ pub trait Workload: Sync {
     ///
     /// # Errors
     /// When the service does not come up.
-    fn serve(
-        &self,
-        target: &mut dyn Target,
-        client: &Client,
-        settings: &Settings,
-    ) -> Result<(), LabError>;
+    fn serve(&self, target: &mut dyn Target, client: &Client, settings: &Settings) -> Result<(), LabError>;
 
     /// Starts the load: warm-up first, then the measured part. Returns at once.
     ///
@@ -79,12 +74,7 @@ pub trait Workload: Sync {
     ///
     /// # Errors
     /// When it is not what the driver prints when all is well; the message quotes it.
-    fn parse(
-        &self,
-        raw: &[u8],
-        settings: &Settings,
-        timing: Timing,
-    ) -> Result<WorkloadResult, LabError>;
+    fn parse(&self, raw: &[u8], settings: &Settings, timing: Timing) -> Result<WorkloadResult, LabError>;
 }
 
 /// A load in progress.
