@@ -306,7 +306,7 @@ fn threads_inside_are_found_by_their_numbers_there() {
         return;
     };
     let cell = bench.cell(config("threads"));
-    let child = cell
+    let mut child = cell
         .command(Space::Switch, "target", &line(&["sleep", "1000"]))
         .spawn()
         .unwrap();
@@ -317,6 +317,7 @@ fn threads_inside_are_found_by_their_numbers_there() {
     assert_eq!(*host, outside);
     assert!(*inside < outside);
     cell.destroy().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]

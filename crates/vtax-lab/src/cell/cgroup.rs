@@ -834,18 +834,45 @@ mod tests {
     }
 
     #[test]
-    fn a_read_only_or_foreign_hierarchy_says_which_permission_is_missing() {
-        if rustix::process::geteuid().is_root() {
-            eprintln!("SKIPPED: root may create directories everywhere");
-            return;
-        }
-        let (mount, found) = v2_tree(&[("", "cpu\n")]);
-        let mut locked = fs::metadata(mount.path()).unwrap().permissions();
-        locked.set_readonly(true);
-        fs::set_permissions(mount.path(), locked).unwrap();
-        let message = Groups::create(&found, "x", None, None, None)
-            .unwrap_err()
-            .to_string();
-        assert!(message.contains("CAP_DAC_OVERRIDE"), "{message}");
+    fn a_group_that_may_not_be_made_says_which_permission_is_missing() {
+        // Nobody may make directories there, root included.
+        let message = make(Path::new("/sys/vtax-x")).unwrap_err().to_string();
+        assert!(
+            message.contains("/sys/vtax-x") && message.contains("CAP_DAC_OVERRIDE"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn a_real_v2_group_is_killed_with_the_groups_below_it() {
+        let found = Hierarchies::detect().map(|found| {
+            Hierarchies(
+                found
+                    .0
+                    .into_iter()
+                    .filter(|hierarchy| hierarchy.version == Version::V2)
+                    .collect(),
+            )
+        });
+        let Ok(found) = found else {
+            return eprintln!("SKIPPED: no control groups are mounted");
+        };
+        let name = format!("unit-{}", std::process::id());
+        let mut groups = match Groups::create(&found, &name, None, None, None) {
+            Ok(groups) if groups.target.v2_folder().is_some() => groups,
+            Ok(_) => return eprintln!("SKIPPED: no v2 hierarchy is mounted"),
+            Err(error) => return eprintln!("SKIPPED: {error}"),
+        };
+        let below = groups.target.below("runtime").unwrap();
+        let mut sleeper = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        fs::write(&below.entrances()[0], sleeper.id().to_string()).unwrap();
+        groups.target.kill().unwrap();
+        assert!(!sleeper.wait().unwrap().success());
+        let top = groups.target.folders()[0].parent().unwrap().to_owned();
+        groups.remove().unwrap();
+        assert!(!top.exists());
     }
 }

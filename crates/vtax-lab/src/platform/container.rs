@@ -216,7 +216,7 @@ fn boot(cell: &Cell, lower: &Path, runtime: Runtime) -> Result<Box<dyn Target>, 
     let way = Way {
         space: Space::Switch,
         group,
-        prefix: runtime.line(&["exec", NAME]),
+        prefix: exec_line(runtime),
     };
     let facts = [
         ("container.runtime", runtime.version()),

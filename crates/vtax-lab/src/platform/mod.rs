@@ -43,12 +43,7 @@ pub trait Platform: Sync {
     ///
     /// # Errors
     /// When it does not come up; nothing is left behind but what the cell removes.
-    fn boot(
-        &self,
-        cell: &Cell,
-        guest: &GuestFiles,
-        settings: &Settings,
-    ) -> Result<Box<dyn Target>, LabError>;
+    fn boot(&self, cell: &Cell, guest: &GuestFiles, settings: &Settings) -> Result<Box<dyn Target>, LabError>;
 }
 
 /// The files that all platforms run: one root file system in two forms, and a kernel.
