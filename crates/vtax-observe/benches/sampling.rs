@@ -1,7 +1,9 @@
 //! What sampling costs: three busy subjects with many threads, control groups, a network
 //! namespace and a disk each, every counter that this host has, 10 Hz, 20 seconds.
 //!
-//! `cargo bench -p vtax-observe --bench sampling [-- SECONDS]`
+//! `cargo bench -p vtax-observe --bench sampling [-- SECONDS] [--tracefs]`
+//!
+//! `--tracefs` mounts tracefs privately where the host has none, so that VM exits are counted too.
 
 #![allow(
     clippy::unwrap_used,
@@ -40,11 +42,12 @@ fn main() {
         .iter()
         .find_map(|argument| argument.parse().ok())
         .unwrap_or(default);
-    measure(Duration::from_secs(seconds));
+    let tracefs = arguments.iter().any(|argument| argument == "--tracefs");
+    measure(Duration::from_secs(seconds), tracefs);
 }
 
-fn measure(duration: Duration) {
-    let sys = SysWithTracefs::new();
+fn measure(duration: Duration, tracefs: bool) {
+    let sys = SysTree::new(tracefs);
     let running: Vec<Running> = (0..SUBJECTS).map(Running::start).collect();
     std::thread::sleep(Duration::from_millis(300));
 
@@ -281,19 +284,19 @@ fn first_block_device() -> Vec<String> {
         .collect()
 }
 
-/// A `/sys` with tracefs: the host's own, or one in a mount namespace that a child holds.
-struct SysWithTracefs {
+/// The host's `/sys`, or one with tracefs in a mount namespace that a child holds.
+struct SysTree {
     root: PathBuf,
     holder: Option<Child>,
 }
 
-impl SysWithTracefs {
-    fn new() -> Self {
+impl SysTree {
+    fn new(tracefs: bool) -> Self {
         let own = Self {
             root: PathBuf::from("/sys"),
             holder: None,
         };
-        if Path::new("/sys/kernel/tracing/events").is_dir() {
+        if !tracefs || Path::new("/sys/kernel/tracing/events").is_dir() {
             return own;
         }
         let script = "mount -t tracefs tracefs /sys/kernel/tracing && echo ready && exec sleep 600";
@@ -319,7 +322,7 @@ impl SysWithTracefs {
     }
 }
 
-impl Drop for SysWithTracefs {
+impl Drop for SysTree {
     fn drop(&mut self) {
         if let Some(holder) = &mut self.holder {
             let _ = holder.kill();
