@@ -48,7 +48,7 @@ impl BlockDevices {
                 }
                 let path = sys.join("class/block").join(directory).join("stat");
                 let counters = std::array::from_fn(|_| MonotonicCounter::new(OnFall::Restarted));
-                Ok((KernelFile::open(path)?, counters))
+                Ok((KernelFile::open_one_piece(path)?, counters))
             })
             .collect::<Result<_, _>>()?;
         Ok(Self {

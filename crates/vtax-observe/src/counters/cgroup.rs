@@ -46,13 +46,13 @@ impl ControlGroup {
         let first = |name: &str| {
             directories
                 .iter()
-                .find_map(|directory| KernelFile::open(directory.join(name)).ok())
+                .find_map(|directory| KernelFile::open_one_piece(directory.join(name)).ok())
         };
         let v1 = first("cpuacct.usage").map(|usage| CpuSource::V1 {
             split: usage
                 .path()
                 .parent()
-                .and_then(|group| KernelFile::open(group.join("cpuacct.stat")).ok()),
+                .and_then(|group| KernelFile::open_one_piece(group.join("cpuacct.stat")).ok()),
             usage,
         });
         let cpu = match v1 {
@@ -76,7 +76,7 @@ impl ControlGroup {
 /// without it.
 fn accounting_cpu_stat(owner: &str, directories: &[PathBuf]) -> Result<KernelFile, ObserveError> {
     for directory in directories {
-        let Ok(mut file) = KernelFile::open(directory.join("cpu.stat")) else {
+        let Ok(mut file) = KernelFile::open_one_piece(directory.join("cpu.stat")) else {
             continue;
         };
         if text::keyed(file.read()?, "usage_usec").is_some() {

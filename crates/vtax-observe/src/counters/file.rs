@@ -18,17 +18,30 @@ pub(crate) struct KernelFile {
     file: File,
     path: PathBuf,
     buffer: Vec<u8>,
+    one_piece: bool,
 }
 
 impl KernelFile {
-    /// Opens `path`.
+    /// Opens a file that the kernel makes record by record, as a table of devices.
     pub(crate) fn open(path: impl Into<PathBuf>) -> Result<Self, ObserveError> {
+        Self::with(path, false)
+    }
+
+    /// Opens a file that the kernel makes in one piece (`single_open` in its sources; all of
+    /// sysfs and of control groups): a read that leaves room has read everything, which saves
+    /// the second system call that finds the end.
+    pub(crate) fn open_one_piece(path: impl Into<PathBuf>) -> Result<Self, ObserveError> {
+        Self::with(path, true)
+    }
+
+    fn with(path: impl Into<PathBuf>, one_piece: bool) -> Result<Self, ObserveError> {
         let path = path.into();
         match File::open(&path) {
             Ok(file) => Ok(Self {
                 file,
                 path,
                 buffer: vec![0; 1024],
+                one_piece,
             }),
             Err(cause) => Err(ObserveError::Read { path, cause }),
         }
@@ -70,7 +83,12 @@ impl KernelFile {
             let room = self.buffer.get_mut(length..).unwrap_or_default();
             match self.file.read_at(room, length as u64) {
                 Ok(0) => return Ok(length),
-                Ok(read) => length += read,
+                Ok(read) => {
+                    length += read;
+                    if self.one_piece && length < self.buffer.len() {
+                        return Ok(length);
+                    }
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
@@ -86,13 +104,15 @@ mod tests {
     fn a_file_that_grows_and_shrinks_is_read_whole_each_time() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
-        std::fs::write(&path, "short").unwrap();
-        let mut file = KernelFile::open(&path).unwrap();
-        assert_eq!(file.read().unwrap(), b"short");
-        std::fs::write(&path, vec![b'x'; 5000]).unwrap();
-        assert_eq!(file.read().unwrap().len(), 5000);
-        std::fs::write(&path, "").unwrap();
-        assert_eq!(file.read().unwrap(), b"");
+        for open in [KernelFile::open, KernelFile::open_one_piece] {
+            std::fs::write(&path, "short").unwrap();
+            let mut file = open(path.clone()).unwrap();
+            assert_eq!(file.read().unwrap(), b"short");
+            std::fs::write(&path, vec![b'x'; 5000]).unwrap();
+            assert_eq!(file.read().unwrap().len(), 5000);
+            std::fs::write(&path, "").unwrap();
+            assert_eq!(file.read().unwrap(), b"");
+        }
     }
 
     #[test]

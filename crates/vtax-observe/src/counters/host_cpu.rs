@@ -79,7 +79,7 @@ impl HostCpu {
             (source, column)
         });
         Ok(Self {
-            stat: KernelFile::open(proc.join("stat"))?,
+            stat: KernelFile::open_one_piece(proc.join("stat"))?,
             scheduled,
             tick: super::nanoseconds_per_tick(),
             // Idle and iowait are documented to fall now and then; the others never restart.
@@ -95,7 +95,7 @@ impl ScheduledSource {
     fn open(proc: &Path, sys: &Path) -> Option<Self> {
         for group in ["cpuacct", "cpu,cpuacct"] {
             let path = sys.join("fs/cgroup").join(group).join("cpuacct.usage");
-            if let Ok(file) = KernelFile::open(path) {
+            if let Ok(file) = KernelFile::open_one_piece(path) {
                 return Some(Self::Cpuacct(file));
             }
         }

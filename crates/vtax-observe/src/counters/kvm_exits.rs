@@ -5,7 +5,8 @@
 //! program, the other exact way, needs a toolchain and BTF. Each CPU has one group: the total,
 //! unfiltered, and one event for each of the common reasons with the filter `exit_reason==N`. All
 //! are read by one system call for each CPU. An exit costs its trace record plus one integer
-//! comparison for each filter, a fraction of a microsecond beside an exit's own one to two.
+//! comparison for each filter, a fraction of a microsecond beside an exit's own one to two. A
+//! reading interrupts every CPU once, which is cheap on bare metal only.
 //! Reasons that are not common are together `kvm.exits.other`. Exits that went on to the VMM are
 //! counted besides, at `kvm:kvm_userspace_exit`.
 //!

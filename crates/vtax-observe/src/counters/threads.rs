@@ -31,7 +31,7 @@ use vtax_units::Nanoseconds;
 const LOOKS: u8 = 2;
 
 /// How long a list of threads is used without looking again, while their number stays the same.
-const LIST_AGAIN: Nanoseconds = Nanoseconds(1_000_000_000);
+const LIST_AGAIN: Nanoseconds = Nanoseconds(5_000_000_000);
 
 /// The CPU time of a whole process in nanoseconds.
 type ProcessClock = Box<dyn FnMut() -> io::Result<u64> + Send>;
@@ -152,7 +152,7 @@ impl VmmThreads {
     /// Brings the list of threads up to date.
     ///
     /// Listing the directory costs the kernel microseconds for each thread, so it is done when
-    /// their number has changed, which the directory's link count tells, and once a second for
+    /// their number has changed, which the directory's link count tells, and every few seconds for
     /// the case that one thread ended and another began. A process that is gone has no threads,
     /// so that its link count has changed.
     fn discover(&mut self, now: Nanoseconds) -> Result<(), ObserveError> {
@@ -254,7 +254,7 @@ impl Thread {
         let own = innermost_number(&directory).unwrap_or(self.tid);
         self.role = rules.role([own, self.tid], name.trim_ascii());
         if self.role != ThreadRole::Emulator {
-            self.file = KernelFile::open(directory.join("schedstat")).ok();
+            self.file = KernelFile::open_one_piece(directory.join("schedstat")).ok();
         }
     }
 
@@ -348,7 +348,7 @@ fn kernel_vhost_threads(proc: &Path, of: &[Thread]) -> Vec<Thread> {
                 return None;
             }
             let mut thread = Thread::new(tid, ThreadRole::Vhost);
-            thread.file = Some(KernelFile::open(process.join("schedstat")).ok()?);
+            thread.file = Some(KernelFile::open_one_piece(process.join("schedstat")).ok()?);
             Some(thread)
         })
         .collect()
