@@ -162,7 +162,7 @@ fn every_number_that_is_not_measured_carries_its_flag() {
         html.contains("<b>Emulated.</b>") && html.contains("<span class=\"badge\">modelled</span>")
     );
     let table = terminal::table(&analysis, 80, false);
-    assert!(table.contains("e  emulated:") && table.contains("m  modelled:"));
+    assert!(table.contains("e = emulated:") && table.contains("m = modelled:"));
 }
 
 #[test]
