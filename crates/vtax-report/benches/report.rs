@@ -1,5 +1,10 @@
 //! How long a report over a million samples takes, and how fast samples are written and read.
 
+#![allow(
+    clippy::expect_used,
+    reason = "a benchmark that cannot run should say so and stop"
+)]
+
 #[path = "../tests/common/mod.rs"]
 mod common;
 

@@ -280,7 +280,7 @@ fn forest(analysis: &Analysis) -> Option<Figure> {
     let offset = json!({"field": "offset", "type": "nominal", "sort": offsets, "scale": {"domain": offsets}});
     let x = |field: &str| {
         json!({"field": field, "type": "quantitative", "scale": {"type": "log", "domain": [low, high], "nice": false},
-               "title": "ratio to the baseline (logarithmic)", "axis": {"tickCount": 6, "format": "~g"}})
+               "title": "ratio to the baseline (logarithmic)", "axis": {"tickCount": 6, "labelExpr": "format(datum.value, '.4~r')"}})
     };
     let tooltip = json!([
         {"field": "treatment", "title": "treatment"}, {"field": "baseline", "title": "against"},
@@ -471,7 +471,7 @@ fn sweep(
     let title = format!("{workload}: {} against {factor}", metric.title);
     let x = if numeric.is_some() {
         json!({"field": "level", "type": "quantitative", "title": factor, "scale": {"zero": false, "padding": 18},
-               "axis": {"values": numeric, "format": "~g"}})
+               "axis": {"values": numeric, "labelExpr": "format(datum.value, '.12~r')"}})
     } else {
         json!({"field": "level", "type": "ordinal", "sort": levels, "title": factor, "axis": {"labelAngle": 0}})
     };

@@ -1,6 +1,6 @@
 //! `report.html`: one self-contained file that works offline, on a phone and on paper.
 
-use crate::analysis::{Analysis, Comparison, MetricSummary, TreatmentSummary, TrialRow};
+use crate::analysis::{Analysis, Comparison, MetricSummary, Sentence, TreatmentSummary, TrialRow};
 use crate::figures::{Figure, figures, mark_of, platforms};
 use crate::numbers::{count, estimate, plain, ratio};
 use crate::results::{ResultsDir, ResultsError, write_atomically};
@@ -247,25 +247,25 @@ fn summary(out: &mut String, analysis: &Analysis) {
         if found.is_empty() {
             continue;
         }
-        add!(
-            out,
-            "<h3>{}</h3>\n<ul class=\"findings\">\n",
-            escape(workload)
-        );
-        for sentence in found {
-            let class = if sentence.verdict == Verdict::Different {
-                " class=\"different\""
-            } else {
-                ""
-            };
+        add!(out, "<h3>{}</h3>\n", escape(workload));
+        let (different, other): (Vec<&Sentence>, Vec<&Sentence>) = found
+            .iter()
+            .copied()
+            .partition(|sentence| sentence.verdict == Verdict::Different);
+        // A sweep compares so much that what shows no difference would bury what does.
+        let fold = found.len() > FOLD_ABOVE && !different.is_empty() && !other.is_empty();
+        findings(out, &different);
+        if fold {
             add!(
                 out,
-                "<li{class}>{}{}</li>\n",
-                emphasise(&sentence.text),
-                badge(sentence.source)
+                "<details class=\"more\"><summary>{} without a difference shown</summary>\n",
+                count(other.len(), "comparison")
             );
         }
-        out.push_str("</ul>\n");
+        findings(out, &other);
+        if fold {
+            out.push_str("</details>\n");
+        }
     }
     add!(
         out,
@@ -291,6 +291,25 @@ fn summary(out: &mut String, analysis: &Analysis) {
         );
     }
     out.push_str("</section>\n");
+}
+
+/// A workload with more findings than this folds those without a difference.
+const FOLD_ABOVE: usize = 8;
+
+fn findings(out: &mut String, sentences: &[&Sentence]) {
+    if sentences.is_empty() {
+        return;
+    }
+    out.push_str("<ul class=\"findings\">\n");
+    for sentence in sentences {
+        let class = if sentence.verdict == Verdict::Different {
+            " class=\"different\""
+        } else {
+            ""
+        };
+        add!(out, "<li{class}>{}</li>\n", emphasise(&sentence.text));
+    }
+    out.push_str("</ul>\n");
 }
 
 fn percent(share: f64) -> String {

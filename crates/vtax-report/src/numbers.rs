@@ -160,7 +160,7 @@ mod tests {
             estimate(0.0, None, unit("interrupt/s")).line(),
             "0.0 interrupt/s"
         );
-        assert_eq!(estimate(-0.001, None, unit("1")).line(), "−0.0010");
+        assert_eq!(estimate(-0.001, None, unit("1")).line(), "−0.00100");
         assert_eq!(estimate(f64::NAN, None, unit("J")).line(), "– J");
         assert_eq!(plain(1e200, unit("J")), "1.00e188 TJ");
     }

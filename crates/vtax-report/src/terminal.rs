@@ -215,9 +215,9 @@ impl Page {
         for flag in flags {
             let meaning = match flag {
                 Source::Emulated => {
-                    "e  emulated: the guest's instructions were emulated, not run by the processor"
+                    "e = emulated: the guest's instructions were emulated, not run by the processor"
                 }
-                Source::Modelled => "m  modelled: computed by a model from measured counters",
+                Source::Modelled => "m = modelled: computed by a model from measured counters",
                 Source::Measured => continue,
             };
             self.paragraph(YELLOW, "  ", meaning);

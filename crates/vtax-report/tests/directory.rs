@@ -1,5 +1,11 @@
 //! The results directory: nothing lost, nothing half-written, damage named.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests may fail them"
+)]
+
 mod common;
 
 use common::Fake;

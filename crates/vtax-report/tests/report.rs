@@ -1,5 +1,11 @@
 //! From a results directory to every form of report.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests may fail them"
+)]
+
 mod common;
 
 use common::Fake;
@@ -162,7 +168,7 @@ fn every_number_that_is_not_measured_carries_its_flag() {
         html.contains("<b>Emulated.</b>") && html.contains("<span class=\"badge\">modelled</span>")
     );
     let table = terminal::table(&analysis, 80, false);
-    assert!(table.contains("e  emulated:") && table.contains("m  modelled:"));
+    assert!(table.contains("e = emulated:") && table.contains("m = modelled:"));
 }
 
 #[test]
@@ -372,7 +378,7 @@ fn incomplete_blocks_are_compared_without_pairing_and_say_so() {
     for index in results.pending() {
         let entry = &run.schedule[index as usize];
         // Bare metal has the even blocks, everything else the odd ones and block 0.
-        let even = entry.block % 2 == 0;
+        let even = entry.block.is_multiple_of(2);
         if (run.treatments[entry.treatment].platform == "native") == even || entry.block == 0 {
             fake.write_trial(&results, index);
         }

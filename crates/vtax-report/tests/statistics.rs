@@ -202,7 +202,8 @@ fn noisy(random: &mut Random, levels: &[(usize, f64)]) -> Vec<f64> {
 #[test]
 fn series_are_classified_by_where_they_end() {
     let mut random = Random::new(11);
-    let cases: [(&[(usize, f64)], Better, SteadyState); 8] = [
+    type Levels<'a> = &'a [(usize, f64)];
+    let cases: [(Levels<'_>, Better, SteadyState); 8] = [
         (&[(60, 1.0)], Better::Lower, SteadyState::Flat),
         (&[(20, 2.0), (40, 1.0)], Better::Lower, SteadyState::WarmUp),
         (

@@ -1,5 +1,9 @@
 //! Makes results directories that look like a real run's. Invented numbers: for tests only.
 #![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "the benchmark uses it too, and is no test to clippy"
+)]
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -515,7 +519,7 @@ impl Fake {
             observation: ObservationCost {
                 cpu: Nanoseconds(second / 50),
                 passes: (self.seconds + 2) * self.rate,
-                missed: u64::from(index % 9 == 0),
+                missed: u64::from(index.is_multiple_of(9)),
             },
         }
     }
