@@ -74,15 +74,25 @@ impl Journal {
     /// # Errors
     /// When it cannot be stored, in which case the change must not be made.
     pub fn record(&mut self, change: Change) -> Result<(), LabError> {
-        let mut line = serde_json::to_string(&change).map_err(|cause| LabError::Other(cause.to_string()))?;
-        // A torn line of an earlier crash must not swallow this one.
-        line.insert(0, '\n');
-        line.push('\n');
+        self.record_all(vec![change])
+    }
+
+    /// Records several changes with one sync; only after this returns may they be made.
+    ///
+    /// # Errors
+    /// When they cannot be stored, in which case none of them must be made.
+    pub fn record_all(&mut self, changes: Vec<Change>) -> Result<(), LabError> {
+        // A torn line of an earlier crash must not swallow the first of these.
+        let mut lines = String::from("\n");
+        for change in &changes {
+            lines += &serde_json::to_string(change).map_err(|cause| LabError::Other(cause.to_string()))?;
+            lines.push('\n');
+        }
         self.file
-            .write_all(line.as_bytes())
+            .write_all(lines.as_bytes())
             .and_then(|()| self.file.sync_data())
             .map_err(LabError::file("write", &self.path))?;
-        self.changes.push(change);
+        self.changes.extend(changes);
         Ok(())
     }
 }

@@ -1,5 +1,12 @@
 //! Platforms: what a workload runs in. One file each; [`all`] registers them.
 
+pub mod container;
+mod jobs;
+pub mod native;
+mod root;
+pub mod scratch;
+mod shared_kernel;
+
 use crate::LabError;
 use crate::cell::Cell;
 use crate::settings::{Parameter, Settings};
@@ -12,7 +19,7 @@ use vtax_units::Source;
 
 /// Every platform, in the order of tables.
 pub fn all() -> &'static [&'static dyn Platform] {
-    &[]
+    &[&native::Native, &container::Container]
 }
 
 /// A way to run a workload.
