@@ -7,16 +7,22 @@ use crate::platform::CommandLine;
 use crate::settings::Level;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A directory in place of a cell; QEMU dies with the test all the same.
 struct Plain {
+    _turn: MutexGuard<'static, ()>,
     dir: tempfile::TempDir,
     scratch: Option<PathBuf>,
 }
 
 impl Plain {
     fn new() -> Self {
+        // One guest at a time: emulated ones keep every core busy.
+        static TURN: Mutex<()> = Mutex::new(());
         Self {
+            _turn: TURN.lock().unwrap_or_else(PoisonError::into_inner),
             dir: tempfile::tempdir().unwrap(),
             scratch: None,
         }
@@ -43,9 +49,12 @@ impl Surroundings for Plain {
     }
 
     fn network(&self) -> Network {
-        // On the loopback device, where QEMU's port forwarding listens.
+        // QEMU forwards ports from a loopback address: another one for each test.
+        static NUMBER: AtomicU8 = AtomicU8::new(1);
+        let [.., high, low] = std::process::id().to_be_bytes();
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         Network {
-            address: [127, 0, 0, 1].into(),
+            address: [127, high, low, number].into(),
             ..Network::default()
         }
     }
