@@ -1,6 +1,6 @@
 //! Builds an image: mmdebstrap installs, mke2fs packs, no loop device and no mount of ours.
 
-use super::{Content, Recipe, RecipeFile, initrd};
+use super::{Recipe, RecipeFile, initrd};
 use crate::LabError;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -53,9 +53,6 @@ pub(super) fn build(
     let result = (|| {
         install(recipe, &root, &log, progress)?;
         progress("adding vtax's own files");
-        for directory in &recipe.directories {
-            create_directories(&root, Path::new(directory))?;
-        }
         for file in &recipe.files {
             add(&root, file)?;
         }
@@ -372,10 +369,7 @@ fn add(root: &Path, file: &RecipeFile) -> Result<(), LabError> {
     if path.symlink_metadata().is_ok() {
         fs::remove_file(&path).map_err(LabError::file("remove", &path))?;
     }
-    match &file.content {
-        Content::Text(text) => write(&path, text.as_bytes())?,
-        Content::Noise(bytes) => write_noise(&path, *bytes)?,
-    }
+    write(&path, file.text.as_bytes())?;
     let mode = if file.executable { 0o755 } else { 0o644 };
     fs::set_permissions(&path, fs::Permissions::from_mode(mode))
         .map_err(LabError::file("write", &path))
@@ -383,29 +377,6 @@ fn add(root: &Path, file: &RecipeFile) -> Result<(), LabError> {
 
 fn write(path: &Path, content: &[u8]) -> Result<(), LabError> {
     fs::write(path, content).map_err(LabError::file("write", path))
-}
-
-/// Bytes of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): no link or disk can compress them.
-fn write_noise(path: &Path, bytes: u64) -> Result<(), LabError> {
-    let file = File::create(path).map_err(LabError::file("create", path))?;
-    let mut writer = std::io::BufWriter::new(file);
-    let mut state = 0u64;
-    let mut left = usize::try_from(bytes).unwrap_or(usize::MAX);
-    let mut result = Ok(());
-    while left > 0 && result.is_ok() {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
-        let word = z.to_le_bytes();
-        let part = word.get(..left.min(8)).unwrap_or(&word);
-        result = writer.write_all(part);
-        left -= part.len();
-    }
-    result
-        .and_then(|()| writer.flush())
-        .map_err(LabError::file("write", path))
 }
 
 /// Copies the tree's kernel out and returns its version. Debian's cloud kernel is LZ4: fast to
@@ -535,7 +506,7 @@ mod tests {
         let file = |path: &str| RecipeFile {
             path: path.into(),
             executable: false,
-            content: Content::Text("x".into()),
+            text: "x".into(),
         };
         assert!(
             add(&root, &file("/etc/motd"))
@@ -546,19 +517,6 @@ mod tests {
         add(&root, &file("/motd")).unwrap();
         assert_eq!(fs::read_dir(&host).unwrap().count(), 0);
         assert_eq!(fs::read(root.join("motd")).unwrap(), b"x");
-    }
-
-    #[test]
-    fn noise_has_the_asked_length_and_is_always_the_same() {
-        let dir = tempfile::tempdir().unwrap();
-        let (a, b) = (dir.path().join("a"), dir.path().join("b"));
-        write_noise(&a, 1003).unwrap();
-        write_noise(&b, 1003).unwrap();
-        let content = fs::read(&a).unwrap();
-        assert_eq!(content.len(), 1003);
-        assert_eq!(content, fs::read(&b).unwrap());
-        let distinct: std::collections::HashSet<&u8> = content.iter().collect();
-        assert!(distinct.len() > 200);
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod initrd;
 mod modules;
 mod recipe;
 
-pub use recipe::{Content, Recipe, RecipeFile};
+pub use recipe::{Recipe, RecipeFile};
 
 use crate::LabError;
 use crate::platform::GuestFiles;

@@ -19,8 +19,6 @@ pub struct Recipe {
     pub packages: Vec<String>,
     /// Kernel modules that the initial RAM disk loads, with what they depend on.
     pub modules: Vec<String>,
-    /// Empty directories to add.
-    pub directories: Vec<String>,
     /// Files to add, over what packages bring.
     pub files: Vec<RecipeFile>,
 }
@@ -35,32 +33,17 @@ pub struct RecipeFile {
     #[serde(default)]
     pub executable: bool,
     /// What is in it.
-    pub content: Content,
-}
-
-/// The content of a file to add.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Content {
-    /// This text.
-    Text(String),
-    /// That many bytes that do not compress, always the same ones.
-    Noise(u64),
+    pub text: String,
 }
 
 impl Recipe {
     /// The image that every plan uses: the services and tools of all workloads, and a kernel.
     pub fn standard() -> Self {
         let strings = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-        let text = |path: &str, executable, text: &str| RecipeFile {
+        let file = |path: &str, executable, text: &str| RecipeFile {
             path: path.into(),
             executable,
-            content: Content::Text(text.into()),
-        };
-        let noise = |path: &str, bytes| RecipeFile {
-            path: path.into(),
-            executable: false,
-            content: Content::Noise(bytes),
+            text: text.into(),
         };
         Self {
             suite: "bookworm".into(),
@@ -75,28 +58,11 @@ impl Recipe {
                 "procps",
                 "qemu-guest-agent",
             ]),
-            modules: strings(&[
-                "virtio_pci",
-                "virtio_mmio",
-                "virtio_blk",
-                "virtio_net",
-                "virtio_console",
-            ]),
-            directories: strings(&["/scratch"]),
+            modules: strings(&["virtio_pci", "virtio_blk", "virtio_net", "virtio_console"]),
             files: vec![
-                text("/usr/lib/vtax/init", true, include_str!("guest/init.sh")),
-                text(
-                    "/etc/apache2/apache2.conf",
-                    false,
-                    include_str!("guest/apache2.conf"),
-                ),
-                text("/etc/hosts", false, "127.0.0.1 localhost\n::1 localhost\n"),
-                text("/etc/hostname", false, "target\n"),
-                text("/var/www/index.html", false, "vtax\n"),
-                noise("/var/www/1KB.bin", 1_000),
-                noise("/var/www/100KB.bin", 100_000),
-                noise("/var/www/1MB.bin", 1_000_000),
-                noise("/var/www/20MB.bin", 20_000_000),
+                file("/usr/lib/vtax/init", true, include_str!("guest/init.sh")),
+                file("/etc/hosts", false, "127.0.0.1 localhost\n::1 localhost\n"),
+                file("/etc/hostname", false, "target\n"),
             ],
         }
     }
@@ -157,12 +123,7 @@ impl Recipe {
                 )));
             }
         }
-        for path in self
-            .files
-            .iter()
-            .map(|file| &file.path)
-            .chain(&self.directories)
-        {
+        for path in self.files.iter().map(|file| &file.path) {
             let components: Vec<Component> = Path::new(path).components().collect();
             let inside = matches!(components.as_slice(), [Component::RootDir, rest @ ..]
                 if !rest.is_empty() && rest.iter().all(|part| matches!(part, Component::Normal(_))));
@@ -186,7 +147,7 @@ mod tests {
         let mut variants = vec![standard.clone(); 5];
         variants[0].suite = "trixie".into();
         variants[1].packages.push("jq".into());
-        variants[2].files[0].content = Content::Text("changed".into());
+        variants[2].files[0].text = "changed".into();
         variants[3].files[0].executable = false;
         variants[4].modules.pop();
         let mut hashes: Vec<String> = variants

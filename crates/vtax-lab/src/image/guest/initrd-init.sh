@@ -40,7 +40,7 @@ mount -t tmpfs tmp /newroot/tmp
 mkdir -p /newroot/run/vtax /newroot/run/lock
 if [ -n "$scratch" ]; then
     wait_for "/dev/$scratch"
-    mount -t ext4 -o noatime "/dev/$scratch" /newroot/scratch || fail "cannot mount $scratch"
+    mount -t ext4 -o noatime "/dev/$scratch" /newroot/mnt || fail "cannot mount $scratch"
 fi
 
 ip link set lo up

@@ -18,7 +18,15 @@ pub(super) struct Files<'a> {
     pub(super) monitor: &'a Path,
     pub(super) agent: &'a Path,
     pub(super) console: &'a Path,
-    pub(super) scratch: Option<&'a Path>,
+    pub(super) scratch: Option<Scratch<'a>>,
+}
+
+/// The image of the scratch disk.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scratch<'a> {
+    pub(super) image: &'a Path,
+    /// Whether reads and writes pass the host's page cache by, as they do on other platforms.
+    pub(super) direct: bool,
 }
 
 /// A path as the value of a QEMU option, where `,` ends a value and `,,` is a comma.
@@ -49,11 +57,6 @@ pub(super) fn command_line(
 ) -> CommandLine {
     let mut line = base(&machine.binary);
     let mut option = |name: &str, value: String| line.extend([name.to_owned(), value]);
-    let bus = if machine.kind == Kind::Microvm {
-        "device"
-    } else {
-        "pci,disable-legacy=on"
-    };
     let kvm = machine.accel == Accel::Kvm;
 
     option("-name", "guest=target,debug-threads=on".into());
@@ -110,7 +113,7 @@ pub(super) fn command_line(
             value(files.agent)
         ),
     );
-    option("-device", format!("virtio-serial-{bus}"));
+    option("-device", "virtio-serial-pci,disable-legacy=on".into());
     option(
         "-device",
         "virtserialport,chardev=agent,name=org.qemu.guest_agent.0".into(),
@@ -133,19 +136,26 @@ pub(super) fn command_line(
             value(&guest.image)
         ),
     );
-    option("-device", format!("virtio-blk-{bus},drive=root{iothread}"));
+    option(
+        "-device",
+        format!("virtio-blk-pci,disable-legacy=on,drive=root{iothread}"),
+    );
     if let Some(scratch) = files.scratch {
+        let direct = if scratch.direct { "on" } else { "off" };
         option(
             "-drive",
-            format!("id=scratch,if=none,format=raw,file={}", value(scratch)),
+            format!(
+                "id=scratch,if=none,format=raw,cache.direct={direct},file={}",
+                value(scratch.image)
+            ),
         );
         option(
             "-device",
-            format!("virtio-blk-{bus},drive=scratch{iothread}"),
+            format!("virtio-blk-pci,disable-legacy=on,drive=scratch{iothread}"),
         );
     }
 
-    for (name, value) in nic(machine, network, bus) {
+    for (name, value) in nic(machine, network) {
         option(name, value);
     }
     line
@@ -157,7 +167,6 @@ fn machine_option(kind: Kind, shared_memory: bool) -> String {
     let mut text = match kind {
         Kind::Q35 => "q35,usb=off,vmport=off,smm=off,sata=off,smbus=off",
         Kind::Pc => "pc,usb=off,vmport=off,smm=off",
-        Kind::Microvm => "microvm,acpi=on,rtc=on",
     }
     .to_owned();
     if shared_memory {
@@ -191,7 +200,7 @@ fn kernel_command_line(machine: &Machine, network: &Network, scratch: bool) -> S
     text
 }
 
-fn nic(machine: &Machine, network: &Network, bus: &str) -> Vec<(&'static str, String)> {
+fn nic(machine: &Machine, network: &Network) -> Vec<(&'static str, String)> {
     let mut options = Vec::new();
     let queues = if machine.queues > 1 {
         format!(",queues={}", machine.queues)
@@ -228,17 +237,14 @@ fn nic(machine: &Machine, network: &Network, bus: &str) -> Vec<(&'static str, St
             options.push(("-netdev", format!("vhost-user,id=net0,chardev=nic{queues}")));
         }
     }
-    let mut device = format!("virtio-net-{bus},netdev=net0,mac={}", network.mac);
-    if machine.kind != Kind::Microvm {
-        // No boot ROM: nothing boots from the network.
-        device.push_str(",romfile=");
-    }
+    // No boot ROM: nothing boots from the network.
+    let mut device = format!(
+        "virtio-net-pci,disable-legacy=on,netdev=net0,mac={},romfile=",
+        network.mac
+    );
     if machine.queues > 1 {
-        device.push_str(",mq=on");
-        if machine.kind != Kind::Microvm {
-            // One for each queue, one for changes of configuration, one for control.
-            let _ = write!(device, ",vectors={}", 2 * machine.queues + 2);
-        }
+        // A vector for each queue, one for changes of configuration, one for control.
+        let _ = write!(device, ",mq=on,vectors={}", 2 * machine.queues + 2);
     }
     if network.mtu != 1500 && matches!(machine.backend, Backend::Tap | Backend::TapVhost) {
         let _ = write!(device, ",host_mtu={}", network.mtu);
@@ -277,7 +283,10 @@ mod tests {
             monitor: Path::new("/run/qmp.sock"),
             agent: Path::new("/run/agent.sock"),
             console: Path::new("/run/console.log"),
-            scratch,
+            scratch: scratch.map(|image| Scratch {
+                image,
+                direct: true,
+            }),
         };
         command_line(&machine, &guest, network, files).join(" ")
     }
@@ -359,15 +368,6 @@ mod tests {
         assert!(
             shared.contains("share=on") && shared.contains("memory-backend=memory"),
             "{shared}"
-        );
-        let microvm = build(
-            &[("vm.machine", text("microvm"))],
-            &Network::default(),
-            None,
-        );
-        assert!(
-            microvm.contains("virtio-net-device") && !microvm.contains("pci"),
-            "{microvm}"
         );
     }
 }

@@ -21,9 +21,9 @@ pub(super) const PARAMETERS: &[Parameter] = &[
     },
     Parameter {
         key: "vm.machine",
-        domain: Domain::Choice(&["q35", "pc", "microvm"]),
+        domain: Domain::Choice(&["q35", "pc"]),
         default: Some("q35"),
-        help: "QEMU's machine type; microvm has no PCI",
+        help: "QEMU's machine type: PCI Express or plain PCI",
     },
     Parameter {
         key: "vm.accel",
@@ -103,7 +103,6 @@ pub(super) struct Machine {
 pub(super) enum Kind {
     Q35,
     Pc,
-    Microvm,
 }
 
 /// Who runs guest code.
@@ -150,8 +149,7 @@ impl Machine {
         let kind = match settings.text("vm.machine").unwrap_or("q35") {
             "q35" => Kind::Q35,
             "pc" => Kind::Pc,
-            "microvm" => Kind::Microvm,
-            other => return Err(unknown("vm.machine", other, "q35, pc or microvm")),
+            other => return Err(unknown("vm.machine", other, "q35 or pc")),
         };
         let accel = match settings.text("vm.accel").unwrap_or("auto") {
             "auto" => Accel::Auto,

@@ -7,16 +7,22 @@ use crate::platform::CommandLine;
 use crate::settings::Level;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A directory in place of a cell; QEMU dies with the test all the same.
 struct Plain {
+    _turn: MutexGuard<'static, ()>,
     dir: tempfile::TempDir,
     scratch: Option<PathBuf>,
 }
 
 impl Plain {
     fn new() -> Self {
+        // One guest at a time: emulated ones keep every core busy.
+        static TURN: Mutex<()> = Mutex::new(());
         Self {
+            _turn: TURN.lock().unwrap_or_else(PoisonError::into_inner),
             dir: tempfile::tempdir().unwrap(),
             scratch: None,
         }
@@ -43,9 +49,12 @@ impl Surroundings for Plain {
     }
 
     fn network(&self) -> Network {
-        // On the loopback device, where QEMU's port forwarding listens.
+        // QEMU forwards ports from a loopback address: another one for each test.
+        static NUMBER: AtomicU8 = AtomicU8::new(1);
+        let [.., high, low] = std::process::id().to_be_bytes();
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         Network {
-            address: [127, 0, 0, 1].into(),
+            address: [127, high, low, number].into(),
             ..Network::default()
         }
     }
@@ -134,12 +143,10 @@ fn a_guest_boots_runs_commands_counts_and_leaves_no_process() {
     assert!(release.trim_end().ends_with("cloud-amd64"), "{release}");
 
     // An output far larger than one message, whose every byte is known.
-    let expected = std::fs::read(guest.root.join("var/www/20MB.bin")).unwrap();
+    let file = format!("/boot/vmlinuz-{}", release.trim_end());
+    let expected = std::fs::read(&guest.kernel).unwrap();
     let big = vm
-        .run(
-            &words(&["head", "-c", "5000000", "/var/www/20MB.bin"]),
-            LIMIT,
-        )
+        .run(&words(&["head", "-c", "5000000", &file]), LIMIT)
         .unwrap();
     assert!(
         big.stdout == expected[..5_000_000],
@@ -179,7 +186,7 @@ fn a_guest_boots_runs_commands_counts_and_leaves_no_process() {
     assert_eq!(zombies.stdout, b"0\n");
 
     let before = vm.inner_counters().unwrap();
-    vm.run(&words(&["cat", "/var/www/1MB.bin"]), LIMIT).unwrap();
+    vm.run(&words(&["cat", "/proc/cpuinfo"]), LIMIT).unwrap();
     let after = vm.inner_counters().unwrap();
     for key in ["interrupts.total", "interrupts.LOC", "context_switches"] {
         assert!(
@@ -211,4 +218,75 @@ fn a_guest_boots_runs_commands_counts_and_leaves_no_process() {
         std::fs::metadata(&guest.image).unwrap().modified().unwrap(),
         image_before
     );
+}
+
+fn boot_error(guest: &GuestFiles, levels: &[(&str, Level)]) -> String {
+    let place = Plain::new();
+    let started = std::time::Instant::now();
+    let Err(error) = boot(machine(levels), guest, &place) else {
+        panic!("it booted");
+    };
+    eprintln!("noticed after {:.1} s", started.elapsed().as_secs_f64());
+    error.to_string()
+}
+
+#[test]
+fn a_kernel_panic_is_noticed_at_once_and_its_reason_shown() {
+    let Some(mut guest) = guest() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    guest.initrd = dir.path().join("initrd, broken");
+    std::fs::write(&guest.initrd, "no archive").unwrap();
+    let text = boot_error(&guest, &[]);
+    assert!(
+        text.contains("panicked") && text.contains("Unable to mount root fs"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_guest_whose_init_gives_up_says_why() {
+    let Some(mut guest) = guest() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    guest.image = dir.path().join("empty, image");
+    std::fs::write(&guest.image, vec![0; 1 << 20]).unwrap();
+    let text = boot_error(&guest, &[]);
+    assert!(text.contains("cannot mount vda"), "{text}");
+}
+
+#[test]
+fn a_qemu_that_refuses_its_options_is_quoted() {
+    let Some(guest) = guest() else { return };
+    let text = boot_error(&guest, &[("vm.cpu", Level::Text("no-such-cpu".into()))]);
+    assert!(
+        text.contains("no-such-cpu") && text.contains("QEMU:"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_qemu_that_is_killed_is_told_from_a_silent_agent() {
+    let Some(guest) = guest() else { return };
+    let place = Plain::new();
+    let mut vm = boot(machine(&[]), &guest, &place).unwrap();
+    let process = i32::try_from(vm.subject().vmm.unwrap()).unwrap();
+    let process = rustix::process::Pid::from_raw(process).unwrap();
+    rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
+    let error = vm.run(&words(&["true"]), LIMIT).unwrap_err();
+    assert!(matches!(error, LabError::Program { .. }), "{error}");
+    assert!(error.to_string().contains("signal: 9"), "{error}");
+}
+
+#[test]
+fn the_kvm_verdict_comes_from_a_boot_and_is_kept() {
+    let Some(guest) = guest() else { return };
+    let verdict = kvm_boots(&guest);
+    eprintln!("{verdict:#?}");
+    if !Path::new("/dev/kvm").exists() {
+        assert!(!verdict.boots && verdict.evidence.contains("/dev/kvm"));
+        eprintln!("SKIPPED: the boot: no /dev/kvm");
+        return;
+    }
+    assert!(!verdict.evidence.is_empty());
+    assert!(verdict.backend.starts_with("kvm_") || !verdict.boots);
+    assert_eq!(kvm_boots(&guest), verdict);
 }

@@ -1,7 +1,7 @@
 //! One booted VM: QEMU's process, its monitor, the guest's agent.
 
 use super::agent::{Agent, Running};
-use super::command_line::{self, Files, TAP};
+use super::command_line::{self, Files, Scratch, TAP};
 use super::inner;
 use super::kvm::{console_text, version};
 use super::machine::{Accel, Backend, Kind, Machine};
@@ -9,7 +9,9 @@ use super::qmp::Qmp;
 use super::surroundings::Surroundings;
 use super::threads;
 use crate::LabError;
+use crate::platform::scratch::MOUNT_POINT;
 use crate::platform::{CommandLine, Finished, GuestFiles, Job, Target};
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::collections::BTreeMap;
@@ -79,11 +81,15 @@ impl Vm {
             inside("agent.sock"),
             inside("console.log"),
         );
+        let scratch = place.scratch().map(|image| Scratch {
+            image,
+            direct: takes_direct_io(image),
+        });
         let files = Files {
             monitor: &monitor,
             agent: &agent,
             console: &console,
-            scratch: place.scratch(),
+            scratch,
         };
         let line = command_line::command_line(machine, guest, &network, files);
         let started = Instant::now();
@@ -126,7 +132,15 @@ impl Vm {
             },
             block_devices: Vec::new(),
         };
-        let environment = environment(machine, kvm_backend, &qmp, &line, boot);
+        let mut environment = environment(machine, kvm_backend, &qmp, &line, boot);
+        if let Some(scratch) = scratch {
+            let backing = if scratch.direct {
+                "direct"
+            } else {
+                "through the host's page cache"
+            };
+            environment.insert("scratch.backing".into(), backing.into());
+        }
         Ok(Self {
             console: process.console.clone(),
             process,
@@ -164,7 +178,6 @@ fn environment(
             match machine.kind {
                 Kind::Q35 => "q35",
                 Kind::Pc => "pc",
-                Kind::Microvm => "microvm",
             }
             .to_owned(),
         ),
@@ -181,6 +194,12 @@ fn environment(
     .into_iter()
     .map(|(key, value)| (key.to_owned(), value))
     .collect()
+}
+
+/// Whether the file system of an image can be read past the page cache; not every one can.
+fn takes_direct_io(image: &Path) -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+    rustix::fs::open(image, flags, Mode::empty()).is_ok()
 }
 
 /// A reference to a process that outlives its number; `None` where the kernel has none (before
@@ -425,7 +444,7 @@ impl Target for Vm {
     }
 
     fn scratch(&self) -> (PathBuf, PathBuf) {
-        (PathBuf::from("/dev/vdb"), PathBuf::from("/scratch"))
+        (PathBuf::from("/dev/vdb"), PathBuf::from(MOUNT_POINT))
     }
 
     fn start(&mut self, command: &CommandLine) -> Result<Job, LabError> {
