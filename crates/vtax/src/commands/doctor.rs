@@ -5,6 +5,7 @@ use crate::cli::DoctorArgs;
 use vtax_lab::Roots;
 use vtax_lab::doctor::{self, HostProbes, KvmBoot, Options, Style};
 use vtax_lab::image::{self, Recipe};
+use vtax_lab::platform::qemu;
 use vtax_lab::signals::Signals;
 
 pub fn run(arguments: &DoctorArgs) -> Outcome {
@@ -29,7 +30,14 @@ pub fn run(arguments: &DoctorArgs) -> Outcome {
 /// Boots the shared image's kernel, the one that trials boot, on KVM.
 fn boot_on_kvm() -> KvmBoot {
     match image::cached(&Recipe::standard()) {
-        Ok(Some(_)) => KvmBoot::NotTried("later".to_owned()),
+        Ok(Some(guest)) => {
+            let verdict = qemu::kvm_boots(&guest);
+            if verdict.boots {
+                KvmBoot::Boots(format!("to user space in {:.1} s", verdict.seconds))
+            } else {
+                KvmBoot::Fails(verdict.evidence)
+            }
+        }
         Ok(None) => KvmBoot::NotTried("no kernel to try it with yet; `vtax image build` brings one".to_owned()),
         Err(cause) => KvmBoot::NotTried(cause.to_string()),
     }
