@@ -83,6 +83,10 @@ impl LabError {
     /// For `map_err` on a file operation.
     pub fn file(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
-        move |cause| Self::File { action, path, cause }
+        move |cause| Self::File {
+            action,
+            path,
+            cause,
+        }
     }
 }

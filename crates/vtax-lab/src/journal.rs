@@ -177,15 +177,27 @@ impl Journal {
                 undo(&entry.change)?;
             }
             // Kernel state of an earlier boot is gone with that boot: nothing to undo.
-            let offset = entry.offset;
-            self.file
-                .set_len(offset)
-                .and_then(|()| self.file.seek(io::SeekFrom::Start(offset)))
-                .and_then(|_| self.file.sync_data())
-                .map_err(LabError::file("write", &self.path))?;
-            self.entries.pop();
+            self.cut_last()?;
         }
         Ok(())
+    }
+
+    /// Takes the newest entry off the file and the list; an empty list leaves an empty file.
+    fn cut_last(&mut self) -> Result<Option<Change>, LabError> {
+        let Some(entry) = self.entries.pop() else {
+            return Ok(None);
+        };
+        let end = if self.entries.is_empty() {
+            0
+        } else {
+            entry.offset
+        };
+        self.file
+            .set_len(end)
+            .and_then(|()| self.file.seek(io::SeekFrom::Start(end)))
+            .and_then(|_| self.file.sync_data())
+            .map_err(LabError::file("write", &self.path))?;
+        Ok(Some(entry.change))
     }
 
     /// Undoes everything, for a start after a crash and for `vtax restore`.
@@ -203,14 +215,7 @@ impl Journal {
     /// # Errors
     /// When the journal cannot be written.
     pub fn forget_last(&mut self) -> Result<Option<Change>, LabError> {
-        let Some(entry) = self.entries.pop() else {
-            return Ok(None);
-        };
-        self.file
-            .set_len(entry.offset)
-            .and_then(|()| self.file.seek(io::SeekFrom::Start(entry.offset)))
-            .map_err(LabError::file("write", &self.path))?;
-        Ok(Some(entry.change))
+        self.cut_last()
     }
 }
 

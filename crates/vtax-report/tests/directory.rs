@@ -74,7 +74,7 @@ fn an_unfinished_trial_is_invisible_and_removed_by_resume_but_not_by_reading() {
     let writer = results.trial_writer(0).unwrap();
     writer.write_workload_json(b"{}").unwrap();
     let mut samples = writer.samples().unwrap();
-    let id = samples.register(&series("target", "cpu.total"));
+    let id = samples.register(&series("target", "cpu.total_ns"));
     samples.push(id, Nanoseconds(1), 1.0).unwrap();
     // As after kill -9: no destructor runs.
     std::mem::forget(samples);
@@ -228,7 +228,7 @@ fn series(owner: &str, metric: &str) -> SampleSeries {
 
 fn write_samples(path: &Path, count: u64) {
     let mut writer = SampleWriter::create(path).unwrap();
-    let ids: Vec<_> = ["cpu.total", "cpu.vcpu", "net.rx_bytes"]
+    let ids: Vec<_> = ["cpu.total_ns", "cpu.vcpu", "net.rx_bytes"]
         .map(|metric| writer.register(&series("target", metric)))
         .into();
     for number in 0..count {

@@ -22,7 +22,9 @@ fn main() -> ExitCode {
         Command::Compare(arguments) => commands::report::compare(&arguments),
         Command::Export(arguments) => commands::report::export(&arguments),
         Command::Meter(MeterCommand::List) => commands::meter::list(),
-        Command::Meter(MeterCommand::Calibrate { output, seconds }) => commands::meter::calibrate(&output, seconds),
+        Command::Meter(MeterCommand::Calibrate { output, seconds }) => {
+            commands::meter::calibrate(&output, seconds)
+        }
         Command::Image(ImageCommand::Build) => commands::image::build(),
         Command::Restore(arguments) => commands::run::restore(arguments.forget),
         Command::Load(LoadCommand::Http(arguments)) => commands::load::http(arguments),

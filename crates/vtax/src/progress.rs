@@ -8,7 +8,11 @@ use vtax_lab::run::{Event, Progress};
 
 /// The progress that fits where standard error goes.
 pub fn for_people() -> Box<dyn Progress> {
-    if io::stderr().is_terminal() { Box::new(Terminal::default()) } else { Box::new(Plain) }
+    if io::stderr().is_terminal() {
+        Box::new(Terminal::default())
+    } else {
+        Box::new(Plain)
+    }
 }
 
 /// One JSON object a line on standard output.
@@ -52,15 +56,25 @@ struct Terminal {
 impl Progress for Terminal {
     fn event(&mut self, event: Event) {
         match &event {
-            Event::Started { trials, expected_seconds, .. } => {
+            Event::Started {
+                trials,
+                expected_seconds,
+                ..
+            } => {
                 self.of = *trials;
-                self.ends = Some(Instant::now() + Duration::from_secs_f64(expected_seconds.max(0.0)));
+                self.ends =
+                    Some(Instant::now() + Duration::from_secs_f64(expected_seconds.max(0.0)));
             }
             Event::TrialStarted { treatment, .. } => self.trial.clone_from(treatment),
             Event::Phase { phase } => self.phase.clone_from(phase),
-            Event::TrialFinished { done, remaining_seconds, .. } => {
+            Event::TrialFinished {
+                done,
+                remaining_seconds,
+                ..
+            } => {
                 self.done = *done;
-                self.ends = Some(Instant::now() + Duration::from_secs_f64(remaining_seconds.max(0.0)));
+                self.ends =
+                    Some(Instant::now() + Duration::from_secs_f64(remaining_seconds.max(0.0)));
             }
             Event::Note { .. } => {}
         }
@@ -69,8 +83,17 @@ impl Progress for Terminal {
         }
         let finished = self.of > 0 && self.done == self.of;
         if self.of > 0 && !finished {
-            let left = self.ends.map_or(Duration::ZERO, |ends| ends.saturating_duration_since(Instant::now()));
-            let line = format!("[{}/{}] {} … {}   about {} left", self.done, self.of, self.trial, self.phase, in_words(left));
+            let left = self.ends.map_or(Duration::ZERO, |ends| {
+                ends.saturating_duration_since(Instant::now())
+            });
+            let line = format!(
+                "[{}/{}] {} … {}   about {} left",
+                self.done,
+                self.of,
+                self.trial,
+                self.phase,
+                in_words(left)
+            );
             let width = 79;
             let shown: String = line.chars().take(width).collect();
             eprint!("\r\x1b[K{shown}");
@@ -82,13 +105,34 @@ impl Progress for Terminal {
 fn lines(event: &Event) -> Option<String> {
     match event {
         Event::Note { message } => Some(message.clone()),
-        Event::Started { plan, results, trials, finished, expected_seconds } => {
-            let resumed = if *finished > 0 { format!(", {finished} already there") } else { String::new() };
+        Event::Started {
+            plan,
+            results,
+            trials,
+            finished,
+            expected_seconds,
+        } => {
+            let resumed = if *finished > 0 {
+                format!(", {finished} already there")
+            } else {
+                String::new()
+            };
             let expected = in_words(Duration::from_secs_f64(expected_seconds.max(0.0)));
-            Some(format!("{plan}: {trials} trials to run{resumed}, about {expected}; results in {results}"))
+            Some(format!(
+                "{plan}: {trials} trials to run{resumed}, about {expected}; results in {results}"
+            ))
         }
         Event::TrialStarted { .. } | Event::Phase { .. } => None,
-        Event::TrialFinished { treatment, seconds, done, of, headline, suspect, failed, .. } => {
+        Event::TrialFinished {
+            treatment,
+            seconds,
+            done,
+            of,
+            headline,
+            suspect,
+            failed,
+            ..
+        } => {
             let width = of.to_string().len();
             let mut text = format!("[{done:width$}/{of}] {treatment}  {seconds:.1} s");
             match failed {

@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use support::{HostState, cannot_run_trials, finish, vtax};
 
@@ -37,20 +38,25 @@ fn trials(results: &Path) -> usize {
         .count()
 }
 
-/// A directory with the plan in it, unless this machine cannot run trials.
-fn prepared(plan: &str) -> Option<tempfile::TempDir> {
+/// Tests that look at the host take turns: each would see the other's cells.
+static HOST: Mutex<()> = Mutex::new(());
+
+/// A directory with the plan in it and the host to itself, unless this machine cannot run trials.
+fn prepared(plan: &str) -> Option<(tempfile::TempDir, MutexGuard<'static, ()>)> {
     if let Some(reason) = cannot_run_trials() {
         eprintln!("SKIPPED: {reason}");
         return None;
     }
     let work = tempfile::tempdir().unwrap();
     fs::write(work.path().join("plan.toml"), plan).unwrap();
-    Some(work)
+    Some((work, HOST.lock().unwrap_or_else(PoisonError::into_inner)))
 }
 
 #[test]
 fn a_finished_run_says_so_and_changes_nothing() {
-    let Some(work) = prepared(PLAN) else { return };
+    let Some((work, _host)) = prepared(PLAN) else {
+        return;
+    };
     let state = work.path().join("state");
     let results = work.path().join("results");
     let run = || {
@@ -86,7 +92,9 @@ fn a_finished_run_says_so_and_changes_nothing() {
 
 #[test]
 fn another_plan_is_refused_in_the_same_directory() {
-    let Some(work) = prepared(PLAN) else { return };
+    let Some((work, _host)) = prepared(PLAN) else {
+        return;
+    };
     let results = work.path().join("results");
     let state = work.path().join("state");
     let run = |plan: &Path, success| {
@@ -109,7 +117,9 @@ fn another_plan_is_refused_in_the_same_directory() {
 
 #[test]
 fn shards_fill_their_own_directories_and_are_reported_together() {
-    let Some(work) = prepared(PLAN) else { return };
+    let Some((work, _host)) = prepared(PLAN) else {
+        return;
+    };
     let state = work.path().join("state");
     let shard = |i: u32| {
         let results = work.path().join(format!("shard{i}"));
@@ -138,7 +148,9 @@ fn shards_fill_their_own_directories_and_are_reported_together() {
 
 #[test]
 fn the_same_plan_runs_on_another_host_through_ssh() {
-    let Some(work) = prepared(PLAN) else { return };
+    let Some((work, _host)) = prepared(PLAN) else {
+        return;
+    };
     // An ssh that reaches this host: it drops its options and the host, and runs the line.
     let bin = work.path().join("bin");
     fs::create_dir(&bin).unwrap();
@@ -168,7 +180,7 @@ fn the_same_plan_runs_on_another_host_through_ssh() {
 
 #[test]
 fn two_labs_at_once_are_refused_and_an_interrupt_restores_the_host() {
-    let Some(work) = prepared(&PLAN.replace("\"300ms\"", "\"20s\"")) else {
+    let Some((work, _host)) = prepared(&PLAN.replace("\"300ms\"", "\"20s\"")) else {
         return;
     };
     let state = work.path().join("state");
@@ -230,7 +242,9 @@ fn a_wrong_plan_is_refused_before_anything_is_touched() {
 
 #[test]
 fn a_directory_with_something_else_in_it_is_never_touched() {
-    let Some(work) = prepared(PLAN) else { return };
+    let Some((work, _host)) = prepared(PLAN) else {
+        return;
+    };
     let precious = work.path().join("precious");
     fs::create_dir(&precious).unwrap();
     fs::write(precious.join("thesis.txt"), "years of work").unwrap();

@@ -29,6 +29,8 @@ use vtax_units::{Hertz, Nanoseconds};
 const POLL: Duration = Duration::from_millis(5);
 /// Beyond its planned time, a load may take this long to finish and print.
 const LOAD_GRACE: Duration = Duration::from_secs(30);
+/// A load may end this much, or a tenth of the window, before the window does: it started first.
+const END_TOLERANCE: Duration = Duration::from_millis(250);
 /// A run-to-completion load that takes longer than this has failed.
 const COMPLETION_LIMIT: Duration = Duration::from_secs(3600);
 
@@ -323,7 +325,7 @@ fn drive(
         wait(bench, load.as_mut(), target, opened + timing.duration)?
     };
     if !to_completion && let Some(rest) = timing.duration.checked_sub(opened.elapsed()) {
-        if rest > timing.duration / 10 {
+        if rest > (timing.duration / 10).max(END_TOLERANCE) {
             refuse_early_end(raw.as_deref(), "measured window")?;
         }
         std::thread::sleep(rest);

@@ -228,7 +228,7 @@ pub struct RateSeries {
 
 /// Series whose steadiness is judged: metric of the target, its name, and its direction.
 const STEADY_SERIES: [(&str, &str, Better); 3] = [
-    ("cpu.total", "CPU", Better::Lower),
+    ("cpu.total_ns", "CPU", Better::Lower),
     ("net.rx_bytes", "received", Better::Higher),
     ("net.tx_bytes", "sent", Better::Higher),
 ];

@@ -176,7 +176,7 @@ impl Fake {
                 source,
             })
         };
-        let cpu = series("target", "cpu.total", "ns", SampleKind::Counter);
+        let cpu = series("target", "cpu.total_ns", "ns", SampleKind::Counter);
         let rx = series("target", "net.rx_bytes", "B", SampleKind::Counter);
         let power = series("host", "power", "W", SampleKind::Gauge);
         let extra: Vec<_> = (0..self.extra_series)

@@ -10,7 +10,9 @@ use vtax_lab::signals::Signals;
 
 pub fn run(arguments: &DoctorArgs) -> Outcome {
     let signals = Signals::install()?;
-    let probes = HostProbes { boot: Some(Box::new(boot_on_kvm)) };
+    let probes = HostProbes {
+        boot: Some(Box::new(boot_on_kvm)),
+    };
     let options = Options {
         probes: &probes,
         scan_wall_meters: arguments.scan_wall_meters,
@@ -24,7 +26,11 @@ pub fn run(arguments: &DoctorArgs) -> Outcome {
     } else {
         print!("{}", doctor::render(&findings, Style::for_stdout()));
     }
-    if doctor::summarize(&findings).can_run() { Ok(()) } else { Err("no platform can run on this host".into()) }
+    if doctor::summarize(&findings).can_run() {
+        Ok(())
+    } else {
+        Err("no platform can run on this host".into())
+    }
 }
 
 /// Boots the shared image's kernel, the one that trials boot, on KVM.
@@ -38,7 +44,9 @@ fn boot_on_kvm() -> KvmBoot {
                 KvmBoot::Fails(verdict.evidence)
             }
         }
-        Ok(None) => KvmBoot::NotTried("no kernel to try it with yet; `vtax image build` brings one".to_owned()),
+        Ok(None) => KvmBoot::NotTried(
+            "no kernel to try it with yet; `vtax image build` brings one".to_owned(),
+        ),
         Err(cause) => KvmBoot::NotTried(cause.to_string()),
     }
 }

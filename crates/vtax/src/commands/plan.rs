@@ -9,8 +9,13 @@ use vtax_lab::plan::{Catalogue, Plan, StopRule, treatments};
 use vtax_lab::settings::{Domain, Parameter};
 
 /// Reads a plan file; complaints name the file as the user did.
-pub fn read(path: &Path, quick: bool, catalogue: &Catalogue) -> Result<(Plan, String), Box<dyn std::error::Error>> {
-    let text = fs::read_to_string(path).map_err(|cause| format!("cannot read {}: {cause}", path.display()))?;
+pub fn read(
+    path: &Path,
+    quick: bool,
+    catalogue: &Catalogue,
+) -> Result<(Plan, String), Box<dyn std::error::Error>> {
+    let text = fs::read_to_string(path)
+        .map_err(|cause| format!("cannot read {}: {cause}", path.display()))?;
     let plan = Plan::read(&path.display().to_string(), &text, catalogue)?;
     Ok((if quick { plan.quick() } else { plan }, text))
 }
@@ -21,13 +26,24 @@ pub fn check(path: &Path, quick: bool) -> Outcome {
     let all = treatments(&plan, &catalogue);
     println!("{}: {}", plan.name, plan.description);
     for planned in &all {
-        let against = planned.record.baseline.as_deref().map_or(String::new(), |baseline| format!("   against {baseline}"));
+        let against = planned
+            .record
+            .baseline
+            .as_deref()
+            .map_or(String::new(), |baseline| format!("   against {baseline}"));
         println!("  {}{against}", planned.record.label);
     }
-    let most = if plan.stop == StopRule::Fixed { "" } else { "at most " };
+    let most = if plan.stop == StopRule::Fixed {
+        ""
+    } else {
+        "at most "
+    };
     let trials = all.len() * plan.repetitions as usize;
     let time = in_words(plan.expected_time(&all, &catalogue));
-    println!("{} treatments, {most}{trials} trials, {most}about {time}", all.len());
+    println!(
+        "{} treatments, {most}{trials} trials, {most}about {time}",
+        all.len()
+    );
     Ok(())
 }
 
@@ -57,7 +73,12 @@ fn print(parameters: &[Parameter]) {
             Domain::Choice(choices) => choices.join(" | "),
             Domain::Text(rule) => rule.to_owned(),
         };
-        let default = parameter.default.map_or(String::new(), |default| format!(" [{default}]"));
-        println!("  {:width$}  {}\n  {:width$}    {values}{default}", parameter.key, parameter.help, "");
+        let default = parameter
+            .default
+            .map_or(String::new(), |default| format!(" [{default}]"));
+        println!(
+            "  {:width$}  {}\n  {:width$}    {values}{default}",
+            parameter.key, parameter.help, ""
+        );
     }
 }

@@ -36,9 +36,15 @@ pub fn write(directories: &[PathBuf]) -> Result<(PathBuf, Analysis), Box<dyn Err
 }
 
 fn read(directories: &[PathBuf]) -> Result<(ResultsDir, Analysis), Box<dyn Error>> {
-    let shards: Vec<ResultsDir> = directories.iter().map(|path| ResultsDir::open(path)).collect::<Result<_, _>>()?;
+    let shards: Vec<ResultsDir> = directories
+        .iter()
+        .map(|path| ResultsDir::open(path))
+        .collect::<Result<_, _>>()?;
     let analysis = analyse_shards(&shards.iter().collect::<Vec<_>>())?;
-    let first = shards.into_iter().next().ok_or("give at least one results directory")?;
+    let first = shards
+        .into_iter()
+        .next()
+        .ok_or("give at least one results directory")?;
     Ok((first, analysis))
 }
 
@@ -60,12 +66,19 @@ pub fn export(arguments: &ExportArgs) -> Outcome {
             return Err("samples are Parquet already: each trial's samples.parquet".into());
         }
         (ExportFormat::Parquet, Some(path)) => export::parquet(&results, path)?,
-        (ExportFormat::Parquet, None) => return Err("Parquet needs a file: give --output FILE".into()),
+        (ExportFormat::Parquet, None) => {
+            return Err("Parquet needs a file: give --output FILE".into());
+        }
         (ExportFormat::Csv, Some(path)) => {
-            let file = File::create(path).map_err(|cause| format!("cannot create {}: {cause}", path.display()))?;
+            let file = File::create(path)
+                .map_err(|cause| format!("cannot create {}: {cause}", path.display()))?;
             csv(&results, arguments.samples, &mut BufWriter::new(file))?
         }
-        (ExportFormat::Csv, None) => csv(&results, arguments.samples, &mut BufWriter::new(io::stdout().lock()))?,
+        (ExportFormat::Csv, None) => csv(
+            &results,
+            arguments.samples,
+            &mut BufWriter::new(io::stdout().lock()),
+        )?,
     };
     for cause in unreadable {
         eprintln!("left out: {cause}");
@@ -73,8 +86,16 @@ pub fn export(arguments: &ExportArgs) -> Outcome {
     Ok(())
 }
 
-fn csv(results: &ResultsDir, samples: bool, into: &mut impl Write) -> io::Result<Vec<ResultsError>> {
-    let unreadable = if samples { export::csv_samples(results, into) } else { export::csv(results, into) }?;
+fn csv(
+    results: &ResultsDir,
+    samples: bool,
+    into: &mut impl Write,
+) -> io::Result<Vec<ResultsError>> {
+    let unreadable = if samples {
+        export::csv_samples(results, into)
+    } else {
+        export::csv(results, into)
+    }?;
     into.flush()?;
     Ok(unreadable)
 }
@@ -86,5 +107,7 @@ fn json(value: &impl serde::Serialize) -> Outcome {
 
 /// The terminal's width in columns, within what the tables are made for.
 fn width() -> usize {
-    tcgetwinsize(io::stdout()).map_or(80, |size| usize::from(size.ws_col)).clamp(60, 120)
+    tcgetwinsize(io::stdout())
+        .map_or(80, |size| usize::from(size.ws_col))
+        .clamp(60, 120)
 }

@@ -14,10 +14,18 @@ use vtax_lab::signals::Signals;
 pub fn run(arguments: RunArgs) -> Outcome {
     let catalogue = Catalogue::standard();
     let (plan, text) = plan::read(&arguments.plan, arguments.quick, &catalogue)?;
-    let results = arguments.results.clone().unwrap_or_else(|| Path::new("results").join(&plan.name));
+    let results = arguments
+        .results
+        .clone()
+        .unwrap_or_else(|| Path::new("results").join(&plan.name));
     let signals = Signals::install()?;
-    let mut progress: Box<dyn Progress> =
-        if arguments.json { Box::new(Json { interrupted: signals.flag() }) } else { progress::for_people() };
+    let mut progress: Box<dyn Progress> = if arguments.json {
+        Box::new(Json {
+            interrupted: signals.flag(),
+        })
+    } else {
+        progress::for_people()
+    };
     let began = Instant::now();
     match &arguments.at {
         Place::Local => {
@@ -25,16 +33,30 @@ pub fn run(arguments: RunArgs) -> Outcome {
                 results: results.clone(),
                 shard: arguments.shard,
                 state_dir: run::default_state_dir(),
-                place: arguments.place_name.clone().unwrap_or_else(|| arguments.at.to_string()),
+                place: arguments
+                    .place_name
+                    .clone()
+                    .unwrap_or_else(|| arguments.at.to_string()),
             };
-            let ended = run::run(&plan, &text, &catalogue, &options, &signals, progress.as_mut());
+            let ended = run::run(
+                &plan,
+                &text,
+                &catalogue,
+                &options,
+                &signals,
+                progress.as_mut(),
+            );
             drop(progress);
             let summary = ended?;
             if let Some(reason) = &summary.stopped_early {
                 eprintln!("stopped before the last block: {reason}");
             }
             if summary.ran == 0 {
-                eprintln!("this run is finished: all {} trials were already in {}", summary.already, results.display());
+                eprintln!(
+                    "this run is finished: all {} trials were already in {}",
+                    summary.already,
+                    results.display()
+                );
             } else {
                 eprintln!("{} trials in {}", summary.ran, in_words(began.elapsed()));
             }
