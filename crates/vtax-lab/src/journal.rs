@@ -42,8 +42,13 @@ struct Entry {
     boot: String,
     #[serde(flatten)]
     change: Change,
-    /// Where its line starts.
-    #[serde(skip)]
+}
+
+/// When and where an entry was written.
+#[derive(Debug, Clone)]
+struct Place {
+    boot: String,
+    /// Where its line starts in the file.
     offset: u64,
 }
 
@@ -53,7 +58,9 @@ pub struct Journal {
     path: PathBuf,
     file: File,
     boot: String,
-    entries: Vec<Entry>,
+    changes: Vec<Change>,
+    /// The place of each change.
+    places: Vec<Place>,
 }
 
 /// A point in the journal to which it can be undone.
@@ -84,12 +91,13 @@ impl Journal {
                 });
             }
         };
-        let mut entries = Vec::new();
+        let (mut changes, mut places) = (Vec::new(), Vec::new());
         let mut offset = 0;
         for line in text.split_inclusive('\n') {
             // A torn last line is a change that was never made: it had not been synced.
-            if let Ok(entry) = serde_json::from_str::<Entry>(line) {
-                entries.push(Entry { offset, ..entry });
+            if let Ok(Entry { boot, change }) = serde_json::from_str(line) {
+                changes.push(change);
+                places.push(Place { boot, offset });
             }
             offset += line.len() as u64;
         }
@@ -105,18 +113,19 @@ impl Journal {
             path,
             file,
             boot: boot.to_owned(),
-            entries,
+            changes,
+            places,
         })
     }
 
     /// What is recorded and not yet undone, oldest first.
-    pub fn pending(&self) -> impl Iterator<Item = &Change> {
-        self.entries.iter().map(|entry| &entry.change)
+    pub fn pending(&self) -> &[Change] {
+        &self.changes
     }
 
     /// The present end, for [`Journal::undo_to`].
     pub fn mark(&self) -> Mark {
-        Mark(self.entries.len())
+        Mark(self.changes.len())
     }
 
     /// Records a change and syncs it; only after this returns may the change be made.
@@ -138,29 +147,32 @@ impl Journal {
             .map_err(LabError::file("read", &self.path))?;
         // A newline first: a torn line of an earlier crash must not swallow the first of these.
         let mut text = String::from("\n");
-        let mut entries = Vec::new();
-        for change in changes {
+        let mut places = Vec::new();
+        for change in &changes {
             // Undoing the first entry takes the newline before it along.
-            let offset = if entries.is_empty() {
+            let offset = if places.is_empty() {
                 start
             } else {
                 start + text.len() as u64
             };
             let entry = Entry {
                 boot: self.boot.clone(),
-                change,
-                offset,
+                change: change.clone(),
             };
             text += &serde_json::to_string(&entry)
                 .map_err(|cause| LabError::Other(cause.to_string()))?;
             text.push('\n');
-            entries.push(entry);
+            places.push(Place {
+                boot: entry.boot,
+                offset,
+            });
         }
         self.file
             .write_all(text.as_bytes())
             .and_then(|()| self.file.sync_data())
             .map_err(LabError::file("write", &self.path))?;
-        self.entries.extend(entries);
+        self.changes.extend(changes);
+        self.places.extend(places);
         Ok(())
     }
 
@@ -169,12 +181,12 @@ impl Journal {
     /// # Errors
     /// The first thing that could not be undone; it and what is older stays recorded.
     pub fn undo_to(&mut self, mark: Mark) -> Result<(), LabError> {
-        while self.entries.len() > mark.0 {
-            let Some(entry) = self.entries.last() else {
+        while self.changes.len() > mark.0 {
+            let (Some(change), Some(place)) = (self.changes.last(), self.places.last()) else {
                 break;
             };
-            if entry.boot == self.boot || matches!(entry.change, Change::Directory { .. }) {
-                undo(&entry.change)?;
+            if place.boot == self.boot || matches!(change, Change::Directory { .. }) {
+                undo(change)?;
             }
             // Kernel state of an earlier boot is gone with that boot: nothing to undo.
             self.cut_last()?;
@@ -184,20 +196,20 @@ impl Journal {
 
     /// Takes the newest entry off the file and the list; an empty list leaves an empty file.
     fn cut_last(&mut self) -> Result<Option<Change>, LabError> {
-        let Some(entry) = self.entries.pop() else {
+        let (Some(change), Some(place)) = (self.changes.pop(), self.places.pop()) else {
             return Ok(None);
         };
-        let end = if self.entries.is_empty() {
+        let end = if self.changes.is_empty() {
             0
         } else {
-            entry.offset
+            place.offset
         };
         self.file
             .set_len(end)
             .and_then(|()| self.file.seek(io::SeekFrom::Start(end)))
             .and_then(|_| self.file.sync_data())
             .map_err(LabError::file("write", &self.path))?;
-        Ok(Some(entry.change))
+        Ok(Some(change))
     }
 
     /// Undoes everything, for a start after a crash and for `vtax restore`.
@@ -205,7 +217,7 @@ impl Journal {
     /// # Errors
     /// As [`Journal::undo_to`].
     pub fn undo_all(&mut self) -> Result<usize, LabError> {
-        let count = self.entries.len();
+        let count = self.changes.len();
         self.undo_to(Mark(0))?;
         Ok(count)
     }
@@ -276,7 +288,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&setting).unwrap().trim(), "powersave");
         assert!(!state.path().join("vtax-a").exists());
         assert_eq!(fs::read(state.path().join("journal.jsonl")).unwrap(), b"");
-        assert_eq!(Journal::open(state.path()).unwrap().pending().count(), 0);
+        assert_eq!(Journal::open(state.path()).unwrap().pending().len(), 0);
     }
 
     #[test]
@@ -288,9 +300,9 @@ mod tests {
         )
         .unwrap();
         let mut journal = Journal::open(state.path()).unwrap();
-        assert_eq!(journal.pending().count(), 0);
+        assert_eq!(journal.pending().len(), 0);
         journal.record(directory(state.path(), "vtax-b")).unwrap();
-        assert_eq!(Journal::open(state.path()).unwrap().pending().count(), 1);
+        assert_eq!(Journal::open(state.path()).unwrap().pending().len(), 1);
     }
 
     #[test]
@@ -309,7 +321,7 @@ mod tests {
         let mut journal = Journal::open_in_boot(state.path(), "second").unwrap();
         journal.undo_all().unwrap();
         assert_eq!(fs::read_to_string(&setting).unwrap(), "chosen since\n");
-        assert_eq!(journal.pending().count(), 0);
+        assert_eq!(journal.pending().len(), 0);
     }
 
     #[test]
@@ -322,7 +334,7 @@ mod tests {
         journal.undo_to(mark).unwrap();
         assert!(state.path().join("vtax-old").exists());
         assert!(!state.path().join("vtax-new").exists());
-        assert_eq!(Journal::open(state.path()).unwrap().pending().count(), 1);
+        assert_eq!(Journal::open(state.path()).unwrap().pending().len(), 1);
     }
 
     #[test]
@@ -339,11 +351,11 @@ mod tests {
         assert!(journal.undo_all().is_err());
         assert!(foreign.exists());
         assert_eq!(
-            journal.pending().count(),
+            journal.pending().len(),
             1,
             "what could not be undone stays recorded"
         );
         journal.forget_last().unwrap();
-        assert_eq!(Journal::open(state.path()).unwrap().pending().count(), 0);
+        assert_eq!(Journal::open(state.path()).unwrap().pending().len(), 0);
     }
 }

@@ -395,6 +395,7 @@ pub fn restore(state_dir: &Path, forget: bool) -> Result<Vec<String>, LabError> 
     let mut journal = Journal::open(state_dir)?;
     let mut lines: Vec<String> = journal
         .pending()
+        .iter()
         .map(|change| format!("{change:?}"))
         .collect();
     while let Err(cause) = journal.undo_all() {
