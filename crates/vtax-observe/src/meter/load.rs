@@ -1,0 +1,140 @@
+//! A load of one's own: threads that keep every processor busy for a set share of the time.
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::hint::black_box;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Something that can be told how busy to be.
+pub trait Load {
+    /// From now on, `share` (0 to 1) of all processors' time.
+    fn set(&mut self, share: f64);
+}
+
+/// One duty cycle. Short against a meter's averaging, long against a scheduler's tick.
+const CYCLE: Duration = Duration::from_millis(20);
+
+/// Threads that are busy for a share of every cycle, one pinned to each processor that this
+/// process may use. They end when it goes out of scope.
+#[derive(Debug)]
+pub struct BusyLoad {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    stop: AtomicBool,
+    /// The busy share of a cycle, in millionths.
+    share: AtomicU64,
+    rounds: AtomicU64,
+}
+
+impl BusyLoad {
+    /// Starts the threads, at rest.
+    ///
+    /// # Errors
+    /// When the processors cannot be listed or a thread cannot be started.
+    pub fn start() -> io::Result<Self> {
+        let allowed = rustix::thread::sched_getaffinity(None)?;
+        let mut load = Self {
+            shared: Arc::default(),
+            threads: Vec::new(),
+        };
+        for cpu in (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)) {
+            let shared = Arc::clone(&load.shared);
+            let thread = thread::Builder::new()
+                .name(format!("load {cpu}"))
+                .spawn(move || {
+                    let mut only = CpuSet::new();
+                    only.set(cpu);
+                    // Unpinned threads spread by themselves, only less evenly.
+                    let _ = sched_setaffinity(None, &only);
+                    shared.work();
+                })?;
+            load.threads.push(thread);
+        }
+        Ok(load)
+    }
+
+    /// How many threads there are: one for each processor.
+    pub fn threads(&self) -> usize {
+        self.threads.len()
+    }
+}
+
+impl Shared {
+    fn work(&self) {
+        let mut number = 1u64;
+        while !self.stop.load(Ordering::Relaxed) {
+            let start = Instant::now();
+            let share = self.share.load(Ordering::Relaxed).min(1_000_000);
+            let busy = Duration::from_nanos(share.saturating_mul(20));
+            while start.elapsed() < busy {
+                for _ in 0..1000 {
+                    number = black_box(
+                        number
+                            .wrapping_mul(6_364_136_223_846_793_005)
+                            .wrapping_add(1),
+                    );
+                }
+                self.rounds.fetch_add(1, Ordering::Relaxed);
+            }
+            if let Some(rest) = CYCLE.checked_sub(start.elapsed()) {
+                thread::park_timeout(rest);
+            }
+        }
+    }
+}
+
+impl Load for BusyLoad {
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "clamped to 0..=1e6"
+    )]
+    fn set(&mut self, share: f64) {
+        let millionths = (share.clamp(0.0, 1.0) * 1e6) as u64;
+        self.shared.share.store(millionths, Ordering::Relaxed);
+    }
+}
+
+impl Drop for BusyLoad {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            thread.thread().unpark();
+            // It fails only if the thread panicked, and then there is nothing left to wait for.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_load_works_when_told_to_and_ends_with_its_owner() {
+        let mut load = BusyLoad::start().unwrap();
+        assert_eq!(
+            load.threads(),
+            thread::available_parallelism().unwrap().get()
+        );
+        assert_eq!(
+            load.shared.rounds.load(Ordering::Relaxed),
+            0,
+            "at rest until told"
+        );
+        load.set(0.5);
+        while load.shared.rounds.load(Ordering::Relaxed) < 100 {
+            thread::yield_now();
+        }
+        let shared = Arc::clone(&load.shared);
+        drop(load);
+        assert_eq!(Arc::strong_count(&shared), 1, "every thread has ended");
+    }
+}

@@ -1,0 +1,512 @@
+//! Power from utilization, where nothing measures it: a curve through active idle and ten loads.
+
+use super::series::MeterSeries;
+use super::sysfs::text;
+use super::{Absent, Domain, Meter, Part};
+use crate::{Instrument, ObserveError, Readings};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use vtax_units::{Joules, Nanoseconds, Source, Watts};
+
+pub(super) const NAME: &str = "model";
+
+/// The text of the model that is used unless a calibrated one is given.
+pub const DEFAULT_MODEL: &str = include_str!("model.toml");
+
+/// The levels of a model: active idle and ten steps of 10 %, as SPECpower_ssj2008 measures them.
+pub const POINTS: usize = 11;
+
+/// A machine's power against the share of its processors' time that is busy.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Model {
+    /// Which machine, and how the curve was got.
+    pub name: String,
+    /// Processors of that machine, as Linux counts them.
+    pub cpus: u32,
+    /// Watts at active idle, 10 %, 20 % … 100 %.
+    pub watts: [f64; POINTS],
+    /// How a calibration got it; absent from a published curve.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calibration: Option<Fit>,
+}
+
+/// How well a calibrated curve fits what the meter showed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fit {
+    /// The meter that was read.
+    pub meter: String,
+    /// What the meter covers.
+    pub covers: String,
+    /// Pairs of utilization and power that the curve was fitted to.
+    pub observations: usize,
+    /// Root of the mean squared difference between curve and meter, in watts.
+    pub residual_rms_watts: f64,
+    /// The largest difference, in watts.
+    pub residual_worst_watts: f64,
+}
+
+impl Model {
+    /// Reads a model from TOML.
+    ///
+    /// # Errors
+    /// What is wrong with it, in one sentence.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let model: Self = toml::from_str(text).map_err(|error| error.to_string())?;
+        if model.cpus == 0 {
+            return Err("`cpus` must be at least 1".to_owned());
+        }
+        if let Some(watts) = model
+            .watts
+            .iter()
+            .find(|watts| !(0.0..=1e6).contains(*watts))
+        {
+            return Err(format!(
+                "`watts` holds {watts}, which is no power of one machine"
+            ));
+        }
+        let fall = model
+            .watts
+            .windows(2)
+            .position(|pair| matches!(pair, [low, high] if low > high));
+        if let Some(step) = fall {
+            return Err(format!(
+                "`watts` falls from {} % to {} % load; a machine that works more never draws less",
+                step * 10,
+                (step + 1) * 10
+            ));
+        }
+        if model.watts.last().is_none_or(|full| *full <= 0.0) {
+            return Err("`watts` at full load must be above 0".to_owned());
+        }
+        Ok(model)
+    }
+
+    /// The power at `utilization`, the busy share (0 to 1) of all processors' time.
+    pub fn power(&self, utilization: f64) -> Watts {
+        let place = utilization.clamp(0.0, 1.0) * 10.0;
+        let mut steps = self.watts.windows(2).zip(0u8..);
+        let on_step = steps.find_map(|(pair, step)| match pair {
+            [low, high] if place <= f64::from(step) + 1.0 => {
+                Some(low + (high - low) * (place - f64::from(step)))
+            }
+            _ => None,
+        });
+        // Only a utilization that is no number lies on no step; it counts as idle.
+        Watts(on_step.unwrap_or(self.idle().0))
+    }
+
+    /// The power at active idle.
+    pub fn idle(&self) -> Watts {
+        Watts(self.watts.first().copied().unwrap_or(0.0))
+    }
+}
+
+/// Busy and total processor time since boot, in clock ticks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct CpuTime {
+    pub busy: u64,
+    pub total: u64,
+}
+
+impl CpuTime {
+    /// The first line of `/proc/stat` (`man 5 proc_stat`). Guest time is within user time.
+    pub fn read(proc: &Path) -> Result<Self, ObserveError> {
+        let path = proc.join("stat");
+        let stat = text(&path).map_err(|cause| ObserveError::Read {
+            path: path.clone(),
+            cause,
+        })?;
+        let line = stat.lines().next().unwrap_or_default();
+        let fields: Vec<u64> = line
+            .split_whitespace()
+            .skip(1)
+            .map_while(|field| field.parse().ok())
+            .collect();
+        let [user, nice, system, idle, iowait, rest @ ..] = fields.as_slice() else {
+            return Err(ObserveError::Format {
+                path,
+                detail: format!("first line is `{line}`"),
+            });
+        };
+        // irq, softirq and steal; older kernels have fewer.
+        let rest = rest
+            .iter()
+            .take(3)
+            .fold(0u64, |sum, field| sum.saturating_add(*field));
+        let busy = user
+            .saturating_add(*nice)
+            .saturating_add(*system)
+            .saturating_add(rest);
+        Ok(Self {
+            busy,
+            total: busy.saturating_add(*idle).saturating_add(*iowait),
+        })
+    }
+
+    /// The busy share since `earlier`, 0 to 1; `None` when no tick has passed. `iowait` may fall
+    /// (the kernel says so), hence the care.
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "ticks between two readings stay far below 2^53"
+    )]
+    pub fn utilization_since(self, earlier: Self) -> Option<f64> {
+        let total = self.total.saturating_sub(earlier.total);
+        let busy = self.busy.saturating_sub(earlier.busy).min(total);
+        (total > 0).then(|| busy as f64 / total as f64)
+    }
+}
+
+/// Ticks are 4 to 10 ms long, so utilization is taken over at least this time: a shorter span is
+/// mostly rounding, and a curve makes a bias of it.
+const WINDOW: Nanoseconds = Nanoseconds(1_000_000_000);
+
+/// Joules from a [`Model`] and `/proc/stat`. Two domains: `host`, and within it `idle`, what the
+/// machine would have used doing nothing in the same time.
+#[derive(Debug)]
+pub struct ModelMeter {
+    model: Model,
+    scale: f64,
+    proc: PathBuf,
+    domains: [Domain; 2],
+    caveats: Vec<String>,
+    start: Option<Nanoseconds>,
+    window: Option<(Nanoseconds, CpuTime)>,
+    closed: Joules,
+    told: Joules,
+    host: MeterSeries,
+    idle: MeterSeries,
+    watts: MeterSeries,
+}
+
+impl ModelMeter {
+    /// The model in `file`, or [`DEFAULT_MODEL`].
+    ///
+    /// # Errors
+    /// When the file cannot be read or is no model, or `/proc/stat` is missing.
+    pub fn open(proc: &Path, file: Option<&Path>) -> Result<Self, Absent> {
+        let absent = |reason: String| Absent::because(NAME, reason);
+        let content = match file {
+            Some(path) => text(path).map_err(|error| {
+                absent(format!("cannot read {}: {error}", path.display()))
+                    .remedy("fit a model with `vtax meter calibrate`, or use the default one")
+            })?,
+            None => DEFAULT_MODEL.to_owned(),
+        };
+        let model = Model::parse(&content).map_err(|problem| {
+            let file = file.map_or("the default model".to_owned(), |path| {
+                path.display().to_string()
+            });
+            absent(format!("{file}: {problem}")).remedy("docs/energy.md describes the format")
+        })?;
+        CpuTime::read(proc).map_err(|error| absent(error.to_string()))?;
+        let cpus = online_cpus(proc).unwrap_or(model.cpus);
+        let mut caveats = vec![match &model.calibration {
+            Some(fit) => format!(
+                "joules are modelled from CPU utilization by a curve fitted to {} (off by {:.1} W \
+                 typically, {:.1} W at worst): work that is not CPU time does not show",
+                fit.meter, fit.residual_rms_watts, fit.residual_worst_watts
+            ),
+            None => format!(
+                "joules are modelled from CPU utilization by the published curve of another machine \
+                 ({}): they rank treatments, they are not this machine's joules",
+                model.name
+            ),
+        }];
+        if cpus != model.cpus {
+            caveats.push(format!(
+                "the curve of {} processors was scaled to the {cpus} of this machine",
+                model.cpus
+            ));
+        }
+        let series = |domain| MeterSeries::joules(NAME, domain, Source::Modelled);
+        Ok(Self {
+            scale: f64::from(cpus) / f64::from(model.cpus),
+            model,
+            proc: proc.to_owned(),
+            domains: [
+                Domain {
+                    name: "host".to_owned(),
+                    part: Part::Machine,
+                },
+                Domain {
+                    name: "idle".to_owned(),
+                    part: Part::Idle,
+                },
+            ],
+            caveats,
+            start: None,
+            window: None,
+            closed: Joules(0.0),
+            told: Joules(0.0),
+            host: series("host"),
+            idle: series("idle"),
+            watts: MeterSeries::watts(NAME, "host", Source::Modelled),
+        })
+    }
+}
+
+/// The processors that `/proc/stat` lists.
+pub(super) fn online_cpus(proc: &Path) -> Option<u32> {
+    let stat = text(&proc.join("stat")).ok()?;
+    let numbered = |line: &&str| {
+        line.strip_prefix("cpu")
+            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    u32::try_from(stat.lines().filter(numbered).count())
+        .ok()
+        .filter(|count| *count > 0)
+}
+
+impl Instrument for ModelMeter {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn read(&mut self, now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
+        let cpu = CpuTime::read(&self.proc)?;
+        let start = *self.start.get_or_insert(now);
+        let (since, before) = *self.window.get_or_insert((now, cpu));
+        let span = now.saturating_since(since);
+        if let Some(utilization) = cpu.utilization_since(before) {
+            let power = Watts(self.model.power(utilization).0 * self.scale);
+            let total = Joules(self.closed.0 + power.0 * span.as_secs_f64());
+            if span >= WINDOW {
+                self.closed = total;
+                self.window = Some((now, cpu));
+            }
+            // A window still open is estimated anew each time; what was told once stays told.
+            if total.0 > self.told.0 {
+                self.told = total;
+            }
+            self.watts.record_watts(into, power);
+        }
+        self.host.record_joules(into, self.told);
+        let whole = now.saturating_since(start).as_secs_f64();
+        self.idle
+            .record_joules(into, Joules(self.model.idle().0 * self.scale * whole));
+        Ok(())
+    }
+}
+
+impl Meter for ModelMeter {
+    fn domains(&self) -> &[Domain] {
+        &self.domains
+    }
+
+    fn source(&self) -> Source {
+        Source::Modelled
+    }
+
+    fn caveats(&self) -> &[String] {
+        &self.caveats
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Snapshot;
+    use crate::meter::host_energy;
+    use proptest::prelude::*;
+    use std::fs;
+    use tempfile::TempDir;
+
+    /// `/proc/stat` of a machine with 24 processors after so many busy and idle ticks.
+    fn stat(root: &TempDir, busy: u64, idle: u64) {
+        let mut text = format!(
+            "cpu {} 0 {} {idle} 0 0 0 0 7 0\n",
+            busy / 2,
+            busy - busy / 2
+        );
+        for cpu in 0..24 {
+            text.push_str(&format!("cpu{cpu} 0 0 0 0 0 0 0 0 0 0\n"));
+        }
+        text.push_str("intr 0\n");
+        fs::write(root.path().join("stat"), text).unwrap();
+    }
+
+    fn open(root: &TempDir) -> ModelMeter {
+        ModelMeter::open(root.path(), None).unwrap()
+    }
+
+    fn read(meter: &mut ModelMeter, seconds: f64) -> Snapshot {
+        let mut readings = Readings::default();
+        let now = Nanoseconds((seconds * 1e9) as u64);
+        meter.read(now, &mut readings).unwrap();
+        Snapshot::of(now, &readings)
+    }
+
+    fn value(snapshot: &Snapshot, metric: &str) -> f64 {
+        snapshot.get("host", metric).unwrap().value
+    }
+
+    #[test]
+    fn the_default_model_is_a_model_and_every_point_of_it_is_hit() {
+        let model = Model::parse(DEFAULT_MODEL).unwrap();
+        for (step, watts) in model.watts.iter().enumerate() {
+            assert!((model.power(step as f64 / 10.0).0 - watts).abs() < 1e-9);
+        }
+        assert!((model.power(0.05).0 - 78.2).abs() < 1e-9);
+        assert_eq!(model.power(7.0).0, 222.0);
+        assert_eq!(model.power(-1.0).0, 58.4);
+        assert_eq!(model.power(f64::NAN).0, 58.4);
+    }
+
+    #[test]
+    fn modelled_joules_carry_the_flag_and_say_that_they_are_not_this_machines() {
+        let root = TempDir::new().unwrap();
+        stat(&root, 0, 0);
+        let mut meter = open(&root);
+        let energy = host_energy([&meter as &dyn Meter]).unwrap();
+        assert_eq!(energy.source, Source::Modelled);
+        assert!(energy.caveats[0].contains("another machine"));
+        let mut readings = Readings::default();
+        meter.read(Nanoseconds(0), &mut readings).unwrap();
+        assert!(
+            readings
+                .series()
+                .iter()
+                .all(|series| series.source == Source::Modelled)
+        );
+    }
+
+    #[test]
+    fn joules_follow_the_curve_over_real_time() {
+        let root = TempDir::new().unwrap();
+        stat(&root, 0, 0);
+        let mut meter = open(&root);
+        read(&mut meter, 0.0);
+        stat(&root, 12_000, 12_000);
+        let snapshot = read(&mut meter, 10.0);
+        assert!((value(&snapshot, "energy.model.host_joules") - 1400.0).abs() < 1e-9);
+        assert!((value(&snapshot, "power.model.host_watts") - 140.0).abs() < 1e-9);
+    }
+
+    /// Kepler #2465: idle energy was what activity left over, so it vanished as load rose.
+    #[test]
+    fn idle_energy_is_the_same_at_every_load_and_never_vanishes() {
+        for busy in [0u64, 1200, 2400] {
+            let root = TempDir::new().unwrap();
+            stat(&root, 0, 0);
+            let mut meter = open(&root);
+            read(&mut meter, 0.0);
+            stat(&root, busy, 2400 - busy);
+            let snapshot = read(&mut meter, 1.0);
+            let idle = value(&snapshot, "energy.model.idle_joules");
+            assert!((idle - 58.4).abs() < 1e-9, "{busy} busy ticks: {idle}");
+            assert!(value(&snapshot, "energy.model.host_joules") >= idle - 1e-9);
+        }
+    }
+
+    /// At 50 Hz a span holds a tick or two, so every span looks all idle or all busy.
+    #[test]
+    fn fast_sampling_gives_the_joules_of_slow_sampling() {
+        let root = TempDir::new().unwrap();
+        stat(&root, 0, 0);
+        let (mut fast, mut slow) = (open(&root), open(&root));
+        read(&mut fast, 0.0);
+        read(&mut slow, 0.0);
+        let (mut busy, mut idle) = (0u64, 0u64);
+        for tick in 1..=500u64 {
+            // One fifth of the time busy, in bursts.
+            if tick % 5 == 0 {
+                busy += 24
+            } else {
+                idle += 24
+            }
+            stat(&root, busy, idle);
+            read(&mut fast, tick as f64 * 0.02);
+        }
+        let metric = "energy.model.host_joules";
+        let (fast, slow) = (
+            value(&read(&mut fast, 10.0), metric),
+            value(&read(&mut slow, 10.0), metric),
+        );
+        assert!((slow - 1090.0).abs() < 1e-6, "{slow}");
+        assert!((fast - slow).abs() < slow * 0.01, "{fast} {slow}");
+    }
+
+    #[test]
+    fn a_machine_with_other_processors_gets_its_share_of_the_curve_and_a_caveat() {
+        let root = TempDir::new().unwrap();
+        fs::write(
+            root.path().join("stat"),
+            "cpu 0 0 0 100 0\ncpu0 0 0 0 50 0\ncpu1 0 0 0 50 0\n",
+        )
+        .unwrap();
+        let mut meter = open(&root);
+        read(&mut meter, 0.0);
+        fs::write(
+            root.path().join("stat"),
+            "cpu 0 0 0 300 0\ncpu0 0 0 0 150 0\ncpu1 0 0 0 150 0\n",
+        )
+        .unwrap();
+        let joules = value(&read(&mut meter, 1.0), "energy.model.host_joules");
+        assert!((joules - 58.4 / 12.0).abs() < 1e-9, "{joules}");
+        assert!(meter.caveats()[1].contains("2 of this machine"));
+    }
+
+    #[test]
+    fn broken_models_say_what_is_wrong() {
+        let curve = |watts: &str| format!("name = \"x\"\ncpus = 2\nwatts = [{watts}]\n");
+        let rising = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11";
+        assert!(Model::parse(&curve(rising)).is_ok());
+        for (text, expected) in [
+            (curve("1, 2, 3"), "watts"),
+            (
+                curve("1, 2, 3, 4, 5, 4, 7, 8, 9, 10, 11"),
+                "falls from 40 % to 50 %",
+            ),
+            (curve("-1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11"), "-1"),
+            (curve("0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0"), "full load"),
+            (curve("nan, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11"), "no power"),
+            (curve(rising).replace("cpus = 2", "cpus = 0"), "at least 1"),
+            (curve(rising) + "wats = 3\n", "wats"),
+            ("garbage".to_owned(), "line 1"),
+        ] {
+            let problem = Model::parse(&text).unwrap_err();
+            assert!(problem.contains(expected), "{text}: {problem}");
+        }
+    }
+
+    #[test]
+    fn a_missing_or_broken_file_is_named() {
+        let root = TempDir::new().unwrap();
+        stat(&root, 0, 0);
+        let file = root.path().join("mine.toml");
+        let absent = ModelMeter::open(root.path(), Some(&file)).unwrap_err();
+        assert!(absent.reason.contains("mine.toml"), "{absent}");
+        fs::write(&file, "cpus = 1").unwrap();
+        let absent = ModelMeter::open(root.path(), Some(&file)).unwrap_err();
+        assert!(absent.reason.contains("mine.toml"), "{absent}");
+    }
+
+    proptest! {
+        #[test]
+        fn joules_never_fall_whatever_proc_stat_says(
+            steps in prop::collection::vec((0u64..2_000_000_000, 0u64..10_000, 0u64..10_000), 1..30),
+        ) {
+            let root = TempDir::new().unwrap();
+            stat(&root, 0, 0);
+            let mut meter = open(&root);
+            let (mut now, mut before) = (0, 0.0);
+            for (wait, busy, idle) in steps {
+                now += wait;
+                stat(&root, busy, idle);
+                let mut readings = Readings::default();
+                meter.read(Nanoseconds(now), &mut readings).unwrap();
+                let snapshot = Snapshot::of(Nanoseconds(now), &readings);
+                let joules = value(&snapshot, "energy.model.host_joules");
+                prop_assert!(joules >= before);
+                before = joules;
+            }
+        }
+
+        #[test]
+        fn no_text_panics_the_model_parser(text in ".{0,200}") {
+            let _ = Model::parse(&text);
+        }
+    }
+}

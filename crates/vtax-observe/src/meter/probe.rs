@@ -1,0 +1,92 @@
+//! Does a meter move under load? One that never does is absent, whatever it claims to be: inside
+//! VMs, energy counters are often present and 0 forever.
+
+use super::{Absent, Bench, Found, Meter, host_domains, joules_metric};
+use crate::{ObserveError, Readings, Snapshot};
+use std::time::Duration;
+use vtax_units::{Joules, Nanoseconds, Watts};
+
+/// What a meter showed while every processor was busy.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Probe {
+    /// It moved: the mean power over the time of the load, summed over the host's domains (all
+    /// domains where none covers a host).
+    Moves(Watts),
+    /// It did not move at all.
+    Still,
+}
+
+/// How long to load the machine. Longer than the slowest meter needs for two readings.
+const LONG_ENOUGH: Duration = Duration::from_secs(3);
+
+/// Loads every processor for three seconds and looks whether `meter` moves.
+///
+/// # Errors
+/// When the meter cannot be read.
+pub fn probe_under_load(
+    meter: &mut dyn Meter,
+    bench: &mut Bench<'_>,
+) -> Result<Probe, ObserveError> {
+    bench.load.set(1.0);
+    let ends = take(meter, bench).and_then(|before| {
+        (bench.wait)(LONG_ENOUGH);
+        Ok((before, take(meter, bench)?))
+    });
+    bench.load.set(0.0);
+    let (before, after) = ends?;
+    let power = energy_since(meter, &before, &after) / after.at.saturating_since(before.at);
+    Ok(if power.0.is_finite() && power.0 > 0.0 {
+        Probe::Moves(power)
+    } else {
+        Probe::Still
+    })
+}
+
+/// Probes every measured meter and turns those that stand still into absent ones.
+pub fn keep_moving(found: Vec<Found>, bench: &mut Bench<'_>) -> Vec<Found> {
+    let probe = |found| match found {
+        Found::Meter(mut meter) if meter.source() == vtax_units::Source::Measured => {
+            let name = super::discovery::static_name(meter.name());
+            match probe_under_load(meter.as_mut(), bench) {
+                Ok(Probe::Moves(_)) => Found::Meter(meter),
+                Ok(Probe::Still) => Found::Absent(still(name)),
+                Err(error) => Found::Absent(Absent::because(name, error.to_string())),
+            }
+        }
+        other => other,
+    };
+    found.into_iter().map(probe).collect()
+}
+
+fn still(meter: &'static str) -> Absent {
+    Absent::because(
+        meter,
+        format!(
+            "its counters did not move in {} s with every processor busy, as inside most VMs",
+            LONG_ENOUGH.as_secs()
+        ),
+    )
+}
+
+/// One reading of a meter, now. A domain that cannot be read at this moment does not hide the
+/// others, but a reading without any value is an error.
+pub(super) fn take(meter: &mut dyn Meter, bench: &Bench<'_>) -> Result<Snapshot, ObserveError> {
+    let mut readings = Readings::default();
+    let now: Nanoseconds = bench.clock.now();
+    let read = meter.read(now, &mut readings);
+    if readings.values().next().is_none() {
+        read?;
+    }
+    Ok(Snapshot::of(now, &readings))
+}
+
+/// What the host's domains of `meter` used between two readings.
+pub(super) fn energy_since(meter: &dyn Meter, before: &Snapshot, after: &Snapshot) -> Joules {
+    let (host, _) = host_domains(meter.domains());
+    let all = meter.domains().iter().collect();
+    let domains: Vec<_> = if host.is_empty() { all } else { host };
+    let used = domains.iter().filter_map(|domain| {
+        after.since(before, "host", &joules_metric(meter.name(), &domain.name))
+    });
+    Joules(used.map(|joules| joules.value).sum())
+}

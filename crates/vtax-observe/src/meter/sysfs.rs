@@ -1,0 +1,160 @@
+//! Reading the small files of /sys that meters are made of.
+
+use super::Step;
+use crate::ObserveError;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// A number file kept open, so that a reading is one system call and no allocation.
+#[derive(Debug)]
+pub(super) struct NumberFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl NumberFile {
+    /// Opens the file and reads it once, to know that it can be read.
+    pub fn open(path: PathBuf) -> Result<Self, ObserveError> {
+        match File::open(&path) {
+            Ok(file) => {
+                let number = Self { path, file };
+                number.read()?;
+                Ok(number)
+            }
+            Err(cause) => Err(ObserveError::Read { path, cause }),
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The number that it holds now.
+    pub fn read(&self) -> Result<u64, ObserveError> {
+        let mut buffer = [0u8; 32];
+        let failed = |cause| ObserveError::Read {
+            path: self.path.clone(),
+            cause,
+        };
+        let length = self.file.read_at(&mut buffer, 0).map_err(failed)?;
+        let text = buffer
+            .get(..length)
+            .and_then(|bytes| std::str::from_utf8(bytes).ok());
+        text.and_then(|text| text.trim().parse().ok())
+            .ok_or_else(|| ObserveError::Format {
+                path: self.path.clone(),
+                detail: format!(
+                    "expected a number, found `{}`",
+                    text.unwrap_or("binary data").trim()
+                ),
+            })
+    }
+
+    /// What to tell the observer about a step that left energy uncounted.
+    pub fn complaint(&self, step: Step) -> Option<ObserveError> {
+        complaint(&self.path, step)
+    }
+}
+
+/// What to tell the observer about a step that left energy uncounted.
+pub(super) fn complaint(path: &Path, step: Step) -> Option<ObserveError> {
+    let detail = match step {
+        Step::First | Step::Advanced(_) | Step::Wrapped(_) => return None,
+        Step::Reset => "the energy counter went back without a wrap, so the device started anew; \
+                        the joules between the two readings are unknown and not counted"
+            .to_owned(),
+        Step::Implausible(watts) => format!(
+            "the energy counter leapt by more than {:.0} W, which no such device draws; the joules \
+             between the two readings are not counted",
+            watts.0
+        ),
+    };
+    Some(ObserveError::Format {
+        path: path.to_owned(),
+        detail,
+    })
+}
+
+/// The trimmed text of a file.
+pub(super) fn text(path: &Path) -> io::Result<String> {
+    Ok(fs::read_to_string(path)?.trim().to_owned())
+}
+
+/// The entries of a directory by name, sorted; empty when it does not exist.
+pub(super) fn entries(directory: &Path) -> Vec<(String, PathBuf)> {
+    let Ok(list) = fs::read_dir(directory) else {
+        return Vec::new();
+    };
+    let mut entries: Vec<(String, PathBuf)> = list
+        .flatten()
+        .map(|entry| {
+            (
+                entry.file_name().to_string_lossy().into_owned(),
+                entry.path(),
+            )
+        })
+        .collect();
+    entries.sort();
+    entries
+}
+
+/// The numbers of a kernel list such as `0,18-20`; `None` when it is not one.
+pub(super) fn cpu_list(text: &str) -> Option<Vec<u32>> {
+    let mut numbers = Vec::new();
+    for part in text.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        // No machine has so many processors; a garbled list must not fill the memory.
+        if last < first || last - first > 65_536 {
+            return None;
+        }
+        numbers.extend(first..=last);
+    }
+    Some(numbers)
+}
+
+/// `text` with everything but letters, digits, `-` and `_` replaced, in lower case: fit for a
+/// metric's name.
+pub(super) fn slug(text: &str) -> String {
+    let plain = |c: char| {
+        if c.is_ascii_alphanumeric() || c == '_' {
+            c.to_ascii_lowercase()
+        } else {
+            '-'
+        }
+    };
+    let slug: String = text.trim().chars().map(plain).collect();
+    slug.trim_matches('-').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_lists_are_read_and_garbage_is_refused() {
+        assert_eq!(cpu_list("0,18-20\n"), Some(vec![0, 18, 19, 20]));
+        assert_eq!(cpu_list("3-1"), None);
+        assert_eq!(cpu_list("0-4294967295"), None);
+        assert_eq!(cpu_list("x"), None);
+    }
+
+    #[test]
+    fn a_number_file_that_holds_no_number_says_what_it_holds() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "none\n").unwrap();
+        let error = NumberFile::open(file.path().to_owned())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("`none`"), "{error}");
+    }
+
+    #[test]
+    fn names_become_metrics() {
+        assert_eq!(slug("GPU PPT "), "gpu-ppt");
+        assert_eq!(slug("Esocket0"), "esocket0");
+    }
+}
