@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use vtax_lab::cell::{CellConfig, Space, TapOptions, cgroup, process};
@@ -27,10 +27,10 @@ use vtax_lab::settings::Settings;
 
 const STATE: &str = "VTAX_TEST_STATE";
 
-/// The process that is killed: the test below runs this test alone in a process of its own.
+/// The process that is killed: the tests below run this one alone in a process of its own.
 #[test]
-#[ignore = "is run by the test of kill -9, in a process of its own"]
-fn victim() {
+#[ignore = "is run by the tests of kill -9, in a process of its own"]
+fn hold_cells() {
     let folder = PathBuf::from(std::env::var(STATE).expect("set by the test that runs this one"));
     let mut journal = Journal::open(&folder.join("state")).unwrap();
     let guest = GuestFiles {
@@ -111,6 +111,17 @@ fn namespaces() -> BTreeSet<u64> {
 /// A failed assertion must not leave the victim behind.
 struct KillOnDrop(Child);
 
+fn victim(folder: &Path) -> KillOnDrop {
+    KillOnDrop(
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "hold_cells", "--ignored", "--nocapture"])
+            .env(STATE, folder)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    )
+}
+
 impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
@@ -136,6 +147,73 @@ fn waiters(holders: &[u32]) -> Vec<u32> {
         .collect()
 }
 
+/// Processes that inherited the victim's environment: its holders and what sets cells up.
+fn heirs(folder: &Path) -> Vec<u32> {
+    let mark = format!("{STATE}={}\0", folder.display());
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    processes
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|pid| {
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            String::from_utf8_lossy(&environment).contains(&mark) && process::is_alive(*pid)
+        })
+        .collect()
+}
+
+/// The control groups of a process's cells, in all hierarchies.
+fn groups_of(owner: u32) -> Vec<PathBuf> {
+    let is_ours = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("vtax-") && name.contains(&format!("-{owner}-"))
+    };
+    let mut found = Vec::new();
+    let mut folders = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(folder) = folders.pop() {
+        let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
+        let (ours, others): (Vec<_>, Vec<_>) = entries
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+            .map(|entry| entry.path())
+            .partition(is_ours);
+        found.extend(ours);
+        folders.extend(others);
+    }
+    found
+}
+
+#[test]
+fn kill_9_at_any_moment_leaves_only_what_the_journal_removes() {
+    let Some(bench) = Bench::new() else { return };
+    let image = match scratch::image(&bench.folder.path().join("cache"), 1) {
+        Ok(image) => image,
+        Err(error) => return eprintln!("SKIPPED: {error}"),
+    };
+    // Spread over the time that the victim takes to come up, and a little beyond.
+    for moment in [3, 11, 19, 31, 47, 67, 101, 149, 233, 401] {
+        let victim = victim(bench.folder.path());
+        std::thread::sleep(Duration::from_millis(moment));
+        let owner = victim.0.id();
+        drop(victim);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let left = || (heirs(bench.folder.path()), scratch::loop_devices_of(&image));
+        while left() != (Vec::new(), Vec::new()) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(
+            left(),
+            (Vec::new(), Vec::new()),
+            "after {moment} ms: processes, loop devices"
+        );
+        let journal = Journal::open(&bench.folder.path().join("state")).unwrap();
+        for change in journal.pending() {
+            if let Change::Cgroup { path } = change {
+                cgroup::remove_stale(path).unwrap();
+            }
+        }
+        cgroup::sweep_probes();
+        assert_eq!(groups_of(owner), Vec::<PathBuf>::new(), "after {moment} ms");
+    }
+}
+
 #[test]
 fn kill_9_leaves_nothing_but_journalled_control_groups() {
     let Some(bench) = Bench::new() else { return };
@@ -144,14 +222,7 @@ fn kill_9_leaves_nothing_but_journalled_control_groups() {
         return;
     }
     let links_before = fs::read_to_string("/proc/net/dev").unwrap().lines().count();
-    let mut victim = KillOnDrop(
-        Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "victim", "--ignored", "--nocapture"])
-            .env(STATE, bench.folder.path())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap(),
-    );
+    let mut victim = victim(bench.folder.path());
     let mut holders = Vec::new();
     for said in BufReader::new(victim.0.stdout.take().unwrap()).lines() {
         let said = said.unwrap();

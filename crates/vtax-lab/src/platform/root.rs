@@ -134,3 +134,36 @@ fn has_overlay() -> bool {
             .status()
             .is_ok_and(|_| listed())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cell::link::LinkConfig;
+    use crate::cell::{CellConfig, requirements};
+
+    #[test]
+    fn without_overlayfs_services_can_still_write_where_they_do() {
+        if let Err(error) = requirements::check(&LinkConfig::default()) {
+            return eprintln!("SKIPPED: {error}");
+        }
+        let tree = tempfile::tempdir().unwrap();
+        for folder in ["bin", "etc", "run", "tmp", "var/log/service"] {
+            fs::create_dir_all(tree.path().join(folder)).unwrap();
+        }
+        fs::write(tree.path().join("bin/sh"), "").unwrap();
+        let cell = Cell::create_unrecorded(CellConfig {
+            name: "memory".to_owned(),
+            ..CellConfig::default()
+        })
+        .unwrap();
+        let root = Root::mount_as(&cell, tree.path(), Layer::Memory).unwrap();
+        let outside = cell.outside(&root.path);
+        for path in ["tmp/new", "run/new", "var/log/service/new"] {
+            fs::write(outside.join(path), "").unwrap();
+            assert!(!tree.path().join(path).exists(), "{path}");
+        }
+        let refused = fs::write(outside.join("etc/new"), "").unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+        cell.destroy().unwrap();
+    }
+}

@@ -10,9 +10,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// The big file's name in the file system.
-pub const DATA_FILE: &str = "data";
-/// Where targets have the file system; every Debian root has the directory.
-pub const MOUNT_POINT: &str = "/mnt";
+pub const DATA_FILE: &str = "vtax-disk-read";
+/// Where targets have the file system.
+pub const MOUNT_POINT: &str = "/scratch";
 const MIB: u64 = 1 << 20;
 /// How long a loop device gets to notice that its last user is gone.
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
