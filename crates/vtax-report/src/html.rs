@@ -207,6 +207,12 @@ fn masthead(out: &mut String, analysis: &Analysis) {
             "<p class=\"banner\"><b>Quick profile.</b> Trials were cut short for a first look. Run the full plan before you draw conclusions.</p>\n",
         );
     }
+    if analysis.provisional {
+        out.push_str(
+            "<p class=\"banner\"><b>Provisional.</b> Some treatment has only suspect trials, so suspect trials are shown and no \
+             difference is claimed. The table of trials names the reasons; run again when the host is quiet.</p>\n",
+        );
+    }
     if analysis.source == Some(Source::Emulated) {
         out.push_str(
             "<p class=\"banner\"><b>Emulated.</b> Numbers marked so come from a guest whose instructions were emulated in software, not run by \

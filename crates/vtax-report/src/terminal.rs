@@ -13,6 +13,7 @@ pub fn table(analysis: &Analysis, width: usize, color: bool) -> String {
         color,
     };
     page.heading(analysis);
+    page.provisional(analysis);
     for workload in &analysis.workloads {
         page.workload(analysis, workload);
     }
@@ -89,6 +90,17 @@ impl Page {
                 YELLOW,
                 "",
                 "Quick profile: short trials for a first look; not for conclusions.",
+            );
+        }
+    }
+
+    fn provisional(&mut self, analysis: &Analysis) {
+        if analysis.provisional {
+            self.paragraph(
+                YELLOW,
+                "",
+                "Provisional: some treatment has only suspect trials, so suspect ones are shown \
+                 and no difference is claimed. Run again when the host is quiet.",
             );
         }
     }

@@ -38,6 +38,10 @@ pub struct Analysis {
     pub source: Option<Source>,
     /// How the trials went.
     pub counts: Counts,
+    /// True when some treatment has only suspect trials: then suspect trials are shown in the
+    /// tables and figures after all, so that there is something to look at, and no difference is
+    /// claimed.
+    pub provisional: bool,
     /// What was found, in plain words.
     pub sentences: Vec<Sentence>,
     /// Workloads in the plan's order.
@@ -261,7 +265,7 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
             what,
         });
     }
-    let (trials, unreadable, missing) = read(shards);
+    let (mut trials, unreadable, missing) = read(shards);
     let run = first.run();
     let treatments = every_treatment(&run.treatments, &trials);
     let factors = varied_factors(&treatments);
@@ -269,19 +273,30 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         .iter()
         .map(|(trial, series)| row(trial, series))
         .collect();
+    let counted = trials.iter().filter(|(trial, _)| counts(trial)).count();
+    let provisional = lacks_trustworthy_trials(&trials);
+    if provisional {
+        // The rows above keep the reasons; the statistics below use every completed trial.
+        trials.iter_mut().for_each(|(trial, _)| trial.suspect.clear());
+    }
     let summaries: Vec<TreatmentSummary> = treatments
         .iter()
         .map(|treatment| summarise(treatment, &treatments, &factors, &trials, &rows))
         .collect();
     let mut comparisons = compare_with_baselines(&summaries, &trials);
     judge(&mut comparisons, run.minimum_effect);
+    if provisional {
+        for comparison in &mut comparisons {
+            comparison.verdict = Verdict::TooFewTrials;
+            comparison.note = Some("the trials are suspect: run again on a quiet host".to_owned());
+        }
+    }
     let mut workloads: Vec<String> = Vec::new();
     for treatment in &treatments {
         if !workloads.contains(&treatment.workload) {
             workloads.push(treatment.workload.clone());
         }
     }
-    let counted = trials.iter().filter(|(trial, _)| counts(trial)).count();
     let failed = trials
         .iter()
         .filter(|(trial, _)| trial.outcome != TrialOutcome::Complete)
@@ -310,6 +325,7 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
             pending: missing,
             unreadable: unreadable.len(),
         },
+        provisional,
         sentences: Vec::new(),
         workloads,
         factors,
@@ -391,6 +407,22 @@ fn read_one(from: &ResultsDir, index: u32) -> (Option<ReadTrial>, Option<String>
 /// Whether a trial's numbers are part of the headlines.
 fn counts(trial: &Trial) -> bool {
     trial.outcome == TrialOutcome::Complete && trial.suspect.is_empty()
+}
+
+/// Whether some treatment completed trials and all of them are suspect.
+fn lacks_trustworthy_trials(trials: &[ReadTrial]) -> bool {
+    let completed = |(trial, _): &&ReadTrial| trial.outcome == TrialOutcome::Complete;
+    let labels: BTreeSet<&str> = trials
+        .iter()
+        .filter(completed)
+        .map(|(trial, _)| trial.treatment.label.as_str())
+        .collect();
+    labels.iter().any(|label| {
+        let mut own = trials
+            .iter()
+            .filter(|(trial, _)| trial.treatment.label == *label);
+        !own.any(|(trial, _)| counts(trial))
+    })
 }
 
 /// The plan's treatments, then any that only trials know.
