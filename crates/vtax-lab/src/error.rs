@@ -59,6 +59,12 @@ pub enum LabError {
     /// Anything else, in a sentence with its remedy.
     #[error("{0}")]
     Other(String),
+    /// The results directory refused.
+    #[error(transparent)]
+    Results(#[from] vtax_report::results::ResultsError),
+    /// An instrument or the sampling thread failed.
+    #[error(transparent)]
+    Observe(#[from] vtax_observe::ObserveError),
     /// The user asked to stop (SIGINT, SIGTERM).
     #[error("interrupted")]
     Interrupted,
@@ -77,6 +83,10 @@ impl LabError {
     /// For `map_err` on a file operation.
     pub fn file(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
-        move |cause| Self::File { action, path, cause }
+        move |cause| Self::File {
+            action,
+            path,
+            cause,
+        }
     }
 }

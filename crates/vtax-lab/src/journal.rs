@@ -2,12 +2,15 @@
 //! state is written and synced here, so that it can be restored on exit, on a signal, and at
 //! the next start after `kill -9`.
 //!
-//! One JSON line an entry, in the state directory (`/var/lib/vtax`, or `$VTAX_STATE_DIR`).
+//! One JSON line an entry, in the state directory. Entries are undone in reverse order and then
+//! cut off the file, so an empty file means that the host is as it was found.
 
 use crate::LabError;
+use crate::cell::cgroup;
+use crate::host_settings;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
 
 /// One change to the host, recorded before it is made.
@@ -28,18 +31,41 @@ pub enum Change {
     },
     /// A temporary directory is created; it is removed whole when it is undone.
     Directory {
-        /// The directory.
+        /// The directory; its name must start with `vtax-`.
         path: PathBuf,
     },
 }
 
-/// The journal of this process. Changes are undone in reverse order.
+/// An entry as stored: the change, and the boot in which it was made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Entry {
+    boot: String,
+    #[serde(flatten)]
+    change: Change,
+}
+
+/// When and where an entry was written.
+#[derive(Debug, Clone)]
+struct Place {
+    boot: String,
+    /// Where its line starts in the file.
+    offset: u64,
+}
+
+/// The journal of this host.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
     file: File,
+    boot: String,
     changes: Vec<Change>,
+    /// The place of each change.
+    places: Vec<Place>,
 }
+
+/// A point in the journal to which it can be undone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark(usize);
 
 impl Journal {
     /// Opens the journal of `state_dir`, with whatever an earlier process left in it.
@@ -47,21 +73,49 @@ impl Journal {
     /// # Errors
     /// When the directory or file cannot be created or read.
     pub fn open(state_dir: &Path) -> Result<Self, LabError> {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        Self::open_in_boot(state_dir, boot.trim())
+    }
+
+    fn open_in_boot(state_dir: &Path, boot: &str) -> Result<Self, LabError> {
         fs::create_dir_all(state_dir).map_err(LabError::file("create", state_dir))?;
         let path = state_dir.join("journal.jsonl");
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
-            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => String::new(),
-            Err(cause) => return Err(LabError::File { action: "read", path, cause }),
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(cause) => {
+                return Err(LabError::File {
+                    action: "read",
+                    path,
+                    cause,
+                });
+            }
         };
-        // A torn last line is an entry whose change was never made: it was not yet synced.
-        let changes = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-        let file = OpenOptions::new()
+        let (mut changes, mut places) = (Vec::new(), Vec::new());
+        let mut offset = 0;
+        for line in text.split_inclusive('\n') {
+            // A torn last line is a change that was never made: it had not been synced.
+            if let Ok(Entry { boot, change }) = serde_json::from_str(line) {
+                changes.push(change);
+                places.push(Place { boot, offset });
+            }
+            offset += line.len() as u64;
+        }
+        let mut file = OpenOptions::new()
             .create(true)
-            .append(true)
+            .truncate(false)
+            .write(true)
             .open(&path)
             .map_err(LabError::file("write", &path))?;
-        Ok(Self { path, file, changes })
+        file.seek(io::SeekFrom::End(0))
+            .map_err(LabError::file("read", &path))?;
+        Ok(Self {
+            path,
+            file,
+            boot: boot.to_owned(),
+            changes,
+            places,
+        })
     }
 
     /// What is recorded and not yet undone, oldest first.
@@ -69,20 +123,239 @@ impl Journal {
         &self.changes
     }
 
+    /// The present end, for [`Journal::undo_to`].
+    pub fn mark(&self) -> Mark {
+        Mark(self.changes.len())
+    }
+
     /// Records a change and syncs it; only after this returns may the change be made.
     ///
     /// # Errors
     /// When it cannot be stored, in which case the change must not be made.
     pub fn record(&mut self, change: Change) -> Result<(), LabError> {
-        let mut line = serde_json::to_string(&change).map_err(|cause| LabError::Other(cause.to_string()))?;
-        // A torn line of an earlier crash must not swallow this one.
-        line.insert(0, '\n');
-        line.push('\n');
+        self.record_all(vec![change])
+    }
+
+    /// Records several changes with one sync; only after this returns may they be made.
+    ///
+    /// # Errors
+    /// When they cannot be stored, in which case none of them must be made.
+    pub fn record_all(&mut self, changes: Vec<Change>) -> Result<(), LabError> {
+        let start = self
+            .file
+            .stream_position()
+            .map_err(LabError::file("read", &self.path))?;
+        // A newline first: a torn line of an earlier crash must not swallow the first of these.
+        let mut text = String::from("\n");
+        let mut places = Vec::new();
+        for change in &changes {
+            // Undoing the first entry takes the newline before it along.
+            let offset = if places.is_empty() {
+                start
+            } else {
+                start + text.len() as u64
+            };
+            let entry = Entry {
+                boot: self.boot.clone(),
+                change: change.clone(),
+            };
+            text += &serde_json::to_string(&entry)
+                .map_err(|cause| LabError::Other(cause.to_string()))?;
+            text.push('\n');
+            places.push(Place {
+                boot: entry.boot,
+                offset,
+            });
+        }
         self.file
-            .write_all(line.as_bytes())
+            .write_all(text.as_bytes())
             .and_then(|()| self.file.sync_data())
             .map_err(LabError::file("write", &self.path))?;
-        self.changes.push(change);
+        self.changes.extend(changes);
+        self.places.extend(places);
         Ok(())
+    }
+
+    /// Undoes everything recorded since `mark`, last first, and forgets it.
+    ///
+    /// # Errors
+    /// The first thing that could not be undone; it and what is older stays recorded.
+    pub fn undo_to(&mut self, mark: Mark) -> Result<(), LabError> {
+        while self.changes.len() > mark.0 {
+            let (Some(change), Some(place)) = (self.changes.last(), self.places.last()) else {
+                break;
+            };
+            if place.boot == self.boot || matches!(change, Change::Directory { .. }) {
+                undo(change)?;
+            }
+            // Kernel state of an earlier boot is gone with that boot: nothing to undo.
+            self.cut_last()?;
+        }
+        Ok(())
+    }
+
+    /// Takes the newest entry off the file and the list; an empty list leaves an empty file.
+    fn cut_last(&mut self) -> Result<Option<Change>, LabError> {
+        let (Some(change), Some(place)) = (self.changes.pop(), self.places.pop()) else {
+            return Ok(None);
+        };
+        let end = if self.changes.is_empty() {
+            0
+        } else {
+            place.offset
+        };
+        self.file
+            .set_len(end)
+            .and_then(|()| self.file.seek(io::SeekFrom::Start(end)))
+            .and_then(|_| self.file.sync_data())
+            .map_err(LabError::file("write", &self.path))?;
+        Ok(Some(change))
+    }
+
+    /// Undoes everything, for a start after a crash and for `vtax restore`.
+    ///
+    /// # Errors
+    /// As [`Journal::undo_to`].
+    pub fn undo_all(&mut self) -> Result<usize, LabError> {
+        let count = self.changes.len();
+        self.undo_to(Mark(0))?;
+        Ok(count)
+    }
+
+    /// Gives up on the newest entry, which could not be undone; returns it.
+    ///
+    /// # Errors
+    /// When the journal cannot be written.
+    pub fn forget_last(&mut self) -> Result<Option<Change>, LabError> {
+        self.cut_last()
+    }
+}
+
+fn undo(change: &Change) -> Result<(), LabError> {
+    match change {
+        Change::Setting { path, old } => host_settings::restore_setting(path, old).map(drop),
+        Change::Cgroup { path } => cgroup::remove_stale(path),
+        Change::Directory { path } => {
+            let ours = path
+                .file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with("vtax-"));
+            if !ours {
+                return Err(LabError::Other(format!(
+                    "the journal asks to remove {}, which is not named like a directory of ours; look at it and remove it by hand, then run `vtax restore --forget`",
+                    path.display()
+                )));
+            }
+            match fs::remove_dir_all(path) {
+                Err(cause) if cause.kind() != io::ErrorKind::NotFound => Err(LabError::File {
+                    action: "remove",
+                    path: path.clone(),
+                    cause,
+                }),
+                _ => Ok(()),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory(base: &Path, name: &str) -> Change {
+        let path = base.join(name);
+        fs::create_dir_all(path.join("inner")).unwrap();
+        Change::Directory { path }
+    }
+
+    #[test]
+    fn what_a_crashed_process_recorded_is_undone_at_the_next_start() {
+        let state = tempfile::tempdir().unwrap();
+        let setting = state.path().join("governor");
+        fs::write(&setting, "powersave\n").unwrap();
+        let mut journal = Journal::open(state.path()).unwrap();
+        journal
+            .record(Change::Setting {
+                path: setting.clone(),
+                old: "powersave".into(),
+            })
+            .unwrap();
+        fs::write(&setting, "performance\n").unwrap();
+        journal.record(directory(state.path(), "vtax-a")).unwrap();
+        drop(journal);
+
+        let mut journal = Journal::open(state.path()).unwrap();
+        assert_eq!(journal.undo_all().unwrap(), 2);
+        assert_eq!(fs::read_to_string(&setting).unwrap().trim(), "powersave");
+        assert!(!state.path().join("vtax-a").exists());
+        assert_eq!(fs::read(state.path().join("journal.jsonl")).unwrap(), b"");
+        assert_eq!(Journal::open(state.path()).unwrap().pending().len(), 0);
+    }
+
+    #[test]
+    fn a_torn_line_is_ignored_and_does_not_swallow_the_next() {
+        let state = tempfile::tempdir().unwrap();
+        fs::write(
+            state.path().join("journal.jsonl"),
+            "\n{\"boot\":\"x\",\"chan",
+        )
+        .unwrap();
+        let mut journal = Journal::open(state.path()).unwrap();
+        assert_eq!(journal.pending().len(), 0);
+        journal.record(directory(state.path(), "vtax-b")).unwrap();
+        assert_eq!(Journal::open(state.path()).unwrap().pending().len(), 1);
+    }
+
+    #[test]
+    fn settings_of_an_earlier_boot_are_not_written_back() {
+        let state = tempfile::tempdir().unwrap();
+        let setting = state.path().join("governor");
+        fs::write(&setting, "chosen since\n").unwrap();
+        let mut journal = Journal::open_in_boot(state.path(), "first").unwrap();
+        journal
+            .record(Change::Setting {
+                path: setting.clone(),
+                old: "old".into(),
+            })
+            .unwrap();
+        drop(journal);
+        let mut journal = Journal::open_in_boot(state.path(), "second").unwrap();
+        journal.undo_all().unwrap();
+        assert_eq!(fs::read_to_string(&setting).unwrap(), "chosen since\n");
+        assert_eq!(journal.pending().len(), 0);
+    }
+
+    #[test]
+    fn undoing_to_a_mark_keeps_what_is_older() {
+        let state = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(state.path()).unwrap();
+        journal.record(directory(state.path(), "vtax-old")).unwrap();
+        let mark = journal.mark();
+        journal.record(directory(state.path(), "vtax-new")).unwrap();
+        journal.undo_to(mark).unwrap();
+        assert!(state.path().join("vtax-old").exists());
+        assert!(!state.path().join("vtax-new").exists());
+        assert_eq!(Journal::open(state.path()).unwrap().pending().len(), 1);
+    }
+
+    #[test]
+    fn a_directory_that_is_not_ours_is_never_removed() {
+        let state = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(state.path()).unwrap();
+        let foreign = state.path().join("precious");
+        fs::create_dir(&foreign).unwrap();
+        journal
+            .record(Change::Directory {
+                path: foreign.clone(),
+            })
+            .unwrap();
+        assert!(journal.undo_all().is_err());
+        assert!(foreign.exists());
+        assert_eq!(
+            journal.pending().len(),
+            1,
+            "what could not be undone stays recorded"
+        );
+        journal.forget_last().unwrap();
+        assert_eq!(Journal::open(state.path()).unwrap().pending().len(), 0);
     }
 }

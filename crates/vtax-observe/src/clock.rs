@@ -31,5 +31,9 @@ fn read(clock: ClockId) -> Nanoseconds {
     let time = clock_gettime(clock);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let nanoseconds = u64::try_from(time.tv_nsec).unwrap_or(0);
-    Nanoseconds(seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds))
+    Nanoseconds(
+        seconds
+            .saturating_mul(1_000_000_000)
+            .saturating_add(nanoseconds),
+    )
 }

@@ -47,6 +47,13 @@ pub enum ObserveError {
         /// Its exit and the end of what it said.
         detail: String,
     },
+    /// What was sampled could not be stored.
+    #[error("cannot store the samples: {cause}")]
+    Sink {
+        /// Why.
+        #[source]
+        cause: io::Error,
+    },
     /// The sampling thread ended early.
     #[error("the sampling thread stopped: {0}")]
     Stopped(String),

@@ -10,6 +10,7 @@ pub mod clock;
 pub mod counters;
 mod error;
 pub mod meter;
+pub mod metric;
 mod observer;
 mod reading;
 mod subject;

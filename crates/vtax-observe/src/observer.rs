@@ -2,15 +2,41 @@
 //! answers marks, and accounts for its own cost.
 
 use crate::clock::Clock;
-use crate::{Instrument, ObserveError, Sink, Snapshot};
+use crate::{Instrument, Kind, ObserveError, Readings, Series, SeriesId, Sink, Snapshot, metric};
+use std::io;
 use std::sync::Arc;
-use vtax_units::{Hertz, Nanoseconds};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use vtax_units::{Base, Hertz, Nanoseconds, Source, Unit};
+
+/// The slowest and the fastest sampling, in passes per second.
+const RATES: (f64, f64) = (0.1, 50.0);
+
+/// Two readings of the monotonic clock around one of the wall clock must be this close for the
+/// wall clock's reading to be trusted: otherwise the thread was interrupted between them.
+const CLOSE: Nanoseconds = Nanoseconds(100_000);
 
 /// How to sample.
 #[derive(Debug, Clone, Copy)]
 pub struct ObserverConfig {
     /// Passes per second; clamped to 0.1-50.
     pub rate: Hertz,
+}
+
+impl ObserverConfig {
+    /// Time from one pass to the next.
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "between 0.02 and 10 seconds after clamping"
+    )]
+    fn period(self) -> Nanoseconds {
+        let (slowest, fastest) = RATES;
+        // `max` makes the slowest rate of what is not a number; `clamp` would keep it.
+        let rate = self.rate.0.max(slowest).min(fastest);
+        Nanoseconds((1e9 / rate) as u64)
+    }
 }
 
 /// What sampling itself did and cost.
@@ -30,37 +56,495 @@ pub struct ObserverReport {
     pub failures: Vec<(String, u64, String)>,
 }
 
-/// A running sampling thread.
+/// A running sampling thread. Dropping it stops it and forgets its report.
 #[derive(Debug)]
-pub struct Observer {}
+pub struct Observer {
+    requests: Sender<Request>,
+    thread: Option<JoinHandle<Result<ObserverReport, ObserveError>>>,
+}
+
+enum Request {
+    Mark(SyncSender<Snapshot>),
+    Stop,
+}
 
 impl Observer {
-    /// Starts sampling.
+    /// Starts sampling: the first pass is taken at once, the others at whole periods after it.
     ///
     /// # Errors
     /// When the thread cannot be started.
     pub fn start(
-        _config: ObserverConfig,
-        _clock: Arc<dyn Clock>,
-        _instruments: Vec<Box<dyn Instrument>>,
-        _sink: Box<dyn Sink>,
+        config: ObserverConfig,
+        clock: Arc<dyn Clock>,
+        instruments: Vec<Box<dyn Instrument>>,
+        sink: Box<dyn Sink>,
     ) -> Result<Self, ObserveError> {
-        Err(ObserveError::Stopped("not built yet".to_owned()))
+        let (requests, inbox) = channel();
+        let thread = std::thread::Builder::new()
+            .name("vtax-observer".to_owned())
+            .spawn(move || Sampler::new(clock, instruments, sink).run(config.period(), &inbox))
+            .map_err(|cause| ObserveError::Stopped(format!("it could not be started: {cause}")))?;
+        Ok(Self {
+            requests,
+            thread: Some(thread),
+        })
     }
 
-    /// Takes a pass right now and returns it; it is also recorded.
+    /// Takes a pass right now and returns it; it is also recorded. The periodic passes keep
+    /// their times.
     ///
     /// # Errors
     /// When the thread has stopped.
     pub fn mark(&self) -> Result<Snapshot, ObserveError> {
-        Err(ObserveError::Stopped("not built yet".to_owned()))
+        let stopped = || ObserveError::Stopped("stop the observer to see why".to_owned());
+        let (reply, answer) = sync_channel(1);
+        self.requests
+            .send(Request::Mark(reply))
+            .map_err(|_| stopped())?;
+        answer.recv().map_err(|_| stopped())
     }
 
     /// Ends sampling, finishes the sink and says what it cost.
     ///
     /// # Errors
     /// When the sink failed at any time.
-    pub fn stop(self) -> Result<ObserverReport, ObserveError> {
-        Err(ObserveError::Stopped("not built yet".to_owned()))
+    pub fn stop(mut self) -> Result<ObserverReport, ObserveError> {
+        self.join()
+            .unwrap_or_else(|| Err(ObserveError::Stopped("it was stopped before".to_owned())))
+    }
+
+    fn join(&mut self) -> Option<Result<ObserverReport, ObserveError>> {
+        let thread = self.thread.take()?;
+        // A thread that has already ended needs no request.
+        let _ = self.requests.send(Request::Stop);
+        Some(
+            thread.join().unwrap_or_else(|_| {
+                Err(ObserveError::Stopped("an instrument panicked".to_owned()))
+            }),
+        )
+    }
+}
+
+impl Drop for Observer {
+    fn drop(&mut self) {
+        self.join();
+    }
+}
+
+/// The state of the sampling thread.
+struct Sampler {
+    clock: Arc<dyn Clock>,
+    instruments: Vec<Box<dyn Instrument>>,
+    sink: Box<dyn Sink>,
+    readings: Readings,
+    own_cpu: SeriesId,
+    cpu_at_start: Nanoseconds,
+    last_pass: Option<Nanoseconds>,
+    wall_offset: Option<i128>,
+    failures: Vec<Option<(u64, String)>>,
+    report: ObserverReport,
+}
+
+impl Sampler {
+    fn new(
+        clock: Arc<dyn Clock>,
+        instruments: Vec<Box<dyn Instrument>>,
+        sink: Box<dyn Sink>,
+    ) -> Self {
+        let mut readings = Readings::default();
+        let own_cpu = readings.register(Series {
+            owner: "vtax".to_owned(),
+            metric: metric::CPU_TOTAL.to_owned(),
+            unit: Unit::of(Base::Nanosecond),
+            kind: Kind::Counter,
+            source: Source::Measured,
+        });
+        Self {
+            clock,
+            failures: instruments.iter().map(|_| None).collect(),
+            instruments,
+            sink,
+            readings,
+            own_cpu,
+            cpu_at_start: thread_cpu(),
+            last_pass: None,
+            wall_offset: None,
+            report: ObserverReport::default(),
+        }
+    }
+
+    fn run(
+        mut self,
+        period: Nanoseconds,
+        inbox: &Receiver<Request>,
+    ) -> Result<ObserverReport, ObserveError> {
+        let sampled = self.sample(period, inbox);
+        // Also after a failure: what is stored already should be readable.
+        let finished = self.sink.finish();
+        sampled
+            .and(finished)
+            .map_err(|cause| ObserveError::Sink { cause })?;
+        self.report.cpu = thread_cpu().saturating_since(self.cpu_at_start);
+        self.report.failures = self
+            .instruments
+            .iter()
+            .zip(self.failures)
+            .filter_map(|(instrument, failure)| {
+                let (count, message) = failure?;
+                Some((instrument.name().to_owned(), count, message))
+            })
+            .collect();
+        Ok(self.report)
+    }
+
+    /// Passes at absolute deadlines, so that the time that a pass takes does not add up.
+    fn sample(&mut self, period: Nanoseconds, inbox: &Receiver<Request>) -> io::Result<()> {
+        let mut deadline = self.clock.now();
+        loop {
+            let now = self.clock.now();
+            if now >= deadline {
+                self.pass()?;
+                deadline += period;
+                let now = self.clock.now();
+                if now >= deadline {
+                    let missed = now.saturating_since(deadline).0 / period.0.max(1) + 1;
+                    self.report.missed += missed;
+                    deadline += Nanoseconds(period.0.saturating_mul(missed));
+                }
+                continue;
+            }
+            match inbox.recv_timeout(Duration::from(deadline.saturating_since(now))) {
+                Ok(Request::Mark(reply)) => {
+                    let at = self.pass()?;
+                    // Whoever asked may have given up waiting; the pass is recorded all the same.
+                    let _ = reply.send(Snapshot::of(at, &self.readings));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Request::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+        }
+    }
+
+    /// Reads everything once and stores it.
+    fn pass(&mut self) -> io::Result<Nanoseconds> {
+        let at = self.clock.now();
+        self.note_time(at);
+        self.readings.clear_values();
+        for (instrument, failure) in self.instruments.iter_mut().zip(&mut self.failures) {
+            if let Err(error) = instrument.read(at, &mut self.readings) {
+                let (count, _) = failure.get_or_insert_with(|| (0, error.to_string()));
+                *count += 1;
+            }
+        }
+        let own = thread_cpu().saturating_since(self.cpu_at_start);
+        #[allow(
+            clippy::cast_precision_loss,
+            reason = "2^53 ns of sampling are 104 days of CPU time"
+        )]
+        self.readings.record(self.own_cpu, own.0 as f64);
+        self.report.passes += 1;
+        for (id, value) in self.readings.values() {
+            if let Some(series) = self.readings.series().get(id.0 as usize) {
+                self.sink.record(id, series, at, value)?;
+            }
+        }
+        Ok(at)
+    }
+
+    /// Accounts for gaps and for steps of the wall clock.
+    fn note_time(&mut self, at: Nanoseconds) {
+        if let Some(last) = self.last_pass.replace(at) {
+            let gap = at.saturating_since(last);
+            self.report.longest_gap = self.report.longest_gap.max(gap);
+        }
+        let wall = self.clock.wall();
+        if self.clock.now().saturating_since(at) > CLOSE {
+            return;
+        }
+        let offset = i128::from(wall.0) - i128::from(at.0);
+        let first = *self.wall_offset.get_or_insert(offset);
+        let moved = u64::try_from((offset - first).unsigned_abs()).unwrap_or(u64::MAX);
+        self.report.wall_clock_step = self.report.wall_clock_step.max(Nanoseconds(moved));
+    }
+}
+
+/// CPU time of the calling thread.
+fn thread_cpu() -> Nanoseconds {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanoseconds = u64::try_from(time.tv_nsec).unwrap_or(0);
+    Nanoseconds(
+        seconds
+            .saturating_mul(1_000_000_000)
+            .saturating_add(nanoseconds),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SystemClock;
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// Time that moves only when a test or an instrument moves it.
+    #[derive(Default)]
+    struct ManualClock {
+        now: AtomicU64,
+        wall: AtomicU64,
+    }
+
+    impl ManualClock {
+        fn advance(&self, by: Nanoseconds) {
+            self.now.fetch_add(by.0, Ordering::SeqCst);
+            self.wall.fetch_add(by.0, Ordering::SeqCst);
+        }
+    }
+
+    impl Clock for ManualClock {
+        fn now(&self) -> Nanoseconds {
+            Nanoseconds(self.now.load(Ordering::SeqCst))
+        }
+        fn wall(&self) -> Nanoseconds {
+            Nanoseconds(self.wall.load(Ordering::SeqCst))
+        }
+    }
+
+    /// Counts its own readings, and does what a test wants at each.
+    struct Counting {
+        column: Option<SeriesId>,
+        reads: u64,
+        at_read: Box<dyn FnMut(u64) -> Result<(), ObserveError> + Send>,
+    }
+
+    impl Counting {
+        fn new(at_read: impl FnMut(u64) -> Result<(), ObserveError> + Send + 'static) -> Box<Self> {
+            Box::new(Self {
+                column: None,
+                reads: 0,
+                at_read: Box::new(at_read),
+            })
+        }
+    }
+
+    impl Instrument for Counting {
+        fn name(&self) -> &str {
+            "counting"
+        }
+        fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
+            self.reads += 1;
+            let id = *self.column.get_or_insert_with(|| {
+                into.register(Series {
+                    owner: "test".to_owned(),
+                    metric: "reads".to_owned(),
+                    unit: Unit::of(Base::One),
+                    kind: Kind::Counter,
+                    source: Source::Measured,
+                })
+            });
+            (self.at_read)(self.reads)?;
+            into.record(id, self.reads as f64);
+            Ok(())
+        }
+    }
+
+    #[derive(Clone, Default)]
+    struct Kept {
+        records: Arc<Mutex<Vec<(String, Nanoseconds, f64)>>>,
+        finished: Arc<AtomicU64>,
+        full_after: Option<usize>,
+    }
+
+    impl Sink for Kept {
+        fn record(
+            &mut self,
+            _id: SeriesId,
+            series: &Series,
+            at: Nanoseconds,
+            value: f64,
+        ) -> io::Result<()> {
+            let mut records = self.records.lock().unwrap();
+            if self.full_after.is_some_and(|limit| records.len() >= limit) {
+                return Err(io::Error::from(io::ErrorKind::StorageFull));
+            }
+            records.push((format!("{}.{}", series.owner, series.metric), at, value));
+            Ok(())
+        }
+        fn finish(&mut self) -> io::Result<()> {
+            self.finished.fetch_add(1, Ordering::SeqCst);
+            Ok(())
+        }
+    }
+
+    fn config(rate: f64) -> ObserverConfig {
+        ObserverConfig { rate: Hertz(rate) }
+    }
+
+    fn system_clock() -> Arc<dyn Clock> {
+        Arc::new(SystemClock)
+    }
+
+    #[test]
+    fn rates_are_clamped_and_nonsense_becomes_the_slowest() {
+        assert_eq!(config(1e9).period(), Nanoseconds(20_000_000));
+        assert_eq!(config(1.0).period(), Nanoseconds(1_000_000_000));
+        for rate in [0.0, -3.0, f64::NAN, f64::NEG_INFINITY] {
+            assert_eq!(config(rate).period(), Nanoseconds(10_000_000_000), "{rate}");
+        }
+    }
+
+    #[test]
+    fn a_mark_is_served_at_once_and_recorded_like_every_pass() {
+        let kept = Kept::default();
+        let instruments: Vec<Box<dyn Instrument>> = vec![Counting::new(|_| Ok(()))];
+        let sink = Box::new(kept.clone());
+        let observer = Observer::start(config(0.1), system_clock(), instruments, sink).unwrap();
+        let first = observer.mark().unwrap();
+        let second = observer.mark().unwrap();
+        let step = second.since(&first, "test", "reads").unwrap();
+        assert_eq!(step.value, 1.0);
+        assert!(second.at > first.at);
+        let report = observer.stop().unwrap();
+        assert_eq!(
+            report.passes, 3,
+            "the first pass of the period and two marks"
+        );
+        assert_eq!(report.missed, 0);
+        assert!(report.cpu.0 > 0);
+        let records = kept.records.lock().unwrap();
+        let marked = |at| {
+            records
+                .iter()
+                .any(|(series, time, _)| series == "test.reads" && *time == at)
+        };
+        assert!(marked(first.at) && marked(second.at));
+        let own = records
+            .iter()
+            .filter(|(series, ..)| series == "vtax.cpu.total_ns")
+            .count();
+        assert_eq!(own, 3, "the observer's own cost is a series too");
+        assert_eq!(kept.finished.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn passes_come_periodically_without_marks() {
+        let (passed, passes) = channel();
+        let counting = Counting::new(move |_| {
+            let _ = passed.send(());
+            Ok(())
+        });
+        let sink = Box::new(Kept::default());
+        let observer = Observer::start(config(50.0), system_clock(), vec![counting], sink).unwrap();
+        for _ in 0..5 {
+            passes.recv_timeout(Duration::from_secs(60)).unwrap();
+        }
+        assert!(observer.stop().unwrap().passes >= 5);
+    }
+
+    #[test]
+    fn a_failing_instrument_is_counted_and_the_others_go_on() {
+        let failing = Counting::new(|read| Err(ObserveError::Stopped(format!("broken {read}"))));
+        let kept = Kept::default();
+        let instruments: Vec<Box<dyn Instrument>> = vec![failing, Counting::new(|_| Ok(()))];
+        let observer = Observer::start(
+            config(0.1),
+            system_clock(),
+            instruments,
+            Box::new(kept.clone()),
+        )
+        .unwrap();
+        observer.mark().unwrap();
+        observer.mark().unwrap();
+        let report = observer.stop().unwrap();
+        let [(name, count, message)] = report.failures.as_slice() else {
+            panic!("{:?}", report.failures);
+        };
+        assert_eq!((name.as_str(), *count), ("counting", 3));
+        assert!(
+            message.contains("broken 1"),
+            "the first message is kept: {message}"
+        );
+        let good = kept.records.lock().unwrap();
+        assert_eq!(
+            good.iter()
+                .filter(|(series, ..)| series == "test.reads")
+                .count(),
+            3
+        );
+    }
+
+    #[test]
+    fn a_full_disk_stops_sampling_and_surfaces_in_stop() {
+        let kept = Kept {
+            full_after: Some(3),
+            ..Kept::default()
+        };
+        let instruments: Vec<Box<dyn Instrument>> = vec![Counting::new(|_| Ok(()))];
+        let observer = Observer::start(
+            config(50.0),
+            system_clock(),
+            instruments,
+            Box::new(kept.clone()),
+        )
+        .unwrap();
+        while observer.mark().is_ok() {}
+        let error = observer.stop().unwrap_err();
+        assert!(
+            error.to_string().contains("cannot store the samples"),
+            "{error}"
+        );
+        assert_eq!(
+            kept.finished.load(Ordering::SeqCst),
+            1,
+            "what is stored is closed properly"
+        );
+    }
+
+    #[test]
+    fn passes_that_take_longer_than_a_period_are_counted_as_missed_and_as_a_gap() {
+        let clock = Arc::new(ManualClock::default());
+        let slow = {
+            let clock = Arc::clone(&clock);
+            Counting::new(move |read| {
+                // The first pass takes three and a half periods of 20 ms.
+                if read == 1 {
+                    clock.advance(Nanoseconds(70_000_000));
+                }
+                Ok(())
+            })
+        };
+        let sink = Box::new(Kept::default());
+        let observer = Observer::start(config(50.0), clock.clone(), vec![slow], sink).unwrap();
+        observer.mark().unwrap();
+        let report = observer.stop().unwrap();
+        assert_eq!(report.missed, 3);
+        assert_eq!(report.longest_gap, Nanoseconds(70_000_000));
+    }
+
+    #[test]
+    fn a_step_of_the_wall_clock_is_reported_in_either_direction() {
+        let clock = Arc::new(ManualClock::default());
+        clock.wall.store(1_000_000_000_000, Ordering::SeqCst);
+        let sink = Box::new(Kept::default());
+        let observer = Observer::start(config(0.1), clock.clone(), Vec::new(), sink).unwrap();
+        observer.mark().unwrap();
+        clock.wall.fetch_sub(5_000_000_000, Ordering::SeqCst);
+        observer.mark().unwrap();
+        let report = observer.stop().unwrap();
+        assert_eq!(report.wall_clock_step, Nanoseconds(5_000_000_000));
+    }
+
+    #[test]
+    fn an_observer_that_is_dropped_leaves_no_thread_and_finishes_its_sink() {
+        let kept = Kept::default();
+        let observer = Observer::start(
+            config(1.0),
+            system_clock(),
+            Vec::new(),
+            Box::new(kept.clone()),
+        )
+        .unwrap();
+        drop(observer);
+        assert_eq!(kept.finished.load(Ordering::SeqCst), 1);
     }
 }

@@ -71,9 +71,10 @@ impl Readings {
 
     /// The values recorded in this pass.
     pub fn values(&self) -> impl Iterator<Item = (SeriesId, f64)> + '_ {
-        self.values.iter().enumerate().filter_map(|(index, value)| {
-            Some((SeriesId(u32::try_from(index).ok()?), (*value)?))
-        })
+        self.values
+            .iter()
+            .enumerate()
+            .filter_map(|(index, value)| Some((SeriesId(u32::try_from(index).ok()?), (*value)?)))
     }
 
     /// Forgets the values, keeps the registrations: the start of the next pass.
@@ -101,7 +102,13 @@ pub trait Sink: Send {
     ///
     /// # Errors
     /// When it cannot be stored; sampling stops and [`crate::Observer::stop`] returns the error.
-    fn record(&mut self, id: SeriesId, series: &Series, at: Nanoseconds, value: f64) -> io::Result<()>;
+    fn record(
+        &mut self,
+        id: SeriesId,
+        series: &Series,
+        at: Nanoseconds,
+        value: f64,
+    ) -> io::Result<()>;
 
     /// No more readings follow.
     ///
@@ -125,7 +132,10 @@ impl Snapshot {
             .values()
             .filter_map(|(id, value)| {
                 let series = readings.series().get(id.0 as usize)?.clone();
-                Some(((series.owner.clone(), series.metric.clone()), (value, series)))
+                Some((
+                    (series.owner.clone(), series.metric.clone()),
+                    (value, series),
+                ))
             })
             .collect();
         Self { at, values }
@@ -147,5 +157,48 @@ impl Snapshot {
     /// Every series with its value, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (&Series, f64)> + '_ {
         self.values.values().map(|(value, series)| (series, *value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vtax_units::Base;
+
+    fn series(metric: &str) -> Series {
+        Series {
+            owner: "target".to_owned(),
+            metric: metric.to_owned(),
+            unit: Unit::of(Base::Nanosecond),
+            kind: Kind::Counter,
+            source: Source::Measured,
+        }
+    }
+
+    #[test]
+    fn a_counter_that_appears_after_the_first_mark_gives_no_step_instead_of_a_spike() {
+        let mut readings = Readings::default();
+        let old = readings.register(series("old"));
+        readings.record(old, 1.0);
+        let before = Snapshot::of(Nanoseconds(1), &readings);
+        let new = readings.register(series("new"));
+        readings.record(old, 3.0);
+        readings.record(new, 1e12);
+        let after = Snapshot::of(Nanoseconds(2), &readings);
+        assert_eq!(after.since(&before, "target", "new"), None);
+        let step = after.since(&before, "target", "old");
+        assert_eq!(step, Some(Quantity::new(2.0, Unit::of(Base::Nanosecond))));
+    }
+
+    #[test]
+    fn a_value_that_was_not_read_in_a_pass_is_missing_and_not_the_last_one() {
+        let mut readings = Readings::default();
+        let id = readings.register(series("x"));
+        readings.record(id, 1.0);
+        readings.clear_values();
+        assert_eq!(readings.values().count(), 0);
+        assert_eq!(readings.register(series("x")), id, "registered once");
+        readings.record(SeriesId(99), 1.0);
+        assert_eq!(readings.values().count(), 0);
     }
 }

@@ -1,6 +1,15 @@
 //! From a results directory to statistics, figures and a report.
 //!
-//! [`results`] defines the directory's format and is the only module that touches it on disk;
-//! `stats` turns trials into estimates; the report is rendered from those alone.
+//! [`results`] defines the directory's format and is the only module that knows its layout;
+//! [`stats`] are pure functions; [`analysis`] turns trials into estimates, comparisons and
+//! sentences; [`terminal`], [`html`], [`compare`] and [`export`] show them.
 
+pub mod analysis;
+pub mod compare;
+pub mod export;
+pub mod figures;
+pub mod html;
+mod numbers;
 pub mod results;
+pub mod stats;
+pub mod terminal;

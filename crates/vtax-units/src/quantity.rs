@@ -25,15 +25,24 @@ impl Quantity {
         const LARGE: [(f64, &str); 4] = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
         const SMALL: [(f64, &str); 4] = [(1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n")];
         let size = self.value.abs();
-        if size == 0.0 || !size.is_finite() || matches!(self.unit.base, Base::Percent | Base::Gigabyte) {
+        if size == 0.0
+            || !size.is_finite()
+            || matches!(self.unit.base, Base::Percent | Base::Gigabyte)
+        {
             return (1.0, "");
         }
         if size >= 1e3 && self.unit.base != Base::Second {
-            return LARGE.into_iter().find(|(scale, _)| size >= *scale).unwrap_or((1.0, ""));
+            return LARGE
+                .into_iter()
+                .find(|(scale, _)| size >= *scale)
+                .unwrap_or((1.0, ""));
         }
         let takes_small = matches!(self.unit.base, Base::Second | Base::Joule | Base::Watt);
         if size < 1.0 && takes_small {
-            return SMALL.into_iter().find(|(scale, _)| size >= *scale).unwrap_or((1e-9, "n"));
+            return SMALL
+                .into_iter()
+                .find(|(scale, _)| size >= *scale)
+                .unwrap_or((1e-9, "n"));
         }
         (1.0, "")
     }

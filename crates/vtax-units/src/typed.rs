@@ -43,7 +43,10 @@ typed!(/// An amount of data in bytes.
 
 impl Nanoseconds {
     /// The span in seconds.
-    #[allow(clippy::cast_precision_loss, reason = "2^53 ns are 104 days; longer spans lose nanoseconds only")]
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "2^53 ns are 104 days; longer spans lose nanoseconds only"
+    )]
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }

@@ -51,6 +51,8 @@ bases! {
     Request = "request",
     /// Operations of the workload.
     Operation = "op",
+    /// Processors kept busy: CPU seconds per second.
+    Core = "core",
     /// Processor cycles.
     Cycle = "cycle",
     /// Retired instructions.
@@ -80,7 +82,10 @@ impl Unit {
 
     /// `base` per `per`.
     pub const fn per(base: Base, per: Base) -> Self {
-        Self { base, per: Some(per) }
+        Self {
+            base,
+            per: Some(per),
+        }
     }
 }
 
@@ -123,6 +128,8 @@ impl Serialize for Unit {
 
 impl<'de> Deserialize<'de> for Unit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(de::Error::custom)
     }
 }

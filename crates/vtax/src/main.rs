@@ -1,3 +1,39 @@
 //! The `vtax` command: parses, calls the libraries, prints. No logic.
 
-fn main() {}
+mod cli;
+mod commands;
+mod progress;
+
+use clap::Parser;
+use cli::{Cli, Command, ImageCommand, LoadCommand, MeterCommand, PlanCommand};
+use std::error::Error;
+use std::process::ExitCode;
+
+/// What every command ends with.
+type Outcome = Result<(), Box<dyn Error>>;
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Doctor(arguments) => commands::doctor::run(&arguments),
+        Command::Plan(PlanCommand::Check { plan, quick }) => commands::plan::check(&plan, quick),
+        Command::Plan(PlanCommand::Keys) => commands::plan::keys(),
+        Command::Run(arguments) => commands::run::run(arguments),
+        Command::Report(arguments) => commands::report::report(&arguments),
+        Command::Compare(arguments) => commands::report::compare(&arguments),
+        Command::Export(arguments) => commands::report::export(&arguments),
+        Command::Meter(MeterCommand::List) => commands::meter::list(),
+        Command::Meter(MeterCommand::Calibrate { output, seconds }) => {
+            commands::meter::calibrate(&output, seconds)
+        }
+        Command::Image(ImageCommand::Build) => commands::image::build(),
+        Command::Restore(arguments) => commands::run::restore(arguments.forget),
+        Command::Load(LoadCommand::Http(arguments)) => commands::load::http(arguments),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(cause) => {
+            eprintln!("vtax: {cause}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,5 +1,13 @@
 //! Platforms: what a workload runs in. One file each; [`all`] registers them.
 
+pub mod container;
+mod jobs;
+pub mod native;
+pub mod qemu;
+mod root;
+pub mod scratch;
+mod shared_kernel;
+
 use crate::LabError;
 use crate::cell::Cell;
 use crate::settings::{Parameter, Settings};
@@ -12,7 +20,7 @@ use vtax_units::Source;
 
 /// Every platform, in the order of tables.
 pub fn all() -> &'static [&'static dyn Platform] {
-    &[]
+    &[&native::Native, &container::Container, &qemu::Qemu]
 }
 
 /// A way to run a workload.
@@ -36,7 +44,12 @@ pub trait Platform: Sync {
     ///
     /// # Errors
     /// When it does not come up; nothing is left behind but what the cell removes.
-    fn boot(&self, cell: &Cell, guest: &GuestFiles, settings: &Settings) -> Result<Box<dyn Target>, LabError>;
+    fn boot(
+        &self,
+        cell: &Cell,
+        guest: &GuestFiles,
+        settings: &Settings,
+    ) -> Result<Box<dyn Target>, LabError>;
 }
 
 /// The files that all platforms run: one root file system in two forms, and a kernel.

@@ -1,2 +1,190 @@
 //! Counter sources, one file each. Every constructor takes the root of the tree that it reads
 //! (`/proc`, `/sys`), so that tests run on fake trees.
+
+mod block;
+mod cgroup;
+pub(crate) mod event_group;
+mod file;
+mod hardware;
+mod host_cpu;
+mod interrupts;
+mod kvm_exits;
+mod net;
+mod series;
+mod softirqs;
+mod step;
+mod table;
+mod text;
+mod threads;
+
+pub use block::BlockDevices;
+pub use cgroup::ControlGroup;
+pub use hardware::HardwareCounters;
+pub use host_cpu::HostCpu;
+pub use interrupts::{Interrupts, parse_interrupts};
+pub use kvm_exits::{KvmBackend, KvmExits};
+pub use net::NetDevices;
+pub use softirqs::Softirqs;
+pub use step::{MonotonicCounter, OnFall, Step};
+pub use threads::VmmThreads;
+
+use crate::{Instrument, ObserveError, Readings, Subject};
+use std::path::Path;
+use vtax_units::Nanoseconds;
+
+/// Whether something can be measured here, for `vtax doctor`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Availability {
+    /// It was tried and it counted.
+    Works {
+        /// What was seen.
+        evidence: String,
+    },
+    /// It cannot be used, or it is there and never moves, which is the same.
+    Absent {
+        /// What was tried, what happened and what to do.
+        reason: String,
+    },
+}
+
+impl Availability {
+    fn absent(error: &ObserveError) -> Self {
+        Self::Absent {
+            reason: error.to_string(),
+        }
+    }
+}
+
+/// What the whole host does; second, what this host does not offer, and why.
+pub fn for_host(proc: &Path, sys: &Path) -> (Vec<Box<dyn Instrument>>, Vec<ObserveError>) {
+    let mut instruments: Vec<Box<dyn Instrument>> = Vec::new();
+    let mut unavailable = Vec::new();
+    let mut add = |instrument: Result<Box<dyn Instrument>, ObserveError>| match instrument {
+        Ok(instrument) => instruments.push(instrument),
+        Err(error) => unavailable.push(error),
+    };
+    add(HostCpu::open(proc, sys).map(boxed));
+    add(Interrupts::open(proc).map(boxed));
+    add(Softirqs::open(proc).map(boxed));
+    add(HardwareCounters::host(sys).map(boxed));
+    add(KvmExits::host(sys).map(boxed));
+    (instruments, unavailable)
+}
+
+/// What one subject does. A source that cannot be opened becomes an instrument that fails, so
+/// that the trial's report names it. Hardware counters are the exception: where they are not
+/// available, [`for_host`] has already said so.
+pub fn for_subject(subject: &Subject, proc: &Path, sys: &Path) -> Vec<Box<dyn Instrument>> {
+    let owner = &subject.owner;
+    let mut instruments: Vec<Box<dyn Instrument>> = Vec::new();
+    let mut add = |name: &str, instrument: Result<Box<dyn Instrument>, ObserveError>| {
+        instruments.push(instrument.unwrap_or_else(|error| {
+            Box::new(Broken {
+                name: format!("{name} {owner}"),
+                message: error.to_string(),
+            })
+        }));
+    };
+    // Before the control group: reading a process's clock brings its group's account up to date.
+    if subject.vmm.is_some() {
+        add("threads", VmmThreads::open(subject, proc).map(boxed));
+    }
+    if !subject.cgroups.is_empty() {
+        add(
+            "cgroup",
+            ControlGroup::open(owner, &subject.cgroups).map(boxed),
+        );
+    }
+    if !subject.net_devices.is_empty() {
+        let devices = NetDevices::open(owner, proc, &subject.net_devices);
+        add("network", devices.map(boxed));
+    }
+    if !subject.block_devices.is_empty() {
+        let devices = BlockDevices::open(owner, sys, &subject.block_devices);
+        add("block", devices.map(boxed));
+    }
+    if let Some(Ok(counters)) =
+        cgroup::unified(&subject.cgroups).map(|group| HardwareCounters::cgroup(owner, group, sys))
+    {
+        instruments.push(Box::new(counters));
+    }
+    instruments
+}
+
+fn boxed<I: Instrument + 'static>(instrument: I) -> Box<dyn Instrument> {
+    Box::new(instrument)
+}
+
+/// Stands in for an instrument that could not be opened.
+struct Broken {
+    name: String,
+    message: String,
+}
+
+impl Instrument for Broken {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn read(&mut self, _now: Nanoseconds, _into: &mut Readings) -> Result<(), ObserveError> {
+        Err(ObserveError::Unavailable {
+            what: self.name.clone(),
+            reason: self.message.clone(),
+        })
+    }
+}
+
+/// The length of a USER_HZ tick, in which the kernel prints some times.
+pub(crate) fn nanoseconds_per_tick() -> u64 {
+    1_000_000_000 / rustix::param::clock_ticks_per_second().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_that_cannot_be_opened_fails_by_name_and_leaves_the_others_alone() {
+        let root = tempfile::tempdir().unwrap();
+        let group = root.path().join("group");
+        std::fs::create_dir(&group).unwrap();
+        std::fs::write(group.join("cpuacct.usage"), "5\n").unwrap();
+        let subject = Subject {
+            owner: "target".to_owned(),
+            cgroups: vec![group],
+            block_devices: vec!["vdz".to_owned()],
+            ..Subject::default()
+        };
+        let mut instruments = for_subject(&subject, root.path(), root.path());
+        let results: Vec<(String, bool)> = instruments
+            .iter_mut()
+            .map(|instrument| {
+                let result = instrument.read(Nanoseconds(0), &mut Readings::default());
+                (instrument.name().to_owned(), result.is_ok())
+            })
+            .collect();
+        let expected = [
+            ("cgroup target".to_owned(), true),
+            ("block target".to_owned(), false),
+        ];
+        assert_eq!(results, expected);
+    }
+
+    #[test]
+    fn every_instrument_of_this_host_reads_and_what_is_missing_says_why() {
+        let (mut instruments, unavailable) = for_host(Path::new("/proc"), Path::new("/sys"));
+        let mut readings = Readings::default();
+        for instrument in &mut instruments {
+            instrument.read(Nanoseconds(0), &mut readings).unwrap();
+        }
+        assert!(
+            readings
+                .series()
+                .iter()
+                .any(|series| series.metric == crate::metric::CPU_BUSY)
+        );
+        for error in unavailable {
+            eprintln!("SKIPPED: {error}");
+        }
+    }
+}

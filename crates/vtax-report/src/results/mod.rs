@@ -11,11 +11,19 @@
 //! report.html, figures/*.vl.json
 //! ```
 
+mod directory;
+mod error;
+mod samples;
 mod trial;
 
+pub(crate) use directory::write_atomically;
+pub use directory::{ResultsDir, TrialWriter};
+pub use error::ResultsError;
+pub(crate) use samples::write_column;
+pub use samples::{SampleKind, SampleReader, SampleSeries, SampleSeriesId, SampleWriter, Samples};
 pub use trial::{
-    Scheduled,
-    Better, Metric, ObservationCost, PhaseTimes, RunInfo, Treatment, Trial, TrialOutcome, Work,
+    Better, Metric, ObservationCost, PhaseTimes, RunInfo, Scheduled, Treatment, Trial,
+    TrialOutcome, Work,
 };
 
 /// Version of the results format; readers refuse a newer one.

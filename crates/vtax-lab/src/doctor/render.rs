@@ -1,0 +1,186 @@
+//! The report for people: a line for each finding, grouped and aligned.
+
+use super::{Answer, Finding, Summary, summarize};
+
+/// How to draw.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Style {
+    /// Whether to colour the answers; only for terminals.
+    pub color: bool,
+    /// Columns to stay within.
+    pub width: usize,
+}
+
+impl Style {
+    /// The style for what standard output is: coloured on a terminal of its width (up to 100
+    /// columns, for longer lines read badly), plain in 80 columns elsewhere. Honours `NO_COLOR`.
+    pub fn for_stdout() -> Self {
+        use std::io::IsTerminal;
+        let stdout = std::io::stdout();
+        if !stdout.is_terminal() {
+            return Self {
+                color: false,
+                width: 80,
+            };
+        }
+        let columns =
+            rustix::termios::tcgetwinsize(&stdout).map_or(0, |size| usize::from(size.ws_col));
+        Self {
+            color: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+            width: if columns == 0 {
+                80
+            } else {
+                columns.clamp(40, 100)
+            },
+        }
+    }
+}
+
+/// Columns before the evidence: indent, answer, name.
+const INDENT: &str = "  ";
+const ANSWER_WIDTH: usize = 8;
+
+/// The whole report.
+pub fn render(findings: &[Finding], style: Style) -> String {
+    let name_width = findings
+        .iter()
+        .map(|finding| finding.name.chars().count())
+        .max()
+        .unwrap_or(0)
+        + 2;
+    let mut page = Page {
+        text: String::new(),
+        style,
+        name_width,
+    };
+    let mut topic = None;
+    for finding in findings {
+        if topic != Some(finding.topic) {
+            page.heading(finding.topic.title());
+            topic = Some(finding.topic);
+        }
+        page.line(finding.answer, &finding.name, &finding.evidence);
+        if let Some(remedy) = finding
+            .remedy
+            .as_ref()
+            .filter(|_| finding.answer != Answer::Yes)
+        {
+            page.remedy(remedy);
+        }
+    }
+    page.summary(&summarize(findings));
+    page.text
+}
+
+struct Page {
+    text: String,
+    style: Style,
+    name_width: usize,
+}
+
+impl Page {
+    fn heading(&mut self, title: &str) {
+        if !self.text.is_empty() {
+            self.text.push('\n');
+        }
+        let (on, off) = self.codes("1");
+        self.text.push_str(&format!("{on}{title}{off}\n"));
+    }
+
+    fn line(&mut self, answer: Answer, name: &str, evidence: &str) {
+        let (word, color) = match answer {
+            Answer::Yes => ("yes", "32"),
+            Answer::Partly => ("partly", "33"),
+            Answer::No => ("no", "31"),
+        };
+        let (on, off) = self.codes(color);
+        self.text.push_str(&format!(
+            "{INDENT}{on}{word:<ANSWER_WIDTH$}{off}{name:<width$}",
+            width = self.name_width
+        ));
+        self.wrapped(evidence, "");
+    }
+
+    fn remedy(&mut self, remedy: &str) {
+        self.text.push_str(&" ".repeat(self.margin()));
+        self.wrapped(remedy, "→ ");
+    }
+
+    fn summary(&mut self, summary: &Summary) {
+        self.heading("Usable now");
+        for platform in &summary.platforms {
+            self.line(platform.answer, &platform.name, &platform.reason);
+        }
+        let measured = summary.meters.len() > 1;
+        let answer = if measured {
+            Answer::Yes
+        } else {
+            Answer::Partly
+        };
+        self.line(
+            answer,
+            "joules",
+            &format!(
+                "from {}",
+                if measured {
+                    summary.meters.join(", ")
+                } else {
+                    "a model, flagged `modelled`".to_owned()
+                }
+            ),
+        );
+        if let Some(command) = &summary.install {
+            self.text.push_str(&format!(
+                "\nTo install what is missing:\n{INDENT}{command}\n"
+            ));
+        }
+    }
+
+    fn margin(&self) -> usize {
+        INDENT.len() + ANSWER_WIDTH + self.name_width
+    }
+
+    /// The rest of a line whose margin is already written; continued below its beginning.
+    fn wrapped(&mut self, text: &str, prefix: &str) {
+        let hanging = self.margin() + prefix.chars().count();
+        let room = self.style.width.saturating_sub(hanging).max(20);
+        for (number, line) in wrap(text, room).iter().enumerate() {
+            if number == 0 {
+                self.text.push_str(prefix);
+            } else {
+                self.text.push_str(&" ".repeat(hanging));
+            }
+            self.text.push_str(line);
+            self.text.push('\n');
+        }
+    }
+
+    fn codes(&self, color: &str) -> (String, &'static str) {
+        if self.style.color {
+            (format!("\x1b[{color}m"), "\x1b[0m")
+        } else {
+            (String::new(), "")
+        }
+    }
+}
+
+/// Breaks at blanks; a word that is longer than a line gets one of its own.
+fn wrap(text: &str, room: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        if let Some(line) = lines.last_mut() {
+            let used = line.chars().count();
+            if used == 0 {
+                line.push_str(word);
+                continue;
+            }
+            if used + 1 + word.chars().count() <= room {
+                line.push(' ');
+                line.push_str(word);
+                continue;
+            }
+        }
+        lines.push(word.to_owned());
+    }
+    lines
+}

@@ -1,0 +1,230 @@
+//! The root file system that every platform shares: built once from a recipe, found again by
+//! the recipe's hash.
+//!
+//! A build happens in a hidden directory beside its destination and is renamed into place when
+//! it is whole, so that a killed build never looks like an image.
+
+mod build;
+mod cpio;
+mod initrd;
+mod modules;
+mod recipe;
+
+pub use recipe::{Recipe, RecipeFile};
+
+use crate::LabError;
+use crate::platform::GuestFiles;
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The first initial RAM disk of a kernel probe: prints [`PROBE_TOKEN`] and powers off.
+pub(crate) use initrd::{PROBE_TOKEN, probe};
+
+/// The image of a recipe, built if it is not in the cache yet. `progress` gets a line now and
+/// then during a build and nothing otherwise.
+///
+/// # Errors
+/// When it has to be built and cannot be: no root, a missing program, no space, a package that
+/// does not install (with the end of the build log, and where the rest is).
+pub fn ensure(recipe: &Recipe, progress: &mut dyn FnMut(&str)) -> Result<GuestFiles, LabError> {
+    ensure_in(&cache_dir()?, recipe, progress)
+}
+
+/// The image of a recipe, if the cache has it.
+///
+/// # Errors
+/// When the recipe is not valid or there is no cache directory.
+pub fn cached(recipe: &Recipe) -> Result<Option<GuestFiles>, LabError> {
+    Ok(find(&cache_dir()?, &recipe.hash()?))
+}
+
+/// Where images and verdicts are kept: `$VTAX_CACHE_DIR`, else `/var/cache/vtax` for root and
+/// `$XDG_CACHE_HOME/vtax` or `~/.cache/vtax` for others.
+///
+/// # Errors
+/// When none of these can be told.
+pub fn cache_dir() -> Result<PathBuf, LabError> {
+    let set = |name: &str| {
+        std::env::var_os(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
+    if let Some(dir) = set("VTAX_CACHE_DIR") {
+        return Ok(dir);
+    }
+    if rustix::process::geteuid().is_root() {
+        return Ok(PathBuf::from("/var/cache/vtax"));
+    }
+    set("XDG_CACHE_HOME")
+        .or_else(|| set("HOME").map(|home| home.join(".cache")))
+        .map(|dir| dir.join("vtax"))
+        .ok_or_else(|| LabError::Missing {
+            what: "a directory for images".into(),
+            remedy: "set HOME, or VTAX_CACHE_DIR to a directory with 2 GB free".into(),
+        })
+}
+
+fn ensure_in(
+    cache: &Path,
+    recipe: &Recipe,
+    progress: &mut dyn FnMut(&str),
+) -> Result<GuestFiles, LabError> {
+    let hash = recipe.hash()?;
+    // What root has built serves everyone on the machine.
+    for cache in [cache, Path::new("/var/cache/vtax")] {
+        if let Some(files) = find(cache, &hash) {
+            return Ok(files);
+        }
+    }
+    let images = cache.join("images");
+    fs::create_dir_all(&images).map_err(LabError::file("create", &images))?;
+    let _lock = lock(&images, &hash, progress)?;
+    // Another process may have built it while this one waited for the lock.
+    if let Some(files) = find(cache, &hash) {
+        return Ok(files);
+    }
+    remove_abandoned(&images, &hash)?;
+    build::build(&images, recipe, &hash, progress)?;
+    find(cache, &hash).ok_or_else(|| {
+        LabError::Other(format!(
+            "the image in {} vanished; build again",
+            images.display()
+        ))
+    })
+}
+
+/// An image is whole when its directory has its final name; the files are checked all the same,
+/// because people tidy caches by hand.
+fn find(cache: &Path, hash: &str) -> Option<GuestFiles> {
+    let files = guest_files(&cache.join("images").join(hash), hash);
+    let whole = files.root.is_dir()
+        && [&files.image, &files.kernel, &files.initrd]
+            .iter()
+            .all(|file| file.is_file());
+    whole.then_some(files)
+}
+
+/// The end of a log, for error messages.
+pub(crate) fn tail(log: &Path) -> String {
+    let bytes = fs::read(log).unwrap_or_default();
+    let end = bytes
+        .get(bytes.len().saturating_sub(8192)..)
+        .unwrap_or_default();
+    String::from_utf8_lossy(end).into_owned()
+}
+
+fn guest_files(dir: &Path, hash: &str) -> GuestFiles {
+    GuestFiles {
+        root: dir.join("root"),
+        image: dir.join("root.ext4"),
+        kernel: dir.join("vmlinuz"),
+        initrd: dir.join("initrd"),
+        recipe: hash.to_owned(),
+    }
+}
+
+/// One build of an image at a time. The lock goes with the process, however that ends.
+fn lock(images: &Path, hash: &str, progress: &mut dyn FnMut(&str)) -> Result<File, LabError> {
+    let path = images.join(format!(".{hash}.lock"));
+    let file = File::create(&path).map_err(LabError::file("create", &path))?;
+    let mut announced = false;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                if !announced {
+                    progress("another vtax is building this image; waiting for it");
+                    announced = true;
+                }
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            Err(cause) => {
+                return Err(LabError::File {
+                    action: "lock",
+                    path,
+                    cause: cause.into(),
+                });
+            }
+        }
+    }
+}
+
+/// Removes what killed builds of this recipe left. Only called with the lock held.
+fn remove_abandoned(images: &Path, hash: &str) -> Result<(), LabError> {
+    let prefix = build::building_prefix(hash);
+    let mut leftovers: Vec<PathBuf> = fs::read_dir(images)
+        .map_err(LabError::file("read", images))?
+        .filter_map(Result::ok)
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
+        .map(|entry| entry.path())
+        .collect();
+    // A directory with the final name that is not whole was damaged by hand.
+    let damaged = images.join(hash);
+    if damaged.exists() {
+        leftovers.push(damaged);
+    }
+    for path in leftovers {
+        fs::remove_dir_all(&path).map_err(LabError::file("remove", &path))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fake_image(cache: &Path, hash: &str) -> GuestFiles {
+        let files = guest_files(&cache.join("images").join(hash), hash);
+        fs::create_dir_all(&files.root).unwrap();
+        for file in [&files.image, &files.kernel, &files.initrd] {
+            fs::write(file, b"x").unwrap();
+        }
+        files
+    }
+
+    #[test]
+    fn an_image_in_the_cache_is_used_without_a_word() {
+        let cache = tempfile::tempdir().unwrap();
+        let recipe = Recipe::standard();
+        let expected = fake_image(cache.path(), &recipe.hash().unwrap());
+        let found = ensure_in(cache.path(), &recipe, &mut |line| panic!("said {line}")).unwrap();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn an_image_that_lacks_a_file_is_not_whole() {
+        let cache = tempfile::tempdir().unwrap();
+        let files = fake_image(cache.path(), "abc");
+        fs::remove_file(&files.initrd).unwrap();
+        assert_eq!(find(cache.path(), "abc"), None);
+    }
+
+    #[test]
+    fn what_a_killed_build_left_is_removed_and_other_images_are_kept() {
+        let cache = tempfile::tempdir().unwrap();
+        let other = fake_image(cache.path(), "other");
+        let images = cache.path().join("images");
+        let half = images.join(format!("{}x1", build::building_prefix("abc")));
+        fs::create_dir_all(half.join("root")).unwrap();
+        remove_abandoned(&images, "abc").unwrap();
+        assert!(!half.exists());
+        assert!(other.root.exists());
+    }
+
+    #[test]
+    fn the_second_builder_waits_for_the_first() {
+        let images = tempfile::tempdir().unwrap();
+        let first = lock(images.path(), "abc", &mut |_| {}).unwrap();
+        let path = images.path().to_owned();
+        let (said, heard) = std::sync::mpsc::channel();
+        let second = std::thread::spawn(move || {
+            let mut say = |line: &str| said.send(line.to_owned()).unwrap();
+            lock(&path, "abc", &mut say).map(|_| ())
+        });
+        assert!(heard.recv().unwrap().contains("waiting"));
+        drop(first);
+        second.join().unwrap().unwrap();
+    }
+}

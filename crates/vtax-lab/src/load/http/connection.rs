@@ -1,0 +1,390 @@
+//! One keep-alive connection: connect, send a request, take the answer, again. Never blocks.
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, socket_with, sockopt};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+/// Longest head of an answer that is taken for HTTP.
+const HEAD_LIMIT: usize = 16 * 1024;
+
+/// What a connection is doing.
+#[derive(Debug)]
+enum Phase {
+    Idle,
+    /// Connecting or sending: this much of the request is out.
+    Sending(usize),
+    /// The head of the answer, as far as it came in pieces.
+    Head(Vec<u8>),
+    /// The body, of which this many bytes are to come.
+    Body(u64),
+}
+
+/// A connection and the request that it carries.
+#[derive(Debug)]
+pub struct Connection {
+    socket: TcpStream,
+    phase: Phase,
+    status: u16,
+    closes: bool,
+    /// When the request was due, in nanoseconds since the start.
+    pub due: u64,
+    /// When it was given to this connection.
+    pub sent: u64,
+    /// Since when the connection is free.
+    pub idle_since: u64,
+    /// Requests answered so far.
+    pub answered: u64,
+    /// Whether events are asked for when the socket becomes writable.
+    pub writability_watched: bool,
+}
+
+/// What came of an event.
+#[derive(Debug)]
+pub enum Progress {
+    /// More is to come; this many bytes of body were received.
+    Waiting(u64),
+    /// The answer is complete.
+    Done {
+        /// Bytes of body received by this event.
+        bytes: u64,
+        /// The status, such as 200.
+        status: u16,
+        /// Whether another request can be sent.
+        reusable: bool,
+    },
+    /// The server closed an idle connection, as it may.
+    Closed,
+    /// The server closed a kept connection just as it was used again; the request can be sent
+    /// on another one.
+    Stale,
+    /// The exchange failed.
+    Failed(io::Error),
+}
+
+impl Connection {
+    /// Begins to connect; the socket becomes writable when that is decided. It could have been
+    /// opened any time since `idle_since`.
+    pub fn open(address: SocketAddr, idle_since: u64) -> io::Result<Self> {
+        let family = if address.is_ipv4() {
+            AddressFamily::INET
+        } else {
+            AddressFamily::INET6
+        };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
+        sockopt::set_tcp_nodelay(&socket, true)?;
+        match connect(&socket, &address) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(cause) => return Err(cause.into()),
+        }
+        let socket = TcpStream::from(socket);
+        Ok(Self {
+            socket,
+            phase: Phase::Idle,
+            status: 0,
+            closes: false,
+            due: idle_since,
+            sent: idle_since,
+            idle_since,
+            answered: 0,
+            writability_watched: true,
+        })
+    }
+
+    /// The socket, to be registered for events.
+    pub fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+
+    /// Whether a request is in progress.
+    pub fn is_busy(&self) -> bool {
+        !matches!(self.phase, Phase::Idle)
+    }
+
+    /// Whether the socket has to become writable for anything to go on.
+    pub fn is_sending(&self) -> bool {
+        matches!(self.phase, Phase::Sending(_))
+    }
+
+    /// Whether the server may have closed the connection, as it may at any time between two
+    /// requests, before it saw the present one, which can then be sent again (RFC 9112, 9.3.1).
+    pub fn may_be_stale(&self) -> bool {
+        let untouched = match &self.phase {
+            Phase::Sending(_) => true,
+            Phase::Head(pieces) => pieces.is_empty(),
+            Phase::Idle | Phase::Body(_) => false,
+        };
+        untouched && self.answered > 0
+    }
+
+    /// Gives it a request and sends as much of it as goes.
+    pub fn begin(&mut self, request: &[u8], due: u64, now: u64) -> io::Result<()> {
+        self.due = due;
+        self.sent = now;
+        self.phase = Phase::Sending(0);
+        self.send(request)
+    }
+
+    fn send(&mut self, request: &[u8]) -> io::Result<()> {
+        let Phase::Sending(mut out) = self.phase else {
+            return Ok(());
+        };
+        while let Some(rest) = request.get(out..).filter(|rest| !rest.is_empty()) {
+            match self.socket.write(rest) {
+                Ok(count) => out += count,
+                // Not connected yet reads as EAGAIN too: the kernel wakes us when it is.
+                Err(cause) if cause.kind() == ErrorKind::WouldBlock => {
+                    self.phase = Phase::Sending(out);
+                    return Ok(());
+                }
+                Err(cause) if cause.kind() == ErrorKind::Interrupted => {}
+                Err(cause) => return Err(cause),
+            }
+        }
+        self.phase = Phase::Head(Vec::new());
+        Ok(())
+    }
+
+    /// Does what an event on the socket allows: one send or one receive into `buffer`.
+    pub fn advance(&mut self, request: &[u8], buffer: &mut [u8]) -> Progress {
+        if self.is_sending() {
+            return match self.send(request) {
+                Ok(()) => Progress::Waiting(0),
+                Err(_) if self.may_be_stale() => Progress::Stale,
+                Err(cause) => Progress::Failed(cause),
+            };
+        }
+        let count = match self.socket.read(buffer) {
+            Err(cause)
+                if matches!(cause.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) =>
+            {
+                return Progress::Waiting(0);
+            }
+            // Nothing was asked: an end, a reset or a notice that the server is about to close.
+            _ if !self.is_busy() => return Progress::Closed,
+            Ok(0) | Err(_) if self.may_be_stale() => return Progress::Stale,
+            Ok(0) => {
+                return failed("the server closed the connection before the answer was complete");
+            }
+            Ok(count) => count,
+            Err(cause) => return Progress::Failed(cause),
+        };
+        self.take(buffer.get(..count).unwrap_or_default())
+    }
+
+    fn take(&mut self, bytes: &[u8]) -> Progress {
+        let (body, left) = match &mut self.phase {
+            Phase::Idle | Phase::Sending(_) => {
+                return failed("the server sent what was not asked for");
+            }
+            Phase::Body(left) => (bytes.len() as u64, *left),
+            Phase::Head(pieces) => {
+                let in_pieces = !pieces.is_empty();
+                if in_pieces {
+                    pieces.extend_from_slice(bytes);
+                }
+                let whole = if in_pieces { pieces.as_slice() } else { bytes };
+                match Head::parse(whole) {
+                    Ok(Some(head)) => {
+                        self.status = head.status;
+                        self.closes = head.closes;
+                        (whole.len().saturating_sub(head.length) as u64, head.body)
+                    }
+                    Ok(None) if whole.len() > HEAD_LIMIT => {
+                        return failed("the head of the answer is longer than 16 KiB");
+                    }
+                    Ok(None) => {
+                        if !in_pieces {
+                            pieces.extend_from_slice(bytes);
+                        }
+                        return Progress::Waiting(0);
+                    }
+                    Err(cause) => return Progress::Failed(cause),
+                }
+            }
+        };
+        match left.checked_sub(body) {
+            None => failed("the answer is longer than its Content-Length"),
+            Some(0) => {
+                self.phase = Phase::Idle;
+                self.answered += 1;
+                Progress::Done {
+                    bytes: body,
+                    status: self.status,
+                    reusable: !self.closes,
+                }
+            }
+            Some(left) => {
+                self.phase = Phase::Body(left);
+                Progress::Waiting(body)
+            }
+        }
+    }
+}
+
+fn failed(what: &str) -> Progress {
+    Progress::Failed(io::Error::new(ErrorKind::InvalidData, what))
+}
+
+/// What the head of an answer says.
+#[derive(Debug, PartialEq, Eq)]
+struct Head {
+    /// Its own length in bytes.
+    length: usize,
+    status: u16,
+    /// Length of the body in bytes.
+    body: u64,
+    /// Whether the server closes the connection after it.
+    closes: bool,
+}
+
+impl Head {
+    /// Reads a head; `None` while it is incomplete.
+    fn parse(bytes: &[u8]) -> io::Result<Option<Self>> {
+        let invalid = |what: String| io::Error::new(ErrorKind::InvalidData, what);
+        let mut headers = [httparse::EMPTY_HEADER; 64];
+        let mut response = httparse::Response::new(&mut headers);
+        let length = match response.parse(bytes) {
+            Ok(httparse::Status::Complete(length)) => length,
+            Ok(httparse::Status::Partial) => return Ok(None),
+            Err(cause) => return Err(invalid(format!("the answer is not HTTP: {cause}"))),
+        };
+        let status = response.code.unwrap_or(0);
+        let header = |name: &str| {
+            let found = response
+                .headers
+                .iter()
+                .find(|header| header.name.eq_ignore_ascii_case(name));
+            found
+                .and_then(|header| std::str::from_utf8(header.value).ok())
+                .map(str::trim)
+        };
+        let body = match header("Content-Length").map(str::parse) {
+            Some(Ok(body)) => body,
+            None if matches!(status, 204 | 304) => 0,
+            // RFC 9112, 6.3: without a length the body is chunked or ends with the connection.
+            // The files of these workloads always have one.
+            _ => {
+                return Err(invalid(
+                    "the answer has no Content-Length, which this load generator needs".to_owned(),
+                ));
+            }
+        };
+        let closes = match header("Connection") {
+            Some(value) => value.eq_ignore_ascii_case("close"),
+            None => response.version == Some(0),
+        };
+        Ok(Some(Self {
+            length,
+            status,
+            body,
+            closes,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nServer: Apache\r\ncontent-length: 5\r\n\r\nhello";
+
+    #[test]
+    fn a_head_says_status_length_and_whether_the_connection_stays() {
+        let head = Head::parse(ANSWER).unwrap().unwrap();
+        assert_eq!(
+            head,
+            Head {
+                length: ANSWER.len() - 5,
+                status: 200,
+                body: 5,
+                closes: false
+            }
+        );
+        let closing = b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\nConnection: Close\r\n\r\n";
+        let head = Head::parse(closing).unwrap().unwrap();
+        assert_eq!((head.status, head.body, head.closes), (503, 0, true));
+        let old = b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n";
+        assert!(Head::parse(old).unwrap().unwrap().closes);
+    }
+
+    #[test]
+    fn an_answer_without_a_length_is_refused_with_the_reason() {
+        let chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+        assert!(
+            Head::parse(chunked)
+                .unwrap_err()
+                .to_string()
+                .contains("Content-Length")
+        );
+        assert!(
+            Head::parse(b"SSH-2.0-OpenSSH\r\n")
+                .unwrap_err()
+                .to_string()
+                .contains("not HTTP")
+        );
+    }
+
+    /// Feeds `pieces` of an answer to a connection that has sent its request.
+    fn feed(pieces: &[&[u8]]) -> (u64, Progress) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut connection = Connection::open(listener.local_addr().unwrap(), 0).unwrap();
+        connection.phase = Phase::Head(Vec::new());
+        let mut total = 0;
+        for piece in pieces {
+            match connection.take(piece) {
+                Progress::Waiting(bytes) => total += bytes,
+                Progress::Done {
+                    bytes,
+                    status,
+                    reusable,
+                } => {
+                    return (
+                        total + bytes,
+                        Progress::Done {
+                            bytes,
+                            status,
+                            reusable,
+                        },
+                    );
+                }
+                other => return (total, other),
+            }
+        }
+        (total, Progress::Waiting(0))
+    }
+
+    #[test]
+    fn an_answer_longer_than_it_says_is_an_error() {
+        let (_, progress) = feed(&[ANSWER, b"x"]);
+        assert!(matches!(progress, Progress::Done { .. }));
+        let (_, progress) = feed(&[&[ANSWER, b"x"].concat()]);
+        assert!(matches!(progress, Progress::Failed(_)), "{progress:?}");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn an_answer_cut_anywhere_is_the_same_answer(mut cuts in prop::collection::vec(0..ANSWER.len(), 0..6)) {
+            cuts.extend([0, ANSWER.len()]);
+            cuts.sort_unstable();
+            cuts.dedup();
+            let pieces: Vec<&[u8]> = cuts.windows(2).map(|pair| &ANSWER[pair[0]..pair[1]]).collect();
+            let (bytes, progress) = feed(&pieces);
+            prop_assert_eq!(bytes, 5);
+            let done = matches!(progress, Progress::Done { status: 200, reusable: true, .. });
+            prop_assert!(done);
+        }
+
+        #[test]
+        fn no_answer_panics(bytes in prop::collection::vec(any::<u8>(), 0..200), at in 0..ANSWER.len(), byte: u8) {
+            let _ = feed(&[&bytes]);
+            let mut mutated = ANSWER.to_vec();
+            mutated[at] = byte;
+            let _ = feed(&[&mutated, &bytes]);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What the HTTP load generator prints.
+
+use super::seconds;
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+/// The result of one run of the load generator.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// `open` or `closed`.
+    pub mode: String,
+    /// Length of the measured part in seconds: as asked, or (downloads) as long as it took.
+    pub seconds: f64,
+    /// Complete answers with status 200 within the measured part.
+    pub requests: u64,
+    /// Bytes of bodies received within the measured part.
+    pub bytes: u64,
+    /// Open loop: requests that were due in the measured part.
+    pub due: Option<u64>,
+    /// What went wrong with requests that were due in the measured part.
+    pub errors: Errors,
+    /// From the moment a request was due (open) or sent (closed) to the last byte of its answer.
+    pub latency: Summary,
+    /// How late the generator itself was in sending a request that was due and for which a
+    /// connection was free (open loop).
+    pub lag: Option<Summary>,
+    /// Connections opened in all.
+    pub connections: u64,
+    /// CPU time that the generator used in all, in seconds.
+    pub cpu_seconds: f64,
+    /// Closed loop: how long each download took, in seconds, in the order in which they ended;
+    /// the first 10 000 of them.
+    pub download_seconds: Vec<f64>,
+}
+
+/// Requests that did not end in a complete answer with status 200.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Errors {
+    /// Connections refused, reset or closed early, and answers that are not HTTP.
+    pub connection: u64,
+    /// Answers with another status than 200.
+    pub status: u64,
+    /// No complete answer within the timeout; counted in the latency with the time waited.
+    pub timeout: u64,
+    /// Still not sent when the run ended; counted in the latency with the time waited.
+    pub unsent: u64,
+}
+
+impl Errors {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.connection
+            .saturating_add(self.status)
+            .saturating_add(self.timeout)
+            .saturating_add(self.unsent)
+    }
+}
+
+/// A distribution of times, in seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// How many.
+    pub count: u64,
+    /// Arithmetic mean.
+    pub mean: f64,
+    /// Median.
+    pub p50: f64,
+    /// 90th percentile.
+    pub p90: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// 99.9th percentile.
+    pub p999: f64,
+    /// The longest.
+    pub max: f64,
+}
+
+/// Collects times in nanoseconds with three significant digits.
+#[derive(Debug)]
+pub struct Times(Histogram<u64>);
+
+impl Times {
+    /// An empty collection.
+    pub fn new() -> Self {
+        // Bounds are 1 ns and 2^47 ns, 39 hours, more than any run; longer times saturate.
+        match Histogram::new_with_bounds(1, 1 << 47, 3) {
+            Ok(histogram) => Self(histogram),
+            Err(_) => unreachable!(
+                "the bounds and digits are constants that the crate documents as valid"
+            ),
+        }
+    }
+
+    /// Adds one time.
+    pub fn record(&mut self, nanoseconds: u64) {
+        self.0.saturating_record(nanoseconds);
+    }
+
+    /// What was collected.
+    pub fn summary(&self) -> Summary {
+        if self.0.is_empty() {
+            return Summary::default();
+        }
+        let at = |quantile| seconds(self.0.value_at_quantile(quantile));
+        Summary {
+            count: self.0.len(),
+            mean: self.0.mean() / 1e9,
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p999: at(0.999),
+            max: seconds(self.0.max()),
+        }
+    }
+}

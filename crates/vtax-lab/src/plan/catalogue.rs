@@ -1,0 +1,76 @@
+//! Everything that a plan may name: platforms, workloads, and the settings they understand.
+
+use crate::cell;
+use crate::host_settings;
+use crate::platform::{self, Platform};
+use crate::settings::Parameter;
+use crate::workload::{self, Workload};
+
+/// What plans are validated against and run with. Injected, so that tests bring their own.
+#[derive(Clone)]
+pub struct Catalogue {
+    /// The platforms.
+    pub platforms: &'static [&'static dyn Platform],
+    /// The workloads.
+    pub workloads: &'static [&'static dyn Workload],
+    /// What can be set for every trial: the link, the host.
+    pub shared: Vec<Parameter>,
+}
+
+impl Catalogue {
+    /// Everything that vtax ships.
+    pub fn standard() -> Self {
+        let shared = (cell::PARAMETERS.iter())
+            .chain(cell::link::PARAMETERS)
+            .chain(host_settings::parameters())
+            .copied()
+            .collect();
+        Self {
+            platforms: platform::all(),
+            workloads: workload::all(),
+            shared,
+        }
+    }
+
+    /// The platform of a kind.
+    pub fn platform(&self, kind: &str) -> Option<&'static dyn Platform> {
+        self.platforms
+            .iter()
+            .copied()
+            .find(|platform| platform.kind() == kind)
+    }
+
+    /// The workload of a kind.
+    pub fn workload(&self, kind: &str) -> Option<&'static dyn Workload> {
+        self.workloads
+            .iter()
+            .copied()
+            .find(|workload| workload.kind() == kind)
+    }
+
+    /// What `key` accepts in a trial of this platform and workload kind; `None` where it has no
+    /// meaning there. An empty kind stands for all of them.
+    pub fn parameter(&self, platform: &str, workload: &str, key: &str) -> Option<Parameter> {
+        let platforms = self
+            .platforms
+            .iter()
+            .filter(|p| platform.is_empty() || p.kind() == platform);
+        let workloads = self
+            .workloads
+            .iter()
+            .filter(|w| workload.is_empty() || w.kind() == workload);
+        (self.shared.iter())
+            .chain(platforms.flat_map(|p| p.parameters()))
+            .chain(workloads.flat_map(|w| w.parameters()))
+            .find(|parameter| parameter.key == key)
+            .copied()
+    }
+
+    /// Every key that some platform, workload or the lab itself understands.
+    pub fn keys(&self) -> impl Iterator<Item = &'static str> + '_ {
+        (self.shared.iter())
+            .chain(self.platforms.iter().flat_map(|p| p.parameters()))
+            .chain(self.workloads.iter().flat_map(|w| w.parameters()))
+            .map(|parameter| parameter.key)
+    }
+}

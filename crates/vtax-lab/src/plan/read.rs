@@ -1,0 +1,844 @@
+//! From TOML to a validated [`Plan`], collecting everything that is wrong on the way.
+
+use super::{Baseline, Catalogue, Diagnostic, Diagnostics, Entry, Order, Plan, Quick, StopRule};
+use crate::settings::{Domain, Level, Parameter, Settings};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// The names that `meters` takes.
+const METERS: [&str; 9] = [
+    "auto",
+    "none",
+    "perf-power",
+    "powercap",
+    "hwmon",
+    "nvml",
+    "ipmi",
+    "wall",
+    "model",
+];
+
+const PLAN_KEYS: [&str; 16] = [
+    "name",
+    "description",
+    "seed",
+    "repetitions",
+    "warmup",
+    "duration",
+    "order",
+    "sample_hz",
+    "meters",
+    "minimum_effect",
+    "baseline",
+    "stop",
+    "quick",
+    "settings",
+    "factors",
+    "platform",
+];
+
+/// More trials than this are a mistake in the factors, not a plan.
+const MAXIMUM_TRIALS: u64 = 100_000;
+
+type Value<'i> = Spanned<DeValue<'i>>;
+
+pub(super) fn read(file: &str, text: &str, catalogue: &Catalogue) -> Result<Plan, Diagnostics> {
+    let (document, syntax) = DeTable::parse_recoverable(text);
+    let mut reader = Reader {
+        text,
+        catalogue,
+        found: Vec::new(),
+    };
+    for error in syntax {
+        let offset = error.span().map_or(0, |span| span.start);
+        reader
+            .found
+            .push(Diagnostic::at(text, offset, error.message().to_owned()));
+    }
+    // After a syntax error the rest of the document is guesswork: say only what is certain.
+    let plan = if reader.found.is_empty() {
+        reader.plan(document.get_ref())
+    } else {
+        None
+    };
+    reader
+        .found
+        .sort_by_key(|diagnostic| (diagnostic.line, diagnostic.column));
+    match plan {
+        Some(plan) if reader.found.is_empty() => Ok(plan),
+        _ => Err(Diagnostics {
+            file: file.to_owned(),
+            list: reader.found,
+        }),
+    }
+}
+
+struct Reader<'a> {
+    text: &'a str,
+    catalogue: &'a Catalogue,
+    found: Vec<Diagnostic>,
+}
+
+impl Reader<'_> {
+    fn plan(&mut self, root: &DeTable<'_>) -> Option<Plan> {
+        self.only(
+            root,
+            PLAN_KEYS.iter().copied().chain(["workload"]),
+            "a plan",
+        );
+        let platforms = self.entries(root, "platform", |catalogue, kind| {
+            catalogue.platform(kind).is_some()
+        });
+        let workloads = self.entries(root, "workload", |catalogue, kind| {
+            catalogue.workload(kind).is_some()
+        });
+        let settings = root
+            .get("settings")
+            .map(|value| self.settings(value))
+            .unwrap_or_default();
+        let factors = root
+            .get("factors")
+            .map(|value| self.factors(value))
+            .unwrap_or_default();
+        let quick = root
+            .get("quick")
+            .map(|value| self.quick(value))
+            .unwrap_or_default();
+        let baseline = self.baseline(root, &platforms, &factors);
+        let repetitions = self.integer(root, "repetitions", 1, 100_000).unwrap_or(5);
+        let stop = root
+            .get("stop")
+            .map_or(Some(StopRule::Fixed), |value| self.stop(value, repetitions));
+        let name = match root.get("name") {
+            Some(value) => self.name(value),
+            None => {
+                self.complain(0, "`name` is missing")
+                    .help_with("add a line such as: name = \"network-tax\"");
+                None
+            }
+        };
+        let plan = Plan {
+            name: name?,
+            description: self.string(root, "description").unwrap_or_default(),
+            seed: self
+                .integer(root, "seed", 0, i64::MAX)
+                .and_then(|seed| u64::try_from(seed).ok())
+                .unwrap_or(1),
+            repetitions: u32::try_from(repetitions).unwrap_or(u32::MAX),
+            warmup: self
+                .time(root, "warmup", Duration::ZERO)
+                .unwrap_or(Duration::from_secs(2)),
+            duration: self
+                .time(root, "duration", Duration::from_millis(100))
+                .unwrap_or(Duration::from_secs(10)),
+            order: self.order(root),
+            stop: stop?,
+            sample_hz: self.number(root, "sample_hz", 0.1, 50.0).unwrap_or(1.0),
+            meters: self.meters(root),
+            minimum_effect: self
+                .number(root, "minimum_effect", 0.0, 10.0)
+                .unwrap_or(0.02),
+            baseline,
+            settings,
+            factors,
+            platforms,
+            workloads,
+            is_quick: false,
+            quick,
+        };
+        self.size(root, &plan);
+        Some(plan)
+    }
+
+    /// Platforms or workloads: `[[platform]]` tables with `kind`, optional `name`, and settings.
+    fn entries(
+        &mut self,
+        root: &DeTable<'_>,
+        section: &'static str,
+        known: fn(&Catalogue, &str) -> bool,
+    ) -> Vec<Entry> {
+        let kinds = self.kinds(section);
+        let Some(value) = root.get(section) else {
+            self.complain(0, format!("the plan has no `[[{section}]]`"))
+                .help_with(format!(
+                    "add a section: [[{section}]] with kind = \"{}\"",
+                    kinds.join("\" or \"")
+                ));
+            return Vec::new();
+        };
+        let Some(array) = value.get_ref().as_array() else {
+            self.complain(
+                value.span().start,
+                format!("`{section}` must be a list of sections"),
+            )
+            .help_with(format!("write [[{section}]] with two brackets"));
+            return Vec::new();
+        };
+        let mut entries: Vec<Entry> = Vec::new();
+        for item in array {
+            let offset = item.span().start;
+            let Some(table) = item.get_ref().as_table() else {
+                self.complain(
+                    offset,
+                    format!("each `{section}` must be a section with `kind`"),
+                );
+                continue;
+            };
+            let Some(kind) = table.get("kind") else {
+                self.complain(offset, format!("this `[[{section}]]` has no `kind`"))
+                    .help_with(format!("one of: {}", kinds.join(", ")));
+                continue;
+            };
+            let Some(kind_text) = self.text_of(kind, "kind") else {
+                continue;
+            };
+            if !known(self.catalogue, &kind_text) {
+                self.found.push(
+                    Diagnostic::at(
+                        self.text,
+                        kind.span().start,
+                        format!("there is no {section} `{kind_text}`"),
+                    )
+                    .nearest(&kind_text, kinds.iter().copied()),
+                );
+                continue;
+            }
+            let name = table
+                .get("name")
+                .and_then(|value| self.name(value))
+                .unwrap_or_else(|| kind_text.clone());
+            if entries.iter().any(|entry| entry.name == name) {
+                self.complain(offset, format!("two {section}s are called `{name}`"))
+                    .help_with("give each a `name` of its own");
+            }
+            let settings = self.entry_settings(table, section, &kind_text);
+            entries.push(Entry {
+                name,
+                kind: kind_text,
+                settings,
+            });
+        }
+        if array.is_empty() {
+            self.complain(
+                value.span().start,
+                format!("the plan has no `[[{section}]]`"),
+            );
+        }
+        entries
+    }
+
+    fn kinds(&self, section: &str) -> Vec<&'static str> {
+        match section {
+            "platform" => self
+                .catalogue
+                .platforms
+                .iter()
+                .map(|platform| platform.kind())
+                .collect(),
+            _ => self
+                .catalogue
+                .workloads
+                .iter()
+                .map(|workload| workload.kind())
+                .collect(),
+        }
+    }
+
+    /// The settings of one entry. A workload's own keys are written without their `load.`.
+    fn entry_settings(&mut self, table: &DeTable<'_>, section: &str, kind: &str) -> Settings {
+        let (platform, workload) = if section == "platform" {
+            (kind, "")
+        } else {
+            ("", kind)
+        };
+        let mut settings = Settings::default();
+        for (key, offset, value) in flatten(table) {
+            if key == "kind" || key == "name" {
+                continue;
+            }
+            let full = if workload.is_empty() || key.contains('.') {
+                key.clone()
+            } else {
+                format!("load.{key}")
+            };
+            // `("", kind)` would also accept every platform's keys: ask for the entry's own.
+            let parameter = self.own_parameter(section, kind, &full);
+            let Some(parameter) = parameter else {
+                let valid = self.own_keys(section, platform, workload);
+                self.found.push(
+                    Diagnostic::at(
+                        self.text,
+                        offset,
+                        format!("{section} `{kind}` has no setting `{key}`"),
+                    )
+                    .nearest(&full, valid.iter().map(String::as_str)),
+                );
+                continue;
+            };
+            if let Some(level) = self.level(value, &parameter) {
+                settings.0.insert(full, level);
+            }
+        }
+        settings
+    }
+
+    fn own_parameter(&self, section: &str, kind: &str, key: &str) -> Option<Parameter> {
+        let own: &[Parameter] = if section == "platform" {
+            self.catalogue.platform(kind)?.parameters()
+        } else {
+            self.catalogue.workload(kind)?.parameters()
+        };
+        own.iter()
+            .chain(&self.catalogue.shared)
+            .find(|parameter| parameter.key == key)
+            .copied()
+    }
+
+    fn own_keys(&self, section: &str, platform: &str, workload: &str) -> Vec<String> {
+        let own = if section == "platform" {
+            self.catalogue
+                .platform(platform)
+                .map(|platform| platform.parameters())
+        } else {
+            self.catalogue
+                .workload(workload)
+                .map(|workload| workload.parameters())
+        };
+        let strip = |key: &str| key.strip_prefix("load.").unwrap_or(key).to_owned();
+        own.unwrap_or_default()
+            .iter()
+            .chain(&self.catalogue.shared)
+            .map(|parameter| strip(parameter.key))
+            .collect()
+    }
+
+    fn settings(&mut self, value: &Value<'_>) -> Settings {
+        let Some(table) = self.table(value, "settings") else {
+            return Settings::default();
+        };
+        let mut settings = Settings::default();
+        for (key, offset, value) in flatten(table) {
+            if let Some(parameter) = self.parameter(&key, offset)
+                && let Some(level) = self.level(value, &parameter)
+            {
+                settings.0.insert(key, level);
+            }
+        }
+        settings
+    }
+
+    fn factors(&mut self, value: &Value<'_>) -> BTreeMap<String, Vec<Level>> {
+        let Some(table) = self.table(value, "factors") else {
+            return BTreeMap::new();
+        };
+        let mut factors = BTreeMap::new();
+        for (key, offset, value) in flatten(table) {
+            let Some(parameter) = self.parameter(&key, offset) else {
+                continue;
+            };
+            let Some(array) = value.get_ref().as_array() else {
+                self.complain(
+                    value.span().start,
+                    format!("factor `{key}` must list its levels"),
+                )
+                .help_with(format!(
+                    "write {key} = [first, second]; one fixed value belongs under [settings]"
+                ));
+                continue;
+            };
+            let mut levels: Vec<Level> = Vec::new();
+            for item in array {
+                let Some(level) = self.level(item, &parameter) else {
+                    continue;
+                };
+                if levels.contains(&level) {
+                    self.complain(
+                        item.span().start,
+                        format!("factor `{key}` has the level `{level}` twice"),
+                    );
+                }
+                levels.push(level);
+            }
+            if array.is_empty() {
+                self.complain(value.span().start, format!("factor `{key}` has no levels"));
+            }
+            factors.insert(key, levels);
+        }
+        factors
+    }
+
+    fn parameter(&mut self, key: &str, offset: usize) -> Option<Parameter> {
+        let parameter = self.catalogue.parameter("", "", key);
+        if parameter.is_none() {
+            self.found.push(
+                Diagnostic::at(
+                    self.text,
+                    offset,
+                    format!("no platform or workload has a setting `{key}`"),
+                )
+                .nearest(key, self.catalogue.keys()),
+            );
+        }
+        parameter
+    }
+
+    /// A value, checked against what its parameter accepts.
+    fn level(&mut self, value: &Value<'_>, parameter: &Parameter) -> Option<Level> {
+        let level = match value.get_ref() {
+            DeValue::Boolean(value) => Some(Level::Bool(*value)),
+            DeValue::Integer(_) => as_integer(value.get_ref()).map(Level::Integer),
+            DeValue::Float(_) => as_number(value.get_ref()).map(Level::Number),
+            DeValue::String(text) => Some(Level::Text(text.to_string())),
+            _ => None,
+        };
+        let accepted = level
+            .as_ref()
+            .is_some_and(|level| accepts(parameter.domain, level));
+        if !accepted {
+            let key = parameter.key;
+            let wanted = describe(parameter.domain);
+            let mut diagnostic = Diagnostic::at(
+                self.text,
+                value.span().start,
+                format!("`{key}` must be {wanted}"),
+            );
+            diagnostic = match (&level, parameter.domain) {
+                (Some(Level::Text(found)), Domain::Choice(choices)) => {
+                    diagnostic.nearest(found, choices.iter().copied())
+                }
+                _ => diagnostic.help(parameter.help),
+            };
+            self.found.push(diagnostic);
+            return None;
+        }
+        level
+    }
+
+    fn quick(&mut self, value: &Value<'_>) -> Quick {
+        let Some(table) = self.table(value, "quick") else {
+            return Quick::default();
+        };
+        self.only(
+            table,
+            ["repetitions", "warmup", "duration", "sample_hz", "settings"].into_iter(),
+            "[quick]",
+        );
+        Quick {
+            repetitions: self
+                .integer(table, "repetitions", 1, 100_000)
+                .and_then(|n| u32::try_from(n).ok()),
+            warmup: self.time(table, "warmup", Duration::ZERO),
+            duration: self.time(table, "duration", Duration::from_millis(100)),
+            sample_hz: self.number(table, "sample_hz", 0.1, 50.0),
+            settings: table
+                .get("settings")
+                .map(|value| self.settings(value))
+                .unwrap_or_default(),
+        }
+    }
+
+    fn stop(&mut self, value: &Value<'_>, repetitions: i64) -> Option<StopRule> {
+        let table = self.table(value, "stop")?;
+        self.only(
+            table,
+            ["rule", "metric", "width", "minimum", "time_cap"].into_iter(),
+            "[stop]",
+        );
+        let rule = table
+            .get("rule")
+            .and_then(|rule| self.text_of(rule, "rule"));
+        match rule.as_deref() {
+            Some("fixed") => Some(StopRule::Fixed),
+            Some("precision") => {
+                let minimum = self.integer(table, "minimum", 2, 100_000).unwrap_or(5);
+                if minimum > repetitions {
+                    self.complain(
+                        value.span().start,
+                        format!("`stop.minimum` ({minimum}) exceeds `repetitions` ({repetitions})"),
+                    )
+                    .help_with("under the precision rule `repetitions` is the most that may run");
+                }
+                Some(StopRule::Precision {
+                    metric: self
+                        .string(table, "metric")
+                        .unwrap_or_else(|| "cpu.per_work".to_owned()),
+                    width: self.number(table, "width", 0.001, 1.0).unwrap_or(0.05),
+                    minimum: u32::try_from(minimum).unwrap_or(u32::MAX),
+                    time_cap: self
+                        .time(table, "time_cap", Duration::from_secs(1))
+                        .unwrap_or(Duration::from_secs(24 * 3600)),
+                })
+            }
+            found => {
+                let offset = table
+                    .get("rule")
+                    .map_or(value.span().start, |rule| rule.span().start);
+                let found = found.unwrap_or_default().to_owned();
+                self.found.push(
+                    Diagnostic::at(
+                        self.text,
+                        offset,
+                        "`stop.rule` must be \"fixed\" or \"precision\"",
+                    )
+                    .nearest(&found, ["fixed", "precision"]),
+                );
+                None
+            }
+        }
+    }
+
+    /// `baseline = "native"`, or a table of a platform and factor levels. Unset: the platform
+    /// called native, else every platform's own first level.
+    fn baseline(
+        &mut self,
+        root: &DeTable<'_>,
+        platforms: &[Entry],
+        factors: &BTreeMap<String, Vec<Level>>,
+    ) -> Baseline {
+        let Some(value) = root.get("baseline") else {
+            let native = platforms
+                .iter()
+                .find(|entry| entry.kind == "native")
+                .map(|entry| entry.name.clone());
+            let levels = match native {
+                Some(_) => BTreeMap::new(),
+                None => factors
+                    .iter()
+                    .filter_map(|(key, levels)| Some((key.clone(), levels.first()?.clone())))
+                    .collect(),
+            };
+            return Baseline {
+                platform: native,
+                levels,
+            };
+        };
+        let mut baseline = Baseline::default();
+        match value.get_ref() {
+            DeValue::String(name) => {
+                self.known_platform(name, value.span().start, platforms);
+                baseline.platform = Some(name.to_string());
+            }
+            DeValue::Table(table) => {
+                for (key, offset, value) in flatten(table) {
+                    if key == "platform" {
+                        if let Some(name) = self.text_of(value, "baseline.platform") {
+                            self.known_platform(&name, value.span().start, platforms);
+                            baseline.platform = Some(name);
+                        }
+                    } else if let Some(levels) = factors.get(&key) {
+                        let Some(parameter) = self.parameter(&key, offset) else {
+                            continue;
+                        };
+                        let Some(level) = self.level(value, &parameter) else {
+                            continue;
+                        };
+                        if !levels.contains(&level) {
+                            self.complain(
+                                value.span().start,
+                                format!("`{level}` is not a level of factor `{key}`"),
+                            );
+                        }
+                        baseline.levels.insert(key, level);
+                    } else {
+                        self.found.push(
+                            Diagnostic::at(
+                                self.text,
+                                offset,
+                                format!("`{key}` is not a factor of this plan"),
+                            )
+                            .nearest(&key, factors.keys().map(String::as_str).chain(["platform"])),
+                        );
+                    }
+                }
+            }
+            _ => {
+                self.complain(
+                    value.span().start,
+                    "`baseline` must be a platform's name or a table of levels",
+                );
+            }
+        }
+        baseline
+    }
+
+    fn known_platform(&mut self, name: &str, offset: usize, platforms: &[Entry]) {
+        if !platforms.iter().any(|entry| entry.name == name) {
+            self.found.push(
+                Diagnostic::at(
+                    self.text,
+                    offset,
+                    format!("the plan has no platform called `{name}`"),
+                )
+                .nearest(name, platforms.iter().map(|entry| entry.name.as_str())),
+            );
+        }
+    }
+
+    fn meters(&mut self, root: &DeTable<'_>) -> Vec<String> {
+        let Some(value) = root.get("meters") else {
+            return vec!["auto".to_owned()];
+        };
+        let Some(array) = value.get_ref().as_array() else {
+            self.complain(value.span().start, "`meters` must be a list")
+                .help_with("write meters = [\"auto\"]");
+            return Vec::new();
+        };
+        let mut meters = Vec::new();
+        for item in array {
+            let Some(name) = self.text_of(item, "meters") else {
+                continue;
+            };
+            if !METERS.contains(&name.as_str()) {
+                self.found.push(
+                    Diagnostic::at(
+                        self.text,
+                        item.span().start,
+                        format!("there is no meter `{name}`"),
+                    )
+                    .nearest(&name, METERS),
+                );
+            }
+            meters.push(name);
+        }
+        meters
+    }
+
+    fn order(&mut self, root: &DeTable<'_>) -> Order {
+        let Some(value) = root.get("order") else {
+            return Order::Interleaved;
+        };
+        match self.text_of(value, "order").as_deref() {
+            Some("interleaved") => Order::Interleaved,
+            Some("sequential") => Order::Sequential,
+            Some(found) => {
+                self.found.push(
+                    Diagnostic::at(
+                        self.text,
+                        value.span().start,
+                        "`order` must be \"interleaved\" or \"sequential\"",
+                    )
+                    .nearest(found, ["interleaved", "sequential"]),
+                );
+                Order::Interleaved
+            }
+            None => Order::Interleaved,
+        }
+    }
+
+    fn size(&mut self, root: &DeTable<'_>, plan: &Plan) {
+        let combinations = plan
+            .factors
+            .values()
+            .map(|levels| levels.len() as u64)
+            .fold(1, u64::saturating_mul);
+        let trials = combinations
+            .saturating_mul(plan.platforms.len() as u64)
+            .saturating_mul(plan.workloads.len() as u64)
+            .saturating_mul(u64::from(plan.repetitions));
+        if trials > MAXIMUM_TRIALS {
+            let offset = root
+                .get("factors")
+                .or(root.get("repetitions"))
+                .map_or(0, |value| value.span().start);
+            self.complain(
+                offset,
+                format!(
+                    "the plan comes to {trials} trials; more than {MAXIMUM_TRIALS} are refused"
+                ),
+            )
+            .help_with("vary fewer factors at once, or lower `repetitions`");
+        }
+    }
+
+    fn only<'a>(
+        &mut self,
+        table: &DeTable<'_>,
+        valid: impl Iterator<Item = &'a str> + Clone,
+        place: &str,
+    ) {
+        for key in table.keys() {
+            let found: &str = key.get_ref();
+            if !valid.clone().any(|candidate| candidate == found) {
+                self.found.push(
+                    Diagnostic::at(
+                        self.text,
+                        key.span().start,
+                        format!("{place} has no key `{found}`"),
+                    )
+                    .nearest(found, valid.clone()),
+                );
+            }
+        }
+    }
+
+    fn table<'v, 'i>(&mut self, value: &'v Value<'i>, key: &str) -> Option<&'v DeTable<'i>> {
+        let table = value.get_ref().as_table();
+        if table.is_none() {
+            self.complain(value.span().start, format!("`{key}` must be a section"))
+                .help_with(format!("write [{key}] and one setting a line below it"));
+        }
+        table
+    }
+
+    fn integer(&mut self, table: &DeTable<'_>, key: &str, low: i64, high: i64) -> Option<i64> {
+        let value = table.get(key)?;
+        let found = as_integer(value.get_ref()).filter(|found| (low..=high).contains(found));
+        if found.is_none() {
+            let bound = if high == i64::MAX {
+                format!("of at least {low}")
+            } else {
+                format!("from {low} to {high}")
+            };
+            self.complain(
+                value.span().start,
+                format!("`{key}` must be a whole number {bound}"),
+            );
+        }
+        found
+    }
+
+    fn number(&mut self, table: &DeTable<'_>, key: &str, low: f64, high: f64) -> Option<f64> {
+        let value = table.get(key)?;
+        let found = as_number(value.get_ref()).filter(|found| (low..=high).contains(found));
+        if found.is_none() {
+            self.complain(
+                value.span().start,
+                format!("`{key}` must be a number from {low} to {high}"),
+            );
+        }
+        found
+    }
+
+    fn time(&mut self, table: &DeTable<'_>, key: &str, least: Duration) -> Option<Duration> {
+        let value = table.get(key)?;
+        let found = value
+            .get_ref()
+            .as_str()
+            .and_then(|text| text.parse::<jiff::SignedDuration>().ok())
+            .and_then(|span| Duration::try_from(span).ok())
+            .filter(|span| *span >= least && *span <= Duration::from_secs(30 * 24 * 3600));
+        if found.is_none() {
+            self.complain(
+                value.span().start,
+                format!("`{key}` must be a time between {least:?} and 30 days"),
+            )
+            .help_with("write it as text with a unit, such as \"10s\", \"500ms\" or \"1h30m\"");
+        }
+        found
+    }
+
+    fn string(&mut self, table: &DeTable<'_>, key: &str) -> Option<String> {
+        let value = table.get(key)?;
+        self.text_of(value, key)
+    }
+
+    fn text_of(&mut self, value: &Value<'_>, key: &str) -> Option<String> {
+        let text = value.get_ref().as_str().map(str::to_owned);
+        if text.is_none() {
+            self.complain(value.span().start, format!("`{key}` must be text"))
+                .help_with("write it in double quotes");
+        }
+        text
+    }
+
+    /// A name: it becomes part of labels and paths.
+    fn name(&mut self, value: &Value<'_>) -> Option<String> {
+        let name = self.text_of(value, "name")?;
+        let fits = !name.is_empty()
+            && name.len() <= 60
+            && !name.starts_with(['-', '.'])
+            && name
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "-_.+".contains(c));
+        if !fits {
+            self.complain(
+                value.span().start,
+                "a name is up to 60 letters, digits and -_.+ and does not start with - or .",
+            );
+            return None;
+        }
+        Some(name)
+    }
+
+    fn complain(&mut self, offset: usize, message: impl Into<String>) -> Complaint<'_> {
+        self.found.push(Diagnostic::at(self.text, offset, message));
+        Complaint(self.found.last_mut())
+    }
+}
+
+/// The diagnostic just made, to which a remedy can be added.
+struct Complaint<'a>(Option<&'a mut Diagnostic>);
+
+impl Complaint<'_> {
+    fn help_with(self, help: impl Into<String>) {
+        if let Some(diagnostic) = self.0 {
+            diagnostic.help = Some(help.into());
+        }
+    }
+}
+
+/// `link.mtu = 1` and `[link] mtu = 1` are the same key: every leaf with its dotted key.
+fn flatten<'v, 'i>(table: &'v DeTable<'i>) -> Vec<(String, usize, &'v Value<'i>)> {
+    let mut leaves = Vec::new();
+    let mut open = vec![(String::new(), table)];
+    while let Some((prefix, table)) = open.pop() {
+        for (key, value) in table {
+            let full = format!("{prefix}{}", key.get_ref());
+            match value.get_ref() {
+                DeValue::Table(inner) => open.push((format!("{full}."), inner)),
+                _ => leaves.push((full, key.span().start, value)),
+            }
+        }
+    }
+    leaves
+}
+
+fn as_integer(value: &DeValue<'_>) -> Option<i64> {
+    let integer = value.as_integer()?;
+    i64::from_str_radix(integer.as_str(), integer.radix()).ok()
+}
+
+fn as_number(value: &DeValue<'_>) -> Option<f64> {
+    match value {
+        DeValue::Float(float) => float
+            .as_str()
+            .parse()
+            .ok()
+            .filter(|number: &f64| number.is_finite()),
+        #[allow(
+            clippy::cast_precision_loss,
+            reason = "bounds in plans are far below 2^53"
+        )]
+        other => as_integer(other).map(|integer| integer as f64),
+    }
+}
+
+fn accepts(domain: Domain, level: &Level) -> bool {
+    match (domain, level) {
+        (Domain::Bool, Level::Bool(_)) => true,
+        (Domain::Integer(low, high), Level::Integer(value)) => (low..=high).contains(value),
+        (Domain::Number(low, high), Level::Number(value)) => (low..=high).contains(value),
+        #[allow(
+            clippy::cast_precision_loss,
+            reason = "bounds in plans are far below 2^53"
+        )]
+        (Domain::Number(low, high), Level::Integer(value)) => {
+            (low..=high).contains(&(*value as f64))
+        }
+        (Domain::Choice(choices), Level::Text(text)) => choices.contains(&text.as_str()),
+        (Domain::Text(_), Level::Text(text)) => !text.contains(['\0', '\n']),
+        _ => false,
+    }
+}
+
+fn describe(domain: Domain) -> String {
+    match domain {
+        Domain::Bool => "true or false".to_owned(),
+        Domain::Integer(low, high) => format!("a whole number from {low} to {high}"),
+        Domain::Number(low, high) => format!("a number from {low} to {high}"),
+        Domain::Choice(choices) => format!("one of \"{}\"", choices.join("\", \"")),
+        Domain::Text(rule) => format!("text: {rule}"),
+    }
+}

@@ -1,0 +1,138 @@
+//! The order of trials: every block holds each treatment once, in an order drawn from the seed,
+//! so that whatever drifts on the host drifts over all treatments alike (randomised multiple
+//! interleaved trials, Abedi & Brecht 2017).
+
+use super::Order;
+use std::fmt;
+use std::str::FromStr;
+use vtax_report::results::Scheduled;
+
+/// The trials of `blocks` blocks of `treatments` treatments. The same arguments give the same
+/// order on every machine and in every version: the generator is part of the format.
+pub fn schedule(treatments: usize, blocks: u32, order: Order, seed: u64) -> Vec<Scheduled> {
+    let mut random = SplitMix64(seed);
+    (1..=blocks)
+        .flat_map(|block| {
+            let mut of_block: Vec<usize> = (0..treatments).collect();
+            if order == Order::Interleaved {
+                random.shuffle(&mut of_block);
+            }
+            of_block
+                .into_iter()
+                .map(move |treatment| Scheduled { treatment, block })
+        })
+        .collect()
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014). Spelled out because a library's shuffle may change
+/// between versions, and a stored seed must keep its meaning.
+struct SplitMix64(u64);
+
+impl SplitMix64 {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Fisher-Yates; the bias of the reduction is below 2^-50 for any plan that fits in memory.
+    fn shuffle(&mut self, items: &mut [usize]) {
+        for last in (1..items.len()).rev() {
+            let wide = u128::from(self.next()) * (last as u128 + 1);
+            let chosen = usize::try_from(wide >> 64).unwrap_or(last);
+            items.swap(last, chosen);
+        }
+    }
+}
+
+/// A share of a plan's trials, written `I/N`: whole blocks, so that pairs stay on one machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shard {
+    index: u32,
+    count: u32,
+}
+
+impl Shard {
+    /// Whether a block belongs to this shard.
+    pub fn holds(self, block: u32) -> bool {
+        block.wrapping_sub(1) % self.count == self.index - 1
+    }
+}
+
+impl fmt::Display for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.index, self.count)
+    }
+}
+
+impl FromStr for Shard {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parsed = text.split_once('/').and_then(|(index, count)| {
+            Some(Self {
+                index: index.parse().ok()?,
+                count: count.parse().ok()?,
+            })
+        });
+        match parsed {
+            Some(shard) if shard.index >= 1 && shard.index <= shard.count => Ok(shard),
+            _ => Err(format!(
+                "`{text}` is not a shard: write I/N with 1 <= I <= N, such as 2/4"
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn a_seed_keeps_its_order_for_ever() {
+        let order: Vec<usize> = schedule(5, 2, Order::Interleaved, 2014)
+            .iter()
+            .map(|s| s.treatment)
+            .collect();
+        assert_eq!(order, [2, 4, 1, 0, 3, 3, 4, 1, 0, 2]);
+    }
+
+    #[test]
+    fn the_generator_is_splitmix64() {
+        let mut random = SplitMix64(1_234_567);
+        assert_eq!(random.next(), 6_457_827_717_110_365_317);
+        assert_eq!(random.next(), 3_203_168_211_198_807_973);
+    }
+
+    #[test]
+    fn shards_are_written_i_of_n() {
+        assert!("2/4".parse::<Shard>().unwrap().holds(2));
+        assert!("2/4".parse::<Shard>().unwrap().holds(6));
+        assert!(!"2/4".parse::<Shard>().unwrap().holds(3));
+        for bad in ["0/4", "5/4", "1", "a/b", "1/0", "-1/2", ""] {
+            assert!(bad.parse::<Shard>().is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_block_holds_every_treatment_once(treatments in 1usize..20, blocks in 1u32..10, seed: u64) {
+            let planned = schedule(treatments, blocks, Order::Interleaved, seed);
+            for block in 1..=blocks {
+                let seen: BTreeSet<usize> =
+                    planned.iter().filter(|s| s.block == block).map(|s| s.treatment).collect();
+                prop_assert_eq!(seen.len(), treatments);
+            }
+            prop_assert_eq!(planned.len(), treatments * blocks as usize);
+        }
+
+        #[test]
+        fn shards_share_out_every_block_once(count in 1u32..9, block in 1u32..100) {
+            let holders = (1..=count).filter(|i| format!("{i}/{count}").parse::<Shard>().unwrap().holds(block));
+            prop_assert_eq!(holders.count(), 1);
+        }
+    }
+}

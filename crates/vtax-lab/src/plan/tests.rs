@@ -1,0 +1,343 @@
+//! What a plan may say, and what it is told when it says something else.
+
+use super::*;
+use crate::LabError;
+use crate::cell::Cell;
+use crate::platform::{GuestFiles, Platform, Target};
+use crate::settings::{Domain, Parameter};
+use crate::workload::{Extent, Load, LoadClient, Service, Timing, Workload, WorkloadResult};
+use proptest::prelude::*;
+
+struct Fake(&'static str, &'static [Parameter]);
+
+const fn parameter(key: &'static str, domain: Domain) -> Parameter {
+    Parameter {
+        key,
+        domain,
+        default: None,
+        help: "for tests",
+    }
+}
+
+impl Platform for Fake {
+    fn kind(&self) -> &'static str {
+        self.0
+    }
+    fn parameters(&self) -> &'static [Parameter] {
+        self.1
+    }
+    fn check(&self, _: &Settings) -> Result<(), LabError> {
+        Ok(())
+    }
+    fn expected_overhead(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+    fn boot(&self, _: &Cell, _: &GuestFiles, _: &Settings) -> Result<Box<dyn Target>, LabError> {
+        Err(LabError::Interrupted)
+    }
+}
+
+impl Workload for Fake {
+    fn kind(&self) -> &'static str {
+        self.0
+    }
+    fn summary(&self) -> &'static str {
+        "for tests"
+    }
+    fn parameters(&self) -> &'static [Parameter] {
+        self.1
+    }
+    fn extent(&self, _: &Settings) -> Extent {
+        Extent::FixedDuration
+    }
+    fn serve(
+        &self,
+        _: &mut dyn Target,
+        _: &dyn LoadClient,
+        _: &Settings,
+    ) -> Result<Service, LabError> {
+        Ok(Service::default())
+    }
+    fn drive(
+        &self,
+        _: &mut dyn Target,
+        _: &dyn LoadClient,
+        _: Service,
+        _: &Settings,
+        _: Timing,
+    ) -> Result<Box<dyn Load>, LabError> {
+        Err(LabError::Interrupted)
+    }
+    fn parse(&self, _: &[u8], _: &Settings, _: Timing) -> Result<WorkloadResult, LabError> {
+        Ok(WorkloadResult::default())
+    }
+}
+
+static NATIVE: Fake = Fake("native", &[]);
+static VM: Fake = Fake(
+    "qemu",
+    &[
+        parameter("vm.vcpus", Domain::Integer(1, 64)),
+        parameter("nic.backend", Domain::Choice(&["tap", "user"])),
+    ],
+);
+static STREAM: Fake = Fake(
+    "stream",
+    &[parameter("load.rate_mbit", Domain::Number(0.0, 1e6))],
+);
+static IDLE: Fake = Fake("idle", &[]);
+
+static PLATFORMS: [&dyn Platform; 2] = [&NATIVE, &VM];
+static WORKLOADS: [&dyn Workload; 2] = [&STREAM, &IDLE];
+
+fn catalogue() -> Catalogue {
+    Catalogue {
+        platforms: &PLATFORMS,
+        workloads: &WORKLOADS,
+        shared: vec![parameter("link.mtu", Domain::Integer(68, 9500))],
+    }
+}
+
+const GOOD: &str = r#"
+name = "sweep"
+description = "everything a plan can say"
+seed = 7
+repetitions = 4
+warmup = "500ms"
+duration = "1m30s"
+order = "interleaved"
+sample_hz = 10
+meters = ["auto"]
+minimum_effect = 0.05
+baseline = { platform = "native" }
+
+[stop]
+rule = "precision"
+metric = "cpu.per_work"
+width = 0.1
+minimum = 3
+time_cap = "1h"
+
+[quick]
+repetitions = 2
+duration = "2s"
+settings = { load.rate_mbit = 10 }
+
+[settings]
+link.mtu = 1500
+
+[factors]
+vm.vcpus = [1, 2]
+
+[[platform]]
+kind = "native"
+
+[[platform]]
+kind = "qemu"
+name = "vm"
+nic.backend = "tap"
+
+[[workload]]
+kind = "stream"
+rate_mbit = 100
+
+[[workload]]
+kind = "idle"
+"#;
+
+fn read(text: &str) -> Result<Plan, Diagnostics> {
+    Plan::read("plan.toml", text, &catalogue())
+}
+
+fn complaint(change: (&str, &str)) -> String {
+    let text = GOOD.replacen(change.0, change.1, 1);
+    assert_ne!(text, GOOD, "the change must apply");
+    read(&text).expect_err("the plan is wrong").to_string()
+}
+
+#[test]
+fn a_full_plan_is_read() {
+    let plan = read(GOOD).unwrap();
+    assert_eq!(plan.duration, Duration::from_secs(90));
+    assert_eq!(
+        plan.workloads[0].settings.number("load.rate_mbit", 0.0),
+        100.0
+    );
+    assert_eq!(plan.platforms[1].settings.text("nic.backend"), Some("tap"));
+    assert!(matches!(plan.stop, StopRule::Precision { minimum: 3, .. }));
+}
+
+#[test]
+fn a_factor_multiplies_only_what_understands_it() {
+    let plan = read(GOOD).unwrap();
+    let labels: Vec<String> = treatments(&plan, &catalogue())
+        .into_iter()
+        .map(|planned| planned.record.label)
+        .collect();
+    assert_eq!(
+        labels,
+        [
+            "native · stream",
+            "native · idle",
+            "vm · stream · vm.vcpus=1",
+            "vm · stream · vm.vcpus=2",
+            "vm · idle · vm.vcpus=1",
+            "vm · idle · vm.vcpus=2",
+        ]
+    );
+}
+
+#[test]
+fn every_treatment_knows_its_baseline_and_no_treatment_is_its_own() {
+    let plan = read(GOOD).unwrap();
+    for planned in treatments(&plan, &catalogue()) {
+        let expected = (planned.record.platform != "native")
+            .then(|| format!("native · {}", planned.record.workload));
+        assert_eq!(planned.record.baseline, expected);
+    }
+}
+
+#[test]
+fn a_level_can_be_the_baseline() {
+    let text = GOOD.replacen("{ platform = \"native\" }", "{ vm.vcpus = 1 }", 1);
+    let all = treatments(&read(&text).unwrap(), &catalogue());
+    let find = |label: &str| {
+        all.iter()
+            .find(|planned| planned.record.label == label)
+            .unwrap()
+            .record
+            .baseline
+            .clone()
+    };
+    assert_eq!(
+        find("vm · idle · vm.vcpus=2").as_deref(),
+        Some("vm · idle · vm.vcpus=1")
+    );
+    assert_eq!(find("vm · idle · vm.vcpus=1"), None);
+    assert_eq!(find("native · idle"), None);
+}
+
+#[test]
+fn the_quick_profile_shrinks_and_overrides() {
+    let plan = read(GOOD).unwrap().quick();
+    assert_eq!(
+        (plan.repetitions, plan.duration),
+        (2, Duration::from_secs(2))
+    );
+    assert!(plan.is_quick);
+    let stream = &treatments(&plan, &catalogue())[0];
+    assert_eq!(stream.settings.number("load.rate_mbit", 0.0), 10.0);
+}
+
+#[test]
+fn complaints_point_at_the_place_and_suggest_the_nearest_word() {
+    let unknown = complaint(("repetitions = 4", "repetition = 4"));
+    assert!(
+        unknown.contains("plan.toml:5:1: a plan has no key `repetition`"),
+        "{unknown}"
+    );
+    assert!(unknown.contains("did you mean `repetitions`?"), "{unknown}");
+    let kind = complaint(("kind = \"qemu\"", "kind = \"qemo\""));
+    assert!(
+        kind.contains("there is no platform `qemo`") && kind.contains("did you mean `qemu`?"),
+        "{kind}"
+    );
+    let setting = complaint(("rate_mbit = 100", "rate_mbits = 100"));
+    assert!(
+        setting.contains("workload `stream` has no setting `rate_mbits`"),
+        "{setting}"
+    );
+    assert!(setting.contains("did you mean `rate_mbit`?"), "{setting}");
+    let choice = complaint(("nic.backend = \"tap\"", "nic.backend = \"tup\""));
+    assert!(
+        choice.contains("`nic.backend` must be one of \"tap\", \"user\""),
+        "{choice}"
+    );
+    let range = complaint(("link.mtu = 1500", "link.mtu = 0"));
+    assert!(
+        range.contains("`link.mtu` must be a whole number from 68 to 9500"),
+        "{range}"
+    );
+    let time = complaint(("\"1m30s\"", "90"));
+    assert!(
+        time.contains("`duration` must be a time") && time.contains("\"500ms\""),
+        "{time}"
+    );
+    let level = complaint(("[1, 2]", "[1, 1]"));
+    assert!(level.contains("has the level `1` twice"), "{level}");
+    let list = complaint(("[1, 2]", "1"));
+    assert!(
+        list.contains("factor `vm.vcpus` must list its levels"),
+        "{list}"
+    );
+    let baseline = complaint(("{ platform = \"native\" }", "\"nativ\""));
+    assert!(
+        baseline.contains("no platform called `nativ`")
+            && baseline.contains("did you mean `native`?"),
+        "{baseline}"
+    );
+    let stop = complaint(("minimum = 3", "minimum = 30"));
+    assert!(stop.contains("exceeds `repetitions`"), "{stop}");
+    let syntax = complaint(("seed = 7", "seed = = 7"));
+    assert!(syntax.contains("plan.toml:4:"), "{syntax}");
+    let many = complaint(("repetitions = 4", "repetitions = 99999"));
+    assert!(many.contains("trials; more than"), "{many}");
+    let twice = complaint(("kind = \"idle\"", "kind = \"stream\""));
+    assert!(
+        twice.contains("two workloads are called `stream`"),
+        "{twice}"
+    );
+}
+
+#[test]
+fn an_empty_plan_says_everything_that_is_missing() {
+    let all = read("").unwrap_err().to_string();
+    for part in [
+        "`name` is missing",
+        "no `[[platform]]`",
+        "no `[[workload]]`",
+    ] {
+        assert!(all.contains(part), "{all}");
+    }
+}
+
+/// Ways to spoil a plan: at a position, delete, duplicate, or insert something.
+fn mutated() -> impl Strategy<Value = String> {
+    let edit = (
+        any::<prop::sample::Index>(),
+        0usize..40,
+        "[\\x00-\\x7fµ·\"\\[\\]{}=.0-9a-z\\n-]{0,12}",
+    );
+    prop::collection::vec(edit, 1..6).prop_map(|edits| {
+        let mut characters: Vec<char> = GOOD.chars().collect();
+        for (place, length, text) in edits {
+            let start = place.index(characters.len().max(1)).min(characters.len());
+            let end = (start + length).min(characters.len());
+            characters.splice(start..end, text.chars());
+        }
+        characters.into_iter().collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn mutated_plans_give_clear_errors_and_never_panic(text in mutated()) {
+        match read(&text) {
+            Ok(plan) => {
+                let all = treatments(&plan, &catalogue());
+                schedule(all.len(), plan.repetitions.min(50), plan.order, plan.seed);
+            }
+            Err(diagnostics) => {
+                prop_assert!(!diagnostics.list.is_empty());
+                let lines = text.lines().count() + 1;
+                for found in &diagnostics.list {
+                    prop_assert!(!found.message.is_empty());
+                    prop_assert!(found.line >= 1 && found.line <= lines, "line {} of {}", found.line, lines);
+                }
+                prop_assert!(diagnostics.to_string().contains("plan.toml:"));
+            }
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The guest's own view of its work, from its `/proc/interrupts` and `/proc/stat`.
+
+use std::collections::BTreeMap;
+
+/// Nanoseconds of one tick of `/proc/stat`: `USER_HZ` is 100 on every x86 kernel.
+const TICK_NS: f64 = 1e7;
+
+/// `interrupts.<source>`, `interrupts.total`, `cpu.busy_ns`, `cpu.steal_ns`,
+/// `context_switches`. Lines that are not understood are left out.
+pub(super) fn counters(interrupts: &str, stat: &str) -> BTreeMap<String, f64> {
+    let mut counters = BTreeMap::new();
+    for (source, count) in interrupt_sources(interrupts) {
+        *counters
+            .entry(format!("interrupts.{source}"))
+            .or_insert(0.0) += count;
+    }
+    for line in stat.lines() {
+        let mut words = line.split_whitespace();
+        let name = words.next().unwrap_or_default();
+        let numbers: Vec<f64> = words.map_while(|word| word.parse().ok()).collect();
+        match (name, numbers.as_slice()) {
+            ("cpu", [user, nice, system, _idle, _iowait, irq, softirq, steal, ..]) => {
+                // Guest time is part of user time; stolen time is work of others.
+                counters.insert(
+                    "cpu.busy_ns".into(),
+                    (user + nice + system + irq + softirq) * TICK_NS,
+                );
+                counters.insert("cpu.steal_ns".into(), steal * TICK_NS);
+            }
+            ("intr", [total, ..]) => {
+                counters.insert("interrupts.total".into(), *total);
+            }
+            ("ctxt", [total]) => {
+                counters.insert("context_switches".into(), *total);
+            }
+            _ => {}
+        }
+    }
+    counters
+}
+
+/// Each line's source and its count over all CPUs. Numbered lines are named by their device
+/// (`virtio1-input.0`), others by the kernel's label (`LOC`, `RES`).
+fn interrupt_sources(text: &str) -> Vec<(String, f64)> {
+    let mut lines = text.lines();
+    let cpus = lines
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .filter(|word| word.starts_with("CPU"))
+        .count();
+    lines
+        .filter_map(|line| {
+            let (label, rest) = line.split_once(':')?;
+            let label = label.trim();
+            let mut words = rest.split_whitespace();
+            // ERR and MIS have one number, whatever the number of CPUs.
+            let counts: Vec<f64> = words
+                .by_ref()
+                .take(cpus)
+                .map_while(|word| word.parse().ok())
+                .collect();
+            if counts.is_empty() {
+                return None;
+            }
+            let numbered = label.chars().all(|c| c.is_ascii_digit());
+            let device = if numbered { words.next_back() } else { None };
+            Some((
+                device.unwrap_or(label).replace(char::is_whitespace, "-"),
+                counts.iter().sum(),
+            ))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const INTERRUPTS: &str = "\
+           CPU0       CPU1
+  1:          9          0   IO-APIC   1-edge      i8042
+ 24:          0          3   PCI-MSI 16384-edge      virtio0-config
+ 25:        100        200   PCI-MSI 16385-edge      virtio1-input.0
+LOC:       1000       2000   Local timer interrupts
+ERR:          7
+";
+
+    #[test]
+    fn counts_are_added_over_cpus_and_named_by_their_source() {
+        let counters = counters(INTERRUPTS, "");
+        assert_eq!(counters["interrupts.i8042"], 9.0);
+        assert_eq!(counters["interrupts.virtio0-config"], 3.0);
+        assert_eq!(counters["interrupts.virtio1-input.0"], 300.0);
+        assert_eq!(counters["interrupts.LOC"], 3000.0);
+        assert_eq!(counters["interrupts.ERR"], 7.0);
+    }
+
+    #[test]
+    fn busy_time_is_neither_idle_nor_waiting_nor_stolen() {
+        let stat = "cpu  10 1 20 5000 300 2 3 99 4 0\ncpu0 1 1 1 1 1 1 1 1 1 1\nintr 4242 0 9\nctxt 777\nbtime 1\n";
+        let counters = counters("", stat);
+        assert_eq!(counters["cpu.busy_ns"], 360_000_000.0);
+        assert_eq!(counters["cpu.steal_ns"], 990_000_000.0);
+        assert_eq!(counters["interrupts.total"], 4242.0);
+        assert_eq!(counters["context_switches"], 777.0);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_of_a_guest_makes_it_panic(interrupts in ".{0,200}", stat in "(cpu|intr|ctxt)?[ 0-9a-z\\n:]{0,100}") {
+            counters(&interrupts, &stat);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! QEMU: a VM that is driven over QMP, with a guest that is driven over the QEMU guest agent.
+//! Neither needs a network or a password.
+
+mod agent;
+mod command_line;
+mod inner;
+mod kvm;
+mod machine;
+mod qmp;
+mod surroundings;
+mod threads;
+mod vm;
+mod wire;
+
+pub use kvm::{KvmVerdict, backend, kvm_boots};
+
+use super::{GuestFiles, Platform, Target};
+use crate::LabError;
+use crate::cell::Cell;
+use crate::settings::{Parameter, Settings};
+use machine::{Accel, Machine};
+use std::time::Duration;
+use surroundings::Surroundings;
+use vm::Vm;
+
+/// A virtual machine of QEMU, with KVM where it boots a stock kernel, else emulated.
+#[derive(Debug, Clone, Copy)]
+pub struct Qemu;
+
+impl Platform for Qemu {
+    fn kind(&self) -> &'static str {
+        "qemu"
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        machine::PARAMETERS
+    }
+
+    fn check(&self, settings: &Settings) -> Result<(), LabError> {
+        vm::check(&Machine::from_settings(settings)?)
+    }
+
+    fn expected_overhead(&self) -> Duration {
+        // An emulated boot on two cores; under KVM it is a second.
+        Duration::from_secs(5)
+    }
+
+    fn boot(
+        &self,
+        cell: &Cell,
+        guest: &GuestFiles,
+        settings: &Settings,
+    ) -> Result<Box<dyn Target>, LabError> {
+        let machine = Machine::from_settings(settings)?;
+        Ok(Box::new(boot(machine, guest, cell)?))
+    }
+}
+
+/// Decides the accelerator and boots.
+fn boot(
+    mut machine: Machine,
+    guest: &GuestFiles,
+    place: &dyn Surroundings,
+) -> Result<Vm, LabError> {
+    let backend = match machine.accel {
+        Accel::Tcg => backend(),
+        Accel::Auto | Accel::Kvm => {
+            let verdict = kvm::kvm_boots_with(&machine.binary, guest);
+            if machine.accel == Accel::Kvm && !verdict.boots {
+                return Err(LabError::Missing {
+                    what: format!(
+                        "a KVM that boots a stock kernel ({})",
+                        verdict.evidence.replace('\n', "; ")
+                    ),
+                    remedy: "set vm.accel = \"auto\" or \"tcg\" to emulate instead".into(),
+                });
+            }
+            machine.accel = if verdict.boots {
+                Accel::Kvm
+            } else {
+                Accel::Tcg
+            };
+            verdict.backend
+        }
+    };
+    Vm::boot(&machine, &backend, guest, place)
+}
+
+#[cfg(test)]
+mod tests;

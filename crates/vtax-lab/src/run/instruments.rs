@@ -1,0 +1,82 @@
+//! What is read during a trial, and where the readings go.
+
+use crate::roots::Roots;
+use std::collections::HashMap;
+use std::io;
+use vtax_observe::{Instrument, Kind, Series, SeriesId, Sink, Subject, counters};
+use vtax_report::results::{SampleKind, SampleSeries, SampleSeriesId, SampleWriter};
+use vtax_units::Nanoseconds;
+
+/// Every counter of the host, the target and the client, and what is not to be had with why.
+pub(super) fn all(
+    roots: &Roots,
+    target: &Subject,
+    client: &Subject,
+) -> (Vec<Box<dyn Instrument>>, Vec<String>) {
+    let (mut instruments, absent) = counters::for_host(&roots.proc, &roots.sys);
+    for subject in [target, client] {
+        instruments.extend(counters::for_subject(subject, &roots.proc, &roots.sys));
+    }
+    (
+        instruments,
+        absent.iter().map(ToString::to_string).collect(),
+    )
+}
+
+/// Carries readings from the sampling thread into `samples.parquet`.
+pub(super) struct SampleSink {
+    writer: Option<SampleWriter>,
+    ids: HashMap<SeriesId, SampleSeriesId>,
+}
+
+impl SampleSink {
+    pub(super) fn new(writer: SampleWriter) -> Self {
+        Self {
+            writer: Some(writer),
+            ids: HashMap::new(),
+        }
+    }
+}
+
+impl Sink for SampleSink {
+    fn record(
+        &mut self,
+        id: SeriesId,
+        series: &Series,
+        at: Nanoseconds,
+        value: f64,
+    ) -> io::Result<()> {
+        let Some(writer) = &mut self.writer else {
+            return Ok(());
+        };
+        let stored = *self.ids.entry(id).or_insert_with(|| {
+            writer.register(&SampleSeries {
+                owner: series.owner.clone(),
+                metric: series.metric.clone(),
+                unit: series.unit,
+                kind: match series.kind {
+                    Kind::Counter => SampleKind::Counter,
+                    Kind::Gauge => SampleKind::Gauge,
+                },
+                source: series.source,
+            })
+        });
+        writer.push(stored, at, value).map_err(io::Error::other)
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        self.writer
+            .take()
+            .map_or(Ok(()), |writer| writer.finish().map_err(io::Error::other))
+    }
+}
+
+/// Nanoseconds of a counter's difference.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "clamped to what fits"
+)]
+pub(super) fn nanoseconds(value: f64) -> Nanoseconds {
+    Nanoseconds(value.clamp(0.0, u64::MAX as f64) as u64)
+}

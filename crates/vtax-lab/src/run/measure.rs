@@ -1,0 +1,371 @@
+//! From two marks and a load generator's result to a trial's metrics.
+//!
+//! The window's CPU time is split so that the parts sum to what the host did:
+//! busy = target (by stage) + client + vtax's own sampling + rest. The rest is the host's work
+//! that no control group owns, mostly soft interrupts; it counts as a cost of the target, since
+//! everything but the client emulator and the observer is there for the target's sake.
+
+use crate::workload::{WorkDone, WorkloadResult};
+use std::collections::BTreeMap;
+use vtax_observe::{Snapshot, metric};
+use vtax_report::results::{Better, Metric, Work};
+use vtax_units::{Base, Nanoseconds, Quantity, Source, Unit};
+
+/// What a trial observed.
+pub(super) struct Observation<'a> {
+    /// The mark that opens the window.
+    pub begin: &'a Snapshot,
+    /// The mark that closes it.
+    pub end: &'a Snapshot,
+    /// Processors of the host that are online.
+    pub processors: usize,
+    /// Stages of a VM that are told apart; empty where the target is plain processes.
+    pub is_vm: bool,
+    /// CPU time of the sampling thread in the window.
+    pub observer: Nanoseconds,
+    /// Series whose sum is the host's energy, with the flag of the meter.
+    pub energy: &'a [(String, Source)],
+    /// The guest's own counters before and after, and the time between the two readings.
+    pub inner: Option<(&'a BTreeMap<String, f64>, &'a BTreeMap<String, f64>, f64)>,
+    /// `Emulated` where the platform is.
+    pub platform: Source,
+}
+
+/// The CPU seconds of a window, by whom they were spent.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct CpuShares {
+    /// All that the host did.
+    pub busy: f64,
+    /// By stage, in seconds; sums to `busy` up to clock granularity.
+    pub stages: BTreeMap<&'static str, f64>,
+}
+
+impl CpuShares {
+    /// Everything that was done for the target: all but the client and the observer.
+    pub(super) fn for_target(&self) -> f64 {
+        let other = |stage| self.stages.get(stage).copied().unwrap_or(0.0);
+        (self.busy - other("client") - other("observer")).max(0.0)
+    }
+}
+
+impl Observation<'_> {
+    /// Length of the window in seconds.
+    pub(super) fn seconds(&self) -> f64 {
+        self.end.at.saturating_since(self.begin.at).as_secs_f64()
+    }
+
+    /// What a counter advanced by in the window.
+    fn delta(&self, owner: &str, name: &str) -> Option<f64> {
+        self.end
+            .since(self.begin, owner, name)
+            .map(|quantity| quantity.value)
+    }
+
+    /// The CPU time of the window. Busy is what is not idle: idle time is kept by the kernel's
+    /// high resolution clock, while the user and system columns are sampled at the tick.
+    #[allow(clippy::cast_precision_loss, reason = "a processor count")]
+    pub(super) fn cpu(&self) -> Option<CpuShares> {
+        let seconds = |name| self.delta("host", name).map(|ns| ns / 1e9);
+        let idle = seconds(metric::CPU_IDLE)? + seconds(metric::CPU_IOWAIT).unwrap_or(0.0);
+        let steal = seconds(metric::CPU_STEAL).unwrap_or(0.0);
+        let busy = (self.processors as f64 * self.seconds() - idle - steal).max(0.0);
+
+        let mut stages = BTreeMap::new();
+        let owned = |owner, name| self.delta(owner, name).map_or(0.0, |ns| ns / 1e9);
+        let target = owned("target", metric::CPU_TOTAL);
+        if self.is_vm {
+            let mut told_apart = 0.0;
+            for (stage, name) in [
+                ("vcpu", metric::CPU_VCPU),
+                ("iothread", metric::CPU_IOTHREAD),
+                ("vhost", metric::CPU_VHOST),
+            ] {
+                let spent = owned("target", name);
+                told_apart += spent;
+                if spent > 0.0 {
+                    stages.insert(stage, spent);
+                }
+            }
+            stages.insert("emulator", (target - told_apart).max(0.0));
+        } else {
+            stages.insert("service", target);
+        }
+        stages.insert("client", owned("client", metric::CPU_TOTAL));
+        stages.insert("observer", self.observer.as_secs_f64());
+        let told: f64 = stages.values().sum();
+        stages.insert("rest", (busy - told).max(0.0));
+        Some(CpuShares { busy, stages })
+    }
+
+    /// Joules of the window, and the worst flag of the meters that gave them.
+    fn energy(&self) -> Option<(f64, Source)> {
+        let mut sum = None;
+        for (name, source) in self.energy {
+            let joules = self.delta("host", name)?;
+            let (total, worst) = sum.unwrap_or((0.0, Source::Measured));
+            sum = Some((total + joules, source.combine(worst)));
+        }
+        sum
+    }
+
+    /// All metrics of the trial, the load generator's included.
+    pub(super) fn metrics(&self, result: &WorkloadResult) -> BTreeMap<String, Metric> {
+        let mut metrics: BTreeMap<String, Metric> = result
+            .metrics
+            .iter()
+            .map(|(name, metric)| {
+                let source = metric.source.combine(self.platform);
+                (
+                    name.clone(),
+                    Metric {
+                        source,
+                        ..metric.clone()
+                    },
+                )
+            })
+            .collect();
+        let seconds = self.seconds();
+        if seconds <= 0.0 {
+            return metrics;
+        }
+        let mut add = |name: &str,
+                       title: &str,
+                       value: f64,
+                       unit: Unit,
+                       source: Source,
+                       better: Better,
+                       headline: bool| {
+            metrics.insert(
+                name.to_owned(),
+                Metric {
+                    quantity: Quantity::new(value, unit),
+                    source,
+                    better,
+                    headline,
+                    title: title.to_owned(),
+                },
+            );
+        };
+        let platform = self.platform;
+        let work = result.work.as_ref().map(|work| in_window(work, seconds));
+        if let Some(cpu) = self.cpu() {
+            let cores = Unit::of(Base::Core);
+            let spent = cpu.for_target();
+            add(
+                "cpu.cores",
+                "processors kept busy for the target",
+                spent / seconds,
+                cores,
+                platform,
+                Better::Lower,
+                work.is_none(),
+            );
+            add(
+                "cpu.machine",
+                "processors kept busy in all",
+                cpu.busy / seconds,
+                cores,
+                platform,
+                Better::Lower,
+                false,
+            );
+            for (stage, value) in &cpu.stages {
+                let title = format!("processors kept busy by {}", stage_in_words(stage));
+                add(
+                    &format!("cpu.stage.{stage}"),
+                    &title,
+                    value / seconds,
+                    cores,
+                    platform,
+                    Better::Neither,
+                    false,
+                );
+            }
+            if let Some(work) = work.as_ref().filter(|work| work.amount > 0.0) {
+                let unit = Unit::per(Base::Second, work.unit.base);
+                let title = format!("CPU time to {}", work.phrase);
+                add(
+                    "cpu.per_work",
+                    &title,
+                    spent / work.amount,
+                    unit,
+                    platform,
+                    Better::Lower,
+                    true,
+                );
+            }
+        }
+        if let Some((joules, source)) = self.energy() {
+            let source = source.combine(platform);
+            add(
+                "power.mean",
+                "mean power of the host",
+                joules / seconds,
+                Unit::of(Base::Watt),
+                source,
+                Better::Lower,
+                work.is_none(),
+            );
+            add(
+                "energy.total",
+                "energy of the host in the window",
+                joules,
+                Unit::of(Base::Joule),
+                source,
+                Better::Lower,
+                false,
+            );
+            if let Some(work) = work.as_ref().filter(|work| work.amount > 0.0) {
+                let unit = Unit::per(Base::Joule, work.unit.base);
+                let title = format!("host energy to {}", work.phrase);
+                add(
+                    "energy.per_work",
+                    &title,
+                    joules / work.amount,
+                    unit,
+                    source,
+                    Better::Lower,
+                    true,
+                );
+            }
+        }
+        for (name, owner, series, title, base) in [
+            (
+                "interrupts.per_second",
+                "host",
+                metric::INTERRUPTS_TOTAL,
+                "interrupts of the host",
+                Base::Interrupt,
+            ),
+            (
+                "context_switches.per_second",
+                "host",
+                metric::CONTEXT_SWITCHES,
+                "context switches of the host",
+                Base::One,
+            ),
+            (
+                "kvm.exits.per_second",
+                "host",
+                metric::KVM_EXITS,
+                "VM exits",
+                Base::Exit,
+            ),
+            (
+                "cycles.per_second",
+                "host",
+                metric::HW_CYCLES,
+                "cycles of the host",
+                Base::Cycle,
+            ),
+            (
+                "instructions.per_second",
+                "host",
+                metric::HW_INSTRUCTIONS,
+                "instructions of the host",
+                Base::Instruction,
+            ),
+            (
+                "llc.references_per_second",
+                "host",
+                metric::HW_LLC_REFERENCES,
+                "last level cache references",
+                Base::CacheEvent,
+            ),
+            (
+                "llc.misses_per_second",
+                "host",
+                metric::HW_LLC_MISSES,
+                "last level cache misses",
+                Base::CacheEvent,
+            ),
+            (
+                "net.rx_packets_per_second",
+                "target",
+                metric::NET_RX_PACKETS,
+                "frames from the target's device",
+                Base::Packet,
+            ),
+            (
+                "net.tx_packets_per_second",
+                "target",
+                metric::NET_TX_PACKETS,
+                "frames to the target's device",
+                Base::Packet,
+            ),
+        ] {
+            if let Some(count) = self.delta(owner, series) {
+                add(
+                    name,
+                    title,
+                    count / seconds,
+                    Unit::per(base, Base::Second),
+                    platform,
+                    Better::Neither,
+                    false,
+                );
+            }
+        }
+        if let Some((before, after, between)) = self.inner.filter(|(_, _, between)| *between > 0.0)
+        {
+            let advanced = |key: &str| Some(after.get(key)? - before.get(key)?);
+            if let Some(count) = advanced("interrupts.total") {
+                let unit = Unit::per(Base::Interrupt, Base::Second);
+                add(
+                    "guest.interrupts.per_second",
+                    "interrupts inside the guest",
+                    count / between,
+                    unit,
+                    platform,
+                    Better::Lower,
+                    false,
+                );
+            }
+            if let Some(busy) = advanced("cpu.busy_ns") {
+                let value = busy / 1e9 / between;
+                add(
+                    "guest.cpu.cores",
+                    "processors busy as the guest sees them",
+                    value,
+                    Unit::of(Base::Core),
+                    platform,
+                    Better::Neither,
+                    false,
+                );
+            }
+        }
+        metrics
+    }
+
+    /// The work of the window.
+    pub(super) fn work(&self, result: &WorkloadResult) -> Option<Work> {
+        result
+            .work
+            .as_ref()
+            .map(|work| in_window(work, self.seconds()))
+    }
+}
+
+/// A rate becomes the amount of the window; a total is one already.
+fn in_window(work: &WorkDone, seconds: f64) -> Work {
+    match work {
+        WorkDone::Rate(rate) => Work {
+            amount: rate.amount * seconds,
+            ..rate.clone()
+        },
+        WorkDone::Total(total) => total.clone(),
+    }
+}
+
+fn stage_in_words(stage: &str) -> &str {
+    match stage {
+        "vcpu" => "guest code (vCPU threads)",
+        "emulator" => "the VMM's own threads",
+        "iothread" => "I/O threads",
+        "vhost" => "vhost workers",
+        "service" => "the service's processes",
+        "client" => "the client emulator",
+        "observer" => "vtax's sampling",
+        _ => "the rest of the host (soft interrupts, kernel threads)",
+    }
+}

@@ -1,0 +1,410 @@
+//! The run loop: a plan and a results directory in, finished trials out. Killed at any moment it
+//! loses at most the trial in flight, and running the same plan on the same directory goes on.
+
+mod instruments;
+mod measure;
+mod meters;
+mod progress;
+mod stop;
+mod trial;
+
+pub use progress::{Event, Progress};
+
+use crate::LabError;
+use crate::host;
+use crate::host_settings;
+use crate::image;
+use crate::journal::Journal;
+use crate::lock::Lock;
+use crate::plan::{Catalogue, Plan, PlannedTreatment, Shard, schedule, treatments};
+use crate::roots::Roots;
+use crate::signals::Signals;
+use progress::Estimate;
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use vtax_report::results::{FORMAT, ResultsDir, RunInfo, Trial, TrialOutcome};
+
+/// Consecutive failures of one treatment after which the cause is taken to be systematic.
+const FAILURES_TO_GIVE_UP: u32 = 2;
+
+/// How to run a plan.
+#[derive(Debug, Clone)]
+pub struct RunOptions {
+    /// The results directory; created, or resumed where it holds an unfinished run of this plan.
+    pub results: PathBuf,
+    /// Run only these blocks.
+    pub shard: Option<Shard>,
+    /// Where the journal and the lock are.
+    pub state_dir: PathBuf,
+    /// What `place` says in the results.
+    pub place: String,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunSummary {
+    /// Trials run now.
+    pub ran: usize,
+    /// Trials that were already there.
+    pub already: usize,
+    /// Trials that failed, now or earlier, and were not made good.
+    pub failed: usize,
+    /// Why it ended before the last block, if it did.
+    pub stopped_early: Option<String>,
+}
+
+/// Runs a plan. Call it on a thread that lives as long as the run, such as the main thread: the
+/// cells die with the thread that made them.
+///
+/// # Errors
+/// When the plan cannot run on this host, another lab runs, the directory holds something else,
+/// the same treatment keeps failing, or the user interrupts. Finished trials stay.
+pub fn run(
+    plan: &Plan,
+    plan_text: &str,
+    catalogue: &Catalogue,
+    options: &RunOptions,
+    signals: &Signals,
+    progress: &mut dyn Progress,
+) -> Result<RunSummary, LabError> {
+    let _lock = Lock::acquire(
+        &options.state_dir,
+        &format!(
+            "running plan {} into {}",
+            plan.name,
+            options.results.display()
+        ),
+    )?;
+    let mut journal = Journal::open(&options.state_dir)?;
+    recover(&mut journal, progress)?;
+
+    let roots = Roots::host();
+    let treatments = treatments(plan, catalogue);
+    check(&treatments, catalogue, &roots)?;
+    let guest = image::ensure(&image::Recipe::standard(), &mut |line: &str| {
+        progress.event(Event::Note {
+            message: line.to_owned(),
+        });
+    })?;
+    signals.check()?;
+    let cache_dir = image::cache_dir()?;
+    let results = open_results(plan, plan_text, &treatments, options, &roots)?;
+    let meters = meters::Meters::choose(&plan.meters, &roots, &mut |message| {
+        progress.event(Event::Note { message });
+    })?;
+    let retried = set_failed_aside(&results)?;
+    if retried > 0 {
+        progress.event(Event::Note {
+            message: format!("{retried} trials that failed earlier are run again"),
+        });
+    }
+
+    let runner = Runner {
+        bench: trial::Bench {
+            plan,
+            catalogue,
+            guest: &guest,
+            roots: &roots,
+            meters: &meters,
+            signals,
+            cache_dir: &cache_dir,
+        },
+        treatments: &treatments,
+        results: &results,
+        shard: options.shard,
+    };
+    runner.run(&mut journal, progress)
+}
+
+/// Undoes what an earlier process left behind.
+fn recover(journal: &mut Journal, progress: &mut dyn Progress) -> Result<(), LabError> {
+    let undone = journal.undo_all().map_err(|cause| {
+        LabError::Other(format!(
+            "an earlier run was cut off and not everything could be restored: {cause}; mend it by hand, then run `vtax restore --forget`"
+        ))
+    })?;
+    if undone > 0 {
+        let message =
+            format!("an earlier run was cut off; {undone} changes to the host were undone");
+        progress.event(Event::Note { message });
+    }
+    Ok(())
+}
+
+/// Whether this host can run every treatment: all that is missing, in one message.
+fn check(
+    treatments: &[PlannedTreatment],
+    catalogue: &Catalogue,
+    roots: &Roots,
+) -> Result<(), LabError> {
+    let mut missing = BTreeSet::new();
+    for planned in treatments {
+        if let Some(platform) = catalogue.platform(&planned.platform_kind)
+            && let Err(cause) = platform.check(&planned.settings)
+        {
+            missing.insert(format!("{}: {cause}", planned.record.platform));
+        }
+        if let Err(cause) = host_settings::check(&planned.settings, &roots.sys) {
+            missing.insert(cause.to_string());
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let list: Vec<String> = missing.into_iter().collect();
+    Err(LabError::Plan(format!(
+        "this host cannot run the plan:\n  {}\n`vtax doctor` shows what it can",
+        list.join("\n  ")
+    )))
+}
+
+fn open_results(
+    plan: &Plan,
+    plan_text: &str,
+    treatments: &[PlannedTreatment],
+    options: &RunOptions,
+    roots: &Roots,
+) -> Result<ResultsDir, LabError> {
+    let path = &options.results;
+    let profile = if plan.is_quick { "quick" } else { "full" };
+    let plan_sha256 = format!("{:x}", Sha256::digest(plan_text));
+    if path.join("run.json").exists() {
+        let results = ResultsDir::resume(path)?;
+        let run = results.run();
+        if run.plan_sha256 != plan_sha256 || run.profile != profile {
+            return Err(LabError::Other(format!(
+                "{} holds a run of another plan ({}, {} profile): give another directory with --results, or the plan that is in it",
+                path.display(),
+                run.name,
+                run.profile
+            )));
+        }
+        return Ok(results);
+    }
+    let occupied = path
+        .read_dir()
+        .is_ok_and(|mut entries| entries.next().is_some());
+    if occupied {
+        return Err(LabError::Other(format!(
+            "{} exists and holds no run of vtax: give an empty or new directory with --results",
+            path.display()
+        )));
+    }
+    let run = RunInfo {
+        format: FORMAT,
+        name: plan.name.clone(),
+        description: plan.description.clone(),
+        seed: plan.seed,
+        profile: profile.to_owned(),
+        place: options.place.clone(),
+        started: jiff::Timestamp::now().to_string(),
+        plan_sha256,
+        treatments: treatments
+            .iter()
+            .map(|planned| planned.record.clone())
+            .collect(),
+        schedule: schedule(treatments.len(), plan.repetitions, plan.order, plan.seed),
+        minimum_effect: plan.minimum_effect,
+    };
+    let facts = serde_json::to_value(host::facts(roots, None))
+        .map_err(|cause| LabError::Other(cause.to_string()))?;
+    Ok(ResultsDir::create(path, &run, plan_text, &facts)?)
+}
+
+/// Moves the records of failed trials aside, where they stay as evidence, so that they run again.
+fn set_failed_aside(results: &ResultsDir) -> Result<usize, LabError> {
+    let mut moved = 0;
+    for trial in results.trials().filter_map(Result::ok) {
+        if let TrialOutcome::Failed(_) = trial.outcome {
+            let from = results.trial_path(trial.index);
+            let to = (1u32..)
+                .map(|attempt| from.with_extension(format!("failed-{attempt}")))
+                .find(|candidate| !candidate.exists());
+            if let Some(to) = to {
+                std::fs::rename(&from, &to).map_err(LabError::file("move", &from))?;
+                moved += 1;
+            }
+        }
+    }
+    Ok(moved)
+}
+
+struct Runner<'a> {
+    bench: trial::Bench<'a>,
+    treatments: &'a [PlannedTreatment],
+    results: &'a ResultsDir,
+    shard: Option<Shard>,
+}
+
+impl Runner<'_> {
+    fn run(
+        &self,
+        journal: &mut Journal,
+        progress: &mut dyn Progress,
+    ) -> Result<RunSummary, LabError> {
+        let began = Instant::now();
+        let plan = self.bench.plan;
+        let scheduled = &self.results.run().schedule;
+        let ours = |block: u32| self.shard.is_none_or(|shard| shard.holds(block));
+        let entry = |index: u32| scheduled.get(index as usize);
+        let pending: Vec<u32> = self
+            .results
+            .pending()
+            .into_iter()
+            .filter(|index| entry(*index).is_some_and(|s| ours(s.block)))
+            .collect();
+        let in_all = scheduled.iter().filter(|entry| ours(entry.block)).count();
+        let already = in_all - pending.len();
+        let expected = |treatment: usize| self.expected(treatment);
+        let treatment_of = |index: u32| entry(index).map_or(0, |scheduled| scheduled.treatment);
+        let mut estimate = Estimate::default();
+        progress.event(Event::Started {
+            plan: plan.name.clone(),
+            results: self.results.path().display().to_string(),
+            trials: pending.len(),
+            finished: already,
+            expected_seconds: estimate
+                .remaining(pending.iter().map(|index| treatment_of(*index)), &expected)
+                .as_secs_f64(),
+        });
+
+        let mut summary = RunSummary {
+            ran: 0,
+            already,
+            failed: 0,
+            stopped_early: None,
+        };
+        let mut failures: BTreeMap<usize, u32> = BTreeMap::new();
+        let mut last_block = None;
+        for (position, index) in pending.iter().enumerate() {
+            let Some(scheduled) = entry(*index) else {
+                continue;
+            };
+            let Some(treatment) = self.treatments.get(scheduled.treatment) else {
+                continue;
+            };
+            if last_block != Some(scheduled.block) {
+                last_block = Some(scheduled.block);
+                if let Some(reason) =
+                    stop::satisfied(plan, self.results, scheduled.block, began.elapsed())
+                {
+                    summary.stopped_early = Some(reason);
+                    break;
+                }
+            }
+            self.bench.signals.check()?;
+            progress.event(Event::TrialStarted {
+                index: *index,
+                treatment: treatment.record.label.clone(),
+            });
+            let clock = Instant::now();
+            let assignment = trial::Assignment {
+                treatment,
+                index: *index,
+                block: scheduled.block,
+            };
+            let writer = self.results.trial_writer(*index)?;
+            let trial = trial::run(&self.bench, &assignment, journal, writer, progress)?;
+            let took = clock.elapsed();
+            estimate.saw(scheduled.treatment, took);
+            summary.ran += 1;
+            let failed = match &trial.outcome {
+                TrialOutcome::Complete => None,
+                TrialOutcome::Failed(reason) => Some(reason.clone()),
+            };
+            let rest = pending
+                .iter()
+                .skip(position + 1)
+                .map(|index| treatment_of(*index));
+            progress.event(Event::TrialFinished {
+                index: *index,
+                treatment: treatment.record.label.clone(),
+                seconds: took.as_secs_f64(),
+                done: position + 1,
+                of: pending.len(),
+                remaining_seconds: estimate.remaining(rest, &expected).as_secs_f64(),
+                headline: headline(&trial),
+                suspect: trial.suspect.clone(),
+                failed: failed.clone(),
+            });
+            match failed {
+                None => {
+                    failures.remove(&scheduled.treatment);
+                }
+                Some(reason) => {
+                    summary.failed += 1;
+                    let count = failures.entry(scheduled.treatment).or_default();
+                    *count += 1;
+                    if *count >= FAILURES_TO_GIVE_UP {
+                        return Err(LabError::Other(format!(
+                            "{} failed {count} times in a row, so the run stops: {reason}\nfinished trials are kept in {}; mend the cause and run the same command again",
+                            treatment.record.label,
+                            self.results.path().display()
+                        )));
+                    }
+                }
+            }
+        }
+        Ok(summary)
+    }
+
+    fn expected(&self, treatment: usize) -> Duration {
+        let overhead = self
+            .treatments
+            .get(treatment)
+            .and_then(|planned| self.bench.catalogue.platform(&planned.platform_kind))
+            .map_or(Duration::ZERO, |platform| platform.expected_overhead());
+        overhead + self.bench.plan.warmup + self.bench.plan.duration
+    }
+}
+
+/// A trial's leading numbers, for one line of progress.
+fn headline(trial: &Trial) -> String {
+    let mut parts: Vec<String> = trial
+        .metrics
+        .values()
+        .filter(|metric| metric.headline)
+        .map(|metric| format!("{} {}", metric.title, metric.quantity))
+        .collect();
+    parts.truncate(3);
+    parts.join(", ")
+}
+
+/// The state directory of this user: where the journal and the lock are.
+pub fn default_state_dir() -> PathBuf {
+    if let Some(directory) = std::env::var_os("VTAX_STATE_DIR") {
+        return PathBuf::from(directory);
+    }
+    if rustix::process::geteuid().is_root() {
+        return PathBuf::from("/var/lib/vtax");
+    }
+    std::env::var_os("HOME").map_or_else(
+        || PathBuf::from("/tmp/vtax-state"),
+        |home| Path::new(&home).join(".local/state/vtax"),
+    )
+}
+
+/// Undoes what a cut-off run left on this host, without running anything.
+///
+/// # Errors
+/// What could not be undone; with `forget`, only when the journal itself cannot be written.
+pub fn restore(state_dir: &Path, forget: bool) -> Result<Vec<String>, LabError> {
+    let _lock = Lock::acquire(state_dir, "restoring the host")?;
+    let mut journal = Journal::open(state_dir)?;
+    let mut lines: Vec<String> = journal
+        .pending()
+        .iter()
+        .map(|change| format!("{change:?}"))
+        .collect();
+    while let Err(cause) = journal.undo_all() {
+        if !forget {
+            return Err(cause);
+        }
+        if let Some(change) = journal.forget_last()? {
+            lines.push(format!("forgotten, not undone: {change:?} ({cause})"));
+        }
+    }
+    Ok(lines)
+}

@@ -1,0 +1,108 @@
+//! What a run tells whoever watches it. The command decides how it looks.
+
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// One thing that happened in a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "event")]
+pub enum Event {
+    /// Something worth a line, such as what was restored after a crash.
+    Note {
+        /// The line.
+        message: String,
+    },
+    /// A run begins or goes on.
+    Started {
+        /// The plan's name.
+        plan: String,
+        /// The results directory.
+        results: String,
+        /// Trials still to run here.
+        trials: usize,
+        /// Trials found finished.
+        finished: usize,
+        /// Rough time for the rest, in seconds.
+        expected_seconds: f64,
+    },
+    /// A trial begins.
+    TrialStarted {
+        /// Position in the schedule.
+        index: u32,
+        /// Its treatment's label.
+        treatment: String,
+    },
+    /// A trial enters a phase.
+    Phase {
+        /// `boot`, `service`, `warm-up`, `measure`, `stop`.
+        phase: String,
+    },
+    /// A trial ended.
+    TrialFinished {
+        /// Position in the schedule.
+        index: u32,
+        /// Its treatment's label.
+        treatment: String,
+        /// How long it took, in seconds.
+        seconds: f64,
+        /// Trials done, of all that run here.
+        done: usize,
+        /// All that run here.
+        of: usize,
+        /// Rough time for the rest, in seconds.
+        remaining_seconds: f64,
+        /// Its leading numbers in words.
+        headline: String,
+        /// Reasons not to trust it.
+        suspect: Vec<String>,
+        /// Why it failed, if it did.
+        failed: Option<String>,
+    },
+}
+
+/// Receives the events of a run.
+pub trait Progress {
+    /// Something happened.
+    fn event(&mut self, event: Event);
+}
+
+/// Estimates the rest from what trials of the same treatment took so far.
+#[derive(Debug, Default)]
+pub(super) struct Estimate {
+    seen: std::collections::HashMap<usize, (Duration, u32)>,
+}
+
+impl Estimate {
+    pub(super) fn saw(&mut self, treatment: usize, took: Duration) {
+        let entry = self.seen.entry(treatment).or_default();
+        entry.0 += took;
+        entry.1 += 1;
+    }
+
+    /// The time for `rest` (treatment indices), using `expected` for treatments not yet seen.
+    pub(super) fn remaining(
+        &self,
+        rest: impl Iterator<Item = usize>,
+        expected: &dyn Fn(usize) -> Duration,
+    ) -> Duration {
+        rest.map(|treatment| match self.seen.get(&treatment) {
+            Some((total, count)) if *count > 0 => *total / *count,
+            _ => expected(treatment),
+        })
+        .sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_estimate_uses_the_mean_of_what_was_seen_and_the_plan_for_the_rest() {
+        let mut estimate = Estimate::default();
+        estimate.saw(0, Duration::from_secs(2));
+        estimate.saw(0, Duration::from_secs(4));
+        let rest = estimate.remaining([0, 0, 1].into_iter(), &|_| Duration::from_secs(10));
+        assert_eq!(rest, Duration::from_secs(16));
+    }
+}

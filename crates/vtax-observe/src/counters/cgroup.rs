@@ -1,0 +1,232 @@
+//! CPU time and memory of a subject's control groups, v1, v2 and hybrid.
+//!
+//! `cpu.total_ns` comes from v1's `cpuacct.usage` (nanoseconds) where there is one, else from
+//! v2's `cpu.stat` (`usage_usec`, microseconds). Both are the scheduler's own account and include
+//! processes that have ended; a task that is running is accounted up to its CPU's last tick or
+//! switch, so that a reading is at most a tick (1-10 ms) per CPU behind. User and system time are
+//! a split of that total by sampled ticks; v1 prints them in units of 10 ms. Work that the kernel
+//! does in interrupts or in threads of its own is in no group: see the host's softirq time.
+
+use super::file::KernelFile;
+use super::series::{Column, GuardedColumn};
+use super::step::OnFall;
+use super::text;
+use crate::{Instrument, ObserveError, Readings, metric};
+use std::path::{Path, PathBuf};
+use vtax_units::Nanoseconds;
+
+/// The control groups of one subject.
+#[derive(Debug)]
+pub struct ControlGroup {
+    name: String,
+    cpu: CpuSource,
+    memory: Option<KernelFile>,
+    total: GuardedColumn,
+    user: GuardedColumn,
+    system: GuardedColumn,
+    memory_column: Column,
+}
+
+#[derive(Debug)]
+enum CpuSource {
+    V1 {
+        usage: KernelFile,
+        split: Option<KernelFile>,
+    },
+    V2(KernelFile),
+}
+
+impl ControlGroup {
+    /// The groups of `owner`: on v1 and hybrid hosts one directory for each controller, of which
+    /// those that are needed are found by their files.
+    ///
+    /// # Errors
+    /// When none of the directories accounts CPU time.
+    pub fn open(owner: &str, directories: &[PathBuf]) -> Result<Self, ObserveError> {
+        let first = |name: &str| {
+            directories
+                .iter()
+                .find_map(|directory| KernelFile::open_one_piece(directory.join(name)).ok())
+        };
+        let v1 = first("cpuacct.usage").map(|usage| CpuSource::V1 {
+            split: usage
+                .path()
+                .parent()
+                .and_then(|group| KernelFile::open_one_piece(group.join("cpuacct.stat")).ok()),
+            usage,
+        });
+        let cpu = match v1 {
+            Some(source) => source,
+            None => CpuSource::V2(accounting_cpu_stat(owner, directories)?),
+        };
+        let guarded = |metric| GuardedColumn::new(owner, metric, OnFall::Dipped);
+        Ok(Self {
+            name: format!("cgroup {owner}"),
+            cpu,
+            memory: first("memory.current").or_else(|| first("memory.usage_in_bytes")),
+            total: guarded(metric::CPU_TOTAL),
+            user: guarded(metric::CPU_USER),
+            system: guarded(metric::CPU_SYSTEM),
+            memory_column: Column::gauge(owner, metric::MEMORY),
+        })
+    }
+}
+
+/// The first `cpu.stat` that holds CPU time: v1's `cpu` controller has a file of that name
+/// without it.
+fn accounting_cpu_stat(owner: &str, directories: &[PathBuf]) -> Result<KernelFile, ObserveError> {
+    for directory in directories {
+        let Ok(mut file) = KernelFile::open_one_piece(directory.join("cpu.stat")) else {
+            continue;
+        };
+        if text::keyed(file.read()?, "usage_usec").is_some() {
+            return Ok(file);
+        }
+    }
+    let tried: Vec<String> = directories
+        .iter()
+        .map(|directory| directory.display().to_string())
+        .collect();
+    Err(ObserveError::Unavailable {
+        what: format!("CPU time of the control groups of {owner}"),
+        reason: if tried.is_empty() {
+            "it has no control group".to_owned()
+        } else {
+            format!(
+                "neither cpuacct.usage (v1) nor a cpu.stat with usage_usec (v2) is in {}",
+                tried.join(", ")
+            )
+        },
+    })
+}
+
+impl Instrument for ControlGroup {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
+        match &mut self.cpu {
+            CpuSource::V1 { usage, split } => {
+                let total = text::number(usage.read()?.trim_ascii())
+                    .ok_or_else(|| usage.unexpected("expected one number of nanoseconds"))?;
+                self.total.record(total, into);
+                if let Some(split) = split {
+                    let text = split.read()?;
+                    let tick = super::nanoseconds_per_tick();
+                    for (key, column) in [("user", &mut self.user), ("system", &mut self.system)] {
+                        if let Some(ticks) = text::keyed(text, key) {
+                            column.record(ticks.saturating_mul(tick), into);
+                        }
+                    }
+                }
+            }
+            CpuSource::V2(stat) => {
+                let text = stat.read()?;
+                let columns = [
+                    ("usage_usec", &mut self.total),
+                    ("user_usec", &mut self.user),
+                    ("system_usec", &mut self.system),
+                ];
+                for (key, column) in columns {
+                    match text::keyed(text, key) {
+                        Some(microseconds) => {
+                            column.record(microseconds.saturating_mul(1000), into);
+                        }
+                        None => {
+                            return Err(stat.unexpected(format!("expected a line `{key} number`")));
+                        }
+                    }
+                }
+            }
+        }
+        if let Some(memory) = &mut self.memory {
+            let bytes = text::number(memory.read()?.trim_ascii())
+                .ok_or_else(|| memory.unexpected("expected one number of bytes"))?;
+            self.memory_column.record_count(bytes, into);
+        }
+        Ok(())
+    }
+}
+
+/// The v2 directory among a subject's groups, which perf can count for.
+pub(crate) fn unified(directories: &[PathBuf]) -> Option<&Path> {
+    directories
+        .iter()
+        .find(|directory| directory.join("cgroup.controllers").exists())
+        .map(PathBuf::as_path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Snapshot;
+    use std::fs;
+
+    fn read(group: &mut ControlGroup) -> Snapshot {
+        let mut readings = Readings::default();
+        group.read(Nanoseconds(0), &mut readings).unwrap();
+        Snapshot::of(Nanoseconds(0), &readings)
+    }
+
+    fn value(snapshot: &Snapshot, metric: &str) -> Option<f64> {
+        Some(snapshot.get("target", metric)?.value)
+    }
+
+    #[test]
+    fn a_v2_group_is_read_from_cpu_stat_and_memory_current() {
+        let group = tempfile::tempdir().unwrap();
+        let stat = "usage_usec 1500\nuser_usec 1000\nsystem_usec 500\nnice_usec 0\n";
+        fs::write(group.path().join("cpu.stat"), stat).unwrap();
+        fs::write(group.path().join("memory.current"), "4096\n").unwrap();
+        let mut group = ControlGroup::open("target", &[group.path().to_owned()]).unwrap();
+        let snapshot = read(&mut group);
+        assert_eq!(value(&snapshot, metric::CPU_TOTAL), Some(1_500_000.0));
+        assert_eq!(value(&snapshot, metric::CPU_USER), Some(1_000_000.0));
+        assert_eq!(value(&snapshot, metric::CPU_SYSTEM), Some(500_000.0));
+        assert_eq!(value(&snapshot, metric::MEMORY), Some(4096.0));
+    }
+
+    #[test]
+    fn on_a_hybrid_host_nanoseconds_of_v1_are_preferred_to_microseconds_of_v2() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = |name: &str| {
+            let path = root.path().join(name);
+            fs::create_dir(&path).unwrap();
+            path
+        };
+        let (cpu, unified, cpuacct, memory) = (
+            directory("cpu"),
+            directory("unified"),
+            directory("cpuacct"),
+            directory("memory"),
+        );
+        fs::write(cpu.join("cpu.stat"), "nr_periods 0\nthrottled_time 0\n").unwrap();
+        let stat = "usage_usec 9\nuser_usec 9\nsystem_usec 0\n";
+        fs::write(unified.join("cpu.stat"), stat).unwrap();
+        fs::write(cpuacct.join("cpuacct.usage"), "123456789\n").unwrap();
+        fs::write(cpuacct.join("cpuacct.stat"), "user 10\nsystem 2\n").unwrap();
+        fs::write(memory.join("memory.usage_in_bytes"), "8192\n").unwrap();
+        let mut group =
+            ControlGroup::open("target", &[cpu.clone(), unified.clone(), cpuacct, memory]).unwrap();
+        let snapshot = read(&mut group);
+        assert_eq!(value(&snapshot, metric::CPU_TOTAL), Some(123_456_789.0));
+        assert_eq!(value(&snapshot, metric::CPU_USER), Some(1e8));
+        assert_eq!(value(&snapshot, metric::MEMORY), Some(8192.0));
+        let mut group = ControlGroup::open("target", &[cpu, unified]).unwrap();
+        assert_eq!(value(&read(&mut group), metric::CPU_TOTAL), Some(9000.0));
+    }
+
+    #[test]
+    fn groups_without_cpu_accounting_are_an_error_that_names_them() {
+        let group = tempfile::tempdir().unwrap();
+        fs::write(group.path().join("cpu.stat"), "nr_periods 0\n").unwrap();
+        let error = ControlGroup::open("target", &[group.path().to_owned()]).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains(&group.path().display().to_string()),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,281 @@
+//! Hardware counters: cycles, instructions, references to and misses of the last-level cache,
+//! for the whole host or for one control group, guest mode included.
+//!
+//! Counted on every CPU in two groups of two, so that each pair's ratio is sound and each pair
+//! fits onto any PMU. Where more events are wanted than the PMU has counters, the kernel takes
+//! turns; counts are then scaled up by enabled over running time, period by period, and
+//! `hw.running_percent` says how much of the time was really counted.
+//!
+//! What "last-level cache" means is the CPU's business: these are the kernel's generic
+//! `cache-references` and `cache-misses`, on Intel the architectural LLC events, on AMD the L2's.
+
+use super::event_group::{Event, EventGroup, Scope, explain};
+use super::series::Column;
+use super::{Availability, text};
+use crate::{Instrument, ObserveError, Readings, metric};
+use perf_event_open_sys::bindings;
+use std::fs::File;
+use std::path::Path;
+use vtax_units::Nanoseconds;
+
+const WHAT: &str = "hardware counters";
+
+/// Metric and perf's generic event, in groups of two.
+const PAIRS: [[(&str, u32); 2]; 2] = [
+    [
+        (metric::HW_CYCLES, bindings::PERF_COUNT_HW_CPU_CYCLES),
+        (
+            metric::HW_INSTRUCTIONS,
+            bindings::PERF_COUNT_HW_INSTRUCTIONS,
+        ),
+    ],
+    [
+        (
+            metric::HW_LLC_REFERENCES,
+            bindings::PERF_COUNT_HW_CACHE_REFERENCES,
+        ),
+        (metric::HW_LLC_MISSES, bindings::PERF_COUNT_HW_CACHE_MISSES),
+    ],
+];
+
+/// Hardware counters of the host or of a control group.
+#[derive(Debug)]
+pub struct HardwareCounters {
+    name: String,
+    pairs: Vec<Pair>,
+    running: Column,
+}
+
+/// The groups of one pair of events, one for each CPU.
+#[derive(Debug)]
+struct Pair {
+    columns: [Column; 2],
+    groups: Vec<(EventGroup, Scaled<2>)>,
+}
+
+/// Undoes multiplexing: adds each period's counts, scaled by its enabled over running time.
+#[derive(Debug, Clone)]
+struct Scaled<const N: usize> {
+    enabled: u64,
+    running: u64,
+    raw: [u64; N],
+    total: [f64; N],
+}
+
+impl<const N: usize> Scaled<N> {
+    fn new() -> Self {
+        Self {
+            enabled: 0,
+            running: 0,
+            raw: [0; N],
+            total: [0.0; N],
+        }
+    }
+
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "differences of one period, far below 2^53"
+    )]
+    fn advance(&mut self, enabled: u64, running: u64, raw: impl Iterator<Item = u64>) {
+        let on = running.saturating_sub(self.running);
+        // In a period without any time on the PMU nothing is known; nothing is added, and the
+        // next period's enabled time includes this one's.
+        if on == 0 {
+            return;
+        }
+        let scale = enabled.saturating_sub(self.enabled) as f64 / on as f64;
+        for ((total, last), raw) in self.total.iter_mut().zip(&mut self.raw).zip(raw) {
+            *total += raw.saturating_sub(*last) as f64 * scale.max(1.0);
+            *last = raw;
+        }
+        self.enabled = enabled;
+        self.running = running;
+    }
+}
+
+impl HardwareCounters {
+    /// Counts everything on every CPU, as owner `host`.
+    ///
+    /// # Errors
+    /// When there is no PMU (as in most VMs), when it does not count, or when this process may not
+    /// use it.
+    pub fn host(sys: &Path) -> Result<Self, ObserveError> {
+        Self::open("host", &online_cpus(sys)?, Scope::Cpu)
+    }
+
+    /// Counts what a control group's processes run. `group` must be of the hierarchy that perf
+    /// uses: the unified one, or v1's `perf_event`.
+    ///
+    /// # Errors
+    /// As for the host, or when the directory is of another hierarchy.
+    pub fn cgroup(owner: &str, group: &Path, sys: &Path) -> Result<Self, ObserveError> {
+        let directory = File::open(group).map_err(|cause| ObserveError::Read {
+            path: group.to_owned(),
+            cause,
+        })?;
+        Self::open(owner, &online_cpus(sys)?, |cpu| {
+            Scope::Cgroup(&directory, cpu)
+        })
+    }
+
+    fn open<'a>(
+        owner: &str,
+        cpus: &[u32],
+        scope: impl Fn(u32) -> Scope<'a>,
+    ) -> Result<Self, ObserveError> {
+        count_under_load()?;
+        let pairs = PAIRS
+            .iter()
+            .map(|pair| {
+                let groups = cpus
+                    .iter()
+                    .map(|cpu| Ok((EventGroup::open(scope(*cpu), &events(pair))?, Scaled::new())))
+                    .collect::<std::io::Result<_>>()
+                    .map_err(|cause| explain(WHAT, &cause))?;
+                let columns = pair.map(|(metric, _)| Column::counter(owner, metric));
+                Ok(Pair { columns, groups })
+            })
+            .collect::<Result<_, ObserveError>>()?;
+        Ok(Self {
+            name: format!("{WHAT} {owner}"),
+            pairs,
+            running: Column::gauge(owner, metric::HW_RUNNING),
+        })
+    }
+
+    /// Whether hardware counters really count: a counter that is there but stands still while
+    /// this thread works is absent, as in VMs whose hypervisor only pretends to have them.
+    pub fn probe() -> Availability {
+        match count_under_load() {
+            Ok(evidence) => Availability::Works { evidence },
+            Err(error) => Availability::absent(&error),
+        }
+    }
+}
+
+/// Counts this thread's own work with every event; what was counted, in words.
+fn count_under_load() -> Result<String, ObserveError> {
+    let mut seen = Vec::new();
+    for pair in &PAIRS {
+        let mut group = EventGroup::open(Scope::ThisThread, &events(pair))
+            .map_err(|cause| explain(WHAT, &cause))?;
+        work();
+        let counts = group.read().map_err(|cause| explain(WHAT, &cause))?;
+        for ((metric, _), count) in pair.iter().zip(counts.values()) {
+            if count == 0 {
+                return Err(ObserveError::Unavailable {
+                    what: WHAT.to_owned(),
+                    reason: format!(
+                        "{metric} exists but stayed at 0 under load: the hypervisor below does \
+                         not really provide it"
+                    ),
+                });
+            }
+            seen.push(format!("{metric} {count}"));
+        }
+    }
+    Ok(seen.join(", "))
+}
+
+fn events(pair: &[(&str, u32); 2]) -> Vec<Event> {
+    pair.iter()
+        .map(|(_, config)| Event {
+            kind: bindings::PERF_TYPE_HARDWARE,
+            config: u64::from(*config),
+            filter: None,
+        })
+        .collect()
+}
+
+/// Work that no cache holds: writes fresh memory, then reads it in steps of a cache line.
+fn work() {
+    let memory = vec![1u8; 8 << 20];
+    let sum: u64 = memory.iter().step_by(64).map(|byte| u64::from(*byte)).sum();
+    std::hint::black_box(sum);
+}
+
+/// The CPUs that are online, from `devices/system/cpu/online`.
+pub(crate) fn online_cpus(sys: &Path) -> Result<Vec<u32>, ObserveError> {
+    let path = sys.join("devices/system/cpu/online");
+    match std::fs::read(&path) {
+        Ok(list) => text::cpu_list(&list).ok_or_else(|| ObserveError::Format {
+            path,
+            detail: "expected a list of CPUs such as 0-3".to_owned(),
+        }),
+        Err(cause) => Err(ObserveError::Read { path, cause }),
+    }
+}
+
+impl Instrument for HardwareCounters {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
+        let (mut enabled, mut running) = (0u64, 0u64);
+        for pair in &mut self.pairs {
+            let mut totals = [0.0; 2];
+            for (group, scaled) in &mut pair.groups {
+                let counts = group.read().map_err(|cause| explain(WHAT, &cause))?;
+                enabled += counts.enabled.saturating_sub(scaled.enabled);
+                running += counts.running.saturating_sub(scaled.running);
+                scaled.advance(counts.enabled, counts.running, counts.values());
+                for (total, scaled) in totals.iter_mut().zip(scaled.total) {
+                    *total += scaled;
+                }
+            }
+            for (column, total) in pair.columns.iter_mut().zip(totals) {
+                column.record(total, into);
+            }
+        }
+        #[allow(clippy::cast_precision_loss, reason = "times of one period")]
+        if enabled > 0 {
+            let percent = running as f64 / enabled as f64 * 100.0;
+            self.running.record(percent, into);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn multiplexed_counts_are_scaled_period_by_period_and_never_fall() {
+        let mut scaled = Scaled::<2>::new();
+        scaled.advance(100, 100, [10, 20].into_iter());
+        assert_eq!(scaled.total, [10.0, 20.0]);
+        // Half of the second period was counted.
+        scaled.advance(200, 150, [15, 30].into_iter());
+        assert_eq!(scaled.total, [20.0, 40.0]);
+        // Nothing of the third, then a quarter of the third and fourth together.
+        scaled.advance(300, 150, [15, 30].into_iter());
+        assert_eq!(scaled.total, [20.0, 40.0]);
+        scaled.advance(400, 200, [20, 30].into_iter());
+        assert_eq!(scaled.total, [40.0, 40.0]);
+    }
+
+    #[test]
+    fn counters_either_move_under_load_or_are_absent_with_a_reason() {
+        match HardwareCounters::probe() {
+            Availability::Works { evidence } => {
+                let mut counters = HardwareCounters::host(Path::new("/sys")).unwrap();
+                let mut readings = Readings::default();
+                work();
+                counters.read(Nanoseconds(0), &mut readings).unwrap();
+                assert!(
+                    readings.values().any(|(_, value)| value > 0.0),
+                    "{evidence}"
+                );
+            }
+            Availability::Absent { reason } => {
+                assert!(
+                    reason.contains(WHAT) || reason.contains("stayed at 0"),
+                    "{reason}"
+                );
+                eprintln!("SKIPPED: {reason}");
+            }
+        }
+    }
+}

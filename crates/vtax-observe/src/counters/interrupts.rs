@@ -1,0 +1,248 @@
+//! Hardware interrupts by source, from `/proc/interrupts`.
+//!
+//! A device's interrupt is named after the driver's name for it (`virtio0-input.0` becomes
+//! `virtio0-input_0`); an interrupt that is no device's, after the kernel's label (`LOC`: local
+//! timer, `RES`: rescheduling, `CAL`: function calls, `TLB`: shootdowns). Exact counts, not
+//! sampled.
+
+use super::table::{self, CpuTable, Row};
+use super::text;
+use crate::{Instrument, ObserveError, Readings, metric};
+use std::collections::BTreeMap;
+use std::path::Path;
+use vtax_units::Nanoseconds;
+
+/// Interrupts of the host, by source.
+#[derive(Debug)]
+pub struct Interrupts(CpuTable);
+
+impl Interrupts {
+    /// Opens `interrupts` below `proc`.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn open(proc: &Path) -> Result<Self, ObserveError> {
+        CpuTable::open(
+            proc.join("interrupts"),
+            "host",
+            metric::INTERRUPTS_TOTAL,
+            metric::interrupts,
+            source,
+            is_interrupt,
+        )
+        .map(Self)
+    }
+}
+
+impl Instrument for Interrupts {
+    fn name(&self) -> &str {
+        "interrupts"
+    }
+
+    fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
+        self.0.read(into)
+    }
+}
+
+/// The counts of a text in the format of `/proc/interrupts`, such as one read inside a guest:
+/// `interrupts.<source>` and `interrupts.total`. Sources of the same name are summed. Empty if
+/// the text is something else.
+pub fn parse_interrupts(table: &[u8]) -> BTreeMap<String, f64> {
+    let mut counts = BTreeMap::new();
+    let Some(columns) = table::columns(table) else {
+        return counts;
+    };
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "no guest takes 2^53 interrupts between two readings"
+    )]
+    for row in table::rows(table, columns) {
+        let sum = row.sum as f64;
+        *counts
+            .entry(metric::interrupts(&source(&row)))
+            .or_insert(0.0) += sum;
+        if is_interrupt(&row) {
+            *counts
+                .entry(metric::INTERRUPTS_TOTAL.to_owned())
+                .or_insert(0.0) += sum;
+        }
+    }
+    counts
+}
+
+/// Rows of `/proc/interrupts` that count errors and polls, not interrupts.
+fn is_interrupt(row: &Row<'_>) -> bool {
+    !matches!(row.label, b"ERR" | b"Err" | b"MIS" | b"RTR" | b"MCP")
+}
+
+/// What the driver calls it, or the kernel's label.
+fn source(row: &Row<'_>) -> String {
+    if text::number(row.label).is_none() {
+        return text::metric_part(row.label);
+    }
+    let irq = || format!("irq{}", text::metric_part(row.label));
+    // `PCI-MSIX-0000:00:04.0   1-edge      virtio3-rx` or `GICv3  27 Level     arch_timer`: the
+    // name follows the trigger. Without a trigger it is the last word.
+    let is_trigger = |field: &[u8]| {
+        let field = field.to_ascii_lowercase();
+        ["edge", "level", "fasteoi"].iter().any(|trigger| {
+            field == trigger.as_bytes() || field.ends_with(format!("-{trigger}").as_bytes())
+        })
+    };
+    let mut rest = row.description;
+    let mut last: &[u8] = b"";
+    loop {
+        rest = rest.trim_ascii_start();
+        let end = rest
+            .iter()
+            .position(u8::is_ascii_whitespace)
+            .unwrap_or(rest.len());
+        let (field, after) = rest.split_at_checked(end).unwrap_or((rest, b""));
+        if field.is_empty() {
+            break;
+        }
+        if is_trigger(field) {
+            let name = text::metric_part(after);
+            return if name.is_empty() { irq() } else { name };
+        }
+        last = field;
+        rest = after;
+    }
+    let name = text::metric_part(last);
+    if name.is_empty() { irq() } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Snapshot;
+    use proptest::prelude::*;
+    use std::fs;
+
+    const TABLE: &str = "           CPU0       CPU1       \n\
+         24:          1          0  IO-APIC   5-edge      ACPI:Ged\n\
+         41:       1060          0 PCI-MSIX-0000:00:04.0   1-edge      virtio3-input.0\n\
+         42:          0       3363 PCI-MSIX-0000:00:05.0   2-edge      virtio3-input.0\n\
+         43:          5          5 GICv3  27 Level     arch_timer\n\
+         44:          2          2 dummy\n\
+         45:          0          9 PCI-MSI 1-edge\n\
+        LOC:     100     200   Local timer interrupts\n\
+        ERR:          7\n";
+
+    fn open(text: &str) -> (tempfile::TempDir, Interrupts) {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("interrupts"), text).unwrap();
+        let interrupts = Interrupts::open(root.path()).unwrap();
+        (root, interrupts)
+    }
+
+    fn snapshot(interrupts: &mut Interrupts, readings: &mut Readings) -> Snapshot {
+        readings.clear_values();
+        interrupts.read(Nanoseconds(0), readings).unwrap();
+        Snapshot::of(Nanoseconds(0), readings)
+    }
+
+    fn value(snapshot: &Snapshot, source: &str) -> Option<f64> {
+        Some(snapshot.get("host", &metric::interrupts(source))?.value)
+    }
+
+    #[test]
+    fn interrupts_are_named_after_their_device_and_summed_over_cpus() {
+        let (_root, mut interrupts) = open(TABLE);
+        let snapshot = snapshot(&mut interrupts, &mut Readings::default());
+        assert_eq!(value(&snapshot, "ACPI:Ged"), Some(1.0));
+        assert_eq!(value(&snapshot, "arch_timer"), Some(10.0));
+        assert_eq!(value(&snapshot, "dummy"), Some(4.0));
+        assert_eq!(value(&snapshot, "irq45"), Some(9.0));
+        assert_eq!(value(&snapshot, "LOC"), Some(300.0));
+        let total = 1.0 + 1060.0 + 3363.0 + 10.0 + 4.0 + 9.0 + 300.0;
+        assert_eq!(
+            value(&snapshot, "total"),
+            Some(total),
+            "ERR is no interrupt"
+        );
+    }
+
+    #[test]
+    fn two_interrupts_with_one_name_are_kept_apart() {
+        let (_root, mut interrupts) = open(TABLE);
+        let snapshot = snapshot(&mut interrupts, &mut Readings::default());
+        assert_eq!(value(&snapshot, "virtio3-input_0"), Some(1060.0));
+        assert_eq!(value(&snapshot, "virtio3-input_0.42"), Some(3363.0));
+    }
+
+    #[test]
+    fn an_interrupt_that_is_freed_or_restarted_never_makes_a_total_fall() {
+        let (root, mut interrupts) = open(TABLE);
+        let mut readings = Readings::default();
+        let before = snapshot(&mut interrupts, &mut readings);
+        let without = TABLE.replace("3363", "   3");
+        let without: String = without
+            .lines()
+            .filter(|line| !line.contains("ACPI"))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        fs::write(root.path().join("interrupts"), without).unwrap();
+        let after = snapshot(&mut interrupts, &mut readings);
+        let step = |metric: &str| after.since(&before, "host", metric).unwrap().value;
+        assert_eq!(step("interrupts.virtio3-input_0.42"), 3.0);
+        assert_eq!(step("interrupts.ACPI:Ged"), 0.0);
+        assert_eq!(step("interrupts.total"), 3.0);
+    }
+
+    #[test]
+    fn a_cpu_that_goes_offline_makes_no_step() {
+        let (root, mut interrupts) = open("  CPU0 CPU1\nLOC: 100 200 timer\n");
+        let mut readings = Readings::default();
+        let before = snapshot(&mut interrupts, &mut readings);
+        fs::write(root.path().join("interrupts"), "  CPU0\nLOC: 101 timer\n").unwrap();
+        let after = snapshot(&mut interrupts, &mut readings);
+        assert_eq!(
+            after
+                .since(&before, "host", "interrupts.LOC")
+                .unwrap()
+                .value,
+            0.0
+        );
+        assert_eq!(
+            after
+                .since(&before, "host", "interrupts.total")
+                .unwrap()
+                .value,
+            0.0
+        );
+    }
+
+    #[test]
+    fn a_guests_table_is_parsed_by_the_same_names() {
+        let counts = parse_interrupts(TABLE.as_bytes());
+        assert_eq!(counts.get("interrupts.virtio3-input_0"), Some(&4423.0));
+        assert_eq!(counts.get("interrupts.LOC"), Some(&300.0));
+        assert!(parse_interrupts(b"no table").is_empty());
+    }
+
+    #[test]
+    fn this_hosts_interrupts_grow() {
+        let mut interrupts = Interrupts::open(Path::new("/proc")).unwrap();
+        let mut readings = Readings::default();
+        let before = snapshot(&mut interrupts, &mut readings);
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let after = snapshot(&mut interrupts, &mut readings);
+        assert!(
+            after
+                .since(&before, "host", "interrupts.total")
+                .unwrap()
+                .value
+                > 0.0
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_table_panics_the_parser(text in prop::collection::vec(any::<u8>(), 0..400)) {
+            let mut table = b"  CPU0 CPU1\n".to_vec();
+            table.extend(&text);
+            let _ = parse_interrupts(&table);
+        }
+    }
+}

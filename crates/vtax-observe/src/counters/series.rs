@@ -1,0 +1,97 @@
+//! One output column of an instrument: its registration, and for counters the guard that keeps
+//! it from falling.
+
+use super::step::{MonotonicCounter, OnFall};
+use crate::{Kind, Readings, Series, SeriesId};
+use vtax_units::{Base, Source, Unit};
+
+/// The unit that a metric's name says: `_ns`, `_bytes`, or what is counted.
+fn unit_of(metric: &str) -> Unit {
+    let base = match metric {
+        _ if metric.ends_with("_ns") => Base::Nanosecond,
+        _ if metric.ends_with("_bytes") => Base::Byte,
+        _ if metric.ends_with("_packets") => Base::Packet,
+        _ if metric.ends_with("_requests") => Base::Request,
+        _ if metric.ends_with("_percent") => Base::Percent,
+        _ if metric.starts_with("interrupts.") => Base::Interrupt,
+        _ if metric.starts_with("kvm.") => Base::Exit,
+        crate::metric::HW_CYCLES => Base::Cycle,
+        crate::metric::HW_INSTRUCTIONS => Base::Instruction,
+        crate::metric::HW_LLC_REFERENCES | crate::metric::HW_LLC_MISSES => Base::CacheEvent,
+        _ => Base::One,
+    };
+    Unit::of(base)
+}
+
+/// A column of readings, registered at its first value.
+#[derive(Debug)]
+pub(crate) struct Column {
+    series: Series,
+    id: Option<SeriesId>,
+}
+
+impl Column {
+    /// A column that only ever grows.
+    pub(crate) fn counter(owner: &str, metric: impl Into<String>) -> Self {
+        Self::new(owner, metric.into(), Kind::Counter)
+    }
+
+    /// A column of momentary values.
+    pub(crate) fn gauge(owner: &str, metric: impl Into<String>) -> Self {
+        Self::new(owner, metric.into(), Kind::Gauge)
+    }
+
+    fn new(owner: &str, metric: String, kind: Kind) -> Self {
+        Self {
+            series: Series {
+                unit: unit_of(&metric),
+                owner: owner.to_owned(),
+                metric,
+                kind,
+                source: Source::Measured,
+            },
+            id: None,
+        }
+    }
+
+    /// Records this pass's value.
+    pub(crate) fn record(&mut self, value: f64, into: &mut Readings) {
+        let id = match self.id {
+            Some(id) => id,
+            None => *self.id.insert(into.register(self.series.clone())),
+        };
+        into.record(id, value);
+    }
+
+    /// Records an integer.
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "beyond 2^53 the lost bits are far below any counter's resolution"
+    )]
+    pub(crate) fn record_count(&mut self, value: u64, into: &mut Readings) {
+        self.record(value as f64, into);
+    }
+}
+
+/// A column fed by a raw counter of the kernel.
+#[derive(Debug)]
+pub(crate) struct GuardedColumn {
+    column: Column,
+    counter: MonotonicCounter,
+}
+
+impl GuardedColumn {
+    /// `on_fall` says what a falling raw value means for this source.
+    pub(crate) fn new(owner: &str, metric: impl Into<String>, on_fall: OnFall) -> Self {
+        Self {
+            column: Column::counter(owner, metric),
+            counter: MonotonicCounter::new(on_fall),
+        }
+    }
+
+    /// Takes a raw reading and records the total.
+    pub(crate) fn record(&mut self, raw: u64, into: &mut Readings) {
+        self.counter.advance(raw);
+        self.column.record_count(self.counter.total(), into);
+    }
+}

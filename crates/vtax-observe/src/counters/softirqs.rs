@@ -1,0 +1,74 @@
+//! Software interrupts by kind (`NET_RX`, `TIMER`, …), from `/proc/softirqs`. Exact counts of
+//! handler runs; one run may handle many packets.
+
+use super::table::{CpuTable, Row};
+use super::text;
+use crate::{Instrument, ObserveError, Readings, metric};
+use std::path::Path;
+use vtax_units::Nanoseconds;
+
+/// Software interrupts of the host, by kind.
+#[derive(Debug)]
+pub struct Softirqs(CpuTable);
+
+impl Softirqs {
+    /// Opens `softirqs` below `proc`.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn open(proc: &Path) -> Result<Self, ObserveError> {
+        fn kind(row: &Row<'_>) -> String {
+            text::metric_part(row.label)
+        }
+        CpuTable::open(
+            proc.join("softirqs"),
+            "host",
+            metric::SOFTIRQS_TOTAL,
+            metric::softirqs,
+            kind,
+            |_| true,
+        )
+        .map(Self)
+    }
+}
+
+impl Instrument for Softirqs {
+    fn name(&self) -> &str {
+        "softirqs"
+    }
+
+    fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
+        self.0.read(into)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Snapshot;
+
+    #[test]
+    fn softirqs_are_summed_over_cpus_by_kind() {
+        let root = tempfile::tempdir().unwrap();
+        let table = "       CPU0  CPU1\n  NET_RX: 30 12\n   TIMER: 1 2\n";
+        std::fs::write(root.path().join("softirqs"), table).unwrap();
+        let mut softirqs = Softirqs::open(root.path()).unwrap();
+        let mut readings = Readings::default();
+        softirqs.read(Nanoseconds(0), &mut readings).unwrap();
+        let snapshot = Snapshot::of(Nanoseconds(0), &readings);
+        assert_eq!(snapshot.get("host", "softirqs.NET_RX").unwrap().value, 42.0);
+        assert_eq!(
+            snapshot.get("host", metric::SOFTIRQS_TOTAL).unwrap().value,
+            45.0
+        );
+    }
+
+    #[test]
+    fn this_hosts_softirqs_can_be_read() {
+        let mut softirqs = Softirqs::open(Path::new("/proc")).unwrap();
+        let mut readings = Readings::default();
+        softirqs.read(Nanoseconds(0), &mut readings).unwrap();
+        let snapshot = Snapshot::of(Nanoseconds(0), &readings);
+        assert!(snapshot.get("host", "softirqs.TIMER").is_some());
+    }
+}

@@ -1,0 +1,200 @@
+//! `/proc/interrupts` and `/proc/softirqs`: one row for each source, one column for each CPU.
+
+use super::file::KernelFile;
+use super::series::Column;
+use super::step::{MonotonicCounter, OnFall, Step};
+use super::text;
+use crate::{ObserveError, Readings};
+use std::path::PathBuf;
+
+/// One row of the table, as the kernel printed it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Row<'a> {
+    /// What stands before the colon: `28`, `LOC`, `NET_RX`.
+    pub(crate) label: &'a [u8],
+    /// What stands after the counts: chip, hardware number, device; or a description.
+    pub(crate) description: &'a [u8],
+    /// The sum over the CPUs.
+    pub(crate) sum: u64,
+}
+
+/// How many CPUs the table's first line names; `None` if it is not such a table.
+pub(crate) fn columns(table: &[u8]) -> Option<usize> {
+    let header = text::lines(table).next()?;
+    let count = text::fields(header)
+        .take_while(|field| field.starts_with(b"CPU"))
+        .count();
+    (count > 0).then_some(count)
+}
+
+/// The rows of a table with that many CPUs; lines that are no rows are left out.
+pub(crate) fn rows(table: &[u8], columns: usize) -> impl Iterator<Item = Row<'_>> {
+    text::lines(table).skip(1).filter_map(move |line| {
+        let colon = line.iter().position(|byte| *byte == b':')?;
+        let (label, rest) = line.split_at_checked(colon)?;
+        let mut rest = rest.get(1..)?;
+        let mut sum = 0u64;
+        let mut counted = 0;
+        while counted < columns {
+            let field = rest.trim_ascii_start();
+            let end = field
+                .iter()
+                .position(u8::is_ascii_whitespace)
+                .unwrap_or(field.len());
+            let (count, after) = field.split_at_checked(end)?;
+            let Some(count) = text::number(count) else {
+                break;
+            };
+            sum = sum.saturating_add(count);
+            rest = after;
+            counted += 1;
+        }
+        (counted > 0).then_some(Row {
+            label: label.trim_ascii(),
+            description: rest.trim_ascii(),
+            sum,
+        })
+    })
+}
+
+/// A table that is read again and again: a series for each row and one for their sum.
+#[derive(Debug)]
+pub(crate) struct CpuTable {
+    file: KernelFile,
+    owner: &'static str,
+    name: fn(&Row<'_>) -> String,
+    counts: fn(&Row<'_>) -> bool,
+    metric: fn(&str) -> String,
+    total: (u64, Column),
+    columns: usize,
+    passes: u64,
+    known: Vec<KnownRow>,
+}
+
+#[derive(Debug)]
+struct KnownRow {
+    label: Box<[u8]>,
+    description: Box<[u8]>,
+    counter: MonotonicCounter,
+    column: Column,
+    metric: String,
+}
+
+impl CpuTable {
+    /// A table at `path`. `name` names a row, `counts` says whether it belongs to the total, and
+    /// `metric` makes a metric of its name.
+    pub(crate) fn open(
+        path: PathBuf,
+        owner: &'static str,
+        total: &str,
+        metric: fn(&str) -> String,
+        name: fn(&Row<'_>) -> String,
+        counts: fn(&Row<'_>) -> bool,
+    ) -> Result<Self, ObserveError> {
+        Ok(Self {
+            file: KernelFile::open(path)?,
+            owner,
+            name,
+            counts,
+            metric,
+            total: (0, Column::counter(owner, total)),
+            columns: 0,
+            passes: 0,
+            known: Vec::new(),
+        })
+    }
+
+    /// Reads the table and records every row and the total.
+    pub(crate) fn read(&mut self, into: &mut Readings) -> Result<(), ObserveError> {
+        let table = self.file.read()?;
+        let Some(columns) = columns(table) else {
+            return Err(self
+                .file
+                .unexpected("expected a first line that names the CPUs"));
+        };
+        // A CPU that goes off- or online takes its counts out of the sums or brings them back:
+        // such a step says nothing about interrupts.
+        let rebase = columns != self.columns;
+        self.columns = columns;
+        let Self {
+            owner,
+            name,
+            counts,
+            metric,
+            total,
+            passes,
+            known,
+            ..
+        } = self;
+        // Rows keep their order, so the row after the last one found is nearly always the next.
+        let mut next = 0;
+        for row in rows(table, columns) {
+            let is_row = |known: &KnownRow| {
+                *known.label == *row.label && *known.description == *row.description
+            };
+            let position = match known.get(next) {
+                Some(candidate) if is_row(candidate) => next,
+                _ => match known.iter().position(is_row) {
+                    Some(position) => position,
+                    None => {
+                        let last_of_label = known.iter().any(|other| *other.label == *row.label);
+                        let metric = distinct(metric(&name(&row)), row.label, known);
+                        known.push(KnownRow {
+                            label: row.label.into(),
+                            description: row.description.into(),
+                            counter: MonotonicCounter::new(OnFall::Restarted),
+                            column: Column::counter(owner, metric.clone()),
+                            metric,
+                        });
+                        // A number that changed hands may carry its predecessor's counts.
+                        if *passes > 0 && !last_of_label && counts(&row) {
+                            total.0 = total.0.saturating_add(row.sum);
+                        }
+                        known.len() - 1
+                    }
+                },
+            };
+            next = position + 1;
+            let Some(known) = known.get_mut(position) else {
+                continue;
+            };
+            if rebase {
+                known.counter.rebase(row.sum);
+            } else {
+                let gain = match known.counter.advance(row.sum) {
+                    Step::First => 0,
+                    Step::Forward(gain) => gain,
+                    Step::Fell { to, .. } => to,
+                };
+                if counts(&row) {
+                    total.0 = total.0.saturating_add(gain);
+                }
+            }
+            if *passes == 0 && counts(&row) {
+                total.0 = total.0.saturating_add(row.sum);
+            }
+        }
+        // A row that is gone keeps its last value: totals never fall.
+        for row in known {
+            row.column.record_count(row.counter.total(), into);
+        }
+        total.1.record_count(total.0, into);
+        *passes += 1;
+        Ok(())
+    }
+}
+
+/// Two rows with one name are kept apart by the later one's label.
+fn distinct(metric: String, label: &[u8], known: &[KnownRow]) -> String {
+    if known.iter().all(|other| other.metric != metric) {
+        return metric;
+    }
+    let base = format!("{metric}.{}", text::metric_part(label));
+    (0..=known.len())
+        .map(|attempt| match attempt {
+            0 => base.clone(),
+            _ => format!("{base}.{attempt}"),
+        })
+        .find(|candidate| known.iter().all(|other| other.metric != *candidate))
+        .unwrap_or(base)
+}

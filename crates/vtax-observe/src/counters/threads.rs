@@ -1,0 +1,782 @@
+//! CPU time of a VMM by the role of its threads: vCPU, I/O thread, vhost worker, emulator.
+//!
+//! Sources, all in nanoseconds: `/proc/PID/task/TID/schedstat` for the threads with a role, and
+//! the process's own CPU clock (clock_getcpuclockid(3)) for the whole; the emulator is the
+//! difference. The clock includes threads that have ended, so that a short-lived worker between
+//! two readings is not lost, and the many threads without a role need not be read at all.
+//! The clock is exact to the moment; a `schedstat` value is at most a tick behind, except that
+//! reading the clock first brings all threads up to date.
+//!
+//! A thread is known by its open file, not by its number: the file fails once its thread is
+//! gone, also when another thread has got the number. That is stronger than comparing start
+//! times, which have a resolution of 10 ms.
+//!
+//! vhost workers are looked for in both places, whatever the kernel's version: as threads of
+//! the process, and as kernel threads named `vhost-TID` after one of its threads.
+
+use super::file::KernelFile;
+use super::series::Column;
+use super::step::{MonotonicCounter, OnFall};
+use super::text;
+use crate::{Instrument, ObserveError, Readings, Subject, ThreadRole, metric};
+use rustix::fs::{Mode, OFlags, RawDir, SeekFrom};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use vtax_units::Nanoseconds;
+
+/// How often a new thread without a role is looked at: a thread gives itself its name only
+/// after it was created.
+const LOOKS: u8 = 2;
+
+/// How long a list of threads is used without looking again, while their number stays the same.
+const LIST_AGAIN: Nanoseconds = Nanoseconds(5_000_000_000);
+
+/// The CPU time of a whole process in nanoseconds.
+type ProcessClock = Box<dyn FnMut() -> io::Result<u64> + Send>;
+
+/// The threads of one VMM.
+pub struct VmmThreads {
+    name: String,
+    rules: Rules,
+    task: PathBuf,
+    directory: OwnedFd,
+    clock: ProcessClock,
+    /// The directory's link count and the time when it was last listed.
+    listed: Option<(u64, Nanoseconds)>,
+    threads: Vec<Thread>,
+    kernel_threads: Vec<Thread>,
+    roles: [Role; 3],
+    emulator: (u64, Column),
+    entries: Vec<MaybeUninit<u8>>,
+}
+
+/// What decides a thread's role.
+#[derive(Debug)]
+struct Rules {
+    vcpu_threads: Vec<u32>,
+    iothreads: Vec<u32>,
+}
+
+/// What has a role is read one by one, and what has ended still counts.
+#[derive(Debug)]
+struct Role {
+    role: ThreadRole,
+    ended_inside: u64,
+    ended_outside: u64,
+    ended_switches: u64,
+    ended_wait: u64,
+    cpu: Column,
+    switches: Column,
+    wait: Option<Column>,
+}
+
+#[derive(Debug)]
+struct Thread {
+    tid: u32,
+    role: ThreadRole,
+    looks: u8,
+    present: bool,
+    /// `None` for the emulator's threads, which are not read.
+    file: Option<KernelFile>,
+    cpu: MonotonicCounter,
+    wait: MonotonicCounter,
+    switches: MonotonicCounter,
+}
+
+impl VmmThreads {
+    /// The threads of `subject.vmm`.
+    ///
+    /// # Errors
+    /// When the subject has no VMM or its process is gone.
+    pub fn open(subject: &Subject, proc: &Path) -> Result<Self, ObserveError> {
+        let Some(pid) = subject.vmm else {
+            return Err(ObserveError::Unavailable {
+                what: format!("VMM threads of {}", subject.owner),
+                reason: "it has no VMM".to_owned(),
+            });
+        };
+        Self::with_clock(subject, pid, proc, process_clock(pid))
+    }
+
+    fn with_clock(
+        subject: &Subject,
+        pid: u32,
+        proc: &Path,
+        clock: ProcessClock,
+    ) -> Result<Self, ObserveError> {
+        let task = proc.join(pid.to_string()).join("task");
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory =
+            rustix::fs::open(&task, flags, Mode::empty()).map_err(|cause| ObserveError::Read {
+                path: task.clone(),
+                cause: cause.into(),
+            })?;
+        let owner = &subject.owner;
+        let role = |role: ThreadRole, cpu| Role {
+            role,
+            ended_inside: 0,
+            ended_outside: 0,
+            ended_switches: 0,
+            ended_wait: 0,
+            cpu: Column::counter(owner, cpu),
+            switches: Column::counter(owner, metric::context_switches(role.name())),
+            wait: (role == ThreadRole::Vcpu).then(|| Column::counter(owner, metric::CPU_VCPU_WAIT)),
+        };
+        let mut threads = Self {
+            name: format!("threads {owner}"),
+            rules: Rules {
+                vcpu_threads: subject.vcpu_threads.clone(),
+                iothreads: subject.iothreads.clone(),
+            },
+            task,
+            directory,
+            clock,
+            listed: None,
+            threads: Vec::new(),
+            kernel_threads: Vec::new(),
+            roles: [
+                role(ThreadRole::Vcpu, metric::CPU_VCPU),
+                role(ThreadRole::Iothread, metric::CPU_IOTHREAD),
+                role(ThreadRole::Vhost, metric::CPU_VHOST),
+            ],
+            emulator: (0, Column::counter(owner, metric::CPU_EMULATOR)),
+            entries: vec![MaybeUninit::uninit(); 8192],
+        };
+        threads.list()?;
+        threads.kernel_threads = kernel_vhost_threads(proc, &threads.threads);
+        Ok(threads)
+    }
+
+    /// Brings the list of threads up to date.
+    ///
+    /// Listing the directory costs the kernel microseconds for each thread, so it is done when
+    /// their number has changed, which the directory's link count tells, and every few seconds for
+    /// the case that one thread ended and another began. A process that is gone has no threads,
+    /// so that its link count has changed.
+    fn discover(&mut self, now: Nanoseconds) -> Result<(), ObserveError> {
+        let links = rustix::fs::fstat(&self.directory)
+            .map_err(|cause| self.unlisted(cause))?
+            .st_nlink;
+        if let Some((before, at)) = self.listed
+            && before == links
+            && now.saturating_since(at) < LIST_AGAIN
+        {
+            return Ok(());
+        }
+        self.list()?;
+        self.listed = Some((links, now));
+        Ok(())
+    }
+
+    fn unlisted(&self, cause: rustix::io::Errno) -> ObserveError {
+        ObserveError::Read {
+            path: self.task.clone(),
+            cause: cause.into(),
+        }
+    }
+
+    fn list(&mut self) -> Result<(), ObserveError> {
+        for thread in &mut self.threads {
+            thread.present = false;
+        }
+        rustix::fs::seek(&self.directory, SeekFrom::Start(0))
+            .map_err(|cause| self.unlisted(cause))?;
+        let mut entries = RawDir::new(&self.directory, &mut self.entries);
+        // The directory lists threads in the order of creation, as this list does.
+        let mut next = 0;
+        while let Some(entry) = entries.next() {
+            let entry = entry.map_err(|cause| ObserveError::Read {
+                path: self.task.clone(),
+                cause: cause.into(),
+            })?;
+            let number = text::number(entry.file_name().to_bytes());
+            let Some(tid) = number.and_then(|tid| u32::try_from(tid).ok()) else {
+                continue;
+            };
+            let position = match self.threads.get(next) {
+                Some(thread) if thread.tid == tid => Some(next),
+                _ => self.threads.iter().position(|thread| thread.tid == tid),
+            };
+            match position {
+                Some(position) => {
+                    next = position + 1;
+                    if let Some(thread) = self.threads.get_mut(position) {
+                        thread.present = true;
+                    }
+                }
+                None => {
+                    next = self.threads.len() + 1;
+                    self.threads.push(Thread::new(tid, ThreadRole::Emulator));
+                }
+            }
+        }
+        for thread in &mut self.threads {
+            if thread.file.is_none() && thread.looks < LOOKS {
+                thread.looks += 1;
+                thread.look(&self.task, &self.rules);
+            }
+        }
+        let roles = &mut self.roles;
+        self.threads.retain(|thread| {
+            if !thread.present {
+                retire(roles, thread, true);
+            }
+            thread.present
+        });
+        Ok(())
+    }
+}
+
+impl Thread {
+    fn new(tid: u32, role: ThreadRole) -> Self {
+        let counter = || MonotonicCounter::new(OnFall::Restarted);
+        Self {
+            tid,
+            role,
+            looks: 0,
+            present: true,
+            file: None,
+            cpu: counter(),
+            wait: counter(),
+            switches: counter(),
+        }
+    }
+
+    /// Finds the role, and opens the file if there is something to read. A thread that ends
+    /// meanwhile stays the emulator's and is gone in the next pass.
+    fn look(&mut self, task: &Path, rules: &Rules) {
+        let directory = task.join(self.tid.to_string());
+        let Ok(name) = std::fs::read(directory.join("comm")) else {
+            return;
+        };
+        let own = innermost_number(&directory).unwrap_or(self.tid);
+        self.role = rules.role([own, self.tid], name.trim_ascii());
+        if self.role != ThreadRole::Emulator {
+            self.file = KernelFile::open_one_piece(directory.join("schedstat")).ok();
+        }
+    }
+
+    /// Reads the thread; `None` once it is gone.
+    fn read(&mut self) -> Result<Option<()>, ObserveError> {
+        let Some(file) = &mut self.file else {
+            return Ok(Some(()));
+        };
+        let text = match file.read() {
+            Ok(text) => text,
+            Err(ObserveError::Read { cause, .. }) if is_gone(&cause) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mut numbers = text::fields(text).map(text::number);
+        let three = [numbers.next(), numbers.next(), numbers.next()];
+        drop(numbers);
+        let [Some(Some(cpu)), Some(Some(wait)), Some(Some(switches))] = three else {
+            return Err(file.unexpected("expected three numbers"));
+        };
+        self.cpu.advance(cpu);
+        self.wait.advance(wait);
+        self.switches.advance(switches);
+        Ok(Some(()))
+    }
+}
+
+impl Rules {
+    /// The VMM's own word first; then the names that VMMs give their threads. `numbers` are the
+    /// thread's numbers in the VMM's PID namespace, which the VMM speaks of, and in this one,
+    /// into which someone may have translated them.
+    fn role(&self, numbers: [u32; 2], name: &[u8]) -> ThreadRole {
+        let listed = |list: &[u32]| numbers.iter().any(|number| list.contains(number));
+        if listed(&self.vcpu_threads) {
+            return ThreadRole::Vcpu;
+        }
+        if listed(&self.iothreads) {
+            return ThreadRole::Iothread;
+        }
+        let starts = |prefix: &[u8]| name.starts_with(prefix);
+        let numbered = |prefix: &[u8]| {
+            name.strip_prefix(prefix)
+                .is_some_and(|rest| text::number(rest).is_some())
+        };
+        let is_qemu_vcpu = (starts(b"CPU ") || starts(b"ALL CPUs")) && (name.contains(&b'/'));
+        if is_qemu_vcpu || numbered(b"vcpu") || numbered(b"fc_vcpu ") || numbered(b"crosvm_vcpu") {
+            return ThreadRole::Vcpu;
+        }
+        // QEMU's I/O thread for its own monitor does no guest I/O.
+        if starts(b"IO ") && name != b"IO mon_iothread" {
+            return ThreadRole::Iothread;
+        }
+        if numbered(b"vhost-") {
+            return ThreadRole::Vhost;
+        }
+        ThreadRole::Emulator
+    }
+}
+
+/// The thread's number as the VMM itself knows it: in the innermost PID namespace.
+fn innermost_number(directory: &Path) -> Option<u32> {
+    let status = std::fs::read(directory.join("status")).ok()?;
+    let line = text::lines(&status).find_map(|line| line.strip_prefix(b"NSpid:"))?;
+    let number = text::fields(line).last().and_then(text::number)?;
+    u32::try_from(number).ok()
+}
+
+fn is_gone(cause: &io::Error) -> bool {
+    // ESRCH; `io::ErrorKind` has no name for it.
+    cause.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+        || cause.kind() == io::ErrorKind::NotFound
+}
+
+/// Kernel threads named `vhost-TID` after one of the VMM's threads (up to Linux 6.3, and later
+/// ones that are told to).
+fn kernel_vhost_threads(proc: &Path, of: &[Thread]) -> Vec<Thread> {
+    let Ok(processes) = std::fs::read_dir(proc) else {
+        return Vec::new();
+    };
+    processes
+        .filter_map(|process| {
+            let process = process.ok()?.path();
+            let number = text::number(process.file_name()?.as_encoded_bytes())?;
+            let tid = u32::try_from(number).ok()?;
+            let name = std::fs::read(process.join("comm")).ok()?;
+            let owner = text::number(name.trim_ascii().strip_prefix(b"vhost-")?)?;
+            let ours = of.iter().any(|thread| u64::from(thread.tid) == owner);
+            let itself = of.iter().any(|thread| thread.tid == tid);
+            // Kernel threads have no command line; a process that only took the name has one.
+            let is_kernel_thread = std::fs::read(process.join("cmdline")).ok()?.is_empty();
+            if !ours || itself || !is_kernel_thread {
+                return None;
+            }
+            let mut thread = Thread::new(tid, ThreadRole::Vhost);
+            thread.file = Some(KernelFile::open_one_piece(process.join("schedstat")).ok()?);
+            Some(thread)
+        })
+        .collect()
+}
+
+/// Keeps what a thread did after it has ended.
+fn retire(roles: &mut [Role; 3], thread: &Thread, inside: bool) {
+    let Some(role) = roles.iter_mut().find(|role| role.role == thread.role) else {
+        return;
+    };
+    let ended = if inside {
+        &mut role.ended_inside
+    } else {
+        &mut role.ended_outside
+    };
+    *ended = ended.saturating_add(thread.cpu.total());
+    role.ended_wait = role.ended_wait.saturating_add(thread.wait.total());
+    role.ended_switches = role.ended_switches.saturating_add(thread.switches.total());
+}
+
+impl Instrument for VmmThreads {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn read(&mut self, now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
+        // The clock first: it brings every thread's account up to date. That the directory still
+        // has its threads afterwards proves that the process was this one when it was read.
+        let whole = (self.clock)();
+        self.discover(now)?;
+        let whole = whole.map_err(|cause| ObserveError::Read {
+            path: self.task.clone(),
+            cause,
+        })?;
+
+        let roles = &mut self.roles;
+        let mut failed = None;
+        for (threads, inside) in [(&mut self.threads, true), (&mut self.kernel_threads, false)] {
+            threads.retain_mut(|thread| match thread.read() {
+                Ok(Some(())) => true,
+                Ok(None) => {
+                    retire(roles, thread, inside);
+                    false
+                }
+                Err(error) => {
+                    failed.get_or_insert(error);
+                    true
+                }
+            });
+        }
+        if let Some(error) = failed {
+            return Err(error);
+        }
+
+        let mut inside = 0u64;
+        let mut ever_ran = whole == 0;
+        for role in roles {
+            let sum = |threads: &[Thread], of: fn(&Thread) -> u64| {
+                let own = threads.iter().filter(|thread| thread.role == role.role);
+                own.fold(0u64, |sum, thread| sum.saturating_add(of(thread)))
+            };
+            let cpu = |thread: &Thread| thread.cpu.total();
+            let own = role.ended_inside.saturating_add(sum(&self.threads, cpu));
+            let kernel = role
+                .ended_outside
+                .saturating_add(sum(&self.kernel_threads, cpu));
+            let both = |ended: u64, of: fn(&Thread) -> u64| {
+                ended
+                    .saturating_add(sum(&self.threads, of))
+                    .saturating_add(sum(&self.kernel_threads, of))
+            };
+            let switches = both(role.ended_switches, |thread| thread.switches.total());
+            let wait = both(role.ended_wait, |thread| thread.wait.total());
+            inside = inside.saturating_add(own);
+            ever_ran |= switches > 0;
+            role.cpu.record_count(own.saturating_add(kernel), into);
+            role.switches.record_count(switches, into);
+            if let Some(column) = &mut role.wait {
+                column.record_count(wait, into);
+            }
+        }
+        if !ever_ran && self.threads.iter().any(|thread| thread.file.is_some()) {
+            return Err(ObserveError::Unavailable {
+                what: "CPU time of single threads".to_owned(),
+                reason: "every /proc/PID/task/TID/schedstat reads 0: this kernel accounts it only \
+                         when booted with `delayacct` (or after `sysctl kernel.task_delayacct=1`)"
+                    .to_owned(),
+            });
+        }
+        // Reading takes microseconds in which threads run on, so the difference may dip by that.
+        self.emulator.0 = self.emulator.0.max(whole.saturating_sub(inside));
+        self.emulator.1.record_count(self.emulator.0, into);
+        Ok(())
+    }
+}
+
+/// The CPU clock of a process, which only ever grows while the process lives.
+fn process_clock(pid: u32) -> ProcessClock {
+    Box::new(move || {
+        let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
+        let mut clock: libc::clockid_t = 0;
+        // SAFETY: `clock` is a live, writable clockid_t; the call stores into nothing else.
+        let error = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
+        if error != 0 {
+            return Err(io::Error::from_raw_os_error(error));
+        }
+        let mut time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        // SAFETY: `time` is a live, writable timespec; the call stores into nothing else.
+        if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+        let nanoseconds = u64::try_from(time.tv_nsec).unwrap_or(0);
+        Ok(seconds
+            .saturating_mul(1_000_000_000)
+            .saturating_add(nanoseconds))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Snapshot;
+    use std::fs;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+    struct FakeVmm {
+        proc: tempfile::TempDir,
+        clock: Arc<AtomicU64>,
+    }
+
+    impl FakeVmm {
+        fn new() -> Self {
+            let proc = tempfile::tempdir().unwrap();
+            fs::create_dir_all(proc.path().join("70/task")).unwrap();
+            Self {
+                proc,
+                clock: Arc::default(),
+            }
+        }
+
+        fn thread(&self, tid: u32, name: &str, schedstat: &str) {
+            let directory = self.proc.path().join(format!("70/task/{tid}"));
+            fs::create_dir_all(&directory).unwrap();
+            fs::write(directory.join("comm"), format!("{name}\n")).unwrap();
+            fs::write(directory.join("schedstat"), format!("{schedstat}\n")).unwrap();
+        }
+
+        fn end(&self, tid: u32) {
+            fs::remove_dir_all(self.proc.path().join(format!("70/task/{tid}"))).unwrap();
+        }
+
+        fn process(&self, pid: u32, name: &str, command: &str, schedstat: &str) {
+            let directory = self.proc.path().join(pid.to_string());
+            fs::create_dir_all(&directory).unwrap();
+            fs::write(directory.join("comm"), format!("{name}\n")).unwrap();
+            fs::write(directory.join("cmdline"), command).unwrap();
+            fs::write(directory.join("schedstat"), format!("{schedstat}\n")).unwrap();
+        }
+
+        fn open(&self, subject: &Subject) -> VmmThreads {
+            let clock = Arc::clone(&self.clock);
+            let read: ProcessClock = Box::new(move || Ok(clock.load(Ordering::Relaxed)));
+            VmmThreads::with_clock(subject, 70, self.proc.path(), read).unwrap()
+        }
+    }
+
+    fn subject() -> Subject {
+        Subject {
+            owner: "target".to_owned(),
+            vmm: Some(70),
+            ..Subject::default()
+        }
+    }
+
+    fn read(threads: &mut VmmThreads, readings: &mut Readings) -> Snapshot {
+        // Far enough apart that the threads are listed each time: on some file systems a
+        // directory's link count says nothing.
+        static NOW: AtomicU64 = AtomicU64::new(0);
+        let now = Nanoseconds(NOW.fetch_add(LIST_AGAIN.0, Ordering::Relaxed));
+        readings.clear_values();
+        threads.read(now, readings).unwrap();
+        Snapshot::of(Nanoseconds(0), readings)
+    }
+
+    fn value(snapshot: &Snapshot, metric: &str) -> f64 {
+        snapshot.get("target", metric).unwrap().value
+    }
+
+    #[test]
+    fn threads_are_told_apart_by_the_names_that_vmms_give_them() {
+        let rules = Rules {
+            vcpu_threads: vec![5],
+            iothreads: vec![6],
+        };
+        let role = |name: &str| rules.role([1, 1], name.as_bytes());
+        for name in [
+            "CPU 0/KVM",
+            "CPU 12/TCG",
+            "ALL CPUs/TCG",
+            "vcpu0",
+            "fc_vcpu 3",
+            "crosvm_vcpu1",
+        ] {
+            assert_eq!(role(name), ThreadRole::Vcpu, "{name}");
+        }
+        assert_eq!(role("IO iothread0"), ThreadRole::Iothread);
+        assert_eq!(role("IO mon_iothread"), ThreadRole::Emulator);
+        assert_eq!(role("vhost-4242"), ThreadRole::Vhost);
+        for name in [
+            "qemu-system-x86",
+            "worker",
+            "vcpu",
+            "vcpu0x",
+            "vhost-",
+            "CPU",
+            "call_rcu",
+            "",
+        ] {
+            assert_eq!(role(name), ThreadRole::Emulator, "{name}");
+        }
+        assert_eq!(rules.role([5, 900], b"qemu"), ThreadRole::Vcpu);
+        assert_eq!(rules.role([900, 6], b"qemu"), ThreadRole::Iothread);
+    }
+
+    #[test]
+    fn the_roles_and_the_emulator_add_up_to_the_process() {
+        let vmm = FakeVmm::new();
+        vmm.thread(70, "qemu", "900 1 1");
+        vmm.thread(71, "CPU 0/KVM", "500 40 7");
+        vmm.thread(72, "CPU 1/KVM", "300 2 3");
+        vmm.thread(73, "IO disk", "50 0 2");
+        vmm.thread(74, "vhost-70", "25 0 1");
+        vmm.clock.store(2000, Ordering::Relaxed);
+        let mut threads = vmm.open(&subject());
+        let snapshot = read(&mut threads, &mut Readings::default());
+        assert_eq!(value(&snapshot, metric::CPU_VCPU), 800.0);
+        assert_eq!(value(&snapshot, metric::CPU_VCPU_WAIT), 42.0);
+        assert_eq!(value(&snapshot, "context_switches.vcpu"), 10.0);
+        assert_eq!(value(&snapshot, metric::CPU_IOTHREAD), 50.0);
+        assert_eq!(value(&snapshot, metric::CPU_VHOST), 25.0);
+        assert_eq!(value(&snapshot, metric::CPU_EMULATOR), 2000.0 - 875.0);
+    }
+
+    #[test]
+    fn vhost_workers_are_found_as_kernel_threads_too() {
+        let vmm = FakeVmm::new();
+        vmm.thread(70, "qemu", "100 0 1");
+        vmm.process(70, "qemu", "qemu-system-x86_64", "100 0 1");
+        vmm.process(80, "vhost-70", "", "33 0 1");
+        vmm.process(81, "vhost-71", "", "1000 0 1");
+        vmm.process(82, "vhost-70", "an impostor", "1000 0 1");
+        vmm.clock.store(100, Ordering::Relaxed);
+        let mut threads = vmm.open(&subject());
+        let mut readings = Readings::default();
+        let snapshot = read(&mut threads, &mut readings);
+        assert_eq!(value(&snapshot, metric::CPU_VHOST), 33.0);
+        let emulator = value(&snapshot, metric::CPU_EMULATOR);
+        assert_eq!(
+            emulator, 100.0,
+            "a kernel thread is not in the process's clock"
+        );
+    }
+
+    #[test]
+    fn a_thread_that_ends_keeps_its_share_and_totals_never_fall() {
+        let vmm = FakeVmm::new();
+        vmm.thread(71, "CPU 0/KVM", "500 0 1");
+        vmm.thread(72, "CPU 1/KVM", "300 0 1");
+        vmm.clock.store(1000, Ordering::Relaxed);
+        let mut threads = vmm.open(&subject());
+        let mut readings = Readings::default();
+        read(&mut threads, &mut readings);
+        vmm.end(72);
+        let after = read(&mut threads, &mut readings);
+        assert_eq!(value(&after, metric::CPU_VCPU), 800.0);
+    }
+
+    #[test]
+    fn a_reused_thread_number_gives_no_negative_step() {
+        let vmm = FakeVmm::new();
+        vmm.thread(71, "CPU 0/KVM", "500 0 9");
+        vmm.clock.store(1000, Ordering::Relaxed);
+        let mut threads = vmm.open(&subject());
+        let mut readings = Readings::default();
+        let before = read(&mut threads, &mut readings);
+        // Between two readings the thread ends and another one gets its number.
+        vmm.thread(71, "CPU 0/KVM", "20 0 1");
+        let after = read(&mut threads, &mut readings);
+        let step = after.since(&before, "target", metric::CPU_VCPU).unwrap();
+        assert_eq!(step.value, 20.0);
+    }
+
+    #[test]
+    fn a_thread_that_names_itself_late_is_still_recognised() {
+        let vmm = FakeVmm::new();
+        vmm.thread(71, "qemu-system-x86", "10 0 1");
+        let mut threads = vmm.open(&subject());
+        vmm.thread(71, "CPU 0/KVM", "10 0 1");
+        let snapshot = read(&mut threads, &mut Readings::default());
+        assert_eq!(value(&snapshot, metric::CPU_VCPU), 10.0);
+    }
+
+    #[test]
+    fn thread_numbers_from_the_vmms_own_pid_namespace_are_understood() {
+        let vmm = FakeVmm::new();
+        vmm.thread(71, "qemu", "10 0 1");
+        fs::write(
+            vmm.proc.path().join("70/task/71/status"),
+            "Pid:\t71\nNSpid:\t71\t3\n",
+        )
+        .unwrap();
+        let subject = Subject {
+            vcpu_threads: vec![3],
+            ..subject()
+        };
+        let mut threads = vmm.open(&subject);
+        let snapshot = read(&mut threads, &mut Readings::default());
+        assert_eq!(value(&snapshot, metric::CPU_VCPU), 10.0);
+    }
+
+    #[test]
+    fn many_threads_make_one_series_for_each_role_and_not_one_for_each_thread() {
+        let vmm = FakeVmm::new();
+        for tid in 100..400 {
+            let name = if tid % 2 == 0 { "CPU 0/KVM" } else { "worker" };
+            vmm.thread(tid, name, "10 0 1");
+        }
+        let mut readings = Readings::default();
+        let snapshot = read(&mut vmm.open(&subject()), &mut readings);
+        assert_eq!(value(&snapshot, metric::CPU_VCPU), 1500.0);
+        assert_eq!(readings.series().len(), 8);
+    }
+
+    #[test]
+    fn a_kernel_without_thread_accounting_is_an_error_with_the_remedy() {
+        let vmm = FakeVmm::new();
+        vmm.thread(71, "CPU 0/KVM", "0 0 0");
+        vmm.clock.store(1_000_000, Ordering::Relaxed);
+        let mut threads = vmm.open(&subject());
+        let error = threads
+            .read(Nanoseconds(0), &mut Readings::default())
+            .unwrap_err();
+        assert!(error.to_string().contains("delayacct"), "{error}");
+    }
+
+    #[test]
+    fn hostile_thread_names_and_broken_files_are_errors_or_ignored_but_never_panic() {
+        let vmm = FakeVmm::new();
+        vmm.thread(71, "CPU 0/KVM\u{0}\u{7f}", "x y z");
+        fs::create_dir_all(vmm.proc.path().join("70/task/not a number")).unwrap();
+        fs::create_dir_all(vmm.proc.path().join("70/task/99999999999999999999")).unwrap();
+        let mut threads = vmm.open(&subject());
+        assert!(
+            threads
+                .read(Nanoseconds(0), &mut Readings::default())
+                .is_err()
+        );
+    }
+
+    /// Threads of this very process, with a vCPU's name, for real.
+    #[test]
+    fn real_threads_that_come_and_go_are_charged_to_their_role() {
+        let subject = Subject {
+            owner: "target".to_owned(),
+            vmm: Some(std::process::id()),
+            ..Subject::default()
+        };
+        let mut threads = VmmThreads::open(&subject, Path::new("/proc")).unwrap();
+        let mut readings = Readings::default();
+        let mut before = {
+            threads.read(Nanoseconds(0), &mut readings).unwrap();
+            Snapshot::of(Nanoseconds(0), &readings)
+        };
+        let first = before.clone();
+        for round in 0..5 {
+            let stop = Arc::new(AtomicBool::new(false));
+            let burner = std::thread::Builder::new().name(format!("vcpu{round}"));
+            let flag = Arc::clone(&stop);
+            let burner = burner
+                .spawn(move || {
+                    while !flag.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                })
+                .unwrap();
+            for _ in 0..3 {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                readings.clear_values();
+                threads.read(Nanoseconds(0), &mut readings).unwrap();
+                let after = Snapshot::of(Nanoseconds(0), &readings);
+                for metric in [metric::CPU_VCPU, metric::CPU_EMULATOR, metric::CPU_VHOST] {
+                    let step = after.since(&before, "target", metric).unwrap();
+                    assert!(step.value >= 0.0, "{metric} fell by {step}");
+                }
+                before = after;
+            }
+            stop.store(true, Ordering::Relaxed);
+            burner.join().unwrap();
+        }
+        let burnt = before.since(&first, "target", metric::CPU_VCPU).unwrap();
+        assert!(burnt.value > 1e6, "five busy threads left {burnt}");
+    }
+
+    #[test]
+    fn a_vmm_that_vanishes_is_an_error_also_when_its_number_is_reused() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let subject = Subject {
+            vmm: Some(child.id()),
+            ..subject()
+        };
+        let mut threads = VmmThreads::open(&subject, Path::new("/proc")).unwrap();
+        let mut readings = Readings::default();
+        threads.read(Nanoseconds(0), &mut readings).unwrap();
+        // The successor's clock: whoever has the number next must not be charged to this VMM.
+        threads.clock = process_clock(std::process::id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        readings.clear_values();
+        let error = threads.read(Nanoseconds(1), &mut readings).unwrap_err();
+        assert!(error.to_string().contains("/task"), "{error}");
+        assert_eq!(readings.values().count(), 0);
+    }
+}

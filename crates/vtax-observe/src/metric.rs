@@ -1,0 +1,111 @@
+//! The names of metrics, so that the lab and the counters cannot disagree about them.
+//!
+//! Metrics whose last part varies (a device, an exit reason) have a function; all others are
+//! constants. Units: `_ns` nanoseconds, `_bytes` bytes, everything else a count.
+
+/// CPU time that an owner's control group or process used, by the scheduler's own clock.
+pub const CPU_TOTAL: &str = "cpu.total_ns";
+/// CPU time in user mode; for the host, `nice` included.
+pub const CPU_USER: &str = "cpu.user_ns";
+/// CPU time in the kernel on behalf of tasks.
+pub const CPU_SYSTEM: &str = "cpu.system_ns";
+/// Host CPU time in hardware interrupt handlers.
+pub const CPU_IRQ: &str = "cpu.irq_ns";
+/// Host CPU time in software interrupt handlers.
+pub const CPU_SOFTIRQ: &str = "cpu.softirq_ns";
+/// Time that a hypervisor below this host ran something else instead.
+pub const CPU_STEAL: &str = "cpu.steal_ns";
+/// Time with nothing to run and no I/O outstanding.
+pub const CPU_IDLE: &str = "cpu.idle_ns";
+/// Time with nothing to run while I/O was outstanding.
+pub const CPU_IOWAIT: &str = "cpu.iowait_ns";
+/// Time that vCPUs spent in guest mode; already inside [`CPU_USER`].
+pub const CPU_GUEST: &str = "cpu.guest_ns";
+/// All host CPU time that was neither idle, waiting for I/O, nor stolen.
+pub const CPU_BUSY: &str = "cpu.busy_ns";
+/// Host CPU time that tasks were scheduled, from a source that counts nanoseconds.
+pub const CPU_SCHEDULED: &str = "cpu.scheduled_ns";
+/// CPU time of a VM's vCPU threads.
+pub const CPU_VCPU: &str = "cpu.vcpu_ns";
+/// Time that a VM's vCPU threads were ready to run and no CPU was free.
+pub const CPU_VCPU_WAIT: &str = "cpu.vcpu_wait_ns";
+/// CPU time of a VM's dedicated I/O threads.
+pub const CPU_IOTHREAD: &str = "cpu.iothread_ns";
+/// CPU time of the vhost workers that serve a VM.
+pub const CPU_VHOST: &str = "cpu.vhost_ns";
+/// CPU time of all other threads of a VMM, dead ones included.
+pub const CPU_EMULATOR: &str = "cpu.emulator_ns";
+/// Context switches: on the host all of them; for threads, times put on a CPU.
+pub const CONTEXT_SWITCHES: &str = "context_switches";
+/// Memory charged to a control group, page cache included (a gauge).
+pub const MEMORY: &str = "memory_bytes";
+/// Every interrupt that the host took.
+pub const INTERRUPTS_TOTAL: &str = "interrupts.total";
+/// Every software interrupt that the host ran.
+pub const SOFTIRQS_TOTAL: &str = "softirqs.total";
+/// Bytes that a device received, as the host sees the device.
+pub const NET_RX_BYTES: &str = "net.rx_bytes";
+/// Packets that a device received; a packet may be an aggregate of many segments (GRO, TSO).
+pub const NET_RX_PACKETS: &str = "net.rx_packets";
+/// Receive errors.
+pub const NET_RX_ERRORS: &str = "net.rx_errors";
+/// Received packets that were dropped.
+pub const NET_RX_DROPS: &str = "net.rx_drops";
+/// Bytes that a device transmitted, as the host sees the device.
+pub const NET_TX_BYTES: &str = "net.tx_bytes";
+/// Packets that a device transmitted.
+pub const NET_TX_PACKETS: &str = "net.tx_packets";
+/// Transmit errors.
+pub const NET_TX_ERRORS: &str = "net.tx_errors";
+/// Packets that were dropped instead of transmitted.
+pub const NET_TX_DROPS: &str = "net.tx_drops";
+/// Bytes read from a block device.
+pub const BLOCK_READ_BYTES: &str = "block.read_bytes";
+/// Read requests that a block device completed.
+pub const BLOCK_READ_REQUESTS: &str = "block.read_requests";
+/// Bytes written to a block device.
+pub const BLOCK_WRITE_BYTES: &str = "block.write_bytes";
+/// Write requests that a block device completed.
+pub const BLOCK_WRITE_REQUESTS: &str = "block.write_requests";
+/// Time that a block device had at least one request in flight.
+pub const BLOCK_BUSY: &str = "block.busy_ns";
+/// Processor cycles, guest mode included.
+pub const HW_CYCLES: &str = "hw.cycles";
+/// Retired instructions, guest mode included.
+pub const HW_INSTRUCTIONS: &str = "hw.instructions";
+/// References to the last-level cache (whichever cache the CPU's generic event counts).
+pub const HW_LLC_REFERENCES: &str = "hw.llc_references";
+/// Misses of the last-level cache.
+pub const HW_LLC_MISSES: &str = "hw.llc_misses";
+/// Share of the last period that the hardware counters really ran; below 100 the counts are
+/// scaled up from that share (a gauge).
+pub const HW_RUNNING: &str = "hw.running_percent";
+/// Every VM exit on the host.
+pub const KVM_EXITS: &str = "kvm.exits";
+/// VM exits that the kernel handed on to the VMM.
+pub const KVM_USERSPACE_EXITS: &str = "kvm.userspace_exits";
+
+/// `interrupts.<source>`.
+pub fn interrupts(source: &str) -> String {
+    format!("interrupts.{source}")
+}
+
+/// `softirqs.<kind>`, such as `softirqs.NET_RX`.
+pub fn softirqs(kind: &str) -> String {
+    format!("softirqs.{kind}")
+}
+
+/// `kvm.exits.<reason>`, such as `kvm.exits.HLT`.
+pub fn kvm_exits(reason: &str) -> String {
+    format!("{KVM_EXITS}.{reason}")
+}
+
+/// `context_switches.<role>`, such as `context_switches.vcpu`.
+pub fn context_switches(role: &str) -> String {
+    format!("{CONTEXT_SWITCHES}.{role}")
+}
+
+/// `cpu.<number>.busy_ns`: one host CPU's busy time.
+pub fn cpu_busy(cpu: u32) -> String {
+    format!("cpu.{cpu}.busy_ns")
+}

@@ -1,0 +1,193 @@
+//! The plain words of a report: what platforms are called, and one sentence per finding.
+
+use super::{Analysis, Comparison, ReadTrial, Sentence, TreatmentSummary, counts};
+use crate::numbers::{count, ratio};
+use crate::results::Treatment;
+use crate::stats::Verdict;
+use std::collections::BTreeMap;
+use vtax_units::Source;
+
+/// What a platform is called in a sentence, from its name and its trials' environment.
+pub fn noun(platform: &str, environment: &BTreeMap<String, String>) -> String {
+    match platform {
+        "native" => "bare metal".to_owned(),
+        "container" => "a container".to_owned(),
+        "qemu" => match environment.get("accel").map(String::as_str) {
+            Some("tcg") => "a VM (QEMU, TCG emulation)".to_owned(),
+            Some("kvm") => "a VM (QEMU, KVM)".to_owned(),
+            Some(other) => format!("a VM (QEMU, {other})"),
+            None => "a VM (QEMU)".to_owned(),
+        },
+        other => other.to_owned(),
+    }
+}
+
+/// A treatment's name within its workload: the platform, the varied levels, or, where these do
+/// not tell it apart, its label.
+pub(super) fn short(
+    treatment: &Treatment,
+    all: &[Treatment],
+    factors: &BTreeMap<String, Vec<String>>,
+) -> String {
+    let name = |treatment: &Treatment| {
+        let levels = treatment
+            .factors
+            .iter()
+            .filter(|(factor, _)| factors.contains_key(*factor));
+        let levels = levels.map(|(factor, level)| {
+            format!(" {}={level}", factor.rsplit('.').next().unwrap_or(factor))
+        });
+        format!("{}{}", treatment.platform, levels.collect::<String>())
+    };
+    let mine = name(treatment);
+    let namesakes = all
+        .iter()
+        .filter(|other| other.workload == treatment.workload && name(other) == mine)
+        .count();
+    if namesakes > 1 {
+        treatment.label.clone()
+    } else {
+        mine
+    }
+}
+
+/// One sentence per headline comparison; where no metric is a headline, one per comparison.
+pub(super) fn sentences(analysis: &Analysis, trials: &[ReadTrial]) -> Vec<Sentence> {
+    let any_headline = analysis
+        .comparisons
+        .iter()
+        .any(|comparison| comparison.headline);
+    analysis
+        .comparisons
+        .iter()
+        .filter(|comparison| comparison.headline || !any_headline)
+        .filter_map(|comparison| {
+            let find = |label: &str| {
+                analysis
+                    .treatments
+                    .iter()
+                    .find(|summary| summary.treatment.label == label)
+            };
+            let (treatment, baseline) = (find(&comparison.treatment)?, find(&comparison.baseline)?);
+            let phrase = trials
+                .iter()
+                .filter(|(trial, _)| trial.treatment.label == comparison.treatment && counts(trial))
+                .find_map(|(trial, _)| Some(trial.work.as_ref()?.phrase.clone()));
+            Some(Sentence {
+                text: sentence(analysis, comparison, treatment, baseline, phrase.as_deref()),
+                workload: comparison.workload.clone(),
+                platform: comparison.platform.clone(),
+                metric: comparison.metric.clone(),
+                verdict: comparison.verdict,
+                source: comparison.source,
+            })
+        })
+        .collect()
+}
+
+fn sentence(
+    analysis: &Analysis,
+    comparison: &Comparison,
+    treatment: &TreatmentSummary,
+    baseline: &TreatmentSummary,
+    phrase: Option<&str>,
+) -> String {
+    // Levels that both share are a condition; levels that differ belong to the two nouns.
+    let mut condition = String::new();
+    let (mut subject, mut object) = (treatment.noun.clone(), baseline.noun.clone());
+    for factor in analysis.factors.keys() {
+        match (
+            treatment.treatment.factors.get(factor),
+            baseline.treatment.factors.get(factor),
+        ) {
+            (Some(mine), Some(theirs)) if mine == theirs => {
+                condition.push_str(&format!(", at {factor} = {mine}"))
+            }
+            (mine, theirs) => {
+                let with = |level: Option<&String>| {
+                    level
+                        .map(|level| format!(" with {factor} = {level}"))
+                        .unwrap_or_default()
+                };
+                subject.push_str(&with(mine));
+                object.push_str(&with(theirs));
+            }
+        }
+    }
+    if subject == object {
+        (subject, object) = (comparison.treatment.clone(), comparison.baseline.clone());
+    }
+    let deed = phrase.map_or_else(
+        || format!("in {}", comparison.workload),
+        |phrase| format!("to {phrase}"),
+    );
+    let place = format!("in {}", comparison.workload);
+    let quantity = match comparison.metric.as_str() {
+        "cpu.per_work" => "CPU".to_owned(),
+        "energy.per_work" => "energy".to_owned(),
+        "throughput" => "throughput".to_owned(),
+        "power.mean" => "power".to_owned(),
+        _ => comparison.title.clone(),
+    };
+    let per_work = matches!(
+        comparison.metric.as_str(),
+        "cpu.per_work" | "energy.per_work"
+    );
+    let scope = if per_work { &deed } else { &place };
+    let Some(tax) = &comparison.tax else {
+        let note = comparison.note.as_deref().unwrap_or("no ratio");
+        return format!(
+            "{}, {quantity} {scope}{condition}, against {object}: {note}.",
+            capital(&subject)
+        );
+    };
+    let shown = ratio(tax.ratio, tax.interval).line();
+    let mut evidence = if tax.paired {
+        format!("n = {}", count(tax.n, "pair"))
+    } else {
+        format!("n = {}, unpaired", count(tax.n, "trial"))
+    };
+    if comparison.source != Source::Measured {
+        evidence.push_str(&format!(", {}", comparison.source));
+    }
+    match comparison.verdict {
+        Verdict::Different => {
+            let claim = match comparison.metric.as_str() {
+                "cpu.per_work" => {
+                    format!("{} costs {shown} the CPU of {object}", capital(&subject))
+                }
+                "energy.per_work" => {
+                    format!("{} takes {shown} the energy of {object}", capital(&subject))
+                }
+                "throughput" => format!(
+                    "{} reaches {shown} the throughput of {object}",
+                    capital(&subject)
+                ),
+                "power.mean" => {
+                    format!("{} draws {shown} the power of {object}", capital(&subject))
+                }
+                _ => format!(
+                    "{} of {subject} is {shown} that of {object}",
+                    capital(&quantity)
+                ),
+            };
+            format!("{claim} {scope}{condition} ({evidence}).")
+        }
+        Verdict::TooFewTrials => format!(
+            "{} against {object}, {quantity} {scope}{condition}: too few trials to tell ({shown}, {evidence}; at least 4 pairs are needed).",
+            capital(&subject)
+        ),
+        Verdict::NoDifferenceShown | Verdict::NoRatio => format!(
+            "{} against {object}: no difference shown in {quantity} {scope}{condition} ({shown}, {evidence}).",
+            capital(&subject)
+        ),
+    }
+}
+
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters
+        .next()
+        .map(|first| first.to_uppercase().chain(letters).collect())
+        .unwrap_or_default()
+}

@@ -1,0 +1,687 @@
+//! Figures as Vega-Lite specifications, which anyone can restyle.
+
+use crate::analysis::{Analysis, Comparison, MetricSummary, TreatmentSummary};
+use crate::numbers::{common_scale, ratio, scaled};
+use crate::stats::Verdict;
+use serde_json::{Value, json};
+use vtax_units::{Base, Source, Unit};
+
+/// One figure.
+#[derive(Debug, Clone)]
+pub struct Figure {
+    /// Its file's name without ending, and its anchor in the report.
+    pub id: String,
+    /// What it shows.
+    pub title: String,
+    /// How to read it.
+    pub caption: String,
+    /// The Vega-Lite specification; its width is that of the container.
+    pub spec: Value,
+}
+
+/// Okabe and Ito's palette, which readers with any colour vision can tell apart, in an order
+/// that gives each known platform a colour of its own in every report.
+const PLATFORMS: [(&str, &str, &str); 3] = [
+    ("native", "#0072B2", "circle"),
+    ("container", "#009E73", "square"),
+    ("qemu", "#D55E00", "triangle-up"),
+];
+const OTHERS: [(&str, &str); 5] = [
+    ("#CC79A7", "diamond"),
+    ("#E69F00", "triangle-down"),
+    ("#56B4E9", "cross"),
+    ("#8C6BB1", "triangle-right"),
+    ("#7F7F7F", "triangle-left"),
+];
+/// A stage keeps its colour too.
+const STAGES: [(&str, &str); 8] = [
+    ("target", "#0072B2"),
+    ("vcpu", "#D55E00"),
+    ("emulator", "#E69F00"),
+    ("iothread", "#F0E442"),
+    ("vhost", "#CC79A7"),
+    ("softirq", "#56B4E9"),
+    ("irq", "#009E73"),
+    ("host", "#7F7F7F"),
+];
+
+/// The colour and the symbol of a platform.
+pub(crate) fn mark_of(platform: &str, all: &[String]) -> (&'static str, &'static str) {
+    if let Some((_, color, shape)) = PLATFORMS.iter().find(|(name, ..)| *name == platform) {
+        return (color, shape);
+    }
+    let unknown = all
+        .iter()
+        .filter(|name| !PLATFORMS.iter().any(|(known, ..)| known == name));
+    let place = unknown.take_while(|name| *name != platform).count();
+    OTHERS
+        .get(place % OTHERS.len())
+        .copied()
+        .unwrap_or(("#7F7F7F", "circle"))
+}
+
+/// The platforms of an analysis, in order of appearance.
+pub(crate) fn platforms(analysis: &Analysis) -> Vec<String> {
+    let mut platforms: Vec<String> = Vec::new();
+    for summary in &analysis.treatments {
+        if !platforms.contains(&summary.treatment.platform) {
+            platforms.push(summary.treatment.platform.clone());
+        }
+    }
+    platforms
+}
+
+/// Every figure of a report, the most telling first.
+pub fn figures(analysis: &Analysis) -> Vec<Figure> {
+    let mut figures = Vec::new();
+    figures.extend(forest(analysis));
+    for workload in &analysis.workloads {
+        let treatments: Vec<&TreatmentSummary> = analysis
+            .treatments
+            .iter()
+            .filter(|summary| &summary.treatment.workload == workload)
+            .collect();
+        for metric in headline_metrics(&treatments) {
+            let sweeps: Vec<Figure> = analysis
+                .factors
+                .keys()
+                .filter_map(|factor| sweep(analysis, workload, &treatments, metric, factor))
+                .collect();
+            if sweeps.is_empty() {
+                figures.extend(dots(analysis, workload, &treatments, metric));
+            }
+            figures.extend(sweeps);
+        }
+    }
+    for workload in &analysis.workloads {
+        figures.extend(stages(analysis, workload));
+    }
+    for workload in &analysis.workloads {
+        figures.extend(over_time(analysis, workload));
+    }
+    for (number, figure) in figures.iter_mut().enumerate() {
+        figure.id = format!("{:02}-{}", number + 1, file_name(&figure.id));
+    }
+    figures
+}
+
+/// The headline metrics of a workload, each by the first treatment that has it; without any, the
+/// first metric.
+fn headline_metrics<'a>(treatments: &[&'a TreatmentSummary]) -> Vec<&'a MetricSummary> {
+    let mut metrics: Vec<&MetricSummary> = Vec::new();
+    for metric in treatments
+        .iter()
+        .flat_map(|summary| &summary.metrics)
+        .filter(|metric| metric.headline)
+    {
+        if !metrics.iter().any(|known| known.name == metric.name) {
+            metrics.push(metric);
+        }
+    }
+    if metrics.is_empty() {
+        metrics.extend(
+            treatments
+                .iter()
+                .flat_map(|summary| &summary.metrics)
+                .take(1),
+        );
+    }
+    metrics
+}
+
+fn file_name(text: &str) -> String {
+    let mut name: String = text
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() {
+                c.to_ascii_lowercase()
+            } else {
+                '-'
+            }
+        })
+        .collect();
+    name.truncate(60);
+    name
+}
+
+/// What all specifications share; `height` is a number or a step.
+fn specification(title: &str, height: Value, content: Value) -> Value {
+    let mut spec = json!({
+        "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
+        "title": {"text": title, "anchor": "start", "frame": "group"},
+        "width": "container",
+        "height": height,
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "background": null,
+        "config": {
+            "font": "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif",
+            "view": {"stroke": null},
+            "title": {"fontSize": 13, "fontWeight": 600, "offset": 10, "color": "#333"},
+            "axis": {
+                "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal", "labelColor": "#444", "titleColor": "#444",
+                "gridColor": "#ddd", "domainColor": "#999", "tickColor": "#999", "labelLimit": 170, "titlePadding": 8
+            },
+            "axisY": {"domain": false, "ticks": false, "labelPadding": 8},
+            "legend": {
+                "orient": "bottom", "title": null, "labelFontSize": 11, "labelColor": "#444", "symbolSize": 90, "columns": 3
+            }
+        }
+    });
+    if let (Some(spec), Value::Object(content)) = (spec.as_object_mut(), content) {
+        spec.extend(content);
+    }
+    spec
+}
+
+/// The colour of each of the `shown` platforms, the same in every figure.
+fn color(analysis: &Analysis, shown: &[String], legend: bool) -> Value {
+    by_platform(analysis, shown, legend, |(color, _)| color)
+}
+
+/// The symbol of each of the `shown` platforms.
+fn shape(analysis: &Analysis, shown: &[String], legend: bool) -> Value {
+    by_platform(analysis, shown, legend, |(_, shape)| shape)
+}
+
+fn by_platform(
+    analysis: &Analysis,
+    shown: &[String],
+    legend: bool,
+    of: fn((&'static str, &'static str)) -> &'static str,
+) -> Value {
+    let all = platforms(analysis);
+    let range: Vec<&str> = shown
+        .iter()
+        .map(|platform| of(mark_of(platform, &all)))
+        .collect();
+    let mut encoding =
+        json!({"field": "platform", "type": "nominal", "scale": {"domain": shown, "range": range}});
+    if let (false, Some(encoding)) = (legend, encoding.as_object_mut()) {
+        encoding.insert("legend".to_owned(), Value::Null);
+    }
+    encoding
+}
+
+fn flag(source: Source) -> String {
+    if source == Source::Measured {
+        String::new()
+    } else {
+        format!(" {source}")
+    }
+}
+
+/// The tax of every headline metric: ratio and interval on one logarithmic axis.
+fn forest(analysis: &Analysis) -> Option<Figure> {
+    let shown: Vec<&Comparison> = analysis
+        .comparisons
+        .iter()
+        .filter(|comparison| comparison.headline && comparison.tax.is_some())
+        .collect();
+    let mut offsets: Vec<String> = vec![" ".to_owned()];
+    let mut values = Vec::new();
+    let mut rows: Vec<String> = Vec::new();
+    for comparison in &shown {
+        let tax = comparison.tax?;
+        let summary = analysis
+            .treatments
+            .iter()
+            .find(|summary| summary.treatment.label == comparison.treatment)?;
+        // The label that remains when platform is shown by colour: workload, metric, levels.
+        let levels = summary
+            .short
+            .strip_prefix(&summary.treatment.platform)
+            .unwrap_or(&summary.short);
+        let row = format!("{} · {}{levels}", comparison.workload, comparison.title);
+        if !rows.contains(&row) {
+            rows.push(row.clone());
+            values.push(json!({"row": row, "offset": " ", "label": row}));
+        }
+        if !offsets.contains(&comparison.platform) {
+            offsets.push(comparison.platform.clone());
+        }
+        let shown = ratio(tax.ratio, tax.interval);
+        values.push(json!({
+            "row": row,
+            "offset": comparison.platform,
+            "platform": comparison.platform,
+            "treatment": comparison.treatment,
+            "baseline": comparison.baseline,
+            "ratio": tax.ratio,
+            "low": tax.interval.map(|interval| interval.low),
+            "high": tax.interval.map(|interval| interval.high),
+            "text": format!("{}{}", shown.value, flag(comparison.source)),
+            "interval": shown.line(),
+            "evidence": format!("n = {}, p = {:.3}", tax.n, tax.p),
+            "verdict": comparison.verdict.words(),
+            "source": comparison.source.to_string(),
+            "claimed": comparison.verdict == Verdict::Different,
+        }));
+    }
+    if rows.is_empty() {
+        return None;
+    }
+    let named: Vec<String> = offsets.iter().skip(1).cloned().collect();
+    let spans: Vec<f64> = shown
+        .iter()
+        .filter_map(|comparison| comparison.tax)
+        .flat_map(|tax| {
+            [
+                tax.ratio,
+                tax.interval.map_or(tax.ratio, |i| i.low),
+                tax.interval.map_or(tax.ratio, |i| i.high),
+            ]
+        })
+        .filter(|value| value.is_finite() && *value > 0.0)
+        .collect();
+    // Room to the right for the printed ratio, and never so narrow that noise looks like news.
+    let low = spans.iter().copied().fold(0.8, f64::min) * 0.93;
+    let high = spans.iter().copied().fold(1.25, f64::max) * 1.6;
+    let y = json!({"field": "row", "type": "nominal", "sort": rows, "axis": null, "scale": {"paddingInner": 0.2}});
+    let offset = json!({"field": "offset", "type": "nominal", "sort": offsets, "scale": {"domain": offsets}});
+    let x = |field: &str| {
+        json!({"field": field, "type": "quantitative", "scale": {"type": "log", "domain": [low, high], "nice": false},
+               "title": "ratio to the baseline (logarithmic)", "axis": {"tickCount": 6, "labelExpr": "format(datum.value, '.4~r')"}})
+    };
+    let tooltip = json!([
+        {"field": "treatment", "title": "treatment"}, {"field": "baseline", "title": "against"},
+        {"field": "interval", "title": "ratio [95 % CI]"}, {"field": "evidence", "title": "evidence"},
+        {"field": "verdict", "title": "verdict"}, {"field": "source", "title": "source"}
+    ]);
+    let title = "The tax of each platform over its baseline";
+    let spec = specification(
+        title,
+        json!({"step": 20}),
+        json!({
+            "data": {"values": values},
+            "layer": [
+                {"data": {"values": [{"one": 1}]}, "mark": {"type": "rule", "strokeDash": [3, 3], "color": "#888"},
+                 "encoding": {"x": {"datum": 1}}},
+                {"transform": [{"filter": "isValid(datum.label)"}],
+                 "mark": {"type": "text", "align": "left", "baseline": "middle", "fontSize": 11.5, "color": "#333", "limit": 620},
+                 "encoding": {"y": y, "yOffset": offset, "x": {"value": 0}, "text": {"field": "label"}}},
+                {"transform": [{"filter": "isValid(datum.low)"}], "mark": {"type": "rule", "strokeWidth": 2},
+                 "encoding": {"y": y, "yOffset": offset, "x": x("low"), "x2": {"field": "high"},
+                              "color": color(analysis, &named, true), "tooltip": tooltip}},
+                {"transform": [{"filter": "isValid(datum.ratio)"}], "mark": {"type": "point", "filled": true, "size": 85, "opacity": 1},
+                 "encoding": {"y": y, "yOffset": offset, "x": x("ratio"), "color": color(analysis, &named, true),
+                              "shape": shape(analysis, &named, true), "tooltip": tooltip}},
+                {"transform": [{"filter": "isValid(datum.ratio)"}, {"calculate": "isValid(datum.high) ? datum.high : datum.ratio", "as": "end"}],
+                 "mark": {"type": "text", "align": "left", "baseline": "middle", "dx": 8, "fontSize": 11, "color": "#333"},
+                 "encoding": {"y": y, "yOffset": offset, "x": x("end"), "text": {"field": "text"}}}
+            ]
+        }),
+    );
+    Some(Figure {
+        id: "tax".to_owned(),
+        title: title.to_owned(),
+        caption: "Geometric mean of the ratios of trials of the same block; bars are 95 % bootstrap confidence intervals. \
+                  A bar that crosses the dashed line at 1 shows no difference."
+            .to_owned(),
+        spec,
+    })
+}
+
+/// One metric of one workload: every trial, the mean and its interval.
+fn dots(
+    analysis: &Analysis,
+    workload: &str,
+    treatments: &[&TreatmentSummary],
+    metric: &MetricSummary,
+) -> Option<Figure> {
+    let own: Vec<(&TreatmentSummary, &MetricSummary)> = treatments
+        .iter()
+        .filter_map(|summary| {
+            Some((
+                *summary,
+                summary
+                    .metric(&metric.name)
+                    .filter(|own| own.unit == metric.unit)?,
+            ))
+        })
+        .collect();
+    let (scale, unit) = common_scale(own.iter().map(|(_, own)| own.description.max), metric.unit);
+    let mut means = Vec::new();
+    let mut trials = Vec::new();
+    for (summary, own) in &own {
+        let shown = scaled(own.description.mean, own.interval, scale, unit.clone());
+        means.push(json!({
+            "treatment": summary.short, "platform": summary.treatment.platform,
+            "mean": own.description.mean / scale,
+            "low": own.interval.map(|interval| interval.low / scale),
+            "high": own.interval.map(|interval| interval.high / scale),
+            "text": format!("{}{}", shown.value, flag(own.source)), "shown": shown.line(),
+            "n": own.description.n, "source": own.source.to_string(),
+        }));
+        trials.extend(own.values.iter().map(|(index, value)| {
+            json!({"treatment": summary.short, "platform": summary.treatment.platform, "value": value / scale,
+                   "trial": format!("{index:04}"), "shown": scaled(*value, None, scale, unit.clone()).line()})
+        }));
+    }
+    if means.is_empty() {
+        return None;
+    }
+    let title = format!("{workload}: {}", metric.title);
+    let order: Vec<&String> = own.iter().map(|(summary, _)| &summary.short).collect();
+    let y = json!({"field": "treatment", "type": "nominal", "sort": order, "title": null});
+    let x = |field: &str| json!({"field": field, "type": "quantitative", "title": unit, "scale": {"zero": true, "nice": true}, "axis": {"tickCount": 5}});
+    let tooltip = json!([
+        {"field": "treatment"}, {"field": "shown", "title": "mean [95 % CI]"}, {"field": "n"}, {"field": "source"}
+    ]);
+    let spec = specification(
+        &title,
+        json!({"step": 40}),
+        json!({
+            "layer": [
+                {"data": {"values": trials}, "mark": {"type": "tick", "thickness": 1.5, "size": 15, "opacity": 0.55, "yOffset": 0},
+                 "encoding": {"y": y, "x": x("value"), "color": color(analysis, &platforms(analysis), false),
+                              "tooltip": [{"field": "treatment"}, {"field": "trial"}, {"field": "shown", "title": "value"}]}},
+                {"data": {"values": means}, "transform": [{"filter": "isValid(datum.low)"}], "mark": {"type": "rule", "strokeWidth": 2},
+                 "encoding": {"y": y, "x": x("low"), "x2": {"field": "high"}, "color": color(analysis, &platforms(analysis), false), "tooltip": tooltip}},
+                {"data": {"values": means}, "mark": {"type": "point", "filled": true, "size": 95, "opacity": 1},
+                 "encoding": {"y": y, "x": x("mean"), "color": color(analysis, &platforms(analysis), false), "shape": shape(analysis, &platforms(analysis), false), "tooltip": tooltip}},
+                {"data": {"values": means}, "mark": {"type": "text", "dy": -14, "fontSize": 11, "color": "#333"},
+                 "encoding": {"y": y, "x": x("mean"), "text": {"field": "text"}}}
+            ]
+        }),
+    );
+    Some(Figure {
+        id: format!("{workload} {}", metric.name),
+        title,
+        caption: format!(
+            "{}. Ticks are single trials; symbols are means; bars are 95 % confidence intervals.",
+            direction(metric)
+        ),
+        spec,
+    })
+}
+
+fn direction(metric: &MetricSummary) -> &'static str {
+    match metric.better {
+        crate::results::Better::Lower => "Less is better",
+        crate::results::Better::Higher => "More is better",
+        crate::results::Better::Neither => "Neither direction is better",
+    }
+}
+
+/// One metric against the levels of one factor.
+fn sweep(
+    analysis: &Analysis,
+    workload: &str,
+    treatments: &[&TreatmentSummary],
+    metric: &MetricSummary,
+    factor: &str,
+) -> Option<Figure> {
+    let levels = analysis.factors.get(factor)?;
+    let numeric: Option<Vec<f64>> = levels
+        .iter()
+        .map(|level| level.parse().ok().filter(|level: &f64| level.is_finite()))
+        .collect();
+    let own: Vec<(&TreatmentSummary, &MetricSummary)> = treatments
+        .iter()
+        .filter(|summary| summary.treatment.factors.contains_key(factor))
+        .filter_map(|summary| {
+            Some((
+                *summary,
+                summary
+                    .metric(&metric.name)
+                    .filter(|own| own.unit == metric.unit)?,
+            ))
+        })
+        .collect();
+    let mut seen: Vec<&String> = own
+        .iter()
+        .filter_map(|(summary, _)| summary.treatment.factors.get(factor))
+        .collect();
+    seen.sort();
+    seen.dedup();
+    if seen.len() < 2 {
+        return None;
+    }
+    let (scale, unit) = common_scale(own.iter().map(|(_, own)| own.description.max), metric.unit);
+    let mut means = Vec::new();
+    let mut trials = Vec::new();
+    for (summary, own) in &own {
+        let level = summary.treatment.factors.get(factor)?;
+        let level = if numeric.is_some() {
+            json!(level.parse::<f64>().ok())
+        } else {
+            json!(level)
+        };
+        // Lines join treatments that differ in this factor alone.
+        let mut rest = summary.treatment.factors.clone();
+        rest.remove(factor);
+        let rest = rest
+            .iter()
+            .filter(|(name, _)| analysis.factors.contains_key(*name))
+            .map(|(name, level)| format!("{name} = {level}"))
+            .collect::<Vec<_>>()
+            .join(", ");
+        let shown = scaled(own.description.mean, own.interval, scale, unit.clone());
+        means.push(json!({
+            "level": level, "platform": summary.treatment.platform, "rest": rest, "treatment": summary.short,
+            "mean": own.description.mean / scale, "low": own.interval.map(|interval| interval.low / scale),
+            "high": own.interval.map(|interval| interval.high / scale), "shown": shown.line(),
+            "n": own.description.n, "source": own.source.to_string(),
+        }));
+        trials.extend(own.values.iter().map(|(index, value)| {
+            json!({"level": level, "platform": summary.treatment.platform, "treatment": summary.short, "value": value / scale,
+                   "trial": format!("{index:04}"), "shown": scaled(*value, None, scale, unit.clone()).line()})
+        }));
+    }
+    let title = format!("{workload}: {} against {factor}", metric.title);
+    let x = if numeric.is_some() {
+        json!({"field": "level", "type": "quantitative", "title": factor, "scale": {"zero": false, "padding": 18},
+               "axis": {"values": numeric, "labelExpr": "format(datum.value, '.12~r')"}})
+    } else {
+        json!({"field": "level", "type": "ordinal", "sort": levels, "title": factor, "axis": {"labelAngle": 0}})
+    };
+    let y = |field: &str| json!({"field": field, "type": "quantitative", "title": unit, "scale": {"zero": true}});
+    let tooltip = json!([
+        {"field": "treatment"}, {"field": "rest", "title": "also"}, {"field": "shown", "title": "mean [95 % CI]"},
+        {"field": "n"}, {"field": "source"}
+    ]);
+    let detail = json!({"field": "rest"});
+    let spec = specification(
+        &title,
+        json!(240),
+        json!({
+            "data": {"values": means},
+            "layer": [
+                {"mark": {"type": "line", "strokeWidth": 1.5},
+                 "encoding": {"x": x, "y": y("mean"), "color": color(analysis, &platforms(analysis), true), "detail": detail}},
+                {"data": {"values": trials}, "mark": {"type": "tick", "thickness": 1.5, "size": 12, "opacity": 0.5, "orient": "horizontal"},
+                 "encoding": {"x": x, "y": y("value"), "color": color(analysis, &platforms(analysis), true),
+                              "tooltip": [{"field": "treatment"}, {"field": "trial"}, {"field": "shown", "title": "value"}]}},
+                {"transform": [{"filter": "isValid(datum.low)"}], "mark": {"type": "rule", "strokeWidth": 2},
+                 "encoding": {"x": x, "y": y("low"), "y2": {"field": "high"}, "color": color(analysis, &platforms(analysis), true), "tooltip": tooltip}},
+                {"mark": {"type": "point", "filled": true, "size": 80, "opacity": 1},
+                 "encoding": {"x": x, "y": y("mean"), "color": color(analysis, &platforms(analysis), true), "shape": shape(analysis, &platforms(analysis), true), "tooltip": tooltip}}
+            ]
+        }),
+    );
+    Some(Figure {
+        id: format!("{workload} {} {factor}", metric.name),
+        title,
+        caption: format!(
+            "{}. Ticks are single trials; symbols are means; bars are 95 % confidence intervals.",
+            direction(metric)
+        ),
+        spec,
+    })
+}
+
+/// Where the CPU time went, by stage.
+fn stages(analysis: &Analysis, workload: &str) -> Option<Figure> {
+    const PREFIX: &str = "cpu.stage.";
+    let mut values = Vec::new();
+    let mut order: Vec<&String> = Vec::new();
+    let mut names: Vec<String> = Vec::new();
+    let mut unit = Unit::of(Base::One);
+    for summary in analysis
+        .treatments
+        .iter()
+        .filter(|summary| summary.treatment.workload == workload)
+    {
+        let mut staged: Vec<(String, &MetricSummary)> = summary
+            .metrics
+            .iter()
+            .filter_map(|metric| Some((metric.name.strip_prefix(PREFIX)?.to_owned(), metric)))
+            .collect();
+        if staged.is_empty() {
+            staged.extend(
+                summary
+                    .metric("cpu.target")
+                    .map(|metric| ("target".to_owned(), metric)),
+            );
+        }
+        if staged.is_empty() {
+            continue;
+        }
+        order.push(&summary.short);
+        for (stage, metric) in staged {
+            unit = metric.unit;
+            values.push(json!({"treatment": summary.short, "stage": stage, "mean": metric.description.mean,
+                               "shown": scaled(metric.description.mean, metric.interval, 1.0, String::new()).line(),
+                               "source": metric.source.to_string()}));
+            if !names.contains(&stage) {
+                names.push(stage);
+            }
+        }
+    }
+    if values.is_empty() {
+        return None;
+    }
+    names.sort_by_key(|name| {
+        STAGES
+            .iter()
+            .position(|(known, _)| known == name)
+            .unwrap_or(STAGES.len())
+    });
+    let mut spare = OTHERS.iter().map(|(color, _)| *color).cycle();
+    let range: Vec<&str> = names
+        .iter()
+        .filter_map(|name| {
+            STAGES
+                .iter()
+                .find(|(known, _)| known == name)
+                .map(|(_, color)| *color)
+                .or_else(|| spare.next())
+        })
+        .collect();
+    for value in &mut values {
+        let place = names
+            .iter()
+            .position(|name| value.get("stage").and_then(Value::as_str) == Some(name));
+        if let Some(value) = value.as_object_mut() {
+            value.insert("place".to_owned(), json!(place));
+        }
+    }
+    let cores = unit == Unit::of(Base::One);
+    let title = format!("{workload}: where the CPU time goes");
+    let axis = if cores {
+        "mean cores busy".to_owned()
+    } else {
+        unit.to_string()
+    };
+    let spec = specification(
+        &title,
+        json!({"step": 30}),
+        json!({
+            "data": {"values": values},
+            "mark": {"type": "bar", "size": 18},
+            "encoding": {
+                "y": {"field": "treatment", "type": "nominal", "sort": order, "title": null},
+                "x": {"field": "mean", "type": "quantitative", "stack": "zero", "title": axis, "axis": {"tickCount": 5}},
+                "color": {"field": "stage", "type": "nominal", "scale": {"domain": names, "range": range}, "sort": names},
+                "order": {"field": "place", "type": "quantitative"},
+                "tooltip": [{"field": "treatment"}, {"field": "stage"}, {"field": "shown", "title": "mean [95 % CI]"}, {"field": "source"}]
+            }
+        }),
+    );
+    Some(Figure {
+        id: format!("{workload} cpu stages"),
+        title,
+        caption: "Mean over the trials that count, stacked by who spent it.".to_owned(),
+        spec,
+    })
+}
+
+/// The rates within the measured window, one line a trial.
+fn over_time(analysis: &Analysis, workload: &str) -> Vec<Figure> {
+    const MOST_POINTS: usize = 6000;
+    let mut figures = Vec::new();
+    for name in ["CPU", "received", "sent"] {
+        let mut lines = Vec::new();
+        for trial in analysis
+            .trials
+            .iter()
+            .filter(|trial| trial.failed.is_none() && trial.suspect.is_empty())
+        {
+            let Some(summary) = analysis.treatments.iter().find(|summary| {
+                summary.treatment.label == trial.treatment && summary.treatment.workload == workload
+            }) else {
+                continue;
+            };
+            lines.extend(
+                trial
+                    .series
+                    .iter()
+                    .filter(|series| series.name == name)
+                    .map(|series| (summary, trial.index, series)),
+            );
+        }
+        let points: usize = lines.iter().map(|(_, _, series)| series.rates.len()).sum();
+        let Some((_, _, first)) = lines
+            .first()
+            .filter(|(_, _, series)| series.rates.len() > 2)
+        else {
+            continue;
+        };
+        let every = points.div_ceil(MOST_POINTS).max(1);
+        let (scale, unit) = common_scale(
+            lines
+                .iter()
+                .flat_map(|(_, _, series)| series.rates.iter().copied()),
+            first.unit,
+        );
+        let unit = match (name, unit.is_empty()) {
+            ("CPU", true) => "cores busy".to_owned(),
+            _ => unit,
+        };
+        let mut values = Vec::new();
+        for (summary, index, series) in &lines {
+            for (second, rate) in series.rates.iter().enumerate().step_by(every) {
+                values.push(json!({"second": second, "rate": rate / scale, "trial": format!("{index:04}"),
+                                   "platform": summary.treatment.platform, "treatment": summary.short}));
+            }
+        }
+        let what = if name == "CPU" {
+            "CPU of the target"
+        } else {
+            name
+        };
+        let title = format!("{workload}: {what} over the measured window");
+        let spec = specification(
+            &title,
+            json!(170),
+            json!({
+                "data": {"values": values},
+                "mark": {"type": "line", "strokeWidth": 1.2, "opacity": 0.75, "interpolate": "step-after"},
+                "encoding": {
+                    "x": {"field": "second", "type": "quantitative", "title": "seconds into the window", "scale": {"nice": false}, "axis": {"grid": false}},
+                    "y": {"field": "rate", "type": "quantitative", "title": unit, "scale": {"zero": true}, "axis": {"tickCount": 4}},
+                    "color": color(analysis, &platforms(analysis), true),
+                    "detail": {"field": "trial"},
+                    "tooltip": [{"field": "treatment"}, {"field": "trial"}, {"field": "second"}, {"field": "rate", "format": ".3~g"}]
+                }
+            }),
+        );
+        figures.push(Figure {
+            id: format!("{workload} {name} over time"),
+            title,
+            caption: "One line a trial. A level line is a steady state; the classes are in the table of treatments.".to_owned(),
+            spec,
+        });
+    }
+    figures
+}

@@ -1,0 +1,86 @@
+//! What can go wrong with a results directory, always with the file and the remedy.
+
+use std::path::{Path, PathBuf};
+
+/// A results directory could not be created, read or extended.
+#[derive(Debug, thiserror::Error)]
+pub enum ResultsError {
+    /// An input or output operation failed.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried, such as `create`.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// The directory already holds a run.
+    #[error("{} already holds a run: resume it, or choose another directory", .0.display())]
+    AlreadyARun(PathBuf),
+    /// The directory holds something that is not a run.
+    #[error("{} is not empty and holds no run (there is `{found}`): choose another directory", path.display())]
+    NotEmpty {
+        /// The directory.
+        path: PathBuf,
+        /// One thing in it.
+        found: String,
+    },
+    /// There is no run here.
+    #[error("{} is not a results directory: it has no run.json", .0.display())]
+    NotARun(PathBuf),
+    /// A newer vtax wrote it.
+    #[error("{} is written in results format {found}; this vtax reads up to {}: use a newer vtax", path.display(), super::FORMAT)]
+    NewerFormat {
+        /// The file.
+        path: PathBuf,
+        /// Its format version.
+        found: u64,
+    },
+    /// A file does not hold what it should.
+    #[error("{} is corrupted: {why}. {remedy}", path.display())]
+    Corrupted {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+        /// What to do.
+        remedy: String,
+    },
+    /// The schedule has no such trial.
+    #[error("the run has no trial {index}: its schedule has {planned} trials")]
+    NoSuchTrial {
+        /// The index that was asked for.
+        index: u32,
+        /// How many there are.
+        planned: usize,
+    },
+    /// The trial is already there.
+    #[error("{} exists already: a finished trial is never overwritten; move it away to run it again", .0.display())]
+    TrialExists(PathBuf),
+    /// Two directories do not belong to one run.
+    #[error("{} and {} are not shards of one run: their {what} differ", first.display(), other.display())]
+    NotOneRun {
+        /// The first directory.
+        first: PathBuf,
+        /// The one that differs from it.
+        other: PathBuf,
+        /// In what they differ.
+        what: &'static str,
+    },
+}
+
+impl ResultsError {
+    /// An [`ResultsError::Io`] for use in `map_err`.
+    pub(crate) fn io(
+        action: &'static str,
+        path: &Path,
+    ) -> impl FnOnce(std::io::Error) -> Self + use<> {
+        let path = path.to_owned();
+        move |source| Self::Io {
+            action,
+            path,
+            source,
+        }
+    }
+}

@@ -1,0 +1,488 @@
+//! `samples.parquet`: every sample of a trial, written in row groups so that memory stays bounded.
+
+use super::ResultsError;
+use parquet::basic::Compression;
+use parquet::column::reader::ColumnReader;
+use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
+use parquet::errors::ParquetError;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::schema::parser::parse_message_type;
+use std::collections::HashMap;
+use std::fmt;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use vtax_units::{Nanoseconds, Source, Unit};
+
+/// Rows in a row group: about 1.5 MiB of buffers, and a few seconds of a busy observer.
+const ROWS_PER_GROUP: usize = 32_768;
+
+const SCHEMA: &str = "message samples {
+    required int64 t_ns;
+    required binary owner (UTF8);
+    required binary metric (UTF8);
+    required binary unit (UTF8);
+    required binary kind (UTF8);
+    required binary source (UTF8);
+    required double value;
+}";
+
+/// How a series' values are to be understood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SampleKind {
+    /// Only ever grows; differences are meaningful.
+    Counter,
+    /// A momentary value; means are meaningful.
+    Gauge,
+}
+
+impl SampleKind {
+    /// As written in the file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+        }
+    }
+}
+
+/// What one series of samples is; it is identified by owner and metric.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct SampleSeries {
+    /// Whose it is: `host`, `target`, `client`, `vtax`.
+    pub owner: String,
+    /// What it is: `cpu.total`, `net.rx_bytes`.
+    pub metric: String,
+    /// The unit of its values.
+    pub unit: Unit,
+    /// Counter or gauge.
+    pub kind: SampleKind,
+    /// Measured, modelled or emulated.
+    pub source: Source,
+}
+
+/// A handle to a series within one [`SampleWriter`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SampleSeriesId(usize);
+
+/// The five descriptive columns of one series, shared by all of its rows.
+struct Labels {
+    owner: ByteArray,
+    metric: ByteArray,
+    unit: ByteArray,
+    kind: ByteArray,
+    source: ByteArray,
+}
+
+/// Writes `samples.parquet`.
+pub struct SampleWriter {
+    path: PathBuf,
+    writer: SerializedFileWriter<File>,
+    labels: Vec<Labels>,
+    ids: HashMap<(String, String), SampleSeriesId>,
+    times: Vec<i64>,
+    series: Vec<usize>,
+    values: Vec<f64>,
+}
+
+impl fmt::Debug for SampleWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SampleWriter")
+            .field("path", &self.path)
+            .field("buffered", &self.times.len())
+            .finish()
+    }
+}
+
+fn parquet_failed(
+    action: &'static str,
+    path: &Path,
+) -> impl FnOnce(ParquetError) -> ResultsError + use<> {
+    let path = path.to_owned();
+    move |error| {
+        let source = match error {
+            ParquetError::External(inner) => match inner.downcast::<std::io::Error>() {
+                Ok(io) => *io,
+                Err(other) => std::io::Error::other(other),
+            },
+            other => std::io::Error::other(other),
+        };
+        ResultsError::Io {
+            action,
+            path,
+            source,
+        }
+    }
+}
+
+impl SampleWriter {
+    /// Creates the file; it must not exist.
+    ///
+    /// # Errors
+    /// When it cannot be created.
+    pub fn create(path: &Path) -> Result<Self, ResultsError> {
+        let file = File::create_new(path).map_err(ResultsError::io("create", path))?;
+        let schema = parse_message_type(SCHEMA).map_err(parquet_failed("describe", path))?;
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::SNAPPY)
+            .set_statistics_enabled(EnabledStatistics::Chunk)
+            .set_created_by(concat!("vtax ", env!("CARGO_PKG_VERSION")).to_owned())
+            .set_column_dictionary_enabled("value".into(), false)
+            .build();
+        let writer = SerializedFileWriter::new(file, Arc::new(schema), Arc::new(properties))
+            .map_err(parquet_failed("start", path))?;
+        Ok(Self {
+            path: path.to_owned(),
+            writer,
+            labels: Vec::new(),
+            ids: HashMap::new(),
+            times: Vec::with_capacity(ROWS_PER_GROUP),
+            series: Vec::with_capacity(ROWS_PER_GROUP),
+            values: Vec::with_capacity(ROWS_PER_GROUP),
+        })
+    }
+
+    /// The handle of a series, registering it at first sight; later registrations of the same
+    /// owner and metric keep the first one's unit, kind and source.
+    pub fn register(&mut self, series: &SampleSeries) -> SampleSeriesId {
+        let key = (series.owner.clone(), series.metric.clone());
+        let next = SampleSeriesId(self.labels.len());
+        let id = *self.ids.entry(key).or_insert(next);
+        if id == next {
+            self.labels.push(Labels {
+                owner: series.owner.as_str().into(),
+                metric: series.metric.as_str().into(),
+                unit: series.unit.to_string().as_str().into(),
+                kind: series.kind.name().into(),
+                source: series.source.to_string().as_str().into(),
+            });
+        }
+        id
+    }
+
+    /// Adds one sample; an unknown handle is ignored. Touches the disk once per 32,768 samples.
+    ///
+    /// # Errors
+    /// When a full row group cannot be written.
+    pub fn push(
+        &mut self,
+        series: SampleSeriesId,
+        at: Nanoseconds,
+        value: f64,
+    ) -> Result<(), ResultsError> {
+        if series.0 >= self.labels.len() {
+            return Ok(());
+        }
+        self.times.push(i64::try_from(at.0).unwrap_or(i64::MAX));
+        self.series.push(series.0);
+        self.values.push(value);
+        if self.times.len() >= ROWS_PER_GROUP {
+            self.flush()
+        } else {
+            Ok(())
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), ResultsError> {
+        if self.times.is_empty() {
+            return Ok(());
+        }
+        self.write_row_group()
+            .map_err(parquet_failed("write samples to", &self.path))?;
+        self.times.clear();
+        self.series.clear();
+        self.values.clear();
+        Ok(())
+    }
+
+    fn write_row_group(&mut self) -> Result<(), ParquetError> {
+        let mut group = self.writer.next_row_group()?;
+        let column = |of: fn(&Labels) -> &ByteArray| -> Vec<ByteArray> {
+            self.series
+                .iter()
+                .filter_map(|id| self.labels.get(*id))
+                .map(|labels| of(labels).clone())
+                .collect()
+        };
+        write_column::<Int64Type>(&mut group, &self.times)?;
+        write_column::<ByteArrayType>(&mut group, &column(|labels| &labels.owner))?;
+        write_column::<ByteArrayType>(&mut group, &column(|labels| &labels.metric))?;
+        write_column::<ByteArrayType>(&mut group, &column(|labels| &labels.unit))?;
+        write_column::<ByteArrayType>(&mut group, &column(|labels| &labels.kind))?;
+        write_column::<ByteArrayType>(&mut group, &column(|labels| &labels.source))?;
+        write_column::<DoubleType>(&mut group, &self.values)?;
+        group.close()?;
+        Ok(())
+    }
+
+    /// Writes what is buffered and the footer, and syncs the file.
+    ///
+    /// # Errors
+    /// When the disk does not take it.
+    pub fn finish(mut self) -> Result<(), ResultsError> {
+        self.flush()?;
+        let path = self.path;
+        let file = self
+            .writer
+            .into_inner()
+            .map_err(parquet_failed("finish", &path))?;
+        file.sync_all().map_err(ResultsError::io("sync", &path))
+    }
+}
+
+/// Writes the next column of a row group.
+pub(crate) fn write_column<T: parquet::data_type::DataType>(
+    group: &mut SerializedRowGroupWriter<'_, File>,
+    values: &[T::T],
+) -> Result<(), ParquetError> {
+    let mut column = group
+        .next_column()?
+        .ok_or_else(|| ParquetError::General("the schema has no more columns".to_owned()))?;
+    column.typed::<T>().write_batch(values, None, None)?;
+    column.close()
+}
+
+/// One series as read back.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Samples {
+    /// What it is.
+    pub series: SampleSeries,
+    /// Time and value, in the order of the file, which is that of time.
+    pub points: Vec<(Nanoseconds, f64)>,
+}
+
+/// Reads `samples.parquet`.
+pub struct SampleReader {
+    path: PathBuf,
+    file: SerializedFileReader<File>,
+}
+
+impl fmt::Debug for SampleReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SampleReader")
+            .field("path", &self.path)
+            .finish()
+    }
+}
+
+impl SampleReader {
+    /// Opens the file and reads its footer.
+    ///
+    /// # Errors
+    /// When it is absent, unreadable or not a Parquet file with the expected columns.
+    pub fn open(path: &Path) -> Result<Self, ResultsError> {
+        let file = File::open(path).map_err(ResultsError::io("open", path))?;
+        let corrupted = corrupted(path);
+        let file = guarded(|| SerializedFileReader::new(file)).map_err(&corrupted)?;
+        let columns = file.metadata().file_metadata().schema_descr();
+        let found: Vec<&str> = columns
+            .columns()
+            .iter()
+            .map(|column| column.name())
+            .collect();
+        if found != ["t_ns", "owner", "metric", "unit", "kind", "source", "value"] {
+            return Err(corrupted(ParquetError::General(format!(
+                "its columns are {found:?}"
+            ))));
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+        })
+    }
+
+    /// How many samples there are.
+    pub fn rows(&self) -> u64 {
+        u64::try_from(self.file.metadata().file_metadata().num_rows()).unwrap_or(0)
+    }
+
+    /// The series for which `wanted(owner, metric)` holds, in order of first appearance.
+    ///
+    /// # Errors
+    /// When the file is corrupted.
+    pub fn load(&self, wanted: impl Fn(&str, &str) -> bool) -> Result<Vec<Samples>, ResultsError> {
+        let mut loader = Loader {
+            wanted,
+            index: HashMap::new(),
+            series: Vec::new(),
+        };
+        for group in 0..self.file.num_row_groups() {
+            guarded(|| loader.group(&*self.file.get_row_group(group)?))
+                .map_err(corrupted(&self.path))?;
+        }
+        Ok(loader.series)
+    }
+}
+
+fn corrupted(path: &Path) -> impl Fn(ParquetError) -> ResultsError + use<> {
+    let path = path.to_owned();
+    move |error| ResultsError::Corrupted {
+        path: path.clone(),
+        why: error.to_string(),
+        remedy: "The trial's metrics are still in its trial.json; only its time series is lost"
+            .to_owned(),
+    }
+}
+
+/// Runs a parse of untrusted bytes. The Parquet decoder asserts some invariants of the file
+/// instead of reporting them, so a damaged file must be contained here.
+fn guarded<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).unwrap_or_else(|_| {
+        Err(ParquetError::General(
+            "a value in it contradicts its own description".to_owned(),
+        ))
+    })
+}
+
+struct Loader<W> {
+    wanted: W,
+    /// Owner → metric → position in `series`, or `None` where it is not wanted.
+    index: HashMap<Vec<u8>, HashMap<Vec<u8>, Option<usize>>>,
+    series: Vec<Samples>,
+}
+
+impl<W: Fn(&str, &str) -> bool> Loader<W> {
+    fn group(&mut self, group: &dyn RowGroupReader) -> Result<(), ParquetError> {
+        let rows = usize::try_from(group.metadata().num_rows())
+            .map_err(|_| ParquetError::General("a row group has a negative length".to_owned()))?;
+        let owners = strings(group, 1, rows)?;
+        let metrics = strings(group, 2, rows)?;
+        let mut places = Vec::with_capacity(owners.len());
+        let mut any = false;
+        let mut described: Option<[Vec<ByteArray>; 3]> = None;
+        for (row, (owner, metric)) in owners.iter().zip(&metrics).enumerate() {
+            let known = self
+                .index
+                .get(owner.data())
+                .and_then(|metrics| metrics.get(metric.data()));
+            let place = match known {
+                Some(place) => *place,
+                None => {
+                    // Unit, kind and source are decoded only in row groups that bring a new series.
+                    if described.is_none() {
+                        described = Some([
+                            strings(group, 3, rows)?,
+                            strings(group, 4, rows)?,
+                            strings(group, 5, rows)?,
+                        ]);
+                    }
+                    let text = |column: usize| {
+                        described
+                            .as_ref()
+                            .and_then(|columns| columns.get(column)?.get(row))
+                            .map_or(&[][..], ByteArray::data)
+                    };
+                    self.admit(owner.data(), metric.data(), text(0), text(1), text(2))?
+                }
+            };
+            any |= place.is_some();
+            places.push(place);
+        }
+        if !any {
+            return Ok(());
+        }
+        let (mut times, mut values) = (Vec::new(), Vec::new());
+        match group.get_column_reader(0)? {
+            ColumnReader::Int64ColumnReader(mut reader) => {
+                reader.read_records(rows, None, None, &mut times)?
+            }
+            _ => {
+                return Err(ParquetError::General(
+                    "t_ns is not a 64-bit integer".to_owned(),
+                ));
+            }
+        };
+        match group.get_column_reader(6)? {
+            ColumnReader::DoubleColumnReader(mut reader) => {
+                reader.read_records(rows, None, None, &mut values)?
+            }
+            _ => return Err(ParquetError::General("value is not a double".to_owned())),
+        };
+        for ((place, time), value) in places.iter().zip(times).zip(values) {
+            if let Some(samples) = place.and_then(|place| self.series.get_mut(place)) {
+                samples
+                    .points
+                    .push((Nanoseconds(u64::try_from(time).unwrap_or(0)), value));
+            }
+        }
+        Ok(())
+    }
+
+    fn admit(
+        &mut self,
+        owner: &[u8],
+        metric: &[u8],
+        unit: &[u8],
+        kind: &[u8],
+        source: &[u8],
+    ) -> Result<Option<usize>, ParquetError> {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (owner_text, metric_text) = (text(owner), text(metric));
+        let place = if (self.wanted)(&owner_text, &metric_text) {
+            let unit = text(unit)
+                .parse()
+                .map_err(|error| ParquetError::General(format!("{error}")))?;
+            let kind = match kind {
+                b"counter" => SampleKind::Counter,
+                b"gauge" => SampleKind::Gauge,
+                other => {
+                    return Err(ParquetError::General(format!(
+                        "`{}` is not a kind",
+                        text(other)
+                    )));
+                }
+            };
+            let source = match source {
+                b"measured" => Source::Measured,
+                b"modelled" => Source::Modelled,
+                b"emulated" => Source::Emulated,
+                other => {
+                    return Err(ParquetError::General(format!(
+                        "`{}` is not a source",
+                        text(other)
+                    )));
+                }
+            };
+            let series = SampleSeries {
+                owner: owner_text,
+                metric: metric_text,
+                unit,
+                kind,
+                source,
+            };
+            self.series.push(Samples {
+                series,
+                points: Vec::new(),
+            });
+            Some(self.series.len() - 1)
+        } else {
+            None
+        };
+        self.index
+            .entry(owner.to_vec())
+            .or_default()
+            .insert(metric.to_vec(), place);
+        Ok(place)
+    }
+}
+
+fn strings(
+    group: &dyn RowGroupReader,
+    column: usize,
+    rows: usize,
+) -> Result<Vec<ByteArray>, ParquetError> {
+    let mut values = Vec::new();
+    match group.get_column_reader(column)? {
+        ColumnReader::ByteArrayColumnReader(mut reader) => {
+            reader.read_records(rows, None, None, &mut values)?
+        }
+        _ => {
+            return Err(ParquetError::General(format!(
+                "column {column} is not text"
+            )));
+        }
+    };
+    Ok(values)
+}

@@ -1,0 +1,91 @@
+//! What a list of numbers is like: mean, median, standard deviation, quantiles.
+
+use serde::{Deserialize, Serialize};
+
+/// The usual summary of a sample; every field has the unit of the values.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Description {
+    /// How many values.
+    pub n: usize,
+    /// Arithmetic mean.
+    pub mean: f64,
+    /// Median.
+    pub median: f64,
+    /// Sample standard deviation (divisor n − 1); `None` for a single value.
+    pub sd: Option<f64>,
+    /// Smallest value.
+    pub min: f64,
+    /// Largest value.
+    pub max: f64,
+}
+
+/// Describes the finite ones of `values`; `None` when there are none.
+pub fn describe(values: &[f64]) -> Option<Description> {
+    let finite: Vec<f64> = values
+        .iter()
+        .copied()
+        .filter(|value| value.is_finite())
+        .collect();
+    let mean = mean(&finite)?;
+    Some(Description {
+        n: finite.len(),
+        mean,
+        median: median(&finite)?,
+        sd: standard_deviation(&finite, mean),
+        min: finite.iter().copied().fold(f64::INFINITY, f64::min),
+        max: finite.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+    })
+}
+
+/// The arithmetic mean; `None` of nothing, or where it is not finite.
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "counts of values are far below 2^53"
+)]
+pub fn mean(values: &[f64]) -> Option<f64> {
+    // Dividing first keeps the sum of huge values finite.
+    let n = values.len() as f64;
+    let mean: f64 = values.iter().map(|value| value / n).sum();
+    (!values.is_empty() && mean.is_finite()).then_some(mean)
+}
+
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "counts of values are far below 2^53"
+)]
+pub(super) fn standard_deviation(values: &[f64], mean: f64) -> Option<f64> {
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    let sd = (squares / (values.len().checked_sub(1)? as f64)).sqrt();
+    sd.is_finite().then_some(sd)
+}
+
+/// The median; `None` of nothing.
+pub fn median(values: &[f64]) -> Option<f64> {
+    quantile(values, 0.5)
+}
+
+/// The quantile at `probability` (0 to 1), interpolated linearly between order statistics
+/// (type 7 of Hyndman and Fan 1996, the default of R and NumPy).
+pub fn quantile(values: &[f64], probability: f64) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    quantile_of_sorted(&sorted, probability)
+}
+
+#[allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the position lies between 0 and the number of values"
+)]
+pub(super) fn quantile_of_sorted(sorted: &[f64], probability: f64) -> Option<f64> {
+    let last = sorted.len().checked_sub(1)?;
+    let position = probability.clamp(0.0, 1.0) * last as f64;
+    let below = *sorted.get(position.floor() as usize)?;
+    let above = *sorted.get(position.ceil() as usize)?;
+    Some(if below == above {
+        below
+    } else {
+        below + (above - below) * position.fract()
+    })
+}

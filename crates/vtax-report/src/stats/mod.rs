@@ -1,0 +1,18 @@
+//! Statistics as pure functions of numbers: same input, same seed, same output, on any machine.
+//!
+//! Every choice, with its reason and its reference, is in `docs/method.md`.
+
+mod bootstrap;
+mod describe;
+mod distribution;
+mod permutation;
+mod random;
+mod steady;
+mod tax;
+
+pub use bootstrap::{Interval, RESAMPLES, mean_interval};
+pub use describe::{Description, describe, mean, median, quantile};
+pub use permutation::{benjamini_hochberg, cliffs_delta};
+pub use random::{Random, seed_of};
+pub use steady::{Steadiness, SteadyState, classify, rates};
+pub use tax::{NoTax, Tax, Verdict, paired_tax, unpaired_tax, verdict};

@@ -1,0 +1,55 @@
+//! A small random generator with a published algorithm, so that a seed means the same for ever.
+
+/// xoshiro256++ (Blackman and Vigna 2021, "Scrambled linear pseudorandom number generators"),
+/// seeded by SplitMix64 as its authors advise.
+#[derive(Debug, Clone)]
+pub struct Random {
+    state: [u64; 4],
+}
+
+impl Random {
+    /// The generator of `seed`.
+    pub fn new(seed: u64) -> Self {
+        let mut mix = seed;
+        let mut next = || {
+            mix = mix.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let z = (mix ^ (mix >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            z ^ (z >> 31)
+        };
+        Self {
+            state: [next(), next(), next(), next()],
+        }
+    }
+
+    /// The next 64 random bits.
+    pub fn bits(&mut self) -> u64 {
+        let [a, b, c, d] = self.state;
+        let result = a.wrapping_add(d).rotate_left(23).wrapping_add(a);
+        let (c, d) = (c ^ a, d ^ b);
+        self.state = [a ^ d, b ^ c, c ^ (b << 17), d.rotate_left(45)];
+        result
+    }
+
+    /// A number below `limit` (0 for a limit of 0). The bias of multiply-and-shift is below
+    /// `limit` / 2^64.
+    pub fn below(&mut self, limit: usize) -> usize {
+        let wide = u128::from(self.bits()) * (limit as u128);
+        usize::try_from(wide >> 64).unwrap_or(0)
+    }
+
+    /// Uniform in [0, 1).
+    #[allow(clippy::cast_precision_loss, reason = "53 bits fit an f64 exactly")]
+    pub fn uniform(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// A seed that depends on names alone (FNV-1a), so that an estimate does not change when other
+/// treatments or metrics are added.
+pub fn seed_of(names: &[&str]) -> u64 {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    names.iter().fold(0xcbf2_9ce4_8422_2325, |hash, name| {
+        step(name.bytes().fold(hash, step), 0xff)
+    })
+}

@@ -1,0 +1,310 @@
+//! Whether a trial ran steadily, after Barrett, Bolz-Tereick, Killick, Mount and Tratt (2017,
+//! "Virtual machine warmup blows hot and cold"): find changepoints, then compare the segments.
+
+use super::describe::{mean, median, quantile};
+use crate::results::{Better, SampleKind};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use vtax_units::Nanoseconds;
+
+/// How one series behaved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SteadyState {
+    /// One level throughout.
+    Flat,
+    /// It ends at its best level.
+    WarmUp,
+    /// It was better earlier than at its end.
+    Slowdown,
+    /// It still changes in its last quarter.
+    NoSteadyState,
+    /// Trials of one treatment disagree (never the class of a single series).
+    Inconsistent,
+    /// Fewer than [`SHORTEST`] seconds: nothing can be said.
+    TooShort,
+}
+
+impl fmt::Display for SteadyState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Flat => "flat",
+            Self::WarmUp => "warm-up",
+            Self::Slowdown => "slowdown",
+            Self::NoSteadyState => "no steady state",
+            Self::Inconsistent => "inconsistent",
+            Self::TooShort => "too short",
+        })
+    }
+}
+
+/// The shortest series that is classified, in points.
+pub const SHORTEST: usize = 8;
+
+/// A class with the evidence for it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Steadiness {
+    /// The class.
+    pub class: SteadyState,
+    /// The segments: where each begins, and its mean.
+    pub segments: Vec<(usize, f64)>,
+}
+
+/// Classifies a series of rates taken at even intervals.
+///
+/// As in the paper: outliers are set aside, changepoints in mean and variance are found by PELT
+/// with a penalty of 15 log n, segments that do not differ from the last are joined to it, and
+/// the last quarter must be one level. Simpler than the paper: two segments are the same where
+/// their means differ by less than the larger of their standard deviations or 3 % of the last
+/// level (the paper has a variance and an absolute time there, which mean nothing for rates).
+pub fn classify(rates: &[f64], better: Better) -> Steadiness {
+    let finite: Vec<f64> = rates
+        .iter()
+        .copied()
+        .filter(|rate| rate.is_finite())
+        .collect();
+    if finite.len() < SHORTEST {
+        return Steadiness {
+            class: SteadyState::TooShort,
+            segments: Vec::new(),
+        };
+    }
+    let series = without_outliers(&finite);
+    let starts = changepoints(&series);
+    let mut segments: Vec<Segment> = starts
+        .iter()
+        .enumerate()
+        .filter_map(|(i, start)| {
+            Segment::of(
+                &series,
+                *start,
+                starts.get(i + 1).copied().unwrap_or(series.len()),
+            )
+        })
+        .collect();
+    let Some(last) = segments.last().cloned() else {
+        return Steadiness {
+            class: SteadyState::TooShort,
+            segments: Vec::new(),
+        };
+    };
+    while let [.., previous, end] = segments.as_slice() {
+        if !previous.same_level(&last) {
+            break;
+        }
+        let joined = Segment {
+            start: previous.start,
+            ..end.clone()
+        };
+        segments.truncate(segments.len() - 2);
+        segments.push(joined);
+    }
+    let steady_from = segments.last().map_or(0, |segment| segment.start);
+    let others: Vec<&Segment> = segments
+        .iter()
+        .rev()
+        .skip(1)
+        .filter(|segment| !segment.same_level(&last))
+        .collect();
+    let was_better = |segment: &&&Segment| match better {
+        Better::Higher => segment.mean > last.mean,
+        Better::Lower | Better::Neither => segment.mean < last.mean,
+    };
+    let class = if others.is_empty() {
+        SteadyState::Flat
+    } else if steady_from > series.len() * 3 / 4 {
+        SteadyState::NoSteadyState
+    } else if others.iter().any(|segment| was_better(&segment)) {
+        SteadyState::Slowdown
+    } else {
+        SteadyState::WarmUp
+    };
+    Steadiness {
+        class,
+        segments: segments
+            .iter()
+            .map(|segment| (segment.start, segment.mean))
+            .collect(),
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Segment {
+    start: usize,
+    mean: f64,
+    sd: f64,
+}
+
+impl Segment {
+    fn of(series: &[f64], start: usize, end: usize) -> Option<Self> {
+        let values = series.get(start..end)?;
+        let mean = mean(values)?;
+        let sd = super::describe::standard_deviation(values, mean).unwrap_or(0.0);
+        Some(Self { start, mean, sd })
+    }
+
+    fn same_level(&self, last: &Self) -> bool {
+        (self.mean - last.mean).abs() <= self.sd.max(last.sd).max(0.03 * last.mean.abs())
+    }
+}
+
+/// Replaces each outlier by the median, which keeps the distances in time: beyond three times
+/// the 10-90 % range from the median, in a window of 200 points, as in the paper.
+fn without_outliers(series: &[f64]) -> Vec<f64> {
+    let mut kept = Vec::with_capacity(series.len());
+    for window in series.chunks(200) {
+        let (Some(centre), Some(low), Some(high)) =
+            (median(window), quantile(window, 0.1), quantile(window, 0.9))
+        else {
+            continue;
+        };
+        let fence = 3.0 * (high - low);
+        kept.extend(window.iter().map(|value| {
+            if (value - centre).abs() > fence && fence > 0.0 {
+                centre
+            } else {
+                *value
+            }
+        }));
+    }
+    kept
+}
+
+/// The starts of the segments, the first of which is 0, by PELT (Killick, Fearnhead and Eckley
+/// 2012) with the cost of a normal model whose mean and variance both change.
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "series are far shorter than 2^53 points"
+)]
+fn changepoints(series: &[f64]) -> Vec<usize> {
+    const SHORTEST_SEGMENT: usize = 3;
+    let n = series.len();
+    // Centred and scaled, so that sums of squares lose no precision and the floor has a meaning.
+    let centre = mean(series).unwrap_or(0.0);
+    let scale = series
+        .iter()
+        .map(|value| (value - centre).abs())
+        .fold(0.0, f64::max)
+        .max(1e-9 * centre.abs());
+    if scale == 0.0 {
+        return vec![0];
+    }
+    let mut sums = vec![(0.0, 0.0)];
+    let mut running = (0.0, 0.0);
+    for value in series {
+        let value = (value - centre) / scale;
+        running = (running.0 + value, running.1 + value * value);
+        sums.push(running);
+    }
+    // A run of equal values has no variance; below 1 % of the level differences are not news.
+    let floor = (0.01 * (centre.abs() / scale).min(1.0)).powi(2).max(1e-6);
+    let cost = |start: usize, end: usize| -> f64 {
+        let (Some(from), Some(to)) = (sums.get(start), sums.get(end)) else {
+            return f64::INFINITY;
+        };
+        let length = (end - start) as f64;
+        let mean = (to.0 - from.0) / length;
+        let variance = ((to.1 - from.1) / length - mean * mean).max(floor);
+        length * (variance.ln() + 1.0)
+    };
+    let penalty = 15.0 * (n as f64).ln();
+    let mut best = vec![f64::INFINITY; n + 1];
+    let mut previous = vec![0usize; n + 1];
+    if let Some(first) = best.first_mut() {
+        *first = -penalty;
+    }
+    let mut candidates = vec![0usize];
+    for end in SHORTEST_SEGMENT..=n {
+        let total = |start: &usize| {
+            best.get(*start).copied().unwrap_or(f64::INFINITY) + cost(*start, end) + penalty
+        };
+        let reachable = candidates
+            .iter()
+            .filter(|start| end - **start >= SHORTEST_SEGMENT);
+        let Some((start, value)) = reachable
+            .map(|start| (*start, total(start)))
+            .min_by(|a, b| a.1.total_cmp(&b.1))
+        else {
+            continue;
+        };
+        candidates
+            .retain(|start| end - start < SHORTEST_SEGMENT || total(start) - penalty <= value);
+        candidates.push(end);
+        if let (Some(best), Some(previous)) = (best.get_mut(end), previous.get_mut(end)) {
+            (*best, *previous) = (value, start);
+        }
+    }
+    let mut starts = Vec::new();
+    let mut end = n;
+    while end > 0 {
+        end = previous.get(end).copied().unwrap_or(0);
+        starts.push(end);
+    }
+    starts.reverse();
+    starts
+}
+
+/// Rates per `step` within `window`, from samples: a counter's increase per second, read off
+/// the straight line between samples; a gauge's mean. Whole steps only.
+#[allow(clippy::cast_precision_loss, reason = "2^53 ns are 104 days")]
+pub fn rates(
+    points: &[(Nanoseconds, f64)],
+    kind: SampleKind,
+    window: (Nanoseconds, Nanoseconds),
+    step: Nanoseconds,
+) -> Vec<f64> {
+    const MOST: u64 = 100_000;
+    let steps = window
+        .1
+        .saturating_since(window.0)
+        .0
+        .checked_div(step.0)
+        .unwrap_or(0)
+        .min(MOST);
+    let mut cursor = 0usize;
+    let mut before: Option<f64> = None;
+    let mut rates = Vec::new();
+    for number in 0..=steps {
+        let edge = window.0.0.saturating_add(number * step.0);
+        match kind {
+            SampleKind::Counter => {
+                while points.get(cursor + 1).is_some_and(|(at, _)| at.0 <= edge) {
+                    cursor += 1;
+                }
+                let here =
+                    points
+                        .get(cursor)
+                        .filter(|(at, _)| at.0 <= edge)
+                        .and_then(|(at, value)| match points.get(cursor + 1) {
+                            Some((next_at, next)) if next_at.0 > at.0 => Some(
+                                value
+                                    + (next - value)
+                                        * ((edge - at.0) as f64 / (next_at.0 - at.0) as f64),
+                            ),
+                            // Beyond the last sample nothing is known.
+                            _ => (at.0 == edge).then_some(*value),
+                        });
+                if let (Some(before), Some(here)) = (before, here) {
+                    rates.push((here - before) / step.as_secs_f64());
+                }
+                before = here;
+            }
+            SampleKind::Gauge => {
+                let end = edge.saturating_add(step.0);
+                while points.get(cursor).is_some_and(|(at, _)| at.0 < edge) {
+                    cursor += 1;
+                }
+                let values: Vec<f64> = points
+                    .iter()
+                    .skip(cursor)
+                    .take_while(|(at, _)| at.0 < end)
+                    .map(|(_, value)| *value)
+                    .collect();
+                if number < steps {
+                    rates.extend(mean(&values));
+                }
+            }
+        }
+    }
+    rates
+}

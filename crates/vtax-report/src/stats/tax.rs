@@ -1,0 +1,269 @@
+//! The tax: a treatment's cost over its baseline's, as a ratio with an interval and a verdict.
+
+use super::bootstrap::{
+    FEWEST_TO_RESAMPLE, Interval, expanded_percentiles, resampled_means, student_interval,
+};
+use super::describe::{mean, standard_deviation};
+use super::distribution::{student_beyond, student_quantile};
+use super::permutation::{
+    FEWEST_TO_FLIP, cliffs_delta, exchange_p, sign_flip_p, smallest_exchange_p,
+};
+use super::random::Random;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Level of every test and complement of every interval.
+const ALPHA: f64 = 0.05;
+
+/// A ratio of treatment to baseline.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Tax {
+    /// Geometric mean of the pairs' ratios; of unpaired trials, ratio of geometric means.
+    pub ratio: f64,
+    /// Its 95 % confidence interval; `None` for a single pair.
+    pub interval: Option<Interval>,
+    /// Whether trials of one block were compared with each other.
+    pub paired: bool,
+    /// How many pairs; of unpaired trials, the smaller number of trials.
+    pub n: usize,
+    /// Cliff's delta of the values, −1 to 1.
+    pub effect: f64,
+    /// Two-sided permutation p.
+    pub p: f64,
+    /// Two-sided p of Student's t on log ratios. Unlike a permutation p of few trials it has no
+    /// smallest value, so it can be adjusted for many comparisons.
+    pub student_p: f64,
+    /// The smallest p that this many trials can give.
+    pub smallest_p: f64,
+}
+
+/// Why there is no ratio.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NoTax {
+    /// One side has no trial that counts.
+    NoTrials,
+    /// The baseline is zero in some trial.
+    ZeroBaseline,
+    /// The treatment is zero in some trial.
+    ZeroTreatment,
+    /// A value is negative.
+    Negative,
+    /// A value, or the ratio, is not a finite number.
+    NotFinite,
+}
+
+impl fmt::Display for NoTax {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoTrials => "no ratio: one side has no trial that counts",
+            Self::ZeroBaseline => "no ratio: the baseline is zero in at least one trial",
+            Self::ZeroTreatment => "no ratio: it is zero in at least one trial",
+            Self::Negative => "no ratio: a value is negative",
+            Self::NotFinite => "no ratio: a value is not a finite number",
+        })
+    }
+}
+
+/// What may be said about a difference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// The interval excludes 1, p is below 0.05, and the effect reaches the plan's minimum.
+    Different,
+    /// One of the three is not met.
+    NoDifferenceShown,
+    /// No outcome of so few trials could have been called a difference.
+    TooFewTrials,
+    /// There is no ratio.
+    NoRatio,
+}
+
+impl Verdict {
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Different => "different",
+            Self::NoDifferenceShown => "no difference shown",
+            Self::TooFewTrials => "too few trials",
+            Self::NoRatio => "no ratio",
+        }
+    }
+}
+
+fn logarithms(treatment: &[f64], baseline: &[f64]) -> Result<(Vec<f64>, Vec<f64>), NoTax> {
+    if treatment.is_empty() || baseline.is_empty() {
+        return Err(NoTax::NoTrials);
+    }
+    let mut all = treatment.iter().chain(baseline);
+    if all.clone().any(|value| !value.is_finite()) {
+        return Err(NoTax::NotFinite);
+    }
+    if all.any(|value| *value < 0.0) {
+        return Err(NoTax::Negative);
+    }
+    if baseline.contains(&0.0) {
+        return Err(NoTax::ZeroBaseline);
+    }
+    if treatment.contains(&0.0) {
+        return Err(NoTax::ZeroTreatment);
+    }
+    let logs = |values: &[f64]| values.iter().map(|value| value.ln()).collect();
+    Ok((logs(treatment), logs(baseline)))
+}
+
+/// The tax from pairs: `treatment[i]` and `baseline[i]` ran in the same block.
+///
+/// The interval is that of the mean log ratio (expanded percentile; Student's t below five
+/// pairs). p is from flipping signs within pairs from eight pairs on, and from exchanging labels
+/// over all values below that, which is the stricter one when blocks differ.
+///
+/// # Errors
+/// When there is no ratio, and why.
+pub fn paired_tax(treatment: &[f64], baseline: &[f64], seed: u64) -> Result<Tax, NoTax> {
+    let n = treatment.len().min(baseline.len());
+    let (treatment, baseline) = (
+        treatment.get(..n).unwrap_or(&[]),
+        baseline.get(..n).unwrap_or(&[]),
+    );
+    let (log_treatment, log_baseline) = logarithms(treatment, baseline)?;
+    let differences: Vec<f64> = log_treatment
+        .iter()
+        .zip(&log_baseline)
+        .map(|(t, b)| t - b)
+        .collect();
+    let mut random = Random::new(seed);
+    let interval = match n {
+        0 | 1 => None,
+        few if few < FEWEST_TO_RESAMPLE => student_interval(&differences),
+        _ => expanded_percentiles(resampled_means(&differences, &mut random), n),
+    };
+    let (p, smallest_p) = if n >= FEWEST_TO_FLIP {
+        (
+            sign_flip_p(&differences, &mut random),
+            0.5f64.powi(i32::try_from(n - 1).unwrap_or(i32::MAX)),
+        )
+    } else {
+        (
+            exchange_p(&log_treatment, &log_baseline, &mut random),
+            smallest_exchange_p(n, n),
+        )
+    };
+    let effect = cliffs_delta(treatment, baseline).unwrap_or(0.0);
+    let centre = mean(&differences).ok_or(NoTax::NotFinite)?;
+    let student_p = student_p(centre, variance_of_mean(&differences), n);
+    finish(Tax {
+        ratio: centre,
+        interval,
+        paired: true,
+        n,
+        effect,
+        p,
+        student_p,
+        smallest_p,
+    })
+}
+
+/// The tax from trials that are not pairs: both samples are resampled on their own.
+///
+/// # Errors
+/// When there is no ratio, and why.
+pub fn unpaired_tax(treatment: &[f64], baseline: &[f64], seed: u64) -> Result<Tax, NoTax> {
+    let (log_treatment, log_baseline) = logarithms(treatment, baseline)?;
+    let n = treatment.len().min(baseline.len());
+    let centre = mean(&log_treatment).ok_or(NoTax::NotFinite)?
+        - mean(&log_baseline).ok_or(NoTax::NotFinite)?;
+    let mut random = Random::new(seed);
+    let interval = match n {
+        0 | 1 => None,
+        few if few < FEWEST_TO_RESAMPLE => welch_interval(&log_treatment, &log_baseline, centre),
+        _ => {
+            let above = resampled_means(&log_treatment, &mut random);
+            let below = resampled_means(&log_baseline, &mut random);
+            // The smaller sample sets the correction: the cautious choice.
+            expanded_percentiles(above.iter().zip(below).map(|(t, b)| t - b).collect(), n)
+        }
+    };
+    let p = exchange_p(&log_treatment, &log_baseline, &mut random);
+    let effect = cliffs_delta(treatment, baseline).unwrap_or(0.0);
+    let smallest_p = smallest_exchange_p(treatment.len(), baseline.len());
+    let variance = variance_of_mean(&log_treatment)
+        .zip(variance_of_mean(&log_baseline))
+        .map(|(t, b)| t + b);
+    let student_p = student_p(centre, variance, n);
+    finish(Tax {
+        ratio: centre,
+        interval,
+        paired: false,
+        n,
+        effect,
+        p,
+        student_p,
+        smallest_p,
+    })
+}
+
+/// Student's interval of a difference of means whose variances may differ, with the smaller
+/// sample's degrees of freedom, which is the cautious end of Welch's.
+fn welch_interval(treatment: &[f64], baseline: &[f64], centre: f64) -> Option<Interval> {
+    let degrees =
+        u32::try_from(treatment.len().min(baseline.len()).checked_sub(1)?).unwrap_or(u32::MAX);
+    let variance = variance_of_mean(treatment)? + variance_of_mean(baseline)?;
+    let half = student_quantile(1.0 - ALPHA, degrees) * variance.sqrt();
+    Interval::finite(centre - half, centre + half)
+}
+
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "counts of values are far below 2^53"
+)]
+fn variance_of_mean(values: &[f64]) -> Option<f64> {
+    Some(standard_deviation(values, mean(values)?)?.powi(2) / values.len() as f64)
+}
+
+/// Two-sided p of Student's t with n − 1 degrees of freedom.
+fn student_p(centre: f64, variance: Option<f64>, n: usize) -> f64 {
+    let degrees = u32::try_from(n.saturating_sub(1)).unwrap_or(u32::MAX);
+    match variance {
+        Some(variance) if variance > 0.0 && degrees > 0 => {
+            student_beyond(centre.abs() / variance.sqrt(), degrees)
+        }
+        Some(_) if centre != 0.0 && degrees > 0 => 0.0,
+        _ => 1.0,
+    }
+}
+
+/// From logarithms back to ratios.
+fn finish(tax: Tax) -> Result<Tax, NoTax> {
+    let ratio = tax.ratio.exp();
+    if !ratio.is_finite() || ratio == 0.0 {
+        return Err(NoTax::NotFinite);
+    }
+    let interval = tax
+        .interval
+        .and_then(|log| Interval::finite(log.low.exp(), log.high.exp()));
+    Ok(Tax {
+        ratio,
+        interval,
+        ..tax
+    })
+}
+
+/// The verdict: a difference is claimed only when the interval excludes 1, the permutation p and
+/// `adjusted_p` ([`Tax::student_p`] adjusted for the family of comparisons) are below 0.05, and
+/// the ratio is at least `minimum_effect` away from 1.
+pub fn verdict(tax: &Tax, adjusted_p: f64, minimum_effect: f64) -> Verdict {
+    let Some(interval) = tax.interval else {
+        return Verdict::TooFewTrials;
+    };
+    if tax.smallest_p >= ALPHA {
+        return Verdict::TooFewTrials;
+    }
+    let effect = (tax.ratio - 1.0).abs() >= minimum_effect;
+    let unlikely = tax.p < ALPHA && adjusted_p < ALPHA;
+    if !interval.contains(1.0) && unlikely && effect {
+        Verdict::Different
+    } else {
+        Verdict::NoDifferenceShown
+    }
+}

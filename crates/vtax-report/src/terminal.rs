@@ -1,0 +1,304 @@
+//! The table that a run ends with.
+
+use crate::analysis::{Analysis, Comparison, MetricSummary, TreatmentSummary};
+use crate::numbers::{Shown, common_scale, count, ratio, scaled};
+use crate::stats::Verdict;
+use vtax_units::Source;
+
+/// The analysis as a table of at most `width` columns (72 at least), with ANSI colours if asked.
+pub fn table(analysis: &Analysis, width: usize, color: bool) -> String {
+    let mut page = Page {
+        text: String::new(),
+        width: width.clamp(72, 120),
+        color,
+    };
+    page.heading(analysis);
+    for workload in &analysis.workloads {
+        page.workload(analysis, workload);
+    }
+    page.footer(analysis);
+    page.text
+}
+
+const BOLD: &str = "1";
+const DIM: &str = "2";
+const YELLOW: &str = "33";
+const CYAN: &str = "36";
+
+struct Page {
+    text: String,
+    width: usize,
+    color: bool,
+}
+
+impl Page {
+    fn line(&mut self, text: &str) {
+        self.text.push_str(text.trim_end());
+        self.text.push('\n');
+    }
+
+    fn paint(&self, style: &str, text: &str) -> String {
+        if self.color && !text.trim().is_empty() {
+            format!("\x1b[{style}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
+    }
+
+    /// A paragraph wrapped to the width, each line indented.
+    fn paragraph(&mut self, style: &str, indent: &str, text: &str) {
+        let room = self.width - indent.len();
+        let mut line = String::new();
+        for word in clean(text).split_whitespace() {
+            if !line.is_empty() && columns(&line) + 1 + columns(word) > room {
+                let painted = self.paint(style, &line);
+                self.line(&format!("{indent}{painted}"));
+                line.clear();
+            }
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+        let painted = self.paint(style, &line);
+        self.line(&format!("{indent}{painted}"));
+    }
+
+    fn heading(&mut self, analysis: &Analysis) {
+        let name = self.paint(BOLD, &clean(&analysis.name));
+        let counts = analysis.counts;
+        let mut facts = vec![format!(
+            "{} of {} trials count",
+            counts.counted, counts.planned
+        )];
+        let parts = [
+            (counts.suspect, "suspect"),
+            (counts.failed, "failed"),
+            (counts.unreadable, "damaged"),
+            (counts.pending, "not run yet"),
+        ];
+        facts.extend(
+            parts
+                .iter()
+                .filter(|(n, _)| *n > 0)
+                .map(|(n, what)| format!("{n} {what}")),
+        );
+        self.line(&format!("{name}  {}", facts.join(", ")));
+        if analysis.profile == "quick" {
+            self.paragraph(
+                YELLOW,
+                "",
+                "Quick profile: short trials for a first look; not for conclusions.",
+            );
+        }
+    }
+
+    fn workload(&mut self, analysis: &Analysis, workload: &str) {
+        let treatments: Vec<&TreatmentSummary> = analysis
+            .treatments
+            .iter()
+            .filter(|summary| summary.treatment.workload == workload)
+            .collect();
+        let mut names: Vec<&MetricSummary> = Vec::new();
+        for metric in treatments
+            .iter()
+            .flat_map(|summary| &summary.metrics)
+            .filter(|metric| metric.headline)
+        {
+            if !names.iter().any(|known| known.name == metric.name) {
+                names.push(metric);
+            }
+        }
+        // Without a headline the first metric stands in, so that there is something to read.
+        if names.is_empty() {
+            names.extend(
+                treatments
+                    .iter()
+                    .flat_map(|summary| &summary.metrics)
+                    .take(1),
+            );
+        }
+        self.line("");
+        let title = self.paint(BOLD, &clean(workload));
+        self.line(&title);
+        if names.is_empty() {
+            self.line("  no trial that counts");
+        }
+        for metric in names {
+            self.metric(analysis, &treatments, metric);
+        }
+    }
+
+    fn metric(
+        &mut self,
+        analysis: &Analysis,
+        treatments: &[&TreatmentSummary],
+        metric: &MetricSummary,
+    ) {
+        let mine = |summary: &TreatmentSummary| {
+            summary
+                .metric(&metric.name)
+                .filter(|own| own.unit == metric.unit)
+                .cloned()
+        };
+        let means = treatments
+            .iter()
+            .filter_map(|summary| Some(mine(summary)?.description.mean));
+        let (scale, unit) = common_scale(means, metric.unit);
+        let unit = if unit.is_empty() {
+            String::new()
+        } else {
+            format!(", {unit}")
+        };
+        let label_width = self.width - 62;
+        let title = cut(&format!("{}{unit}", clean(&metric.title)), label_width + 22);
+        let header = format!(
+            "  {}{}  {}",
+            pad(&title, label_width + 25),
+            pad("tax", 20),
+            "difference",
+        );
+        let header = self.paint(DIM, &header);
+        self.line(&header);
+        for summary in treatments {
+            let label = pad(&cut(&clean(&summary.short), label_width), label_width);
+            let Some(own) = mine(summary) else {
+                self.line(&format!("  {label}  0  no trial that counts"));
+                continue;
+            };
+            let Shown { value, range, .. } =
+                scaled(own.description.mean, own.interval, scale, String::new());
+            let mean = pad(&format!("{value} {range}"), 19);
+            let comparison = analysis.comparisons.iter().find(|comparison| {
+                comparison.treatment == summary.treatment.label && comparison.metric == metric.name
+            });
+            let (tax, verdict) = match comparison {
+                Some(comparison) => tax_and_verdict(comparison),
+                None if summary.treatment.baseline.is_none() => {
+                    ("baseline".to_owned(), String::new())
+                }
+                None => (String::new(), String::new()),
+            };
+            let style =
+                if comparison.is_some_and(|comparison| comparison.verdict == Verdict::Different) {
+                    BOLD
+                } else {
+                    DIM
+                };
+            let flag = match own.source {
+                Source::Measured => " ".to_owned(),
+                other => self.paint(YELLOW, letter(other)),
+            };
+            let n = own.description.n;
+            let verdict = self.paint(style, &verdict);
+            self.line(&format!(
+                "  {label}{n:>3} {mean}{flag} {} {verdict}",
+                pad(&tax, 20)
+            ));
+        }
+    }
+
+    fn footer(&mut self, analysis: &Analysis) {
+        self.line("");
+        let flags: Vec<Source> = {
+            let mut flags: Vec<Source> = analysis
+                .treatments
+                .iter()
+                .flat_map(|summary| &summary.metrics)
+                .filter(|metric| metric.headline && metric.source != Source::Measured)
+                .map(|metric| metric.source)
+                .collect();
+            flags.sort_unstable();
+            flags.dedup();
+            flags
+        };
+        for flag in flags {
+            let meaning = match flag {
+                Source::Emulated => {
+                    "e = emulated: the guest's instructions were emulated, not run by the processor"
+                }
+                Source::Modelled => "m = modelled: computed by a model from measured counters",
+                Source::Measured => continue,
+            };
+            self.paragraph(YELLOW, "  ", meaning);
+        }
+        self.paragraph(
+            DIM,
+            "  ",
+            "n trials, mean [95 % CI]; tax is the ratio to the baseline [95 % CI]",
+        );
+        let left_out: Vec<String> = analysis
+            .trials
+            .iter()
+            .filter_map(|trial| match &trial.failed {
+                Some(reason) => Some(format!("trial {:04} failed: {reason}", trial.index)),
+                None if !trial.suspect.is_empty() => Some(format!(
+                    "trial {:04} is suspect: {}",
+                    trial.index,
+                    trial.suspect.join("; ")
+                )),
+                None => None,
+            })
+            .chain(analysis.unreadable.iter().cloned())
+            .collect();
+        const SHOWN: usize = 5;
+        for reason in left_out.iter().take(SHOWN) {
+            self.paragraph(CYAN, "  ", reason);
+        }
+        if left_out.len() > SHOWN {
+            let rest = format!(
+                "and {} more, listed in the report",
+                count(left_out.len() - SHOWN, "trial")
+            );
+            self.paragraph(CYAN, "  ", &rest);
+        }
+    }
+}
+
+fn tax_and_verdict(comparison: &Comparison) -> (String, String) {
+    let tax = comparison.tax.map_or_else(
+        || "–".to_owned(),
+        |tax| ratio(tax.ratio, tax.interval).line(),
+    );
+    let verdict = match comparison.verdict {
+        Verdict::Different => "shown",
+        Verdict::NoDifferenceShown => "none shown",
+        other => other.words(),
+    };
+    (tax, verdict.to_owned())
+}
+
+fn letter(source: Source) -> &'static str {
+    match source {
+        Source::Measured => " ",
+        Source::Modelled => "m",
+        Source::Emulated => "e",
+    }
+}
+
+/// Text without control characters, so that no label can steer the terminal.
+pub(crate) fn clean(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect()
+}
+
+/// Columns that a text takes; the alphabets of tables have one column a character.
+fn columns(text: &str) -> usize {
+    text.chars().count()
+}
+
+pub(crate) fn pad(text: &str, width: usize) -> String {
+    format!("{text}{}", " ".repeat(width.saturating_sub(columns(text))))
+}
+
+pub(crate) fn cut(text: &str, width: usize) -> String {
+    if columns(text) <= width {
+        text.to_owned()
+    } else {
+        text.chars()
+            .take(width.saturating_sub(1))
+            .chain(['…'])
+            .collect()
+    }
+}

@@ -1,0 +1,526 @@
+//! Makes results directories that look like a real run's. Invented numbers: for tests only.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "the benchmark uses it too, and is no test to clippy"
+)]
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+use vtax_report::results::{
+    Better, FORMAT, Metric, ObservationCost, PhaseTimes, ResultsDir, RunInfo, SampleKind,
+    SampleSeries, Scheduled, Treatment, Trial, TrialOutcome, Work,
+};
+use vtax_report::stats::Random;
+use vtax_units::{Nanoseconds, Quantity, Source};
+
+/// What kind of run to invent.
+#[derive(Debug, Clone)]
+pub struct Fake {
+    /// Platforms, the first of which is the baseline.
+    pub platforms: Vec<&'static str>,
+    /// Repetitions.
+    pub blocks: u32,
+    /// Seconds of the measured window.
+    pub seconds: u64,
+    /// Samples per second.
+    pub rate: u64,
+    /// Levels of the factor `link.mtu`; none for a run without factors.
+    pub mtu: Vec<u32>,
+    /// `full` or `quick`.
+    pub profile: &'static str,
+    /// How much a VM costs over bare metal.
+    pub vm_cost: f64,
+    /// Whether one trial fails and one is suspect.
+    pub trouble: bool,
+    /// Text put into every label and reason, to see that it is escaped.
+    pub spice: &'static str,
+    /// How many more samples than usual: this many extra series per trial.
+    pub extra_series: usize,
+}
+
+impl Default for Fake {
+    fn default() -> Self {
+        Self {
+            platforms: vec!["native", "container", "qemu"],
+            blocks: 5,
+            seconds: 20,
+            rate: 2,
+            mtu: Vec::new(),
+            profile: "full",
+            vm_cost: 3.1,
+            trouble: true,
+            spice: "",
+            extra_series: 0,
+        }
+    }
+}
+
+pub fn normal(random: &mut Random) -> f64 {
+    (-2.0 * (1.0 - random.uniform()).ln()).sqrt()
+        * (2.0 * std::f64::consts::PI * random.uniform()).cos()
+}
+
+const WORKLOADS: [&str; 3] = ["iperf3-receive", "http-rate", "cpu-control"];
+
+impl Fake {
+    pub fn treatments(&self) -> Vec<Treatment> {
+        let mut treatments = Vec::new();
+        for workload in WORKLOADS {
+            let levels: Vec<Option<u32>> = if self.mtu.is_empty() {
+                vec![None]
+            } else {
+                self.mtu.iter().copied().map(Some).collect()
+            };
+            for level in levels {
+                let label = |platform: &str| {
+                    let level = level.map(|mtu| format!(" · mtu {mtu}")).unwrap_or_default();
+                    format!("{platform} · {workload}{level}{}", self.spice)
+                };
+                for platform in &self.platforms {
+                    treatments.push(Treatment {
+                        label: label(platform),
+                        platform: (*platform).to_owned(),
+                        workload: workload.to_owned(),
+                        factors: level
+                            .map(|mtu| ("link.mtu".to_owned(), mtu.to_string()))
+                            .into_iter()
+                            .collect(),
+                        baseline: self
+                            .platforms
+                            .first()
+                            .filter(|first| *first != platform)
+                            .map(|first| label(first)),
+                    });
+                }
+            }
+        }
+        treatments
+    }
+
+    pub fn run_info(&self) -> RunInfo {
+        let treatments = self.treatments();
+        let mut random = Random::new(42);
+        let mut schedule = Vec::new();
+        for block in 0..self.blocks {
+            let mut order: Vec<usize> = (0..treatments.len()).collect();
+            for i in (1..order.len()).rev() {
+                order.swap(i, random.below(i + 1));
+            }
+            schedule.extend(
+                order
+                    .into_iter()
+                    .map(|treatment| Scheduled { treatment, block }),
+            );
+        }
+        RunInfo {
+            format: FORMAT,
+            name: "network-tax".to_owned(),
+            description:
+                "What it costs to move data through a container and a VM instead of bare metal"
+                    .to_owned(),
+            seed: 42,
+            profile: self.profile.to_owned(),
+            place: "local".to_owned(),
+            started: "2026-11-20T14:03:00+01:00".to_owned(),
+            plan_sha256: "5f2b".repeat(16),
+            treatments,
+            schedule,
+            minimum_effect: 0.02,
+        }
+    }
+
+    /// Creates the directory and all of its trials.
+    pub fn write(&self, path: &Path) -> ResultsDir {
+        let results = self.create(path);
+        for index in results.pending() {
+            self.write_trial(&results, index);
+        }
+        results
+    }
+
+    pub fn create(&self, path: &Path) -> ResultsDir {
+        let host = serde_json::json!({
+            "hostname": "example", "kernel": "6.18.0", "cpu": "Example CPU @ 2.6 GHz", "cores": 2,
+            "memory_bytes": 25_769_803_776u64, "clock_source": "tsc",
+            "mitigations": {"spectre_v2": "Mitigation: Retpolines"},
+            "accelerators": ["tcg"], "versions": {"qemu": "7.2.22", "runc": "1.1.5", "iperf3": "3.12"},
+        });
+        let plan = "name = \"network-tax\"\nseed = 42\nrepetitions = 5\n\n[platforms]\nnative = {}\ncontainer = {}\nqemu = {}\n";
+        ResultsDir::create(path, &self.run_info(), plan, &host).unwrap()
+    }
+
+    pub fn write_trial(&self, results: &ResultsDir, index: u32) {
+        let writer = results.trial_writer(index).unwrap();
+        let trial = self.trial(results.run(), index);
+        writeln!(
+            writer.log().unwrap(),
+            "boot {}\nservice up\nload started",
+            trial.treatment.platform
+        )
+        .unwrap();
+        writer.write_workload_json(b"{\"end\": {}}\n").unwrap();
+        let mut samples = writer.samples().unwrap();
+        let source = if trial.treatment.platform == "qemu" {
+            Source::Emulated
+        } else {
+            Source::Measured
+        };
+        let mut series = |owner: &str, metric: &str, unit: &str, kind| {
+            samples.register(&SampleSeries {
+                owner: owner.into(),
+                metric: metric.into(),
+                unit: unit.parse().unwrap(),
+                kind,
+                source,
+            })
+        };
+        let cpu = series("target", "cpu.total_ns", "ns", SampleKind::Counter);
+        let rx = series("target", "net.rx_bytes", "B", SampleKind::Counter);
+        let power = series("host", "power", "W", SampleKind::Gauge);
+        let extra: Vec<_> = (0..self.extra_series)
+            .map(|i| {
+                series(
+                    "host",
+                    &format!("interrupts.source{i}"),
+                    "interrupt",
+                    SampleKind::Counter,
+                )
+            })
+            .collect();
+        let mut random = Random::new(u64::from(index) + 7);
+        let cores = trial.metrics["cpu.cores"].quantity.value;
+        let bytes = if trial.treatment.workload == "iperf3-receive" {
+            trial.metrics["throughput"].quantity.value / 8.0
+        } else {
+            0.0
+        };
+        let (mut cpu_total, mut rx_total) = (5e9, 0.0);
+        // Two seconds of warm-up before the window and one after it.
+        for tick in 0..(self.seconds + 3) * self.rate {
+            let at = Nanoseconds(1_000_000_000 + tick * 1_000_000_000 / self.rate);
+            let slow_start = if trial.treatment.platform == "qemu" && tick < 7 * self.rate {
+                1.2
+            } else {
+                1.0
+            };
+            cpu_total +=
+                cores * 1e9 / self.rate as f64 * slow_start * (1.0 + 0.02 * normal(&mut random));
+            rx_total += bytes / self.rate as f64 * (1.0 + 0.01 * normal(&mut random));
+            samples.push(cpu, at, cpu_total).unwrap();
+            samples.push(rx, at, rx_total).unwrap();
+            samples.push(power, at, 12.0 + 8.0 * cores).unwrap();
+            for id in &extra {
+                samples.push(*id, at, tick as f64 * 100.0).unwrap();
+            }
+        }
+        samples.finish().unwrap();
+        writer.finish(trial).unwrap();
+    }
+
+    pub fn trial(&self, run: &RunInfo, index: u32) -> Trial {
+        let Scheduled { treatment, block } = run.schedule[index as usize].clone();
+        let treatment = run.treatments[treatment].clone();
+        let mut random = Random::new(1000 + u64::from(index));
+        // A block effect that pairs share, and noise of their own.
+        let level = 1.0 + 0.03 * normal(&mut Random::new(u64::from(block)));
+        let mut noisy = |value: f64| value * level * (1.0 + 0.02 * normal(&mut random));
+        let vm = treatment.platform == "qemu";
+        let cost = match (treatment.platform.as_str(), treatment.workload.as_str()) {
+            ("qemu", "cpu-control") => 1.01,
+            ("qemu", _) => self.vm_cost,
+            _ => 1.0,
+        };
+        let mtu: f64 = treatment
+            .factors
+            .get("link.mtu")
+            .map_or(1500.0, |mtu| mtu.parse().unwrap());
+        let cost = cost * (1500.0 / mtu).powf(0.4);
+        let source = if vm {
+            Source::Emulated
+        } else {
+            Source::Measured
+        };
+        let modelled = source.combine(Source::Modelled);
+        let mut metrics = BTreeMap::new();
+        let mut add =
+            |name: &str, value: f64, unit: &str, source, better, headline, title: &str| {
+                let quantity = Quantity::new(value, unit.parse().unwrap());
+                metrics.insert(
+                    name.to_owned(),
+                    Metric {
+                        quantity,
+                        source,
+                        better,
+                        headline,
+                        title: title.to_owned(),
+                    },
+                );
+            };
+        let (lower, higher, neither) = (Better::Lower, Better::Higher, Better::Neither);
+        let (work, cores) = match treatment.workload.as_str() {
+            "iperf3-receive" => {
+                let seconds_per_gigabyte = noisy(0.62 * cost);
+                let rate = if vm { noisy(1.1e9) } else { noisy(3.6e9) };
+                add(
+                    "cpu.per_work",
+                    seconds_per_gigabyte,
+                    "s/GB",
+                    source,
+                    lower,
+                    true,
+                    "CPU time per GB received",
+                );
+                add(
+                    "throughput",
+                    rate,
+                    "bit/s",
+                    source,
+                    higher,
+                    true,
+                    "Throughput",
+                );
+                add(
+                    "energy.per_work",
+                    seconds_per_gigabyte * 9.5,
+                    "J/GB",
+                    modelled,
+                    lower,
+                    true,
+                    "Energy per GB received",
+                );
+                add(
+                    "retransmits",
+                    noisy(12.0).round(),
+                    "1",
+                    source,
+                    lower,
+                    false,
+                    "TCP retransmissions",
+                );
+                let amount = rate / 8e9 * self.seconds as f64;
+                (
+                    Work {
+                        amount,
+                        unit: "GB".parse().unwrap(),
+                        phrase: "receive 1 GB".into(),
+                    },
+                    seconds_per_gigabyte * rate / 8e9,
+                )
+            }
+            "http-rate" => {
+                let per_request = noisy(0.00021 * cost);
+                add(
+                    "cpu.per_work",
+                    per_request,
+                    "s/request",
+                    source,
+                    lower,
+                    true,
+                    "CPU time per request",
+                );
+                add(
+                    "latency.p50",
+                    noisy(0.0011 * cost),
+                    "s",
+                    source,
+                    lower,
+                    false,
+                    "Median response time",
+                );
+                add(
+                    "latency.p99",
+                    noisy(0.0042 * cost),
+                    "s",
+                    source,
+                    lower,
+                    true,
+                    "99th percentile of response time",
+                );
+                add(
+                    "throughput",
+                    500.0,
+                    "request/s",
+                    source,
+                    higher,
+                    false,
+                    "Requests served",
+                );
+                (
+                    Work {
+                        amount: 500.0 * self.seconds as f64,
+                        unit: "request".parse().unwrap(),
+                        phrase: "serve a request".into(),
+                    },
+                    per_request * 500.0,
+                )
+            }
+            _ => {
+                add(
+                    "cpu.per_work",
+                    noisy(0.0031 * cost),
+                    "s/op",
+                    source,
+                    lower,
+                    true,
+                    "CPU time per operation",
+                );
+                (
+                    Work {
+                        amount: 300.0 * self.seconds as f64,
+                        unit: "op".parse().unwrap(),
+                        phrase: "compute one operation".into(),
+                    },
+                    noisy(1.0),
+                )
+            }
+        };
+        add(
+            "cpu.cores",
+            cores,
+            "1",
+            source,
+            lower,
+            false,
+            "Cores busy on its behalf",
+        );
+        add(
+            "cpu.target",
+            cores * 0.9,
+            "1",
+            source,
+            neither,
+            false,
+            "Cores busy in the target",
+        );
+        if vm {
+            for (stage, share) in [
+                ("vcpu", 0.7),
+                ("emulator", 0.12),
+                ("vhost", 0.08),
+                ("softirq", 0.1),
+            ] {
+                add(
+                    &format!("cpu.stage.{stage}"),
+                    cores * share,
+                    "1",
+                    source,
+                    neither,
+                    false,
+                    &format!("Cores busy in {stage}"),
+                );
+            }
+            add(
+                "exits.per_second",
+                noisy(21_000.0),
+                "exit/s",
+                source,
+                neither,
+                false,
+                "VM exits",
+            );
+        } else {
+            for (stage, share) in [("target", 0.85), ("softirq", 0.15)] {
+                add(
+                    &format!("cpu.stage.{stage}"),
+                    cores * share,
+                    "1",
+                    source,
+                    neither,
+                    false,
+                    &format!("Cores busy in {stage}"),
+                );
+            }
+        }
+        add(
+            "interrupts.per_second",
+            noisy(if vm { 9_400.0 } else { 5_200.0 }),
+            "interrupt/s",
+            source,
+            lower,
+            false,
+            "Interrupts",
+        );
+        add(
+            "context_switches.per_second",
+            noisy(if vm { 31_000.0 } else { 8_000.0 }),
+            "1/s",
+            source,
+            lower,
+            false,
+            "Context switches",
+        );
+        add(
+            "power.mean",
+            noisy(12.0 + 8.0 * cores),
+            "W",
+            modelled,
+            lower,
+            false,
+            "Mean power",
+        );
+        let second = 1_000_000_000;
+        let suspect = if self.trouble && index == 4 {
+            vec![
+                format!("foreign load: 0.31 cores outside the cell{}", self.spice),
+                "sampler gap of 2.4 s".to_owned(),
+            ]
+        } else {
+            Vec::new()
+        };
+        let outcome = if self.trouble && index == 11 {
+            TrialOutcome::Failed(format!(
+                "the service did not answer within 20 s{}",
+                self.spice
+            ))
+        } else {
+            TrialOutcome::Complete
+        };
+        let environment = match treatment.platform.as_str() {
+            "qemu" => [("accel", "tcg"), ("machine", "q35"), ("version", "7.2.22")]
+                .map(|(k, v)| (k.to_owned(), v.to_owned()))
+                .into(),
+            "container" => [("runtime".to_owned(), "crun 1.8".to_owned())].into(),
+            _ => BTreeMap::new(),
+        };
+        let boot = if vm {
+            11 * second + second / 3
+        } else {
+            second / 5
+        };
+        Trial {
+            format: FORMAT,
+            index,
+            block,
+            treatment,
+            started: format!(
+                "2026-11-20T14:{:02}:{:02}+01:00",
+                3 + index / 2 % 57,
+                index % 2 * 30
+            ),
+            outcome,
+            suspect,
+            times: PhaseTimes {
+                boot: Nanoseconds(boot),
+                service: Nanoseconds(second / 4),
+                warmup: Nanoseconds(2 * second),
+                measured: Nanoseconds(self.seconds * second),
+                teardown: Nanoseconds(second / 2),
+                total: Nanoseconds(boot + (self.seconds + 3) * second),
+            },
+            window: (
+                Nanoseconds(3 * second),
+                Nanoseconds((3 + self.seconds) * second),
+            ),
+            work: Some(work),
+            metrics,
+            environment,
+            observation: ObservationCost {
+                cpu: Nanoseconds(second / 50),
+                passes: (self.seconds + 2) * self.rate,
+                missed: u64::from(index.is_multiple_of(9)),
+            },
+        }
+    }
+}

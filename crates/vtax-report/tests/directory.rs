@@ -1,0 +1,308 @@
+//! The results directory: nothing lost, nothing half-written, damage named.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests may fail them"
+)]
+
+mod common;
+
+use common::Fake;
+use proptest::prelude::*;
+use std::fs;
+use std::path::Path;
+use vtax_report::results::{
+    ResultsDir, ResultsError, SampleKind, SampleReader, SampleSeries, SampleWriter,
+};
+use vtax_units::{Nanoseconds, Source};
+
+fn small() -> Fake {
+    Fake {
+        blocks: 1,
+        seconds: 3,
+        trouble: false,
+        ..Fake::default()
+    }
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_run_reads_back_as_it_was_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run");
+    let written = small().write(&path);
+    let read = ResultsDir::open(&path).unwrap();
+    assert_eq!(read.run(), written.run());
+    assert!(read.plan_text().unwrap().contains("[platforms]"));
+    assert_eq!(read.host().unwrap()["cores"], 2);
+    let trials: Vec<_> = read.trials().collect::<Result<_, _>>().unwrap();
+    assert_eq!(trials.len(), 9);
+    assert_eq!(trials[3], small().trial(read.run(), 3));
+    assert_eq!(
+        names(&read.trial_path(3)),
+        ["log", "samples.parquet", "trial.json", "workload.json"]
+    );
+    assert!(read.pending().is_empty());
+}
+
+#[test]
+fn what_is_not_run_yet_is_pending() {
+    let folder = tempfile::tempdir().unwrap();
+    let fake = small();
+    let results = fake.create(&folder.path().join("run"));
+    fake.write_trial(&results, 2);
+    fake.write_trial(&results, 7);
+    assert_eq!(
+        ResultsDir::open(results.path()).unwrap().pending(),
+        [0, 1, 3, 4, 5, 6, 8]
+    );
+}
+
+#[test]
+fn an_unfinished_trial_is_invisible_and_removed_by_resume_but_not_by_reading() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = small().create(&folder.path().join("run"));
+    let writer = results.trial_writer(0).unwrap();
+    writer.write_workload_json(b"{}").unwrap();
+    let mut samples = writer.samples().unwrap();
+    let id = samples.register(&series("target", "cpu.total_ns"));
+    samples.push(id, Nanoseconds(1), 1.0).unwrap();
+    // As after kill -9: no destructor runs.
+    std::mem::forget(samples);
+    std::mem::forget(writer);
+    let reader = ResultsDir::open(results.path()).unwrap();
+    assert_eq!(reader.trials().count(), 0);
+    assert_eq!(names(&results.path().join("trials")).len(), 1);
+    let resumed = ResultsDir::resume(results.path()).unwrap();
+    assert!(names(&results.path().join("trials")).is_empty());
+    assert_eq!(resumed.pending().len(), 9);
+}
+
+#[test]
+fn a_trial_given_up_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = small().create(&folder.path().join("run"));
+    drop(results.trial_writer(0).unwrap());
+    assert!(names(&results.path().join("trials")).is_empty());
+}
+
+#[test]
+fn a_finished_trial_is_never_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let fake = small();
+    let results = fake.create(&folder.path().join("run"));
+    let (first, second) = (
+        results.trial_writer(0).unwrap(),
+        results.trial_writer(0).unwrap(),
+    );
+    first.finish(fake.trial(results.run(), 0)).unwrap();
+    assert!(matches!(
+        second.finish(fake.trial(results.run(), 0)),
+        Err(ResultsError::TrialExists(_))
+    ));
+    assert!(matches!(
+        results.trial_writer(0),
+        Err(ResultsError::TrialExists(_))
+    ));
+    assert!(matches!(
+        results.trial_writer(99),
+        Err(ResultsError::NoSuchTrial {
+            index: 99,
+            planned: 9
+        })
+    ));
+    assert_eq!(names(&results.path().join("trials")), ["0000"]);
+}
+
+#[test]
+fn a_damaged_trial_is_named_with_a_remedy_and_the_others_load() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = small().write(&folder.path().join("run"));
+    let damage = |index: u32, text: &str| {
+        fs::write(results.trial_path(index).join("trial.json"), text).unwrap()
+    };
+    damage(1, "");
+    damage(2, "{\"format\": 1, \"index\": 2");
+    damage(3, "[1, 2, 3]");
+    let other = fs::read_to_string(results.trial_path(5).join("trial.json")).unwrap();
+    damage(4, &other);
+    fs::remove_file(results.trial_path(6).join("trial.json")).unwrap();
+    let (good, bad): (Vec<_>, Vec<_>) = results.trials().partition(Result::is_ok);
+    assert_eq!((good.len(), bad.len()), (4, 5));
+    for (error, index) in bad.into_iter().map(Result::unwrap_err).zip([1, 2, 3, 4, 6]) {
+        let message = error.to_string();
+        assert!(
+            message.contains(&format!("trials/000{index}/trial.json is corrupted")),
+            "{message}"
+        );
+        assert!(
+            message.contains("Move ") && message.contains("only that trial is repeated"),
+            "{message}"
+        );
+    }
+    // Damage is for a person to judge: only moving the directory away makes the trial pending.
+    assert!(results.pending().is_empty());
+    fs::rename(results.trial_path(2), folder.path().join("away")).unwrap();
+    assert_eq!(results.pending(), [2]);
+}
+
+#[test]
+fn a_newer_format_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = small().write(&folder.path().join("run"));
+    for file in [
+        results.trial_path(0).join("trial.json"),
+        results.path().join("run.json"),
+    ] {
+        let text = fs::read_to_string(&file)
+            .unwrap()
+            .replacen("\"format\": 1", "\"format\": 2", 1);
+        fs::write(&file, text).unwrap();
+    }
+    let message = results.trial(0).unwrap_err().to_string();
+    assert!(
+        message.contains("results format 2") && message.contains("use a newer vtax"),
+        "{message}"
+    );
+    assert!(matches!(
+        ResultsDir::open(results.path()),
+        Err(ResultsError::NewerFormat { found: 2, .. })
+    ));
+}
+
+#[test]
+fn a_directory_that_is_no_run_is_refused_and_an_interrupted_creation_is_completed() {
+    let folder = tempfile::tempdir().unwrap();
+    let fake = small();
+    assert!(matches!(
+        ResultsDir::open(folder.path()),
+        Err(ResultsError::NotARun(_))
+    ));
+    let run = folder.path().join("run");
+    fake.create(&run);
+    let again = ResultsDir::create(&run, &fake.run_info(), "", &serde_json::Value::Null);
+    assert!(matches!(again, Err(ResultsError::AlreadyARun(_))));
+    fs::remove_file(run.join("run.json")).unwrap();
+    fake.create(&run);
+    let foreign = folder.path().join("foreign");
+    fs::create_dir(&foreign).unwrap();
+    fs::write(foreign.join("thesis.txt"), "years of work").unwrap();
+    let refused =
+        ResultsDir::create(&foreign, &fake.run_info(), "", &serde_json::Value::Null).unwrap_err();
+    assert!(refused.to_string().contains("thesis.txt"), "{refused}");
+}
+
+#[test]
+fn a_metric_that_is_not_a_number_becomes_a_reason_for_suspicion() {
+    let folder = tempfile::tempdir().unwrap();
+    let fake = small();
+    let results = fake.create(&folder.path().join("run"));
+    let mut trial = fake.trial(results.run(), 0);
+    trial.metrics.get_mut("cpu.cores").unwrap().quantity.value = f64::NAN;
+    trial.work.as_mut().unwrap().amount = f64::INFINITY;
+    results.trial_writer(0).unwrap().finish(trial).unwrap();
+    let read = results.trial(0).unwrap();
+    assert!(!read.metrics.contains_key("cpu.cores") && read.work.is_none());
+    assert_eq!(read.suspect.len(), 2, "{:?}", read.suspect);
+    assert!(read.suspect[0].contains("cpu.cores"));
+}
+
+fn series(owner: &str, metric: &str) -> SampleSeries {
+    SampleSeries {
+        owner: owner.into(),
+        metric: metric.into(),
+        unit: "ns".parse().unwrap(),
+        kind: SampleKind::Counter,
+        source: Source::Modelled,
+    }
+}
+
+fn write_samples(path: &Path, count: u64) {
+    let mut writer = SampleWriter::create(path).unwrap();
+    let ids: Vec<_> = ["cpu.total_ns", "cpu.vcpu", "net.rx_bytes"]
+        .map(|metric| writer.register(&series("target", metric)))
+        .into();
+    for number in 0..count {
+        for (place, id) in ids.iter().enumerate() {
+            writer
+                .push(
+                    *id,
+                    Nanoseconds(number),
+                    number as f64 + place as f64 / 10.0,
+                )
+                .unwrap();
+        }
+    }
+    writer.finish().unwrap();
+}
+
+#[test]
+fn samples_survive_many_row_groups_and_series_are_selected() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("samples.parquet");
+    write_samples(&path, 50_000);
+    let reader = SampleReader::open(&path).unwrap();
+    assert_eq!(reader.rows(), 150_000);
+    let found = reader
+        .load(|owner, metric| owner == "target" && metric == "cpu.vcpu")
+        .unwrap();
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].series, series("target", "cpu.vcpu"));
+    assert_eq!(found[0].points.len(), 50_000);
+    assert_eq!(found[0].points[49_999], (Nanoseconds(49_999), 49_999.1));
+    assert!(reader.load(|_, _| false).unwrap().is_empty());
+}
+
+#[test]
+fn a_series_is_registered_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = SampleWriter::create(&folder.path().join("samples.parquet")).unwrap();
+    assert_eq!(
+        writer.register(&series("a", "b")),
+        writer.register(&series("a", "b"))
+    );
+    assert_ne!(
+        writer.register(&series("a", "b")),
+        writer.register(&series("b", "b"))
+    );
+}
+
+#[test]
+fn samples_without_their_footer_are_an_error_that_says_what_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("samples.parquet");
+    write_samples(&path, 1000);
+    let bytes = fs::read(&path).unwrap();
+    fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+    let message = SampleReader::open(&path).unwrap_err().to_string();
+    assert!(
+        message.contains("samples.parquet is corrupted")
+            && message.contains("only its time series is lost"),
+        "{message}"
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_damage_to_samples_panics(place in 0usize..1 << 20, value: u8, cut in proptest::bool::weighted(0.2)) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("samples.parquet");
+        write_samples(&path, 40);
+        let mut bytes = fs::read(&path).unwrap();
+        let place = place % bytes.len();
+        if cut { bytes.truncate(place) } else { bytes[place] ^= value }
+        fs::write(&path, bytes).unwrap();
+        let _ = SampleReader::open(&path).and_then(|reader| reader.load(|_, _| true));
+    }
+}

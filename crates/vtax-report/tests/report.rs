@@ -1,0 +1,548 @@
+//! From a results directory to every form of report.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests may fail them"
+)]
+
+mod common;
+
+use common::Fake;
+use std::fs;
+use std::path::Path;
+use vtax_report::analysis::{Analysis, analyse, analyse_shards};
+use vtax_report::html::{Provenance, render, write_report};
+use vtax_report::results::{ResultsDir, ResultsError};
+use vtax_report::stats::{SteadyState, Verdict};
+use vtax_report::{compare, export, figures, terminal};
+use vtax_units::Source;
+
+fn run(fake: &Fake) -> (tempfile::TempDir, ResultsDir, Analysis) {
+    let folder = tempfile::tempdir().unwrap();
+    let results = fake.write(&folder.path().join("run"));
+    let analysis = analyse(&results).unwrap();
+    (folder, results, analysis)
+}
+
+fn page(results: &ResultsDir, analysis: &Analysis) -> String {
+    render(analysis, &Provenance::of(results))
+}
+
+/// Leaves a report to look at in the build's temporary directory.
+fn keep(fake: &Fake, name: &str) {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&path);
+    let results = fake.write(&path);
+    let report = write_report(&results, &analyse(&results).unwrap()).unwrap();
+    eprintln!("a report to look at: {}", report.display());
+}
+
+#[test]
+fn the_summary_says_in_plain_words_what_a_vm_costs() {
+    let (_folder, _, analysis) = run(&Fake::default());
+    let texts: Vec<&str> = analysis
+        .sentences
+        .iter()
+        .map(|sentence| sentence.text.as_str())
+        .collect();
+    let start = "A VM (QEMU, TCG emulation) costs 3.1× [";
+    let vm = texts
+        .iter()
+        .find(|text| text.starts_with(start))
+        .unwrap_or_else(|| panic!("{texts:#?}"));
+    assert!(
+        vm.contains("] the CPU of bare metal to receive 1 GB (n = 5 pairs, emulated)."),
+        "{vm}"
+    );
+    assert!(texts.iter().any(|text| text.starts_with(
+        "A container against bare metal: no difference shown in CPU to receive 1 GB ("
+    )));
+    assert!(
+        texts
+            .iter()
+            .any(|text| text.contains("to receive 1 GB") && text.contains("modelled"))
+    );
+    assert!(texts.iter().any(|text| {
+        text.contains("no difference shown in CPU to compute one operation") && text.contains("VM")
+    }));
+}
+
+#[test]
+fn a_lost_trial_costs_its_pair_and_no_verdict() {
+    let (_folder, _, analysis) = run(&Fake::default());
+    let http = analysis
+        .comparisons
+        .iter()
+        .find(|c| c.workload == "http-rate" && c.platform == "qemu" && c.metric == "cpu.per_work")
+        .unwrap();
+    let tax = http.tax.unwrap();
+    assert_eq!(
+        (tax.n, tax.paired, http.verdict),
+        (4, true, Verdict::Different)
+    );
+    assert!(http.note.as_deref().unwrap().contains("without a partner"));
+}
+
+#[test]
+fn identical_treatments_come_out_as_no_difference() {
+    let fake = Fake {
+        platforms: vec!["native", "container"],
+        blocks: 8,
+        trouble: false,
+        ..Fake::default()
+    };
+    let (_folder, _, analysis) = run(&fake);
+    assert!(analysis.comparisons.len() > 10);
+    let claimed: Vec<_> = analysis
+        .comparisons
+        .iter()
+        .filter(|c| c.verdict == Verdict::Different)
+        .collect();
+    assert!(claimed.is_empty(), "{claimed:#?}");
+    assert!(
+        analysis
+            .sentences
+            .iter()
+            .all(|sentence| sentence.text.contains("no difference shown"))
+    );
+}
+
+#[test]
+fn suspect_and_failed_trials_are_counted_listed_and_left_out() {
+    let (_folder, results, analysis) = run(&Fake::default());
+    assert_eq!(
+        (
+            analysis.counts.planned,
+            analysis.counts.counted,
+            analysis.counts.suspect,
+            analysis.counts.failed
+        ),
+        (45, 43, 1, 1)
+    );
+    let suspect = results.trial(4).unwrap();
+    let summary = analysis
+        .treatments
+        .iter()
+        .find(|s| s.treatment == suspect.treatment)
+        .unwrap();
+    assert_eq!(summary.counts.suspect, 1);
+    assert!(
+        summary
+            .metrics
+            .iter()
+            .all(|metric| metric.values.iter().all(|(index, _)| *index != 4))
+    );
+    let html = page(&results, &analysis);
+    assert!(
+        html.contains("foreign load: 0.31 cores outside the cell")
+            && html.contains("did not answer within 20 s")
+    );
+    assert!(terminal::table(&analysis, 80, false).contains("trial 0004 is suspect: foreign load"));
+}
+
+#[test]
+fn every_number_that_is_not_measured_carries_its_flag() {
+    let (_folder, results, analysis) = run(&Fake::default());
+    for summary in &analysis.treatments {
+        for metric in &summary.metrics {
+            let vm = summary.treatment.platform == "qemu";
+            let energy = metric.name.starts_with("energy") || metric.name.starts_with("power");
+            let expected = if vm {
+                Source::Emulated
+            } else if energy {
+                Source::Modelled
+            } else {
+                Source::Measured
+            };
+            assert_eq!(
+                metric.source, expected,
+                "{} of {}",
+                metric.name, summary.treatment.label
+            );
+        }
+    }
+    assert_eq!(analysis.source, Some(Source::Emulated));
+    let html = page(&results, &analysis);
+    assert!(
+        html.contains("<b>Emulated.</b>") && html.contains("<span class=\"badge\">modelled</span>")
+    );
+    let table = terminal::table(&analysis, 80, false);
+    assert!(table.contains("e = emulated:") && table.contains("m = modelled:"));
+}
+
+#[test]
+fn the_table_fits_its_width_and_says_none_shown_without_claiming_equality() {
+    let (_folder, _, analysis) = run(&Fake::default());
+    for width in [80, 100, 120] {
+        let table = terminal::table(&analysis, width, false);
+        let widest = table
+            .lines()
+            .map(|line| line.chars().count())
+            .max()
+            .unwrap();
+        assert!(widest <= width, "{widest} columns of {width}:\n{table}");
+        assert!(!table.contains('\x1b'));
+    }
+    let table = terminal::table(&analysis, 80, true);
+    assert!(table.contains('\x1b') && table.contains("none shown") && table.contains("baseline"));
+}
+
+#[test]
+fn a_quick_run_is_marked_everywhere() {
+    let fake = Fake {
+        profile: "quick",
+        ..Fake::default()
+    };
+    let (_folder, results, analysis) = run(&fake);
+    assert!(page(&results, &analysis).contains("Quick profile."));
+    assert!(terminal::table(&analysis, 80, false).contains("Quick profile"));
+    keep(&fake, "report-quick");
+}
+
+#[test]
+fn the_report_is_one_file_that_asks_for_nothing_else() {
+    let (_folder, results, analysis) = run(&Fake::default());
+    let path = write_report(&results, &analysis).unwrap();
+    let html = fs::read_to_string(path).unwrap();
+    for request in [
+        "src=\"",
+        "src='",
+        "@import",
+        "url(",
+        "<link rel=\"stylesheet",
+        "sourceMappingURL=",
+        "<iframe",
+        "<img",
+    ] {
+        // The inlined libraries speak of such things; the page itself must not.
+        let page = html.split("<script>").next().unwrap();
+        assert!(!page.contains(request), "the page contains {request}");
+    }
+    assert!(!html.contains("//# sourceMappingURL"));
+    assert!(
+        html.contains("prefers-color-scheme: dark")
+            && html.contains("@media print")
+            && html.contains("width=device-width")
+    );
+    assert_eq!(html.matches("</script>").count(), 5);
+    let analysis: serde_json::Value =
+        serde_json::from_slice(&fs::read(results.path().join("analysis.json")).unwrap()).unwrap();
+    assert_eq!(analysis["counts"]["planned"], 45);
+    let specs: Vec<_> = fs::read_dir(results.path().join("figures"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    assert!(specs.len() > 10);
+    for spec in specs {
+        let spec: serde_json::Value = serde_json::from_slice(&fs::read(spec).unwrap()).unwrap();
+        assert!(spec["$schema"].as_str().unwrap().contains("vega-lite") && spec["width"] == 640);
+    }
+}
+
+#[test]
+fn the_summary_comes_before_figures_tables_and_provenance() {
+    let (_folder, results, analysis) = run(&Fake::default());
+    let html = page(&results, &analysis);
+    let places: Vec<usize> = [
+        "<h1>",
+        "id=\"summary\"",
+        "id=\"figures\"",
+        "id=\"tables\"",
+        "id=\"provenance\"",
+    ]
+    .iter()
+    .map(|part| html.find(part).unwrap())
+    .collect();
+    assert!(places.is_sorted(), "{places:?}");
+}
+
+#[test]
+fn hostile_text_is_shown_and_never_run() {
+    let spice =
+        "</script><script>alert(1)</script>\n\"'&<img src=x onerror=alert(1)>\u{2028}\u{0}\x1b[31m";
+    let (_folder, results, analysis) = run(&Fake {
+        spice,
+        ..Fake::default()
+    });
+    let html = page(&results, &analysis);
+    assert_eq!(
+        html.matches("</script>").count(),
+        5,
+        "a label closed a script"
+    );
+    assert!(!html.contains("<script>alert(1)") && !html.contains("<img src=x"));
+    assert!(!html.contains('\u{0}') && !html.contains('\x1b'));
+    assert!(html.contains("&lt;/script&gt;&lt;script&gt;alert(1)"));
+    let data = html
+        .split("id=\"figures-data\">")
+        .nth(1)
+        .unwrap()
+        .split("</script>")
+        .next()
+        .unwrap();
+    let figures: serde_json::Value = serde_json::from_str(data).unwrap();
+    assert!(
+        figures.to_string().contains("</script><script>alert(1)"),
+        "the label is data in the figures"
+    );
+    let table = terminal::table(&analysis, 80, false);
+    assert!(!table.contains('\x1b') && !table.contains('\u{0}'));
+}
+
+#[test]
+fn factors_become_the_axis_of_figures_and_conditions_of_sentences() {
+    let fake = Fake {
+        mtu: vec![1500, 4000, 9000],
+        ..Fake::default()
+    };
+    let (_folder, _, analysis) = run(&fake);
+    assert_eq!(analysis.factors["link.mtu"], ["1500", "4000", "9000"]);
+    let sweep = figures::figures(&analysis)
+        .into_iter()
+        .find(|f| f.title == "iperf3-receive: CPU time per GB received against link.mtu")
+        .unwrap();
+    assert_eq!(sweep.spec["layer"][0]["encoding"]["x"]["field"], "level");
+    assert!(
+        analysis
+            .sentences
+            .iter()
+            .any(|s| s.text.contains("to receive 1 GB, at link.mtu = 9000 ("))
+    );
+    assert!(
+        analysis
+            .treatments
+            .iter()
+            .any(|summary| summary.short == "qemu mtu=9000")
+    );
+    keep(&fake, "report-factors");
+}
+
+#[test]
+fn a_slow_start_of_every_trial_is_seen() {
+    let (_folder, _, analysis) = run(&Fake {
+        seconds: 40,
+        ..Fake::default()
+    });
+    let steady = |platform: &str| {
+        let summary = analysis
+            .treatments
+            .iter()
+            .find(|s| s.treatment.platform == platform && s.treatment.workload == "cpu-control")
+            .unwrap();
+        summary.steady["CPU"]
+    };
+    assert_eq!(steady("native"), SteadyState::Flat);
+    assert_eq!(steady("qemu"), SteadyState::WarmUp);
+}
+
+#[test]
+fn an_unfinished_run_is_reported_as_such() {
+    let folder = tempfile::tempdir().unwrap();
+    let fake = Fake::default();
+    let results = fake.create(&folder.path().join("run"));
+    let empty = analyse(&results).unwrap();
+    assert_eq!(empty.counts.pending, 45);
+    assert!(page(&results, &empty).contains("45 trials were not run yet"));
+    assert!(terminal::table(&empty, 80, false).contains("no trial that counts"));
+    for index in 0..9 {
+        fake.write_trial(&results, index);
+    }
+    let some = analyse(&results).unwrap();
+    assert_eq!(some.counts.pending, 36);
+    assert!(
+        some.comparisons
+            .iter()
+            .all(|c| matches!(c.verdict, Verdict::TooFewTrials | Verdict::NoRatio))
+    );
+    assert!(
+        some.sentences
+            .iter()
+            .any(|s| s.text.contains("too few trials")),
+        "{:#?}",
+        some.sentences
+    );
+    assert!(page(&results, &some).contains("36 trials were not run yet"));
+}
+
+#[test]
+fn incomplete_blocks_are_compared_without_pairing_and_say_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let fake = Fake {
+        blocks: 8,
+        trouble: false,
+        ..Fake::default()
+    };
+    let results = fake.create(&folder.path().join("run"));
+    let run = results.run().clone();
+    for index in results.pending() {
+        let entry = &run.schedule[index as usize];
+        // Bare metal has the even blocks, everything else the odd ones and block 0.
+        let even = entry.block.is_multiple_of(2);
+        if (run.treatments[entry.treatment].platform == "native") == even || entry.block == 0 {
+            fake.write_trial(&results, index);
+        }
+    }
+    let analysis = analyse(&results).unwrap();
+    let vm = analysis
+        .comparisons
+        .iter()
+        .find(|c| c.platform == "qemu" && c.metric == "cpu.per_work")
+        .unwrap();
+    assert!(!vm.tax.unwrap().paired && vm.note.as_deref().unwrap().contains("without pairing"));
+    assert_eq!(vm.verdict, Verdict::Different);
+    assert!(
+        analysis
+            .sentences
+            .iter()
+            .any(|s| s.text.contains("unpaired"))
+    );
+}
+
+#[test]
+fn damaged_files_are_listed_and_the_rest_is_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = Fake::default().write(&folder.path().join("run"));
+    fs::write(results.trial_path(0).join("trial.json"), "{").unwrap();
+    fs::write(results.trial_path(1).join("samples.parquet"), "not parquet").unwrap();
+    fs::remove_file(results.trial_path(2).join("samples.parquet")).unwrap();
+    let analysis = analyse(&results).unwrap();
+    assert_eq!(
+        (analysis.counts.counted, analysis.counts.unreadable),
+        (42, 2)
+    );
+    assert!(page(&results, &analysis).contains("trials/0000/trial.json is corrupted"));
+}
+
+#[test]
+fn shards_are_read_together_and_strangers_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let fake = Fake::default();
+    let shards: Vec<ResultsDir> = ["a", "b"]
+        .iter()
+        .map(|name| fake.create(&folder.path().join(name)))
+        .collect();
+    for index in shards[0].pending() {
+        fake.write_trial(&shards[index as usize % 2], index);
+    }
+    let together = analyse_shards(&[&shards[0], &shards[1]]).unwrap();
+    assert_eq!((together.counts.counted, together.counts.pending), (43, 0));
+    let stranger = Fake {
+        blocks: 2,
+        ..Fake::default()
+    }
+    .create(&folder.path().join("stranger"));
+    assert!(matches!(
+        analyse_shards(&[&shards[0], &stranger]),
+        Err(ResultsError::NotOneRun { .. })
+    ));
+}
+
+#[test]
+fn two_runs_are_compared_by_label() {
+    let (_one, _, before) = run(&Fake {
+        trouble: false,
+        ..Fake::default()
+    });
+    let (_two, _, after) = run(&Fake {
+        trouble: false,
+        vm_cost: 2.0,
+        ..Fake::default()
+    });
+    let (_three, _, less) = run(&Fake {
+        platforms: vec!["native", "container"],
+        ..Fake::default()
+    });
+    let same = compare::compare(&before, &before);
+    assert!(
+        same.comparisons
+            .iter()
+            .all(|c| c.verdict != Verdict::Different)
+    );
+    let changed = compare::compare(&before, &after);
+    let vm = changed
+        .comparisons
+        .iter()
+        .find(|c| c.platform == "qemu" && c.metric == "cpu.per_work")
+        .unwrap();
+    assert_eq!(vm.verdict, Verdict::Different);
+    assert!((vm.tax.unwrap().ratio - 2.0 / 3.1).abs() < 0.05);
+    assert!(
+        changed
+            .comparisons
+            .iter()
+            .filter(|c| c.platform == "native")
+            .all(|c| c.verdict != Verdict::Different)
+    );
+    let fewer = compare::compare(&before, &less);
+    assert_eq!((fewer.only_first.len(), fewer.only_second.len()), (3, 0));
+    let table = compare::table(&fewer, 80);
+    assert!(
+        table.contains("only in A: qemu · iperf3-receive"),
+        "{table}"
+    );
+    assert!(table.contains("were not interleaved"));
+    assert!(
+        serde_json::to_string(&changed)
+            .unwrap()
+            .contains("\"verdict\":\"different\"")
+    );
+}
+
+#[test]
+fn exports_hold_every_trial_and_metric() {
+    let (folder, results, _) = run(&Fake {
+        spice: ",\"x\"\n",
+        ..Fake::default()
+    });
+    let mut csv = Vec::new();
+    assert!(export::csv(&results, &mut csv).unwrap().is_empty());
+    let text = String::from_utf8(csv).unwrap();
+    assert!(text.starts_with("trial,block,treatment,platform,workload,"));
+    let metrics: usize = results
+        .trials()
+        .map(|trial| trial.unwrap().metrics.len())
+        .sum();
+    // The spice puts a line break into the label of every row, and one more into two reasons.
+    assert!(text.contains("\"native · iperf3-receive,\"\"x\"\"\n\""));
+    assert_eq!(
+        text.matches("\n").count() - 1 - text.matches("\"x\"\"\n").count(),
+        metrics
+    );
+    let parquet = folder.path().join("trials.parquet");
+    assert!(export::parquet(&results, &parquet).unwrap().is_empty());
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+    let reader = SerializedFileReader::new(fs::File::open(&parquet).unwrap()).unwrap();
+    assert_eq!(
+        reader.metadata().file_metadata().num_rows() as usize,
+        metrics
+    );
+    let mut samples = Vec::new();
+    assert!(
+        export::csv_samples(&results, &mut samples)
+            .unwrap()
+            .is_empty()
+    );
+    let rows: u64 = results
+        .trial_indexes()
+        .into_iter()
+        .map(|index| results.samples(index).unwrap().rows())
+        .sum();
+    assert_eq!(
+        samples.iter().filter(|byte| **byte == b'\n').count() as u64,
+        rows + 1
+    );
+}
+
+#[test]
+fn an_analysis_of_the_same_data_is_the_same() {
+    let (_folder, results, analysis) = run(&Fake {
+        blocks: 3,
+        ..Fake::default()
+    });
+    let again = analyse(&results).unwrap();
+    assert_eq!(
+        serde_json::to_string(&analysis).unwrap(),
+        serde_json::to_string(&again).unwrap()
+    );
+}

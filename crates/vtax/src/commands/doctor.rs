@@ -1,0 +1,52 @@
+//! `vtax doctor`: what this host can run and measure.
+
+use crate::Outcome;
+use crate::cli::DoctorArgs;
+use vtax_lab::Roots;
+use vtax_lab::doctor::{self, HostProbes, KvmBoot, Options, Style};
+use vtax_lab::image::{self, Recipe};
+use vtax_lab::platform::qemu;
+use vtax_lab::signals::Signals;
+
+pub fn run(arguments: &DoctorArgs) -> Outcome {
+    let signals = Signals::install()?;
+    let probes = HostProbes {
+        boot: Some(Box::new(boot_on_kvm)),
+    };
+    let options = Options {
+        probes: &probes,
+        scan_wall_meters: arguments.scan_wall_meters,
+        storage: image::cache_dir()?,
+        signals: Some(&signals),
+    };
+    let findings = doctor::examine(&Roots::host(), &options);
+    signals.check()?;
+    if arguments.json {
+        println!("{}", doctor::json(&findings)?);
+    } else {
+        print!("{}", doctor::render(&findings, Style::for_stdout()));
+    }
+    if doctor::summarize(&findings).can_run() {
+        Ok(())
+    } else {
+        Err("no platform can run on this host".into())
+    }
+}
+
+/// Boots the shared image's kernel, the one that trials boot, on KVM.
+fn boot_on_kvm() -> KvmBoot {
+    match image::cached(&Recipe::standard()) {
+        Ok(Some(guest)) => {
+            let verdict = qemu::kvm_boots(&guest);
+            if verdict.boots {
+                KvmBoot::Boots(format!("to user space in {:.1} s", verdict.seconds))
+            } else {
+                KvmBoot::Fails(verdict.evidence)
+            }
+        }
+        Ok(None) => KvmBoot::NotTried(
+            "no kernel to try it with yet; `vtax image build` brings one".to_owned(),
+        ),
+        Err(cause) => KvmBoot::NotTried(cause.to_string()),
+    }
+}

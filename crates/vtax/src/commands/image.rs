@@ -1,0 +1,13 @@
+//! `vtax image`: the root file system that every platform runs.
+
+use crate::Outcome;
+use vtax_lab::image::{self, Recipe};
+
+pub fn build() -> Outcome {
+    let files = image::ensure(&Recipe::standard(), &mut |line: &str| eprintln!("{line}"))?;
+    println!("recipe {}", files.recipe);
+    println!("root   {}", files.root.display());
+    println!("image  {}", files.image.display());
+    println!("kernel {}", files.kernel.display());
+    Ok(())
+}

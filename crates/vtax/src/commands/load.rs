@@ -1,0 +1,8 @@
+//! `vtax load`: load generators, as workloads start them in the client.
+
+use crate::Outcome;
+use vtax_lab::load::http::Arguments;
+
+pub fn http(arguments: Arguments) -> Outcome {
+    Ok(vtax_lab::load::http::main(&arguments)?)
+}

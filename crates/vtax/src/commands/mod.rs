@@ -1,0 +1,9 @@
+//! One file a command.
+
+pub mod doctor;
+pub mod image;
+pub mod load;
+pub mod meter;
+pub mod plan;
+pub mod report;
+pub mod run;

@@ -1,0 +1,113 @@
+//! `vtax report`, `vtax compare`, `vtax export`: from results to what people and programs read.
+
+use crate::Outcome;
+use crate::cli::{CompareArgs, ExportArgs, ExportFormat, ReportArgs};
+use rustix::termios::tcgetwinsize;
+use std::error::Error;
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::PathBuf;
+use vtax_report::analysis::{Analysis, analyse, analyse_shards};
+use vtax_report::results::{ResultsDir, ResultsError};
+use vtax_report::{compare, export, html, terminal};
+
+pub fn report(arguments: &ReportArgs) -> Outcome {
+    if arguments.json {
+        let (_, analysis) = read(&arguments.results)?;
+        return json(&analysis);
+    }
+    show(&arguments.results)
+}
+
+/// Writes the report and prints the table, its sentences and the report's path.
+pub fn show(directories: &[PathBuf]) -> Outcome {
+    let (path, analysis) = write(directories)?;
+    let out = io::stdout();
+    print!("{}", terminal::table(&analysis, width(), out.is_terminal()));
+    println!("\nreport: {}", path.display());
+    Ok(())
+}
+
+/// Writes the report into the first of the directories.
+pub fn write(directories: &[PathBuf]) -> Result<(PathBuf, Analysis), Box<dyn Error>> {
+    let (results, analysis) = read(directories)?;
+    let path = html::write_report(&results, &analysis)?;
+    Ok((path, analysis))
+}
+
+fn read(directories: &[PathBuf]) -> Result<(ResultsDir, Analysis), Box<dyn Error>> {
+    let shards: Vec<ResultsDir> = directories
+        .iter()
+        .map(|path| ResultsDir::open(path))
+        .collect::<Result<_, _>>()?;
+    let analysis = analyse_shards(&shards.iter().collect::<Vec<_>>())?;
+    let first = shards
+        .into_iter()
+        .next()
+        .ok_or("give at least one results directory")?;
+    Ok((first, analysis))
+}
+
+pub fn compare(arguments: &CompareArgs) -> Outcome {
+    let before = analyse(&ResultsDir::open(&arguments.before)?)?;
+    let after = analyse(&ResultsDir::open(&arguments.after)?)?;
+    let comparison = compare::compare(&before, &after);
+    if arguments.json {
+        return json(&comparison);
+    }
+    print!("{}", compare::table(&comparison, width()));
+    Ok(())
+}
+
+pub fn export(arguments: &ExportArgs) -> Outcome {
+    let results = ResultsDir::open(&arguments.results)?;
+    let unreadable = match (arguments.format, &arguments.output) {
+        (ExportFormat::Parquet, _) if arguments.samples => {
+            return Err("samples are Parquet already: each trial's samples.parquet".into());
+        }
+        (ExportFormat::Parquet, Some(path)) => export::parquet(&results, path)?,
+        (ExportFormat::Parquet, None) => {
+            return Err("Parquet needs a file: give --output FILE".into());
+        }
+        (ExportFormat::Csv, Some(path)) => {
+            let file = File::create(path)
+                .map_err(|cause| format!("cannot create {}: {cause}", path.display()))?;
+            csv(&results, arguments.samples, &mut BufWriter::new(file))?
+        }
+        (ExportFormat::Csv, None) => csv(
+            &results,
+            arguments.samples,
+            &mut BufWriter::new(io::stdout().lock()),
+        )?,
+    };
+    for cause in unreadable {
+        eprintln!("left out: {cause}");
+    }
+    Ok(())
+}
+
+fn csv(
+    results: &ResultsDir,
+    samples: bool,
+    into: &mut impl Write,
+) -> io::Result<Vec<ResultsError>> {
+    let unreadable = if samples {
+        export::csv_samples(results, into)
+    } else {
+        export::csv(results, into)
+    }?;
+    into.flush()?;
+    Ok(unreadable)
+}
+
+fn json(value: &impl serde::Serialize) -> Outcome {
+    println!("{}", serde_json::to_string_pretty(value)?);
+    Ok(())
+}
+
+/// The terminal's width in columns, within what the tables are made for.
+fn width() -> usize {
+    tcgetwinsize(io::stdout())
+        .map_or(80, |size| usize::from(size.ws_col))
+        .clamp(60, 120)
+}

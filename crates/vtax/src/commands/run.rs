@@ -1,0 +1,114 @@
+//! `vtax run` and `vtax restore`.
+
+use super::{plan, report};
+use crate::Outcome;
+use crate::cli::RunArgs;
+use crate::progress::{self, Json, in_words};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use vtax_lab::place::{Line, Place, SshRun, run_over_ssh};
+use vtax_lab::plan::Catalogue;
+use vtax_lab::run::{self, Progress, RunOptions};
+use vtax_lab::signals::Signals;
+
+pub fn run(arguments: RunArgs) -> Outcome {
+    let catalogue = Catalogue::standard();
+    let (plan, text) = plan::read(&arguments.plan, arguments.quick, &catalogue)?;
+    let results = arguments
+        .results
+        .clone()
+        .unwrap_or_else(|| Path::new("results").join(&plan.name));
+    let signals = Signals::install()?;
+    let mut progress: Box<dyn Progress> = if arguments.json {
+        Box::new(Json {
+            interrupted: signals.flag(),
+        })
+    } else {
+        progress::for_people()
+    };
+    let began = Instant::now();
+    match &arguments.at {
+        Place::Local => {
+            let options = RunOptions {
+                results: results.clone(),
+                shard: arguments.shard,
+                state_dir: run::default_state_dir(),
+                place: arguments
+                    .place_name
+                    .clone()
+                    .unwrap_or_else(|| arguments.at.to_string()),
+            };
+            let ended = run::run(
+                &plan,
+                &text,
+                &catalogue,
+                &options,
+                &signals,
+                progress.as_mut(),
+            );
+            drop(progress);
+            let summary = ended?;
+            if let Some(reason) = &summary.stopped_early {
+                eprintln!("stopped before the last block: {reason}");
+            }
+            if summary.ran == 0 {
+                eprintln!(
+                    "this run is finished: all {} trials were already in {}",
+                    summary.already,
+                    results.display()
+                );
+            } else {
+                eprintln!("{} trials in {}", summary.ran, in_words(began.elapsed()));
+            }
+            if arguments.json {
+                // Whoever reads JSON lines reads analysis.json too.
+                report::write(std::slice::from_ref(&results))?;
+            } else {
+                report::show(std::slice::from_ref(&results))?;
+            }
+            if summary.failed > 0 {
+                return Err(format!(
+                    "{} of {} trials failed; the same command runs them again",
+                    summary.failed, summary.ran
+                )
+                .into());
+            }
+        }
+        Place::Ssh(host) => {
+            let elsewhere = SshRun {
+                ssh: "ssh".into(),
+                host: host.clone(),
+                binary: PathBuf::from("/proc/self/exe"),
+                plan: text,
+                results: results.clone(),
+                arguments: forwarded(&arguments),
+            };
+            let ended = run_over_ssh(&elsewhere, &signals, &mut |line| match line {
+                Line::Event(event) => progress.event(event),
+                Line::Text(text) => eprintln!("{host}: {text}"),
+            });
+            drop(progress);
+            ended?;
+            report::show(std::slice::from_ref(&results))?;
+        }
+    }
+    Ok(())
+}
+
+/// The arguments that the other vtax needs too.
+fn forwarded(arguments: &RunArgs) -> Vec<String> {
+    let quick = arguments.quick.then(|| "--quick".to_owned());
+    let shard = arguments.shard.map(|shard| format!("--shard={shard}"));
+    quick.into_iter().chain(shard).collect()
+}
+
+pub fn restore(forget: bool) -> Outcome {
+    let undone = run::restore(&run::default_state_dir(), forget)?;
+    if undone.is_empty() {
+        println!("nothing to restore: the host is as it was found");
+    }
+    for line in undone {
+        println!("{line}");
+    }
+    Ok(())
+}

@@ -1,0 +1,122 @@
+//! `kill -9` at ten random moments: nothing is lost, nothing is doubled, the host is restored.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+use support::{HostState, cannot_run_trials, finish, vtax};
+
+/// Every platform, and a host setting that must be restored.
+const PLAN: &str = r#"
+name = "kill"
+repetitions = 2
+warmup = "100ms"
+duration = "300ms"
+sample_hz = 10
+[settings]
+host.thp = "never"
+[[platform]]
+kind = "native"
+[[platform]]
+kind = "container"
+[[platform]]
+kind = "qemu"
+[[workload]]
+kind = "idle"
+[[workload]]
+kind = "iperf3-receive"
+rate_mbit = 10
+"#;
+
+/// The finished trials: each with the bytes of its record.
+fn finished(results: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs::read_dir(results.join("trials"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    entries
+        .filter(|entry| !entry.file_name().to_string_lossy().starts_with('.'))
+        .map(|entry| {
+            let record =
+                fs::read(entry.path().join("trial.json")).expect("a trial in place is whole");
+            (entry.file_name().to_string_lossy().into_owned(), record)
+        })
+        .collect()
+}
+
+#[test]
+fn killed_ten_times_a_run_loses_nothing_and_leaves_nothing() {
+    if let Some(reason) = cannot_run_trials() {
+        eprintln!("SKIPPED: {reason}");
+        return;
+    }
+    let work = tempfile::tempdir().unwrap();
+    let plan = work.path().join("plan.toml");
+    let results = work.path().join("results");
+    let state = work.path().join("state");
+    fs::write(&plan, PLAN).unwrap();
+    finish(vtax(&state).args(["image", "build"]), true);
+    let before = HostState::read();
+
+    let mut seen = BTreeMap::new();
+    let mut killed = 0;
+    // A fixed seed of moments, spread over boot, measurement and teardown of every platform.
+    for moment in [150, 700, 1100, 1900, 2600, 3300, 4100, 5200, 6400, 7700_u64] {
+        let mut run = vtax(&state)
+            .arg("run")
+            .arg(&plan)
+            .arg("--results")
+            .arg(&results)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(moment));
+        if run.try_wait().unwrap().is_none() {
+            killed += 1;
+        }
+        run.kill().unwrap();
+        run.wait().unwrap();
+        let now = finished(&results);
+        for (name, record) in &seen {
+            assert_eq!(
+                now.get(name),
+                Some(record),
+                "trial {name} was lost or run again"
+            );
+        }
+        seen = now;
+    }
+    assert_eq!(
+        killed, 10,
+        "every kill must hit a run in progress: the plan is too short"
+    );
+
+    finish(
+        vtax(&state)
+            .arg("run")
+            .arg(&plan)
+            .arg("--results")
+            .arg(&results),
+        true,
+    );
+    let all = finished(&results);
+    for (name, record) in &seen {
+        assert_eq!(
+            all.get(name),
+            Some(record),
+            "trial {name} was lost or run again"
+        );
+    }
+    assert_eq!(all.len(), 12, "3 platforms x 2 workloads x 2 repetitions");
+    let journal = fs::read(state.join("journal.jsonl")).unwrap();
+    assert!(
+        journal.is_empty(),
+        "the journal still holds {}",
+        String::from_utf8_lossy(&journal)
+    );
+    assert_eq!(HostState::read(), before, "the host is not as it was found");
+}

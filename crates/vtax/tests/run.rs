@@ -1,0 +1,266 @@
+//! Running plans as a user does: finished, resumed, sharded, elsewhere, twice at once, and wrong.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use support::{HostState, cannot_run_trials, finish, vtax};
+
+const PLAN: &str = r#"
+name = "small"
+repetitions = 2
+warmup = "100ms"
+duration = "300ms"
+sample_hz = 10
+[[platform]]
+kind = "native"
+[[platform]]
+kind = "container"
+[[workload]]
+kind = "idle"
+"#;
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn trials(results: &Path) -> usize {
+    let entries = fs::read_dir(results.join("trials"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    entries
+        .filter(|entry| entry.path().join("trial.json").exists())
+        .count()
+}
+
+/// Tests that look at the host take turns: each would see the other's cells.
+static HOST: Mutex<()> = Mutex::new(());
+
+/// A directory with the plan in it and the host to itself, unless this machine cannot run trials.
+fn prepared(plan: &str) -> Option<(tempfile::TempDir, MutexGuard<'static, ()>)> {
+    if let Some(reason) = cannot_run_trials() {
+        eprintln!("SKIPPED: {reason}");
+        return None;
+    }
+    let work = tempfile::tempdir().unwrap();
+    fs::write(work.path().join("plan.toml"), plan).unwrap();
+    Some((work, HOST.lock().unwrap_or_else(PoisonError::into_inner)))
+}
+
+#[test]
+fn a_finished_run_says_so_and_changes_nothing() {
+    let Some((work, _host)) = prepared(PLAN) else {
+        return;
+    };
+    let state = work.path().join("state");
+    let results = work.path().join("results");
+    let run = || {
+        let mut command = vtax(&state);
+        command
+            .arg("run")
+            .arg(work.path().join("plan.toml"))
+            .arg("--results")
+            .arg(&results);
+        command
+    };
+    let before = HostState::read();
+    let first = finish(&mut run(), true);
+    assert!(
+        text(&first.stdout).contains("report.html"),
+        "{}",
+        text(&first.stdout)
+    );
+    assert_eq!(trials(&results), 4);
+    let record = fs::read(results.join("trials/0000/trial.json")).unwrap();
+    let second = finish(&mut run(), true);
+    assert!(
+        text(&second.stderr).contains("finished"),
+        "{}",
+        text(&second.stderr)
+    );
+    assert_eq!(
+        fs::read(results.join("trials/0000/trial.json")).unwrap(),
+        record
+    );
+    assert_eq!(HostState::read(), before);
+}
+
+#[test]
+fn another_plan_is_refused_in_the_same_directory() {
+    let Some((work, _host)) = prepared(PLAN) else {
+        return;
+    };
+    let results = work.path().join("results");
+    let state = work.path().join("state");
+    let run = |plan: &Path, success| {
+        let mut command = vtax(&state);
+        finish(
+            command.arg("run").arg(plan).arg("--results").arg(&results),
+            success,
+        )
+    };
+    run(&work.path().join("plan.toml"), true);
+    let other = work.path().join("other.toml");
+    fs::write(&other, PLAN.replace("repetitions = 2", "repetitions = 3")).unwrap();
+    let refused = run(&other, false);
+    assert!(
+        text(&refused.stderr).contains("holds a run of another plan"),
+        "{}",
+        text(&refused.stderr)
+    );
+}
+
+#[test]
+fn shards_fill_their_own_directories_and_are_reported_together() {
+    let Some((work, _host)) = prepared(PLAN) else {
+        return;
+    };
+    let state = work.path().join("state");
+    let shard = |i: u32| {
+        let results = work.path().join(format!("shard{i}"));
+        let mut command = vtax(&state);
+        command
+            .arg("run")
+            .arg(work.path().join("plan.toml"))
+            .arg("--results")
+            .arg(&results);
+        finish(command.args(["--shard", &format!("{i}/2")]), true);
+        assert_eq!(trials(&results), 2);
+        results
+    };
+    let (first, second) = (shard(1), shard(2));
+    let both = finish(
+        vtax(&state)
+            .arg("report")
+            .arg("--json")
+            .arg(&first)
+            .arg(&second),
+        true,
+    );
+    let analysis: serde_json::Value = serde_json::from_slice(&both.stdout).unwrap();
+    assert!(text(&both.stdout).contains("\"n\": 2"), "{analysis}");
+}
+
+#[test]
+fn the_same_plan_runs_on_another_host_through_ssh() {
+    let Some((work, _host)) = prepared(PLAN) else {
+        return;
+    };
+    // An ssh that reaches this host: it drops its options and the host, and runs the line.
+    let bin = work.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    let script = "#!/bin/sh\nwhile [ \"$1\" != -- ]; do shift; done\nshift 2\nexec sh -c \"$*\"\n";
+    fs::write(bin.join("ssh"), script).unwrap();
+    fs::set_permissions(bin.join("ssh"), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+
+    let results = work.path().join("results");
+    let mut command = vtax(&work.path().join("state"));
+    command
+        .env("PATH", path)
+        .arg("run")
+        .arg(work.path().join("plan.toml"));
+    finish(
+        command
+            .args(["--at", "ssh:elsewhere", "--results"])
+            .arg(&results),
+        true,
+    );
+    assert_eq!(trials(&results), 4);
+    let run: serde_json::Value =
+        serde_json::from_slice(&fs::read(results.join("run.json")).unwrap()).unwrap();
+    assert_eq!(run["place"], "ssh:elsewhere");
+    assert!(results.join("report.html").exists());
+}
+
+#[test]
+fn two_labs_at_once_are_refused_and_an_interrupt_restores_the_host() {
+    let Some((work, _host)) = prepared(&PLAN.replace("\"300ms\"", "\"20s\"")) else {
+        return;
+    };
+    let state = work.path().join("state");
+    let before = HostState::read();
+    let start = |results: &str| {
+        let mut command = vtax(&state);
+        command
+            .arg("run")
+            .arg(work.path().join("plan.toml"))
+            .arg("--results")
+            .arg(work.path().join(results));
+        command
+    };
+    let mut first = start("a")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !work.path().join("a/run.json").exists() {
+        assert!(Instant::now() < deadline, "the first lab did not start");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    let refused = finish(&mut start("b"), false);
+    assert!(
+        text(&refused.stderr).contains("another lab runs on this host"),
+        "{}",
+        text(&refused.stderr)
+    );
+
+    let pid = rustix::process::Pid::from_child(&first);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(!first.wait().unwrap().success());
+    assert_eq!(HostState::read(), before);
+}
+
+#[test]
+fn a_wrong_plan_is_refused_before_anything_is_touched() {
+    let work = tempfile::tempdir().unwrap();
+    let plan = work.path().join("plan.toml");
+    fs::write(&plan, PLAN.replace("kind = \"idle\"", "kind = \"idel\"")).unwrap();
+    let state = work.path().join("state");
+    let refused = finish(
+        vtax(&state)
+            .arg("run")
+            .arg(&plan)
+            .arg("--results")
+            .arg(work.path().join("r")),
+        false,
+    );
+    let said = text(&refused.stderr);
+    assert!(
+        said.contains("plan.toml:") && said.contains("did you mean `idle`?"),
+        "{said}"
+    );
+    assert!(!work.path().join("r").exists() && !state.exists());
+}
+
+#[test]
+fn a_directory_with_something_else_in_it_is_never_touched() {
+    let Some((work, _host)) = prepared(PLAN) else {
+        return;
+    };
+    let precious = work.path().join("precious");
+    fs::create_dir(&precious).unwrap();
+    fs::write(precious.join("thesis.txt"), "years of work").unwrap();
+    let mut command = vtax(&work.path().join("state"));
+    let refused = finish(
+        command
+            .arg("run")
+            .arg(work.path().join("plan.toml"))
+            .arg("--results")
+            .arg(&precious),
+        false,
+    );
+    assert!(
+        text(&refused.stderr).contains("holds no run of vtax"),
+        "{}",
+        text(&refused.stderr)
+    );
+    assert_eq!(fs::read_dir(&precious).unwrap().count(), 1);
+}
