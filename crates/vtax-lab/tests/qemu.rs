@@ -196,7 +196,10 @@ fn a_vm_behind_qemus_own_network_stack_is_reached_at_the_targets_address() {
     let cell = Cell::create(config("qemu-user"), &mut journal).unwrap();
     let plan = settings(&[("nic.backend", Level::Text("user".into()))]);
     let mut vm = Qemu.boot(&cell, &guest, &plan).unwrap();
-    serve_iperf(&mut vm, &cell);
+    vm.start(&line(&["iperf3", "--server"])).unwrap();
+    // QEMU accepts connections to forwarded ports whether or not the guest listens yet.
+    let listens = "until ss -ltn | grep -q :5201; do sleep 0.1; done";
+    vm.run(&line(&["sh", "-c", listens]), LIMIT).unwrap();
     let address = vm.address().to_string();
     from_client(&cell, &["iperf3", "--client", &address, "--bytes", "1M"]);
     let vmm = vm.subject().vmm.unwrap();

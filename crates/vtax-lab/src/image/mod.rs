@@ -16,8 +16,9 @@ use crate::LabError;
 use crate::platform::GuestFiles;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The first initial RAM disk of a kernel probe: prints [`PROBE_TOKEN`] and powers off.
 pub(crate) use initrd::{PROBE_TOKEN, probe};
@@ -166,7 +167,18 @@ fn remove_abandoned(images: &Path, hash: &str) -> Result<(), LabError> {
         leftovers.push(damaged);
     }
     for path in leftovers {
-        fs::remove_dir_all(&path).map_err(LabError::file("remove", &path))?;
+        // The mmdebstrap of a build that was killed just now takes a few seconds to end.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while let Err(cause) = fs::remove_dir_all(&path) {
+            if cause.kind() != ErrorKind::DirectoryNotEmpty || Instant::now() >= deadline {
+                return Err(LabError::File {
+                    action: "remove",
+                    path,
+                    cause,
+                });
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
     }
     Ok(())
 }

@@ -6,19 +6,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+use vtax_observe::meter;
 
 /// The names that `meters` takes.
-const METERS: [&str; 9] = [
-    "auto",
-    "none",
-    "perf-power",
-    "powercap",
-    "hwmon",
-    "nvml",
-    "ipmi",
-    "wall",
-    "model",
-];
+fn meter_names() -> impl Iterator<Item = &'static str> {
+    ["auto", "none"].into_iter().chain(meter::NAMES)
+}
 
 const PLAN_KEYS: [&str; 16] = [
     "name",
@@ -590,14 +583,14 @@ impl Reader<'_> {
             let Some(name) = self.text_of(item, "meters") else {
                 continue;
             };
-            if !METERS.contains(&name.as_str()) {
+            if !meter_names().any(|known| known == name) {
                 self.found.push(
                     Diagnostic::at(
                         self.text,
                         item.span().start,
                         format!("there is no meter `{name}`"),
                     )
-                    .nearest(&name, METERS),
+                    .nearest(&name, meter_names()),
                 );
             }
             meters.push(name);

@@ -3,7 +3,7 @@
 
 mod instruments;
 mod measure;
-mod meters;
+pub mod meters;
 mod progress;
 mod stop;
 mod trial;

@@ -235,7 +235,8 @@ fn measure(
 
     let inner_before = (target.inner_counters()?, Instant::now());
     let watch = HostWatch::new(bench.roots, writer.path());
-    let (watched, absent) = instruments::all(bench.roots, &target.subject(), &client.subject());
+    let (mut watched, absent) = instruments::all(bench.roots, &target.subject(), &client.subject());
+    watched.extend(bench.meters.instruments());
     for reason in absent {
         log.line(&format!("not observed: {reason}"));
     }

@@ -1,12 +1,95 @@
 //! `vtax meter`: energy meters, and fitting the power model from one.
 
 use crate::Outcome;
+use std::fs;
 use std::path::Path;
+use std::time::Duration;
+use vtax_lab::Roots;
+use vtax_lab::run::meters;
+use vtax_observe::clock::SystemClock;
+use vtax_observe::meter::{
+    Bench, BusyLoad, CalibrationSettings, Found, calibrate as fit, host_domains,
+};
+use vtax_units::Source;
 
 pub fn list() -> Outcome {
+    for found in meters::list(&Roots::host())? {
+        match found {
+            Found::Meter(meter) => {
+                let domains: Vec<&str> = meter
+                    .domains()
+                    .iter()
+                    .map(|domain| domain.name.as_str())
+                    .collect();
+                println!(
+                    "{:<11} {}: {}",
+                    meter.name(),
+                    meter.source(),
+                    domains.join(", ")
+                );
+                for caveat in meter.caveats() {
+                    println!("{:<11} {caveat}", "");
+                }
+            }
+            Found::Absent(absent) => {
+                println!("{:<11} absent: {}", absent.meter, absent.reason);
+                if let Some(remedy) = absent.remedy {
+                    println!("{:<11} {remedy}", "");
+                }
+            }
+        }
+    }
     Ok(())
 }
 
-pub fn calibrate(_output: &Path, _seconds: u64) -> Outcome {
+pub fn calibrate(output: &Path, seconds: u64) -> Outcome {
+    let covers_host = |found: Found| match found {
+        Found::Meter(meter)
+            if meter.source() == Source::Measured
+                && !host_domains(meter.domains()).0.is_empty() =>
+        {
+            Some(meter)
+        }
+        _ => None,
+    };
+    let roots = Roots::host();
+    let mut meter = meters::list(&roots)?
+        .into_iter()
+        .find_map(covers_host)
+        .ok_or("no meter of this host measures it, so there is nothing to fit a model to; `vtax meter list` says why")?;
+    let settings = CalibrationSettings {
+        observations: u32::try_from(seconds.div_ceil(2))
+            .unwrap_or(u32::MAX)
+            .max(1),
+        ..CalibrationSettings::default()
+    };
+    let mut load = BusyLoad::start()?;
+    let mut bench = Bench {
+        load: &mut load,
+        clock: &SystemClock,
+        wait: &mut |time: Duration| std::thread::sleep(time),
+    };
+    eprintln!(
+        "fitting the model to {}; leave the host alone meanwhile",
+        meter.name()
+    );
+    let fitted = fit(
+        meter.as_mut(),
+        &mut bench,
+        &roots.proc,
+        "this host",
+        settings,
+        &mut |step| {
+            eprintln!(
+                "{:>3} %  busy {:>5.1} %  {:>7.2} W",
+                step.level * 10,
+                step.utilization * 100.0,
+                step.power.0
+            );
+        },
+    )?;
+    fs::write(output, fitted.to_toml())
+        .map_err(|cause| format!("cannot write {}: {cause}", output.display()))?;
+    println!("wrote {}", output.display());
     Ok(())
 }

@@ -12,12 +12,13 @@ for module in /modules/*; do
     insmod "$module" || fail "cannot load ${module##*/}"
 done
 
-root= address= address6= scratch= mtu=
+root= address= address6= gateway= scratch= mtu=
 for word in $(cat /proc/cmdline); do
     case $word in
     vtax.root=*) root=${word#*=} ;;
     vtax.ip=*) address=${word#*=} ;;
     vtax.ip6=*) address6=${word#*=} ;;
+    vtax.gateway=*) gateway=${word#*=} ;;
     vtax.mtu=*) mtu=${word#*=} ;;
     vtax.scratch=*) scratch=${word#*=} ;;
     esac
@@ -39,8 +40,10 @@ mount -t tmpfs -o mode=755 run /newroot/run
 mount -t tmpfs tmp /newroot/tmp
 mkdir -p /newroot/run/vtax /newroot/run/lock
 if [ -n "$scratch" ]; then
-    wait_for "/dev/$scratch"
-    mount -t ext4 -o noatime "/dev/$scratch" /newroot/mnt || fail "cannot mount $scratch"
+    device=/dev/${scratch%%:*} directory=/newroot${scratch#*:}
+    wait_for "$device"
+    mkdir -p "$directory"
+    mount -t ext4 -o noatime "$device" "$directory" || fail "cannot mount $device"
 fi
 
 ip link set lo up
@@ -52,6 +55,7 @@ if [ -n "$address" ]; then
     echo 0 >/proc/sys/net/ipv6/conf/eth0/accept_dad
     ip address add "$address" dev eth0 && ip link set eth0 up || fail "cannot configure eth0"
     [ -z "$address6" ] || ip address add "$address6" dev eth0 || fail "cannot add $address6"
+    [ -z "$gateway" ] || ip route add default via "$gateway" || fail "cannot route over $gateway"
 fi
 
 # Without udev there is no /dev/virtio-ports: the kernel names the ports under /sys.

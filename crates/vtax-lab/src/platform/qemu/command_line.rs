@@ -2,6 +2,7 @@
 
 use super::machine::{Accel, Backend, Kind, Machine};
 use super::surroundings::Network;
+use crate::platform::scratch::MOUNT_POINT;
 use crate::platform::{CommandLine, GuestFiles};
 use std::fmt::Write;
 use std::path::Path;
@@ -11,6 +12,9 @@ pub(super) const TAP: &str = "tap0";
 
 /// The address of a guest behind QEMU's own network stack (its default, `docs/system/devices/net.rst`).
 const USER_ADDRESS: &str = "10.0.2.15/24";
+
+/// Its gateway. Forwarded connections keep their client's address, so that answers need a route.
+const USER_GATEWAY: &str = "10.0.2.2";
 
 /// Where the sockets and files of one QEMU are, as QEMU sees them.
 #[derive(Debug, Clone, Copy)]
@@ -184,7 +188,7 @@ fn kernel_command_line(machine: &Machine, network: &Network, scratch: bool) -> S
         text.push_str(" tsc=reliable no_timer_check");
     }
     if matches!(machine.backend, Backend::User(_)) {
-        let _ = write!(text, " vtax.ip={USER_ADDRESS}");
+        let _ = write!(text, " vtax.ip={USER_ADDRESS} vtax.gateway={USER_GATEWAY}");
     } else {
         let _ = write!(text, " vtax.ip={}/{}", network.address, network.prefix);
         if let Some((address, prefix)) = network.address_v6 {
@@ -195,7 +199,7 @@ fn kernel_command_line(machine: &Machine, network: &Network, scratch: bool) -> S
         let _ = write!(text, " vtax.mtu={}", network.mtu);
     }
     if scratch {
-        text.push_str(" vtax.scratch=vdb");
+        let _ = write!(text, " vtax.scratch=vdb:{MOUNT_POINT}");
     }
     text
 }

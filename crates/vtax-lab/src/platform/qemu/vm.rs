@@ -409,9 +409,27 @@ impl Process {
         format!("\n{}", shown.join("\n"))
     }
 
+    /// Whether the process ends, and is reaped, within `limit`.
+    fn ends_within(&mut self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        loop {
+            if matches!(self.child.try_wait(), Ok(Some(_))) {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
     fn kill(&mut self) {
         if let Some(vmm) = &self.vmm {
             let _ = pidfd_send_signal(vmm, Signal::KILL);
+            // In a cell the child waits for QEMU. Killed before it has, it would leave a zombie.
+            if self.ends_within(QUIT_LIMIT) {
+                return;
+            }
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -495,14 +513,8 @@ impl Target for Vm {
     fn stop(mut self: Box<Self>) -> Result<(), LabError> {
         // Nothing in the guest is worth a shutdown: its disks are thrown away, and QEMU itself
         // flushes what it has open.
-        if self.qmp.quit().is_ok() {
-            let deadline = Instant::now() + QUIT_LIMIT;
-            while Instant::now() < deadline {
-                if matches!(self.process.child.try_wait(), Ok(Some(_))) {
-                    return Ok(());
-                }
-                std::thread::sleep(Duration::from_millis(2));
-            }
+        if self.qmp.quit().is_ok() && self.process.ends_within(QUIT_LIMIT) {
+            return Ok(());
         }
         self.process.kill();
         Ok(())
