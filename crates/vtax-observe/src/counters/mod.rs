@@ -3,7 +3,7 @@
 
 mod block;
 mod cgroup;
-mod event_group;
+pub(crate) mod event_group;
 mod file;
 mod hardware;
 mod host_cpu;
@@ -135,7 +135,7 @@ impl Instrument for Broken {
 }
 
 /// The length of a USER_HZ tick, in which the kernel prints some times.
-fn nanoseconds_per_tick() -> u64 {
+pub(crate) fn nanoseconds_per_tick() -> u64 {
     1_000_000_000 / rustix::param::clock_ticks_per_second().max(1)
 }
 

@@ -1,7 +1,7 @@
 //! Fits a power model to a real meter: steps the load from idle to full and reads both.
 
 use super::load::Load;
-use super::model::{CpuTime, Fit, Model, POINTS};
+use super::model::{Fit, IdleTime, Model, POINTS};
 use super::probe::{energy_since, take};
 use super::{Meter, host_domains};
 use crate::ObserveError;
@@ -156,6 +156,7 @@ pub fn calibrate(
         return Err(CalibrateError::NotHost(meter.name().to_owned()));
     }
     let covers = covers.1.to_owned();
+    let cpus = IdleTime::read(proc)?.processors;
     let observed = observe(meter, bench, proc, settings, progress);
     bench.load.set(0.0);
     let observations = observed?;
@@ -163,7 +164,7 @@ pub fn calibrate(
     let watts = fit(&observations);
     let mut model = Model {
         name: name.to_owned(),
-        cpus: cpus(proc),
+        cpus,
         watts,
         calibration: None,
     };
@@ -198,13 +199,13 @@ fn observe(
     for level in 0..=10u32 {
         bench.load.set(f64::from(level) / 10.0);
         (bench.wait)(settings.settle);
-        let mut before = (take(meter, bench)?, CpuTime::read(proc)?);
+        let mut before = (take(meter, bench)?, IdleTime::read(proc)?);
         for _ in 0..settings.observations.max(1) {
             (bench.wait)(settings.observe);
-            let after = (take(meter, bench)?, CpuTime::read(proc)?);
-            let power =
-                energy_since(meter, &before.0, &after.0) / after.0.at.saturating_since(before.0.at);
-            if let Some(utilization) = after.1.utilization_since(before.1)
+            let after = (take(meter, bench)?, IdleTime::read(proc)?);
+            let span = after.0.at.saturating_since(before.0.at);
+            let power = energy_since(meter, &before.0, &after.0) / span;
+            if let Some(utilization) = after.1.busy_since(before.1, span)
                 && power.0.is_finite()
             {
                 observations.push(Observation { utilization, power });
@@ -354,11 +355,6 @@ fn rise(watts: &mut [f64; POINTS]) {
 )]
 fn count(number: usize) -> f64 {
     number as f64
-}
-
-/// The processors that the curve belongs to.
-fn cpus(proc: &Path) -> u32 {
-    super::model::online_cpus(proc).unwrap_or(1)
 }
 
 #[cfg(test)]

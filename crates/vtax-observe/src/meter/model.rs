@@ -3,6 +3,7 @@
 use super::series::MeterSeries;
 use super::sysfs::text;
 use super::{Absent, Domain, Meter, Part};
+use crate::counters::nanoseconds_per_tick;
 use crate::{Instrument, ObserveError, Readings};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -103,62 +104,54 @@ impl Model {
     }
 }
 
-/// Busy and total processor time since boot, in clock ticks.
+/// How long all processors together had nothing to do since boot.
+///
+/// Idle time is what the kernel keeps by its high resolution clock and only prints in ticks;
+/// user and system time are often sampled at the tick. So what is not idle is busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct CpuTime {
-    pub busy: u64,
-    pub total: u64,
+pub(super) struct IdleTime {
+    idle: Nanoseconds,
+    pub processors: u32,
 }
 
-impl CpuTime {
-    /// The first line of `/proc/stat` (`man 5 proc_stat`). Guest time is within user time.
+impl IdleTime {
+    /// Reads `/proc/stat` (`man 5 proc_stat`): idle, iowait and steal, for in stolen time this
+    /// machine did nothing either.
     pub fn read(proc: &Path) -> Result<Self, ObserveError> {
         let path = proc.join("stat");
         let stat = text(&path).map_err(|cause| ObserveError::Read {
             path: path.clone(),
             cause,
         })?;
-        let line = stat.lines().next().unwrap_or_default();
-        let fields: Vec<u64> = line
+        let mut lines = stat.lines().map_while(|line| line.strip_prefix("cpu"));
+        let sum = lines.next().unwrap_or_default();
+        let fields: Vec<u64> = sum
             .split_whitespace()
-            .skip(1)
             .map_while(|field| field.parse().ok())
             .collect();
-        let [user, nice, system, idle, iowait, rest @ ..] = fields.as_slice() else {
-            return Err(ObserveError::Format {
-                path,
-                detail: format!("first line is `{line}`"),
-            });
-        };
-        // irq, softirq and steal; older kernels have fewer.
-        let rest = rest
-            .iter()
-            .take(3)
-            .fold(0u64, |sum, field| sum.saturating_add(*field));
-        let busy = user
-            .saturating_add(*nice)
-            .saturating_add(*system)
-            .saturating_add(rest);
-        Ok(Self {
-            busy,
-            total: busy.saturating_add(*idle).saturating_add(*iowait),
-        })
+        let column = |index: usize| fields.get(index).copied().unwrap_or(0);
+        let processors = u32::try_from(lines.count()).unwrap_or(0);
+        if fields.len() < 4 || processors == 0 {
+            let detail = "expected a line `cpu` and one for each processor".to_owned();
+            return Err(ObserveError::Format { path, detail });
+        }
+        let ticks = column(3)
+            .saturating_add(column(4))
+            .saturating_add(column(7));
+        let idle = Nanoseconds(ticks.saturating_mul(nanoseconds_per_tick()));
+        Ok(Self { idle, processors })
     }
 
-    /// The busy share since `earlier`, 0 to 1; `None` when no tick has passed. `iowait` may fall
-    /// (the kernel says so), hence the care.
-    #[allow(
-        clippy::cast_precision_loss,
-        reason = "ticks between two readings stay far below 2^53"
-    )]
-    pub fn utilization_since(self, earlier: Self) -> Option<f64> {
-        let total = self.total.saturating_sub(earlier.total);
-        let busy = self.busy.saturating_sub(earlier.busy).min(total);
-        (total > 0).then(|| busy as f64 / total as f64)
+    /// The busy share of all processors' time over the `span` since `earlier`, 0 to 1; `None` for
+    /// an empty span. `iowait` may fall (the kernel says so), hence the care.
+    pub fn busy_since(self, earlier: Self, span: Nanoseconds) -> Option<f64> {
+        let all = span.as_secs_f64() * f64::from(self.processors);
+        let idle = self.idle.saturating_since(earlier.idle).as_secs_f64();
+        (all > 0.0).then(|| (1.0 - idle / all).clamp(0.0, 1.0))
     }
 }
 
-/// Ticks are 4 to 10 ms long, so utilization is taken over at least this time: a shorter span is
+/// `/proc/stat` counts in ticks of 10 ms, so utilization is taken over at least this time: a shorter span is
 /// mostly rounding, and a curve makes a bias of it.
 const WINDOW: Nanoseconds = Nanoseconds(1_000_000_000);
 
@@ -172,7 +165,7 @@ pub struct ModelMeter {
     domains: [Domain; 2],
     caveats: Vec<String>,
     start: Option<Nanoseconds>,
-    window: Option<(Nanoseconds, CpuTime)>,
+    window: Option<(Nanoseconds, IdleTime)>,
     closed: Joules,
     told: Joules,
     host: MeterSeries,
@@ -200,8 +193,8 @@ impl ModelMeter {
             });
             absent(format!("{file}: {problem}")).remedy("docs/energy.md describes the format")
         })?;
-        CpuTime::read(proc).map_err(|error| absent(error.to_string()))?;
-        let cpus = online_cpus(proc).unwrap_or(model.cpus);
+        let seen = IdleTime::read(proc).map_err(|error| absent(error.to_string()))?;
+        let cpus = seen.processors;
         let mut caveats = vec![match &model.calibration {
             Some(fit) => format!(
                 "joules are modelled from CPU utilization by a curve fitted to {} (off by {:.1} W \
@@ -247,29 +240,17 @@ impl ModelMeter {
     }
 }
 
-/// The processors that `/proc/stat` lists.
-pub(super) fn online_cpus(proc: &Path) -> Option<u32> {
-    let stat = text(&proc.join("stat")).ok()?;
-    let numbered = |line: &&str| {
-        line.strip_prefix("cpu")
-            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
-    };
-    u32::try_from(stat.lines().filter(numbered).count())
-        .ok()
-        .filter(|count| *count > 0)
-}
-
 impl Instrument for ModelMeter {
     fn name(&self) -> &str {
         NAME
     }
 
     fn read(&mut self, now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
-        let cpu = CpuTime::read(&self.proc)?;
+        let cpu = IdleTime::read(&self.proc)?;
         let start = *self.start.get_or_insert(now);
         let (since, before) = *self.window.get_or_insert((now, cpu));
         let span = now.saturating_since(since);
-        if let Some(utilization) = cpu.utilization_since(before) {
+        if let Some(utilization) = cpu.busy_since(before, span) {
             let power = Watts(self.model.power(utilization).0 * self.scale);
             let total = Joules(self.closed.0 + power.0 * span.as_secs_f64());
             if span >= WINDOW {
@@ -412,9 +393,9 @@ mod tests {
         for tick in 1..=500u64 {
             // One fifth of the time busy, in bursts.
             if tick % 5 == 0 {
-                busy += 24
+                busy += 48
             } else {
-                idle += 24
+                idle += 48
             }
             stat(&root, busy, idle);
             read(&mut fast, tick as f64 * 0.02);

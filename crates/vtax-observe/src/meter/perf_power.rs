@@ -3,9 +3,8 @@
 use super::series::MeterSeries;
 use super::sysfs::{complaint, cpu_list, entries, text};
 use super::{Absent, Domain, EnergyCounter, Meter, Part};
+use crate::counters::event_group::{Event as PerfEvent, EventGroup, Scope};
 use crate::{Instrument, ObserveError, Readings};
-use perf_event::events::Raw;
-use perf_event::{Builder, Counter};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -58,17 +57,16 @@ impl fmt::Debug for PerfPower {
 /// # Errors
 /// The kernel's: `EACCES` without `CAP_PERFMON` where `perf_event_paranoid` is above 0.
 pub fn open_event(event: &PowerEvent) -> io::Result<ReadCount> {
-    let mut builder = Builder::new(Raw::new(event.config));
-    // The power PMU refuses filters: it counts a package, whoever runs on it.
-    builder
-        .any_pid()
-        .one_cpu(event.cpu as usize)
-        .include_kernel()
-        .include_hv();
-    builder.attrs_mut().type_ = event.pmu_type;
-    let mut counter: Counter = builder.build()?;
-    counter.enable()?;
-    Ok(Box::new(move || counter.read()))
+    let described = PerfEvent {
+        kind: event.pmu_type,
+        config: event.config,
+        filter: None,
+    };
+    let mut opened = EventGroup::open(Scope::Cpu(event.cpu), &[described])?;
+    let nothing = || io::Error::other("the event gave no count");
+    Ok(Box::new(move || {
+        opened.read()?.values().next().ok_or_else(nothing)
+    }))
 }
 
 impl PerfPower {
