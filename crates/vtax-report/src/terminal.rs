@@ -1,6 +1,6 @@
 //! The table that a run ends with.
 
-use crate::analysis::{Analysis, Comparison, MetricSummary, TreatmentSummary};
+use crate::analysis::{Analysis, Comparison, MetricSummary, Sentence, TreatmentSummary};
 use crate::numbers::{Shown, common_scale, count, ratio, scaled};
 use crate::stats::Verdict;
 use vtax_units::Source;
@@ -14,6 +14,7 @@ pub fn table(analysis: &Analysis, width: usize, color: bool) -> String {
     };
     page.heading(analysis);
     page.provisional(analysis);
+    page.findings(analysis);
     for workload in &analysis.workloads {
         page.workload(analysis, workload);
     }
@@ -91,6 +92,19 @@ impl Page {
                 "",
                 "Quick profile: short trials for a first look; not for conclusions.",
             );
+        }
+    }
+
+    /// What was found, in words: the first number of each treatment.
+    fn findings(&mut self, analysis: &Analysis) {
+        let first = |sentence: &&Sentence| sentence.metric == "cpu.per_work";
+        let found: Vec<&Sentence> = analysis.sentences.iter().filter(first).collect();
+        if analysis.provisional || found.is_empty() {
+            return;
+        }
+        self.line("");
+        for sentence in found {
+            self.paragraph(BOLD, "  ", &sentence.text);
         }
     }
 

@@ -149,7 +149,11 @@ pub enum MeterCommand {
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
     /// Build the image now, if its recipe has not been built yet, and say where it is.
-    Build,
+    Build {
+        /// Build it again even if it is there, for a damaged one.
+        #[arg(long)]
+        force: bool,
+    },
 }
 
 #[derive(Debug, Args)]

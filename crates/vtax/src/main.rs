@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         Command::Meter(MeterCommand::Calibrate { output, seconds }) => {
             commands::meter::calibrate(&output, seconds)
         }
-        Command::Image(ImageCommand::Build) => commands::image::build(),
+        Command::Image(ImageCommand::Build { force }) => commands::image::build(force),
         Command::Restore(arguments) => commands::run::restore(arguments.forget),
         Command::Load(LoadCommand::Http(arguments)) => commands::load::http(arguments),
     };

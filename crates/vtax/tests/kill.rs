@@ -1,5 +1,11 @@
 //! `kill -9` at ten random moments: nothing is lost, nothing is doubled, the host is restored.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "in a test, a failure is a panic"
+)]
+
 mod support;
 
 use std::collections::BTreeMap;

@@ -1,5 +1,11 @@
 //! Running plans as a user does: finished, resumed, sharded, elsewhere, twice at once, and wrong.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "in a test, a failure is a panic"
+)]
+
 mod support;
 
 use std::fs;

@@ -33,6 +33,19 @@ pub fn ensure(recipe: &Recipe, progress: &mut dyn FnMut(&str)) -> Result<GuestFi
     ensure_in(&cache_dir()?, recipe, progress)
 }
 
+/// Builds the image of a recipe again, whatever the cache has: for a damaged one.
+///
+/// # Errors
+/// As [`ensure`], and when what is there cannot be removed.
+pub fn rebuild(recipe: &Recipe, progress: &mut dyn FnMut(&str)) -> Result<GuestFiles, LabError> {
+    let cache = cache_dir()?;
+    let there = cache.join("images").join(recipe.hash()?);
+    if there.exists() {
+        fs::remove_dir_all(&there).map_err(LabError::file("remove", &there))?;
+    }
+    ensure_in(&cache, recipe, progress)
+}
+
 /// The image of a recipe, if the cache has it.
 ///
 /// # Errors

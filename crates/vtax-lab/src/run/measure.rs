@@ -25,10 +25,19 @@ pub(super) struct Observation<'a> {
     pub observer: Nanoseconds,
     /// Series whose sum is the host's energy, with the flag of the meter.
     pub energy: &'a [(String, Source)],
-    /// The guest's own counters before and after, and the time between the two readings.
-    pub inner: Option<(&'a BTreeMap<String, f64>, &'a BTreeMap<String, f64>, f64)>,
+    /// The guest's own counters around the window, where it has a kernel of its own.
+    pub inner: Option<Inner<'a>>,
     /// `Emulated` where the platform is.
     pub platform: Source,
+}
+
+/// Two readings of a guest's own counters.
+#[derive(Clone, Copy)]
+pub(super) struct Inner<'a> {
+    pub before: &'a BTreeMap<String, f64>,
+    pub after: &'a BTreeMap<String, f64>,
+    /// Seconds between the two.
+    pub between: f64,
 }
 
 /// The CPU seconds of a window, by whom they were spent.
@@ -306,7 +315,11 @@ impl Observation<'_> {
                 );
             }
         }
-        if let Some((before, after, between)) = self.inner.filter(|(_, _, between)| *between > 0.0)
+        if let Some(Inner {
+            before,
+            after,
+            between,
+        }) = self.inner.filter(|inner| inner.between > 0.0)
         {
             let advanced = |key: &str| Some(after.get(key)? - before.get(key)?);
             if let Some(count) = advanced("interrupts.total") {

@@ -1,7 +1,7 @@
 //! One trial, from an untouched host to an untouched host with one more directory of results.
 
 use super::instruments::{self, SampleSink};
-use super::measure::Observation;
+use super::measure::{Inner, Observation};
 use super::meters::Meters;
 use super::progress::{Event, Progress};
 use crate::LabError;
@@ -398,14 +398,15 @@ fn overdue(what: &str, limit: Duration) -> LabError {
     }
 }
 
-type Inner = (BTreeMap<String, f64>, Instant);
+/// The guest's own counters, and when they were read.
+type InnerReading = (BTreeMap<String, f64>, Instant);
 
 fn conclude(
     bench: &Bench<'_>,
     target: &dyn Target,
     window: &Window,
     report: &ObserverReport,
-    (inner_before, inner_after): (&Inner, &Inner),
+    (inner_before, inner_after): (&InnerReading, &InnerReading),
     result: &WorkloadResult,
     attempt: &mut Attempt,
 ) {
@@ -421,7 +422,11 @@ fn conclude(
         is_vm: target.subject().vmm.is_some(),
         observer,
         energy: &bench.meters.energy,
-        inner: has_inner.then_some((&inner_before.0, &inner_after.0, between)),
+        inner: has_inner.then_some(Inner {
+            before: &inner_before.0,
+            after: &inner_after.0,
+            between,
+        }),
         platform: target.source(),
     };
     let owned = |owner: &str| {

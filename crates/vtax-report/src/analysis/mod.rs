@@ -277,7 +277,9 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
     let provisional = lacks_trustworthy_trials(&trials);
     if provisional {
         // The rows above keep the reasons; the statistics below use every completed trial.
-        trials.iter_mut().for_each(|(trial, _)| trial.suspect.clear());
+        trials
+            .iter_mut()
+            .for_each(|(trial, _)| trial.suspect.clear());
     }
     let summaries: Vec<TreatmentSummary> = treatments
         .iter()

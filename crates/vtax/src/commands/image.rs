@@ -3,8 +3,9 @@
 use crate::Outcome;
 use vtax_lab::image::{self, Recipe};
 
-pub fn build() -> Outcome {
-    let files = image::ensure(&Recipe::standard(), &mut |line: &str| eprintln!("{line}"))?;
+pub fn build(force: bool) -> Outcome {
+    let make = if force { image::rebuild } else { image::ensure };
+    let files = make(&Recipe::standard(), &mut |line: &str| eprintln!("{line}"))?;
     println!("recipe {}", files.recipe);
     println!("root   {}", files.root.display());
     println!("image  {}", files.image.display());
