@@ -100,6 +100,7 @@ fn require_root_and_programs() -> Result<(), LabError> {
         ("mmdebstrap", "mmdebstrap"),
         ("mke2fs", "e2fsprogs"),
         ("setpriv", "util-linux"),
+        ("unshare", "util-linux"),
     ] {
         if !on_path(program) {
             return Err(LabError::Missing {
@@ -153,11 +154,12 @@ fn install(
         recipe.suite,
         recipe.packages.len()
     ));
-    // mmdebstrap dies with us instead of installing on, unseen.
+    // mmdebstrap mounts the host's own /sys and /dev/shm in the tree. In namespaces of its own
+    // these are never seen outside, and go with all of its processes when this one is killed.
     let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "unshare", "--mount", "--propagation"]);
+    command.args(["private", "--pid", "--fork", "--kill-child", "--mount-proc"]);
     command.args([
-        "--pdeathsig",
-        "TERM",
         "mmdebstrap",
         "--mode=auto",
         "--variant=minbase",
@@ -412,7 +414,7 @@ fn pack(root: &Path, image: &Path, log: &Path) -> Result<(), LabError> {
     let mut command = Command::new("setpriv");
     command.args([
         "--pdeathsig",
-        "TERM",
+        "KILL",
         "mke2fs",
         "-q",
         "-t",

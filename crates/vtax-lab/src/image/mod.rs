@@ -16,9 +16,8 @@ use crate::LabError;
 use crate::platform::GuestFiles;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The first initial RAM disk of a kernel probe: prints [`PROBE_TOKEN`] and powers off.
 pub(crate) use initrd::{PROBE_TOKEN, probe};
@@ -180,20 +179,44 @@ fn remove_abandoned(images: &Path, hash: &str) -> Result<(), LabError> {
         leftovers.push(damaged);
     }
     for path in leftovers {
-        // The mmdebstrap of a build that was killed just now takes a few seconds to end.
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while let Err(cause) = fs::remove_dir_all(&path) {
-            if cause.kind() != ErrorKind::DirectoryNotEmpty || Instant::now() >= deadline {
-                return Err(LabError::File {
-                    action: "remove",
-                    path,
-                    cause,
-                });
-            }
-            std::thread::sleep(Duration::from_millis(200));
-        }
+        refuse_mounts(&path)?;
+        fs::remove_dir_all(&path).map_err(LabError::file("remove", &path))?;
     }
     Ok(())
+}
+
+/// A mount below a directory that is to be removed could be the host's own `/dev/shm`: nothing
+/// of a build mounts anything where this process sees it, so a person has to look.
+fn refuse_mounts(path: &Path) -> Result<(), LabError> {
+    let table = Path::new("/proc/self/mountinfo");
+    let text = fs::read_to_string(table).map_err(LabError::file("read", table))?;
+    let path = path.canonicalize().map_err(LabError::file("read", path))?;
+    match mount_below(&text, &path) {
+        None => Ok(()),
+        Some(mount) => Err(LabError::Other(format!(
+            "{} is left of an unfinished build and is not removed, because something is mounted in it: \
+             `umount {}`, then try again",
+            path.display(),
+            mount.display()
+        ))),
+    }
+}
+
+/// The first mount point at or below `path` (proc(5), `mountinfo`, field 5).
+fn mount_below(mountinfo: &str, path: &Path) -> Option<PathBuf> {
+    mountinfo
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        // Blanks and the like are octal escapes.
+        .map(|point| {
+            point
+                .replace("\\040", " ")
+                .replace("\\011", "\t")
+                .replace("\\012", "\n")
+                .replace("\\134", "\\")
+        })
+        .map(PathBuf::from)
+        .find(|point| point.starts_with(path))
 }
 
 #[cfg(test)]
@@ -236,6 +259,60 @@ mod tests {
         remove_abandoned(&images, "abc").unwrap();
         assert!(!half.exists());
         assert!(other.root.exists());
+    }
+
+    #[test]
+    fn what_is_mounted_below_is_found_and_what_is_beside_is_not() {
+        let table = "22 1 0:1 / /a rw - ext4 x rw\n68 27 0:27 / /a/b\\040c/root/dev/shm rw - tmpfs tmpfs rw\n";
+        let found = mount_below(table, Path::new("/a/b c"));
+        assert_eq!(found, Some("/a/b c/root/dev/shm".into()));
+        assert_eq!(mount_below(table, Path::new("/a/b")), None);
+        assert_eq!(mount_below("garbage\n\n", Path::new("/a")), None);
+    }
+
+    #[test]
+    fn remains_with_the_hosts_files_mounted_in_them_are_not_removed() {
+        let precious = tempfile::tempdir().unwrap();
+        fs::write(precious.path().join("file"), "of the host").unwrap();
+        let remains = tempfile::tempdir().unwrap();
+        // The mount is made, and seen, only in the namespace of a child that runs this very check.
+        let Ok(test) = std::env::current_exe() else {
+            return;
+        };
+        if let Some(path) = std::env::var_os("VTAX_TEST_REMAINS") {
+            let text = refuse_mounts(Path::new(&path)).unwrap_err().to_string();
+            assert!(text.contains("umount"), "{text}");
+            return;
+        }
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("SKIPPED: only root can mount");
+            return;
+        }
+        let script = r#"mount --bind "$1" "$2" && exec "$3" --exact "$4""#;
+        let name = "image::tests::remains_with_the_hosts_files_mounted_in_them_are_not_removed";
+        let output = std::process::Command::new("unshare")
+            .args([
+                "--mount",
+                "--propagation",
+                "private",
+                "sh",
+                "-c",
+                script,
+                "sh",
+            ])
+            .arg(precious.path())
+            .arg(remains.path())
+            .arg(test)
+            .arg(name)
+            .env("VTAX_TEST_REMAINS", remains.path())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && said.contains("1 passed"),
+            "{said}"
+        );
+        assert!(precious.path().join("file").exists());
     }
 
     #[test]
