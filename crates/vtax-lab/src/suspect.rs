@@ -536,9 +536,9 @@ mod tests {
 
     #[test]
     fn stolen_time_is_a_reason() {
-        let reason = only_reason(|after, _| after.cpu.steal = seconds_of(5.0));
+        let reason = only_reason(|after, _| after.cpu.steal = seconds_of(10.0));
         assert!(
-            reason.contains("5.00 s") && reason.contains("20.0 %"),
+            reason.contains("10.00 s") && reason.contains("33.3 %"),
             "{reason}"
         );
     }
