@@ -102,8 +102,14 @@ impl Observation<'_> {
         stages.insert("client", owned("client", metric::CPU_TOTAL));
         stages.insert("observer", self.observer.as_secs_f64());
         let told: f64 = stages.values().sum();
-        stages.insert("rest", (busy - told).max(0.0));
-        Some(CpuShares { busy, stages })
+        // Control groups count nanoseconds, idle time is rounded to ticks: in a short or nearly
+        // idle window the parts may exceed the whole, and the parts are the better reading.
+        let rest = (busy - told).max(0.0);
+        stages.insert("rest", rest);
+        Some(CpuShares {
+            busy: told + rest,
+            stages,
+        })
     }
 
     /// Joules of the window, and the worst flag of the meters that gave them.
@@ -380,5 +386,96 @@ fn stage_in_words(stage: &str) -> &str {
         "client" => "the client emulator",
         "observer" => "vtax's sampling",
         _ => "the rest of the host (soft interrupts, kernel threads)",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vtax_observe::{Kind, Readings, Series};
+
+    /// A snapshot at `seconds` of counters in seconds of CPU time.
+    fn snapshot(seconds: u64, counters: &[(&str, &str, f64)]) -> Snapshot {
+        let mut readings = Readings::default();
+        for (owner, metric, value) in counters {
+            let id = readings.register(Series {
+                owner: (*owner).to_owned(),
+                metric: (*metric).to_owned(),
+                unit: Unit::of(Base::Nanosecond),
+                kind: Kind::Counter,
+                source: Source::Measured,
+            });
+            readings.record(id, value * 1e9);
+        }
+        Snapshot::of(Nanoseconds(seconds * 1_000_000_000), &readings)
+    }
+
+    fn shares(idle: f64, target: f64, client: f64, is_vm: bool) -> CpuShares {
+        let begin = snapshot(
+            5,
+            &[
+                ("host", metric::CPU_IDLE, 1.0),
+                ("target", metric::CPU_TOTAL, 1.0),
+                ("client", metric::CPU_TOTAL, 1.0),
+                ("target", metric::CPU_VCPU, 0.0),
+            ],
+        );
+        let end = snapshot(
+            15,
+            &[
+                ("host", metric::CPU_IDLE, 1.0 + idle),
+                ("target", metric::CPU_TOTAL, 1.0 + target),
+                ("client", metric::CPU_TOTAL, 1.0 + client),
+                ("target", metric::CPU_VCPU, target / 2.0),
+            ],
+        );
+        let observation = Observation {
+            begin: &begin,
+            end: &end,
+            processors: 2,
+            is_vm,
+            observer: Nanoseconds(100_000_000),
+            energy: &[],
+            inner: None,
+            platform: Source::Measured,
+        };
+        observation.cpu().unwrap()
+    }
+
+    #[test]
+    fn the_stages_sum_to_what_the_host_did() {
+        for is_vm in [false, true] {
+            let cpu = shares(12.0, 4.0, 2.0, is_vm);
+            assert!(
+                (cpu.stages.values().sum::<f64>() - cpu.busy).abs() < 1e-9,
+                "{cpu:?}"
+            );
+            assert!(
+                (cpu.busy - 8.0).abs() < 1e-9,
+                "20 s of two processors less 12 s idle: {cpu:?}"
+            );
+            assert!(
+                (cpu.for_target() - 5.9).abs() < 1e-9,
+                "all but client and observer: {cpu:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_vm_is_told_apart_and_plain_processes_are_not() {
+        let vm = shares(12.0, 4.0, 2.0, true);
+        assert!(
+            (vm.stages["vcpu"] - 2.0).abs() < 1e-9 && (vm.stages["emulator"] - 2.0).abs() < 1e-9,
+            "{vm:?}"
+        );
+        let plain = shares(12.0, 4.0, 2.0, false);
+        assert!((plain.stages["service"] - 4.0).abs() < 1e-9, "{plain:?}");
+    }
+
+    #[test]
+    fn a_target_never_costs_less_than_its_own_processes() {
+        // Idle time rounded up: by subtraction the target would have cost nothing.
+        let cpu = shares(19.9, 0.3, 0.2, false);
+        assert!((cpu.for_target() - 0.3).abs() < 1e-9, "{cpu:?}");
     }
 }
