@@ -40,11 +40,12 @@ start:  cli
         mov dx, 0x3F9
         mov al, 0x01            ; interrupt on received data
         out dx, al
+        mov ah, 0
         mov di, path            ; DI: where the next byte of the path goes
         xor cx, cx
         mov dx, 0x3FA           ; DX: interrupt identification, whenever asleep
-sleep:  sti
-        hlt
+        sti
+sleep:  hlt
         jmp sleep
 
 serial: in al, dx               ; the main program only sleeps: no register of its is in the way
@@ -69,8 +70,7 @@ more:   test bl, 0x01
         out 0x20, al
         iret
 
-answer: mov si, pages
-        mov ah, 0
+answer: mov si, pages           ; AH is 0: `send` counts it down
 known:  lodsb                   ; length of a known path, 0 after the last
         mov cl, al
         jcxz found

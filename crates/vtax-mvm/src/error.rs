@@ -95,15 +95,29 @@ impl Error {
     pub fn of_limit(tried: impl Into<String>, cause: io::Error) -> Self {
         let tried = tried.into();
         let (limit, remedy) = match cause.raw_os_error() {
-            Some(libc::EMFILE) => ("the process's file descriptor limit", "raise `ulimit -n` or ask for fewer guests"),
-            Some(libc::ENFILE) => ("the host's file descriptor limit", "raise fs.file-max or ask for fewer guests"),
+            Some(libc::EMFILE) => (
+                "the process's file descriptor limit",
+                "raise `ulimit -n` or ask for fewer guests",
+            ),
+            Some(libc::ENFILE) => (
+                "the host's file descriptor limit",
+                "raise fs.file-max or ask for fewer guests",
+            ),
             Some(libc::ENOMEM) => (
                 "memory or the process's mapping limit",
                 "free memory, raise vm.max_map_count, or ask for fewer guests",
             ),
-            Some(libc::EAGAIN) => ("the process or thread limit", "raise `ulimit -u` and kernel.pid_max"),
+            Some(libc::EAGAIN) => (
+                "the process or thread limit",
+                "raise `ulimit -u` and kernel.pid_max",
+            ),
             _ => return Self::System { tried, cause },
         };
-        Self::Exhausted { tried, limit, cause, remedy: remedy.to_owned() }
+        Self::Exhausted {
+            tried,
+            limit,
+            cause,
+            remedy: remedy.to_owned(),
+        }
     }
 }

@@ -12,8 +12,11 @@ use std::process::Command;
 /// # Errors
 /// [`Error::File`] when it cannot be read, and what [`assemble_source`] returns.
 pub fn assemble(path: &Path) -> Result<Image> {
-    let source =
-        fs::read_to_string(path).map_err(|cause| Error::File { action: "read", path: path.to_owned(), cause })?;
+    let source = fs::read_to_string(path).map_err(|cause| Error::File {
+        action: "read",
+        path: path.to_owned(),
+        cause,
+    })?;
     assemble_source(&path.to_string_lossy(), &source)
 }
 
@@ -24,11 +27,22 @@ pub fn assemble(path: &Path) -> Result<Image> {
 /// [`Error::Image`] when the source has another origin than 0x7C00, or the result is no boot sector.
 pub fn assemble_source(name: &str, source: &str) -> Result<Image> {
     check_origin(name, source)?;
-    let folder = tempfile::tempdir().map_err(|cause| Error::System { tried: "make a temporary directory".into(), cause })?;
+    let folder = tempfile::tempdir().map_err(|cause| Error::System {
+        tried: "make a temporary directory".into(),
+        cause,
+    })?;
     let input = folder.path().join("image.asm");
     let output = folder.path().join("image.img");
-    fs::write(&input, source).map_err(|cause| Error::File { action: "write", path: input.clone(), cause })?;
-    let run = Command::new("nasm").args(["-f", "bin", "-o"]).arg(&output).arg(&input).output();
+    fs::write(&input, source).map_err(|cause| Error::File {
+        action: "write",
+        path: input.clone(),
+        cause,
+    })?;
+    let run = Command::new("nasm")
+        .args(["-f", "bin", "-o"])
+        .arg(&output)
+        .arg(&input)
+        .output();
     let run = run.map_err(|cause| Error::Program {
         program: "nasm".to_owned(),
         problem: match cause.kind() {
@@ -44,13 +58,20 @@ pub fn assemble_source(name: &str, source: &str) -> Result<Image> {
             program: "nasm".to_owned(),
             problem: said.trim().to_owned(),
             remedy: if too_long {
-                format!("code and data do not fit the {} bytes before the signature: shorten them", SECTOR - 2)
+                format!(
+                    "code and data do not fit the {} bytes before the signature: shorten them",
+                    SECTOR - 2
+                )
             } else {
                 format!("correct {name}")
             },
         });
     }
-    let bytes = fs::read(&output).map_err(|cause| Error::File { action: "read", path: output.clone(), cause })?;
+    let bytes = fs::read(&output).map_err(|cause| Error::File {
+        action: "read",
+        path: output.clone(),
+        cause,
+    })?;
     Image::from_bytes(name, &bytes)
 }
 
@@ -60,19 +81,33 @@ fn check_origin(name: &str, source: &str) -> Result<()> {
         Err(Error::Image {
             image: name.to_owned(),
             problem,
-            remedy: format!("start the source with `org {ORIGIN:#06X}`, where firmware loads boot sectors"),
+            remedy: format!(
+                "start the source with `org {ORIGIN:#06X}`, where firmware loads boot sectors"
+            ),
         })
     };
-    let statements = source.lines().map(|line| line.split(';').next().unwrap_or("").trim().to_ascii_lowercase());
+    let statements = source.lines().map(|line| {
+        line.split(';')
+            .next()
+            .unwrap_or("")
+            .trim()
+            .to_ascii_lowercase()
+    });
     for statement in statements {
         let statement = statement.trim_start_matches('[').trim_end_matches(']');
-        let Some(operand) = statement.strip_prefix("org").filter(|rest| rest.starts_with([' ', '\t'])) else {
+        let Some(operand) = statement
+            .strip_prefix("org")
+            .filter(|rest| rest.starts_with([' ', '\t']))
+        else {
             continue;
         };
         return match number(operand.trim()) {
             Some(value) if value == u32::from(ORIGIN) => Ok(()),
             Some(value) => problem(format!("its origin is {value:#06x}")),
-            None => problem(format!("its origin `{}` is not a plain number", operand.trim())),
+            None => problem(format!(
+                "its origin `{}` is not a plain number",
+                operand.trim()
+            )),
         };
     }
     problem("it names no origin".to_owned())
@@ -102,13 +137,21 @@ mod tests {
             ("; org 0x7C00\n org start\n", "not a plain number"),
         ] {
             let error = check_origin("x.asm", source).unwrap_err().to_string();
-            assert!(error.contains(expected) && error.contains("0x7C00"), "{error}");
+            assert!(
+                error.contains(expected) && error.contains("0x7C00"),
+                "{error}"
+            );
         }
     }
 
     #[test]
     fn every_way_to_write_the_origin_is_understood() {
-        for source in ["org 0x7C00", "ORG 7c00h ; here", "[org 31744]", "\torg\t$7C00"] {
+        for source in [
+            "org 0x7C00",
+            "ORG 7c00h ; here",
+            "[org 31744]",
+            "\torg\t$7C00",
+        ] {
             check_origin("x.asm", source).unwrap();
         }
     }
@@ -122,7 +165,10 @@ mod tests {
             }
             outcome => {
                 let error = outcome.unwrap_err().to_string();
-                assert!(error.contains("510 bytes") && error.contains("long.asm"), "{error}");
+                assert!(
+                    error.contains("510 bytes") && error.contains("long.asm"),
+                    "{error}"
+                );
             }
         }
     }

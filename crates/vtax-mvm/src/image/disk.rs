@@ -30,7 +30,11 @@ pub fn write_disk(image: &Image, format: DiskFormat, path: &Path) -> Result<()> 
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    let failed = |cause| Error::File { action: "write", path: path.to_owned(), cause };
+    let failed = |cause| Error::File {
+        action: "write",
+        path: path.to_owned(),
+        cause,
+    };
     let mut raw = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
     raw.write_all(image.bytes()).map_err(failed)?;
     if format == DiskFormat::Sector {
@@ -63,7 +67,9 @@ pub fn write_disk(image: &Image, format: DiskFormat, path: &Path) -> Result<()> 
             remedy: "write format raw, which needs no other program".to_owned(),
         });
     }
-    fs::File::open(converted.path()).and_then(|f| f.sync_all()).map_err(failed)?;
+    fs::File::open(converted.path())
+        .and_then(|f| f.sync_all())
+        .map_err(failed)?;
     converted.persist(path).map_err(|e| failed(e.error))?;
     Ok(())
 }

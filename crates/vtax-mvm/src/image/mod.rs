@@ -23,11 +23,31 @@ pub const SIGNATURE: [u8; 2] = [0x55, 0xAA];
 
 /// Name, source and bytes of the images that come with this crate.
 const SHIPPED: [(&str, &str, &[u8; SECTOR]); 5] = [
-    ("echo", include_str!("../../images/echo.asm"), include_bytes!("../../images/echo.img")),
-    ("idle", include_str!("../../images/idle.asm"), include_bytes!("../../images/idle.img")),
-    ("idle-pit", include_str!("../../images/idle-pit.asm"), include_bytes!("../../images/idle-pit.img")),
-    ("spin", include_str!("../../images/spin.asm"), include_bytes!("../../images/spin.img")),
-    ("web", include_str!("../../images/web.asm"), include_bytes!("../../images/web.img")),
+    (
+        "echo",
+        include_str!("../../images/echo.asm"),
+        include_bytes!("../../images/echo.img"),
+    ),
+    (
+        "idle",
+        include_str!("../../images/idle.asm"),
+        include_bytes!("../../images/idle.img"),
+    ),
+    (
+        "idle-pit",
+        include_str!("../../images/idle-pit.asm"),
+        include_bytes!("../../images/idle-pit.img"),
+    ),
+    (
+        "spin",
+        include_str!("../../images/spin.asm"),
+        include_bytes!("../../images/spin.img"),
+    ),
+    (
+        "web",
+        include_str!("../../images/web.asm"),
+        include_bytes!("../../images/web.img"),
+    ),
 ];
 
 /// A boot sector that has passed its checks.
@@ -57,24 +77,35 @@ impl Image {
         if [low, high] != SIGNATURE {
             return Err(Error::Image {
                 image: name,
-                problem: format!("it ends in {low:#04x} {high:#04x}, not in the boot signature 0x55 0xaa"),
+                problem: format!(
+                    "it ends in {low:#04x} {high:#04x}, not in the boot signature 0x55 0xaa"
+                ),
                 remedy: "end the source with `dw 0xAA55`".to_owned(),
             });
         }
-        Ok(Self { name, bytes: sector })
+        Ok(Self {
+            name,
+            bytes: sector,
+        })
     }
 
     /// An image that comes with this crate.
     #[must_use]
     pub fn shipped(name: &str) -> Option<Self> {
         let (name, _, bytes) = SHIPPED.iter().find(|(known, ..)| *known == name)?;
-        Some(Self { name: (*name).to_owned(), bytes: **bytes })
+        Some(Self {
+            name: (*name).to_owned(),
+            bytes: **bytes,
+        })
     }
 
     /// The assembly source of a shipped image.
     #[must_use]
     pub fn shipped_source(name: &str) -> Option<&'static str> {
-        SHIPPED.iter().find(|(known, ..)| *known == name).map(|(_, source, _)| *source)
+        SHIPPED
+            .iter()
+            .find(|(known, ..)| *known == name)
+            .map(|(_, source, _)| *source)
     }
 
     /// The names of the shipped images.
@@ -98,12 +129,18 @@ impl Image {
             Some("toml") => {
                 let text = read(path)?;
                 let text = String::from_utf8_lossy(&text);
-                assemble_source(name_or_path, &Profile::parse(name_or_path, &text)?.to_assembly())
+                assemble_source(
+                    name_or_path,
+                    &Profile::parse(name_or_path, &text)?.to_assembly(),
+                )
             }
             _ if !path.exists() => Err(Error::Image {
                 image: name_or_path.to_owned(),
                 problem: "neither a shipped image nor a file".to_owned(),
-                remedy: format!("shipped are: {}", Self::shipped_names().collect::<Vec<_>>().join(", ")),
+                remedy: format!(
+                    "shipped are: {}",
+                    Self::shipped_names().collect::<Vec<_>>().join(", ")
+                ),
             }),
             _ => Self::from_bytes(name_or_path, &read(path)?),
         }
@@ -123,7 +160,11 @@ impl Image {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
-    fs::read(path).map_err(|cause| Error::File { action: "read", path: path.to_owned(), cause })
+    fs::read(path).map_err(|cause| Error::File {
+        action: "read",
+        path: path.to_owned(),
+        cause,
+    })
 }
 
 #[cfg(test)]
@@ -132,20 +173,33 @@ mod tests {
 
     #[test]
     fn an_image_of_another_size_is_refused_with_both_sizes() {
-        let error = Image::from_bytes("short", &[0; 511]).unwrap_err().to_string();
-        assert!(error.contains("511 bytes") && error.contains("512"), "{error}");
+        let error = Image::from_bytes("short", &[0; 511])
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("511 bytes") && error.contains("512"),
+            "{error}"
+        );
     }
 
     #[test]
     fn an_image_without_signature_is_refused_with_what_it_ends_in() {
-        let error = Image::from_bytes("blank", &[0x11; SECTOR]).unwrap_err().to_string();
-        assert!(error.contains("0x11 0x11") && error.contains("0x55 0xaa"), "{error}");
+        let error = Image::from_bytes("blank", &[0x11; SECTOR])
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("0x11 0x11") && error.contains("0x55 0xaa"),
+            "{error}"
+        );
     }
 
     #[test]
     fn an_unknown_name_lists_the_shipped_images() {
         let error = Image::open("wbe").unwrap_err().to_string();
-        assert!(error.contains("web") && error.contains("idle-pit"), "{error}");
+        assert!(
+            error.contains("web") && error.contains("idle-pit"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -153,7 +207,11 @@ mod tests {
         for name in Image::shipped_names() {
             let source = Image::shipped_source(name).unwrap();
             match assemble_source(name, source) {
-                Ok(built) => assert_eq!(built.bytes(), Image::shipped(name).unwrap().bytes(), "{name}"),
+                Ok(built) => assert_eq!(
+                    built.bytes(),
+                    Image::shipped(name).unwrap().bytes(),
+                    "{name}"
+                ),
                 Err(Error::Program { problem, .. }) if problem.contains("not installed") => {
                     eprintln!("SKIPPED: nasm is not installed (Debian package nasm)");
                     return;

@@ -76,20 +76,39 @@ impl Profile {
     fn steps(&self) -> std::result::Result<Vec<Step>, String> {
         let steps = match *self {
             Self::Duty { share, period_ms } => vec![split(share, period_ms, 1)?],
-            Self::Bursty { bursts, burst_ms, gap_ms, rest_ms } => {
-                let burst = (ticks("burst_ms", burst_ms)?, ticks("gap_ms", gap_ms)?, count("bursts", bursts)?);
+            Self::Bursty {
+                bursts,
+                burst_ms,
+                gap_ms,
+                rest_ms,
+            } => {
+                let burst = (
+                    ticks("burst_ms", burst_ms)?,
+                    ticks("gap_ms", gap_ms)?,
+                    count("bursts", bursts)?,
+                );
                 let mut steps = vec![burst];
                 if rest_ms > 0 {
                     steps.push((0, ticks("rest_ms", rest_ms)?, 1));
                 }
                 steps
             }
-            Self::Ramp { from, to, steps, step_ms, period_ms } => {
+            Self::Ramp {
+                from,
+                to,
+                steps,
+                step_ms,
+                period_ms,
+            } => {
                 if !(2..=MAX_STEPS).contains(&steps) {
-                    return Err(format!("steps = {steps}: a ramp has 2 to {MAX_STEPS} steps"));
+                    return Err(format!(
+                        "steps = {steps}: a ramp has 2 to {MAX_STEPS} steps"
+                    ));
                 }
                 if period_ms == 0 || step_ms < period_ms {
-                    return Err(format!("step_ms = {step_ms} holds no whole period of {period_ms} ms"));
+                    return Err(format!(
+                        "step_ms = {step_ms} holds no whole period of {period_ms} ms"
+                    ));
                 }
                 let times = count("step_ms / period_ms", step_ms / period_ms)?;
                 let last = (steps - 1) as f64;
@@ -107,7 +126,10 @@ impl Profile {
     /// The profile as a program: 16-bit assembly for nasm.
     #[must_use]
     pub fn to_assembly(&self) -> String {
-        let mut source = format!("; {self:?}\n{}", PROGRAM.replace("DIVISOR", &DIVISOR.to_string()));
+        let mut source = format!(
+            "; {self:?}\n{}",
+            PROGRAM.replace("DIVISOR", &DIVISOR.to_string())
+        );
         for (busy, idle, times) in self.steps().unwrap_or_default() {
             let _ = writeln!(source, "        dw {busy}, {idle}, {times}");
         }
@@ -134,7 +156,10 @@ fn ticks(key: &str, ms: u64) -> std::result::Result<u16, String> {
 }
 
 fn count(key: &str, value: u64) -> std::result::Result<u16, String> {
-    u16::try_from(value).ok().filter(|v| *v < 32_768).ok_or_else(|| format!("{key} is too large for the guest's 15 bits"))
+    u16::try_from(value)
+        .ok()
+        .filter(|v| *v < 32_768)
+        .ok_or_else(|| format!("{key} is too large for the guest's 15 bits"))
 }
 
 const PROGRAM: &str = "\
@@ -203,29 +228,49 @@ mod tests {
 
     #[test]
     fn a_quarter_duty_of_100_ms_is_busy_for_3_of_10_ticks_rounded() {
-        let profile = Profile::parse("p", "profile = 'duty'\nshare = 0.25\nperiod_ms = 100").unwrap();
+        let profile =
+            Profile::parse("p", "profile = 'duty'\nshare = 0.25\nperiod_ms = 100").unwrap();
         assert_eq!(profile.steps().unwrap(), [(3, 7, 1)]);
     }
 
     #[test]
     fn a_ramp_walks_from_first_to_last_share() {
-        let text = "profile = 'ramp'\nfrom = 0.0\nto = 1.0\nsteps = 3\nstep_ms = 1000\nperiod_ms = 100";
+        let text =
+            "profile = 'ramp'\nfrom = 0.0\nto = 1.0\nsteps = 3\nstep_ms = 1000\nperiod_ms = 100";
         let profile = Profile::parse("p", text).unwrap();
-        assert_eq!(profile.steps().unwrap(), [(0, 10, 10), (5, 5, 10), (10, 0, 10)]);
+        assert_eq!(
+            profile.steps().unwrap(),
+            [(0, 10, 10), (5, 5, 10), (10, 0, 10)]
+        );
     }
 
     #[test]
     fn what_a_guest_cannot_follow_is_refused_with_the_key() {
         for (text, expected) in [
-            ("profile = 'duty'\nshare = 1.5\nperiod_ms = 100", "share = 1.5"),
-            ("profile = 'duty'\nshare = 0.5\nperiod_ms = 15", "period_ms = 15"),
-            ("profile = 'duty'\nshare = 0.5\nperiod_ms = 0", "no duration"),
+            (
+                "profile = 'duty'\nshare = 1.5\nperiod_ms = 100",
+                "share = 1.5",
+            ),
+            (
+                "profile = 'duty'\nshare = 0.5\nperiod_ms = 15",
+                "period_ms = 15",
+            ),
+            (
+                "profile = 'duty'\nshare = 0.5\nperiod_ms = 0",
+                "no duration",
+            ),
             ("profile = 'duty'\nshare = 0.5\nperiod = 10", "period"),
-            ("profile = 'ramp'\nfrom = 0.0\nto = 1.0\nsteps = 1\nstep_ms = 100\nperiod_ms = 100", "steps = 1"),
+            (
+                "profile = 'ramp'\nfrom = 0.0\nto = 1.0\nsteps = 1\nstep_ms = 100\nperiod_ms = 100",
+                "steps = 1",
+            ),
             ("profile = 'square'", "square"),
         ] {
             let error = Profile::parse("p.toml", text).unwrap_err().to_string();
-            assert!(error.contains(expected) && error.contains("p.toml"), "{error}");
+            assert!(
+                error.contains(expected) && error.contains("p.toml"),
+                "{error}"
+            );
         }
     }
 

@@ -10,16 +10,24 @@ use super::{MEMORY, slice};
 use crate::error::{Error, Result};
 use crate::image::{Image, ORIGIN, SECTOR};
 use kvm_bindings::{
-    KVM_API_VERSION, KVM_EXIT_HLT, KVM_EXIT_INTR, KVM_EXIT_IO, KVM_EXIT_IO_OUT, KVM_EXIT_IRQ_WINDOW_OPEN,
-    KVM_EXIT_MMIO, KVM_EXIT_SHUTDOWN, kvm_regs, kvm_sregs, kvm_userspace_memory_region, kvm_vcpu_events,
+    KVM_API_VERSION, KVM_EXIT_HLT, KVM_EXIT_INTR, KVM_EXIT_IO, KVM_EXIT_IO_OUT,
+    KVM_EXIT_IRQ_WINDOW_OPEN, KVM_EXIT_MMIO, KVM_EXIT_SHUTDOWN, kvm_regs, kvm_sregs,
+    kvm_userspace_memory_region, kvm_vcpu_events,
 };
-use kvm_ioctls::{Cap, IoEventAddress, Kvm, MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, SyncReg, VcpuFd, VmFd};
+use kvm_ioctls::{
+    Cap, IoEventAddress, Kvm, MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, SyncReg,
+    VcpuFd, VmFd,
+};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use vm_memory::MmapRegion;
 
 const RFLAGS_INTERRUPT: u64 = 1 << 9;
 const CR0_PAGING: u64 = 1 << 31;
+
+/// `_IOW(KVMIO, 0xE1, struct kvm_device_attr)`; kvm-ioctls has it for other architectures only.
+const KVM_SET_DEVICE_ATTR: libc::Ioctl = 0x4018_AEE1;
 
 /// KVM on this host, checked to have what slots need.
 #[derive(Debug)]
@@ -49,7 +57,10 @@ impl Host {
             refuse(cause.to_string(), remedy)
         })?;
         if kvm.get_api_version() != KVM_API_VERSION as i32 {
-            return Err(refuse(format!("API version {}", kvm.get_api_version()), "use a newer kernel"));
+            return Err(refuse(
+                format!("API version {}", kvm.get_api_version()),
+                "use a newer kernel",
+            ));
         }
         for (capability, name) in [
             (Cap::UserMemory, "user memory"),
@@ -59,7 +70,10 @@ impl Host {
             (Cap::X86MsrFilter, "MSR filters"),
         ] {
             if !kvm.check_extension(capability) {
-                return Err(refuse(format!("this KVM lacks {name}"), "use Linux 5.10 or newer"));
+                return Err(refuse(
+                    format!("this KVM lacks {name}"),
+                    "use Linux 5.10 or newer",
+                ));
             }
         }
         Ok(Self { kvm })
@@ -88,8 +102,11 @@ impl Arena {
     /// # Errors
     /// [`Error::System`] when the address space is too small.
     pub fn new(slots: usize) -> Result<Arc<Self>> {
-        let failed = |cause: io::Error| Error::of_limit(format!("reserve memory for {slots} guests"), cause);
-        let size = slots.checked_mul(MEMORY).ok_or_else(|| failed(io::Error::from_raw_os_error(libc::ENOMEM)))?;
+        let failed =
+            |cause: io::Error| Error::of_limit(format!("reserve memory for {slots} guests"), cause);
+        let size = slots
+            .checked_mul(MEMORY)
+            .ok_or_else(|| failed(io::Error::from_raw_os_error(libc::ENOMEM)))?;
         let region = MmapRegion::build(
             None,
             size.max(MEMORY),
@@ -100,7 +117,11 @@ impl Arena {
         // SAFETY: the range is the whole of our own mapping, and the advice changes no content.
         // Without it one touched page could cost two megabytes.
         let advised = unsafe {
-            rustix::mm::madvise(region.as_ptr().cast(), region.size(), rustix::mm::Advice::LinuxNoHugepage)
+            rustix::mm::madvise(
+                region.as_ptr().cast(),
+                region.size(),
+                rustix::mm::Advice::LinuxNoHugepage,
+            )
         };
         // A kernel without huge pages refuses the advice and needs none.
         let _ = advised;
@@ -185,7 +206,12 @@ impl Slot {
         // SAFETY: the range belongs to the arena, which this slot keeps alive, and no other slot
         // has this index: slots are made by one owner that counts.
         unsafe { vm.set_user_memory_region(memory) }.map_err(failed("give memory"))?;
-        vm.register_coalesced_mmio(IoEventAddress::Pio(0x3F8), 1).map_err(failed("post serial writes"))?;
+        // Serial data and end of interrupt: neither has an effect that the guest could see sooner
+        // than at its next exit.
+        for port in [0x3F8, 0x20] {
+            vm.register_coalesced_mmio(IoEventAddress::Pio(port), 1)
+                .map_err(failed("post port writes"))?;
+        }
         // Guests get no model-specific registers: what they cannot write need not be parked.
         let nothing = MsrFilterRange {
             flags: MsrFilterRangeFlags::READ | MsrFilterRangeFlags::WRITE,
@@ -193,11 +219,34 @@ impl Slot {
             msr_count: 1,
             bitmap: &[0],
         };
-        vm.set_msr_filter(MsrFilterDefaultAction::DENY, &[nothing]).map_err(failed("filter MSRs"))?;
+        vm.set_msr_filter(MsrFilterDefaultAction::DENY, &[nothing])
+            .map_err(failed("filter MSRs"))?;
         let mut vcpu = vm.create_vcpu(0).map_err(failed("create a vCPU"))?;
-        vcpu.map_coalesced_mmio_ring().map_err(failed("map the ring of posted writes"))?;
-        for register in [SyncReg::Register, SyncReg::SystemRegister, SyncReg::VcpuEvents] {
+        vcpu.map_coalesced_mmio_ring()
+            .map_err(failed("map the ring of posted writes"))?;
+        for register in [
+            SyncReg::Register,
+            SyncReg::SystemRegister,
+            SyncReg::VcpuEvents,
+        ] {
             vcpu.set_sync_valid_reg(register);
+        }
+        // Every slot's time stamp counter is the host's, so that a guest that moves sees no jump.
+        let offset: u64 = 0;
+        let attribute = kvm_bindings::kvm_device_attr {
+            group: kvm_bindings::KVM_VCPU_TSC_CTRL,
+            attr: u64::from(kvm_bindings::KVM_VCPU_TSC_OFFSET),
+            addr: &raw const offset as u64,
+            flags: 0,
+        };
+        // SAFETY: the ioctl reads the attribute and the offset behind it, which outlive the call.
+        let set =
+            unsafe { libc::ioctl(vcpu.as_raw_fd(), KVM_SET_DEVICE_ATTR, &raw const attribute) };
+        if set != 0 {
+            return Err(Error::of_limit(
+                "set a guest's time stamp counter",
+                io::Error::last_os_error(),
+            ));
         }
         let mut slot = Self {
             vcpu,
@@ -211,7 +260,12 @@ impl Slot {
         };
         slot.lay_image(image);
         slot.sync(|regs, sregs, _| {
-            *regs = kvm_regs { rip: u64::from(ORIGIN), rflags: 2, rdx: 0x80, ..Default::default() };
+            *regs = kvm_regs {
+                rip: u64::from(ORIGIN),
+                rflags: 2,
+                rdx: 0x80,
+                ..Default::default()
+            };
             sregs.cs.base = 0;
             sregs.cs.selector = 0;
         })?;
@@ -219,8 +273,14 @@ impl Slot {
     }
 
     /// Fills the shared page from KVM, lets `change` edit it, and marks all of it to be loaded.
-    fn sync(&mut self, change: impl FnOnce(&mut kvm_regs, &mut kvm_sregs, &mut kvm_vcpu_events)) -> Result<()> {
-        let sregs = self.vcpu.get_sregs().map_err(|e| Error::of_limit("read segment registers", e.into()))?;
+    fn sync(
+        &mut self,
+        change: impl FnOnce(&mut kvm_regs, &mut kvm_sregs, &mut kvm_vcpu_events),
+    ) -> Result<()> {
+        let sregs = self
+            .vcpu
+            .get_sregs()
+            .map_err(|e| Error::of_limit("read segment registers", e.into()))?;
         let shared = self.vcpu.sync_regs_mut();
         shared.regs = kvm_regs::default();
         shared.sregs = sregs;
@@ -231,7 +291,11 @@ impl Slot {
     }
 
     fn mark_dirty(&mut self) {
-        for register in [SyncReg::Register, SyncReg::SystemRegister, SyncReg::VcpuEvents] {
+        for register in [
+            SyncReg::Register,
+            SyncReg::SystemRegister,
+            SyncReg::VcpuEvents,
+        ] {
             self.vcpu.set_sync_dirty_reg(register);
         }
     }
@@ -257,13 +321,20 @@ impl Slot {
     pub fn memory(&self) -> &[u8] {
         // SAFETY: the range is this slot's part of the arena, initialised by the kernel to zeros,
         // and nothing writes to it while `self` is borrowed: the guest runs only in `enter`.
-        unsafe { std::slice::from_raw_parts(self.arena.region.as_ptr().add(self.index * MEMORY), MEMORY) }
+        unsafe {
+            std::slice::from_raw_parts(self.arena.region.as_ptr().add(self.index * MEMORY), MEMORY)
+        }
     }
 
     /// The guest's memory, to change.
     pub fn memory_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and `self` is borrowed exclusively.
-        unsafe { std::slice::from_raw_parts_mut(self.arena.region.as_ptr().add(self.index * MEMORY), MEMORY) }
+        unsafe {
+            std::slice::from_raw_parts_mut(
+                self.arena.region.as_ptr().add(self.index * MEMORY),
+                MEMORY,
+            )
+        }
     }
 
     /// Reads the processor's state. The last access must be complete, as it is after
@@ -279,7 +350,14 @@ impl Slot {
         self.fpu = Fpu::from_kvm(&fpu);
         self.debug = [d0, d1, d2, d3, debug.dr6, debug.dr7];
         let shared = self.vcpu.sync_regs();
-        Ok(Processor::new(&shared.regs, &shared.sregs, &shared.events, self.fpu, self.debug, self.halted))
+        Ok(Processor::new(
+            &shared.regs,
+            &shared.sregs,
+            &shared.events,
+            self.fpu,
+            self.debug,
+            self.halted,
+        ))
     }
 
     /// Loads a processor's state. The memory is the caller's to restore.
@@ -398,11 +476,21 @@ impl Slot {
                 let base: *mut u8 = std::ptr::from_mut(run).cast();
                 // SAFETY: KVM put `length` bytes at `data_offset` of the run mapping, which lives
                 // as long as the borrow of `self`, and nothing else refers to them.
-                let data = unsafe { std::slice::from_raw_parts_mut(base.add(io.data_offset as usize), length) };
+                let data = unsafe {
+                    std::slice::from_raw_parts_mut(base.add(io.data_offset as usize), length)
+                };
                 Ok(if u32::from(io.direction) == KVM_EXIT_IO_OUT {
-                    Exit::Write { port: io.port, size, data }
+                    Exit::Write {
+                        port: io.port,
+                        size,
+                        data,
+                    }
                 } else {
-                    Exit::Read { port: io.port, size, data }
+                    Exit::Read {
+                        port: io.port,
+                        size,
+                        data,
+                    }
                 })
             }
             KVM_EXIT_MMIO => {

@@ -32,7 +32,10 @@ impl Clock {
     /// A host clock that reads `offset` ns now.
     #[must_use]
     pub fn host(offset: u64) -> Self {
-        Self::Host { since: Instant::now(), offset }
+        Self::Host {
+            since: Instant::now(),
+            offset,
+        }
     }
 
     /// The time, in ns.
@@ -67,7 +70,9 @@ impl std::fmt::Display for Fault {
         match self {
             Self::TripleFault => write!(f, "triple fault"),
             Self::Reset => write!(f, "reset by the guest"),
-            Self::Unsupported(exit) => write!(f, "KVM cannot run its next instruction (exit {exit})"),
+            Self::Unsupported(exit) => {
+                write!(f, "KVM cannot run its next instruction (exit {exit})")
+            }
             Self::Paging => write!(f, "paging turned on, which is not supported while parked"),
         }
     }
@@ -170,6 +175,9 @@ impl Guest {
     /// A guest that has just been reset.
     #[must_use]
     pub fn at_reset(reset: &Reset) -> Self {
-        Self { processor: reset.processor, devices: Devices::default() }
+        Self {
+            processor: reset.processor,
+            devices: Devices::default(),
+        }
     }
 }

@@ -74,9 +74,16 @@ impl SliceTimer {
             libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer)
         };
         if made != 0 {
-            return Err(Error::of_limit("make a slice timer", io::Error::last_os_error()));
+            return Err(Error::of_limit(
+                "make a slice timer",
+                io::Error::last_os_error(),
+            ));
         }
-        Ok(Self { timer, armed: false, not_send: std::marker::PhantomData })
+        Ok(Self {
+            timer,
+            armed: false,
+            not_send: std::marker::PhantomData,
+        })
     }
 
     /// From now on, every slice ends on time.
@@ -96,8 +103,14 @@ impl SliceTimer {
     }
 
     fn set(&self, ns: i64) {
-        let time = libc::timespec { tv_sec: 0, tv_nsec: ns };
-        let every = libc::itimerspec { it_interval: time, it_value: time };
+        let time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: ns,
+        };
+        let every = libc::itimerspec {
+            it_interval: time,
+            it_value: time,
+        };
         // SAFETY: the timer is ours, and the argument lives across the call. It cannot fail with
         // a valid timer and time.
         unsafe { libc::timer_settime(self.timer, 0, &every, ptr::null_mut()) };

@@ -98,8 +98,14 @@ impl Processor {
         debug: [u64; 6],
         halted: bool,
     ) -> Self {
-        let mut processor =
-            Self { regs: *regs, sregs: *sregs, events: *events, fpu, debug, halted: u64::from(halted) };
+        let mut processor = Self {
+            regs: *regs,
+            sregs: *sregs,
+            events: *events,
+            fpu,
+            debug,
+            halted: u64::from(halted),
+        };
         // Which parts were valid when read says nothing of the guest.
         processor.events.flags = 0;
         // A pending interrupt is stored once, in the events.
@@ -109,7 +115,8 @@ impl Processor {
 
     pub(super) fn events(&self) -> kvm_vcpu_events {
         kvm_vcpu_events {
-            flags: kvm_bindings::KVM_VCPUEVENT_VALID_SHADOW | kvm_bindings::KVM_VCPUEVENT_VALID_NMI_PENDING,
+            flags: kvm_bindings::KVM_VCPUEVENT_VALID_SHADOW
+                | kvm_bindings::KVM_VCPUEVENT_VALID_NMI_PENDING,
             ..self.events
         }
     }
@@ -128,7 +135,11 @@ impl PlainDevices {
     fn of(devices: &Devices) -> Self {
         let mut uart = [0; 8];
         uart.copy_from_slice(devices.uart.registers.as_bytes());
-        Self { pit: devices.pit, pic: devices.pic, uart }
+        Self {
+            pit: devices.pit,
+            pic: devices.pic,
+            uart,
+        }
     }
 }
 
@@ -147,7 +158,11 @@ impl Reset {
         if let Some(sector) = memory.get_mut(at..at + SECTOR) {
             sector.copy_from_slice(image.bytes());
         }
-        Self { processor, devices: PlainDevices::of(&Devices::default()).as_bytes().to_vec(), memory }
+        Self {
+            processor,
+            devices: PlainDevices::of(&Devices::default()).as_bytes().to_vec(),
+            memory,
+        }
     }
 
     /// The processor at reset as bytes, for a snapshot's header.
@@ -161,7 +176,8 @@ impl Reset {
     /// # Errors
     /// [`Error::State`] when the length is another.
     pub fn from_processor_bytes(bytes: &[u8], image: &Image) -> Result<Self> {
-        let processor = Processor::read_from_bytes(bytes).map_err(|_| Error::State("processor of another size"))?;
+        let processor = Processor::read_from_bytes(bytes)
+            .map_err(|_| Error::State("processor of another size"))?;
         Ok(Self::new(processor, image))
     }
 }
@@ -172,11 +188,20 @@ impl Reset {
 /// [`Error::System`] when KVM fails.
 pub fn pack(slot: &mut Slot, devices: &Devices, reset: &Reset) -> Result<Box<[u8]>> {
     let processor = slot.save()?;
-    let mut writer = Writer { out: Vec::with_capacity(256), gap: 0 };
+    let mut writer = Writer {
+        out: Vec::with_capacity(256),
+        gap: 0,
+    };
     writer.compare(processor.as_bytes(), reset.processor.as_bytes(), |_, _| {});
-    writer.compare(PlainDevices::of(devices).as_bytes(), &reset.devices, |_, _| {});
+    writer.compare(
+        PlainDevices::of(devices).as_bytes(),
+        &reset.devices,
+        |_, _| {},
+    );
     let mut runs: Vec<(usize, usize)> = Vec::new();
-    writer.compare(slot.memory(), &reset.memory, |start, end| runs.push((start, end)));
+    writer.compare(slot.memory(), &reset.memory, |start, end| {
+        runs.push((start, end))
+    });
     let memory = slot.memory_mut();
     for (start, end) in runs {
         if let (Some(to), Some(from)) = (memory.get_mut(start..end), reset.memory.get(start..end)) {
@@ -218,7 +243,11 @@ pub fn check(stored: &[u8], reset: &Reset) -> Result<()> {
 }
 
 /// Decodes processor and devices, gives each run of memory to `memory`, returns the waiting bytes.
-fn read<'a>(stored: &'a [u8], reset: &Reset, mut memory: impl FnMut(usize, &[u8])) -> Result<(Guest, &'a [u8])> {
+fn read<'a>(
+    stored: &'a [u8],
+    reset: &Reset,
+    mut memory: impl FnMut(usize, &[u8]),
+) -> Result<(Guest, &'a [u8])> {
     if stored.is_empty() {
         return Ok((Guest::at_reset(reset), &[]));
     }
@@ -237,7 +266,9 @@ fn read<'a>(stored: &'a [u8], reset: &Reset, mut memory: impl FnMut(usize, &[u8]
             break;
         }
         at = at.saturating_add(gap);
-        let (bytes, behind) = rest.split_at_checked(length).ok_or(Error::State("a run ends behind the end"))?;
+        let (bytes, behind) = rest
+            .split_at_checked(length)
+            .ok_or(Error::State("a run ends behind the end"))?;
         rest = behind;
         let end = at.saturating_add(length);
         if end <= PLAIN {
@@ -255,11 +286,17 @@ fn read<'a>(stored: &'a [u8], reset: &Reset, mut memory: impl FnMut(usize, &[u8]
         return Err(Error::State("too many bytes wait on the serial line"));
     }
     let (processor, devices) = plain.split_at(PROCESSOR);
-    let processor = Processor::read_from_bytes(processor).map_err(|_| Error::State("processor of another size"))?;
-    let plain = PlainDevices::read_from_bytes(devices).map_err(|_| Error::State("devices of another size"))?;
-    let mut devices = Devices { pic: plain.pic, pit: plain.pit, ..Devices::default() };
-    devices.uart.registers =
-        FromBytes::read_from_bytes(&plain.uart).map_err(|_| Error::State("serial port of another size"))?;
+    let processor = Processor::read_from_bytes(processor)
+        .map_err(|_| Error::State("processor of another size"))?;
+    let plain = PlainDevices::read_from_bytes(devices)
+        .map_err(|_| Error::State("devices of another size"))?;
+    let mut devices = Devices {
+        pic: plain.pic,
+        pit: plain.pit,
+        ..Devices::default()
+    };
+    devices.uart.registers = FromBytes::read_from_bytes(&plain.uart)
+        .map_err(|_| Error::State("serial port of another size"))?;
     Ok((Guest { processor, devices }, rest))
 }
 
@@ -321,7 +358,9 @@ impl Writer {
 fn number(rest: &mut &[u8]) -> Result<usize> {
     let mut value = 0usize;
     for shift in [0, 7, 14, 21] {
-        let (byte, behind) = rest.split_first().ok_or(Error::State("it ends within a number"))?;
+        let (byte, behind) = rest
+            .split_first()
+            .ok_or(Error::State("it ends within a number"))?;
         *rest = behind;
         value |= usize::from(byte & 0x7F) << shift;
         if byte & 0x80 == 0 {

@@ -39,7 +39,11 @@ impl Devices {
     /// When the timer will next interrupt, in ns, if the guest would notice.
     #[must_use]
     pub fn deadline(&self) -> Option<u64> {
-        if self.pic.masked(TIMER_IRQ) { None } else { self.pit.deadline() }
+        if self.pic.masked(TIMER_IRQ) {
+            None
+        } else {
+            self.pit.deadline()
+        }
     }
 
     /// Bytes arrive on the serial line.

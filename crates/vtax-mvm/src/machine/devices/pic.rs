@@ -35,7 +35,9 @@ struct Chip {
 impl Chip {
     /// Position in the priority order of the foremost IRQ in `set`; 8 when there is none.
     fn priority(&self, set: u8) -> u8 {
-        (0..8).find(|i| set & (1 << ((i + self.first) & 7)) != 0).unwrap_or(8)
+        (0..8)
+            .find(|i| set & (1 << ((i + self.first) & 7)) != 0)
+            .unwrap_or(8)
     }
 
     /// The IRQ to deliver now. `cascaded`: this is the first controller.
@@ -65,7 +67,11 @@ impl Chip {
         } else if high && self.lines & bit == 0 {
             self.requests |= bit;
         }
-        self.lines = if high { self.lines | bit } else { self.lines & !bit };
+        self.lines = if high {
+            self.lines | bit
+        } else {
+            self.lines & !bit
+        };
     }
 
     fn acknowledge(&mut self, irq: u8) {
@@ -84,7 +90,11 @@ impl Chip {
 
     fn initialise(&mut self, icw1: u8) {
         // Lines and trigger modes are wires: they outlast initialisation.
-        *self = Self { lines: self.lines, level_triggered: self.level_triggered, ..Self::default() };
+        *self = Self {
+            lines: self.lines,
+            level_triggered: self.level_triggered,
+            ..Self::default()
+        };
         self.initialising = 1;
         self.needs_icw4 = icw1 & 1;
         self.single = icw1 & 2;
@@ -135,7 +145,11 @@ impl Chip {
             0 => self.mask = value,
             1 => {
                 self.vector_base = value & 0xF8;
-                self.initialising = if self.single != 0 { if self.needs_icw4 != 0 { 3 } else { 0 } } else { 2 };
+                self.initialising = if self.single != 0 {
+                    if self.needs_icw4 != 0 { 3 } else { 0 }
+                } else {
+                    2
+                };
             }
             2 => self.initialising = if self.needs_icw4 != 0 { 3 } else { 0 },
             _ => {
@@ -177,8 +191,15 @@ impl Default for Pic {
     /// As firmware leaves them, vectors 0x08 and 0x70, but with everything masked: there is no
     /// firmware here that could serve an interrupt.
     fn default() -> Self {
-        let chip = |vector_base| Chip { vector_base, mask: 0xFF, ..Chip::default() };
-        Self { first: chip(0x08), second: chip(0x70) }
+        let chip = |vector_base| Chip {
+            vector_base,
+            mask: 0xFF,
+            ..Chip::default()
+        };
+        Self {
+            first: chip(0x08),
+            second: chip(0x70),
+        }
     }
 }
 

@@ -116,7 +116,9 @@ impl Default for Pit {
             status_latched: 0,
             unused: [0; 2],
         };
-        Self { channels: [channel; 3] }
+        Self {
+            channels: [channel; 3],
+        }
     }
 }
 
@@ -146,7 +148,9 @@ impl Pit {
         if port & 3 == 3 {
             return self.control(value, now);
         }
-        let Some(channel) = self.channels.get_mut(usize::from(port & 3)) else { return };
+        let Some(channel) = self.channels.get_mut(usize::from(port & 3)) else {
+            return;
+        };
         match channel.access {
             1 => channel.load(u16::from(value), now),
             2 => channel.load(u16::from(value) << 8, now),
@@ -172,13 +176,17 @@ impl Pit {
                     channel.latched = 1;
                 }
                 if value & 0x10 == 0 && channel.status_latched == 0 {
-                    channel.status = u8::from(channel.output(now)) << 7 | channel.access << 4 | channel.mode << 1;
+                    channel.status = u8::from(channel.output(now)) << 7
+                        | channel.access << 4
+                        | channel.mode << 1;
                     channel.status_latched = 1;
                 }
             }
             return;
         }
-        let Some(channel) = self.channels.get_mut(usize::from(value >> 6)) else { return };
+        let Some(channel) = self.channels.get_mut(usize::from(value >> 6)) else {
+            return;
+        };
         let access = (value >> 4) & 3;
         if access == 0 {
             if channel.latched == 0 {
@@ -208,12 +216,18 @@ impl Pit {
 
     /// The guest reads ports 0x40 to 0x43.
     pub fn read(&mut self, port: u16, now: u64) -> u8 {
-        let Some(channel) = self.channels.get_mut(usize::from(port & 3)) else { return 0xFF };
+        let Some(channel) = self.channels.get_mut(usize::from(port & 3)) else {
+            return 0xFF;
+        };
         if channel.status_latched != 0 {
             channel.status_latched = 0;
             return channel.status;
         }
-        let count = if channel.latched != 0 { channel.latch } else { channel.count(now) };
+        let count = if channel.latched != 0 {
+            channel.latch
+        } else {
+            channel.count(now)
+        };
         let [low, high] = count.to_le_bytes();
         match channel.access {
             1 => {
@@ -280,7 +294,9 @@ mod tests {
     fn the_count_runs_down_and_a_latch_holds_it() {
         let mut pit = Pit::default();
         program(&mut pit, 0x34, 10_000, 0);
-        let read = |pit: &mut Pit, now| u16::from_le_bytes([pit.read(0x40, now), pit.read(0x40, now + SECOND)]);
+        let read = |pit: &mut Pit, now| {
+            u16::from_le_bytes([pit.read(0x40, now), pit.read(0x40, now + SECOND)])
+        };
         assert_eq!(read(&mut pit, 0), 10_000);
         pit.write(0x43, 0x00, 1_000_000);
         assert_eq!(read(&mut pit, 2_000_000), 10_000 - 1193);

@@ -65,7 +65,11 @@ impl Uart {
                 _ => 14,
             };
             // Fewer than the trigger level raise the time-out interrupt, here without the wait.
-            return if self.received.len() >= trigger { 0x04 } else { 0x0C };
+            return if self.received.len() >= trigger {
+                0x04
+            } else {
+                0x0C
+            };
         }
         if r.interrupt_enable & IER_TRANSMIT != 0 && r.transmitter_empty != 0 {
             return 0x02;
@@ -99,7 +103,14 @@ impl Uart {
             }
             (2, _) => {
                 if value & FCR_CLEAR_RECEIVE != 0 || (value ^ r.fifo_control) & FCR_ENABLE != 0 {
-                    let fifo = self.received.len().min(if r.fifo_control & FCR_ENABLE != 0 { 16 } else { 1 });
+                    let fifo = self
+                        .received
+                        .len()
+                        .min(if r.fifo_control & FCR_ENABLE != 0 {
+                            16
+                        } else {
+                            1
+                        });
                     self.received.drain(..fifo);
                 }
                 self.registers.fifo_control = value & 0xC9;
@@ -131,7 +142,12 @@ impl Uart {
                 if cause == 0x02 {
                     self.registers.transmitter_empty = 0;
                 }
-                cause | if self.registers.fifo_control & FCR_ENABLE != 0 { 0xC0 } else { 0 }
+                cause
+                    | if self.registers.fifo_control & FCR_ENABLE != 0 {
+                        0xC0
+                    } else {
+                        0
+                    }
             }
             (3, _) => r.line_control,
             (4, _) => r.modem_control,
