@@ -190,6 +190,7 @@ impl Population {
     /// larger than one process can hold, [`Error::Exhausted`] when memory is.
     pub fn new(plan: Plan) -> Result<Self> {
         let host = Host::open()?;
+        check_capacity(&plan)?;
         let reset = reset_state(&host, &plan.image)?;
         let guests = (0..plan.count)
             .map(|_| Mutex::new(Guest::Idle(Body::Stored(Box::default()))))
@@ -206,19 +207,7 @@ impl Population {
         booted: u32,
     ) -> Result<Self> {
         let arena = match plan.holding {
-            Holding::Live => {
-                let capacity = crate::shard::Capacity::of_this_process();
-                if plan.count > capacity.guests {
-                    return Err(Error::Configuration {
-                        asked: format!("{} live guests in one process", plan.count),
-                        problem: format!(
-                            "{} allow {}; use more shards",
-                            capacity.limit, capacity.guests
-                        ),
-                    });
-                }
-                Some(Arena::new(plan.count as usize)?)
-            }
+            Holding::Live => Some(Arena::new(plan.count as usize)?),
             Holding::Parked => None,
         };
         Ok(Self {
@@ -274,6 +263,16 @@ impl Population {
         Census {
             stored_bytes,
             ..self.census()
+        }
+    }
+
+    /// Processor time that a guest has had since it last became active, as the queue counts it.
+    /// None for a guest that is idle, dead, or not there.
+    #[must_use]
+    pub fn processor_time(&self, number: u32) -> Option<std::time::Duration> {
+        match &*lock(self.guest(number)?) {
+            Guest::Active(active) => Some(std::time::Duration::from_nanos(active.runtime)),
+            _ => None,
         }
     }
 
@@ -405,6 +404,24 @@ fn activate(guest: &mut Guest) -> std::result::Result<&mut Active, Refused> {
             }
         }
     }
+}
+
+/// Refuses a live plan that this process cannot hold, before anything is made for it.
+fn check_capacity(plan: &Plan) -> Result<()> {
+    if plan.holding == Holding::Parked {
+        return Ok(());
+    }
+    let capacity = crate::shard::Capacity::of_this_process();
+    if plan.count <= capacity.guests {
+        return Ok(());
+    }
+    Err(Error::Configuration {
+        asked: format!("{} live guests in one process", plan.count),
+        problem: format!(
+            "{} allow {}; use more shards",
+            capacity.limit, capacity.guests
+        ),
+    })
 }
 
 fn reset_state(host: &Host, image: &Image) -> Result<Reset> {

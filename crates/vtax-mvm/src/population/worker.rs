@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a guest may take for an answer.
 pub const PATIENCE: Duration = Duration::from_secs(5);
@@ -262,6 +262,8 @@ struct Worker {
     timed: HashMap<u64, Timer>,
     next_timer: u64,
     output: Vec<u8>,
+    /// Whether the next turn is a boot rather than the queue's.
+    boot_next: bool,
 }
 
 impl Worker {
@@ -316,6 +318,7 @@ impl Worker {
             timed: HashMap::new(),
             next_timer: 0,
             output: Vec::new(),
+            boot_next: false,
         })
     }
 
@@ -428,31 +431,32 @@ impl Worker {
         if population.held.load(Ordering::Acquire) {
             return Ok(false);
         }
-        let (next, more) = {
-            let mut queue = lock(&population.queue);
-            let next = queue.pop();
-            (next, !queue.is_empty())
+        // Boots and turns alternate, so that neither guests that spin nor a million boots keep the
+        // other waiting.
+        self.boot_next =
+            !self.boot_next && population.next.load(Ordering::Relaxed) < population.plan.count;
+        let offset = if self.boot_next || lock(&population.queue).is_empty() {
+            let offset = population.next.fetch_add(1, Ordering::Relaxed);
+            if offset > population.plan.count {
+                population
+                    .next
+                    .store(population.plan.count, Ordering::Relaxed);
+            }
+            Some(offset).filter(|offset| *offset < population.plan.count)
+        } else {
+            None
         };
-        if more {
+        let booting = offset.is_some();
+        let number = match offset {
+            Some(offset) => population.plan.first + offset,
+            None => match lock(&population.queue).pop() {
+                Some(number) => number,
+                None => return Ok(false),
+            },
+        };
+        if population.runnable() {
             shared.wake_one();
         }
-        let booting = next.is_none();
-        let number = match next {
-            Some(number) => number,
-            None => {
-                let offset = population.next.fetch_add(1, Ordering::Relaxed);
-                if offset >= population.plan.count {
-                    population
-                        .next
-                        .store(population.plan.count, Ordering::Relaxed);
-                    return Ok(false);
-                }
-                if offset + 1 < population.plan.count {
-                    shared.wake_one();
-                }
-                population.plan.first + offset
-            }
-        };
         let Some(cell) = population.guest(number) else {
             return Ok(true);
         };
@@ -479,9 +483,9 @@ impl Worker {
             taken
         };
         self.slice.arm();
-        let started = Instant::now();
+        let started = thread_time();
         let (stop, body, deadline) = self.run(number, body, &inbox)?;
-        let ran = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let ran = thread_time().saturating_sub(started);
         population.turns.fetch_add(1, Ordering::Relaxed);
         if booting {
             population.booted.fetch_add(1, Ordering::Relaxed);
@@ -853,6 +857,12 @@ impl Worker {
             self.serve(reply.connection);
         }
     }
+}
+
+/// Processor time of this thread, in ns: a guest is not charged for what the host gave to others.
+fn thread_time() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
 fn say(refused: &Refused) -> String {
