@@ -2,12 +2,14 @@
 //!
 //! `cargo bench -p vtax-mvm -- [parked COUNT] [live COUNT]`; prints a table.
 
+#![allow(clippy::expect_used)]
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vtax_mvm::Result;
 use vtax_mvm::image::Image;
-use vtax_mvm::machine::kvm::{Arena, Host, Slot};
+use vtax_mvm::machine::kvm::{Arena, Host, Slot, Tenancy};
 use vtax_mvm::machine::{Clock, devices::Devices, run};
 use vtax_mvm::measure::{HostMemory, load, processor_time};
 use vtax_mvm::population::worker::{Addresses, Workers};
@@ -59,7 +61,7 @@ fn alone() -> Result<()> {
     let image = Image::shipped("web").expect("shipped");
     let host = Host::open()?;
     let arena = Arena::new(1)?;
-    let mut slot = Slot::new(&host, &arena, 0, &image)?;
+    let mut slot = Slot::new(&host, &arena, 0, &image, Tenancy::Turns)?;
     let (mut devices, mut clock) = (Devices::default(), Clock::host(0));
     let mut output = Vec::new();
     run(&mut slot, &mut devices, &mut clock, None, &mut output, 4096)?;

@@ -1,8 +1,10 @@
 //! One guest on KVM: what it says, and that it cannot tell that it was parked.
 
+#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
+
 use proptest::prelude::*;
 use vtax_mvm::image::{Image, SECTOR};
-use vtax_mvm::machine::kvm::{Arena, Host, Slot};
+use vtax_mvm::machine::kvm::{Arena, Host, Slot, Tenancy};
 use vtax_mvm::machine::state::{Processor, Reset, pack, unpack};
 use vtax_mvm::machine::{Clock, Fault, Stop, devices::Devices, run};
 
@@ -29,7 +31,7 @@ impl Bench {
     fn new(host: &Host, image: &Image) -> Self {
         let arena = Arena::new(2).unwrap();
         let mut slots: Vec<Slot> = (0..2)
-            .map(|i| Slot::new(host, &arena, i, image).unwrap())
+            .map(|i| Slot::new(host, &arena, i, image, Tenancy::One).unwrap())
             .collect();
         let reset = slots[0].reset_state(image).unwrap();
         Self {
@@ -157,8 +159,12 @@ fn program(code: &[u8]) -> Image {
 #[test]
 fn a_triple_fault_is_the_end_of_its_guest_only() {
     let Some(host) = host() else { return };
-    // lidt [0x7C10] with limit 0; int3
-    let mut bench = Bench::new(&host, &program(&[0x0F, 0x01, 0x1E, 0x10, 0x7C, 0xCC]));
+    // lidt [0x7C50], which is empty; protected mode; int3; ud2
+    let code = [
+        0x0F, 0x01, 0x1E, 0x50, 0x7C, 0x0F, 0x20, 0xC0, 0x0C, 0x01, 0x0F, 0x22, 0xC0, 0xCC, 0x0F,
+        0x0B,
+    ];
+    let mut bench = Bench::new(&host, &program(&code));
     let Stop::Dead(fault) = bench.run(None).0 else {
         panic!("alive")
     };
@@ -310,12 +316,11 @@ fn observe(host: &Host, image: &Image, pieces: &[(u32, Vec<u8>)], park: bool) ->
         if let Stop::Dead(_) = stop {
             break;
         }
-        if stop == Stop::Halted {
-            if let (Some(deadline), Clock::Counted(now)) =
+        if stop == Stop::Halted
+            && let (Some(deadline), Clock::Counted(now)) =
                 (bench.devices.deadline(), &mut bench.clock)
-            {
-                *now = deadline.max(*now);
-            }
+        {
+            *now = deadline.max(*now);
         }
         if park {
             bench.park_and_wake();
@@ -360,7 +365,7 @@ proptest! {
         let Some(host) = host() else { return Ok(()) };
         let image = Image::shipped("idle").unwrap();
         let arena = Arena::new(1).unwrap();
-        let mut slot = Slot::new(&host, &arena, 0, &image).unwrap();
+        let mut slot = Slot::new(&host, &arena, 0, &image, Tenancy::One).unwrap();
         let reset = slot.reset_state(&image).unwrap();
         let before = slot.memory().to_vec();
         if unpack(&stored, &mut slot, &reset).is_err() {

@@ -1,5 +1,7 @@
 //! Many guests in one process: addresses, fairness, hostile guests, snapshots.
 
+#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;

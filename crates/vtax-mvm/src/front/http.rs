@@ -118,13 +118,13 @@ pub fn response(status: u16, body: &[u8], keep_alive: bool) -> Vec<u8> {
 /// A guest's line as status and body: `200 text` says its status, any other line is a 200.
 #[must_use]
 pub fn line_as_answer(line: &[u8]) -> (u16, &[u8]) {
-    if let Some((head, body)) = line.split_at_checked(4) {
-        if let [a @ b'1'..=b'5', b @ b'0'..=b'9', c @ b'0'..=b'9', b' '] = *head {
-            let digit = |d: u8| u16::from(d - b'0');
-            let status = digit(a) * 100 + digit(b) * 10 + digit(c);
-            if status >= 200 {
-                return (status, body);
-            }
+    if let Some((head, body)) = line.split_at_checked(4)
+        && let [a @ b'1'..=b'5', b @ b'0'..=b'9', c @ b'0'..=b'9', b' '] = *head
+    {
+        let digit = |d: u8| u16::from(d - b'0');
+        let status = digit(a) * 100 + digit(b) * 10 + digit(c);
+        if status >= 200 {
+            return (status, body);
         }
     }
     (200, line)

@@ -56,7 +56,7 @@ impl Host {
             };
             refuse(cause.to_string(), remedy)
         })?;
-        if kvm.get_api_version() != KVM_API_VERSION as i32 {
+        if kvm.get_api_version() != KVM_API_VERSION.cast_signed() {
             return Err(refuse(
                 format!("API version {}", kvm.get_api_version()),
                 "use a newer kernel",
@@ -162,6 +162,16 @@ pub enum Exit<'a> {
     Unsupported(u32),
 }
 
+/// Who uses a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tenancy {
+    /// One guest, for its whole life.
+    One,
+    /// Guests by turns. They get no model-specific registers, which are not part of a stored
+    /// guest, and the host's time stamp counter, so that one that moves sees no jump.
+    Turns,
+}
+
 /// VM, vCPU and memory.
 #[derive(Debug)]
 pub struct Slot {
@@ -183,7 +193,13 @@ impl Slot {
     ///
     /// # Errors
     /// [`Error::Exhausted`] with the limit that binds, or [`Error::System`].
-    pub fn new(host: &Host, arena: &Arc<Arena>, index: usize, image: &Image) -> Result<Self> {
+    pub fn new(
+        host: &Host,
+        arena: &Arc<Arena>,
+        index: usize,
+        image: &Image,
+        tenancy: Tenancy,
+    ) -> Result<Self> {
         if index >= arena.slots {
             return Err(Error::Configuration {
                 asked: format!("slot {index}"),
@@ -212,15 +228,17 @@ impl Slot {
             vm.register_coalesced_mmio(IoEventAddress::Pio(port), 1)
                 .map_err(failed("post port writes"))?;
         }
-        // Guests get no model-specific registers: what they cannot write need not be parked.
-        let nothing = MsrFilterRange {
-            flags: MsrFilterRangeFlags::READ | MsrFilterRangeFlags::WRITE,
-            base: 0x10,
-            msr_count: 1,
-            bitmap: &[0],
-        };
-        vm.set_msr_filter(MsrFilterDefaultAction::DENY, &[nothing])
-            .map_err(failed("filter MSRs"))?;
+        // The kernel takes milliseconds for a filter, so only slots that stay for long have one.
+        if tenancy == Tenancy::Turns {
+            let nothing = MsrFilterRange {
+                flags: MsrFilterRangeFlags::READ | MsrFilterRangeFlags::WRITE,
+                base: 0x10,
+                msr_count: 1,
+                bitmap: &[0],
+            };
+            vm.set_msr_filter(MsrFilterDefaultAction::DENY, &[nothing])
+                .map_err(failed("filter MSRs"))?;
+        }
         let mut vcpu = vm.create_vcpu(0).map_err(failed("create a vCPU"))?;
         vcpu.map_coalesced_mmio_ring()
             .map_err(failed("map the ring of posted writes"))?;
@@ -231,22 +249,23 @@ impl Slot {
         ] {
             vcpu.set_sync_valid_reg(register);
         }
-        // Every slot's time stamp counter is the host's, so that a guest that moves sees no jump.
-        let offset: u64 = 0;
-        let attribute = kvm_bindings::kvm_device_attr {
-            group: kvm_bindings::KVM_VCPU_TSC_CTRL,
-            attr: u64::from(kvm_bindings::KVM_VCPU_TSC_OFFSET),
-            addr: &raw const offset as u64,
-            flags: 0,
-        };
-        // SAFETY: the ioctl reads the attribute and the offset behind it, which outlive the call.
-        let set =
-            unsafe { libc::ioctl(vcpu.as_raw_fd(), KVM_SET_DEVICE_ATTR, &raw const attribute) };
-        if set != 0 {
-            return Err(Error::of_limit(
-                "set a guest's time stamp counter",
-                io::Error::last_os_error(),
-            ));
+        if tenancy == Tenancy::Turns {
+            let offset: u64 = 0;
+            let attribute = kvm_bindings::kvm_device_attr {
+                group: kvm_bindings::KVM_VCPU_TSC_CTRL,
+                attr: u64::from(kvm_bindings::KVM_VCPU_TSC_OFFSET),
+                addr: &raw const offset as u64,
+                flags: 0,
+            };
+            // SAFETY: the ioctl reads the attribute and the offset behind it, which outlive the call.
+            let set =
+                unsafe { libc::ioctl(vcpu.as_raw_fd(), KVM_SET_DEVICE_ATTR, &raw const attribute) };
+            if set != 0 {
+                return Err(Error::of_limit(
+                    "set a guest's time stamp counter",
+                    io::Error::last_os_error(),
+                ));
+            }
         }
         let mut slot = Self {
             vcpu,

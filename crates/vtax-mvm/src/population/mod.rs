@@ -11,7 +11,7 @@ pub mod worker;
 use crate::error::{Error, Result};
 use crate::image::Image;
 use crate::machine::devices::{Devices, MAX_WIRE};
-use crate::machine::kvm::{Arena, Host, Slot};
+use crate::machine::kvm::{Arena, Host, Slot, Tenancy};
 use crate::machine::state::Reset;
 use crate::machine::{Clock, Fault};
 use queue::Queue;
@@ -365,10 +365,10 @@ impl Population {
             }
             ticking.remove(&number);
         }
-        if let Some(guest) = self.guest(number) {
-            if let Ok(active) = activate(&mut lock(guest)) {
-                self.enqueue(number, active);
-            }
+        if let Some(guest) = self.guest(number)
+            && let Ok(active) = activate(&mut lock(guest))
+        {
+            self.enqueue(number, active);
         }
     }
 
@@ -426,5 +426,5 @@ fn check_capacity(plan: &Plan) -> Result<()> {
 
 fn reset_state(host: &Host, image: &Image) -> Result<Reset> {
     let arena = Arena::new(1)?;
-    Slot::new(host, &arena, 0, image)?.reset_state(image)
+    Slot::new(host, &arena, 0, image, Tenancy::Turns)?.reset_state(image)
 }

@@ -10,7 +10,7 @@ use super::{
 use crate::error::{Error, Result};
 use crate::front::http::{self, Parsed, Target};
 use crate::machine::devices::Devices;
-use crate::machine::kvm::{Arena, Slot};
+use crate::machine::kvm::{Arena, Slot, Tenancy};
 use crate::machine::slice::SliceTimer;
 use crate::machine::state::{pack, unpack};
 use crate::machine::{Clock, Fault, Stop, run};
@@ -279,7 +279,13 @@ impl Worker {
             Holding::Parked => {
                 let arena = Arena::new(1)?;
                 Some((
-                    Slot::new(&population.host, &arena, 0, &population.plan.image)?,
+                    Slot::new(
+                        &population.host,
+                        &arena,
+                        0,
+                        &population.plan.image,
+                        Tenancy::Turns,
+                    )?,
                     arena,
                 ))
             }
@@ -492,10 +498,11 @@ impl Worker {
         }
         let output = std::mem::take(&mut self.output);
         let mut answers = Vec::new();
-        if population.listening.load(Ordering::Acquire) != 0 && !output.is_empty() {
-            if let Some(reply) = lock(&population.listeners).get(&number) {
-                answers.push((*reply, Answer::Output(output.clone())));
-            }
+        if population.listening.load(Ordering::Acquire) != 0
+            && !output.is_empty()
+            && let Some(reply) = lock(&population.listeners).get(&number)
+        {
+            answers.push((*reply, Answer::Output(output.clone())));
         }
         {
             let mut guest = lock(cell);
@@ -523,10 +530,10 @@ impl Worker {
         }
         self.output = output;
         self.output.clear();
-        if let (Some(deadline), Stop::Halted) = (deadline, stop) {
-            if lock(&population.ticking).insert(number, deadline) != Some(deadline) {
-                self.timer(deadline, Timer::Guest(number));
-            }
+        if let (Some(deadline), Stop::Halted) = (deadline, stop)
+            && lock(&population.ticking).insert(number, deadline) != Some(deadline)
+        {
+            self.timer(deadline, Timer::Guest(number));
         }
         for (reply, answer) in answers {
             self.deliver(reply, answer);
@@ -560,7 +567,13 @@ impl Worker {
                         // What a dead guest left in the vCPU is not worth reasoning about.
                         slot.memory_mut().fill(0);
                         self.slice.disarm();
-                        let fresh = Slot::new(&population.host, arena, 0, &population.plan.image)?;
+                        let fresh = Slot::new(
+                            &population.host,
+                            arena,
+                            0,
+                            &population.plan.image,
+                            Tenancy::Turns,
+                        )?;
                         *slot = fresh;
                         return Ok((stop, Body::Stored(Box::default()), None));
                     }
@@ -574,7 +587,13 @@ impl Worker {
                 let index = (number - population.plan.first) as usize;
                 // The kernel gives up making a VM when a signal comes.
                 self.slice.disarm();
-                let slot = Slot::new(&population.host, arena, index, &population.plan.image)?;
+                let slot = Slot::new(
+                    &population.host,
+                    arena,
+                    index,
+                    &population.plan.image,
+                    Tenancy::One,
+                )?;
                 self.slice.arm();
                 Box::new(Held {
                     slot,
