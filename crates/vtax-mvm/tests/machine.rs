@@ -285,7 +285,8 @@ fn random_program(body: &[Vec<u8>]) -> Image {
         }
         code.extend(instruction);
     }
-    let back = (loop_start as i32 - (code.len() as i32 + 3)) as i16;
+    // Backwards, modulo 64 KiB.
+    let back = (loop_start as u16).wrapping_sub(code.len() as u16 + 3);
     let [low, high] = back.to_le_bytes();
     code.extend([0xE9, low, high]);
     program(&code)

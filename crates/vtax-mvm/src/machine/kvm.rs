@@ -211,6 +211,8 @@ impl Slot {
             move |errno: kvm_ioctls::Error| Error::of_limit(tried, errno.into())
         };
         let vm = host.kvm.create_vm().map_err(failed("create a VM"))?;
+        // Memory before ports: the kernel waits for the readers of a VM's tables when memory is
+        // added, and for milliseconds when a port has just been.
         let memory = kvm_userspace_memory_region {
             slot: 0,
             flags: 0,
