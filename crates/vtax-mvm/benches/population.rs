@@ -1,6 +1,6 @@
 //! Measures a population: boot rate, bytes a guest, idle processor time, response times.
 //!
-//! `cargo bench -p vtax-mvm -- [parked COUNT] [live COUNT]`; prints a table.
+//! `cargo bench -p vtax-mvm --bench population -- [parked COUNT] [live COUNT]`; prints a table.
 
 #![allow(clippy::expect_used)]
 
