@@ -1,0 +1,323 @@
+//! The command line: `vtax-mvm build|run`, which `vtax mvm` includes.
+
+use crate::error::{Error, Result};
+use crate::front::router::{Route, Router, ShardRoute};
+use crate::image::{DiskFormat, Image, write_disk};
+use crate::machine::kvm::Host;
+use crate::population::worker::{Addresses, Workers};
+use crate::population::{Holding, Plan, Population};
+use crate::shard::{Capacity, Shard};
+use crate::tcg::{Accelerator, Qemus};
+use clap::{Args, Subcommand, ValueEnum};
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// What to do with micro VMs.
+#[derive(Debug, Subcommand)]
+pub enum MvmCommand {
+    /// Build a 512-byte boot sector from assembly or from a CPU profile
+    Build(BuildArguments),
+    /// Run guests until Ctrl-C
+    Run(RunArguments),
+    /// Hold a part of a live population; started by `run`
+    #[command(hide = true)]
+    Shard(ShardArguments),
+}
+
+/// `build`.
+#[derive(Debug, Args)]
+pub struct BuildArguments {
+    /// An .asm file, a .toml CPU profile, or a shipped image: echo, idle, idle-pit, spin, web
+    image: String,
+    /// Where to write it; default: IMAGE with the format's extension, in the current directory
+    #[arg(short, long)]
+    output: Option<PathBuf>,
+    /// The file's format
+    #[arg(long, value_enum, default_value = "sector")]
+    format: DiskFormat,
+}
+
+/// What runs the guests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Accel {
+    /// KVM, in this monitor
+    Kvm,
+    /// One emulating QEMU per guest, for a few
+    Tcg,
+}
+
+/// `run`.
+#[derive(Debug, Args)]
+pub struct RunArguments {
+    /// A shipped image, an .asm or .toml file, or a boot sector
+    #[arg(long, default_value = "web")]
+    image: String,
+    /// How many guests
+    #[arg(long, default_value_t = 1)]
+    count: u32,
+    /// Keep every guest's KVM objects, instead of parking halted guests
+    #[arg(long)]
+    live: bool,
+    /// What runs the guests
+    #[arg(long, value_enum, default_value = "kvm")]
+    accel: Accel,
+    /// Serve HTTP here; other than loopback is your decision: guests answer anybody
+    #[arg(long, default_value = "127.0.0.1:8080")]
+    http: SocketAddr,
+    /// Serve the multiplexed UNIX socket here: `CONNECT N`, then the guest's serial port
+    #[arg(long)]
+    socket: Option<PathBuf>,
+    /// Worker threads; default: one a core
+    #[arg(long)]
+    workers: Option<usize>,
+    /// Load this population instead of booting one
+    #[arg(long, conflicts_with_all = ["live", "image", "count"])]
+    load: Option<PathBuf>,
+    /// Save the population here when it ends
+    #[arg(long, conflicts_with = "live")]
+    save: Option<PathBuf>,
+}
+
+/// `shard`.
+#[derive(Debug, Args)]
+pub struct ShardArguments {
+    #[arg(long)]
+    image: PathBuf,
+    #[arg(long)]
+    first: u32,
+    #[arg(long)]
+    count: u32,
+    #[arg(long)]
+    workers: usize,
+    #[arg(long)]
+    socket: PathBuf,
+}
+
+/// Runs a command. `words` are what starts this command line again, without the subcommand: empty
+/// for `vtax-mvm`, `["mvm"]` for `vtax mvm`.
+///
+/// # Errors
+/// Whatever the command meets.
+pub fn execute(command: MvmCommand, words: &[&str]) -> Result<()> {
+    match command {
+        MvmCommand::Build(arguments) => build(&arguments),
+        MvmCommand::Run(arguments) => run(&arguments, words),
+        MvmCommand::Shard(arguments) => shard(&arguments),
+    }
+}
+
+fn build(arguments: &BuildArguments) -> Result<()> {
+    let image = Image::open(&arguments.image)?;
+    let extension = match arguments.format {
+        DiskFormat::Sector => "img",
+        DiskFormat::Raw => "raw",
+        DiskFormat::Qcow2 => "qcow2",
+    };
+    let output = arguments.output.clone().unwrap_or_else(|| {
+        let name = PathBuf::from(&arguments.image);
+        PathBuf::from(name.file_stem().unwrap_or_default()).with_extension(extension)
+    });
+    write_disk(&image, arguments.format, &output)?;
+    println!(
+        "{}: 512-byte boot sector of {}",
+        output.display(),
+        image.name()
+    );
+    Ok(())
+}
+
+/// Set by SIGINT and SIGTERM.
+static ENDED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn end(_signal: libc::c_int) {
+    ENDED.store(true, Ordering::SeqCst);
+}
+
+fn catch_signals() {
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: the handler only stores to an atomic, which is async-signal-safe.
+        unsafe {
+            libc::signal(
+                signal,
+                end as extern "C" fn(libc::c_int) as libc::sighandler_t,
+            )
+        };
+    }
+}
+
+fn until_ended(mut look: impl FnMut() -> bool) {
+    while !ENDED.load(Ordering::SeqCst) && look() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn run(arguments: &RunArguments, words: &[&str]) -> Result<()> {
+    catch_signals();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let workers = arguments.workers.unwrap_or(cores);
+    if arguments.accel == Accel::Tcg {
+        let qemus = Qemus::start(
+            &Image::open(&arguments.image)?,
+            arguments.count,
+            Accelerator::Tcg,
+        )?;
+        return serve(
+            arguments.http,
+            Arc::new(qemus.route()),
+            &format!("{} emulated guests", arguments.count),
+        );
+    }
+    if arguments.live {
+        let capacity = Capacity::of_this_process();
+        if arguments.count > capacity.guests {
+            return run_shards(arguments, words, workers, capacity);
+        }
+    }
+    let started = Instant::now();
+    let population = Arc::new(match &arguments.load {
+        Some(path) => Population::load(path)?,
+        None => Population::new(Plan {
+            image: Image::open(&arguments.image)?,
+            first: 0,
+            count: arguments.count,
+            holding: if arguments.live {
+                Holding::Live
+            } else {
+                Holding::Parked
+            },
+        })?,
+    });
+    let addresses = Addresses {
+        http: Some(arguments.http),
+        unix: arguments.socket.clone(),
+    };
+    let running = Workers::start(Arc::clone(&population), workers, &addresses)?;
+    let count = population.plan().count;
+    until_ended(|| population.census().booted < count && !running.stopped());
+    let state = if arguments.live {
+        "live"
+    } else {
+        "parked when halted"
+    };
+    println!(
+        "{count} guests, {state}, on {} after {:.1} s",
+        Host::backend(),
+        started.elapsed().as_secs_f64()
+    );
+    if let Some(address) = running.http() {
+        println!("http://{address}/vm/N/path, http://{address}/status");
+    }
+    if let Some(socket) = &arguments.socket {
+        println!("{}: CONNECT N", socket.display());
+    }
+    until_ended(|| !running.stopped());
+    if let (Some(path), false) = (&arguments.save, running.stopped()) {
+        population.save(path)?;
+        println!("saved to {}", path.display());
+    }
+    running.stop()
+}
+
+fn run_shards(
+    arguments: &RunArguments,
+    words: &[&str],
+    workers: usize,
+    capacity: Capacity,
+) -> Result<()> {
+    if capacity.guests == 0 {
+        return Err(Error::Configuration {
+            asked: format!("{} live guests", arguments.count),
+            problem: format!("{} leave room for none", capacity.limit),
+        });
+    }
+    if arguments.socket.is_some() {
+        return Err(Error::Configuration {
+            asked: "one UNIX socket for several shards".to_owned(),
+            problem: "use HTTP, or fewer live guests".to_owned(),
+        });
+    }
+    let image = Image::open(&arguments.image)?;
+    let folder = tempfile::tempdir().map_err(|cause| Error::System {
+        tried: "make a temporary directory".into(),
+        cause,
+    })?;
+    let sector = folder.path().join("image.img");
+    write_disk(&image, DiskFormat::Sector, &sector)?;
+    let count = arguments.count.div_ceil(capacity.guests);
+    println!(
+        "{count} processes: {} allow {} live guests each",
+        capacity.limit, capacity.guests
+    );
+    let started = Instant::now();
+    let command: Vec<String> = words
+        .iter()
+        .map(|w| (*w).to_owned())
+        .chain(["shard".to_owned()])
+        .collect();
+    let mut shards = Vec::new();
+    let size = arguments.count.div_ceil(count);
+    for (i, first) in (0..arguments.count).step_by(size as usize).enumerate() {
+        let held = size.min(arguments.count - first);
+        let socket = folder.path().join(format!("{i}.socket"));
+        shards.push(Shard::start(
+            &command, &sector, first, held, workers, socket,
+        )?);
+        if ENDED.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+    }
+    let route = ShardRoute {
+        shards: shards
+            .iter()
+            .map(|s| (s.first, s.count, s.socket.clone()))
+            .collect(),
+    };
+    let what = format!(
+        "{} guests, live, on {} after {:.1} s",
+        arguments.count,
+        Host::backend(),
+        started.elapsed().as_secs_f64()
+    );
+    serve(arguments.http, Arc::new(route), &what)
+}
+
+fn serve(address: SocketAddr, route: Arc<dyn Route>, what: &str) -> Result<()> {
+    let router = Router::start(address, route)?;
+    println!(
+        "{what}\nhttp://{}/vm/N/path, http://{0}/status",
+        router.address()
+    );
+    until_ended(|| true);
+    Ok(())
+}
+
+fn shard(arguments: &ShardArguments) -> Result<()> {
+    let image = Image::open(&arguments.image.to_string_lossy())?;
+    let plan = Plan {
+        image,
+        first: arguments.first,
+        count: arguments.count,
+        holding: Holding::Live,
+    };
+    let population = Arc::new(Population::new(plan)?);
+    let addresses = Addresses {
+        http: None,
+        unix: Some(arguments.socket.clone()),
+    };
+    let workers = Workers::start(Arc::clone(&population), arguments.workers, &addresses)?;
+    while population.census().booted < arguments.count {
+        if workers.stopped() {
+            return workers.stop();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    println!("ready");
+    let _ = std::io::stdout().flush();
+    // The parent holds the other end: when it ends, however it ends, so do we.
+    let _ = std::io::stdin().read(&mut [0]);
+    workers.stop()
+}

@@ -1,0 +1,123 @@
+//! What can go wrong, said with what was tried, on what, why it failed and what to do.
+
+use std::io;
+use std::path::PathBuf;
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Every error of this crate.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A boot sector that a machine would not boot.
+    #[error("image {image}: {problem}; {remedy}")]
+    Image {
+        /// The image's name or path.
+        image: String,
+        /// What is wrong with it.
+        problem: String,
+        /// What to change.
+        remedy: String,
+    },
+    /// A program that this crate runs failed, or is not installed.
+    #[error("run {program}: {problem}; {remedy}")]
+    Program {
+        /// The program's name.
+        program: String,
+        /// Why it failed, with its own words when it said any.
+        problem: String,
+        /// What to do.
+        remedy: String,
+    },
+    /// A file could not be read or written.
+    #[error("{action} {path}: {cause}")]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// Why it failed.
+        cause: io::Error,
+    },
+    /// KVM cannot be used on this host.
+    #[error("{tried}: {problem}; {remedy}")]
+    Kvm {
+        /// What was tried.
+        tried: String,
+        /// Why it failed.
+        problem: String,
+        /// What to do.
+        remedy: String,
+    },
+    /// A resource of the host ran out.
+    #[error("{tried}: {limit} is exhausted ({cause}); {remedy}")]
+    Exhausted {
+        /// What was tried.
+        tried: String,
+        /// The limit that binds.
+        limit: &'static str,
+        /// The kernel's reason.
+        cause: io::Error,
+        /// How to raise the limit or need less.
+        remedy: String,
+    },
+    /// Another system call failed.
+    #[error("{tried}: {cause}")]
+    System {
+        /// What was tried.
+        tried: String,
+        /// Why it failed.
+        cause: io::Error,
+    },
+    /// A population snapshot that will not be loaded.
+    #[error("snapshot {path}: {problem}; nothing was loaded")]
+    Snapshot {
+        /// The snapshot file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A guest's stored state that cannot be its state.
+    #[error("stored guest state: {0}")]
+    State(&'static str),
+    /// A request that this configuration cannot serve.
+    #[error("{asked}: {problem}")]
+    Configuration {
+        /// What was asked for.
+        asked: String,
+        /// Why it cannot be, and what to do instead.
+        problem: String,
+    },
+}
+
+impl Error {
+    /// Names the limit behind a failed KVM or memory call where the kernel's code tells it.
+    pub fn of_limit(tried: impl Into<String>, cause: io::Error) -> Self {
+        let tried = tried.into();
+        let (limit, remedy) = match cause.raw_os_error() {
+            Some(libc::EMFILE) => (
+                "the process's file descriptor limit",
+                "raise `ulimit -n` or ask for fewer guests",
+            ),
+            Some(libc::ENFILE) => (
+                "the host's file descriptor limit",
+                "raise fs.file-max or ask for fewer guests",
+            ),
+            Some(libc::ENOMEM) => (
+                "memory or the process's mapping limit",
+                "free memory, raise vm.max_map_count, or ask for fewer guests",
+            ),
+            Some(libc::EAGAIN) => (
+                "the process or thread limit",
+                "raise `ulimit -u` and kernel.pid_max",
+            ),
+            _ => return Self::System { tried, cause },
+        };
+        Self::Exhausted {
+            tried,
+            limit,
+            cause,
+            remedy: remedy.to_owned(),
+        }
+    }
+}

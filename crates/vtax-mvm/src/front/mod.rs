@@ -1,0 +1,4 @@
+//! Addresses for guests: HTTP, and one multiplexed UNIX socket.
+
+pub mod http;
+pub mod router;

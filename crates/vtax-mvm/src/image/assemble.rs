@@ -1,0 +1,175 @@
+//! Assembly source → boot sector, with nasm.
+
+use super::{Image, ORIGIN, SECTOR};
+use crate::error::{Error, Result};
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::Command;
+
+/// Assembles a file.
+///
+/// # Errors
+/// [`Error::File`] when it cannot be read, and what [`assemble_source`] returns.
+pub fn assemble(path: &Path) -> Result<Image> {
+    let source = fs::read_to_string(path).map_err(|cause| Error::File {
+        action: "read",
+        path: path.to_owned(),
+        cause,
+    })?;
+    assemble_source(&path.to_string_lossy(), &source)
+}
+
+/// Assembles source text that claims `name` in errors and in the image.
+///
+/// # Errors
+/// [`Error::Program`] when nasm is missing or refuses the source, with its own messages;
+/// [`Error::Image`] when the source has another origin than 0x7C00, or the result is no boot sector.
+pub fn assemble_source(name: &str, source: &str) -> Result<Image> {
+    check_origin(name, source)?;
+    let folder = tempfile::tempdir().map_err(|cause| Error::System {
+        tried: "make a temporary directory".into(),
+        cause,
+    })?;
+    let input = folder.path().join("image.asm");
+    let output = folder.path().join("image.img");
+    fs::write(&input, source).map_err(|cause| Error::File {
+        action: "write",
+        path: input.clone(),
+        cause,
+    })?;
+    let run = Command::new("nasm")
+        .args(["-f", "bin", "-o"])
+        .arg(&output)
+        .arg(&input)
+        .output();
+    let run = run.map_err(|cause| Error::Program {
+        program: "nasm".to_owned(),
+        problem: match cause.kind() {
+            io::ErrorKind::NotFound => "it is not installed".to_owned(),
+            _ => cause.to_string(),
+        },
+        remedy: "install Debian package nasm, or use a shipped image".to_owned(),
+    })?;
+    if !run.status.success() {
+        let said = String::from_utf8_lossy(&run.stderr).replace(&*input.to_string_lossy(), name);
+        let too_long = said.contains("TIMES value") && said.contains("negative");
+        return Err(Error::Program {
+            program: "nasm".to_owned(),
+            problem: said.trim().to_owned(),
+            remedy: if too_long {
+                format!(
+                    "code and data do not fit the {} bytes before the signature: shorten them",
+                    SECTOR - 2
+                )
+            } else {
+                format!("correct {name}")
+            },
+        });
+    }
+    let bytes = fs::read(&output).map_err(|cause| Error::File {
+        action: "read",
+        path: output.clone(),
+        cause,
+    })?;
+    Image::from_bytes(name, &bytes)
+}
+
+/// A flat binary does not say where it expects to be, so the source is asked.
+fn check_origin(name: &str, source: &str) -> Result<()> {
+    let problem = |problem: String| {
+        Err(Error::Image {
+            image: name.to_owned(),
+            problem,
+            remedy: format!(
+                "start the source with `org {ORIGIN:#06X}`, where firmware loads boot sectors"
+            ),
+        })
+    };
+    let statements = source.lines().map(|line| {
+        line.split(';')
+            .next()
+            .unwrap_or("")
+            .trim()
+            .to_ascii_lowercase()
+    });
+    for statement in statements {
+        let statement = statement.trim_start_matches('[').trim_end_matches(']');
+        let Some(operand) = statement
+            .strip_prefix("org")
+            .filter(|rest| rest.starts_with([' ', '\t']))
+        else {
+            continue;
+        };
+        return match number(operand.trim()) {
+            Some(value) if value == u32::from(ORIGIN) => Ok(()),
+            Some(value) => problem(format!("its origin is {value:#06x}")),
+            None => problem(format!(
+                "its origin `{}` is not a plain number",
+                operand.trim()
+            )),
+        };
+    }
+    problem("it names no origin".to_owned())
+}
+
+/// nasm's ways to write a number.
+fn number(text: &str) -> Option<u32> {
+    let text = text.replace('_', "");
+    if let Some(hex) = text.strip_prefix("0x").or_else(|| text.strip_prefix('$')) {
+        return u32::from_str_radix(hex, 16).ok();
+    }
+    if let Some(hex) = text.strip_suffix('h') {
+        return u32::from_str_radix(hex, 16).ok();
+    }
+    text.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_with_another_origin_is_refused_before_assembling() {
+        for (source, expected) in [
+            ("bits 16\nhlt", "names no origin"),
+            ("org 0x100\nhlt", "origin is 0x0100"),
+            ("; org 0x7C00\n org start\n", "not a plain number"),
+        ] {
+            let error = check_origin("x.asm", source).unwrap_err().to_string();
+            assert!(
+                error.contains(expected) && error.contains("0x7C00"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_way_to_write_the_origin_is_understood() {
+        for source in [
+            "org 0x7C00",
+            "ORG 7c00h ; here",
+            "[org 31744]",
+            "\torg\t$7C00",
+        ] {
+            check_origin("x.asm", source).unwrap();
+        }
+    }
+
+    #[test]
+    fn source_that_does_not_fit_says_so() {
+        let source = "org 0x7C00\ntimes 511 db 1\ntimes 510 - ($ - $$) db 0\ndw 0xAA55";
+        match assemble_source("long.asm", source) {
+            Err(Error::Program { problem, .. }) if problem.contains("not installed") => {
+                eprintln!("SKIPPED: nasm is not installed (Debian package nasm)");
+            }
+            outcome => {
+                let error = outcome.unwrap_err().to_string();
+                assert!(
+                    error.contains("510 bytes") && error.contains("long.asm"),
+                    "{error}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! A boot sector as a disk that QEMU boots and OpenStack takes.
+
+use super::Image;
+use crate::error::{Error, Result};
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::Command;
+
+/// Cloud tools round disks up to whole megabytes and refuse smaller ones, so the file is 1 MiB.
+const DISK_BYTES: u64 = 1 << 20;
+
+/// A disk file's format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum DiskFormat {
+    /// The 512 bytes alone.
+    Sector,
+    /// The boot sector and zeros, 1 MiB.
+    Raw,
+    /// The same as a QEMU copy-on-write image, written by qemu-img.
+    Qcow2,
+}
+
+/// Writes the image as a disk file. The file appears whole or not at all.
+///
+/// # Errors
+/// [`Error::File`] when `path` cannot be written; [`Error::Program`] when qemu-img is missing or fails.
+pub fn write_disk(image: &Image, format: DiskFormat, path: &Path) -> Result<()> {
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let failed = |cause| Error::File {
+        action: "write",
+        path: path.to_owned(),
+        cause,
+    };
+    let mut raw = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
+    raw.write_all(image.bytes()).map_err(failed)?;
+    if format == DiskFormat::Sector {
+        raw.persist(path).map_err(|e| failed(e.error))?;
+        return Ok(());
+    }
+    raw.as_file().set_len(DISK_BYTES).map_err(failed)?;
+    if format == DiskFormat::Raw {
+        raw.persist(path).map_err(|e| failed(e.error))?;
+        return Ok(());
+    }
+    let converted = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
+    let run = Command::new("qemu-img")
+        .args(["convert", "-f", "raw", "-O", "qcow2"])
+        .arg(raw.path())
+        .arg(converted.path())
+        .output();
+    let run = run.map_err(|cause| Error::Program {
+        program: "qemu-img".to_owned(),
+        problem: match cause.kind() {
+            io::ErrorKind::NotFound => "it is not installed".to_owned(),
+            _ => cause.to_string(),
+        },
+        remedy: "install Debian package qemu-utils, or write format raw".to_owned(),
+    })?;
+    if !run.status.success() {
+        return Err(Error::Program {
+            program: "qemu-img".to_owned(),
+            problem: String::from_utf8_lossy(&run.stderr).trim().to_owned(),
+            remedy: "write format raw, which needs no other program".to_owned(),
+        });
+    }
+    fs::File::open(converted.path())
+        .and_then(|f| f.sync_all())
+        .map_err(failed)?;
+    converted.persist(path).map_err(|e| failed(e.error))?;
+    Ok(())
+}

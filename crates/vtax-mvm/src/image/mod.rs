@@ -1,0 +1,223 @@
+//! A guest's whole disk: one 512-byte boot sector, checked.
+
+mod assemble;
+mod disk;
+mod profile;
+
+pub use assemble::{assemble, assemble_source};
+pub use disk::{DiskFormat, write_disk};
+pub use profile::Profile;
+
+use crate::error::{Error, Result};
+use std::fs;
+use std::path::Path;
+
+/// Bytes of a boot sector.
+pub const SECTOR: usize = 512;
+
+/// Where the firmware loads the boot sector, and where its code must assume to be.
+pub const ORIGIN: u16 = 0x7C00;
+
+/// The last two bytes of every boot sector, in order.
+pub const SIGNATURE: [u8; 2] = [0x55, 0xAA];
+
+/// Name, source and bytes of the images that come with this crate.
+const SHIPPED: [(&str, &str, &[u8; SECTOR]); 5] = [
+    (
+        "echo",
+        include_str!("../../images/echo.asm"),
+        include_bytes!("../../images/echo.img"),
+    ),
+    (
+        "idle",
+        include_str!("../../images/idle.asm"),
+        include_bytes!("../../images/idle.img"),
+    ),
+    (
+        "idle-pit",
+        include_str!("../../images/idle-pit.asm"),
+        include_bytes!("../../images/idle-pit.img"),
+    ),
+    (
+        "spin",
+        include_str!("../../images/spin.asm"),
+        include_bytes!("../../images/spin.img"),
+    ),
+    (
+        "web",
+        include_str!("../../images/web.asm"),
+        include_bytes!("../../images/web.img"),
+    ),
+];
+
+/// A boot sector that has passed its checks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Image {
+    name: String,
+    bytes: [u8; SECTOR],
+}
+
+impl Image {
+    /// Checks size and signature.
+    ///
+    /// # Errors
+    /// [`Error::Image`] when `bytes` are not 512, or do not end in 0x55 0xAA.
+    pub fn from_bytes(name: impl Into<String>, bytes: &[u8]) -> Result<Self> {
+        let name = name.into();
+        let Ok(sector) = <[u8; SECTOR]>::try_from(bytes) else {
+            return Err(Error::Image {
+                image: name,
+                problem: format!("it has {} bytes; a boot sector has {SECTOR}", bytes.len()),
+                remedy: "end the source with `times 510 - ($ - $$) db 0` and `dw 0xAA55`, \
+                         and keep code and data within 510 bytes"
+                    .to_owned(),
+            });
+        };
+        let [.., low, high] = sector;
+        if [low, high] != SIGNATURE {
+            return Err(Error::Image {
+                image: name,
+                problem: format!(
+                    "it ends in {low:#04x} {high:#04x}, not in the boot signature 0x55 0xaa"
+                ),
+                remedy: "end the source with `dw 0xAA55`".to_owned(),
+            });
+        }
+        Ok(Self {
+            name,
+            bytes: sector,
+        })
+    }
+
+    /// An image that comes with this crate.
+    #[must_use]
+    pub fn shipped(name: &str) -> Option<Self> {
+        let (name, _, bytes) = SHIPPED.iter().find(|(known, ..)| *known == name)?;
+        Some(Self {
+            name: (*name).to_owned(),
+            bytes: **bytes,
+        })
+    }
+
+    /// The assembly source of a shipped image.
+    #[must_use]
+    pub fn shipped_source(name: &str) -> Option<&'static str> {
+        SHIPPED
+            .iter()
+            .find(|(known, ..)| *known == name)
+            .map(|(_, source, _)| *source)
+    }
+
+    /// The names of the shipped images.
+    pub fn shipped_names() -> impl Iterator<Item = &'static str> {
+        SHIPPED.iter().map(|(name, ..)| *name)
+    }
+
+    /// A shipped image by name, or a file: `.asm` and `.toml` are built, anything else is read.
+    ///
+    /// # Errors
+    /// [`Error::Image`] when it is no boot sector, [`Error::File`] when it cannot be read, and
+    /// what [`assemble`] returns.
+    pub fn open(name_or_path: &str) -> Result<Self> {
+        if let Some(image) = Self::shipped(name_or_path) {
+            return Ok(image);
+        }
+        let path = Path::new(name_or_path);
+        let extension = path.extension().and_then(|e| e.to_str());
+        match extension {
+            Some("asm") => assemble(path),
+            Some("toml") => {
+                let text = read(path)?;
+                let text = String::from_utf8_lossy(&text);
+                assemble_source(
+                    name_or_path,
+                    &Profile::parse(name_or_path, &text)?.to_assembly(),
+                )
+            }
+            _ if !path.exists() => Err(Error::Image {
+                image: name_or_path.to_owned(),
+                problem: "neither a shipped image nor a file".to_owned(),
+                remedy: format!(
+                    "shipped are: {}",
+                    Self::shipped_names().collect::<Vec<_>>().join(", ")
+                ),
+            }),
+            _ => Self::from_bytes(name_or_path, &read(path)?),
+        }
+    }
+
+    /// The image's name or path.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The boot sector.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8; SECTOR] {
+        &self.bytes
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).map_err(|cause| Error::File {
+        action: "read",
+        path: path.to_owned(),
+        cause,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_of_another_size_is_refused_with_both_sizes() {
+        let error = Image::from_bytes("short", &[0; 511])
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("511 bytes") && error.contains("512"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn an_image_without_signature_is_refused_with_what_it_ends_in() {
+        let error = Image::from_bytes("blank", &[0x11; SECTOR])
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("0x11 0x11") && error.contains("0x55 0xaa"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn an_unknown_name_lists_the_shipped_images() {
+        let error = Image::open("wbe").unwrap_err().to_string();
+        assert!(
+            error.contains("web") && error.contains("idle-pit"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn nasm_reproduces_every_shipped_image_exactly() {
+        for name in Image::shipped_names() {
+            let source = Image::shipped_source(name).unwrap();
+            match assemble_source(name, source) {
+                Ok(built) => assert_eq!(
+                    built.bytes(),
+                    Image::shipped(name).unwrap().bytes(),
+                    "{name}"
+                ),
+                Err(Error::Program { problem, .. }) if problem.contains("not installed") => {
+                    eprintln!("SKIPPED: nasm is not installed (Debian package nasm)");
+                    return;
+                }
+                Err(other) => panic!("{name}: {other}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! CPU profiles: a small TOML that says when a guest is busy → assembly source.
+//!
+//! Every profile becomes one table of (busy ticks, idle ticks, times), walked in a circle by one
+//! program. A tick is 10 ms of the guest's timer: fine enough for load shapes, coarse enough that
+//! the ticking itself costs nothing.
+
+use crate::error::{Error, Result};
+use serde::Deserialize;
+use std::fmt::Write;
+
+/// Milliseconds of one tick.
+const TICK_MS: u64 = 10;
+
+/// PIT divisor for 100 ticks a second: 1,193,182 Hz / 100.
+const DIVISOR: u16 = 11_932;
+
+/// What the boot sector has room for beside the program.
+const MAX_STEPS: usize = 60;
+
+/// A load shape.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(tag = "profile", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Profile {
+    /// Busy for `share` of every period.
+    Duty {
+        /// Busy share of the period, 0 to 1.
+        share: f64,
+        /// The period, in ms.
+        period_ms: u64,
+    },
+    /// `bursts` times busy for `burst_ms` and idle for `gap_ms`, then idle for `rest_ms`.
+    Bursty {
+        /// Bursts in a row.
+        bursts: u64,
+        /// Length of one burst, in ms.
+        burst_ms: u64,
+        /// Pause after each burst, in ms.
+        gap_ms: u64,
+        /// Pause after the last, in ms.
+        rest_ms: u64,
+    },
+    /// The busy share goes from `from` to `to` in `steps`, then starts again.
+    Ramp {
+        /// Share of the first step, 0 to 1.
+        from: f64,
+        /// Share of the last step, 0 to 1.
+        to: f64,
+        /// Number of steps, at least 2.
+        steps: usize,
+        /// Length of one step, in ms.
+        step_ms: u64,
+        /// Busy and idle alternate within a step with this period, in ms.
+        period_ms: u64,
+    },
+}
+
+/// Busy ticks, idle ticks, how many times.
+type Step = (u16, u16, u16);
+
+impl Profile {
+    /// Reads a profile and checks it. `name` is for errors.
+    ///
+    /// # Errors
+    /// [`Error::Image`] when the text is no profile, or one that a guest cannot follow.
+    pub fn parse(name: &str, text: &str) -> Result<Self> {
+        let refuse = |problem: String| Error::Image {
+            image: name.to_owned(),
+            problem,
+            remedy: "see docs/mvm.md, CPU profiles".to_owned(),
+        };
+        let profile: Self = toml::from_str(text).map_err(|e| refuse(e.to_string()))?;
+        profile.steps().map_err(refuse)?;
+        Ok(profile)
+    }
+
+    fn steps(&self) -> std::result::Result<Vec<Step>, String> {
+        let steps = match *self {
+            Self::Duty { share, period_ms } => vec![split(share, period_ms, 1)?],
+            Self::Bursty {
+                bursts,
+                burst_ms,
+                gap_ms,
+                rest_ms,
+            } => {
+                let burst = (
+                    ticks("burst_ms", burst_ms)?,
+                    ticks("gap_ms", gap_ms)?,
+                    count("bursts", bursts)?,
+                );
+                let mut steps = vec![burst];
+                if rest_ms > 0 {
+                    steps.push((0, ticks("rest_ms", rest_ms)?, 1));
+                }
+                steps
+            }
+            Self::Ramp {
+                from,
+                to,
+                steps,
+                step_ms,
+                period_ms,
+            } => {
+                if !(2..=MAX_STEPS).contains(&steps) {
+                    return Err(format!(
+                        "steps = {steps}: a ramp has 2 to {MAX_STEPS} steps"
+                    ));
+                }
+                if period_ms == 0 || step_ms < period_ms {
+                    return Err(format!(
+                        "step_ms = {step_ms} holds no whole period of {period_ms} ms"
+                    ));
+                }
+                let times = count("step_ms / period_ms", step_ms / period_ms)?;
+                let last = (steps - 1) as f64;
+                (0..steps)
+                    .map(|i| split(from + (to - from) * i as f64 / last, period_ms, times))
+                    .collect::<std::result::Result<_, _>>()?
+            }
+        };
+        if steps.iter().all(|&(busy, idle, _)| busy == 0 && idle == 0) {
+            return Err("it has no duration".to_owned());
+        }
+        Ok(steps)
+    }
+
+    /// The profile as a program: 16-bit assembly for nasm.
+    #[must_use]
+    pub fn to_assembly(&self) -> String {
+        let mut source = format!(
+            "; {self:?}\n{}",
+            PROGRAM.replace("DIVISOR", &DIVISOR.to_string())
+        );
+        for (busy, idle, times) in self.steps().unwrap_or_default() {
+            let _ = writeln!(source, "        dw {busy}, {idle}, {times}");
+        }
+        source.push_str("table_end:\n\n        times 510 - ($ - $$) db 0\n        dw 0xAA55\n");
+        source
+    }
+}
+
+fn split(share: f64, period_ms: u64, times: u16) -> std::result::Result<Step, String> {
+    if !(0.0..=1.0).contains(&share) {
+        return Err(format!("share = {share}: a share is between 0 and 1"));
+    }
+    let period = ticks("period_ms", period_ms)?;
+    // In range: a share of a u16.
+    let busy = (f64::from(period) * share).round() as u16;
+    Ok((busy, period - busy, times))
+}
+
+fn ticks(key: &str, ms: u64) -> std::result::Result<u16, String> {
+    if !ms.is_multiple_of(TICK_MS) {
+        return Err(format!("{key} = {ms}: times are multiples of {TICK_MS} ms"));
+    }
+    count(key, ms / TICK_MS)
+}
+
+fn count(key: &str, value: u64) -> std::result::Result<u16, String> {
+    u16::try_from(value)
+        .ok()
+        .filter(|v| *v < 32_768)
+        .ok_or_else(|| format!("{key} is too large for the guest's 15 bits"))
+}
+
+const PROGRAM: &str = "\
+bits 16
+org 0x7C00
+
+        jmp 0:start             ; some firmware enters at 07C0:0000
+start:  cli
+        cld
+        xor ax, ax
+        mov ds, ax
+        mov ss, ax
+        mov sp, 0x7C00
+        mov word [0x08 * 4], tick       ; IRQ 0 arrives as vector 0x08
+        mov [0x08 * 4 + 2], ax
+
+        mov al, 0x34            ; PIT channel 0: mode 2, 100 ticks a second
+        out 0x43, al
+        mov ax, DIVISOR
+        out 0x40, al
+        mov al, ah
+        out 0x40, al
+        mov al, 0xFE            ; master controller: only IRQ 0
+        out 0x21, al
+        mov al, 0xFF            ; second controller: none
+        out 0xA1, al
+        sti
+
+circle: mov si, table
+step:   mov cx, [si + 4]        ; CX: times left
+again:  mov bx, [now]
+        add bx, [si]            ; BX: end of the busy part
+busy:   mov ax, [now]
+        sub ax, bx              ; signed difference: the count may wrap
+        js busy
+        add bx, [si + 2]        ; BX: end of the idle part
+idle:   cli                     ; a tick between the test and the halt would be slept through
+        mov ax, [now]
+        sub ax, bx
+        jns over
+        sti
+        hlt
+        jmp idle
+over:   sti
+        loop again
+        add si, 6
+        cmp si, table_end
+        jb step
+        jmp circle
+
+tick:   push ax
+        inc word [now]
+        mov al, 0x20            ; end of interrupt
+        out 0x20, al
+        pop ax
+        iret
+
+now:    dw 0
+table:                          ; busy ticks, idle ticks, times
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::assemble_source;
+
+    #[test]
+    fn a_quarter_duty_of_100_ms_is_busy_for_3_of_10_ticks_rounded() {
+        let profile =
+            Profile::parse("p", "profile = 'duty'\nshare = 0.25\nperiod_ms = 100").unwrap();
+        assert_eq!(profile.steps().unwrap(), [(3, 7, 1)]);
+    }
+
+    #[test]
+    fn a_ramp_walks_from_first_to_last_share() {
+        let text =
+            "profile = 'ramp'\nfrom = 0.0\nto = 1.0\nsteps = 3\nstep_ms = 1000\nperiod_ms = 100";
+        let profile = Profile::parse("p", text).unwrap();
+        assert_eq!(
+            profile.steps().unwrap(),
+            [(0, 10, 10), (5, 5, 10), (10, 0, 10)]
+        );
+    }
+
+    #[test]
+    fn what_a_guest_cannot_follow_is_refused_with_the_key() {
+        for (text, expected) in [
+            (
+                "profile = 'duty'\nshare = 1.5\nperiod_ms = 100",
+                "share = 1.5",
+            ),
+            (
+                "profile = 'duty'\nshare = 0.5\nperiod_ms = 15",
+                "period_ms = 15",
+            ),
+            (
+                "profile = 'duty'\nshare = 0.5\nperiod_ms = 0",
+                "no duration",
+            ),
+            ("profile = 'duty'\nshare = 0.5\nperiod = 10", "period"),
+            (
+                "profile = 'ramp'\nfrom = 0.0\nto = 1.0\nsteps = 1\nstep_ms = 100\nperiod_ms = 100",
+                "steps = 1",
+            ),
+            ("profile = 'square'", "square"),
+        ] {
+            let error = Profile::parse("p.toml", text).unwrap_err().to_string();
+            assert!(
+                error.contains(expected) && error.contains("p.toml"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_longest_ramp_fits_a_boot_sector() {
+        let text = format!(
+            "profile = 'ramp'\nfrom = 0.0\nto = 1.0\nsteps = {MAX_STEPS}\nstep_ms = 1000\nperiod_ms = 100"
+        );
+        let profile = Profile::parse("p", &text).unwrap();
+        match assemble_source("ramp", &profile.to_assembly()) {
+            Err(Error::Program { problem, .. }) if problem.contains("not installed") => {
+                eprintln!("SKIPPED: nasm is not installed (Debian package nasm)");
+            }
+            outcome => {
+                outcome.unwrap();
+            }
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Micro VMs: guests that are one 512-byte boot sector, and a monitor that holds a million of them.
+//!
+//! An [`image::Image`] is the whole guest. [`machine::run`] runs one on KVM, with interrupt
+//! controller, timer and serial port in user space, so that a halted guest needs no thread. A
+//! [`population::Population`] holds many: parked ones as some hundred bytes each, live ones with
+//! their KVM objects, and [`population::worker::Workers`] run them and serve their addresses.
+
+pub mod cli;
+pub mod error;
+pub mod front;
+pub mod image;
+pub mod machine;
+pub mod measure;
+pub mod population;
+pub mod shard;
+pub mod tcg;
+
+pub use error::{Error, Result};

@@ -1,0 +1,183 @@
+//! One guest: its state, and running it on a slot until it halts.
+
+pub mod devices;
+pub mod kvm;
+pub mod slice;
+pub mod state;
+
+use crate::error::Result;
+use devices::Devices;
+use kvm::{Exit, Slot};
+use state::{Processor, Reset};
+use std::time::Instant;
+
+/// Guest memory, in bytes: conventional memory's first 64 KiB. What lies above reads as ones.
+pub const MEMORY: usize = 64 << 10;
+
+/// Where a guest's time comes from, in ns.
+#[derive(Clone, Debug)]
+pub enum Clock {
+    /// The host's monotonic clock, since an instant, plus an offset.
+    Host {
+        /// When the clock read `offset`.
+        since: Instant,
+        /// What it read then, in ns.
+        offset: u64,
+    },
+    /// A microsecond for every look: time that depends on nothing but what the guest does.
+    Counted(u64),
+}
+
+impl Clock {
+    /// A host clock that reads `offset` ns now.
+    #[must_use]
+    pub fn host(offset: u64) -> Self {
+        Self::Host {
+            since: Instant::now(),
+            offset,
+        }
+    }
+
+    /// The time, in ns.
+    pub fn now(&mut self) -> u64 {
+        match self {
+            Self::Host { since, offset } => {
+                offset.saturating_add(u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX))
+            }
+            Self::Counted(ns) => {
+                *ns += 1000;
+                *ns
+            }
+        }
+    }
+}
+
+/// Why a guest stopped for good. It harmed nobody but itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Three faults in a row: the processor shut down.
+    TripleFault,
+    /// The guest asked for a reset, and a boot sector that resets would do so for ever.
+    Reset,
+    /// KVM could not go on: its exit reason.
+    Unsupported(u32),
+    /// The guest turned on paging, which this monitor does not park.
+    Paging,
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::TripleFault => write!(f, "triple fault"),
+            Self::Reset => write!(f, "reset by the guest"),
+            Self::Unsupported(exit) => {
+                write!(f, "KVM cannot run its next instruction (exit {exit})")
+            }
+            Self::Paging => write!(f, "paging turned on, which is not supported while parked"),
+        }
+    }
+}
+
+/// Why [`run`] returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Halted, and no interrupt is pending.
+    Halted,
+    /// The time slice is over.
+    Preempted,
+    /// Never to run again.
+    Dead(Fault),
+}
+
+/// Runs the guest in `slot` until it halts with nothing pending, dies, or is preempted: by the
+/// slice timer, or before entering the guest more than `entries` times. Serial output is appended
+/// to `output`, up to `output_limit` bytes; what is beyond is counted in the second result.
+///
+/// # Errors
+/// [`crate::Error::System`] when KVM itself fails.
+pub fn run(
+    slot: &mut Slot,
+    devices: &mut Devices,
+    clock: &mut Clock,
+    entries: Option<u32>,
+    output: &mut Vec<u8>,
+    output_limit: usize,
+) -> Result<(Stop, u64)> {
+    let mut lost = 0;
+    let mut left = entries;
+    let mut halted = slot.halted();
+    loop {
+        let now = clock.now();
+        slot.posted_writes(|port, value| devices.write(port, value, now, output));
+        if output.len() > output_limit {
+            lost += (output.len() - output_limit) as u64;
+            output.truncate(output_limit);
+        }
+        if devices.reset {
+            return Ok((Stop::Dead(Fault::Reset), lost));
+        }
+        devices.advance(now);
+        let mut window = false;
+        if devices.pic.pending() {
+            if slot.interruptible() {
+                let vector = devices.pic.acknowledge();
+                slot.interrupt(vector);
+                halted = false;
+            } else {
+                window = true;
+            }
+        }
+        if halted {
+            return Ok((Stop::Halted, lost));
+        }
+        if left == Some(0) {
+            slot.stop_at_entry();
+        }
+        match slot.enter(window)? {
+            Exit::Halt => halted = true,
+            Exit::Write { port, size, data } => {
+                let now = clock.now();
+                for (i, value) in data.iter().enumerate() {
+                    devices.write(port.wrapping_add((i % size) as u16), *value, now, output);
+                }
+            }
+            Exit::Read { port, size, data } => {
+                let now = clock.now();
+                for (i, value) in data.iter_mut().enumerate() {
+                    *value = devices.read(port.wrapping_add((i % size) as u16), now);
+                }
+            }
+            Exit::Window => {}
+            Exit::Preempted => {
+                let now = clock.now();
+                slot.posted_writes(|port, value| devices.write(port, value, now, output));
+                return Ok((Stop::Preempted, lost));
+            }
+            Exit::Shutdown => return Ok((Stop::Dead(Fault::TripleFault), lost)),
+            Exit::Unsupported(reason) => return Ok((Stop::Dead(Fault::Unsupported(reason)), lost)),
+        }
+        if let Some(left) = &mut left {
+            *left = left.saturating_sub(1);
+        }
+    }
+}
+
+/// The state of a guest that is in no slot: everything that it could ever tell.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Guest {
+    /// The processor.
+    pub processor: Processor,
+    /// The devices.
+    pub devices: Devices,
+}
+
+impl Guest {
+    /// A guest that has just been reset.
+    #[must_use]
+    pub fn at_reset(reset: &Reset) -> Self {
+        Self {
+            processor: reset.processor,
+            devices: Devices::default(),
+        }
+    }
+}

@@ -1,0 +1,430 @@
+//! Many guests: who they are, who wants what of them, and whose turn it is.
+//!
+//! An idle guest is a stored state (parked) or a slot with its devices (live): no thread, no
+//! timer, no descriptor of its own beyond what KVM needs. Input makes it active; an active guest
+//! waits for its turn in one queue, ordered by the processor time that guests have had.
+
+mod queue;
+pub mod snapshot;
+pub mod worker;
+
+use crate::error::{Error, Result};
+use crate::image::Image;
+use crate::machine::devices::{Devices, MAX_WIRE};
+use crate::machine::kvm::{Arena, Host, Slot, Tenancy};
+use crate::machine::state::Reset;
+use crate::machine::{Clock, Fault};
+use queue::Queue;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// The longest answer that the front passes on, in bytes.
+pub const MAX_ANSWER: usize = 4096;
+
+/// Requests that wait for one guest; more are refused.
+const MAX_ASKS: usize = 16;
+
+/// How guests are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holding {
+    /// Each keeps its KVM objects.
+    Live,
+    /// Halted guests are stored in compact form, and share a slot per worker.
+    Parked,
+}
+
+/// Where an answer goes: a worker, its connection, and the request's number there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplyTo {
+    worker: usize,
+    connection: usize,
+    request: u64,
+}
+
+/// What became of a request.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// A line that the guest sent.
+    Line(Vec<u8>),
+    /// Serial output for a connection that listens to the guest.
+    Output(Vec<u8>),
+    /// The guest sent more than [`MAX_ANSWER`] bytes without ending the line.
+    TooLong,
+    /// The guest has stopped for good.
+    Dead(Fault),
+}
+
+/// Why a request was not taken.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// No guest has this number.
+    NoSuchGuest,
+    /// The guest has stopped for good.
+    Dead(Fault),
+    /// Too many requests wait for this guest.
+    Busy,
+}
+
+#[derive(Debug)]
+struct Ask {
+    request: Vec<u8>,
+    /// Nobody, once the request has expired: its answer must still be told from the next.
+    reply: Option<ReplyTo>,
+}
+
+/// A guest's state, wherever it is.
+#[derive(Debug)]
+enum Body {
+    Stored(Box<[u8]>),
+    Held(Box<Held>),
+}
+
+#[derive(Debug)]
+struct Held {
+    slot: Slot,
+    devices: Devices,
+}
+
+#[derive(Debug)]
+enum Guest {
+    Idle(Body),
+    Active(Box<Active>),
+    Dead(Fault),
+}
+
+/// A guest that somebody waits for, or that has work.
+#[derive(Debug)]
+struct Active {
+    /// None while a worker runs it.
+    body: Option<Body>,
+    queued: bool,
+    /// Bytes for the serial line.
+    inbox: Vec<u8>,
+    asks: VecDeque<Ask>,
+    answer: Vec<u8>,
+    /// Processor time that it has had, in ns, in the queue's terms.
+    runtime: u64,
+}
+
+impl Active {
+    fn new(body: Body) -> Self {
+        Self {
+            body: Some(body),
+            queued: false,
+            inbox: Vec::new(),
+            asks: VecDeque::new(),
+            answer: Vec::new(),
+            runtime: 0,
+        }
+    }
+}
+
+/// What a population is made of.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What every guest runs.
+    pub image: Image,
+    /// The number of the first guest.
+    pub first: u32,
+    /// How many.
+    pub count: u32,
+    /// Live or parked.
+    pub holding: Holding,
+}
+
+/// Guests by state, and what they have done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// All guests.
+    pub guests: u32,
+    /// Guests whose boot sector has run until its first halt or slice end.
+    pub booted: u32,
+    /// Guests that have stopped for good.
+    pub dead: u32,
+    /// Turns that workers gave to guests.
+    pub turns: u64,
+    /// Bytes of all stored states, without allocator overhead.
+    pub stored_bytes: u64,
+    /// Serial output beyond what one slice may send; it was dropped.
+    pub lost_output: u64,
+}
+
+/// The guests.
+#[derive(Debug)]
+pub struct Population {
+    plan: Plan,
+    host: Host,
+    reset: Reset,
+    arena: Option<Arc<Arena>>,
+    clock: Clock,
+    guests: Vec<Mutex<Guest>>,
+    queue: Mutex<Queue>,
+    /// Next guest to boot, as an offset.
+    next: AtomicU32,
+    booted: AtomicU32,
+    dead: AtomicU32,
+    turns: AtomicU64,
+    lost_output: AtomicU64,
+    /// Guests whose timer will fire, with its deadline.
+    ticking: Mutex<HashMap<u32, u64>>,
+    listeners: Mutex<HashMap<u32, ReplyTo>>,
+    listening: AtomicU32,
+    /// Workers leave guests alone while a snapshot is written.
+    held: AtomicBool,
+}
+
+/// A poisoned lock means that a thread panicked, which only a bug does; its data is still whole,
+/// because every change under a lock here is a single assignment or push.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+impl Population {
+    /// Lays out a population whose guests boot as soon as workers run.
+    ///
+    /// # Errors
+    /// [`Error::Kvm`] when the host has no usable KVM, [`Error::Configuration`] when the plan is
+    /// larger than one process can hold, [`Error::Exhausted`] when memory is.
+    pub fn new(plan: Plan) -> Result<Self> {
+        let host = Host::open()?;
+        check_capacity(&plan)?;
+        let reset = reset_state(&host, &plan.image)?;
+        let guests = (0..plan.count)
+            .map(|_| Mutex::new(Guest::Idle(Body::Stored(Box::default()))))
+            .collect();
+        Self::assemble(plan, host, reset, guests, Clock::host(0), 0)
+    }
+
+    fn assemble(
+        plan: Plan,
+        host: Host,
+        reset: Reset,
+        guests: Vec<Mutex<Guest>>,
+        clock: Clock,
+        booted: u32,
+    ) -> Result<Self> {
+        let arena = match plan.holding {
+            Holding::Live => Some(Arena::new(plan.count as usize)?),
+            Holding::Parked => None,
+        };
+        Ok(Self {
+            plan,
+            host,
+            reset,
+            arena,
+            clock,
+            guests,
+            queue: Mutex::default(),
+            next: AtomicU32::new(booted),
+            booted: AtomicU32::new(booted),
+            dead: AtomicU32::new(0),
+            turns: AtomicU64::new(0),
+            lost_output: AtomicU64::new(0),
+            ticking: Mutex::default(),
+            listeners: Mutex::default(),
+            listening: AtomicU32::new(0),
+            held: AtomicBool::new(false),
+        })
+    }
+
+    /// What the population is made of.
+    #[must_use]
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Counts guests and work. Cheap.
+    #[must_use]
+    pub fn census(&self) -> Census {
+        Census {
+            guests: self.plan.count,
+            booted: self.booted.load(Ordering::Relaxed),
+            dead: self.dead.load(Ordering::Relaxed),
+            turns: self.turns.load(Ordering::Relaxed),
+            stored_bytes: 0,
+            lost_output: self.lost_output.load(Ordering::Relaxed),
+        }
+    }
+
+    /// As [`Population::census`], with the stored bytes, which takes a look at every guest.
+    #[must_use]
+    pub fn full_census(&self) -> Census {
+        let stored_bytes = self
+            .guests
+            .iter()
+            .map(|guest| match &*lock(guest) {
+                Guest::Idle(Body::Stored(stored)) => stored.len() as u64,
+                _ => 0,
+            })
+            .sum();
+        Census {
+            stored_bytes,
+            ..self.census()
+        }
+    }
+
+    /// Processor time that a guest has had since it last became active, as the queue counts it.
+    /// None for a guest that is idle, dead, or not there.
+    #[must_use]
+    pub fn processor_time(&self, number: u32) -> Option<std::time::Duration> {
+        match &*lock(self.guest(number)?) {
+            Guest::Active(active) => Some(std::time::Duration::from_nanos(active.runtime)),
+            _ => None,
+        }
+    }
+
+    fn guest(&self, number: u32) -> Option<&Mutex<Guest>> {
+        self.guests
+            .get(number.checked_sub(self.plan.first)? as usize)
+    }
+
+    /// Sends `request` to a guest's serial port and its next line to `reply`.
+    fn ask(
+        &self,
+        number: u32,
+        request: Vec<u8>,
+        reply: ReplyTo,
+    ) -> std::result::Result<(), Refused> {
+        let mut guest = lock(self.guest(number).ok_or(Refused::NoSuchGuest)?);
+        let active = activate(&mut guest)?;
+        if active.asks.len() >= MAX_ASKS {
+            return Err(Refused::Busy);
+        }
+        let first = active.asks.is_empty();
+        if first {
+            active.inbox.extend(&request);
+        }
+        active.asks.push_back(Ask {
+            request,
+            reply: Some(reply),
+        });
+        if first {
+            self.enqueue(number, active);
+        }
+        Ok(())
+    }
+
+    /// Sends bytes to a guest's serial port; nobody waits for an answer.
+    fn send(&self, number: u32, bytes: &[u8]) -> std::result::Result<(), Refused> {
+        let mut guest = lock(self.guest(number).ok_or(Refused::NoSuchGuest)?);
+        let active = activate(&mut guest)?;
+        let room = MAX_WIRE.saturating_sub(active.inbox.len());
+        active.inbox.extend(bytes.iter().take(room));
+        self.enqueue(number, active);
+        Ok(())
+    }
+
+    /// From now on `reply` gets all that the guest sends. One listener a guest: the last.
+    fn listen(&self, number: u32, reply: ReplyTo) -> std::result::Result<(), Refused> {
+        match &*lock(self.guest(number).ok_or(Refused::NoSuchGuest)?) {
+            Guest::Dead(fault) => return Err(Refused::Dead(*fault)),
+            _ => lock(&self.listeners).insert(number, reply),
+        };
+        self.listening.store(1, Ordering::Release);
+        Ok(())
+    }
+
+    fn unlisten(&self, number: u32, reply: ReplyTo) {
+        let mut listeners = lock(&self.listeners);
+        if listeners.get(&number) == Some(&reply) {
+            listeners.remove(&number);
+        }
+        self.listening
+            .store(u32::from(!listeners.is_empty()), Ordering::Release);
+    }
+
+    /// Nobody waits for `reply` any more.
+    fn expire(&self, number: u32, reply: ReplyTo) {
+        let Some(guest) = self.guest(number) else {
+            return;
+        };
+        let mut guest = lock(guest);
+        if let Guest::Active(active) = &mut *guest {
+            for (i, ask) in active.asks.iter_mut().enumerate() {
+                if ask.reply == Some(reply) {
+                    ask.reply = None;
+                    if i > 0 {
+                        // It was never sent, so no answer will come.
+                        active.asks.remove(i);
+                    }
+                    break;
+                }
+            }
+        }
+    }
+
+    /// The guest's timer is due.
+    fn tick(&self, number: u32, deadline: u64) {
+        {
+            let mut ticking = lock(&self.ticking);
+            if ticking.get(&number) != Some(&deadline) {
+                return;
+            }
+            ticking.remove(&number);
+        }
+        if let Some(guest) = self.guest(number)
+            && let Ok(active) = activate(&mut lock(guest))
+        {
+            self.enqueue(number, active);
+        }
+    }
+
+    fn enqueue(&self, number: u32, active: &mut Active) {
+        if active.body.is_some() && !active.queued {
+            active.queued = true;
+            active.runtime = lock(&self.queue).push(number, active.runtime);
+        }
+    }
+
+    fn runnable(&self) -> bool {
+        !self.held.load(Ordering::Acquire)
+            && (self.next.load(Ordering::Relaxed) < self.plan.count
+                || !lock(&self.queue).is_empty())
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.clone().now()
+    }
+}
+
+/// An idle guest becomes active; an active one stays so.
+fn activate(guest: &mut Guest) -> std::result::Result<&mut Active, Refused> {
+    match guest {
+        Guest::Dead(fault) => Err(Refused::Dead(*fault)),
+        Guest::Active(active) => Ok(active),
+        Guest::Idle(body) => {
+            let body = std::mem::replace(body, Body::Stored(Box::default()));
+            *guest = Guest::Active(Box::new(Active::new(body)));
+            match guest {
+                Guest::Active(active) => Ok(active),
+                _ => Err(Refused::NoSuchGuest),
+            }
+        }
+    }
+}
+
+/// Refuses a live plan that this process cannot hold, before anything is made for it.
+fn check_capacity(plan: &Plan) -> Result<()> {
+    if plan.holding == Holding::Parked {
+        return Ok(());
+    }
+    let capacity = crate::shard::Capacity::of_this_process();
+    if plan.count <= capacity.guests {
+        return Ok(());
+    }
+    Err(Error::Configuration {
+        asked: format!("{} live guests in one process", plan.count),
+        problem: format!(
+            "{} allow {}; use more shards",
+            capacity.limit, capacity.guests
+        ),
+    })
+}
+
+fn reset_state(host: &Host, image: &Image) -> Result<Reset> {
+    let arena = Arena::new(1)?;
+    Slot::new(host, &arena, 0, image, Tenancy::Turns)?.reset_state(image)
+}
