@@ -4,6 +4,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use vtax_lab::place::Place;
 use vtax_lab::plan::Shard;
+use vtax_mvm::cli::MvmCommand;
 
 /// Measures what virtualization costs: the same workload on bare metal, in containers and in VMs.
 #[derive(Debug, Parser)]
@@ -34,6 +35,9 @@ pub enum Command {
     /// The root file system that every platform runs.
     #[command(subcommand)]
     Image(ImageCommand),
+    /// Micro VMs: guests that are one 512-byte boot sector.
+    #[command(subcommand)]
+    Mvm(MvmCommand),
     /// Undo what a run that was cut off left on this host.
     Restore(RestoreArgs),
     /// A load generator, as workloads start it in the client.
