@@ -280,8 +280,14 @@ fn summary(out: &mut String, analysis: &Analysis) {
         percent(analysis.minimum_effect)
     );
     let counts = analysis.counts;
+    // A provisional report shows its suspect trials, so it does not leave them out.
+    let suspect = if analysis.provisional {
+        0
+    } else {
+        counts.suspect
+    };
     let left_out: Vec<String> = [
-        (counts.suspect, "marked suspect"),
+        (suspect, "marked suspect"),
         (counts.failed, "failed"),
         (counts.unreadable, "damaged on disk"),
     ]
