@@ -340,6 +340,24 @@ impl Observation<'_> {
                     false,
                 );
             }
+            for (key, name, title) in [
+                (
+                    "nic.calls",
+                    "nic.calls.per_second",
+                    "interrupts that the NIC raised",
+                ),
+                (
+                    "nic.kicks",
+                    "nic.kicks.per_second",
+                    "notifications that the guest sent to the NIC",
+                ),
+            ] {
+                if let Some(count) = advanced(key) {
+                    let unit = Unit::per(Base::Interrupt, Base::Second);
+                    let rate = count / between;
+                    add(name, title, rate, unit, platform, Better::Lower, false);
+                }
+            }
             if let Some(busy) = advanced("cpu.busy_ns") {
                 let value = busy / 1e9 / between;
                 add(

@@ -19,6 +19,8 @@ const USER_GATEWAY: &str = "10.0.2.2";
 /// Where the sockets and files of one QEMU are, as QEMU sees them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Files<'a> {
+    /// Of the vtax backend.
+    pub(super) nic: &'a Path,
     pub(super) monitor: &'a Path,
     pub(super) agent: &'a Path,
     pub(super) console: &'a Path,
@@ -77,7 +79,7 @@ pub(super) fn command_line(
     );
     option("-smp", machine.vcpus.to_string());
     option("-m", format!("{}M", machine.memory_mib));
-    let shared = matches!(machine.backend, Backend::VhostUser(_));
+    let shared = machine.backend.is_vhost_user();
     option("-machine", machine_option(machine.kind, shared));
     if shared {
         // The backend reads and writes guest memory itself.
@@ -159,7 +161,7 @@ pub(super) fn command_line(
         );
     }
 
-    for (name, value) in nic(machine, network) {
+    for (name, value) in nic(machine, network, files.nic) {
         option(name, value);
     }
     line
@@ -204,7 +206,7 @@ fn kernel_command_line(machine: &Machine, network: &Network, scratch: bool) -> S
     text
 }
 
-fn nic(machine: &Machine, network: &Network) -> Vec<(&'static str, String)> {
+fn nic(machine: &Machine, network: &Network, own_socket: &Path) -> Vec<(&'static str, String)> {
     let mut options = Vec::new();
     let queues = if machine.queues > 1 {
         format!(",queues={}", machine.queues)
@@ -236,7 +238,11 @@ fn nic(machine: &Machine, network: &Network) -> Vec<(&'static str, String)> {
             }
             options.push(("-netdev", text));
         }
-        Backend::VhostUser(socket) => {
+        Backend::VhostUser(_) | Backend::Vtax(_) => {
+            let socket = match &machine.backend {
+                Backend::VhostUser(socket) => socket,
+                _ => own_socket,
+            };
             options.push(("-chardev", format!("socket,id=nic,path={}", value(socket))));
             options.push(("-netdev", format!("vhost-user,id=net0,chardev=nic{queues}")));
         }
@@ -247,10 +253,15 @@ fn nic(machine: &Machine, network: &Network) -> Vec<(&'static str, String)> {
         network.mac
     );
     if machine.queues > 1 {
-        // A vector for each queue, one for changes of configuration, one for control.
-        let _ = write!(device, ",mq=on,vectors={}", 2 * machine.queues + 2);
+        device.push_str(",mq=on");
     }
-    if network.mtu != 1500 && matches!(machine.backend, Backend::Tap | Backend::TapVhost) {
+    if !machine.msix {
+        device.push_str(",vectors=0");
+    } else if machine.queues > 1 {
+        // A vector for each queue, one for changes of configuration, one for control.
+        let _ = write!(device, ",vectors={}", 2 * machine.queues + 2);
+    }
+    if network.mtu != 1500 && machine.backend.has_tap() {
         let _ = write!(device, ",host_mtu={}", network.mtu);
     }
     if !network.offloads {
@@ -284,6 +295,7 @@ mod tests {
             recipe: String::new(),
         };
         let files = Files {
+            nic: Path::new("/run/nic.sock"),
             monitor: Path::new("/run/qmp.sock"),
             agent: Path::new("/run/agent.sock"),
             console: Path::new("/run/console.log"),
@@ -373,5 +385,10 @@ mod tests {
             shared.contains("share=on") && shared.contains("memory-backend=memory"),
             "{shared}"
         );
+        let own = build(&[("nic.backend", text("vtax"))], &Network::default(), None);
+        for part in ["share=on", "path=/run/nic.sock", "vtax.ip=10.91.0.2/24"] {
+            assert!(own.contains(part), "{part}: {own}");
+        }
+        assert!(!own.contains("vectors=0"), "{own}");
     }
 }

@@ -2,6 +2,7 @@
 //! opens and creates VMs and still cannot boot a stock kernel.
 
 use super::command_line;
+use super::machine::{Accel, Machine};
 use crate::LabError;
 use crate::image;
 use crate::platform::GuestFiles;
@@ -106,6 +107,27 @@ pub(super) fn version(binary: &str) -> Result<String, LabError> {
         status: output.status.to_string(),
         output: text.into_owned() + &String::from_utf8_lossy(&output.stderr),
     })
+}
+
+/// The first major version of QEMU known to give an emulated guest a vhost-user NIC with
+/// message-signalled interrupts; 7.2 crashes when the guest turns them on.
+const MSIX_WITH_TCG: u32 = 10;
+
+/// Whether the machine's NIC may have message-signalled interrupts.
+///
+/// # Errors
+/// When QEMU cannot be run.
+pub(super) fn vhost_user_has_msix(machine: &Machine) -> Result<bool, LabError> {
+    if machine.accel == Accel::Kvm || !machine.backend.is_vhost_user() {
+        return Ok(true);
+    }
+    Ok(major(&version(&machine.binary)?).is_some_and(|major| major >= MSIX_WITH_TCG))
+}
+
+/// `QEMU emulator version 7.2.22 (Debian …)` → 7.
+fn major(version: &str) -> Option<u32> {
+    let (_, rest) = version.split_once("version ")?;
+    rest.split(['.', ' ']).next()?.parse().ok()
 }
 
 fn key(version: &str, guest: &GuestFiles) -> String {
@@ -243,6 +265,16 @@ pub(super) fn console_text(path: &Path) -> String {
 mod tests {
     use super::*;
     use std::path::PathBuf;
+
+    #[test]
+    fn the_major_version_is_read_from_what_qemu_says() {
+        assert_eq!(
+            major("QEMU emulator version 7.2.22 (Debian 1:7.2)"),
+            Some(7)
+        );
+        assert_eq!(major("QEMU emulator version 10.0.2"), Some(10));
+        assert_eq!(major("QEMU"), None);
+    }
 
     fn verdict(boots: bool) -> KvmVerdict {
         KvmVerdict {

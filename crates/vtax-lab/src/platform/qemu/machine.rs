@@ -5,6 +5,9 @@ use crate::cell::cpus::CpuList;
 use crate::settings::{Domain, Parameter, Settings};
 use std::path::PathBuf;
 
+/// How the vtax backend holds notifications (`docs/nic-hold.md`).
+const HOLD_MODES: &[&str] = &["off", "fixed", "paper", "adaptive"];
+
 /// What a plan may set of a VM.
 pub(super) const PARAMETERS: &[Parameter] = &[
     Parameter {
@@ -57,9 +60,21 @@ pub(super) const PARAMETERS: &[Parameter] = &[
     },
     Parameter {
         key: "nic.backend",
-        domain: Domain::Choice(&["tap", "tap+vhost", "user", "vhost-user"]),
+        domain: Domain::Choice(&["tap", "tap+vhost", "vtax", "user", "vhost-user"]),
         default: Some("tap"),
-        help: "what is behind the guest's virtio NIC",
+        help: "what is behind the guest's virtio NIC; vtax is the NIC of docs/nic.md",
+    },
+    Parameter {
+        key: "nic.hold_us",
+        domain: Domain::Integer(0, 1_000_000),
+        default: Some("1000"),
+        help: "the longest that the vtax backend may hold a notification back, in microseconds",
+    },
+    Parameter {
+        key: "nic.mode",
+        domain: Domain::Choice(HOLD_MODES),
+        default: Some("adaptive"),
+        help: "how the vtax backend decides when to hold",
     },
     Parameter {
         key: "nic.socket",
@@ -96,6 +111,8 @@ pub(super) struct Machine {
     pub(super) binary: String,
     pub(super) backend: Backend,
     pub(super) queues: u32,
+    /// Whether the NIC has message-signalled interrupts.
+    pub(super) msix: bool,
 }
 
 /// QEMU's machine types that boot the image.
@@ -121,6 +138,27 @@ pub(super) enum Backend {
     /// QEMU's own network stack, with the ports that it forwards to the guest.
     User(Vec<u16>),
     VhostUser(PathBuf),
+    /// vtax-nic, started for this VM, between it and a tap.
+    Vtax(Hold),
+}
+
+/// How vtax-nic holds notifications back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Hold {
+    pub(super) budget_us: u32,
+    pub(super) mode: String,
+}
+
+impl Backend {
+    /// Whether another process reads and writes the guest's memory.
+    pub(super) fn is_vhost_user(&self) -> bool {
+        matches!(self, Self::VhostUser(_) | Self::Vtax(_))
+    }
+
+    /// Whether frames pass through a tap in the switch.
+    pub(super) fn has_tap(&self) -> bool {
+        matches!(self, Self::Tap | Self::TapVhost | Self::Vtax(_))
+    }
 }
 
 impl Machine {
@@ -162,11 +200,21 @@ impl Machine {
             "tap+vhost" => Backend::TapVhost,
             "user" => Backend::User(ports(settings.text("nic.ports").unwrap_or("80,5201"))?),
             "vhost-user" => Backend::VhostUser(socket(settings)?),
+            "vtax" => {
+                let mode = settings.text("nic.mode").unwrap_or("adaptive");
+                if !HOLD_MODES.contains(&mode) {
+                    return Err(unknown("nic.mode", mode, "off, fixed, paper or adaptive"));
+                }
+                Backend::Vtax(Hold {
+                    budget_us: number("nic.hold_us", 1000)?,
+                    mode: mode.to_owned(),
+                })
+            }
             other => {
                 return Err(unknown(
                     "nic.backend",
                     other,
-                    "tap, tap+vhost, user or vhost-user",
+                    "tap, tap+vhost, vtax, user or vhost-user",
                 ));
             }
         };
@@ -194,6 +242,7 @@ impl Machine {
                 .to_owned(),
             backend,
             queues,
+            msix: true,
         })
     }
 }
@@ -269,6 +318,14 @@ mod tests {
                 "nic.backend" => (machine.backend == Backend::Tap).then(|| "tap".into()),
                 "nic.queues" => Some(machine.queues.to_string()),
                 "nic.ports" => Some("80,5201".into()),
+                "nic.hold_us" | "nic.mode" => {
+                    let vtax = self::machine(&[("nic.backend", text("vtax"))]).unwrap();
+                    match vtax.backend {
+                        Backend::Vtax(hold) if parameter.key == "nic.mode" => Some(hold.mode),
+                        Backend::Vtax(hold) => Some(hold.budget_us.to_string()),
+                        _ => None,
+                    }
+                }
                 _ => None,
             };
             assert_eq!(is.as_deref(), said, "{}", parameter.key);
@@ -289,6 +346,17 @@ mod tests {
             (vec![("vm.cpu", text(""))], "vm.cpu"),
             (vec![("nic.backend", text("tun"))], "nic.backend"),
             (vec![("nic.backend", text("vhost-user"))], "nic.socket"),
+            (
+                vec![("nic.backend", text("vtax")), ("nic.mode", text("hopeful"))],
+                "nic.mode",
+            ),
+            (
+                vec![
+                    ("nic.backend", text("vtax")),
+                    ("nic.hold_us", Level::Integer(-1)),
+                ],
+                "nic.hold_us",
+            ),
             (
                 vec![
                     ("nic.backend", text("vhost-user")),

@@ -6,6 +6,7 @@ mod command_line;
 mod inner;
 mod kvm;
 mod machine;
+mod nic;
 mod qmp;
 mod surroundings;
 mod threads;
@@ -83,6 +84,7 @@ fn boot(
             verdict.backend
         }
     };
+    machine.msix = kvm::vhost_user_has_msix(&machine)?;
     Vm::boot(&machine, &backend, guest, place)
 }
 

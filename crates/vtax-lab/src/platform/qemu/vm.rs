@@ -5,6 +5,7 @@ use super::command_line::{self, Files, Scratch, TAP};
 use super::inner;
 use super::kvm::{console_text, version};
 use super::machine::{Accel, Backend, Kind, Machine};
+use super::nic::Nic;
 use super::qmp::Qmp;
 use super::surroundings::Surroundings;
 use super::threads;
@@ -39,6 +40,8 @@ const INIT_FAILED: &str = "vtax-init: FAILED";
 /// A booted VM.
 pub(super) struct Vm {
     process: Process,
+    /// Of the vtax backend. Declared after QEMU, so that it ends after it.
+    nic: Option<Nic>,
     qmp: Qmp,
     agent: Agent,
     jobs: BTreeMap<u64, Running>,
@@ -68,7 +71,7 @@ impl Vm {
         place: &dyn Surroundings,
     ) -> Result<Self, LabError> {
         let network = place.network();
-        let tap = matches!(machine.backend, Backend::Tap | Backend::TapVhost);
+        let tap = machine.backend.has_tap();
         if tap {
             place.attach_tap(TAP, machine.queues > 1)?;
         } else if matches!(machine.backend, Backend::User(_)) {
@@ -76,16 +79,22 @@ impl Vm {
         }
         let run = place.run_dir();
         let inside = |name: &str| run.join(name);
-        let (monitor, agent, console) = (
+        let (monitor, agent, console, nic_socket) = (
             inside("qmp.sock"),
             inside("agent.sock"),
             inside("console.log"),
+            inside("nic.sock"),
         );
+        let nic = match &machine.backend {
+            Backend::Vtax(hold) => Some(Nic::start(place, hold, &nic_socket)?),
+            _ => None,
+        };
         let scratch = place.scratch().map(|image| Scratch {
             image,
             direct: takes_direct_io(image),
         });
         let files = Files {
+            nic: &nic_socket,
             monitor: &monitor,
             agent: &agent,
             console: &console,
@@ -144,6 +153,7 @@ impl Vm {
         Ok(Self {
             console: process.console.clone(),
             process,
+            nic,
             qmp,
             agent,
             jobs: BTreeMap::new(),
@@ -193,6 +203,10 @@ fn environment(
     ]
     .into_iter()
     .map(|(key, value)| (key.to_owned(), value))
+    .chain(machine.backend.is_vhost_user().then(|| {
+        let interrupts = if machine.msix { "MSI-X" } else { "legacy" };
+        ("nic.interrupts".to_owned(), interrupts.to_owned())
+    }))
     .collect()
 }
 
@@ -503,7 +517,11 @@ impl Target for Vm {
         };
         let interrupts = read("/proc/interrupts")?;
         let stat = read("/proc/stat")?;
-        Ok(inner::counters(&interrupts, &stat))
+        let mut counters = inner::counters(&interrupts, &stat);
+        if let Some(nic) = &mut self.nic {
+            counters.extend(nic.counters()?);
+        }
+        Ok(counters)
     }
 
     fn console_tail(&self) -> String {
@@ -543,7 +561,7 @@ pub(super) fn check(machine: &Machine) -> Result<(), LabError> {
         )?;
     }
     match &machine.backend {
-        Backend::Tap => device("/dev/net/tun", "nic.backend = \"tap\"", "modprobe tun"),
+        Backend::Tap | Backend::Vtax(_) => device("/dev/net/tun", "a NIC on a tap", "modprobe tun"),
         Backend::TapVhost => device(
             "/dev/net/tun",
             "nic.backend = \"tap+vhost\"",

@@ -1,0 +1,149 @@
+//! The vtax backend of a VM's NIC: one `vtax nic` for each VM, between it and its tap. It runs in
+//! the target's control groups, since what it does is a cost of the guest.
+
+use super::command_line::TAP;
+use super::machine::Hold;
+use super::surroundings::Surroundings;
+use super::wire::{Received, Wire, excerpt};
+use crate::LabError;
+use crate::platform::CommandLine;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long the NIC may take to listen, and to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A running NIC, which ends with this value.
+pub(super) struct Nic {
+    child: Child,
+    control: Wire,
+}
+
+impl Nic {
+    /// Starts a NIC on the switch's tap that listens at `socket` (inside `place`).
+    pub(super) fn start(
+        place: &dyn Surroundings,
+        hold: &Hold,
+        socket: &Path,
+    ) -> Result<Self, LabError> {
+        let program = std::env::current_exe().map_err(|cause| {
+            LabError::Other(format!(
+                "cannot find the vtax program, which is also the NIC: {cause}"
+            ))
+        })?;
+        let control = place.run_dir().join("nic-control.sock");
+        let messages = place.outside(&place.run_dir().join("nic.log"));
+        let log = fs::File::create(&messages).map_err(LabError::file("create", &messages))?;
+        let line = command_line(&program, hold, socket, &control);
+        let mut child = place
+            .command(&line)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .map_err(|cause| LabError::Other(format!("cannot start vtax nic: {cause}")))?;
+        let control = match connect(&mut child, &place.outside(&control), &messages) {
+            Ok(control) => control,
+            Err(error) => {
+                end(&mut child);
+                return Err(error);
+            }
+        };
+        Ok(Self { child, control })
+    }
+
+    /// `nic.kicks` (notifications from the guest), `nic.calls` (interrupts to it), `nic.drops`,
+    /// since the NIC started.
+    pub(super) fn counters(&mut self) -> Result<BTreeMap<String, f64>, LabError> {
+        let deadline = Instant::now() + PATIENCE;
+        self.control.send(b"", &json!({"op": "stats"}), deadline)?;
+        let line = match self.control.receive(deadline)? {
+            Received::Line(line) => line,
+            Received::Nothing => {
+                return Err(LabError::Timeout {
+                    what: "the NIC's statistics".into(),
+                    seconds: PATIENCE.as_secs(),
+                    evidence: String::new(),
+                });
+            }
+        };
+        parse(&line).ok_or_else(|| {
+            self.control
+                .protocol(format!("no statistics but {}", excerpt(&line)))
+        })
+    }
+}
+
+impl Drop for Nic {
+    fn drop(&mut self) {
+        end(&mut self.child);
+    }
+}
+
+fn end(child: &mut Child) {
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+fn command_line(program: &Path, hold: &Hold, socket: &Path, control: &Path) -> CommandLine {
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    vec![
+        text(program),
+        "nic".to_owned(),
+        format!("--socket-path={}", text(socket)),
+        format!("--tap={TAP}"),
+        format!("--control={}", text(control)),
+        format!("--mode={}", hold.mode),
+        format!("--hold-us={}", hold.budget_us),
+    ]
+}
+
+/// A connection to the control socket, as soon as there is one.
+fn connect(child: &mut Child, control: &Path, messages: &PathBuf) -> Result<Wire, LabError> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let cause = match Wire::connect("vtax nic", control) {
+            Ok(wire) => return Ok(wire),
+            Err(cause) => cause,
+        };
+        let said = || fs::read_to_string(messages).unwrap_or_default();
+        if let Ok(Some(status)) = child.try_wait() {
+            return Err(LabError::Program {
+                command: "vtax nic".into(),
+                status: status.to_string(),
+                output: said(),
+            });
+        }
+        if Instant::now() >= deadline {
+            return Err(LabError::Timeout {
+                what: format!("the NIC's control socket ({cause})"),
+                seconds: PATIENCE.as_secs(),
+                evidence: said(),
+            });
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The counters in a line of statistics; the NIC has one port.
+fn parse(line: &[u8]) -> Option<BTreeMap<String, f64>> {
+    let answer: Value = serde_json::from_slice(line).ok()?;
+    let totals = &answer["ports"][0]["totals"];
+    let count = |name: &str| totals[name].as_f64();
+    let drops = totals["drops"].as_object()?.values();
+    Some(BTreeMap::from([
+        ("nic.kicks".to_owned(), count("kicks")?),
+        (
+            "nic.calls".to_owned(),
+            count("rx_calls")? + count("tx_calls")?,
+        ),
+        (
+            "nic.drops".to_owned(),
+            drops.filter_map(Value::as_f64).sum(),
+        ),
+    ]))
+}
