@@ -1,0 +1,1 @@
+//! How a guest or an operator sets what a port may hold.

@@ -1,0 +1,1 @@
+//! Controllers that decide how long a notification is held back.

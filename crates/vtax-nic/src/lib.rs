@@ -1,0 +1,7 @@
+//! A vhost-user network backend that merges notifications within a latency budget.
+//!
+//! It depends on nothing else of vtax. `docs/nic.md` is its manual.
+
+pub mod control;
+pub mod hold;
+pub mod telemetry;

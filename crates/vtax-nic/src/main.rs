@@ -1,0 +1,3 @@
+//! The program `vtax-nic`.
+
+fn main() {}

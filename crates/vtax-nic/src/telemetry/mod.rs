@@ -1,0 +1,1 @@
+//! What each port counts, and how it is shown.
