@@ -4,4 +4,5 @@
 
 pub mod control;
 pub mod hold;
+pub mod memory;
 pub mod telemetry;
