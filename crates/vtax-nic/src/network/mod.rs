@@ -1,0 +1,5 @@
+//! Networks: ports, and how frames get from one to another.
+
+mod packet;
+
+pub use packet::{BATCH, Batch, Frame, Packet, own, peek};
