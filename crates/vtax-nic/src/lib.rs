@@ -3,6 +3,10 @@
 //! It depends on nothing else of vtax. `docs/nic.md` is its manual.
 
 pub mod control;
+pub mod features;
+pub mod frame;
 pub mod hold;
 pub mod memory;
+pub mod protocol;
+pub mod ring;
 pub mod telemetry;
