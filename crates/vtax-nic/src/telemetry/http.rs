@@ -1,0 +1,1 @@
+//! Serves Prometheus text over HTTP on a UNIX socket or a loopback port.

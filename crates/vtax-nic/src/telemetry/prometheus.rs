@@ -1,0 +1,1 @@
+//! Telemetry as Prometheus text.

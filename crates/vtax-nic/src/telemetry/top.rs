@@ -1,0 +1,1 @@
+//! `vtax-nic top`: the ports, live.
