@@ -98,6 +98,15 @@ impl Poller {
         )
     }
 
+    /// Reports as long as `file` is readable.
+    ///
+    /// # Errors
+    /// When `file` cannot be waited for.
+    pub fn watch_level(&self, file: impl AsFd, token: Token) -> Result<(), Errno> {
+        let data = EventData::new_u64(token.to_u64());
+        epoll::add(&self.epoll, file, data, EventFlags::IN)
+    }
+
     /// Reports no more. Closing would not do: the other side holds the same open file.
     pub fn forget(&self, file: impl AsFd) {
         let _ = epoll::delete(&self.epoll, file);

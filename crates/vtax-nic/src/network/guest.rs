@@ -25,11 +25,20 @@ pub enum Delivery {
     Dropped(DropReason),
 }
 
+/// How a transmit queue that was seen empty goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drained {
+    /// There are frames after all.
+    NotEmpty,
+    /// The guest kicks when there are.
+    AwaitsKick,
+    /// It is looked at again at the hold's deadline.
+    Held,
+}
+
 /// What a request wants done beyond the port itself.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Rings that started or were enabled, and may have work.
-    pub started: bool,
     /// A guest to announce to the network.
     pub announce: Option<Mac>,
 }
@@ -50,6 +59,8 @@ pub struct Guest {
     running: usize,
     sender: Offloads,
     receiver: Offloads,
+    /// Since when each pair lacks receive buffers.
+    lacking: [Option<Nanos>; MAX_PAIRS as usize],
     /// What the port did.
     pub counters: PortCounters,
     /// Chains and segments of the frame that is being delivered.
@@ -75,6 +86,7 @@ impl Guest {
             running: 0,
             sender: Offloads::default(),
             receiver: Offloads::default(),
+            lacking: [None; MAX_PAIRS as usize],
             counters: PortCounters::default(),
             chains: Vec::with_capacity(64),
             segments: Vec::with_capacity(64),
@@ -175,7 +187,6 @@ impl Guest {
                     "a ring that is polled instead of kicked is not supported",
                 ))?;
                 self.start(queue, file, poller)?;
-                outcome.started = true;
             }
             Request::SetVringCall { queue, file } => self.queue(queue)?.set_call(file)?,
             Request::SetVringErr { queue, file } => self.queue(queue)?.set_error(file)?,
@@ -194,7 +205,6 @@ impl Guest {
                 if flushed {
                     self.flush(queue, now);
                 }
-                outcome.started = enable;
             }
             Request::SendRarp(mac) => outcome.announce = Some(mac),
         }
@@ -408,15 +418,15 @@ impl Guest {
     }
 
     /// The transmit queue was seen empty after `packets` frames: asks for a kick, or leaves it to
-    /// the hold's deadline. Tells whether there is work after all.
-    pub fn drained(&mut self, pair: usize, packets: u32, kicked: bool, now: Nanos) -> bool {
+    /// the hold's deadline.
+    pub fn drained(&mut self, pair: usize, packets: u32, kicked: bool, now: Nanos) -> Drained {
         let logs = self.features.has(Features::LOG_ALL);
         let Some(ring) = self
             .queues
             .get_mut(pair * 2 + 1)
             .and_then(Queue::running_ring)
         else {
-            return false;
+            return Drained::AwaitsKick;
         };
         self.counters.tx_drain(packets, kicked);
         let round = TxRound {
@@ -427,15 +437,18 @@ impl Guest {
             .holds
             .get_mut(pair)
             .map(|hold| hold.drained(now, round));
-        match next {
-            Some(NextDrain::AtDeadline) => {
-                ring.disarm(self.log.as_ref().filter(|_| logs));
-                false
-            }
+        let log = self.log.as_ref().filter(|_| logs);
+        if next == Some(NextDrain::AtDeadline) {
+            ring.disarm(log);
+            return Drained::Held;
+        }
+        match ring.arm(log) {
+            Ok(false) => Drained::AwaitsKick,
             // A fault is found by the next look.
-            _ => ring
-                .arm(self.log.as_ref().filter(|_| logs))
-                .unwrap_or(true),
+            Ok(true) | Err(_) => {
+                ring.disarm(log);
+                Drained::NotEmpty
+            }
         }
     }
 
@@ -565,19 +578,29 @@ impl Guest {
         }
     }
 
-    /// Asks for a kick when there are buffers again. Tells whether there are some already.
+    /// Asks for a kick when there are buffers again. Tells whether more came meanwhile.
     pub fn await_buffers(&mut self, pair: usize) -> bool {
         let logs = self.features.has(Features::LOG_ALL);
         self.queues
             .get_mut(pair * 2)
             .and_then(Queue::running_ring)
-            .is_some_and(|ring| {
-                let before = ring.waiting();
-                match ring.arm(self.log.as_ref().filter(|_| logs)) {
-                    Ok(_) => ring.waiting() > before,
-                    Err(_) => true,
-                }
-            })
+            .is_some_and(|ring| ring.arm(self.log.as_ref().filter(|_| logs)) != Ok(false))
+    }
+
+    /// Since when a receive queue lacks buffers: since now, if it did not before.
+    pub fn lacks_buffers_since(&mut self, pair: usize, now: Nanos) -> Nanos {
+        match self.lacking.get_mut(pair) {
+            Some(since) => *since.get_or_insert(now),
+            None => now,
+        }
+    }
+
+    /// Notes that a receive queue has buffers.
+    #[inline]
+    pub fn has_buffers(&mut self, pair: usize) {
+        if let Some(since) = self.lacking.get_mut(pair) {
+            *since = None;
+        }
     }
 
     /// How many receive buffers there are.
