@@ -45,6 +45,9 @@ pub struct Segment {
     pub guest: u64,
 }
 
+// SAFETY: an address and a length. Whoever goes through it argues that the memory lives.
+unsafe impl Send for Segment {}
+
 impl Segment {
     /// An empty segment, to fill arrays with.
     pub const EMPTY: Self = Self {
