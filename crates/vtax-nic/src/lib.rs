@@ -5,8 +5,12 @@
 pub mod control;
 pub mod features;
 pub mod frame;
+pub mod front_end;
 pub mod hold;
 pub mod memory;
+pub mod network;
+pub mod poller;
 pub mod protocol;
 pub mod ring;
 pub mod telemetry;
+pub mod worker;

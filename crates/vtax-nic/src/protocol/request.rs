@@ -267,6 +267,23 @@ impl Request {
         }))
     }
 
+    /// Whether rings start, stop or change with it.
+    pub fn changes_rings(&self) -> bool {
+        matches!(
+            self,
+            Self::SetFeatures(_)
+                | Self::ResetOwner
+                | Self::ResetDevice
+                | Self::SetMemTable(_)
+                | Self::SetVringAddr(_)
+                | Self::GetVringBase { .. }
+                | Self::SetVringKick { .. }
+                | Self::SetVringEnable { .. }
+                | Self::AddMemReg(..)
+                | Self::RemMemReg(_)
+        )
+    }
+
     /// Whether the request has a reply of its own, so that it gets no acknowledgement.
     pub fn has_reply(&self) -> bool {
         matches!(

@@ -337,8 +337,8 @@ impl SplitRing {
         self.signalled = self.published;
     }
 
-    /// Asks the driver for a kick at the next chain. Tells whether one came in the meantime, for
-    /// which there may be no kick.
+    /// Asks the driver for a kick at the next chain that it offers. Tells whether one came in the
+    /// meantime, for which there may be no kick.
     ///
     /// # Errors
     /// When the driver offers more than the ring holds.
@@ -346,7 +346,7 @@ impl SplitRing {
         if self.event_idx {
             let offset = 4 + usize::from(self.size) * 8;
             self.used_u16(offset)
-                .store(self.taken.to_le(), Ordering::Relaxed);
+                .store(self.offered.to_le(), Ordering::Relaxed);
             self.mark(log, offset as u64);
         } else {
             self.used_u16(0).store(0, Ordering::Relaxed);
@@ -354,7 +354,9 @@ impl SplitRing {
         }
         // The driver writes its index and then reads our event; we the other way round.
         fence(Ordering::SeqCst);
-        Ok(self.look()? > 0)
+        let before = self.offered;
+        self.look()?;
+        Ok(self.offered != before)
     }
 
     /// Asks the driver for no kicks. With event indexes nothing is written: the old event is behind,
