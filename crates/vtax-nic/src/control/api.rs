@@ -165,7 +165,7 @@ pub enum Report {
     /// What is in force.
     Info(PortInfo),
     /// Its telemetry.
-    Stats(PortSnapshot),
+    Stats(Box<PortSnapshot>),
 }
 
 /// A command in a worker's [`Mailbox`].
@@ -292,7 +292,7 @@ impl Response {
         for report in reports {
             match report {
                 Report::Info(info) => response.ports.push(info),
-                Report::Stats(stats) => response.stats.push(stats),
+                Report::Stats(stats) => response.stats.push(*stats),
             }
         }
         response

@@ -111,7 +111,7 @@ impl Client {
         line.push(b'\n');
         let told = |error| format!("cannot write to {}: {error}", self.path.display());
         self.stream.get_mut().write_all(&line).map_err(told)?;
-        self.next()
+        self.next_answer()
     }
 
     /// Waits for the next answer of a subscription.
@@ -119,7 +119,7 @@ impl Client {
     /// # Errors
     ///
     /// A sentence: the connection broke, or the request was refused.
-    pub fn next(&mut self) -> Result<Response, String> {
+    pub fn next_answer(&mut self) -> Result<Response, String> {
         let mut line = String::new();
         let told = |error| format!("cannot read from {}: {error}", self.path.display());
         if self.stream.read_line(&mut line).map_err(told)? == 0 {
@@ -149,7 +149,7 @@ impl Ctl {
             if !matches!(self.verb, Verb::Watch { .. }) {
                 return Ok(());
             }
-            response = client.next()?;
+            response = client.next_answer()?;
         }
     }
 

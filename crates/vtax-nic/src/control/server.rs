@@ -367,7 +367,7 @@ fn stats(reports: Vec<Report>) -> Vec<crate::telemetry::PortSnapshot> {
     reports
         .into_iter()
         .filter_map(|report| match report {
-            Report::Stats(stats) => Some(stats),
+            Report::Stats(stats) => Some(*stats),
             Report::Info(_) => None,
         })
         .collect()
@@ -410,7 +410,7 @@ mod tests {
                         let budget = desk.budget(Nanos::ZERO);
                         reports.push(if job.command == Command::Stats {
                             let counters = PortCounters::default();
-                            Report::Stats(counters.snapshot(name, settings.mode, budget))
+                            Report::Stats(Box::new(counters.snapshot(name, settings.mode, budget)))
                         } else {
                             Report::Info(PortInfo {
                                 port: (*name).to_owned(),

@@ -40,7 +40,7 @@ impl Top {
         let mut before = client.ask(&request)?;
         let mut shown = 0;
         while self.pictures.is_none_or(|pictures| shown < pictures) {
-            let now = client.next()?;
+            let now = client.next_answer()?;
             let picture = picture(&before, &now);
             let start = if self.pictures.is_none() { CLEAR } else { "" };
             write!(out, "{start}{picture}")
@@ -115,7 +115,7 @@ mod tests {
         let stats = counters.snapshot("\x1bp", Mode::Adaptive, Nanos::from_micros(1_000));
         Response {
             at_ns,
-            ..Response::of(vec![Report::Stats(stats)])
+            ..Response::of(vec![Report::Stats(Box::new(stats))])
         }
     }
 
