@@ -1,0 +1,3 @@
+//! The guest's tool that asks its virtual NIC for a hold time.
+
+fn main() {}

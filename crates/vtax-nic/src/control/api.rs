@@ -1,0 +1,462 @@
+//! The operator's API: one JSON object a line, on a UNIX socket, and what workers see of it.
+//!
+//! Requests: `{"op":"list"}`, `{"op":"stats"}`, `{"op":"subscribe","interval_ms":1000}`,
+//! `{"op":"set","port":"a","cap_us":500}`, `{"op":"clear_override","port":"a"}`. `port` chooses
+//! one port; without it all are meant. Every answer has `ok`; a failed one has `error`.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::Duration;
+
+use rustix::event::EventfdFlags;
+use serde::{Deserialize, Serialize};
+
+use super::terms::Terms;
+use crate::hold::{HoldSettings, Mode};
+use crate::telemetry::PortSnapshot;
+
+/// The longest request line, in bytes.
+pub const LONGEST_LINE: usize = 16 * 1024;
+
+/// How long a worker may take to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A request line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// The ports and what is in force on them.
+    List {
+        /// Only this one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        port: Option<String>,
+    },
+    /// The ports' telemetry, once.
+    Stats {
+        /// Only this one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        port: Option<String>,
+    },
+    /// The ports' telemetry now and every interval, until the client closes.
+    Subscribe {
+        /// Only this one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        port: Option<String>,
+        /// In ms; at least 100.
+        #[serde(default = "one_second")]
+        interval_ms: u32,
+    },
+    /// Changes a port's terms or controller; what is not given stays.
+    Set {
+        /// The port; all if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        port: Option<String>,
+        /// What to change.
+        #[serde(flatten)]
+        change: Change,
+    },
+    /// Lets cap, default and guest decide again.
+    ClearOverride {
+        /// The port; all if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        port: Option<String>,
+    },
+}
+
+fn one_second() -> u32 {
+    1_000
+}
+
+/// What `set` changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// See [`Terms::cap_us`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cap_us: Option<u32>,
+    /// See [`Terms::default_us`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_us: Option<u32>,
+    /// See [`Terms::override_us`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub override_us: Option<u32>,
+    /// See [`Terms::lease_cap_s`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_cap_s: Option<u32>,
+    /// Another controller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// See [`HoldSettings::fixed_rx_us`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fixed_rx_us: Option<u32>,
+    /// See [`HoldSettings::fixed_tx_us`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fixed_tx_us: Option<u32>,
+}
+
+impl Change {
+    /// Applies it. The controllers must be made anew if the settings changed.
+    pub fn apply(&self, terms: &mut Terms, settings: &mut HoldSettings) {
+        let set = |field: &mut u32, value: Option<u32>| *field = value.unwrap_or(*field);
+        set(&mut terms.cap_us, self.cap_us);
+        set(&mut terms.default_us, self.default_us);
+        set(&mut terms.lease_cap_s, self.lease_cap_s);
+        set(&mut settings.fixed_rx_us, self.fixed_rx_us);
+        set(&mut settings.fixed_tx_us, self.fixed_tx_us);
+        terms.override_us = self.override_us.or(terms.override_us);
+        settings.mode = self.mode.unwrap_or(settings.mode);
+    }
+}
+
+/// An answer line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Response {
+    /// Whether the request was carried out.
+    pub ok: bool,
+    /// Why not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// When, in ns on the monotonic clock: divide differences of counters by differences of this.
+    pub at_ns: u64,
+    /// Answers to `list`, `set` and `clear_override`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<PortInfo>,
+    /// Answers to `stats` and `subscribe`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stats: Vec<PortSnapshot>,
+}
+
+/// A port and what is in force on it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PortInfo {
+    /// Its name.
+    pub port: String,
+    /// Whether a front end is connected.
+    pub connected: bool,
+    /// Its controller.
+    #[serde(flatten)]
+    pub settings: HoldSettings,
+    /// The operator's terms.
+    #[serde(flatten)]
+    pub terms: Terms,
+    /// The T_buf in force, in µs.
+    pub in_force_us: u32,
+    /// What is left of the guest's lease, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_left_s: Option<u32>,
+}
+
+/// What a worker is asked to do for each port that a [`Job`] concerns.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Command {
+    /// Report [`Report::Info`].
+    List,
+    /// Report [`Report::Stats`].
+    Stats,
+    /// Apply the change, then report [`Report::Info`].
+    Set(Change),
+    /// Clear the override, then report [`Report::Info`].
+    ClearOverride,
+}
+
+/// A worker's report on one port.
+#[derive(Clone, Debug)]
+pub enum Report {
+    /// What is in force.
+    Info(PortInfo),
+    /// Its telemetry.
+    Stats(Box<PortSnapshot>),
+}
+
+/// A command in a worker's [`Mailbox`].
+#[derive(Debug)]
+pub struct Job {
+    /// What to do.
+    pub command: Command,
+    port: Option<String>,
+    answer: Sender<Vec<Report>>,
+}
+
+impl Job {
+    /// Whether it is meant for this port too.
+    pub fn concerns(&self, port: &str) -> bool {
+        self.port.as_deref().is_none_or(|wanted| wanted == port)
+    }
+
+    /// Hands in the reports; call it even if no port is concerned.
+    pub fn answer(self, reports: Vec<Report>) {
+        // Whoever asked may have given up: nobody is left to tell.
+        let _ = self.answer.send(reports);
+    }
+}
+
+/// Where a worker finds its jobs. Wait for [`Mailbox::as_fd`] to be readable.
+#[derive(Debug)]
+pub struct Mailbox {
+    jobs: Receiver<Job>,
+    bell: Arc<OwnedFd>,
+}
+
+impl AsFd for Mailbox {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+impl Mailbox {
+    /// All jobs that have come. Never blocks.
+    pub fn take(&self) -> impl Iterator<Item = Job> + '_ {
+        // The bell first: a job that comes after this rings again. It may not have rung at all.
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        self.jobs.try_iter()
+    }
+}
+
+/// The other end of a worker's [`Mailbox`].
+#[derive(Clone, Debug)]
+pub struct Postbox {
+    jobs: Sender<Job>,
+    bell: Arc<OwnedFd>,
+}
+
+/// A worker's mailbox, and the postbox that fills it.
+///
+/// # Errors
+///
+/// The kernel gives no eventfd.
+pub fn mailbox() -> std::io::Result<(Postbox, Mailbox)> {
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    let bell = Arc::new(rustix::event::eventfd(0, flags)?);
+    let (sender, receiver) = mpsc::channel();
+    Ok((
+        Postbox {
+            jobs: sender,
+            bell: Arc::clone(&bell),
+        },
+        Mailbox {
+            jobs: receiver,
+            bell,
+        },
+    ))
+}
+
+/// Asks all workers and gathers their reports.
+///
+/// # Errors
+///
+/// A sentence: no port has that name, or a worker has ended or does not answer.
+pub fn ask(
+    workers: &[Postbox],
+    command: Command,
+    port: Option<&str>,
+) -> Result<Vec<Report>, String> {
+    let (sender, receiver) = mpsc::channel();
+    for worker in workers {
+        let job = Job {
+            command,
+            port: port.map(str::to_owned),
+            answer: sender.clone(),
+        };
+        worker
+            .jobs
+            .send(job)
+            .map_err(|_| "a worker has ended: restart vtax-nic".to_owned())?;
+        // Fails only when the counter is full: then the bell has long rung.
+        let _ = rustix::io::write(&worker.bell, &1u64.to_ne_bytes());
+    }
+    let mut reports = Vec::new();
+    for _ in workers {
+        let part = receiver
+            .recv_timeout(PATIENCE)
+            .map_err(|_| format!("a worker did not answer within {} s", PATIENCE.as_secs()))?;
+        reports.extend(part);
+    }
+    match port {
+        Some(name) if reports.is_empty() => Err(format!(
+            "there is no port '{name}': see which there are with list"
+        )),
+        _ => Ok(reports),
+    }
+}
+
+impl Response {
+    /// A success.
+    pub fn of(reports: Vec<Report>) -> Self {
+        let mut response = Self {
+            ok: true,
+            error: None,
+            at_ns: now_ns(),
+            ports: Vec::new(),
+            stats: Vec::new(),
+        };
+        for report in reports {
+            match report {
+                Report::Info(info) => response.ports.push(info),
+                Report::Stats(stats) => response.stats.push(*stats),
+            }
+        }
+        response
+    }
+
+    /// A failure.
+    pub fn failed(error: String) -> Self {
+        Self {
+            ok: false,
+            error: Some(error),
+            ..Self::of(Vec::new())
+        }
+    }
+
+    /// As a line, with its end.
+    pub fn to_line(&self) -> Vec<u8> {
+        let mut line = serde_json::to_vec(self).unwrap_or_else(|error| {
+            format!(r#"{{"ok":false,"at_ns":0,"error":"cannot write the answer: {error}"}}"#).into()
+        });
+        line.push(b'\n');
+        line
+    }
+}
+
+/// Reads a request line.
+///
+/// # Errors
+///
+/// A sentence that says what is wrong with it.
+pub fn parse(line: &[u8]) -> Result<Request, String> {
+    serde_json::from_slice(line).map_err(|error| format!("not a request: {error}"))
+}
+
+fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn requests_are_read_as_documented() {
+        let set = parse(br#"{"op":"set","port":"a","cap_us":500,"mode":"paper"}"#).unwrap();
+        let change = Change {
+            cap_us: Some(500),
+            mode: Some(Mode::Paper),
+            ..Change::default()
+        };
+        assert_eq!(
+            set,
+            Request::Set {
+                port: Some("a".into()),
+                change
+            }
+        );
+        assert_eq!(
+            parse(br#"{"op":"subscribe"}"#).unwrap(),
+            Request::Subscribe {
+                port: None,
+                interval_ms: 1_000
+            }
+        );
+        assert!(
+            parse(br#"{"op":"explode"}"#)
+                .unwrap_err()
+                .contains("explode")
+        );
+        assert!(parse(br#"{"op":"set","cap_us":-1}"#).is_err());
+        assert!(parse(b"").is_err());
+    }
+
+    #[test]
+    fn a_misspelt_setting_is_refused_rather_than_ignored() {
+        let error = parse(br#"{"op":"set","port":"a","capus":500}"#).unwrap_err();
+        assert!(error.contains("capus"), "{error}");
+    }
+
+    #[test]
+    fn a_change_leaves_the_rest() {
+        let (mut terms, mut settings) = (Terms::default(), HoldSettings::default());
+        let change = Change {
+            override_us: Some(7),
+            fixed_rx_us: Some(9),
+            ..Change::default()
+        };
+        change.apply(&mut terms, &mut settings);
+        assert_eq!(
+            terms,
+            Terms {
+                override_us: Some(7),
+                ..Terms::default()
+            }
+        );
+        assert_eq!(
+            settings,
+            HoldSettings {
+                fixed_rx_us: 9,
+                ..HoldSettings::default()
+            }
+        );
+    }
+
+    #[test]
+    fn all_workers_are_asked_and_an_unknown_port_is_an_error() {
+        let workers: Vec<_> = (0..3)
+            .map(|worker| {
+                let (postbox, mailbox) = mailbox().unwrap();
+                std::thread::spawn(move || {
+                    let mut served = 0;
+                    while served < 2 {
+                        let mut fds = [rustix::event::PollFd::new(
+                            &mailbox,
+                            rustix::event::PollFlags::IN,
+                        )];
+                        rustix::event::poll(&mut fds, None).unwrap();
+                        for job in mailbox.take() {
+                            let port = format!("p{worker}");
+                            let info = PortInfo {
+                                port: port.clone(),
+                                connected: true,
+                                settings: HoldSettings::default(),
+                                terms: Terms::default(),
+                                in_force_us: 200,
+                                lease_left_s: None,
+                            };
+                            let concerned = job.concerns(&port);
+                            job.answer(
+                                concerned
+                                    .then_some(Report::Info(info))
+                                    .into_iter()
+                                    .collect(),
+                            );
+                            served += 1;
+                        }
+                    }
+                });
+                postbox
+            })
+            .collect();
+        assert_eq!(ask(&workers, Command::List, None).unwrap().len(), 3);
+        assert!(
+            ask(&workers, Command::List, Some("q"))
+                .unwrap_err()
+                .contains("no port 'q'")
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_line_is_survived(line in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse(&line);
+        }
+
+        #[test]
+        fn any_port_name_survives_a_request(name: String, cap_us: u32) {
+            let change = Change { cap_us: Some(cap_us), ..Change::default() };
+            let request = Request::Set { port: Some(name), change };
+            let line = serde_json::to_vec(&request).unwrap();
+            prop_assert!(!line.contains(&b'\n'));
+            prop_assert_eq!(parse(&line).unwrap(), request);
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! `vtax-nic ctl`: asks a running vtax-nic over its API socket.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+
+use super::api::{Change, PortInfo, Request, Response};
+use crate::hold::Mode;
+
+/// Arguments of `vtax-nic ctl`.
+#[derive(Clone, Debug, Args)]
+pub struct Ctl {
+    /// The API socket of the running vtax-nic
+    #[arg(long, value_name = "PATH")]
+    pub socket: PathBuf,
+    /// Print answers as they come: one JSON object a line
+    #[arg(long)]
+    pub json: bool,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Verb {
+    /// The ports, and the hold in force on each
+    List {
+        /// Only this port
+        port: Option<String>,
+    },
+    /// The ports' telemetry, as JSON
+    Stats {
+        /// Only this port
+        port: Option<String>,
+    },
+    /// The ports' telemetry again and again, as JSON
+    Watch {
+        /// Only this port
+        port: Option<String>,
+        /// Milliseconds between two answers
+        #[arg(long, default_value_t = 1_000)]
+        interval_ms: u32,
+    },
+    /// Change a port's terms or controller
+    Set {
+        /// The port, or 'all'
+        port: String,
+        /// What no guest exceeds, in µs
+        #[arg(long)]
+        cap_us: Option<u32>,
+        /// What holds while the guest has not asked, in µs
+        #[arg(long)]
+        default_us: Option<u32>,
+        /// What holds whatever the guest asks, in µs
+        #[arg(long)]
+        override_us: Option<u32>,
+        /// The longest lease, in seconds
+        #[arg(long)]
+        lease_cap_s: Option<u32>,
+        /// off, fixed, paper or adaptive
+        #[arg(long)]
+        mode: Option<Mode>,
+        /// RX hold of mode fixed, in µs
+        #[arg(long)]
+        fixed_rx_us: Option<u32>,
+        /// TX hold of mode fixed, in µs
+        #[arg(long)]
+        fixed_tx_us: Option<u32>,
+    },
+    /// Let cap, default and guest decide again
+    ClearOverride {
+        /// The port, or 'all'
+        port: String,
+    },
+}
+
+/// A connection to a running vtax-nic.
+#[derive(Debug)]
+pub struct Client {
+    stream: BufReader<UnixStream>,
+    path: PathBuf,
+}
+
+impl Client {
+    /// Connects.
+    ///
+    /// # Errors
+    ///
+    /// A sentence with the path and what to do.
+    pub fn connect(path: &Path) -> Result<Self, String> {
+        let stream = UnixStream::connect(path).map_err(|error| {
+            format!(
+                "cannot connect to {}: {error}; is vtax-nic running with this --api-socket?",
+                path.display()
+            )
+        })?;
+        Ok(Self {
+            stream: BufReader::new(stream),
+            path: path.to_owned(),
+        })
+    }
+
+    /// Sends a request and waits for its answer.
+    ///
+    /// # Errors
+    ///
+    /// A sentence: the connection broke, or the request was refused.
+    pub fn ask(&mut self, request: &Request) -> Result<Response, String> {
+        let mut line = serde_json::to_vec(request).map_err(|error| error.to_string())?;
+        line.push(b'\n');
+        let told = |error| format!("cannot write to {}: {error}", self.path.display());
+        self.stream.get_mut().write_all(&line).map_err(told)?;
+        self.next_answer()
+    }
+
+    /// Waits for the next answer of a subscription.
+    ///
+    /// # Errors
+    ///
+    /// A sentence: the connection broke, or the request was refused.
+    pub fn next_answer(&mut self) -> Result<Response, String> {
+        let mut line = String::new();
+        let told = |error| format!("cannot read from {}: {error}", self.path.display());
+        if self.stream.read_line(&mut line).map_err(told)? == 0 {
+            return Err(format!("vtax-nic closed {}", self.path.display()));
+        }
+        let response: Response = serde_json::from_str(&line)
+            .map_err(|error| format!("{} gave no answer of ours: {error}", self.path.display()))?;
+        match response.error {
+            Some(error) => Err(error),
+            None => Ok(response),
+        }
+    }
+}
+
+impl Ctl {
+    /// Does it, and writes the answer to `out`.
+    ///
+    /// # Errors
+    ///
+    /// A sentence that says what failed.
+    pub fn run(&self, out: &mut impl Write) -> Result<(), String> {
+        let mut client = Client::connect(&self.socket)?;
+        let mut response = client.ask(&self.verb.request())?;
+        loop {
+            self.print(out, &response)
+                .map_err(|error| format!("cannot print: {error}"))?;
+            if !matches!(self.verb, Verb::Watch { .. }) {
+                return Ok(());
+            }
+            response = client.next_answer()?;
+        }
+    }
+
+    fn print(&self, out: &mut impl Write, response: &Response) -> std::io::Result<()> {
+        if self.json || response.ports.is_empty() {
+            return out.write_all(&response.to_line());
+        }
+        writeln!(out, "{}", table(&response.ports))
+    }
+}
+
+impl Verb {
+    fn request(&self) -> Request {
+        match self.clone() {
+            Self::List { port } => Request::List { port },
+            Self::Stats { port } => Request::Stats { port },
+            Self::Watch { port, interval_ms } => Request::Subscribe { port, interval_ms },
+            Self::Set {
+                port,
+                cap_us,
+                default_us,
+                override_us,
+                lease_cap_s,
+                mode,
+                fixed_rx_us,
+                fixed_tx_us,
+            } => Request::Set {
+                port: one_or_all(port),
+                change: Change {
+                    cap_us,
+                    default_us,
+                    override_us,
+                    lease_cap_s,
+                    mode,
+                    fixed_rx_us,
+                    fixed_tx_us,
+                },
+            },
+            Self::ClearOverride { port } => Request::ClearOverride {
+                port: one_or_all(port),
+            },
+        }
+    }
+}
+
+fn one_or_all(port: String) -> Option<String> {
+    (port != "all").then_some(port)
+}
+
+/// A name without what could steer a terminal.
+pub fn printable(name: &str) -> String {
+    name.chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect()
+}
+
+fn table(ports: &[PortInfo]) -> String {
+    let mut lines = vec![format!(
+        "{:16} {:9} {:8} {:>8} {:>8} {:>10} {:>9} {:>7}",
+        "port", "connected", "mode", "in force", "cap", "default", "override", "lease"
+    )];
+    for port in ports {
+        let us = |value: u32| format!("{value} µs");
+        lines.push(format!(
+            "{:16} {:9} {:8} {:>8} {:>8} {:>10} {:>9} {:>7}",
+            printable(&port.port),
+            if port.connected { "yes" } else { "no" },
+            port.settings.mode.name(),
+            us(port.in_force_us),
+            us(port.terms.cap_us),
+            us(port.terms.default_us),
+            port.terms.override_us.map_or("-".into(), us),
+            port.lease_left_s
+                .map_or("-".into(), |left| format!("{left} s")),
+        ));
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::Terms;
+    use crate::hold::HoldSettings;
+
+    #[test]
+    fn a_table_of_hostile_names_does_not_steer_the_terminal() {
+        let info = PortInfo {
+            port: "\x1b[2Ja".into(),
+            connected: true,
+            settings: HoldSettings::default(),
+            terms: Terms::default(),
+            in_force_us: 200,
+            lease_left_s: Some(3),
+        };
+        let table = table(&[info]);
+        assert!(!table.contains('\x1b'));
+        assert!(table.contains("?[2Ja") && table.contains("200 µs") && table.contains("3 s"));
+    }
+
+    #[test]
+    fn a_missing_socket_says_what_to_do() {
+        let error = Client::connect(Path::new("/nonexistent/api")).unwrap_err();
+        assert!(
+            error.contains("/nonexistent/api") && error.contains("--api-socket"),
+            "{error}"
+        );
+    }
+}

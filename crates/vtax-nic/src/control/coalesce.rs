@@ -1,0 +1,189 @@
+//! The virtio standard's notification-coalescing commands (VIRTIO 1.3, 5.1.6.5.10), for front ends
+//! that forward the control queue. QEMU and Cloud Hypervisor do not.
+
+/// VIRTIO_NET_CTRL_NOTF_COAL.
+pub const CLASS: u8 = 6;
+
+/// The parameters of a direction or a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parameters {
+    /// Packets after which to notify; 0 or 1: after each.
+    pub max_packets: u32,
+    /// The longest delay of a notification, in µs.
+    pub max_usecs: u32,
+}
+
+/// A command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coalesce {
+    /// VIRTIO_NET_CTRL_NOTF_COAL_TX_SET: all transmit queues.
+    SetTx(Parameters),
+    /// VIRTIO_NET_CTRL_NOTF_COAL_RX_SET: all receive queues.
+    SetRx(Parameters),
+    /// VIRTIO_NET_CTRL_NOTF_COAL_VQ_SET: one queue.
+    SetQueue(u16, Parameters),
+    /// VIRTIO_NET_CTRL_NOTF_COAL_VQ_GET: one queue; the device writes the answer.
+    GetQueue(u16),
+}
+
+/// Why a command is answered with VIRTIO_NET_ERR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CoalesceError {
+    /// Another class.
+    #[error("control class {0} is not notification coalescing ({CLASS})")]
+    Class(u8),
+    /// An unknown command.
+    #[error("notification coalescing has no command {0}")]
+    Command(u8),
+    /// Too few bytes.
+    #[error("a coalescing command {command} of {bytes} bytes is too short")]
+    Short {
+        /// The command's number.
+        command: u8,
+        /// Bytes received, with class and command.
+        bytes: usize,
+    },
+}
+
+impl Coalesce {
+    /// Reads a control-queue request: class, command, command-specific data.
+    ///
+    /// # Errors
+    ///
+    /// It is not a well-formed coalescing command.
+    pub fn parse(request: &[u8]) -> Result<Self, CoalesceError> {
+        let (class, command, data) = match *request {
+            [class, command, ref data @ ..] => (class, command, data),
+            [class] if class != CLASS => return Err(CoalesceError::Class(class)),
+            _ => {
+                return Err(CoalesceError::Short {
+                    command: 0,
+                    bytes: request.len(),
+                });
+            }
+        };
+        if class != CLASS {
+            return Err(CoalesceError::Class(class));
+        }
+        let short = CoalesceError::Short {
+            command,
+            bytes: request.len(),
+        };
+        match command {
+            0 => parameters(data).map(Self::SetTx).ok_or(short),
+            1 => parameters(data).map(Self::SetRx).ok_or(short),
+            2 | 3 => {
+                // struct virtio_net_ctrl_coal_vq: le16 queue, le16 reserved, then the parameters.
+                let (queue, rest) = data.split_first_chunk().ok_or(short)?;
+                let parameters = rest.get(2..).and_then(parameters).ok_or(short)?;
+                let queue = u16::from_le_bytes(*queue);
+                Ok(if command == 2 {
+                    Self::SetQueue(queue, parameters)
+                } else {
+                    Self::GetQueue(queue)
+                })
+            }
+            other => Err(CoalesceError::Command(other)),
+        }
+    }
+
+    /// The budget that it asks for, in µs, or `None` if it asks for no change. A port has one
+    /// budget, for both directions and all queues: the last command wins. One packet a
+    /// notification means no hold.
+    pub fn hold_us(&self) -> Option<u32> {
+        match *self {
+            Self::SetTx(parameters) | Self::SetRx(parameters) | Self::SetQueue(_, parameters) => {
+                Some(if parameters.max_packets > 1 {
+                    parameters.max_usecs
+                } else {
+                    0
+                })
+            }
+            Self::GetQueue(_) => None,
+        }
+    }
+}
+
+/// struct virtio_net_ctrl_coal: le32 max_packets, le32 max_usecs.
+fn parameters(data: &[u8]) -> Option<Parameters> {
+    let (max_packets, rest) = data.split_first_chunk()?;
+    let max_usecs = rest.first_chunk()?;
+    Some(Parameters {
+        max_packets: u32::from_le_bytes(*max_packets),
+        max_usecs: u32::from_le_bytes(*max_usecs),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn commands_are_read_as_the_standard_lays_them_out() {
+        let set = Parameters {
+            max_packets: 32,
+            max_usecs: 1_000,
+        };
+        assert_eq!(
+            Coalesce::parse(&[6, 0, 32, 0, 0, 0, 0xe8, 3, 0, 0]),
+            Ok(Coalesce::SetTx(set))
+        );
+        assert_eq!(
+            Coalesce::parse(&[6, 1, 32, 0, 0, 0, 0xe8, 3, 0, 0]),
+            Ok(Coalesce::SetRx(set))
+        );
+        let queue = [6, 2, 2, 1, 0, 0, 32, 0, 0, 0, 0xe8, 3, 0, 0];
+        assert_eq!(Coalesce::parse(&queue), Ok(Coalesce::SetQueue(258, set)));
+        let get = [6, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(Coalesce::parse(&get), Ok(Coalesce::GetQueue(4)));
+    }
+
+    #[test]
+    fn one_packet_a_notification_means_no_hold() {
+        let each = Parameters {
+            max_packets: 1,
+            max_usecs: 500,
+        };
+        assert_eq!(Coalesce::SetRx(each).hold_us(), Some(0));
+        assert_eq!(
+            Coalesce::SetRx(Parameters {
+                max_packets: 64,
+                ..each
+            })
+            .hold_us(),
+            Some(500)
+        );
+        assert_eq!(Coalesce::GetQueue(0).hold_us(), None);
+    }
+
+    #[test]
+    fn what_is_not_a_command_is_refused() {
+        assert_eq!(Coalesce::parse(&[4, 0]), Err(CoalesceError::Class(4)));
+        assert_eq!(Coalesce::parse(&[6, 9]), Err(CoalesceError::Command(9)));
+        assert_eq!(
+            Coalesce::parse(&[6, 1, 0]),
+            Err(CoalesceError::Short {
+                command: 1,
+                bytes: 3
+            })
+        );
+        assert_eq!(
+            Coalesce::parse(&[]),
+            Err(CoalesceError::Short {
+                command: 0,
+                bytes: 0
+            })
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..32)) {
+            if let Ok(command) = Coalesce::parse(&bytes) {
+                let _ = command.hold_us();
+            }
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! One port's desk: takes the guest's requests and the operator's terms, says what is in force.
+//!
+//! Like the controllers it is a state machine without clock or I/O, owned by the port's worker.
+
+use super::coalesce::Coalesce;
+use super::frame::{FRAME_LEN, FrameError, Operation, Reply, Request, Status};
+use super::terms::{Lease, Terms};
+use crate::hold::Nanos;
+
+/// A guest may ask this often on average, and this many times in a burst.
+const INTERVAL: Nanos = Nanos::from_micros(100_000);
+const BURST: u64 = 8;
+
+/// What a control frame leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Put this frame into the guest's RX ring. The budget may have changed.
+    Reply([u8; FRAME_LEN]),
+    /// Nothing: it came too fast.
+    Limited,
+    /// Nothing: it is malformed.
+    Malformed(FrameError),
+}
+
+/// The requests of one port.
+#[derive(Clone, Copy, Debug)]
+pub struct Desk {
+    terms: Terms,
+    lease: Option<Lease>,
+    /// The rate limit, as the time up to which requests have been paid for.
+    paid_until: Nanos,
+}
+
+impl Desk {
+    /// A desk without a lease.
+    pub fn new(terms: Terms) -> Self {
+        Self {
+            terms,
+            lease: None,
+            paid_until: Nanos::ZERO,
+        }
+    }
+
+    /// The operator's terms.
+    pub fn terms(&self) -> Terms {
+        self.terms
+    }
+
+    /// Replaces the operator's terms. A lease stays, within the new ones.
+    pub fn set_terms(&mut self, terms: Terms) {
+        self.terms = terms;
+    }
+
+    /// The hold budget in force at `now`. Compare after every call that may change it, and when
+    /// [`Desk::lease_end`] has come.
+    pub fn budget(&mut self, now: Nanos) -> Nanos {
+        self.lease = self.lease.filter(|lease| lease.ends > now);
+        Nanos::from_micros(self.terms.in_force(self.lease))
+    }
+
+    /// When the lease ends, if there is one.
+    pub fn lease_end(&self) -> Option<Nanos> {
+        self.lease.map(|lease| lease.ends)
+    }
+
+    /// Forgets the guest: another may connect.
+    pub fn disconnected(&mut self) {
+        self.lease = None;
+        self.paid_until = Nanos::ZERO;
+    }
+
+    /// Handles a frame from the port's own guest for which
+    /// [`is_control`](super::frame::is_control) holds.
+    pub fn frame(&mut self, now: Nanos, frame: &[u8]) -> Answer {
+        // Malformed frames are cheap to drop and get no answer, so they need no limit.
+        let request = match Request::from_frame(frame) {
+            Ok(request) => request,
+            Err(error) => return Answer::Malformed(error),
+        };
+        if !self.admit(now) {
+            return Answer::Limited;
+        }
+        Answer::Reply(self.handle(now, request).to_frame(request.source))
+    }
+
+    /// Handles a coalescing command of the virtio standard; `false` if it came too fast. Such a
+    /// command has no lease: it holds until the next one, or until the guest disconnects.
+    pub fn coalesce(&mut self, now: Nanos, command: Coalesce) -> bool {
+        let admitted = self.admit(now);
+        if admitted && let Some(hold_us) = command.hold_us() {
+            self.lease = Some(Lease {
+                hold_us,
+                ends: Nanos(u64::MAX),
+            });
+        }
+        admitted
+    }
+
+    fn admit(&mut self, now: Nanos) -> bool {
+        let paid_until = self.paid_until.max(now) + INTERVAL;
+        let admitted = paid_until.since(now).0 <= INTERVAL.0 * BURST;
+        if admitted {
+            self.paid_until = paid_until;
+        }
+        admitted
+    }
+
+    fn handle(&mut self, now: Nanos, request: Request) -> Reply {
+        let Request {
+            operation,
+            enable,
+            hold_us,
+            lease_s,
+            nonce,
+            ..
+        } = request;
+        let hold_us = if enable { hold_us } else { 0 };
+        let granted_s = lease_s.min(self.terms.lease_cap_s);
+        match operation {
+            Operation::Ask => {
+                self.lease = Some(Lease {
+                    hold_us,
+                    ends: now + Nanos::from_secs(granted_s),
+                });
+            }
+            Operation::Release => self.lease = None,
+            Operation::Query => {}
+        }
+        let in_force = self.budget(now);
+        let in_force_us = self.terms.in_force(self.lease);
+        let asks = operation == Operation::Ask;
+        let status = if asks && self.terms.override_us.is_some() {
+            Status::Overridden
+        } else if asks && (in_force_us < hold_us || granted_s < lease_s) {
+            Status::Clamped
+        } else {
+            Status::Granted
+        };
+        Reply {
+            operation,
+            status,
+            enable: in_force > Nanos::ZERO,
+            hold_us: in_force_us,
+            lease_s: self.lease.map_or(0, |lease| {
+                u32::try_from(lease.ends.since(now).0.div_ceil(1_000_000_000)).unwrap_or(u32::MAX)
+            }),
+            nonce,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const US: fn(u32) -> Nanos = Nanos::from_micros;
+
+    fn ask(hold_us: u32, lease_s: u32) -> Request {
+        Request {
+            source: [2; 6],
+            operation: Operation::Ask,
+            enable: true,
+            hold_us,
+            lease_s,
+            nonce: 42,
+        }
+    }
+
+    fn reply(desk: &mut Desk, now: Nanos, request: Request) -> Reply {
+        match desk.frame(now, &request.to_frame()) {
+            Answer::Reply(frame) => Reply::from_frame(&frame).unwrap(),
+            other => panic!("no answer: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_guest_gets_what_it_asks_until_its_lease_ends() {
+        let mut desk = Desk::new(Terms::default());
+        assert_eq!(desk.budget(Nanos(0)), US(200));
+        let answer = reply(&mut desk, Nanos(0), ask(500, 10));
+        assert_eq!(
+            (answer.status, answer.hold_us, answer.lease_s, answer.nonce),
+            (Status::Granted, 500, 10, 42)
+        );
+        assert_eq!(desk.budget(Nanos::from_secs(9)), US(500));
+        assert_eq!(desk.lease_end(), Some(Nanos::from_secs(10)));
+        assert_eq!(desk.budget(Nanos::from_secs(10)), US(200));
+        assert_eq!(desk.lease_end(), None);
+    }
+
+    #[test]
+    fn a_guest_is_told_that_it_was_clamped() {
+        let mut desk = Desk::new(Terms {
+            lease_cap_s: 60,
+            ..Terms::default()
+        });
+        let answer = reply(&mut desk, Nanos(0), ask(5_000, 10));
+        assert_eq!((answer.status, answer.hold_us), (Status::Clamped, 1_000));
+        let answer = reply(&mut desk, Nanos(0), ask(100, u32::MAX));
+        assert_eq!(
+            (answer.status, answer.hold_us, answer.lease_s),
+            (Status::Clamped, 100, 60)
+        );
+    }
+
+    #[test]
+    fn a_guest_may_ask_for_no_hold_at_all() {
+        let mut desk = Desk::new(Terms::default());
+        let answer = reply(
+            &mut desk,
+            Nanos(0),
+            Request {
+                enable: false,
+                ..ask(500, 10)
+            },
+        );
+        assert_eq!(
+            (answer.status, answer.enable, answer.hold_us),
+            (Status::Granted, false, 0)
+        );
+        assert_eq!(desk.budget(Nanos(1)), Nanos::ZERO);
+    }
+
+    #[test]
+    fn an_override_wins_and_is_admitted_to() {
+        let mut desk = Desk::new(Terms {
+            override_us: Some(0),
+            ..Terms::default()
+        });
+        let answer = reply(&mut desk, Nanos(0), ask(500, 10));
+        assert_eq!(
+            (answer.status, answer.enable, answer.hold_us),
+            (Status::Overridden, false, 0)
+        );
+        // The lease is kept for the time after the override.
+        desk.set_terms(Terms::default());
+        assert_eq!(desk.budget(Nanos(1)), US(500));
+    }
+
+    #[test]
+    fn a_lease_given_back_or_lost_with_the_guest_is_over() {
+        let mut desk = Desk::new(Terms::default());
+        reply(&mut desk, Nanos(0), ask(500, 10));
+        let answer = reply(
+            &mut desk,
+            Nanos(1),
+            Request {
+                operation: Operation::Release,
+                ..ask(0, 0)
+            },
+        );
+        assert_eq!((answer.hold_us, answer.lease_s), (200, 0));
+        reply(&mut desk, Nanos(2), ask(500, 10));
+        desk.disconnected();
+        assert_eq!(desk.budget(Nanos(3)), US(200));
+    }
+
+    #[test]
+    fn a_query_changes_nothing() {
+        let mut desk = Desk::new(Terms::default());
+        reply(&mut desk, Nanos(0), ask(500, 10));
+        let answer = reply(
+            &mut desk,
+            Nanos(1),
+            Request {
+                operation: Operation::Query,
+                ..ask(1, 1)
+            },
+        );
+        assert_eq!(
+            (answer.status, answer.hold_us, answer.lease_s),
+            (Status::Granted, 500, 10)
+        );
+    }
+
+    #[test]
+    fn a_flood_gets_few_answers() {
+        let mut desk = Desk::new(Terms::default());
+        let frame = ask(1, 1).to_frame();
+        let answered = |desk: &mut Desk, from: Nanos, step: Nanos, count: u64| {
+            (0..count)
+                .filter(|n| {
+                    matches!(
+                        desk.frame(Nanos(from.0 + n * step.0), &frame),
+                        Answer::Reply(_)
+                    )
+                })
+                .count()
+        };
+        // A million a second for a second: the burst, then ten a second.
+        assert_eq!(answered(&mut desk, Nanos(0), US(1), 1_000_000), 8 + 9);
+        assert_eq!(
+            answered(&mut desk, Nanos::from_secs(10), US(100_000), 100),
+            100
+        );
+    }
+
+    #[test]
+    fn malformed_frames_change_nothing() {
+        let mut desk = Desk::new(Terms::default());
+        let mut frame = ask(500, 10).to_frame();
+        frame[18] = 9;
+        let answer = desk.frame(Nanos(0), &frame);
+        assert_eq!(
+            answer,
+            Answer::Malformed(FrameError::Field {
+                field: "version",
+                value: 9
+            })
+        );
+        assert_eq!(desk.budget(Nanos(0)), US(200));
+    }
+
+    proptest! {
+        #[test]
+        fn no_sequence_of_requests_gets_past_the_cap(
+            cap_us in 0..2_000u32, requests in proptest::collection::vec((any::<bool>(), any::<u32>(), any::<u32>(), 0..u64::MAX / 100), 1..50)
+        ) {
+            let mut desk = Desk::new(Terms { cap_us, ..Terms::default() });
+            let mut now = Nanos(0);
+            for (enable, hold_us, lease_s, step) in requests {
+                let _ = desk.frame(now, &Request { enable, ..ask(hold_us, lease_s) }.to_frame());
+                prop_assert!(desk.budget(now) <= US(cap_us));
+                now = now + Nanos(step);
+            }
+        }
+    }
+}

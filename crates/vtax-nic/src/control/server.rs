@@ -1,0 +1,574 @@
+//! One thread that serves operators: the JSON API, and telemetry for Prometheus.
+//!
+//! It polls all its clients, so no client waits for another, and starts no threads, so that it
+//! runs in a sandbox. A client that sends too much without a line's end, or that does not read
+//! its answers, is disconnected.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpListener;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use super::api::{self, Command, LONGEST_LINE, Postbox, Report, Request, Response};
+use crate::telemetry::http;
+
+/// Clients served at once.
+const MOST_CLIENTS: usize = 64;
+
+/// Answers that a client has not read yet, in bytes, before it is disconnected.
+const MOST_UNREAD: usize = 4 << 20;
+
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Where operators knock.
+#[derive(Debug, Default)]
+pub struct Listeners {
+    /// For the JSON API.
+    pub api: Option<UnixListener>,
+    /// For Prometheus.
+    pub metrics: Option<MetricsListener>,
+}
+
+/// Where Prometheus knocks.
+#[derive(Debug)]
+pub enum MetricsListener {
+    /// A UNIX socket.
+    Unix(UnixListener),
+    /// A TCP port on a loopback address.
+    Loopback(TcpListener),
+}
+
+/// Listens on a UNIX socket that only its owner may use. A socket that a dead process left behind
+/// is replaced; one that is in use is not.
+///
+/// # Errors
+///
+/// A sentence with the path and the reason.
+pub fn listen(path: &Path) -> Result<UnixListener, String> {
+    let told = |what: &str, error: io::Error| format!("cannot {what} {}: {error}", path.display());
+    match UnixStream::connect(path) {
+        Ok(_) => {
+            return Err(format!(
+                "cannot listen on {}: another process does; stop it or choose another path",
+                path.display()
+            ));
+        }
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(|error| told("replace the dead socket", error))?;
+        }
+        Err(_) => {}
+    }
+    let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
+    let listener = UnixListener::bind(path);
+    rustix::process::umask(before);
+    listener.map_err(|error| told("listen on", error))
+}
+
+/// Listens for Prometheus on `unix:PATH` or on a loopback `ADDRESS:PORT`.
+///
+/// # Errors
+///
+/// A sentence with the address and the reason.
+pub fn listen_metrics(address: &str) -> Result<MetricsListener, String> {
+    if let Some(path) = address.strip_prefix("unix:") {
+        return listen(Path::new(path)).map(MetricsListener::Unix);
+    }
+    let socket: std::net::SocketAddr = address.parse().map_err(|_| {
+        format!("'{address}' is no metrics address: use unix:PATH or a loopback address such as 127.0.0.1:9464")
+    })?;
+    if !socket.ip().is_loopback() {
+        return Err(format!(
+            "metrics are served on loopback addresses only, not on {address}"
+        ));
+    }
+    TcpListener::bind(socket)
+        .map(MetricsListener::Loopback)
+        .map_err(|error| format!("cannot listen on {address}: {error}"))
+}
+
+/// Starts the thread. It ends with the process.
+///
+/// # Errors
+///
+/// A listener cannot be made non-blocking, or there are no more threads.
+pub fn spawn(listeners: Listeners, workers: Vec<Postbox>) -> io::Result<JoinHandle<()>> {
+    if let Some(api) = &listeners.api {
+        api.set_nonblocking(true)?;
+    }
+    match &listeners.metrics {
+        Some(MetricsListener::Unix(listener)) => listener.set_nonblocking(true)?,
+        Some(MetricsListener::Loopback(listener)) => listener.set_nonblocking(true)?,
+        None => {}
+    }
+    std::thread::Builder::new()
+        .name("operator".into())
+        .spawn(move || {
+            let mut server = Server {
+                listeners,
+                workers,
+                clients: Vec::new(),
+            };
+            loop {
+                server.turn();
+            }
+        })
+}
+
+trait Stream: Read + Write + AsFd + Send {}
+impl<T: Read + Write + AsFd + Send> Stream for T {}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Speaks {
+    Json,
+    Http,
+}
+
+struct Client {
+    stream: Box<dyn Stream>,
+    speaks: Speaks,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    subscription: Option<Subscription>,
+    /// Disconnect once the output is written.
+    last_words: bool,
+    gone: bool,
+}
+
+struct Subscription {
+    port: Option<String>,
+    interval: Duration,
+    next: Instant,
+}
+
+struct Server {
+    listeners: Listeners,
+    workers: Vec<Postbox>,
+    clients: Vec<Client>,
+}
+
+impl Server {
+    /// Waits for something to do, and does it.
+    fn turn(&mut self) {
+        let readable = self.wait();
+        self.accept();
+        let now = Instant::now();
+        for (client, readable) in self.clients.iter_mut().zip(readable) {
+            if readable {
+                client.read();
+                client.serve(&self.workers);
+            }
+        }
+        for client in &mut self.clients {
+            client.publish(now, &self.workers);
+            client.write();
+        }
+        self.clients.retain(|client| !client.gone);
+    }
+
+    /// Which clients have something to say. New clients come after it in the list.
+    fn wait(&self) -> Vec<bool> {
+        let mut fds: Vec<PollFd<'_>> = Vec::new();
+        for client in &self.clients {
+            let mut events = PollFlags::IN;
+            if !client.output.is_empty() {
+                events |= PollFlags::OUT;
+            }
+            fds.push(PollFd::from_borrowed_fd(client.stream.as_fd(), events));
+        }
+        // A full house does not look at the door, or it would never sleep.
+        if self.clients.len() < MOST_CLIENTS {
+            let doors: [Option<BorrowedFd<'_>>; 2] = [
+                self.listeners.api.as_ref().map(AsFd::as_fd),
+                self.listeners
+                    .metrics
+                    .as_ref()
+                    .map(|listener| match listener {
+                        MetricsListener::Unix(listener) => listener.as_fd(),
+                        MetricsListener::Loopback(listener) => listener.as_fd(),
+                    }),
+            ];
+            let doors = doors.into_iter().flatten();
+            fds.extend(doors.map(|door| PollFd::from_borrowed_fd(door, PollFlags::IN)));
+        }
+        let next = self
+            .clients
+            .iter()
+            .filter_map(|c| c.subscription.as_ref())
+            .map(|s| s.next)
+            .min();
+        let timeout = next
+            .map(|next| next.saturating_duration_since(Instant::now()))
+            .and_then(|left| Timespec::try_from(left).ok());
+        if rustix::event::poll(&mut fds, timeout.as_ref()).is_err() {
+            // Interrupted, or short of memory: look again, but do not spin.
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        fds.iter()
+            .take(self.clients.len())
+            .map(|fd| {
+                fd.revents()
+                    .intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR)
+            })
+            .collect()
+    }
+
+    fn accept(&mut self) {
+        while self.clients.len() < MOST_CLIENTS {
+            let json = self.listeners.api.as_ref().and_then(|listener| {
+                let (stream, _) = listener.accept().ok()?;
+                stream.set_nonblocking(true).ok()?;
+                Some(Client::new(Box::new(stream), Speaks::Json))
+            });
+            let http = self.listeners.metrics.as_ref().and_then(|listener| {
+                let stream: Box<dyn Stream> = match listener {
+                    MetricsListener::Unix(listener) => {
+                        let (stream, _) = listener.accept().ok()?;
+                        stream.set_nonblocking(true).ok()?;
+                        Box::new(stream)
+                    }
+                    MetricsListener::Loopback(listener) => {
+                        let (stream, _) = listener.accept().ok()?;
+                        stream.set_nonblocking(true).ok()?;
+                        Box::new(stream)
+                    }
+                };
+                Some(Client::new(stream, Speaks::Http))
+            });
+            if json.is_none() && http.is_none() {
+                return;
+            }
+            self.clients.extend(json.into_iter().chain(http));
+        }
+    }
+}
+
+impl Client {
+    fn new(stream: Box<dyn Stream>, speaks: Speaks) -> Self {
+        Self {
+            stream,
+            speaks,
+            input: Vec::new(),
+            output: Vec::new(),
+            subscription: None,
+            last_words: false,
+            gone: false,
+        }
+    }
+
+    fn read(&mut self) {
+        let mut buffer = [0; 4096];
+        // One buffer a turn: a client that talks without end gets no more than its turn.
+        match self.stream.read(&mut buffer) {
+            Ok(0) => self.gone = true,
+            Ok(count) => self
+                .input
+                .extend_from_slice(buffer.get(..count).unwrap_or_default()),
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(_) => self.gone = true,
+        }
+    }
+
+    fn serve(&mut self, workers: &[Postbox]) {
+        match self.speaks {
+            Speaks::Json => {
+                while !self.last_words
+                    && let Some(end) = self.input.iter().position(|byte| *byte == b'\n')
+                {
+                    let line: Vec<u8> = self.input.drain(..=end).collect();
+                    let line = line.trim_ascii();
+                    if !line.is_empty() {
+                        let response = self.answer(line, workers);
+                        self.output.extend(response.to_line());
+                    }
+                }
+                if self.input.len() > LONGEST_LINE {
+                    let error = format!("a request line has at most {LONGEST_LINE} bytes");
+                    self.output.extend(Response::failed(error).to_line());
+                    self.last_words = true;
+                }
+            }
+            Speaks::Http => {
+                let snapshots = || api::ask(workers, Command::Stats, None).map(stats);
+                if let Some(response) = http::respond(&self.input, snapshots) {
+                    self.output.extend(response);
+                    self.last_words = true;
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, line: &[u8], workers: &[Postbox]) -> Response {
+        let request = match api::parse(line) {
+            Ok(request) => request,
+            Err(error) => return Response::failed(error),
+        };
+        let (command, port) = match request {
+            Request::List { port } => (Command::List, port),
+            Request::Stats { port } => (Command::Stats, port),
+            Request::Set { port, change } => (Command::Set(change), port),
+            Request::ClearOverride { port } => (Command::ClearOverride, port),
+            Request::Subscribe { port, interval_ms } => {
+                let interval = Duration::from_millis(interval_ms.into()).max(SHORTEST_INTERVAL);
+                let next = Instant::now() + interval;
+                self.subscription = Some(Subscription {
+                    port: port.clone(),
+                    interval,
+                    next,
+                });
+                (Command::Stats, port)
+            }
+        };
+        match api::ask(workers, command, port.as_deref()) {
+            Ok(reports) => Response::of(reports),
+            Err(error) => {
+                self.subscription = None;
+                Response::failed(error)
+            }
+        }
+    }
+
+    fn publish(&mut self, now: Instant, workers: &[Postbox]) {
+        let Some(subscription) = &mut self.subscription else {
+            return;
+        };
+        if subscription.next > now {
+            return;
+        }
+        subscription.next = now + subscription.interval;
+        let response = api::ask(workers, Command::Stats, subscription.port.as_deref())
+            .map_or_else(Response::failed, Response::of);
+        self.output.extend(response.to_line());
+    }
+
+    fn write(&mut self) {
+        while !self.output.is_empty() {
+            match self.stream.write(&self.output) {
+                Ok(count) if count > 0 => drop(self.output.drain(..count)),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                _ => {
+                    self.gone = true;
+                    return;
+                }
+            }
+        }
+        let done = self.last_words && self.output.is_empty();
+        self.gone |= done || self.output.len() > MOST_UNREAD;
+    }
+}
+
+fn stats(reports: Vec<Report>) -> Vec<crate::telemetry::PortSnapshot> {
+    reports
+        .into_iter()
+        .filter_map(|report| match report {
+            Report::Stats(stats) => Some(*stats),
+            Report::Info(_) => None,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+
+    use super::*;
+    use crate::control::Desk;
+    use crate::control::api::{Mailbox, PortInfo};
+    use crate::control::terms::Terms;
+    use crate::hold::{HoldSettings, Nanos};
+    use crate::telemetry::PortCounters;
+
+    /// A worker with the given ports that only does jobs.
+    fn worker(mailbox: Mailbox, names: &'static [&'static str]) {
+        std::thread::spawn(move || {
+            let mut desks: Vec<_> = names
+                .iter()
+                .map(|name| (*name, Desk::new(Terms::default()), HoldSettings::default()))
+                .collect();
+            loop {
+                let mut fds = [PollFd::new(&mailbox, PollFlags::IN)];
+                rustix::event::poll(&mut fds, None).unwrap();
+                for job in mailbox.take() {
+                    let mut reports = Vec::new();
+                    for (name, desk, settings) in &mut desks {
+                        if !job.concerns(name) {
+                            continue;
+                        }
+                        let mut terms = desk.terms();
+                        match job.command {
+                            Command::Set(change) => change.apply(&mut terms, settings),
+                            Command::ClearOverride => terms.override_us = None,
+                            Command::List | Command::Stats => {}
+                        }
+                        desk.set_terms(terms);
+                        let budget = desk.budget(Nanos::ZERO);
+                        reports.push(if job.command == Command::Stats {
+                            let counters = PortCounters::default();
+                            Report::Stats(Box::new(counters.snapshot(name, settings.mode, budget)))
+                        } else {
+                            Report::Info(PortInfo {
+                                port: (*name).to_owned(),
+                                connected: false,
+                                settings: *settings,
+                                terms,
+                                in_force_us: terms.in_force(None),
+                                lease_left_s: None,
+                            })
+                        });
+                    }
+                    job.answer(reports);
+                }
+            }
+        });
+    }
+
+    struct Served {
+        directory: tempfile::TempDir,
+    }
+
+    impl Served {
+        fn new() -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let listeners = Listeners {
+                api: Some(listen(&directory.path().join("api")).unwrap()),
+                metrics: Some(
+                    listen_metrics(&format!("unix:{}/metrics", directory.path().display()))
+                        .unwrap(),
+                ),
+            };
+            let mut postboxes = Vec::new();
+            for names in [&["a", "b"][..], &["c\"\n"][..]] {
+                let (postbox, mailbox) = api::mailbox().unwrap();
+                worker(mailbox, names);
+                postboxes.push(postbox);
+            }
+            spawn(listeners, postboxes).unwrap();
+            Self { directory }
+        }
+
+        fn connect(&self, name: &str) -> BufReader<UnixStream> {
+            let stream = UnixStream::connect(self.directory.path().join(name)).unwrap();
+            stream
+                .set_read_timeout(Some(Duration::from_secs(20)))
+                .unwrap();
+            BufReader::new(stream)
+        }
+    }
+
+    fn line(client: &mut BufReader<UnixStream>) -> Response {
+        let mut line = String::new();
+        client.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap()
+    }
+
+    fn ask(client: &mut BufReader<UnixStream>, request: &str) -> Response {
+        client
+            .get_mut()
+            .write_all(format!("{request}\n").as_bytes())
+            .unwrap();
+        line(client)
+    }
+
+    #[test]
+    fn an_operator_lists_changes_and_clears() {
+        let served = Served::new();
+        let mut client = served.connect("api");
+        let all = ask(&mut client, r#"{"op":"list"}"#);
+        assert!(all.ok);
+        assert_eq!(all.ports.len(), 3);
+        let set = ask(
+            &mut client,
+            r#"{"op":"set","port":"b","cap_us":50,"mode":"fixed"}"#,
+        );
+        assert_eq!((set.ports.len(), set.ports[0].in_force_us), (1, 50));
+        let fixed = ask(&mut client, r#"{"op":"set","port":"b","override_us":900}"#);
+        assert_eq!(fixed.ports[0].in_force_us, 900);
+        let cleared = ask(&mut client, r#"{"op":"clear_override","port":"b"}"#);
+        assert_eq!(cleared.ports[0].in_force_us, 50);
+        let other = ask(&mut client, r#"{"op":"list","port":"a"}"#);
+        assert_eq!(other.ports[0].in_force_us, 200);
+    }
+
+    #[test]
+    fn a_bad_line_is_answered_and_the_next_one_served() {
+        let served = Served::new();
+        let mut client = served.connect("api");
+        let bad = ask(&mut client, "list please");
+        assert!(!bad.ok && bad.error.is_some());
+        let unknown = ask(&mut client, r#"{"op":"stats","port":"nowhere"}"#);
+        assert!(unknown.error.unwrap().contains("nowhere"));
+        assert_eq!(ask(&mut client, r#"{"op":"stats"}"#).stats.len(), 3);
+    }
+
+    #[test]
+    fn a_line_without_end_disconnects_only_its_client() {
+        let served = Served::new();
+        let mut polite = served.connect("api");
+        let mut rude = served.connect("api");
+        let _ = rude.get_mut().write_all(&vec![b'x'; 4 * LONGEST_LINE]);
+        let refused = line(&mut rude);
+        assert!(refused.error.unwrap().contains("at most"));
+        assert!(ask(&mut polite, r#"{"op":"list"}"#).ok);
+    }
+
+    #[test]
+    fn a_subscriber_gets_line_after_line() {
+        let served = Served::new();
+        let mut client = served.connect("api");
+        let first = ask(
+            &mut client,
+            r#"{"op":"subscribe","port":"a","interval_ms":100}"#,
+        );
+        let (second, third) = (line(&mut client), line(&mut client));
+        assert!(first.at_ns < second.at_ns && second.at_ns < third.at_ns);
+        assert_eq!(third.stats.len(), 1);
+    }
+
+    #[test]
+    fn prometheus_is_answered_over_http() {
+        let served = Served::new();
+        let mut client = served.connect("metrics");
+        client
+            .get_mut()
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            .unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        assert!(
+            answer.contains(r#"vtax_nic_packets_total{port="c\"\n",direction="rx"} 0"#),
+            "{answer}"
+        );
+    }
+
+    #[test]
+    fn a_socket_in_use_is_not_taken_and_a_dead_one_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("api");
+        let first = listen(&path).unwrap();
+        assert!(listen(&path).unwrap_err().contains("another process"));
+        drop(first);
+        assert!(listen(&path).is_ok());
+    }
+
+    #[test]
+    fn metrics_stay_on_the_loopback() {
+        assert!(
+            listen_metrics("0.0.0.0:0")
+                .unwrap_err()
+                .contains("loopback")
+        );
+        assert!(
+            listen_metrics("nonsense")
+                .unwrap_err()
+                .contains("unix:PATH")
+        );
+        assert!(listen_metrics("127.0.0.1:0").is_ok());
+    }
+}

@@ -1,0 +1,206 @@
+//! How a port meets its front end: listening, connecting, or with a socket that it was given.
+
+use crate::hold::Nanos;
+use crate::poller::{Poller, PortId, Token};
+use crate::protocol::Connection;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
+    socket_with, sockopt,
+};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+/// Time between two attempts to connect.
+const RETRY: Nanos = Nanos::from_micros(200_000);
+
+/// Why a port has no socket.
+#[derive(Debug, thiserror::Error)]
+#[error("port {port}: cannot {what} {path}: {cause}{advice}")]
+pub struct SocketError {
+    port: String,
+    what: &'static str,
+    path: String,
+    cause: Errno,
+    advice: &'static str,
+}
+
+/// Which side begins.
+#[derive(Debug)]
+enum Side {
+    Server(OwnedFd),
+    Client(PathBuf),
+    /// The socket came connected and there is no way to another.
+    Given,
+}
+
+/// A port's side of the conversation with its front end.
+#[derive(Debug)]
+pub struct FrontEnd {
+    id: PortId,
+    /// The port's name.
+    pub name: String,
+    side: Side,
+    /// The connected front end.
+    pub connection: Option<Connection>,
+    retry: Option<Nanos>,
+    quiet_until: Nanos,
+    unsaid: u64,
+}
+
+impl FrontEnd {
+    fn new(id: PortId, name: &str, side: Side) -> Self {
+        Self {
+            id,
+            name: name.into(),
+            side,
+            connection: None,
+            retry: None,
+            quiet_until: Nanos::ZERO,
+            unsaid: 0,
+        }
+    }
+
+    /// Listens on a path. A socket there on which nobody listens any more is replaced.
+    ///
+    /// # Errors
+    /// When the path cannot be had.
+    pub fn listen(id: PortId, name: &str, path: &Path) -> Result<Self, SocketError> {
+        let failed = |what, cause| SocketError {
+            port: name.into(),
+            what,
+            path: path.display().to_string(),
+            cause,
+            advice: match cause {
+                Errno::ADDRINUSE => " (another program listens there)",
+                Errno::NOENT => " (make its directory first)",
+                Errno::NAMETOOLONG => " (a socket's path has at most 107 bytes)",
+                _ => "",
+            },
+        };
+        let address = SocketAddrUnix::new(path).map_err(|cause| failed("use", cause))?;
+        let socket = stream().map_err(|cause| failed("open a socket for", cause))?;
+        let bound = bind(&socket, &address).or_else(|cause| {
+            let stale = stream().and_then(|probe| connect(&probe, &address));
+            if cause == Errno::ADDRINUSE && stale == Err(Errno::CONNREFUSED) {
+                rustix::fs::unlink(path)?;
+                return bind(&socket, &address);
+            }
+            Err(cause)
+        });
+        bound.map_err(|cause| failed("bind to", cause))?;
+        listen(&socket, 4).map_err(|cause| failed("listen on", cause))?;
+        Ok(Self::new(id, name, Side::Server(socket)))
+    }
+
+    /// Connects to a path, again and again.
+    pub fn connect(id: PortId, name: &str, path: &Path) -> Self {
+        let mut front_end = Self::new(id, name, Side::Client(path.into()));
+        front_end.retry = Some(Nanos::ZERO);
+        front_end
+    }
+
+    /// Uses a socket that the program was started with, listening or connected.
+    pub fn given(id: PortId, name: &str, socket: OwnedFd) -> Self {
+        if sockopt::socket_acceptconn(&socket) == Ok(true) {
+            return Self::new(id, name, Side::Server(socket));
+        }
+        let mut front_end = Self::new(id, name, Side::Given);
+        front_end.connection = Some(Connection::new(socket));
+        front_end
+    }
+
+    /// Starts to wait for front ends.
+    ///
+    /// # Errors
+    /// When the socket cannot be waited for.
+    pub fn watch(&self, poller: &Poller) -> Result<(), Errno> {
+        if let Side::Server(listener) = &self.side {
+            poller.watch_level(listener, Token::Listener(self.id))?;
+        }
+        if let Some(connection) = &self.connection {
+            poller.watch_level(connection, Token::FrontEnd(self.id))?;
+        }
+        Ok(())
+    }
+
+    /// Takes a front end that connects. A second one is turned away.
+    pub fn accept(&mut self, poller: &Poller) {
+        let Side::Server(listener) = &self.side else {
+            return;
+        };
+        let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) else {
+            return;
+        };
+        if self.connection.is_some() {
+            self.say("a second front end was turned away");
+            return;
+        }
+        self.connected(socket, poller);
+    }
+
+    fn connected(&mut self, socket: OwnedFd, poller: &Poller) {
+        let connection = Connection::new(socket);
+        match poller.watch_level(&connection, Token::FrontEnd(self.id)) {
+            Ok(()) => self.connection = Some(connection),
+            Err(cause) => self.say(&format!("cannot wait for a front end: {cause}")),
+        }
+    }
+
+    /// When to try to connect.
+    pub fn retry(&self) -> Option<Nanos> {
+        self.retry
+    }
+
+    /// Tries to connect.
+    pub fn try_connect(&mut self, now: Nanos, poller: &Poller) {
+        let Side::Client(path) = &self.side else {
+            self.retry = None;
+            return;
+        };
+        self.retry = Some(now + RETRY);
+        let attempt = SocketAddrUnix::new(path.as_path()).and_then(|address| {
+            let socket = stream()?;
+            connect(&socket, &address)?;
+            Ok(socket)
+        });
+        if let Ok(socket) = attempt {
+            self.retry = None;
+            self.connected(socket, poller);
+        }
+    }
+
+    /// Lets go of a front end. Tells whether another may come.
+    pub fn disconnect(&mut self, now: Nanos, poller: &Poller) -> bool {
+        if let Some(connection) = self.connection.take() {
+            poller.forget(&connection);
+        }
+        if matches!(self.side, Side::Client(_)) {
+            self.retry = Some(now + RETRY);
+        }
+        !matches!(self.side, Side::Given)
+    }
+
+    /// Says something about the port: at most a line a second, whatever a front end does.
+    pub fn say(&mut self, what: &str) {
+        let now = crate::poller::now();
+        if now < self.quiet_until {
+            self.unsaid += 1;
+            return;
+        }
+        self.quiet_until = now + Nanos::from_secs(1);
+        match std::mem::take(&mut self.unsaid) {
+            0 => eprintln!("vtax-nic: port {}: {what}", self.name),
+            more => eprintln!("vtax-nic: port {}: {what} (and {more} more lines)", self.name),
+        }
+    }
+}
+
+fn stream() -> Result<OwnedFd, Errno> {
+    socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )
+}

@@ -1,0 +1,139 @@
+//! When to notify: controllers that merge a guest's notifications within a latency budget.
+//!
+//! A [`Controller`] is a policy: pure arithmetic on time, packets and a budget. A [`PairHold`]
+//! runs one for a queue pair and enforces, whatever the policy says, what no policy may break:
+//! nothing waits longer than the budget, and a full ring is never held. Neither reads a clock nor
+//! does I/O: the worker tells them what happened and when, and does what they answer.
+//! `docs/nic-hold.md` explains the policies and how to try another one in the simulator.
+
+mod adaptive;
+mod fixed;
+mod off;
+mod pair;
+mod paper;
+mod time;
+mod window;
+
+use serde::{Deserialize, Serialize};
+
+pub use adaptive::Adaptive;
+pub use fixed::Fixed;
+pub use off::Off;
+pub use pair::{Expired, Kicked, NextDrain, PairHold, Release, RxBatch, TxRound};
+pub use paper::Paper;
+pub use time::Nanos;
+
+/// What sleeping and waking the worker costs, about: closer deadlines are better spun for.
+pub const WAKE_COST: Nanos = Nanos::from_micros(5);
+
+/// Whether a deadline is so close that waking up for it costs more than spinning until it.
+pub fn worth_spinning(now: Nanos, deadline: Nanos) -> bool {
+    deadline.since(now) <= WAKE_COST
+}
+
+/// A policy: how long notifications of one queue pair may wait.
+///
+/// Every answer is a point in time; one that is not after `now` means at once. [`PairHold`] cuts
+/// answers to the budget.
+pub trait Controller: Send + std::fmt::Debug {
+    /// The longest that any notification may be delayed from now on; zero: not at all.
+    fn set_budget(&mut self, budget: Nanos);
+
+    /// Packets were put into the RX ring of `ring_size` entries.
+    fn received(&mut self, now: Nanos, packets: u32, ring_size: u16);
+
+    /// The guest wants a signal for what was just received and none is held: until when to hold it.
+    fn hold_rx(&mut self, now: Nanos) -> Nanos;
+
+    /// A signal for `packets` packets leaves now.
+    fn signalled(&mut self, now: Nanos, packets: u32);
+
+    /// The guest kicked its TX queue: when to drain it.
+    fn hold_tx(&mut self, now: Nanos) -> Nanos;
+
+    /// The TX ring of `ring_size` entries was drained of `packets` packets (never zero): when to
+    /// drain it again without a kick, or `None` to ask for a kick.
+    fn sent(&mut self, now: Nanos, packets: u32, ring_size: u16) -> Option<Nanos>;
+
+    /// Whether only timers end a hold: no early end by a kick or by a filling ring. Only the
+    /// paper's controller is that strict.
+    fn timers_only(&self) -> bool {
+        false
+    }
+}
+
+/// The controllers that an operator can choose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Never hold: EVENT_IDX alone suppresses notifications.
+    Off,
+    /// Hold for the same time, always.
+    Fixed,
+    /// The controller of Shea et al., INFOCOM 2014, to the letter.
+    Paper,
+    /// Hold only where it merges notifications, and never the first packet after idle.
+    #[default]
+    Adaptive,
+}
+
+impl Mode {
+    /// Every mode, in the order of the manual.
+    pub const ALL: [Self; 4] = [Self::Off, Self::Fixed, Self::Paper, Self::Adaptive];
+
+    /// The name on command lines, in configuration and in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Fixed => "fixed",
+            Self::Paper => "paper",
+            Self::Adaptive => "adaptive",
+        }
+    }
+}
+
+impl std::fmt::Display for Mode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for Mode {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|mode| mode.name() == name)
+            .ok_or_else(|| {
+                format!("there is no hold mode '{name}': use off, fixed, paper or adaptive")
+            })
+    }
+}
+
+/// What a port's controllers are made from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HoldSettings {
+    /// Which controller.
+    pub mode: Mode,
+    /// RX hold of mode `fixed`, in µs. 0 takes the whole budget.
+    pub fixed_rx_us: u32,
+    /// TX hold of mode `fixed`, in µs. 0 takes the whole budget.
+    pub fixed_tx_us: u32,
+}
+
+impl HoldSettings {
+    /// A new controller, without a budget yet.
+    pub fn controller(&self) -> Box<dyn Controller> {
+        match self.mode {
+            Mode::Off => Box::new(Off),
+            Mode::Fixed => Box::new(Fixed::new(
+                Nanos::from_micros(self.fixed_rx_us),
+                Nanos::from_micros(self.fixed_tx_us),
+            )),
+            Mode::Paper => Box::new(Paper::default()),
+            Mode::Adaptive => Box::new(Adaptive::default()),
+        }
+    }
+}

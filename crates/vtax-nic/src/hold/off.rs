@@ -1,0 +1,27 @@
+//! Never hold: the honest baseline. EVENT_IDX alone suppresses notifications.
+
+use super::{Controller, Nanos};
+
+/// Signals every batch and asks for a kick after every drain.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Off;
+
+impl Controller for Off {
+    fn set_budget(&mut self, _: Nanos) {}
+
+    fn received(&mut self, _: Nanos, _: u32, _: u16) {}
+
+    fn hold_rx(&mut self, now: Nanos) -> Nanos {
+        now
+    }
+
+    fn signalled(&mut self, _: Nanos, _: u32) {}
+
+    fn hold_tx(&mut self, now: Nanos) -> Nanos {
+        now
+    }
+
+    fn sent(&mut self, _: Nanos, _: u32, _: u16) -> Option<Nanos> {
+        None
+    }
+}

@@ -1,0 +1,165 @@
+//! Learns, by trying, how long to hold notifications in one direction.
+
+use super::Nanos;
+
+/// Packets from which the pace without holding is learnt.
+const LEARN: u32 = 64;
+
+/// Notifications after which a width is judged, and after which a hopeless one is given up.
+const TRIAL: u32 = 8;
+const HOPELESS: u32 = 4;
+
+/// A width pays if notifications carry this many times the packets that they carry without it.
+const WORTHWHILE: f64 = 1.5;
+
+/// A width harms if the packet rate falls below this part of the rate without it.
+const HARMFUL: f64 = 0.6;
+
+/// Failures in a row after which the pause between two trials grows no more: 4,096 packets.
+const MOST_FAILURES: u32 = 6;
+
+/// Shorter windows than this are not worth a timer.
+const NARROWEST: Nanos = Nanos::from_micros(10);
+
+/// A minimum gap between notifications that widens while it pays.
+///
+/// A notification leaves at once when the last one is at least the gap's width ago; so the first
+/// packet after idle never waits. The width starts at zero. Where the pace of the packets promises
+/// that a gap would merge them, a narrow one is tried, then doubled up to the limit. It falls back
+/// when notifications carry hardly more packets than without it, or when the packets come slower:
+/// then the sender waits for answers that wait for us (request/response traffic). Each failure
+/// doubles the pause before the next trial.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Window {
+    limit: Nanos,
+    width: Nanos,
+    /// The widest width that has proved itself.
+    proven: Nanos,
+    /// Without holding: packets per nanosecond, and packets per notification.
+    free_rate: f64,
+    free_merge: f64,
+    failures: u32,
+    /// Packets to let pass before the next trial.
+    pause: u32,
+    last_notified: Option<Nanos>,
+    last_passed: Nanos,
+    ring_size: u16,
+    trial: Trial,
+}
+
+/// What has been seen at the present width.
+#[derive(Clone, Copy, Debug, Default)]
+struct Trial {
+    busy: Nanos,
+    packets: u32,
+    notifications: u32,
+}
+
+impl Window {
+    /// Sets the widest width allowed.
+    pub fn limit(&mut self, limit: Nanos) {
+        self.limit = limit;
+        self.width = self.width.min(limit);
+        self.proven = self.proven.min(limit);
+    }
+
+    /// Counts packets that passed. Idle time between them is counted only up to four limits, so
+    /// that pauses of the sender do not look like a slow sender.
+    pub fn passed(&mut self, now: Nanos, packets: u32, ring_size: u16) {
+        let gap = now.since(self.last_passed).0;
+        self.trial.busy = self.trial.busy + Nanos(gap.min(4 * self.limit.0));
+        self.trial.packets = self.trial.packets.saturating_add(packets);
+        self.pause = self.pause.saturating_sub(packets);
+        self.last_passed = now;
+        self.ring_size = ring_size;
+    }
+
+    /// When the present gap ends; not after `now` if there is none.
+    pub fn end(&self, now: Nanos) -> Nanos {
+        self.last_notified
+            .map_or(now, |last| (last + self.width).on_grid(self.width))
+    }
+
+    /// A notification leaves: the next gap begins.
+    pub fn notified(&mut self, now: Nanos) {
+        self.last_notified = Some(now);
+        self.trial.notifications += 1;
+        if self.width == Nanos::ZERO {
+            self.learn()
+        } else {
+            self.judge()
+        }
+    }
+
+    fn learn(&mut self) {
+        if self.trial.packets < LEARN {
+            return;
+        }
+        self.free_rate = self.trial.rate();
+        self.free_merge = self.trial.merge();
+        self.trial = Trial::default();
+        let widest = self.widest();
+        let promises = self.free_rate * widest.0 as f64 >= 2.0 * self.free_merge;
+        if self.pause == 0 && promises && widest >= NARROWEST {
+            let narrow = Nanos((4.0 * self.free_merge / self.free_rate) as u64);
+            self.width = narrow.max(NARROWEST).min(widest);
+        }
+    }
+
+    fn judge(&mut self) {
+        let Trial {
+            notifications,
+            packets,
+            ..
+        } = self.trial;
+        let useless = self.trial.merge() < WORTHWHILE * self.free_merge;
+        if notifications >= HOPELESS && useless {
+            self.fall_back();
+        } else if notifications >= TRIAL && packets >= LEARN {
+            if self.trial.rate() < HARMFUL * self.free_rate {
+                self.fall_back();
+            } else {
+                self.widen();
+            }
+        }
+    }
+
+    fn widen(&mut self) {
+        let widest = self.widest();
+        self.proven = self.width;
+        if self.width >= widest {
+            self.failures = 0;
+        }
+        if self.pause == 0 {
+            self.width = Nanos(self.width.0.saturating_mul(2));
+        }
+        self.width = self.width.min(widest);
+        self.trial = Trial::default();
+    }
+
+    fn fall_back(&mut self) {
+        self.failures = (self.failures + 1).min(MOST_FAILURES);
+        self.pause = LEARN << self.failures;
+        if self.width <= self.proven {
+            self.proven = Nanos::ZERO;
+        }
+        self.width = self.proven;
+        self.trial = Trial::default();
+    }
+
+    /// The limit, or the time in which half the ring fills.
+    fn widest(&self) -> Nanos {
+        let half = f64::from(self.ring_size / 2);
+        self.limit.min(Nanos((half / self.free_rate) as u64))
+    }
+}
+
+impl Trial {
+    fn rate(&self) -> f64 {
+        f64::from(self.packets) / self.busy.0.max(1) as f64
+    }
+
+    fn merge(&self) -> f64 {
+        f64::from(self.packets) / f64::from(self.notifications.max(1))
+    }
+}

@@ -1,0 +1,20 @@
+//! A vhost-user network backend that merges notifications within a latency budget.
+//!
+//! It depends on nothing else of vtax. `docs/nic.md` is its manual.
+
+pub mod cli;
+pub mod config;
+pub mod control;
+pub mod features;
+pub mod frame;
+pub mod front_end;
+pub mod hold;
+pub mod memory;
+pub mod network;
+pub mod poller;
+pub mod protocol;
+pub mod ring;
+pub mod sandbox;
+pub mod serve;
+pub mod telemetry;
+pub mod worker;

@@ -1,0 +1,128 @@
+//! The dirty log of live migration: one bit for each 4 KiB page that we wrote to.
+
+use super::{GuestMemory, LOG_PAGE, Mapping, MemoryError};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// A dirty log that the front end shares and reads.
+#[derive(Debug)]
+pub struct DirtyLog {
+    mapping: Mapping,
+    bits: *const AtomicU8,
+    /// Bytes.
+    len: u64,
+}
+
+// SAFETY: the pointer leads into the mapping that this value owns, and only atomics go through it.
+unsafe impl Send for DirtyLog {}
+
+impl DirtyLog {
+    /// Maps a log of `len` bytes at `offset` of `file`.
+    ///
+    /// # Errors
+    /// When it cannot be mapped.
+    pub fn new(file: OwnedFd, offset: u64, len: u64) -> Result<Self, MemoryError> {
+        let end = offset.checked_add(len).unwrap_or(0);
+        let mapping = Mapping::new(file, 0, end, "dirty log")?;
+        let bits = mapping
+            .at(offset, len)
+            .filter(|_| len > 0)
+            .ok_or(MemoryError::Short {
+                what: "dirty log",
+                wanted: end,
+                have: mapping.len(),
+            })?;
+        Ok(Self {
+            bits: bits.cast_const().cast(),
+            len,
+            mapping,
+        })
+    }
+
+    /// Refuses a log too small for this memory: a write could then not be recorded, and the guest
+    /// would arrive broken.
+    ///
+    /// # Errors
+    /// How large it must be.
+    pub fn must_cover(&self, memory: &GuestMemory) -> Result<(), MemoryError> {
+        let end = memory.end();
+        let need = end.div_ceil(LOG_PAGE).div_ceil(8);
+        let have = self.len;
+        if have < need {
+            return Err(MemoryError::Log { have, need, end });
+        }
+        Ok(())
+    }
+
+    /// Whether its file was cut under us.
+    pub fn is_truncated(&self) -> bool {
+        self.mapping.is_truncated()
+    }
+
+    /// Marks every page that `len` bytes at a guest-physical address touch. What lies past the log
+    /// is not recorded; [`DirtyLog::must_cover`] keeps that from happening.
+    pub fn mark(&self, guest: u64, len: u64) {
+        if len == 0 {
+            return;
+        }
+        let first = guest / LOG_PAGE;
+        let last = guest.saturating_add(len - 1) / LOG_PAGE;
+        for page in first..=last {
+            if page / 8 >= self.len {
+                return;
+            }
+            #[expect(clippy::cast_possible_truncation, reason = "below a mapping's length")]
+            let byte = self.bits.wrapping_add((page / 8) as usize);
+            // SAFETY: inside the mapping, as just compared, and the mapping lives as long as we.
+            unsafe { &*byte }.fetch_or(1 << (page % 8), Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use rustix::io::pread;
+
+    #[test]
+    fn a_write_marks_every_page_that_it_touches_and_no_other() {
+        let file = memfd_create("log", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, 64).unwrap();
+        let log = DirtyLog::new(file.try_clone().unwrap(), 8, 2).unwrap();
+        log.mark(0x0fff, 2);
+        log.mark(0x9000, 1);
+        log.mark(0x3000, 0);
+        log.mark(0x10_0000, 4096);
+        log.mark(u64::MAX, 4096);
+        let mut bytes = [0; 64];
+        pread(&file, &mut bytes, 0).unwrap();
+        assert_eq!(&bytes[8..10], &[0b11, 0b10]);
+        assert_eq!(bytes.iter().map(|byte| byte.count_ones()).sum::<u32>(), 3);
+    }
+
+    #[test]
+    fn a_log_smaller_than_memory_is_refused() {
+        let memory_file = memfd_create("memory", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&memory_file, 0x10_0000).unwrap();
+        let mut memory = GuestMemory::default();
+        memory
+            .add(
+                super::super::RegionDescription {
+                    guest: 0,
+                    size: 0x10_0000,
+                    user: 0,
+                    offset: 0,
+                },
+                memory_file,
+            )
+            .unwrap();
+        let log = |bytes| {
+            let file = memfd_create("log", MemfdFlags::CLOEXEC).unwrap();
+            ftruncate(&file, 4096).unwrap();
+            DirtyLog::new(file, 0, bytes).unwrap()
+        };
+        assert!(log(31).must_cover(&memory).is_err());
+        log(32).must_cover(&memory).unwrap();
+    }
+}

@@ -1,0 +1,145 @@
+//! One file descriptor of a front end, mapped shared.
+
+use super::{RegionDescription, sigbus};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::os::fd::OwnedFd;
+
+/// Why memory of a front end was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryError {
+    /// The description cannot be right.
+    #[error(
+        "memory region at guest address {:#x}, {:#x} bytes: {why}",
+        description.guest, description.size
+    )]
+    Region {
+        /// What the front end said.
+        description: RegionDescription,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The file is shorter than what is to be mapped.
+    #[error("{what}: {wanted:#x} bytes were announced and the file has {have:#x}")]
+    Short {
+        /// What it was to be.
+        what: &'static str,
+        /// Bytes announced.
+        wanted: u64,
+        /// Bytes there are.
+        have: u64,
+    },
+    /// The kernel refused.
+    #[error("{what}: cannot map {len:#x} bytes: {cause}")]
+    Map {
+        /// What it was to be.
+        what: &'static str,
+        /// Bytes.
+        len: u64,
+        /// The kernel's reason.
+        cause: rustix::io::Errno,
+    },
+    /// A dirty log that does not cover the guest's memory.
+    #[error("dirty log of {have:#x} bytes: {need:#x} are needed for memory up to {end:#x}")]
+    Log {
+        /// Bytes there are.
+        have: u64,
+        /// Bytes needed.
+        need: u64,
+        /// The end of guest memory.
+        end: u64,
+    },
+}
+
+/// A shared, readable and writable mapping of a file of a front end. Unmapped when dropped.
+#[derive(Debug)]
+pub struct Mapping {
+    host: *mut u8,
+    len: usize,
+    /// Present until dropped.
+    guard: Option<sigbus::Guard>,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes of `file` from `offset` on. The file itself is closed: the mapping keeps it.
+    ///
+    /// # Errors
+    /// When the file is shorter, or the kernel refuses.
+    pub fn new(
+        file: OwnedFd,
+        offset: u64,
+        len: u64,
+        what: &'static str,
+    ) -> Result<Self, MemoryError> {
+        let failed = |cause| MemoryError::Map { what, len, cause };
+        let stat = rustix::fs::fstat(&file).map_err(failed)?;
+        let have = u64::try_from(stat.st_size).unwrap_or(0);
+        let wanted = offset
+            .checked_add(len)
+            .filter(|_| len > 0)
+            .ok_or_else(|| failed(rustix::io::Errno::INVAL))?;
+        if have < wanted {
+            return Err(MemoryError::Short { what, wanted, have });
+        }
+        let size = usize::try_from(len).map_err(|_| failed(rustix::io::Errno::NOMEM))?;
+        // SAFETY: a new mapping where the kernel likes; it aliases nothing of ours.
+        let host = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                size,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::NORESERVE,
+                &file,
+                offset,
+            )
+        }
+        .map_err(failed)?
+        .cast::<u8>();
+        match sigbus::Guard::new(host.addr(), size) {
+            Some(guard) => Ok(Self {
+                host,
+                len: size,
+                guard: Some(guard),
+            }),
+            None => {
+                // SAFETY: made just above, and nobody else knows it.
+                let _ = unsafe { munmap(host.cast(), size) };
+                Err(failed(rustix::io::Errno::NOSPC))
+            }
+        }
+    }
+
+    /// The host address of `len` bytes at `offset`, if all are mapped.
+    pub fn at(&self, offset: u64, len: u64) -> Option<*mut u8> {
+        let end = offset.checked_add(len)?;
+        let start = usize::try_from(offset).ok()?;
+        (end <= self.len as u64).then(|| self.host.wrapping_add(start))
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        self.len as u64
+    }
+
+    /// Whether it has no bytes, which never is.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether the file was found shorter than the mapping.
+    pub fn is_truncated(&self) -> bool {
+        self.guard.as_ref().is_some_and(sigbus::Guard::was_hit)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // First, so that another mapping at this address is never taken for this one.
+        self.guard = None;
+        // SAFETY: it was mapped by `new` with this length, and pointers to it live no longer than
+        // the memory they came from.
+        let _ = unsafe { munmap(self.host.cast(), self.len) };
+    }
+}

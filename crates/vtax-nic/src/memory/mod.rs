@@ -1,0 +1,289 @@
+//! Guest memory: the regions that a front end shares, mapped, and the way from a guest's or the
+//! front end's address to a host pointer.
+//!
+//! Guests and front ends write these bytes while we read them, so nothing here ever makes a Rust
+//! reference to them: only raw pointers leave, and every access is a copy or an atomic.
+
+mod log;
+mod mapping;
+mod sigbus;
+
+pub use log::DirtyLog;
+pub use mapping::{Mapping, MemoryError};
+pub use sigbus::{install as survive_truncation, seen as any_truncation};
+
+use std::os::fd::OwnedFd;
+
+/// The size of the pages of a dirty log (vhost-user specification, "Migration"), in bytes.
+pub const LOG_PAGE: u64 = 4096;
+
+/// The most regions that one guest may have. QEMU has up to 32 with memory slots in practice; each
+/// costs one mapping.
+pub const MAX_REGIONS: usize = 32;
+
+/// A region as the front end describes it. All three are in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RegionDescription {
+    /// Guest-physical address.
+    pub guest: u64,
+    /// Length.
+    pub size: u64,
+    /// Address in the front end's own address space, which it uses for ring addresses.
+    pub user: u64,
+    /// Where the region starts in the file.
+    pub offset: u64,
+}
+
+/// A piece of guest memory that is contiguous in ours too.
+#[derive(Debug, Clone, Copy)]
+pub struct Segment {
+    /// Host address. Valid for reads and writes of `len` bytes while the memory it came from lives.
+    pub host: *mut u8,
+    /// Length in bytes.
+    pub len: u32,
+    /// Guest-physical address, for the dirty log; 0 for memory of our own.
+    pub guest: u64,
+}
+
+// SAFETY: an address and a length. Whoever goes through it argues that the memory lives.
+unsafe impl Send for Segment {}
+
+impl Segment {
+    /// An empty segment, to fill arrays with.
+    pub const EMPTY: Self = Self {
+        host: std::ptr::null_mut(),
+        len: 0,
+        guest: 0,
+    };
+}
+
+#[derive(Debug)]
+struct Region {
+    description: RegionDescription,
+    /// The host address of the region's first byte.
+    host: *mut u8,
+    mapping: Mapping,
+}
+
+/// The memory of one guest.
+#[derive(Debug, Default)]
+pub struct GuestMemory {
+    /// The largest first: nearly every address is in it.
+    regions: Vec<Region>,
+}
+
+// SAFETY: the pointers lead into mappings that this value owns and that are shared with other
+// processes anyway; which thread of ours holds them makes no difference.
+unsafe impl Send for GuestMemory {}
+
+impl GuestMemory {
+    /// Maps a region and adds it.
+    ///
+    /// # Errors
+    /// When it is empty, wraps around, overlaps another, is longer than its file, is one too many,
+    /// or cannot be mapped.
+    pub fn add(&mut self, description: RegionDescription, file: OwnedFd) -> Result<(), MemoryError> {
+        let RegionDescription {
+            guest,
+            size,
+            user,
+            offset,
+        } = description;
+        let refuse = |why| MemoryError::Region { description, why };
+        if size == 0 {
+            return Err(refuse("it is empty"));
+        }
+        let end = offset.checked_add(size);
+        if guest.checked_add(size).is_none() || user.checked_add(size).is_none() || end.is_none() {
+            return Err(refuse("it wraps around the address space"));
+        }
+        let overlaps = |a: u64, other_start: u64, other_size: u64| {
+            a < other_start + other_size && other_start < a + size
+        };
+        for other in &self.regions {
+            let other = other.description;
+            if overlaps(guest, other.guest, other.size) || overlaps(user, other.user, other.size) {
+                return Err(refuse("it overlaps another region"));
+            }
+        }
+        if self.regions.len() == MAX_REGIONS {
+            return Err(refuse("there are too many regions"));
+        }
+        // From the file's start, because an offset into huge pages must be a multiple of theirs.
+        let mapping = Mapping::new(file, 0, end.unwrap_or(size), "guest memory")?;
+        let host = mapping
+            .at(offset, size)
+            .ok_or_else(|| refuse("it leaves its file"))?;
+        self.regions.push(Region {
+            description,
+            host,
+            mapping,
+        });
+        self.regions
+            .sort_by_key(|region| std::cmp::Reverse(region.description.size));
+        Ok(())
+    }
+
+    /// Unmaps the region with this description, whose offset does not count.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn remove(&mut self, description: RegionDescription) -> Result<(), MemoryError> {
+        let index = self.regions.iter().position(|region| {
+            let have = region.description;
+            (have.guest, have.size, have.user)
+                == (description.guest, description.size, description.user)
+        });
+        match index {
+            Some(index) => {
+                self.regions.remove(index);
+                Ok(())
+            }
+            None => Err(MemoryError::Region {
+                description,
+                why: "there is no such region to remove",
+            }),
+        }
+    }
+
+    /// How many regions there are.
+    pub fn len(&self) -> usize {
+        self.regions.len()
+    }
+
+    /// Whether there is no memory at all.
+    pub fn is_empty(&self) -> bool {
+        self.regions.is_empty()
+    }
+
+    /// The end of the highest region, as a guest-physical address: what a dirty log must reach.
+    pub fn end(&self) -> u64 {
+        self.regions
+            .iter()
+            .map(|region| region.description.guest + region.description.size)
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Whether the file under some region was cut while it was mapped, so that what the guest sees
+    /// there and what we see differ from now on.
+    pub fn is_truncated(&self) -> bool {
+        self.regions
+            .iter()
+            .any(|region| region.mapping.is_truncated())
+    }
+
+    /// The longest contiguous piece at a guest-physical address, at most `len` bytes.
+    #[inline]
+    pub fn at(&self, guest: u64, len: u32) -> Option<Segment> {
+        for region in &self.regions {
+            let inside = guest.wrapping_sub(region.description.guest);
+            if inside < region.description.size {
+                let room = region.description.size - inside;
+                // A u64 that is at most `len` fits a u32, and `inside` is inside the mapping.
+                #[expect(clippy::cast_possible_truncation)]
+                return Some(Segment {
+                    host: region.host.wrapping_add(inside as usize),
+                    len: room.min(u64::from(len)) as u32,
+                    guest,
+                });
+            }
+        }
+        None
+    }
+
+    /// `len` bytes at an address of the front end, all in one region, aligned to `align` bytes.
+    /// Gives the host address and the guest-physical one.
+    pub fn at_user(&self, user: u64, len: u64, align: u64) -> Option<(*mut u8, u64)> {
+        let region = self.regions.iter().find(|region| {
+            let inside = user.wrapping_sub(region.description.user);
+            inside < region.description.size && len <= region.description.size - inside
+        })?;
+        let inside = user - region.description.user;
+        let host = region.host.wrapping_add(usize::try_from(inside).ok()?);
+        (host.addr() as u64)
+            .is_multiple_of(align)
+            .then_some((host, region.description.guest + inside))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    fn file(size: u64) -> OwnedFd {
+        let file = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, size).unwrap();
+        file
+    }
+
+    fn region(guest: u64, size: u64, user: u64, offset: u64) -> RegionDescription {
+        RegionDescription {
+            guest,
+            size,
+            user,
+            offset,
+        }
+    }
+
+    #[test]
+    fn an_address_is_found_in_its_region_and_no_further_than_its_end() {
+        let mut memory = GuestMemory::default();
+        memory
+            .add(region(0, 0x2000, 0x7000_0000, 0), file(0x2000))
+            .unwrap();
+        memory
+            .add(region(0x10_0000, 0x1000, 0x8000_0000, 0x1000), file(0x2000))
+            .unwrap();
+        assert_eq!(memory.at(0x1ff0, 64).unwrap().len, 16);
+        assert_eq!(memory.at(0x10_0000, 64).unwrap().len, 64);
+        assert!(memory.at(0x2000, 1).is_none());
+        assert!(memory.at(u64::MAX, 1).is_none());
+        assert_eq!(memory.end(), 0x10_1000);
+        let (_, guest) = memory.at_user(0x8000_0010, 16, 16).unwrap();
+        assert_eq!(guest, 0x10_0010);
+        assert!(memory.at_user(0x8000_0010, 0x1000, 1).is_none());
+        assert!(memory.at_user(0x8000_0011, 16, 16).is_none());
+    }
+
+    #[test]
+    fn regions_that_cannot_be_are_refused() {
+        let mut memory = GuestMemory::default();
+        memory
+            .add(region(0x1000, 0x1000, 0x1000, 0), file(0x1000))
+            .unwrap();
+        for bad in [
+            region(0x9000, 0, 0x9000, 0),
+            region(0x1800, 0x1000, 0x9000, 0),
+            region(0x9000, 0x1000, 0x1fff, 0),
+            region(u64::MAX, 0x1000, 0x9000, 0),
+            region(0x9000, 0x1000, u64::MAX, 0),
+            region(0x9000, 0x1000, 0x9000, u64::MAX),
+            region(0x9000, 0x1000, 0x9000, 0x1),
+            region(0x9000, 0x4000, 0x9000, 0),
+        ] {
+            assert!(memory.add(bad, file(0x1000)).is_err(), "{bad:?}");
+        }
+        assert!(memory.remove(region(0x1000, 0x1000, 0x1001, 0)).is_err());
+        memory.remove(region(0x1000, 0x1000, 0x1000, 7)).unwrap();
+        assert!(memory.is_empty());
+    }
+
+    #[test]
+    fn a_file_cut_under_its_mapping_is_noticed_and_survived() {
+        survive_truncation().unwrap();
+        let mut memory = GuestMemory::default();
+        let file = file(0x4000);
+        memory
+            .add(region(0, 0x4000, 0, 0), file.try_clone().unwrap())
+            .unwrap();
+        let segment = memory.at(0x3000, 1).unwrap();
+        ftruncate(&file, 0x1000).unwrap();
+        assert!(!memory.is_truncated());
+        // SAFETY: the segment is one byte of a mapping that lives.
+        let byte = unsafe { segment.host.read_volatile() };
+        assert_eq!(byte, 0);
+        assert!(memory.is_truncated() && any_truncation());
+    }
+}

@@ -1,0 +1,119 @@
+//! Survives a front end that cuts the file under a mapping of ours.
+//!
+//! A touch of a page that the file no longer has raises SIGBUS. The handler puts anonymous memory
+//! over the whole mapping, so that the touch goes on and reads zeros, and marks the mapping; its
+//! port is faulted at the next look. A SIGBUS anywhere else ends the process, as it would without.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// 64 ports with 32 regions and a dirty log each would be 2,112.
+const SLOTS: usize = 2304;
+
+/// One watched range of addresses. `start` is 0 when the slot is free and 1 while it is filled.
+struct Slot {
+    start: AtomicUsize,
+    len: AtomicUsize,
+    hit: AtomicBool,
+}
+
+static WATCHED: [Slot; SLOTS] = [const {
+    Slot {
+        start: AtomicUsize::new(0),
+        len: AtomicUsize::new(0),
+        hit: AtomicBool::new(false),
+    }
+}; SLOTS];
+
+static ANY_HIT: AtomicBool = AtomicBool::new(false);
+
+/// A range that is watched for as long as this lives.
+#[derive(Debug)]
+pub(super) struct Guard(usize);
+
+impl Guard {
+    /// Watches `len` bytes at `start`; none when every slot is taken.
+    pub(super) fn new(start: usize, len: usize) -> Option<Self> {
+        WATCHED.iter().enumerate().find_map(|(index, slot)| {
+            slot.start
+                .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
+                .ok()?;
+            slot.hit.store(false, Ordering::Relaxed);
+            slot.len.store(len, Ordering::Relaxed);
+            slot.start.store(start, Ordering::Release);
+            Some(Self(index))
+        })
+    }
+
+    pub(super) fn was_hit(&self) -> bool {
+        WATCHED
+            .get(self.0)
+            .is_some_and(|slot| slot.hit.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(slot) = WATCHED.get(self.0) {
+            slot.start.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// Whether any mapping was ever found cut. Only then is a look at each worth while.
+pub fn seen() -> bool {
+    ANY_HIT.load(Ordering::Relaxed)
+}
+
+/// Installs the handler for the whole process. May be called more than once.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn install() -> std::io::Result<()> {
+    // SAFETY: all-zero is a valid `sigaction`: no flags, an empty mask, the default handler.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = on_sigbus;
+    action.sa_sigaction = handler as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO;
+    // SAFETY: `action` is filled in, and the handler only does what a handler may.
+    match unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// Async-signal-safe: atomics, `mmap` and `signal` only.
+extern "C" fn on_sigbus(
+    _signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    _context: *mut libc::c_void,
+) {
+    // SAFETY: the kernel gives a valid `siginfo_t` to a handler with SA_SIGINFO, and `si_addr` is
+    // what it holds for SIGBUS.
+    let address = unsafe { (*info).si_addr() }.addr();
+    for slot in &WATCHED {
+        let start = slot.start.load(Ordering::Acquire);
+        let len = slot.len.load(Ordering::Relaxed);
+        if start > 1 && address.wrapping_sub(start) < len {
+            // SAFETY: replaces a mapping of ours, kept alive by the guard whose slot this is, with
+            // one of the same extent; pointers into it stay valid.
+            let replaced = unsafe {
+                libc::mmap(
+                    std::ptr::without_provenance_mut(start),
+                    len,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE,
+                    -1,
+                    0,
+                )
+            };
+            if replaced != libc::MAP_FAILED {
+                slot.hit.store(true, Ordering::Relaxed);
+                ANY_HIT.store(true, Ordering::Relaxed);
+                return;
+            }
+        }
+    }
+    // Not ours: let it end the process when the access is tried again.
+    // SAFETY: SIG_DFL is a valid disposition.
+    unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+}

@@ -1,0 +1,767 @@
+//! A guest's port: its front end's session, its rings and its notifications.
+
+use super::packet::{BATCH, Batch, Frame};
+use super::queue::Queue;
+use crate::control::api::{Change, PortInfo};
+use crate::control::frame::FRAME_LEN;
+use crate::control::{Answer, Desk, Terms};
+use crate::features::{Features, ProtocolFeatures};
+use crate::frame::{Mac, Offloads};
+use crate::hold::{HoldSettings, Nanos, NextDrain, PairHold, Release, RxBatch, TxRound};
+use crate::memory::{DirtyLog, GuestMemory, MAX_REGIONS, Segment};
+use crate::poller::{Poller, PortId, Token};
+use crate::protocol::{ProtocolError, Reply, Request};
+use crate::ring::{Chain, Direction, RingFault};
+use crate::telemetry::{DropReason, PortCounters, PortSnapshot};
+
+/// The most queue pairs of a port.
+pub const MAX_PAIRS: u8 = 8;
+
+/// What became of a frame for this guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delivery {
+    /// It is in the ring, to be published.
+    Delivered,
+    /// There are too few buffers now.
+    Full,
+    /// It will never be.
+    Dropped(DropReason),
+}
+
+/// How a transmit queue that was seen empty goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drained {
+    /// There are frames after all.
+    NotEmpty,
+    /// The guest kicks when there are.
+    AwaitsKick,
+    /// It is looked at again at the hold's deadline.
+    Held,
+}
+
+/// What a request wants done beyond the port itself.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// A guest to announce to the network.
+    pub announce: Option<Mac>,
+}
+
+/// A guest's port.
+#[derive(Debug)]
+pub struct Guest {
+    id: PortId,
+    features: Features,
+    offered: Features,
+    protocol: ProtocolFeatures,
+    memory: GuestMemory,
+    log: Option<DirtyLog>,
+    /// RX of pair 0, TX of pair 0, RX of pair 1, and so on.
+    queues: Vec<Queue>,
+    holds: Vec<PairHold>,
+    settings: HoldSettings,
+    desk: Desk,
+    /// How many pairs, from the first on, have both rings running.
+    running: usize,
+    sender: Offloads,
+    receiver: Offloads,
+    /// Since when each pair lacks receive buffers.
+    lacking: [Option<Nanos>; MAX_PAIRS as usize],
+    /// What the port did.
+    pub counters: PortCounters,
+    /// Chains and segments of the frame that is being delivered.
+    chains: Vec<Chain>,
+    segments: Vec<Segment>,
+}
+
+impl Guest {
+    /// A port with `pairs` queue pairs and no front end.
+    pub fn new(id: PortId, pairs: u8, offered: Features, settings: HoldSettings, terms: Terms) -> Self {
+        let mut desk = Desk::new(terms);
+        let budget = desk.budget(Nanos::ZERO);
+        let pairs = pairs.clamp(1, MAX_PAIRS);
+        Self {
+            id,
+            features: Features::default(),
+            offered,
+            protocol: ProtocolFeatures::default(),
+            memory: GuestMemory::default(),
+            log: None,
+            queues: (0..pairs * 2).map(|_| Queue::default()).collect(),
+            holds: (0..pairs)
+                .map(|_| PairHold::new(settings.controller(), budget))
+                .collect(),
+            settings,
+            desk,
+            running: 0,
+            sender: Offloads::default(),
+            receiver: Offloads::default(),
+            lacking: [None; MAX_PAIRS as usize],
+            counters: PortCounters::default(),
+            chains: Vec::with_capacity(64),
+            segments: Vec::with_capacity(64),
+        }
+    }
+
+    /// Queue pairs that it has.
+    pub fn pairs(&self) -> usize {
+        self.holds.len()
+    }
+
+    /// Queue pairs, from the first on, that run.
+    #[inline]
+    pub fn running_pairs(&self) -> usize {
+        self.running
+    }
+
+    /// What the guest can take undone.
+    #[inline]
+    pub fn receiver(&self) -> Offloads {
+        self.receiver
+    }
+
+    /// The holds of its pairs.
+    pub fn holds_mut(&mut self) -> &mut [PairHold] {
+        &mut self.holds
+    }
+
+    /// Its memory, to see whether it was cut.
+    pub fn is_truncated(&self) -> bool {
+        self.memory.is_truncated() || self.log.as_ref().is_some_and(DirtyLog::is_truncated)
+    }
+
+    // The session.
+
+    /// Does what a front end asks.
+    ///
+    /// # Errors
+    /// When it asks for what cannot be. It is to be disconnected then.
+    pub fn handle(
+        &mut self,
+        request: Request,
+        poller: &Poller,
+        now: Nanos,
+    ) -> Result<(Reply, Outcome), ProtocolError> {
+        let mut outcome = Outcome::default();
+        let mut reply = Reply::None;
+        match request {
+            Request::GetFeatures => reply = Reply::Number(self.offered.0),
+            Request::SetFeatures(features) => self.set_features(features)?,
+            Request::SetOwner | Request::NetSetMtu(_) => {}
+            Request::ResetOwner | Request::ResetDevice => self.reset(poller, now),
+            Request::SetMemTable(regions) => {
+                // The rings point into the old memory: none runs until they are resolved again.
+                let mut memory = GuestMemory::default();
+                for (description, file) in regions {
+                    memory.add(description, file)?;
+                }
+                self.change_memory(|have| {
+                    *have = memory;
+                    Ok(())
+                })?;
+            }
+            Request::AddMemReg(description, file) => {
+                self.change_memory(|memory| memory.add(description, file))?;
+            }
+            Request::RemMemReg(description) => {
+                self.change_memory(|memory| memory.remove(description))?;
+            }
+            Request::GetMaxMemSlots => reply = Reply::Number(MAX_REGIONS as u64),
+            Request::SetLogBase { size, offset, file } => {
+                let log = DirtyLog::new(file, offset, size)?;
+                log.must_cover(&self.memory)?;
+                self.log = Some(log);
+                reply = Reply::Number(0);
+            }
+            // It would be written to when the log's address changes, which it never does here.
+            Request::SetLogFd(_) => {}
+            Request::SetVringNum { queue, size } => self.queue(queue)?.set_size(size)?,
+            Request::SetVringAddr(address) => {
+                self.queue(address.queue)?.set_addresses(address.addresses);
+                self.resolve()?;
+            }
+            Request::SetVringBase { queue, base } => {
+                let base = u16::try_from(base)
+                    .map_err(|_| ProtocolError::Refused("a ring's base is below 65,536"))?;
+                self.queue(queue)?.set_base(base)?;
+            }
+            Request::GetVringBase { queue } => {
+                let base = self.stop(queue, poller, now)?;
+                reply = Reply::VringState {
+                    queue,
+                    base: base.into(),
+                };
+            }
+            Request::SetVringKick { queue, file } => {
+                let file = file.ok_or(ProtocolError::Refused(
+                    "a ring that is polled instead of kicked is not supported",
+                ))?;
+                self.start(queue, file, poller)?;
+            }
+            Request::SetVringCall { queue, file } => self.queue(queue)?.set_call(file)?,
+            Request::SetVringErr { queue, file } => self.queue(queue)?.set_error(file)?,
+            Request::GetProtocolFeatures => reply = Reply::Number(ProtocolFeatures::OFFERED.0),
+            Request::SetProtocolFeatures(features) => {
+                if !ProtocolFeatures::OFFERED.has(features) {
+                    return Err(ProtocolError::Refused(
+                        "a protocol feature was accepted that was not offered",
+                    ));
+                }
+                self.protocol = features;
+            }
+            // Front ends that count pairs are content with twice as many; Cloud Hypervisor counts rings.
+            Request::GetQueueNum => reply = Reply::Number(self.queues.len() as u64),
+            Request::SetVringEnable { queue, enable } => {
+                let flushed = self.queue(queue)?.enable(enable);
+                if flushed {
+                    self.flush(queue, now);
+                }
+            }
+            Request::SendRarp(mac) => outcome.announce = Some(mac),
+        }
+        self.count_running();
+        Ok((reply, outcome))
+    }
+
+    /// Whether requests that ask for it are acknowledged.
+    pub fn acknowledges(&self) -> bool {
+        self.protocol.has(ProtocolFeatures::REPLY_ACK)
+    }
+
+    /// Forgets the front end, after it went away or failed.
+    pub fn disconnect(&mut self, poller: &Poller, now: Nanos) {
+        self.reset(poller, now);
+        self.protocol = ProtocolFeatures::default();
+        self.memory = GuestMemory::default();
+        self.log = None;
+        self.desk.disconnected();
+        self.settle_budget(now);
+    }
+
+    fn reset(&mut self, poller: &Poller, now: Nanos) {
+        for hold in &mut self.holds {
+            let _ = hold.flush(now);
+        }
+        for queue in &mut self.queues {
+            if let Some(kick) = queue.reset() {
+                poller.forget(kick);
+            }
+        }
+        self.features = Features::default();
+        self.sender = Offloads::default();
+        self.receiver = Offloads::default();
+        self.count_running();
+    }
+
+    fn queue(&mut self, queue: u32) -> Result<&mut Queue, ProtocolError> {
+        self.queues
+            .get_mut(queue as usize)
+            .ok_or(ProtocolError::Queue(queue))
+    }
+
+    fn count_running(&mut self) {
+        self.running = self
+            .queues
+            .chunks(2)
+            .take_while(|pair| pair.iter().all(Queue::is_running))
+            .count();
+    }
+
+    fn set_features(&mut self, features: Features) -> Result<(), ProtocolError> {
+        if !self.offered.has(features) {
+            return Err(ProtocolError::Refused(
+                "a feature was accepted that was not offered",
+            ));
+        }
+        self.features = features;
+        self.sender = Offloads::of_sender(features);
+        self.receiver = Offloads::of_receiver(features);
+        self.resolve()
+    }
+
+    /// Changes memory while no ring points into it, then resolves the rings again.
+    fn change_memory(
+        &mut self,
+        change: impl FnOnce(&mut GuestMemory) -> Result<(), crate::memory::MemoryError>,
+    ) -> Result<(), ProtocolError> {
+        for queue in &mut self.queues {
+            queue.suspend();
+        }
+        change(&mut self.memory)?;
+        if let Some(log) = &self.log
+            && self.features.has(Features::LOG_ALL)
+        {
+            log.must_cover(&self.memory)?;
+        }
+        self.resolve()
+    }
+
+    fn resolve(&mut self) -> Result<(), ProtocolError> {
+        for queue in &mut self.queues {
+            queue.resolve(&self.memory, self.features)?;
+        }
+        Ok(())
+    }
+
+    fn start(
+        &mut self,
+        number: u32,
+        kick: std::os::fd::OwnedFd,
+        poller: &Poller,
+    ) -> Result<(), ProtocolError> {
+        let id = self.id;
+        // Without protocol features there is no message that enables a ring.
+        let enable = !self.features.has(Features::PROTOCOL);
+        let queue = self
+            .queues
+            .get_mut(number as usize)
+            .ok_or(ProtocolError::Queue(number))?;
+        #[expect(clippy::cast_possible_truncation, reason = "below 16, as just found")]
+        let token = Token::Kick(id, number as u8);
+        queue.start(kick, poller, token)?;
+        queue.resolve(&self.memory, self.features)?;
+        if enable {
+            queue.enable(true);
+        }
+        if let Some(ring) = queue.ring_mut() {
+            ring.disarm(self.log.as_ref());
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self, number: u32, poller: &Poller, now: Nanos) -> Result<u16, ProtocolError> {
+        self.flush(number, now);
+        let queue = self.queue(number)?;
+        let (base, kick) = queue.stop();
+        if let Some(kick) = kick {
+            poller.forget(kick);
+        }
+        Ok(base)
+    }
+
+    /// Sends the signals that are held for a queue's pair.
+    fn flush(&mut self, number: u32, now: Nanos) {
+        let pair = number as usize / 2;
+        if let Some(hold) = self.holds.get_mut(pair)
+            && let Some(release) = hold.flush(now).rx
+        {
+            self.release(pair, release);
+        }
+    }
+
+    // Who decides how long to hold.
+
+    /// Puts into force what guest and operator agreed on by now.
+    pub fn settle_budget(&mut self, now: Nanos) {
+        let budget = self.desk.budget(now);
+        for hold in &mut self.holds {
+            if hold.budget() != budget {
+                hold.set_budget(budget);
+            }
+        }
+    }
+
+    /// Handles a control frame of the guest; gives the answer to put into its receive queue.
+    pub fn control_frame(&mut self, frame: &[u8], now: Nanos) -> Option<[u8; FRAME_LEN]> {
+        let totals = &mut self.counters.totals;
+        let answer = match self.desk.frame(now, frame) {
+            Answer::Reply(reply) => {
+                totals.control_frames += 1;
+                Some(reply)
+            }
+            Answer::Limited => {
+                totals.control_limited += 1;
+                None
+            }
+            Answer::Malformed(_) => {
+                totals.control_malformed += 1;
+                None
+            }
+        };
+        self.settle_budget(now);
+        answer
+    }
+
+    /// Changes what the operator allows, and the controllers if that changes them.
+    pub fn change_terms(&mut self, change: &Change, now: Nanos) {
+        let mut terms = self.desk.terms();
+        let mut settings = self.settings;
+        change.apply(&mut terms, &mut settings);
+        self.desk.set_terms(terms);
+        if settings != self.settings {
+            self.settings = settings;
+            for pair in 0..self.holds.len() {
+                let hold = &mut self.holds[pair];
+                let expired = hold.flush(now);
+                *hold = PairHold::new(settings.controller(), hold.budget());
+                if let Some(release) = expired.rx {
+                    self.release(pair, release);
+                }
+            }
+        }
+        self.settle_budget(now);
+    }
+
+    /// Lets cap, default and guest decide again.
+    pub fn clear_override(&mut self, now: Nanos) {
+        let terms = Terms {
+            override_us: None,
+            ..self.desk.terms()
+        };
+        self.desk.set_terms(terms);
+        self.settle_budget(now);
+    }
+
+    /// What is in force, for the operator.
+    pub fn info(&mut self, name: &str, connected: bool, now: Nanos) -> PortInfo {
+        let budget = self.desk.budget(now);
+        let left = self.desk.lease_end().map(|end| end.since(now).0);
+        let seconds = |nanos: u64| u32::try_from(nanos.div_ceil(1_000_000_000)).unwrap_or(u32::MAX);
+        PortInfo {
+            port: name.to_owned(),
+            connected,
+            settings: self.settings,
+            terms: self.desk.terms(),
+            in_force_us: u32::try_from(budget.0 / 1_000).unwrap_or(u32::MAX),
+            lease_left_s: left.map(seconds),
+        }
+    }
+
+    /// Its telemetry.
+    pub fn snapshot(&mut self, name: &str, now: Nanos) -> PortSnapshot {
+        let budget = self.desk.budget(now);
+        self.counters.snapshot(name, self.settings.mode, budget)
+    }
+
+    /// When something must be looked at: a hold or the guest's lease ends.
+    pub fn deadline(&self) -> Option<Nanos> {
+        let holds = self.holds.iter().filter_map(PairHold::deadline);
+        holds.chain(self.desk.lease_end()).min()
+    }
+
+    // Transmission: from the guest.
+
+    fn rx(&mut self, pair: usize) -> Option<&mut Queue> {
+        self.queues
+            .get_mut(pair * 2)
+            .filter(|queue| queue.is_running())
+    }
+
+    /// Takes up to a batch of frames from a transmit queue.
+    #[inline]
+    pub fn pull(&mut self, pair: usize, batch: &mut Batch) {
+        let header_len = self.features.header_len();
+        let sender = self.sender;
+        let Some(ring) = self
+            .queues
+            .get_mut(pair * 2 + 1)
+            .and_then(Queue::running_ring)
+        else {
+            return;
+        };
+        self.chains.clear();
+        while self.chains.len() < BATCH {
+            match ring.take(&self.memory, Direction::Readable, &mut batch.segments) {
+                Ok(Some(chain)) => {
+                    if let Some(first) = chain.segments(&batch.segments).first() {
+                        prefetch(first.host);
+                    }
+                    self.chains.push(chain);
+                }
+                Ok(None) => break,
+                Err(fault) => {
+                    batch.fault = Some(fault);
+                    break;
+                }
+            }
+        }
+        for chain in &self.chains {
+            batch.add_chain(*chain, header_len, sender);
+        }
+    }
+
+    /// Returns the first `done` frames of a batch to their guest and puts the others back. Tells
+    /// what came to pass, as counters want it.
+    pub fn complete(&mut self, pair: usize, batch: &Batch, done: usize) {
+        let logs = self.features.has(Features::LOG_ALL);
+        let Some(queue) = self
+            .queues
+            .get_mut(pair * 2 + 1)
+            .filter(|queue| queue.is_running())
+        else {
+            return;
+        };
+        let Some(ring) = queue.ring_mut() else { return };
+        let mut bytes = 0;
+        for packet in batch.packets.iter().take(done) {
+            ring.give(packet.head, 0);
+            bytes += u64::from(packet.len);
+            if let Some(reason) = packet.refused {
+                self.counters.totals.drops.add(reason, 1);
+            }
+        }
+        // At most a batch.
+        #[expect(clippy::cast_possible_truncation)]
+        ring.put_back((batch.packets.len() - done) as u16);
+        ring.publish(self.log.as_ref().filter(|_| logs));
+        self.counters.totals.tx_packets += done as u64;
+        self.counters.totals.tx_bytes += bytes;
+        if done > 0 && ring.wants_signal() {
+            ring.signalled();
+            queue.call();
+            self.counters.totals.tx_calls += 1;
+        }
+    }
+
+    /// The transmit queue was seen empty after `packets` frames: asks for a kick, or leaves it to
+    /// the hold's deadline.
+    pub fn drained(&mut self, pair: usize, packets: u32, kicked: bool, now: Nanos) -> Drained {
+        let logs = self.features.has(Features::LOG_ALL);
+        let Some(ring) = self
+            .queues
+            .get_mut(pair * 2 + 1)
+            .and_then(Queue::running_ring)
+        else {
+            return Drained::AwaitsKick;
+        };
+        self.counters.tx_drain(packets, kicked);
+        let round = TxRound {
+            packets,
+            ring_size: ring.size(),
+        };
+        let next = self
+            .holds
+            .get_mut(pair)
+            .map(|hold| hold.drained(now, round));
+        let log = self.log.as_ref().filter(|_| logs);
+        if next == Some(NextDrain::AtDeadline) {
+            ring.disarm(log);
+            return Drained::Held;
+        }
+        match ring.arm(log) {
+            Ok(false) => Drained::AwaitsKick,
+            // A fault is found by the next look.
+            Ok(true) | Err(_) => {
+                ring.disarm(log);
+                Drained::NotEmpty
+            }
+        }
+    }
+
+    /// Whether frames wait in a transmit queue.
+    #[inline]
+    pub fn has_work(&mut self, pair: usize) -> bool {
+        self.queues
+            .get_mut(pair * 2 + 1)
+            .and_then(Queue::running_ring)
+            .is_some_and(|ring| ring.look() != Ok(0))
+    }
+
+    /// Asks for no kicks of a transmit queue while it is polled.
+    pub fn quiet(&mut self, pair: usize) {
+        let logs = self.features.has(Features::LOG_ALL);
+        if let Some(ring) = self
+            .queues
+            .get_mut(pair * 2 + 1)
+            .and_then(Queue::running_ring)
+        {
+            ring.disarm(self.log.as_ref().filter(|_| logs));
+        }
+    }
+
+    // Reception: to the guest.
+
+    /// Puts a frame into a receive queue, without publishing it.
+    #[inline]
+    pub fn deliver(&mut self, pair: usize, frame: &Frame) -> Result<Delivery, RingFault> {
+        let header_len = self.features.header_len();
+        let mergeable = self.features.has(Features::MRG_RXBUF);
+        let logs = self.features.has(Features::LOG_ALL);
+        let Some(ring) = self
+            .queues
+            .get_mut(pair * 2)
+            .and_then(Queue::running_ring)
+        else {
+            return Ok(Delivery::Dropped(DropReason::NotRunning));
+        };
+        let need = header_len + frame.len;
+        self.chains.clear();
+        self.segments.clear();
+        let mut room = 0;
+        while room < need {
+            let chain = ring.take(&self.memory, Direction::Writable, &mut self.segments)?;
+            let Some(chain) = chain else {
+                // At most the ring's size.
+                #[expect(clippy::cast_possible_truncation)]
+                ring.put_back(self.chains.len() as u16);
+                // A frame that a whole ring of empty buffers cannot hold never fits.
+                return Ok(if self.chains.len() >= usize::from(ring.size()) {
+                    Delivery::Dropped(DropReason::TooLong)
+                } else {
+                    Delivery::Full
+                });
+            };
+            if (chain.len as usize) < header_len {
+                return Err(RingFault::SmallBuffer);
+            }
+            room += chain.len as usize;
+            self.chains.push(chain);
+            if !mergeable && room < need {
+                ring.put_back(1);
+                return Ok(Delivery::Dropped(DropReason::TooLong));
+            }
+        }
+        // At most the ring's size.
+        #[expect(clippy::cast_possible_truncation)]
+        let header = frame.header.to_bytes(self.chains.len() as u16);
+        let source = std::iter::once(super::own(&header[..header_len]))
+            .chain(frame.segments.iter().copied());
+        copy(source, &self.segments);
+        let mut left = need;
+        for chain in &self.chains {
+            let bytes = left.min(chain.len as usize);
+            left -= bytes;
+            // At most a chain's length.
+            #[expect(clippy::cast_possible_truncation)]
+            ring.give(chain.head, bytes as u32);
+        }
+        if logs && let Some(log) = &self.log {
+            mark(log, &self.segments, need);
+        }
+        self.counters.totals.rx_packets += 1;
+        self.counters.totals.rx_bytes += frame.len as u64;
+        Ok(Delivery::Delivered)
+    }
+
+    /// Shows the guest `packets` frames and signals it, now or when the hold ends.
+    pub fn publish(&mut self, pair: usize, packets: u32, now: Nanos) {
+        let logs = self.features.has(Features::LOG_ALL);
+        let Some(ring) = self
+            .queues
+            .get_mut(pair * 2)
+            .and_then(Queue::running_ring)
+        else {
+            return;
+        };
+        ring.publish(self.log.as_ref().filter(|_| logs));
+        let wanted = ring.wants_signal();
+        let batch = RxBatch {
+            packets,
+            free: ring.waiting(),
+            ring_size: ring.size(),
+            wanted,
+        };
+        let release = self
+            .holds
+            .get_mut(pair)
+            .and_then(|hold| hold.received(now, batch));
+        match release {
+            Some(release) => self.release(pair, release),
+            None => self.counters.totals.calls_suppressed += 1,
+        }
+    }
+
+    /// Signals a guest for its receive queue, unless it has found by itself what it was to know.
+    pub fn release(&mut self, pair: usize, release: Release) {
+        let Some(queue) = self.rx(pair) else { return };
+        let Some(ring) = queue.ring_mut() else { return };
+        if ring.wants_signal() {
+            ring.signalled();
+            queue.call();
+            self.counters.rx_call(release.held_for, release.packets);
+        } else {
+            self.counters.totals.calls_cancelled += 1;
+        }
+    }
+
+    /// Asks for a kick when there are buffers again. Tells whether more came meanwhile.
+    pub fn await_buffers(&mut self, pair: usize) -> bool {
+        let logs = self.features.has(Features::LOG_ALL);
+        self.queues
+            .get_mut(pair * 2)
+            .and_then(Queue::running_ring)
+            .is_some_and(|ring| ring.arm(self.log.as_ref().filter(|_| logs)) != Ok(false))
+    }
+
+    /// Since when a receive queue lacks buffers: since now, if it did not before.
+    pub fn lacks_buffers_since(&mut self, pair: usize, now: Nanos) -> Nanos {
+        match self.lacking.get_mut(pair) {
+            Some(since) => *since.get_or_insert(now),
+            None => now,
+        }
+    }
+
+    /// Notes that a receive queue has buffers.
+    #[inline]
+    pub fn has_buffers(&mut self, pair: usize) {
+        if let Some(since) = self.lacking.get_mut(pair) {
+            *since = None;
+        }
+    }
+
+    /// How many receive buffers there are.
+    pub fn free_buffers(&mut self, pair: usize) -> usize {
+        self.queues
+            .get_mut(pair * 2)
+            .and_then(Queue::running_ring)
+            .map_or(0, |ring| ring.look().map_or(0, usize::from))
+    }
+
+    /// Stops a queue for what its guest did. Everything else goes on.
+    pub fn fault(&mut self, queue: usize, fault: RingFault) {
+        if let Some(queue) = self.queues.get_mut(queue) {
+            queue.fault(fault);
+        }
+        self.counters.totals.faults += 1;
+        self.count_running();
+    }
+}
+
+/// Copies all of `from` into the start of `to`, which has room for it.
+#[inline]
+fn copy(from: impl Iterator<Item = Segment>, to: &[Segment]) {
+    let mut targets = to.iter();
+    let mut target = Segment::EMPTY;
+    for mut source in from {
+        while source.len > 0 {
+            if target.len == 0 {
+                match targets.next() {
+                    Some(next) => target = *next,
+                    None => return,
+                }
+                continue;
+            }
+            let bytes = source.len.min(target.len);
+            // SAFETY: both segments have at least `bytes` bytes of memory that lives. A guest's
+            // buffers may overlap another's only if front ends share them, hence `copy`.
+            unsafe {
+                std::ptr::copy(source.host.cast_const(), target.host, bytes as usize);
+            }
+            source.host = source.host.wrapping_add(bytes as usize);
+            target.host = target.host.wrapping_add(bytes as usize);
+            source.len -= bytes;
+            target.len -= bytes;
+        }
+    }
+}
+
+/// Marks the first `len` bytes of segments.
+fn mark(log: &DirtyLog, segments: &[Segment], len: usize) {
+    let mut left = len as u64;
+    for segment in segments {
+        let bytes = left.min(segment.len.into());
+        log.mark(segment.guest, bytes);
+        left -= bytes;
+    }
+}
+
+/// Brings the start of a frame closer while others are looked at.
+#[inline]
+fn prefetch(host: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch touches nothing and never faults.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(host.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = host;
+}

@@ -1,0 +1,624 @@
+//! Networks: ports, and how frames get from one to another.
+//!
+//! Two ports are a link; more are a learning switch. A network and all its ports belong to one
+//! worker, so that a frame is copied straight from one guest's memory to another's, with no lock
+//! and no queue between.
+
+mod guest;
+mod packet;
+mod queue;
+mod source;
+mod switch;
+mod tap;
+
+pub use guest::{Delivery, Drained, Guest, MAX_PAIRS, Outcome};
+pub use packet::{BATCH, Batch, Frame, Packet, own, peek};
+pub use switch::{MacTable, Route};
+pub use tap::{Tap, TapError};
+
+use crate::control::frame as control;
+use crate::frame::{self, ETHERNET, GsoKind, MAX_FRAME, Mac, NetHeader, Offloads};
+use crate::hold::Nanos;
+use crate::memory::Segment;
+use crate::poller::PortId;
+use crate::ring::RingFault;
+use crate::telemetry::{DropReason, PortCounters};
+use source::{Source, State};
+
+/// How long a link keeps a frame for a guest without free buffers before it drops what comes for
+/// it, as a switch between machines would at once.
+const PATIENCE: Nanos = Nanos::from_micros(20_000);
+
+/// One side of a network.
+#[derive(Debug)]
+pub enum Port {
+    /// A guest behind a vhost-user socket.
+    Guest(Box<Guest>),
+    /// An interface of the host.
+    Tap(Tap),
+}
+
+impl Port {
+    /// Its counters.
+    pub fn counters(&mut self) -> &mut PortCounters {
+        match self {
+            Self::Guest(guest) => &mut guest.counters,
+            Self::Tap(tap) => &mut tap.counters,
+        }
+    }
+
+    fn pairs(&self) -> usize {
+        match self {
+            Self::Guest(guest) => guest.pairs(),
+            Self::Tap(tap) => tap.pairs(),
+        }
+    }
+}
+
+/// A queue that stopped for what its guest did, to be logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stopped {
+    /// The port.
+    pub port: u16,
+    /// The queue's number in the port.
+    pub queue: usize,
+    /// What the guest did.
+    pub fault: RingFault,
+}
+
+/// Ports that exchange frames.
+#[derive(Debug)]
+pub struct Network {
+    ports: Vec<Port>,
+    /// The table, where there are not exactly two ports.
+    table: Option<MacTable>,
+    sources: Vec<Source>,
+    /// Queues that frames were put into in this batch, and how many.
+    touched: Vec<(u16, u8, u32)>,
+    /// A frame in one piece, for what is done in software.
+    linear: Vec<u8>,
+    /// One segment of it.
+    scratch: Vec<u8>,
+    /// Queues that stopped since last asked.
+    stopped: Vec<Stopped>,
+}
+
+/// What became of a frame of a batch.
+enum Step {
+    Done,
+    Refused(DropReason),
+    /// It, and all after it, come again: at this time, or when there are buffers.
+    Blocked(Option<Nanos>),
+}
+
+impl Network {
+    /// Joins `ports`: two are a link, any other number a switch.
+    pub fn new(ports: Vec<Port>) -> Self {
+        let sources = ports
+            .iter()
+            .zip(0..)
+            .flat_map(|(port, number)| (0..port.pairs()).map(move |pair| Source::new(number, pair)))
+            .collect();
+        Self {
+            table: (ports.len() != 2).then(|| MacTable::new(ports.len())),
+            ports,
+            sources,
+            touched: Vec::with_capacity(64),
+            linear: Vec::with_capacity(MAX_FRAME),
+            scratch: Vec::with_capacity(MAX_FRAME),
+            stopped: Vec::new(),
+        }
+    }
+
+    /// Its ports.
+    pub fn ports_mut(&mut self) -> &mut [Port] {
+        &mut self.ports
+    }
+
+    /// A guest's port.
+    pub fn guest_mut(&mut self, port: u16) -> Option<&mut Guest> {
+        match self.ports.get_mut(usize::from(port)) {
+            Some(Port::Guest(guest)) => Some(guest),
+            _ => None,
+        }
+    }
+
+    /// Queues that stopped since this was last called.
+    pub fn take_stopped(&mut self) -> std::vec::Drain<'_, Stopped> {
+        self.stopped.drain(..)
+    }
+
+    fn source_of(&mut self, port: u16, pair: u8) -> Option<&mut Source> {
+        self.sources
+            .iter_mut()
+            .find(|source| (source.port, source.pair) == (port, pair))
+    }
+
+    /// A guest kicked one of its rings.
+    pub fn kicked(&mut self, id: PortId, queue: u8, now: Nanos) {
+        let pair = queue / 2;
+        let Some(Port::Guest(guest)) = self.ports.get_mut(usize::from(id.port)) else {
+            return;
+        };
+        guest.counters.totals.kicks += 1;
+        if queue.is_multiple_of(2) {
+            // There are receive buffers again.
+            self.unblock();
+            return;
+        }
+        let Some(hold) = guest.holds_mut().get_mut(usize::from(pair)) else {
+            return;
+        };
+        let kicked = hold.kicked(now);
+        if let Some(release) = kicked.rx {
+            guest.release(pair.into(), release);
+        }
+        let Some(source) = self
+            .sources
+            .iter_mut()
+            .find(|source| (source.port, source.pair) == (id.port, pair))
+        else {
+            return;
+        };
+        source.kicked = true;
+        if source.state == State::Asleep {
+            guest.quiet(pair.into());
+            source.state = if kicked.drain {
+                State::Active
+            } else {
+                State::Held
+            };
+        }
+    }
+
+    /// A tap has frames.
+    pub fn tap_ready(&mut self, id: PortId, queue: u8) {
+        if let Some(source) = self.source_of(id.port, queue)
+            && source.state == State::Asleep
+        {
+            source.state = State::Active;
+        }
+    }
+
+    /// Rings of a port started, stopped or changed: what waited for them looks again.
+    pub fn port_changed(&mut self, port: u16) {
+        for source in &mut self.sources {
+            if source.port == port {
+                source.state = State::Active;
+            }
+        }
+        self.unblock();
+        self.set_tap_offloads();
+    }
+
+    /// A front end went away.
+    pub fn port_left(&mut self, port: u16) {
+        if let Some(table) = &mut self.table {
+            table.forget_port(port);
+        }
+        self.port_changed(port);
+    }
+
+    /// On a link, the kernel may leave undone what the guest can take. Else all: frames may be for
+    /// guests that can, and software does it for those that cannot.
+    fn set_tap_offloads(&mut self) {
+        let receiver = match self.ports.as_slice() {
+            [Port::Guest(guest), Port::Tap(_)] | [Port::Tap(_), Port::Guest(guest)] => {
+                guest.receiver()
+            }
+            _ => Offloads::ALL,
+        };
+        for port in &mut self.ports {
+            if let Port::Tap(tap) = port {
+                tap.set_offloads(receiver);
+            }
+        }
+    }
+
+    fn unblock(&mut self) {
+        for source in &mut self.sources {
+            if matches!(source.state, State::Blocked(_)) {
+                source.state = State::Active;
+            }
+        }
+    }
+
+    /// Sends an announcement of a guest behind `port` to all others.
+    pub fn announce(&mut self, port: u16, mac: Mac, now: Nanos) {
+        let bytes = frame::rarp(mac);
+        self.flood(port, 0, &bytes, now);
+    }
+
+    fn flood(&mut self, from: u16, pair: u8, bytes: &[u8], now: Nanos) {
+        let segments = [own(bytes)];
+        let frame = Frame {
+            header: NetHeader::PLAIN,
+            segments: &segments,
+            len: bytes.len(),
+        };
+        for port in (0..).take(self.ports.len()) {
+            if port != from {
+                let _ = self.deliver(port, pair, &frame, None);
+            }
+        }
+        self.publish(now);
+    }
+
+    /// Does what is due: moves a batch from each queue that has frames and ends holds. Tells
+    /// whether there may be more to do at once.
+    pub fn poll(&mut self, now: Nanos, batch: &mut Batch) -> bool {
+        self.end_holds(now);
+        let mut busy = false;
+        for index in 0..self.sources.len() {
+            let Some(source) = self.sources.get(index) else {
+                continue;
+            };
+            match source.state {
+                State::Active => busy |= self.forward(index, now, batch),
+                State::Blocked(Some(until)) if until <= now => {
+                    busy |= self.forward(index, now, batch);
+                }
+                _ => {}
+            }
+        }
+        busy
+    }
+
+    fn end_holds(&mut self, now: Nanos) {
+        for (port, number) in self.ports.iter_mut().zip(0..) {
+            let Port::Guest(guest) = port else { continue };
+            if guest.deadline().is_none_or(|deadline| deadline > now) {
+                continue;
+            }
+            guest.counters.totals.timer_wakeups += 1;
+            guest.settle_budget(now);
+            for pair in 0..guest.pairs() {
+                let Some(hold) = guest.holds_mut().get_mut(pair) else {
+                    continue;
+                };
+                let expired = hold.expired(now);
+                if let Some(release) = expired.rx {
+                    guest.release(pair, release);
+                }
+                if expired.drain {
+                    wake(&mut self.sources, number, pair);
+                }
+            }
+        }
+    }
+
+    /// When [`Network::poll`] must be called even if nothing happens.
+    pub fn deadline(&self) -> Option<Nanos> {
+        let guests = self.ports.iter().filter_map(|port| match port {
+            Port::Guest(guest) => guest.deadline(),
+            Port::Tap(_) => None,
+        });
+        let blocked = self.sources.iter().filter_map(|source| match source.state {
+            State::Blocked(until) => until,
+            _ => None,
+        });
+        guests.chain(blocked).min()
+    }
+
+    /// Moves one batch. Tells whether there may be more at once.
+    fn forward(&mut self, index: usize, now: Nanos, batch: &mut Batch) -> bool {
+        let Some(&Source { port, pair, .. }) = self.sources.get(index) else {
+            return false;
+        };
+        batch.clear();
+        match self.ports.get_mut(usize::from(port)) {
+            Some(Port::Guest(guest)) => guest.pull(pair.into(), batch),
+            Some(Port::Tap(tap)) => tap.pull(pair.into(), batch),
+            None => return false,
+        }
+        let mut done = 0;
+        let mut blocked = None;
+        while let Some(packet) = batch.packets.get(done) {
+            if packet.refused.is_none() {
+                let packet = *packet;
+                match self.dispatch(port, pair, &packet, batch, now) {
+                    Step::Done => {}
+                    Step::Refused(reason) => batch.packets[done].refused = Some(reason),
+                    Step::Blocked(until) => {
+                        blocked = Some(until);
+                        break;
+                    }
+                }
+            }
+            done += 1;
+        }
+        // The receiver first: a back end that is killed between repeats frames and loses none.
+        self.publish(now);
+        let fault = batch.fault.filter(|_| blocked.is_none());
+        match self.ports.get_mut(usize::from(port)) {
+            Some(Port::Guest(guest)) => {
+                if !batch.packets.is_empty() {
+                    guest.complete(pair.into(), batch, done);
+                }
+                if let Some(fault) = fault {
+                    let queue = usize::from(pair) * 2 + 1;
+                    guest.fault(queue, fault);
+                    self.stopped.push(Stopped { port, queue, fault });
+                }
+            }
+            Some(Port::Tap(tap)) => tap.complete(pair.into(), batch, done),
+            None => {}
+        }
+        self.settle(index, done, blocked, now)
+    }
+
+    /// Decides how a source goes on after a batch.
+    fn settle(
+        &mut self,
+        index: usize,
+        done: usize,
+        blocked: Option<Option<Nanos>>,
+        now: Nanos,
+    ) -> bool {
+        let Some(source) = self.sources.get_mut(index) else {
+            return false;
+        };
+        if let Some(until) = blocked {
+            source.state = State::Blocked(until);
+            return done > 0;
+        }
+        if done > 0 {
+            source.moved(done);
+            source.state = State::Active;
+            return true;
+        }
+        match self.ports.get_mut(usize::from(source.port)) {
+            Some(Port::Guest(guest)) => {
+                if source.may_spin(now) {
+                    source.state = State::Active;
+                    return true;
+                }
+                let (packets, kicked) = source.round_ended(now);
+                source.state = match guest.drained(source.pair.into(), packets, kicked, now) {
+                    Drained::NotEmpty => State::Active,
+                    Drained::AwaitsKick => State::Asleep,
+                    Drained::Held => State::Held,
+                };
+                return source.state == State::Active;
+            }
+            _ => source.state = State::Asleep,
+        }
+        false
+    }
+
+    /// Sends one frame of a batch on its way.
+    #[inline]
+    fn dispatch(
+        &mut self,
+        port: u16,
+        pair: u8,
+        packet: &Packet,
+        batch: &Batch,
+        now: Nanos,
+    ) -> Step {
+        let segments = batch.segments(packet);
+        let mut ethernet = [0; ETHERNET];
+        peek(segments, &mut ethernet);
+        let [t0, t1, t2, t3, t4, t5, s0, s1, s2, s3, s4, s5, k0, k1] = ethernet;
+        let frame = Frame {
+            header: packet.header,
+            segments,
+            len: packet.len as usize,
+        };
+        if [k0, k1] == control::ETHER_TYPE.to_be_bytes() {
+            return self.control_frame(port, pair, segments, now);
+        }
+        let Some(table) = &mut self.table else {
+            let target = 1 - port;
+            return match self.deliver(target, pair, &frame, Some(now)) {
+                (Delivery::Delivered, _) => Step::Done,
+                (Delivery::Dropped(reason), _) => Step::Refused(reason),
+                (Delivery::Full, until) => {
+                    // A tap keeps frames better than we do.
+                    let tap = matches!(self.ports.get(usize::from(port)), Some(Port::Tap(_)));
+                    Step::Blocked(if tap { None } else { until })
+                }
+            };
+        };
+        let target = [t0, t1, t2, t3, t4, t5];
+        match table.route([s0, s1, s2, s3, s4, s5], target, port, now) {
+            Route::Port(target) => {
+                let _ = self.deliver(target, pair, &frame, None);
+            }
+            Route::Flood => {
+                for target in (0..).take(self.ports.len()) {
+                    if target != port {
+                        let _ = self.deliver(target, pair, &frame, None);
+                    }
+                }
+            }
+            Route::Nowhere => {}
+        }
+        Step::Done
+    }
+
+    /// Answers a control frame of a guest; no other is let through.
+    fn control_frame(&mut self, port: u16, pair: u8, segments: &[Segment], now: Nanos) -> Step {
+        let Some(guest) = self.guest_mut(port) else {
+            return Step::Refused(DropReason::ForeignControl);
+        };
+        let mut bytes = [0; control::FRAME_LEN];
+        let len = peek(segments, &mut bytes);
+        if let Some(reply) = guest.control_frame(&bytes[..len], now) {
+            let segments = [own(&reply)];
+            let frame = whole(&segments, NetHeader::PLAIN, reply.len());
+            let _ = self.deliver(port, pair, &frame, None);
+        }
+        Step::Done
+    }
+
+    /// Puts a frame into a port's queue. `waiting` is the time, if the frame can wait for buffers;
+    /// then it is told until when.
+    fn deliver(
+        &mut self,
+        port: u16,
+        pair: u8,
+        frame: &Frame,
+        waiting: Option<Nanos>,
+    ) -> (Delivery, Option<Nanos>) {
+        let (delivery, pair) = match self.ports.get_mut(usize::from(port)) {
+            Some(Port::Tap(tap)) => (tap.deliver(pair.into(), frame), pair),
+            Some(Port::Guest(guest)) => {
+                let running = guest.running_pairs();
+                if running == 0 {
+                    (Delivery::Dropped(DropReason::NotRunning), pair)
+                } else {
+                    // Fewer than MAX_PAIRS.
+                    #[expect(clippy::cast_possible_truncation)]
+                    let pair = (usize::from(pair) % running) as u8;
+                    let software = (&mut self.linear, &mut self.scratch);
+                    let result = deliver_to_guest(guest, pair, frame, software, waiting);
+                    let (delivery, until) = result.unwrap_or_else(|fault| {
+                        let queue = usize::from(pair) * 2;
+                        guest.fault(queue, fault);
+                        self.stopped.push(Stopped { port, queue, fault });
+                        (Delivery::Dropped(DropReason::NotRunning), None)
+                    });
+                    if delivery == Delivery::Full {
+                        return (delivery, until);
+                    }
+                    (delivery, pair)
+                }
+            }
+            None => (Delivery::Dropped(DropReason::NotRunning), pair),
+        };
+        match delivery {
+            Delivery::Delivered => match self.touched.last_mut() {
+                Some((last, queue, count)) if (*last, *queue) == (port, pair) => *count += 1,
+                _ => self.touched.push((port, pair, 1)),
+            },
+            Delivery::Dropped(reason) => {
+                if let Some(port) = self.ports.get_mut(usize::from(port)) {
+                    port.counters().totals.drops.add(reason, 1);
+                }
+            }
+            Delivery::Full => {}
+        }
+        (delivery, None)
+    }
+
+    /// Shows every receiver what it got.
+    fn publish(&mut self, now: Nanos) {
+        for (port, pair, count) in self.touched.drain(..) {
+            match self.ports.get_mut(usize::from(port)) {
+                Some(Port::Guest(guest)) => guest.publish(pair.into(), count, now),
+                Some(Port::Tap(tap)) => tap.publish(),
+                None => {}
+            }
+        }
+    }
+}
+
+/// Lets a transmit queue be drained whose hold has ended.
+fn wake(sources: &mut [Source], port: u16, pair: usize) {
+    for source in sources {
+        let same = source.port == port && usize::from(source.pair) == pair;
+        if same && source.state == State::Held {
+            source.state = State::Active;
+        }
+    }
+}
+
+/// Delivers a frame to a guest, and does in software what it cannot take undone.
+#[inline]
+fn deliver_to_guest(
+    guest: &mut Guest,
+    pair: u8,
+    frame: &Frame,
+    software: (&mut Vec<u8>, &mut Vec<u8>),
+    waiting: Option<Nanos>,
+) -> Result<(Delivery, Option<Nanos>), RingFault> {
+    let receiver = guest.receiver();
+    let queue = usize::from(pair);
+    let mut attempt = |guest: &mut Guest| {
+        if frame.header.suits(receiver) {
+            let frame = Frame {
+                header: frame.header.for_receiver(receiver),
+                ..*frame
+            };
+            guest.deliver(queue, &frame)
+        } else {
+            deliver_in_software(guest, queue, frame, receiver, software.0, software.1)
+        }
+    };
+    loop {
+        let delivery = attempt(guest)?;
+        if delivery != Delivery::Full {
+            guest.has_buffers(queue);
+            return Ok((delivery, None));
+        }
+        let Some(now) = waiting else {
+            return Ok((Delivery::Dropped(DropReason::NoBuffer), None));
+        };
+        let until = guest.lacks_buffers_since(queue, now) + PATIENCE;
+        if until <= now {
+            return Ok((Delivery::Dropped(DropReason::NoBuffer), None));
+        }
+        if !guest.await_buffers(queue) {
+            return Ok((Delivery::Full, Some(until)));
+        }
+    }
+}
+
+/// Completes checksums, or segments, in a private copy: what the sender changes meanwhile cannot
+/// lead the work astray.
+fn deliver_in_software(
+    guest: &mut Guest,
+    queue: usize,
+    frame: &Frame,
+    receiver: Offloads,
+    linear: &mut Vec<u8>,
+    scratch: &mut Vec<u8>,
+) -> Result<Delivery, RingFault> {
+    linear.clear();
+    linear.resize(frame.len, 0);
+    peek(frame.segments, linear);
+    if let Some((kind, size)) = frame.header.segmentation() {
+        // All of it or nothing: half a frame's segments would be sent twice.
+        let headers = if kind == GsoKind::Udp { 42 } else { 54 };
+        let segments = frame.len.saturating_sub(headers).div_ceil(size) + 1;
+        if guest.free_buffers(queue) < segments {
+            return Ok(Delivery::Full);
+        }
+        let mut result = Ok(Delivery::Delivered);
+        let segmented = frame::segment(
+            linear,
+            frame.header,
+            receiver.checksum,
+            scratch,
+            |bytes, header| {
+                if result == Ok(Delivery::Delivered) {
+                    result = guest.deliver(queue, &whole(&[own(bytes)], header, bytes.len()));
+                }
+            },
+        );
+        return match segmented {
+            Err(_) => Ok(Delivery::Dropped(DropReason::Malformed)),
+            // The first ones are on their way, so that the frame does not come again.
+            Ok(()) if result == Ok(Delivery::Full) => Ok(Delivery::Dropped(DropReason::NoBuffer)),
+            Ok(()) => result,
+        };
+    }
+    match frame.header.checksum() {
+        Some((start, offset)) if !frame::complete(linear, start, offset) => {
+            Ok(Delivery::Dropped(DropReason::Malformed))
+        }
+        _ => {
+            let segments = [own(linear)];
+            guest.deliver(queue, &whole(&segments, NetHeader::PLAIN, linear.len()))
+        }
+    }
+}
+
+fn whole(segments: &[Segment], header: NetHeader, len: usize) -> Frame<'_> {
+    Frame {
+        header,
+        segments,
+        len,
+    }
+}

@@ -1,0 +1,172 @@
+//! Frames on their way from one port to another: where they lie, never what is in them.
+
+use crate::frame::{ETHERNET, MAX_FRAME, NetHeader, Offloads};
+use crate::memory::Segment;
+use crate::ring::{Chain, RingFault};
+use crate::telemetry::DropReason;
+
+/// Frames that are moved at a time: enough to share a publication and a signal, few enough to stay
+/// in the first-level cache.
+pub const BATCH: usize = 64;
+
+/// A frame in the memory of its sender.
+#[derive(Debug, Clone, Copy)]
+pub struct Packet {
+    /// What the sender left undone.
+    pub header: NetHeader,
+    /// Its first segment in the batch.
+    pub first: u32,
+    /// How many segments.
+    pub count: u32,
+    /// Bytes.
+    pub len: u32,
+    /// The chain that it came in.
+    pub head: u16,
+    /// Why it goes nowhere.
+    pub refused: Option<DropReason>,
+}
+
+/// Up to [`BATCH`] frames of one sender. Its segments are valid until the sender's memory changes,
+/// which nothing does while a batch is moved.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// The frames, in order.
+    pub packets: Vec<Packet>,
+    /// Their segments.
+    pub segments: Vec<Segment>,
+    /// What stopped the sender's ring after these frames.
+    pub fault: Option<RingFault>,
+}
+
+impl Batch {
+    /// An empty one with room for common batches.
+    pub fn new() -> Self {
+        Self {
+            packets: Vec::with_capacity(BATCH),
+            segments: Vec::with_capacity(BATCH * 20),
+            fault: None,
+        }
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.packets.clear();
+        self.segments.clear();
+        self.fault = None;
+    }
+
+    /// Adds a chain of a guest, whose first bytes are its virtio-net header.
+    #[inline]
+    pub fn add_chain(&mut self, chain: Chain, header_len: usize, sender: Offloads) {
+        let mut packet = Packet {
+            header: NetHeader::PLAIN,
+            first: chain.first,
+            count: chain.count,
+            len: 0,
+            head: chain.head,
+            refused: None,
+        };
+        let frame = (chain.len as usize).checked_sub(header_len);
+        match frame {
+            None => packet.refused = Some(DropReason::Malformed),
+            Some(len) if !(ETHERNET..=MAX_FRAME).contains(&len) => {
+                packet.refused = Some(DropReason::Malformed);
+            }
+            Some(len) => {
+                let mut bytes = [0; crate::frame::HEADER_LEN];
+                self.strip(&mut packet, &mut bytes[..header_len]);
+                match NetHeader::from_bytes(&bytes).checked(len, sender) {
+                    Ok(header) => packet.header = header,
+                    Err(_) => packet.refused = Some(DropReason::Malformed),
+                }
+                // At most MAX_FRAME.
+                #[expect(clippy::cast_possible_truncation)]
+                {
+                    packet.len = len as u32;
+                }
+            }
+        }
+        self.packets.push(packet);
+    }
+
+    /// Takes the first bytes off a packet that has at least as many.
+    #[inline]
+    fn strip(&mut self, packet: &mut Packet, mut header: &mut [u8]) {
+        while let Some(segment) = self.segments.get_mut(packet.first as usize)
+            && !header.is_empty()
+            && packet.count > 0
+        {
+            let bytes = header.len().min(segment.len as usize);
+            let (now, rest) = header.split_at_mut(bytes);
+            // SAFETY: a segment is `len` bytes of memory that lives; `now` is ours alone.
+            unsafe {
+                std::ptr::copy_nonoverlapping(segment.host.cast_const(), now.as_mut_ptr(), bytes);
+            }
+            // At most the segment's length.
+            #[expect(clippy::cast_possible_truncation)]
+            let step = bytes as u32;
+            segment.host = segment.host.wrapping_add(bytes);
+            segment.guest = segment.guest.wrapping_add(u64::from(step));
+            segment.len -= step;
+            if segment.len == 0 {
+                packet.first += 1;
+                packet.count -= 1;
+            }
+            header = rest;
+        }
+    }
+
+    /// The segments of a packet.
+    #[inline]
+    pub fn segments(&self, packet: &Packet) -> &[Segment] {
+        let first = packet.first as usize;
+        self.segments
+            .get(first..first + packet.count as usize)
+            .unwrap_or(&[])
+    }
+}
+
+/// A frame to deliver.
+#[derive(Debug, Clone, Copy)]
+pub struct Frame<'a> {
+    /// What is left undone.
+    pub header: NetHeader,
+    /// Where it lies.
+    pub segments: &'a [Segment],
+    /// Bytes.
+    pub len: usize,
+}
+
+/// Copies up to `buffer.len()` bytes from the start of a frame; tells how many.
+#[inline]
+pub fn peek(segments: &[Segment], buffer: &mut [u8]) -> usize {
+    let mut done = 0;
+    for segment in segments {
+        let bytes = (segment.len as usize).min(buffer.len() - done);
+        // SAFETY: a segment is `len` bytes of memory that lives; the buffer is ours alone and has
+        // room for `bytes` more.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                segment.host.cast_const(),
+                buffer.as_mut_ptr().wrapping_add(done),
+                bytes,
+            );
+        }
+        done += bytes;
+        if done == buffer.len() {
+            break;
+        }
+    }
+    done
+}
+
+/// The bytes of our own memory as a segment to copy from.
+#[inline]
+pub fn own(bytes: &[u8]) -> Segment {
+    Segment {
+        // Only ever read through.
+        host: bytes.as_ptr().cast_mut(),
+        len: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
+        guest: 0,
+    }
+}

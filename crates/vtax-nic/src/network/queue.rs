@@ -1,0 +1,196 @@
+//! One virtqueue as the front end sets it up, and its ring while it runs.
+
+use crate::features::Features;
+use crate::memory::GuestMemory;
+use crate::poller::{Poller, Token};
+use crate::protocol::ProtocolError;
+use crate::ring::{MAX_SIZE, RingAddresses, RingFault, SplitRing};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, fstatfs};
+use std::os::fd::OwnedFd;
+
+/// The type of file system that event descriptors are on (`linux/magic.h`).
+const ANON_INODE: u64 = 0x0904_1934;
+
+/// A virtqueue.
+#[derive(Debug, Default)]
+pub struct Queue {
+    size: u16,
+    addresses: RingAddresses,
+    base: u16,
+    kick: Option<OwnedFd>,
+    call: Option<OwnedFd>,
+    error: Option<OwnedFd>,
+    enabled: bool,
+    ring: Option<SplitRing>,
+    fault: Option<RingFault>,
+}
+
+impl Queue {
+    pub(super) fn set_size(&mut self, size: u32) -> Result<(), ProtocolError> {
+        match u16::try_from(size) {
+            Ok(size) if size.is_power_of_two() && size <= MAX_SIZE && self.ring.is_none() => {
+                self.size = size;
+                Ok(())
+            }
+            _ => Err(ProtocolError::Refused(
+                "a ring's size is a power of two up to 32,768, set before it starts",
+            )),
+        }
+    }
+
+    pub(super) fn set_addresses(&mut self, addresses: RingAddresses) {
+        self.addresses = addresses;
+    }
+
+    pub(super) fn set_base(&mut self, base: u16) -> Result<(), ProtocolError> {
+        if self.ring.is_some() {
+            return Err(ProtocolError::Refused(
+                "a ring's base is set before it starts",
+            ));
+        }
+        self.base = base;
+        Ok(())
+    }
+
+    /// Takes a descriptor to write to. The first thing on it is a signal: a back end that was
+    /// killed may have published entries and not have told.
+    pub(super) fn set_call(&mut self, file: Option<OwnedFd>) -> Result<(), ProtocolError> {
+        self.call = file.map(event).transpose()?;
+        if self.ring.is_some() {
+            self.call();
+        }
+        Ok(())
+    }
+
+    pub(super) fn set_error(&mut self, file: Option<OwnedFd>) -> Result<(), ProtocolError> {
+        self.error = file.map(event).transpose()?;
+        Ok(())
+    }
+
+    /// Tells whether it ran until now and does not any more.
+    pub(super) fn enable(&mut self, enable: bool) -> bool {
+        let stops = self.enabled && !enable;
+        self.enabled = enable;
+        stops
+    }
+
+    /// Starts it: from the next [`Queue::resolve`] on there is a ring.
+    pub(super) fn start(
+        &mut self,
+        kick: OwnedFd,
+        poller: &Poller,
+        token: Token,
+    ) -> Result<(), ProtocolError> {
+        let kick = event(kick)?;
+        poller
+            .watch(&kick, token)
+            .map_err(|cause| ProtocolError::Socket {
+                what: "wait for kicks beside",
+                cause,
+            })?;
+        if let Some(old) = self.kick.replace(kick) {
+            poller.forget(old);
+        }
+        self.fault = None;
+        Ok(())
+    }
+
+    /// Gives its base and the descriptor that is to be waited for no more.
+    pub(super) fn stop(&mut self) -> (u16, Option<OwnedFd>) {
+        self.suspend();
+        (self.base, self.kick.take())
+    }
+
+    /// Back to how it was before any front end.
+    pub(super) fn reset(&mut self) -> Option<OwnedFd> {
+        std::mem::take(self).kick
+    }
+
+    /// Drops the ring and remembers where it was.
+    pub(super) fn suspend(&mut self) {
+        if let Some(ring) = self.ring.take() {
+            self.base = ring.base();
+        }
+    }
+
+    /// Makes the ring's pointers anew, if it is started.
+    pub(super) fn resolve(
+        &mut self,
+        memory: &GuestMemory,
+        features: Features,
+    ) -> Result<(), ProtocolError> {
+        if self.kick.is_none() {
+            return Ok(());
+        }
+        self.suspend();
+        let ring = SplitRing::new(
+            memory,
+            &self.addresses,
+            self.size,
+            self.base,
+            features.has(Features::INDIRECT),
+            features.has(Features::EVENT_IDX),
+        );
+        if ring.is_none() {
+            return Err(ProtocolError::Refused(
+                "a ring is started that is not all in guest memory, aligned, with a size",
+            ));
+        }
+        self.ring = ring;
+        // What a ring before this one published may not have been told.
+        self.call();
+        Ok(())
+    }
+
+    /// Whether frames go through it.
+    #[inline]
+    pub(super) fn is_running(&self) -> bool {
+        self.enabled && self.ring.is_some() && self.fault.is_none()
+    }
+
+    pub(super) fn ring_mut(&mut self) -> Option<&mut SplitRing> {
+        self.ring.as_mut()
+    }
+
+    #[inline]
+    pub(super) fn running_ring(&mut self) -> Option<&mut SplitRing> {
+        if self.enabled && self.fault.is_none() {
+            self.ring.as_mut()
+        } else {
+            None
+        }
+    }
+
+    /// Signals the driver.
+    pub(super) fn call(&self) {
+        if let Some(call) = &self.call {
+            // A counter that is full says all that a signal could.
+            let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
+        }
+    }
+
+    pub(super) fn fault(&mut self, fault: RingFault) {
+        self.fault = Some(fault);
+        if let Some(error) = &self.error {
+            let _ = rustix::io::write(error, &1_u64.to_ne_bytes());
+        }
+    }
+}
+
+/// Makes sure that writing to a descriptor of a front end cannot block: it is one of the kernel's
+/// own event files, and not in blocking mode.
+fn event(file: OwnedFd) -> Result<OwnedFd, ProtocolError> {
+    let failed = |cause| ProtocolError::Socket {
+        what: "use an event descriptor from",
+        cause,
+    };
+    let kind = fstatfs(&file).map_err(failed)?.f_type;
+    if u64::try_from(kind) != Ok(ANON_INODE) {
+        return Err(ProtocolError::Refused(
+            "a kick, call or error descriptor is not an eventfd",
+        ));
+    }
+    let flags = fcntl_getfl(&file).map_err(failed)?;
+    fcntl_setfl(&file, flags | OFlags::NONBLOCK).map_err(failed)?;
+    Ok(file)
+}

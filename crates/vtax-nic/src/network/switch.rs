@@ -1,0 +1,171 @@
+//! A learning switch's table: which address is behind which port.
+
+use crate::frame::Mac;
+use crate::hold::Nanos;
+use std::collections::HashMap;
+
+/// Addresses that one port may have at a time, so that none can push out the others'.
+const PER_PORT: usize = 256;
+
+/// Addresses are forgotten after this time without a frame (IEEE 802.1Q, table 8-6).
+const AGE: Nanos = Nanos::from_secs(300);
+
+/// What was learnt of an address.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    port: u16,
+    seen: Nanos,
+}
+
+/// Where a frame goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Route {
+    /// To one port.
+    Port(u16),
+    /// To all but its own.
+    Flood,
+    /// Nowhere: it is for its own port, or for no bridge to pass on.
+    Nowhere,
+}
+
+/// The table.
+#[derive(Debug)]
+pub struct MacTable {
+    entries: HashMap<Mac, Entry>,
+    /// How many addresses each port has.
+    counts: Vec<usize>,
+    /// When old addresses were last looked for.
+    swept: Nanos,
+}
+
+/// The least time between two looks for old addresses, so that a port that invents addresses
+/// cannot make the switch do nothing else.
+const SWEEP: Nanos = Nanos::from_secs(1);
+
+impl MacTable {
+    /// For `ports` ports. All memory that it will ever need is taken now.
+    pub fn new(ports: usize) -> Self {
+        Self {
+            entries: HashMap::with_capacity(ports * PER_PORT),
+            counts: vec![0; ports],
+            swept: Nanos::ZERO,
+        }
+    }
+
+    /// Learns where a frame's source is, and tells where the frame goes.
+    #[inline]
+    pub fn route(&mut self, source: Mac, target: Mac, port: u16, now: Nanos) -> Route {
+        self.learn(source, port, now);
+        // 01-80-C2-00-00-00 to -0F stay on their link (IEEE 802.1Q, 8.6.3).
+        if let [0x01, 0x80, 0xc2, 0, 0, 0..=0x0f] = target {
+            return Route::Nowhere;
+        }
+        if target[0] & 1 != 0 {
+            return Route::Flood;
+        }
+        match self.entries.get(&target) {
+            Some(entry) if now.since(entry.seen) > AGE => Route::Flood,
+            Some(entry) if entry.port == port => Route::Nowhere,
+            Some(entry) => Route::Port(entry.port),
+            None => Route::Flood,
+        }
+    }
+
+    fn learn(&mut self, source: Mac, port: u16, now: Nanos) {
+        // No station has a group address.
+        if source[0] & 1 != 0 {
+            return;
+        }
+        if let Some(entry) = self.entries.get_mut(&source) {
+            if entry.port == port {
+                entry.seen = now;
+                return;
+            }
+        }
+        if self.counts.get(usize::from(port)).copied() >= Some(PER_PORT) {
+            self.forget_old(now);
+            if self.counts.get(usize::from(port)).copied() >= Some(PER_PORT) {
+                return;
+            }
+        }
+        let old = self.entries.insert(source, Entry { port, seen: now });
+        if let Some(old) = old
+            && let Some(count) = self.counts.get_mut(usize::from(old.port))
+        {
+            *count = count.saturating_sub(1);
+        }
+        if let Some(count) = self.counts.get_mut(usize::from(port)) {
+            *count += 1;
+        }
+    }
+
+    /// Forgets what is behind a port that went away.
+    pub fn forget_port(&mut self, port: u16) {
+        self.entries.retain(|_, entry| entry.port != port);
+        if let Some(count) = self.counts.get_mut(usize::from(port)) {
+            *count = 0;
+        }
+    }
+
+    fn forget_old(&mut self, now: Nanos) {
+        if now.since(self.swept) < SWEEP {
+            return;
+        }
+        self.swept = now;
+        let counts = &mut self.counts;
+        self.entries.retain(|_, entry| {
+            let keep = now.since(entry.seen) <= AGE;
+            if !keep && let Some(count) = counts.get_mut(usize::from(entry.port)) {
+                *count = count.saturating_sub(1);
+            }
+            keep
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Mac = [2, 0, 0, 0, 0, 1];
+    const B: Mac = [2, 0, 0, 0, 0, 2];
+
+    #[test]
+    fn unknown_is_flooded_and_known_is_not() {
+        let mut table = MacTable::new(3);
+        assert_eq!(table.route(A, B, 0, Nanos(1)), Route::Flood);
+        assert_eq!(table.route(B, A, 1, Nanos(2)), Route::Port(0));
+        assert_eq!(table.route(A, B, 0, Nanos(3)), Route::Port(1));
+        assert_eq!(table.route(A, A, 0, Nanos(3)), Route::Nowhere);
+        assert_eq!(table.route(A, [0xff; 6], 0, Nanos(3)), Route::Flood);
+        assert_eq!(
+            table.route(A, [1, 0x80, 0xc2, 0, 0, 14], 0, Nanos(3)),
+            Route::Nowhere
+        );
+    }
+
+    #[test]
+    fn a_station_that_moves_is_followed_and_one_that_is_silent_forgotten() {
+        let mut table = MacTable::new(3);
+        let _ = table.route(A, B, 0, Nanos(1));
+        let _ = table.route(A, B, 2, Nanos(2));
+        assert_eq!(table.route(B, A, 1, Nanos(3)), Route::Port(2));
+        let later = AGE + Nanos(10);
+        assert_eq!(table.route(B, A, 1, later), Route::Flood);
+        let _ = table.route(A, B, 2, later);
+        table.forget_port(2);
+        assert_eq!(table.route(B, A, 1, later), Route::Flood);
+    }
+
+    #[test]
+    fn a_port_that_invents_addresses_pushes_nobody_out() {
+        let mut table = MacTable::new(2);
+        let _ = table.route(A, B, 1, Nanos(1));
+        for number in 0..100_000_u32 {
+            let [a, b, c, d] = number.to_be_bytes();
+            let _ = table.route([0x06, 0, a, b, c, d], B, 0, Nanos(2));
+        }
+        assert!(table.entries.len() <= PER_PORT + 1);
+        assert_eq!(table.route(B, A, 0, Nanos(3)), Route::Port(1));
+    }
+}

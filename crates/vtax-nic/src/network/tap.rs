@@ -1,0 +1,437 @@
+//! A tap of the kernel: frames with virtio-net headers, a batch of them in one system call where
+//! the kernel has io_uring.
+
+use super::guest::Delivery;
+use super::packet::{BATCH, Batch, Frame, Packet};
+use crate::frame::{ETHERNET, HEADER_LEN, MAX_FRAME, NetHeader, Offloads};
+use crate::memory::Segment;
+use crate::poller::{Poller, PortId, Token};
+use crate::telemetry::{DropReason, PortCounters};
+use io_uring::{IoUring, opcode, types};
+use rustix::fs::{Mode, OFlags, open};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// Why a tap cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum TapError {
+    /// A name that no interface can have.
+    #[error("tap {0:?}: an interface's name has 1 to 15 bytes")]
+    Name(String),
+    /// The kernel refused.
+    #[error("tap {name}: cannot {what}: {cause}{}", advice(cause))]
+    System {
+        /// The interface.
+        name: String,
+        /// What was tried.
+        what: &'static str,
+        /// The kernel's reason.
+        cause: io::Error,
+    },
+}
+
+fn advice(cause: &io::Error) -> &'static str {
+    match cause.raw_os_error() {
+        Some(libc::EPERM) => " (CAP_NET_ADMIN, or a tap made for this user, is needed)",
+        Some(libc::EBUSY) => " (another program holds it)",
+        Some(libc::EINVAL) => {
+            " (it exists with other settings: with or without multi_queue, or not as a tap)"
+        }
+        Some(libc::ENOENT) => " (load the kernel module tun)",
+        _ => "",
+    }
+}
+
+/// A tap and its queues.
+#[derive(Debug)]
+pub struct Tap {
+    queues: Vec<TapQueue>,
+    offloads: Offloads,
+    /// What the port did.
+    pub counters: PortCounters,
+}
+
+impl Tap {
+    /// Attaches to the interface `name`, or makes it, with `queues` queues.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn open(name: &str, queues: u8) -> Result<Self, TapError> {
+        let queues = queues.max(1);
+        if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains('\0') {
+            return Err(TapError::Name(name.into()));
+        }
+        let queues = (0..queues)
+            .map(|_| TapQueue::open(name, queues > 1))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(Self {
+            queues,
+            offloads: Offloads::default(),
+            counters: PortCounters::default(),
+        })
+    }
+
+    /// How many queues it has.
+    pub fn pairs(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Waits for frames.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn watch(&self, poller: &Poller, id: PortId) -> Result<(), rustix::io::Errno> {
+        for (queue, number) in self.queues.iter().zip(0..) {
+            poller.watch(&queue.file, Token::Tap(id, number))?;
+        }
+        Ok(())
+    }
+
+    /// Tells the kernel what may be left undone in frames that we read. A refusal costs speed only:
+    /// what the receiver cannot take is done in software.
+    pub fn set_offloads(&mut self, offloads: Offloads) {
+        if offloads == self.offloads {
+            return;
+        }
+        self.offloads = offloads;
+        let bit = |set, bit| if set { bit } else { 0 };
+        let mut flags = 0;
+        if offloads.checksum {
+            flags = libc::TUN_F_CSUM
+                | bit(offloads.tso4, libc::TUN_F_TSO4)
+                | bit(offloads.tso6, libc::TUN_F_TSO6)
+                | bit(offloads.ecn && offloads.tso4, libc::TUN_F_TSO_ECN)
+                | bit(offloads.ufo, libc::TUN_F_UFO);
+        }
+        if let Some(queue) = self.queues.first() {
+            let file = queue.file.as_raw_fd();
+            // SAFETY: TUNSETOFFLOAD takes a number.
+            unsafe { libc::ioctl(file, libc::TUNSETOFFLOAD as _, libc::c_ulong::from(flags)) };
+        }
+    }
+
+    /// Takes up to a batch of frames that the kernel sends.
+    pub fn pull(&mut self, queue: usize, batch: &mut Batch) {
+        if let Some(queue) = self.queues.get_mut(queue) {
+            queue.pull(batch);
+        }
+    }
+
+    /// Forgets the first `done` frames of what was pulled last; the others come again.
+    pub fn complete(&mut self, queue: usize, batch: &Batch, done: usize) {
+        if let Some(queue) = self.queues.get_mut(queue) {
+            for _ in 0..done {
+                queue.pending.pop_front();
+            }
+        }
+        let packets = batch.packets.iter().take(done);
+        self.counters.totals.tx_bytes += packets.map(|packet| u64::from(packet.len)).sum::<u64>();
+        self.counters.totals.tx_packets += done as u64;
+    }
+
+    /// Queues a frame for the kernel, until the next [`Tap::publish`]. What it points at must live
+    /// until then.
+    pub fn deliver(&mut self, queue: usize, frame: &Frame) -> Delivery {
+        let queues = self.queues.len();
+        let Some(queue) = self.queues.get_mut(queue % queues) else {
+            return Delivery::Dropped(DropReason::NotRunning);
+        };
+        if queue.outgoing.len() == BATCH {
+            queue.flush(&mut self.counters);
+        }
+        queue.push(frame);
+        self.counters.totals.rx_packets += 1;
+        self.counters.totals.rx_bytes += frame.len as u64;
+        Delivery::Delivered
+    }
+
+    /// Sends what was delivered.
+    pub fn publish(&mut self) {
+        for queue in &mut self.queues {
+            queue.flush(&mut self.counters);
+        }
+    }
+}
+
+/// One queue of a tap.
+struct TapQueue {
+    file: OwnedFd,
+    ring: Option<IoUring>,
+    /// Room for a batch of frames with their headers.
+    buffers: Vec<Box<[u8]>>,
+    /// Frames read and not moved on: which buffer, and how many bytes with the header.
+    pending: VecDeque<(usize, usize)>,
+    /// How many reads to try at once.
+    ambition: usize,
+    headers: Box<[[u8; HEADER_LEN]; BATCH]>,
+    vectors: Vec<libc::iovec>,
+    /// Where each outgoing frame starts among the vectors.
+    outgoing: Vec<usize>,
+}
+
+// SAFETY: the vectors are only used, and only point to anything, within one call of `forward`.
+unsafe impl Send for TapQueue {}
+
+impl std::fmt::Debug for TapQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TapQueue")
+            .field("file", &self.file)
+            .field("pending", &self.pending.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl TapQueue {
+    fn open(name: &str, several: bool) -> Result<Self, TapError> {
+        let failed = |what, cause: io::Error| TapError::System {
+            name: name.into(),
+            what,
+            cause,
+        };
+        let file = open(
+            "/dev/net/tun",
+            OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK,
+            Mode::empty(),
+        )
+        .map_err(|cause| failed("open /dev/net/tun", cause.into()))?;
+        // SAFETY: all-zero is a valid `ifreq`.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+            *to = libc::c_char::from_ne_bytes([from]);
+        }
+        let mut flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+        if several {
+            flags |= libc::IFF_MULTI_QUEUE;
+        }
+        request.ifr_ifru.ifru_flags = flags.try_into().unwrap_or(0);
+        // SAFETY: TUNSETIFF reads and writes an `ifreq`, which lives.
+        let result = unsafe {
+            libc::ioctl(
+                file.as_raw_fd(),
+                libc::TUNSETIFF as _,
+                &raw mut request,
+            )
+        };
+        if result < 0 {
+            return Err(failed("attach to it", io::Error::last_os_error()));
+        }
+        let len: libc::c_int = 12;
+        // SAFETY: TUNSETVNETHDRSZ reads an int, which lives.
+        let result = unsafe {
+            libc::ioctl(
+                file.as_raw_fd(),
+                libc::TUNSETVNETHDRSZ as _,
+                &raw const len,
+            )
+        };
+        if result < 0 {
+            let cause = io::Error::last_os_error();
+            return Err(failed("set the size of its headers", cause));
+        }
+        Ok(Self {
+            // A kernel or a sandbox without it costs a system call a frame.
+            ring: IoUring::new(128)
+                .ok()
+                .and_then(|ring| without_waiting(ring, &file)),
+            file,
+            buffers: (0..BATCH)
+                .map(|_| vec![0; HEADER_LEN + MAX_FRAME].into_boxed_slice())
+                .collect(),
+            pending: VecDeque::with_capacity(BATCH),
+            ambition: 2,
+            headers: Box::new([[0; HEADER_LEN]; BATCH]),
+            vectors: Vec::with_capacity(BATCH * 4),
+            outgoing: Vec::with_capacity(BATCH),
+        })
+    }
+
+    fn pull(&mut self, batch: &mut Batch) {
+        if self.pending.is_empty() {
+            self.read();
+        }
+        for (buffer, bytes) in &self.pending {
+            let Some(buffer) = self.buffers.get(*buffer) else {
+                continue;
+            };
+            let mut header = [0; HEADER_LEN];
+            header.copy_from_slice(&buffer[..HEADER_LEN]);
+            let frame = buffer.get(HEADER_LEN..*bytes).unwrap_or(&[]);
+            // Both are below 2^32: a batch has 64 frames of at most MAX_FRAME.
+            #[expect(clippy::cast_possible_truncation)]
+            batch.packets.push(Packet {
+                header: NetHeader::from_bytes(&header),
+                first: batch.segments.len() as u32,
+                count: 1,
+                len: frame.len() as u32,
+                head: 0,
+                refused: (frame.len() < ETHERNET).then_some(DropReason::Malformed),
+            });
+            batch.segments.push(super::own(frame));
+        }
+    }
+
+    /// Reads as many frames as there are, up to a batch. Fewer than were tried for means that there
+    /// are no more now.
+    fn read(&mut self) {
+        let tried = self.ambition;
+        let buffers = &mut self.buffers[..tried];
+        let read = match &mut self.ring {
+            Some(ring) => read_batch(ring, &self.file, buffers, &mut self.pending, |_| {}),
+            None => read_one_by_one(&self.file, buffers, &mut self.pending),
+        };
+        if read == tried {
+            self.ambition = (tried * 4).min(BATCH);
+        } else if read < tried / 4 {
+            self.ambition = (tried / 2).max(2);
+        }
+    }
+
+    fn push(&mut self, frame: &Frame) {
+        let Some(header) = self.headers.get_mut(self.outgoing.len()) else {
+            return;
+        };
+        *header = frame.header.to_bytes(0);
+        self.outgoing.push(self.vectors.len());
+        self.vectors.push(libc::iovec {
+            iov_base: header.as_mut_ptr().cast(),
+            iov_len: HEADER_LEN,
+        });
+        let vector = |segment: &Segment| libc::iovec {
+            iov_base: segment.host.cast(),
+            iov_len: segment.len as usize,
+        };
+        self.vectors.extend(frame.segments.iter().map(vector));
+    }
+
+    fn flush(&mut self, counters: &mut PortCounters) {
+        if self.outgoing.is_empty() {
+            return;
+        }
+        let vectors = &self.vectors;
+        let frames = self.outgoing.iter().enumerate().map(|(index, start)| {
+            let end = self.outgoing.get(index + 1).copied();
+            vectors.get(*start..end.unwrap_or(vectors.len())).unwrap_or(&[])
+        });
+        let failed = match &mut self.ring {
+            // One write is as cheap as one submission.
+            Some(ring) if self.outgoing.len() > 1 => write_batch(ring, &self.file, frames),
+            _ => write_one_by_one(&self.file, frames),
+        };
+        counters.totals.drops.add(DropReason::Tap, failed);
+        self.vectors.clear();
+        self.outgoing.clear();
+    }
+}
+
+/// Gives the ring back if operations on a tap end at once there, which they do since Linux 6.4.
+fn without_waiting(mut ring: IoUring, file: &OwnedFd) -> Option<IoUring> {
+    let mut buffer = [vec![0].into_boxed_slice()];
+    let mut supported = true;
+    read_batch(&mut ring, file, &mut buffer, &mut VecDeque::new(), |result| {
+        supported = result != -libc::EOPNOTSUPP;
+    });
+    supported.then_some(ring)
+}
+
+/// One system call for all of `buffers`. Nothing waits, so that every read ends at once.
+fn read_batch(
+    ring: &mut IoUring,
+    file: &OwnedFd,
+    buffers: &mut [Box<[u8]>],
+    pending: &mut VecDeque<(usize, usize)>,
+    mut failed: impl FnMut(i32),
+) -> usize {
+    let file = types::Fd(file.as_raw_fd());
+    let mut pushed = 0;
+    for (index, buffer) in buffers.iter_mut().enumerate() {
+        let len = u32::try_from(buffer.len()).unwrap_or(0);
+        let entry = opcode::Read::new(file, buffer.as_mut_ptr(), len)
+            .rw_flags(libc::RWF_NOWAIT)
+            .build()
+            .user_data(index as u64);
+        // SAFETY: the buffer lives and nobody touches it until the read has ended, for which
+        // `finish` waits.
+        pushed += usize::from(unsafe { ring.submission().push(&entry) }.is_ok());
+    }
+    let mut read = 0;
+    finish(ring, pushed, |index, result| {
+        if let (Ok(index), Ok(bytes)) = (usize::try_from(index), usize::try_from(result))
+            && bytes > 0
+        {
+            pending.push_back((index, bytes));
+            read += 1;
+        } else {
+            failed(result);
+        }
+    });
+    read
+}
+
+/// Submits `pushed` operations and waits for all of them; only then may their memory be touched.
+fn finish(ring: &mut IoUring, pushed: usize, mut completed: impl FnMut(u64, i32)) {
+    let mut left = pushed;
+    while left > 0 {
+        match ring.submit_and_wait(left) {
+            Ok(_) => {}
+            Err(cause) if matches!(cause.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {}
+            // The ring itself is wrong, which no input can make it.
+            Err(_) => return,
+        }
+        for entry in ring.completion() {
+            left = left.saturating_sub(1);
+            completed(entry.user_data(), entry.result());
+        }
+    }
+}
+
+fn read_one_by_one(
+    file: &OwnedFd,
+    buffers: &mut [Box<[u8]>],
+    pending: &mut VecDeque<(usize, usize)>,
+) -> usize {
+    let mut read = 0;
+    for (index, buffer) in buffers.iter_mut().enumerate() {
+        match rustix::io::read(file, &mut buffer[..]) {
+            Ok(bytes) if bytes > 0 => pending.push_back((index, bytes)),
+            _ => break,
+        }
+        read += 1;
+    }
+    read
+}
+
+/// One system call for all of `frames`. Tells how many failed.
+fn write_batch<'a>(
+    ring: &mut IoUring,
+    file: &OwnedFd,
+    frames: impl Iterator<Item = &'a [libc::iovec]>,
+) -> u64 {
+    let file = types::Fd(file.as_raw_fd());
+    let (mut pushed, mut failed) = (0, 0);
+    for frame in frames {
+        let len = u32::try_from(frame.len()).unwrap_or(0);
+        let entry = opcode::Writev::new(file, frame.as_ptr(), len)
+            .rw_flags(libc::RWF_NOWAIT)
+            .build();
+        // SAFETY: vectors and what they point at live until the write has ended, for which `finish`
+        // waits.
+        match unsafe { ring.submission().push(&entry) } {
+            Ok(()) => pushed += 1,
+            Err(_) => failed += 1,
+        }
+    }
+    finish(ring, pushed, |_, result| failed += u64::from(result < 0));
+    failed
+}
+
+fn write_one_by_one<'a>(file: &OwnedFd, frames: impl Iterator<Item = &'a [libc::iovec]>) -> u64 {
+    let mut failed = 0;
+    for frame in frames {
+        let len = libc::c_int::try_from(frame.len()).unwrap_or(0);
+        // SAFETY: vectors and what they point at live until the call returns.
+        let written = unsafe { libc::writev(file.as_raw_fd(), frame.as_ptr(), len) };
+        failed += u64::from(written < 0);
+    }
+    failed
+}

@@ -1,0 +1,182 @@
+//! A connected front end: whole messages out of a stream socket that never blocks.
+
+use super::{Message, ProtocolError, Reply};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, recvmsg, send,
+};
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+const HEADER: usize = 12;
+
+/// Longer than any message of a network device: a memory table of 8 regions has 264 bytes.
+const MAX_PAYLOAD: usize = 1024;
+
+/// One message brings at most 8 descriptors; one more tells that there are too many.
+const MAX_DESCRIPTORS: usize = 9;
+
+const VERSION: u32 = 1;
+const VERSION_MASK: u32 = 3;
+const REPLY: u32 = 1 << 2;
+const NEED_REPLY: u32 = 1 << 3;
+
+/// A front end's socket and the part of a message that has come.
+#[derive(Debug)]
+pub struct Connection {
+    socket: OwnedFd,
+    buffer: [u8; HEADER + MAX_PAYLOAD],
+    have: usize,
+    descriptors: Vec<OwnedFd>,
+}
+
+impl Connection {
+    /// Takes over a connected socket, whatever its mode: each operation asks not to block.
+    pub fn new(socket: OwnedFd) -> Self {
+        Self {
+            socket,
+            buffer: [0; HEADER + MAX_PAYLOAD],
+            have: 0,
+            descriptors: Vec::new(),
+        }
+    }
+
+    fn header(&self) -> [u32; 3] {
+        let word = |at: usize| {
+            let mut bytes = [0; 4];
+            bytes.copy_from_slice(&self.buffer[at..at + 4]);
+            u32::from_ne_bytes(bytes)
+        };
+        [word(0), word(4), word(8)]
+    }
+
+    /// How many bytes the message under way has, as far as that is known.
+    fn want(&self) -> Result<usize, ProtocolError> {
+        if self.have < HEADER {
+            return Ok(HEADER);
+        }
+        let [code, flags, size] = self.header();
+        if flags & VERSION_MASK != VERSION || flags & REPLY != 0 {
+            return Err(ProtocolError::Flags(flags));
+        }
+        match usize::try_from(size) {
+            Ok(size) if size <= MAX_PAYLOAD => Ok(HEADER + size),
+            _ => Err(ProtocolError::Oversized { code, size }),
+        }
+    }
+
+    /// The next message, or `None` until more of it comes. Never reads past a message's end.
+    ///
+    /// # Errors
+    /// When the front end closed the connection, or sends what cannot be a message.
+    pub fn receive(&mut self) -> Result<Option<Message>, ProtocolError> {
+        loop {
+            let want = self.want()?;
+            if self.have == want && want >= HEADER && self.have >= HEADER {
+                break;
+            }
+            match self.read(want) {
+                Ok(0) if self.have == 0 => return Err(ProtocolError::Closed),
+                Ok(0) => {
+                    return Err(ProtocolError::Truncated {
+                        have: self.have,
+                        want,
+                    });
+                }
+                Ok(bytes) => self.have += bytes,
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::INTR) => {}
+                Err(Errno::CONNRESET) if self.have == 0 => return Err(ProtocolError::Closed),
+                Err(cause) => {
+                    return Err(ProtocolError::Socket {
+                        what: "read from",
+                        cause,
+                    });
+                }
+            }
+            if self.descriptors.len() >= MAX_DESCRIPTORS {
+                return Err(ProtocolError::Descriptors {
+                    code: self.header()[0],
+                    have: self.descriptors.len(),
+                    want: MAX_DESCRIPTORS - 1,
+                });
+            }
+        }
+        let [code, flags, _] = self.header();
+        let payload = self.buffer[HEADER..self.have].to_vec();
+        self.have = 0;
+        Ok(Some(Message {
+            code,
+            needs_ack: flags & NEED_REPLY != 0,
+            payload,
+            descriptors: std::mem::take(&mut self.descriptors),
+        }))
+    }
+
+    fn read(&mut self, want: usize) -> Result<usize, Errno> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let result = recvmsg(
+            &self.socket,
+            &mut [IoSliceMut::new(&mut self.buffer[self.have..want])],
+            &mut control,
+            RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC,
+        )?;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(files) = message {
+                self.descriptors.extend(files);
+            }
+        }
+        // More descriptors than there was room for, which the kernel closed: as many as too many.
+        if result.flags.contains(ReturnFlags::CTRUNC) {
+            return Err(Errno::TOOBIG);
+        }
+        Ok(result.bytes)
+    }
+
+    /// Answers a request.
+    ///
+    /// # Errors
+    /// When the front end does not read its answers: its socket is full.
+    pub fn reply(&mut self, code: u32, reply: Reply) -> Result<(), ProtocolError> {
+        let mut bytes = [0; HEADER + 8];
+        let payload = match reply {
+            Reply::None => return Ok(()),
+            Reply::Number(number) => number.to_ne_bytes(),
+            Reply::VringState { queue, base } => {
+                let mut state = [0; 8];
+                state[..4].copy_from_slice(&queue.to_ne_bytes());
+                state[4..].copy_from_slice(&base.to_ne_bytes());
+                state
+            }
+        };
+        bytes[..4].copy_from_slice(&code.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&(VERSION | REPLY).to_ne_bytes());
+        bytes[8..12].copy_from_slice(&8_u32.to_ne_bytes());
+        bytes[HEADER..].copy_from_slice(&payload);
+        let failed = |cause| ProtocolError::Socket {
+            what: "write to",
+            cause,
+        };
+        loop {
+            match send(
+                &self.socket,
+                &bytes,
+                SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+            ) {
+                // Twenty bytes fit whole or not at all.
+                Ok(sent) if sent == bytes.len() => return Ok(()),
+                Ok(_) => return Err(failed(Errno::AGAIN)),
+                Err(Errno::INTR) => {}
+                Err(cause) => return Err(failed(cause)),
+            }
+        }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

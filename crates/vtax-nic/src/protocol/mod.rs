@@ -1,0 +1,75 @@
+//! The vhost-user protocol (QEMU, `docs/interop/vhost-user.rst`), from the back end's side.
+//!
+//! The parser is our own because one thread serves the sockets of many ports: it must never wait
+//! for the rest of a message, as the `vhost` crate's does, or one front end would stop the others.
+
+mod connection;
+mod request;
+
+pub use connection::Connection;
+pub use request::{Message, Reply, Request, VringAddress};
+
+/// Why a front end is disconnected.
+#[derive(Debug, thiserror::Error)]
+pub enum ProtocolError {
+    /// It closed the connection between two messages: no error at all, really.
+    #[error("the front end closed the connection")]
+    Closed,
+    /// It closed the connection in the middle of a message.
+    #[error("the front end closed the connection after {have} of {want} bytes of a message")]
+    Truncated {
+        /// Bytes that came.
+        have: usize,
+        /// Bytes announced.
+        want: usize,
+    },
+    /// The socket failed.
+    #[error("cannot {what} the front end's socket: {cause}")]
+    Socket {
+        /// Read or write.
+        what: &'static str,
+        /// The kernel's reason.
+        cause: rustix::io::Errno,
+    },
+    /// Not version 1, or a reply where a request must be.
+    #[error("a message has the flags {0:#x}, which no request has")]
+    Flags(u32),
+    /// Longer than any message can be.
+    #[error("message {code} announces {size} bytes, more than any has")]
+    Oversized {
+        /// The request's code.
+        code: u32,
+        /// Bytes announced.
+        size: u32,
+    },
+    /// A payload of a size that its request cannot have.
+    #[error("message {code} has {size} bytes of payload, which it cannot have")]
+    Size {
+        /// The request's code.
+        code: u32,
+        /// Bytes that came.
+        size: usize,
+    },
+    /// More or fewer file descriptors than the request needs (as in CVE-2022-0669).
+    #[error("message {code} came with {have} file descriptors instead of {want}")]
+    Descriptors {
+        /// The request's code.
+        code: u32,
+        /// How many came.
+        have: usize,
+        /// How many it needs.
+        want: usize,
+    },
+    /// A request that we do not know, or that belongs to a feature that we do not offer.
+    #[error("message {0} is not supported")]
+    Unsupported(u32),
+    /// A queue that the port does not have.
+    #[error("queue {0} does not exist")]
+    Queue(u32),
+    /// A request that makes no sense now or with these values.
+    #[error("{0}")]
+    Refused(&'static str),
+    /// Memory that cannot be used.
+    #[error(transparent)]
+    Memory(#[from] crate::memory::MemoryError),
+}

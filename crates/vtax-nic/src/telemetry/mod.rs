@@ -1,0 +1,13 @@
+//! What each port has done: counters and histograms that its worker owns.
+//!
+//! The worker counts in plain fields and hands out copies by message, so the data path shares
+//! nothing and locks nothing.
+
+pub mod http;
+mod port;
+pub mod prometheus;
+pub mod top;
+
+pub use port::{
+    BUCKET_BOUNDS, Distribution, DropReason, Drops, PortCounters, PortSnapshot, Quantiles, Totals,
+};

@@ -1,0 +1,275 @@
+//! Telemetry as Prometheus text (exposition format 0.0.4).
+
+use std::fmt::Write;
+
+use super::{BUCKET_BOUNDS, Distribution, PortSnapshot};
+
+/// The page for all ports.
+pub fn text(ports: &[PortSnapshot]) -> String {
+    let mut page = Page {
+        ports,
+        text: String::new(),
+    };
+    page.counter(
+        "packets_total",
+        "Packets, as the guest sees directions.",
+        |port, add| {
+            add(&[("direction", "rx")], port.totals.rx_packets);
+            add(&[("direction", "tx")], port.totals.tx_packets);
+        },
+    );
+    page.counter(
+        "bytes_total",
+        "Bytes without virtio-net headers.",
+        |port, add| {
+            add(&[("direction", "rx")], port.totals.rx_bytes);
+            add(&[("direction", "tx")], port.totals.tx_bytes);
+        },
+    );
+    page.counter(
+        "calls_total",
+        "Call events sent to the guest.",
+        |port, add| {
+            add(&[("queue", "rx")], port.totals.rx_calls);
+            add(&[("queue", "tx")], port.totals.tx_calls);
+        },
+    );
+    page.counter(
+        "kicks_total",
+        "Kick events received from the guest.",
+        |port, add| {
+            add(&[], port.totals.kicks);
+        },
+    );
+    page.counter(
+        "notifications_suppressed_total",
+        "Notifications that were not needed.",
+        |port, add| {
+            add(&[("kind", "call")], port.totals.calls_suppressed);
+            add(&[("kind", "call_cancelled")], port.totals.calls_cancelled);
+            add(&[("kind", "kick")], port.totals.kicks_suppressed);
+        },
+    );
+    page.counter("drops_total", "Packets dropped.", |port, add| {
+        for (reason, packets) in port.totals.drops.named() {
+            add(&[("reason", reason)], packets);
+        }
+    });
+    page.counter(
+        "control_frames_total",
+        "Control frames from the guest.",
+        |port, add| {
+            add(&[("result", "answered")], port.totals.control_frames);
+            add(&[("result", "malformed")], port.totals.control_malformed);
+            add(&[("result", "limited")], port.totals.control_limited);
+        },
+    );
+    page.counter(
+        "faults_total",
+        "Stops because of a front end's behaviour.",
+        |port, add| {
+            add(&[], port.totals.faults);
+        },
+    );
+    page.counter(
+        "timer_wakeups_total",
+        "Wake-ups of the worker for a deadline.",
+        |port, add| {
+            add(&[], port.totals.timer_wakeups);
+        },
+    );
+    page.metric(
+        "cpu_seconds_total",
+        "counter",
+        "Processor time spent on the port.",
+        |port, out| {
+            let _ = writeln!(
+                out,
+                "{} {}",
+                series("cpu_seconds_total", port, &[]),
+                port.totals.cpu_ns as f64 / 1e9
+            );
+        },
+    );
+    page.metric(
+        "budget_seconds",
+        "gauge",
+        "The hold budget in force.",
+        |port, out| {
+            let labels = [("mode", port.mode.name())];
+            let _ = writeln!(
+                out,
+                "{} {}",
+                series("budget_seconds", port, &labels),
+                port.budget_us / 1e6
+            );
+        },
+    );
+    page.histogram(
+        "rx_hold_seconds",
+        "Age of the oldest packet at an RX call.",
+        1e-9,
+        |port| &port.hold_ns,
+    );
+    page.histogram("rx_call_packets", "Packets an RX call.", 1.0, |port| {
+        &port.rx_batch
+    });
+    page.histogram("tx_drain_packets", "Packets a TX drain.", 1.0, |port| {
+        &port.tx_batch
+    });
+    page.text
+}
+
+struct Page<'a> {
+    ports: &'a [PortSnapshot],
+    text: String,
+}
+
+impl Page<'_> {
+    fn metric(
+        &mut self,
+        name: &str,
+        kind: &str,
+        help: &str,
+        each: impl Fn(&PortSnapshot, &mut String),
+    ) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            self.text,
+            "# HELP vtax_nic_{name} {help}\n# TYPE vtax_nic_{name} {kind}"
+        );
+        for port in self.ports {
+            each(port, &mut self.text);
+        }
+    }
+
+    fn counter(
+        &mut self,
+        name: &str,
+        help: &str,
+        each: impl Fn(&PortSnapshot, &mut dyn FnMut(&[(&str, &str)], u64)),
+    ) {
+        self.metric(name, "counter", help, |port, out| {
+            each(port, &mut |labels, value| {
+                let _ = writeln!(out, "{} {value}", series(name, port, labels));
+            });
+        });
+    }
+
+    fn histogram(
+        &mut self,
+        name: &str,
+        help: &str,
+        scale: f64,
+        of: impl Fn(&PortSnapshot) -> &Distribution,
+    ) {
+        self.metric(name, "histogram", help, |port, out| {
+            let distribution = of(port);
+            let bucket = format!("{name}_bucket");
+            for (bound, count) in BUCKET_BOUNDS.iter().zip(&distribution.buckets) {
+                let bound = format!("{:e}", *bound as f64 * scale);
+                let _ = writeln!(out, "{} {count}", series(&bucket, port, &[("le", &bound)]));
+            }
+            let _ = writeln!(
+                out,
+                "{} {}",
+                series(&bucket, port, &[("le", "+Inf")]),
+                distribution.count
+            );
+            let _ = writeln!(
+                out,
+                "{} {}",
+                series(&format!("{name}_sum"), port, &[]),
+                distribution.sum * scale
+            );
+            let _ = writeln!(
+                out,
+                "{} {}",
+                series(&format!("{name}_count"), port, &[]),
+                distribution.count
+            );
+        });
+    }
+}
+
+fn series(name: &str, port: &PortSnapshot, labels: &[(&str, &str)]) -> String {
+    let mut series = format!("vtax_nic_{name}{{port=\"{}\"", escaped(&port.port));
+    for (key, value) in labels {
+        let _ = write!(series, ",{key}=\"{}\"", escaped(value));
+    }
+    series.push('}');
+    series
+}
+
+/// A label's value as the format wants it.
+fn escaped(value: &str) -> String {
+    value
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::hold::{Mode, Nanos};
+    use crate::telemetry::PortCounters;
+
+    fn snapshot(name: &str) -> PortSnapshot {
+        let mut counters = PortCounters::default();
+        counters.totals.rx_packets = 12;
+        counters.rx_call(Nanos(1_500), 12);
+        counters.snapshot(name, Mode::Adaptive, Nanos::from_micros(1_000))
+    }
+
+    #[test]
+    fn a_page_has_types_labels_and_values() {
+        let page = text(&[snapshot("a"), snapshot("b")]);
+        for line in [
+            "# TYPE vtax_nic_packets_total counter",
+            "vtax_nic_packets_total{port=\"a\",direction=\"rx\"} 12",
+            "vtax_nic_packets_total{port=\"b\",direction=\"tx\"} 0",
+            "vtax_nic_budget_seconds{port=\"a\",mode=\"adaptive\"} 0.001",
+            "vtax_nic_rx_call_packets_bucket{port=\"a\",le=\"1e1\"} 0",
+            "vtax_nic_rx_call_packets_bucket{port=\"a\",le=\"2e1\"} 1",
+            "vtax_nic_rx_call_packets_bucket{port=\"a\",le=\"+Inf\"} 1",
+            "vtax_nic_rx_hold_seconds_count{port=\"a\"} 1",
+        ] {
+            assert!(
+                page.lines().any(|found| found == line),
+                "no '{line}' in\n{page}"
+            );
+        }
+    }
+
+    /// Splits a line into the port's name, unescaped, and the value.
+    fn read_back(line: &str) -> Option<(String, f64)> {
+        let rest = line.split_once("{port=\"")?.1;
+        let (mut name, mut chars) = (String::new(), rest.chars());
+        loop {
+            match chars.next()? {
+                '"' => break,
+                '\\' => name.push(match chars.next()? {
+                    'n' => '\n',
+                    other => other,
+                }),
+                other => name.push(other),
+            }
+        }
+        Some((name, line.rsplit_once("} ")?.1.parse().ok()?))
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_names_stay_inside_their_label(name: String) {
+            for line in text(&[snapshot(&name)]).split('\n') {
+                if !line.is_empty() && !line.starts_with('#') {
+                    let (read, _) = read_back(line).expect("a line of a name, labels and a number");
+                    prop_assert_eq!(&read, &name);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! `vtax-nic top`: the ports, live.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::PortSnapshot;
+use crate::control::api::{Request, Response};
+use crate::control::client::{Client, printable};
+
+/// Arguments of `vtax-nic top`.
+#[derive(Clone, Debug, Args)]
+pub struct Top {
+    /// The API socket of the running vtax-nic
+    #[arg(long, value_name = "PATH")]
+    pub socket: PathBuf,
+    /// Milliseconds between two pictures
+    #[arg(long, default_value_t = 1_000)]
+    pub interval_ms: u32,
+    /// Print this many pictures below each other and end, instead of one live picture
+    #[arg(long, value_name = "N")]
+    pub pictures: Option<u32>,
+}
+
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+impl Top {
+    /// Shows until vtax-nic ends, or the number of pictures is reached.
+    ///
+    /// # Errors
+    ///
+    /// A sentence that says what failed.
+    pub fn run(&self, out: &mut impl Write) -> Result<(), String> {
+        let mut client = Client::connect(&self.socket)?;
+        let request = Request::Subscribe {
+            port: None,
+            interval_ms: self.interval_ms,
+        };
+        let mut before = client.ask(&request)?;
+        let mut shown = 0;
+        while self.pictures.is_none_or(|pictures| shown < pictures) {
+            let now = client.next_answer()?;
+            let picture = picture(&before, &now);
+            let start = if self.pictures.is_none() { CLEAR } else { "" };
+            write!(out, "{start}{picture}")
+                .and_then(|()| out.flush())
+                .map_err(|error| format!("cannot print: {error}"))?;
+            before = now;
+            shown += 1;
+        }
+        Ok(())
+    }
+}
+
+/// A table of what happened between two answers, per second.
+fn picture(before: &Response, now: &Response) -> String {
+    let seconds = now.at_ns.saturating_sub(before.at_ns).max(1) as f64 / 1e9;
+    let mut text = format!(
+        "{:16} {:8} {:>7} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8} {:>8} {:>8} {:>6}\n",
+        "port",
+        "mode",
+        "budget",
+        "rx p/s",
+        "tx p/s",
+        "calls/s",
+        "kicks/s",
+        "rx/call",
+        "hold p50",
+        "hold p99",
+        "drops/s",
+        "cpu %"
+    );
+    for port in &now.stats {
+        let old = before.stats.iter().find(|old| old.port == port.port);
+        let rate = |of: fn(&PortSnapshot) -> u64| {
+            of(port).saturating_sub(old.map_or(0, of)) as f64 / seconds
+        };
+        let rx = rate(|port| port.totals.rx_packets);
+        let rx_calls = rate(|port| port.totals.rx_calls);
+        let micros = |nanos: u64| format!("{:.0} µs", nanos as f64 / 1e3);
+        text.push_str(&format!(
+            "{:16} {:8} {:>7} {:>9.0} {:>9.0} {:>9.0} {:>9.0} {:>8.1} {:>8} {:>8} {:>8.0} {:>6.1}\n",
+            printable(&port.port),
+            port.mode.name(),
+            format!("{:.0} µs", port.budget_us),
+            rx,
+            rate(|port| port.totals.tx_packets),
+            rate(|port| port.totals.rx_calls + port.totals.tx_calls),
+            rate(|port| port.totals.kicks),
+            if rx_calls > 0.0 { rx / rx_calls } else { 0.0 },
+            micros(port.hold_ns.quantiles.p50),
+            micros(port.hold_ns.quantiles.p99),
+            rate(|port| port.totals.drops.named().iter().map(|(_, packets)| packets).sum()),
+            rate(|port| port.totals.cpu_ns) / 1e7,
+        ));
+    }
+    text.push_str("hold: since the port's start; everything else: since the last picture\n");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::api::Report;
+    use crate::hold::{Mode, Nanos};
+    use crate::telemetry::PortCounters;
+
+    fn response(at_ns: u64, packets: u64, calls: u32) -> Response {
+        let mut counters = PortCounters::default();
+        counters.totals.rx_packets = packets;
+        for _ in 0..calls {
+            counters.rx_call(Nanos::from_micros(500), 10);
+        }
+        let stats = counters.snapshot("\x1bp", Mode::Adaptive, Nanos::from_micros(1_000));
+        Response {
+            at_ns,
+            ..Response::of(vec![Report::Stats(Box::new(stats))])
+        }
+    }
+
+    #[test]
+    fn a_picture_shows_rates_between_two_answers() {
+        let text = picture(
+            &response(0, 1_000, 100),
+            &response(2_000_000_000, 21_000, 1_100),
+        );
+        let words: Vec<_> = text.lines().nth(1).unwrap().split_whitespace().collect();
+        assert_eq!(
+            words[..8],
+            ["?p", "adaptive", "1000", "µs", "10000", "0", "500", "0"]
+        );
+        assert_eq!(words[8], "20.0");
+    }
+}

@@ -1,0 +1,283 @@
+//! The worker: one thread that owns whole networks.
+
+use crate::control::api::{Command, Mailbox, Report};
+use crate::front_end::FrontEnd;
+use crate::hold::Nanos;
+use crate::memory;
+use crate::network::{Batch, Network, Port};
+use crate::poller::{Poller, PortId, Token, now};
+use crate::protocol::{ProtocolError, Reply, Request};
+use rustix::io::Errno;
+
+/// Batches moved between two looks at sockets and kicks. A look costs about as much as a few
+/// frames.
+const BATCHES_A_LOOK: u32 = 8;
+
+/// Messages of one front end that are answered before others get their turn.
+const MESSAGES_A_LOOK: usize = 16;
+
+/// A worker and everything that it owns.
+#[derive(Debug)]
+pub struct Worker {
+    poller: Poller,
+    networks: Vec<Network>,
+    front_ends: Vec<(PortId, FrontEnd)>,
+    batch: Batch,
+    mailbox: Mailbox,
+}
+
+impl Worker {
+    /// A worker for these networks and the front ends of their ports.
+    ///
+    /// # Errors
+    /// When the kernel refuses to wait for something.
+    pub fn new(
+        mut networks: Vec<Network>,
+        front_ends: Vec<(PortId, FrontEnd)>,
+        mailbox: Mailbox,
+    ) -> Result<Self, Errno> {
+        let poller = Poller::new()?;
+        for (network, number) in networks.iter_mut().zip(0..) {
+            for (port, index) in network.ports_mut().iter_mut().zip(0..) {
+                if let Port::Tap(tap) = port {
+                    let id = PortId {
+                        network: number,
+                        port: index,
+                    };
+                    tap.watch(&poller, id)?;
+                }
+            }
+        }
+        poller.watch_level(&mailbox, Token::Control)?;
+        for (_, front_end) in &front_ends {
+            front_end.watch(&poller)?;
+        }
+        Ok(Self {
+            poller,
+            networks,
+            front_ends,
+            batch: Batch::new(),
+            mailbox,
+        })
+    }
+
+    /// Works until every port has lost a front end that cannot come back.
+    ///
+    /// # Errors
+    /// When the kernel refuses to wait.
+    pub fn run(&mut self) -> Result<(), Errno> {
+        let mut tokens = Vec::with_capacity(64);
+        let mut batches = 0;
+        while !self.front_ends.is_empty() {
+            let time = now();
+            let mut busy = false;
+            for network in &mut self.networks {
+                busy |= network.poll(time, &mut self.batch);
+            }
+            batches += 1;
+            if busy && batches < BATCHES_A_LOOK {
+                continue;
+            }
+            batches = 0;
+            self.report();
+            let deadline = if busy {
+                Some(Nanos::ZERO)
+            } else {
+                self.deadline()
+            };
+            self.poller.wait(deadline, &mut tokens)?;
+            let time = now();
+            for token in &tokens {
+                self.happened(*token, time);
+            }
+            self.reconnect(time);
+        }
+        Ok(())
+    }
+
+    fn deadline(&self) -> Option<Nanos> {
+        let networks = self.networks.iter().filter_map(Network::deadline);
+        let retries = self
+            .front_ends
+            .iter()
+            .filter_map(|(_, front_end)| front_end.retry());
+        networks.chain(retries).min()
+    }
+
+    fn happened(&mut self, token: Token, time: Nanos) {
+        match token {
+            Token::Listener(id) => {
+                if let Some((_, front_end)) = self.front_ends.iter_mut().find(|(at, _)| *at == id) {
+                    front_end.accept(&self.poller);
+                }
+            }
+            Token::FrontEnd(id) => self.converse(id, time),
+            Token::Kick(id, queue) => {
+                if let Some(network) = self.networks.get_mut(usize::from(id.network)) {
+                    network.kicked(id, queue, time);
+                }
+            }
+            Token::Tap(id, queue) => {
+                if let Some(network) = self.networks.get_mut(usize::from(id.network)) {
+                    network.tap_ready(id, queue);
+                }
+            }
+            Token::Control => self.serve(time),
+        }
+    }
+
+    /// Does what operators ask.
+    fn serve(&mut self, time: Nanos) {
+        for job in self.mailbox.take().collect::<Vec<_>>() {
+            let mut reports = Vec::new();
+            for (id, front_end) in &self.front_ends {
+                let network = self.networks.get_mut(usize::from(id.network));
+                let Some(guest) = network.and_then(|network| network.guest_mut(id.port)) else {
+                    continue;
+                };
+                if !job.concerns(&front_end.name) {
+                    continue;
+                }
+                match &job.command {
+                    Command::Set(change) => guest.change_terms(change, time),
+                    Command::ClearOverride => guest.clear_override(time),
+                    Command::List | Command::Stats => {}
+                }
+                let name = &front_end.name;
+                reports.push(if job.command == Command::Stats {
+                    Report::Stats(guest.snapshot(name, time))
+                } else {
+                    Report::Info(guest.info(name, front_end.connection.is_some(), time))
+                });
+            }
+            job.answer(reports);
+        }
+    }
+
+    fn reconnect(&mut self, time: Nanos) {
+        for (_, front_end) in &mut self.front_ends {
+            if front_end.retry().is_some_and(|retry| retry <= time) {
+                front_end.try_connect(time, &self.poller);
+            }
+        }
+    }
+
+    /// Answers what a front end asks.
+    fn converse(&mut self, id: PortId, time: Nanos) {
+        for _ in 0..MESSAGES_A_LOOK {
+            match self.answer(id, time) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    self.lose(id, &error, time);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Answers one message, if there is a whole one.
+    fn answer(&mut self, id: PortId, time: Nanos) -> Result<bool, ProtocolError> {
+        let Some((_, front_end)) = self.front_ends.iter_mut().find(|(at, _)| *at == id) else {
+            return Ok(false);
+        };
+        let Some(connection) = &mut front_end.connection else {
+            return Ok(false);
+        };
+        let Some(message) = connection.receive()? else {
+            return Ok(false);
+        };
+        let Some(network) = self.networks.get_mut(usize::from(id.network)) else {
+            return Ok(false);
+        };
+        let Some(guest) = network.guest_mut(id.port) else {
+            return Ok(false);
+        };
+        let (code, needs_ack) = (message.code, message.needs_ack);
+        let request = Request::read(message)?;
+        let acknowledge = needs_ack && guest.acknowledges() && !request.has_reply();
+        let changes = request.changes_rings();
+        let (reply, outcome) = match guest.handle(request, &self.poller, time) {
+            Ok(answer) => answer,
+            Err(error) => {
+                if acknowledge {
+                    connection.reply(code, Reply::Number(1))?;
+                }
+                return Err(error);
+            }
+        };
+        connection.reply(code, if acknowledge { Reply::Number(0) } else { reply })?;
+        if changes {
+            network.port_changed(id.port);
+        }
+        if let Some(mac) = outcome.announce {
+            network.announce(id.port, mac, time);
+        }
+        Ok(true)
+    }
+
+    /// Lets go of a front end that went away or did what it may not.
+    fn lose(&mut self, id: PortId, error: &ProtocolError, time: Nanos) {
+        let Some(index) = self.front_ends.iter().position(|(at, _)| *at == id) else {
+            return;
+        };
+        let (_, front_end) = &mut self.front_ends[index];
+        if !matches!(error, ProtocolError::Closed) {
+            front_end.say(&format!("front end disconnected: {error}"));
+        }
+        let stays = front_end.disconnect(time, &self.poller);
+        if !stays {
+            self.front_ends.remove(index);
+        }
+        if let Some(network) = self.networks.get_mut(usize::from(id.network)) {
+            if let Some(guest) = network.guest_mut(id.port) {
+                if !matches!(error, ProtocolError::Closed) {
+                    guest.counters.totals.faults += 1;
+                }
+                guest.disconnect(&self.poller, time);
+            }
+            network.port_left(id.port);
+        }
+    }
+
+    /// Says which queues stopped, and stops ports whose memory was cut.
+    fn report(&mut self) {
+        for (network, number) in self.networks.iter_mut().zip(0..) {
+            for stopped in network.take_stopped() {
+                let id = PortId {
+                    network: number,
+                    port: stopped.port,
+                };
+                if let Some((_, front_end)) = self.front_ends.iter_mut().find(|(at, _)| *at == id) {
+                    front_end.say(&format!(
+                        "queue {} stopped: {}",
+                        stopped.queue, stopped.fault
+                    ));
+                }
+            }
+        }
+        if memory::any_truncation() {
+            self.lose_truncated();
+        }
+    }
+
+    fn lose_truncated(&mut self) {
+        let mut cut = Vec::new();
+        for (network, number) in self.networks.iter_mut().zip(0..) {
+            for (port, index) in network.ports_mut().iter().zip(0..) {
+                if let Port::Guest(guest) = port
+                    && guest.is_truncated()
+                {
+                    cut.push(PortId {
+                        network: number,
+                        port: index,
+                    });
+                }
+            }
+        }
+        for id in cut {
+            let error = ProtocolError::Refused("the memory that it shares was truncated");
+            self.lose(id, &error, now());
+        }
+    }
+}
