@@ -5,8 +5,10 @@ use crate::config::{Config, ConfigError, MAX_PORTS, PortConfig, TapConfig};
 use crate::control::client::Ctl;
 use crate::hold::Mode;
 use crate::network::MAX_PAIRS;
+use crate::serve;
 use crate::telemetry::top::Top;
 use clap::{Parser, Subcommand};
+use std::io::Write;
 use std::path::PathBuf;
 
 /// A vhost-user network back end that merges notifications within a latency budget
@@ -81,6 +83,24 @@ pub enum Verb {
 }
 
 impl Cli {
+    /// Does what the command line says; serving ends with the process.
+    ///
+    /// # Errors
+    /// A sentence that says what failed.
+    pub fn execute(self, out: &mut impl Write) -> Result<(), String> {
+        match &self.verb {
+            Some(Verb::Ctl(ctl)) => ctl.run(out),
+            Some(Verb::Top(top)) => top.run(out),
+            None if self.print_capabilities => {
+                writeln!(out, "{CAPABILITIES}").map_err(|cause| cause.to_string())
+            }
+            None => {
+                let config = self.config().map_err(|error| error.to_string())?;
+                serve::serve(&config).map_err(|error| error.to_string())
+            }
+        }
+    }
+
     /// What the flags, or the file that they name, ask for.
     ///
     /// # Errors

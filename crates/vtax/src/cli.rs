@@ -38,6 +38,8 @@ pub enum Command {
     /// Micro VMs: guests that are one 512-byte boot sector.
     #[command(subcommand)]
     Mvm(MvmCommand),
+    /// A virtual NIC for VMs that merges notifications within a latency budget.
+    Nic(Box<vtax_nic::cli::Cli>),
     /// Undo what a run that was cut off left on this host.
     Restore(RestoreArgs),
     /// A load generator, as workloads start it in the client.

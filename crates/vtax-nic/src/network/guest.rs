@@ -75,7 +75,13 @@ pub struct Guest {
 
 impl Guest {
     /// A port with `pairs` queue pairs and no front end.
-    pub fn new(id: PortId, pairs: u8, offered: Features, settings: HoldSettings, terms: Terms) -> Self {
+    pub fn new(
+        id: PortId,
+        pairs: u8,
+        offered: Features,
+        settings: HoldSettings,
+        terms: Terms,
+    ) -> Self {
         let mut desk = Desk::new(terms);
         let budget = desk.budget(Nanos::ZERO);
         let pairs = pairs.clamp(1, MAX_PAIRS);
@@ -576,11 +582,7 @@ impl Guest {
         let header_len = self.features.header_len();
         let mergeable = self.features.has(Features::MRG_RXBUF);
         let logs = self.features.has(Features::LOG_ALL);
-        let Some(ring) = self
-            .queues
-            .get_mut(pair * 2)
-            .and_then(Queue::running_ring)
-        else {
+        let Some(ring) = self.queues.get_mut(pair * 2).and_then(Queue::running_ring) else {
             return Ok(Delivery::Dropped(DropReason::NotRunning));
         };
         let need = header_len + frame.len;
@@ -635,11 +637,7 @@ impl Guest {
     /// Shows the guest `packets` frames and signals it, now or when the hold ends.
     pub fn publish(&mut self, pair: usize, packets: u32, now: Nanos) {
         let logs = self.features.has(Features::LOG_ALL);
-        let Some(ring) = self
-            .queues
-            .get_mut(pair * 2)
-            .and_then(Queue::running_ring)
-        else {
+        let Some(ring) = self.queues.get_mut(pair * 2).and_then(Queue::running_ring) else {
             return;
         };
         ring.publish(self.log.as_ref().filter(|_| logs));

@@ -96,13 +96,13 @@ fn command_line(program: &Path, hold: &Hold, socket: &Path, control: &Path) -> C
         "nic".to_owned(),
         format!("--socket-path={}", text(socket)),
         format!("--tap={TAP}"),
-        format!("--control={}", text(control)),
+        format!("--api={}", text(control)),
         format!("--mode={}", hold.mode),
         format!("--hold-us={}", hold.budget_us),
     ]
 }
 
-/// A connection to the control socket, as soon as there is one.
+/// A connection to the API's socket, as soon as there is one.
 fn connect(child: &mut Child, control: &Path, messages: &PathBuf) -> Result<Wire, LabError> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -132,7 +132,7 @@ fn connect(child: &mut Child, control: &Path, messages: &PathBuf) -> Result<Wire
 /// The counters in a line of statistics; the NIC has one port.
 fn parse(line: &[u8]) -> Option<BTreeMap<String, f64>> {
     let answer: Value = serde_json::from_slice(line).ok()?;
-    let totals = &answer["ports"][0]["totals"];
+    let totals = &answer["stats"][0];
     let count = |name: &str| totals[name].as_f64();
     let drops = totals["drops"].as_object()?.values();
     Some(BTreeMap::from([
@@ -146,4 +146,27 @@ fn parse(line: &[u8]) -> Option<BTreeMap<String, f64>> {
             drops.filter_map(Value::as_f64).sum(),
         ),
     ]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_ports_counters_are_read_and_anything_else_is_refused() {
+        let line = br#"{"ok":true,"at_ns":1,"stats":[{"port":"port0","kicks":7,"rx_calls":2,
+            "tx_calls":1,"drops":{"no_buffer":3,"tap":1}}]}"#;
+        let counters = parse(line).unwrap();
+        assert_eq!(
+            counters.into_iter().collect::<Vec<_>>(),
+            [
+                ("nic.calls".to_owned(), 3.0),
+                ("nic.drops".to_owned(), 4.0),
+                ("nic.kicks".to_owned(), 7.0),
+            ]
+        );
+        for garbage in [&b"{\"ok\":false,\"error\":\"no\"}"[..], b"[]", b"", b"\xff"] {
+            assert_eq!(parse(garbage), None);
+        }
+    }
 }
