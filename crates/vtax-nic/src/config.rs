@@ -137,8 +137,7 @@ impl Config {
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|cause| ConfigError(format!("cannot read {}: {cause}", path.display())))?;
-        toml::from_str(&text)
-            .map_err(|cause| ConfigError(format!("{}: {cause}", path.display())))
+        toml::from_str(&text).map_err(|cause| ConfigError(format!("{}: {cause}", path.display())))
     }
 
     /// Fills in names and checks that everything fits together.
@@ -170,7 +169,9 @@ impl Config {
             match (&port.socket_path, port.fd) {
                 (Some(_), None) => {}
                 (None, Some(_)) if port.client => {
-                    return refuse(format!("port {name}: a socket given by fd has no client mode"));
+                    return refuse(format!(
+                        "port {name}: a socket given by fd has no client mode"
+                    ));
                 }
                 (None, Some(_)) => {}
                 _ => return refuse(format!("port {name}: give either socket-path or fd")),
@@ -264,7 +265,10 @@ mod tests {
         for (text, reason) in [
             ("", "there is no port"),
             ("[[port]]\nsocket-path = '/a'", "one port only"),
-            ("[[port]]\nname = 'a'\n[[tap]]\nname = 't'", "either socket-path or fd"),
+            (
+                "[[port]]\nname = 'a'\n[[tap]]\nname = 't'",
+                "either socket-path or fd",
+            ),
             (
                 "[[port]]\nsocket-path = '/a'\n[[port]]\nsocket-path = '/x/a'",
                 "two ports are called a",

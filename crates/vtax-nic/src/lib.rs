@@ -17,4 +17,6 @@ pub mod ring;
 pub mod sandbox;
 pub mod serve;
 pub mod telemetry;
+#[cfg(test)]
+mod testing;
 pub mod worker;

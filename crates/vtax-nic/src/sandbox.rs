@@ -1,7 +1,9 @@
 //! Gives up everything that serving ports does not need: another user, capabilities, files
 //! (Landlock) and system calls (seccomp).
 
-use landlock::{ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetStatus};
+use landlock::{
+    ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetStatus,
+};
 use rustix::process::{Gid, Uid};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs, set_thread_gid,
@@ -164,12 +166,8 @@ fn filter(connects: bool) -> Result<BpfProgram, seccompiler::BackendError> {
     // Memory is never executable.
     let executable = |call| -> Result<_, seccompiler::BackendError> {
         let bits = libc::PROT_EXEC.unsigned_abs().into();
-        let condition = SeccompCondition::new(
-            2,
-            SeccompCmpArgLen::Dword,
-            SeccompCmpOp::MaskedEq(bits),
-            0,
-        )?;
+        let condition =
+            SeccompCondition::new(2, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(bits), 0)?;
         Ok((call, vec![SeccompRule::new(vec![condition])?]))
     };
     rules.extend([executable(libc::SYS_mmap)?, executable(libc::SYS_mprotect)?]);
@@ -198,8 +196,7 @@ fn filter(connects: bool) -> Result<BpfProgram, seccompiler::BackendError> {
 /// A rule for calls whose argument `index` is `value`.
 fn argument(index: u8, value: i32) -> Result<SeccompRule, seccompiler::BackendError> {
     let value = u64::from(value.cast_unsigned());
-    let condition =
-        SeccompCondition::new(index, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)?;
+    let condition = SeccompCondition::new(index, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)?;
     SeccompRule::new(vec![condition])
 }
 

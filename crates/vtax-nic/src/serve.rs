@@ -203,5 +203,7 @@ fn given(fd: i32) -> Option<OwnedFd> {
     // port, before anything else was opened that could have the number.
     let owned = unsafe { OwnedFd::from_raw_fd(fd) };
     let _ = rustix::io::fcntl_setfd(&owned, rustix::io::FdFlags::CLOEXEC);
-    rustix::net::sockopt::socket_type(&owned).is_ok().then_some(owned)
+    rustix::net::sockopt::socket_type(&owned)
+        .is_ok()
+        .then_some(owned)
 }

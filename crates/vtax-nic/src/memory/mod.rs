@@ -82,7 +82,11 @@ impl GuestMemory {
     /// # Errors
     /// When it is empty, wraps around, overlaps another, is longer than its file, is one too many,
     /// or cannot be mapped.
-    pub fn add(&mut self, description: RegionDescription, file: OwnedFd) -> Result<(), MemoryError> {
+    pub fn add(
+        &mut self,
+        description: RegionDescription,
+        file: OwnedFd,
+    ) -> Result<(), MemoryError> {
         let RegionDescription {
             guest,
             size,

@@ -75,7 +75,13 @@ pub struct Guest {
 
 impl Guest {
     /// A port with `pairs` queue pairs and no front end.
-    pub fn new(id: PortId, pairs: u8, offered: Features, settings: HoldSettings, terms: Terms) -> Self {
+    pub fn new(
+        id: PortId,
+        pairs: u8,
+        offered: Features,
+        settings: HoldSettings,
+        terms: Terms,
+    ) -> Self {
         let mut desk = Desk::new(terms);
         let budget = desk.budget(Nanos::ZERO);
         let pairs = pairs.clamp(1, MAX_PAIRS);
@@ -142,6 +148,18 @@ impl Guest {
         now: Nanos,
     ) -> Result<(Reply, Outcome), ProtocolError> {
         let mut outcome = Outcome::default();
+        let result = self.answer(request, poller, now, &mut outcome);
+        self.count_running();
+        Ok((result?, outcome))
+    }
+
+    fn answer(
+        &mut self,
+        request: Request,
+        poller: &Poller,
+        now: Nanos,
+        outcome: &mut Outcome,
+    ) -> Result<Reply, ProtocolError> {
         let mut reply = Reply::None;
         match request {
             Request::GetFeatures => reply = Reply::Number(self.offered.0),
@@ -218,8 +236,7 @@ impl Guest {
             }
             Request::SendRarp(mac) => outcome.announce = Some(mac),
         }
-        self.count_running();
-        Ok((reply, outcome))
+        Ok(reply)
     }
 
     /// Whether requests that ask for it are acknowledged.
@@ -576,11 +593,7 @@ impl Guest {
         let header_len = self.features.header_len();
         let mergeable = self.features.has(Features::MRG_RXBUF);
         let logs = self.features.has(Features::LOG_ALL);
-        let Some(ring) = self
-            .queues
-            .get_mut(pair * 2)
-            .and_then(Queue::running_ring)
-        else {
+        let Some(ring) = self.queues.get_mut(pair * 2).and_then(Queue::running_ring) else {
             return Ok(Delivery::Dropped(DropReason::NotRunning));
         };
         let need = header_len + frame.len;
@@ -635,11 +648,7 @@ impl Guest {
     /// Shows the guest `packets` frames and signals it, now or when the hold ends.
     pub fn publish(&mut self, pair: usize, packets: u32, now: Nanos) {
         let logs = self.features.has(Features::LOG_ALL);
-        let Some(ring) = self
-            .queues
-            .get_mut(pair * 2)
-            .and_then(Queue::running_ring)
-        else {
+        let Some(ring) = self.queues.get_mut(pair * 2).and_then(Queue::running_ring) else {
             return;
         };
         ring.publish(self.log.as_ref().filter(|_| logs));

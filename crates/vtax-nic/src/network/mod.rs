@@ -10,6 +10,8 @@ mod queue;
 mod source;
 mod switch;
 mod tap;
+#[cfg(test)]
+mod tests;
 
 pub use guest::{Delivery, Drained, Guest, MAX_PAIRS, Outcome};
 pub use packet::{BATCH, Batch, Frame, Packet, own, peek};
