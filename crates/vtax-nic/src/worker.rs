@@ -145,7 +145,7 @@ impl Worker {
                 }
                 let name = &front_end.name;
                 reports.push(if job.command == Command::Stats {
-                    Report::Stats(guest.snapshot(name, time))
+                    Report::Stats(Box::new(guest.snapshot(name, time)))
                 } else {
                     Report::Info(guest.info(name, front_end.connection.is_some(), time))
                 });

@@ -233,7 +233,7 @@ fn udp(
             Version::V4 => {
                 let more = if index < last { 0x2000 } else { 0 };
                 let place = layers.network + 6;
-                scratch[place..place + 2].copy_from_slice(&(more | offset / 8).to_be_bytes());
+                scratch[place..place + 2].copy_from_slice(&(more | (offset / 8)).to_be_bytes());
             }
             Version::V6 => {
                 scratch[protocol_at] = IPV6_FRAGMENT;
