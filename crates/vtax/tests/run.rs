@@ -270,3 +270,42 @@ fn a_directory_with_something_else_in_it_is_never_touched() {
     );
     assert_eq!(fs::read_dir(&precious).unwrap().count(), 1);
 }
+
+#[test]
+fn a_vm_behind_our_own_nic_passes_traffic_and_its_notifications_are_counted() {
+    let plan = r#"
+name = "nic"
+repetitions = 1
+warmup = "200ms"
+duration = "1s"
+sample_hz = 5
+baseline = { nic.hold_us = 0 }
+[factors]
+nic.hold_us = [0, 1000]
+[[platform]]
+kind = "qemu"
+nic.backend = "vtax"
+[[workload]]
+kind = "iperf3-receive"
+rate_mbit = 50
+"#;
+    let Some((work, _host)) = prepared(plan) else {
+        return;
+    };
+    let before = HostState::read();
+    let mut command = vtax(&work.path().join("state"));
+    command.arg("run").arg(work.path().join("plan.toml"));
+    let results = work.path().join("results");
+    finish(command.arg("--results").arg(&results), true);
+    for trial in ["0000", "0001"] {
+        let path = results.join("trials").join(trial).join("trial.json");
+        let record: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        for metric in ["nic.calls.per_second", "nic.kicks.per_second"] {
+            let rate = record["metrics"][metric]["value"].as_f64();
+            assert!(rate.is_some_and(|rate| rate > 1.0), "{metric}: {rate:?}");
+        }
+        let command_line = record["environment"]["vm.command_line"].to_string();
+        assert!(command_line.contains("vhost-user"), "{command_line}");
+    }
+    assert_eq!(HostState::read(), before);
+}
