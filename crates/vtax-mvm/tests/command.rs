@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use vtax_mvm::machine::kvm::Host;
 
@@ -84,46 +85,81 @@ fn build_writes_sector_raw_and_qcow2() {
     );
 }
 
+/// A running command. Nothing of it outlives the test, even one that fails.
+struct Running {
+    child: Child,
+    lines: Vec<String>,
+    address: SocketAddr,
+}
+
+impl Running {
+    /// Starts it by a shell, and waits until it serves HTTP.
+    fn start(script: &str) -> Self {
+        let mut child = Command::new("sh")
+            .arg("-c")
+            .arg(script)
+            .env("MVM", PROGRAM)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        let mut running = Self {
+            child,
+            lines: Vec::new(),
+            address: SocketAddr::from(([0; 4], 0)),
+        };
+        for line in out.lines() {
+            let line = line.unwrap();
+            if let Some(rest) = line.strip_prefix("http://") {
+                running.address = rest.split('/').next().unwrap().parse().unwrap();
+                return running;
+            }
+            running.lines.push(line);
+        }
+        panic!("it ended before it served: {:?}", running.lines);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn no_kvm() -> bool {
+    Host::open().is_err_and(|reason| {
+        eprintln!("SKIPPED: {reason}");
+        true
+    })
+}
+
 #[test]
 fn live_guests_beyond_the_descriptor_limit_spread_over_processes_that_end_with_the_first() {
-    if let Err(reason) = Host::open() {
-        eprintln!("SKIPPED: {reason}");
+    if no_kvm() {
         return;
     }
-    // 612 descriptors leave room for 50 guests a process.
-    let script = "ulimit -n 612; exec $MVM run --image web --live --count 120 --http 127.0.0.1:0";
-    let mut child = Command::new("sh")
-        .arg("-c")
-        .arg(script)
-        .env("MVM", PROGRAM)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap())
-        .lines()
-        .map(Result::unwrap);
-    let first = lines.next().unwrap();
+    // 562 descriptors leave room for 50 guests a process.
+    let script = "ulimit -n 562; exec $MVM run --image web --live --count 120 --http 127.0.0.1:0";
+    let mut running = Running::start(script);
+    let first = &running.lines[0];
     assert!(
-        first.contains("3 processes") && first.contains("612 file descriptors"),
+        first.contains("3 processes") && first.contains("562 file descriptors"),
         "{first}"
     );
-    let address = lines
-        .find_map(|l| Some(l.strip_prefix("http://")?.split('/').next()?.to_owned()))
-        .unwrap();
-    let address = address.parse().unwrap();
-    let latencies =
-        vtax_mvm::measure::load(address, 120, "/hi", 100, 2, Duration::from_secs(1)).unwrap();
+    let seconds = Duration::from_secs(1);
+    let latencies = vtax_mvm::measure::load(running.address, 120, "/hi", 100, 2, seconds).unwrap();
     assert_eq!((latencies.count(), latencies.failed), (100, 0));
-    let children =
-        std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap();
-    let shards: Vec<u32> = children
+    let children = format!("/proc/{0}/task/{0}/children", running.child.id());
+    let shards: Vec<u32> = std::fs::read_to_string(children)
+        .unwrap()
         .split_whitespace()
         .map(|p| p.parse().unwrap())
         .collect();
     assert_eq!(shards.len(), 3);
     // SIGKILL: nothing gets the chance to clean up.
-    child.kill().unwrap();
-    child.wait().unwrap();
+    running.child.kill().unwrap();
+    running.child.wait().unwrap();
     for pid in shards {
         let gone = (0..200).any(|_| {
             std::thread::sleep(Duration::from_millis(20));
