@@ -7,6 +7,8 @@
 use crate::error::{Error, Result};
 use crate::front::router::ShardRoute;
 use crate::image::{DiskFormat, Image, write_disk};
+use crate::population::Holding;
+use crate::population::memory::Reserve;
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -295,7 +297,9 @@ impl Shards {
         mut progress: impl FnMut(u32),
     ) -> Result<()> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let missing = count.saturating_sub(self.guests()).div_ceil(self.size) as usize;
+        let missing = count.saturating_sub(self.guests());
+        Reserve::of_this_host().admit(missing, Holding::Live)?;
+        let missing = missing.div_ceil(self.size) as usize;
         let workers = (cores / missing.max(1)).max(1);
         let image = self.folder.path().join("image.img");
         // Making a VM waits for the kernel half of the time: two processes keep a core busy.

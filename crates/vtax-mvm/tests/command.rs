@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use vtax_mvm::machine::kvm::Host;
@@ -167,5 +167,143 @@ fn live_guests_beyond_the_descriptor_limit_spread_over_processes_that_end_with_t
             stat.is_empty() || stat.contains(") Z ")
         });
         assert!(gone, "shard {pid} outlives its parent");
+    }
+}
+
+/// Runs a command that must fail, in an empty folder for temporary files, which stays empty.
+fn refused(script: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!("export TMPDIR='{}'; {script}", folder.path().display());
+    let (success, out, error) = shell(&script);
+    assert!(!success, "{script}: {out}");
+    assert!(!error.contains("panicked"), "{error}");
+    let left = std::fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(left, 0, "{script} leaves files behind");
+    error
+}
+
+#[test]
+fn malformed_images_are_refused_with_what_is_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut unsigned = [0u8; 512];
+    unsigned[0] = 0xF4;
+    let files: [(&str, &[u8], &str); 4] = [
+        ("empty", &[], "512"),
+        ("short", &[0xF4; 511], "512"),
+        ("long", &[0xF4; 513], "512"),
+        ("unsigned", &unsigned, "AA55"),
+    ];
+    for (name, bytes, problem) in files {
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        let error = refused(&format!(
+            "$MVM run --image '{}' --http 127.0.0.1:0",
+            path.display()
+        ));
+        assert!(error.contains(problem), "{name}: {error}");
+    }
+}
+
+#[test]
+fn exhausted_descriptors_are_named() {
+    if no_kvm() {
+        return;
+    }
+    let few = "ulimit -n 9; $MVM run --count 5 --workers 4 --http 127.0.0.1:0";
+    let error = refused(few);
+    assert!(error.contains("file descriptor limit"), "{error}");
+    let live = "ulimit -n 100; $MVM run --live --count 5 --http 127.0.0.1:0";
+    let error = refused(live);
+    assert!(
+        error.contains("100 file descriptors") && error.contains("none"),
+        "{error}"
+    );
+}
+
+#[test]
+fn exhausted_memory_is_named() {
+    if no_kvm() {
+        return;
+    }
+    for script in [
+        // No address space for the table of guests.
+        "ulimit -v 300000; $MVM run --count 40000000 --http 127.0.0.1:0",
+        // More than any host has.
+        "$MVM run --count 4294967295 --http 127.0.0.1:0",
+        "$MVM run --live --count 4000000000 --http 127.0.0.1:0",
+    ] {
+        let error = refused(script);
+        assert!(error.contains("memory is exhausted"), "{script}: {error}");
+    }
+}
+
+#[test]
+fn exhausted_process_ids_are_named_and_nothing_keeps_running() {
+    if no_kvm() {
+        return;
+    }
+    // Since Linux 6.14 a PID namespace has a limit of its own; it numbers from 300 when it wraps.
+    let limited = |script: &str| {
+        format!(
+            "unshare --pid --fork --mount-proc sh -c 'echo 340 > /proc/sys/kernel/pid_max && {script}'"
+        )
+    };
+    let host = || std::fs::read_to_string("/proc/sys/kernel/pid_max").unwrap();
+    let before = host();
+    let (own, ..) = shell(&limited("true"));
+    if !own || host() != before {
+        eprintln!("SKIPPED: needs root and a kernel with a PID limit for each namespace");
+        return;
+    }
+    // Every shard is two tasks, and where the kernel starts a thread for each VM, many more.
+    let script = limited(
+        "$MVM run --live --count 30000 --http 127.0.0.1:0; code=$?; sleep 1; \
+         for p in /proc/[0-9]*; do cat $p/comm; done | grep vtax-mvm >&2; exit $code",
+    );
+    let error = refused(&script);
+    assert!(
+        error.contains("process or thread limit"),
+        "the limit is not named: {error}"
+    );
+    assert!(
+        !error.lines().any(|line| line == "vtax-mvm"),
+        "a process goes on: {error}"
+    );
+}
+
+#[test]
+fn clients_that_find_no_descriptor_are_served_when_there_is_one() {
+    if no_kvm() {
+        return;
+    }
+    let running = Running::start("ulimit -n 40; exec $MVM run --count 3 --http 127.0.0.1:0");
+    let connect = |_| {
+        let mut stream = TcpStream::connect(running.address).unwrap();
+        stream.write_all(b"GET /vm/1/hi HTTP/1.1\r\n\r\n").unwrap();
+        stream
+    };
+    let answered = |stream: &mut TcpStream, patience| {
+        stream.set_read_timeout(Some(patience)).unwrap();
+        stream.read(&mut [0; 256]).is_ok_and(|n| n > 0)
+    };
+    let clients: Vec<TcpStream> = (0..60).map(connect).collect();
+    std::thread::sleep(Duration::from_secs(1));
+    // Those that were served leave; nobody new comes.
+    let waiting: Vec<TcpStream> = clients
+        .into_iter()
+        .filter_map(|mut client| {
+            (!answered(&mut client, Duration::from_millis(10))).then_some(client)
+        })
+        .collect();
+    assert!(
+        (1..60).contains(&waiting.len()),
+        "{} wait for a descriptor",
+        waiting.len()
+    );
+    for mut client in waiting {
+        assert!(
+            answered(&mut client, Duration::from_secs(10)),
+            "a client that waited is never served"
+        );
     }
 }

@@ -4,7 +4,7 @@
 //! timer, no descriptor of its own beyond what KVM needs. Input makes it active; an active guest
 //! waits for its turn in one queue, ordered by the processor time that guests have had.
 
-mod memory;
+pub(crate) mod memory;
 mod queue;
 pub mod snapshot;
 pub mod worker;
@@ -81,7 +81,7 @@ enum Home {
     /// A slot for each, whose memory is here.
     Live(Arc<Arena>),
     /// The difference from this state.
-    Parked(Reset),
+    Parked(Box<Reset>),
 }
 
 /// A guest's state, wherever it is.
@@ -205,7 +205,7 @@ impl Population {
         Reserve::of_this_host().admit(plan.count, plan.holding)?;
         let home = match plan.holding {
             Holding::Live => Home::Live(Arena::new(plan.count as usize)?),
-            Holding::Parked => Home::Parked(reset_state(&host, &plan.image)?),
+            Holding::Parked => Home::Parked(Box::new(reset_state(&host, &plan.image)?)),
         };
         let mut guests = Vec::new();
         guests

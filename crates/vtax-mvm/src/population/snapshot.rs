@@ -204,7 +204,7 @@ impl Population {
         let population = Self::assemble(
             plan,
             Host::open()?,
-            Home::Parked(reset),
+            Home::Parked(Box::new(reset)),
             guests,
             Clock::host(clock),
             count,
