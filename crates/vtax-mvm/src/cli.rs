@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::front::router::{Route, Router};
 use crate::image::{DiskFormat, Image, write_disk};
 use crate::machine::kvm::Host;
+use crate::population::share::Share;
 use crate::population::worker::{Addresses, Workers};
 use crate::population::{Holding, Plan, Population};
 use crate::shard::{Capacity, GUESTS_PER_PROCESS, ShardCommand, Shards};
@@ -95,6 +96,12 @@ pub struct ShardArguments {
     workers: usize,
     #[arg(long)]
     socket: PathBuf,
+    /// How processor time is shared with other shards
+    #[arg(long, requires = "place")]
+    share: Option<PathBuf>,
+    /// This one's place among them
+    #[arg(long)]
+    place: Option<u32>,
 }
 
 /// Runs a command. `words` are what starts this command line again, without the subcommand: empty
@@ -290,6 +297,9 @@ fn shard(arguments: &ShardArguments) -> Result<()> {
         holding: Holding::Live,
     };
     let population = Arc::new(Population::new(plan)?);
+    if let (Some(share), Some(place)) = (&arguments.share, arguments.place) {
+        population.join(Share::join(share, place)?);
+    }
     let addresses = Addresses {
         http: None,
         unix: Some(arguments.socket.clone()),

@@ -9,6 +9,7 @@ use crate::front::router::ShardRoute;
 use crate::image::{DiskFormat, Image, write_disk};
 use crate::population::Holding;
 use crate::population::memory::Reserve;
+use crate::population::share::Share;
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -140,7 +141,8 @@ impl Shard {
         socket: PathBuf,
     ) -> Result<Self> {
         let command = ShardCommand::of_this_program(command)?;
-        let mut shard = Self::spawn(&command, image, first, count, workers, socket)?;
+        let arguments = Self::arguments(image, first, count, workers, &socket);
+        let mut shard = Self::spawn(&command, &arguments, first, count, socket)?;
         shard.await_ready()?;
         Ok(shard)
     }
@@ -148,16 +150,15 @@ impl Shard {
     /// Starts a shard, which does not serve yet.
     fn spawn(
         command: &ShardCommand,
-        image: &Path,
+        arguments: &[std::ffi::OsString],
         first: u32,
         count: u32,
-        workers: usize,
         socket: PathBuf,
     ) -> Result<Self> {
         let mut command_line = Command::new(&command.program);
         command_line
             .args(&command.words)
-            .args(Self::arguments(image, first, count, workers, &socket))
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         // SAFETY: between fork and exec only one async-signal-safe system call is made.
@@ -255,6 +256,7 @@ pub struct Shards {
     command: ShardCommand,
     shards: Vec<Shard>,
     size: u32,
+    share: Share,
     folder: TempDir,
 }
 
@@ -273,6 +275,7 @@ impl Shards {
             command,
             shards: Vec::new(),
             size: size.max(1),
+            share: Share::create(&folder.path().join("share"))?,
             folder,
         })
     }
@@ -299,8 +302,6 @@ impl Shards {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let missing = count.saturating_sub(self.guests());
         Reserve::of_this_host().admit(missing, Holding::Live)?;
-        let missing = missing.div_ceil(self.size) as usize;
-        let workers = (cores / missing.max(1)).max(1);
         let image = self.folder.path().join("image.img");
         // Making a VM waits for the kernel half of the time: two processes keep a core busy.
         let at_once = 2 * cores;
@@ -310,8 +311,15 @@ impl Shards {
             while first < count && starting.len() < at_once && go_on() {
                 let held = self.size.min(count - first);
                 let socket = self.folder.path().join(format!("{first}.socket"));
-                let command = &self.command;
-                starting.push_back(Shard::spawn(command, &image, first, held, workers, socket)?);
+                let place = (self.shards.len() + starting.len()) as u32;
+                let mut arguments = Shard::arguments(&image, first, held, cores, &socket);
+                arguments.push("--share".into());
+                arguments.push(self.folder.path().join("share").into());
+                arguments.push("--place".into());
+                arguments.push(place.to_string().into());
+                let shard = Shard::spawn(&self.command, &arguments, first, held, socket)?;
+                self.share.set_processes(place + 1);
+                starting.push_back(shard);
                 first += held;
             }
             let Some(mut shard) = starting.pop_front() else {

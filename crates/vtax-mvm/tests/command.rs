@@ -307,3 +307,52 @@ fn clients_that_find_no_descriptor_are_served_when_there_is_one() {
         );
     }
 }
+
+#[test]
+fn a_guest_that_is_alone_in_its_process_gets_no_more_than_each_of_many_in_another() {
+    if no_kvm() {
+        return;
+    }
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/guests/burner.asm");
+    if let Err(reason) = vtax_mvm::image::Image::open(source) {
+        eprintln!("SKIPPED: {reason}");
+        return;
+    }
+    // 64 guests in the first process, one in the second.
+    let running = Running::start(&format!(
+        "exec $MVM run --image '{source}' --live --count 65 --http 127.0.0.1:0"
+    ));
+    let get = |path: String| -> String {
+        let mut stream = TcpStream::connect(running.address).unwrap();
+        let patience = Some(Duration::from_secs(20));
+        stream.set_read_timeout(patience).unwrap();
+        stream
+            .write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())
+            .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer.split("\r\n\r\n").nth(1).unwrap().to_owned()
+    };
+    let spinners = [0, 1, 2, 3, 4, 64];
+    for guest in spinners {
+        assert_eq!(get(format!("/vm/{guest}/s")), ".\n");
+    }
+    let counts = || {
+        spinners.map(|guest| {
+            let answer = get(format!("/vm/{guest}/?"));
+            let digits = answer.bytes().take(8).map(|c| u32::from(c - b'a'));
+            let place = |i: usize| 8 * (i / 2) + 4 * (i % 2);
+            digits.enumerate().map(|(i, d)| d << place(i)).sum::<u32>()
+        })
+    };
+    std::thread::sleep(Duration::from_millis(300));
+    let before = counts();
+    std::thread::sleep(Duration::from_secs(3));
+    let after = counts();
+    let shares: Vec<u32> = after.iter().zip(&before).map(|(a, b)| a - b).collect();
+    let (least, most) = (*shares.iter().min().unwrap(), *shares.iter().max().unwrap());
+    assert!(
+        least > 0 && f64::from(most) <= 1.6 * f64::from(least),
+        "what five spinners in one process and one in another counted: {shares:?}"
+    );
+}

@@ -184,60 +184,13 @@ fn the_unix_socket_is_a_guests_serial_port() {
     assert!(!path.exists(), "the socket goes with its workers");
 }
 
-/// `s`: spin and count; `f`: flood the serial port; `?`: say the count in four bytes; LF: `.` LF.
-const BURNER: &str = "
-        bits 16
-        org 0x7C00
-        cli
-        xor ax, ax
-        mov ds, ax
-        mov ss, ax
-        mov sp, 0x7C00
-        mov word [0x0C * 4], isr
-        mov [0x0C * 4 + 2], ax
-        mov al, 0xEF
-        out 0x21, al
-        mov dx, 0x3F9
-        mov al, 1
-        out dx, al
-        sti
-sleep:  hlt
-        jmp sleep
-isr:    mov dx, 0x3F8
-        in al, dx
-        cmp al, 's'
-        je spin
-        cmp al, 'f'
-        je flood
-        cmp al, '?'
-        je count
-        cmp al, 10
-        jne end
-        mov al, '.'
-        out dx, al
-        mov al, 10
-        out dx, al
-end:    mov al, 0x20
-        out 0x20, al
-        iret
-count:  mov si, 0x7E00
-        mov cx, 4
-        rep outsb
-        jmp end
-spin:   mov al, 0x20
-        out 0x20, al
-        sti
-again:  inc dword [0x7E00]
-        jmp again
-flood:  mov al, 0x20
-        out 0x20, al
-        sti
-more:   mov cx, 0xFFFF
-        rep outsb
-        jmp more
-        times 510 - ($ - $$) db 0
-        dw 0xAA55
-";
+/// What a burner has counted, from its answer to `?`.
+fn counted(answer: &str) -> u32 {
+    let digit = |c: u8| u32::from(c - b'a');
+    let pair = |pair: &[u8]| digit(pair[0]) | digit(pair[1]) << 4;
+    let pairs = answer.as_bytes()[..8].chunks(2).map(pair);
+    pairs.enumerate().map(|(i, byte)| byte << (8 * i)).sum()
+}
 
 /// A guest's serial port on the UNIX socket.
 fn serial(path: &Path, guest: u32) -> UnixStream {
@@ -259,7 +212,8 @@ fn guests_that_burn_processor_time_get_equal_shares_and_the_others_still_answer(
     if !kvm() {
         return;
     }
-    let image = match vtax_mvm::image::assemble_source("burner.asm", BURNER) {
+    let source = include_str!("guests/burner.asm");
+    let image = match vtax_mvm::image::assemble_source("burner.asm", source) {
         Ok(image) => image,
         Err(reason) => {
             eprintln!("SKIPPED: {reason}");
@@ -267,32 +221,17 @@ fn guests_that_burn_processor_time_get_equal_shares_and_the_others_still_answer(
         }
     };
     for holding in [Holding::Live, Holding::Parked] {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("burners");
-        let plan = Plan {
-            image: image.clone(),
-            first: 0,
-            count: 12,
-            holding,
-        };
-        let running = start(Population::new(plan).unwrap(), Some(&path));
+        let running = run(&image, 12, holding);
         let flooder = TcpStream::connect(running.workers.http().unwrap()).unwrap();
-        // Its request is never answered.
         (&flooder)
             .write_all(b"GET /vm/11/f HTTP/1.1\r\n\r\n")
             .unwrap();
-        let mut spinners: Vec<UnixStream> = (0..5).map(|guest| serial(&path, guest)).collect();
-        for stream in &mut spinners {
-            stream.write_all(b"s").unwrap();
+        for guest in 0..5 {
+            assert_eq!(running.get(&format!("/vm/{guest}/s")), (200, ".\n".into()));
         }
-        let mut counts = || -> Vec<u32> {
-            let count = |stream: &mut UnixStream| {
-                let mut bytes = [0; 4];
-                stream.write_all(b"?").unwrap();
-                stream.read_exact(&mut bytes).unwrap();
-                u32::from_le_bytes(bytes)
-            };
-            spinners.iter_mut().map(count).collect()
+        let counts = || -> Vec<u32> {
+            let count = |guest| counted(&running.get(&format!("/vm/{guest}/?")).1);
+            (0..5).map(count).collect()
         };
         std::thread::sleep(Duration::from_millis(300));
         let before = counts();

@@ -6,6 +6,7 @@
 
 pub(crate) mod memory;
 mod queue;
+pub mod share;
 pub mod snapshot;
 pub mod worker;
 
@@ -17,6 +18,7 @@ use crate::machine::state::Reset;
 use crate::machine::{Clock, Fault};
 use memory::Reserve;
 use queue::Queue;
+use share::Share;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -242,6 +244,11 @@ impl Population {
             listening: AtomicU32::new(0),
             held: AtomicBool::new(false),
         })
+    }
+
+    /// From now on the guests share processor time with those of other processes.
+    pub fn join(&self, share: Share) {
+        lock(&self.queue).join(share);
     }
 
     /// What the population is made of.

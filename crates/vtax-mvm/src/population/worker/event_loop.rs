@@ -52,6 +52,8 @@ pub struct Worker {
     pub slot: Option<(Slot, Arc<Arena>)>,
     pub timers: Timers<Timer>,
     pub output: Vec<u8>,
+    /// Whether it is the turn of guests in other processes.
+    pub ahead: bool,
     /// Whether the next turn is a boot rather than the queue's.
     pub boot_next: bool,
 }
@@ -107,6 +109,7 @@ impl Worker {
             slot,
             timers: Timers::default(),
             output: Vec::new(),
+            ahead: false,
             boot_next: false,
         })
     }
@@ -149,12 +152,13 @@ impl Worker {
     fn wait(&mut self, events: &mut Events) -> Result<()> {
         let shared = Arc::clone(&self.shared);
         let population = &shared.population;
-        let outcome = if !self.unfinished.is_empty() || population.runnable() {
+        let ahead = std::mem::take(&mut self.ahead);
+        let outcome = if !self.unfinished.is_empty() || (!ahead && population.runnable()) {
             look(&mut self.poll, events, Some(Duration::ZERO))
         } else {
             self.slice.disarm();
-            let timeout = if population.held.load(Ordering::Acquire) {
-                // Nobody says when a snapshot is done.
+            let timeout = if ahead || population.held.load(Ordering::Acquire) {
+                // Nobody says when the others have caught up, or a snapshot is done.
                 Some(Duration::from_millis(1))
             } else {
                 let now = self.clock.now();
@@ -165,7 +169,7 @@ impl Worker {
             shared
                 .mailboxes
                 .sleep(self.index, poll, events, timeout, || {
-                    population.runnable() || shared.stopping.load(Ordering::SeqCst)
+                    (!ahead && population.runnable()) || shared.stopping.load(Ordering::SeqCst)
                 })
         };
         outcome.map_err(|cause| Error::System {

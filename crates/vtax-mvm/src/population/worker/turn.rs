@@ -1,5 +1,6 @@
 //! A guest's turn: taken from the queue or booted, run for a slice, and put back.
 
+use super::super::queue::Next;
 use super::super::{Active, Answer, Body, Guest, Held, Home, MAX_ANSWER, ReplyTo, activate, lock};
 use super::event_loop::{Timer, Worker};
 use crate::error::{Error, Result};
@@ -43,10 +44,17 @@ impl Worker {
         }
         let number = match offset {
             Some(offset) => population.plan.first + offset,
-            None => match lock(&population.queue).pop() {
-                Some(number) => number,
-                None => return Ok(None),
-            },
+            None => {
+                let now = self.clock.now();
+                match lock(&population.queue).pop(now) {
+                    Next::Guest(number) => number,
+                    Next::Nobody => return Ok(None),
+                    Next::Others => {
+                        self.ahead = true;
+                        return Ok(None);
+                    }
+                }
+            }
         };
         if population.runnable() {
             shared.mailboxes.wake_one();
