@@ -1,12 +1,13 @@
 //! The command line: `vtax-mvm build|run`, which `vtax mvm` includes.
 
 use crate::error::{Error, Result};
-use crate::front::router::{Route, Router, ShardRoute};
+use crate::front::router::{Route, Router};
 use crate::image::{DiskFormat, Image, write_disk};
 use crate::machine::kvm::Host;
+use crate::population::share::Share;
 use crate::population::worker::{Addresses, Workers};
 use crate::population::{Holding, Plan, Population};
-use crate::shard::{Capacity, Shard};
+use crate::shard::{Capacity, GUESTS_PER_PROCESS, ShardCommand, Shards};
 use crate::tcg::{Accelerator, Qemus};
 use clap::{Args, Subcommand, ValueEnum};
 use std::io::{Read, Write};
@@ -95,6 +96,12 @@ pub struct ShardArguments {
     workers: usize,
     #[arg(long)]
     socket: PathBuf,
+    /// How processor time is shared with other shards
+    #[arg(long, requires = "place")]
+    share: Option<PathBuf>,
+    /// This one's place among them
+    #[arg(long)]
+    place: Option<u32>,
 }
 
 /// Runs a command. `words` are what starts this command line again, without the subcommand: empty
@@ -173,8 +180,13 @@ fn run(arguments: &RunArguments, words: &[&str]) -> Result<()> {
     }
     if arguments.live {
         let capacity = Capacity::of_this_process();
-        if arguments.count > capacity.guests {
-            return run_shards(arguments, words, workers, capacity);
+        let in_one = match arguments.socket {
+            // One socket leads to one process, however slow.
+            Some(_) => capacity.guests,
+            None => capacity.guests.min(GUESTS_PER_PROCESS),
+        };
+        if arguments.count > in_one {
+            return run_shards(arguments, words, capacity);
         }
     }
     let started = Instant::now();
@@ -222,12 +234,7 @@ fn run(arguments: &RunArguments, words: &[&str]) -> Result<()> {
     running.stop()
 }
 
-fn run_shards(
-    arguments: &RunArguments,
-    words: &[&str],
-    workers: usize,
-    capacity: Capacity,
-) -> Result<()> {
+fn run_shards(arguments: &RunArguments, words: &[&str], capacity: Capacity) -> Result<()> {
     if capacity.guests == 0 {
         return Err(Error::Configuration {
             asked: format!("{} live guests", arguments.count),
@@ -240,49 +247,35 @@ fn run_shards(
             problem: "use HTTP, or fewer live guests".to_owned(),
         });
     }
-    let image = Image::open(&arguments.image)?;
-    let folder = tempfile::tempdir().map_err(|cause| Error::System {
-        tried: "make a temporary directory".into(),
-        cause,
-    })?;
-    let sector = folder.path().join("image.img");
-    write_disk(&image, DiskFormat::Sector, &sector)?;
-    let count = arguments.count.div_ceil(capacity.guests);
-    println!(
-        "{count} processes: {} allow {} live guests each",
-        capacity.limit, capacity.guests
-    );
-    let started = Instant::now();
-    let command: Vec<String> = words
-        .iter()
-        .map(|w| (*w).to_owned())
-        .chain(["shard".to_owned()])
-        .collect();
-    let mut shards = Vec::new();
-    let size = arguments.count.div_ceil(count);
-    for (i, first) in (0..arguments.count).step_by(size as usize).enumerate() {
-        let held = size.min(arguments.count - first);
-        let socket = folder.path().join(format!("{i}.socket"));
-        shards.push(Shard::start(
-            &command, &sector, first, held, workers, socket,
-        )?);
-        if ENDED.load(Ordering::SeqCst) {
-            return Ok(());
-        }
+    let size = GUESTS_PER_PROCESS.min(capacity.guests);
+    let count = arguments.count.div_ceil(size);
+    if size < GUESTS_PER_PROCESS {
+        println!(
+            "{count} processes: {} allow {size} live guests each",
+            capacity.limit
+        );
+    } else {
+        println!("{count} processes of {size} live guests: more in one would slow each other");
     }
-    let route = ShardRoute {
-        shards: shards
-            .iter()
-            .map(|s| (s.first, s.count, s.socket.clone()))
-            .collect(),
-    };
+    let started = Instant::now();
+    let words: Vec<String> = words
+        .iter()
+        .chain(&["shard"])
+        .map(|word| (*word).to_owned())
+        .collect();
+    let command = ShardCommand::of_this_program(&words)?;
+    let mut shards = Shards::new(command, &Image::open(&arguments.image)?, size)?;
+    shards.grow(arguments.count, || !ENDED.load(Ordering::SeqCst), |_| ())?;
+    if ENDED.load(Ordering::SeqCst) {
+        return Ok(());
+    }
     let what = format!(
         "{} guests, live, on {} after {:.1} s",
         arguments.count,
         Host::backend(),
         started.elapsed().as_secs_f64()
     );
-    serve(arguments.http, Arc::new(route), &what)
+    serve(arguments.http, Arc::new(shards.route()), &what)
 }
 
 fn serve(address: SocketAddr, route: Arc<dyn Route>, what: &str) -> Result<()> {
@@ -304,6 +297,9 @@ fn shard(arguments: &ShardArguments) -> Result<()> {
         holding: Holding::Live,
     };
     let population = Arc::new(Population::new(plan)?);
+    if let (Some(share), Some(place)) = (&arguments.share, arguments.place) {
+        population.join(Share::join(share, place)?);
+    }
     let addresses = Addresses {
         http: None,
         unix: Some(arguments.socket.clone()),
@@ -313,7 +309,7 @@ fn shard(arguments: &ShardArguments) -> Result<()> {
         if workers.stopped() {
             return workers.stop();
         }
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(1));
     }
     println!("ready");
     let _ = std::io::stdout().flush();

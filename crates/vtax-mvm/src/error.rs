@@ -109,7 +109,7 @@ impl Error {
             ),
             Some(libc::EAGAIN) => (
                 "the process or thread limit",
-                "raise `ulimit -u` and kernel.pid_max",
+                "raise `ulimit -u` and kernel.pid_max, or ask for fewer guests",
             ),
             _ => return Self::System { tried, cause },
         };

@@ -1,17 +1,29 @@
 //! Live guests over several processes, because a process may hold only so many descriptors and
-//! mappings.
+//! mappings, and holds few faster than many.
 //!
 //! Each shard is this program run again with the arguments of [`Shard::arguments`]. It serves its
 //! guests on a UNIX socket, and dies with its parent.
 
 use crate::error::{Error, Result};
+use crate::front::router::ShardRoute;
+use crate::image::{DiskFormat, Image, write_disk};
+use crate::population::Holding;
+use crate::population::memory::Reserve;
+use crate::population::share::Share;
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use tempfile::TempDir;
 
-/// Descriptors and mappings of one live guest: its VM and vCPU; the run page and the ring.
-const PER_GUEST: u64 = 2;
+/// Live guests that one process should hold. The kernel takes every lock of the process's address
+/// space to make a VM, and tells every VM in it of changes: one in a process of a thousand takes
+/// three times as long to make as one in a process of a hundred.
+pub const GUESTS_PER_PROCESS: u32 = 64;
+
+/// Descriptors and mappings of one live guest: its vCPU; the run page.
+const PER_GUEST: u64 = 1;
 /// What the process needs for itself.
 const RESERVE: u64 = 512;
 
@@ -128,19 +140,25 @@ impl Shard {
         workers: usize,
         socket: PathBuf,
     ) -> Result<Self> {
-        let failed = |problem: String| Error::Program {
-            program: format!(
-                "shard for guests {first} to {}",
-                first.saturating_add(count)
-            ),
-            problem,
-            remedy: "see its message above; fewer guests need fewer shards".to_owned(),
-        };
-        let program = std::env::current_exe().map_err(|e| failed(e.to_string()))?;
-        let mut command_line = Command::new(program);
+        let command = ShardCommand::of_this_program(command)?;
+        let arguments = Self::arguments(image, first, count, workers, &socket);
+        let mut shard = Self::spawn(&command, &arguments, first, count, socket)?;
+        shard.await_ready()?;
+        Ok(shard)
+    }
+
+    /// Starts a shard, which does not serve yet.
+    fn spawn(
+        command: &ShardCommand,
+        arguments: &[std::ffi::OsString],
+        first: u32,
+        count: u32,
+        socket: PathBuf,
+    ) -> Result<Self> {
+        let mut command_line = Command::new(&command.program);
         command_line
-            .args(command)
-            .args(Self::arguments(image, first, count, workers, &socket))
+            .args(&command.words)
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         // SAFETY: between fork and exec only one async-signal-safe system call is made.
@@ -154,25 +172,29 @@ impl Shard {
         }
         let mut child = command_line.spawn().map_err(|e| match e.raw_os_error() {
             Some(libc::EAGAIN | libc::ENOMEM | libc::EMFILE) => Error::of_limit("start a shard", e),
-            _ => failed(e.to_string()),
+            _ => failed(first, count, e.to_string()),
         })?;
-        let lifeline = child.stdin.take();
-        let mut line = String::new();
-        if let Some(out) = child.stdout.take() {
-            let _ = BufReader::new(out).read_line(&mut line);
-        }
-        let shard = Self {
+        Ok(Self {
+            _lifeline: child.stdin.take(),
             child,
-            _lifeline: lifeline,
             first,
             count,
             socket,
-        };
-        if line.trim() != "ready" {
-            // Dropping it ends and reaps it.
-            return Err(failed("it ended before it served".to_owned()));
+        })
+    }
+
+    /// Waits until the shard serves.
+    fn await_ready(&mut self) -> Result<()> {
+        let mut line = String::new();
+        if let Some(out) = self.child.stdout.take() {
+            let _ = BufReader::new(out).read_line(&mut line);
         }
-        Ok(shard)
+        if line.trim() == "ready" {
+            return Ok(());
+        }
+        // Dropping it ends and reaps it.
+        let problem = "it ended before it served".to_owned();
+        Err(failed(self.first, self.count, problem))
     }
 
     /// The shard's process.
@@ -190,6 +212,152 @@ impl Drop for Shard {
     }
 }
 
+fn failed(first: u32, count: u32, problem: String) -> Error {
+    Error::Program {
+        program: format!(
+            "shard for guests {first} to {}",
+            first.saturating_add(count).saturating_sub(1)
+        ),
+        problem,
+        remedy: "see its message above; fewer guests need fewer shards".to_owned(),
+    }
+}
+
+/// How a shard is started: a program, and the words before a shard's arguments.
+#[derive(Clone, Debug)]
+pub struct ShardCommand {
+    /// The program: `vtax-mvm` or one that includes its command line.
+    pub program: PathBuf,
+    /// For `vtax-mvm`: `shard`.
+    pub words: Vec<String>,
+}
+
+impl ShardCommand {
+    /// The running program again.
+    ///
+    /// # Errors
+    /// [`Error::Program`] when its path cannot be found out.
+    pub fn of_this_program(words: &[String]) -> Result<Self> {
+        let program = std::env::current_exe().map_err(|cause| Error::Program {
+            program: "this program".to_owned(),
+            problem: cause.to_string(),
+            remedy: "start it by its full path".to_owned(),
+        })?;
+        Ok(Self {
+            program,
+            words: words.to_vec(),
+        })
+    }
+}
+
+/// A live population over several processes. They end when this is dropped.
+#[derive(Debug)]
+pub struct Shards {
+    command: ShardCommand,
+    shards: Vec<Shard>,
+    size: u32,
+    share: Share,
+    folder: TempDir,
+}
+
+impl Shards {
+    /// A population without guests, in processes of at most `size` guests.
+    ///
+    /// # Errors
+    /// [`Error::System`] or [`Error::File`] when the image cannot be put where shards find it.
+    pub fn new(command: ShardCommand, image: &Image, size: u32) -> Result<Self> {
+        let folder = tempfile::tempdir().map_err(|cause| Error::System {
+            tried: "make a temporary directory".into(),
+            cause,
+        })?;
+        write_disk(image, DiskFormat::Sector, &folder.path().join("image.img"))?;
+        Ok(Self {
+            command,
+            shards: Vec::new(),
+            size: size.max(1),
+            share: Share::create(&folder.path().join("share"))?,
+            folder,
+        })
+    }
+
+    /// Guests, all booted.
+    #[must_use]
+    pub fn guests(&self) -> u32 {
+        self.shards
+            .last()
+            .map_or(0, |shard| shard.first + shard.count)
+    }
+
+    /// Adds booted guests until there are `count`, or `go_on` says no. `progress` is told how many
+    /// there are, from time to time.
+    ///
+    /// # Errors
+    /// What starting a shard meets; the guests that there were stay.
+    pub fn grow(
+        &mut self,
+        count: u32,
+        go_on: impl Fn() -> bool,
+        mut progress: impl FnMut(u32),
+    ) -> Result<()> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let missing = count.saturating_sub(self.guests());
+        Reserve::of_this_host().admit(missing, Holding::Live)?;
+        let image = self.folder.path().join("image.img");
+        // Making a VM waits for the kernel half of the time: two processes keep a core busy.
+        let at_once = 2 * cores;
+        let mut starting: VecDeque<Shard> = VecDeque::new();
+        let mut first = self.guests();
+        loop {
+            while first < count && starting.len() < at_once && go_on() {
+                let held = self.size.min(count - first);
+                let socket = self.folder.path().join(format!("{first}.socket"));
+                let place = (self.shards.len() + starting.len()) as u32;
+                let mut arguments = Shard::arguments(&image, first, held, cores, &socket);
+                arguments.push("--share".into());
+                arguments.push(self.folder.path().join("share").into());
+                arguments.push("--place".into());
+                arguments.push(place.to_string().into());
+                let shard = Shard::spawn(&self.command, &arguments, first, held, socket)?;
+                self.share.set_processes(place + 1);
+                starting.push_back(shard);
+                first += held;
+            }
+            let Some(mut shard) = starting.pop_front() else {
+                return Ok(());
+            };
+            shard.await_ready()?;
+            self.shards.push(shard);
+            progress(self.guests());
+        }
+    }
+
+    /// How to reach the guests.
+    #[must_use]
+    pub fn route(&self) -> ShardRoute {
+        ShardRoute {
+            shards: self
+                .shards
+                .iter()
+                .map(|shard| (shard.first, shard.count, shard.socket.clone()))
+                .collect(),
+        }
+    }
+
+    /// The processes.
+    pub fn pids(&self) -> impl Iterator<Item = u32> {
+        self.shards.iter().map(Shard::pid)
+    }
+}
+
+impl Drop for Shards {
+    fn drop(&mut self) {
+        // All at once: the kernel takes its time to end each.
+        for shard in &mut self.shards {
+            let _ = shard.child.kill();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -199,10 +367,11 @@ mod tests {
         assert_eq!(
             Capacity::of(20_000, 65_530),
             Capacity {
-                guests: 9744,
+                guests: 19_488,
                 limit: Limit::Descriptors(20_000)
             }
         );
+        assert_eq!(Capacity::of(1 << 20, 65_530).guests, 65_018);
         assert_eq!(Capacity::of(1 << 20, 65_530).limit, Limit::Mappings(65_530));
         assert_eq!(Capacity::of(100, 65_530).guests, 0);
     }

@@ -23,6 +23,15 @@ pub enum Accelerator {
     Kvm,
 }
 
+/// What machine a QEMU shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Machine {
+    /// QEMU's default, with 128 MB of memory and all that it comes with.
+    Stock,
+    /// No more than a micro VM needs: 1 MB of memory, a disk, a serial port.
+    Tuned,
+}
+
 /// QEMUs, each with one guest whose serial port is a UNIX socket. They end when this is dropped.
 #[derive(Debug)]
 pub struct Qemus {
@@ -31,12 +40,25 @@ pub struct Qemus {
 }
 
 impl Qemus {
-    /// Starts `count` guests and waits until their serial ports can be reached.
+    /// Starts `count` tuned guests and waits until their serial ports can be reached.
     ///
     /// # Errors
     /// [`Error::Configuration`] for more than [`MAX_GUESTS`], [`Error::Program`] when QEMU is
     /// missing or fails.
     pub fn start(image: &Image, count: u32, accelerator: Accelerator) -> Result<Self> {
+        Self::start_on(Machine::Tuned, image, count, accelerator)
+    }
+
+    /// As [`Qemus::start`], on a machine of choice.
+    ///
+    /// # Errors
+    /// As [`Qemus::start`].
+    pub fn start_on(
+        machine: Machine,
+        image: &Image,
+        count: u32,
+        accelerator: Accelerator,
+    ) -> Result<Self> {
         if count > MAX_GUESTS {
             return Err(Error::Configuration {
                 asked: format!("{count} emulated guests"),
@@ -56,7 +78,7 @@ impl Qemus {
             folder,
         };
         for guest in 0..count {
-            let child = start_one(&disk, &qemus.socket(guest), accelerator)?;
+            let child = start_one(machine, &disk, &qemus.socket(guest), accelerator)?;
             qemus.children.push(child);
         }
         for guest in 0..count {
@@ -120,22 +142,22 @@ fn failed(problem: String) -> Error {
     }
 }
 
-fn start_one(disk: &Path, socket: &Path, accelerator: Accelerator) -> Result<Child> {
+fn start_one(
+    machine: Machine,
+    disk: &Path,
+    socket: &Path,
+    accelerator: Accelerator,
+) -> Result<Child> {
     let mut command = Command::new("qemu-system-x86_64");
-    command.args([
-        "-nodefaults",
-        "-vga",
-        "none",
-        "-display",
-        "none",
-        "-m",
-        "1",
-        "-accel",
-    ]);
-    command.arg(match accelerator {
-        Accelerator::Tcg => "tcg",
-        Accelerator::Kvm => "kvm",
-    });
+    if machine == Machine::Tuned {
+        command.args(["-nodefaults", "-vga", "none", "-m", "1"]);
+    }
+    command
+        .args(["-display", "none", "-accel"])
+        .arg(match accelerator {
+            Accelerator::Tcg => "tcg",
+            Accelerator::Kvm => "kvm",
+        });
     command.arg("-drive").arg(format!(
         "file={},format=raw,if=ide,snapshot=on",
         disk.display()

@@ -2,8 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use vtax_mvm::machine::kvm::Host;
 
@@ -84,46 +85,81 @@ fn build_writes_sector_raw_and_qcow2() {
     );
 }
 
+/// A running command. Nothing of it outlives the test, even one that fails.
+struct Running {
+    child: Child,
+    lines: Vec<String>,
+    address: SocketAddr,
+}
+
+impl Running {
+    /// Starts it by a shell, and waits until it serves HTTP.
+    fn start(script: &str) -> Self {
+        let mut child = Command::new("sh")
+            .arg("-c")
+            .arg(script)
+            .env("MVM", PROGRAM)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        let mut running = Self {
+            child,
+            lines: Vec::new(),
+            address: SocketAddr::from(([0; 4], 0)),
+        };
+        for line in out.lines() {
+            let line = line.unwrap();
+            if let Some(rest) = line.strip_prefix("http://") {
+                running.address = rest.split('/').next().unwrap().parse().unwrap();
+                return running;
+            }
+            running.lines.push(line);
+        }
+        panic!("it ended before it served: {:?}", running.lines);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn no_kvm() -> bool {
+    Host::open().is_err_and(|reason| {
+        eprintln!("SKIPPED: {reason}");
+        true
+    })
+}
+
 #[test]
 fn live_guests_beyond_the_descriptor_limit_spread_over_processes_that_end_with_the_first() {
-    if let Err(reason) = Host::open() {
-        eprintln!("SKIPPED: {reason}");
+    if no_kvm() {
         return;
     }
-    // 612 descriptors leave room for 50 guests a process.
-    let script = "ulimit -n 612; exec $MVM run --image web --live --count 120 --http 127.0.0.1:0";
-    let mut child = Command::new("sh")
-        .arg("-c")
-        .arg(script)
-        .env("MVM", PROGRAM)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap())
-        .lines()
-        .map(Result::unwrap);
-    let first = lines.next().unwrap();
+    // 562 descriptors leave room for 50 guests a process.
+    let script = "ulimit -n 562; exec $MVM run --image web --live --count 120 --http 127.0.0.1:0";
+    let mut running = Running::start(script);
+    let first = &running.lines[0];
     assert!(
-        first.contains("3 processes") && first.contains("612 file descriptors"),
+        first.contains("3 processes") && first.contains("562 file descriptors"),
         "{first}"
     );
-    let address = lines
-        .find_map(|l| Some(l.strip_prefix("http://")?.split('/').next()?.to_owned()))
-        .unwrap();
-    let address = address.parse().unwrap();
-    let latencies =
-        vtax_mvm::measure::load(address, 120, "/hi", 100, 2, Duration::from_secs(1)).unwrap();
+    let seconds = Duration::from_secs(1);
+    let latencies = vtax_mvm::measure::load(running.address, 120, "/hi", 100, 2, seconds).unwrap();
     assert_eq!((latencies.count(), latencies.failed), (100, 0));
-    let children =
-        std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap();
-    let shards: Vec<u32> = children
+    let children = format!("/proc/{0}/task/{0}/children", running.child.id());
+    let shards: Vec<u32> = std::fs::read_to_string(children)
+        .unwrap()
         .split_whitespace()
         .map(|p| p.parse().unwrap())
         .collect();
     assert_eq!(shards.len(), 3);
     // SIGKILL: nothing gets the chance to clean up.
-    child.kill().unwrap();
-    child.wait().unwrap();
+    running.child.kill().unwrap();
+    running.child.wait().unwrap();
     for pid in shards {
         let gone = (0..200).any(|_| {
             std::thread::sleep(Duration::from_millis(20));
@@ -132,4 +168,191 @@ fn live_guests_beyond_the_descriptor_limit_spread_over_processes_that_end_with_t
         });
         assert!(gone, "shard {pid} outlives its parent");
     }
+}
+
+/// Runs a command that must fail, in an empty folder for temporary files, which stays empty.
+fn refused(script: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!("export TMPDIR='{}'; {script}", folder.path().display());
+    let (success, out, error) = shell(&script);
+    assert!(!success, "{script}: {out}");
+    assert!(!error.contains("panicked"), "{error}");
+    let left = std::fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(left, 0, "{script} leaves files behind");
+    error
+}
+
+#[test]
+fn malformed_images_are_refused_with_what_is_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut unsigned = [0u8; 512];
+    unsigned[0] = 0xF4;
+    let files: [(&str, &[u8], &str); 4] = [
+        ("empty", &[], "512"),
+        ("short", &[0xF4; 511], "512"),
+        ("long", &[0xF4; 513], "512"),
+        ("unsigned", &unsigned, "AA55"),
+    ];
+    for (name, bytes, problem) in files {
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        let error = refused(&format!(
+            "$MVM run --image '{}' --http 127.0.0.1:0",
+            path.display()
+        ));
+        assert!(error.contains(problem), "{name}: {error}");
+    }
+}
+
+#[test]
+fn exhausted_descriptors_are_named() {
+    if no_kvm() {
+        return;
+    }
+    let few = "ulimit -n 9; $MVM run --count 5 --workers 4 --http 127.0.0.1:0";
+    let error = refused(few);
+    assert!(error.contains("file descriptor limit"), "{error}");
+    let live = "ulimit -n 100; $MVM run --live --count 5 --http 127.0.0.1:0";
+    let error = refused(live);
+    assert!(
+        error.contains("100 file descriptors") && error.contains("none"),
+        "{error}"
+    );
+}
+
+#[test]
+fn exhausted_memory_is_named() {
+    if no_kvm() {
+        return;
+    }
+    for script in [
+        // No address space for the table of guests.
+        "ulimit -v 300000; $MVM run --count 40000000 --http 127.0.0.1:0",
+        // More than any host has.
+        "$MVM run --count 4294967295 --http 127.0.0.1:0",
+        "$MVM run --live --count 4000000000 --http 127.0.0.1:0",
+    ] {
+        let error = refused(script);
+        assert!(error.contains("memory is exhausted"), "{script}: {error}");
+    }
+}
+
+#[test]
+fn exhausted_process_ids_are_named_and_nothing_keeps_running() {
+    if no_kvm() {
+        return;
+    }
+    // Since Linux 6.14 a PID namespace has a limit of its own; it numbers from 300 when it wraps.
+    let limited = |script: &str| {
+        format!(
+            "unshare --pid --fork --mount-proc sh -c 'echo 340 > /proc/sys/kernel/pid_max && {script}'"
+        )
+    };
+    let host = || std::fs::read_to_string("/proc/sys/kernel/pid_max").unwrap();
+    let before = host();
+    let (own, ..) = shell(&limited("true"));
+    if !own || host() != before {
+        eprintln!("SKIPPED: needs root and a kernel with a PID limit for each namespace");
+        return;
+    }
+    // Every shard is two tasks, and where the kernel starts a thread for each VM, many more.
+    let script = limited(
+        "$MVM run --live --count 30000 --http 127.0.0.1:0; code=$?; sleep 1; \
+         for p in /proc/[0-9]*; do cat $p/comm; done | grep vtax-mvm >&2; exit $code",
+    );
+    let error = refused(&script);
+    assert!(
+        error.contains("process or thread limit"),
+        "the limit is not named: {error}"
+    );
+    assert!(
+        !error.lines().any(|line| line == "vtax-mvm"),
+        "a process goes on: {error}"
+    );
+}
+
+#[test]
+fn clients_that_find_no_descriptor_are_served_when_there_is_one() {
+    if no_kvm() {
+        return;
+    }
+    let running = Running::start("ulimit -n 40; exec $MVM run --count 3 --http 127.0.0.1:0");
+    let connect = |_| {
+        let mut stream = TcpStream::connect(running.address).unwrap();
+        stream.write_all(b"GET /vm/1/hi HTTP/1.1\r\n\r\n").unwrap();
+        stream
+    };
+    let answered = |stream: &mut TcpStream, patience| {
+        stream.set_read_timeout(Some(patience)).unwrap();
+        stream.read(&mut [0; 256]).is_ok_and(|n| n > 0)
+    };
+    let clients: Vec<TcpStream> = (0..60).map(connect).collect();
+    std::thread::sleep(Duration::from_secs(1));
+    // Those that were served leave; nobody new comes.
+    let waiting: Vec<TcpStream> = clients
+        .into_iter()
+        .filter_map(|mut client| {
+            (!answered(&mut client, Duration::from_millis(10))).then_some(client)
+        })
+        .collect();
+    assert!(
+        (1..60).contains(&waiting.len()),
+        "{} wait for a descriptor",
+        waiting.len()
+    );
+    for mut client in waiting {
+        assert!(
+            answered(&mut client, Duration::from_secs(10)),
+            "a client that waited is never served"
+        );
+    }
+}
+
+#[test]
+fn a_guest_that_is_alone_in_its_process_gets_no_more_than_each_of_many_in_another() {
+    if no_kvm() {
+        return;
+    }
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/guests/burner.asm");
+    if let Err(reason) = vtax_mvm::image::Image::open(source) {
+        eprintln!("SKIPPED: {reason}");
+        return;
+    }
+    // 64 guests in the first process, one in the second.
+    let running = Running::start(&format!(
+        "exec $MVM run --image '{source}' --live --count 65 --http 127.0.0.1:0"
+    ));
+    let get = |path: String| -> String {
+        let mut stream = TcpStream::connect(running.address).unwrap();
+        let patience = Some(Duration::from_secs(20));
+        stream.set_read_timeout(patience).unwrap();
+        stream
+            .write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())
+            .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer.split("\r\n\r\n").nth(1).unwrap().to_owned()
+    };
+    let spinners = [0, 1, 2, 3, 4, 64];
+    for guest in spinners {
+        assert_eq!(get(format!("/vm/{guest}/s")), ".\n");
+    }
+    let counts = || {
+        spinners.map(|guest| {
+            let answer = get(format!("/vm/{guest}/?"));
+            let digits = answer.bytes().take(8).map(|c| u32::from(c - b'a'));
+            let place = |i: usize| 8 * (i / 2) + 4 * (i % 2);
+            digits.enumerate().map(|(i, d)| d << place(i)).sum::<u32>()
+        })
+    };
+    std::thread::sleep(Duration::from_millis(300));
+    let before = counts();
+    std::thread::sleep(Duration::from_secs(3));
+    let after = counts();
+    let shares: Vec<u32> = after.iter().zip(&before).map(|(a, b)| a - b).collect();
+    let (least, most) = (*shares.iter().min().unwrap(), *shares.iter().max().unwrap());
+    assert!(
+        least > 0 && f64::from(most) <= 1.6 * f64::from(least),
+        "what five spinners in one process and one in another counted: {shares:?}"
+    );
 }

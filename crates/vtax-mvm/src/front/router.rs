@@ -34,19 +34,15 @@ pub trait Route: Send + Sync + 'static {
 /// Shards that speak HTTP.
 #[derive(Debug)]
 pub struct ShardRoute {
-    /// First guest, count and socket of each.
+    /// First guest, count and socket of each, in order.
     pub shards: Vec<(u32, u32, PathBuf)>,
 }
 
 impl Route for ShardRoute {
     fn socket(&self, guest: u32) -> Option<PathBuf> {
-        let held = |(first, count, _): &&(u32, u32, PathBuf)| {
-            guest.checked_sub(*first).is_some_and(|i| i < *count)
-        };
-        self.shards
-            .iter()
-            .find(held)
-            .map(|(_, _, socket)| socket.clone())
+        let behind = self.shards.partition_point(|(first, ..)| *first <= guest);
+        let (first, count, socket) = self.shards.get(behind.checked_sub(1)?)?;
+        (guest - first < *count).then(|| socket.clone())
     }
 
     fn request(&self, guest: u32, line: &[u8]) -> Vec<u8> {

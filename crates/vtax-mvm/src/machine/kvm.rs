@@ -3,6 +3,8 @@
 //! Made for a KVM whose every vCPU ioctl is dear: registers travel in the shared run page
 //! (KVM_CAP_SYNC_REGS), interrupts are injected there, and writes to the serial port and the
 //! interrupt controller are posted (KVM_CAP_COALESCED_PIO), to be read before anything else is done.
+//! A slot is one descriptor and one mapping: the vCPU keeps its VM alive, and the ring of posted
+//! writes is part of the run mapping.
 
 use super::slice::Running;
 use super::state::{Fpu, Processor, Reset};
@@ -10,18 +12,24 @@ use super::{MEMORY, slice};
 use crate::error::{Error, Result};
 use crate::image::{Image, ORIGIN, SECTOR};
 use kvm_bindings::{
-    KVM_API_VERSION, KVM_EXIT_HLT, KVM_EXIT_INTR, KVM_EXIT_IO, KVM_EXIT_IO_OUT,
-    KVM_EXIT_IRQ_WINDOW_OPEN, KVM_EXIT_MMIO, KVM_EXIT_SHUTDOWN, kvm_regs, kvm_sregs,
-    kvm_userspace_memory_region, kvm_vcpu_events,
+    KVM_API_VERSION, KVM_COALESCED_MMIO_PAGE_OFFSET, KVM_EXIT_HLT, KVM_EXIT_INTR, KVM_EXIT_IO,
+    KVM_EXIT_IO_OUT, KVM_EXIT_IRQ_WINDOW_OPEN, KVM_EXIT_MMIO, KVM_EXIT_SHUTDOWN,
+    kvm_coalesced_mmio, kvm_coalesced_mmio_ring, kvm_regs, kvm_sregs, kvm_userspace_memory_region,
+    kvm_vcpu_events,
 };
 use kvm_ioctls::{
     Cap, IoEventAddress, Kvm, MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, SyncReg,
-    VcpuFd, VmFd,
+    VcpuFd,
 };
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use vm_memory::MmapRegion;
+
+/// Ports whose writes are posted: first port and number. None of them has an effect that a guest
+/// could see before its next exit, but for an interrupt that it just allowed: that one comes with
+/// the exit, or with the end of the slice. The timer is not among them, for its time would be wrong.
+const POSTED: [(u64, u32); 2] = [(0x3F8, 8), (0x20, 2)];
 
 const RFLAGS_INTERRUPT: u64 = 1 << 9;
 const CR0_PAGING: u64 = 1 << 31;
@@ -75,6 +83,16 @@ impl Host {
                     "use Linux 5.10 or newer",
                 ));
             }
+        }
+        let ring_end = (KVM_COALESCED_MMIO_PAGE_OFFSET as usize + 1) * rustix::param::page_size();
+        if kvm
+            .get_vcpu_mmap_size()
+            .map_or(true, |size| size < ring_end)
+        {
+            return Err(refuse(
+                "this KVM has no ring of posted writes in the run mapping".to_owned(),
+                "use Linux 5.10 or newer",
+            ));
         }
         Ok(Self { kvm })
     }
@@ -175,9 +193,8 @@ pub enum Tenancy {
 /// VM, vCPU and memory.
 #[derive(Debug)]
 pub struct Slot {
-    // Before the VM, so that it is closed first.
+    /// It keeps the VM, whose own descriptor is closed: nothing more is asked of it.
     vcpu: VcpuFd,
-    _vm: VmFd,
     arena: Arc<Arena>,
     index: usize,
     halted: bool,
@@ -224,10 +241,8 @@ impl Slot {
         // SAFETY: the range belongs to the arena, which this slot keeps alive, and no other slot
         // has this index: slots are made by one owner that counts.
         unsafe { vm.set_user_memory_region(memory) }.map_err(failed("give memory"))?;
-        // Serial data and end of interrupt: neither has an effect that the guest could see sooner
-        // than at its next exit.
-        for port in [0x3F8, 0x20] {
-            vm.register_coalesced_mmio(IoEventAddress::Pio(port), 1)
+        for (port, count) in POSTED {
+            vm.register_coalesced_mmio(IoEventAddress::Pio(port), count)
                 .map_err(failed("post port writes"))?;
         }
         // The kernel takes milliseconds for a filter, so only slots that stay for long have one.
@@ -242,8 +257,6 @@ impl Slot {
                 .map_err(failed("filter MSRs"))?;
         }
         let mut vcpu = vm.create_vcpu(0).map_err(failed("create a vCPU"))?;
-        vcpu.map_coalesced_mmio_ring()
-            .map_err(failed("map the ring of posted writes"))?;
         for register in [
             SyncReg::Register,
             SyncReg::SystemRegister,
@@ -271,7 +284,6 @@ impl Slot {
         }
         let mut slot = Self {
             vcpu,
-            _vm: vm,
             arena: Arc::clone(arena),
             index,
             halted: false,
@@ -448,9 +460,29 @@ impl Slot {
         self.pending_stop = true;
     }
 
-    /// Passes on the writes that KVM has posted since the last call, in order.
-    pub fn posted_writes(&mut self, mut write: impl FnMut(u16, u8)) {
-        while let Ok(Some(posted)) = self.vcpu.coalesced_mmio_read() {
+    /// Passes on the writes that KVM has posted, in order.
+    fn drain_posted(&mut self, mut write: impl FnMut(u16, u8)) {
+        let page = rustix::param::page_size();
+        let capacity =
+            (page - size_of::<kvm_coalesced_mmio_ring>()) / size_of::<kvm_coalesced_mmio>();
+        let base: *mut u8 = std::ptr::from_mut(self.vcpu.get_kvm_run()).cast();
+        // SAFETY: `Host::open` checked that the run mapping has this page.
+        let ring: *mut kvm_coalesced_mmio_ring =
+            unsafe { base.add(KVM_COALESCED_MMIO_PAGE_OFFSET as usize * page) }.cast();
+        loop {
+            // SAFETY: the page lives as long as the vCPU; the kernel writes to it only in KVM_RUN,
+            // which needs the exclusive borrow that this has.
+            let (first, last) = unsafe { ((*ring).first, (*ring).last) };
+            if first == last || first as usize >= capacity {
+                return;
+            }
+            // SAFETY: as above, and `first` is within the ring.
+            let posted = unsafe {
+                let entries: *const kvm_coalesced_mmio = (&raw const (*ring).coalesced_mmio).cast();
+                let posted = entries.add(first as usize).read();
+                (*ring).first = (first + 1) % capacity as u32;
+                posted
+            };
             let port = (posted.phys_addr & 0xFFFF) as u16;
             for (i, value) in (0..).zip(posted.data.iter().take(posted.len as usize)) {
                 write(port.wrapping_add(i), *value);
@@ -458,12 +490,12 @@ impl Slot {
         }
     }
 
-    /// Enters the guest until it needs the monitor. `window`: return as soon as it can take an
-    /// interrupt.
+    /// Enters the guest until it needs the monitor, and passes the port writes of that time to
+    /// `posted`, in order. `window`: return as soon as it can take an interrupt.
     ///
     /// # Errors
     /// [`Error::System`] when KVM_RUN fails.
-    pub fn enter(&mut self, window: bool) -> Result<Exit<'_>> {
+    pub fn enter(&mut self, window: bool, posted: impl FnMut(u16, u8)) -> Result<Exit<'_>> {
         self.halted = false;
         let stop = std::mem::take(&mut self.pending_stop);
         let run = self.vcpu.get_kvm_run();
@@ -477,9 +509,11 @@ impl Slot {
         drop::<Running>(running);
         self.vcpu.set_kvm_immediate_exit(0);
         self.vcpu.get_kvm_run().kvm_dirty_regs = 0;
+        self.drain_posted(posted);
         if let Err(errno) = outcome {
             return match errno.errno() {
-                libc::EINTR | libc::EAGAIN => Ok(Exit::Preempted),
+                libc::EINTR => Ok(Exit::Preempted),
+                // EAGAIN among them: newer kernels start a thread for each VM when it first runs.
                 _ => Err(Error::of_limit("run a guest", errno.into())),
             };
         }

@@ -106,16 +106,8 @@ pub fn run(
     let mut lost = 0;
     let mut left = entries;
     let mut halted = slot.halted();
+    let mut now = clock.now();
     loop {
-        let now = clock.now();
-        slot.posted_writes(|port, value| devices.write(port, value, now, output));
-        if output.len() > output_limit {
-            lost += (output.len() - output_limit) as u64;
-            output.truncate(output_limit);
-        }
-        if devices.reset {
-            return Ok((Stop::Dead(Fault::Reset), lost));
-        }
         devices.advance(now);
         let mut window = false;
         if devices.pic.pending() {
@@ -133,28 +125,41 @@ pub fn run(
         if left == Some(0) {
             slot.stop_at_entry();
         }
-        match slot.enter(window)? {
-            Exit::Halt => halted = true,
+        let exit = slot.enter(window, |port, value| {
+            devices.write(port, value, now, output);
+        })?;
+        now = clock.now();
+        let stop = match exit {
+            Exit::Halt => {
+                halted = true;
+                None
+            }
             Exit::Write { port, size, data } => {
-                let now = clock.now();
                 for (i, value) in data.iter().enumerate() {
                     devices.write(port.wrapping_add((i % size) as u16), *value, now, output);
                 }
+                None
             }
             Exit::Read { port, size, data } => {
-                let now = clock.now();
                 for (i, value) in data.iter_mut().enumerate() {
                     *value = devices.read(port.wrapping_add((i % size) as u16), now);
                 }
+                None
             }
-            Exit::Window => {}
-            Exit::Preempted => {
-                let now = clock.now();
-                slot.posted_writes(|port, value| devices.write(port, value, now, output));
-                return Ok((Stop::Preempted, lost));
-            }
-            Exit::Shutdown => return Ok((Stop::Dead(Fault::TripleFault), lost)),
-            Exit::Unsupported(reason) => return Ok((Stop::Dead(Fault::Unsupported(reason)), lost)),
+            Exit::Window => None,
+            Exit::Preempted => Some(Stop::Preempted),
+            Exit::Shutdown => Some(Stop::Dead(Fault::TripleFault)),
+            Exit::Unsupported(reason) => Some(Stop::Dead(Fault::Unsupported(reason))),
+        };
+        if output.len() > output_limit {
+            lost += (output.len() - output_limit) as u64;
+            output.truncate(output_limit);
+        }
+        if devices.reset {
+            return Ok((Stop::Dead(Fault::Reset), lost));
+        }
+        if let Some(stop) = stop {
+            return Ok((stop, lost));
         }
         if let Some(left) = &mut left {
             *left = left.saturating_sub(1);

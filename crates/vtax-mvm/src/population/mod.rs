@@ -4,7 +4,9 @@
 //! timer, no descriptor of its own beyond what KVM needs. Input makes it active; an active guest
 //! waits for its turn in one queue, ordered by the processor time that guests have had.
 
+pub(crate) mod memory;
 mod queue;
+pub mod share;
 pub mod snapshot;
 pub mod worker;
 
@@ -14,7 +16,9 @@ use crate::machine::devices::{Devices, MAX_WIRE};
 use crate::machine::kvm::{Arena, Host, Slot, Tenancy};
 use crate::machine::state::Reset;
 use crate::machine::{Clock, Fault};
+use memory::Reserve;
 use queue::Queue;
+use share::Share;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -71,6 +75,15 @@ struct Ask {
     request: Vec<u8>,
     /// Nobody, once the request has expired: its answer must still be told from the next.
     reply: Option<ReplyTo>,
+}
+
+/// What guests come home to after their turn.
+#[derive(Debug)]
+enum Home {
+    /// A slot for each, whose memory is here.
+    Live(Arc<Arena>),
+    /// The difference from this state.
+    Parked(Box<Reset>),
 }
 
 /// A guest's state, wherever it is.
@@ -155,8 +168,8 @@ pub struct Census {
 pub struct Population {
     plan: Plan,
     host: Host,
-    reset: Reset,
-    arena: Option<Arc<Arena>>,
+    home: Home,
+    reserve: Reserve,
     clock: Clock,
     guests: Vec<Mutex<Guest>>,
     queue: Mutex<Queue>,
@@ -191,30 +204,33 @@ impl Population {
     pub fn new(plan: Plan) -> Result<Self> {
         let host = Host::open()?;
         check_capacity(&plan)?;
-        let reset = reset_state(&host, &plan.image)?;
-        let guests = (0..plan.count)
-            .map(|_| Mutex::new(Guest::Idle(Body::Stored(Box::default()))))
-            .collect();
-        Self::assemble(plan, host, reset, guests, Clock::host(0), 0)
+        Reserve::of_this_host().admit(plan.count, plan.holding)?;
+        let home = match plan.holding {
+            Holding::Live => Home::Live(Arena::new(plan.count as usize)?),
+            Holding::Parked => Home::Parked(Box::new(reset_state(&host, &plan.image)?)),
+        };
+        let mut guests = Vec::new();
+        guests
+            .try_reserve_exact(plan.count as usize)
+            .map_err(|_| memory::exhausted(plan.count))?;
+        guests
+            .extend((0..plan.count).map(|_| Mutex::new(Guest::Idle(Body::Stored(Box::default())))));
+        Self::assemble(plan, host, home, guests, Clock::host(0), 0)
     }
 
     fn assemble(
         plan: Plan,
         host: Host,
-        reset: Reset,
+        home: Home,
         guests: Vec<Mutex<Guest>>,
         clock: Clock,
         booted: u32,
     ) -> Result<Self> {
-        let arena = match plan.holding {
-            Holding::Live => Some(Arena::new(plan.count as usize)?),
-            Holding::Parked => None,
-        };
         Ok(Self {
             plan,
             host,
-            reset,
-            arena,
+            home,
+            reserve: Reserve::of_this_host(),
             clock,
             guests,
             queue: Mutex::default(),
@@ -228,6 +244,11 @@ impl Population {
             listening: AtomicU32::new(0),
             held: AtomicBool::new(false),
         })
+    }
+
+    /// From now on the guests share processor time with those of other processes.
+    pub fn join(&self, share: Share) {
+        lock(&self.queue).join(share);
     }
 
     /// What the population is made of.

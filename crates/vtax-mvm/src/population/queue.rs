@@ -3,9 +3,17 @@
 //! A guest that wakes starts one slice behind the least served, so that sleepers answer at once
 //! and none can save up time (virtual run time, as in Linux's CFS).
 
+use super::share::Share;
 use crate::machine::slice::SLICE_NS;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+
+/// What a guest may be ahead of the guests of other processes, in ns.
+const LEAD_NS: u64 = 4 * SLICE_NS.unsigned_abs();
+
+/// How long another process may hold this one up without a turn of its own, in ns. Beyond, it is
+/// stopped, or the host has much else to do.
+const STUCK_NS: u64 = 200_000_000;
 
 /// Guests that wait for their turn.
 #[derive(Debug, Default)]
@@ -15,27 +23,92 @@ pub struct Queue {
     least: u64,
     /// Breaks ties: first come, first served.
     sequence: u64,
+    share: Option<Share>,
+    /// Since when, in ns, and at what run time another process holds this one up.
+    held_up: Option<(u64, u64)>,
+}
+
+/// Whose turn it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// This guest's.
+    Guest(u32),
+    /// That of guests in other processes.
+    Others,
+    /// Nobody waits.
+    Nobody,
 }
 
 impl Queue {
+    /// From now on turns are shared with other processes.
+    pub fn join(&mut self, share: Share) {
+        self.share = Some(share);
+    }
+
     /// Adds a guest that has had `runtime` ns; returns what it counts as.
     pub fn push(&mut self, number: u32, runtime: u64) -> u64 {
-        let runtime = runtime.max(self.least.saturating_sub(SLICE_NS.unsigned_abs()));
+        let least = self.share.as_ref().map_or(self.least, Share::floor);
+        let runtime = runtime.max(least.saturating_sub(SLICE_NS.unsigned_abs()));
         self.sequence += 1;
         self.waiting.push(Reverse((runtime, self.sequence, number)));
+        self.tell();
         runtime
     }
 
-    /// Takes the guest whose turn it is.
-    pub fn pop(&mut self) -> Option<u32> {
-        let Reverse((runtime, _, number)) = self.waiting.pop()?;
+    /// Takes the guest whose turn it is at `now`, in ns.
+    pub fn pop(&mut self, now: u64) -> Next {
+        let Some(Reverse((runtime, _, number))) = self.waiting.peek().copied() else {
+            self.tell();
+            return Next::Nobody;
+        };
+        if self.must_wait(runtime, now) {
+            return Next::Others;
+        }
+        self.waiting.pop();
         self.least = self.least.max(runtime);
-        Some(number)
+        if let Some(share) = &self.share {
+            let theirs = share
+                .least_of_others()
+                .map_or(runtime, |(_, theirs)| theirs);
+            share.raise_floor(runtime.min(theirs));
+        }
+        Next::Guest(number)
     }
 
     /// Whether nobody waits.
     pub fn is_empty(&self) -> bool {
+        self.tell();
         self.waiting.is_empty()
+    }
+
+    fn tell(&self) {
+        if let Some(share) = &self.share {
+            share.tell(self.waiting.peek().map(|Reverse((runtime, ..))| *runtime));
+        }
+    }
+
+    fn must_wait(&mut self, runtime: u64, now: u64) -> bool {
+        let Some(share) = &self.share else {
+            return false;
+        };
+        let behind = share.least_of_others();
+        let Some((process, theirs)) =
+            behind.filter(|(_, theirs)| theirs.saturating_add(LEAD_NS) < runtime)
+        else {
+            self.held_up = None;
+            return false;
+        };
+        match self.held_up {
+            Some((since, at)) if at == theirs => {
+                if now.saturating_sub(since) > STUCK_NS {
+                    share.forget(process, theirs);
+                    self.held_up = None;
+                    return false;
+                }
+            }
+            _ => self.held_up = Some((now, theirs)),
+        }
+        true
     }
 }
 
@@ -53,7 +126,9 @@ mod tests {
             queue.push(number, 0);
         }
         for _ in 0..10_000 {
-            let number = queue.pop().unwrap();
+            let Next::Guest(number) = queue.pop(0) else {
+                panic!("nobody waits")
+            };
             had[number as usize] += turn[number as usize];
             queue.push(number, had[number as usize]);
         }
@@ -65,9 +140,63 @@ mod tests {
     fn a_guest_that_slept_for_long_goes_first_but_only_by_one_slice() {
         let mut queue = Queue::default();
         queue.push(1, 50_000_000);
-        queue.pop();
+        queue.pop(0);
         queue.push(1, 50_000_000);
         assert_eq!(queue.push(2, 0), 49_000_000);
-        assert_eq!(queue.pop(), Some(2));
+        assert_eq!(queue.pop(0), Next::Guest(2));
+    }
+
+    /// Queues of two processes.
+    fn pair() -> [Queue; 2] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("share");
+        Share::create(&path).unwrap().set_processes(2);
+        [0, 1].map(|own| {
+            let mut queue = Queue::default();
+            queue.join(Share::join(&path, own).unwrap());
+            queue
+        })
+    }
+
+    #[test]
+    fn a_guest_that_is_alone_gets_no_more_than_each_of_many_in_another_process() {
+        let mut queues = pair();
+        let mut had = [0u64; 5];
+        queues[0].push(0, 0);
+        for number in 1..5 {
+            queues[1].push(number, 0);
+        }
+        // Both processes may run a guest at any time, as they have a core each.
+        for round in 0..4000 {
+            for queue in &mut queues {
+                if let Next::Guest(number) = queue.pop(round) {
+                    had[number as usize] += SLICE_NS.unsigned_abs();
+                    queue.push(number, had[number as usize]);
+                }
+            }
+        }
+        let (least, most) = (had.iter().min().unwrap(), had.iter().max().unwrap());
+        assert!(
+            most - least <= LEAD_NS + 2 * SLICE_NS.unsigned_abs(),
+            "{had:?}"
+        );
+    }
+
+    #[test]
+    fn a_process_that_is_stopped_holds_nobody_up_for_long() {
+        let [mut going, mut stopped] = pair();
+        stopped.push(1, 0);
+        going.push(2, 50_000_000);
+        assert_eq!(going.pop(0), Next::Others);
+        assert_eq!(going.pop(STUCK_NS), Next::Others);
+        assert_eq!(going.pop(STUCK_NS + 1), Next::Guest(2));
+        going.push(2, 51_000_000);
+        assert_eq!(going.pop(STUCK_NS + 2), Next::Guest(2));
+        // It goes on, and is behind.
+        going.push(2, 52_000_000);
+        assert_eq!(stopped.pop(0), Next::Guest(1));
+        stopped.push(1, 1_000_000);
+        let next = going.pop(STUCK_NS + 3);
+        assert_eq!(next, Next::Guest(2), "a guest that wakes saves up no time");
     }
 }

@@ -4,7 +4,7 @@
 //! image, length and bytes of the processor at reset, first number, count, clock in ns; then for
 //! each guest its kind, and its stored state's length and bytes; then SHA-256 of all before.
 
-use super::{Body, Guest, Holding, Plan, Population, lock};
+use super::{Body, Guest, Holding, Home, Plan, Population, lock};
 use crate::error::{Error, Result};
 use crate::image::{Image, SECTOR};
 use crate::machine::kvm::Host;
@@ -51,14 +51,14 @@ impl Population {
     /// # Errors
     /// [`Error::File`] when it cannot be written; [`Error::Configuration`] when guests are live.
     pub fn save(&self, path: &Path) -> Result<()> {
-        if self.plan.holding == Holding::Live {
+        let Home::Parked(reset) = &self.home else {
             return Err(Error::Configuration {
                 asked: "save a live population".to_owned(),
                 problem: "live guests keep their state in KVM; run them parked".to_owned(),
             });
-        }
+        };
         self.held.store(true, Ordering::Release);
-        let outcome = self.write(path).map_err(|cause| Error::File {
+        let outcome = self.write(path, reset).map_err(|cause| Error::File {
             action: "write",
             path: path.to_owned(),
             cause,
@@ -67,7 +67,7 @@ impl Population {
         outcome
     }
 
-    fn write(&self, path: &Path) -> io::Result<()> {
+    fn write(&self, path: &Path, reset: &Reset) -> io::Result<()> {
         let folder = path
             .parent()
             .filter(|p| !p.as_os_str().is_empty())
@@ -83,15 +83,14 @@ impl Population {
         out.write_all(&(name.len() as u32).to_le_bytes())?;
         out.write_all(&name)?;
         out.write_all(self.plan.image.bytes())?;
-        let processor = self.reset.processor_bytes();
+        let processor = reset.processor_bytes();
         out.write_all(&(processor.len() as u32).to_le_bytes())?;
         out.write_all(processor)?;
         out.write_all(&self.plan.first.to_le_bytes())?;
         out.write_all(&self.plan.count.to_le_bytes())?;
         out.write_all(&self.now().to_le_bytes())?;
-        let ticking = lock(&self.ticking);
         for (number, guest) in (self.plan.first..).zip(&self.guests) {
-            let (kind, stored) = stored(guest, ticking.contains_key(&number));
+            let (kind, stored) = stored(guest, || lock(&self.ticking).contains_key(&number));
             out.write_all(&[kind])?;
             out.write_all(&(stored.len() as u32).to_le_bytes())?;
             out.write_all(&stored)?;
@@ -205,7 +204,7 @@ impl Population {
         let population = Self::assemble(
             plan,
             Host::open()?,
-            reset,
+            Home::Parked(Box::new(reset)),
             guests,
             Clock::host(clock),
             count,
@@ -220,13 +219,13 @@ impl Population {
 }
 
 /// A guest's kind and state. Waits for a worker that still runs it: at most a slice.
-fn stored(guest: &Mutex<Guest>, ticking: bool) -> (u8, Vec<u8>) {
+fn stored(guest: &Mutex<Guest>, ticking: impl Fn() -> bool) -> (u8, Vec<u8>) {
     loop {
         match &*lock(guest) {
             Guest::Idle(Body::Stored(stored)) => {
                 // A guest that was never booted is awake: it has its boot sector to run.
                 return (
-                    if ticking || stored.is_empty() {
+                    if ticking() || stored.is_empty() {
                         AWAKE
                     } else {
                         IDLE

@@ -1,0 +1,113 @@
+//! Memory that a population leaves to the rest of the host, so that the kernel never has to kill.
+
+use super::Holding;
+use crate::error::{Error, Result};
+use crate::measure::HostMemory;
+use std::io;
+
+/// The host keeps one part in this many of its memory.
+const KEPT: u64 = 32;
+
+/// What a guest takes at the very least, in bytes: less has been measured on no host.
+fn least(holding: Holding) -> u64 {
+    match holding {
+        Holding::Live => 128 << 10,
+        Holding::Parked => 128,
+    }
+}
+
+/// Guests that boot between two looks at the host's memory, which takes 50 µs.
+fn between_looks(holding: Holding) -> u32 {
+    match holding {
+        Holding::Live => 64,
+        Holding::Parked => 8192,
+    }
+}
+
+/// The memory that is kept, in bytes.
+#[derive(Debug)]
+pub struct Reserve {
+    kept: u64,
+}
+
+impl Reserve {
+    /// A part of this host's memory.
+    pub fn of_this_host() -> Self {
+        let total = HostMemory::read().map_or(0, |memory| memory.total);
+        Self { kept: total / KEPT }
+    }
+
+    /// Refuses a population that cannot fit, before anything is made for it.
+    ///
+    /// # Errors
+    /// [`Error::Exhausted`].
+    pub fn admit(&self, count: u32, holding: Holding) -> Result<()> {
+        let available = HostMemory::read()?.available;
+        self.admit_with(count, holding, available)
+    }
+
+    fn admit_with(&self, count: u32, holding: Holding, available: u64) -> Result<()> {
+        let needed = u64::from(count).saturating_mul(least(holding));
+        if needed.saturating_add(self.kept) <= available {
+            return Ok(());
+        }
+        Err(exhausted(count))
+    }
+
+    /// Ends a boot that eats into the reserve: guest `offset` is next.
+    ///
+    /// # Errors
+    /// [`Error::Exhausted`].
+    pub fn check(&self, offset: u32, holding: Holding) -> Result<()> {
+        if !offset.is_multiple_of(between_looks(holding)) {
+            return Ok(());
+        }
+        self.check_with(offset, HostMemory::read()?.available)
+    }
+
+    fn check_with(&self, offset: u32, available: u64) -> Result<()> {
+        if available >= self.kept {
+            return Ok(());
+        }
+        Err(exhausted(offset.saturating_add(1)))
+    }
+}
+
+/// There is no memory for so many guests.
+pub fn exhausted(count: u32) -> Error {
+    Error::Exhausted {
+        tried: format!("hold {count} guests"),
+        limit: "memory",
+        cause: io::Error::from_raw_os_error(libc::ENOMEM),
+        remedy: "ask for fewer guests, park them, free memory, or raise `ulimit -v`".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_population_that_would_eat_the_reserve_is_refused() {
+        let reserve = Reserve { kept: 1 << 30 };
+        let live = |count, available| reserve.admit_with(count, Holding::Live, available);
+        assert!(live(8192, 2 << 30).is_ok());
+        let error = live(8193, 2 << 30).unwrap_err().to_string();
+        assert!(
+            error.contains("8193 guests") && error.contains("memory is exhausted"),
+            "{error}"
+        );
+        assert!(
+            reserve
+                .admit_with(1_000_000, Holding::Parked, 2 << 30)
+                .is_ok()
+        );
+    }
+
+    #[test]
+    fn a_boot_ends_before_the_reserve_is_touched() {
+        let reserve = Reserve { kept: 1000 };
+        assert!(reserve.check_with(64, 1000).is_ok());
+        assert!(reserve.check_with(64, 999).is_err());
+    }
+}

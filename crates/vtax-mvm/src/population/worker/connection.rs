@@ -1,0 +1,165 @@
+//! One client's connection: what it sent, what it will be sent.
+//!
+//! Events say only that something changed, so what is left unread is remembered here.
+
+use super::super::ReplyTo;
+use crate::front::http;
+use mio::net::{TcpStream, UnixStream};
+use std::io::{self, Read, Write};
+
+/// What is kept of a client's requests; the rest stays in the kernel and holds the client back.
+const MAX_INPUT: usize = 4 * http::MAX_HEAD;
+
+/// Bytes that wait for a slow reader; beyond, serial output for it is dropped.
+const MAX_UNREAD: usize = 256 << 10;
+
+#[derive(Debug)]
+pub enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(buffer),
+            Self::Unix(stream) => stream.read(buffer),
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.write(bytes),
+            Self::Unix(stream) => stream.write(bytes),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// On the UNIX socket, until the first line.
+    Unknown,
+    Http,
+    /// Raw bytes from and to a guest's serial port.
+    Guest(u32),
+}
+
+/// A request that a guest has not answered.
+#[derive(Debug)]
+pub struct Waiting {
+    pub guest: u32,
+    pub reply: ReplyTo,
+    pub timer: u64,
+    pub keep_alive: bool,
+}
+
+#[derive(Debug)]
+pub struct Connection {
+    stream: Stream,
+    pub protocol: Protocol,
+    pub input: Vec<u8>,
+    output: Vec<u8>,
+    /// The request that has not been answered. The next is read only after it.
+    pub waiting: Option<Waiting>,
+    /// The client has said that it sends no more, which the next read will find.
+    pub hung_up: bool,
+    /// All that the client sent is in `input`, and no more will come.
+    ended: bool,
+    /// There may be more to read, of which no event will tell.
+    unread: bool,
+    pub open: bool,
+}
+
+impl Connection {
+    pub fn new(stream: Stream, protocol: Protocol) -> Self {
+        Self {
+            stream,
+            protocol,
+            input: Vec::new(),
+            output: Vec::new(),
+            waiting: None,
+            hung_up: false,
+            ended: false,
+            unread: false,
+            open: true,
+        }
+    }
+
+    /// Reads what has come, as far as there is room.
+    pub fn read(&mut self) {
+        let mut buffer = [0u8; 4096];
+        self.unread = false;
+        while self.open && !self.ended {
+            if self.input.len() >= MAX_INPUT {
+                self.unread = true;
+                return;
+            }
+            match self.stream.read(&mut buffer) {
+                Ok(0) => self.ended = true,
+                Ok(count) => {
+                    self.input.extend(buffer.iter().take(count));
+                    // Less than was asked for is all: what comes now is a new event. Only the end
+                    // may be behind it already.
+                    if count < buffer.len() && !self.hung_up {
+                        return;
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => self.open = false,
+            }
+        }
+    }
+
+    /// Whether a read would bring more although no event will say so.
+    pub fn readable(&self) -> bool {
+        self.unread && self.input.len() < MAX_INPUT
+    }
+
+    /// Adds serial output, unless too much waits already.
+    pub fn forward(&mut self, bytes: &[u8]) {
+        if self.output.len() + bytes.len() <= MAX_UNREAD {
+            self.output.extend(bytes);
+        }
+    }
+
+    pub fn say(&mut self, text: &str) {
+        self.output.extend(text.bytes());
+    }
+
+    /// Says a last word.
+    pub fn refuse(&mut self, text: &str) {
+        self.say(text);
+        self.flush();
+        self.open = false;
+    }
+
+    pub fn respond(&mut self, status: u16, body: &[u8], keep_alive: bool) {
+        self.output.extend(http::response(status, body, keep_alive));
+        if !keep_alive {
+            self.flush();
+            self.open = false;
+        }
+    }
+
+    pub fn flush(&mut self) {
+        let mut written = 0;
+        while let Some(rest) = self.output.get(written..).filter(|rest| !rest.is_empty()) {
+            match self.stream.write(rest) {
+                Ok(count) if count > 0 => written += count,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Ok(_) | Err(_) => {
+                    self.open = false;
+                    break;
+                }
+            }
+        }
+        self.output.drain(..written);
+    }
+
+    /// Whether the client has sent all and got all.
+    pub fn done(&self) -> bool {
+        self.ended && self.waiting.is_none() && self.output.is_empty()
+    }
+}

@@ -1,0 +1,219 @@
+//! Answers between workers, and who sleeps: no work is left to workers that all sleep.
+//!
+//! A worker that finds nothing to do first says that it sleeps, then looks once more, then waits
+//! for events. Whoever makes work publishes it first and then looks who sleeps. Work is published
+//! and looked for under one lock. If the sleeper's look came first, its word that it sleeps came
+//! before the publisher's, who reads it; if it came second, it finds the work.
+
+use super::super::{Answer, ReplyTo, lock};
+use crate::error::{Error, Result};
+use mio::{Events, Poll, Token, Waker};
+use std::io;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// The event that only ends a worker's sleep.
+pub const WAKE: Token = Token(0);
+
+#[derive(Debug)]
+struct Mailbox {
+    answers: Mutex<Vec<(ReplyTo, Answer)>>,
+    waker: Waker,
+    asleep: AtomicBool,
+}
+
+impl Mailbox {
+    /// Wakes the worker if it sleeps or is about to. True when it did.
+    fn wake(&self) -> bool {
+        let asleep = self.asleep.swap(false, Ordering::SeqCst);
+        if asleep {
+            // It writes to an eventfd whose counter cannot overflow.
+            let _ = self.waker.wake();
+        }
+        asleep
+    }
+}
+
+/// A mailbox for each worker.
+#[derive(Debug)]
+pub struct Mailboxes(Vec<Mailbox>);
+
+impl Mailboxes {
+    /// A mailbox for each worker, which is woken out of its `poll`.
+    ///
+    /// # Errors
+    /// [`Error::Exhausted`] when descriptors are.
+    pub fn new<'a>(polls: impl IntoIterator<Item = &'a Poll>) -> Result<Self> {
+        let mailbox = |poll: &Poll| {
+            Ok(Mailbox {
+                answers: Mutex::default(),
+                waker: Waker::new(poll.registry(), WAKE)
+                    .map_err(|cause| Error::of_limit("make a worker's waker", cause))?,
+                asleep: AtomicBool::new(false),
+            })
+        };
+        let mailboxes: Result<_> = polls.into_iter().map(mailbox).collect();
+        Ok(Self(mailboxes?))
+    }
+
+    /// Wakes a worker that sleeps, if one does. Work was published before.
+    pub fn wake_one(&self) {
+        let _ = self.0.iter().any(Mailbox::wake);
+    }
+
+    /// Wakes every worker.
+    pub fn wake_all(&self) {
+        for mailbox in &self.0 {
+            mailbox.wake();
+        }
+    }
+
+    /// Gives a worker an answer for one of its connections.
+    pub fn post(&self, reply: ReplyTo, answer: Answer) {
+        if let Some(mailbox) = self.0.get(reply.worker) {
+            lock(&mailbox.answers).push((reply, answer));
+            mailbox.wake();
+        }
+    }
+
+    /// Takes a worker's answers.
+    pub fn take(&self, worker: usize) -> Vec<(ReplyTo, Answer)> {
+        self.0
+            .get(worker)
+            .map(|mailbox| std::mem::take(&mut *lock(&mailbox.answers)))
+            .unwrap_or_default()
+    }
+
+    /// Waits for events until `timeout`, for ever if it is none, but not while `work` finds any.
+    ///
+    /// # Errors
+    /// What the kernel says, but for interruptions.
+    pub fn sleep(
+        &self,
+        worker: usize,
+        poll: &mut Poll,
+        events: &mut Events,
+        timeout: Option<Duration>,
+        work: impl FnOnce() -> bool,
+    ) -> io::Result<()> {
+        let Some(mailbox) = self.0.get(worker) else {
+            return Ok(());
+        };
+        mailbox.asleep.store(true, Ordering::SeqCst);
+        let busy = !lock(&mailbox.answers).is_empty() || work();
+        let outcome = look(
+            poll,
+            events,
+            if busy { Some(Duration::ZERO) } else { timeout },
+        );
+        mailbox.asleep.store(false, Ordering::SeqCst);
+        outcome
+    }
+}
+
+/// Takes the events that there are, or come until `timeout`.
+///
+/// # Errors
+/// What the kernel says, but for interruptions, such as by the slice timer.
+pub fn look(poll: &mut Poll, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
+    match poll.poll(events, timeout) {
+        Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {
+            events.clear();
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
+    use std::time::Instant;
+
+    /// Workers that take from one queue and sleep without a time-out.
+    struct Pool {
+        mailboxes: Mailboxes,
+        queue: Mutex<VecDeque<u64>>,
+        done: AtomicU64,
+        stopping: AtomicBool,
+    }
+
+    fn pool(workers: usize) -> (Arc<Pool>, Vec<std::thread::JoinHandle<()>>) {
+        let polls: Vec<Poll> = (0..workers).map(|_| Poll::new().unwrap()).collect();
+        let pool = Arc::new(Pool {
+            mailboxes: Mailboxes::new(&polls).unwrap(),
+            queue: Mutex::default(),
+            done: AtomicU64::new(0),
+            stopping: AtomicBool::new(false),
+        });
+        let threads = polls
+            .into_iter()
+            .enumerate()
+            .map(|(index, poll)| {
+                let pool = Arc::clone(&pool);
+                std::thread::spawn(move || pool.work(index, poll))
+            })
+            .collect();
+        (pool, threads)
+    }
+
+    impl Pool {
+        fn work(&self, index: usize, mut poll: Poll) {
+            let mut events = Events::with_capacity(8);
+            while !self.stopping.load(Ordering::SeqCst) {
+                let work = || !lock(&self.queue).is_empty() || self.stopping.load(Ordering::SeqCst);
+                self.mailboxes
+                    .sleep(index, &mut poll, &mut events, None, work)
+                    .unwrap();
+                let answers = self.mailboxes.take(index).len() as u64;
+                let taken = u64::from(lock(&self.queue).pop_front().is_some());
+                // As a worker does before its turn: the rest is for somebody else.
+                if !lock(&self.queue).is_empty() {
+                    self.mailboxes.wake_one();
+                }
+                self.done.fetch_add(answers + taken, Ordering::SeqCst);
+            }
+        }
+
+        fn reach(&self, count: u64) {
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while self.done.load(Ordering::SeqCst) < count {
+                assert!(
+                    Instant::now() < deadline,
+                    "work {count} is left to workers that sleep"
+                );
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    #[test]
+    fn work_that_comes_while_a_worker_goes_to_sleep_is_done() {
+        let (pool, threads) = pool(2);
+        // One at a time, each just when the workers go to sleep after the last: nobody else would
+        // wake them if this wake-up were lost.
+        for number in 1..=20_000 {
+            if number % 2 == 0 {
+                lock(&pool.queue).push_back(number);
+                pool.mailboxes.wake_one();
+            } else {
+                let reply = ReplyTo {
+                    worker: usize::from(number % 4 == 1),
+                    connection: 0,
+                    request: number,
+                };
+                pool.mailboxes.post(reply, Answer::TooLong);
+            }
+            pool.reach(number);
+        }
+        pool.stopping.store(true, Ordering::SeqCst);
+        pool.mailboxes.wake_all();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Workers: identical threads that each serve connections and give guests their turns.
+//!
+//! A request is read, its guest woken, run and parked, and the answer written, by one thread
+//! without a hand-over. A worker without work sleeps in the kernel, without a timer unless some
+//! guest's own timer is due.
+
+mod connection;
+mod event_loop;
+mod mailbox;
+mod serving;
+mod timers;
+mod turn;
+
+use super::Population;
+use crate::error::{Error, Result};
+use event_loop::Worker;
+use mailbox::Mailboxes;
+use mio::Poll;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long a guest may take for an answer.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where a population can be reached.
+#[derive(Clone, Debug, Default)]
+pub struct Addresses {
+    /// HTTP over TCP.
+    pub http: Option<SocketAddr>,
+    /// The multiplexed UNIX socket.
+    pub unix: Option<PathBuf>,
+}
+
+/// Running workers. They stop when this is dropped.
+#[derive(Debug)]
+pub struct Workers {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<Result<()>>>,
+    http: Option<SocketAddr>,
+    unix: Option<PathBuf>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    population: Arc<Population>,
+    mailboxes: Mailboxes,
+    stopping: AtomicBool,
+}
+
+impl Shared {
+    fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        self.mailboxes.wake_all();
+    }
+}
+
+impl Workers {
+    /// Binds the addresses and starts `count` workers.
+    ///
+    /// # Errors
+    /// [`Error::System`] when an address cannot be bound or a thread not started; then none runs.
+    pub fn start(population: Arc<Population>, count: usize, addresses: &Addresses) -> Result<Self> {
+        let count = count.max(1);
+        let system = |tried: String| move |cause| Error::System { tried, cause };
+        let tcp = match addresses.http {
+            Some(address) => {
+                let listener = std::net::TcpListener::bind(address)
+                    .map_err(system(format!("listen on {address}")))?;
+                listener
+                    .set_nonblocking(true)
+                    .map_err(system(format!("listen on {address}")))?;
+                Some(listener)
+            }
+            None => None,
+        };
+        let http = tcp.as_ref().and_then(|l| l.local_addr().ok());
+        let unix = match &addresses.unix {
+            Some(path) => Some(bind_unix(path)?),
+            None => None,
+        };
+        let polls = (0..count)
+            .map(|_| Poll::new().map_err(|e| Error::of_limit("make an event queue", e)))
+            .collect::<Result<Vec<Poll>>>()?;
+        let shared = Arc::new(Shared {
+            population,
+            mailboxes: Mailboxes::new(&polls)?,
+            stopping: AtomicBool::new(false),
+        });
+        let mut workers = Self {
+            shared: Arc::clone(&shared),
+            threads: Vec::new(),
+            http,
+            unix: addresses.unix.clone(),
+        };
+        for (index, poll) in polls.into_iter().enumerate() {
+            let clone = |e| Error::of_limit("share a listener", e);
+            let tcp = tcp
+                .as_ref()
+                .map(std::net::TcpListener::try_clone)
+                .transpose()
+                .map_err(clone)?;
+            let unix = unix
+                .as_ref()
+                .map(std::os::unix::net::UnixListener::try_clone)
+                .transpose()
+                .map_err(clone)?;
+            let shared = Arc::clone(&shared);
+            let thread = std::thread::Builder::new()
+                .name(format!("worker-{index}"))
+                .spawn(move || {
+                    let outcome = Worker::new(Arc::clone(&shared), index, poll, tcp, unix)
+                        .and_then(Worker::work);
+                    if outcome.is_err() {
+                        // One worker that cannot go on must not leave guests waiting for it.
+                        shared.stop();
+                    }
+                    outcome
+                });
+            let thread =
+                thread.map_err(|cause| Error::of_limit(format!("start worker {index}"), cause))?;
+            workers.threads.push(thread);
+        }
+        Ok(workers)
+    }
+
+    /// Where HTTP is served, with the port that the kernel chose if 0 was asked for.
+    #[must_use]
+    pub fn http(&self) -> Option<SocketAddr> {
+        self.http
+    }
+
+    /// Whether a worker has stopped by itself, which only an error makes it do.
+    #[must_use]
+    pub fn stopped(&self) -> bool {
+        self.shared.stopping.load(Ordering::SeqCst)
+    }
+
+    /// Stops and says what went wrong, if anything did.
+    ///
+    /// # Errors
+    /// The first worker's error.
+    pub fn stop(mut self) -> Result<()> {
+        self.halt()
+    }
+
+    fn halt(&mut self) -> Result<()> {
+        self.shared.stop();
+        let mut outcome = Ok(());
+        for thread in self.threads.drain(..) {
+            let ended = thread.join().unwrap_or_else(|_| {
+                Err(Error::System {
+                    tried: "run a worker".into(),
+                    cause: io::Error::other("it panicked"),
+                })
+            });
+            outcome = outcome.and(ended);
+        }
+        if let Some(path) = self.unix.take() {
+            let _ = std::fs::remove_file(path);
+        }
+        outcome
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        let _ = self.halt();
+    }
+}
+
+/// Binds a UNIX socket, in the place of one that nobody listens on any more.
+fn bind_unix(path: &Path) -> Result<std::os::unix::net::UnixListener> {
+    use std::os::unix::net::{UnixListener, UnixStream};
+    let failed = |cause| Error::File {
+        action: "listen on",
+        path: path.to_owned(),
+        cause,
+    };
+    let listener = match UnixListener::bind(path) {
+        Err(e) if e.kind() == io::ErrorKind::AddrInUse && UnixStream::connect(path).is_err() => {
+            std::fs::remove_file(path).map_err(failed)?;
+            UnixListener::bind(path)
+        }
+        other => other,
+    }
+    .map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    Ok(listener)
+}

@@ -1,0 +1,284 @@
+//! Connections: accepting them, requests to guests, answers from guests.
+
+use super::super::{Answer, Refused, ReplyTo};
+use super::PATIENCE;
+use super::connection::{Connection, Protocol, Stream, Waiting};
+use super::event_loop::{TCP, Timer, Worker};
+use crate::front::http::{self, Parsed, Target};
+use mio::{Interest, Token};
+use std::io;
+
+/// How long after accepting failed it is tried again.
+const ACCEPT_AGAIN_NS: u64 = 20_000_000;
+
+impl Worker {
+    /// Gives an answer to the worker whose connection waits for it.
+    pub fn deliver(&mut self, reply: ReplyTo, answer: Answer) {
+        if reply.worker == self.index {
+            self.answer(reply, answer);
+        } else {
+            self.shared.mailboxes.post(reply, answer);
+        }
+    }
+
+    /// Accepts every connection that waits at a listener.
+    pub fn accept(&mut self, listener: Token) {
+        loop {
+            let accepted = match listener {
+                TCP => self.tcp.as_ref().map(|listener| {
+                    listener.accept().map(|(stream, _)| {
+                        // Answers are small and complete: waiting to fill a segment only costs time.
+                        let _ = stream.set_nodelay(true);
+                        (Stream::Tcp(stream), Protocol::Http)
+                    })
+                }),
+                _ => self.unix.as_ref().map(|listener| {
+                    let accepted = listener.accept();
+                    accepted.map(|(stream, _)| (Stream::Unix(stream), Protocol::Unknown))
+                }),
+            };
+            match accepted {
+                None => return,
+                Some(Ok((stream, protocol))) => self.connect(stream, protocol),
+                Some(Err(e)) => match e.kind() {
+                    io::ErrorKind::WouldBlock => return,
+                    // One client gave up; the next may wait behind it.
+                    io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
+                    _ => {
+                        // Descriptors or memory are exhausted. Who waits is not announced again.
+                        let at = self.clock.now().saturating_add(ACCEPT_AGAIN_NS);
+                        self.timers.set(at, Timer::Accept(listener));
+                        return;
+                    }
+                },
+            }
+        }
+    }
+
+    fn connect(&mut self, mut stream: Stream, protocol: Protocol) {
+        let number = self.next_connection;
+        self.next_connection += 1;
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        let registered = match &mut stream {
+            Stream::Tcp(s) => self.poll.registry().register(s, Token(number), interest),
+            Stream::Unix(s) => self.poll.registry().register(s, Token(number), interest),
+        };
+        if registered.is_ok() {
+            // What the client has sent already is the first event.
+            self.connections
+                .insert(number, Connection::new(stream, protocol));
+        }
+    }
+
+    /// Reads, acts on and writes what a connection has. `hung_up`: the client will send no more.
+    pub fn serve(&mut self, number: usize, hung_up: bool) {
+        let Some(mut connection) = self.connections.remove(&number) else {
+            return;
+        };
+        connection.hung_up |= hung_up;
+        connection.read();
+        self.act(number, &mut connection);
+        self.settle(number, connection);
+    }
+
+    /// Puts a connection back until its next event, unless it is at its end.
+    fn settle(&mut self, number: usize, mut connection: Connection) {
+        connection.flush();
+        if !connection.open || connection.done() {
+            return self.forget(number, &connection);
+        }
+        if connection.readable() {
+            self.unfinished.push(number);
+        }
+        self.connections.insert(number, connection);
+    }
+
+    fn forget(&mut self, number: usize, connection: &Connection) {
+        if let Protocol::Guest(guest) = connection.protocol {
+            self.shared.population.unlisten(
+                guest,
+                ReplyTo {
+                    worker: self.index,
+                    connection: number,
+                    request: 0,
+                },
+            );
+        }
+        if let Some(waiting) = &connection.waiting {
+            self.timers.cancel(waiting.timer);
+            self.shared.population.expire(waiting.guest, waiting.reply);
+        }
+    }
+
+    fn act(&mut self, number: usize, connection: &mut Connection) {
+        if connection.protocol == Protocol::Unknown {
+            self.first_line(number, connection);
+        }
+        match connection.protocol {
+            Protocol::Unknown => {}
+            Protocol::Guest(guest) => {
+                let bytes = std::mem::take(&mut connection.input);
+                if let Err(refused) = self.shared.population.send(guest, &bytes) {
+                    connection.refuse(&format!("\n{}\n", say(&refused)));
+                }
+            }
+            Protocol::Http => {
+                while connection.waiting.is_none()
+                    && connection.open
+                    && !connection.input.is_empty()
+                {
+                    match http::parse(&connection.input) {
+                        Parsed::Incomplete => break,
+                        Parsed::Bad(status, why) => {
+                            connection.respond(status, format!("{why}\n").as_bytes(), false);
+                            connection.input.clear();
+                        }
+                        Parsed::Request(request) => {
+                            connection.input.drain(..request.length);
+                            self.request(number, connection, request);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The first bytes on the UNIX socket say what is spoken: `CONNECT N`, or HTTP.
+    fn first_line(&mut self, number: usize, connection: &mut Connection) {
+        if connection.input.starts_with(b"GET ") {
+            connection.protocol = Protocol::Http;
+            return;
+        }
+        let Some(end) = connection.input.iter().position(|b| *b == b'\n') else {
+            if connection.input.len() > 64 {
+                connection.open = false;
+            }
+            return;
+        };
+        let line: Vec<u8> = connection.input.drain(..=end).collect();
+        let line = String::from_utf8_lossy(&line);
+        let guest = line
+            .trim_end()
+            .strip_prefix("CONNECT ")
+            .and_then(|n| n.parse::<u32>().ok());
+        let reply = ReplyTo {
+            worker: self.index,
+            connection: number,
+            request: 0,
+        };
+        let refused = match guest {
+            None => "say CONNECT and a guest's number, or speak HTTP".to_owned(),
+            Some(guest) => match self.shared.population.listen(guest, reply) {
+                Ok(()) => {
+                    connection.protocol = Protocol::Guest(guest);
+                    connection.say(&format!("OK {guest}\n"));
+                    return;
+                }
+                Err(refused) => say(&refused),
+            },
+        };
+        connection.refuse(&format!("ERROR {refused}\n"));
+    }
+
+    fn request(&mut self, number: usize, connection: &mut Connection, request: http::Request) {
+        match request.target {
+            Target::Unknown => {
+                connection.respond(404, b"try /vm/N/path or /status\n", request.keep_alive)
+            }
+            Target::Status => {
+                let c = self.shared.population.full_census();
+                let body = format!(
+                    "{{\"guests\":{},\"booted\":{},\"dead\":{},\"turns\":{},\"stored_bytes\":{},\"lost_output\":{}}}\n",
+                    c.guests, c.booted, c.dead, c.turns, c.stored_bytes, c.lost_output
+                );
+                connection.respond(200, body.as_bytes(), request.keep_alive);
+            }
+            Target::Guest(guest, line) => {
+                self.next_request += 1;
+                let reply = ReplyTo {
+                    worker: self.index,
+                    connection: number,
+                    request: self.next_request,
+                };
+                match self.shared.population.ask(guest, line, reply) {
+                    Ok(()) => {
+                        let at = self.patience_ends();
+                        let timer = self.timers.set(at, Timer::Request(reply));
+                        connection.waiting = Some(Waiting {
+                            guest,
+                            reply,
+                            timer,
+                            keep_alive: request.keep_alive,
+                        });
+                    }
+                    Err(refused) => {
+                        let status = match refused {
+                            Refused::NoSuchGuest => 404,
+                            Refused::Dead(_) => 410,
+                            Refused::Busy => 503,
+                        };
+                        connection.respond(
+                            status,
+                            format!("{}\n", say(&refused)).as_bytes(),
+                            request.keep_alive,
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes an answer to the connection that waits for it.
+    pub fn answer(&mut self, reply: ReplyTo, answer: Answer) {
+        let Some(mut connection) = self.connections.remove(&reply.connection) else {
+            return;
+        };
+        if let Answer::Output(bytes) = &answer {
+            connection.forward(bytes);
+        } else if let Some(waiting) = connection.waiting.take_if(|w| w.reply == reply) {
+            self.timers.cancel(waiting.timer);
+            match answer {
+                Answer::Line(line) => {
+                    let (status, body) = http::line_as_answer(&line);
+                    connection.respond(status, body, waiting.keep_alive);
+                }
+                Answer::TooLong => {
+                    connection.respond(
+                        502,
+                        b"the guest sent too much without ending its line\n",
+                        waiting.keep_alive,
+                    );
+                }
+                Answer::Dead(fault) => {
+                    let why = say(&Refused::Dead(fault));
+                    connection.respond(410, format!("{why}\n").as_bytes(), waiting.keep_alive);
+                }
+                Answer::Output(_) => {}
+            }
+            // Another request may have come behind this one.
+            self.act(reply.connection, &mut connection);
+        }
+        self.settle(reply.connection, connection);
+    }
+
+    /// Nobody waits for a request any longer.
+    pub fn expire(&mut self, reply: ReplyTo) {
+        let Some(connection) = self.connections.get_mut(&reply.connection) else {
+            return;
+        };
+        if let Some(waiting) = connection.waiting.take_if(|w| w.reply == reply) {
+            self.shared.population.expire(waiting.guest, reply);
+            let text = format!("the guest did not answer within {} s\n", PATIENCE.as_secs());
+            connection.respond(504, text.as_bytes(), waiting.keep_alive);
+            self.serve(reply.connection, false);
+        }
+    }
+}
+
+fn say(refused: &Refused) -> String {
+    match refused {
+        Refused::NoSuchGuest => "there is no guest of this number".to_owned(),
+        Refused::Dead(fault) => format!("this guest has stopped: {fault}"),
+        Refused::Busy => "too many requests wait for this guest".to_owned(),
+    }
+}

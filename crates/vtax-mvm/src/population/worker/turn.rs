@@ -1,0 +1,242 @@
+//! A guest's turn: taken from the queue or booted, run for a slice, and put back.
+
+use super::super::queue::Next;
+use super::super::{Active, Answer, Body, Guest, Held, Home, MAX_ANSWER, ReplyTo, activate, lock};
+use super::event_loop::{Timer, Worker};
+use crate::error::{Error, Result};
+use crate::machine::devices::Devices;
+use crate::machine::kvm::{Slot, Tenancy};
+use crate::machine::state::{pack, unpack};
+use crate::machine::{Fault, Stop, run};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Serial output of one slice beyond this is dropped: what a line cannot carry in a millisecond.
+const MAX_SLICE_OUTPUT: usize = 64 << 10;
+
+impl Worker {
+    /// Gives one guest its turn. Returns the processor time that it took, in ns; None when no guest
+    /// waits.
+    pub fn turn(&mut self) -> Result<Option<u64>> {
+        let shared = Arc::clone(&self.shared);
+        let population = &shared.population;
+        if population.held.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        // Boots and turns alternate, so that neither guests that spin nor a million boots keep the
+        // other waiting.
+        self.boot_next =
+            !self.boot_next && population.next.load(Ordering::Relaxed) < population.plan.count;
+        let offset = if self.boot_next || lock(&population.queue).is_empty() {
+            let offset = population.next.fetch_add(1, Ordering::Relaxed);
+            if offset > population.plan.count {
+                population
+                    .next
+                    .store(population.plan.count, Ordering::Relaxed);
+            }
+            Some(offset).filter(|offset| *offset < population.plan.count)
+        } else {
+            None
+        };
+        let booting = offset.is_some();
+        if let Some(offset) = offset {
+            population.reserve.check(offset, population.plan.holding)?;
+        }
+        let number = match offset {
+            Some(offset) => population.plan.first + offset,
+            None => {
+                let now = self.clock.now();
+                match lock(&population.queue).pop(now) {
+                    Next::Guest(number) => number,
+                    Next::Nobody => return Ok(None),
+                    Next::Others => {
+                        self.ahead = true;
+                        return Ok(None);
+                    }
+                }
+            }
+        };
+        if population.runnable() {
+            shared.mailboxes.wake_one();
+        }
+        let Some(cell) = population.guest(number) else {
+            return Ok(Some(0));
+        };
+        let (body, inbox) = {
+            let mut guest = lock(cell);
+            let taken = match activate(&mut guest) {
+                // Somebody wrote to it before its boot: it waits in the queue and boots from there.
+                Ok(active) if booting && active.queued => None,
+                Ok(active) => {
+                    active.queued = false;
+                    active
+                        .body
+                        .take()
+                        .map(|body| (body, std::mem::take(&mut active.inbox)))
+                }
+                Err(_) => None,
+            };
+            let Some(taken) = taken else {
+                population
+                    .booted
+                    .fetch_add(u32::from(booting), Ordering::Relaxed);
+                return Ok(Some(0));
+            };
+            taken
+        };
+        self.slice.arm();
+        let started = thread_time();
+        let (stop, body, deadline) = self.run(number, body, &inbox)?;
+        let ran = thread_time().saturating_sub(started);
+        population.turns.fetch_add(1, Ordering::Relaxed);
+        if booting {
+            population.booted.fetch_add(1, Ordering::Relaxed);
+        }
+        let output = std::mem::take(&mut self.output);
+        let mut answers = Vec::new();
+        if population.listening.load(Ordering::Acquire) != 0
+            && !output.is_empty()
+            && let Some(reply) = lock(&population.listeners).get(&number)
+        {
+            answers.push((*reply, Answer::Output(output.clone())));
+        }
+        {
+            let mut guest = lock(cell);
+            if let Guest::Active(active) = &mut *guest {
+                active.runtime = active.runtime.saturating_add(ran);
+                heard(active, &output, &mut answers);
+                active.body = Some(body);
+                // Before the guest is let go: another worker's next deadline must come after.
+                if let (Some(deadline), Stop::Halted) = (deadline, stop)
+                    && lock(&population.ticking).insert(number, deadline) != Some(deadline)
+                {
+                    self.timers.set(deadline, Timer::Guest(number));
+                }
+                match stop {
+                    Stop::Dead(fault) => {
+                        let replies = active.asks.drain(..).filter_map(|ask| ask.reply);
+                        answers.extend(replies.map(|reply| (reply, Answer::Dead(fault))));
+                        *guest = Guest::Dead(fault);
+                        population.dead.fetch_add(1, Ordering::Relaxed);
+                    }
+                    Stop::Preempted => population.enqueue(number, active),
+                    Stop::Halted if !active.inbox.is_empty() => population.enqueue(number, active),
+                    Stop::Halted if active.asks.is_empty() => {
+                        if let Some(body) = active.body.take() {
+                            *guest = Guest::Idle(body);
+                        }
+                    }
+                    Stop::Halted => {}
+                }
+            }
+        }
+        self.output = output;
+        self.output.clear();
+        for (reply, answer) in answers {
+            self.deliver(reply, answer);
+        }
+        Ok(Some(ran))
+    }
+
+    /// Runs a guest for a slice. Its output is in `self.output`; the last result is its timer.
+    fn run(&mut self, number: u32, body: Body, inbox: &[u8]) -> Result<(Stop, Body, Option<u64>)> {
+        let shared = Arc::clone(&self.shared);
+        let population = &shared.population;
+        let mut held = match body {
+            Body::Held(held) => held,
+            Body::Stored(stored) => match (&population.home, &mut self.slot) {
+                (Home::Parked(reset), Some((slot, arena))) => {
+                    let mut devices = unpack(&stored, slot, reset)?;
+                    devices.receive(inbox);
+                    let (mut stop, lost) = run(
+                        slot,
+                        &mut devices,
+                        &mut self.clock,
+                        None,
+                        &mut self.output,
+                        MAX_SLICE_OUTPUT,
+                    )?;
+                    population.lost_output.fetch_add(lost, Ordering::Relaxed);
+                    if slot.paging() {
+                        stop = Stop::Dead(Fault::Paging);
+                    }
+                    if let Stop::Dead(_) = stop {
+                        // What a dead guest left in the vCPU is not worth reasoning about.
+                        slot.memory_mut().fill(0);
+                        self.slice.disarm();
+                        let image = &population.plan.image;
+                        *slot = Slot::new(&population.host, arena, 0, image, Tenancy::Turns)?;
+                        return Ok((stop, Body::Stored(Box::default()), None));
+                    }
+                    let deadline = devices.deadline();
+                    let stored = pack(slot, &devices, reset)?;
+                    return Ok((stop, Body::Stored(stored), deadline));
+                }
+                (Home::Live(arena), _) => {
+                    let index = (number - population.plan.first) as usize;
+                    let image = &population.plan.image;
+                    // The kernel gives up making a VM when a signal comes.
+                    self.slice.disarm();
+                    let slot = Slot::new(&population.host, arena, index, image, Tenancy::One)?;
+                    self.slice.arm();
+                    Box::new(Held {
+                        slot,
+                        devices: Devices::default(),
+                    })
+                }
+                (Home::Parked(_), None) => {
+                    return Err(Error::State("a worker of parked guests has no slot"));
+                }
+            },
+        };
+        let Held { slot, devices } = &mut *held;
+        devices.receive(inbox);
+        let (stop, lost) = run(
+            slot,
+            devices,
+            &mut self.clock,
+            None,
+            &mut self.output,
+            MAX_SLICE_OUTPUT,
+        )?;
+        population.lost_output.fetch_add(lost, Ordering::Relaxed);
+        let deadline = devices.deadline();
+        Ok((stop, Body::Held(held), deadline))
+    }
+}
+
+/// Processor time of this thread, in ns: a guest is not charged for what the host gave to others.
+fn thread_time() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}
+
+/// Takes a guest's output to the requests that wait for it.
+fn heard(active: &mut Active, output: &[u8], answers: &mut Vec<(ReplyTo, Answer)>) {
+    let mut rest = output;
+    while !active.asks.is_empty() && !rest.is_empty() {
+        let end = rest.iter().position(|b| *b == b'\n').map(|i| i + 1);
+        let (part, behind) = rest.split_at(end.unwrap_or(rest.len()));
+        rest = behind;
+        active.answer.extend(
+            part.iter()
+                .take(MAX_ANSWER + 1 - active.answer.len().min(MAX_ANSWER + 1)),
+        );
+        let too_long = active.answer.len() > MAX_ANSWER;
+        if end.is_none() && !too_long {
+            return;
+        }
+        let line = std::mem::take(&mut active.answer);
+        if let Some(ask) = active.asks.pop_front() {
+            let answer = if too_long {
+                Answer::TooLong
+            } else {
+                Answer::Line(line)
+            };
+            answers.extend(ask.reply.map(|reply| (reply, answer)));
+        }
+        if let Some(next) = active.asks.front() {
+            active.inbox.extend(&next.request);
+        }
+    }
+}
