@@ -172,6 +172,15 @@ impl Workers {
         Ok(workers)
     }
 
+    /// As [`Population::admit`], and wakes whoever is to boot the guests.
+    pub fn admit(&self, count: u32) {
+        self.shared.population.admit(count);
+        for mailbox in &self.shared.mailboxes {
+            // A worker that cannot be woken finds the guests when it wakes by itself.
+            let _ = mailbox.waker.wake();
+        }
+    }
+
     /// Where HTTP is served, with the port that the kernel chose if 0 was asked for.
     #[must_use]
     pub fn http(&self) -> Option<SocketAddr> {
@@ -439,16 +448,9 @@ impl Worker {
         }
         // Boots and turns alternate, so that neither guests that spin nor a million boots keep the
         // other waiting.
-        self.boot_next =
-            !self.boot_next && population.next.load(Ordering::Relaxed) < population.plan.count;
+        self.boot_next = !self.boot_next && population.boots_wait();
         let offset = if self.boot_next || lock(&population.queue).is_empty() {
-            let offset = population.next.fetch_add(1, Ordering::Relaxed);
-            if offset > population.plan.count {
-                population
-                    .next
-                    .store(population.plan.count, Ordering::Relaxed);
-            }
-            Some(offset).filter(|offset| *offset < population.plan.count)
+            population.next_boot()
         } else {
             None
         };
