@@ -4,6 +4,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use vtax_lab::place::Place;
 use vtax_lab::plan::Shard;
+use vtax_density::cli::DensityArguments;
 use vtax_mvm::cli::MvmCommand;
 
 /// Measures what virtualization costs: the same workload on bare metal, in containers and in VMs.
@@ -38,6 +39,8 @@ pub enum Command {
     /// Micro VMs: guests that are one 512-byte boot sector.
     #[command(subcommand)]
     Mvm(MvmCommand),
+    /// How many guests this host holds: the standardized scalability test, for any platform.
+    Density(DensityArguments),
     /// Undo what a run that was cut off left on this host.
     Restore(RestoreArgs),
     /// A load generator, as workloads start it in the client.
