@@ -39,7 +39,10 @@ fn rate(seen: &Seen) -> f64 {
 
 fn main() {
     let folder = tempfile::tempdir().expect("a temporary directory");
-    let (plan, results) = (folder.path().join("plan.toml"), folder.path().join("results"));
+    let (plan, results) = (
+        folder.path().join("plan.toml"),
+        folder.path().join("results"),
+    );
     std::fs::write(&plan, PLAN).expect("the plan is written");
     let status = Command::new(env!("CARGO_BIN_EXE_vtax-density"))
         .arg(&plan)

@@ -4,7 +4,9 @@ use crate::plan::{Plan, platforms};
 use crate::run::{self, Event, Options};
 use crate::{keeper, report};
 use clap::Args;
+use std::io::{self, Write};
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use vtax_lab::LabError;
 use vtax_lab::signals::Signals;
 
@@ -73,9 +75,13 @@ pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabErr
     let signals = Signals::install()
         .map_err(|cause| LabError::Other(format!("cannot handle signals: {cause}")))?;
     let mut tell: Box<dyn FnMut(Event)> = if arguments.json {
-        Box::new(|event| {
-            if let Ok(line) = serde_json::to_string(&event) {
-                println!("{line}");
+        // Nobody reads any more: the run ends in order.
+        let asked = signals.flag();
+        Box::new(move |event| {
+            if let Ok(line) = serde_json::to_string(&event)
+                && say(&line).is_err()
+            {
+                asked.store(true, Ordering::SeqCst);
             }
         })
     } else {
@@ -84,10 +90,11 @@ pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabErr
     let results = run::run(&plan, &text, &options, &signals, &mut tell)?;
     let (path, summary) = report::write(&results)?;
     if arguments.json {
-        println!("{}", serde_json::json!({"event": "report", "path": path}));
+        say(&serde_json::json!({"event": "report", "path": path}).to_string())
     } else {
-        println!("{summary}\nreport: {}", path.display());
+        say(&format!("{summary}\nreport: {}", path.display()))
     }
+    .map_err(LabError::file("write", "standard output"))?;
     if summary.failed > 0 {
         return Err(LabError::Other(format!(
             "{} climbs failed; the report names the reasons",
@@ -97,13 +104,20 @@ pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabErr
     Ok(())
 }
 
+/// A line on standard output, which may be closed.
+fn say(line: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush())
+}
+
 /// The plan with another expected maximum, so that `plan.toml` says what was run.
 fn with_maximum(text: &str, maximum: u32) -> Result<String, LabError> {
-    let unreadable = |cause: &dyn std::fmt::Display| {
-        LabError::Plan(format!("the plan cannot be read: {cause}"))
-    };
+    let unreadable =
+        |cause: &dyn std::fmt::Display| LabError::Plan(format!("the plan cannot be read: {cause}"));
     let mut table: toml::Table = toml::from_str(text).map_err(|cause| unreadable(&cause))?;
-    let platforms = table.get_mut("platform").and_then(toml::Value::as_array_mut);
+    let platforms = table
+        .get_mut("platform")
+        .and_then(toml::Value::as_array_mut);
     for platform in platforms.into_iter().flatten() {
         if let Some(platform) = platform.as_table_mut() {
             for key in ["maximum", "quick_maximum"] {

@@ -227,8 +227,14 @@ impl Ascent<'_, '_> {
         while sum.population < to && sum.refused.is_none() && sum.exceeded.is_none() {
             self.bench.signals.check()?;
             let left = f64::from(to - sum.population);
-            let batch = self.rate.map_or(left.min(8.0), |rate| (rate * BATCH_SECONDS).clamp(1.0, left));
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within 1 and what is left")]
+            let batch = self.rate.map_or(left.min(8.0), |rate| {
+                (rate * BATCH_SECONDS).clamp(1.0, left)
+            });
+            #[allow(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "within 1 and what is left"
+            )]
             let goal = sum.population.saturating_add(batch.ceil() as u32).min(to);
             let answer = self.keeper.ask(&Request::Grow(goal))?;
             let made = answer.population.saturating_sub(sum.population);
@@ -351,11 +357,7 @@ impl Ascent<'_, '_> {
 }
 
 /// Waits until memory is back, or for as long as it may take.
-fn returned(
-    roots: &Roots,
-    before: &Memory,
-    climb: &[Interval],
-) -> Result<(Memory, f64), LabError> {
+fn returned(roots: &Roots, before: &Memory, climb: &[Interval]) -> Result<(Memory, f64), LabError> {
     let taken = climb
         .last()
         .map_or(0.0, |top| before.available - top.memory.available);
@@ -425,7 +427,13 @@ impl Group {
         self.folders.iter().find_map(|folder| {
             ["memory.current", "memory.usage_in_bytes"]
                 .iter()
-                .find_map(|file| fs::read_to_string(folder.join(file)).ok()?.trim().parse().ok())
+                .find_map(|file| {
+                    fs::read_to_string(folder.join(file))
+                        .ok()?
+                        .trim()
+                        .parse()
+                        .ok()
+                })
         })
     }
 }
@@ -434,13 +442,19 @@ impl Group {
 fn disk_bytes(folder: &Path) -> Option<f64> {
     let file = "blkio.throttle.io_service_bytes_recursive";
     if let Ok(text) = fs::read_to_string(folder.join(file)) {
-        let total = text.lines().rev().find_map(|line| line.strip_prefix("Total "))?;
+        let total = text
+            .lines()
+            .rev()
+            .find_map(|line| line.strip_prefix("Total "))?;
         return total.trim().parse().ok();
     }
     let text = fs::read_to_string(folder.join("io.stat")).ok()?;
     let bytes = text
         .split_whitespace()
-        .filter_map(|word| word.strip_prefix("rbytes=").or(word.strip_prefix("wbytes=")))
+        .filter_map(|word| {
+            word.strip_prefix("rbytes=")
+                .or(word.strip_prefix("wbytes="))
+        })
         .filter_map(|bytes| bytes.parse::<f64>().ok());
     Some(bytes.sum())
 }

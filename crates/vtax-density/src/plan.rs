@@ -214,8 +214,8 @@ impl Plan {
     /// # Errors
     /// What is wrong with it, and what it could say instead.
     pub fn parse(text: &str, is_quick: bool) -> Result<Self, LabError> {
-        let file: File =
-            toml::from_str(text).map_err(|cause| bad(format!("the plan cannot be read: {cause}")))?;
+        let file: File = toml::from_str(text)
+            .map_err(|cause| bad(format!("the plan cannot be read: {cause}")))?;
         let mut table = file.density;
         if is_quick {
             table.extend(file.quick);
@@ -227,7 +227,9 @@ impl Plan {
             if (low..=high).contains(&value) {
                 Ok(())
             } else {
-                Err(bad(format!("{name} = {value} is not within {low} to {high}")))
+                Err(bad(format!(
+                    "{name} = {value} is not within {low} to {high}"
+                )))
             }
         };
         within("intervals", f64::from(climbing.intervals), 2.0, 1000.0)?;
@@ -299,7 +301,12 @@ fn variants_of(table: &Table, is_quick: bool) -> Result<Vec<Variant>, LabError> 
     let parameters = PLATFORMS
         .iter()
         .find(|platform| platform.kind == kind)
-        .ok_or_else(|| bad(format!("no platform is called {kind:?}; there are {}", known())))?;
+        .ok_or_else(|| {
+            bad(format!(
+                "no platform is called {kind:?}; there are {}",
+                known()
+            ))
+        })?;
     let number = |key: &str| -> Result<Option<u32>, LabError> {
         match table.get(key) {
             None => Ok(None),
@@ -480,7 +487,10 @@ mod tests {
             .iter()
             .map(|variant| variant.treatment.label.as_str())
             .collect();
-        assert!(labels.contains(&"qemu binary=i386 host.ksm=off image=idle-pit"), "{labels:?}");
+        assert!(
+            labels.contains(&"qemu binary=i386 host.ksm=off image=idle-pit"),
+            "{labels:?}"
+        );
         let first = &plan.variants[0];
         assert_eq!(first.treatment.factors.get("accel").unwrap(), "tcg");
         assert_eq!(first.host.0.len(), 1);
@@ -509,8 +519,18 @@ mod tests {
         assert!(platform("kind = \"thread\"\nimage = \"web\"").contains("knows no \"image\""));
         assert!(platform("kind = \"thread\"\nmaximum = -3").contains("number of guests"));
         assert!(platform("kind = \"thread\"\n[[platform]]\nkind = \"thread\"").contains("twice"));
-        assert!(complaint("name = \"x\"\n[density]\nreserve_percent = 0\n[[platform]]\nkind = \"thread\"").contains("within 5 to 99"));
-        assert!(complaint(&format!("{HEAD}colour = 1\n[[platform]]\nkind = \"thread\"")).contains("colour"));
+        assert!(
+            complaint(
+                "name = \"x\"\n[density]\nreserve_percent = 0\n[[platform]]\nkind = \"thread\""
+            )
+            .contains("within 5 to 99")
+        );
+        assert!(
+            complaint(&format!(
+                "{HEAD}colour = 1\n[[platform]]\nkind = \"thread\""
+            ))
+            .contains("colour")
+        );
     }
 
     #[test]

@@ -185,8 +185,8 @@ impl Climb {
     #[must_use]
     pub fn bytes_each(&self) -> Option<f64> {
         let top = self.top().filter(|top| top.population > 0)?;
-        let used = self.before.available - top.memory.available
-            + (top.memory.swap - self.before.swap);
+        let used =
+            self.before.available - top.memory.available + (top.memory.swap - self.before.swap);
         Some(used / f64::from(top.population))
     }
 

@@ -8,9 +8,7 @@ use std::time::Instant;
 use vtax_lab::{LabError, Roots};
 
 /// Something that a host can run out of.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Resource {
     /// Processor time of all processors.
@@ -157,7 +155,8 @@ impl Accounts {
         let meminfo = fs::read_to_string(&path).map_err(LabError::file("read", path))?;
         let text = |file: &str| roots.proc_text(file).unwrap_or_default();
         let number = |text: String| text.parse::<f64>().unwrap_or(f64::INFINITY);
-        let most_tasks = number(text("sys/kernel/pid_max")).min(number(text("sys/kernel/threads-max")));
+        let most_tasks =
+            number(text("sys/kernel/pid_max")).min(number(text("sys/kernel/threads-max")));
         Ok(Self {
             at: Some(Instant::now()),
             memory: Memory::parse(&meminfo),
@@ -199,7 +198,11 @@ impl Accounts {
                 shares.insert(resource, used / all * 100.0);
             }
         };
-        put(Resource::Memory, memory.total - memory.available, memory.total);
+        put(
+            Resource::Memory,
+            memory.total - memory.available,
+            memory.total,
+        );
         put(Resource::Swap, memory.swap, memory.swap_total);
         put(Resource::Pids, self.tasks.0, self.tasks.1);
         put(Resource::Descriptors, self.handles.0, self.handles.1);
@@ -233,10 +236,12 @@ impl Accounts {
             let disk = busiest(&mut self.disks.iter().filter_map(|(name, busy)| {
                 Some((busy - earlier.disks.get(name)?) / (seconds * 1000.0) * 100.0)
             }));
-            let link = busiest(&mut self.links.iter().filter_map(|(name, (rx, tx, speed))| {
-                let (rx0, tx0, _) = earlier.links.get(name)?;
-                Some((rx - rx0).max(tx - tx0) / (seconds * speed) * 100.0)
-            }));
+            let link = busiest(
+                &mut self.links.iter().filter_map(|(name, (rx, tx, speed))| {
+                    let (rx0, tx0, _) = earlier.links.get(name)?;
+                    Some((rx - rx0).max(tx - tx0) / (seconds * speed) * 100.0)
+                }),
+            );
             for (resource, share) in [(Resource::Disk, disk), (Resource::Network, link)] {
                 if let Some(share) = share {
                     shares.insert(resource, share.clamp(0.0, 100.0));
@@ -337,10 +342,7 @@ fn disks(diskstats: &str) -> BTreeMap<String, f64> {
     disks
 }
 
-fn links(
-    dev: &str,
-    speed: impl Fn(&str) -> Option<f64>,
-) -> BTreeMap<String, (f64, f64, f64)> {
+fn links(dev: &str, speed: impl Fn(&str) -> Option<f64>) -> BTreeMap<String, (f64, f64, f64)> {
     dev.lines()
         .filter_map(|line| {
             let (name, counts) = line.split_once(':')?;
@@ -379,7 +381,10 @@ mod tests {
         let roots = host(
             folder.path(),
             &[
-                ("proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: 250 kB\nSwapTotal: 100 kB\nSwapFree: 90 kB\n"),
+                (
+                    "proc/meminfo",
+                    "MemTotal: 1000 kB\nMemAvailable: 250 kB\nSwapTotal: 100 kB\nSwapFree: 90 kB\n",
+                ),
                 ("proc/loadavg", "0.20 0.18 0.12 1/80 11206"),
                 ("proc/sys/kernel/pid_max", "160"),
                 ("proc/sys/kernel/threads-max", "4000"),
@@ -422,9 +427,10 @@ mod tests {
             at: Some(then),
             cpu: stat(100, 100),
             disks: disks("8 0 sda 1 2 3 4 5 6 7 8 9 100 11\n7 0 loop0 1 2 3 4 5 6 7 8 9 0 11"),
-            links: links("eth0: 0 0 0 0 0 0 0 0 0 0\nlo: 5 0 0 0 0 0 0 0 5 0", |name| {
-                (name == "eth0").then_some(1000.0)
-            }),
+            links: links(
+                "eth0: 0 0 0 0 0 0 0 0 0 0\nlo: 5 0 0 0 0 0 0 0 5 0",
+                |name| (name == "eth0").then_some(1000.0),
+            ),
             ..Accounts::default()
         };
         let later = Accounts {

@@ -156,17 +156,19 @@ pub fn run(
             energy: &mut energy,
         };
         let writer = results.trial_writer(index)?;
-        one(&mut bench, variant, scheduled.block, writer, &mut journal, tell)?;
+        one(
+            &mut bench,
+            variant,
+            scheduled.block,
+            writer,
+            &mut journal,
+            tell,
+        )?;
     }
     Ok(results)
 }
 
-fn open(
-    plan: &Plan,
-    text: &str,
-    options: &Options,
-    roots: &Roots,
-) -> Result<ResultsDir, LabError> {
+fn open(plan: &Plan, text: &str, options: &Options, roots: &Roots) -> Result<ResultsDir, LabError> {
     let path = &options.results;
     let profile = if plan.is_quick { "quick" } else { "full" };
     let plan_sha256 = format!("{:x}", Sha256::digest(text));
@@ -282,7 +284,8 @@ fn one(
                     .iter()
                     .map(|(key, level)| (format!("factor.{key}"), level.clone())),
             );
-            trial.environment
+            trial
+                .environment
                 .insert("density.binding".to_owned(), record.binding.to_string());
             trial.window = (Nanoseconds(0), nanoseconds(record.seconds));
             trial.times.measured = nanoseconds(record.seconds);
@@ -320,8 +323,12 @@ fn source_of(variant: &Variant) -> Source {
 
 fn nanoseconds(seconds: f64) -> Nanoseconds {
     Nanoseconds(
-        u64::try_from(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or_default().as_nanos())
-            .unwrap_or(u64::MAX),
+        u64::try_from(
+            Duration::try_from_secs_f64(seconds.max(0.0))
+                .unwrap_or_default()
+                .as_nanos(),
+        )
+        .unwrap_or(u64::MAX),
     )
 }
 
@@ -329,9 +336,8 @@ fn nanoseconds(seconds: f64) -> Nanoseconds {
 fn suspicions(climb: &Climb) -> Vec<String> {
     let mut reasons = Vec::new();
     let samples = || climb.climb.iter().flat_map(|interval| &interval.samples);
-    let foreign = samples().filter_map(|sample| {
-        Some(sample.shares.get(&Resource::Cpu)? - sample.population_cpu)
-    });
+    let foreign = samples()
+        .filter_map(|sample| Some(sample.shares.get(&Resource::Cpu)? - sample.population_cpu));
     if let Some(foreign) = crate::stop::median(foreign).filter(|share| *share > FOREIGN_PERCENT) {
         reasons.push(format!(
             "other programs used {foreign:.0} % of the machine while guests slept"
@@ -382,36 +388,146 @@ fn metrics(climb: &Climb, source: Source) -> BTreeMap<String, Metric> {
     };
     let guests = f64::from(climb.guests());
     let top = climb.top();
-    put("guests", "guests held", Some(guests), Base::One, Better::Higher, true);
-    put("memory.each", "memory of a guest, all in", climb.bytes_each(), Base::Byte, Better::Lower, true);
-    put("memory.charged.each", "memory of a guest that its control group is charged for", climb.charged_each(), Base::Byte, Better::Lower, false);
+    put(
+        "guests",
+        "guests held",
+        Some(guests),
+        Base::One,
+        Better::Higher,
+        true,
+    );
+    put(
+        "memory.each",
+        "memory of a guest, all in",
+        climb.bytes_each(),
+        Base::Byte,
+        Better::Lower,
+        true,
+    );
+    put(
+        "memory.charged.each",
+        "memory of a guest that its control group is charged for",
+        climb.charged_each(),
+        Base::Byte,
+        Better::Lower,
+        false,
+    );
     let per_guest = |of: &dyn Fn(&crate::resources::Memory) -> f64| {
         top.filter(|top| top.population > 0)
             .map(|top| (of(&top.memory) - of(&climb.before)) / f64::from(top.population))
     };
-    put("memory.user.each", "of which processes' pages", per_guest(&|m| m.user + m.swap), Base::Byte, Better::Lower, false);
-    put("memory.kernel.each", "of which kernel", per_guest(&|m| m.kernel()), Base::Byte, Better::Lower, false);
+    put(
+        "memory.user.each",
+        "of which processes' pages",
+        per_guest(&|m| m.user + m.swap),
+        Base::Byte,
+        Better::Lower,
+        false,
+    );
+    put(
+        "memory.kernel.each",
+        "of which kernel",
+        per_guest(&|m| m.kernel()),
+        Base::Byte,
+        Better::Lower,
+        false,
+    );
     let cpu = top.and_then(|top| {
         crate::stop::median(top.samples.iter().map(|sample| sample.population_cpu))
     });
-    put("cpu.top", "CPU of the sleeping population at the top", cpu, Base::Percent, Better::Lower, false);
-    put("cpu.idle", "CPU of the idle population, of one processor", climb.idle.map(|idle| idle.core_percent), Base::Percent, Better::Lower, true);
+    put(
+        "cpu.top",
+        "CPU of the sleeping population at the top",
+        cpu,
+        Base::Percent,
+        Better::Lower,
+        false,
+    );
+    put(
+        "cpu.idle",
+        "CPU of the idle population, of one processor",
+        climb.idle.map(|idle| idle.core_percent),
+        Base::Percent,
+        Better::Lower,
+        true,
+    );
     let born = |interval: Option<&Interval>| {
         interval
             .and_then(|interval| interval.births)
             .and_then(|births| births.boot)
             .map(|boot| boot.p50_us / 1e6)
     };
-    put("boot.first", "time to a booted guest, first interval", born(climb.climb.get(1)), Base::Second, Better::Lower, false);
-    put("boot.last", "time to a booted guest, last interval", born(top), Base::Second, Better::Lower, true);
-    let probe = |of: fn(&crate::record::Latency) -> f64| top.and_then(|top| top.probe.as_ref().map(|probe| of(probe) / 1e6));
-    put("probe.p50", "response time at the top, median", probe(|probe| probe.p50_us), Base::Second, Better::Lower, false);
-    put("probe.p99", "response time at the top, 99th percentile", probe(|probe| probe.p99_us), Base::Second, Better::Lower, true);
-    put("joules.each", "energy of an idle guest in a second, host's share included", climb.idle.and_then(|idle| Some(idle.joules? / idle.seconds / guests)).filter(|_| guests > 0.0), Base::Joule, Better::Lower, false);
-    put("returned", "memory that came back", climb.returned_percent(), Base::Percent, Better::Higher, false);
-    put("overhead", "CPU of the climb itself, of one processor", Some(climb.overhead_percent()), Base::Percent, Better::Lower, false);
+    put(
+        "boot.first",
+        "time to a booted guest, first interval",
+        born(climb.climb.get(1)),
+        Base::Second,
+        Better::Lower,
+        false,
+    );
+    put(
+        "boot.last",
+        "time to a booted guest, last interval",
+        born(top),
+        Base::Second,
+        Better::Lower,
+        true,
+    );
+    let probe = |of: fn(&crate::record::Latency) -> f64| {
+        top.and_then(|top| top.probe.as_ref().map(|probe| of(probe) / 1e6))
+    };
+    put(
+        "probe.p50",
+        "response time at the top, median",
+        probe(|probe| probe.p50_us),
+        Base::Second,
+        Better::Lower,
+        false,
+    );
+    put(
+        "probe.p99",
+        "response time at the top, 99th percentile",
+        probe(|probe| probe.p99_us),
+        Base::Second,
+        Better::Lower,
+        true,
+    );
+    put(
+        "joules.each",
+        "energy of an idle guest in a second, host's share included",
+        climb
+            .idle
+            .and_then(|idle| Some(idle.joules? / idle.seconds / guests))
+            .filter(|_| guests > 0.0),
+        Base::Joule,
+        Better::Lower,
+        false,
+    );
+    put(
+        "returned",
+        "memory that came back",
+        climb.returned_percent(),
+        Base::Percent,
+        Better::Higher,
+        false,
+    );
+    put(
+        "overhead",
+        "CPU of the climb itself, of one processor",
+        Some(climb.overhead_percent()),
+        Base::Percent,
+        Better::Lower,
+        false,
+    );
     if let Binding::Resource { percent, .. } = climb.binding {
-        put("binding", "share of the binding resource", Some(percent), Base::Percent, Better::Neither, false);
+        put(
+            "binding",
+            "share of the binding resource",
+            Some(percent),
+            Base::Percent,
+            Better::Neither,
+            false,
+        );
     }
     metrics
 }

@@ -103,10 +103,7 @@ pub fn judge(limits: &Limits, interval: &Interval) -> Option<Binding> {
                 p99_ms: Some(probe.p99_us / 1000.0),
             })
         }
-        _ => interval
-            .refused
-            .clone()
-            .map(|why| Binding::Refused { why }),
+        _ => interval.refused.clone().map(|why| Binding::Refused { why }),
     }
 }
 
@@ -171,10 +168,7 @@ mod tests {
         let calm = interval(&[&[(Resource::Pids, 89.9), (Resource::Memory, 84.9)]]);
         assert_eq!(judge(&LIMITS, &calm), None);
         let full = interval(&[&[(Resource::Pids, 90.0), (Resource::Memory, 10.0)]]);
-        assert_eq!(
-            judge(&LIMITS, &full).unwrap().to_string(),
-            "PIDs at 90.0 %"
-        );
+        assert_eq!(judge(&LIMITS, &full).unwrap().to_string(), "PIDs at 90.0 %");
     }
 
     #[test]
@@ -204,7 +198,10 @@ mod tests {
         let mut busy = interval(&[&[(Resource::Disk, 100.0), (Resource::Network, 100.0)]]);
         assert_eq!(judge(&LIMITS, &busy), None);
         busy.samples[0].population_disk = true;
-        assert_eq!(judge(&LIMITS, &busy).unwrap().to_string(), "disk at 100.0 %");
+        assert_eq!(
+            judge(&LIMITS, &busy).unwrap().to_string(),
+            "disk at 100.0 %"
+        );
     }
 
     #[test]
@@ -224,10 +221,7 @@ mod tests {
             Some(Binding::Probe { p99_ms: Some(_) })
         ));
         slow.probe = Some(probe(0.0, 0, 10));
-        assert_eq!(
-            judge(&LIMITS, &slow),
-            Some(Binding::Probe { p99_ms: None })
-        );
+        assert_eq!(judge(&LIMITS, &slow), Some(Binding::Probe { p99_ms: None }));
     }
 
     #[test]

@@ -73,7 +73,11 @@ impl Bench {
     fn climb(&self) -> Climb {
         let output = self.run_by(Command::new(env!("CARGO_BIN_EXE_vtax-density")));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stdout));
+        assert!(
+            output.status.success(),
+            "{said}{}",
+            String::from_utf8_lossy(&output.stdout)
+        );
         self.record()
     }
 
@@ -113,7 +117,8 @@ fn processes_in(group: &Path) -> usize {
 }
 
 fn turn() -> std::sync::MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    TURN.lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// Climbs a platform to `maximum` and checks what holds for every climb.
@@ -134,7 +139,11 @@ fn whole_climb(platform: &str, maximum: u32) -> Option<Climb> {
     assert_eq!(climb.binding, Binding::Maximum);
     for interval in climb.climb.iter().skip(1) {
         let probe = interval.probe.unwrap();
-        assert_eq!((probe.answered, probe.failed), (5, 0), "every request is answered");
+        assert_eq!(
+            (probe.answered, probe.failed),
+            (5, 0),
+            "every request is answered"
+        );
         assert!(probe.p50_us > 0.0 && probe.p50_us <= probe.p99_us);
         let births = interval.births.unwrap();
         assert_eq!(births.count, quarter);
@@ -205,10 +214,23 @@ fn more_guests_than_one_process_may_hold_are_spread_over_several() {
     let mut command = Command::new("prlimit");
     command.args(["--nofile=128:128", env!("CARGO_BIN_EXE_vtax-density")]);
     let output = bench.run_by(command);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let climb = bench.record();
-    assert_eq!((climb.guests(), climb.binding.clone()), (100, Binding::Maximum));
-    assert!(climb.climb.iter().skip(1).all(|i| i.probe.unwrap().failed == 0));
+    assert_eq!(
+        (climb.guests(), climb.binding.clone()),
+        (100, Binding::Maximum)
+    );
+    assert!(
+        climb
+            .climb
+            .iter()
+            .skip(1)
+            .all(|i| i.probe.unwrap().failed == 0)
+    );
 }
 
 #[test]
@@ -221,11 +243,22 @@ fn one_process_runs_out_of_descriptors_and_says_so() {
     let mut command = Command::new("prlimit");
     command.args(["--nofile=128:128", env!("CARGO_BIN_EXE_vtax-density")]);
     let output = bench.run_by(command);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let climb = bench.record();
     let words = climb.binding.to_string();
-    assert!(words.contains("file descriptors") || words.contains("Too many open files"), "{words}");
-    assert!(climb.guests() > 50 && climb.guests() < 128, "{}", climb.guests());
+    assert!(
+        words.contains("file descriptors") || words.contains("Too many open files"),
+        "{words}"
+    );
+    assert!(
+        climb.guests() > 50 && climb.guests() < 128,
+        "{}",
+        climb.guests()
+    );
     assert_eq!(bench.journal(), "");
 }
 
@@ -238,7 +271,11 @@ fn the_reserve_of_memory_is_kept_whatever_is_asked_for() {
     // Less is free than the reserve: not a single guest may be made.
     let bench = Bench::new("reserve_percent = 99", "kind = \"process\"\nmaximum = 400");
     let climb = bench.climb();
-    assert!(climb.binding.to_string().starts_with("memory at"), "{}", climb.binding);
+    assert!(
+        climb.binding.to_string().starts_with("memory at"),
+        "{}",
+        climb.binding
+    );
     assert_eq!(climb.guests(), 0);
 }
 
@@ -247,9 +284,12 @@ struct FewPids(PathBuf);
 
 impl FewPids {
     fn new(most: u32) -> Option<Self> {
-        let folder = Path::new("/sys/fs/cgroup/pids").join(format!("density-test-{}", std::process::id()));
+        let folder =
+            Path::new("/sys/fs/cgroup/pids").join(format!("density-test-{}", std::process::id()));
         if fs::create_dir(&folder).is_err() {
-            eprintln!("SKIPPED: no control group for PIDs of its own (cgroup v1 is needed) in /sys/fs/cgroup/pids");
+            eprintln!(
+                "SKIPPED: no control group for PIDs of its own (cgroup v1 is needed) in /sys/fs/cgroup/pids"
+            );
             return None;
         }
         let group = Self(folder);
@@ -278,10 +318,17 @@ fn no_pids_left_is_said_in_the_kernels_words_and_leaves_nothing() {
         .arg(&few.0)
         .arg(env!("CARGO_BIN_EXE_vtax-density"));
     let output = bench.run_by(command);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let climb = bench.record();
     let words = climb.binding.to_string();
-    assert!(words.contains("Resource temporarily unavailable") && words.contains("pid_max"), "{words}");
+    assert!(
+        words.contains("Resource temporarily unavailable") && words.contains("pid_max"),
+        "{words}"
+    );
     assert!(climb.guests() > 10, "{}", climb.guests());
     assert_eq!(bench.journal(), "");
 }
@@ -291,12 +338,15 @@ fn a_plan_that_this_host_cannot_run_is_refused_before_any_climb() {
     let bench = Bench::new("", "kind = \"qemu\"\nmachine = \"virt\"");
     let output = bench.run_by(Command::new(env!("CARGO_BIN_EXE_vtax-density")));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && said.contains("pc, q35, isapc"), "{said}");
+    assert!(
+        !output.status.success() && said.contains("pc, q35, isapc"),
+        "{said}"
+    );
     assert!(!bench.results().exists());
 }
 
-/// Starts a long climb and waits until guests are held.
-fn long_climb(bench: &Bench) -> Child {
+/// Starts a long climb and waits until guests are held. What it says is to be kept open.
+fn long_climb(bench: &Bench) -> (Child, impl Iterator) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vtax-density"));
     bench.arguments(&mut command);
     let mut child = command
@@ -305,9 +355,12 @@ fn long_climb(bench: &Bench) -> Child {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let interval = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains("\"interval\"")));
+    let interval = lines.find(|line| {
+        line.as_ref()
+            .is_ok_and(|line| line.contains("\"interval\""))
+    });
     assert!(interval.is_some(), "the climb ended early");
-    child
+    (child, lines)
 }
 
 fn await_end(what: &str, ended: impl Fn() -> bool) {
@@ -326,13 +379,26 @@ fn kill_9_ends_every_guest_and_the_next_start_removes_the_rest() {
     let _turn = turn();
     let bench = Bench::new("", "kind = \"process\"\nmaximum = 60");
     bench.change("idle_seconds = 0.2", "idle_seconds = 60");
-    let mut child = long_climb(&bench);
+    let (mut child, _said) = long_climb(&bench);
     let groups = bench.groups();
-    assert!(groups.iter().map(|group| processes_in(group)).sum::<usize>() >= 15, "{groups:?}");
+    assert!(
+        groups
+            .iter()
+            .map(|group| processes_in(group))
+            .sum::<usize>()
+            >= 15,
+        "{groups:?}"
+    );
     child.kill().unwrap();
     child.wait().unwrap();
-    await_end("guests outlive kill -9", || groups.iter().all(|group| processes_in(group) == 0));
-    assert_ne!(bench.journal(), "", "what no process owns is still to be undone");
+    await_end("guests outlive kill -9", || {
+        groups.iter().all(|group| processes_in(group) == 0)
+    });
+    assert_ne!(
+        bench.journal(),
+        "",
+        "what no process owns is still to be undone"
+    );
 
     bench.change("idle_seconds = 60", "idle_seconds = 0.1");
     fs::remove_dir_all(bench.results()).unwrap();
@@ -349,7 +415,7 @@ fn ctrl_c_ends_a_climb_in_order() {
     let _turn = turn();
     let bench = Bench::new("", "kind = \"process\"\nmaximum = 60");
     bench.change("idle_seconds = 0.2", "idle_seconds = 60");
-    let mut child = long_climb(&bench);
+    let (mut child, _said) = long_climb(&bench);
     let groups = bench.groups();
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();

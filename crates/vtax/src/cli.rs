@@ -2,9 +2,9 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
+use vtax_density::cli::DensityArguments;
 use vtax_lab::place::Place;
 use vtax_lab::plan::Shard;
-use vtax_density::cli::DensityArguments;
 use vtax_mvm::cli::MvmCommand;
 
 /// Measures what virtualization costs: the same workload on bare metal, in containers and in VMs.

@@ -2,9 +2,9 @@
 
 use vtax_lab::run::meters;
 use vtax_lab::{LabError, Roots};
+use vtax_observe::Readings;
 use vtax_observe::clock::{Clock, SystemClock};
 use vtax_observe::meter::{Found, Meter, host_energy};
-use vtax_observe::Readings;
 use vtax_units::Source;
 
 /// The meters of this host.

@@ -26,7 +26,9 @@ impl Keeper {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .map_err(|cause| LabError::Other(format!("cannot start the keeper of guests: {cause}")))?;
+            .map_err(|cause| {
+                LabError::Other(format!("cannot start the keeper of guests: {cause}"))
+            })?;
         let requests = child.stdin.take();
         let Some(answers) = child.stdout.take() else {
             return Err(LabError::Other("the keeper has no output".to_owned()));
@@ -52,7 +54,9 @@ impl Keeper {
         let line =
             serde_json::to_string(request).map_err(|cause| LabError::Other(cause.to_string()))?;
         if let Some(requests) = &mut self.requests
-            && writeln!(requests, "{line}").and_then(|()| requests.flush()).is_err()
+            && writeln!(requests, "{line}")
+                .and_then(|()| requests.flush())
+                .is_err()
         {
             return Err(self.ended());
         }
@@ -62,10 +66,12 @@ impl Keeper {
     fn answer(&mut self) -> Result<Answer, LabError> {
         let mut line = String::new();
         match self.answers.read_line(&mut line) {
-            Ok(read) if read > 0 => serde_json::from_str(&line).map_err(|cause| LabError::Protocol {
-                peer: "the keeper of guests".to_owned(),
-                detail: format!("{} ({cause})", line.trim()),
-            }),
+            Ok(read) if read > 0 => {
+                serde_json::from_str(&line).map_err(|cause| LabError::Protocol {
+                    peer: "the keeper of guests".to_owned(),
+                    detail: format!("{} ({cause})", line.trim()),
+                })
+            }
             _ => Err(self.ended()),
         }
     }

@@ -36,7 +36,9 @@ pub(super) struct Containers {
 impl Containers {
     pub(super) fn new(runtime: Runtime, first: u32) -> Result<Self, String> {
         let folder = PathBuf::from(FOLDER);
-        let failed = |cause: std::io::Error| format!("cannot make the root of containers in {FOLDER}: {cause}");
+        let failed = |cause: std::io::Error| {
+            format!("cannot make the root of containers in {FOLDER}: {cause}")
+        };
         let root = folder.join("root");
         for directory in ["bin", "proc", "dev", "sys", "tmp"] {
             fs::create_dir_all(root.join(directory)).map_err(failed)?;
@@ -70,7 +72,8 @@ impl Containers {
     fn start(&self, index: usize) -> Result<Echo, String> {
         let name = self.name(index);
         let bundle = self.folder.join(&name);
-        let failed = |cause: std::io::Error| format!("cannot make the bundle of container {name}: {cause}");
+        let failed =
+            |cause: std::io::Error| format!("cannot make the bundle of container {name}: {cause}");
         fs::create_dir_all(&bundle).map_err(failed)?;
         let group = format!("{}-{name}", self.runtime.control_group);
         let config = config(&name, &self.folder.join("root"), &group);

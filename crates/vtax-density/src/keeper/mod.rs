@@ -219,7 +219,11 @@ fn capacity(guests: &Guests) -> u32 {
         // large one would make guests look slow to create.
         Guests::Process | Guests::Container { .. } => 1000.min(descriptors.saturating_sub(64)),
         // A stack and its guard page each; room for the allocator's own.
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small positive number")]
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a small positive number"
+        )]
         Guests::Thread => (crate::resources::most_mappings() * 0.45) as u32,
         Guests::Mvm { live: true, .. } => {
             // The answering descriptors of the keeper and its workers besides.
@@ -248,7 +252,12 @@ fn populate(keep: &Keep) -> Result<Box<dyn Population>, String> {
             } else {
                 Holding::Parked
             };
-            Box::new(mvm::MicroVms::new(holding, image, keep.first, keep.maximum)?)
+            Box::new(mvm::MicroVms::new(
+                holding,
+                image,
+                keep.first,
+                keep.maximum,
+            )?)
         }
         Guests::Qemu(options) => Box::new(qemu::Qemus::new(options.clone())?),
     })

@@ -96,7 +96,10 @@ impl MicroVms {
         let mut stream = match self.connection.take() {
             Some(stream) => stream,
             None => {
-                let socket = self.probe.as_ref().map_or(&self.socket, |(_, socket)| socket);
+                let socket = self
+                    .probe
+                    .as_ref()
+                    .map_or(&self.socket, |(_, socket)| socket);
                 let stream = UnixStream::connect(socket).map_err(failed)?;
                 stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
                 stream
@@ -169,10 +172,7 @@ impl Population for MicroVms {
                 return Ok(());
             }
             if since.elapsed() > STUCK {
-                return Err(format!(
-                    "no guest booted for {} s",
-                    STUCK.as_secs()
-                ));
+                return Err(format!("no guest booted for {} s", STUCK.as_secs()));
             }
         }
     }

@@ -43,9 +43,7 @@ pub(super) fn busybox() -> Result<PathBuf, String> {
         .iter()
         .map(|folder| folder.join("busybox"))
         .find(|program| program.is_file())
-        .ok_or_else(|| {
-            "busybox is missing: install the Debian package busybox-static".to_owned()
-        })
+        .ok_or_else(|| "busybox is missing: install the Debian package busybox-static".to_owned())
 }
 
 /// Processes below this one.
@@ -98,7 +96,10 @@ impl Population for Processes {
     }
 
     fn shrink(&mut self, to: u32) -> Result<(), String> {
-        for (mut child, echo) in self.guests.drain(usize::try_from(to).unwrap_or(0).min(self.guests.len())..) {
+        for (mut child, echo) in self
+            .guests
+            .drain(usize::try_from(to).unwrap_or(0).min(self.guests.len())..)
+        {
             // Its input ends, and `cat` with it.
             drop(echo);
             child

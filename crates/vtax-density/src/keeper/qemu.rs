@@ -139,7 +139,8 @@ fn start(options: &QemuOptions, disk: &Path, name: &str) -> Result<Guest, String
     let path = |what: &str| Path::new(FOLDER).join(format!("{name}.{what}"));
     let (serial, monitor) = (path("serial"), path("monitor"));
     let log = path("log");
-    let said = fs::File::create(&log).map_err(|cause| format!("cannot create {}: {cause}", log.display()))?;
+    let said = fs::File::create(&log)
+        .map_err(|cause| format!("cannot create {}: {cause}", log.display()))?;
     let child = Command::new(&options.program)
         .args(options.arguments(disk, &serial, &monitor))
         .stdin(Stdio::null())
@@ -242,7 +243,9 @@ impl Population for Qemus {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mut booting: Vec<Guest> = Vec::new();
         loop {
-            let wanted = usize::try_from(to).unwrap_or(0).saturating_sub(self.guests.len());
+            let wanted = usize::try_from(to)
+                .unwrap_or(0)
+                .saturating_sub(self.guests.len());
             while booting.len() < cores.min(wanted) && guard.permits() {
                 let guest = start(&self.options, &self.disk, &self.next.to_string())?;
                 self.next += 1;
@@ -317,12 +320,15 @@ impl Population for Qemus {
             .output()
             .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
             .unwrap_or_default();
-        let line = self
-            .options
-            .arguments(&self.disk, Path::new("N.serial"), Path::new("N.monitor"));
+        let line =
+            self.options
+                .arguments(&self.disk, Path::new("N.serial"), Path::new("N.monitor"));
         let fact = |name: &str, value: String| (name.to_owned(), value);
         [
-            fact("qemu.version", version.lines().next().unwrap_or_default().to_owned()),
+            fact(
+                "qemu.version",
+                version.lines().next().unwrap_or_default().to_owned(),
+            ),
             fact(
                 "qemu.command",
                 format!("{} {}", self.options.program, line.join(" ")),
@@ -357,7 +363,11 @@ mod tests {
         let stock = line(&options(Devices::Stock, "pc"));
         assert!(stock.contains("-machine pc -accel tcg") && !stock.contains("nodefaults"));
         let tuned = line(&options(Devices::Off, "q35"));
-        assert!(tuned.contains("-nodefaults") && tuned.contains("-m 1 ") && tuned.contains("q35,usb=off"));
+        assert!(
+            tuned.contains("-nodefaults")
+                && tuned.contains("-m 1 ")
+                && tuned.contains("q35,usb=off")
+        );
         assert!(line(&options(Devices::Off, "isapc")).contains("-machine isapc -accel"));
     }
 
@@ -365,7 +375,9 @@ mod tests {
     fn only_a_processor_that_halts_in_the_sector_has_booted() {
         let asleep = "EIP=00007c42 EFL=00000246\r\nCS =0000 00000000 0000ffff\r\nSMM=0 HLT=1\r\n";
         assert!(sleeps_in_sector(asleep));
-        assert!(sleeps_in_sector(&asleep.replace("EIP=0000", "RIP=000000000000")));
+        assert!(sleeps_in_sector(
+            &asleep.replace("EIP=0000", "RIP=000000000000")
+        ));
         assert!(!sleeps_in_sector(&asleep.replace("HLT=1", "HLT=0")));
         assert!(!sleeps_in_sector(&asleep.replace("CS =0000", "CS =f000")));
         assert!(!sleeps_in_sector(&asleep.replace("7c42", "1234")));

@@ -29,7 +29,9 @@ impl Shards {
         let first = self.keep.first + self.count();
         let keep = Keep {
             first,
-            maximum: self.capacity.min(self.keep.maximum.saturating_sub(self.count())),
+            maximum: self
+                .capacity
+                .min(self.keep.maximum.saturating_sub(self.count())),
             ..self.keep.clone()
         };
         let argument = serde_json::to_string(&keep).map_err(|cause| cause.to_string())?;
@@ -49,7 +51,11 @@ impl Population for Shards {
     fn grow(&mut self, to: u32, guard: &mut Guard, tally: &mut Tally) -> Result<(), String> {
         while self.count() < to {
             let capacity = self.capacity;
-            if self.shards.last().is_none_or(|(_, count)| *count >= capacity) {
+            if self
+                .shards
+                .last()
+                .is_none_or(|(_, count)| *count >= capacity)
+            {
                 self.start()?;
             }
             let wanted = to - self.count();

@@ -47,7 +47,11 @@ impl Guest {
             .map_err(|cause| {
                 format!("cannot start a thread: {cause}; see kernel.pid_max, kernel.threads-max and vm.max_map_count")
             })?;
-        Ok(Self { ask, answer, thread })
+        Ok(Self {
+            ask,
+            answer,
+            thread,
+        })
     }
 
     fn echo(&self) -> Result<(), String> {
@@ -78,7 +82,10 @@ impl Population for Threads {
     }
 
     fn shrink(&mut self, to: u32) -> Result<(), String> {
-        for guest in self.guests.drain(usize::try_from(to).unwrap_or(0).min(self.guests.len())..) {
+        for guest in self
+            .guests
+            .drain(usize::try_from(to).unwrap_or(0).min(self.guests.len())..)
+        {
             drop(guest.ask);
             guest
                 .thread

@@ -1,7 +1,7 @@
 //! The figures: the paper's three, then what it left out.
 
 use super::summary::{Seen, Summary};
-use super::{about, bytes, count, time};
+use super::{bytes, time};
 use crate::record::{Interval, Latency};
 use crate::resources::Resource;
 use serde_json::{Value, json};
@@ -104,10 +104,14 @@ fn scale(field: &str, labels: &[String], range: &[&str]) -> Value {
     json!({"field": field, "type": "nominal", "sort": labels, "scale": {"domain": labels, "range": range}})
 }
 
-/// Ticks at powers of ten alone, written short.
+/// Ticks at powers of ten alone.
+fn decades() -> Vec<f64> {
+    (-6..=9).map(|power| 10f64.powi(power)).collect()
+}
+
 fn log_population(field: &str) -> Value {
     json!({"field": field, "type": "quantitative", "scale": {"type": "log", "nice": false}, "title": "guests (logarithmic)",
-           "axis": {"labelExpr": "format(datum.value, '~s')", "tickCount": 6, "grid": false}})
+           "axis": {"labelExpr": "format(datum.value, '~s')", "values": decades(), "grid": false}})
 }
 
 fn share(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
@@ -139,13 +143,12 @@ fn together(
     climbed: &[&Seen],
     marks: &BTreeMap<String, (&'static str, &'static str)>,
 ) -> Option<Figure> {
-    let (mut values, mut ends, mut labels) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut values, mut labels) = (Vec::new(), Vec::new());
     let (mut colors, mut shapes) = (Vec::new(), Vec::new());
     for seen in climbed {
         let bound = seen.bound()?;
         let resource = bound.resource.unwrap_or(Resource::Memory);
-        let label = format!("{}: {}", seen.treatment.label, bound.words);
-        let mut last = None;
+        let label = format!("{}: {}", seen.treatment.label, bound.line());
         for (population, intervals) in by_population(seen) {
             let samples = intervals.iter().flat_map(|interval| &interval.samples);
             let Some((mean, sd)) = share(samples.filter_map(|sample| sample.own_share(resource)))
@@ -157,15 +160,6 @@ fn together(
             }
             values.push(json!({"label": label, "guests": population, "share": mean, "low": (mean - sd).max(0.0), "high": mean + sd,
                                "resource": resource.name()}));
-            last = Some((population, mean));
-        }
-        if let Some((population, mean)) = last {
-            let text = if bound.modelled {
-                format!("{} would bind at about {}", bound.words, about(bound.guests))
-            } else {
-                format!("{} at {}", bound.words, count(bound.guests))
-            };
-            ends.push(json!({"label": label, "guests": population, "share": mean, "text": text}));
         }
         let (color, shape) = marks.get(&seen.treatment.label).copied()?;
         labels.push(label);
@@ -179,18 +173,28 @@ fn together(
         .iter()
         .filter_map(|value| value.get("high")?.as_f64())
         .fold(0.0, f64::max);
-    let top = if highest > 45.0 { 100.0 } else { (highest * 1.35).max(1.0) };
+    let top = if highest > 45.0 {
+        100.0
+    } else {
+        (highest * 1.2).max(1.0)
+    };
     let y = |field: &str| json!({"field": field, "type": "quantitative", "title": "share of the binding resource (%)", "scale": {"domain": [0, top]}});
-    let color = scale("label", &labels, &colors);
+    let legend = json!({"columns": 2, "labelLimit": 460, "orient": "bottom", "title": null});
+    let with_legend = |mut encoding: Value| {
+        if let Some(encoding) = encoding.as_object_mut() {
+            encoding.insert("legend".to_owned(), legend.clone());
+        }
+        encoding
+    };
+    let color = with_legend(scale("label", &labels, &colors));
+    let shape = with_legend(scale("label", &labels, &shapes));
     let tooltip = json!([{"field": "label"}, {"field": "guests", "format": ","}, {"field": "resource"}, {"field": "share", "format": ".2f", "title": "%"}]);
     let title = "Every platform, by the resource that binds it";
     let mut layers = vec![
         json!({"mark": {"type": "line", "strokeWidth": 2}, "encoding": {"x": log_population("guests"), "y": y("share"), "color": color}}),
         json!({"mark": {"type": "rule", "strokeWidth": 1.2, "opacity": 0.7}, "encoding": {"x": log_population("guests"), "y": y("low"), "y2": {"field": "high"}, "color": color}}),
         json!({"mark": {"type": "point", "filled": true, "size": 45, "opacity": 1},
-               "encoding": {"x": log_population("guests"), "y": y("share"), "color": color, "shape": scale("label", &labels, &shapes), "tooltip": tooltip}}),
-        json!({"data": {"values": ends}, "mark": {"type": "text", "align": "right", "dy": -12, "fontSize": 11, "color": "#333"},
-               "encoding": {"x": log_population("guests"), "y": y("share"), "text": {"field": "text"}}}),
+               "encoding": {"x": log_population("guests"), "y": y("share"), "color": color, "shape": shape, "tooltip": tooltip}}),
     ];
     if top >= 100.0 {
         layers.push(limit_rule(climbed));
@@ -201,7 +205,7 @@ fn together(
         caption: "The share of the resource that ends each climb, or would end it first if it went on in a straight line (modelled, and said so). \
                   Bars: one standard deviation over samples and climbs. Of processors and disks only the population's own use counts."
             .to_owned(),
-        spec: specification(title, json!(300), json!({"data": {"values": values}, "layer": layers, "resolve": {"legend": {"color": "shared"}}})),
+        spec: specification(title, json!(300), json!({"data": {"values": values}, "layer": layers})),
     })
 }
 
@@ -228,8 +232,10 @@ fn resources(seen: &Seen) -> Option<Figure> {
             if !shown.contains(&resource) {
                 shown.push(resource);
             }
-            values.push(json!({"resource": resource.name(), "guests": population, "share": mean,
-                               "low": (mean - sd).max(0.0), "high": (mean + sd).min(100.0)}));
+            values.push(
+                json!({"resource": resource.name(), "guests": population, "share": mean,
+                               "low": (mean - sd).max(0.0), "high": (mean + sd).min(100.0)}),
+            );
         }
     }
     if values.is_empty() {
@@ -254,7 +260,9 @@ fn resources(seen: &Seen) -> Option<Figure> {
         ]}),
     );
     let climbs = seen.climbs.len();
-    let bound = seen.bound().map_or_else(String::new, |bound| format!(" Bound by {}.", bound.line()));
+    let bound = seen
+        .bound()
+        .map_or_else(String::new, |bound| format!(" Bound by {}.", bound.line()));
     Some(Figure {
         id: format!(
             "resources-{}",
@@ -308,7 +316,7 @@ fn times(
     let color = scale("label", &labels, &colors);
     let y = |field: &str| {
         json!({"field": field, "type": "quantitative", "scale": {"type": "log", "nice": false}, "title": "ms (logarithmic)",
-               "axis": {"labelExpr": "format(datum.value, '~g')", "tickCount": 5}})
+               "axis": {"labelExpr": "format(datum.value, '~g')", "values": decades()}})
     };
     let tooltip = json!([{"field": "label"}, {"field": "guests", "format": ","}, {"field": "shown", "title": "median · p99"}]);
     Some(Figure {

@@ -67,11 +67,16 @@ fn masthead(out: &mut String, results: &ResultsDir, summary: &Summary) {
     if suspect > 0 {
         banner(
             "Suspect.",
-            &format!("{suspect} of {climbs} climbs have reasons not to be trusted; the table of climbs names them. They are shown all the same."),
+            &format!(
+                "{suspect} of {climbs} climbs have reasons not to be trusted; the table of climbs names them. They are shown all the same."
+            ),
         );
     }
     if summary.pending > 0 {
-        banner("Unfinished.", &format!("{} climbs not run yet.", summary.pending));
+        banner(
+            "Unfinished.",
+            &format!("{} climbs not run yet.", summary.pending),
+        );
     }
     out.push_str("</header>\n");
 }
@@ -85,10 +90,7 @@ fn found(out: &mut String, summary: &Summary) {
             add!(out, "<li>{label}: {}</li>\n", escape(why));
             continue;
         };
-        let mut sentence = format!(
-            "<b>{label}</b>: {} guests were held at once",
-            count(guests)
-        );
+        let mut sentence = format!("<b>{label}</b>: {} guests were held at once", count(guests));
         if let Some(each) = seen.at_top(|climb, _| climb.bytes_each()) {
             sentence += &format!(", {} of memory each, all in", bytes(each));
         }
@@ -131,9 +133,8 @@ fn costs(out: &mut String, summary: &Summary) {
     for seen in summary.seen.iter().filter(|seen| !seen.climbs.is_empty()) {
         let each = |of: fn(&crate::resources::Memory) -> f64| {
             seen.at_top(|climb, top| {
-                (top.population > 0).then(|| {
-                    (of(&top.memory) - of(&climb.before)) / f64::from(top.population)
-                })
+                (top.population > 0)
+                    .then(|| (of(&top.memory) - of(&climb.before)) / f64::from(top.population))
             })
             .map_or_else(dash, bytes)
         };
@@ -220,7 +221,10 @@ fn lines(out: &mut String, summary: &Summary) {
             .first()
             .map_or(1.0, |(_, climb)| f64::from(climb.processors));
         let cpu = seen.line(Resource::Cpu).map_or_else(dash, |line| {
-            format!("{:.3} cores", (line.slope * 1e4 / 100.0 * processors).max(0.0))
+            format!(
+                "{:.3} cores",
+                (line.slope * 1e4 / 100.0 * processors).max(0.0)
+            )
         });
         let here = seen.bound().map_or_else(dash, |bound| {
             if bound.modelled {
@@ -253,7 +257,8 @@ fn lines(out: &mut String, summary: &Summary) {
     }
     out.push_str(
         "</tbody></table></div>\n<p class=\"key\">Least squares with the standard error of the slope, over the intervals of all climbs. The paper’s host had 48 processors and 128 GB; its swap, whose size is \
-         not printed, is left out, as are limits on processes and descriptors, which can be raised. A processor counts as one of this host’s.</p>\n",
+         not printed, is left out, as are limits on processes and descriptors, which can be raised. A processor counts as one of this host’s. \
+         Where the host’s memory follows no line (R² below 0.9: other programs came and went), the line of what the group is charged for is led on in its place.</p>\n",
     );
 }
 
@@ -298,14 +303,19 @@ fn as_row(seen: &Seen) -> Option<(String, Row)> {
 
 /// Whether the processor's power saving was off: table I, on: table II, or cannot be told.
 fn power_saving(results: &ResultsDir, seen: &Seen) -> Option<bool> {
-    let governor = seen.treatment.factors.get("host.governor").cloned().or_else(|| {
-        let host = results.host().ok()?;
-        let governors = host.get("governors")?.as_array()?.clone();
-        match governors.as_slice() {
-            [one] => one.as_str().map(str::to_owned),
-            _ => None,
-        }
-    })?;
+    let governor = seen
+        .treatment
+        .factors
+        .get("host.governor")
+        .cloned()
+        .or_else(|| {
+            let host = results.host().ok()?;
+            let governors = host.get("governors")?.as_array()?.clone();
+            match governors.as_slice() {
+                [one] => one.as_str().map(str::to_owned),
+                _ => None,
+            }
+        })?;
     Some(governor != "performance")
 }
 
@@ -327,7 +337,11 @@ fn published_tables(out: &mut String, results: &ResultsDir, summary: &Summary) {
             &published.table_1,
             Some(false),
         ),
-        ("Table II: default power saving", &published.table_2, Some(true)),
+        (
+            "Table II: default power saving",
+            &published.table_2,
+            Some(true),
+        ),
     ];
     out.push_str("<h3>The paper’s tables I and II, with this host’s rows in their form</h3>\n");
     for (title, rows, saving) in tables {
@@ -483,10 +497,9 @@ fn provenance(out: &mut String, results: &ResultsDir, summary: &Summary) {
     let plan = results
         .plan_text()
         .unwrap_or_else(|cause| cause.to_string());
-    let host = results.host().map_or_else(
-        |cause| cause.to_string(),
-        |host| format!("{host:#}"),
-    );
+    let host = results
+        .host()
+        .map_or_else(|cause| cause.to_string(), |host| format!("{host:#}"));
     add!(
         out,
         "<details class=\"more\"><summary>The plan</summary><pre>{}</pre></details>\n<details class=\"more\"><summary>The host</summary><pre>{}</pre></details>\n</section>\n",

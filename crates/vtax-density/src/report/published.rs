@@ -75,8 +75,18 @@ impl Published {
 }
 
 fn row(columns: &[f64; 10]) -> Row {
-    let [sleep, kvm, bits, guests, cpu_percent, ram_percent, swap_percent, size_kb, minutes, boot_seconds] =
-        *columns;
+    let [
+        sleep,
+        kvm,
+        bits,
+        guests,
+        cpu_percent,
+        ram_percent,
+        swap_percent,
+        size_kb,
+        minutes,
+        boot_seconds,
+    ] = *columns;
     Row {
         sleep: sleep > 0.0,
         kvm: kvm > 0.0,

@@ -91,6 +91,9 @@ impl Summary {
     }
 }
 
+/// A line that explains less of the variance than this follows something else.
+const STRAIGHT: f64 = 0.9;
+
 /// The middle of what several climbs found.
 fn middle(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
     median(values.flatten())
@@ -133,9 +136,28 @@ impl Seen {
             .collect()
     }
 
-    /// The line through the population's own share of a resource, in percent.
+    /// The line through the population's own share of a resource, in percent. Where other programs
+    /// come and go so much that the host's memory follows no line, what the population's control
+    /// group is charged for does, on top of what was used before.
     #[must_use]
     pub fn line(&self, resource: Resource) -> Option<Line> {
+        let line = self.line_of_shares(resource);
+        if resource != Resource::Memory || line.is_some_and(|line| line.r_squared > STRAIGHT) {
+            return line;
+        }
+        let charged = self.charged_line()?;
+        let (_, climb) = self.climbs.first()?;
+        let percent = 100.0 / climb.before.total.max(1.0);
+        Some(Line {
+            intercept: (climb.before.total - climb.before.available) * percent,
+            slope: charged.slope * percent,
+            slope_error: charged.slope_error.map(|error| error * percent),
+            worst_residual: charged.worst_residual * percent,
+            ..charged
+        })
+    }
+
+    fn line_of_shares(&self, resource: Resource) -> Option<Line> {
         Line::through(&self.points(|interval| {
             median(
                 interval
@@ -210,7 +232,10 @@ impl Seen {
                         modelled: true,
                     }),
                     None => bound(
-                        climb.top().and_then(|top| nearest(&climb.limits, top)).map(|(r, _)| r),
+                        climb
+                            .top()
+                            .and_then(|top| nearest(&climb.limits, top))
+                            .map(|(r, _)| r),
                         "nothing yet".to_owned(),
                     ),
                 }
@@ -224,11 +249,18 @@ impl Seen {
     pub fn on_host(&self, processors: f64, memory: f64) -> Option<(f64, &'static str)> {
         let (_, climb) = self.climbs.first()?;
         let stop = |resource| climb.limits.of(resource) / 100.0;
-        let line = self.memory_line().filter(|line| line.slope > 0.0)?;
+        let line = self
+            .memory_line()
+            .filter(|line| line.r_squared > STRAIGHT)
+            .or_else(|| self.charged_line())
+            .filter(|line| line.slope > 0.0)?;
         let by_memory = memory * stop(Resource::Memory) / line.slope;
         let cores_each = self
             .line(Resource::Cpu)
-            .filter(|line| line.slope_error.is_some_and(|error| line.slope > 3.0 * error))
+            .filter(|line| {
+                line.slope_error
+                    .is_some_and(|error| line.slope > 3.0 * error)
+            })
             .map(|line| line.slope / 100.0 * f64::from(climb.processors));
         let by_cpu = cores_each.map_or(f64::INFINITY, |each| {
             processors * stop(Resource::Cpu) / each
@@ -257,7 +289,11 @@ impl Bound {
     #[must_use]
     pub fn line(&self) -> String {
         if self.modelled {
-            format!("{} at about {} guests (modelled)", self.words, about(self.guests))
+            format!(
+                "{} at about {} guests (modelled)",
+                self.words,
+                about(self.guests)
+            )
         } else {
             format!("{} at {} guests", self.words, count(self.guests))
         }
@@ -285,7 +321,9 @@ impl fmt::Display for Summary {
                 continue;
             };
             let dash = || "–".to_owned();
-            let each = seen.at_top(|climb, _| climb.bytes_each()).map_or_else(dash, bytes);
+            let each = seen
+                .at_top(|climb, _| climb.bytes_each())
+                .map_or_else(dash, bytes);
             let boot = seen
                 .at_top(|_, top| Some(top.births?.boot?.p50_us))
                 .map_or_else(dash, time);
@@ -410,10 +448,14 @@ mod tests {
 
     #[test]
     fn a_climb_that_ended_early_is_led_on_by_its_lines_and_says_so() {
-        let bound = seen(climb(1e6, 0.0, 1000, Binding::Maximum)).bound().unwrap();
+        let bound = seen(climb(1e6, 0.0, 1000, Binding::Maximum))
+            .bound()
+            .unwrap();
         assert_eq!((bound.words.as_str(), bound.modelled), ("memory", true));
         assert!((bound.guests - 85_000.0).abs() < 1.0, "{bound:?}");
-        let bound = seen(climb(1e6, 0.01, 1000, Binding::Maximum)).bound().unwrap();
+        let bound = seen(climb(1e6, 0.01, 1000, Binding::Maximum))
+            .bound()
+            .unwrap();
         assert_eq!(bound.words, "CPU");
         assert!((bound.guests - 9_000.0).abs() < 1.0, "{bound:?}");
     }

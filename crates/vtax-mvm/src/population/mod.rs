@@ -212,7 +212,7 @@ impl Population {
             Holding::Live => Some(Arena::new(plan.count as usize)?),
             Holding::Parked => None,
         };
-        let plan_count = plan.count;
+        let admitted = AtomicU32::new(plan.count);
         Ok(Self {
             plan,
             host,
@@ -230,7 +230,7 @@ impl Population {
             listeners: Mutex::default(),
             listening: AtomicU32::new(0),
             held: AtomicBool::new(false),
-            admitted: AtomicU32::new(plan_count),
+            admitted,
         })
     }
 
@@ -406,8 +406,7 @@ impl Population {
     }
 
     fn runnable(&self) -> bool {
-        !self.held.load(Ordering::Acquire)
-            && (self.boots_wait() || !lock(&self.queue).is_empty())
+        !self.held.load(Ordering::Acquire) && (self.boots_wait() || !lock(&self.queue).is_empty())
     }
 
     fn now(&self) -> u64 {
