@@ -1,15 +1,17 @@
-# The whole interface: make setup, demo, test, lint, bench. Everything else is cargo.
+# The whole interface: make setup, demo, demo-density, test, lint, bench, bench-density. Everything else is cargo.
 
 CARGO ?= cargo
 VTAX := $(or $(CARGO_TARGET_DIR),target)/release/vtax
 
-.PHONY: help setup build demo test lint bench clean
+.PHONY: help setup build demo demo-density test lint bench bench-density clean
 
 help:
 	@echo "make demo    install what is missing, build, run the network-tax plan, show the report"
 	@echo "make test    run every test"
 	@echo "make lint    formatting and lints"
 	@echo "make bench   measure vtax itself"
+	@echo "make demo-density    how many guests this host holds, in three minutes"
+	@echo "make bench-density   what micro VMs and the scalability test cost"
 
 setup:
 	@./scripts/setup
@@ -19,6 +21,9 @@ build: setup
 
 demo: build
 	@./scripts/demo $(VTAX)
+
+demo-density: build
+	@./scripts/demo-density $(VTAX)
 
 test:
 	@./scripts/setup test
@@ -30,6 +35,9 @@ lint:
 
 bench: build
 	@./scripts/bench $(VTAX)
+
+bench-density: setup
+	@./scripts/bench-density
 
 clean:
 	$(CARGO) clean

@@ -14,7 +14,7 @@ pub mod host_settings;
 pub mod image;
 pub mod journal;
 pub mod load;
-mod lock;
+pub mod lock;
 pub mod place;
 pub mod plan;
 pub mod platform;

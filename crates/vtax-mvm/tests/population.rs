@@ -510,6 +510,38 @@ fn a_truncated_or_altered_snapshot_is_refused_wherever_it_was_changed() {
 }
 
 #[test]
+fn guests_boot_when_they_are_admitted_and_not_before() {
+    if !kvm() {
+        return;
+    }
+    for holding in [Holding::Parked, Holding::Live] {
+        let plan = Plan {
+            image: Image::shipped("web").unwrap(),
+            first: 0,
+            count: 20,
+            holding,
+        };
+        let population = Arc::new(Population::new(plan).unwrap());
+        population.admit(0);
+        let workers = Workers::start(Arc::clone(&population), 2, &Addresses::default()).unwrap();
+        for admitted in [0, 3, 4, 20, 20] {
+            workers.admit(admitted);
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while population.census().booted < admitted {
+                assert!(
+                    Instant::now() < deadline,
+                    "{admitted} admitted guests do not boot"
+                );
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(population.census().booted, admitted);
+        }
+        workers.stop().unwrap();
+    }
+}
+
+#[test]
 fn a_live_population_is_not_saved_but_says_why() {
     if !kvm() {
         return;

@@ -145,7 +145,7 @@ fn file_name(text: &str) -> String {
 }
 
 /// What all specifications share; `height` is a number or a step.
-fn specification(title: &str, height: Value, content: Value) -> Value {
+pub fn specification(title: &str, height: Value, content: Value) -> Value {
     let mut spec = json!({
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
         "title": {"text": title, "anchor": "start", "frame": "group"},

@@ -61,6 +61,19 @@ impl Provenance {
 /// When the disk does not take them.
 pub fn write_report(results: &ResultsDir, analysis: &Analysis) -> Result<PathBuf, ResultsError> {
     let figures = figures(analysis);
+    write_figures(results, &figures)?;
+    write_atomically(
+        &results.path().join("analysis.json"),
+        pretty(&json!(analysis)).as_bytes(),
+    )?;
+    write_page(results, &page(analysis, &Provenance::of(results), &figures))
+}
+
+/// Writes `figures/*.vl.json` into the results directory in the place of those that are there.
+///
+/// # Errors
+/// When the disk does not take them.
+pub fn write_figures(results: &ResultsDir, figures: &[Figure]) -> Result<(), ResultsError> {
     let folder = results.path().join("figures");
     fs::create_dir_all(&folder).map_err(ResultsError::io("create", &folder))?;
     // A figure that this analysis no longer has would be mistaken for one of it.
@@ -73,7 +86,7 @@ pub fn write_report(results: &ResultsDir, analysis: &Analysis) -> Result<PathBuf
             fs::remove_file(&stale).map_err(ResultsError::io("remove", &stale))?;
         }
     }
-    for figure in &figures {
+    for figure in figures {
         let mut spec = figure.spec.clone();
         if let Some(width) = spec.get_mut("width") {
             // Outside a page there is no container to take the width from.
@@ -82,15 +95,16 @@ pub fn write_report(results: &ResultsDir, analysis: &Analysis) -> Result<PathBuf
         let file = folder.join(format!("{}.vl.json", figure.id));
         fs::write(&file, pretty(&spec)).map_err(ResultsError::io("write", &file))?;
     }
-    write_atomically(
-        &results.path().join("analysis.json"),
-        pretty(&json!(analysis)).as_bytes(),
-    )?;
+    Ok(())
+}
+
+/// Writes a page as `report.html` of the results directory, as a whole or not at all.
+///
+/// # Errors
+/// When the disk does not take it.
+pub fn write_page(results: &ResultsDir, page: &str) -> Result<PathBuf, ResultsError> {
     let report = results.path().join("report.html");
-    write_atomically(
-        &report,
-        page(analysis, &Provenance::of(results), &figures).as_bytes(),
-    )?;
+    write_atomically(&report, page.as_bytes())?;
     Ok(report)
 }
 
@@ -106,6 +120,12 @@ fn page(analysis: &Analysis, provenance: &Provenance, figures: &[Figure]) -> Str
     drawn(&mut body, figures);
     tables(&mut body, analysis);
     provenance_section(&mut body, analysis, provenance);
+    document(&analysis.name, &body, figures)
+}
+
+/// A whole page around `body`, self-contained, that draws `figures` in the places that
+/// [`drawn`] made for them.
+pub fn document(title: &str, body: &str, figures: &[Figure]) -> String {
     let specs: Map<String, Value> = figures
         .iter()
         .map(|figure| {
@@ -128,7 +148,7 @@ fn page(analysis: &Analysis, provenance: &Provenance, figures: &[Figure]) -> Str
          Interactive Data Lab).</footer>\n</main>\n\
          <script type=\"application/json\" id=\"figures-data\">{specs}</script>\n{scripts}<script>\n{SCRIPT}</script>\n</body>\n</html>\n",
         version = env!("CARGO_PKG_VERSION"),
-        title = escape(&analysis.name),
+        title = escape(title),
         specs = json_for_script(&Value::Object(specs)),
     )
 }
@@ -142,7 +162,7 @@ fn without_source_map(code: &str) -> &str {
 }
 
 /// Text made safe for element content and for quoted attributes.
-pub(crate) fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -348,7 +368,8 @@ fn emphasise(text: &str) -> String {
     words.join(" ")
 }
 
-fn drawn(out: &mut String, figures: &[Figure]) {
+/// The section that holds the figures.
+pub fn drawn(out: &mut String, figures: &[Figure]) {
     out.push_str("<section id=\"figures\">\n<h2>Figures</h2>\n<noscript><p>The figures need JavaScript; every number is in the tables below.</p></noscript>\n");
     if figures.is_empty() {
         out.push_str("<p>There is nothing to draw yet.</p>\n");
@@ -656,7 +677,7 @@ fn trials_table(out: &mut String, analysis: &Analysis) {
 }
 
 /// `2026-11-20 14:03:00 +01:00` from RFC 3339.
-fn when(rfc3339: &str) -> String {
+pub fn when(rfc3339: &str) -> String {
     match rfc3339.split_once('T') {
         Some((date, time)) => {
             let cut = time.find(['Z', '+', '-']).unwrap_or(time.len());

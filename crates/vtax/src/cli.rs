@@ -2,6 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
+use vtax_density::cli::DensityArguments;
 use vtax_lab::place::Place;
 use vtax_lab::plan::Shard;
 use vtax_mvm::cli::MvmCommand;
@@ -40,6 +41,8 @@ pub enum Command {
     Mvm(MvmCommand),
     /// A virtual NIC for VMs that merges notifications within a latency budget.
     Nic(Box<vtax_nic::cli::Cli>),
+    /// How many guests this host holds: the standardized scalability test, for any platform.
+    Density(DensityArguments),
     /// Undo what a run that was cut off left on this host.
     Restore(RestoreArgs),
     /// A load generator, as workloads start it in the client.

@@ -28,6 +28,9 @@ fn main() -> ExitCode {
         Command::Image(ImageCommand::Build { force }) => commands::image::build(force),
         Command::Mvm(command) => vtax_mvm::cli::execute(command, &["mvm"]).map_err(Into::into),
         Command::Nic(command) => command.execute(&mut std::io::stdout()).map_err(Into::into),
+        Command::Density(arguments) => {
+            vtax_density::cli::execute(arguments, &["density"]).map_err(Into::into)
+        }
         Command::Restore(arguments) => commands::run::restore(arguments.forget),
         Command::Load(LoadCommand::Http(arguments)) => commands::load::http(arguments),
     };

@@ -257,6 +257,39 @@ fn control_group_path(
     }
 }
 
+/// Where a program may start containers of its own, one beside the other.
+#[derive(Debug)]
+pub struct Nursery {
+    group: Group,
+    hide: Vec<String>,
+    /// The control group of a container, as the runtime wants to be told, up to a suffix that the
+    /// caller chooses.
+    pub control_group: String,
+}
+
+impl Nursery {
+    /// Makes the place in a cell's target group.
+    ///
+    /// # Errors
+    /// When the group cannot be made, or the runtime cannot be told where it is.
+    pub fn in_cell(cell: &Cell, runtime: Runtime) -> Result<Self, LabError> {
+        let group = cell.target_group().below("runtime")?;
+        let hierarchies = Hierarchies::detect()?;
+        Ok(Self {
+            control_group: control_group_path(runtime, &hierarchies, &group)?,
+            hide: hide_v2(runtime, &hierarchies),
+            group,
+        })
+    }
+
+    /// As [`Cell::command`], in this place.
+    #[must_use]
+    pub fn command(&self, cell: &Cell, line: &CommandLine) -> Command {
+        let line = [self.hide.clone(), line.clone()].concat();
+        cell.command_in(Space::Switch, &self.group, &line)
+    }
+}
+
 /// What comes before a command in the container. A runtime copies a command's output through
 /// pipes of its own, at the target's expense and until the last process that inherited them has
 /// ended, services in the background included. Descriptors above 2 it passes on as they are.
@@ -275,6 +308,20 @@ fn exec_line(runtime: Runtime) -> CommandLine {
 /// top; where it sees none, the container stays in runc's own group there, which is right.
 const HIDE_V2: &str = r#"umount "$1"; shift; exec "$@""#;
 
+/// The words before a runtime's command that hide the v2 hierarchy, where it must not see one.
+fn hide_v2(runtime: Runtime, hierarchies: &Hierarchies) -> Vec<String> {
+    match (runtime, hierarchies.layout(), hierarchies.v2_mount()) {
+        (Runtime::Runc, Layout::Hybrid, Some(mount)) => {
+            ["unshare", "--mount", "sh", "-c", HIDE_V2, "vtax-hide"]
+                .map(str::to_owned)
+                .into_iter()
+                .chain([mount.display().to_string()])
+                .collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
 fn start(
     cell: &Cell,
     runtime: Runtime,
@@ -290,15 +337,7 @@ fn start(
         "/run/container.pid",
         NAME,
     ]);
-    if let (Runtime::Runc, Layout::Hybrid, Some(mount)) =
-        (runtime, hierarchies.layout(), hierarchies.v2_mount())
-    {
-        let hidden = ["unshare", "--mount", "sh", "-c", HIDE_V2, "vtax-hide"].map(str::to_owned);
-        line.splice(
-            0..0,
-            hidden.into_iter().chain([mount.display().to_string()]),
-        );
-    }
+    line.splice(0..0, hide_v2(runtime, hierarchies));
     let said = cell.outside(Path::new("/run/container.log"));
     let log = fs::File::create(&said).map_err(LabError::file("create", &said))?;
     let other = log.try_clone().map_err(LabError::file("open", &said))?;

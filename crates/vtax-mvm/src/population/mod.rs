@@ -185,6 +185,8 @@ pub struct Population {
     listening: AtomicU32,
     /// Workers leave guests alone while a snapshot is written.
     held: AtomicBool,
+    /// Guests that may boot by now.
+    admitted: AtomicU32,
 }
 
 /// A poisoned lock means that a thread panicked, which only a bug does; its data is still whole,
@@ -226,6 +228,7 @@ impl Population {
         clock: Clock,
         booted: u32,
     ) -> Result<Self> {
+        let admitted = AtomicU32::new(plan.count);
         Ok(Self {
             plan,
             host,
@@ -243,6 +246,7 @@ impl Population {
             listeners: Mutex::default(),
             listening: AtomicU32::new(0),
             held: AtomicBool::new(false),
+            admitted,
         })
     }
 
@@ -255,6 +259,28 @@ impl Population {
     #[must_use]
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// Lets the first `count` guests boot and no further ones, as long as nobody writes to them; all
+    /// may at first. Call [`worker::Workers::admit`] once workers run.
+    pub fn admit(&self, count: u32) {
+        self.admitted
+            .store(count.min(self.plan.count), Ordering::Release);
+    }
+
+    /// Whether some guest is to be booted.
+    fn boots_wait(&self) -> bool {
+        self.next.load(Ordering::Relaxed) < self.admitted.load(Ordering::Acquire)
+    }
+
+    /// The next guest to boot, as a distance from the first.
+    fn next_boot(&self) -> Option<u32> {
+        let admitted = self.admitted.load(Ordering::Acquire);
+        self.next
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
+                (next < admitted).then_some(next + 1)
+            })
+            .ok()
     }
 
     /// Counts guests and work. Cheap.
@@ -401,9 +427,7 @@ impl Population {
     }
 
     fn runnable(&self) -> bool {
-        !self.held.load(Ordering::Acquire)
-            && (self.next.load(Ordering::Relaxed) < self.plan.count
-                || !lock(&self.queue).is_empty())
+        !self.held.load(Ordering::Acquire) && (self.boots_wait() || !lock(&self.queue).is_empty())
     }
 
     fn now(&self) -> u64 {

@@ -12,6 +12,16 @@ use vtax_report::results::{ResultsDir, ResultsError};
 use vtax_report::{compare, export, html, terminal};
 
 pub fn report(arguments: &ReportArgs) -> Outcome {
+    if let [only] = arguments.results.as_slice()
+        && !arguments.json
+    {
+        let results = ResultsDir::open(only)?;
+        if vtax_density::run::is_density(&results) {
+            let (path, summary) = vtax_density::report::write(&results)?;
+            println!("{summary}\nreport: {}", path.display());
+            return Ok(());
+        }
+    }
     if arguments.json {
         let (_, analysis) = read(&arguments.results)?;
         return json(&analysis);

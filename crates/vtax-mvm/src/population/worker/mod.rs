@@ -128,6 +128,12 @@ impl Workers {
         Ok(workers)
     }
 
+    /// As [`Population::admit`], and wakes whoever is to boot the guests.
+    pub fn admit(&self, count: u32) {
+        self.shared.population.admit(count);
+        self.shared.mailboxes.wake_all();
+    }
+
     /// Where HTTP is served, with the port that the kernel chose if 0 was asked for.
     #[must_use]
     pub fn http(&self) -> Option<SocketAddr> {

@@ -25,16 +25,9 @@ impl Worker {
         }
         // Boots and turns alternate, so that neither guests that spin nor a million boots keep the
         // other waiting.
-        self.boot_next =
-            !self.boot_next && population.next.load(Ordering::Relaxed) < population.plan.count;
+        self.boot_next = !self.boot_next && population.boots_wait();
         let offset = if self.boot_next || lock(&population.queue).is_empty() {
-            let offset = population.next.fetch_add(1, Ordering::Relaxed);
-            if offset > population.plan.count {
-                population
-                    .next
-                    .store(population.plan.count, Ordering::Relaxed);
-            }
-            Some(offset).filter(|offset| *offset < population.plan.count)
+            population.next_boot()
         } else {
             None
         };

@@ -1,0 +1,190 @@
+//! The command line: `vtax-density`, which `vtax density` includes.
+
+use crate::plan::{Plan, platforms};
+use crate::run::{self, Event, Options};
+use crate::{keeper, report};
+use clap::Args;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use vtax_lab::LabError;
+use vtax_lab::signals::Signals;
+
+/// How many guests this host holds, platform by platform.
+#[derive(Debug, Args)]
+pub struct DensityArguments {
+    /// A density plan, a TOML file
+    #[arg(conflicts_with = "platform")]
+    pub plan: Option<PathBuf>,
+    /// Climb this platform as it is, without a plan; may be given several times: mvm-parked,
+    /// mvm-live, qemu, container, process, thread
+    #[arg(long, value_name = "NAME")]
+    pub platform: Vec<String>,
+    /// The expected maximum of every platform, in the place of the plan's
+    #[arg(long, value_name = "GUESTS")]
+    pub max: Option<u32>,
+    /// A first look: fewer guests, one climb each, marked as such in the report
+    #[arg(long)]
+    pub quick: bool,
+    /// The results directory [default: results/NAME-TIME]
+    #[arg(long, value_name = "DIR")]
+    pub results: Option<PathBuf>,
+    /// Print one JSON object a line instead of progress for people
+    #[arg(long)]
+    pub json: bool,
+    /// Hold guests for a climb; what `vtax density` starts itself
+    #[arg(long, hide = true, value_name = "JSON")]
+    pub keep: Option<String>,
+}
+
+/// Runs the command. `words` are what starts this command line again: empty for `vtax-density`,
+/// `["density"]` for `vtax density`.
+///
+/// # Errors
+/// Whatever the run meets.
+pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabError> {
+    if let Some(keep) = &arguments.keep {
+        return keeper::serve(keep);
+    }
+    let mut text = match &arguments.plan {
+        Some(path) => std::fs::read_to_string(path).map_err(LabError::file("read", path))?,
+        None if arguments.platform.is_empty() => {
+            return Err(LabError::Plan(format!(
+                "give a plan, such as plans/density.toml, or --platform with one of {}",
+                platforms().collect::<Vec<_>>().join(", ")
+            )));
+        }
+        None => Plan::of_platforms(&arguments.platform),
+    };
+    if let Some(maximum) = arguments.max {
+        text = with_maximum(&text, maximum)?;
+    }
+    let plan = Plan::parse(&text, arguments.quick)?;
+    let options = Options {
+        results: arguments
+            .results
+            .clone()
+            .unwrap_or_else(|| run::default_results(&plan)),
+        state_dir: vtax_lab::run::default_state_dir(),
+        words: words
+            .iter()
+            .map(|word| (*word).to_owned())
+            .chain(["--keep".to_owned()])
+            .collect(),
+    };
+    let signals = Signals::install()
+        .map_err(|cause| LabError::Other(format!("cannot handle signals: {cause}")))?;
+    let mut tell: Box<dyn FnMut(Event)> = if arguments.json {
+        // Nobody reads any more: the run ends in order.
+        let asked = signals.flag();
+        Box::new(move |event| {
+            if let Ok(line) = serde_json::to_string(&event)
+                && say(&line).is_err()
+            {
+                asked.store(true, Ordering::SeqCst);
+            }
+        })
+    } else {
+        Box::new(|event| eprintln!("{}", words_of(&event)))
+    };
+    let results = run::run(&plan, &text, &options, &signals, &mut tell)?;
+    let (path, summary) = report::write(&results)?;
+    if arguments.json {
+        say(&serde_json::json!({"event": "report", "path": path}).to_string())
+    } else {
+        say(&format!("{summary}\nreport: {}", path.display()))
+    }
+    .map_err(LabError::file("write", "standard output"))?;
+    if summary.failed > 0 {
+        return Err(LabError::Other(format!(
+            "{} climbs failed; the report names the reasons",
+            summary.failed
+        )));
+    }
+    Ok(())
+}
+
+/// A line on standard output, which may be closed.
+fn say(line: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush())
+}
+
+/// The plan with another expected maximum, so that `plan.toml` says what was run.
+fn with_maximum(text: &str, maximum: u32) -> Result<String, LabError> {
+    let unreadable =
+        |cause: &dyn std::fmt::Display| LabError::Plan(format!("the plan cannot be read: {cause}"));
+    let mut table: toml::Table = toml::from_str(text).map_err(|cause| unreadable(&cause))?;
+    let platforms = table
+        .get_mut("platform")
+        .and_then(toml::Value::as_array_mut);
+    for platform in platforms.into_iter().flatten() {
+        if let Some(platform) = platform.as_table_mut() {
+            for key in ["maximum", "quick_maximum"] {
+                platform.insert(key.to_owned(), toml::Value::Integer(maximum.into()));
+            }
+        }
+    }
+    toml::to_string(&table).map_err(|cause| unreadable(&cause))
+}
+
+fn words_of(event: &Event) -> String {
+    match event {
+        Event::Note { message } => message.clone(),
+        Event::ClimbStarted { treatment, maximum } => {
+            format!("{treatment}: up to {maximum} guests")
+        }
+        Event::Interval {
+            population,
+            maximum,
+            nearest,
+            rate,
+            probe_p99_us,
+            ..
+        } => {
+            let mut line = format!("  {population:>9} of {maximum}");
+            if let Some((resource, share)) = nearest {
+                line += &format!("   {resource} {share:.1} %");
+            }
+            if let Some(rate) = rate {
+                line += &format!("   {rate:.0} guests/s");
+            }
+            if let Some(p99) = probe_p99_us {
+                line += &format!("   probe p99 {:.2} ms", p99 / 1000.0);
+            }
+            line
+        }
+        Event::ClimbFinished {
+            treatment,
+            guests,
+            binding,
+            bytes_each,
+            suspect,
+        } => {
+            let each = bytes_each.map_or_else(String::new, |bytes| {
+                format!(", {} each", report::bytes(bytes))
+            });
+            let mut line = format!("{treatment}: {guests} guests{each}; ended by {binding}");
+            for reason in suspect {
+                line += &format!("\n  suspect: {reason}");
+            }
+            line
+        }
+        Event::ClimbFailed { treatment, reason } => format!("{treatment} failed: {reason}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_maximum_of_the_command_line_stands_in_the_stored_plan() {
+        let text = Plan::of_platforms(&["thread".to_owned(), "process".to_owned()]);
+        let text = with_maximum(&text, 7).unwrap();
+        for quick in [false, true] {
+            let plan = Plan::parse(&text, quick).unwrap();
+            assert!(plan.variants.iter().all(|variant| variant.maximum == 7));
+        }
+    }
+}

@@ -1,0 +1,484 @@
+//! One climb: guests in equal steps, samples at each, until something binds; then down again.
+
+mod energy;
+
+pub use energy::Energy;
+
+use crate::keeper::{Answer, Guests, Keep, Keeper, Request, Runtime};
+use crate::plan::{Kind, Method, Variant};
+use crate::record::{Births, Climb, Idle, Interval, Latency, Sample, VERSION};
+use crate::resources::{Accounts, Memory};
+use crate::stop::{Binding, judge, steps};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use vtax_lab::cell::{Cell, CellConfig, Space};
+use vtax_lab::journal::Journal;
+use vtax_lab::platform::container::{self, Nursery};
+use vtax_lab::settings::{Level, Settings};
+use vtax_lab::signals::Signals;
+use vtax_lab::{LabError, Roots};
+
+/// What a climb needs besides its variant.
+pub struct Bench<'a> {
+    /// How to climb.
+    pub method: &'a Method,
+    /// The host.
+    pub roots: &'a Roots,
+    /// Stop requests.
+    pub signals: &'a Signals,
+    /// The words that make this program a keeper.
+    pub words: &'a [String],
+    /// The host's energy meter, where there is one.
+    pub energy: &'a mut Option<Energy>,
+}
+
+/// How long to ask for guests at a time: stop requests are heard in between.
+const BATCH_SECONDS: f64 = 1.0;
+/// Booted guests calm down before they are sampled.
+const SETTLE: Duration = Duration::from_millis(150);
+/// How long memory may take to come back: the kernel frees some of it at leisure.
+const RETURN_LIMIT: Duration = Duration::from_secs(15);
+/// Memory that other programs may have taken meanwhile, as a share of what the population had.
+const RETURNED: f64 = 0.98;
+/// Steps of a descent.
+const DESCENT: [u32; 4] = [75, 50, 25, 0];
+
+/// Climbs. Returns the record, and facts about the platform.
+///
+/// # Errors
+/// When the cell or the keeper cannot be made, the keeper breaks, or a stop is asked for. What was
+/// started is ended in every case.
+pub fn climb(
+    bench: &mut Bench<'_>,
+    variant: &Variant,
+    journal: &mut Journal,
+    saw: &mut dyn FnMut(&Interval),
+) -> Result<(Climb, BTreeMap<String, String>), LabError> {
+    let config = CellConfig {
+        name: "density".to_owned(),
+        ..CellConfig::default()
+    };
+    let cell = Cell::create(config, journal)?;
+    let before = Accounts::read(bench.roots)?.memory;
+    let (cpu_before, began) = (own_cpu(), Instant::now());
+    let keeper = start(&cell, bench, variant)?;
+    let facts = keeper.hello.facts.clone();
+    let mut ascent = Ascent {
+        bench,
+        keeper,
+        group: Group::new(&cell),
+        began,
+        guard_cpu: 0.0,
+        rate: None,
+    };
+    let (climb, binding) = ascent.up(variant, saw)?;
+    let idle = ascent.idle()?;
+    let descent = ascent.down(&climb)?;
+    let guard_cpu = ascent.guard_cpu;
+    drop(ascent);
+    cell.destroy()?;
+    let (after, returned_after) = returned(bench.roots, &before, &climb)?;
+    let record = Climb {
+        version: VERSION,
+        platform: variant.treatment.platform.clone(),
+        maximum: variant.maximum,
+        limits: bench.method.limits,
+        processors: processors(),
+        before,
+        climb,
+        descent,
+        idle,
+        after,
+        returned_after,
+        binding,
+        own_cpu: (own_cpu() - cpu_before).max(0.0) + guard_cpu,
+        seconds: began.elapsed().as_secs_f64(),
+    };
+    Ok((record, facts))
+}
+
+/// Whether this host can climb a variant, before any climb.
+///
+/// # Errors
+/// What is missing, with its remedy.
+pub fn check(variant: &Variant, roots: &Roots) -> Result<(), LabError> {
+    vtax_lab::host_settings::check(&variant.host, &roots.sys)?;
+    match &variant.kind {
+        Kind::Container { runtime } => container::runtime(&runtime_settings(runtime)).map(drop),
+        Kind::Qemu(options) => {
+            let found = roots
+                .path
+                .iter()
+                .any(|folder| folder.join(&options.program).is_file());
+            if found {
+                return Ok(());
+            }
+            Err(LabError::Missing {
+                what: options.program.clone(),
+                remedy: "install the Debian package qemu-system-x86".to_owned(),
+            })
+        }
+        Kind::Mvm { .. } => vtax_mvm::machine::kvm::Host::open()
+            .map(drop)
+            .map_err(|cause| LabError::Other(cause.to_string())),
+        Kind::Thread | Kind::Process => Ok(()),
+    }
+}
+
+fn runtime_settings(runtime: &str) -> Settings {
+    let mut settings = Settings::default();
+    let level = Level::Text(runtime.to_owned());
+    settings.0.insert("container.runtime".to_owned(), level);
+    settings
+}
+
+fn start(cell: &Cell, bench: &Bench<'_>, variant: &Variant) -> Result<Keeper, LabError> {
+    let mut nursery = None;
+    let guests = match &variant.kind {
+        Kind::Thread => Guests::Thread,
+        Kind::Process => Guests::Process,
+        Kind::Mvm { live, image } => Guests::Mvm {
+            live: *live,
+            image: image.clone(),
+        },
+        Kind::Qemu(options) => Guests::Qemu(options.clone()),
+        Kind::Container { runtime } => {
+            let runtime = container::runtime(&runtime_settings(runtime))?;
+            let place = nursery.insert(Nursery::in_cell(cell, runtime)?);
+            Guests::Container {
+                runtime: Runtime {
+                    program: runtime.name().to_owned(),
+                    control_group: place.control_group.clone(),
+                },
+            }
+        }
+    };
+    let keep = Keep {
+        guests,
+        first: 0,
+        maximum: variant.maximum,
+        one_process: bench.method.one_process,
+        limits: bench.method.limits,
+        words: bench.words.to_vec(),
+    };
+    let program = std::env::current_exe()
+        .map_err(|cause| LabError::Other(format!("cannot find this program: {cause}")))?;
+    let argument =
+        serde_json::to_string(&keep).map_err(|cause| LabError::Other(cause.to_string()))?;
+    let mut line = vec![program.display().to_string()];
+    line.extend(bench.words.iter().cloned());
+    line.push(argument);
+    Keeper::start(match &nursery {
+        Some(nursery) => nursery.command(cell, &line),
+        None => cell.command(Space::Switch, "target", &line),
+    })
+}
+
+struct Ascent<'a, 'b> {
+    bench: &'a mut Bench<'b>,
+    keeper: Keeper,
+    group: Group,
+    began: Instant,
+    guard_cpu: f64,
+    /// Guests a second, as last seen.
+    rate: Option<f64>,
+}
+
+impl Ascent<'_, '_> {
+    fn up(
+        &mut self,
+        variant: &Variant,
+        saw: &mut dyn FnMut(&Interval),
+    ) -> Result<(Vec<Interval>, Binding), LabError> {
+        let limits = self.bench.method.limits;
+        let mut climb = vec![self.look(0, None)?];
+        for to in steps(variant.maximum, self.bench.method.intervals) {
+            let from = climb.last().map_or(0, |last: &Interval| last.population);
+            let (births, grown) = self.grow(from, to)?;
+            let mut interval = self.look(grown.population, grown.process)?;
+            interval.births = Some(births);
+            interval.refused = grown.refused;
+            if grown.population > 0 {
+                interval.probe = Some(self.probe()?);
+            }
+            let mut binding = judge(&limits, &interval);
+            if matches!(binding, Some(Binding::Probe { .. })) {
+                // Once is chance.
+                interval.probe = Some(self.probe()?);
+                binding = judge(&limits, &interval);
+            }
+            saw(&interval);
+            climb.push(interval);
+            if let Some(binding) = grown.exceeded.or(binding) {
+                return Ok((climb, binding));
+            }
+            self.bench.signals.check()?;
+        }
+        Ok((climb, Binding::Maximum))
+    }
+
+    fn grow(&mut self, from: u32, to: u32) -> Result<(Births, Answer), LabError> {
+        let mut sum = Answer {
+            population: from,
+            ..Answer::default()
+        };
+        while sum.population < to && sum.refused.is_none() && sum.exceeded.is_none() {
+            self.bench.signals.check()?;
+            let left = f64::from(to - sum.population);
+            let batch = self.rate.map_or(left.min(8.0), |rate| {
+                (rate * BATCH_SECONDS).clamp(1.0, left)
+            });
+            #[allow(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "within 1 and what is left"
+            )]
+            let goal = sum.population.saturating_add(batch.ceil() as u32).min(to);
+            let answer = self.keeper.ask(&Request::Grow(goal))?;
+            let made = answer.population.saturating_sub(sum.population);
+            if answer.seconds > 0.0 && made > 0 {
+                self.rate = Some(f64::from(made) / answer.seconds);
+            } else if answer.refused.is_none() && answer.exceeded.is_none() {
+                return Err(LabError::Protocol {
+                    peer: "the keeper of guests".to_owned(),
+                    detail: format!("it made none of {goal} guests and gave no reason"),
+                });
+            }
+            self.guard_cpu += answer.guard_cpu;
+            sum.population = answer.population;
+            sum.seconds += answer.seconds;
+            sum.create.extend(answer.create);
+            sum.boot.extend(answer.boot);
+            sum.refused = answer.refused;
+            sum.exceeded = answer.exceeded;
+            sum.process = answer.process;
+        }
+        let latency = |micros: &mut Vec<f64>| {
+            (!micros.is_empty()).then(|| Latency::of(std::mem::take(micros), 0))
+        };
+        let births = Births {
+            count: sum.population.saturating_sub(from),
+            seconds: sum.seconds,
+            create: latency(&mut sum.create),
+            boot: latency(&mut sum.boot),
+        };
+        Ok((births, sum))
+    }
+
+    /// The host, as it is while the guests sleep.
+    fn look(
+        &mut self,
+        population: u32,
+        process: Option<crate::resources::ProcessLevels>,
+    ) -> Result<Interval, LabError> {
+        std::thread::sleep(SETTLE);
+        let joules = |energy: &mut Option<Energy>| energy.as_mut().and_then(Energy::read);
+        let (energy, clock) = (joules(self.bench.energy), Instant::now());
+        let mut samples = Vec::new();
+        let mut earlier = Accounts::read(self.bench.roots)?;
+        let mut cpu = self.group.read();
+        for _ in 0..self.bench.method.samples {
+            std::thread::sleep(self.bench.method.sample);
+            let now = Accounts::read(self.bench.roots)?;
+            let cpu_now = self.group.read();
+            samples.push(Sample {
+                at: self.began.elapsed().as_secs_f64(),
+                shares: now.shares_since(&earlier, process.as_ref()),
+                population_cpu: cpu_now.share_since(&cpu),
+                population_disk: cpu_now.disk_bytes > cpu.disk_bytes,
+            });
+            (earlier, cpu) = (now, cpu_now);
+        }
+        let seconds = clock.elapsed().as_secs_f64();
+        let joules = energy
+            .zip(joules(self.bench.energy))
+            .map(|(then, now)| ((now - then).max(0.0), seconds));
+        Ok(Interval {
+            population,
+            samples,
+            memory: earlier.memory,
+            charged: self.group.charged(),
+            joules,
+            ..Interval::default()
+        })
+    }
+
+    fn probe(&mut self) -> Result<Latency, LabError> {
+        let answer = self.keeper.ask(&Request::Probe(self.bench.method.probes))?;
+        Ok(Latency::of(answer.probe, answer.failed))
+    }
+
+    /// The whole population, left alone.
+    fn idle(&mut self) -> Result<Option<Idle>, LabError> {
+        let wanted = self.bench.method.idle;
+        if wanted.is_zero() {
+            return Ok(None);
+        }
+        let mut joules = || self.bench.energy.as_mut().and_then(Energy::read);
+        let (energy, cpu, clock) = (joules(), self.group.read(), Instant::now());
+        while clock.elapsed() < wanted {
+            self.bench.signals.check()?;
+            std::thread::sleep(Duration::from_millis(100).min(wanted));
+        }
+        let seconds = clock.elapsed().as_secs_f64();
+        let used = self.group.read().seconds - cpu.seconds;
+        let joules = energy.zip({
+            let mut joules = || self.bench.energy.as_mut().and_then(Energy::read);
+            joules()
+        });
+        Ok(Some(Idle {
+            seconds,
+            core_percent: used.max(0.0) / seconds * 100.0,
+            joules: joules.map(|(then, now)| (now - then).max(0.0)),
+        }))
+    }
+
+    fn down(&mut self, climb: &[Interval]) -> Result<Vec<Interval>, LabError> {
+        let top = climb.last().map_or(0, |top| top.population);
+        let mut descent = Vec::new();
+        let mut left = top;
+        for percent in DESCENT {
+            let to = u32::try_from(u64::from(top) * u64::from(percent) / 100).unwrap_or(0);
+            if to >= left {
+                continue;
+            }
+            let answer = self.keeper.ask(&Request::Shrink(to))?;
+            if let Some(why) = answer.refused {
+                return Err(LabError::Other(format!("the descent failed: {why}")));
+            }
+            left = answer.population;
+            descent.push(self.look(left, answer.process)?);
+            self.bench.signals.check()?;
+        }
+        Ok(descent)
+    }
+}
+
+/// Waits until memory is back, or for as long as it may take.
+fn returned(roots: &Roots, before: &Memory, climb: &[Interval]) -> Result<(Memory, f64), LabError> {
+    let taken = climb
+        .last()
+        .map_or(0.0, |top| before.available - top.memory.available);
+    let clock = Instant::now();
+    loop {
+        let memory = Accounts::levels(roots)?.memory;
+        let missing = before.available - memory.available;
+        if missing <= taken.max(0.0) * (1.0 - RETURNED) || clock.elapsed() > RETURN_LIMIT {
+            return Ok((memory, clock.elapsed().as_secs_f64()));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn processors() -> u32 {
+    std::thread::available_parallelism()
+        .ok()
+        .and_then(|n| u32::try_from(n.get()).ok())
+        .unwrap_or(1)
+}
+
+/// Processor time of this process, in seconds.
+fn own_cpu() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    #[allow(clippy::cast_precision_loss, reason = "seconds of processor time")]
+    let seconds = time.tv_sec as f64 + time.tv_nsec as f64 / 1e9;
+    seconds
+}
+
+/// The population, by its control group's accounts.
+struct Group {
+    folders: Vec<PathBuf>,
+}
+
+#[derive(Clone, Copy)]
+struct Used {
+    at: Instant,
+    /// Processor time.
+    seconds: f64,
+    /// Bytes to and from disks.
+    disk_bytes: f64,
+}
+
+impl Group {
+    fn new(cell: &Cell) -> Self {
+        Self {
+            folders: cell.cgroups("target"),
+        }
+    }
+
+    fn read(&self) -> Used {
+        let first = |of: fn(&Path) -> Option<f64>| {
+            self.folders
+                .iter()
+                .find_map(|folder| of(folder))
+                .unwrap_or(0.0)
+        };
+        Used {
+            at: Instant::now(),
+            seconds: first(cpu_seconds),
+            disk_bytes: first(disk_bytes),
+        }
+    }
+
+    /// Bytes that the group is charged for; none where memory is not accounted.
+    fn charged(&self) -> Option<f64> {
+        self.folders.iter().find_map(|folder| {
+            ["memory.current", "memory.usage_in_bytes"]
+                .iter()
+                .find_map(|file| {
+                    fs::read_to_string(folder.join(file))
+                        .ok()?
+                        .trim()
+                        .parse()
+                        .ok()
+                })
+        })
+    }
+}
+
+/// `blkio.throttle.io_service_bytes_recursive` (v1) or `io.stat` (v2).
+fn disk_bytes(folder: &Path) -> Option<f64> {
+    let file = "blkio.throttle.io_service_bytes_recursive";
+    if let Ok(text) = fs::read_to_string(folder.join(file)) {
+        let total = text
+            .lines()
+            .rev()
+            .find_map(|line| line.strip_prefix("Total "))?;
+        return total.trim().parse().ok();
+    }
+    let text = fs::read_to_string(folder.join("io.stat")).ok()?;
+    let bytes = text
+        .split_whitespace()
+        .filter_map(|word| {
+            word.strip_prefix("rbytes=")
+                .or(word.strip_prefix("wbytes="))
+        })
+        .filter_map(|bytes| bytes.parse::<f64>().ok());
+    Some(bytes.sum())
+}
+
+/// `cpuacct.usage` (v1, nanoseconds) or `cpu.stat` (v2, microseconds).
+fn cpu_seconds(folder: &Path) -> Option<f64> {
+    if let Ok(text) = fs::read_to_string(folder.join("cpuacct.usage")) {
+        return Some(text.trim().parse::<f64>().ok()? / 1e9);
+    }
+    let text = fs::read_to_string(folder.join("cpu.stat")).ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("usage_usec "))?;
+    Some(line.trim().parse::<f64>().ok()? / 1e6)
+}
+
+impl Used {
+    /// Percent of all processors.
+    fn share_since(&self, earlier: &Self) -> f64 {
+        let wall = (self.at - earlier.at).as_secs_f64() * f64::from(processors());
+        if wall > 0.0 {
+            ((self.seconds - earlier.seconds) / wall * 100.0).clamp(0.0, 100.0)
+        } else {
+            0.0
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The host's measured energy. A model's joules would only repeat the processor time.
+
+use vtax_lab::run::meters;
+use vtax_lab::{LabError, Roots};
+use vtax_observe::Readings;
+use vtax_observe::clock::{Clock, SystemClock};
+use vtax_observe::meter::{Found, Meter, host_energy};
+use vtax_units::Source;
+
+/// The meters of this host.
+pub struct Energy {
+    meters: Vec<Box<dyn Meter>>,
+    series: Vec<(String, String)>,
+    readings: Readings,
+}
+
+impl Energy {
+    /// Opens the meters that measure this host; none when there is none.
+    ///
+    /// # Errors
+    /// When what the environment says of meters is wrong.
+    pub fn open(roots: &Roots) -> Result<Option<Self>, LabError> {
+        let meters: Vec<Box<dyn Meter>> = meters::list(roots)?
+            .into_iter()
+            .filter_map(|found| match found {
+                Found::Meter(meter) if meter.source() == Source::Measured => Some(meter),
+                _ => None,
+            })
+            .collect();
+        let series = host_energy(meters.iter().map(AsRef::as_ref)).map(|energy| energy.series);
+        Ok(series.map(|series| Self {
+            meters,
+            series,
+            readings: Readings::default(),
+        }))
+    }
+
+    /// Joules so far; none when a meter cannot be read.
+    pub fn read(&mut self) -> Option<f64> {
+        let now = SystemClock.now();
+        self.readings.clear_values();
+        for meter in &mut self.meters {
+            meter.read(now, &mut self.readings).ok()?;
+        }
+        let wanted = |id: usize| {
+            self.readings.series().get(id).is_some_and(|series| {
+                self.series
+                    .iter()
+                    .any(|(owner, metric)| *owner == series.owner && *metric == series.metric)
+            })
+        };
+        let values: Vec<f64> = self
+            .readings
+            .values()
+            .filter(|(id, _)| wanted(id.0 as usize))
+            .map(|(_, value)| value)
+            .collect();
+        (!values.is_empty()).then(|| values.iter().sum())
+    }
+}

@@ -1,0 +1,104 @@
+//! The other end of a keeper: requests in, answers out.
+
+use super::{Answer, Request};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use vtax_lab::LabError;
+
+/// A running keeper. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Keeper {
+    child: Child,
+    requests: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+    /// What it told of itself.
+    pub hello: Answer,
+}
+
+impl Keeper {
+    /// Starts `command` and waits for its first answer.
+    ///
+    /// # Errors
+    /// When it cannot be started, ends at once, or cannot keep such guests, with its reason.
+    pub fn start(mut command: Command) -> Result<Self, LabError> {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|cause| {
+                LabError::Other(format!("cannot start the keeper of guests: {cause}"))
+            })?;
+        let requests = child.stdin.take();
+        let Some(answers) = child.stdout.take() else {
+            return Err(LabError::Other("the keeper has no output".to_owned()));
+        };
+        let mut keeper = Self {
+            child,
+            requests,
+            answers: BufReader::new(answers),
+            hello: Answer::default(),
+        };
+        keeper.hello = keeper.answer()?;
+        match keeper.hello.refused.take() {
+            Some(why) => Err(LabError::Other(why)),
+            None => Ok(keeper),
+        }
+    }
+
+    /// Asks and waits for the answer.
+    ///
+    /// # Errors
+    /// When the keeper has ended, with what it said last.
+    pub fn ask(&mut self, request: &Request) -> Result<Answer, LabError> {
+        let line =
+            serde_json::to_string(request).map_err(|cause| LabError::Other(cause.to_string()))?;
+        if let Some(requests) = &mut self.requests
+            && writeln!(requests, "{line}")
+                .and_then(|()| requests.flush())
+                .is_err()
+        {
+            return Err(self.ended());
+        }
+        self.answer()
+    }
+
+    fn answer(&mut self) -> Result<Answer, LabError> {
+        let mut line = String::new();
+        match self.answers.read_line(&mut line) {
+            Ok(read) if read > 0 => {
+                serde_json::from_str(&line).map_err(|cause| LabError::Protocol {
+                    peer: "the keeper of guests".to_owned(),
+                    detail: format!("{} ({cause})", line.trim()),
+                })
+            }
+            _ => Err(self.ended()),
+        }
+    }
+
+    fn ended(&mut self) -> LabError {
+        drop(self.requests.take());
+        let mut output = String::new();
+        if let Some(stderr) = &mut self.child.stderr {
+            // What it said before it ended; without that there is still the status.
+            let _ = stderr.take(16 << 10).read_to_string(&mut output);
+        }
+        let status = self
+            .child
+            .wait()
+            .map_or_else(|cause| cause.to_string(), |status| status.to_string());
+        LabError::Program {
+            command: "the keeper of guests".to_owned(),
+            status,
+            output,
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        // Its input closes, which is its sign to end.
+        drop(self.requests.take());
+        let _ = self.child.wait();
+    }
+}

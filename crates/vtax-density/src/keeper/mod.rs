@@ -1,0 +1,337 @@
+//! The keeper: a process in the climb's cell that makes guests, holds them and asks them.
+//!
+//! It is this program run again. It takes one JSON request a line and gives one JSON answer a
+//! line; when its input closes, however the climb ended, it ends, and the cell takes whatever it
+//! kept along. Guests count as the cell's target; the climb itself stays outside.
+
+mod client;
+mod container;
+mod mvm;
+mod process;
+mod qemu;
+mod shards;
+mod thread;
+
+pub use client::Keeper;
+pub use container::Runtime;
+pub use qemu::{Devices, QemuOptions};
+
+use crate::resources::{Accounts, ProcessLevels};
+use crate::stop::{Binding, Limits};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, Write};
+use std::time::{Duration, Instant};
+use vtax_lab::{LabError, Roots};
+use vtax_mvm::population::Holding;
+
+/// What a keeper keeps; its only argument.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Keep {
+    /// What the guests are.
+    pub guests: Guests,
+    /// The number of the first.
+    pub first: u32,
+    /// How many there may become.
+    pub maximum: u32,
+    /// All guests in one process, whose own limits then bind.
+    pub one_process: bool,
+    /// What they may use up.
+    pub limits: Limits,
+    /// The words that make this program a keeper.
+    pub words: Vec<String>,
+}
+
+/// A kind of guest, with all that is needed to make one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "kind")]
+pub enum Guests {
+    /// Threads that echo.
+    Thread,
+    /// Processes that echo: `cat` of busybox.
+    Process,
+    /// The same `cat` in a container.
+    Container {
+        /// The OCI runtime.
+        runtime: Runtime,
+    },
+    /// Micro VMs in vtax's own monitor.
+    Mvm {
+        /// Live: each keeps its KVM objects. Otherwise halted guests are parked.
+        live: bool,
+        /// The boot sector.
+        image: String,
+    },
+    /// A QEMU for each guest.
+    Qemu(QemuOptions),
+}
+
+/// What the climb asks of its keeper.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    /// Make guests until there are so many.
+    Grow(u32),
+    /// End guests until there are so many.
+    Shrink(u32),
+    /// Ask guests, so many times, one after the other.
+    Probe(u32),
+}
+
+/// What the keeper answers.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Answer {
+    /// Guests now.
+    pub population: u32,
+    /// Wall time, in seconds.
+    pub seconds: f64,
+    /// Times to make a guest, in microseconds.
+    pub create: Vec<f64>,
+    /// Times to a guest that has booted, in microseconds.
+    pub boot: Vec<f64>,
+    /// Response times, in microseconds.
+    pub probe: Vec<f64>,
+    /// Requests without an answer.
+    pub failed: u32,
+    /// Why no further guest can be made.
+    pub refused: Option<String>,
+    /// The level that stopped the growth.
+    pub exceeded: Option<Binding>,
+    /// Processor time of guarding, in seconds.
+    pub guard_cpu: f64,
+    /// Descriptors and mappings of the one process that holds all guests.
+    pub process: Option<ProcessLevels>,
+    /// What there is to know of the platform, told with the first answer.
+    pub facts: BTreeMap<String, String>,
+}
+
+/// Guests of one kind, kept by this process.
+trait Population {
+    /// Guests now.
+    fn count(&self) -> u32;
+
+    /// Makes guests until there are `to`, or the guard says no.
+    ///
+    /// # Errors
+    /// Why a guest could not be made; those made before stay.
+    fn grow(&mut self, to: u32, guard: &mut Guard, tally: &mut Tally) -> Result<(), String>;
+
+    /// Ends guests until there are `to` or, where they cannot be ended singly, fewer.
+    ///
+    /// # Errors
+    /// What did not end.
+    fn shrink(&mut self, to: u32) -> Result<(), String>;
+
+    /// Asks one guest and waits for its answer.
+    ///
+    /// # Errors
+    /// Why there was none.
+    fn ask(&mut self) -> Result<Duration, String>;
+
+    /// Facts for the trial's record.
+    fn facts(&self) -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
+}
+
+/// Times of births, in microseconds.
+#[derive(Debug, Default)]
+struct Tally {
+    create: Vec<f64>,
+    boot: Vec<f64>,
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+/// How often the guard looks at most.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Looks at the host's levels while guests are made, so that no limit is passed between two
+/// samples of the climb: the reserve of memory above all.
+#[derive(Debug)]
+struct Guard {
+    limits: Limits,
+    roots: Roots,
+    looked: Option<Instant>,
+    exceeded: Option<Binding>,
+    cpu: Duration,
+}
+
+impl Guard {
+    fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            roots: Roots::host(),
+            looked: None,
+            exceeded: None,
+            cpu: Duration::ZERO,
+        }
+    }
+
+    /// Whether one more guest may be made.
+    fn permits(&mut self) -> bool {
+        if self.exceeded.is_some() {
+            return false;
+        }
+        if self.looked.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
+            let began = thread_time();
+            if let Ok(accounts) = Accounts::levels(&self.roots) {
+                // Mappings are counted line by line, which takes long when there are many: the
+                // climb does it once an interval.
+                self.exceeded = self.limits.exceeded(&accounts.level_shares(None));
+            }
+            self.looked = Some(Instant::now());
+            self.cpu += thread_time().saturating_sub(began);
+        }
+        self.exceeded.is_none()
+    }
+}
+
+/// Processor time of this thread.
+fn thread_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(
+        u64::try_from(time.tv_sec).unwrap_or(0),
+        u32::try_from(time.tv_nsec).unwrap_or(0),
+    )
+}
+
+/// Raises the soft limit on descriptors to the hard one; returns it.
+fn raise_descriptors() -> u64 {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    // A process may always raise its soft limit to its hard one.
+    let _ = setrlimit(Resource::Nofile, raised);
+    limit.maximum.unwrap_or(1 << 20)
+}
+
+/// Guests that one process of ours can hold.
+fn capacity(guests: &Guests) -> u32 {
+    let descriptors = u32::try_from(raise_descriptors()).unwrap_or(u32::MAX);
+    match guests {
+        // Starting a process copies its parent's table of descriptors, one for each guest: a
+        // large one would make guests look slow to create.
+        Guests::Process | Guests::Container { .. } => 1000.min(descriptors.saturating_sub(64)),
+        // A stack and its guard page each; room for the allocator's own.
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a small positive number"
+        )]
+        Guests::Thread => (crate::resources::most_mappings() * 0.45) as u32,
+        Guests::Mvm { live: true, .. } => {
+            // The answering descriptors of the keeper and its workers besides.
+            vtax_mvm::shard::Capacity::of_this_process()
+                .guests
+                .saturating_sub(64)
+        }
+        Guests::Mvm { live: false, .. } | Guests::Qemu(_) => u32::MAX,
+    }
+}
+
+fn populate(keep: &Keep) -> Result<Box<dyn Population>, String> {
+    let capacity = capacity(&keep.guests);
+    if !keep.one_process && keep.maximum > capacity {
+        return Ok(Box::new(shards::Shards::new(keep.clone(), capacity)));
+    }
+    Ok(match &keep.guests {
+        Guests::Thread => Box::new(thread::Threads::default()),
+        Guests::Process => Box::new(process::Processes::new()?),
+        Guests::Container { runtime } => {
+            Box::new(container::Containers::new(runtime.clone(), keep.first)?)
+        }
+        Guests::Mvm { live, image } => {
+            let holding = if *live {
+                Holding::Live
+            } else {
+                Holding::Parked
+            };
+            Box::new(mvm::MicroVms::new(
+                holding,
+                image,
+                keep.first,
+                keep.maximum,
+            )?)
+        }
+        Guests::Qemu(options) => Box::new(qemu::Qemus::new(options.clone())?),
+    })
+}
+
+/// Serves requests until the input closes.
+///
+/// # Errors
+/// When `keep` is no [`Keep`], or the output is closed.
+pub fn serve(keep: &str) -> Result<(), LabError> {
+    let keep: Keep = serde_json::from_str(keep)
+        .map_err(|cause| LabError::Other(format!("the keeper's argument is not valid: {cause}")))?;
+    let mut population = match populate(&keep) {
+        Ok(population) => population,
+        Err(why) => {
+            return say(&Answer {
+                refused: Some(why),
+                ..Answer::default()
+            });
+        }
+    };
+    let facts = population.facts();
+    say(&Answer {
+        facts,
+        ..Answer::default()
+    })?;
+    let alone = keep.one_process;
+    for line in io::stdin().lock().lines() {
+        let Ok(line) = line else { break };
+        let request: Request = serde_json::from_str(&line)
+            .map_err(|cause| LabError::Other(format!("the keeper was asked {line}: {cause}")))?;
+        let mut answer = handle(population.as_mut(), &request, &keep.limits);
+        answer.process = alone.then(ProcessLevels::own);
+        say(&answer)?;
+    }
+    Ok(())
+}
+
+fn handle(population: &mut dyn Population, request: &Request, limits: &Limits) -> Answer {
+    let began = Instant::now();
+    let mut answer = Answer::default();
+    match request {
+        Request::Grow(to) => {
+            let (mut guard, mut tally) = (Guard::new(*limits), Tally::default());
+            answer.refused = population.grow(*to, &mut guard, &mut tally).err();
+            answer.create = tally.create;
+            answer.boot = tally.boot;
+            answer.exceeded = guard.exceeded;
+            answer.guard_cpu = guard.cpu.as_secs_f64();
+        }
+        Request::Shrink(to) => answer.refused = population.shrink(*to).err(),
+        Request::Probe(times) => {
+            for _ in 0..*times {
+                match population.ask() {
+                    Ok(time) => answer.probe.push(micros(time)),
+                    Err(why) => {
+                        answer.failed += 1;
+                        answer.refused = Some(why);
+                    }
+                }
+                // A pause, so that guests answer from sleep rather than from a warm loop.
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+    answer.population = population.count();
+    answer.seconds = began.elapsed().as_secs_f64();
+    answer
+}
+
+fn say(answer: &Answer) -> Result<(), LabError> {
+    let line = serde_json::to_string(answer).map_err(|cause| LabError::Other(cause.to_string()))?;
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")
+        .and_then(|()| out.flush())
+        .map_err(LabError::file("write", "the keeper's output"))
+}

@@ -1,0 +1,386 @@
+//! A QEMU for each guest, with the paper's tuning as options. All guests boot the same 512-byte
+//! sector; the first is a probe that answers on its serial port.
+
+use super::process::PATIENCE;
+use super::{Guard, Population, Tally, micros};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use vtax_mvm::image::{DiskFormat, Image, write_disk};
+
+/// Which devices a guest has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Devices {
+    /// What QEMU gives a machine by itself: display adapter, network, 128 MB.
+    Stock,
+    /// None but disk and serial port, and 1 MB.
+    Off,
+}
+
+/// How QEMU is started.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct QemuOptions {
+    /// `qemu-system-x86_64` or `qemu-system-i386`.
+    pub program: String,
+    /// The machine type: pc, q35, isapc.
+    pub machine: String,
+    /// `kvm` or `tcg`.
+    pub accel: String,
+    /// Its devices.
+    pub devices: Devices,
+    /// The boot sector.
+    pub image: String,
+}
+
+/// How long a guest may take to boot.
+const BOOT_LIMIT: Duration = Duration::from_secs(120);
+/// How often a booting guest is looked at; looking stops it for a moment.
+const LOOK_EVERY: Duration = Duration::from_millis(25);
+const FOLDER: &str = "/run/density-qemu";
+
+impl QemuOptions {
+    /// The arguments of one guest.
+    fn arguments(&self, disk: &Path, serial: &Path, monitor: &Path) -> Vec<String> {
+        let socket = |path: &Path| format!("unix:{},server=on,wait=off", path.display());
+        let stock = self.devices == Devices::Stock;
+        let machine = if stock || self.machine == "isapc" {
+            self.machine.clone()
+        } else {
+            format!("{},usb=off,hpet=off,vmport=off", self.machine)
+        };
+        let mut arguments: Vec<String> = Vec::new();
+        if !stock {
+            let none = ["-nodefaults", "-no-user-config", "-vga", "none", "-m", "1"];
+            arguments.extend(none.map(str::to_owned));
+        }
+        let rest = [
+            "-machine",
+            &machine,
+            "-accel",
+            &self.accel,
+            "-display",
+            "none",
+            "-drive",
+            // All guests share one disk that none writes to.
+            &format!("file={},format=raw,if=ide,file.locking=off", disk.display()),
+            "-serial",
+            &socket(serial),
+            "-monitor",
+            &socket(monitor),
+        ];
+        arguments.extend(rest.map(str::to_owned));
+        arguments
+    }
+}
+
+#[derive(Debug)]
+struct Guest {
+    child: Child,
+    began: Instant,
+    serial: PathBuf,
+    monitor: PathBuf,
+    console: Option<UnixStream>,
+    created: bool,
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_file(&self.serial);
+        let _ = fs::remove_file(&self.monitor);
+    }
+}
+
+/// QEMUs below this one.
+#[derive(Debug)]
+pub(super) struct Qemus {
+    options: QemuOptions,
+    disk: PathBuf,
+    probe: Guest,
+    connection: Option<UnixStream>,
+    guests: Vec<Guest>,
+    next: u32,
+}
+
+impl Qemus {
+    pub(super) fn new(options: QemuOptions) -> Result<Self, String> {
+        let failed = |cause: std::io::Error| format!("cannot use {FOLDER}: {cause}");
+        fs::create_dir_all(FOLDER).map_err(failed)?;
+        let disk = |name: &str, image: &str| -> Result<PathBuf, String> {
+            let image = Image::open(image).map_err(|cause| cause.to_string())?;
+            let path = Path::new(FOLDER).join(name);
+            write_disk(&image, DiskFormat::Raw, &path).map_err(|cause| cause.to_string())?;
+            Ok(path)
+        };
+        let own = disk("guest.img", &options.image)?;
+        let mut probe = start(&options, &disk("probe.img", "web")?, "probe")?;
+        while !probe.has_booted()? {
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(Self {
+            options,
+            disk: own,
+            probe,
+            connection: None,
+            guests: Vec::new(),
+            next: 0,
+        })
+    }
+}
+
+fn start(options: &QemuOptions, disk: &Path, name: &str) -> Result<Guest, String> {
+    let path = |what: &str| Path::new(FOLDER).join(format!("{name}.{what}"));
+    let (serial, monitor) = (path("serial"), path("monitor"));
+    let log = path("log");
+    let said = fs::File::create(&log)
+        .map_err(|cause| format!("cannot create {}: {cause}", log.display()))?;
+    let child = Command::new(&options.program)
+        .args(options.arguments(disk, &serial, &monitor))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(said)
+        .spawn()
+        .map_err(|cause| {
+            format!(
+                "cannot run {}: {cause}; install the Debian package qemu-system-x86",
+                options.program
+            )
+        })?;
+    Ok(Guest {
+        child,
+        began: Instant::now(),
+        serial,
+        monitor,
+        console: None,
+        created: false,
+    })
+}
+
+impl Guest {
+    /// Whether the boot sector has come to its first `hlt`. Looked up in the processor's registers
+    /// through QEMU's monitor, so that it holds for images that never say a word.
+    fn has_booted(&mut self) -> Result<bool, String> {
+        if let Ok(Some(status)) = self.child.try_wait() {
+            let said = fs::read_to_string(self.serial.with_extension("log")).unwrap_or_default();
+            return Err(format!("QEMU ended ({status}): {}", said.trim()));
+        }
+        if self.began.elapsed() > BOOT_LIMIT {
+            return Err(format!(
+                "a guest did not boot within {} s; with KVM, its firmware may not run on this host: try accel = \"tcg\"",
+                BOOT_LIMIT.as_secs()
+            ));
+        }
+        if self.console.is_none() {
+            match UnixStream::connect(&self.monitor) {
+                Ok(stream) => {
+                    stream
+                        .set_read_timeout(Some(PATIENCE))
+                        .map_err(|cause| cause.to_string())?;
+                    self.console = Some(stream);
+                    self.registers("")?;
+                    self.created = true;
+                }
+                Err(_) => return Ok(false),
+            }
+        }
+        let asleep = sleeps_in_sector(&self.registers("info registers\n")?);
+        if asleep {
+            // A connection to each of many guests would use up this process's descriptors.
+            self.console = None;
+        }
+        Ok(asleep)
+    }
+
+    /// Sends a line to the monitor, and reads up to its next prompt.
+    fn registers(&mut self, line: &str) -> Result<String, String> {
+        let failed = |cause: std::io::Error| format!("QEMU's monitor gave no answer: {cause}");
+        let Some(stream) = &mut self.console else {
+            return Ok(String::new());
+        };
+        stream.write_all(line.as_bytes()).map_err(failed)?;
+        let (mut said, mut buffer) = (Vec::new(), [0; 4096]);
+        while !said.ends_with(b"(qemu) ") {
+            match stream.read(&mut buffer).map_err(failed)? {
+                0 => return Err(failed(std::io::ErrorKind::UnexpectedEof.into())),
+                count => said.extend(buffer.iter().take(count)),
+            }
+        }
+        Ok(String::from_utf8_lossy(&said).into_owned())
+    }
+}
+
+/// Whether `info registers` shows a processor that halts within a boot sector at 0000:7C00.
+fn sleeps_in_sector(registers: &str) -> bool {
+    let value = |name: &str| -> Option<u64> {
+        let rest = registers.split_once(name)?.1;
+        let digits: String = rest
+            .trim_start()
+            .chars()
+            .take_while(char::is_ascii_hexdigit)
+            .collect();
+        u64::from_str_radix(&digits, 16).ok()
+    };
+    let instruction = value("RIP=").or_else(|| value("EIP="));
+    instruction.is_some_and(|at| (0x7C00..0x7E00).contains(&at))
+        && value("CS =") == Some(0)
+        && value("HLT=") == Some(1)
+}
+
+impl Population for Qemus {
+    fn count(&self) -> u32 {
+        u32::try_from(self.guests.len()).unwrap_or(u32::MAX)
+    }
+
+    /// As many guests boot at a time as there are processors.
+    fn grow(&mut self, to: u32, guard: &mut Guard, tally: &mut Tally) -> Result<(), String> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut booting: Vec<Guest> = Vec::new();
+        loop {
+            let wanted = usize::try_from(to)
+                .unwrap_or(0)
+                .saturating_sub(self.guests.len());
+            while booting.len() < cores.min(wanted) && guard.permits() {
+                let guest = start(&self.options, &self.disk, &self.next.to_string())?;
+                self.next += 1;
+                booting.push(guest);
+            }
+            if booting.is_empty() {
+                return Ok(());
+            }
+            let mut still = Vec::new();
+            for mut guest in booting {
+                let created = guest.created;
+                let booted = guest.has_booted()?;
+                if !created && guest.created {
+                    tally.create.push(micros(guest.began.elapsed()));
+                }
+                if booted {
+                    tally.boot.push(micros(guest.began.elapsed()));
+                    self.guests.push(guest);
+                } else {
+                    still.push(guest);
+                }
+            }
+            booting = still;
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    fn shrink(&mut self, to: u32) -> Result<(), String> {
+        let left = usize::try_from(to).unwrap_or(0).min(self.guests.len());
+        for guest in self.guests.iter_mut().skip(left) {
+            // All at once, then one after the other is waited for.
+            let _ = guest.child.kill();
+        }
+        self.guests.truncate(left);
+        Ok(())
+    }
+
+    fn ask(&mut self) -> Result<Duration, String> {
+        let failed = |cause: std::io::Error| format!("the probe gave no answer: {cause}");
+        let mut stream = match self.connection.take() {
+            Some(stream) => stream,
+            None => {
+                let stream = UnixStream::connect(&self.probe.serial).map_err(failed)?;
+                stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+                stream
+            }
+        };
+        let began = Instant::now();
+        stream.write_all(b"/hi\n").map_err(failed)?;
+        let (mut received, mut buffer) = (Vec::new(), [0; 256]);
+        while !received.ends_with(b"\n") {
+            match stream.read(&mut buffer).map_err(failed)? {
+                0 => return Err(failed(std::io::ErrorKind::UnexpectedEof.into())),
+                count => received.extend(buffer.iter().take(count)),
+            }
+        }
+        let took = began.elapsed();
+        self.connection = Some(stream);
+        if received.starts_with(b"200") {
+            Ok(took)
+        } else {
+            Err(format!(
+                "the probe answered {}",
+                String::from_utf8_lossy(&received).trim()
+            ))
+        }
+    }
+
+    fn facts(&self) -> BTreeMap<String, String> {
+        let version = Command::new(&self.options.program)
+            .arg("--version")
+            .output()
+            .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
+            .unwrap_or_default();
+        let line =
+            self.options
+                .arguments(&self.disk, Path::new("N.serial"), Path::new("N.monitor"));
+        let fact = |name: &str, value: String| (name.to_owned(), value);
+        [
+            fact(
+                "qemu.version",
+                version.lines().next().unwrap_or_default().to_owned(),
+            ),
+            fact(
+                "qemu.command",
+                format!("{} {}", self.options.program, line.join(" ")),
+            ),
+        ]
+        .into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(devices: Devices, machine: &str) -> QemuOptions {
+        QemuOptions {
+            program: "qemu-system-x86_64".to_owned(),
+            machine: machine.to_owned(),
+            accel: "tcg".to_owned(),
+            devices,
+            image: "idle".to_owned(),
+        }
+    }
+
+    fn line(options: &QemuOptions) -> String {
+        options
+            .arguments(Path::new("d"), Path::new("s"), Path::new("m"))
+            .join(" ")
+    }
+
+    #[test]
+    fn stock_has_what_qemu_gives_and_tuned_has_nothing_more_than_asked_for() {
+        let stock = line(&options(Devices::Stock, "pc"));
+        assert!(stock.contains("-machine pc -accel tcg") && !stock.contains("nodefaults"));
+        let tuned = line(&options(Devices::Off, "q35"));
+        assert!(
+            tuned.contains("-nodefaults")
+                && tuned.contains("-m 1 ")
+                && tuned.contains("q35,usb=off")
+        );
+        assert!(line(&options(Devices::Off, "isapc")).contains("-machine isapc -accel"));
+    }
+
+    #[test]
+    fn only_a_processor_that_halts_in_the_sector_has_booted() {
+        let asleep = "EIP=00007c42 EFL=00000246\r\nCS =0000 00000000 0000ffff\r\nSMM=0 HLT=1\r\n";
+        assert!(sleeps_in_sector(asleep));
+        assert!(sleeps_in_sector(
+            &asleep.replace("EIP=0000", "RIP=000000000000")
+        ));
+        assert!(!sleeps_in_sector(&asleep.replace("HLT=1", "HLT=0")));
+        assert!(!sleeps_in_sector(&asleep.replace("CS =0000", "CS =f000")));
+        assert!(!sleeps_in_sector(&asleep.replace("7c42", "1234")));
+        assert!(!sleeps_in_sector(""));
+    }
+}

@@ -1,0 +1,134 @@
+//! Guests over several keepers, because one process may hold only so many.
+
+use super::{Guard, Keep, Keeper, Population, Request, Tally};
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
+
+/// Keepers below this one, each full but the last.
+#[derive(Debug)]
+pub(super) struct Shards {
+    keep: Keep,
+    capacity: u32,
+    shards: Vec<(Keeper, u32)>,
+    random: fastrand::Rng,
+}
+
+impl Shards {
+    pub(super) fn new(keep: Keep, capacity: u32) -> Self {
+        Self {
+            keep,
+            capacity,
+            shards: Vec::new(),
+            random: fastrand::Rng::with_seed(1),
+        }
+    }
+
+    fn start(&mut self) -> Result<(), String> {
+        let program = std::env::current_exe().map_err(|cause| cause.to_string())?;
+        let first = self.keep.first + self.count();
+        let keep = Keep {
+            first,
+            maximum: self
+                .capacity
+                .min(self.keep.maximum.saturating_sub(self.count())),
+            ..self.keep.clone()
+        };
+        let argument = serde_json::to_string(&keep).map_err(|cause| cause.to_string())?;
+        let mut command = Command::new(program);
+        command.args(&self.keep.words).arg(argument);
+        let keeper = Keeper::start(command).map_err(|cause| cause.to_string())?;
+        self.shards.push((keeper, 0));
+        Ok(())
+    }
+}
+
+impl Population for Shards {
+    fn count(&self) -> u32 {
+        self.shards.iter().map(|(_, count)| count).sum()
+    }
+
+    fn grow(&mut self, to: u32, guard: &mut Guard, tally: &mut Tally) -> Result<(), String> {
+        while self.count() < to {
+            let capacity = self.capacity;
+            if self
+                .shards
+                .last()
+                .is_none_or(|(_, count)| *count >= capacity)
+            {
+                self.start()?;
+            }
+            let wanted = to - self.count();
+            let Some((keeper, count)) = self.shards.last_mut() else {
+                return Ok(());
+            };
+            let goal = count.saturating_add(wanted).min(capacity);
+            let answer = keeper
+                .ask(&Request::Grow(goal))
+                .map_err(|cause| cause.to_string())?;
+            *count = answer.population;
+            tally.create.extend(answer.create);
+            tally.boot.extend(answer.boot);
+            guard.cpu += Duration::from_secs_f64(answer.guard_cpu.max(0.0));
+            if let Some(why) = answer.refused {
+                return Err(why);
+            }
+            if answer.exceeded.is_some() {
+                guard.exceeded = answer.exceeded;
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn shrink(&mut self, to: u32) -> Result<(), String> {
+        while self.count() > to {
+            let surplus = self.count() - to;
+            let Some((keeper, count)) = self.shards.last_mut() else {
+                return Ok(());
+            };
+            if *count <= surplus {
+                // Gracefully, so that what outlives a process is taken back too.
+                let ended = keeper.ask(&Request::Shrink(0));
+                self.shards.pop();
+                ended.map_err(|cause| cause.to_string())?;
+                continue;
+            }
+            let answer = keeper
+                .ask(&Request::Shrink(*count - surplus))
+                .map_err(|cause| cause.to_string())?;
+            *count = answer.population;
+            if let Some(why) = answer.refused {
+                return Err(why);
+            }
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self) -> Result<Duration, String> {
+        let full = self.shards.iter().filter(|(_, count)| *count > 0).count();
+        if full == 0 {
+            return Err("there is no guest to ask".to_owned());
+        }
+        let chosen = self.random.usize(..full);
+        let Some((keeper, _)) = self.shards.get_mut(chosen) else {
+            return Err("there is no guest to ask".to_owned());
+        };
+        let answer = keeper
+            .ask(&Request::Probe(1))
+            .map_err(|cause| cause.to_string())?;
+        match (answer.probe.first(), answer.refused) {
+            (Some(micros), _) => Ok(Duration::from_secs_f64(micros.max(0.0) / 1e6)),
+            (None, Some(why)) => Err(why),
+            (None, None) => Err("no answer".to_owned()),
+        }
+    }
+
+    fn facts(&self) -> BTreeMap<String, String> {
+        [(
+            "shards".to_owned(),
+            format!("one process for every {} guests", self.capacity),
+        )]
+        .into()
+    }
+}

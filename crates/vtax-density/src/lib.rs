@@ -1,0 +1,18 @@
+//! The standardized scalability test of Bratterud and Haugerud (2013), for any platform: how many
+//! guests a host can hold, which resource ends it, and what each guest costs on the way.
+//!
+//! A [`plan`] names platforms and what to vary; [`run`] climbs each of them, several times, into an
+//! ordinary results directory; [`report`] reads it again. A [`climb`] grows the population in equal
+//! [`stop::steps`] with a [`keeper`], samples the host's [`resources`] at each, and
+//! [`stop::judge`] says when it ends.
+
+pub mod cli;
+pub mod climb;
+pub mod fit;
+pub mod keeper;
+pub mod plan;
+pub mod record;
+pub mod report;
+pub mod resources;
+pub mod run;
+pub mod stop;

@@ -1,0 +1,412 @@
+//! The figures: the paper's three, then what it left out.
+
+use super::summary::{Seen, Summary};
+use super::{bytes, time};
+use crate::record::{Interval, Latency};
+use crate::resources::Resource;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use vtax_report::figures::{Figure, specification};
+
+/// Okabe and Ito's palette and shapes; each known platform keeps its own in every report.
+const MARKS: [(&str, &str, &str); 6] = [
+    ("mvm-parked", "#0072B2", "circle"),
+    ("mvm-live", "#56B4E9", "diamond"),
+    ("qemu", "#D55E00", "triangle-up"),
+    ("container", "#009E73", "square"),
+    ("process", "#E69F00", "cross"),
+    ("thread", "#CC79A7", "triangle-down"),
+];
+const OTHERS: [(&str, &str); 8] = [
+    ("#8C6BB1", "triangle-right"),
+    ("#7F7F7F", "triangle-left"),
+    ("#B22222", "circle"),
+    ("#4B7F52", "square"),
+    ("#A0522D", "diamond"),
+    ("#3B5B92", "cross"),
+    ("#C0A000", "triangle-up"),
+    ("#5F9EA0", "triangle-down"),
+];
+
+fn resource_color(resource: Resource) -> &'static str {
+    match resource {
+        Resource::Cpu => "#D55E00",
+        Resource::Memory => "#0072B2",
+        Resource::Swap => "#E69F00",
+        Resource::Descriptors => "#CC79A7",
+        Resource::Pids => "#009E73",
+        Resource::Mappings => "#56B4E9",
+        Resource::Disk => "#8C6BB1",
+        Resource::Network => "#7F7F7F",
+    }
+}
+
+/// Colours and shapes of all treatments, by label.
+fn marks(summary: &Summary) -> BTreeMap<String, (&'static str, &'static str)> {
+    let mut taken: Vec<&str> = Vec::new();
+    let mut others = OTHERS.iter().cycle();
+    let mut marks = BTreeMap::new();
+    for seen in &summary.seen {
+        let platform = seen.treatment.platform.as_str();
+        let own = MARKS.iter().find(|(name, ..)| *name == platform);
+        let mark = match own {
+            Some((name, color, shape)) if !taken.contains(name) => {
+                taken.push(name);
+                (*color, *shape)
+            }
+            // The cycle never ends.
+            _ => others.next().copied().unwrap_or(("#7F7F7F", "circle")),
+        };
+        marks.insert(seen.treatment.label.clone(), mark);
+    }
+    marks
+}
+
+/// Every figure.
+pub(super) fn figures(summary: &Summary) -> Vec<Figure> {
+    let climbed: Vec<&Seen> = summary
+        .seen
+        .iter()
+        .filter(|seen| !seen.climbs.is_empty())
+        .collect();
+    let marks = marks(summary);
+    let mut figures = Vec::new();
+    figures.extend(together(&climbed, &marks));
+    for seen in &climbed {
+        figures.extend(resources(seen));
+    }
+    figures.extend(times(
+        &climbed,
+        &marks,
+        "boot",
+        "Time to a booted guest, as the population grows",
+        "From asking for a guest to one that has booted and sleeps; symbols are medians, bars reach to the 99th percentile. \
+         Micro VMs boot in batches: for them it is the mean within each batch, all processors at work.",
+        |interval| interval.births?.boot,
+    ));
+    figures.extend(times(
+        &climbed,
+        &marks,
+        "probe",
+        "Response time of a guest, as the population grows",
+        "One request at a time to a guest that sleeps among all the others; symbols are medians, bars reach to the 99th percentile. \
+         QEMU is asked at its probe guest, other platforms at guests chosen at random.",
+        |interval| interval.probe.filter(|probe| probe.answered > 0),
+    ));
+    figures.extend(memory(&climbed));
+    for (number, figure) in figures.iter_mut().enumerate() {
+        figure.id = format!("{:02}-{}", number + 1, figure.id);
+    }
+    figures
+}
+
+fn scale(field: &str, labels: &[String], range: &[&str]) -> Value {
+    json!({"field": field, "type": "nominal", "sort": labels, "scale": {"domain": labels, "range": range}})
+}
+
+/// Ticks at powers of ten alone.
+fn decades() -> Vec<f64> {
+    (-6..=9).map(|power| 10f64.powi(power)).collect()
+}
+
+fn log_population(field: &str) -> Value {
+    json!({"field": field, "type": "quantitative", "scale": {"type": "log", "nice": false}, "title": "guests (logarithmic)",
+           "axis": {"labelExpr": "format(datum.value, '~s')", "values": decades(), "grid": false}})
+}
+
+fn share(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
+    let values: Vec<f64> = values.collect();
+    if values.is_empty() {
+        return None;
+    }
+    #[allow(clippy::cast_precision_loss, reason = "tens of samples")]
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
+    Some((mean, variance.sqrt()))
+}
+
+/// The intervals of all climbs by population.
+fn by_population(seen: &Seen) -> BTreeMap<u32, Vec<&Interval>> {
+    let mut intervals: BTreeMap<u32, Vec<&Interval>> = BTreeMap::new();
+    for interval in seen.records().flat_map(|climb| &climb.climb) {
+        intervals
+            .entry(interval.population)
+            .or_default()
+            .push(interval);
+    }
+    intervals
+}
+
+/// All platforms in one figure, each by the resource that binds it.
+fn together(
+    climbed: &[&Seen],
+    marks: &BTreeMap<String, (&'static str, &'static str)>,
+) -> Option<Figure> {
+    let (mut values, mut labels) = (Vec::new(), Vec::new());
+    let (mut colors, mut shapes) = (Vec::new(), Vec::new());
+    for seen in climbed {
+        let bound = seen.bound()?;
+        let resource = bound.resource.unwrap_or(Resource::Memory);
+        let label = format!("{}: {}", seen.treatment.label, bound.line());
+        for (population, intervals) in by_population(seen) {
+            let samples = intervals.iter().flat_map(|interval| &interval.samples);
+            let Some((mean, sd)) = share(samples.filter_map(|sample| sample.own_share(resource)))
+            else {
+                continue;
+            };
+            if population == 0 {
+                continue;
+            }
+            values.push(json!({"label": label, "guests": population, "share": mean, "low": (mean - sd).max(0.0), "high": mean + sd,
+                               "resource": resource.name()}));
+        }
+        let (color, shape) = marks.get(&seen.treatment.label).copied()?;
+        labels.push(label);
+        colors.push(color);
+        shapes.push(shape);
+    }
+    if values.is_empty() {
+        return None;
+    }
+    let highest = values
+        .iter()
+        .filter_map(|value| value.get("high")?.as_f64())
+        .fold(0.0, f64::max);
+    let top = if highest > 45.0 {
+        100.0
+    } else {
+        (highest * 1.2).max(1.0)
+    };
+    let y = |field: &str| json!({"field": field, "type": "quantitative", "title": "share of the binding resource (%)", "scale": {"domain": [0, top]}});
+    let legend = json!({"columns": 2, "labelLimit": 460, "orient": "bottom", "title": null});
+    let with_legend = |mut encoding: Value| {
+        if let Some(encoding) = encoding.as_object_mut() {
+            encoding.insert("legend".to_owned(), legend.clone());
+        }
+        encoding
+    };
+    let color = with_legend(scale("label", &labels, &colors));
+    let shape = with_legend(scale("label", &labels, &shapes));
+    let tooltip = json!([{"field": "label"}, {"field": "guests", "format": ","}, {"field": "resource"}, {"field": "share", "format": ".2f", "title": "%"}]);
+    let title = "Every platform, by the resource that binds it";
+    let mut layers = vec![
+        json!({"mark": {"type": "line", "strokeWidth": 2}, "encoding": {"x": log_population("guests"), "y": y("share"), "color": color}}),
+        json!({"mark": {"type": "rule", "strokeWidth": 1.2, "opacity": 0.7}, "encoding": {"x": log_population("guests"), "y": y("low"), "y2": {"field": "high"}, "color": color}}),
+        json!({"mark": {"type": "point", "filled": true, "size": 45, "opacity": 1},
+               "encoding": {"x": log_population("guests"), "y": y("share"), "color": color, "shape": shape, "tooltip": tooltip}}),
+    ];
+    if top >= 100.0 {
+        layers.push(limit_rule(climbed));
+    }
+    Some(Figure {
+        id: "all-platforms".to_owned(),
+        title: title.to_owned(),
+        caption: "The share of the resource that ends each climb, or would end it first if it went on in a straight line (modelled, and said so). \
+                  Bars: one standard deviation over samples and climbs. Of processors and disks only the population's own use counts."
+            .to_owned(),
+        spec: specification(title, json!(300), json!({"data": {"values": values}, "layer": layers})),
+    })
+}
+
+fn limit_rule(climbed: &[&Seen]) -> Value {
+    let limit = climbed
+        .iter()
+        .find_map(|seen| Some(seen.climbs.first()?.1.limits.stop_percent))
+        .unwrap_or(90.0);
+    json!({"data": {"values": [{"limit": limit}]}, "mark": {"type": "rule", "strokeDash": [4, 4], "color": "#888"},
+           "encoding": {"y": {"field": "limit", "type": "quantitative"}}})
+}
+
+/// One platform: every resource over the population, as in the paper's figures 2 to 4.
+fn resources(seen: &Seen) -> Option<Figure> {
+    let mut values = Vec::new();
+    let mut shown: Vec<Resource> = Vec::new();
+    for (population, intervals) in by_population(seen) {
+        for resource in Resource::ALL {
+            let samples = intervals.iter().flat_map(|interval| &interval.samples);
+            let of_host = samples.filter_map(|sample| sample.shares.get(&resource).copied());
+            let Some((mean, sd)) = share(of_host) else {
+                continue;
+            };
+            if !shown.contains(&resource) {
+                shown.push(resource);
+            }
+            values.push(
+                json!({"resource": resource.name(), "guests": population, "share": mean,
+                               "low": (mean - sd).max(0.0), "high": (mean + sd).min(100.0)}),
+            );
+        }
+    }
+    if values.is_empty() {
+        return None;
+    }
+    shown.sort_unstable();
+    let names: Vec<String> = shown.iter().map(|r| r.name().to_owned()).collect();
+    let colors: Vec<&str> = shown.iter().map(|r| resource_color(*r)).collect();
+    let color = scale("resource", &names, &colors);
+    let x = json!({"field": "guests", "type": "quantitative", "title": "guests", "axis": {"labelExpr": "format(datum.value, '~s')", "grid": false, "tickCount": 6}});
+    let y = |field: &str| json!({"field": field, "type": "quantitative", "title": "used (%)", "scale": {"domain": [0, 100]}});
+    let tooltip = json!([{"field": "resource"}, {"field": "guests", "format": ","}, {"field": "share", "format": ".2f", "title": "%"}]);
+    let title = seen.treatment.label.clone();
+    let spec = specification(
+        &title,
+        json!(220),
+        json!({"data": {"values": values}, "layer": [
+            {"mark": {"type": "line", "strokeWidth": 1.6}, "encoding": {"x": x, "y": y("share"), "color": color}},
+            {"mark": {"type": "rule", "strokeWidth": 1.2}, "encoding": {"x": x, "y": y("low"), "y2": {"field": "high"}, "color": color}},
+            {"mark": {"type": "point", "filled": true, "size": 26, "opacity": 1}, "encoding": {"x": x, "y": y("share"), "color": color, "tooltip": tooltip}},
+            limit_rule(&[seen]),
+        ]}),
+    );
+    let climbs = seen.climbs.len();
+    let bound = seen
+        .bound()
+        .map_or_else(String::new, |bound| format!(" Bound by {}.", bound.line()));
+    Some(Figure {
+        id: format!(
+            "resources-{}",
+            title.replace(|c: char| !c.is_ascii_alphanumeric(), "-")
+        ),
+        title,
+        caption: format!(
+            "All of the host’s resources over the population ({} climb{}); bars are one standard deviation over samples and climbs, the dashed line ends a climb.{bound}",
+            climbs,
+            if climbs == 1 { "" } else { "s" }
+        ),
+        spec,
+    })
+}
+
+/// Latencies over the population, all platforms.
+fn times(
+    climbed: &[&Seen],
+    marks: &BTreeMap<String, (&'static str, &'static str)>,
+    id: &str,
+    title: &str,
+    caption: &str,
+    of: impl Fn(&Interval) -> Option<Latency>,
+) -> Option<Figure> {
+    let mut values = Vec::new();
+    let (mut labels, mut colors, mut shapes) = (Vec::new(), Vec::new(), Vec::new());
+    for seen in climbed {
+        let mut any = false;
+        for (population, intervals) in by_population(seen) {
+            let middle = |part: fn(&Latency) -> f64| {
+                crate::stop::median(intervals.iter().filter_map(|i| of(i)).map(|l| part(&l)))
+            };
+            if let (Some(p50), Some(p99)) = (middle(|l| l.p50_us), middle(|l| l.p99_us))
+                && p50 > 0.0
+                && population > 0
+            {
+                any = true;
+                values.push(json!({"label": seen.treatment.label, "guests": population, "p50": p50 / 1e3, "p99": p99.max(p50) / 1e3,
+                                   "shown": format!("{} · {}", time(p50), time(p99))}));
+            }
+        }
+        if any && let Some((color, shape)) = marks.get(&seen.treatment.label) {
+            labels.push(seen.treatment.label.clone());
+            colors.push(*color);
+            shapes.push(*shape);
+        }
+    }
+    if values.is_empty() {
+        return None;
+    }
+    let color = scale("label", &labels, &colors);
+    let y = |field: &str| {
+        json!({"field": field, "type": "quantitative", "scale": {"type": "log", "nice": false}, "title": "ms (logarithmic)",
+               "axis": {"labelExpr": "format(datum.value, '~g')", "values": decades()}})
+    };
+    let tooltip = json!([{"field": "label"}, {"field": "guests", "format": ","}, {"field": "shown", "title": "median · p99"}]);
+    Some(Figure {
+        id: id.to_owned(),
+        title: title.to_owned(),
+        caption: caption.to_owned(),
+        spec: specification(
+            title,
+            json!(240),
+            json!({"data": {"values": values}, "layer": [
+                {"mark": {"type": "line", "strokeWidth": 1.6}, "encoding": {"x": log_population("guests"), "y": y("p50"), "color": color}},
+                {"mark": {"type": "rule", "strokeWidth": 1.2, "opacity": 0.6}, "encoding": {"x": log_population("guests"), "y": y("p50"), "y2": {"field": "p99"}, "color": color}},
+                {"mark": {"type": "point", "filled": true, "size": 40, "opacity": 1},
+                 "encoding": {"x": log_population("guests"), "y": y("p50"), "color": color, "shape": scale("label", &labels, &shapes), "tooltip": tooltip}},
+            ]}),
+        ),
+    })
+}
+
+/// What a guest's memory consists of.
+fn memory(climbed: &[&Seen]) -> Option<Figure> {
+    let mut values = Vec::new();
+    let mut order = Vec::new();
+    for seen in climbed {
+        let each = seen.at_top(|climb, _| climb.bytes_each());
+        let Some(each) = each.filter(|each| *each > 0.0) else {
+            continue;
+        };
+        let row = format!("{} · {}", seen.treatment.label, bytes(each));
+        let part = |of: fn(&crate::resources::Memory) -> f64| {
+            seen.at_top(|climb, top| {
+                Some((of(&top.memory) - of(&climb.before)) / f64::from(top.population))
+            })
+            .unwrap_or(0.0)
+            .max(0.0)
+        };
+        let user = part(|m| m.user + m.swap);
+        let slab = part(|m| m.slab);
+        let tables = part(|m| m.page_tables);
+        let per_cpu = part(|m| m.per_cpu);
+        let stacks = part(|m| m.stacks);
+        let vmalloc = part(|m| (m.vmalloc - m.stacks).max(0.0));
+        let named = user + slab + tables + per_cpu + stacks + vmalloc;
+        let parts = [
+            ("processes’ pages", user),
+            ("slab", slab),
+            ("page tables", tables),
+            ("per-CPU", per_cpu),
+            ("kernel stacks", stacks),
+            ("vmalloc", vmalloc),
+            ("in no account", (each - named).max(0.0)),
+        ];
+        for (index, (name, size)) in parts.into_iter().enumerate() {
+            values.push(json!({"row": row, "part": name, "order": index, "size": size, "shown": bytes(size)}));
+        }
+        order.push(row);
+    }
+    if values.is_empty() {
+        return None;
+    }
+    let title = "What a guest’s memory consists of";
+    let names = [
+        "processes’ pages",
+        "slab",
+        "page tables",
+        "per-CPU",
+        "kernel stacks",
+        "vmalloc",
+        "in no account",
+    ];
+    let colors = [
+        "#0072B2", "#D55E00", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#BBBBBB",
+    ];
+    Some(Figure {
+        id: "memory".to_owned(),
+        title: title.to_owned(),
+        caption: "Differences of the host’s own accounts between the top and the start, divided by the guests; beside each name the whole, as the \
+                  host’s available memory tells it. User space is the first part, the kernel the five after it."
+            .to_owned(),
+        spec: specification(
+            title,
+            json!({"step": 30}),
+            json!({"data": {"values": values}, "mark": {"type": "bar"},
+                   "encoding": {
+                       "y": {"field": "row", "type": "nominal", "sort": order, "title": null, "axis": {"labelLimit": 260}},
+                       "x": {"field": "size", "type": "quantitative", "stack": "normalize", "title": "share of a guest’s memory", "axis": {"format": "%", "tickCount": 5}},
+                       "color": {"field": "part", "type": "nominal", "sort": names, "scale": {"domain": names, "range": colors}, "legend": {"orient": "bottom", "title": null, "columns": 4}},
+                       "order": {"field": "order", "type": "quantitative"},
+                       "tooltip": [{"field": "row"}, {"field": "part"}, {"field": "shown", "title": "of each guest"}]
+                   }}),
+        ),
+    })
+}

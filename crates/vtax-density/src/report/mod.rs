@@ -1,0 +1,98 @@
+//! The report of a density run: the paper's figures and tables in their form, published beside
+//! measured, and what the paper left out.
+
+mod figures;
+mod page;
+mod published;
+mod summary;
+
+pub use summary::{Bound, Seen, Summary};
+
+use std::path::PathBuf;
+use vtax_lab::LabError;
+use vtax_report::html;
+use vtax_report::results::ResultsDir;
+
+/// Writes `report.html` and `figures/*.vl.json` into the results directory; returns the report's
+/// path and the summary for a terminal.
+///
+/// # Errors
+/// When the results cannot be read or the report not be written.
+pub fn write(results: &ResultsDir) -> Result<(PathBuf, Summary), LabError> {
+    let summary = Summary::of(results)?;
+    let figures = figures::figures(&summary);
+    html::write_figures(results, &figures)?;
+    let page = page::page(results, &summary, &figures);
+    Ok((html::write_page(results, &page)?, summary))
+}
+
+/// Bytes as people write them.
+#[must_use]
+pub fn bytes(bytes: f64) -> String {
+    let (scale, unit) = match bytes.abs() {
+        b if b >= 1e9 => (1e9, "GB"),
+        b if b >= 1e6 => (1e6, "MB"),
+        b if b >= 1e3 => (1e3, "kB"),
+        _ => (1.0, "B"),
+    };
+    let value = bytes / scale;
+    let digits = if scale <= 1.0 || value.abs() >= 100.0 {
+        0
+    } else if value.abs() >= 10.0 {
+        1
+    } else {
+        2
+    };
+    format!("{value:.digits$} {unit}")
+}
+
+/// A duration in microseconds as people write it.
+pub(crate) fn time(micros: f64) -> String {
+    match micros {
+        us if us >= 1e6 => format!("{:.2} s", us / 1e6),
+        us if us >= 1e4 => format!("{:.0} ms", us / 1e3),
+        us if us >= 1e3 => format!("{:.1} ms", us / 1e3),
+        us => format!("{us:.0} µs"),
+    }
+}
+
+/// A count with thousands apart.
+pub(crate) fn count(n: f64) -> String {
+    let digits = format!("{:.0}", n.max(0.0));
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A modelled count: three digits, since no straight line deserves more.
+pub(crate) fn about(n: f64) -> String {
+    if !(n.is_finite() && n > 0.0) {
+        return "0".to_owned();
+    }
+    let step = 10f64.powf((n.log10().floor() - 2.0).max(0.0));
+    count((n / step).round() * step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_for_people() {
+        assert_eq!(bytes(525.3), "525 B");
+        assert_eq!(bytes(389_024.0), "389 kB");
+        assert_eq!(bytes(12_600_000.0), "12.6 MB");
+        assert_eq!(bytes(-2_000.0), "-2.00 kB");
+        assert_eq!(time(127.0), "127 µs");
+        assert_eq!(time(2_600.0), "2.6 ms");
+        assert_eq!(count(1_000_000.0), "1,000,000");
+        assert_eq!(count(12.0), "12");
+        assert_eq!(about(43_210_987.0), "43,200,000");
+        assert_eq!(about(17.0), "17");
+    }
+}

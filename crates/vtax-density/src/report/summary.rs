@@ -1,0 +1,475 @@
+//! What a run found: its climbs by treatment, the lines through them, and where they lead.
+
+use super::{about, bytes, count, time};
+use crate::fit::Line;
+use crate::record::{Climb, Interval, Latency};
+use crate::resources::Resource;
+use crate::stop::{Binding, median, nearest};
+use std::fmt;
+use vtax_lab::LabError;
+use vtax_report::results::{ResultsDir, Treatment, Trial, TrialOutcome};
+
+/// All climbs of one treatment.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    /// What was climbed.
+    pub treatment: Treatment,
+    /// The trials that ended well, with their records.
+    pub climbs: Vec<(Trial, Climb)>,
+    /// Why others failed.
+    pub failures: Vec<String>,
+}
+
+/// Where a treatment ends, and by what.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Bound {
+    /// The resource; none: the probe, or the platform itself.
+    pub resource: Option<Resource>,
+    /// What ended it, or would end it, in words.
+    pub words: String,
+    /// Guests at that point.
+    pub guests: f64,
+    /// Whether a straight line says so rather than the climb.
+    pub modelled: bool,
+}
+
+/// A run's findings.
+#[derive(Debug, Clone)]
+pub struct Summary {
+    /// By treatment, in the plan's order.
+    pub seen: Vec<Seen>,
+    /// Climbs that failed.
+    pub failed: usize,
+    /// Climbs that are not run yet.
+    pub pending: usize,
+}
+
+impl Summary {
+    /// Reads a run.
+    ///
+    /// # Errors
+    /// When a climb's record is damaged.
+    pub fn of(results: &ResultsDir) -> Result<Self, LabError> {
+        let mut seen: Vec<Seen> = results
+            .run()
+            .treatments
+            .iter()
+            .map(|treatment| Seen {
+                treatment: treatment.clone(),
+                climbs: Vec::new(),
+                failures: Vec::new(),
+            })
+            .collect();
+        let mut failed = 0;
+        for trial in results.trials() {
+            let trial = trial?;
+            let of = seen
+                .iter_mut()
+                .find(|seen| seen.treatment.label == trial.treatment.label);
+            let Some(of) = of else { continue };
+            if let TrialOutcome::Failed(why) = &trial.outcome {
+                of.failures.push(why.clone());
+                failed += 1;
+                continue;
+            }
+            let path = results.trial_path(trial.index).join("workload.json");
+            let text = std::fs::read(&path).map_err(LabError::file("read", &path))?;
+            let climb: Climb =
+                serde_json::from_slice(&text).map_err(|cause| LabError::Protocol {
+                    peer: path.display().to_string(),
+                    detail: format!(
+                        "it is no record of a climb ({cause}); move the trial away and run the plan again"
+                    ),
+                })?;
+            of.climbs.push((trial, climb));
+        }
+        Ok(Self {
+            seen,
+            failed,
+            pending: results.pending().len(),
+        })
+    }
+}
+
+/// A line that explains less of the variance than this follows something else.
+const STRAIGHT: f64 = 0.9;
+
+/// The middle of what several climbs found.
+fn middle(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
+    median(values.flatten())
+}
+
+impl Seen {
+    /// The records.
+    pub fn records(&self) -> impl Iterator<Item = &Climb> {
+        self.climbs.iter().map(|(_, climb)| climb)
+    }
+
+    /// Guests at the top, the median of the climbs.
+    #[must_use]
+    pub fn guests(&self) -> Option<f64> {
+        middle(self.records().map(|climb| Some(f64::from(climb.guests()))))
+    }
+
+    /// The median over climbs of something at the top.
+    pub fn at_top(&self, of: impl Fn(&Climb, &Interval) -> Option<f64>) -> Option<f64> {
+        middle(self.records().map(|climb| of(climb, climb.top()?)))
+    }
+
+    /// The median share of a resource in the last interval, in percent.
+    #[must_use]
+    pub fn share_at_top(&self, resource: Resource) -> Option<f64> {
+        self.at_top(|_, top| {
+            median(
+                top.samples
+                    .iter()
+                    .filter_map(|sample| sample.shares.get(&resource).copied()),
+            )
+        })
+    }
+
+    /// The points of a quantity over population, the way up of every climb.
+    pub fn points(&self, of: impl Fn(&Interval) -> Option<f64>) -> Vec<(f64, f64)> {
+        self.records()
+            .flat_map(|climb| &climb.climb)
+            .filter_map(|interval| Some((f64::from(interval.population), of(interval)?)))
+            .collect()
+    }
+
+    /// The line through the population's own share of a resource, in percent. Where other programs
+    /// come and go so much that the host's memory follows no line, what the population's control
+    /// group is charged for does, on top of what was used before.
+    #[must_use]
+    pub fn line(&self, resource: Resource) -> Option<Line> {
+        let line = self.line_of_shares(resource);
+        if resource != Resource::Memory || line.is_some_and(|line| line.r_squared > STRAIGHT) {
+            return line;
+        }
+        let charged = self.charged_line()?;
+        let (_, climb) = self.climbs.first()?;
+        let percent = 100.0 / climb.before.total.max(1.0);
+        Some(Line {
+            intercept: (climb.before.total - climb.before.available) * percent,
+            slope: charged.slope * percent,
+            slope_error: charged.slope_error.map(|error| error * percent),
+            worst_residual: charged.worst_residual * percent,
+            ..charged
+        })
+    }
+
+    fn line_of_shares(&self, resource: Resource) -> Option<Line> {
+        Line::through(&self.points(|interval| {
+            median(
+                interval
+                    .samples
+                    .iter()
+                    .filter_map(|sample| sample.own_share(resource)),
+            )
+        }))
+    }
+
+    /// The line through the memory that the host misses, in bytes: each climb against its own
+    /// start.
+    #[must_use]
+    pub fn memory_line(&self) -> Option<Line> {
+        let points: Vec<(f64, f64)> = self
+            .records()
+            .flat_map(|climb| {
+                climb.climb.iter().map(|interval| {
+                    let memory = &interval.memory;
+                    let missing =
+                        climb.before.available - memory.available + memory.swap - climb.before.swap;
+                    (f64::from(interval.population), missing)
+                })
+            })
+            .collect();
+        Line::through(&points)
+    }
+
+    /// The line through what the population's control group is charged for, in bytes.
+    #[must_use]
+    pub fn charged_line(&self) -> Option<Line> {
+        Line::through(&self.points(|interval| interval.charged))
+    }
+
+    /// What ended the climbs; where the expected maximum did, what would have, by straight lines.
+    #[must_use]
+    pub fn bound(&self) -> Option<Bound> {
+        let (_, climb) = self
+            .climbs
+            .iter()
+            .find(|(_, climb)| climb.binding != Binding::Maximum)
+            .or_else(|| self.climbs.first())?;
+        let guests = f64::from(climb.guests());
+        let bound = |resource, words: String| {
+            Some(Bound {
+                resource,
+                words,
+                guests,
+                modelled: false,
+            })
+        };
+        match &climb.binding {
+            Binding::Resource { resource, .. } => bound(Some(*resource), resource.to_string()),
+            Binding::Probe { .. } => bound(None, "response time".to_owned()),
+            Binding::Refused { .. } => bound(None, "the platform".to_owned()),
+            Binding::Maximum => {
+                let first = Resource::ALL
+                    .into_iter()
+                    .filter_map(|resource| {
+                        let line = self.line(resource)?;
+                        // A line that might as well be flat leads nowhere.
+                        let rises = line.slope > 3.0 * line.slope_error? && line.r_squared > 0.5;
+                        let at = line.reaches(climb.limits.of(resource)).filter(|_| rises)?;
+                        Some((resource, at.max(guests)))
+                    })
+                    .min_by(|(_, a), (_, b)| a.total_cmp(b));
+                match first {
+                    Some((resource, at)) => Some(Bound {
+                        resource: Some(resource),
+                        words: resource.to_string(),
+                        guests: at,
+                        modelled: true,
+                    }),
+                    None => bound(
+                        climb
+                            .top()
+                            .and_then(|top| nearest(&climb.limits, top))
+                            .map(|(r, _)| r),
+                        "nothing yet".to_owned(),
+                    ),
+                }
+            }
+        }
+    }
+
+    /// How many guests another host would hold, by straight lines through memory and processor
+    /// time: its processors, and its bytes of memory.
+    #[must_use]
+    pub fn on_host(&self, processors: f64, memory: f64) -> Option<(f64, &'static str)> {
+        let (_, climb) = self.climbs.first()?;
+        let stop = |resource| climb.limits.of(resource) / 100.0;
+        let line = self
+            .memory_line()
+            .filter(|line| line.r_squared > STRAIGHT)
+            .or_else(|| self.charged_line())
+            .filter(|line| line.slope > 0.0)?;
+        let by_memory = memory * stop(Resource::Memory) / line.slope;
+        let cores_each = self
+            .line(Resource::Cpu)
+            .filter(|line| {
+                line.slope_error
+                    .is_some_and(|error| line.slope > 3.0 * error)
+            })
+            .map(|line| line.slope / 100.0 * f64::from(climb.processors));
+        let by_cpu = cores_each.map_or(f64::INFINITY, |each| {
+            processors * stop(Resource::Cpu) / each
+        });
+        Some(if by_cpu < by_memory {
+            (by_cpu, "CPU")
+        } else {
+            (by_memory, "memory")
+        })
+    }
+
+    /// Times of births, or of answers, at the first and at the last interval that has them.
+    pub fn first_and_last(
+        &self,
+        of: impl Fn(&Interval) -> Option<Latency>,
+    ) -> Option<(Latency, Latency)> {
+        let (_, climb) = self.climbs.first()?;
+        let mut all = climb.climb.iter().filter_map(of);
+        let first = all.next()?;
+        Some((first, all.next_back().unwrap_or(first)))
+    }
+}
+
+impl Bound {
+    /// `memory at 43,200,000 guests (modelled)`.
+    #[must_use]
+    pub fn line(&self) -> String {
+        if self.modelled {
+            format!(
+                "{} at about {} guests (modelled)",
+                self.words,
+                about(self.guests)
+            )
+        } else {
+            format!("{} at {} guests", self.words, count(self.guests))
+        }
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self
+            .seen
+            .iter()
+            .map(|seen| seen.treatment.label.chars().count())
+            .max()
+            .unwrap_or(0)
+            .max("platform".len());
+        writeln!(
+            f,
+            "{:<width$} {:>11} {:>10} {:>11} {:>11} {:>9}  bound by",
+            "platform", "guests", "memory", "boot, p50", "answer, p99", "idle CPU"
+        )?;
+        for seen in &self.seen {
+            let Some(guests) = seen.guests() else {
+                let why = seen.failures.first().map_or("not run yet", String::as_str);
+                writeln!(f, "{:<width$} {why}", seen.treatment.label)?;
+                continue;
+            };
+            let dash = || "–".to_owned();
+            let each = seen
+                .at_top(|climb, _| climb.bytes_each())
+                .map_or_else(dash, bytes);
+            let boot = seen
+                .at_top(|_, top| Some(top.births?.boot?.p50_us))
+                .map_or_else(dash, time);
+            let answer = seen
+                .at_top(|_, top| Some(top.probe?.p99_us))
+                .map_or_else(dash, time);
+            let idle = seen
+                .at_top(|climb, _| Some(climb.idle?.core_percent))
+                .map_or_else(dash, |percent| format!("{percent:.2} %"));
+            let bound = seen.bound().map_or_else(dash, |bound| bound.line());
+            writeln!(
+                f,
+                "{:<width$} {:>11} {each:>10} {boot:>11} {answer:>11} {idle:>9}  {bound}",
+                seen.treatment.label,
+                count(guests)
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Sample;
+    use crate::resources::Memory;
+    use crate::stop::Limits;
+    use std::collections::BTreeMap;
+
+    /// A climb whose guests each take `each` bytes of 100 GB, and `cpu` percent of 4 processors.
+    pub(crate) fn climb(each: f64, cpu: f64, maximum: u32, binding: Binding) -> Climb {
+        let before = Memory {
+            total: 100e9,
+            available: 95e9,
+            ..Memory::default()
+        };
+        let interval = |population: u32| {
+            let used = f64::from(population) * each;
+            Interval {
+                population,
+                samples: vec![
+                    Sample {
+                        shares: [
+                            (Resource::Memory, 5.0 + used / 1e9),
+                            (Resource::Cpu, f64::from(population) * cpu + 3.0),
+                        ]
+                        .into(),
+                        population_cpu: f64::from(population) * cpu,
+                        ..Sample::default()
+                    };
+                    3
+                ],
+                memory: Memory {
+                    available: 95e9 - used,
+                    ..before
+                },
+                charged: Some(used),
+                ..Interval::default()
+            }
+        };
+        Climb {
+            version: 1,
+            platform: "x".to_owned(),
+            maximum,
+            limits: Limits {
+                stop_percent: 90.0,
+                reserve_percent: 10.0,
+                probe_p99_ms: 100.0,
+            },
+            processors: 4,
+            before,
+            climb: (0..=20).map(|step| interval(maximum / 20 * step)).collect(),
+            idle: None,
+            descent: Vec::new(),
+            after: before,
+            returned_after: 0.0,
+            binding,
+            own_cpu: 0.0,
+            seconds: 1.0,
+        }
+    }
+
+    pub(crate) fn seen(climb: Climb) -> Seen {
+        let treatment = Treatment {
+            label: "x".to_owned(),
+            platform: "x".to_owned(),
+            workload: crate::plan::WORKLOAD.to_owned(),
+            factors: BTreeMap::new(),
+            baseline: None,
+        };
+        let trial = Trial {
+            format: 1,
+            index: 0,
+            block: 1,
+            treatment: treatment.clone(),
+            started: String::new(),
+            outcome: TrialOutcome::Complete,
+            suspect: Vec::new(),
+            times: vtax_report::results::PhaseTimes::default(),
+            window: (vtax_units::Nanoseconds(0), vtax_units::Nanoseconds(0)),
+            work: None,
+            metrics: BTreeMap::new(),
+            environment: BTreeMap::new(),
+            observation: vtax_report::results::ObservationCost::default(),
+        };
+        Seen {
+            treatment,
+            climbs: vec![(trial, climb)],
+            failures: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_ended_a_climb_is_named_as_measured() {
+        let pids = Binding::Resource {
+            resource: Resource::Pids,
+            percent: 91.0,
+        };
+        let bound = seen(climb(1e6, 0.0, 1000, pids)).bound().unwrap();
+        assert_eq!((bound.words.as_str(), bound.modelled), ("PIDs", false));
+    }
+
+    #[test]
+    fn a_climb_that_ended_early_is_led_on_by_its_lines_and_says_so() {
+        let bound = seen(climb(1e6, 0.0, 1000, Binding::Maximum))
+            .bound()
+            .unwrap();
+        assert_eq!((bound.words.as_str(), bound.modelled), ("memory", true));
+        assert!((bound.guests - 85_000.0).abs() < 1.0, "{bound:?}");
+        let bound = seen(climb(1e6, 0.01, 1000, Binding::Maximum))
+            .bound()
+            .unwrap();
+        assert_eq!(bound.words, "CPU");
+        assert!((bound.guests - 9_000.0).abs() < 1.0, "{bound:?}");
+    }
+
+    #[test]
+    fn another_host_has_its_own_memory_and_processors() {
+        let light = seen(climb(1e6, 0.0, 1000, Binding::Maximum));
+        let (guests, by) = light.on_host(48.0, 128e9).unwrap();
+        assert_eq!(by, "memory");
+        assert!((guests - 115_200.0).abs() < 1.0, "{guests}");
+        // 0.01 % of 4 processors is 0.0004 of one.
+        let busy = seen(climb(1e3, 0.01, 1000, Binding::Maximum));
+        let (guests, by) = busy.on_host(48.0, 128e9).unwrap();
+        assert_eq!(by, "CPU");
+        assert!((guests - 108_000.0).abs() < 1.0, "{guests}");
+    }
+}

@@ -1,0 +1,427 @@
+//! Small climbs of every platform on this host, with real guests; what stops them; and that
+//! nothing is left behind, whatever ends them.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "what cannot be set up fails the test"
+)]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use vtax_density::record::Climb;
+use vtax_density::stop::Binding;
+use vtax_report::results::{ResultsDir, TrialOutcome};
+
+/// Climbs follow one another: each has its own state directory, so that the lab's lock would not
+/// keep them apart.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("SKIPPED: climbs make namespaces and control groups, which needs root");
+    }
+    root
+}
+
+struct Bench {
+    folder: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new(density: &str, platform: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let plan = format!(
+            "name = \"test\"\nrepetitions = 1\n[density]\nintervals = 4\nsamples = 2\nsample_ms = 20\nprobes = 5\nidle_seconds = 0.2\nprobe_p99_ms = 60000\n{density}\n[[platform]]\n{platform}\n"
+        );
+        fs::write(folder.path().join("plan.toml"), plan).unwrap();
+        Self { folder }
+    }
+
+    fn change(&self, from: &str, to: &str) {
+        let plan = self.folder.path().join("plan.toml");
+        let text = fs::read_to_string(&plan).unwrap();
+        assert!(text.contains(from));
+        fs::write(&plan, text.replace(from, to)).unwrap();
+    }
+
+    fn results(&self) -> PathBuf {
+        self.folder.path().join("results")
+    }
+
+    fn arguments(&self, command: &mut Command) {
+        command
+            .arg(self.folder.path().join("plan.toml"))
+            .arg("--results")
+            .arg(self.results())
+            .arg("--json")
+            .env("VTAX_STATE_DIR", self.folder.path().join("state"));
+    }
+
+    fn run_by(&self, mut command: Command) -> Output {
+        self.arguments(&mut command);
+        command.output().unwrap()
+    }
+
+    /// Runs and returns the only climb.
+    fn climb(&self) -> Climb {
+        let output = self.run_by(Command::new(env!("CARGO_BIN_EXE_vtax-density")));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            output.status.success(),
+            "{said}{}",
+            String::from_utf8_lossy(&output.stdout)
+        );
+        self.record()
+    }
+
+    fn record(&self) -> Climb {
+        let results = ResultsDir::open(&self.results()).unwrap();
+        let trial = results.trial(0).unwrap();
+        assert_eq!(trial.outcome, TrialOutcome::Complete);
+        assert!(results.samples(0).unwrap().rows() > 0);
+        let path = results.trial_path(0).join("workload.json");
+        serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+    }
+
+    fn journal(&self) -> String {
+        fs::read_to_string(self.folder.path().join("state/journal.jsonl")).unwrap_or_default()
+    }
+
+    /// The control groups that the journal knows of.
+    fn groups(&self) -> Vec<PathBuf> {
+        let journal = self.journal();
+        let entries = journal
+            .lines()
+            .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        entries
+            .filter_map(|entry| Some(PathBuf::from(entry.get("path")?.as_str()?)))
+            .collect()
+    }
+}
+
+fn processes_in(group: &Path) -> usize {
+    let own = fs::read_to_string(group.join("cgroup.procs")).map_or(0, |text| text.lines().count());
+    let below = fs::read_dir(group).into_iter().flatten().flatten();
+    own + below
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir())
+        .map(|path| processes_in(&path))
+        .sum::<usize>()
+}
+
+fn turn() -> std::sync::MutexGuard<'static, ()> {
+    TURN.lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Climbs a platform to `maximum` and checks what holds for every climb.
+fn whole_climb(platform: &str, maximum: u32) -> Option<Climb> {
+    if !root() {
+        return None;
+    }
+    let _turn = turn();
+    let bench = Bench::new("", &format!("kind = {platform:?}\nmaximum = {maximum}"));
+    let climb = bench.climb();
+    let populations: Vec<u32> = climb.climb.iter().map(|i| i.population).collect();
+    let quarter = maximum / 4;
+    assert_eq!(
+        populations,
+        [0, quarter, 2 * quarter, 3 * quarter, maximum],
+        "equal steps"
+    );
+    assert_eq!(climb.binding, Binding::Maximum);
+    for interval in climb.climb.iter().skip(1) {
+        let probe = interval.probe.unwrap();
+        assert_eq!(
+            (probe.answered, probe.failed),
+            (5, 0),
+            "every request is answered"
+        );
+        assert!(probe.p50_us > 0.0 && probe.p50_us <= probe.p99_us);
+        let births = interval.births.unwrap();
+        assert_eq!(births.count, quarter);
+        assert!(births.boot.unwrap().p50_us > 0.0);
+        assert!(interval.samples.len() == 2 && interval.memory.available > 0.0);
+    }
+    assert_eq!(climb.descent.last().unwrap().population, 0);
+    assert_eq!(bench.journal(), "", "nothing is left to undo");
+    let report = fs::read_to_string(bench.results().join("report.html")).unwrap();
+    assert!(report.contains(platform) && report.contains("What a guest costs"));
+    Some(climb)
+}
+
+#[test]
+fn threads_are_climbed() {
+    whole_climb("thread", 40);
+}
+
+#[test]
+fn processes_are_climbed() {
+    if let Some(climb) = whole_climb("process", 40) {
+        assert_eq!(climb.descent.len(), 4, "processes can be ended singly");
+    }
+}
+
+#[test]
+fn containers_are_climbed() {
+    whole_climb("container", 8);
+}
+
+#[test]
+fn qemus_are_climbed() {
+    whole_climb("qemu", 4);
+}
+
+fn kvm() -> bool {
+    match vtax_mvm::machine::kvm::Host::open() {
+        Ok(_) => true,
+        Err(reason) => {
+            eprintln!("SKIPPED: {reason}");
+            false
+        }
+    }
+}
+
+#[test]
+fn parked_micro_vms_are_climbed() {
+    if kvm() {
+        whole_climb("mvm-parked", 40);
+    }
+}
+
+#[test]
+fn live_micro_vms_are_climbed() {
+    if kvm() {
+        whole_climb("mvm-live", 40);
+    }
+}
+
+#[test]
+fn more_guests_than_one_process_may_hold_are_spread_over_several() {
+    if !root() {
+        return;
+    }
+    let _turn = turn();
+    let bench = Bench::new("", "kind = \"process\"\nmaximum = 100");
+    // 128 descriptors leave a keeper room for 64 guests: two keepers.
+    let mut command = Command::new("prlimit");
+    command.args(["--nofile=128:128", env!("CARGO_BIN_EXE_vtax-density")]);
+    let output = bench.run_by(command);
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let climb = bench.record();
+    assert_eq!(
+        (climb.guests(), climb.binding.clone()),
+        (100, Binding::Maximum)
+    );
+    assert!(
+        climb
+            .climb
+            .iter()
+            .skip(1)
+            .all(|i| i.probe.unwrap().failed == 0)
+    );
+}
+
+#[test]
+fn one_process_runs_out_of_descriptors_and_says_so() {
+    if !root() {
+        return;
+    }
+    let _turn = turn();
+    let bench = Bench::new("one_process = true", "kind = \"process\"\nmaximum = 400");
+    let mut command = Command::new("prlimit");
+    command.args(["--nofile=128:128", env!("CARGO_BIN_EXE_vtax-density")]);
+    let output = bench.run_by(command);
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let climb = bench.record();
+    let words = climb.binding.to_string();
+    assert!(
+        words.contains("file descriptors") || words.contains("Too many open files"),
+        "{words}"
+    );
+    assert!(
+        climb.guests() > 50 && climb.guests() < 128,
+        "{}",
+        climb.guests()
+    );
+    assert_eq!(bench.journal(), "");
+}
+
+#[test]
+fn the_reserve_of_memory_is_kept_whatever_is_asked_for() {
+    if !root() {
+        return;
+    }
+    let _turn = turn();
+    // Less is free than the reserve: not a single guest may be made.
+    let bench = Bench::new("reserve_percent = 99", "kind = \"process\"\nmaximum = 400");
+    let climb = bench.climb();
+    assert!(
+        climb.binding.to_string().starts_with("memory at"),
+        "{}",
+        climb.binding
+    );
+    assert_eq!(climb.guests(), 0);
+}
+
+/// A control group with a limit on PIDs; removed when dropped.
+struct FewPids(PathBuf);
+
+impl FewPids {
+    fn new(most: u32) -> Option<Self> {
+        let folder =
+            Path::new("/sys/fs/cgroup/pids").join(format!("density-test-{}", std::process::id()));
+        if fs::create_dir(&folder).is_err() {
+            eprintln!(
+                "SKIPPED: no control group for PIDs of its own (cgroup v1 is needed) in /sys/fs/cgroup/pids"
+            );
+            return None;
+        }
+        let group = Self(folder);
+        fs::write(group.0.join("pids.max"), most.to_string()).unwrap();
+        Some(group)
+    }
+}
+
+impl Drop for FewPids {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn no_pids_left_is_said_in_the_kernels_words_and_leaves_nothing() {
+    if !root() {
+        return;
+    }
+    let _turn = turn();
+    let Some(few) = FewPids::new(60) else { return };
+    let bench = Bench::new("", "kind = \"process\"\nmaximum = 400");
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""])
+        .arg(&few.0)
+        .arg(env!("CARGO_BIN_EXE_vtax-density"));
+    let output = bench.run_by(command);
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let climb = bench.record();
+    let words = climb.binding.to_string();
+    assert!(
+        words.contains("Resource temporarily unavailable") && words.contains("pid_max"),
+        "{words}"
+    );
+    assert!(climb.guests() > 10, "{}", climb.guests());
+    assert_eq!(bench.journal(), "");
+}
+
+#[test]
+fn a_plan_that_this_host_cannot_run_is_refused_before_any_climb() {
+    let bench = Bench::new("", "kind = \"qemu\"\nmachine = \"virt\"");
+    let output = bench.run_by(Command::new(env!("CARGO_BIN_EXE_vtax-density")));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        !output.status.success() && said.contains("pc, q35, isapc"),
+        "{said}"
+    );
+    assert!(!bench.results().exists());
+}
+
+/// Starts a long climb and waits until guests are held. What it says is to be kept open.
+fn long_climb(bench: &Bench) -> (Child, impl Iterator) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vtax-density"));
+    bench.arguments(&mut command);
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let interval = lines.find(|line| {
+        line.as_ref()
+            .is_ok_and(|line| line.contains("\"interval\""))
+    });
+    assert!(interval.is_some(), "the climb ended early");
+    (child, lines)
+}
+
+fn await_end(what: &str, ended: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !ended() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn kill_9_ends_every_guest_and_the_next_start_removes_the_rest() {
+    if !root() {
+        return;
+    }
+    let _turn = turn();
+    let bench = Bench::new("", "kind = \"process\"\nmaximum = 60");
+    bench.change("idle_seconds = 0.2", "idle_seconds = 60");
+    let (mut child, _said) = long_climb(&bench);
+    let groups = bench.groups();
+    assert!(
+        groups
+            .iter()
+            .map(|group| processes_in(group))
+            .sum::<usize>()
+            >= 15,
+        "{groups:?}"
+    );
+    child.kill().unwrap();
+    child.wait().unwrap();
+    await_end("guests outlive kill -9", || {
+        groups.iter().all(|group| processes_in(group) == 0)
+    });
+    assert_ne!(
+        bench.journal(),
+        "",
+        "what no process owns is still to be undone"
+    );
+
+    bench.change("idle_seconds = 60", "idle_seconds = 0.1");
+    fs::remove_dir_all(bench.results()).unwrap();
+    assert_eq!(bench.climb().guests(), 60);
+    assert_eq!(bench.journal(), "");
+    assert!(groups.iter().all(|group| !group.exists()), "{groups:?}");
+}
+
+#[test]
+fn ctrl_c_ends_a_climb_in_order() {
+    if !root() {
+        return;
+    }
+    let _turn = turn();
+    let bench = Bench::new("", "kind = \"process\"\nmaximum = 60");
+    bench.change("idle_seconds = 0.2", "idle_seconds = 60");
+    let (mut child, _said) = long_climb(&bench);
+    let groups = bench.groups();
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert!(!child.wait().unwrap().success());
+    assert_eq!(bench.journal(), "");
+    assert!(groups.iter().all(|group| !group.exists()), "{groups:?}");
+    let results = ResultsDir::open(&bench.results()).unwrap();
+    assert_eq!(results.pending(), [0], "the climb is to be made again");
+}
