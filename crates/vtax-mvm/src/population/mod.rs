@@ -185,7 +185,8 @@ pub struct Population {
     listening: AtomicU32,
     /// Workers leave guests alone while a snapshot is written.
     held: AtomicBool,
-    /// Guests that may boot by now.
+    /// Guests that may boot by now. Sequentially consistent, as the workers' sleep is: who admits
+    /// guests and who falls asleep must not miss each other.
     admitted: AtomicU32,
 }
 
@@ -265,12 +266,12 @@ impl Population {
     /// may at first. Call [`worker::Workers::admit`] once workers run.
     pub fn admit(&self, count: u32) {
         self.admitted
-            .store(count.min(self.plan.count), Ordering::Release);
+            .store(count.min(self.plan.count), Ordering::SeqCst);
     }
 
     /// Whether some guest is to be booted.
     fn boots_wait(&self) -> bool {
-        self.next.load(Ordering::Relaxed) < self.admitted.load(Ordering::Acquire)
+        self.next.load(Ordering::Relaxed) < self.admitted.load(Ordering::SeqCst)
     }
 
     /// The next guest to boot, as a distance from the first.
