@@ -3,7 +3,7 @@
 CARGO ?= cargo
 VTAX := $(or $(CARGO_TARGET_DIR),target)/release/vtax
 
-.PHONY: help setup build demo demo-density test lint bench bench-density clean
+.PHONY: help setup build demo demo-density test lint bench bench-density testbed clean
 
 help:
 	@echo "make demo    install what is missing, build, run the network-tax plan, show the report"
@@ -12,6 +12,7 @@ help:
 	@echo "make bench   measure vtax itself"
 	@echo "make demo-density    how many guests this host holds, in three minutes"
 	@echo "make bench-density   what micro VMs and the scalability test cost"
+	@echo "make testbed the published tables on an emulated host"
 
 setup:
 	@./scripts/setup
@@ -38,6 +39,9 @@ bench: build
 
 bench-density: setup
 	@./scripts/bench-density
+
+testbed: build
+	@./scripts/testbed $(VTAX)
 
 clean:
 	$(CARGO) clean
