@@ -8,6 +8,7 @@
 use crate::LabError;
 use crate::cell::cgroup;
 use crate::host_settings;
+use crate::platform::xen;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, Write};
@@ -28,6 +29,14 @@ pub enum Change {
     Cgroup {
         /// The directory.
         path: PathBuf,
+    },
+    /// A Xen domain is created; it is destroyed when it is undone.
+    Domain {
+        /// Its name, which must start with `vtax-`.
+        name: String,
+        /// The image of its scratch disk, whose loop devices are freed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        scratch: Option<PathBuf>,
     },
     /// A temporary directory is created; it is removed whole when it is undone.
     Directory {
@@ -235,6 +244,10 @@ fn undo(change: &Change) -> Result<(), LabError> {
     match change {
         Change::Setting { path, old } => host_settings::restore_setting(path, old).map(drop),
         Change::Cgroup { path } => cgroup::remove_stale(path),
+        Change::Domain { name, scratch } => {
+            xen::destroy(name)?;
+            scratch.as_deref().map_or(Ok(()), xen::release_image)
+        }
         Change::Directory { path } => {
             let ours = path
                 .file_name()

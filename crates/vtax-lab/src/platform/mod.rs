@@ -7,9 +7,11 @@ pub mod qemu;
 mod root;
 pub mod scratch;
 mod shared_kernel;
+pub mod xen;
 
 use crate::LabError;
 use crate::cell::Cell;
+use crate::journal::Change;
 use crate::settings::{Parameter, Settings};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,12 +22,17 @@ use vtax_units::Source;
 
 /// Every platform, in the order of tables.
 pub fn all() -> &'static [&'static dyn Platform] {
-    &[&native::Native, &container::Container, &qemu::Qemu]
+    &[
+        &native::Native,
+        &container::Container,
+        &qemu::Qemu,
+        &xen::Xen,
+    ]
 }
 
 /// A way to run a workload.
 pub trait Platform: Sync {
-    /// The name in plans and tables: `native`, `container`, `qemu`.
+    /// The name in plans and tables: `native`, `container`, `qemu`, `xen`.
     fn kind(&self) -> &'static str;
 
     /// What a plan may set for it.
@@ -39,6 +46,12 @@ pub trait Platform: Sync {
 
     /// Rough time to boot and stop, for estimates.
     fn expected_overhead(&self) -> Duration;
+
+    /// What a target in this cell changes on the host that ends with no process and no cell. It is
+    /// written to the journal before [`Platform::boot`].
+    fn outlives(&self, _cell: &Cell) -> Vec<Change> {
+        Vec::new()
+    }
 
     /// Boots a target in the cell, up to the point where it can run commands.
     ///

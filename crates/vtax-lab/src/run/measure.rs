@@ -82,7 +82,12 @@ impl Observation<'_> {
         let mut stages = BTreeMap::new();
         let owned = |owner, name| self.delta(owner, name).map_or(0.0, |ns| ns / 1e9);
         let target = owned("target", metric::CPU_TOTAL);
-        if self.is_vm {
+        // A Xen domain's time is none of this kernel's: to Dom0 it looks like nothing at all.
+        let domain = owned("target", metric::CPU_DOMAIN);
+        if domain > 0.0 {
+            stages.insert("vcpu", domain);
+            stages.insert("backend", target);
+        } else if self.is_vm {
             let mut told_apart = 0.0;
             for (stage, name) in [
                 ("vcpu", metric::CPU_VCPU),
@@ -104,7 +109,7 @@ impl Observation<'_> {
         let told: f64 = stages.values().sum();
         // Control groups count nanoseconds, idle time is rounded to ticks: in a short or nearly
         // idle window the parts may exceed the whole, and the parts are the better reading.
-        let rest = (busy - told).max(0.0);
+        let rest = (busy + domain - told).max(0.0);
         stages.insert("rest", rest);
         Some(CpuShares {
             busy: told + rest,
@@ -382,6 +387,7 @@ fn stage_in_words(stage: &str) -> &str {
         "emulator" => "the VMM's own threads",
         "iothread" => "I/O threads",
         "vhost" => "vhost workers",
+        "backend" => "the domain's backends in Dom0",
         "service" => "the service's processes",
         "client" => "the client emulator",
         "observer" => "vtax's sampling",

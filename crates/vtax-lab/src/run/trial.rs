@@ -160,6 +160,10 @@ fn perform(
         config.scratch = Some(scratch::image(bench.cache_dir, scratch)?);
     }
     let cell = Cell::create(config, journal)?;
+    let outlives = platform.outlives(&cell);
+    if !outlives.is_empty() {
+        journal.record_all(outlives)?;
+    }
     let booted = platform.boot(&cell, bench.guest, settings);
     let mut target = match booted {
         Ok(target) => target,

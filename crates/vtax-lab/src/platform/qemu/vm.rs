@@ -122,6 +122,7 @@ impl Vm {
             vmm: Some(vmm),
             vcpu_threads,
             iothreads,
+            domain: None,
             net_devices: if tap {
                 vec![NetDevice {
                     namespace_of: vmm,
