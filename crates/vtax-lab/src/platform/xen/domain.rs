@@ -77,8 +77,8 @@ pub(super) struct Files<'a> {
     pub(super) root: &'a Path,
     /// The block device of the scratch disk.
     pub(super) scratch: Option<&'a Path>,
-    /// The socket of the agent's channel, which does not exist yet.
-    pub(super) agent: &'a Path,
+    /// The sockets of two channels, which do not exist yet; the agent is at one of them.
+    pub(super) agents: [&'a Path; 2],
     /// The hotplug script of the network device.
     pub(super) vif_script: &'a Path,
 }
@@ -177,11 +177,16 @@ impl Domain {
             in_a_list(files.vif_script)?
         );
         line("vif", format!("[ {} ]", quoted(&vif)?));
-        let channel = format!(
-            "name={AGENT_CHANNEL},connection=socket,path={}",
-            in_a_list(files.agent)?
-        );
-        line("channel", format!("[ {} ]", quoted(&channel)?));
+        // Releases of libxl count channels from 0 (seen with 4.17) and refuse the first, because
+        // console 0 is the guest's own; others count from 1. One of two is console 1 in any case.
+        let mut channels = Vec::new();
+        for socket in files.agents {
+            let socket = in_a_list(socket)?;
+            channels.push(quoted(&format!(
+                "name={AGENT_CHANNEL},connection=socket,path={socket}"
+            ))?);
+        }
+        line("channel", format!("[ {} ]", channels.join(", ")));
         Ok(text)
     }
 }
@@ -274,7 +279,10 @@ mod tests {
         let files = Files {
             root: Path::new(root),
             scratch: Some(Path::new("/dev/loop3")),
-            agent: Path::new("/proc/7/root/run/agent.sock"),
+            agents: [
+                Path::new("/proc/7/root/run/agent0.sock"),
+                Path::new("/proc/7/root/run/agent1.sock"),
+            ],
             vif_script: Path::new("/proc/7/root/run/vif"),
         };
         Domain::from_settings(&settings(levels))?.config("vtax-1", &guest, files, &network())
@@ -301,7 +309,7 @@ on_reboot = "preserve"
 on_crash = "preserve"
 disk = [ "format=qcow2,vdev=xvda,access=rw,backendtype=qdisk,target=/proc/7/root/run/root.qcow2", "format=raw,vdev=xvdb,access=rw,backendtype=phy,target=/dev/loop3" ]
 vif = [ "mac=02:76:74:61:78:02,type=vif,script=/proc/7/root/run/vif" ]
-channel = [ "name=org.qemu.guest_agent.0,connection=socket,path=/proc/7/root/run/agent.sock" ]
+channel = [ "name=org.qemu.guest_agent.0,connection=socket,path=/proc/7/root/run/agent0.sock", "name=org.qemu.guest_agent.0,connection=socket,path=/proc/7/root/run/agent1.sock" ]
 "#;
         assert_eq!(config, expected);
     }

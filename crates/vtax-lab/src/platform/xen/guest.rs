@@ -116,12 +116,8 @@ impl Guest {
         // xl and QEMU run in Dom0's own namespaces, where the store's and libxl's sockets are,
         // and reach the cell's directory through its holder.
         let file = |name: &str| cell.outside(&cell.run_dir().join(name));
-        let (layer, agent, script, config) = (
-            file("root.qcow2"),
-            file("agent.sock"),
-            file("vif"),
-            file("xl.cfg"),
-        );
+        let (layer, script, config) = (file("root.qcow2"), file("vif"), file("xl.cfg"));
+        let agents = [file("agent0.sock"), file("agent1.sock")];
         make_layer(&files.image, &layer)?;
         fs::write(&script, VIF_SCRIPT)
             .and_then(|()| fs::set_permissions(&script, fs::Permissions::from_mode(0o755)))
@@ -133,7 +129,7 @@ impl Guest {
             Files {
                 root: &layer,
                 scratch: scratch.map(|scratch| scratch.device.as_path()),
-                agent: &agent,
+                agents: [&agents[0], &agents[1]],
                 vif_script: &script,
             },
             &network,
@@ -171,7 +167,7 @@ impl Guest {
             })?
             .id;
         guest.subject.domain = Some(guest.id);
-        guest.agent = Some(Agent::connect(&agent)?);
+        guest.agent = Some(Agent::connect(&xl::channel(guest.id)?)?);
         Ok(guest)
     }
 

@@ -135,6 +135,19 @@ pub(super) fn unpause(name: &str) -> Result<(), LabError> {
     run("xl", &["unpause", name]).map(drop)
 }
 
+/// The socket of the channel that is a domain's console 1, the second one.
+///
+/// # Errors
+/// When the store does not answer or does not know it.
+pub(super) fn channel(id: u32) -> Result<PathBuf, LabError> {
+    let backend = run(
+        "xenstore-read",
+        &[&format!("/local/domain/{id}/device/console/1/backend")],
+    )?;
+    let path = run("xenstore-read", &[&format!("{}/path", backend.trim_end())])?;
+    Ok(PathBuf::from(path.trim_end()))
+}
+
 /// The terminal of a domain's console.
 ///
 /// # Errors
