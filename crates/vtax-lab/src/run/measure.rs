@@ -120,7 +120,13 @@ impl Observation<'_> {
     /// Joules of the window, and the worst flag of the meters that gave them.
     fn energy(&self) -> Option<(f64, Source)> {
         let mut sum = None;
+        let in_a_domain = self.delta("target", metric::CPU_DOMAIN).is_some();
         for (name, source) in self.energy {
+            // The model turns this kernel's CPU time into joules, and a Xen domain's is not in it:
+            // no number is better than one that leaves the guest out.
+            if in_a_domain && *source == Source::Modelled {
+                return None;
+            }
             let joules = self.delta("host", name)?;
             let (total, worst) = sum.unwrap_or((0.0, Source::Measured));
             sum = Some((total + joules, source.combine(worst)));
