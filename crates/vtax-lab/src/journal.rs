@@ -351,6 +351,44 @@ mod tests {
     }
 
     #[test]
+    fn a_domain_is_recorded_by_name_and_one_that_is_not_ours_is_never_destroyed() {
+        let state = tempfile::tempdir().unwrap();
+        let domain = |name: &str, scratch: Option<&str>| Change::Domain {
+            name: name.to_owned(),
+            scratch: scratch.map(PathBuf::from),
+        };
+        let changes = vec![
+            domain("vtax-trial-1", Some("/cache/scratch.ext4")),
+            domain("Domain-0", None),
+        ];
+        let mut journal = Journal::open(state.path()).unwrap();
+        journal.record_all(changes.clone()).unwrap();
+        drop(journal);
+        let mut journal = Journal::open(state.path()).unwrap();
+        assert_eq!(journal.pending(), changes);
+        let message = journal.undo_all().unwrap_err().to_string();
+        assert!(message.contains("Domain-0"), "{message}");
+        assert_eq!(journal.pending(), changes);
+    }
+
+    #[test]
+    fn a_domain_of_an_earlier_boot_went_with_it() {
+        let state = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open_in_boot(state.path(), "first").unwrap();
+        journal
+            .record(Change::Domain {
+                name: "vtax-trial-1".to_owned(),
+                scratch: None,
+            })
+            .unwrap();
+        drop(journal);
+        let mut journal = Journal::open_in_boot(state.path(), "second").unwrap();
+        // There need be no Xen any more.
+        assert_eq!(journal.undo_all().unwrap(), 1);
+        assert_eq!(journal.pending().len(), 0);
+    }
+
+    #[test]
     fn a_directory_that_is_not_ours_is_never_removed() {
         let state = tempfile::tempdir().unwrap();
         let mut journal = Journal::open(state.path()).unwrap();

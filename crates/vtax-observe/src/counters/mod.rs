@@ -29,7 +29,7 @@ pub use net::NetDevices;
 pub use softirqs::Softirqs;
 pub use step::{MonotonicCounter, OnFall, Step};
 pub use threads::VmmThreads;
-pub use xen::{XenDomain, XenRings};
+pub use xen::{XenDomain, XenHost, XenRings};
 
 use crate::{Instrument, ObserveError, Readings, Subject};
 use std::path::Path;
@@ -71,6 +71,9 @@ pub fn for_host(proc: &Path, sys: &Path) -> (Vec<Box<dyn Instrument>>, Vec<Obser
     add(Softirqs::open(proc).map(boxed));
     add(HardwareCounters::host(sys).map(boxed));
     add(KvmExits::host(sys).map(boxed));
+    if let Some(host) = XenHost::open(sys).transpose() {
+        add(host.map(boxed));
+    }
     (instruments, unavailable)
 }
 

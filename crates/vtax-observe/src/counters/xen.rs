@@ -16,14 +16,49 @@ use std::path::Path;
 use std::ptr::NonNull;
 use vtax_units::Nanoseconds;
 
-/// CPU time of one domain and of Dom0, in nanoseconds, as Xen's scheduler counts it.
+/// CPU time of this host itself where it is the Dom0 of a hypervisor, in nanoseconds, as Xen's
+/// scheduler counts it: what its own kernel takes for idle or stolen is not in it.
+#[derive(Debug)]
+pub struct XenHost {
+    library: Library,
+    total: GuardedColumn,
+}
+
+impl XenHost {
+    /// Watches Dom0; `None` on a host without Xen.
+    ///
+    /// # Errors
+    /// When this host is a guest of Xen, or libxenstat cannot be loaded.
+    pub fn open(sys: &Path) -> Result<Option<Self>, ObserveError> {
+        let kind = fs::read_to_string(sys.join("hypervisor/type")).unwrap_or_default();
+        if kind.trim() != "xen" {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            library: Library::load(&library_name(sys)?)?,
+            total: GuardedColumn::new("host", metric::CPU_DOM0, OnFall::Restarted),
+        }))
+    }
+}
+
+impl Instrument for XenHost {
+    fn name(&self) -> &str {
+        "xen host"
+    }
+
+    fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
+        self.total.record(self.library.times(0)?.domain, into);
+        Ok(())
+    }
+}
+
+/// CPU time of one domain, in nanoseconds, as Xen's scheduler counts it.
 #[derive(Debug)]
 pub struct XenDomain {
     name: String,
     domain: u32,
     library: Library,
     total: GuardedColumn,
-    control: GuardedColumn,
     vcpus: Vec<GuardedColumn>,
     owner: String,
 }
@@ -39,7 +74,6 @@ impl XenDomain {
             domain,
             library: Library::load(&library_name(sys)?)?,
             total: GuardedColumn::new(owner, metric::CPU_DOMAIN, OnFall::Restarted),
-            control: GuardedColumn::new("host", metric::CPU_DOM0, OnFall::Restarted),
             vcpus: Vec::new(),
             owner: owner.to_owned(),
         })
@@ -54,7 +88,6 @@ impl Instrument for XenDomain {
     fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
         let times = self.library.times(self.domain)?;
         self.total.record(times.domain, into);
-        self.control.record(times.dom0, into);
         for (number, time) in times.vcpus.iter().enumerate() {
             if self.vcpus.len() <= number {
                 let metric = metric::cpu_domain_vcpu(number);
@@ -96,7 +129,6 @@ fn library_name(sys: &Path) -> Result<String, ObserveError> {
 #[derive(Debug, PartialEq, Eq)]
 struct Times {
     domain: u64,
-    dom0: u64,
     vcpus: Vec<u64>,
 }
 
@@ -192,23 +224,13 @@ impl Library {
             return Err(gone("the hypervisor does not answer"));
         }
         // SAFETY: a node is valid until it is freed below; a domain that is not in it is null.
-        let (this, dom0) = unsafe {
-            (
-                (self.node_domain)(node, domain),
-                (self.node_domain)(node, 0),
-            )
-        };
-        let times = if this.is_null() || dom0.is_null() {
+        let this = unsafe { (self.node_domain)(node, domain) };
+        let times = if this.is_null() {
             Err(gone("there is no such domain"))
         } else {
-            // SAFETY: neither is null, and both belong to the node.
-            unsafe {
-                Ok(Times {
-                    domain: (self.domain_cpu_ns)(this),
-                    dom0: (self.domain_cpu_ns)(dom0),
-                    vcpus: self.vcpus(this),
-                })
-            }
+            // SAFETY: it is not null, and belongs to the node.
+            let (domain, vcpus) = unsafe { ((self.domain_cpu_ns)(this), self.vcpus(this)) };
+            Ok(Times { domain, vcpus })
         };
         // SAFETY: it is freed once, and nothing of it is used from here on.
         unsafe { (self.free_node)(node) };
@@ -353,6 +375,16 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(message.contains("hypervisor/version/major"), "{message}");
+    }
+
+    #[test]
+    fn a_host_without_xen_has_no_dom0_and_one_that_lacks_the_library_says_so() {
+        let none = tempfile::tempdir().unwrap();
+        assert!(XenHost::open(none.path()).unwrap().is_none());
+        let xen = hypervisor("0", "0");
+        fs::write(xen.path().join("hypervisor/type"), "xen\n").unwrap();
+        let message = XenHost::open(xen.path()).unwrap_err().to_string();
+        assert!(message.contains("libxenstat.so.0.0"), "{message}");
     }
 
     #[test]
