@@ -134,20 +134,25 @@ struct Times {
 
 type Handle = NonNull<c_void>;
 type Pointer = *mut c_void;
+type Init = unsafe extern "C" fn() -> Pointer;
+type Release = unsafe extern "C" fn(Pointer);
+type Indexed = unsafe extern "C" fn(Pointer, c_uint) -> Pointer;
+type Count = unsafe extern "C" fn(Pointer) -> c_uint;
+type Time = unsafe extern "C" fn(Pointer) -> c_ulonglong;
 
 /// The functions of libxenstat that are used here (`tools/libs/stat/include/xenstat.h`), which
 /// have been the same since Xen 3.
 #[derive(Debug)]
 struct Library {
     handle: Handle,
-    uninit: unsafe extern "C" fn(Pointer),
-    get_node: unsafe extern "C" fn(Pointer, c_uint) -> Pointer,
-    free_node: unsafe extern "C" fn(Pointer),
-    node_domain: unsafe extern "C" fn(Pointer, c_uint) -> Pointer,
-    domain_cpu_ns: unsafe extern "C" fn(Pointer) -> c_ulonglong,
-    domain_num_vcpus: unsafe extern "C" fn(Pointer) -> c_uint,
-    domain_vcpu: unsafe extern "C" fn(Pointer, c_uint) -> Pointer,
-    vcpu_ns: unsafe extern "C" fn(Pointer) -> c_ulonglong,
+    uninit: Release,
+    get_node: Indexed,
+    free_node: Release,
+    node_domain: Indexed,
+    domain_cpu_ns: Time,
+    domain_num_vcpus: Count,
+    domain_vcpu: Indexed,
+    vcpu_ns: Time,
 }
 
 // SAFETY: libxenstat keeps its state behind the handle, which only this value has, and is not
@@ -177,25 +182,25 @@ impl Library {
             )));
         }
         macro_rules! function {
-            ($name:literal) => {{
+            ($name:literal as $signature:ty) => {{
                 // SAFETY: `library` was opened and the name is a C string.
                 let address = unsafe { libc::dlsym(library, $name.as_ptr()) };
                 if address.is_null() {
                     return Err(unavailable(last_error()));
                 }
                 // SAFETY: xenstat.h declares the function with this very signature.
-                unsafe { std::mem::transmute(address) }
+                unsafe { std::mem::transmute::<Pointer, $signature>(address) }
             }};
         }
-        let init: unsafe extern "C" fn() -> Pointer = function!(c"xenstat_init");
-        let uninit = function!(c"xenstat_uninit");
-        let get_node = function!(c"xenstat_get_node");
-        let free_node = function!(c"xenstat_free_node");
-        let node_domain = function!(c"xenstat_node_domain");
-        let domain_cpu_ns = function!(c"xenstat_domain_cpu_ns");
-        let domain_num_vcpus = function!(c"xenstat_domain_num_vcpus");
-        let domain_vcpu = function!(c"xenstat_domain_vcpu");
-        let vcpu_ns = function!(c"xenstat_vcpu_ns");
+        let init = function!(c"xenstat_init" as Init);
+        let uninit = function!(c"xenstat_uninit" as Release);
+        let get_node = function!(c"xenstat_get_node" as Indexed);
+        let free_node = function!(c"xenstat_free_node" as Release);
+        let node_domain = function!(c"xenstat_node_domain" as Indexed);
+        let domain_cpu_ns = function!(c"xenstat_domain_cpu_ns" as Time);
+        let domain_num_vcpus = function!(c"xenstat_domain_num_vcpus" as Count);
+        let domain_vcpu = function!(c"xenstat_domain_vcpu" as Indexed);
+        let vcpu_ns = function!(c"xenstat_vcpu_ns" as Time);
         // SAFETY: it takes nothing and returns a handle or null.
         let handle = NonNull::new(unsafe { init() }).ok_or_else(|| {
             unavailable("it cannot reach the hypervisor; is this root in Dom0?".to_owned())

@@ -226,11 +226,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Printed by xl 4.17 in an emulated host.
+    /// The first two as xl 4.17 printed them in an emulated host, the others in its format.
     const LIST: &str = "\
 Name                                        ID   Mem VCPUs\tState\tTime(s)
-Domain-0                                     0  1536     1     r-----     106.7
-vtax-trial-1                                 1   512     2     -b----       3.2
+Domain-0                                     0  1536     1     r-----     749.2
+vtax-trial-2402-0-2402-0                     8   512     1     -b----      21.4
 two words                                    7   128     1     ---s--       0.0
 dead                                        12   128     1     ----c-       1.9
 (null)                                      13     0     1     --p--d       1.9
@@ -247,7 +247,7 @@ dead                                        12   128     1     ----c-       1.9
             seen,
             [
                 ("Domain-0", 0, None),
-                ("vtax-trial-1", 1, None),
+                ("vtax-trial-2402-0-2402-0", 8, None),
                 ("two words", 7, Some("shut itself down")),
                 ("dead", 12, Some("crashed")),
                 ("(null)", 13, Some("is dying")),
