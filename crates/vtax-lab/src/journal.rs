@@ -8,6 +8,7 @@
 use crate::LabError;
 use crate::cell::cgroup;
 use crate::host_settings;
+use crate::platform::xen;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, Write};
@@ -28,6 +29,14 @@ pub enum Change {
     Cgroup {
         /// The directory.
         path: PathBuf,
+    },
+    /// A Xen domain is created; it is destroyed when it is undone.
+    Domain {
+        /// Its name, which must start with `vtax-`.
+        name: String,
+        /// The image of its scratch disk, whose loop devices are freed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        scratch: Option<PathBuf>,
     },
     /// A temporary directory is created; it is removed whole when it is undone.
     Directory {
@@ -235,6 +244,10 @@ fn undo(change: &Change) -> Result<(), LabError> {
     match change {
         Change::Setting { path, old } => host_settings::restore_setting(path, old).map(drop),
         Change::Cgroup { path } => cgroup::remove_stale(path),
+        Change::Domain { name, scratch } => {
+            xen::destroy(name)?;
+            scratch.as_deref().map_or(Ok(()), xen::release_image)
+        }
         Change::Directory { path } => {
             let ours = path
                 .file_name()
@@ -335,6 +348,44 @@ mod tests {
         assert!(state.path().join("vtax-old").exists());
         assert!(!state.path().join("vtax-new").exists());
         assert_eq!(Journal::open(state.path()).unwrap().pending().len(), 1);
+    }
+
+    #[test]
+    fn a_domain_is_recorded_by_name_and_one_that_is_not_ours_is_never_destroyed() {
+        let state = tempfile::tempdir().unwrap();
+        let domain = |name: &str, scratch: Option<&str>| Change::Domain {
+            name: name.to_owned(),
+            scratch: scratch.map(PathBuf::from),
+        };
+        let changes = vec![
+            domain("vtax-trial-1", Some("/cache/scratch.ext4")),
+            domain("Domain-0", None),
+        ];
+        let mut journal = Journal::open(state.path()).unwrap();
+        journal.record_all(changes.clone()).unwrap();
+        drop(journal);
+        let mut journal = Journal::open(state.path()).unwrap();
+        assert_eq!(journal.pending(), changes);
+        let message = journal.undo_all().unwrap_err().to_string();
+        assert!(message.contains("Domain-0"), "{message}");
+        assert_eq!(journal.pending(), changes);
+    }
+
+    #[test]
+    fn a_domain_of_an_earlier_boot_went_with_it() {
+        let state = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open_in_boot(state.path(), "first").unwrap();
+        journal
+            .record(Change::Domain {
+                name: "vtax-trial-1".to_owned(),
+                scratch: None,
+            })
+            .unwrap();
+        drop(journal);
+        let mut journal = Journal::open_in_boot(state.path(), "second").unwrap();
+        // There need be no Xen any more.
+        assert_eq!(journal.undo_all().unwrap(), 1);
+        assert_eq!(journal.pending().len(), 0);
     }
 
     #[test]

@@ -29,14 +29,16 @@ pub const CPU_SCHEDULED: &str = "cpu.scheduled_ns";
 pub const CPU_VCPU: &str = "cpu.vcpu_ns";
 /// Time that a VM's vCPU threads were ready to run and no CPU was free.
 pub const CPU_VCPU_WAIT: &str = "cpu.vcpu_wait_ns";
-/// CPU time of a domain that runs beside this kernel, under the same hypervisor.
-pub const CPU_DOMAIN: &str = "cpu.domain_ns";
 /// CPU time of a VM's dedicated I/O threads.
 pub const CPU_IOTHREAD: &str = "cpu.iothread_ns";
 /// CPU time of the vhost workers that serve a VM.
 pub const CPU_VHOST: &str = "cpu.vhost_ns";
 /// CPU time of all other threads of a VMM, dead ones included.
 pub const CPU_EMULATOR: &str = "cpu.emulator_ns";
+/// CPU time of a Xen domain's vCPUs, which no process of the host has.
+pub const CPU_DOMAIN: &str = "cpu.domain_ns";
+/// CPU time of Dom0's vCPUs, as Xen counts it.
+pub const CPU_DOM0: &str = "cpu.dom0_ns";
 /// Context switches: on the host all of them; for threads, times put on a CPU.
 pub const CONTEXT_SWITCHES: &str = "context_switches";
 /// Memory charged to a control group, page cache included (a gauge).
@@ -71,6 +73,16 @@ pub const BLOCK_WRITE_BYTES: &str = "block.write_bytes";
 pub const BLOCK_WRITE_REQUESTS: &str = "block.write_requests";
 /// Time that a block device had at least one request in flight.
 pub const BLOCK_BUSY: &str = "block.busy_ns";
+/// Read requests that a Xen guest put into the rings of its block devices.
+pub const VBD_READ_REQUESTS: &str = "vbd.read_requests";
+/// Write requests that a Xen guest put into the rings of its block devices.
+pub const VBD_WRITE_REQUESTS: &str = "vbd.write_requests";
+/// Bytes that a Xen guest read through these rings.
+pub const VBD_READ_BYTES: &str = "vbd.read_bytes";
+/// Bytes that a Xen guest wrote through these rings.
+pub const VBD_WRITE_BYTES: &str = "vbd.write_bytes";
+/// How often blkback had no room for a request and made the ring wait.
+pub const VBD_STALLS: &str = "vbd.stalls";
 /// Processor cycles, guest mode included.
 pub const HW_CYCLES: &str = "hw.cycles";
 /// Retired instructions, guest mode included.
@@ -105,6 +117,11 @@ pub fn kvm_exits(reason: &str) -> String {
 /// `context_switches.<role>`, such as `context_switches.vcpu`.
 pub fn context_switches(role: &str) -> String {
     format!("{CONTEXT_SWITCHES}.{role}")
+}
+
+/// `cpu.domain.<number>_ns`: one vCPU of a Xen domain.
+pub fn cpu_domain_vcpu(vcpu: usize) -> String {
+    format!("cpu.domain.{vcpu}_ns")
 }
 
 /// `cpu.<number>.busy_ns`: one host CPU's busy time.

@@ -49,6 +49,8 @@ pub struct Subject {
     pub vcpu_threads: Vec<u32>,
     /// Thread ids of dedicated I/O threads (QMP `query-iothreads`).
     pub iothreads: Vec<u32>,
+    /// The number of the Xen domain, when the subject is one.
+    pub domain: Option<u32>,
     /// Its network devices.
     pub net_devices: Vec<NetDevice>,
     /// Its block devices by kernel name, such as `loop3`.

@@ -21,25 +21,26 @@ pub struct Figure {
 
 /// Okabe and Ito's palette, which readers with any colour vision can tell apart, in an order
 /// that gives each known platform a colour of its own in every report.
-const PLATFORMS: [(&str, &str, &str); 3] = [
+const PLATFORMS: [(&str, &str, &str); 4] = [
     ("native", "#0072B2", "circle"),
     ("container", "#009E73", "square"),
     ("qemu", "#D55E00", "triangle-up"),
+    ("xen", "#CC79A7", "diamond"),
 ];
-const OTHERS: [(&str, &str); 5] = [
-    ("#CC79A7", "diamond"),
+const OTHERS: [(&str, &str); 4] = [
     ("#E69F00", "triangle-down"),
     ("#56B4E9", "cross"),
     ("#8C6BB1", "triangle-right"),
     ("#7F7F7F", "triangle-left"),
 ];
 /// A stage keeps its colour too.
-const STAGES: [(&str, &str); 8] = [
+const STAGES: [(&str, &str); 9] = [
     ("target", "#0072B2"),
     ("vcpu", "#D55E00"),
     ("emulator", "#E69F00"),
     ("iothread", "#F0E442"),
     ("vhost", "#CC79A7"),
+    ("backend", "#CC79A7"),
     ("softirq", "#56B4E9"),
     ("irq", "#009E73"),
     ("host", "#7F7F7F"),

@@ -20,10 +20,11 @@ fn hypervisor_packages(hypervisor: Hypervisor) -> &'static [&'static str] {
     match hypervisor {
         Hypervisor::Kvm => &["linux-image-cloud-amd64", "qemu-system-x86"],
         // The cloud kernel is no Dom0. Secondary consoles of Xen guests, which carry the agent,
-        // are served by a QEMU.
+        // and the layer over their root disk are served by a QEMU; qemu-img makes the layer.
         Hypervisor::Xen => &[
             "linux-image-amd64",
             "qemu-system-xen",
+            "qemu-utils",
             "xen-hypervisor-4.17-amd64",
             "xen-utils-4.17",
         ],

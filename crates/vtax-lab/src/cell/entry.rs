@@ -87,6 +87,27 @@ impl Entry {
         command
     }
 
+    /// A command in a control group of the cell but in the namespaces of this process, for
+    /// programs that talk to the host's own daemons. It does not end with the cell.
+    pub(crate) fn outside_command(&self, group: &Group, line: &CommandLine) -> Command {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", JOIN, MARK])
+            .args(group.entrances())
+            .arg("--");
+        if let Some(pin) = &group.pin_each {
+            command.args(["taskset", "-c", &pin.to_string()]);
+        }
+        command
+            .args(line)
+            .env_clear()
+            .env("PATH", PATH)
+            .env("LC_ALL", "C")
+            .stdin(Stdio::null())
+            .process_group(0);
+        command
+    }
+
     /// Runs shell lines in the cell's mount namespace and a network namespace, outside its
     /// control groups: this is building, not part of what is measured.
     pub(crate) fn script(

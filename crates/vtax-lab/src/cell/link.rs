@@ -194,6 +194,18 @@ END
     script
 }
 
+/// The shell lines that put a device that is already in the switch on the bridge.
+pub fn adopted(name: &str, link: &LinkConfig) -> String {
+    let mut script = format!(
+        "ip link set dev {name} mtu {} master br0 addrgenmode none up\n",
+        link.mtu
+    );
+    if !link.offloads {
+        let _ = writeln!(script, "{}", offloads_off(name));
+    }
+    script
+}
+
 fn addresses(v4: Ipv4Addr, v6: Ipv6Addr, ipv6: bool) -> Vec<(IpAddr, u8)> {
     let mut addresses = vec![(IpAddr::V4(v4), PREFIX)];
     if ipv6 {

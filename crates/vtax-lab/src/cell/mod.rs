@@ -114,6 +114,7 @@ pub struct Cell {
     groups: Groups,
     entry: Arc<Entry>,
     config: CellConfig,
+    name: String,
     layout: Layout,
     ipv6: bool,
 }
@@ -175,6 +176,7 @@ impl Cell {
             groups,
             entry,
             config,
+            name: unique,
             layout: hierarchies.layout(),
             ipv6,
         })
@@ -183,6 +185,11 @@ impl Cell {
     /// The process that holds the cell's namespaces, PID 1 inside, as numbered outside.
     pub fn holder_pid(&self) -> u32 {
         self.entry.holder
+    }
+
+    /// A name that no other cell of this host has: letters, digits and `-`.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// What the cell was asked to be like.
@@ -324,6 +331,35 @@ impl Cell {
         let script = link::tap(name, options, &self.config.link);
         self.script(Space::Switch, "the set-up of a tap", &script, &[])
             .map(drop)
+    }
+
+    /// Takes a network device that the kernel made in the host's network namespace and puts it on
+    /// the bridge. When the cell ends before the device does, the kernel gives it back.
+    ///
+    /// # Errors
+    /// When there is no such device, or a line of the set-up fails.
+    pub fn adopt_device(&self, name: &str) -> Result<(), LabError> {
+        let output = Command::new("ip")
+            .args(["link", "set", "dev", name, "netns"])
+            .arg(self.holder_pid().to_string())
+            .env("LC_ALL", "C")
+            .output()
+            .map_err(|cause| LabError::Other(format!("cannot run `ip`: {cause}")))?;
+        if !output.status.success() {
+            return Err(LabError::Program {
+                command: format!("ip link set dev {name} netns …"),
+                status: output.status.to_string(),
+                output: String::from_utf8_lossy(&output.stderr).into_owned(),
+            });
+        }
+        let script = link::adopted(name, &self.config.link);
+        self.script(
+            Space::Switch,
+            "the set-up of an adopted device",
+            &script,
+            &[],
+        )
+        .map(drop)
     }
 
     /// Connects the target's network namespace to the bridge; returns the veth's name in the

@@ -17,6 +17,7 @@ mod probes;
 mod programs;
 mod render;
 mod summary;
+mod xen;
 
 pub use probes::{
     CounterEvent, CounterScope, HostProbes, KvmBoot, KvmDevice, Probes, ProgramOutput, ReadCounter,
@@ -144,8 +145,9 @@ pub struct Options<'a> {
 /// It never fails: what cannot be examined is a finding with the reason. After a stop request
 /// the findings so far are returned.
 pub fn examine(roots: &Roots, options: &Options) -> Vec<Finding> {
-    let groups: [fn(&Roots, &Options) -> Vec<Finding>; 9] = [
+    let groups: [fn(&Roots, &Options) -> Vec<Finding>; 10] = [
         kvm::examine,
+        xen::examine,
         containers::examine,
         network::examine,
         energy::examine,

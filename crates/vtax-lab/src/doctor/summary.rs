@@ -6,6 +6,7 @@ use super::energy::METERS;
 use super::kvm::{EMULATION, KVM};
 use super::limits::PRIVILEGES;
 use super::network::{BRIDGE, NAMESPACE, TAP, VETH};
+use super::xen::XEN;
 use super::{Answer, Finding, Topic};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -58,7 +59,7 @@ pub fn summarize(findings: &[Finding]) -> Summary {
         .collect();
     meters.push("model".to_owned());
     Summary {
-        platforms: vec![host.native(), host.container(), host.qemu()],
+        platforms: vec![host.native(), host.container(), host.qemu(), host.xen()],
         meters,
         install: (!packages.is_empty()).then(|| {
             format!(
@@ -166,6 +167,14 @@ impl Host<'_> {
                 usable("qemu", &lacks, Answer::No, "")
             }
         }
+    }
+
+    fn xen(&self) -> Usable {
+        let mut lacks = self.lacks(&[NAMESPACE, BRIDGE, VETH]);
+        if !self.is_yes(Topic::Kvm, XEN) {
+            lacks.push("Xen with this host as its Dom0".to_owned());
+        }
+        usable("xen", &lacks, Answer::Yes, "with xl")
     }
 }
 

@@ -267,7 +267,8 @@ fn a_server_with_everything_can_use_every_platform_and_both_rapl_ways() {
         summary
             .platforms
             .iter()
-            .all(|platform| platform.answer == Answer::Yes),
+            // The hypervisor is below a host or it is not: nothing can be installed in its place.
+            .all(|platform| (platform.answer == Answer::Yes) == (platform.name != "xen")),
         "{summary:?}"
     );
     assert_eq!(summary.meters, ["RAPL (perf)", "RAPL (powercap)", "model"]);
@@ -386,6 +387,65 @@ fn kvm_that_opens_and_does_not_boot_is_told_apart_from_one_that_does_not_open() 
         untried.answer,
         Answer::Partly,
         "an open device proves nothing"
+    );
+}
+
+#[test]
+fn a_dom0_counts_only_when_its_toolstack_answers() {
+    let host = with_programs(FakeHost::intel_server());
+    let xen = |probes: &FakeProbes| finding(&examined(&host, probes), Topic::Kvm, "Xen").clone();
+    let none = xen(&FakeProbes::default());
+    assert!(
+        none.answer == Answer::No && none.evidence.contains("does not run on Xen"),
+        "{none:?}"
+    );
+    host.file("sys/hypervisor/type", "xen\n");
+    host.file("sys/hypervisor/version/major", "4\n");
+    host.file("sys/hypervisor/version/minor", "17\n");
+    host.file("proc/xen/capabilities", "");
+    assert!(
+        xen(&FakeProbes::default())
+            .evidence
+            .contains("a guest of Xen")
+    );
+    host.file("proc/xen/capabilities", "control_d\n");
+    let bare = xen(&FakeProbes::default());
+    assert_eq!(bare.package.as_deref(), Some("xen-utils-4.17"));
+    host.program("xl", "4.17");
+    let answers = FakeProbes {
+        run: Box::new(|program, arguments| {
+            Ok(said(&match (program, arguments.first().copied()) {
+                ("xl", Some("list")) => "Name ID Mem\nDomain-0 0 1536\nweb 1 512\n".to_owned(),
+                _ => answer_of(program, arguments),
+            }))
+        }),
+        ..FakeProbes::default()
+    };
+    let works = xen(&answers);
+    assert_eq!(works.answer, Answer::Yes);
+    assert_eq!(
+        works.evidence,
+        "this host is the Dom0 of Xen 4.17; xl lists 2 domains"
+    );
+    assert!(
+        summarize(&examined(&host, &answers))
+            .platforms
+            .iter()
+            .any(|platform| platform.name == "xen" && platform.answer == Answer::Yes)
+    );
+    let fails = FakeProbes {
+        run: Box::new(|program, arguments| {
+            Ok(match (program, arguments.first().copied()) {
+                ("xl", Some("list")) => failed("libxl: error: xs_open failed\n"),
+                _ => said(&answer_of(program, arguments)),
+            })
+        }),
+        ..FakeProbes::default()
+    };
+    let silent = xen(&fails);
+    assert!(
+        silent.answer == Answer::No && silent.evidence.contains("xs_open failed"),
+        "{silent:?}"
     );
 }
 

@@ -58,7 +58,14 @@ impl Recipe {
                 "procps",
                 "qemu-guest-agent",
             ]),
-            modules: strings(&["virtio_pci", "virtio_blk", "virtio_net", "virtio_console"]),
+            modules: strings(&[
+                "virtio_pci",
+                "virtio_blk",
+                "virtio_net",
+                "virtio_console",
+                "xen_blkfront",
+                "xen_netfront",
+            ]),
             files: vec![
                 file("/usr/lib/vtax/init", true, include_str!("guest/init.sh")),
                 file("/etc/hosts", false, "127.0.0.1 localhost\n::1 localhost\n"),

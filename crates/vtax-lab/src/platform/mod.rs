@@ -11,12 +11,13 @@ pub mod xen;
 
 use crate::LabError;
 use crate::cell::Cell;
+use crate::journal::Change;
 use crate::settings::{Parameter, Settings};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use vtax_observe::{Instrument, Subject};
+use vtax_observe::Subject;
 use vtax_units::Source;
 
 /// Every platform, in the order of tables.
@@ -45,6 +46,12 @@ pub trait Platform: Sync {
 
     /// Rough time to boot and stop, for estimates.
     fn expected_overhead(&self) -> Duration;
+
+    /// What a target in this cell changes on the host that ends with no process and no cell. It is
+    /// written to the journal before [`Platform::boot`].
+    fn outlives(&self, _cell: &Cell) -> Vec<Change> {
+        Vec::new()
+    }
 
     /// Boots a target in the cell, up to the point where it can run commands.
     ///
@@ -98,14 +105,6 @@ pub trait Target {
 
     /// Whom the counters are to watch.
     fn subject(&self) -> Subject;
-
-    /// What else is to be read of it than the counters of its subject.
-    ///
-    /// # Errors
-    /// When a source that this platform must have cannot be opened.
-    fn instruments(&self) -> Result<Vec<Box<dyn Instrument>>, LabError> {
-        Ok(Vec::new())
-    }
 
     /// `Emulated` where guest code is not run by the processor itself.
     fn source(&self) -> Source;

@@ -77,13 +77,20 @@ impl Observation<'_> {
         let seconds = |name| self.delta("host", name).map(|ns| ns / 1e9);
         let idle = seconds(metric::CPU_IDLE)? + seconds(metric::CPU_IOWAIT).unwrap_or(0.0);
         let steal = seconds(metric::CPU_STEAL).unwrap_or(0.0);
-        let busy = (self.processors as f64 * self.seconds() - idle - steal).max(0.0);
+        // Of a Dom0 the hypervisor knows exactly when it ran; the domains beside it come on top.
+        let busy = seconds(metric::CPU_DOM0)
+            .unwrap_or(self.processors as f64 * self.seconds() - idle - steal)
+            .max(0.0);
 
         let mut stages = BTreeMap::new();
-        let mut beside = 0.0;
         let owned = |owner, name| self.delta(owner, name).map_or(0.0, |ns| ns / 1e9);
         let target = owned("target", metric::CPU_TOTAL);
-        if self.is_vm {
+        // A Xen domain's time is none of this kernel's: to Dom0 it looks like nothing at all.
+        let domain = owned("target", metric::CPU_DOMAIN);
+        if domain > 0.0 {
+            stages.insert("vcpu", domain);
+            stages.insert("backend", target);
+        } else if self.is_vm {
             let mut told_apart = 0.0;
             for (stage, name) in [
                 ("vcpu", metric::CPU_VCPU),
@@ -97,10 +104,6 @@ impl Observation<'_> {
                 }
             }
             stages.insert("emulator", (target - told_apart).max(0.0));
-        } else if let Some(domain) = self.delta("target", metric::CPU_DOMAIN) {
-            // A domain runs beside Dom0, whose own counters, idle time included, know nothing of it.
-            stages.insert("vcpu", domain / 1e9);
-            beside = domain / 1e9;
         } else {
             stages.insert("service", target);
         }
@@ -109,7 +112,7 @@ impl Observation<'_> {
         let told: f64 = stages.values().sum();
         // Control groups count nanoseconds, idle time is rounded to ticks: in a short or nearly
         // idle window the parts may exceed the whole, and the parts are the better reading.
-        let rest = (busy + beside - told).max(0.0);
+        let rest = (busy + domain - told).max(0.0);
         stages.insert("rest", rest);
         Some(CpuShares {
             busy: told + rest,
@@ -120,7 +123,13 @@ impl Observation<'_> {
     /// Joules of the window, and the worst flag of the meters that gave them.
     fn energy(&self) -> Option<(f64, Source)> {
         let mut sum = None;
+        let in_a_domain = self.delta("target", metric::CPU_DOMAIN).is_some();
         for (name, source) in self.energy {
+            // The model turns this kernel's CPU time into joules, and a Xen domain's is not in it:
+            // no number is better than one that leaves the guest out.
+            if in_a_domain && *source == Source::Modelled {
+                return None;
+            }
             let joules = self.delta("host", name)?;
             let (total, worst) = sum.unwrap_or((0.0, Source::Measured));
             sum = Some((total + joules, source.combine(worst)));
@@ -419,6 +428,7 @@ fn stage_in_words(stage: &str) -> &str {
         "emulator" => "the VMM's own threads",
         "iothread" => "I/O threads",
         "vhost" => "vhost workers",
+        "backend" => "the domain's backends in Dom0",
         "service" => "the service's processes",
         "client" => "the client emulator",
         "observer" => "vtax's sampling",
@@ -507,6 +517,48 @@ mod tests {
         );
         let plain = shares(12.0, 4.0, 2.0, false);
         assert!((plain.stages["service"] - 4.0).abs() < 1e-9, "{plain:?}");
+    }
+
+    #[test]
+    fn a_domains_time_comes_on_top_of_what_dom0_did() {
+        let counters = |seconds, dom0, domain, backend| {
+            snapshot(
+                seconds,
+                &[
+                    ("host", metric::CPU_IDLE, 0.0),
+                    ("host", metric::CPU_DOM0, dom0),
+                    ("target", metric::CPU_DOMAIN, domain),
+                    ("target", metric::CPU_TOTAL, backend),
+                    ("client", metric::CPU_TOTAL, backend),
+                ],
+            )
+        };
+        let (begin, end) = (counters(5, 7.0, 1.0, 0.0), counters(15, 12.0, 4.0, 1.5));
+        let energy = [("model.joules".to_owned(), Source::Modelled)];
+        let observation = Observation {
+            begin: &begin,
+            end: &end,
+            processors: 1,
+            is_vm: false,
+            observer: Nanoseconds(0),
+            energy: &energy,
+            inner: None,
+            platform: Source::Measured,
+        };
+        let cpu = observation.cpu().unwrap();
+        assert!((cpu.busy - 8.0).abs() < 1e-9, "5 s and 3 s: {cpu:?}");
+        for (stage, expected) in [
+            ("vcpu", 3.0),
+            ("backend", 1.5),
+            ("client", 1.5),
+            ("rest", 2.0),
+        ] {
+            assert!((cpu.stages[stage] - expected).abs() < 1e-9, "{cpu:?}");
+        }
+        assert!(
+            observation.energy().is_none(),
+            "the model does not see the domain"
+        );
     }
 
     #[test]

@@ -161,6 +161,10 @@ fn perform(
         config.scratch = Some(scratch::image(bench.cache_dir, scratch)?);
     }
     let cell = Cell::create(config, journal)?;
+    let outlives = platform.outlives(&cell);
+    if !outlives.is_empty() {
+        journal.record_all(outlives)?;
+    }
     let booted = platform.boot(&cell, bench.guest, settings);
     let mut target = match booted {
         Ok(target) => target,
@@ -237,7 +241,6 @@ fn measure(
     let inner_before = (target.inner_counters()?, Instant::now());
     let watch = HostWatch::new(bench.roots, writer.path());
     let (mut watched, absent) = instruments::all(bench.roots, &target.subject(), &client.subject());
-    watched.extend(target.instruments()?);
     watched.extend(bench.meters.instruments());
     for reason in absent {
         log.line(&format!("not observed: {reason}"));

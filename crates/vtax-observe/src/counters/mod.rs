@@ -17,6 +17,7 @@ mod step;
 mod table;
 mod text;
 mod threads;
+mod xen;
 
 pub use block::BlockDevices;
 pub use cgroup::ControlGroup;
@@ -29,6 +30,7 @@ pub use net::NetDevices;
 pub use softirqs::Softirqs;
 pub use step::{MonotonicCounter, OnFall, Step};
 pub use threads::VmmThreads;
+pub use xen::{XenDomain, XenHost, XenRings};
 
 use crate::{Instrument, ObserveError, Readings, Subject};
 use std::path::Path;
@@ -70,6 +72,9 @@ pub fn for_host(proc: &Path, sys: &Path) -> (Vec<Box<dyn Instrument>>, Vec<Obser
     add(Softirqs::open(proc).map(boxed));
     add(HardwareCounters::host(sys).map(boxed));
     add(KvmExits::host(sys).map(boxed));
+    if let Some(host) = XenHost::open(sys).transpose() {
+        add(host.map(boxed));
+    }
     (instruments, unavailable)
 }
 
@@ -104,6 +109,12 @@ pub fn for_subject(subject: &Subject, proc: &Path, sys: &Path) -> Vec<Box<dyn In
     if !subject.block_devices.is_empty() {
         let devices = BlockDevices::open(owner, sys, &subject.block_devices);
         add("block", devices.map(boxed));
+    }
+    if let Some(domain) = subject.domain {
+        add("xen", XenDomain::open(owner, sys, domain).map(boxed));
+        if let Some(rings) = XenRings::open(owner, sys, domain).transpose() {
+            add("xen rings", rings.map(boxed));
+        }
     }
     if let Some(Ok(counters)) =
         cgroup::unified(&subject.cgroups).map(|group| HardwareCounters::cgroup(owner, group, sys))

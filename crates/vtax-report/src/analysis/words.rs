@@ -18,6 +18,11 @@ pub fn noun(platform: &str, environment: &BTreeMap<String, String>) -> String {
             Some(other) => format!("a VM (QEMU, {other})"),
             None => "a VM (QEMU)".to_owned(),
         },
+        "xen" => match environment.get("xen.kind").map(String::as_str) {
+            Some("pvh") => "a Xen domain (PVH)".to_owned(),
+            Some("pv") => "a Xen domain (PV)".to_owned(),
+            _ => "a Xen domain".to_owned(),
+        },
         other => other.to_owned(),
     }
 }

@@ -3,7 +3,11 @@
 # adopted children too). Without the agent the VM is of no use to anyone: power off.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
 cd /root || cd /
-qemu-ga --method=virtio-serial --path="$1" --statedir=/run/vtax &
+case $1 in
+/dev/hvc*) method=isa-serial ;;
+*) method=virtio-serial ;;
+esac
+qemu-ga --method=$method --path="$1" --statedir=/run/vtax &
 wait $!
 echo "vtax-init: FAILED: the guest agent ended with $?"
 exec busybox poweroff -f

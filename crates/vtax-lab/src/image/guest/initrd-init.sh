@@ -8,11 +8,18 @@ fail() { say "FAILED: $*"; exec poweroff -f; }
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
+# Front ends of Xen refuse to load elsewhere, and its guests have no PCI devices.
+xen=
+[ ! -e /sys/hypervisor/type ] || read -r xen </sys/hypervisor/type
 for module in /modules/*; do
+    case $module in
+    *xen*) [ "$xen" = xen ] || continue ;;
+    *) [ "$xen" != xen ] || continue ;;
+    esac
     insmod "$module" || fail "cannot load ${module##*/}"
 done
 
-root= address= address6= gateway= scratch= mtu=
+root= address= address6= gateway= scratch= mtu= agent=
 for word in $(cat /proc/cmdline); do
     case $word in
     vtax.root=*) root=${word#*=} ;;
@@ -21,6 +28,7 @@ for word in $(cat /proc/cmdline); do
     vtax.gateway=*) gateway=${word#*=} ;;
     vtax.mtu=*) mtu=${word#*=} ;;
     vtax.scratch=*) scratch=${word#*=} ;;
+    vtax.agent=*) agent=${word#*=} ;;
     esac
 done
 
@@ -58,8 +66,13 @@ if [ -n "$address" ]; then
     [ -z "$gateway" ] || ip route add default via "$gateway" || fail "cannot route over $gateway"
 fi
 
-# Without udev there is no /dev/virtio-ports: the kernel names the ports under /sys.
+# The agent's port: a named console of Xen, or one of virtio. Without udev there is no
+# /dev/virtio-ports: the kernel names these under /sys.
 port=
+if [ -n "$agent" ]; then
+    port=/dev/$agent
+    wait_for "$port"
+fi
 tries=0
 while [ -z "$port" ]; do
     for candidate in /sys/class/virtio-ports/*; do

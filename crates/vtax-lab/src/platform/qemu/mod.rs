@@ -4,7 +4,7 @@
 pub(super) mod agent;
 mod command_line;
 pub(super) mod inner;
-pub(super) mod kvm;
+mod kvm;
 mod machine;
 mod nic;
 mod qmp;

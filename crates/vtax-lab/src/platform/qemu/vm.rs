@@ -131,6 +131,7 @@ impl Vm {
             vmm: Some(vmm),
             vcpu_threads,
             iothreads,
+            domain: None,
             net_devices: if tap {
                 vec![NetDevice {
                     namespace_of: vmm,

@@ -1,304 +1,379 @@
-//! One booted domain.
+//! The domain that a plan asks for, and the xl.cfg(5) that describes it.
 
-use super::config::{self, Files, Size};
-use super::stat::DomainCpu;
-use super::xl;
 use crate::LabError;
-use crate::cell::Cell;
-use crate::image;
-use crate::platform::qemu::agent::{Agent, Running};
-use crate::platform::qemu::{inner, kvm};
+use crate::cell::cpus::CpuList;
+use crate::platform::GuestFiles;
 use crate::platform::scratch::MOUNT_POINT;
-use crate::platform::{CommandLine, Finished, GuestFiles, Job, Target};
-use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::net::IpAddr;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
-use vtax_observe::{Instrument, NetDevice, Subject};
-use vtax_units::Source;
+use crate::settings::{Domain as Values, Parameter, Settings};
+use std::fmt::Write;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::Path;
 
-/// A guest whose agent has not answered by then will not.
-const BOOT_LIMIT: Duration = Duration::from_secs(90);
+/// What a plan may set of a domain.
+pub(super) const PARAMETERS: &[Parameter] = &[
+    Parameter {
+        key: "xen.kind",
+        domain: Values::Choice(&["pv", "pvh"]),
+        default: Some("pv"),
+        help: "paravirtual, or paravirtual in a hardware container (needs VT-x or AMD-V)",
+    },
+    Parameter {
+        key: "xen.vcpus",
+        domain: Values::Integer(1, 256),
+        default: Some("1"),
+        help: "number of the domain's vCPUs",
+    },
+    Parameter {
+        key: "xen.memory_mib",
+        domain: Values::Integer(128, 1 << 20),
+        default: Some("512"),
+        help: "memory of the domain, in MiB",
+    },
+    Parameter {
+        key: "xen.pin",
+        domain: Values::Text("cpu list"),
+        default: None,
+        help: "physical processors that the domain's vCPUs may use, as Xen numbers them",
+    },
+];
 
-/// Destroying takes a second or two, mostly for the back ends to let go.
-const DESTROY_LIMIT: Duration = Duration::from_secs(30);
+/// The name by which toolstacks and guests know an agent's channel.
+const AGENT_CHANNEL: &str = "org.qemu.guest_agent.0";
 
-/// What the guest's init says when it gives up.
-const INIT_FAILED: &str = "vtax-init: FAILED";
+/// The channel is the second console of the guest: the first is `hvc0`.
+const AGENT_DEVICE: &str = "hvc1";
 
-/// Destroys the domain and removes its files when its input ends: a domain outlives the processes
-/// of Dom0, so something must wait for the end of this one, however that comes.
-const GUARDIAN: &str = r#"read -r _; xl destroy "$1" 2>/dev/null; rm -rf -- "$2""#;
+/// How a guest is virtualized.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Page tables and privileged instructions by hypercall; runs on any x86-64 processor.
+    Pv,
+    /// As PV, but with the processor's own virtualization below it.
+    Pvh,
+}
 
-/// A booted domain.
+impl Kind {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Pv => "pv",
+            Self::Pvh => "pvh",
+        }
+    }
+}
+
+/// A domain to create.
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Domain {
-    guardian: Guardian,
-    id: u32,
-    agent: Agent,
-    jobs: BTreeMap<u64, Running>,
-    next_job: u64,
-    address: IpAddr,
-    subject: Subject,
-    environment: BTreeMap<String, String>,
+    pub(super) kind: Kind,
+    pub(super) vcpus: u32,
+    pub(super) memory_mib: u32,
+    pub(super) pin: Option<CpuList>,
+}
+
+/// The files of one domain, as Dom0's own processes see them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Files<'a> {
+    /// The writable layer over the shared image.
+    pub(super) root: &'a Path,
+    /// The block device of the scratch disk.
+    pub(super) scratch: Option<&'a Path>,
+    /// The sockets of two channels, which do not exist yet; the agent is at one of them.
+    pub(super) agents: [&'a Path; 2],
+    /// The hotplug script of the network device.
+    pub(super) vif_script: &'a Path,
+}
+
+/// The guest's side of the link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Network {
+    pub(super) address: (Ipv4Addr, u8),
+    pub(super) address_v6: Option<(Ipv6Addr, u8)>,
+    pub(super) mac: &'static str,
+    pub(super) mtu: u32,
 }
 
 impl Domain {
-    /// Boots a domain until its agent answers.
-    pub(super) fn boot(cell: &Cell, guest: &GuestFiles, size: Size) -> Result<Self, LabError> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let name = format!(
-            "vtax-{}-{}",
-            std::process::id(),
-            NUMBER.fetch_add(1, Ordering::Relaxed)
+    /// The domain that the settings describe.
+    ///
+    /// # Errors
+    /// The key whose value makes no sense.
+    pub(super) fn from_settings(settings: &Settings) -> Result<Self, LabError> {
+        let number = |key: &str, low: u32, high: u32, default: u32| {
+            let value = settings.integer(key, default.into());
+            u32::try_from(value)
+                .ok()
+                .filter(|number| (low..=high).contains(number))
+                .ok_or_else(|| {
+                    LabError::Plan(format!("{key} = {value} is not within {low} and {high}"))
+                })
+        };
+        let kind = match settings.text("xen.kind").unwrap_or("pv") {
+            "pv" => Kind::Pv,
+            "pvh" => Kind::Pvh,
+            other => {
+                return Err(LabError::Plan(format!(
+                    "xen.kind = {other:?} is not known; it can be pv or pvh"
+                )));
+            }
+        };
+        Ok(Self {
+            kind,
+            vcpus: number("xen.vcpus", 1, 256, 1)?,
+            memory_mib: number("xen.memory_mib", 128, 1 << 20, 512)?,
+            // Dom0 need not have all of the machine's processors: Xen knows which there are.
+            pin: settings.text("xen.pin").map(CpuList::parse).transpose()?,
+        })
+    }
+
+    /// The text of its xl.cfg(5).
+    ///
+    /// # Errors
+    /// When a path cannot be written in that format.
+    pub(super) fn config(
+        &self,
+        name: &str,
+        guest: &GuestFiles,
+        files: Files<'_>,
+        network: &Network,
+    ) -> Result<String, LabError> {
+        let mut text = String::new();
+        let mut line = |key: &str, value: String| {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{key} = {value}");
+        };
+        line("name", quoted(name)?);
+        line("type", quoted(self.kind.word())?);
+        line("kernel", quoted_path(&guest.kernel)?);
+        line("ramdisk", quoted_path(&guest.initrd)?);
+        line(
+            "cmdline",
+            quoted(&kernel_command_line(network, files.scratch.is_some()))?,
         );
-        let directory = PathBuf::from(format!("/run/{name}"));
-        let started = Instant::now();
-        // First, so that there is never a domain without it.
-        let mut guardian = Guardian::start(&name, &directory)?;
-        fs::create_dir_all(&directory).map_err(LabError::file("create", &directory))?;
-        let file = |name: &str| directory.join(name);
-        let (initrd, script, agent) = (file("initrd"), file("vif"), file("agent.sock"));
-        let write = |path: &Path, bytes: &[u8]| {
-            fs::write(path, bytes).map_err(LabError::file("write", path))
-        };
-        write(&initrd, &image::paravirtual(&guest.root)?)?;
-        write(&script, config::hotplug_script(cell).as_bytes())?;
-        fs::set_permissions(&script, fs::Permissions::from_mode(0o755))
-            .map_err(LabError::file("write", &script))?;
-        let text = config::domain(
-            &name,
-            guest,
-            size,
-            cell.config().link.mtu,
-            Files {
-                initrd: &initrd,
-                script: &script,
-                agent: &agent,
-                scratch: cell.config().scratch.as_deref(),
-            },
-        )?;
-        let path = file("domain.cfg");
-        write(&path, text.as_bytes())?;
-        xl(&["create", "-q", &path.to_string_lossy()])?;
-        let id = xl(&["domid", &name])?;
-        let id: u32 = id.trim().parse().map_err(|_| LabError::Protocol {
-            peer: "xl domid".into(),
-            detail: format!("{:?} is not a domain's number", id.trim()),
-        })?;
-        guardian.follow_console()?;
-        let agent = guardian.wait_for_agent(&agent)?;
-        let boot = started.elapsed();
+        line("vcpus", self.vcpus.to_string());
+        line("memory", self.memory_mib.to_string());
+        if let Some(pin) = &self.pin {
+            line("cpus", quoted(&pin.to_string())?);
+        }
+        // Whoever created a domain that ended destroys it, and looks at it before.
+        for event in ["on_poweroff", "on_reboot", "on_crash"] {
+            line(event, quoted("preserve")?);
+        }
+        // The layer is served by the QEMU that serves the channel; what is measured, the scratch
+        // disk, by the kernel's blkback.
+        let mut disks = vec![quoted(&format!(
+            "format=qcow2,vdev=xvda,access=rw,backendtype=qdisk,target={}",
+            in_a_list(files.root)?
+        ))?];
+        if let Some(scratch) = files.scratch {
+            disks.push(quoted(&format!(
+                "format=raw,vdev=xvdb,access=rw,backendtype=phy,target={}",
+                in_a_list(scratch)?
+            ))?);
+        }
+        line("disk", format!("[ {} ]", disks.join(", ")));
+        let vif = format!(
+            "mac={},type=vif,script={}",
+            network.mac,
+            in_a_list(files.vif_script)?
+        );
+        line("vif", format!("[ {} ]", quoted(&vif)?));
+        // Releases of libxl count channels from 0 (seen with 4.17) and refuse the first, because
+        // console 0 is the guest's own; others count from 1. One of two is console 1 in any case.
+        let mut channels = Vec::new();
+        for socket in files.agents {
+            let socket = in_a_list(socket)?;
+            channels.push(quoted(&format!(
+                "name={AGENT_CHANNEL},connection=socket,path={socket}"
+            ))?);
+        }
+        line("channel", format!("[ {} ]", channels.join(", ")));
+        Ok(text)
+    }
+}
 
-        let subject = Subject {
-            owner: "target".into(),
-            net_devices: vec![NetDevice {
-                namespace_of: cell.holder_pid(),
-                name: format!("vif{id}.0"),
-            }],
-            ..Subject::default()
-        };
-        let version = xl(&["info", "xen_version"]).unwrap_or_default();
-        let environment = [
-            ("xen.version", version.trim().to_owned()),
-            ("xen.type", "pv".to_owned()),
-            ("vm.config", text),
-            ("vm.boot_seconds", format!("{:.3}", boot.as_secs_f64())),
-        ];
-        Ok(Self {
-            guardian,
-            id,
-            agent,
-            jobs: BTreeMap::new(),
-            next_job: 0,
-            address: IpAddr::V4(cell.target_address().0),
-            subject,
-            environment: environment
-                .into_iter()
-                .map(|(key, value)| (key.to_owned(), value))
+/// As for every other VM, but with Xen's consoles and disks.
+fn kernel_command_line(network: &Network, scratch: bool) -> String {
+    let (address, prefix) = network.address;
+    let mut text = format!(
+        "console=hvc0 quiet panic=-1 cryptomgr.notests vtax.root=xvda vtax.agent={AGENT_DEVICE} \
+         vtax.ip={address}/{prefix}"
+    );
+    if let Some((address, prefix)) = network.address_v6 {
+        let _ = write!(text, " vtax.ip6={address}/{prefix}");
+    }
+    if network.mtu != 1500 {
+        let _ = write!(text, " vtax.mtu={}", network.mtu);
+    }
+    if scratch {
+        let _ = write!(text, " vtax.scratch=xvdb:{MOUNT_POINT}");
+    }
+    text
+}
+
+/// A string of xl.cfg(5), which has C's escapes and no way to write a line's end in one.
+fn quoted(text: &str) -> Result<String, LabError> {
+    if text.chars().any(char::is_control) {
+        return Err(unwritable(text));
+    }
+    Ok(format!(
+        "\"{}\"",
+        text.replace('\\', "\\\\").replace('"', "\\\"")
+    ))
+}
+
+fn quoted_path(path: &Path) -> Result<String, LabError> {
+    quoted(path.to_str().ok_or_else(|| unwritable(path))?)
+}
+
+/// A path as one of the values that commas separate, which have no escapes.
+fn in_a_list(path: &Path) -> Result<&str, LabError> {
+    path.to_str()
+        .filter(|text| !text.contains(',') && text.trim() == *text)
+        .ok_or_else(|| unwritable(path))
+}
+
+fn unwritable(what: impl std::fmt::Debug) -> LabError {
+    LabError::Other(format!(
+        "{what:?} cannot be written in the configuration of a Xen domain: set VTAX_CACHE_DIR to a \
+         path without control characters, commas and outer blanks"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Level;
+    use proptest::prelude::*;
+    use std::path::PathBuf;
+
+    fn settings(levels: &[(&str, Level)]) -> Settings {
+        Settings(
+            levels
+                .iter()
+                .map(|(key, level)| ((*key).into(), level.clone()))
                 .collect(),
-        })
-    }
-}
-
-/// Whoever destroys the domain in the end, and what it has printed till then.
-struct Guardian {
-    child: Child,
-    name: String,
-    console: PathBuf,
-    reader: Option<Child>,
-}
-
-impl Guardian {
-    fn start(name: &str, directory: &Path) -> Result<Self, LabError> {
-        let child = Command::new("sh")
-            .args(["-c", GUARDIAN, "sh", name])
-            .arg(directory)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            // Out of reach of the terminal's Ctrl-C.
-            .process_group(0)
-            .spawn()
-            .map_err(LabError::file("run", "sh"))?;
-        Ok(Self {
-            child,
-            name: name.to_owned(),
-            console: directory.join("console.log"),
-            reader: None,
-        })
+        )
     }
 
-    fn follow_console(&mut self) -> Result<(), LabError> {
-        let log = File::create(&self.console).map_err(LabError::file("create", &self.console))?;
-        let reader = Command::new("xl")
-            .args(["console", "-t", "pv", &self.name])
-            // Its end would end the reading.
-            .stdin(Stdio::piped())
-            .stdout(log)
-            .stderr(Stdio::null())
-            .spawn()
-            .map_err(LabError::file("run", "xl"))?;
-        self.reader = Some(reader);
-        Ok(())
+    fn text(value: &str) -> Level {
+        Level::Text(value.into())
     }
 
-    fn console_tail(&self) -> String {
-        kvm::console_text(&self.console)
-    }
-
-    fn wait_for_agent(&self, path: &Path) -> Result<Agent, LabError> {
-        let deadline = Instant::now() + BOOT_LIMIT;
-        let mut agent: Option<Agent> = None;
-        while Instant::now() < deadline {
-            if self.console_tail().contains(INIT_FAILED) || xl(&["domid", &self.name]).is_err() {
-                return Err(LabError::Program {
-                    command: format!("the domain {}", self.name),
-                    status: "it ended before its agent answered".into(),
-                    output: self.console_tail(),
-                });
-            }
-            let slice = Duration::from_millis(500);
-            match &mut agent {
-                None => match Agent::connect(path) {
-                    Ok(connected) => agent = Some(connected),
-                    Err(_) => std::thread::sleep(slice),
-                },
-                // What is sent before the guest has its channel set up is lost, so ask again.
-                Some(connected) => {
-                    if connected.synchronise(slice)? {
-                        break;
-                    }
-                }
-            }
+    fn network() -> Network {
+        Network {
+            address: (Ipv4Addr::new(10, 91, 0, 2), 24),
+            address_v6: None,
+            mac: "02:76:74:61:78:02",
+            mtu: 1500,
         }
-        agent
-            .filter(|_| Instant::now() < deadline)
-            .ok_or_else(|| LabError::Timeout {
-                what: "the guest agent's first answer".into(),
-                seconds: BOOT_LIMIT.as_secs(),
-                evidence: self.console_tail(),
-            })
     }
 
-    /// Has the domain destroyed; whether that was done in time.
-    fn release(&mut self) -> bool {
-        drop(self.child.stdin.take());
-        let deadline = Instant::now() + DESTROY_LIMIT;
-        let mut ended = false;
-        while !ended && Instant::now() < deadline {
-            ended = !matches!(self.child.try_wait(), Ok(None));
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        if let Some(mut reader) = self.reader.take() {
-            // It ends with the console; this is for the case that it does not.
-            let _ = reader.kill();
-            let _ = reader.wait();
-        }
-        ended
-    }
-}
-
-impl Drop for Guardian {
-    fn drop(&mut self) {
-        self.release();
-    }
-}
-
-impl Target for Domain {
-    fn address(&self) -> IpAddr {
-        self.address
-    }
-
-    fn subject(&self) -> Subject {
-        self.subject.clone()
-    }
-
-    fn instruments(&self) -> Result<Vec<Box<dyn Instrument>>, LabError> {
-        Ok(vec![Box::new(DomainCpu::open(self.id)?)])
-    }
-
-    fn source(&self) -> Source {
-        Source::Measured
-    }
-
-    fn environment(&self) -> BTreeMap<String, String> {
-        self.environment.clone()
-    }
-
-    fn scratch(&self) -> (PathBuf, PathBuf) {
-        (PathBuf::from("/dev/xvdb"), PathBuf::from(MOUNT_POINT))
-    }
-
-    fn start(&mut self, command: &CommandLine) -> Result<Job, LabError> {
-        let running = self.agent.start(command)?;
-        let job = Job(self.next_job);
-        self.next_job += 1;
-        self.jobs.insert(job.0, running);
-        Ok(job)
-    }
-
-    fn poll(&mut self, job: Job) -> Result<Option<Finished>, LabError> {
-        let Some(running) = self.jobs.get(&job.0) else {
-            return Err(LabError::Other(format!(
-                "command {} is not running in the domain",
-                job.0
-            )));
+    fn config_of(kernel: &str, root: &str, levels: &[(&str, Level)]) -> Result<String, LabError> {
+        let guest = GuestFiles {
+            root: "/i/root".into(),
+            image: "/i/root.ext4".into(),
+            kernel: kernel.into(),
+            initrd: "/i/initrd".into(),
+            recipe: String::new(),
         };
-        let finished = self.agent.poll(running)?;
-        if finished.is_some() {
-            self.jobs.remove(&job.0);
-        }
-        Ok(finished)
-    }
-
-    fn inner_counters(&mut self) -> Result<BTreeMap<String, f64>, LabError> {
-        let mut read = |path: &str| -> Result<String, LabError> {
-            let bytes = self.agent.read_file(path)?;
-            Ok(String::from_utf8_lossy(&bytes).into_owned())
+        let files = Files {
+            root: Path::new(root),
+            scratch: Some(Path::new("/dev/loop3")),
+            agents: [
+                Path::new("/proc/7/root/run/agent0.sock"),
+                Path::new("/proc/7/root/run/agent1.sock"),
+            ],
+            vif_script: Path::new("/proc/7/root/run/vif"),
         };
-        let interrupts = read("/proc/interrupts")?;
-        let stat = read("/proc/stat")?;
-        Ok(inner::counters(&interrupts, &stat))
+        Domain::from_settings(&settings(levels))?.config("vtax-1", &guest, files, &network())
     }
 
-    fn console_tail(&self) -> String {
-        self.guardian.console_tail()
+    #[test]
+    fn a_domain_is_described_as_xl_reads_it() {
+        let levels = [
+            ("xen.vcpus", Level::Integer(2)),
+            ("xen.pin", text("2-3")),
+            ("xen.kind", text("pvh")),
+        ];
+        let config = config_of("/i/vmlinuz", "/proc/7/root/run/root.qcow2", &levels).unwrap();
+        let expected = r#"name = "vtax-1"
+type = "pvh"
+kernel = "/i/vmlinuz"
+ramdisk = "/i/initrd"
+cmdline = "console=hvc0 quiet panic=-1 cryptomgr.notests vtax.root=xvda vtax.agent=hvc1 vtax.ip=10.91.0.2/24 vtax.scratch=xvdb:/scratch"
+vcpus = 2
+memory = 512
+cpus = "2-3"
+on_poweroff = "preserve"
+on_reboot = "preserve"
+on_crash = "preserve"
+disk = [ "format=qcow2,vdev=xvda,access=rw,backendtype=qdisk,target=/proc/7/root/run/root.qcow2", "format=raw,vdev=xvdb,access=rw,backendtype=phy,target=/dev/loop3" ]
+vif = [ "mac=02:76:74:61:78:02,type=vif,script=/proc/7/root/run/vif" ]
+channel = [ "name=org.qemu.guest_agent.0,connection=socket,path=/proc/7/root/run/agent0.sock", "name=org.qemu.guest_agent.0,connection=socket,path=/proc/7/root/run/agent1.sock" ]
+"#;
+        assert_eq!(config, expected);
     }
 
-    fn stop(mut self: Box<Self>) -> Result<(), LabError> {
-        // Nothing in the guest is worth a shutdown: its disks are thrown away.
-        if self.guardian.release() {
-            return Ok(());
+    #[test]
+    fn quotes_and_backslashes_in_a_path_stay_in_their_string() {
+        let config = config_of(r#"/a" b\c/vmlinuz"#, "/r", &[]).unwrap();
+        assert!(
+            config.contains(r#"kernel = "/a\" b\\c/vmlinuz""#),
+            "{config}"
+        );
+    }
+
+    #[test]
+    fn a_path_that_cannot_be_written_is_refused_with_a_remedy() {
+        for (kernel, root) in [
+            ("/a\nname=\"x\"", "/r"),
+            ("/k", "/r,target=/dev/sda"),
+            ("/k", "/r "),
+            ("/k\0", "/r"),
+        ] {
+            let message = config_of(kernel, root, &[]).unwrap_err().to_string();
+            assert!(message.contains("VTAX_CACHE_DIR"), "{message}");
         }
-        Err(LabError::Timeout {
-            what: format!("the end of the domain {}", self.guardian.name),
-            seconds: DESTROY_LIMIT.as_secs(),
-            evidence: "`xl list` shows it; `xl destroy` it by hand".into(),
-        })
+    }
+
+    #[test]
+    fn every_value_that_makes_no_sense_is_named_with_its_key() {
+        for (key, level) in [
+            ("xen.vcpus", Level::Integer(0)),
+            ("xen.memory_mib", Level::Integer(i64::MAX)),
+            ("xen.kind", text("hvm")),
+        ] {
+            let message = Domain::from_settings(&settings(&[(key, level)]))
+                .unwrap_err()
+                .to_string();
+            assert!(message.contains(key), "{message}");
+        }
+        let pin = settings(&[("xen.pin", text("2-"))]);
+        assert!(Domain::from_settings(&pin).is_err());
+    }
+
+    #[test]
+    fn an_empty_plan_gives_the_documented_defaults() {
+        let domain = Domain::from_settings(&Settings::default()).unwrap();
+        for parameter in PARAMETERS {
+            let is = match parameter.key {
+                "xen.kind" => Some(domain.kind.word().to_owned()),
+                "xen.vcpus" => Some(domain.vcpus.to_string()),
+                "xen.memory_mib" => Some(domain.memory_mib.to_string()),
+                _ => domain.pin.as_ref().map(ToString::to_string),
+            };
+            assert_eq!(is.as_deref(), parameter.default, "{}", parameter.key);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_path_adds_a_line_to_the_configuration(kernel in "\\PC{0,40}", root in "\\PC{0,40}") {
+            if let Ok(config) = config_of(&kernel, &root, &[]) {
+                prop_assert_eq!(config.lines().count(), 13);
+                let written = PathBuf::from(kernel).display().to_string();
+                prop_assert!(config.contains(&written.replace('\\', "\\\\").replace('"', "\\\"")));
+            }
+        }
     }
 }

@@ -1,36 +1,35 @@
-//! Xen: a paravirtual guest whose disks and network device have their back ends in Dom0, driven
-//! with `xl` and, inside, over the QEMU guest agent on a console channel.
+//! Xen: a domain that `xl` creates, with its network and disk backends in Dom0. Works wherever
+//! vtax runs in Dom0; see `docs/xen.md`.
 
-mod config;
+mod backends;
 mod domain;
-mod stat;
+mod guest;
+mod xl;
+
+pub(crate) use backends::release_image;
+pub(crate) use xl::destroy;
 
 use super::{GuestFiles, Platform, Target};
 use crate::LabError;
-use crate::cell::Cell;
-use crate::settings::{Domain as Bounds, Parameter, Settings};
+use crate::cell::requirements::need_program;
+use crate::cell::{self, Cell};
+use crate::journal::Change;
+use crate::settings::{Parameter, Settings};
+use domain::Domain;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
-const PARAMETERS: &[Parameter] = &[
-    Parameter {
-        key: "vm.vcpus",
-        domain: Bounds::Integer(1, 256),
-        default: Some("1"),
-        help: "number of vCPUs",
-    },
-    Parameter {
-        key: "vm.memory_mib",
-        domain: Bounds::Integer(128, 1 << 20),
-        default: Some("512"),
-        help: "memory of the guest, in MiB",
-    },
-];
-
-/// A paravirtual domain under Xen; vtax itself runs in Dom0.
+/// A domain of the Xen hypervisor below this host.
 #[derive(Debug, Clone, Copy)]
 pub struct Xen;
+
+/// Programs that are needed, and the Debian packages that bring them.
+pub(crate) const PROGRAMS: [(&str, &str); 4] = [
+    ("xl", "xen-utils-4.17"),
+    ("xenstore-read", "xenstore-utils"),
+    ("qemu-img", "qemu-utils"),
+    ("losetup", "mount"),
+];
 
 impl Platform for Xen {
     fn kind(&self) -> &'static str {
@@ -38,23 +37,38 @@ impl Platform for Xen {
     }
 
     fn parameters(&self) -> &'static [Parameter] {
-        PARAMETERS
+        domain::PARAMETERS
     }
 
-    fn check(&self, _settings: &Settings) -> Result<(), LabError> {
-        // The file exists under every Xen; only in Dom0 does it say so.
-        let capabilities = std::fs::read_to_string("/proc/xen/capabilities").unwrap_or_default();
-        if !capabilities.contains("control_d") {
+    fn check(&self, settings: &Settings) -> Result<(), LabError> {
+        Domain::from_settings(settings)?;
+        if !is_control_domain(Path::new("/proc")) {
             return Err(LabError::Missing {
-                what: "Xen with this host as its Dom0".into(),
-                remedy: "boot it under Xen (with xenfs on /proc/xen), or run the plan with --at testbed:xen".into(),
+                what: "Xen with this host as its Dom0 (/proc/xen/capabilities says control_d)"
+                    .into(),
+                remedy: "boot the hypervisor (Debian package xen-system-amd64), or run the plan \
+                         in an emulated one: --at testbed:xen"
+                    .into(),
             });
         }
-        xl(&["info"]).map(drop)
+        for (program, package) in PROGRAMS {
+            need_program(program, package)?;
+        }
+        // The toolstack's daemons answer, or nothing can be created.
+        xl::list()?;
+        cell::check(settings)
     }
 
     fn expected_overhead(&self) -> Duration {
         Duration::from_secs(8)
+    }
+
+    /// A domain belongs to the hypervisor: it lives on when every process of Dom0 has ended.
+    fn outlives(&self, cell: &Cell) -> Vec<Change> {
+        vec![Change::Domain {
+            name: guest::name(cell),
+            scratch: cell.config().scratch.clone(),
+        }]
     }
 
     fn boot(
@@ -63,68 +77,41 @@ impl Platform for Xen {
         guest: &GuestFiles,
         settings: &Settings,
     ) -> Result<Box<dyn Target>, LabError> {
-        let size = config::Size {
-            vcpus: settings.integer("vm.vcpus", 1),
-            memory_mib: settings.integer("vm.memory_mib", 512),
-        };
-        Ok(Box::new(domain::Domain::boot(cell, guest, size)?))
+        let domain = Domain::from_settings(settings)?;
+        Ok(Box::new(guest::Guest::boot(&domain, guest, cell)?))
     }
 }
 
-/// Runs xl; its standard output.
-fn xl(arguments: &[&str]) -> Result<String, LabError> {
-    let output = Command::new("xl")
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|cause| LabError::Missing {
-            what: format!("the program xl ({cause})"),
-            remedy: "apt-get install xen-utils".into(),
-        })?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    Err(LabError::Program {
-        command: format!("xl {}", arguments.join(" ")),
-        status: output.status.to_string(),
-        output: String::from_utf8_lossy(&output.stderr).into_owned(),
-    })
-}
-
-/// A path in xl's configuration, where quotes and commas would end it.
-fn plain(path: &Path) -> Result<&str, LabError> {
-    path.to_str()
-        .filter(|text| !text.contains(['"', '\'', ',', '\n', '\\']))
-        .ok_or_else(|| {
-            LabError::Other(format!(
-                "the path {} cannot stand in xl's configuration: use one without quotes and commas",
-                path.display()
-            ))
-        })
+/// Whether this kernel is one that may create domains.
+pub(crate) fn is_control_domain(proc: &Path) -> bool {
+    std::fs::read_to_string(proc.join("xen/capabilities"))
+        .is_ok_and(|text| text.split_whitespace().any(|word| word == "control_d"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
-    fn a_host_without_xen_is_told_what_is_missing() {
-        if Path::new("/proc/xen/capabilities").exists() {
-            eprintln!("SKIPPED: this host runs under Xen");
-            return;
-        }
-        let said = Xen.check(&Settings::default()).unwrap_err().to_string();
-        assert!(
-            said.contains("Dom0") && said.contains("testbed:xen"),
-            "{said}"
-        );
+    fn only_a_control_domain_counts() {
+        let proc = tempfile::tempdir().unwrap();
+        assert!(!is_control_domain(proc.path()));
+        fs::create_dir(proc.path().join("xen")).unwrap();
+        let file = proc.path().join("xen/capabilities");
+        fs::write(&file, "").unwrap();
+        assert!(!is_control_domain(proc.path()));
+        fs::write(&file, "control_d\n").unwrap();
+        assert!(is_control_domain(proc.path()));
     }
 
     #[test]
-    fn a_path_that_would_end_its_value_is_refused() {
-        assert_eq!(plain(Path::new("/var/cache/x")).unwrap(), "/var/cache/x");
-        for path in ["/a,b", "/a\"b", "/a'b", "/a\nb"] {
-            assert!(plain(Path::new(path)).is_err(), "{path}");
+    fn a_host_without_xen_is_told_what_to_do() {
+        if is_control_domain(Path::new("/proc")) {
+            eprintln!("SKIPPED: this host is a Dom0");
+            return;
         }
+        let message = Xen.check(&Settings::default()).unwrap_err().to_string();
+        assert!(message.contains("testbed:xen"), "{message}");
     }
 }

@@ -1,0 +1,449 @@
+//! Counters of a Xen domain: CPU time by domain and vCPU from the hypervisor, through Xen's own
+//! libxenstat, and ring requests of its block devices from blkback's sysfs.
+//!
+//! Xen's control interface changes with every release, libxenstat's functions do not: so the
+//! library of the running hypervisor's version is loaded, when there is a domain to watch. The
+//! kernel of Dom0 knows nothing of this time: its `/proc/stat` covers its own vCPUs alone.
+
+use super::file::KernelFile;
+use super::series::GuardedColumn;
+use super::step::OnFall;
+use super::text;
+use crate::{Instrument, ObserveError, Readings, metric};
+use std::ffi::{CStr, CString, c_char, c_uint, c_ulonglong, c_void};
+use std::fs;
+use std::path::Path;
+use std::ptr::NonNull;
+use vtax_units::Nanoseconds;
+
+/// CPU time of this host itself where it is the Dom0 of a hypervisor, in nanoseconds, as Xen's
+/// scheduler counts it: what its own kernel takes for idle or stolen is not in it.
+#[derive(Debug)]
+pub struct XenHost {
+    library: Library,
+    total: GuardedColumn,
+}
+
+impl XenHost {
+    /// Watches Dom0; `None` on a host without Xen.
+    ///
+    /// # Errors
+    /// When this host is a guest of Xen, or libxenstat cannot be loaded.
+    pub fn open(sys: &Path) -> Result<Option<Self>, ObserveError> {
+        let kind = fs::read_to_string(sys.join("hypervisor/type")).unwrap_or_default();
+        if kind.trim() != "xen" {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            library: Library::load(&library_name(sys)?)?,
+            total: GuardedColumn::new("host", metric::CPU_DOM0, OnFall::Restarted),
+        }))
+    }
+}
+
+impl Instrument for XenHost {
+    fn name(&self) -> &str {
+        "xen host"
+    }
+
+    fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
+        self.total.record(self.library.times(0)?.domain, into);
+        Ok(())
+    }
+}
+
+/// CPU time of one domain, in nanoseconds, as Xen's scheduler counts it.
+#[derive(Debug)]
+pub struct XenDomain {
+    name: String,
+    domain: u32,
+    library: Library,
+    total: GuardedColumn,
+    vcpus: Vec<GuardedColumn>,
+    owner: String,
+}
+
+impl XenDomain {
+    /// Watches a domain.
+    ///
+    /// # Errors
+    /// When this host is no Dom0, or libxenstat of its hypervisor's version cannot be loaded.
+    pub fn open(owner: &str, sys: &Path, domain: u32) -> Result<Self, ObserveError> {
+        Ok(Self {
+            name: format!("xen {owner}"),
+            domain,
+            library: Library::load(&library_name(sys)?)?,
+            total: GuardedColumn::new(owner, metric::CPU_DOMAIN, OnFall::Restarted),
+            vcpus: Vec::new(),
+            owner: owner.to_owned(),
+        })
+    }
+}
+
+impl Instrument for XenDomain {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
+        let times = self.library.times(self.domain)?;
+        self.total.record(times.domain, into);
+        for (number, time) in times.vcpus.iter().enumerate() {
+            if self.vcpus.len() <= number {
+                let metric = metric::cpu_domain_vcpu(number);
+                let column = GuardedColumn::new(&self.owner, metric, OnFall::Restarted);
+                self.vcpus.push(column);
+            }
+            if let Some(column) = self.vcpus.get_mut(number) {
+                column.record(*time, into);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `libxenstat.so.4.17` on Xen 4.17.
+fn library_name(sys: &Path) -> Result<String, ObserveError> {
+    let part = |name: &str| {
+        let path = sys.join("hypervisor/version").join(name);
+        let text = fs::read_to_string(&path).map_err(|cause| ObserveError::Read {
+            path: path.clone(),
+            cause,
+        })?;
+        // It goes into the name of a file to load.
+        text.trim()
+            .parse::<u16>()
+            .map_err(|_| ObserveError::Format {
+                path,
+                detail: "expected a number".to_owned(),
+            })
+    };
+    Ok(format!(
+        "libxenstat.so.{}.{}",
+        part("major")?,
+        part("minor")?
+    ))
+}
+
+/// One reading of the hypervisor, in nanoseconds.
+#[derive(Debug, PartialEq, Eq)]
+struct Times {
+    domain: u64,
+    vcpus: Vec<u64>,
+}
+
+type Handle = NonNull<c_void>;
+type Pointer = *mut c_void;
+type Init = unsafe extern "C" fn() -> Pointer;
+type Release = unsafe extern "C" fn(Pointer);
+type Indexed = unsafe extern "C" fn(Pointer, c_uint) -> Pointer;
+type Count = unsafe extern "C" fn(Pointer) -> c_uint;
+type Time = unsafe extern "C" fn(Pointer) -> c_ulonglong;
+
+/// The functions of libxenstat that are used here (`tools/libs/stat/include/xenstat.h`), which
+/// have been the same since Xen 3.
+#[derive(Debug)]
+struct Library {
+    handle: Handle,
+    uninit: Release,
+    get_node: Indexed,
+    free_node: Release,
+    node_domain: Indexed,
+    domain_cpu_ns: Time,
+    domain_num_vcpus: Count,
+    domain_vcpu: Indexed,
+    vcpu_ns: Time,
+}
+
+// SAFETY: libxenstat keeps its state behind the handle, which only this value has, and is not
+// tied to the thread that made it.
+unsafe impl Send for Library {}
+
+/// `XENSTAT_VCPU`: collect the vCPUs of every domain, and nothing else beyond the domains.
+const WITH_VCPUS: c_uint = 1;
+
+/// More than Xen allows a domain; a larger number is not a number of vCPUs.
+const MOST_VCPUS: c_uint = 1 << 15;
+
+impl Library {
+    fn load(name: &str) -> Result<Self, ObserveError> {
+        let unavailable = |reason: String| ObserveError::Unavailable {
+            what: format!("CPU time of Xen domains ({name})"),
+            reason,
+        };
+        let file = CString::new(name).map_err(|cause| unavailable(cause.to_string()))?;
+        // SAFETY: a name that ends with a zero. What runs on loading is the constructor of Xen's
+        // own library. It stays loaded for good, so that its functions stay valid.
+        let library = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW) };
+        if library.is_null() {
+            return Err(unavailable(format!(
+                "{}; it belongs to the Debian package libxenmisc of this Xen",
+                last_error()
+            )));
+        }
+        macro_rules! function {
+            ($name:literal as $signature:ty) => {{
+                // SAFETY: `library` was opened and the name is a C string.
+                let address = unsafe { libc::dlsym(library, $name.as_ptr()) };
+                if address.is_null() {
+                    return Err(unavailable(last_error()));
+                }
+                // SAFETY: xenstat.h declares the function with this very signature.
+                unsafe { std::mem::transmute::<Pointer, $signature>(address) }
+            }};
+        }
+        let init = function!(c"xenstat_init" as Init);
+        let uninit = function!(c"xenstat_uninit" as Release);
+        let get_node = function!(c"xenstat_get_node" as Indexed);
+        let free_node = function!(c"xenstat_free_node" as Release);
+        let node_domain = function!(c"xenstat_node_domain" as Indexed);
+        let domain_cpu_ns = function!(c"xenstat_domain_cpu_ns" as Time);
+        let domain_num_vcpus = function!(c"xenstat_domain_num_vcpus" as Count);
+        let domain_vcpu = function!(c"xenstat_domain_vcpu" as Indexed);
+        let vcpu_ns = function!(c"xenstat_vcpu_ns" as Time);
+        // SAFETY: it takes nothing and returns a handle or null.
+        let handle = NonNull::new(unsafe { init() }).ok_or_else(|| {
+            unavailable("it cannot reach the hypervisor; is this root in Dom0?".to_owned())
+        })?;
+        Ok(Self {
+            handle,
+            uninit,
+            get_node,
+            free_node,
+            node_domain,
+            domain_cpu_ns,
+            domain_num_vcpus,
+            domain_vcpu,
+            vcpu_ns,
+        })
+    }
+
+    fn times(&self, domain: u32) -> Result<Times, ObserveError> {
+        let gone = |what: &str| ObserveError::Unavailable {
+            what: format!("CPU time of Xen domain {domain}"),
+            reason: what.to_owned(),
+        };
+        // SAFETY: the handle is this library's and still open.
+        let node = unsafe { (self.get_node)(self.handle.as_ptr(), WITH_VCPUS) };
+        if node.is_null() {
+            return Err(gone("the hypervisor does not answer"));
+        }
+        // SAFETY: a node is valid until it is freed below; a domain that is not in it is null.
+        let this = unsafe { (self.node_domain)(node, domain) };
+        let times = if this.is_null() {
+            Err(gone("there is no such domain"))
+        } else {
+            // SAFETY: it is not null, and belongs to the node.
+            let (domain, vcpus) = unsafe { ((self.domain_cpu_ns)(this), self.vcpus(this)) };
+            Ok(Times { domain, vcpus })
+        };
+        // SAFETY: it is freed once, and nothing of it is used from here on.
+        unsafe { (self.free_node)(node) };
+        times
+    }
+
+    /// # Safety
+    /// `domain` is a domain of a node that has not been freed.
+    unsafe fn vcpus(&self, domain: Pointer) -> Vec<u64> {
+        // SAFETY: as the caller promises.
+        let number = unsafe { (self.domain_num_vcpus)(domain) }.min(MOST_VCPUS);
+        (0..number)
+            .map_while(|index| {
+                // SAFETY: as the caller promises; the index is below the number of vCPUs.
+                let vcpu = unsafe { (self.domain_vcpu)(domain, index) };
+                // SAFETY: it is not null, and belongs to the domain.
+                (!vcpu.is_null()).then(|| unsafe { (self.vcpu_ns)(vcpu) })
+            })
+            .collect()
+    }
+}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        // SAFETY: the handle came from `xenstat_init` and is used no more.
+        unsafe { (self.uninit)(self.handle.as_ptr()) };
+    }
+}
+
+/// Why the last `dlopen` or `dlsym` of this thread failed.
+fn last_error() -> String {
+    // SAFETY: it takes nothing and returns null or a C string.
+    let message: *const c_char = unsafe { libc::dlerror() };
+    if message.is_null() {
+        return "no reason given".to_owned();
+    }
+    // SAFETY: not null, and valid until the next call of its kind on this thread.
+    unsafe { CStr::from_ptr(message) }
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// Files of `/sys/bus/xen-backend/devices/vbd-*/statistics`, what they count, and the unit.
+const RING_FILES: [(&str, &str, u64); 5] = [
+    ("rd_req", metric::VBD_READ_REQUESTS, 1),
+    ("wr_req", metric::VBD_WRITE_REQUESTS, 1),
+    ("rd_sect", metric::VBD_READ_BYTES, 512),
+    ("wr_sect", metric::VBD_WRITE_BYTES, 512),
+    ("oo_req", metric::VBD_STALLS, 1),
+];
+
+/// Requests that a domain put into the rings of its block devices; summed over the devices that
+/// blkback serves.
+#[derive(Debug)]
+pub struct XenRings {
+    name: String,
+    devices: Vec<[KernelFile; RING_FILES.len()]>,
+    columns: [GuardedColumn; RING_FILES.len()],
+}
+
+impl XenRings {
+    /// The devices of a domain; `None` where blkback serves none.
+    ///
+    /// # Errors
+    /// When a device lacks one of its files.
+    pub fn open(owner: &str, sys: &Path, domain: u32) -> Result<Option<Self>, ObserveError> {
+        let folder = sys.join("bus/xen-backend/devices");
+        let prefix = format!("vbd-{domain}-");
+        let Ok(entries) = fs::read_dir(&folder) else {
+            return Ok(None);
+        };
+        let mut names: Vec<String> = entries
+            .flatten()
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .filter(|name| name.starts_with(&prefix))
+            .filter(|name| folder.join(name).join("statistics").is_dir())
+            .collect();
+        if names.is_empty() {
+            return Ok(None);
+        }
+        names.sort();
+        let mut devices = Vec::new();
+        for name in names {
+            let statistics = folder.join(name).join("statistics");
+            let open = |file| KernelFile::open_one_piece(statistics.join(file));
+            let [reads, writes, read, written, stalls] = RING_FILES.map(|(file, _, _)| open(file));
+            devices.push([reads?, writes?, read?, written?, stalls?]);
+        }
+        Ok(Some(Self {
+            name: format!("xen rings {owner}"),
+            devices,
+            columns: RING_FILES
+                .map(|(_, metric, _)| GuardedColumn::new(owner, metric, OnFall::Restarted)),
+        }))
+    }
+}
+
+impl Instrument for XenRings {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
+        let mut sums = [0u64; RING_FILES.len()];
+        for files in &mut self.devices {
+            for ((file, (_, _, scale)), sum) in files.iter_mut().zip(RING_FILES).zip(&mut sums) {
+                let number = text::fields(file.read()?).next().and_then(text::number);
+                let number = number.ok_or_else(|| file.unexpected("expected a number"))?;
+                *sum = sum.saturating_add(number.saturating_mul(scale));
+            }
+        }
+        for (column, sum) in self.columns.iter_mut().zip(sums) {
+            column.record(sum, into);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Snapshot;
+
+    fn hypervisor(major: &str, minor: &str) -> tempfile::TempDir {
+        let sys = tempfile::tempdir().unwrap();
+        let version = sys.path().join("hypervisor/version");
+        fs::create_dir_all(&version).unwrap();
+        fs::write(version.join("major"), major).unwrap();
+        fs::write(version.join("minor"), minor).unwrap();
+        sys
+    }
+
+    #[test]
+    fn the_library_is_that_of_the_running_hypervisor() {
+        let sys = hypervisor("4\n", "17\n");
+        assert_eq!(library_name(sys.path()).unwrap(), "libxenstat.so.4.17");
+        let hostile = hypervisor("4", "../../tmp/x");
+        let message = library_name(hostile.path()).unwrap_err().to_string();
+        assert!(message.contains("expected a number"), "{message}");
+        let none = tempfile::tempdir().unwrap();
+        let message = XenDomain::open("target", none.path(), 1)
+            .unwrap_err()
+            .to_string();
+        assert!(message.contains("hypervisor/version/major"), "{message}");
+    }
+
+    #[test]
+    fn a_host_without_xen_has_no_dom0_and_one_that_lacks_the_library_says_so() {
+        let none = tempfile::tempdir().unwrap();
+        assert!(XenHost::open(none.path()).unwrap().is_none());
+        let xen = hypervisor("0", "0");
+        fs::write(xen.path().join("hypervisor/type"), "xen\n").unwrap();
+        let message = XenHost::open(xen.path()).unwrap_err().to_string();
+        assert!(message.contains("libxenstat.so.0.0"), "{message}");
+    }
+
+    #[test]
+    fn a_library_that_is_not_there_is_named_with_its_package() {
+        let message = Library::load("libxenstat.so.0.0").unwrap_err().to_string();
+        assert!(
+            message.contains("libxenstat.so.0.0") && message.contains("libxenmisc"),
+            "{message}"
+        );
+        assert!(Library::load("a\0b").is_err());
+    }
+
+    fn device(sys: &Path, name: &str, values: [&str; 5]) {
+        let statistics = sys
+            .join("bus/xen-backend/devices")
+            .join(name)
+            .join("statistics");
+        fs::create_dir_all(&statistics).unwrap();
+        for ((file, _, _), value) in RING_FILES.iter().zip(values) {
+            fs::write(statistics.join(file), format!("{value}\n")).unwrap();
+        }
+    }
+
+    #[test]
+    fn requests_of_all_the_domains_devices_are_added_and_no_others() {
+        let sys = tempfile::tempdir().unwrap();
+        device(sys.path(), "vbd-3-51712", ["10", "1", "80", "8", "0"]);
+        device(sys.path(), "vbd-3-51728", ["5", "0", "8", "0", "2"]);
+        device(
+            sys.path(),
+            "vbd-31-51712",
+            ["1000", "1000", "1000", "1000", "1000"],
+        );
+        let mut rings = XenRings::open("target", sys.path(), 3).unwrap().unwrap();
+        let mut readings = Readings::default();
+        rings.read(Nanoseconds(0), &mut readings).unwrap();
+        let snapshot = Snapshot::of(Nanoseconds(0), &readings);
+        let value = |metric| snapshot.get("target", metric).unwrap().value;
+        assert_eq!(value(metric::VBD_READ_REQUESTS), 15.0);
+        assert_eq!(value(metric::VBD_READ_BYTES), 88.0 * 512.0);
+        assert_eq!(value(metric::VBD_WRITE_BYTES), 4096.0);
+        assert_eq!(value(metric::VBD_STALLS), 2.0);
+    }
+
+    #[test]
+    fn a_domain_without_blkback_has_no_rings_and_garbage_is_an_error() {
+        let sys = tempfile::tempdir().unwrap();
+        assert!(XenRings::open("target", sys.path(), 3).unwrap().is_none());
+        device(sys.path(), "vbd-3-51712", ["many", "", "-1", "8", "0"]);
+        let mut rings = XenRings::open("target", sys.path(), 3).unwrap().unwrap();
+        assert!(
+            rings
+                .read(Nanoseconds(0), &mut Readings::default())
+                .is_err()
+        );
+    }
+}
