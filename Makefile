@@ -1,18 +1,21 @@
-# The whole interface: make setup, demo, demo-density, test, lint, bench, bench-density. Everything else is cargo.
+# The whole interface. Everything else is cargo.
 
 CARGO ?= cargo
 VTAX := $(or $(CARGO_TARGET_DIR),target)/release/vtax
 
-.PHONY: help setup build demo demo-density test lint bench bench-density testbed clean
+.PHONY: help setup build demo demo-density testbed test lint bench bench-density bench-mvm bench-nic bench-charge clean
 
 help:
-	@echo "make demo    install what is missing, build, run the network-tax plan, show the report"
-	@echo "make test    run every test"
-	@echo "make lint    formatting and lints"
-	@echo "make bench   measure vtax itself"
-	@echo "make demo-density    how many guests this host holds, in three minutes"
-	@echo "make bench-density   what micro VMs and the scalability test cost"
-	@echo "make testbed the published tables on an emulated host"
+	@echo "make demo           install what is missing, build, run the network-tax plan, show the report"
+	@echo "make demo-density   how many guests this host holds, in three minutes"
+	@echo "make testbed        the published tables on an emulated host"
+	@echo "make test           run every test"
+	@echo "make lint           formatting and lints"
+	@echo "make bench          measure vtax itself"
+	@echo "make bench-density  what the scalability test costs"
+	@echo "make bench-mvm      measure micro VMs: MVM='parked 1000000 live 4000 bare 4000 qemu 4'"
+	@echo "make bench-nic      measure the virtual NIC beside DPDK and QEMU"
+	@echo "make bench-charge   measure charge-back"
 
 setup:
 	@./scripts/setup
@@ -25,6 +28,9 @@ demo: build
 
 demo-density: build
 	@./scripts/demo-density $(VTAX)
+
+testbed: build
+	@./scripts/testbed $(VTAX)
 
 test:
 	@./scripts/setup test
@@ -40,8 +46,9 @@ bench: build
 bench-density: setup
 	@./scripts/bench-density
 
-testbed: build
-	@./scripts/testbed $(VTAX)
+# Without MVM: a small run of every part.
+bench-mvm: setup
+	@$(CARGO) bench --locked --quiet -p vtax-mvm --bench population -- $(MVM)
 
 clean:
 	$(CARGO) clean

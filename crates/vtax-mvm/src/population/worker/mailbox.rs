@@ -191,6 +191,101 @@ mod tests {
         }
     }
 
+    /// One worker on this thread, and when work comes to it: at each step of its going to sleep.
+    struct Sleeper {
+        mailboxes: Mailboxes,
+        poll: Poll,
+        queue: Mutex<Vec<u64>>,
+    }
+
+    impl Sleeper {
+        fn new() -> Self {
+            let poll = Poll::new().unwrap();
+            Self {
+                mailboxes: Mailboxes::new([&poll]).unwrap(),
+                poll,
+                queue: Mutex::default(),
+            }
+        }
+
+        fn publish(&self) {
+            lock(&self.queue).push(1);
+            self.mailboxes.wake_one();
+        }
+
+        fn post(&self) {
+            let reply = ReplyTo {
+                worker: 0,
+                connection: 0,
+                request: 0,
+            };
+            self.mailboxes.post(reply, Answer::TooLong);
+        }
+
+        /// Sleeps until woken; `late` happens between the last look for work and the wait.
+        fn sleeps_through(&mut self, late: impl FnOnce(&Mailboxes, &Mutex<Vec<u64>>)) -> bool {
+            let long = Duration::from_secs(5);
+            let started = Instant::now();
+            let (mailboxes, queue) = (&self.mailboxes, &self.queue);
+            let mut events = Events::with_capacity(8);
+            mailboxes
+                .sleep(0, &mut self.poll, &mut events, Some(long), || {
+                    let work = !lock(queue).is_empty();
+                    late(mailboxes, queue);
+                    work
+                })
+                .unwrap();
+            started.elapsed() >= long
+        }
+    }
+
+    #[test]
+    fn work_published_before_a_worker_says_that_it_sleeps_is_found() {
+        let mut sleeper = Sleeper::new();
+        sleeper.publish();
+        assert!(!sleeper.sleeps_through(|_, _| ()));
+    }
+
+    #[test]
+    fn an_answer_posted_before_a_worker_says_that_it_sleeps_is_found() {
+        let mut sleeper = Sleeper::new();
+        sleeper.post();
+        assert!(!sleeper.sleeps_through(|_, _| ()));
+    }
+
+    #[test]
+    fn work_published_after_the_last_look_wakes_the_worker() {
+        let mut sleeper = Sleeper::new();
+        assert!(!sleeper.sleeps_through(|mailboxes, queue| {
+            lock(queue).push(1);
+            mailboxes.wake_one();
+        }));
+    }
+
+    #[test]
+    fn a_worker_is_woken_once_for_each_sleep_and_again_in_the_next() {
+        let mut sleeper = Sleeper::new();
+        for _ in 0..3 {
+            let woken = !sleeper.sleeps_through(|mailboxes, _| {
+                mailboxes.wake_one();
+                mailboxes.wake_one();
+                mailboxes.wake_all();
+            });
+            assert!(woken);
+        }
+        // Nothing is left over that would end a sleep without a reason.
+        let mut events = Events::with_capacity(8);
+        let brief = Some(Duration::from_millis(20));
+        let started = Instant::now();
+        let Sleeper {
+            mailboxes, poll, ..
+        } = &mut sleeper;
+        mailboxes
+            .sleep(0, poll, &mut events, brief, || false)
+            .unwrap();
+        assert!(started.elapsed() >= Duration::from_millis(20));
+    }
+
     #[test]
     fn work_that_comes_while_a_worker_goes_to_sleep_is_done() {
         let (pool, threads) = pool(2);
