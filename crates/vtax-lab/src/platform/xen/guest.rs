@@ -429,3 +429,47 @@ impl Drop for Guest {
         let _ = self.destroy();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+
+    #[test]
+    fn the_record_names_the_hypervisor_and_the_whole_configuration() {
+        let sys = tempfile::tempdir().unwrap();
+        let version = sys.path().join("hypervisor/version");
+        fs::create_dir_all(&version).unwrap();
+        for (part, text) in [("major", "4\n"), ("minor", "17\n"), ("extra", ".7\n")] {
+            fs::write(version.join(part), text).unwrap();
+        }
+        let domain = Domain::from_settings(&Settings::default()).unwrap();
+        let record = environment(sys.path(), &domain, "name = \"x\"\n");
+        assert_eq!(record["xen.version"], "4.17.7");
+        assert_eq!(record["xen.kind"], "pv");
+        assert_eq!(record["xen.configuration"], "name = \"x\"");
+    }
+
+    #[test]
+    fn a_console_keeps_its_end_and_never_waits() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tty");
+        fs::write(
+            &path,
+            [vec![b'x'; Console::KEPT], b"end\r\n".to_vec()].concat(),
+        )
+        .unwrap();
+        let console = Console {
+            terminal: fs::File::open(&path).ok(),
+            ..Console::default()
+        };
+        let text = console.text();
+        assert!(
+            text.ends_with("xend\n") && text.len() < Console::KEPT,
+            "{}",
+            text.len()
+        );
+        assert_eq!(console.text(), text, "nothing new came");
+        assert_eq!(Console::default().text(), "");
+    }
+}
