@@ -64,15 +64,24 @@ impl Guest {
     /// # Errors
     /// What did not work, with the end of the guest's console; no domain is left.
     pub(super) fn boot(domain: &Domain, files: &GuestFiles, cell: &Cell) -> Result<Self, LabError> {
-        let started = Instant::now();
         let scratch = cell.config().scratch.as_deref();
         let scratch = scratch.map(Loop::attach).transpose()?;
-        let created = Self::create(domain, files, cell, scratch.as_ref());
-        // blkback holds the device now; without a domain nobody does, and it is freed here.
+        let booted = Self::boot_with(domain, files, cell, scratch.as_ref());
+        // blkback holds the device by now, and frees it with its end; without a domain nobody
+        // does, and it is freed here.
         let released = scratch.as_ref().map_or(Ok(()), Loop::release);
-        let mut guest = created?;
-        released?;
+        let guest = booted?;
+        released.map(|()| guest)
+    }
 
+    fn boot_with(
+        domain: &Domain,
+        files: &GuestFiles,
+        cell: &Cell,
+        scratch: Option<&Loop>,
+    ) -> Result<Self, LabError> {
+        let started = Instant::now();
+        let mut guest = Self::create(domain, files, cell, scratch)?;
         let device = format!("vif{}.0", guest.id);
         cell.adopt_device(&device)?;
         guest.console.open(guest.id);
@@ -87,7 +96,7 @@ impl Guest {
             namespace_of: cell.holder_pid(),
             name: device,
         }];
-        if let Some(scratch) = &scratch {
+        if let Some(scratch) = scratch {
             guest.subject.block_devices = vec![scratch.kernel_name()];
             let backing = if scratch.direct {
                 "direct"
