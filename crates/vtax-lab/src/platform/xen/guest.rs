@@ -64,15 +64,24 @@ impl Guest {
     /// # Errors
     /// What did not work, with the end of the guest's console; no domain is left.
     pub(super) fn boot(domain: &Domain, files: &GuestFiles, cell: &Cell) -> Result<Self, LabError> {
-        let started = Instant::now();
         let scratch = cell.config().scratch.as_deref();
         let scratch = scratch.map(Loop::attach).transpose()?;
-        let created = Self::create(domain, files, cell, scratch.as_ref());
-        // blkback holds the device now; without a domain nobody does, and it is freed here.
+        let booted = Self::boot_with(domain, files, cell, scratch.as_ref());
+        // blkback holds the device by now, and frees it with its end; without a domain nobody
+        // does, and it is freed here.
         let released = scratch.as_ref().map_or(Ok(()), Loop::release);
-        let mut guest = created?;
-        released?;
+        let guest = booted?;
+        released.map(|()| guest)
+    }
 
+    fn boot_with(
+        domain: &Domain,
+        files: &GuestFiles,
+        cell: &Cell,
+        scratch: Option<&Loop>,
+    ) -> Result<Self, LabError> {
+        let started = Instant::now();
+        let mut guest = Self::create(domain, files, cell, scratch)?;
         let device = format!("vif{}.0", guest.id);
         cell.adopt_device(&device)?;
         guest.console.open(guest.id);
@@ -87,7 +96,7 @@ impl Guest {
             namespace_of: cell.holder_pid(),
             name: device,
         }];
-        if let Some(scratch) = &scratch {
+        if let Some(scratch) = scratch {
             guest.subject.block_devices = vec![scratch.kernel_name()];
             let backing = if scratch.direct {
                 "direct"
@@ -427,5 +436,49 @@ impl Drop for Guest {
     fn drop(&mut self) {
         // The journal destroys what this cannot.
         let _ = self.destroy();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+
+    #[test]
+    fn the_record_names_the_hypervisor_and_the_whole_configuration() {
+        let sys = tempfile::tempdir().unwrap();
+        let version = sys.path().join("hypervisor/version");
+        fs::create_dir_all(&version).unwrap();
+        for (part, text) in [("major", "4\n"), ("minor", "17\n"), ("extra", ".7\n")] {
+            fs::write(version.join(part), text).unwrap();
+        }
+        let domain = Domain::from_settings(&Settings::default()).unwrap();
+        let record = environment(sys.path(), &domain, "name = \"x\"\n");
+        assert_eq!(record["xen.version"], "4.17.7");
+        assert_eq!(record["xen.kind"], "pv");
+        assert_eq!(record["xen.configuration"], "name = \"x\"");
+    }
+
+    #[test]
+    fn a_console_keeps_its_end_and_never_waits() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tty");
+        fs::write(
+            &path,
+            [vec![b'x'; Console::KEPT], b"end\r\n".to_vec()].concat(),
+        )
+        .unwrap();
+        let console = Console {
+            terminal: fs::File::open(&path).ok(),
+            ..Console::default()
+        };
+        let text = console.text();
+        assert!(
+            text.ends_with("xend\n") && text.len() < Console::KEPT,
+            "{}",
+            text.len()
+        );
+        assert_eq!(console.text(), text, "nothing new came");
+        assert_eq!(Console::default().text(), "");
     }
 }
