@@ -9,6 +9,7 @@
 pub mod clock;
 pub mod counters;
 mod error;
+pub mod guests;
 pub mod meter;
 pub mod metric;
 mod observer;

@@ -4,7 +4,7 @@
 mod block;
 mod cgroup;
 pub(crate) mod event_group;
-mod file;
+pub(crate) mod file;
 mod hardware;
 mod host_cpu;
 mod interrupts;
@@ -14,7 +14,7 @@ mod series;
 mod softirqs;
 mod step;
 mod table;
-mod text;
+pub(crate) mod text;
 mod threads;
 
 pub use block::BlockDevices;
