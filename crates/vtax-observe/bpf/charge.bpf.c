@@ -31,7 +31,8 @@ struct kernfs_node { u64 id; } RELOCATED;
 struct cgroup { struct kernfs_node *kn; } RELOCATED;
 struct cgroup_subsys_state { struct cgroup *cgroup; } RELOCATED;
 struct css_set { struct cgroup_subsys_state *subsys[16]; struct cgroup *dfl_cgrp; } RELOCATED;
-struct task_struct { int pid; int tgid; struct css_set *cgroups; } RELOCATED;
+struct task_struct { unsigned int flags; char comm[16]; struct css_set *cgroups; } RELOCATED;
+#define PF_KTHREAD 0x00200000
 enum cgroup_subsys_id { cpuacct_cgrp_id = 2, io_cgrp_id = 3 };
 
 struct blkcg { struct cgroup_subsys_state css; } RELOCATED;
@@ -101,7 +102,7 @@ struct {
 } charges SEC(".maps");
 
 // Soft interrupt time by whose task it interrupted: 0 the idle task, bit 63 a VM's thread
-// group, anything else a control group.
+// group, bit 62 the kernel's threads for soft interrupts, anything else a control group.
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
 	__uint(max_entries, 16384);
@@ -187,6 +188,19 @@ static __always_inline void at_guest(struct cpu_state *s, u32 guest)
 	s->events += 1;
 }
 
+static __always_inline int is_ksoftirqd(struct task_struct *task)
+{
+	const char wanted[] = "ksoftirqd/";
+	char name[16] = {};
+	if (!(BPF_CORE_READ(task, flags) & PF_KTHREAD))
+		return 0;
+	bpf_core_read(name, sizeof(name), &task->comm);
+	for (int i = 0; i < sizeof(wanted) - 1; i++)
+		if (name[i] != wanted[i])
+			return 0;
+	return 1;
+}
+
 SEC("tp_btf/softirq_entry")
 int BPF_PROG(softirq_entry, unsigned int vec)
 {
@@ -224,6 +238,8 @@ int BPF_PROG(softirq_exit, unsigned int vec)
 		u32 tgid = ids >> 32;
 		if (bpf_map_lookup_elem(&vmms, &tgid)) {
 			context = (1ULL << 63) | tgid;
+		} else if (is_ksoftirqd(task)) {
+			context = 1ULL << 62;
 		} else if (accounted_by_cpuacct) {
 			u32 index = bpf_core_enum_value(enum cgroup_subsys_id, cpuacct_cgrp_id);
 			struct css_set *set = BPF_CORE_READ(task, cgroups);

@@ -1,10 +1,13 @@
 //! The command line as clap sees it.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use vtax_lab::place::Place;
 use vtax_lab::plan::Shard;
 use vtax_mvm::cli::MvmCommand;
+use vtax_observe::charge::{IdleRule, MethodChoice};
+use vtax_serve::top::Order;
 
 /// Measures what virtualization costs: the same workload on bare metal, in containers and in VMs.
 #[derive(Debug, Parser)]
@@ -38,6 +41,12 @@ pub enum Command {
     /// Micro VMs: guests that are one 512-byte boot sector.
     #[command(subcommand)]
     Mvm(MvmCommand),
+    /// Show the guests of this host by what they truly cost.
+    Top(TopArgs),
+    /// Serve the guests' CPU time and energy to Prometheus.
+    Exporter(ExporterArgs),
+    /// Print what each guest caused, interval by interval, for billing scripts.
+    Charge(ChargeArgs),
     /// Undo what a run that was cut off left on this host.
     Restore(RestoreArgs),
     /// A load generator, as workloads start it in the client.
@@ -158,6 +167,68 @@ pub enum ImageCommand {
         #[arg(long)]
         force: bool,
     },
+}
+
+/// How time and energy are charged.
+#[derive(Debug, Args)]
+pub struct ChargingArgs {
+    /// How soft interrupts are charged: auto, traced (BPF), counted, or both to compare.
+    #[arg(long, default_value = "auto")]
+    pub method: MethodChoice,
+    /// Who pays for idle energy: host, equal, or reservation (by processors given).
+    #[arg(long, value_name = "RULE", default_value = "host")]
+    pub idle: IdleRule,
+    /// The host's idle power; learnt from the lowest seen without it.
+    #[arg(long, value_name = "WATTS")]
+    pub idle_watts: Option<f64>,
+}
+
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    #[command(flatten)]
+    pub charging: ChargingArgs,
+    /// Seconds from one picture to the next.
+    #[arg(long, short, value_name = "SECONDS", default_value_t = 2.0)]
+    pub interval: f64,
+    /// Sort by cpu, hidden, watts, packets, exits or name.
+    #[arg(long, default_value = "cpu")]
+    pub sort: Order,
+    /// Print so many pictures to standard output instead, for logs.
+    #[arg(long, value_name = "COUNT")]
+    pub batch: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub struct ExporterArgs {
+    #[command(flatten)]
+    pub charging: ChargingArgs,
+    /// Where to listen; other than loopback is your decision: anybody can read there.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9177")]
+    pub listen: SocketAddr,
+    /// Seconds from one interval's end to the next one's.
+    #[arg(long, short, value_name = "SECONDS", default_value_t = 1.0)]
+    pub interval: f64,
+    /// Make series for so many guests at most, the oldest first.
+    #[arg(long, value_name = "COUNT", default_value_t = 2000)]
+    pub most_guests: usize,
+}
+
+#[derive(Debug, Args)]
+pub struct ChargeArgs {
+    #[command(flatten)]
+    pub charging: ChargingArgs,
+    /// Seconds of each interval.
+    #[arg(long, short, value_name = "SECONDS", default_value_t = 10.0)]
+    pub interval: f64,
+    /// End after so many intervals; without it, go on until interrupted.
+    #[arg(long, value_name = "COUNT")]
+    pub count: Option<u64>,
+    /// One JSON object a line.
+    #[arg(long, conflicts_with = "csv")]
+    pub json: bool,
+    /// CSV (the default).
+    #[arg(long)]
+    pub csv: bool,
 }
 
 #[derive(Debug, Args)]

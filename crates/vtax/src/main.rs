@@ -27,6 +27,9 @@ fn main() -> ExitCode {
         }
         Command::Image(ImageCommand::Build { force }) => commands::image::build(force),
         Command::Mvm(command) => vtax_mvm::cli::execute(command, &["mvm"]).map_err(Into::into),
+        Command::Top(arguments) => commands::charge::top(&arguments),
+        Command::Exporter(arguments) => commands::charge::exporter(&arguments),
+        Command::Charge(arguments) => commands::charge::charge(&arguments),
         Command::Restore(arguments) => commands::run::restore(arguments.forget),
         Command::Load(LoadCommand::Http(arguments)) => commands::load::http(arguments),
     };

@@ -27,6 +27,7 @@ pub use net::NetDevices;
 pub use softirqs::Softirqs;
 pub use step::{MonotonicCounter, OnFall, Step};
 pub use threads::VmmThreads;
+pub(crate) use threads::{ProcessClock, process_clock};
 
 use crate::{Instrument, ObserveError, Readings, Subject};
 use std::path::Path;
