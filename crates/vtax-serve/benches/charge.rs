@@ -19,11 +19,14 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vtax_observe::charge::{Charger, ChargerOptions, Ledger, MethodChoice, Traced};
 use vtax_observe::clock::{Clock, SystemClock};
 use vtax_observe::guests::Hierarchy;
-use vtax_serve::exporter::{self, ExporterOptions};
+use vtax_serve::exporter::Shared;
+use vtax_serve::roster::Roster;
+use vtax_serve::{Address, Own, Watch};
 
 /// Bytes of a datagram and datagrams a second, for the two loads.
 const LOADS: [(usize, u64); 2] = [(64, 60_000), (1400, 15_000)];
@@ -379,23 +382,18 @@ fn cost() {
             charger.guests().count()
         );
     }
-    let charger = Charger::open(ChargerOptions::default()).unwrap();
-    let options = ExporterOptions {
-        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-        interval: Duration::from_secs(1),
-        most_guests: 2000,
+    let mut watch = Watch::new(Charger::open(ChargerOptions::default()).unwrap());
+    watch.pass().unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    let snapshot = watch.pass().unwrap();
+    let listing = Roster::new(2000).update(&snapshot);
+    let shared = Arc::new(Shared::default());
+    shared.show(snapshot, listing, Own::default(), Duration::from_secs(600));
+    let any_port = Address::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let server = shared.serve(&[any_port]).unwrap();
+    let Some(Address::Tcp(address)) = server.addresses().first() else {
+        return;
     };
-    let (sender, receiver) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        exporter::run(
-            charger,
-            options,
-            &mut |address| sender.send(address).unwrap(),
-            &mut |_| {},
-        )
-    });
-    let address = receiver.recv().unwrap();
-    std::thread::sleep(Duration::from_millis(1500));
     let mut times = Vec::new();
     let mut size = 0;
     for _ in 0..50 {

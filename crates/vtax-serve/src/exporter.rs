@@ -1,299 +1,229 @@
-//! `vtax exporter`: charges on one thread, answers scrapes on another with the text that is ready.
-//!
-//! Deliberately little HTTP: `GET /metrics` and a page that points there, one request a
-//! connection, short deadlines, a bounded number of connections at a time.
+//! `vtax exporter`: passes on this thread, scrapes on the server's, and between them one shared
+//! snapshot. A scrape reads nothing of the host, so no number of scrapers makes it work more.
 
-use crate::metrics::{Format, Own, render};
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use crate::http::{Address, ListenError, Request, Response, Server};
+use crate::metrics::{self, Own};
+use crate::openmetrics::Format;
+use crate::pace::Pace;
+use crate::roster::{Listing, Roster};
+use crate::snapshot::{Snapshot, Watch};
+use std::collections::HashSet;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use vtax_observe::ObserveError;
-use vtax_observe::charge::Charger;
-use vtax_observe::clock::{Clock, SystemClock};
 
-/// Slower scrapers are cut off.
-const DEADLINE: Duration = Duration::from_secs(5);
+/// How to export.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ExporterOptions {
+    /// Where to listen.
+    pub listen: Vec<Address>,
+    /// Between passes.
+    pub interval: Duration,
+    /// Guests that may have series of their own.
+    pub most_guests: usize,
+}
 
-/// More connections at a time are closed at once.
-const MOST_CONNECTIONS: usize = 32;
-
-/// A request's head is no longer.
-const LONGEST_HEAD: usize = 16 << 10;
-
-/// Why the exporter ended.
+/// Why it ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ExporterError {
-    /// The address cannot be listened on.
-    #[error("cannot listen on {address}: {cause}; choose another with --listen")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// Why.
-        #[source]
-        cause: io::Error,
-    },
-    /// A thread could not be started.
-    #[error("cannot start a thread: {0}")]
-    Thread(#[source] io::Error),
-    /// The host cannot be read.
+    /// It cannot listen.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// It cannot read the host at all.
     #[error(transparent)]
     Observe(#[from] ObserveError),
 }
 
-/// How to export.
-#[derive(Debug, Clone, Copy)]
-pub struct ExporterOptions {
-    /// Where to listen.
-    pub listen: SocketAddr,
-    /// The time from one interval's end to the next one's.
-    pub interval: Duration,
-    /// Series are made for so many guests at most.
-    pub most_guests: usize,
-}
-
-/// The text of now, in both formats.
+/// What scrapes are answered from.
 #[derive(Debug, Default)]
-struct Ready {
-    prometheus: String,
-    open_metrics: String,
+pub struct Shared(Mutex<Option<Arc<Shown>>>);
+
+#[derive(Debug)]
+struct Shown {
+    snapshot: Snapshot,
+    listing: Listing,
+    own: Own,
+    taken: Instant,
+    stale_after: Duration,
 }
 
-type Shared = Arc<RwLock<Ready>>;
+impl Shared {
+    /// Shows `snapshot` from now on. It is stale `stale_after` from now.
+    pub fn show(&self, snapshot: Snapshot, listing: Listing, own: Own, stale_after: Duration) {
+        let shown = Shown {
+            snapshot,
+            listing,
+            own,
+            taken: Instant::now(),
+            stale_after,
+        };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(shown));
+    }
 
-/// Charges and answers scrapes until the host cannot be read any more. `listening` is told the
-/// address (its port may have been 0), `log` each problem that is new.
+    /// The answer to a request.
+    fn answer(&self, request: &Request) -> Response {
+        let shown = self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let Some(shown) = shown else {
+            return Response::text(503, "the first pass is not over yet");
+        };
+        match request.path.as_str() {
+            "/metrics" => {
+                let format = Format::accepted(&request.accept);
+                let own = Own {
+                    resident_bytes: resident_bytes(),
+                    ..shown.own
+                };
+                let text = metrics::write(&shown.snapshot, &shown.listing, &own, format);
+                Response {
+                    status: 200,
+                    content_type: format.content_type(),
+                    body: text.into_bytes(),
+                }
+            }
+            "/healthz" => {
+                let age = shown.taken.elapsed();
+                if age > shown.stale_after {
+                    let line = format!("the last pass ended {:.0} s ago", age.as_secs_f64());
+                    Response::text(503, &line)
+                } else {
+                    Response::text(200, "ok")
+                }
+            }
+            "/" => Response::text(
+                200,
+                "vtax exporter: /metrics has the metrics, /healthz the exporter's own state",
+            ),
+            _ => Response::text(404, "there are /metrics and /healthz"),
+        }
+    }
+
+    /// Answers on all of `addresses` until the server is dropped.
+    ///
+    /// # Errors
+    /// When any of them cannot be listened on.
+    pub fn serve(self: &Arc<Self>, addresses: &[Address]) -> Result<Server, ListenError> {
+        let shared = Arc::clone(self);
+        Server::start(
+            addresses,
+            Arc::new(move |request: &Request| shared.answer(request)),
+        )
+    }
+}
+
+/// Exports until `stop` is set. `say` gets where it listens, and every new problem once.
 ///
 /// # Errors
-/// When the address cannot be listened on, or the host cannot be read.
+/// When it cannot listen, or not read the host in its first pass. Later passes that fail are
+/// counted, and the last good snapshot stays shown: its timestamp is a metric.
 pub fn run(
-    mut charger: Charger,
-    options: ExporterOptions,
-    listening: &mut dyn FnMut(SocketAddr),
-    log: &mut dyn FnMut(&str),
+    mut watch: Watch,
+    options: &ExporterOptions,
+    stop: &AtomicBool,
+    say: &mut dyn FnMut(&str),
 ) -> Result<(), ExporterError> {
-    let listen = |cause| ExporterError::Listen {
-        address: options.listen,
-        cause,
-    };
-    let listener = TcpListener::bind(options.listen).map_err(listen)?;
-    let ready = Shared::default();
+    let shared = Arc::new(Shared::default());
+    let server = shared.serve(&options.listen)?;
+    for address in server.addresses() {
+        match address {
+            Address::Tcp(_) => say(&format!("metrics at {address}/metrics")),
+            Address::Unix(_) => say(&format!("metrics at {address}")),
+        }
+        if matches!(address, Address::Tcp(socket) if !socket.ip().is_loopback()) {
+            say("whoever reaches this address can read the names and the use of all guests");
+        }
+    }
+    let mut roster = Roster::new(options.most_guests);
     let mut own = Own {
         most_guests: options.most_guests,
         ..Own::default()
     };
-    let mut problems = Vec::new();
-    let mut pass = |charger: &mut Charger, ready: &Shared| -> Result<(), ExporterError> {
-        let pass = charger.pass(SystemClock.now())?;
-        own.passes += 1;
-        own.problems += pass.problems.len() as u64;
-        for problem in &pass.problems {
-            if !problems.contains(problem) {
-                log(problem);
-                // A host that fails in ever new words is not logged without end.
-                if problems.len() < 100 {
-                    problems.push(problem.clone());
+    // A slow pass is not a stalled one.
+    let stale_after = options.interval * 3 + Duration::from_secs(5);
+    let mut said = HashSet::new();
+    let mut pace = Pace::new(options.interval);
+    for note in watch.notes() {
+        say(note);
+    }
+    loop {
+        let began = Instant::now();
+        match watch.pass() {
+            Ok(snapshot) => {
+                own.passes += 1;
+                own.pass_seconds = began.elapsed().as_secs_f64();
+                for problem in &snapshot.problems {
+                    // Each once, and not for ever: problems may name what comes and goes.
+                    if said.len() < 1000 && said.insert(problem.clone()) {
+                        say(problem);
+                    }
                 }
+                let listing = roster.update(&snapshot);
+                shared.show(snapshot, listing, own, stale_after);
+            }
+            Err(error) if own.passes == 0 => return Err(error.into()),
+            Err(error) => {
+                own.failed += 1;
+                say(&error.to_string());
             }
         }
-        own.cpu = charger.cost();
-        let text = Ready {
-            prometheus: render(charger, own, Format::Prometheus),
-            open_metrics: render(charger, own, Format::OpenMetrics),
-        };
-        *ready.write().unwrap_or_else(PoisonError::into_inner) = text;
-        Ok(())
-    };
-    // The first scrape finds series already.
-    pass(&mut charger, &ready)?;
-    listening(listener.local_addr().map_err(listen)?);
-    let answers = Arc::clone(&ready);
-    std::thread::Builder::new()
-        .name("vtax-scrapes".to_owned())
-        .spawn(move || accept(&listener, &answers))
-        .map_err(ExporterError::Thread)?;
-    let mut due = Instant::now();
-    loop {
-        due += options.interval;
-        match due.checked_duration_since(Instant::now()) {
-            Some(wait) => std::thread::sleep(wait),
-            // After a suspend or a stall, from now on.
-            None => due = Instant::now(),
-        }
-        pass(&mut charger, &ready)?;
-    }
-}
-
-fn accept(listener: &TcpListener, ready: &Shared) {
-    let open = Arc::new(AtomicUsize::new(0));
-    for stream in listener.incoming() {
-        let Ok(stream) = stream else {
-            // Out of descriptors: not in a busy loop.
-            std::thread::sleep(Duration::from_millis(100));
-            continue;
-        };
-        if open.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
-            open.fetch_sub(1, Ordering::Relaxed);
-            continue;
-        }
-        let (ready, counter) = (Arc::clone(ready), Arc::clone(&open));
-        let started = std::thread::Builder::new()
-            .stack_size(128 << 10)
-            .spawn(move || {
-                // A scraper that went away is its own business.
-                let _ = answer(stream, &ready);
-                counter.fetch_sub(1, Ordering::Relaxed);
-            });
-        if started.is_err() {
-            open.fetch_sub(1, Ordering::Relaxed);
+        if !pace.wait(stop) {
+            return Ok(());
         }
     }
 }
 
-fn answer(mut stream: TcpStream, ready: &Shared) -> io::Result<()> {
-    stream.set_read_timeout(Some(DEADLINE))?;
-    stream.set_write_timeout(Some(DEADLINE))?;
-    let Some(head) = read_head(&mut stream)? else {
-        return respond(
-            &mut stream,
-            "400 Bad Request",
-            "text/plain",
-            "no HTTP request\n",
-        );
-    };
-    let mut words = head.split_ascii_whitespace();
-    let (method, path) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
-    let accept = head
-        .lines()
-        .filter_map(|line| line.split_once(':'))
-        .find(|(name, _)| name.eq_ignore_ascii_case("accept"))
-        .map_or("", |(_, value)| value);
-    match (method, path.split('?').next()) {
-        ("GET", Some("/metrics")) => {
-            let format = Format::accepted(accept);
-            let text = {
-                let ready = ready.read().unwrap_or_else(PoisonError::into_inner);
-                match format {
-                    Format::Prometheus => ready.prometheus.clone(),
-                    Format::OpenMetrics => ready.open_metrics.clone(),
-                }
-            };
-            respond(&mut stream, "200 OK", format.content_type(), &text)
-        }
-        ("GET", Some("/")) => respond(
-            &mut stream,
-            "200 OK",
-            "text/html; charset=utf-8",
-            "<!doctype html><title>vtax exporter</title><a href=\"/metrics\">metrics</a>\n",
-        ),
-        ("GET", _) => respond(&mut stream, "404 Not Found", "text/plain", "see /metrics\n"),
-        _ => respond(
-            &mut stream,
-            "405 Method Not Allowed",
-            "text/plain",
-            "only GET\n",
-        ),
-    }
-}
-
-/// The request's head; `None` when it is none.
-fn read_head(stream: &mut TcpStream) -> io::Result<Option<String>> {
-    let started = Instant::now();
-    let mut head = Vec::new();
-    let mut piece = [0; 1024];
-    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-        let read = stream.read(&mut piece)?;
-        if read == 0 || head.len() > LONGEST_HEAD || started.elapsed() > DEADLINE {
-            return Ok(None);
-        }
-        head.extend_from_slice(piece.get(..read).unwrap_or_default());
-    }
-    Ok(Some(String::from_utf8_lossy(&head).into_owned()))
-}
-
-fn respond(stream: &mut TcpStream, status: &str, kind: &str, body: &str) -> io::Result<()> {
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
-    stream.write_all(head.as_bytes())?;
-    stream.write_all(body.as_bytes())?;
-    stream.flush()
+/// Memory of this process, by the kernel's own count of pages.
+fn resident_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    let page = u64::try_from(rustix::param::page_size()).ok()?;
+    Some(pages.saturating_mul(page))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc::channel;
-    use vtax_observe::charge::{ChargerOptions, MethodChoice};
+    use crate::fake::Host;
 
-    fn ask(address: SocketAddr, request: &[u8]) -> String {
-        let mut stream = TcpStream::connect(address).unwrap();
-        stream.write_all(request).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
+    fn ask(shared: &Shared, path: &str) -> Response {
+        shared.answer(&Request {
+            path: path.to_owned(),
+            accept: String::new(),
+        })
     }
 
     #[test]
-    fn a_scrape_of_this_host_closes_and_nonsense_gets_a_short_answer() {
-        let options = ChargerOptions {
-            method: MethodChoice::Counted,
-            ..ChargerOptions::default()
-        };
-        let charger = Charger::open(options).unwrap();
-        let options = ExporterOptions {
-            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-            interval: Duration::from_millis(200),
-            most_guests: 100,
-        };
-        let (sender, receiver) = channel();
-        // Ends with the test's process.
-        std::thread::spawn(move || {
-            run(
-                charger,
-                options,
-                &mut |address| sender.send(address).unwrap(),
-                &mut |_| {},
-            )
-        });
-        let address = receiver.recv().unwrap();
-        std::thread::sleep(Duration::from_millis(700));
-        let text = ask(address, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
-        assert!(text.starts_with("HTTP/1.1 200 OK\r\n"));
-        let sum = |names: &[&str]| -> f64 {
-            text.lines()
-                .filter(|line| names.iter().any(|name| line.starts_with(name)))
-                .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
-                .sum()
-        };
-        let parts = sum(&[
-            "vtax_guest_cpu_seconds_total{",
-            "vtax_host_cpu_seconds_total{",
-            "vtax_unattributed_cpu_seconds_total ",
-            "vtax_gone_cpu_seconds_total ",
-        ]);
-        let total = sum(&["vtax_cpu_seconds_total "]);
+    fn nothing_is_shown_before_the_first_pass_and_health_says_when_passes_stall() {
+        let shared = Shared::default();
+        assert_eq!(ask(&shared, "/metrics").status, 503);
+        let mut host = Host::default();
+        host.start(1);
+        let snapshot = host.pass(5);
+        let listing = Roster::new(9).update(&snapshot);
+        shared.show(
+            snapshot.clone(),
+            listing.clone(),
+            Own::default(),
+            Duration::from_secs(60),
+        );
+        assert_eq!(ask(&shared, "/healthz").status, 200);
+        assert_eq!(ask(&shared, "/nothing").status, 404);
+        let answer = ask(&shared, "/metrics");
+        let text = String::from_utf8(answer.body).unwrap();
         assert!(
-            (parts - total).abs() <= 0.05 + total * 0.05,
-            "{parts} {total}"
+            answer.status == 200 && text.contains("guest=\"guest-1\""),
+            "{text}"
         );
-
-        let open = ask(
-            address,
-            b"GET /metrics HTTP/1.1\r\naccept: application/openmetrics-text\r\n\r\n",
+        assert!(
+            text.contains("vtax_exporter_resident_memory_bytes "),
+            "{text}"
         );
-        assert!(open.ends_with("# EOF\n"));
-        assert!(ask(address, b"GET /x HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
-        assert!(ask(address, b"POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
-        let mut long = vec![b'x'; LONGEST_HEAD + 2048];
-        long.extend_from_slice(b"\r\n");
-        let mut stream = TcpStream::connect(address).unwrap();
-        // The exporter may hang up while this is still sending.
-        let _ = stream.write_all(&long);
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
-        assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 400"));
+        shared.show(snapshot, listing, Own::default(), Duration::ZERO);
+        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!(ask(&shared, "/healthz").status, 503);
     }
 }

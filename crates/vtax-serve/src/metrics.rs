@@ -1,419 +1,441 @@
-//! The metrics of charge-back as Prometheus and OpenMetrics text.
+//! A snapshot as metrics. `docs/charge-tools.md` has the table of names.
 //!
-//! Rendered from the guests of now, so that the series of a guest that is gone vanish; what such
-//! guests used stays in `vtax_gone_*`, so that sums close. One guest has one series for each
-//! stage that it ever used, and never one for each process.
+//! Everything is written from one immutable snapshot, so series of guests that are gone are gone,
+//! and the series of one scrape are of one moment.
 
-use std::fmt::Write;
-use vtax_observe::charge::{Charger, Stage, Totals};
-use vtax_observe::guests::Guest;
-use vtax_units::{Nanoseconds, Source};
-
-/// How the text is to be written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
-    /// Prometheus' text format 0.0.4.
-    Prometheus,
-    /// OpenMetrics 1.0.
-    OpenMetrics,
-}
-
-impl Format {
-    /// The format that a scraper's `Accept` header asks for.
-    pub fn accepted(accept: &str) -> Self {
-        if accept.contains("application/openmetrics-text") {
-            Self::OpenMetrics
-        } else {
-            Self::Prometheus
-        }
-    }
-
-    /// The `Content-Type` of the text.
-    pub fn content_type(self) -> &'static str {
-        match self {
-            Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
-            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
-        }
-    }
-}
+use crate::openmetrics::{Exposition, Format, Kind};
+use crate::roster::{Listing, Sum};
+use crate::snapshot::{GuestUse, Snapshot, softirq_source};
+use vtax_observe::charge::{GuestTotals, Stage};
+use vtax_observe::guests::Platform;
 
 /// What the exporter says of itself.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Own {
-    /// CPU time of this process.
-    pub cpu: Nanoseconds,
-    /// Intervals charged.
+    /// Passes that succeeded.
     pub passes: u64,
-    /// Things that failed.
-    pub problems: u64,
-    /// Series are made for so many guests at most, the oldest first.
+    /// Passes that failed as a whole.
+    pub failed: u64,
+    /// The last pass took so long.
+    pub pass_seconds: f64,
+    /// How many guests may have series.
     pub most_guests: usize,
+    /// Memory that it holds now, where the kernel tells.
+    pub resident_bytes: Option<u64>,
 }
 
-/// The present state of a charger as text.
-pub fn render(charger: &Charger, own: Own, format: Format) -> String {
-    let mut guests: Vec<&Guest> = charger.guests().collect();
-    guests.sort_by_key(|guest| guest.number);
-    render_guests(
-        &guests,
-        charger.totals(),
-        charger.method(),
-        charger.energy_source().map(|(_, source)| source),
-        own,
-        format,
-    )
-}
-
-fn render_guests(
-    guests: &[&Guest],
-    totals: &Totals,
-    method: &str,
-    energy: Option<Source>,
-    own: Own,
-    format: Format,
-) -> String {
-    let shown = guests.get(..own.most_guests).unwrap_or(guests);
-    let mut text = Text {
-        name: String::new(),
-        out: String::with_capacity(4096 + 1024 * shown.len()),
-        format,
-    };
-    let each = || {
-        shown
-            .iter()
-            .filter_map(|guest| Some((*guest, totals.guests.get(&guest.number)?)))
-    };
-
-    text.family(
-        "vtax_guest_cpu_seconds",
-        Kind::Counter,
-        "Host CPU time that a guest caused, by stage",
-    );
-    for (guest, sum) in each() {
-        for stage in Stage::ALL {
-            let time = sum.stages.get(stage);
-            if stage == Stage::Vcpu || time.0 > 0 {
-                text.guest(guest, &[("stage", stage.name())], time.as_secs_f64());
-            }
-        }
-    }
-    text.family(
-        "vtax_host_cpu_seconds",
-        Kind::Counter,
-        "CPU time of the host itself",
-    );
-    text.sample(&[("work", "tasks")], totals.host.as_secs_f64());
-    text.sample(&[("work", "softirq")], totals.host_softirq.as_secs_f64());
-    text.family(
-        "vtax_unattributed_cpu_seconds",
-        Kind::Counter,
-        "CPU time that nobody can be charged for",
-    );
-    text.sample(&[], totals.unattributed.as_secs_f64());
-    text.family(
-        "vtax_gone_cpu_seconds",
-        Kind::Counter,
-        "CPU time of guests that are gone",
-    );
-    text.sample(&[], totals.gone.stages.total().as_secs_f64());
-    text.family(
-        "vtax_cpu_seconds",
-        Kind::Counter,
-        "All CPU time of the machine, as measured: the sum of the above",
-    );
-    text.sample(&[], totals.total.as_secs_f64());
-
-    if let Some(source) = energy {
-        let source = source.to_string();
-        let flag = ("source", source.as_str());
-        text.family(
-            "vtax_guest_energy_joules",
-            Kind::Counter,
-            "Energy that a guest caused",
-        );
-        for (guest, sum) in each() {
-            text.guest(guest, &[flag], sum.energy.0);
-        }
-        for (name, help, joules) in [
-            (
-                "vtax_host_energy_joules",
-                "Energy of the host itself",
-                totals.host_energy,
-            ),
-            (
-                "vtax_unattributed_energy_joules",
-                "Energy that nobody can be charged for",
-                totals.unattributed_energy,
-            ),
-            (
-                "vtax_gone_energy_joules",
-                "Energy of guests that are gone",
-                totals.gone.energy,
-            ),
-        ] {
-            text.family(name, Kind::Counter, help);
-            text.sample(&[flag], joules.0);
-        }
-    }
-
-    text.family(
-        "vtax_guest_network_packets",
-        Kind::Counter,
-        "Packets of a guest's network devices; directions are the guest's",
-    );
-    for (guest, sum) in each() {
-        text.guest(
-            guest,
-            &[("direction", "receive")],
-            count(sum.exchanges.received),
-        );
-        text.guest(
-            guest,
-            &[("direction", "transmit")],
-            count(sum.exchanges.sent),
-        );
-    }
-    text.family(
-        "vtax_guest_network_bytes",
-        Kind::Counter,
-        "Bytes of a guest's network devices, both directions",
-    );
-    for (guest, sum) in each() {
-        text.guest(guest, &[], count(sum.exchanges.bytes));
-    }
-    text.family(
-        "vtax_guest_block_requests",
-        Kind::Counter,
-        "Block requests of a guest",
-    );
-    for (guest, sum) in each() {
-        text.guest(guest, &[], count(sum.exchanges.block_requests));
-    }
-    text.family("vtax_guest_exits", Kind::Counter, "VM exits of a guest");
-    for (guest, sum) in each() {
-        if let Some(exits) = sum.exchanges.exits {
-            text.guest(guest, &[], count(exits));
-        }
-    }
-    text.family("vtax_guest", Kind::Info, "What is known of a guest");
-    for (guest, _) in each() {
-        let manager = guest.manager.unwrap_or("");
-        let uuid = guest.uuid.as_deref().unwrap_or("");
-        text.guest(guest, &[("manager", manager), ("uuid", uuid)], 1.0);
-    }
-
-    text.family("vtax_guests", Kind::Gauge, "Guests of this host");
-    text.sample(&[], count(guests.len() as u64));
-    text.family(
-        "vtax_exporter_omitted_guests",
-        Kind::Gauge,
-        "Guests beyond the limit, without series",
-    );
-    text.sample(&[], count((guests.len() - shown.len()) as u64));
-    text.family(
-        "vtax_exporter_cpu_seconds",
-        Kind::Counter,
-        "CPU time of this exporter",
-    );
-    text.sample(&[], own.cpu.as_secs_f64());
-    text.family("vtax_exporter_passes", Kind::Counter, "Intervals charged");
-    text.sample(&[], count(own.passes));
-    text.family(
-        "vtax_exporter_problems",
-        Kind::Counter,
-        "Things that failed in an interval; the log names them",
-    );
-    text.sample(&[], count(own.problems));
-    text.family(
-        "vtax_exporter",
-        Kind::Info,
-        "How soft interrupts are charged",
-    );
-    text.sample(&[("method", method)], 1.0);
-    if format == Format::OpenMetrics {
-        text.out.push_str("# EOF\n");
-    }
-    text.out
+/// Writes all metrics.
+pub fn write(snapshot: &Snapshot, listing: &Listing, own: &Own, format: Format) -> String {
+    let mut out = Exposition::new(format);
+    about(&mut out, snapshot);
+    guests(&mut out, snapshot, listing);
+    rest(&mut out, snapshot, listing);
+    exporter(&mut out, snapshot, listing, own);
+    out.finish()
 }
 
 #[allow(
     clippy::cast_precision_loss,
-    reason = "Prometheus knows only floating point numbers"
+    reason = "Prometheus' samples are doubles; counts above 2^53 lose their last digits"
 )]
 fn count(value: u64) -> f64 {
     value as f64
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Counter,
-    Gauge,
-    Info,
+fn about(out: &mut Exposition, snapshot: &Snapshot) {
+    let version = env!("CARGO_PKG_VERSION");
+    out.family(
+        "vtax_build",
+        Kind::Info,
+        None,
+        "The vtax that exports this.",
+    );
+    out.sample(&[("version", version)], 1.0);
+    out.family(
+        "vtax_charge",
+        Kind::Info,
+        None,
+        "How soft interrupts are charged (traced or counted), what the energy covers and whether it is measured.",
+    );
+    let (covers, source) = match &snapshot.energy_source {
+        Some((covers, source)) => (covers.as_str(), source.to_string()),
+        None => ("nothing", "none".to_owned()),
+    };
+    let softirq_source = softirq_source(snapshot.method).to_string();
+    out.sample(
+        &[
+            ("method", snapshot.method),
+            ("softirq_source", &softirq_source),
+            ("energy_covers", covers),
+            ("energy_source", &source),
+        ],
+        1.0,
+    );
 }
 
-struct Text {
-    name: String,
-    out: String,
-    format: Format,
+/// The stages that a platform's guests can have: one that is always zero is no series.
+fn has(platform: Platform, stage: Stage) -> bool {
+    match stage {
+        Stage::Vcpu | Stage::Softirq => true,
+        Stage::Emulator => platform.is_vm(),
+        Stage::Iothread | Stage::Vhost => platform.is_vm() && platform != Platform::Xen,
+        Stage::Backend => platform == Platform::Xen,
+    }
 }
 
-impl Text {
-    /// Begins a family; its samples follow at once.
-    fn family(&mut self, name: &str, kind: Kind, help: &str) {
-        let suffix = match kind {
-            Kind::Counter => "_total",
-            Kind::Gauge => "",
-            Kind::Info => "_info",
-        };
-        // OpenMetrics names a family without its samples' suffix, and knows the type `info`.
-        let (family, kind) = match (self.format, kind) {
-            (Format::OpenMetrics, Kind::Counter) => (name.to_owned(), "counter"),
-            (Format::OpenMetrics, Kind::Info) => (name.to_owned(), "info"),
-            (Format::Prometheus, Kind::Counter) => (format!("{name}{suffix}"), "counter"),
-            _ => (format!("{name}{suffix}"), "gauge"),
-        };
-        // Writing into a string does not fail.
-        let _ = writeln!(self.out, "# HELP {family} {help}.\n# TYPE {family} {kind}");
-        self.name = format!("{name}{suffix}");
+fn guests(out: &mut Exposition, snapshot: &Snapshot, listing: &Listing) {
+    let listed: Vec<(&GuestUse, &GuestTotals)> = listing
+        .listed
+        .iter()
+        .filter_map(|(index, total)| Some((snapshot.guests.get(*index)?, total)))
+        .collect();
+    out.family("vtax_guest", Kind::Info, None, "A guest of this host.");
+    for (guest, _) in &listed {
+        let number = guest.number.to_string();
+        out.sample(
+            &[
+                ("guest", &guest.name),
+                ("platform", guest.platform.name()),
+                ("manager", guest.manager.unwrap_or("")),
+                ("uuid", guest.uuid.as_deref().unwrap_or("")),
+                ("number", &number),
+            ],
+            1.0,
+        );
     }
-
-    fn guest(&mut self, guest: &Guest, labels: &[(&str, &str)], value: f64) {
-        let name = [
-            ("guest", guest.name.as_str()),
-            ("platform", guest.platform.name()),
-        ];
-        self.line(&name, labels, value);
-    }
-
-    fn sample(&mut self, labels: &[(&str, &str)], value: f64) {
-        self.line(&[], labels, value);
-    }
-
-    fn line(&mut self, first: &[(&str, &str)], second: &[(&str, &str)], value: f64) {
-        self.out.push_str(&self.name);
-        let mut separator = '{';
-        for (label, value) in first.iter().chain(second) {
-            self.out.push(separator);
-            separator = ',';
-            self.out.push_str(label);
-            self.out.push_str("=\"");
-            for c in value.chars() {
-                match c {
-                    '\\' => self.out.push_str("\\\\"),
-                    '"' => self.out.push_str("\\\""),
-                    '\n' => self.out.push_str("\\n"),
-                    c => self.out.push(c),
-                }
+    out.family(
+        "vtax_guest_cpu_seconds",
+        Kind::Counter,
+        Some("seconds"),
+        "Host processor time that a guest caused, by stage: its own code (vcpu), its monitor (emulator, iothread), vhost workers, soft interrupts, Xen backends.",
+    );
+    for (guest, total) in &listed {
+        for stage in Stage::ALL {
+            let time = total.stages.get(stage);
+            if time.0 > 0 || has(guest.platform, stage) {
+                let labels = [
+                    ("guest", guest.name.as_str()),
+                    ("platform", guest.platform.name()),
+                    ("stage", stage.name()),
+                ];
+                out.sample(&labels, time.as_secs_f64());
             }
-            self.out.push('"');
         }
-        if separator == ',' {
-            self.out.push('}');
-        }
-        let _ = writeln!(self.out, " {value}");
     }
+    out.family(
+        "vtax_guest_hidden_cpu_ratio",
+        Kind::Gauge,
+        Some("ratio"),
+        "Share of a guest's processor time in the last interval that was not its own code. Absent while it uses none.",
+    );
+    for (guest, _) in &listed {
+        if let Some(hidden) = guest.hidden() {
+            out.sample(&labels(guest), hidden);
+        }
+    }
+    if let Some((_, source)) = &snapshot.energy_source {
+        let source = source.to_string();
+        out.family(
+            "vtax_guest_energy_joules",
+            Kind::Counter,
+            Some("joules"),
+            "Energy charged to a guest. The label source says whether it was measured or modelled.",
+        );
+        for (guest, total) in &listed {
+            let [name, platform] = labels(guest);
+            out.sample(&[name, platform, ("source", &source)], total.energy.0);
+        }
+    }
+    type Counted = fn(&GuestTotals) -> Option<u64>;
+    let counts: [(&str, Option<&str>, &str, Counted); 5] = [
+        (
+            "vtax_guest_receive_packets",
+            Some("packets"),
+            "Packets that a guest received.",
+            |total| Some(total.exchanges.received),
+        ),
+        (
+            "vtax_guest_transmit_packets",
+            Some("packets"),
+            "Packets that a guest sent.",
+            |total| Some(total.exchanges.sent),
+        ),
+        (
+            "vtax_guest_network_bytes",
+            Some("bytes"),
+            "Bytes that a guest received and sent.",
+            |total| Some(total.exchanges.bytes),
+        ),
+        (
+            "vtax_guest_block_requests",
+            None,
+            "Block requests that completed for a guest.",
+            |total| Some(total.exchanges.block_requests),
+        ),
+        (
+            "vtax_guest_exits",
+            None,
+            "VM exits of a guest, where the kernel shows them.",
+            |total| total.exchanges.exits,
+        ),
+    ];
+    for (name, unit, help, value) in counts {
+        out.family(name, Kind::Counter, unit, help);
+        for (guest, total) in &listed {
+            if let Some(value) = value(total) {
+                out.sample(&labels(guest), count(value));
+            }
+        }
+    }
+}
+
+fn labels(guest: &GuestUse) -> [(&'static str, &str); 2] {
+    [("guest", &guest.name), ("platform", guest.platform.name())]
+}
+
+/// Everything that is no guest's, so that the sums close.
+fn rest(out: &mut Exposition, snapshot: &Snapshot, listing: &Listing) {
+    let totals = &snapshot.totals;
+    let mut cpu = |name: &str, help: &str, samples: &[(&[(&str, &str)], f64)]| {
+        out.family(name, Kind::Counter, Some("seconds"), help);
+        for (labels, value) in samples {
+            out.sample(labels, *value);
+        }
+    };
+    cpu(
+        "vtax_host_cpu_seconds",
+        "Processor time of the host itself: its tasks, and soft interrupts for no guest.",
+        &[
+            (&[("kind", "tasks")], totals.host.as_secs_f64()),
+            (&[("kind", "softirq")], totals.host_softirq.as_secs_f64()),
+        ],
+    );
+    cpu(
+        "vtax_unattributed_cpu_seconds",
+        "Processor time that nobody can be charged for. Never spread over the guests.",
+        &[(&[], totals.unattributed.as_secs_f64())],
+    );
+    let (departed, left_out) = (&listing.departed_sum, &listing.left_out_sum);
+    cpu(
+        "vtax_departed_guests_cpu_seconds",
+        "Processor time of guests that are gone. Grows at once by all that a guest had used when it ends: for sums, not for rates.",
+        &[(&[], departed.cpu.as_secs_f64())],
+    );
+    cpu(
+        "vtax_left_out_guests_cpu_seconds",
+        "Processor time of guests while they had no series, since there are more than --max-guests.",
+        &[(&[], left_out.cpu.as_secs_f64())],
+    );
+    cpu(
+        "vtax_busy_cpu_seconds",
+        "All processor time that was neither idle nor taken away by a hypervisor below: what the other counters add up to.",
+        &[(&[], totals.total.as_secs_f64())],
+    );
+    let Some((_, source)) = &snapshot.energy_source else {
+        return;
+    };
+    let source = source.to_string();
+    let mut energy = |name: &str, help: &str, joules: f64| {
+        out.family(name, Kind::Counter, Some("joules"), help);
+        out.sample(&[("source", &source)], joules);
+    };
+    energy(
+        "vtax_host_energy_joules",
+        "Energy of the host itself.",
+        totals.host_energy.0,
+    );
+    energy(
+        "vtax_unattributed_energy_joules",
+        "Energy of the time that nobody can be charged for.",
+        totals.unattributed_energy.0,
+    );
+    let of = |sum: &Sum| sum.energy.0;
+    energy(
+        "vtax_departed_guests_energy_joules",
+        "Energy of guests that are gone.",
+        of(departed),
+    );
+    energy(
+        "vtax_left_out_guests_energy_joules",
+        "Energy of guests while they had no series.",
+        of(left_out),
+    );
+}
+
+fn exporter(out: &mut Exposition, snapshot: &Snapshot, listing: &Listing, own: &Own) {
+    let mut gauge = |name: &str, unit: Option<&str>, help: &str, value: f64| {
+        out.family(name, Kind::Gauge, unit, help);
+        out.sample(&[], value);
+    };
+    gauge(
+        "vtax_guests",
+        None,
+        "Guests of this host.",
+        count(snapshot.guests.len() as u64),
+    );
+    gauge(
+        "vtax_guests_left_out",
+        None,
+        "Guests without series, since there are more than --max-guests.",
+        count(listing.left_out as u64),
+    );
+    gauge(
+        "vtax_guests_limit",
+        None,
+        "Guests that may have series.",
+        count(own.most_guests as u64),
+    );
+    gauge(
+        "vtax_exporter_interval_seconds",
+        Some("seconds"),
+        "Length of the last interval.",
+        snapshot.ledger.span.as_secs_f64(),
+    );
+    gauge(
+        "vtax_exporter_snapshot_timestamp_seconds",
+        Some("seconds"),
+        "When the last interval ended, in seconds since 1970.",
+        snapshot.ended.as_duration().as_secs_f64(),
+    );
+    gauge(
+        "vtax_exporter_pass_seconds",
+        Some("seconds"),
+        "How long the last pass over all guests took.",
+        own.pass_seconds,
+    );
+    gauge(
+        "vtax_exporter_problems",
+        None,
+        "What failed in the last pass or works less well than it could; the exporter's output says what.",
+        count(snapshot.problems.len() as u64),
+    );
+    if let Some(bytes) = own.resident_bytes {
+        gauge(
+            "vtax_exporter_resident_memory_bytes",
+            Some("bytes"),
+            "Memory that the exporter holds.",
+            count(bytes),
+        );
+    }
+    let mut counter = |name: &str, unit: Option<&str>, help: &str, value: f64| {
+        out.family(name, Kind::Counter, unit, help);
+        out.sample(&[], value);
+    };
+    counter(
+        "vtax_exporter_cpu_seconds",
+        Some("seconds"),
+        "Processor time of the exporter itself, scrapes included. Part of the host's.",
+        snapshot.own_cpu.as_secs_f64(),
+    );
+    counter(
+        "vtax_exporter_sampling_cpu_seconds",
+        Some("seconds"),
+        "The part of it that sampling and charging took.",
+        snapshot.sampling_cpu.as_secs_f64(),
+    );
+    counter(
+        "vtax_exporter_passes",
+        None,
+        "Passes that succeeded.",
+        count(own.passes),
+    );
+    counter(
+        "vtax_exporter_failed_passes",
+        None,
+        "Passes that failed as a whole.",
+        count(own.failed),
+    );
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::PathBuf;
-    use vtax_observe::charge::GuestTotals;
-    use vtax_observe::guests::{GuestKey, Platform};
+    use crate::fake::Host;
+    use crate::roster::Roster;
 
-    fn guest(number: u32, name: &str) -> Guest {
-        Guest {
-            number,
-            key: GuestKey::Group {
-                path: PathBuf::from(name),
-                inode: u64::from(number),
-            },
-            platform: Platform::Docker,
-            manager: None,
-            name: name.to_owned(),
-            uuid: None,
-            cpus: None,
-            process: None,
-            group: None,
-            domain: None,
-            devices: Vec::new(),
-            disks: Vec::new(),
-            helpers: Vec::new(),
-            is_new: false,
-        }
+    /// The sum of all samples of these names.
+    fn sum(text: &str, names: &[&str]) -> f64 {
+        let values = text.lines().filter_map(|line| {
+            let (series, value) = line.rsplit_once(' ')?;
+            let name = series.split('{').next()?;
+            names.contains(&name).then(|| value.parse::<f64>().unwrap())
+        });
+        values.sum()
     }
 
-    fn totals(numbers: &[u32]) -> Totals {
-        let mut totals = Totals::default();
-        for number in numbers {
-            let mut used = GuestTotals::default();
-            used.stages.add(Stage::Vcpu, Nanoseconds(1_500_000_000));
-            used.stages.add(Stage::Softirq, Nanoseconds(500_000_000));
-            totals.guests.insert(*number, used);
-        }
-        totals.total = Nanoseconds(2_000_000_000);
-        totals
-    }
-
-    fn text(guests: &[Guest], totals: &Totals, format: Format) -> String {
-        let guests: Vec<&Guest> = guests.iter().collect();
-        let own = Own {
-            most_guests: 2,
-            ..Own::default()
-        };
-        render_guests(
-            &guests,
-            totals,
-            "traced",
-            Some(Source::Modelled),
-            own,
-            format,
-        )
+    fn text(host: &mut Host, roster: &mut Roster, time: u64) -> String {
+        let snapshot = host.pass(time);
+        let listing = roster.update(&snapshot);
+        write(&snapshot, &listing, &Own::default(), Format::Text)
     }
 
     #[test]
-    fn a_guest_has_one_series_for_each_stage_that_it_used() {
-        let text = text(&[guest(1, "web")], &totals(&[1]), Format::Prometheus);
-        assert!(text.contains("# TYPE vtax_guest_cpu_seconds_total counter\n"));
-        assert!(text.contains(
-            "vtax_guest_cpu_seconds_total{guest=\"web\",platform=\"docker\",stage=\"vcpu\"} 1.5\n"
+    fn the_series_of_every_scrape_add_up_to_the_measured_total_also_when_guests_come_and_go() {
+        let (mut host, mut roster) = (Host::default(), Roster::new(3));
+        for number in 1..40 {
+            host.start(number);
+            if number % 3 == 0 {
+                host.end(number / 2);
+            }
+            let text = text(&mut host, &mut roster, u64::from(number) * 1_000_000);
+            let parts = sum(
+                &text,
+                &[
+                    "vtax_guest_cpu_seconds_total",
+                    "vtax_host_cpu_seconds_total",
+                    "vtax_unattributed_cpu_seconds_total",
+                    "vtax_departed_guests_cpu_seconds_total",
+                    "vtax_left_out_guests_cpu_seconds_total",
+                ],
+            );
+            let busy = sum(&text, &["vtax_busy_cpu_seconds_total"]);
+            assert!((parts - busy).abs() < busy * 1e-9, "{parts} and {busy}");
+        }
+    }
+
+    #[test]
+    fn the_series_of_a_guest_vanish_with_it_and_its_stages_are_those_that_its_platform_has() {
+        let (mut host, mut roster) = (Host::default(), Roster::new(10));
+        host.start_named(1, "web", Platform::Docker);
+        host.start_named(2, "vm", Platform::Qemu);
+        let before = text(&mut host, &mut roster, 1_000_000_000);
+        assert!(before.contains(
+            "vtax_guest_cpu_seconds_total{guest=\"web\",platform=\"docker\",stage=\"vcpu\"} 0.9\n"
         ));
-        assert!(text.contains("stage=\"softirq\"} 0.5\n"));
-        assert!(!text.contains("emulator"));
-        assert!(text.contains("vtax_guest_energy_joules_total{guest=\"web\",platform=\"docker\",source=\"modelled\"} 0\n"));
-    }
-
-    #[test]
-    fn hostile_names_stay_inside_their_label() {
-        let text = text(&[guest(1, "a\"} 1\n\\")], &totals(&[1]), Format::Prometheus);
-        assert!(text.contains("{guest=\"a\\\"} 1\\n\\\\\",platform"));
+        assert!(before.contains("{guest=\"web\",platform=\"docker\",stage=\"softirq\"} 0.1\n"));
+        assert!(before.contains("{guest=\"web\",platform=\"docker\",source=\"modelled\"} 1000\n"));
         assert!(
-            text.lines()
-                .all(|line| line.starts_with('#') || line.starts_with("vtax_"))
+            before.contains("vtax_guest_hidden_cpu_ratio{guest=\"web\",platform=\"docker\"} 0.1\n")
         );
-    }
-
-    /// Kepler #1486: one series for each process, and those of dead ones for ever.
-    #[test]
-    fn the_number_of_series_is_bounded_and_those_of_the_dead_vanish() {
-        let three = [guest(1, "a"), guest(2, "b"), guest(3, "c")];
-        let shown = text(&three, &totals(&[1, 2, 3]), Format::Prometheus);
-        assert!(!shown.contains("guest=\"c\""));
-        assert!(shown.contains("vtax_exporter_omitted_guests 1\n"));
-        let later = text(&three[1..], &totals(&[2, 3]), Format::Prometheus);
-        assert!(!later.contains("guest=\"a\"") && later.contains("guest=\"c\""));
+        assert!(!before.contains("guest=\"web\",platform=\"docker\",stage=\"vhost\""));
+        assert!(before.contains("guest=\"vm\",platform=\"qemu\",stage=\"vhost\"} 0\n"));
+        host.end(1);
+        let after = text(&mut host, &mut roster, 1);
+        assert!(!after.contains("web") && after.contains("guest=\"vm\""));
     }
 
     #[test]
-    fn open_metrics_names_families_without_suffix_and_ends() {
-        let text = text(&[guest(1, "web")], &totals(&[1]), Format::OpenMetrics);
-        assert!(text.contains("# TYPE vtax_guest_cpu_seconds counter\n"));
-        assert!(text.contains("# TYPE vtax_guest info\n"));
-        assert!(text.ends_with("# EOF\n"));
+    fn the_number_of_series_is_bounded_and_what_is_left_out_is_said() {
+        let (mut host, mut roster) = (Host::default(), Roster::new(5));
+        for number in 1..500 {
+            host.start(number);
+        }
+        let text = text(&mut host, &mut roster, 1);
+        assert!(text.contains("vtax_guests 499\n") && text.contains("vtax_guests_left_out 494\n"));
+        assert_eq!(text.matches("vtax_guest_info{").count(), 5);
+    }
+
+    #[test]
+    fn a_name_cannot_break_out_of_its_label() {
+        let (mut host, mut roster) = (Host::default(), Roster::new(5));
+        host.start_named(1, "a\"} 1\nvtax_guests 9\\", Platform::Qemu);
+        let text = text(&mut host, &mut roster, 1);
+        assert!(text.contains("{guest=\"a\\\"} 1\\nvtax_guests 9\\\\\",platform="));
         assert_eq!(
-            Format::accepted("application/openmetrics-text; version=1.0.0"),
-            Format::OpenMetrics
+            text.lines()
+                .filter(|line| line.starts_with("vtax_guests "))
+                .count(),
+            1
         );
-        assert_eq!(Format::accepted("*/*"), Format::Prometheus);
     }
 }

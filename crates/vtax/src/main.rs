@@ -21,15 +21,15 @@ fn main() -> ExitCode {
         Command::Report(arguments) => commands::report::report(&arguments),
         Command::Compare(arguments) => commands::report::compare(&arguments),
         Command::Export(arguments) => commands::report::export(&arguments),
+        Command::Top(arguments) => commands::charge::top(&arguments),
+        Command::Charge(arguments) => commands::charge::charge(&arguments),
+        Command::Exporter(arguments) => commands::charge::exporter(arguments),
         Command::Meter(MeterCommand::List) => commands::meter::list(),
         Command::Meter(MeterCommand::Calibrate { output, seconds }) => {
             commands::meter::calibrate(&output, seconds)
         }
         Command::Image(ImageCommand::Build { force }) => commands::image::build(force),
         Command::Mvm(command) => vtax_mvm::cli::execute(command, &["mvm"]).map_err(Into::into),
-        Command::Top(arguments) => commands::charge::top(&arguments),
-        Command::Exporter(arguments) => commands::charge::exporter(&arguments),
-        Command::Charge(arguments) => commands::charge::charge(&arguments),
         Command::Restore(arguments) => commands::run::restore(arguments.forget),
         Command::Load(LoadCommand::Http(arguments)) => commands::load::http(arguments),
     };

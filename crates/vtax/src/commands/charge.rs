@@ -1,109 +1,84 @@
-//! `vtax top`, `vtax exporter`, `vtax charge`: what each guest of this host causes.
+//! `vtax top`, `vtax charge`, `vtax exporter`: what guests cost their host.
 
 use crate::Outcome;
-use crate::cli::{ChargeArgs, ChargingArgs, ExporterArgs, TopArgs};
+use crate::cli::{ChargeArgs, ExporterArgs, LedgerArgs, TopArgs};
 use std::error::Error;
-use std::io::{self, Write};
-use std::time::{Duration, Instant};
+use std::io;
 use vtax_lab::Roots;
 use vtax_lab::run::meters;
+use vtax_lab::signals::Signals;
 use vtax_observe::charge::{Charger, ChargerOptions, IdleEnergy};
-use vtax_observe::clock::{Clock, SystemClock};
+use vtax_serve::Watch;
 use vtax_serve::exporter::{self, ExporterOptions};
-use vtax_serve::record::{self, RecordFormat};
-use vtax_serve::top as view;
+use vtax_serve::records::{self, RecordFormat, RecordOptions};
+use vtax_serve::top::{self, Sort, TopOptions};
 use vtax_units::Watts;
 
-fn open(arguments: &ChargingArgs) -> Result<Charger, Box<dyn Error>> {
+pub fn top(arguments: &TopArgs) -> Outcome {
+    let stop = Signals::install()?.flag();
+    let options = TopOptions {
+        interval: arguments.interval,
+        once: arguments.once,
+        json: arguments.json,
+        sort: Sort {
+            key: arguments.sort,
+            reversed: false,
+        },
+    };
+    Ok(top::run(watch(&arguments.ledger)?, &options, &stop)?)
+}
+
+pub fn charge(arguments: &ChargeArgs) -> Outcome {
+    let stop = Signals::install()?.flag();
+    let options = RecordOptions {
+        interval: arguments.interval,
+        count: arguments.count,
+        // One of the two is required.
+        format: if arguments.csv {
+            RecordFormat::Csv
+        } else {
+            RecordFormat::Json
+        },
+    };
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    Ok(records::run(
+        watch(&arguments.ledger)?,
+        &options,
+        &stop,
+        &mut out,
+        &mut note,
+    )?)
+}
+
+pub fn exporter(arguments: ExporterArgs) -> Outcome {
+    let stop = Signals::install()?.flag();
+    let options = ExporterOptions {
+        listen: arguments.listen,
+        interval: arguments.interval,
+        most_guests: arguments.max_guests,
+    };
+    Ok(exporter::run(
+        watch(&arguments.ledger)?,
+        &options,
+        &stop,
+        &mut note,
+    )?)
+}
+
+fn note(line: &str) {
+    eprintln!("vtax: {line}");
+}
+
+fn watch(arguments: &LedgerArgs) -> Result<Watch, Box<dyn Error>> {
     let charger = Charger::open(ChargerOptions {
         method: arguments.method,
         meters: meters::open(&Roots::host())?,
         idle_energy: match arguments.idle_watts {
-            Some(watts) if watts.is_finite() && watts >= 0.0 => IdleEnergy::Fixed(Watts(watts)),
-            Some(watts) => return Err(format!("{watts} W is no idle power").into()),
+            Some(watts) => IdleEnergy::Fixed(Watts(watts)),
             None => IdleEnergy::Lowest,
         },
         idle_rule: arguments.idle,
         ..ChargerOptions::default()
     })?;
-    for note in charger.notes() {
-        eprintln!("vtax: {note}");
-    }
-    Ok(charger)
-}
-
-/// Between a tenth of a second, below which ticks are coarser than what they measure, and a day.
-fn interval(seconds: f64) -> Result<Duration, String> {
-    if (0.1..=86_400.0).contains(&seconds) {
-        Ok(Duration::from_secs_f64(seconds))
-    } else {
-        Err(format!("an interval of {seconds} s: give 0.1 to 86400"))
-    }
-}
-
-pub fn top(arguments: &TopArgs) -> Outcome {
-    let interval = interval(arguments.interval)?;
-    let mut charger = open(&arguments.charging)?;
-    match arguments.batch {
-        Some(count) => view::batch(
-            &mut charger,
-            interval,
-            count,
-            arguments.sort,
-            &mut io::stdout(),
-        )?,
-        None => view::interactive(&mut charger, interval, arguments.sort)?,
-    }
-    Ok(())
-}
-
-pub fn exporter(arguments: &ExporterArgs) -> Outcome {
-    let options = ExporterOptions {
-        listen: arguments.listen,
-        interval: interval(arguments.interval)?,
-        most_guests: arguments.most_guests,
-    };
-    let charger = open(&arguments.charging)?;
-    exporter::run(
-        charger,
-        options,
-        &mut |address| eprintln!("metrics at http://{address}/metrics"),
-        &mut |problem| eprintln!("vtax: {problem}"),
-    )?;
-    Ok(())
-}
-
-pub fn charge(arguments: &ChargeArgs) -> Outcome {
-    let interval = interval(arguments.interval)?;
-    let format = if arguments.json {
-        RecordFormat::Json
-    } else {
-        RecordFormat::Csv
-    };
-    let mut charger = open(&arguments.charging)?;
-    let mut output = io::stdout().lock();
-    if format == RecordFormat::Csv {
-        record::write_heading(&mut output)?;
-    }
-    charger.pass(SystemClock.now())?;
-    let began = Instant::now();
-    let mut intervals = 0u32;
-    while arguments
-        .count
-        .is_none_or(|count| u64::from(intervals) < count)
-    {
-        intervals = intervals.saturating_add(1);
-        // Whole intervals from the beginning, so that a pass's own time does not add up.
-        let due = interval.saturating_mul(intervals);
-        std::thread::sleep(due.saturating_sub(began.elapsed()));
-        let pass = charger.pass(SystemClock.now())?;
-        for problem in &pass.problems {
-            eprintln!("vtax: {problem}");
-        }
-        for record in record::records(&charger, &pass, SystemClock.wall()) {
-            record::write(&record, format, &mut output)?;
-        }
-        output.flush()?;
-    }
-    Ok(())
+    Ok(Watch::new(charger))
 }
