@@ -74,11 +74,20 @@ fn a_hostile_name_cannot_draw_on_the_terminal_or_widen_the_table() {
     }
 }
 
+/// Time that a hypervisor below has taken from this machine, in seconds.
+fn stolen() -> f64 {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap();
+    let ticks = stat.split_ascii_whitespace().nth(8).unwrap();
+    ticks.parse::<f64>().unwrap() / 100.0
+}
+
 #[test]
 fn records_add_up_to_what_was_measured() {
     let name = unique("billed");
     let _guest = Guest::start(&name);
+    let before = stolen();
     let text = output(&["charge", "--interval", "2s", "--count", "2", "--json"]);
+    let stolen = stolen() - before;
     let records: Vec<Value> = text
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
@@ -90,19 +99,19 @@ fn records_add_up_to_what_was_measured() {
             record["ended"].as_str().unwrap().clone_into(&mut last);
         }
     }
-    let sum: f64 = records
-        .iter()
-        .map(|record| number(&record["cpu_seconds"]))
-        .sum();
-    // Sources that are a tick apart are made good over the intervals; two are few.
+    let of = |wanted: &dyn Fn(&&Value) -> bool| -> f64 {
+        let wanted = records.iter().filter(wanted);
+        wanted.map(|record| number(&record["cpu_seconds"])).sum()
+    };
+    let sum = of(&|_| true);
+    // Kernels book stolen time on the task that it was stolen from, which the measured total leaves
+    // out; and sources may be a tick apart for each processor.
+    let slack = measured * 0.01 + 0.1 + stolen;
     assert!(
-        (sum - measured).abs() <= measured * 0.03,
-        "{sum} and {measured}"
+        (sum - measured).abs() <= slack,
+        "{sum} and {measured}, {stolen} stolen"
     );
-    let own = records
-        .iter()
-        .filter(|record| record["guest"] == name.as_str());
-    let own: f64 = own.map(|record| number(&record["cpu_seconds"])).sum();
+    let own = of(&|record| record["guest"] == name.as_str());
     assert!(own > 0.02 && own < measured, "{own} of {measured}");
     for party in ["host", "unattributed"] {
         assert!(
@@ -318,7 +327,9 @@ impl Terminal {
         let plain = ["\x1b[0m", "\x1b[2m", "\x1b[7m", "\x1b[K"]
             .into_iter()
             .fold(frame.to_owned(), |text, code| text.replace(code, ""));
-        Some(plain.split("\r\n").map(str::to_owned).collect())
+        // The terminal's own driver adds a carriage return to each line's end.
+        let lines = plain.split("\r\n").map(|line| line.trim_end_matches('\r'));
+        Some(lines.map(str::to_owned).collect())
     }
 
     fn wait_for(&self, what: &str, is_there: impl Fn(&[String]) -> bool) -> Vec<String> {

@@ -164,9 +164,9 @@ fn summary(rates: &Rates, view: &View) -> String {
         (Some(watts), Some(source)) => format!("{} W {source}", figure(watts, 5)),
         _ => "no meter".to_owned(),
     };
-    let paused = if view.paused { "  PAUSED" } else { "" };
+    let what = if view.paused { "PAUSED" } else { "vtax top" };
     format!(
-        "vtax top {time} UTC  {:.1} s  {} guests  CPU {} %  {power}  softirq {}{paused}",
+        "{what} {time} UTC  {:.1} s  {} guests  CPU {} %  {power}  {}",
         rates.interval_seconds,
         guests(rates),
         figure(busy, 5),
