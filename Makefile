@@ -3,13 +3,14 @@
 CARGO ?= cargo
 VTAX := $(or $(CARGO_TARGET_DIR),target)/release/vtax
 
-.PHONY: help setup build demo test lint bench clean
+.PHONY: help setup build demo test lint bench bench-charge clean
 
 help:
 	@echo "make demo    install what is missing, build, run the network-tax plan, show the report"
 	@echo "make test    run every test"
 	@echo "make lint    formatting and lints"
 	@echo "make bench   measure vtax itself"
+	@echo "make bench-charge    how good charge-back is, and what it costs"
 
 setup:
 	@./scripts/setup
@@ -30,6 +31,9 @@ lint:
 
 bench: build
 	@./scripts/bench $(VTAX)
+
+bench-charge: setup
+	$(CARGO) bench --locked -p vtax-serve
 
 clean:
 	$(CARGO) clean

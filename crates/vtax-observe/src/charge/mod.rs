@@ -10,6 +10,7 @@ mod counted;
 mod energy;
 mod exchanges;
 mod ledger;
+mod subjects;
 mod traced;
 mod usage;
 
@@ -18,6 +19,7 @@ pub use counted::{Counted, Weights};
 pub use energy::{EnergyUse, IdleEnergy, IdlePower, IdleRule};
 pub use exchanges::{Exchanges, GuestExchanges, IntervalExchanges};
 pub use ledger::{GuestUse, IoCharge, IoWork, Ledger, Row, Stage, Stages, Usage};
+pub use subjects::SubjectSoftirqs;
 pub use traced::Traced;
 
 use crate::ObserveError;

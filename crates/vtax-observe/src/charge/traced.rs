@@ -9,7 +9,7 @@
 
 use super::Method;
 use super::exchanges::IntervalExchanges;
-use super::ledger::{IoCharge, Usage};
+use super::ledger::{IoCharge, IoWork, Usage};
 use crate::ObserveError;
 use crate::guests::{Guest, Guests, Hierarchy};
 use aya::maps::{MapData, PerCpuArray, PerCpuHashMap};
@@ -35,7 +35,7 @@ const PROGRAMS: [&str; 6] = [
 const WHAT: &str = "tracing of soft interrupts (BPF)";
 
 /// Room in each map where nothing else is said.
-const ENTRIES: u32 = 16_384;
+pub(super) const ENTRIES: u32 = 16_384;
 
 /// An entry that did not move for so many passes is removed when its map is half full.
 const FORGET_AFTER: u32 = 30;
@@ -43,7 +43,7 @@ const FORGET_AFTER: u32 = 30;
 /// Whose a segment is: `struct owner` of the BPF program.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Owner {
+pub(super) struct Owner {
     kind: u32,
     a: u32,
     b: u64,
@@ -60,9 +60,9 @@ struct Charge {
 /// `struct device` of the BPF program.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct DeviceKey {
-    namespace: u32,
-    index: u32,
+pub(super) struct DeviceKey {
+    pub(super) namespace: u32,
+    pub(super) index: u32,
 }
 
 // SAFETY: `repr(C)`, integers only and no padding, so that any bytes are a value.
@@ -83,8 +83,8 @@ const IDLE: u64 = 0;
 const KSOFTIRQD: u64 = 1 << 62;
 const PROCESS: u64 = 1 << 63;
 
-/// The traced method, attached while it lives.
-pub struct Traced {
+/// The programs, attached while this lives, and their maps.
+pub(super) struct Probe {
     charges: PerCpuHashMap<MapData, Owner, Charge>,
     contexts: PerCpuHashMap<MapData, u64, u64>,
     lost: PerCpuArray<MapData, u64>,
@@ -94,9 +94,25 @@ pub struct Traced {
     seen_contexts: HashMap<u64, Seen>,
     seen_lost: u64,
     entries: u32,
-    groups: Groups,
     /// Keeps the programs attached.
     _programs: Ebpf,
+}
+
+/// What the programs found since the last reading.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// Soft interrupt time by whom it worked for.
+    charges: Vec<(Owner, u64)>,
+    /// And by whose context it ran in.
+    contexts: Vec<(u64, u64)>,
+    /// Time that found no room in the maps.
+    lost: u64,
+}
+
+/// The traced method.
+pub struct Traced {
+    probe: Probe,
+    groups: Groups,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -145,14 +161,21 @@ impl Traced {
     /// # Errors
     /// When the kernel does not describe its types (BTF), or this process may not use BPF.
     pub fn open(sys: &Path, hierarchy: Option<&Hierarchy>) -> Result<Self, ObserveError> {
-        Self::with_room(sys, hierarchy, ENTRIES)
+        Ok(Self {
+            probe: Probe::open(
+                sys,
+                hierarchy.is_some_and(|hierarchy| hierarchy.v1),
+                ENTRIES,
+            )?,
+            groups: Groups::default(),
+        })
     }
+}
 
-    fn with_room(
-        sys: &Path,
-        hierarchy: Option<&Hierarchy>,
-        entries: u32,
-    ) -> Result<Self, ObserveError> {
+impl Probe {
+    /// Loads and attaches the programs. `by_cpuacct` says that control groups are v1's `cpuacct`,
+    /// not v2's.
+    pub(super) fn open(sys: &Path, by_cpuacct: bool, entries: u32) -> Result<Self, ObserveError> {
         let unavailable = |reason: String| ObserveError::Unavailable {
             what: WHAT.to_owned(),
             reason,
@@ -171,7 +194,7 @@ impl Traced {
                 chain(&error)
             ))
         })?;
-        let by_cpuacct = u32::from(hierarchy.is_some_and(|hierarchy| hierarchy.v1));
+        let by_cpuacct = u32::from(by_cpuacct);
         let mut programs = EbpfLoader::new()
             .btf(Some(&btf))
             .set_global("accounted_by_cpuacct", &by_cpuacct, true)
@@ -210,9 +233,56 @@ impl Traced {
             seen_contexts: HashMap::new(),
             seen_lost: 0,
             entries,
-            groups: Groups::default(),
             _programs: programs,
         })
+    }
+
+    /// Soft interrupt time by guest since the last call, for subjects that are known by number:
+    /// what worked for each, and what ran in the context of each one's control groups.
+    pub(super) fn of_subjects(
+        &mut self,
+        devices: &HashMap<DeviceKey, u32>,
+        groups: &HashMap<u64, Option<u32>>,
+    ) -> HashMap<u32, IoWork> {
+        let found = self.read();
+        let mut work: HashMap<u32, IoWork> = HashMap::new();
+        let add = |to: &mut Nanoseconds, ns: u64| *to = Nanoseconds(to.0.saturating_add(ns));
+        for (owner, ns) in found.charges {
+            let subject = match owner.kind {
+                GUEST => Some(owner.a),
+                DEVICE => device_owner(owner, devices),
+                _ => None,
+            };
+            if let Some(subject) = subject {
+                add(&mut work.entry(subject).or_default().softirq, ns);
+            }
+        }
+        for (context, ns) in found.contexts {
+            if let Some(Some(subject)) = groups.get(&context) {
+                add(&mut work.entry(*subject).or_default().context, ns);
+            }
+        }
+        self.devices.set(devices);
+        work
+    }
+
+    /// What was found since the last call.
+    fn read(&mut self) -> Found {
+        Found {
+            charges: advances(
+                &mut self.charges,
+                &mut self.seen_charges,
+                self.entries,
+                |charge| charge.ns,
+            ),
+            contexts: advances(
+                &mut self.contexts,
+                &mut self.seen_contexts,
+                self.entries,
+                |ns| *ns,
+            ),
+            lost: self.lost(),
+        }
     }
 
     /// Time that found no room in the maps since the last call.
@@ -225,6 +295,19 @@ impl Traced {
         self.seen_lost = sum;
         new
     }
+}
+
+/// Whose a device is that the kernel met before this side had told it.
+fn device_owner(owner: Owner, devices: &HashMap<DeviceKey, u32>) -> Option<u32> {
+    #[allow(clippy::cast_possible_truncation, reason = "an interface's index")]
+    let index = owner.b as u32;
+    [index, 0].into_iter().find_map(|index| {
+        let key = DeviceKey {
+            namespace: owner.a,
+            index,
+        };
+        devices.get(&key).copied()
+    })
 }
 
 /// Reads a map whole, and gives what each entry advanced by. Entries that stand still are removed
@@ -309,28 +392,12 @@ impl Method for Traced {
         self.groups.update(guests, &alive);
         let mut charge = IoCharge::default();
         let add = |to: &mut Nanoseconds, ns: u64| *to = Nanoseconds(to.0.saturating_add(ns));
-        let found = advances(
-            &mut self.charges,
-            &mut self.seen_charges,
-            self.entries,
-            |charge| charge.ns,
-        );
-        for (owner, ns) in found {
+        let found = self.probe.read();
+        for (owner, ns) in found.charges {
             let guest = match owner.kind {
                 SOFTIRQ => None,
                 GUEST => Some(owner.a),
-                // A guest's device that the kernel met before this side knew of it.
-                DEVICE => {
-                    #[allow(clippy::cast_possible_truncation, reason = "an interface's index")]
-                    let index = owner.b as u32;
-                    [index, 0].into_iter().find_map(|index| {
-                        let key = DeviceKey {
-                            namespace: owner.a,
-                            index,
-                        };
-                        devices.get(&key).copied()
-                    })
-                }
+                DEVICE => device_owner(owner, &devices),
                 BLOCK => disks
                     .get(&owner.a)
                     .copied()
@@ -346,13 +413,7 @@ impl Method for Traced {
                 None => add(&mut charge.host_softirq, ns),
             }
         }
-        let found = advances(
-            &mut self.contexts,
-            &mut self.seen_contexts,
-            self.entries,
-            |ns| *ns,
-        );
-        for (context, ns) in found {
+        for (context, ns) in found.contexts {
             let guest = match context {
                 IDLE => continue,
                 KSOFTIRQD => {
@@ -371,12 +432,11 @@ impl Method for Traced {
                 None => add(&mut charge.host_context, ns),
             }
         }
-        let lost = self.lost();
-        add(&mut charge.unknown, lost);
+        add(&mut charge.unknown, found.lost);
 
         // For the next interval.
-        self.devices.set(&devices);
-        self.monitors.set(&monitors);
+        self.probe.devices.set(&devices);
+        self.probe.monitors.set(&monitors);
         Ok(charge)
     }
 }
@@ -435,7 +495,7 @@ impl Groups {
     }
 }
 
-fn learn(group: &Path, guest: u32, ids: &mut HashMap<u64, Option<u32>>, deepest: u32) {
+pub(super) fn learn(group: &Path, guest: u32, ids: &mut HashMap<u64, Option<u32>>, deepest: u32) {
     let Ok(metadata) = std::fs::metadata(group) else {
         return;
     };
@@ -476,5 +536,111 @@ fn explain(error: &dyn std::error::Error) -> ObserveError {
     ObserveError::Unavailable {
         what: WHAT.to_owned(),
         reason: text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guests::Roots;
+    use std::process::Command;
+    use std::time::Duration;
+
+    fn probe(entries: u32) -> Option<Probe> {
+        match Probe::open(Path::new("/sys"), false, entries) {
+            Ok(probe) => Some(probe),
+            Err(error) => {
+                eprintln!("SKIPPED: {error}");
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn a_kernel_without_types_says_so_and_what_is_missing() {
+        let root = tempfile::tempdir().unwrap();
+        let error = Probe::open(root.path(), false, ENTRIES).err().unwrap();
+        assert!(
+            error.to_string().contains("CONFIG_DEBUG_INFO_BTF"),
+            "{error}"
+        );
+        let types = root.path().join("kernel/btf/vmlinux");
+        std::fs::create_dir_all(types.parent().unwrap()).unwrap();
+        std::fs::write(&types, b"no types at all").unwrap();
+        let error = Probe::open(root.path(), false, ENTRIES).err().unwrap();
+        assert!(error.to_string().contains("vmlinux"), "{error}");
+    }
+
+    #[test]
+    fn time_that_finds_no_room_in_a_full_map_is_nobodys_and_not_lost() {
+        let Some(mut probe) = probe(1) else {
+            return;
+        };
+        probe.read();
+        // Timers, RCU and the scheduler are kinds enough for more than one entry.
+        std::thread::sleep(Duration::from_millis(500));
+        let found = probe.read();
+        assert!(found.charges.len() <= 1);
+        assert!(found.lost > 0, "{found:?}");
+        assert_eq!(probe.lost(), 0, "counted once");
+    }
+
+    #[test]
+    fn the_hosts_own_soft_interrupts_are_the_hosts() {
+        let Some(probe) = probe(ENTRIES) else {
+            return;
+        };
+        let mut traced = Traced {
+            probe,
+            groups: Groups::default(),
+        };
+        let guests = Guests::new(Roots::default());
+        let mut charge = || {
+            let exchanges = IntervalExchanges::default();
+            traced
+                .charge(&guests, &Usage::default(), &exchanges)
+                .unwrap()
+        };
+        charge();
+        std::thread::sleep(Duration::from_millis(300));
+        let charge = charge();
+        assert!(charge.host_softirq.0 > 0);
+        assert_eq!(charge.unknown.0, 0);
+        assert!(charge.guests.is_empty());
+    }
+
+    /// The committed object is what the source says, where the compiler that made it is at hand.
+    #[test]
+    fn the_object_is_built_from_its_source() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("bpf");
+        let version = Command::new("clang").arg("--version").output();
+        let Ok(version) = version else {
+            eprintln!("SKIPPED: clang is not installed, so the BPF object cannot be built again");
+            return;
+        };
+        let output = tempfile::tempdir().unwrap();
+        let object = output.path().join("charge.bpf.o");
+        let built = Command::new(directory.join("build.sh"))
+            .arg(&object)
+            .output()
+            .unwrap();
+        if !built.status.success() {
+            let said = String::from_utf8_lossy(&built.stderr);
+            let incomplete = said.contains("file not found") || said.contains("not found");
+            assert!(incomplete, "{said}");
+            eprintln!("SKIPPED: libbpf's headers or llvm-strip are not installed: {said}");
+            return;
+        }
+        let rebuilt = std::fs::read(&object).unwrap();
+        let is_same_compiler =
+            String::from_utf8_lossy(&version.stdout).contains("clang version 14.0.6");
+        if is_same_compiler && cfg!(target_arch = "x86_64") {
+            assert!(
+                rebuilt == OBJECT,
+                "run bpf/build.sh and commit charge.bpf.o"
+            );
+        } else {
+            eprintln!("SKIPPED: another compiler than the committed object's; it was only built");
+        }
     }
 }

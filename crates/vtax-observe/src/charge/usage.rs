@@ -364,7 +364,7 @@ impl Clock {
 /// Whether this kernel was built with CONFIG_IRQ_TIME_ACCOUNTING: then a run queue has a field of
 /// this name, which the kernel's own description of its types shows. Where there is no such
 /// description, the configuration that distributions install; where neither is, no.
-fn books_softirqs_apart(sys: &Path) -> bool {
+pub(super) fn books_softirqs_apart(sys: &Path) -> bool {
     const FIELD: &[u8] = b"\0prev_irq_time\0";
     if let Ok(types) = std::fs::read(sys.join("kernel/btf/vmlinux")) {
         return types.windows(FIELD.len()).any(|window| window == FIELD);

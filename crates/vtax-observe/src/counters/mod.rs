@@ -10,7 +10,7 @@ mod host_cpu;
 mod interrupts;
 mod kvm_exits;
 mod net;
-mod series;
+pub(crate) mod series;
 mod softirqs;
 mod step;
 mod table;

@@ -12,7 +12,7 @@ mod firecracker;
 mod micro_vm;
 pub mod name;
 mod options;
-mod process;
+pub(crate) mod process;
 mod qemu;
 mod xen;
 
@@ -734,7 +734,7 @@ fn walk(mounted: &Path, group: &Path, left: &mut usize, take: &mut dyn FnMut(&Pa
 }
 
 /// A process of a group, or of a group in it.
-fn first_process(group: &Path, deepest: u32) -> Option<u32> {
+pub(crate) fn first_process(group: &Path, deepest: u32) -> Option<u32> {
     let listed = std::fs::read(group.join("cgroup.procs")).ok()?;
     let first = text::lines(&listed)
         .find_map(text::number)
