@@ -50,5 +50,8 @@ bench-density: setup
 bench-mvm: setup
 	@$(CARGO) bench --locked --quiet -p vtax-mvm --bench population -- $(MVM)
 
+bench-charge: setup
+	$(CARGO) bench --locked -p vtax-serve
+
 clean:
 	$(CARGO) clean

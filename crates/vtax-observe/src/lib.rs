@@ -6,9 +6,11 @@
 //! [`Observer::mark`] takes an extra reading at an exact moment, and the difference of two
 //! marks is what a trial cost. See `docs/observe.md`.
 
+pub mod charge;
 pub mod clock;
 pub mod counters;
 mod error;
+pub mod guests;
 pub mod meter;
 pub mod metric;
 mod observer;

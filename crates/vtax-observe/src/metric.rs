@@ -11,8 +11,11 @@ pub const CPU_USER: &str = "cpu.user_ns";
 pub const CPU_SYSTEM: &str = "cpu.system_ns";
 /// Host CPU time in hardware interrupt handlers.
 pub const CPU_IRQ: &str = "cpu.irq_ns";
-/// Host CPU time in software interrupt handlers.
+/// CPU time in software interrupt handlers: the host's, or what worked for a subject.
 pub const CPU_SOFTIRQ: &str = "cpu.softirq_ns";
+/// CPU time in software interrupt handlers, for whomever, that ran in the context of a subject's
+/// tasks and is inside [`CPU_TOTAL`]: 0 on kernels that book it apart.
+pub const CPU_SOFTIRQ_CONTEXT: &str = "cpu.softirq_context_ns";
 /// Time that a hypervisor below this host ran something else instead.
 pub const CPU_STEAL: &str = "cpu.steal_ns";
 /// Time with nothing to run and no I/O outstanding.

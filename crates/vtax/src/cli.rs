@@ -2,10 +2,14 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
+use std::time::Duration;
 use vtax_density::cli::DensityArguments;
 use vtax_lab::place::{Hypervisor, Place};
 use vtax_lab::plan::Shard;
 use vtax_mvm::cli::MvmCommand;
+use vtax_observe::charge::{IdleRule, MethodChoice};
+use vtax_serve::Address;
+use vtax_serve::top::Key;
 
 /// Measures what virtualization costs: the same workload on bare metal, in containers and in VMs.
 #[derive(Debug, Parser)]
@@ -30,6 +34,12 @@ pub enum Command {
     Compare(CompareArgs),
     /// Write the trials or samples of a run as CSV or Parquet.
     Export(ExportArgs),
+    /// Show the guests of this host by what they truly cost it, as it happens.
+    Top(TopArgs),
+    /// Charge time and energy to guests: one record for each guest and stage of each interval.
+    Charge(ChargeArgs),
+    /// Export what guests cost to Prometheus.
+    Exporter(ExporterArgs),
     /// Energy meters of this host.
     #[command(subcommand)]
     Meter(MeterCommand),
@@ -149,6 +159,101 @@ pub struct ExportArgs {
     pub output: Option<PathBuf>,
 }
 
+/// How time and energy are charged.
+#[derive(Debug, Args)]
+pub struct LedgerArgs {
+    /// How soft interrupts are charged: auto (traced where BPF works), traced, counted, or both;
+    /// what is shown of both is traced, and `charge` writes the records of each.
+    #[arg(long, value_name = "METHOD", default_value = "auto")]
+    pub method: MethodChoice,
+    /// Who pays for the energy of an idle host: host, equal (all guests alike) or reservation
+    /// (by the processors that they were given).
+    #[arg(long, value_name = "RULE", default_value = "host")]
+    pub idle: IdleRule,
+    /// What the host draws doing nothing, where that is known better than the lowest power seen.
+    #[arg(long, value_name = "WATTS", value_parser = watts)]
+    pub idle_watts: Option<f64>,
+}
+
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    /// Between two readings.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    pub interval: Duration,
+    /// One interval, then end.
+    #[arg(long)]
+    pub once: bool,
+    /// Print one JSON object an interval.
+    #[arg(long)]
+    pub json: bool,
+    /// What to sort by: cpu, a stage (vcpu, emulator, iothread, vhost, softirq, backend), hidden,
+    /// watts, packets, exits or name.
+    #[arg(long, value_name = "KEY", default_value = "cpu")]
+    pub sort: Key,
+    #[command(flatten)]
+    pub ledger: LedgerArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("format").required(true))]
+pub struct ChargeArgs {
+    /// Of one set of records.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = interval)]
+    pub interval: Duration,
+    /// How many sets; until stopped without it.
+    #[arg(long, value_name = "N")]
+    pub count: Option<u64>,
+    /// One JSON object a line.
+    #[arg(long, group = "format")]
+    pub json: bool,
+    /// Comma-separated values.
+    #[arg(long, group = "format")]
+    pub csv: bool,
+    #[command(flatten)]
+    pub ledger: LedgerArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ExporterArgs {
+    /// Where to listen: ADDRESS:PORT, a port of 127.0.0.1, or unix:PATH. May be given several
+    /// times.
+    #[arg(long, value_name = "WHERE", default_value = "127.0.0.1:19190")]
+    pub listen: Vec<Address>,
+    /// Between two readings. Scrapes in between see the last one.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    pub interval: Duration,
+    /// Guests that get series of their own; the others' use is one sum.
+    #[arg(long, value_name = "N", default_value_t = 2000)]
+    pub max_guests: usize,
+    #[command(flatten)]
+    pub ledger: LedgerArgs,
+}
+
+/// A time such as `500ms`, `10s`, `5m`, `1h`, from 100 ms to a day.
+fn interval(text: &str) -> Result<Duration, String> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let (number, unit) = text.split_at(end.unwrap_or(text.len()));
+    let scale = match unit {
+        "ms" => 1e-3,
+        "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err("give a time with its unit, such as 500ms, 10s, 5m or 1h".to_owned()),
+    };
+    match number.parse::<f64>().map(|number| number * scale) {
+        Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        Ok(_) => Err("give a time from 100ms to 24h".to_owned()),
+        Err(_) => Err(format!("`{number}` is no number")),
+    }
+}
+
+fn watts(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(watts) if (0.0..=1e5).contains(&watts) => Ok(watts),
+        _ => Err("give watts, such as 58.4".to_owned()),
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub enum MeterCommand {
     /// List the meters of this host, and why others are absent.
@@ -229,4 +334,27 @@ pub struct RestoreArgs {
 pub enum LoadCommand {
     /// HTTP requests at a rate, or downloads.
     Http(vtax_lab::load::http::Arguments),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn intervals_need_a_unit_and_sense() {
+        assert_eq!(interval("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(interval("1.5m"), Ok(Duration::from_secs(90)));
+        assert_eq!(interval("1h"), Ok(Duration::from_secs(3600)));
+        for wrong in [
+            "", "10", "s", "-1s", "0s", "1ms", "25h", "1e9s", "1.2.3s", "NaNs",
+        ] {
+            assert!(interval(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -21,6 +21,9 @@ fn main() -> ExitCode {
         Command::Report(arguments) => commands::report::report(&arguments),
         Command::Compare(arguments) => commands::report::compare(&arguments),
         Command::Export(arguments) => commands::report::export(&arguments),
+        Command::Top(arguments) => commands::charge::top(&arguments),
+        Command::Charge(arguments) => commands::charge::charge(&arguments),
+        Command::Exporter(arguments) => commands::charge::exporter(arguments),
         Command::Meter(MeterCommand::List) => commands::meter::list(),
         Command::Meter(MeterCommand::Calibrate { output, seconds }) => {
             commands::meter::calibrate(&output, seconds)

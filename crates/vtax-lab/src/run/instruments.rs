@@ -3,6 +3,7 @@
 use crate::roots::Roots;
 use std::collections::HashMap;
 use std::io;
+use vtax_observe::charge::SubjectSoftirqs;
 use vtax_observe::{Instrument, Kind, Series, SeriesId, Sink, Subject, counters};
 use vtax_report::results::{SampleKind, SampleSeries, SampleSeriesId, SampleWriter};
 use vtax_units::Nanoseconds;
@@ -17,10 +18,12 @@ pub(super) fn all(
     for subject in [target, client] {
         instruments.extend(counters::for_subject(subject, &roots.proc, &roots.sys));
     }
-    (
-        instruments,
-        absent.iter().map(ToString::to_string).collect(),
-    )
+    let mut absent: Vec<String> = absent.iter().map(ToString::to_string).collect();
+    match SubjectSoftirqs::open(&[target, client], &roots.proc, &roots.sys) {
+        Ok(traced) => instruments.push(Box::new(traced)),
+        Err(error) => absent.push(error.to_string()),
+    }
+    (instruments, absent)
 }
 
 /// Carries readings from the sampling thread into `samples.parquet`.

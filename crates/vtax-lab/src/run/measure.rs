@@ -1,9 +1,10 @@
 //! From two marks and a load generator's result to a trial's metrics.
 //!
 //! The window's CPU time is split so that the parts sum to what the host did:
-//! busy = target (by stage) + client + vtax's own sampling + rest. The rest is the host's work
-//! that no control group owns, mostly soft interrupts; it counts as a cost of the target, since
-//! everything but the client emulator and the observer is there for the target's sake.
+//! busy = target (by stage) + client + vtax's own sampling + rest. Soft interrupts are the target's or
+//! the client's by whom they worked for, where they can be traced. The rest is the host's work
+//! that nobody owns; it counts as a cost of the target, since everything but the client emulator
+//! and the observer is there for the target's sake.
 
 use crate::workload::{WorkDone, WorkloadResult};
 use std::collections::BTreeMap;
@@ -85,11 +86,16 @@ impl Observation<'_> {
         let mut stages = BTreeMap::new();
         let owned = |owner, name| self.delta(owner, name).map_or(0.0, |ns| ns / 1e9);
         let target = owned("target", metric::CPU_TOTAL);
+        // Soft interrupts go from whom they interrupted to whom they worked for, where they are
+        // traced; elsewhere these are zero, and they stay where the kernel books them.
+        let softirq = |owner| owned(owner, metric::CPU_SOFTIRQ);
+        let context = |owner| owned(owner, metric::CPU_SOFTIRQ_CONTEXT);
+        let own = (target - context("target")).max(0.0);
         // A Xen domain's time is none of this kernel's: to Dom0 it looks like nothing at all.
         let domain = owned("target", metric::CPU_DOMAIN);
         if domain > 0.0 {
             stages.insert("vcpu", domain);
-            stages.insert("backend", target);
+            stages.insert("backend", own);
         } else if self.is_vm {
             let mut told_apart = 0.0;
             for (stage, name) in [
@@ -97,17 +103,22 @@ impl Observation<'_> {
                 ("iothread", metric::CPU_IOTHREAD),
                 ("vhost", metric::CPU_VHOST),
             ] {
-                let spent = owned("target", name);
+                // Which of its threads was interrupted is not known.
+                let spent = owned("target", name) * if target > 0.0 { own / target } else { 1.0 };
                 told_apart += spent;
                 if spent > 0.0 {
                     stages.insert(stage, spent);
                 }
             }
-            stages.insert("emulator", (target - told_apart).max(0.0));
+            stages.insert("emulator", (own - told_apart).max(0.0));
         } else {
-            stages.insert("service", target);
+            stages.insert("service", own);
         }
-        stages.insert("client", owned("client", metric::CPU_TOTAL));
+        if softirq("target") > 0.0 {
+            stages.insert("softirq", softirq("target"));
+        }
+        let client = (owned("client", metric::CPU_TOTAL) - context("client")).max(0.0);
+        stages.insert("client", client + softirq("client"));
         stages.insert("observer", self.observer.as_secs_f64());
         let told: f64 = stages.values().sum();
         // Control groups count nanoseconds, idle time is rounded to ticks: in a short or nearly
@@ -430,6 +441,7 @@ fn stage_in_words(stage: &str) -> &str {
         "vhost" => "vhost workers",
         "backend" => "the domain's backends in Dom0",
         "service" => "the service's processes",
+        "softirq" => "soft interrupts for the target",
         "client" => "the client emulator",
         "observer" => "vtax's sampling",
         _ => "the rest of the host (soft interrupts, kernel threads)",
@@ -440,6 +452,37 @@ fn stage_in_words(stage: &str) -> &str {
 mod tests {
     use super::*;
     use vtax_observe::{Kind, Readings, Series};
+
+    #[test]
+    fn traced_soft_interrupts_move_to_whom_they_worked_for_and_the_sum_stays() {
+        let counters = |at: f64| {
+            [
+                ("host", metric::CPU_IDLE, at),
+                ("target", metric::CPU_TOTAL, 0.2 * at),
+                ("client", metric::CPU_TOTAL, 0.6 * at),
+                ("target", metric::CPU_SOFTIRQ, 0.3 * at),
+                ("client", metric::CPU_SOFTIRQ, 0.05 * at),
+                ("target", metric::CPU_SOFTIRQ_CONTEXT, 0.1 * at),
+                ("client", metric::CPU_SOFTIRQ_CONTEXT, 0.2 * at),
+            ]
+        };
+        let (begin, end) = (snapshot(0, &counters(0.0)), snapshot(10, &counters(10.0)));
+        let observation = Observation {
+            begin: &begin,
+            end: &end,
+            processors: 2,
+            is_vm: false,
+            observer: Nanoseconds(0),
+            energy: &[],
+            inner: None,
+            platform: Source::Measured,
+        };
+        let cpu = observation.cpu().unwrap();
+        let stage = |name: &str| (cpu.stages[name] * 1000.0).round() / 1000.0;
+        assert_eq!((stage("service"), stage("softirq")), (1.0, 3.0));
+        assert_eq!((stage("client"), stage("rest")), (4.5, 1.5));
+        assert!((cpu.busy - 10.0).abs() < 1e-9);
+    }
 
     /// A snapshot at `seconds` of counters in seconds of CPU time.
     fn snapshot(seconds: u64, counters: &[(&str, &str, f64)]) -> Snapshot {

@@ -110,6 +110,22 @@ pub fn list(roots: &Roots) -> Result<Vec<Found>, LabError> {
     probed(discover(&meter::NAMES, roots)?)
 }
 
+/// Every meter of this host, opened and not probed: for those who watch a host at work, where a load to
+/// probe them with would be in the way.
+///
+/// # Errors
+/// When what the environment says of meters is wrong.
+pub fn open(roots: &Roots) -> Result<Vec<Box<dyn Meter>>, LabError> {
+    let found = discover(&meter::NAMES, roots)?;
+    Ok(found
+        .into_iter()
+        .filter_map(|found| match found {
+            Found::Meter(meter) => Some(meter),
+            Found::Absent(_) => None,
+        })
+        .collect())
+}
+
 fn discover(names: &[&str], roots: &Roots) -> Result<Vec<Found>, LabError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let trees = meter::Roots {

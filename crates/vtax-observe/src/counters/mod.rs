@@ -4,18 +4,18 @@
 mod block;
 mod cgroup;
 pub(crate) mod event_group;
-mod file;
+pub(crate) mod file;
 mod hardware;
 mod host_cpu;
 mod idle_sleep;
 mod interrupts;
 mod kvm_exits;
 mod net;
-mod series;
+pub(crate) mod series;
 mod softirqs;
 mod step;
 mod table;
-mod text;
+pub(crate) mod text;
 mod threads;
 mod xen;
 
@@ -30,6 +30,7 @@ pub use net::NetDevices;
 pub use softirqs::Softirqs;
 pub use step::{MonotonicCounter, OnFall, Step};
 pub use threads::VmmThreads;
+pub(crate) use threads::{ProcessClock, process_clock};
 pub use xen::{XenDomain, XenHost, XenRings};
 
 use crate::{Instrument, ObserveError, Readings, Subject};

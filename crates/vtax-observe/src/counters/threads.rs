@@ -34,7 +34,7 @@ const LOOKS: u8 = 2;
 const LIST_AGAIN: Nanoseconds = Nanoseconds(5_000_000_000);
 
 /// The CPU time of a whole process in nanoseconds.
-type ProcessClock = Box<dyn FnMut() -> io::Result<u64> + Send>;
+pub(crate) type ProcessClock = Box<dyn FnMut() -> io::Result<u64> + Send>;
 
 /// The threads of one VMM.
 pub struct VmmThreads {
@@ -97,7 +97,19 @@ impl VmmThreads {
                 reason: "it has no VMM".to_owned(),
             });
         };
-        Self::with_clock(subject, pid, proc, process_clock(pid))
+        let mut threads = Self::with_clock(subject, pid, proc, process_clock(pid))?;
+        threads.kernel_threads = kernel_vhost_threads(proc, &threads.threads);
+        Ok(threads)
+    }
+
+    /// The threads of process `pid` alone, for a caller that finds kernel threads itself.
+    pub(crate) fn of_process(pid: u32, proc: &Path) -> Result<Self, ObserveError> {
+        let subject = Subject {
+            owner: "guest".to_owned(),
+            vmm: Some(pid),
+            ..Subject::default()
+        };
+        Self::with_clock(&subject, pid, proc, process_clock(pid))
     }
 
     fn with_clock(
@@ -145,7 +157,6 @@ impl VmmThreads {
             entries: vec![MaybeUninit::uninit(); 8192],
         };
         threads.list()?;
-        threads.kernel_threads = kernel_vhost_threads(proc, &threads.threads);
         Ok(threads)
     }
 
@@ -446,7 +457,7 @@ impl Instrument for VmmThreads {
 }
 
 /// The CPU clock of a process, which only ever grows while the process lives.
-fn process_clock(pid: u32) -> ProcessClock {
+pub(crate) fn process_clock(pid: u32) -> ProcessClock {
     Box::new(move || {
         let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
         let mut clock: libc::clockid_t = 0;
@@ -516,7 +527,9 @@ mod tests {
         fn open(&self, subject: &Subject) -> VmmThreads {
             let clock = Arc::clone(&self.clock);
             let read: ProcessClock = Box::new(move || Ok(clock.load(Ordering::Relaxed)));
-            VmmThreads::with_clock(subject, 70, self.proc.path(), read).unwrap()
+            let mut threads = VmmThreads::with_clock(subject, 70, self.proc.path(), read).unwrap();
+            threads.kernel_threads = kernel_vhost_threads(self.proc.path(), &threads.threads);
+            threads
         }
     }
 

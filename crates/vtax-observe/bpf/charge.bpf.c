@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: GPL-2.0
+// Keys soft interrupt time by the network device, and so by the guest, that it worked for.
+//
+// A soft interrupt is cut into segments at every packet boundary. A segment belongs to the first
+// guest's device that its packet meets: what the kernel did with a packet before it reached that
+// device (the driver's poll, the bridge) was for this packet too. A packet that goes on to a second
+// guest's device starts a segment of that guest. What meets no guest's device stays with the
+// device that it met, or with the kind of soft interrupt.
+//
+// Attached to BTF tracepoints, which need no tracefs. Only the fields below are read, relocated to
+// the running kernel when the object is loaded.
+
+#include <linux/bpf.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+
+typedef __u32 u32;
+typedef __u64 u64;
+
+#define RELOCATED __attribute__((preserve_access_index))
+
+struct ns_common { unsigned int inum; } RELOCATED;
+struct net { struct ns_common ns; } RELOCATED;
+typedef struct { struct net *net; } RELOCATED possible_net_t;
+struct net_device { int ifindex; possible_net_t nd_net; } RELOCATED;
+struct sk_buff { struct net_device *dev; } RELOCATED;
+struct napi_struct { struct net_device *dev; } RELOCATED;
+
+struct kernfs_node { u64 id; } RELOCATED;
+struct cgroup { struct kernfs_node *kn; } RELOCATED;
+struct cgroup_subsys_state { struct cgroup *cgroup; } RELOCATED;
+struct css_set { struct cgroup_subsys_state *subsys[16]; struct cgroup *dfl_cgrp; } RELOCATED;
+struct task_struct { unsigned int flags; char comm[16]; struct css_set *cgroups; } RELOCATED;
+#define PF_KTHREAD 0x00200000
+enum cgroup_subsys_id { cpuacct_cgrp_id = 2, io_cgrp_id = 3 };
+
+struct blkcg { struct cgroup_subsys_state css; } RELOCATED;
+struct blkcg_gq { struct blkcg *blkcg; } RELOCATED;
+struct bio { struct blkcg_gq *bi_blkg; } RELOCATED;
+struct gendisk { int major; int first_minor; } RELOCATED;
+struct request_queue { struct gendisk *disk; } RELOCATED;
+struct request { struct request_queue *q; struct bio *bio; } RELOCATED;
+
+// Whose a segment is. Mirrored in traced.rs.
+enum kind {
+	SOFTIRQ = 0, // a: kind of soft interrupt
+	GUEST = 1,   // a: the guest's number
+	DEVICE = 2,  // a: network namespace, b: interface index
+	BLOCK = 3,   // a: disk (major << 20 | minor), b: control group of the request
+};
+
+struct owner { u32 kind; u32 a; u64 b; };
+struct charge { u64 ns; u64 events; };
+struct device { u32 netns; u32 ifindex; };
+
+struct cpu_state {
+	u64 entered;
+	u64 since;
+	struct owner owner;
+	u64 events;
+	u64 skb;          // the packet of the present segment
+	u64 packet_dev;   // and the device where it was last seen
+	u64 last_dev;     // the last device looked up, and what was found
+	u32 last_guest;
+	u32 active;
+	u32 vec;
+	u32 padding;
+};
+
+// Set by user space before loading.
+const volatile u32 accounted_by_cpuacct = 0;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct cpu_state);
+} states SEC(".maps");
+
+// Guests' devices; interface 0 stands for every device of a namespace that one guest owns.
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct device);
+	__type(value, u32);
+} devices SEC(".maps");
+
+// Thread groups of VMs; the time in others' context is kept by control group.
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, u32);
+	__type(value, u32);
+} vmms SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct owner);
+	__type(value, struct charge);
+} charges SEC(".maps");
+
+// Soft interrupt time by whose task it interrupted: 0 the idle task, bit 63 a VM's thread
+// group, bit 62 the kernel's threads for soft interrupts, anything else a control group.
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, u64);
+	__type(value, u64);
+} contexts SEC(".maps");
+
+// Time that found no room: 0 in charges, 1 in contexts.
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 2);
+	__type(key, u32);
+	__type(value, u64);
+} lost SEC(".maps");
+
+static __always_inline struct cpu_state *state(void)
+{
+	u32 zero = 0;
+	return bpf_map_lookup_elem(&states, &zero);
+}
+
+static __always_inline void lose(u32 which, u64 ns)
+{
+	u64 *sum = bpf_map_lookup_elem(&lost, &which);
+	if (sum)
+		*sum += ns;
+}
+
+// Ends the present segment.
+static __always_inline void settle(struct cpu_state *s, u64 now)
+{
+	u64 ns = now - s->since;
+	struct charge *sum = bpf_map_lookup_elem(&charges, &s->owner);
+	if (sum) {
+		sum->ns += ns;
+		sum->events += s->events;
+	} else {
+		struct charge first = { .ns = ns, .events = s->events };
+		if (bpf_map_update_elem(&charges, &s->owner, &first, BPF_NOEXIST))
+			lose(0, ns);
+	}
+	s->since = now;
+	s->events = 0;
+}
+
+static __always_inline void own(struct cpu_state *s, u32 kind, u32 a, u64 b)
+{
+	s->owner.kind = kind;
+	s->owner.a = a;
+	s->owner.b = b;
+}
+
+static __always_inline struct device key_of(const struct net_device *dev)
+{
+	struct device key = {};
+	key.netns = BPF_CORE_READ(dev, nd_net.net, ns.inum);
+	key.ifindex = (u32)BPF_CORE_READ(dev, ifindex);
+	return key;
+}
+
+// The number of the guest that a device belongs to, or 0.
+static __always_inline u32 guest_of(struct cpu_state *s, const struct net_device *dev)
+{
+	if (s->last_dev == (u64)dev)
+		return s->last_guest;
+	struct device key = key_of(dev);
+	u32 *guest = bpf_map_lookup_elem(&devices, &key);
+	if (!guest) {
+		key.ifindex = 0;
+		guest = bpf_map_lookup_elem(&devices, &key);
+	}
+	s->last_dev = (u64)dev;
+	s->last_guest = guest ? *guest : 0;
+	return s->last_guest;
+}
+
+// A packet is at a guest's device.
+static __always_inline void at_guest(struct cpu_state *s, u32 guest)
+{
+	if (s->owner.kind == GUEST && s->owner.a != guest)
+		settle(s, bpf_ktime_get_ns());
+	own(s, GUEST, guest, 0);
+	s->events += 1;
+}
+
+static __always_inline int is_ksoftirqd(struct task_struct *task)
+{
+	const char wanted[] = "ksoftirqd/";
+	char name[16] = {};
+	if (!(BPF_CORE_READ(task, flags) & PF_KTHREAD))
+		return 0;
+	bpf_core_read(name, sizeof(name), &task->comm);
+	for (int i = 0; i < sizeof(wanted) - 1; i++)
+		if (name[i] != wanted[i])
+			return 0;
+	return 1;
+}
+
+SEC("tp_btf/softirq_entry")
+int BPF_PROG(softirq_entry, unsigned int vec)
+{
+	struct cpu_state *s = state();
+	if (!s)
+		return 0;
+	u64 now = bpf_ktime_get_ns();
+	s->entered = now;
+	s->since = now;
+	s->events = 0;
+	s->skb = 0;
+	s->packet_dev = 0;
+	s->last_dev = 0;
+	s->active = 1;
+	s->vec = vec;
+	own(s, SOFTIRQ, vec, 0);
+	return 0;
+}
+
+SEC("tp_btf/softirq_exit")
+int BPF_PROG(softirq_exit, unsigned int vec)
+{
+	struct cpu_state *s = state();
+	if (!s || !s->active)
+		return 0;
+	u64 now = bpf_ktime_get_ns();
+	settle(s, now);
+	s->active = 0;
+
+	u64 ns = now - s->entered;
+	u64 context = 0;
+	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
+	u64 ids = bpf_get_current_pid_tgid();
+	if ((u32)ids != 0) {
+		u32 tgid = ids >> 32;
+		if (bpf_map_lookup_elem(&vmms, &tgid)) {
+			context = (1ULL << 63) | tgid;
+		} else if (is_ksoftirqd(task)) {
+			context = 1ULL << 62;
+		} else if (accounted_by_cpuacct) {
+			u32 index = bpf_core_enum_value(enum cgroup_subsys_id, cpuacct_cgrp_id);
+			struct css_set *set = BPF_CORE_READ(task, cgroups);
+			struct cgroup_subsys_state *css = 0;
+			u32 offset = __builtin_preserve_field_info(set->subsys, 0);
+			bpf_probe_read_kernel(&css, sizeof(css), (void *)set + offset + index * sizeof(css));
+			context = BPF_CORE_READ(css, cgroup, kn, id);
+		} else {
+			context = BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id);
+		}
+	}
+	u64 *sum = bpf_map_lookup_elem(&contexts, &context);
+	if (sum)
+		*sum += ns;
+	else if (bpf_map_update_elem(&contexts, &context, &ns, BPF_NOEXIST))
+		lose(1, ns);
+	return 0;
+}
+
+SEC("tp_btf/napi_poll")
+int BPF_PROG(napi_poll, struct napi_struct *napi, int work, int budget)
+{
+	struct cpu_state *s = state();
+	if (!s || !s->active)
+		return 0;
+	// What follows is the next device's poll.
+	settle(s, bpf_ktime_get_ns());
+	own(s, SOFTIRQ, s->vec, 0);
+	s->skb = 0;
+	return 0;
+}
+
+SEC("tp_btf/netif_receive_skb")
+int BPF_PROG(netif_receive_skb, struct sk_buff *skb)
+{
+	struct cpu_state *s = state();
+	if (!s || !s->active)
+		return 0;
+	struct net_device *dev = BPF_CORE_READ(skb, dev);
+	u64 packet = (u64)skb;
+	u32 guest = guest_of(s, dev);
+	// The same buffer at another device is the same packet on its way up; at the same device it
+	// is the next packet in a buffer that was freed.
+	u32 is_next = packet != s->skb || (u64)dev == s->packet_dev;
+	s->skb = packet;
+	s->packet_dev = (u64)dev;
+	if (guest) {
+		at_guest(s, guest);
+		return 0;
+	}
+	if (!is_next)
+		return 0;
+	if (s->owner.kind != SOFTIRQ)
+		settle(s, bpf_ktime_get_ns());
+	struct device key = key_of(dev);
+	own(s, DEVICE, key.netns, key.ifindex);
+	s->events += 1;
+	return 0;
+}
+
+SEC("tp_btf/net_dev_start_xmit")
+int BPF_PROG(net_dev_start_xmit, struct sk_buff *skb, struct net_device *dev)
+{
+	struct cpu_state *s = state();
+	if (!s || !s->active)
+		return 0;
+	u32 guest = guest_of(s, dev);
+	if (guest)
+		at_guest(s, guest);
+	return 0;
+}
+
+SEC("tp_btf/block_rq_complete")
+int BPF_PROG(block_rq_complete, struct request *rq)
+{
+	struct cpu_state *s = state();
+	if (!s || !s->active)
+		return 0;
+	if (s->owner.kind != SOFTIRQ)
+		settle(s, bpf_ktime_get_ns());
+	u32 major = (u32)BPF_CORE_READ(rq, q, disk, major);
+	u32 minor = (u32)BPF_CORE_READ(rq, q, disk, first_minor);
+	u64 group = 0;
+	struct bio *bio = BPF_CORE_READ(rq, bio);
+	if (bio && bpf_core_field_exists(bio->bi_blkg))
+		group = BPF_CORE_READ(bio, bi_blkg, blkcg, css.cgroup, kn, id);
+	own(s, BLOCK, major << 20 | minor, group);
+	s->events += 1;
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "GPL";

@@ -1,0 +1,437 @@
+//! One pass after another: guests, their use, whose work the soft interrupts did, the closed ledger,
+//! and totals that only ever grow.
+
+use super::Method;
+use super::counted::{Counted, Weights};
+use super::energy::{EnergyUse, IdleEnergy, IdlePower, IdleRule};
+use super::exchanges::{Exchanges, GuestExchanges, IntervalExchanges};
+use super::ledger::{IoCharge, Ledger, Stages};
+use super::traced::Traced;
+use super::usage::UsageReader;
+use crate::guests::{Guest, Guests, Roots};
+use crate::meter::{HostEnergy, Meter, host_energy, joules_metric};
+use crate::{ObserveError, Readings};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::time::{ClockId, clock_gettime};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use vtax_units::{Joules, Nanoseconds, Source};
+
+/// How soft interrupts are charged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MethodChoice {
+    /// Traced where BPF works, else counted.
+    #[default]
+    Auto,
+    /// Traced, or an error.
+    Traced,
+    /// Counted.
+    Counted,
+    /// Traced, and counted beside it to compare.
+    Both,
+}
+
+impl FromStr for MethodChoice {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "traced" => Ok(Self::Traced),
+            "counted" => Ok(Self::Counted),
+            "both" => Ok(Self::Both),
+            _ => Err(format!(
+                "`{text}` is no method: give auto, traced, counted or both"
+            )),
+        }
+    }
+}
+
+/// How to charge.
+#[derive(Default)]
+pub struct ChargerOptions {
+    /// Where the kernel's files are.
+    pub roots: Roots,
+    /// How soft interrupts are charged.
+    pub method: MethodChoice,
+    /// The weights of the counted method.
+    pub weights: Weights,
+    /// Meters, in order of preference; without any, there is no energy.
+    pub meters: Vec<Box<dyn Meter>>,
+    /// How idle power is found where a meter does not tell it (the model does).
+    pub idle_energy: IdleEnergy,
+    /// Who pays for it.
+    pub idle_rule: IdleRule,
+}
+
+impl fmt::Debug for ChargerOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChargerOptions")
+            .field("method", &self.method)
+            .field("idle_rule", &self.idle_rule)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a guest used since charging began.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct GuestTotals {
+    /// Its time by stage.
+    pub stages: Stages,
+    /// Its energy.
+    pub energy: Joules,
+    /// What it exchanged.
+    pub exchanges: GuestExchanges,
+}
+
+/// What was used since charging began. Only ever grows.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Totals {
+    /// The guests of now, by number.
+    pub guests: BTreeMap<u32, GuestTotals>,
+    /// What guests that are gone used while they were here.
+    pub gone: GuestTotals,
+    /// The host's own tasks.
+    pub host: Nanoseconds,
+    /// Soft interrupts for no guest.
+    pub host_softirq: Nanoseconds,
+    /// The host's energy.
+    pub host_energy: Joules,
+    /// Nobody's time.
+    pub unattributed: Nanoseconds,
+    /// And its energy.
+    pub unattributed_energy: Joules,
+    /// All of it.
+    pub total: Nanoseconds,
+}
+
+/// One interval.
+#[derive(Debug, Clone)]
+pub struct Pass {
+    /// Its end, on the monotonic clock.
+    pub at: Nanoseconds,
+    /// Each method's name and ledger; the first is the one that counts. Empty in the first pass,
+    /// which only begins the first interval.
+    pub ledgers: Vec<(&'static str, Ledger)>,
+    /// What was exchanged.
+    pub exchanges: IntervalExchanges,
+    /// The interval's energy, where a meter told it.
+    pub energy: Option<EnergyUse>,
+    /// What failed, said for the user.
+    pub problems: Vec<String>,
+}
+
+impl Pass {
+    /// The ledger that counts.
+    pub fn ledger(&self) -> Option<&Ledger> {
+        self.ledgers.first().map(|(_, ledger)| ledger)
+    }
+}
+
+/// Charges a host's time and energy to its guests.
+pub struct Charger {
+    guests: Guests,
+    usage: UsageReader,
+    exchanges: Exchanges,
+    methods: Vec<(Box<dyn Method>, Nanoseconds)>,
+    energy: EnergyReader,
+    idle_rule: IdleRule,
+    totals: Totals,
+    notes: Vec<String>,
+    cpu_at_start: Nanoseconds,
+}
+
+impl Charger {
+    /// Opens everything that this host offers and this process may use.
+    ///
+    /// # Errors
+    /// When the host's processor time cannot be read, or tracing was asked for and does not work.
+    pub fn open(options: ChargerOptions) -> Result<Self, ObserveError> {
+        raise_file_limit();
+        let roots = options.roots;
+        let guests = Guests::new(roots.clone());
+        let mut notes = Vec::new();
+        let counted = || Box::new(Counted::new(options.weights)) as Box<dyn Method>;
+        let traced = || {
+            Traced::open(&roots.sys, guests.hierarchy())
+                .map(|traced| Box::new(traced) as Box<dyn Method>)
+        };
+        let methods = match options.method {
+            MethodChoice::Counted => vec![counted()],
+            MethodChoice::Traced => vec![traced()?],
+            MethodChoice::Both => vec![traced()?, counted()],
+            MethodChoice::Auto => match traced() {
+                Ok(traced) => vec![traced],
+                Err(error) => {
+                    notes.push(format!("soft interrupts are counted, not traced: {error}"));
+                    vec![counted()]
+                }
+            },
+        };
+        Ok(Self {
+            usage: UsageReader::open(&roots.proc, &roots.sys)?,
+            exchanges: Exchanges::open(&roots),
+            methods: methods
+                .into_iter()
+                .map(|method| (method, Nanoseconds(0)))
+                .collect(),
+            energy: EnergyReader::new(options.meters, options.idle_energy),
+            idle_rule: options.idle_rule,
+            totals: Totals::default(),
+            notes,
+            cpu_at_start: own_cpu(),
+            guests,
+        })
+    }
+
+    /// What works less well than it could, and why; each a sentence.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// The name of the method that counts.
+    pub fn method(&self) -> &'static str {
+        self.methods
+            .first()
+            .map_or("none", |(method, _)| method.name())
+    }
+
+    /// What the energy covers and whether it is measured; `None` without a meter.
+    pub fn energy_source(&self) -> Option<(&str, Source)> {
+        let energy = self.energy.current()?;
+        Some((energy.covers.as_str(), energy.source))
+    }
+
+    /// The guests of the last pass.
+    pub fn guests(&self) -> impl Iterator<Item = &Guest> {
+        self.guests.iter()
+    }
+
+    /// Totals up to the last pass.
+    pub fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    /// The CPU time that this process has used since [`Charger::open`].
+    pub fn cost(&self) -> Nanoseconds {
+        own_cpu().saturating_since(self.cpu_at_start)
+    }
+
+    /// Ends one interval and begins the next. `now` is the monotonic clock's time.
+    ///
+    /// # Errors
+    /// When the host's processor time cannot be read. What fails of a single guest or method is
+    /// in [`Pass::problems`], and its time unattributed.
+    pub fn pass(&mut self, now: Nanoseconds) -> Result<Pass, ObserveError> {
+        self.guests.scan();
+        let mut problems = self.guests.problems().to_vec();
+        let exchanges = self.exchanges.read(&self.guests);
+        let implausible = self.usage.implausible;
+        let usage = self.usage.read(now, &self.guests)?;
+        let leaps = self.usage.implausible - implausible;
+        if leaps > 0 {
+            problems.push(format!(
+                "{leaps} guests' times leapt by more than the processors had; not charged"
+            ));
+        }
+        let read = self.energy.read(now, &mut problems);
+        let mut pass = Pass {
+            at: now,
+            ledgers: Vec::new(),
+            exchanges,
+            energy: None,
+            problems,
+        };
+        // In the first pass methods begin their own first interval.
+        let begins = usage.is_none();
+        let usage = usage.unwrap_or_default();
+        pass.energy = read.filter(|_| !begins);
+        for (method, carried) in &mut self.methods {
+            let io = method.charge(&self.guests, &usage, &pass.exchanges);
+            let io = io.unwrap_or_else(|error| {
+                pass.problems.push(error.to_string());
+                IoCharge::default()
+            });
+            if begins {
+                continue;
+            }
+            let mut ledger = Ledger::close(&usage, &io, carried);
+            if let Some(energy) = pass.energy {
+                let guests = &self.guests;
+                let cpus: BTreeMap<u32, u32> = guests
+                    .iter()
+                    .filter_map(|guest| Some((guest.number, guest.cpus?)))
+                    .collect();
+                ledger.charge_energy(energy, self.idle_rule, &|number| cpus.get(&number).copied());
+            }
+            pass.ledgers.push((method.name(), ledger));
+        }
+        self.add(&pass);
+        Ok(pass)
+    }
+
+    fn add(&mut self, pass: &Pass) {
+        let totals = &mut self.totals;
+        let present: std::collections::HashSet<u32> =
+            self.guests.iter().map(|guest| guest.number).collect();
+        let gone = &mut totals.gone;
+        totals.guests.retain(|number, guest| {
+            let stays = present.contains(number);
+            if !stays {
+                gone.stages.merge(&guest.stages);
+                gone.energy += guest.energy;
+            }
+            stays
+        });
+        for number in &present {
+            totals.guests.entry(*number).or_default();
+        }
+        if let Some(ledger) = pass.ledger() {
+            for row in &ledger.rows {
+                let guest = totals.guests.entry(row.number).or_default();
+                guest.stages.merge(&row.stages);
+                guest.energy += row.energy;
+            }
+            totals.host += ledger.host;
+            totals.host_softirq += ledger.host_softirq;
+            totals.host_energy += ledger.host_energy;
+            totals.unattributed += ledger.unattributed;
+            totals.unattributed_energy += ledger.unattributed_energy;
+            totals.total += ledger.total;
+        }
+        for (number, exchanged) in &pass.exchanges.guests {
+            if let Some(guest) = totals.guests.get_mut(number) {
+                let sum = &mut guest.exchanges;
+                sum.received += exchanged.received;
+                sum.sent += exchanged.sent;
+                sum.bytes += exchanged.bytes;
+                sum.block_requests += exchanged.block_requests;
+                if let Some(exits) = exchanged.exits {
+                    sum.exits = Some(sum.exits.unwrap_or(0) + exits);
+                }
+            }
+        }
+    }
+}
+
+/// The host's energy: the meters that measure, as soon as they move, else the model.
+struct EnergyReader {
+    meters: Vec<Box<dyn Meter>>,
+    readings: Readings,
+    choices: Vec<Choice>,
+    idle: IdlePower,
+    last: Option<Nanoseconds>,
+}
+
+struct Choice {
+    energy: HostEnergy,
+    /// The series of what the host would have used doing nothing, where the meter tells it.
+    idle: Option<String>,
+    last: Option<(f64, f64)>,
+    moved: bool,
+}
+
+impl EnergyReader {
+    fn new(meters: Vec<Box<dyn Meter>>, idle: IdleEnergy) -> Self {
+        let of = |source: Source| {
+            host_energy(
+                meters
+                    .iter()
+                    .map(AsRef::as_ref)
+                    .filter(move |meter: &&dyn Meter| meter.source() == source),
+            )
+        };
+        let choices = [Source::Measured, Source::Modelled]
+            .into_iter()
+            .filter_map(of)
+            .map(|energy| Choice {
+                idle: (energy.source == Source::Modelled).then(|| joules_metric("model", "idle")),
+                energy,
+                last: None,
+                moved: false,
+            })
+            .collect();
+        Self {
+            meters,
+            readings: Readings::default(),
+            choices,
+            idle: IdlePower::new(idle),
+            last: None,
+        }
+    }
+
+    fn current(&self) -> Option<&HostEnergy> {
+        let moved = self.choices.iter().find(|choice| choice.moved);
+        moved.or(self.choices.last()).map(|choice| &choice.energy)
+    }
+
+    fn read(&mut self, now: Nanoseconds, problems: &mut Vec<String>) -> Option<EnergyUse> {
+        self.readings.clear_values();
+        for meter in &mut self.meters {
+            if let Err(error) = meter.read(now, &mut self.readings) {
+                problems.push(error.to_string());
+            }
+        }
+        let last = self.last.replace(now);
+        let readings = &self.readings;
+        let value = |metric: &str| {
+            let mut values = readings.values();
+            values.find_map(|(id, value)| {
+                let series = readings.series().get(id.0 as usize)?;
+                (series.owner == "host" && series.metric == metric).then_some(value)
+            })
+        };
+        let mut steps = Vec::with_capacity(self.choices.len());
+        for choice in &mut self.choices {
+            let sum: Option<f64> = choice
+                .energy
+                .series
+                .iter()
+                .map(|(_, metric)| value(metric))
+                .sum();
+            let idle = choice.idle.as_deref().and_then(value);
+            let step = sum.and_then(|sum| {
+                let before = choice.last.replace((sum, idle.unwrap_or(0.0)))?;
+                Some((sum - before.0, idle.map(|idle| idle - before.1)))
+            });
+            choice.moved |= step.is_some_and(|(joules, _)| joules > 0.0);
+            steps.push((choice.moved, choice.energy.source, step));
+        }
+        // A meter that stands still (inside VMs they are often there and 0) is none.
+        let (_, source, step) = steps.into_iter().find(|(moved, ..)| *moved)?;
+        let (joules, idle) = step?;
+        let total = Joules(joules.max(0.0));
+        let span = now.saturating_since(last?);
+        let idle = idle.map_or_else(|| self.idle.part(total, span), Joules);
+        Some(EnergyUse {
+            total,
+            idle,
+            source,
+        })
+    }
+}
+
+/// Lets this process hold a file open for each of many guests: the soft limit is raised to the hard
+/// one.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    // Without it, guests beyond the limit have no row, and their time is the host's.
+    let _ = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        },
+    );
+}
+
+fn own_cpu() -> Nanoseconds {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanoseconds = u64::try_from(time.tv_nsec).unwrap_or(0);
+    Nanoseconds(
+        seconds
+            .saturating_mul(1_000_000_000)
+            .saturating_add(nanoseconds),
+    )
+}

@@ -1,0 +1,570 @@
+//! What guests and their host exchanged in an interval: packets, block requests, VM exits.
+//!
+//! Packets are counted at the host's end of a guest's device where there is one: a single file has
+//! all of them.
+
+use crate::counters::file::KernelFile;
+use crate::counters::text;
+use crate::guests::{Guest, Guests, Roots};
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+/// Block requests of this many guests are read in each pass, the others' in the next ones.
+const GROUPS_A_PASS: usize = 64;
+
+/// What one guest exchanged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GuestExchanges {
+    /// Packets that it received.
+    pub received: u64,
+    /// Packets that it sent.
+    pub sent: u64,
+    /// Bytes in both directions.
+    pub bytes: u64,
+    /// Block requests that completed.
+    pub block_requests: u64,
+    /// VM exits; `None` where the kernel does not show them (debugfs is not mounted).
+    pub exits: Option<u64>,
+}
+
+/// What was exchanged in an interval.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct IntervalExchanges {
+    /// By guest.
+    pub guests: HashMap<u32, GuestExchanges>,
+    /// Packets of the host itself: those of the loopback device, and those of real ports that no
+    /// guest's device saw.
+    pub host_packets: u64,
+    /// Runs of soft interrupts that do no guest's I/O: timers, scheduler, RCU.
+    pub other_softirqs: u64,
+}
+
+/// Reads the counts, and gives the difference to the last reading.
+pub struct Exchanges {
+    roots: Roots,
+    table: Option<KernelFile>,
+    softirqs: Option<KernelFile>,
+    diskstats: Option<KernelFile>,
+    classes: HashMap<Vec<u8>, Class>,
+    devices: HashMap<Vec<u8>, [Count; 3]>,
+    others: Count,
+    disks: HashMap<(u32, u32), Count>,
+    guests: HashMap<u32, Reader>,
+    passes: usize,
+}
+
+#[derive(Default)]
+struct Reader {
+    /// The table of its own namespace, where the host has no end of its devices.
+    table: Option<KernelFile>,
+    own: [Count; 3],
+    block: Option<(KernelFile, Count)>,
+    exits: Option<(KernelFile, Count)>,
+    looked: bool,
+}
+
+/// What a device is to the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Loopback,
+    /// A port of the machine: it has a bus device.
+    Port,
+    /// Bridges, tunnels, guests' devices: what they carry is counted elsewhere.
+    Virtual,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Count(Option<u64>);
+
+impl Count {
+    /// A count that fell began anew.
+    fn step(&mut self, raw: u64, is_new: bool) -> u64 {
+        match self.0.replace(raw) {
+            None if is_new => raw,
+            None => 0,
+            Some(last) if raw >= last => raw - last,
+            Some(_) => raw,
+        }
+    }
+}
+
+impl Exchanges {
+    /// Opens the host's tables; those that cannot be read count nothing.
+    pub fn open(roots: &Roots) -> Self {
+        let file = |path: PathBuf| KernelFile::open(path).ok();
+        // Of init's network namespace, which is the host's also when vtax runs in another one.
+        let table = file(roots.proc.join("1/net/dev"));
+        Self {
+            table: table.or_else(|| file(roots.proc.join("net/dev"))),
+            softirqs: file(roots.proc.join("softirqs")),
+            diskstats: file(roots.proc.join("diskstats")),
+            roots: roots.clone(),
+            classes: HashMap::new(),
+            devices: HashMap::new(),
+            others: Count::default(),
+            disks: HashMap::new(),
+            guests: HashMap::new(),
+            passes: 0,
+        }
+    }
+
+    /// What was exchanged since the last call.
+    pub fn read(&mut self, guests: &Guests) -> IntervalExchanges {
+        let host = guests.host_namespace();
+        let present: HashSet<u32> = guests.iter().map(|guest| guest.number).collect();
+        self.guests.retain(|number, _| present.contains(number));
+        let is_first = self.passes == 0;
+        let mut interval = IntervalExchanges {
+            other_softirqs: self.other_softirqs(),
+            ..IntervalExchanges::default()
+        };
+
+        let mut owners: HashMap<&[u8], &Guest> = HashMap::new();
+        for guest in guests.iter() {
+            for device in &guest.devices {
+                if device.namespace == host && !device.name.is_empty() {
+                    owners.insert(device.name.as_bytes(), guest);
+                }
+            }
+        }
+        let (ports, loopback) = self.read_table(&owners, is_first, &mut interval);
+
+        let disks = self.read_disks();
+        let turns = guests.len().div_ceil(GROUPS_A_PASS).max(1);
+        for guest in guests.iter() {
+            let reader = self.guests.entry(guest.number).or_default();
+            let counts = interval.guests.entry(guest.number).or_default();
+            let at_host = guest
+                .devices
+                .iter()
+                .any(|device| device.namespace == host && !device.name.is_empty());
+            if !at_host && !guest.devices.is_empty() {
+                reader.read_own(guest, &self.roots.proc, counts);
+            }
+            for disk in &guest.disks {
+                counts.block_requests += disks.get(&(disk.major, disk.minor)).copied().unwrap_or(0);
+            }
+            if !reader.looked {
+                reader.look(guest, &self.roots.sys);
+            }
+            if guest.is_new || (self.passes + guest.number as usize).is_multiple_of(turns) {
+                counts.block_requests += reader.block_requests(guest.is_new);
+            }
+            counts.exits = reader.exits.as_mut().and_then(|(file, count)| {
+                let raw = text::number(file.read().ok()?.trim_ascii())?;
+                Some(count.step(raw, guest.is_new))
+            });
+        }
+        let of_guests: u64 = interval.guests.values().map(|g| g.received + g.sent).sum();
+        interval.host_packets = loopback + ports.saturating_sub(of_guests);
+        self.passes += 1;
+        interval
+    }
+
+    /// Adds the guests' packets; returns those of ports and of the loopback device.
+    fn read_table(
+        &mut self,
+        owners: &HashMap<&[u8], &Guest>,
+        is_first: bool,
+        interval: &mut IntervalExchanges,
+    ) -> (u64, u64) {
+        let (mut ports, mut loopback) = (0, 0);
+        let Some(Ok(table)) = self.table.as_mut().map(KernelFile::read) else {
+            return (0, 0);
+        };
+        let mut seen = 0;
+        for (name, now) in devices(table) {
+            seen += 1;
+            let owner = owners.get(name);
+            let is_new = !is_first && owner.is_none_or(|guest| guest.is_new);
+            if !self.devices.contains_key(name) {
+                self.devices.insert(name.to_vec(), [Count::default(); 3]);
+            }
+            let Some(counts) = self.devices.get_mut(name) else {
+                continue;
+            };
+            let mut steps = [0; 3];
+            for ((step, count), raw) in steps.iter_mut().zip(counts).zip(now) {
+                *step = count.step(raw, is_new);
+            }
+            let [received, sent, bytes] = steps;
+            if let Some(guest) = owner {
+                let counts = interval.guests.entry(guest.number).or_default();
+                // What the host's end receives, the guest has sent.
+                counts.sent += received;
+                counts.received += sent;
+                counts.bytes += bytes;
+                continue;
+            }
+            let class = match self.classes.get(name) {
+                Some(class) => *class,
+                None => {
+                    let class = classify(name, &self.roots.sys);
+                    self.classes.insert(name.to_vec(), class);
+                    class
+                }
+            };
+            match class {
+                Class::Loopback => loopback += received,
+                Class::Port => ports += received + sent,
+                Class::Virtual => {}
+            }
+        }
+        // Devices that are gone, when they have become many.
+        if self.devices.len() > 2 * seen + 64 {
+            let table = self.table.as_mut().and_then(|table| table.read().ok());
+            let present: HashSet<&[u8]> = devices(table.unwrap_or_default())
+                .map(|(name, _)| name)
+                .collect();
+            self.devices
+                .retain(|name, _| present.contains(name.as_slice()));
+            self.classes
+                .retain(|name, _| present.contains(name.as_slice()));
+        }
+        (ports, loopback)
+    }
+
+    fn read_disks(&mut self) -> HashMap<(u32, u32), u64> {
+        let Some(Ok(table)) = self.diskstats.as_mut().map(KernelFile::read) else {
+            return HashMap::new();
+        };
+        let mut steps = HashMap::new();
+        for line in text::lines(table) {
+            let mut fields = text::fields(line);
+            let mut number = |skip: usize| fields.nth(skip).and_then(text::number);
+            let (Some(major), Some(minor), Some(reads), Some(writes)) =
+                (number(0), number(0), number(1), number(3))
+            else {
+                continue;
+            };
+            let (Ok(major), Ok(minor)) = (u32::try_from(major), u32::try_from(minor)) else {
+                continue;
+            };
+            let count = self.disks.entry((major, minor)).or_default();
+            steps.insert((major, minor), count.step(reads + writes, false));
+        }
+        steps
+    }
+
+    fn other_softirqs(&mut self) -> u64 {
+        let Some(Ok(table)) = self.softirqs.as_mut().map(KernelFile::read) else {
+            return 0;
+        };
+        let mut sum = 0u64;
+        for line in text::lines(table) {
+            let mut fields = text::fields(line);
+            let is_other = fields.next().is_some_and(|kind| {
+                matches!(
+                    kind,
+                    b"TIMER:" | b"SCHED:" | b"RCU:" | b"HRTIMER:" | b"TASKLET:" | b"HI:"
+                )
+            });
+            if is_other {
+                sum += fields.filter_map(text::number).sum::<u64>();
+            }
+        }
+        self.others.step(sum, false)
+    }
+}
+
+impl Reader {
+    fn read_own(&mut self, guest: &Guest, proc: &Path, counts: &mut GuestExchanges) {
+        if self.table.is_none() {
+            let path = guest.process.map(|pid| proc.join(format!("{pid}/net/dev")));
+            self.table = path.and_then(|path| KernelFile::open(path).ok());
+        }
+        let Some(table) = &mut self.table else {
+            return;
+        };
+        let Ok(text) = table.read() else {
+            self.table = None;
+            return;
+        };
+        let whole = guest.devices.iter().any(|device| device.index == 0);
+        let mut sums = [0u64; 3];
+        for (name, now) in devices(text) {
+            let counts = if whole {
+                name != b"lo"
+            } else {
+                guest
+                    .devices
+                    .iter()
+                    .any(|device| device.name.as_bytes() == name)
+            };
+            if counts {
+                for (sum, raw) in sums.iter_mut().zip(now) {
+                    *sum = sum.saturating_add(raw);
+                }
+            }
+        }
+        let mut steps = [0; 3];
+        for ((step, count), sum) in steps.iter_mut().zip(&mut self.own).zip(sums) {
+            *step = count.step(sum, guest.is_new);
+        }
+        let [received, sent, bytes] = steps;
+        // Inside a container's namespace directions are the guest's; a tap's are the host's.
+        if whole {
+            counts.received += received;
+            counts.sent += sent;
+        } else {
+            counts.received += sent;
+            counts.sent += received;
+        }
+        counts.bytes += bytes;
+    }
+
+    /// Finds the files that not every guest has.
+    fn look(&mut self, guest: &Guest, sys: &Path) {
+        self.looked = true;
+        if guest.platform.is_vm() {
+            let prefix = guest.process.map(|pid| format!("{pid}-"));
+            let directory = sys.join("kernel/debug/kvm");
+            let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+            self.exits = prefix.and_then(|prefix| {
+                let mut of_guest = entries.filter(|entry| {
+                    entry
+                        .file_name()
+                        .as_encoded_bytes()
+                        .starts_with(prefix.as_bytes())
+                });
+                let path = of_guest.next()?.path().join("exits");
+                Some((KernelFile::open_one_piece(path).ok()?, Count::default()))
+            });
+        } else if let Some(group) = &guest.group {
+            let groups = sys.join("fs/cgroup");
+            let file = [
+                groups
+                    .join("blkio")
+                    .join(group)
+                    .join("blkio.throttle.io_serviced"),
+                groups.join(group).join("io.stat"),
+            ];
+            self.block = file
+                .into_iter()
+                .find_map(|path| KernelFile::open_one_piece(path).ok())
+                .map(|file| (file, Count::default()));
+        }
+    }
+
+    fn block_requests(&mut self, is_new: bool) -> u64 {
+        let Some((file, count)) = &mut self.block else {
+            return 0;
+        };
+        let Ok(content) = file.read() else {
+            return 0;
+        };
+        // v1 ends with `Total N`; v2 has `rios=N wios=N` for each disk.
+        let total = text::keyed(content, "Total").unwrap_or_else(|| {
+            text::fields(content)
+                .filter_map(|field| {
+                    let value = field
+                        .strip_prefix(b"rios=")
+                        .or(field.strip_prefix(b"wios="));
+                    value.and_then(text::number)
+                })
+                .sum()
+        });
+        count.step(total, is_new)
+    }
+}
+
+/// Each device's name, and its packets received, packets sent and bytes.
+fn devices(table: &[u8]) -> impl Iterator<Item = (&[u8], [u64; 3])> {
+    text::lines(table).filter_map(|line| {
+        let colon = line.iter().position(|byte| *byte == b':')?;
+        let (name, numbers) = line.split_at_checked(colon)?;
+        let mut fields = text::fields(numbers.get(1..)?).map(text::number);
+        let received_bytes = fields.next()??;
+        let received = fields.next()??;
+        let sent_bytes = fields.nth(6)??;
+        let sent = fields.next()??;
+        Some((
+            name.trim_ascii(),
+            [received, sent, received_bytes.saturating_add(sent_bytes)],
+        ))
+    })
+}
+
+fn classify(name: &[u8], sys: &Path) -> Class {
+    use std::os::unix::ffi::OsStrExt;
+    if name == b"lo" {
+        return Class::Loopback;
+    }
+    let directory = sys
+        .join("class/net")
+        .join(std::ffi::OsStr::from_bytes(name));
+    if directory.join("device").exists() {
+        Class::Port
+    } else {
+        Class::Virtual
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    const HEAD: &str = "Inter-| Receive | Transmit\n face |bytes packets\n";
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    struct Host(tempfile::TempDir);
+
+    impl Host {
+        fn new() -> Self {
+            let host = Self(tempfile::tempdir().unwrap());
+            host.put("sys/fs/cgroup/cgroup.controllers", "cpu");
+            host.put("sys/class/net/eth0/device/x", "");
+            host.put(&format!("sys/fs/cgroup/docker/{ID}/cgroup.procs"), "20\n");
+            host.put("proc/20/cmdline", "nginx");
+            for (pid, namespace) in [(1, 100), (20, 200)] {
+                let ns = host.path(&format!("proc/{pid}/ns"));
+                fs::create_dir_all(&ns).unwrap();
+                std::os::unix::fs::symlink(format!("net:[{namespace}]"), ns.join("net")).unwrap();
+            }
+            host
+        }
+
+        fn path(&self, path: &str) -> PathBuf {
+            self.0.path().join(path)
+        }
+
+        fn put(&self, path: &str, content: &str) {
+            let path = self.path(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
+        }
+
+        fn pair(&self) {
+            for (below, name, index, peer) in
+                [("sys", "veth1", 17, 2), ("proc/20/root/sys", "eth0", 2, 17)]
+            {
+                self.put(
+                    &format!("{below}/class/net/{name}/ifindex"),
+                    &index.to_string(),
+                );
+                self.put(
+                    &format!("{below}/class/net/{name}/iflink"),
+                    &peer.to_string(),
+                );
+            }
+        }
+
+        fn table(&self, pid: u32, lines: &[(&str, u64, u64)]) {
+            let lines: String = lines
+                .iter()
+                .map(|(name, rx, tx)| format!("{name}: 10 {rx} 0 0 0 0 0 0 20 {tx} 0 0 0 0 0 0\n"))
+                .collect();
+            self.put(&format!("proc/{pid}/net/dev"), &format!("{HEAD}{lines}"));
+        }
+
+        fn roots(&self) -> Roots {
+            Roots {
+                proc: self.path("proc"),
+                sys: self.path("sys"),
+                dev: self.path("dev"),
+                run: self.path("run"),
+                lib: self.path("lib"),
+                xl: self.path("xl"),
+            }
+        }
+    }
+
+    #[test]
+    fn packets_at_the_hosts_end_are_the_guests_with_directions_turned() {
+        let host = Host::new();
+        host.pair();
+        host.table(
+            1,
+            &[
+                ("lo", 5, 5),
+                ("eth0", 100, 100),
+                ("br0", 100, 100),
+                ("veth1", 10, 20),
+            ],
+        );
+        let mut guests = Guests::new(host.roots());
+        guests.scan();
+        let mut exchanges = Exchanges::open(&host.roots());
+        assert_eq!(
+            exchanges.read(&guests).host_packets,
+            0,
+            "nothing at first sight"
+        );
+        host.table(
+            1,
+            &[
+                ("lo", 8, 8),
+                ("eth0", 150, 100),
+                ("br0", 150, 100),
+                ("veth1", 13, 27),
+            ],
+        );
+        let interval = exchanges.read(&guests);
+        let guest = interval.guests.values().next().unwrap();
+        assert_eq!((guest.sent, guest.received), (3, 7));
+        assert_eq!(interval.host_packets, 3 + 50 - 10);
+    }
+
+    #[test]
+    fn without_an_end_at_the_host_the_guests_own_table_is_read() {
+        let host = Host::new();
+        host.table(1, &[]);
+        host.table(20, &[("lo", 50, 50), ("eth0", 1, 2)]);
+        let mut guests = Guests::new(host.roots());
+        guests.scan();
+        let mut exchanges = Exchanges::open(&host.roots());
+        exchanges.read(&guests);
+        host.table(20, &[("lo", 90, 90), ("eth0", 4, 9)]);
+        let interval = exchanges.read(&guests);
+        let guest = interval.guests.values().next().unwrap();
+        assert_eq!((guest.sent, guest.received), (7, 3));
+    }
+
+    #[test]
+    fn a_device_made_anew_under_its_old_name_makes_no_negative_count() {
+        let host = Host::new();
+        host.pair();
+        host.table(1, &[("veth1", 1000, 1000)]);
+        let mut guests = Guests::new(host.roots());
+        guests.scan();
+        let mut exchanges = Exchanges::open(&host.roots());
+        exchanges.read(&guests);
+        host.table(1, &[("veth1", 4, 5)]);
+        let interval = exchanges.read(&guests);
+        let guest = interval.guests.values().next().unwrap();
+        assert_eq!((guest.sent, guest.received), (4, 5));
+    }
+
+    #[test]
+    fn block_requests_are_read_on_v1_and_v2() {
+        for (path, first, second) in [
+            (
+                format!("sys/fs/cgroup/blkio/docker/{ID}/blkio.throttle.io_serviced"),
+                "8:0 Read 1\n8:0 Total 1\nTotal 1\n",
+                "8:0 Read 5\n8:0 Total 5\nTotal 5\n",
+            ),
+            (
+                format!("sys/fs/cgroup/docker/{ID}/io.stat"),
+                "8:0 rbytes=1 wbytes=1 rios=1 wios=0\n",
+                "8:0 rbytes=9 wbytes=9 rios=2 wios=1\n8:16 rios=2\n",
+            ),
+        ] {
+            let host = Host::new();
+            host.put(&path, first);
+            let mut guests = Guests::new(host.roots());
+            guests.scan();
+            let mut exchanges = Exchanges::open(&host.roots());
+            exchanges.read(&guests);
+            host.put(&path, second);
+            let interval = exchanges.read(&guests);
+            // On a fake v2 host the directory of v1's controller looks like a group of its own.
+            let requests: u64 = interval
+                .guests
+                .values()
+                .map(|guest| guest.block_requests)
+                .sum();
+            assert_eq!(requests, 4, "{path}");
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Charge-back: every nanosecond of the host's processors in an interval, and the energy with it, is
+//! charged to the guest that caused it, to the host itself, or to nobody, which is shown.
+//!
+//! [`Charger`] takes a pass each interval: it finds the guests, reads what they used themselves
+//! ([`Usage`]), asks a [`Method`] whose work the soft interrupts did ([`IoCharge`]), and closes the
+//! [`Ledger`]. `docs/charge.md` says what each number means and how good it is.
+
+mod charger;
+mod counted;
+mod energy;
+mod exchanges;
+mod ledger;
+mod subjects;
+mod traced;
+mod usage;
+
+pub use charger::{Charger, ChargerOptions, GuestTotals, MethodChoice, Pass, Totals};
+pub use counted::{Counted, Weights};
+pub use energy::{EnergyUse, IdleEnergy, IdlePower, IdleRule};
+pub use exchanges::{Exchanges, GuestExchanges, IntervalExchanges};
+pub use ledger::{GuestUse, IoCharge, IoWork, Ledger, Row, Stage, Stages, Usage};
+pub use subjects::SubjectSoftirqs;
+pub use traced::Traced;
+
+use crate::ObserveError;
+use crate::guests::Guests;
+
+/// A way to find out whose work the kernel did in soft interrupts.
+pub trait Method: Send {
+    /// Its name: `traced` or `counted`.
+    fn name(&self) -> &'static str;
+
+    /// What it found since its last call. `usage` is the same interval's.
+    ///
+    /// # Errors
+    /// When its source failed; the interval's soft interrupts are then unattributed.
+    fn charge(
+        &mut self,
+        guests: &Guests,
+        usage: &Usage,
+        exchanges: &IntervalExchanges,
+    ) -> Result<IoCharge, ObserveError>;
+}

@@ -1,0 +1,646 @@
+//! The traced method: BPF programs at the kernel's tracepoints measure each soft interrupt and key
+//! it by the network device, and so by the guest, that it worked for (`bpf/charge.bpf.c`).
+//!
+//! Keyed by device and not by control group: a soft interrupt runs in the context of whatever it
+//! interrupted, and that task's group says nothing about whose packet it was.
+//!
+//! Not seen: hard interrupts (part of whatever they interrupt), NAPI in threads of its own and busy
+//! polling (time of tasks), and transmit completions of a port, which are the host's.
+
+use super::Method;
+use super::exchanges::IntervalExchanges;
+use super::ledger::{IoCharge, IoWork, Usage};
+use crate::ObserveError;
+use crate::guests::{Guest, Guests, Hierarchy};
+use aya::maps::{MapData, PerCpuArray, PerCpuHashMap};
+use aya::programs::BtfTracePoint;
+use aya::{Btf, Ebpf, EbpfLoader};
+use std::collections::{HashMap, HashSet};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use vtax_units::Nanoseconds;
+
+/// Built by `bpf/build.sh`.
+static OBJECT: &[u8] = aya::include_bytes_aligned!("../../bpf/charge.bpf.o");
+
+const PROGRAMS: [&str; 6] = [
+    "softirq_entry",
+    "softirq_exit",
+    "napi_poll",
+    "netif_receive_skb",
+    "net_dev_start_xmit",
+    "block_rq_complete",
+];
+
+const WHAT: &str = "tracing of soft interrupts (BPF)";
+
+/// Room in each map where nothing else is said.
+pub(super) const ENTRIES: u32 = 16_384;
+
+/// An entry that did not move for so many passes is removed when its map is half full.
+const FORGET_AFTER: u32 = 30;
+
+/// Whose a segment is: `struct owner` of the BPF program.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Owner {
+    kind: u32,
+    a: u32,
+    b: u64,
+}
+
+/// `struct charge` of the BPF program.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+struct Charge {
+    ns: u64,
+    events: u64,
+}
+
+/// `struct device` of the BPF program.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct DeviceKey {
+    pub(super) namespace: u32,
+    pub(super) index: u32,
+}
+
+// SAFETY: `repr(C)`, integers only and no padding, so that any bytes are a value.
+unsafe impl aya::Pod for Owner {}
+// SAFETY: as above.
+unsafe impl aya::Pod for Charge {}
+// SAFETY: as above.
+unsafe impl aya::Pod for DeviceKey {}
+
+// `enum kind` of the BPF program.
+const SOFTIRQ: u32 = 0;
+const GUEST: u32 = 1;
+const DEVICE: u32 = 2;
+const BLOCK: u32 = 3;
+
+/// Contexts: see the BPF program.
+const IDLE: u64 = 0;
+const KSOFTIRQD: u64 = 1 << 62;
+const PROCESS: u64 = 1 << 63;
+
+/// The programs, attached while this lives, and their maps.
+pub(super) struct Probe {
+    charges: PerCpuHashMap<MapData, Owner, Charge>,
+    contexts: PerCpuHashMap<MapData, u64, u64>,
+    lost: PerCpuArray<MapData, u64>,
+    devices: Wanted<DeviceKey>,
+    monitors: Wanted<u32>,
+    seen_charges: HashMap<Owner, Seen>,
+    seen_contexts: HashMap<u64, Seen>,
+    seen_lost: u64,
+    entries: u32,
+    /// Keeps the programs attached.
+    _programs: Ebpf,
+}
+
+/// What the programs found since the last reading.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// Soft interrupt time by whom it worked for.
+    charges: Vec<(Owner, u64)>,
+    /// And by whose context it ran in.
+    contexts: Vec<(u64, u64)>,
+    /// Time that found no room in the maps.
+    lost: u64,
+}
+
+/// The traced method.
+pub struct Traced {
+    probe: Probe,
+    groups: Groups,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    ns: u64,
+    idle_passes: u32,
+}
+
+/// A map that user space fills: what is in it, to change only differences.
+struct Wanted<K: aya::Pod> {
+    map: aya::maps::HashMap<MapData, K, u32>,
+    present: HashMap<K, u32>,
+}
+
+impl<K: aya::Pod + std::hash::Hash + Eq> Wanted<K> {
+    fn set(&mut self, wanted: &HashMap<K, u32>) {
+        let map = &mut self.map;
+        self.present.retain(|key, _| {
+            let keep = wanted.contains_key(key);
+            if !keep {
+                // It may be gone already; then that is what was wanted.
+                let _ = map.remove(key);
+            }
+            keep
+        });
+        for (key, value) in wanted {
+            // A full map: the device's work stays keyed by the device, which is looked up below.
+            if self.present.get(key) != Some(value) && map.insert(key, value, 0).is_ok() {
+                self.present.insert(*key, *value);
+            }
+        }
+    }
+}
+
+/// Control groups by their id in the kernel, the groups within a container included.
+#[derive(Debug, Default)]
+struct Groups {
+    cpu: HashMap<u64, Option<u32>>,
+    io: HashMap<u64, Option<u32>>,
+    learnt: HashSet<u32>,
+}
+
+impl Traced {
+    /// Loads and attaches the programs.
+    ///
+    /// # Errors
+    /// When the kernel does not describe its types (BTF), or this process may not use BPF.
+    pub fn open(sys: &Path, hierarchy: Option<&Hierarchy>) -> Result<Self, ObserveError> {
+        Ok(Self {
+            probe: Probe::open(
+                sys,
+                hierarchy.is_some_and(|hierarchy| hierarchy.v1),
+                ENTRIES,
+            )?,
+            groups: Groups::default(),
+        })
+    }
+}
+
+impl Probe {
+    /// Loads and attaches the programs. `by_cpuacct` says that control groups are v1's `cpuacct`,
+    /// not v2's.
+    pub(super) fn open(sys: &Path, by_cpuacct: bool, entries: u32) -> Result<Self, ObserveError> {
+        let unavailable = |reason: String| ObserveError::Unavailable {
+            what: WHAT.to_owned(),
+            reason,
+        };
+        let types = sys.join("kernel/btf/vmlinux");
+        if !types.exists() {
+            return Err(unavailable(format!(
+                "{} does not exist: this kernel was built without CONFIG_DEBUG_INFO_BTF",
+                types.display()
+            )));
+        }
+        let btf = Btf::parse_file(&types, aya::Endianness::default()).map_err(|error| {
+            unavailable(format!(
+                "cannot read {}: {}",
+                types.display(),
+                chain(&error)
+            ))
+        })?;
+        let by_cpuacct = u32::from(by_cpuacct);
+        let mut programs = EbpfLoader::new()
+            .btf(Some(&btf))
+            .set_global("accounted_by_cpuacct", &by_cpuacct, true)
+            .set_max_entries("charges", entries)
+            .set_max_entries("contexts", entries)
+            .load(OBJECT)
+            .map_err(|error| explain(&error))?;
+        for name in PROGRAMS {
+            let program: &mut BtfTracePoint = programs
+                .program_mut(name)
+                .ok_or_else(|| unavailable(format!("the BPF object has no program {name}")))?
+                .try_into()
+                .map_err(|error: aya::programs::ProgramError| explain(&error))?;
+            program.load(name, &btf).map_err(|error| explain(&error))?;
+            program.attach().map_err(|error| explain(&error))?;
+        }
+        let mut take = |name: &str| {
+            programs
+                .take_map(name)
+                .ok_or_else(|| unavailable(format!("the BPF object has no map {name}")))
+        };
+        let wrong = |error: aya::maps::MapError| explain(&error);
+        Ok(Self {
+            charges: take("charges")?.try_into().map_err(wrong)?,
+            contexts: take("contexts")?.try_into().map_err(wrong)?,
+            lost: take("lost")?.try_into().map_err(wrong)?,
+            devices: Wanted {
+                map: take("devices")?.try_into().map_err(wrong)?,
+                present: HashMap::new(),
+            },
+            monitors: Wanted {
+                map: take("vmms")?.try_into().map_err(wrong)?,
+                present: HashMap::new(),
+            },
+            seen_charges: HashMap::new(),
+            seen_contexts: HashMap::new(),
+            seen_lost: 0,
+            entries,
+            _programs: programs,
+        })
+    }
+
+    /// Soft interrupt time by guest since the last call, for subjects that are known by number:
+    /// what worked for each, and what ran in the context of each one's control groups.
+    pub(super) fn of_subjects(
+        &mut self,
+        devices: &HashMap<DeviceKey, u32>,
+        groups: &HashMap<u64, Option<u32>>,
+    ) -> HashMap<u32, IoWork> {
+        let found = self.read();
+        let mut work: HashMap<u32, IoWork> = HashMap::new();
+        let add = |to: &mut Nanoseconds, ns: u64| *to = Nanoseconds(to.0.saturating_add(ns));
+        for (owner, ns) in found.charges {
+            let subject = match owner.kind {
+                GUEST => Some(owner.a),
+                DEVICE => device_owner(owner, devices),
+                _ => None,
+            };
+            if let Some(subject) = subject {
+                add(&mut work.entry(subject).or_default().softirq, ns);
+            }
+        }
+        for (context, ns) in found.contexts {
+            if let Some(Some(subject)) = groups.get(&context) {
+                add(&mut work.entry(*subject).or_default().context, ns);
+            }
+        }
+        self.devices.set(devices);
+        work
+    }
+
+    /// What was found since the last call.
+    fn read(&mut self) -> Found {
+        Found {
+            charges: advances(
+                &mut self.charges,
+                &mut self.seen_charges,
+                self.entries,
+                |charge| charge.ns,
+            ),
+            contexts: advances(
+                &mut self.contexts,
+                &mut self.seen_contexts,
+                self.entries,
+                |ns| *ns,
+            ),
+            lost: self.lost(),
+        }
+    }
+
+    /// Time that found no room in the maps since the last call.
+    fn lost(&mut self) -> u64 {
+        let sum = (0..2)
+            .filter_map(|which| self.lost.get(&which, 0).ok())
+            .flat_map(|values| values.iter().copied().collect::<Vec<_>>())
+            .fold(0u64, u64::saturating_add);
+        let new = sum.saturating_sub(self.seen_lost);
+        self.seen_lost = sum;
+        new
+    }
+}
+
+/// Whose a device is that the kernel met before this side had told it.
+fn device_owner(owner: Owner, devices: &HashMap<DeviceKey, u32>) -> Option<u32> {
+    #[allow(clippy::cast_possible_truncation, reason = "an interface's index")]
+    let index = owner.b as u32;
+    [index, 0].into_iter().find_map(|index| {
+        let key = DeviceKey {
+            namespace: owner.a,
+            index,
+        };
+        devices.get(&key).copied()
+    })
+}
+
+/// Reads a map whole, and gives what each entry advanced by. Entries that stand still are removed
+/// when room is short; one that comes back begins at zero.
+fn advances<K, V>(
+    map: &mut PerCpuHashMap<MapData, K, V>,
+    seen: &mut HashMap<K, Seen>,
+    entries: u32,
+    time: fn(&V) -> u64,
+) -> Vec<(K, u64)>
+where
+    K: aya::Pod + std::hash::Hash + Eq,
+    V: aya::Pod,
+{
+    let mut advances = Vec::with_capacity(seen.len());
+    let mut idle = Vec::new();
+    // An entry that vanishes between two steps ends the iteration early; the next pass has it.
+    for (key, values) in map.iter().flatten() {
+        let ns = values.iter().map(time).fold(0u64, u64::saturating_add);
+        let before = seen.entry(key).or_default();
+        let new = ns.saturating_sub(before.ns);
+        before.ns = ns;
+        before.idle_passes = if new == 0 { before.idle_passes + 1 } else { 0 };
+        if before.idle_passes > FORGET_AFTER {
+            idle.push(key);
+        }
+        if new > 0 {
+            advances.push((key, new));
+        }
+    }
+    if seen.len() > entries as usize / 2 {
+        for key in idle {
+            let _ = map.remove(&key);
+            seen.remove(&key);
+        }
+    }
+    advances
+}
+
+impl Method for Traced {
+    fn name(&self) -> &'static str {
+        "traced"
+    }
+
+    fn charge(
+        &mut self,
+        guests: &Guests,
+        _: &Usage,
+        _: &IntervalExchanges,
+    ) -> Result<IoCharge, ObserveError> {
+        let devices: HashMap<DeviceKey, u32> = guests
+            .iter()
+            .flat_map(|guest| {
+                guest.devices.iter().map(|device| {
+                    let key = DeviceKey {
+                        namespace: device.namespace,
+                        index: device.index,
+                    };
+                    (key, guest.number)
+                })
+            })
+            .collect();
+        let monitors: HashMap<u32, u32> = guests
+            .iter()
+            .filter(|guest| guest.platform.is_vm())
+            .flat_map(|guest| {
+                let helpers = guest.helpers.iter().map(|helper| helper.pid);
+                helpers.chain(guest.process).map(|pid| (pid, guest.number))
+            })
+            .collect();
+        let alive: HashSet<u32> = guests.iter().map(|guest| guest.number).collect();
+        let disks: HashMap<u32, u32> = guests
+            .iter()
+            .flat_map(|guest| {
+                guest
+                    .disks
+                    .iter()
+                    .map(|disk| (disk.major << 20 | disk.minor, guest.number))
+            })
+            .collect();
+
+        self.groups.update(guests, &alive);
+        let mut charge = IoCharge::default();
+        let add = |to: &mut Nanoseconds, ns: u64| *to = Nanoseconds(to.0.saturating_add(ns));
+        let found = self.probe.read();
+        for (owner, ns) in found.charges {
+            let guest = match owner.kind {
+                SOFTIRQ => None,
+                GUEST => Some(owner.a),
+                DEVICE => device_owner(owner, &devices),
+                BLOCK => disks
+                    .get(&owner.a)
+                    .copied()
+                    .or_else(|| self.groups.io(owner.b, guests)),
+                _ => None,
+            };
+            match guest {
+                Some(guest) if alive.contains(&guest) => {
+                    add(&mut charge.guests.entry(guest).or_default().softirq, ns);
+                }
+                // It ended in this interval and has no row.
+                Some(_) => add(&mut charge.unknown, ns),
+                None => add(&mut charge.host_softirq, ns),
+            }
+        }
+        for (context, ns) in found.contexts {
+            let guest = match context {
+                IDLE => continue,
+                KSOFTIRQD => {
+                    add(&mut charge.ksoftirqd, ns);
+                    continue;
+                }
+                _ if context & PROCESS != 0 => {
+                    #[allow(clippy::cast_possible_truncation, reason = "a process's number")]
+                    let pid = context as u32;
+                    monitors.get(&pid).copied()
+                }
+                group => self.groups.cpu(group, guests),
+            };
+            match guest.filter(|guest| alive.contains(guest)) {
+                Some(guest) => add(&mut charge.guests.entry(guest).or_default().context, ns),
+                None => add(&mut charge.host_context, ns),
+            }
+        }
+        add(&mut charge.unknown, found.lost);
+
+        // For the next interval.
+        self.probe.devices.set(&devices);
+        self.probe.monitors.set(&monitors);
+        Ok(charge)
+    }
+}
+
+impl Groups {
+    /// Learns the groups of containers that are new.
+    fn update(&mut self, guests: &Guests, alive: &HashSet<u32>) {
+        self.learnt.retain(|number| alive.contains(number));
+        if self.cpu.len() + self.io.len() > 1 << 16 {
+            *self = Self::default();
+        }
+        for guest in guests.iter() {
+            if self.learnt.insert(guest.number) {
+                self.learn(guests, guest);
+            }
+        }
+    }
+
+    fn cpu(&mut self, id: u64, guests: &Guests) -> Option<u32> {
+        if let Some(known) = self.cpu.get(&id) {
+            return *known;
+        }
+        // A group within a container, made after the container was learnt; or nobody's, and then
+        // it stays so: ids are not given away again.
+        guests.iter().for_each(|guest| self.learn(guests, guest));
+        *self.cpu.entry(id).or_insert(None)
+    }
+
+    fn io(&mut self, id: u64, guests: &Guests) -> Option<u32> {
+        if let Some(known) = self.io.get(&id) {
+            return *known;
+        }
+        guests.iter().for_each(|guest| self.learn(guests, guest));
+        *self.io.entry(id).or_insert(None)
+    }
+
+    fn learn(&mut self, guests: &Guests, guest: &Guest) {
+        let (Some(hierarchy), Some(group)) = (guests.hierarchy(), &guest.group) else {
+            return;
+        };
+        if guest.platform.is_vm() {
+            return;
+        }
+        learn(
+            &hierarchy.mounted.join(group),
+            guest.number,
+            &mut self.cpu,
+            4,
+        );
+        let io = if hierarchy.v1 {
+            hierarchy.mounted.with_file_name("blkio")
+        } else {
+            hierarchy.mounted.clone()
+        };
+        learn(&io.join(group), guest.number, &mut self.io, 4);
+    }
+}
+
+pub(super) fn learn(group: &Path, guest: u32, ids: &mut HashMap<u64, Option<u32>>, deepest: u32) {
+    let Ok(metadata) = std::fs::metadata(group) else {
+        return;
+    };
+    ids.insert(metadata.ino(), Some(guest));
+    if metadata.nlink() == 2 || deepest == 0 {
+        return;
+    }
+    for entry in std::fs::read_dir(group).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            learn(&entry.path(), guest, ids, deepest - 1);
+        }
+    }
+}
+
+/// An error with its causes, which is where the loader says what is wrong.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+fn explain(error: &dyn std::error::Error) -> ObserveError {
+    let text = chain(error);
+    if text.contains("Operation not permitted") || text.contains("Permission denied") {
+        return ObserveError::Permission {
+            what: WHAT.to_owned(),
+            remedy: "run as root, or with the capabilities CAP_BPF and CAP_PERFMON".to_owned(),
+        };
+    }
+    ObserveError::Unavailable {
+        what: WHAT.to_owned(),
+        reason: text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guests::Roots;
+    use std::process::Command;
+    use std::time::Duration;
+
+    fn probe(entries: u32) -> Option<Probe> {
+        match Probe::open(Path::new("/sys"), false, entries) {
+            Ok(probe) => Some(probe),
+            Err(error) => {
+                eprintln!("SKIPPED: {error}");
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn a_kernel_without_types_says_so_and_what_is_missing() {
+        let root = tempfile::tempdir().unwrap();
+        let error = Probe::open(root.path(), false, ENTRIES).err().unwrap();
+        assert!(
+            error.to_string().contains("CONFIG_DEBUG_INFO_BTF"),
+            "{error}"
+        );
+        let types = root.path().join("kernel/btf/vmlinux");
+        std::fs::create_dir_all(types.parent().unwrap()).unwrap();
+        std::fs::write(&types, b"no types at all").unwrap();
+        let error = Probe::open(root.path(), false, ENTRIES).err().unwrap();
+        assert!(error.to_string().contains("vmlinux"), "{error}");
+    }
+
+    #[test]
+    fn time_that_finds_no_room_in_a_full_map_is_nobodys_and_not_lost() {
+        let Some(mut probe) = probe(1) else {
+            return;
+        };
+        probe.read();
+        // Timers, RCU and the scheduler are kinds enough for more than one entry.
+        std::thread::sleep(Duration::from_millis(500));
+        let found = probe.read();
+        assert!(found.charges.len() <= 1);
+        assert!(found.lost > 0, "{found:?}");
+        assert_eq!(probe.lost(), 0, "counted once");
+    }
+
+    #[test]
+    fn the_hosts_own_soft_interrupts_are_the_hosts() {
+        let Some(probe) = probe(ENTRIES) else {
+            return;
+        };
+        let mut traced = Traced {
+            probe,
+            groups: Groups::default(),
+        };
+        let guests = Guests::new(Roots::default());
+        let mut charge = || {
+            let exchanges = IntervalExchanges::default();
+            traced
+                .charge(&guests, &Usage::default(), &exchanges)
+                .unwrap()
+        };
+        charge();
+        std::thread::sleep(Duration::from_millis(300));
+        let charge = charge();
+        assert!(charge.host_softirq.0 > 0);
+        assert_eq!(charge.unknown.0, 0);
+        assert!(charge.guests.is_empty());
+    }
+
+    /// The committed object is what the source says, where the compiler that made it is at hand.
+    #[test]
+    fn the_object_is_built_from_its_source() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("bpf");
+        let version = Command::new("clang").arg("--version").output();
+        let Ok(version) = version else {
+            eprintln!("SKIPPED: clang is not installed, so the BPF object cannot be built again");
+            return;
+        };
+        let output = tempfile::tempdir().unwrap();
+        let object = output.path().join("charge.bpf.o");
+        let built = Command::new(directory.join("build.sh"))
+            .arg(&object)
+            .output()
+            .unwrap();
+        if !built.status.success() {
+            let said = String::from_utf8_lossy(&built.stderr);
+            let incomplete = said.contains("file not found") || said.contains("not found");
+            assert!(incomplete, "{said}");
+            eprintln!("SKIPPED: libbpf's headers or llvm-strip are not installed: {said}");
+            return;
+        }
+        let rebuilt = std::fs::read(&object).unwrap();
+        let is_same_compiler =
+            String::from_utf8_lossy(&version.stdout).contains("clang version 14.0.6");
+        if is_same_compiler && cfg!(target_arch = "x86_64") {
+            assert!(
+                rebuilt == OBJECT,
+                "run bpf/build.sh and commit charge.bpf.o"
+            );
+        } else {
+            eprintln!("SKIPPED: another compiler than the committed object's; it was only built");
+        }
+    }
+}

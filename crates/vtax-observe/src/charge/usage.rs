@@ -1,0 +1,544 @@
+//! What the host and its guests used in an interval, as the kernel books it.
+
+use super::ledger::{GuestUse, Stage, Stages, Usage};
+use crate::counters::file::KernelFile;
+use crate::counters::{HostCpu, ProcessClock, VmmThreads, process_clock, text};
+use crate::guests::{Guest, Guests, HelperWork, Hierarchy};
+use crate::{Instrument, ObserveError, Readings, metric};
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use vtax_units::Nanoseconds;
+
+/// How far a guest's sources may run ahead of an interval's length: Xen shows tenths of a second, the
+/// kernel brings a running task's account up to date once a tick.
+const SLACK: u64 = 200_000_000;
+
+/// Reads the host and every guest, and gives the difference to the last reading.
+pub(super) struct UsageReader {
+    proc: PathBuf,
+    host: HostCpu,
+    readings: Readings,
+    last: Option<Host>,
+    softirq_apart: bool,
+    guests: HashMap<u32, Reader>,
+    /// Gains that no guest can have made, and were not charged.
+    pub(super) implausible: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Host {
+    at: Nanoseconds,
+    processors: u32,
+    idle: u64,
+    steal: u64,
+    busy: u64,
+    softirq: u64,
+    scheduled: Option<u64>,
+}
+
+/// A raw total, and what it advanced by.
+#[derive(Debug, Clone, Copy, Default)]
+struct Advance(Option<u64>);
+
+impl Advance {
+    /// What is new in `raw`. Of a guest that was not there before (`is_new`) all of it, otherwise
+    /// nothing at first sight: what it used before belongs to no interval of this ledger. A
+    /// total that fell is another one's, and starts anew without a step.
+    fn gain(&mut self, raw: u64, is_new: bool) -> u64 {
+        match self.0.replace(raw) {
+            None if is_new => raw,
+            None => 0,
+            Some(last) => raw.saturating_sub(last),
+        }
+    }
+}
+
+struct Reader {
+    own: Own,
+    advances: [Advance; Stage::ALL.len()],
+    helpers: HashMap<u32, HelperReader>,
+}
+
+/// Where a guest's own time is read.
+enum Own {
+    /// A monitor's threads by role.
+    Threads(Box<VmmThreads>, Readings),
+    /// A monitor whose threads the kernel does not account one by one.
+    Whole(ProcessClock),
+    /// v1's `cpuacct.usage`.
+    GroupV1(KernelFile),
+    /// v2's `cpu.stat`.
+    GroupV2(KernelFile),
+    /// The hypervisor below says it: see [`Guest::domain`].
+    Domain,
+}
+
+struct HelperReader {
+    clock: Clock,
+    stage: Stage,
+    advance: Advance,
+}
+
+enum Clock {
+    Thread(KernelFile),
+    Process(ProcessClock),
+}
+
+impl UsageReader {
+    pub(super) fn open(proc: &Path, sys: &Path) -> Result<Self, ObserveError> {
+        Ok(Self {
+            proc: proc.to_owned(),
+            host: HostCpu::open(proc, sys)?,
+            readings: Readings::default(),
+            last: None,
+            softirq_apart: books_softirqs_apart(sys),
+            guests: HashMap::new(),
+            implausible: 0,
+        })
+    }
+
+    /// What was used since the last call; `None` at the first.
+    pub(super) fn read(
+        &mut self,
+        now: Nanoseconds,
+        guests: &Guests,
+    ) -> Result<Option<Usage>, ObserveError> {
+        let present: HashSet<u32> = guests.iter().map(|guest| guest.number).collect();
+        self.guests.retain(|number, _| present.contains(number));
+        let containers: HashMap<&Path, u32> = guests
+            .iter()
+            .filter(|guest| !guest.platform.is_vm())
+            .filter_map(|guest| Some((guest.group.as_deref()?, guest.number)))
+            .collect();
+
+        // Guests before the host: what they do meanwhile is then inside the host's time. Monitors
+        // before containers, for the same reason.
+        let mut list: Vec<&Guest> = guests.iter().collect();
+        list.sort_by_key(|guest| !guest.platform.is_vm());
+        let limit = self.last.map(|last| {
+            let span = now.saturating_since(last.at).0;
+            span.saturating_mul(u64::from(last.processors.max(1)))
+                .saturating_add(SLACK)
+        });
+        let mut used = Vec::with_capacity(list.len());
+        for guest in list {
+            let Some(stages) = self.read_guest(now, guest, guests.hierarchy()) else {
+                continue;
+            };
+            // Kepler #1851: a starting VM's first reading made 300 kW.
+            let is_plausible =
+                guest.domain.is_some() || limit.is_none_or(|limit| stages.total().0 <= limit);
+            if !is_plausible {
+                self.implausible += 1;
+                continue;
+            }
+            let inside = guest.group.as_deref().filter(|_| guest.platform.is_vm());
+            used.push(GuestUse {
+                number: guest.number,
+                own: stages,
+                outside: match guest.domain {
+                    Some(_) => stages.get(Stage::Vcpu),
+                    None => Nanoseconds(0),
+                },
+                inside: inside.and_then(|group| {
+                    group
+                        .ancestors()
+                        .find_map(|group| containers.get(group).copied())
+                }),
+            });
+        }
+
+        let host = self.read_host(now)?;
+        let Some(last) = self.last.replace(host) else {
+            return Ok(None);
+        };
+        let span = host.at.saturating_since(last.at);
+        let steal = host.steal.saturating_sub(last.steal);
+        let idle = host.idle.saturating_sub(last.idle);
+        let busy = host.busy.saturating_sub(last.busy);
+        let total = if host.processors == last.processors {
+            // Idle time is kept by a clock, the busy columns are sampled at the tick.
+            span.0
+                .saturating_mul(u64::from(host.processors))
+                .saturating_sub(idle)
+                .saturating_sub(steal)
+        } else {
+            // A processor came or went within the interval; only the samples know when.
+            busy
+        };
+        let scheduled = match (host.scheduled, last.scheduled) {
+            (Some(now), Some(before)) => now.saturating_sub(before),
+            _ => busy,
+        };
+        Ok(Some(Usage {
+            span,
+            processors: host.processors,
+            total: Nanoseconds(total),
+            tasks: Nanoseconds(scheduled),
+            softirq: Nanoseconds(host.softirq.saturating_sub(last.softirq)),
+            softirq_apart: self.softirq_apart,
+            guests: used,
+        }))
+    }
+
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "counters of nanoseconds that the instrument made of integers"
+    )]
+    fn read_host(&mut self, now: Nanoseconds) -> Result<Host, ObserveError> {
+        self.readings.clear_values();
+        self.host.read(now, &mut self.readings)?;
+        let mut host = Host {
+            at: now,
+            ..Host::default()
+        };
+        for (id, value) in self.readings.values() {
+            let Some(series) = self.readings.series().get(id.0 as usize) else {
+                continue;
+            };
+            let value = value as u64;
+            match series.metric.as_str() {
+                metric::CPU_IDLE | metric::CPU_IOWAIT => host.idle += value,
+                metric::CPU_STEAL => host.steal = value,
+                metric::CPU_BUSY => host.busy = value,
+                metric::CPU_SOFTIRQ => host.softirq = value,
+                metric::CPU_SCHEDULED => host.scheduled = Some(value),
+                // One for each processor that is online.
+                name if name.ends_with(".busy_ns") => host.processors += 1,
+                _ => {}
+            }
+        }
+        Ok(host)
+    }
+
+    fn read_guest(
+        &mut self,
+        now: Nanoseconds,
+        guest: &Guest,
+        hierarchy: Option<&Hierarchy>,
+    ) -> Option<Stages> {
+        if !self.guests.contains_key(&guest.number) {
+            let own = Own::open(guest, &self.proc, hierarchy)?;
+            let reader = Reader {
+                own,
+                advances: Default::default(),
+                helpers: HashMap::new(),
+            };
+            self.guests.insert(guest.number, reader);
+        }
+        let reader = self.guests.get_mut(&guest.number)?;
+        // New only at the first reading: a guest that could not be read at first is not new later.
+        let is_new = guest.is_new;
+        let totals = match reader.own.read(now, guest) {
+            Ok(totals) => totals,
+            Err(ObserveError::Unavailable { .. }) => {
+                let pid = guest.process?;
+                reader.own = Own::Whole(process_clock(pid));
+                reader.own.read(now, guest).ok()?
+            }
+            Err(_) => return None,
+        };
+        let mut used = Stages::default();
+        for (stage, advance) in Stage::ALL.into_iter().zip(&mut reader.advances) {
+            let raw = totals.get(stage).0;
+            used.add(stage, Nanoseconds(advance.gain(raw, is_new)));
+        }
+        reader
+            .helpers
+            .retain(|pid, _| guest.helpers.iter().any(|helper| helper.pid == *pid));
+        for helper in &guest.helpers {
+            let known = reader.helpers.contains_key(&helper.pid);
+            if !known && let Some(opened) = HelperReader::open(&self.proc, helper.pid, helper.work)
+            {
+                reader.helpers.insert(helper.pid, opened);
+            }
+            if let Some(helper) = reader.helpers.get_mut(&helper.pid)
+                && let Some(raw) = helper.clock.read()
+            {
+                used.add(helper.stage, Nanoseconds(helper.advance.gain(raw, is_new)));
+            }
+        }
+        Some(used)
+    }
+}
+
+impl Own {
+    fn open(guest: &Guest, proc: &Path, hierarchy: Option<&Hierarchy>) -> Option<Self> {
+        if guest.domain.is_some() {
+            return Some(Self::Domain);
+        }
+        if guest.platform.is_vm() {
+            let threads = VmmThreads::of_process(guest.process?, proc).ok()?;
+            return Some(Self::Threads(Box::new(threads), Readings::default()));
+        }
+        let (hierarchy, group) = (hierarchy?, guest.group.as_ref()?);
+        let directory = hierarchy.mounted.join(group);
+        let file = |name: &str| KernelFile::open_one_piece(directory.join(name)).ok();
+        if hierarchy.v1 {
+            file("cpuacct.usage").map(Self::GroupV1)
+        } else {
+            file("cpu.stat").map(Self::GroupV2)
+        }
+    }
+
+    /// Totals since the guest began.
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "counters of nanoseconds that the instrument made of integers"
+    )]
+    fn read(&mut self, now: Nanoseconds, guest: &Guest) -> Result<Stages, ObserveError> {
+        let mut totals = Stages::default();
+        match self {
+            Self::Threads(threads, readings) => {
+                readings.clear_values();
+                threads.read(now, readings)?;
+                for (id, value) in readings.values() {
+                    let Some(series) = readings.series().get(id.0 as usize) else {
+                        continue;
+                    };
+                    let stage = match series.metric.as_str() {
+                        metric::CPU_VCPU => Stage::Vcpu,
+                        metric::CPU_IOTHREAD => Stage::Iothread,
+                        metric::CPU_VHOST => Stage::Vhost,
+                        metric::CPU_EMULATOR => Stage::Emulator,
+                        _ => continue,
+                    };
+                    totals.add(stage, Nanoseconds(value as u64));
+                }
+            }
+            Self::Whole(clock) => {
+                let time = clock().map_err(|cause| ObserveError::Read {
+                    path: format!("the clock of process {:?}", guest.process).into(),
+                    cause,
+                })?;
+                totals.add(Stage::Emulator, Nanoseconds(time));
+            }
+            Self::GroupV1(file) => {
+                let usage = text::number(file.read()?.trim_ascii());
+                let usage = usage.ok_or_else(|| file.unexpected("expected one number"))?;
+                totals.add(Stage::Vcpu, Nanoseconds(usage));
+            }
+            Self::GroupV2(file) => {
+                let usage = text::keyed(file.read()?, "usage_usec");
+                let usage = usage.ok_or_else(|| file.unexpected("expected usage_usec"))?;
+                totals.add(Stage::Vcpu, Nanoseconds(usage.saturating_mul(1000)));
+            }
+            Self::Domain => {
+                let time = guest.domain.map_or(0, |(_, time)| time);
+                totals.add(Stage::Vcpu, Nanoseconds(time));
+            }
+        }
+        Ok(totals)
+    }
+}
+
+impl HelperReader {
+    fn open(proc: &Path, pid: u32, work: HelperWork) -> Option<Self> {
+        let thread = || KernelFile::open_one_piece(proc.join(format!("{pid}/schedstat"))).ok();
+        let (clock, stage) = match work {
+            HelperWork::Vhost => (Clock::Thread(thread()?), Stage::Vhost),
+            HelperWork::Backend => (Clock::Thread(thread()?), Stage::Backend),
+            HelperWork::Emulator => (Clock::Process(process_clock(pid)), Stage::Emulator),
+        };
+        Some(Self {
+            clock,
+            stage,
+            advance: Advance::default(),
+        })
+    }
+}
+
+impl Clock {
+    fn read(&mut self) -> Option<u64> {
+        match self {
+            Self::Thread(file) => text::fields(file.read().ok()?)
+                .next()
+                .and_then(text::number),
+            Self::Process(clock) => clock().ok(),
+        }
+    }
+}
+
+/// Whether this kernel was built with CONFIG_IRQ_TIME_ACCOUNTING: then a run queue has a field of
+/// this name, which the kernel's own description of its types shows. Where there is no such
+/// description, the configuration that distributions install; where neither is, no.
+pub(super) fn books_softirqs_apart(sys: &Path) -> bool {
+    const FIELD: &[u8] = b"\0prev_irq_time\0";
+    if let Ok(types) = std::fs::read(sys.join("kernel/btf/vmlinux")) {
+        return types.windows(FIELD.len()).any(|window| window == FIELD);
+    }
+    let release = rustix::system::uname()
+        .release()
+        .to_string_lossy()
+        .into_owned();
+    std::fs::read_to_string(format!("/boot/config-{release}")).is_ok_and(|config| {
+        config
+            .lines()
+            .any(|line| line == "CONFIG_IRQ_TIME_ACCOUNTING=y")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guests::Roots;
+    use std::fs;
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command};
+
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    const SECOND: u64 = 1_000_000_000;
+
+    /// Two processors, a control group hierarchy and a container, all files.
+    struct Host(tempfile::TempDir);
+
+    impl Host {
+        fn new() -> Self {
+            let host = Self(tempfile::tempdir().unwrap());
+            fs::create_dir_all(host.0.path().join("proc")).unwrap();
+            host.put("sys/fs/cgroup/cpuacct/cpuacct.usage", "0");
+            host.processors(2, 0, 0);
+            host
+        }
+
+        fn put(&self, path: &str, content: &str) {
+            let path = self.0.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
+        }
+
+        fn processors(&self, count: u32, busy: u64, idle: u64) {
+            let mut stat = format!("cpu {busy} 0 0 {idle} 0 0 0 0 0 0\n");
+            for cpu in 0..count {
+                stat.push_str(&format!("cpu{cpu} {busy} 0 0 {idle} 0 0 0 0 0 0\n"));
+            }
+            stat.push_str("ctxt 1\n");
+            self.put("proc/stat", &stat);
+        }
+
+        fn tasks(&self, time: u64) {
+            self.put("sys/fs/cgroup/cpuacct/cpuacct.usage", &time.to_string());
+        }
+
+        fn container(&self, time: u64) {
+            let path = format!("sys/fs/cgroup/cpuacct/docker/{ID}/cpuacct.usage");
+            self.put(&path, &time.to_string());
+        }
+
+        fn roots(&self) -> Roots {
+            let path = |name: &str| self.0.path().join(name);
+            Roots {
+                proc: path("proc"),
+                sys: path("sys"),
+                dev: path("dev"),
+                run: path("run"),
+                lib: path("lib"),
+                xl: path("xl"),
+            }
+        }
+    }
+
+    fn pass(reader: &mut UsageReader, guests: &mut Guests, seconds: u64) -> Option<Usage> {
+        guests.scan();
+        reader.read(Nanoseconds(seconds * SECOND), guests).unwrap()
+    }
+
+    #[test]
+    fn an_interval_is_the_difference_of_two_passes_and_the_first_has_none() {
+        let host = Host::new();
+        host.container(7 * SECOND);
+        let (mut guests, roots) = (Guests::new(host.roots()), host.roots());
+        let mut reader = UsageReader::open(&roots.proc, &roots.sys).unwrap();
+        assert_eq!(pass(&mut reader, &mut guests, 1), None);
+        host.processors(2, 0, 50);
+        host.tasks(SECOND);
+        host.container(7 * SECOND + SECOND / 2);
+        let usage = pass(&mut reader, &mut guests, 2).unwrap();
+        assert_eq!(
+            usage.total.0,
+            3 * SECOND / 2,
+            "two processors, half a second idle"
+        );
+        assert_eq!(usage.tasks.0, SECOND);
+        assert_eq!(usage.guests[0].own.total().0, SECOND / 2);
+    }
+
+    /// Kepler #1851: 300 kW when a VM boots.
+    #[test]
+    fn a_new_guest_makes_no_spike_but_its_short_life_counts() {
+        let host = Host::new();
+        let (mut guests, roots) = (Guests::new(host.roots()), host.roots());
+        let mut reader = UsageReader::open(&roots.proc, &roots.sys).unwrap();
+        pass(&mut reader, &mut guests, 1);
+        host.container(SECOND);
+        let usage = pass(&mut reader, &mut guests, 2).unwrap();
+        assert_eq!(
+            usage.guests[0].own.total().0,
+            SECOND,
+            "it began in this interval"
+        );
+        // A counter that leaps: not charged, and said.
+        host.container(10_000 * SECOND);
+        let usage = pass(&mut reader, &mut guests, 3).unwrap();
+        assert!(usage.guests.is_empty());
+        assert_eq!(reader.implausible, 1);
+        // And one that falls.
+        host.container(SECOND);
+        let usage = pass(&mut reader, &mut guests, 4).unwrap();
+        assert_eq!(usage.guests[0].own.total().0, 0);
+        host.container(SECOND + 5);
+        let usage = pass(&mut reader, &mut guests, 5).unwrap();
+        assert_eq!(usage.guests[0].own.total().0, 5);
+    }
+
+    #[test]
+    fn processors_that_come_and_go_make_no_step() {
+        let host = Host::new();
+        let roots = host.roots();
+        let mut guests = Guests::new(host.roots());
+        let mut reader = UsageReader::open(&roots.proc, &roots.sys).unwrap();
+        host.processors(2, 100, 1000);
+        pass(&mut reader, &mut guests, 1);
+        host.processors(64, 150, 1050);
+        let usage = pass(&mut reader, &mut guests, 2).unwrap();
+        assert_eq!(usage.total.0, SECOND / 2, "the ticks that were busy");
+    }
+
+    /// The guest of a real process: what a VMM's clock says is what it used.
+    #[test]
+    fn a_real_monitor_process_is_charged_what_it_used() {
+        struct Kill(Child);
+        impl Drop for Kill {
+            fn drop(&mut self) {
+                let _ = self.0.kill();
+                let _ = self.0.wait();
+            }
+        }
+        let spin = Command::new("sh")
+            .arg0("firecracker")
+            .args(["-c", "while :; do :; done", "--id=spinner"])
+            .spawn();
+        let _child = Kill(spin.unwrap());
+        let roots = Roots::default();
+        let mut guests = Guests::new(roots.clone());
+        let mut reader = UsageReader::open(&roots.proc, &roots.sys).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        pass(&mut reader, &mut guests, 1);
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let usage = pass(&mut reader, &mut guests, 2).unwrap();
+        let number = guests
+            .iter()
+            .find(|guest| guest.name == "spinner")
+            .map(|guest| guest.number)
+            .unwrap();
+        let used = usage
+            .guests
+            .iter()
+            .find(|guest| guest.number == number)
+            .unwrap();
+        let time = used.own.total().0;
+        assert!((10_000_000..2 * SECOND).contains(&time), "{time} ns");
+    }
+}

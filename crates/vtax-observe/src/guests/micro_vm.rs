@@ -1,0 +1,45 @@
+//! Our own micro VMs: one process runs a population of them, which is one guest of the ledger.
+
+use super::{Found, Platform, options};
+
+/// What `arguments` say of a population of micro VMs, if they are one's.
+pub(super) fn recognise(arguments: &[Vec<u8>], _: Option<&[u8]>) -> Option<Found> {
+    let mut words = arguments.iter().map(Vec::as_slice);
+    let runs = match super::base_name(words.next()?) {
+        b"vtax-mvm" => words.next()?,
+        b"vtax" if words.next()? == b"mvm" => words.next()?,
+        _ => return None,
+    };
+    if !matches!(runs, b"run" | b"shard") {
+        return None;
+    }
+    let image = options::value(arguments, "image").unwrap_or(b"web");
+    let count = options::value(arguments, "count").unwrap_or(b"1");
+    Some(Found {
+        platform: Platform::MicroVm,
+        manager: None,
+        name: Some([super::base_name(image), b" x", count].concat()),
+        uuid: None,
+        cpus: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_population_is_named_by_its_image_and_size() {
+        for (text, name) in [
+            ("vtax mvm run --image echo --count 500", Some("echo x500")),
+            ("/usr/bin/vtax-mvm run", Some("web x1")),
+            ("vtax mvm build web", None),
+            ("vtax run plan.toml", None),
+            ("vtax", None),
+        ] {
+            let line: Vec<Vec<u8>> = text.split(' ').map(|part| part.into()).collect();
+            let found = recognise(&line, None).and_then(|found| found.name);
+            assert_eq!(found.as_deref(), name.map(str::as_bytes), "{text}");
+        }
+    }
+}

@@ -1,0 +1,788 @@
+//! The guests of this host, found without configuration: VMs by their monitors' command lines,
+//! containers by their control groups, Xen's domains by the toolstack; each with its network
+//! devices and disks.
+//!
+//! A pass costs little when nothing changed: a process or control group that was looked at is known
+//! by its directory's inode, which changes when the number or the name gets a new owner.
+
+mod cloud_hypervisor;
+mod container;
+mod device;
+mod firecracker;
+mod micro_vm;
+pub mod name;
+mod options;
+pub(crate) mod process;
+mod qemu;
+mod xen;
+
+pub use device::{Device, Disk};
+
+use crate::counters::text;
+use container::{Container, OciStates};
+use device::HostLinks;
+use process::Process;
+use rustix::fs::{Mode, OFlags, RawDir};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::mem::MaybeUninit;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// What runs a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Platform {
+    /// QEMU, with KVM or without.
+    Qemu,
+    /// Cloud Hypervisor.
+    CloudHypervisor,
+    /// Firecracker.
+    Firecracker,
+    /// A population of our own 512-byte VMs.
+    MicroVm,
+    /// A domain of the Xen hypervisor whose Dom0 this host is.
+    Xen,
+    /// Docker.
+    Docker,
+    /// Podman.
+    Podman,
+    /// containerd without Kubernetes.
+    Containerd,
+    /// A container of a Kubernetes pod, whatever runs it.
+    Kubernetes,
+    /// runc by itself.
+    Runc,
+    /// crun by itself.
+    Crun,
+    /// LXC and its relatives.
+    Lxc,
+    /// systemd-nspawn.
+    Nspawn,
+}
+
+impl Platform {
+    /// Its name in tables and labels.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Qemu => "qemu",
+            Self::CloudHypervisor => "cloud-hypervisor",
+            Self::Firecracker => "firecracker",
+            Self::MicroVm => "mvm",
+            Self::Xen => "xen",
+            Self::Docker => "docker",
+            Self::Podman => "podman",
+            Self::Containerd => "containerd",
+            Self::Kubernetes => "kubernetes",
+            Self::Runc => "runc",
+            Self::Crun => "crun",
+            Self::Lxc => "lxc",
+            Self::Nspawn => "nspawn",
+        }
+    }
+
+    /// Whether its guests are VMs, as opposed to containers.
+    pub fn is_vm(self) -> bool {
+        matches!(
+            self,
+            Self::Qemu | Self::CloudHypervisor | Self::Firecracker | Self::MicroVm | Self::Xen
+        )
+    }
+}
+
+/// What makes a guest the same guest from one pass to the next.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum GuestKey {
+    /// A monitor's process. The number alone is given away again.
+    Process {
+        /// Its number.
+        pid: u32,
+        /// When it started, in clock ticks since boot.
+        started: u64,
+    },
+    /// A container's control group.
+    Group {
+        /// Relative to the hierarchy.
+        path: PathBuf,
+        /// Its inode, which is its id in the kernel.
+        inode: u64,
+    },
+    /// A Xen domain, by UUID, or by its number where it has none.
+    Domain(String),
+}
+
+/// A process outside a guest's own that works for it alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Helper {
+    /// The process.
+    pub pid: u32,
+    /// What it does.
+    pub work: HelperWork,
+}
+
+/// What a helper does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum HelperWork {
+    /// A vhost worker that is a kernel thread.
+    Vhost,
+    /// A kernel thread of Xen's network or block backend.
+    Backend,
+    /// The device model of a Xen domain.
+    Emulator,
+}
+
+/// A guest of this host.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Guest {
+    /// Given in order of discovery and never again: the short handle of this guest.
+    pub number: u32,
+    /// Its identity.
+    pub key: GuestKey,
+    /// What runs it.
+    pub platform: Platform,
+    /// What manages it, where that shows: libvirt, proxmox, kubevirt, openstack, kata.
+    pub manager: Option<&'static str>,
+    /// Its name, sanitised and, among the guests of now, unique.
+    pub name: String,
+    /// Its UUID, where one is known.
+    pub uuid: Option<String>,
+    /// Processors that it was given, where that is known.
+    pub cpus: Option<u32>,
+    /// The monitor's process, or one process of the container.
+    pub process: Option<u32>,
+    /// The control group that it is in (VMs) or that it is (containers), relative to the hierarchy.
+    pub group: Option<PathBuf>,
+    /// Its number as a Xen domain, and the domain's CPU time in nanoseconds.
+    pub domain: Option<(u32, u64)>,
+    /// Its network devices.
+    pub devices: Vec<Device>,
+    /// Its disks.
+    pub disks: Vec<Disk>,
+    /// Processes outside its own that work for it alone.
+    pub helpers: Vec<Helper>,
+    /// It was not there in the pass before the one that found it: all that it used is new.
+    pub is_new: bool,
+}
+
+/// What one source says of a guest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Found {
+    platform: Platform,
+    manager: Option<&'static str>,
+    name: Option<Vec<u8>>,
+    uuid: Option<String>,
+    cpus: Option<u32>,
+}
+
+/// Where the kernel's and the engines' files are; elsewhere in tests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Roots {
+    /// `/proc`.
+    pub proc: PathBuf,
+    /// `/sys`.
+    pub sys: PathBuf,
+    /// `/dev`.
+    pub dev: PathBuf,
+    /// `/run`.
+    pub run: PathBuf,
+    /// `/var/lib`.
+    pub lib: PathBuf,
+    /// Xen's `xl`.
+    pub xl: PathBuf,
+}
+
+impl Default for Roots {
+    fn default() -> Self {
+        Self {
+            proc: "/proc".into(),
+            sys: "/sys".into(),
+            dev: "/dev".into(),
+            run: "/run".into(),
+            lib: "/var/lib".into(),
+            xl: "xl".into(),
+        }
+    }
+}
+
+/// The control group hierarchy that accounts CPU time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hierarchy {
+    /// Where it is mounted.
+    pub mounted: PathBuf,
+    /// Whether it is v1's `cpuacct`, as opposed to v2.
+    pub v1: bool,
+}
+
+impl Hierarchy {
+    /// v1's `cpuacct` where it is mounted (hybrid hosts included), else v2.
+    pub fn find(sys: &Path) -> Option<Self> {
+        let groups = sys.join("fs/cgroup");
+        for name in ["cpuacct", "cpu,cpuacct"] {
+            let mounted = groups.join(name);
+            if mounted.join("cpuacct.usage").exists() {
+                return Some(Self { mounted, v1: true });
+            }
+        }
+        groups.join("cgroup.controllers").exists().then_some(Self {
+            mounted: groups,
+            v1: false,
+        })
+    }
+}
+
+/// The expected user of a guest's changing parts (devices, disks, helpers) looks again this often,
+/// in passes: devices are plugged in and out.
+const LOOK_AGAIN: u64 = 16;
+
+/// A process is looked at in its first passes, since a shell becomes a monitor by executing it, and
+/// now and then afterwards.
+const YOUNG: u8 = 4;
+
+/// More control groups than any host has.
+const MOST_GROUPS: usize = 200_000;
+
+/// The guests of this host.
+#[derive(Debug)]
+pub struct Guests {
+    roots: Roots,
+    hierarchy: Option<Hierarchy>,
+    host_namespace: u32,
+    passes: u64,
+    next_number: u32,
+    processes: HashMap<u32, Looked>,
+    groups: HashMap<PathBuf, u64>,
+    oci: OciStates,
+    links: HostLinks,
+    xen: Option<xen::Toolstack>,
+    guests: BTreeMap<GuestKey, Guest>,
+    entries: Vec<MaybeUninit<u8>>,
+    problems: Vec<String>,
+}
+
+#[derive(Debug, Clone)]
+struct Looked {
+    inode: u64,
+    looks: u8,
+    present: bool,
+    is: Kind,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Kind {
+    Other,
+    /// A monitor, by its guest's key.
+    Monitor(GuestKey),
+    /// A kernel thread that works for one of the threads of a VM's monitor.
+    Vhost {
+        of: u32,
+    },
+    /// A process that works for a Xen domain.
+    ForDomain {
+        domain: u32,
+        work: HelperWork,
+    },
+}
+
+impl Guests {
+    /// Nothing is looked at before the first [`Guests::scan`].
+    pub fn new(roots: Roots) -> Self {
+        let hierarchy = Hierarchy::find(&roots.sys);
+        let host = Process::new(&roots.proc, 1)
+            .net_namespace()
+            .or_else(|| Process::new(&roots.proc, std::process::id()).net_namespace());
+        Self {
+            hierarchy,
+            // Without permission to look at init, no process's namespace can be compared either.
+            host_namespace: host.unwrap_or(0),
+            passes: 0,
+            next_number: 1,
+            processes: HashMap::new(),
+            groups: HashMap::new(),
+            oci: OciStates::default(),
+            links: HostLinks::default(),
+            xen: xen::Toolstack::open(&roots.proc, &roots.xl),
+            guests: BTreeMap::new(),
+            entries: vec![MaybeUninit::uninit(); 32 << 10],
+            problems: Vec::new(),
+            roots,
+        }
+    }
+
+    /// The hierarchy that accounts CPU time.
+    pub fn hierarchy(&self) -> Option<&Hierarchy> {
+        self.hierarchy.as_ref()
+    }
+
+    /// The inode of the host's network namespace.
+    pub fn host_namespace(&self) -> u32 {
+        self.host_namespace
+    }
+
+    /// The guests of the last pass.
+    pub fn iter(&self) -> impl Iterator<Item = &Guest> {
+        self.guests.values()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.guests.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.guests.is_empty()
+    }
+
+    /// What could not be looked at in the last pass, and why.
+    pub fn problems(&self) -> &[String] {
+        &self.problems
+    }
+
+    /// Brings the list up to date.
+    pub fn scan(&mut self) {
+        self.problems.clear();
+        for guest in self.guests.values_mut() {
+            guest.is_new = false;
+        }
+        self.links.update(&self.roots.sys);
+        self.scan_processes();
+        self.scan_groups();
+        self.scan_domains();
+        self.gather_helpers();
+        self.look_at_devices();
+        self.passes += 1;
+    }
+
+    fn scan_processes(&mut self) {
+        for looked in self.processes.values_mut() {
+            looked.present = false;
+        }
+        let listed = match list_processes(&self.roots.proc, &mut self.entries) {
+            Ok(listed) => listed,
+            Err(cause) => {
+                let proc = self.roots.proc.display();
+                self.problems.push(format!("cannot list {proc}: {cause}"));
+                return;
+            }
+        };
+        for (pid, inode) in listed {
+            let before = self
+                .processes
+                .get(&pid)
+                .filter(|looked| looked.inode == inode);
+            let is_due = match before {
+                None => true,
+                Some(looked) => {
+                    looked.looks < YOUNG
+                        || (self.passes + u64::from(pid)).is_multiple_of(LOOK_AGAIN)
+                }
+            };
+            let is_new = before.is_none() && self.passes > 0;
+            let looks = before.map_or(0, |looked| looked.looks);
+            if let (false, Some(looked)) = (is_due, self.processes.get_mut(&pid)) {
+                looked.present = true;
+                continue;
+            }
+            let is = self.look_at(pid, is_new);
+            let looked = Looked {
+                inode,
+                looks: looks.saturating_add(1),
+                present: true,
+                is,
+            };
+            self.processes.insert(pid, looked);
+        }
+        self.processes.retain(|_, looked| looked.present);
+        let monitors: HashSet<&GuestKey> = self
+            .processes
+            .values()
+            .filter_map(|looked| match &looked.is {
+                Kind::Monitor(key) => Some(key),
+                _ => None,
+            })
+            .collect();
+        self.guests
+            .retain(|key, _| !matches!(key, GuestKey::Process { .. }) || monitors.contains(key));
+    }
+
+    fn look_at(&mut self, pid: u32, is_new: bool) -> Kind {
+        let process = Process::new(&self.roots.proc, pid);
+        let arguments = process.arguments();
+        if arguments.is_empty() {
+            return process
+                .command_name()
+                .map_or(Kind::Other, |name| kernel_thread(&name));
+        }
+        let executable = process.executable();
+        let executable = executable.as_deref();
+        let Some(found) = [
+            qemu::recognise,
+            cloud_hypervisor::recognise,
+            firecracker::recognise,
+            micro_vm::recognise,
+        ]
+        .into_iter()
+        .find_map(|recognise| recognise(&arguments, executable)) else {
+            return Kind::Other;
+        };
+        // A Xen domain's device model is a QEMU, but no guest of its own.
+        let domain = options::value(&arguments, "xen-domid").and_then(text::number);
+        if let Some(domain) = domain.and_then(|domain| u32::try_from(domain).ok()) {
+            return Kind::ForDomain {
+                domain,
+                work: HelperWork::Emulator,
+            };
+        }
+        let Some(started) = process.started() else {
+            return Kind::Other;
+        };
+        let key = GuestKey::Process { pid, started };
+        if !self.guests.contains_key(&key) {
+            let v1 = self
+                .hierarchy
+                .as_ref()
+                .is_some_and(|hierarchy| hierarchy.v1);
+            let group = process.control_group(v1);
+            let name = found.name.as_deref().map_or_else(
+                || format!("{}-{pid}", found.platform.name()),
+                name::sanitised,
+            );
+            let guest = Guest {
+                number: 0,
+                key: key.clone(),
+                platform: found.platform,
+                manager: found.manager,
+                name,
+                uuid: found.uuid,
+                cpus: found.cpus,
+                process: Some(pid),
+                group: group
+                    .map(|group| group.strip_prefix("/").map(Path::to_owned).unwrap_or(group)),
+                domain: None,
+                devices: Vec::new(),
+                disks: Vec::new(),
+                helpers: Vec::new(),
+                is_new,
+            };
+            self.add(guest);
+        }
+        Kind::Monitor(key)
+    }
+
+    fn add(&mut self, mut guest: Guest) {
+        // Two guests of one name would be one series: the later one gets its identity added.
+        if self
+            .guests
+            .values()
+            .any(|other| other.name == guest.name && other.platform == guest.platform)
+        {
+            guest.name = match &guest.key {
+                GuestKey::Process { pid, .. } => format!("{} (pid {pid})", guest.name),
+                GuestKey::Group { inode, .. } => format!("{} (group {inode})", guest.name),
+                GuestKey::Domain(id) => format!("{} ({id})", guest.name),
+            };
+        }
+        guest.number = self.next_number;
+        self.next_number = self.next_number.wrapping_add(1).max(1);
+        self.guests.insert(guest.key.clone(), guest);
+    }
+
+    fn scan_groups(&mut self) {
+        let Some(hierarchy) = self.hierarchy.clone() else {
+            self.problems.push(
+                "no control group hierarchy accounts CPU time (neither v1's cpuacct nor v2 is \
+                 mounted): containers are not seen"
+                    .to_owned(),
+            );
+            return;
+        };
+        let states = self.oci.update(&self.roots.run);
+        let mut containers = Vec::new();
+        let mut left = MOST_GROUPS;
+        walk(&hierarchy.mounted, Path::new(""), &mut left, &mut |group| {
+            let state = states.get(group).map(|state| (*state).clone());
+            let found = state.or_else(|| container::recognise(group));
+            let is_container = found.is_some();
+            containers.extend(found.map(|found| (group.to_owned(), found)));
+            is_container
+        });
+        let mut before = std::mem::take(&mut self.groups);
+        let mut added = Vec::new();
+        for (group, found) in containers {
+            let directory = hierarchy.mounted.join(&group);
+            let known = before.remove(&group);
+            let Ok(metadata) = std::fs::metadata(&directory) else {
+                continue;
+            };
+            let inode = metadata.ino();
+            if known != Some(inode) {
+                added.push((group.clone(), inode, found, directory));
+            }
+            self.groups.insert(group, inode);
+        }
+        let groups = &self.groups;
+        self.guests.retain(|key, _| match key {
+            GuestKey::Group { path, inode } => groups.get(path) == Some(inode),
+            _ => true,
+        });
+        for (path, inode, found, directory) in added {
+            let guest = self.container(path, inode, &found, &directory);
+            self.add(guest);
+        }
+    }
+
+    fn container(&self, path: PathBuf, inode: u64, found: &Container, directory: &Path) -> Guest {
+        let stored = container::name(found, &self.roots.run, &self.roots.lib);
+        let name = stored.unwrap_or_else(|| found.id.chars().take(12).collect());
+        Guest {
+            number: 0,
+            key: GuestKey::Group {
+                path: path.clone(),
+                inode,
+            },
+            platform: found.platform,
+            manager: None,
+            name: name::sanitised(name.as_bytes()),
+            uuid: None,
+            cpus: quota(directory),
+            process: None,
+            group: Some(path),
+            domain: None,
+            devices: Vec::new(),
+            disks: Vec::new(),
+            helpers: Vec::new(),
+            is_new: self.passes > 0,
+        }
+    }
+
+    fn scan_domains(&mut self) {
+        let Some(toolstack) = &mut self.xen else {
+            return;
+        };
+        let domains = match toolstack.domains() {
+            Ok(domains) => domains,
+            Err(error) => {
+                self.problems.push(error.to_string());
+                return;
+            }
+        };
+        let key = |domain: &xen::Domain| {
+            let id = || format!("domain {}", domain.id);
+            GuestKey::Domain(domain.uuid.clone().unwrap_or_else(id))
+        };
+        let present: HashSet<GuestKey> = domains.iter().map(key).collect();
+        self.guests
+            .retain(|key, _| !matches!(key, GuestKey::Domain(_)) || present.contains(key));
+        for domain in domains {
+            let key = key(&domain);
+            if let Some(guest) = self.guests.get_mut(&key) {
+                // A domain that migrated or rebooted keeps its UUID and gets a new number.
+                guest.domain = Some((domain.id, domain.cpu_ns));
+                continue;
+            }
+            let guest = Guest {
+                number: 0,
+                key,
+                platform: Platform::Xen,
+                manager: None,
+                name: domain.name,
+                uuid: domain.uuid,
+                cpus: Some(domain.cpus),
+                process: None,
+                group: None,
+                domain: Some((domain.id, domain.cpu_ns)),
+                devices: Vec::new(),
+                disks: Vec::new(),
+                helpers: Vec::new(),
+                is_new: self.passes > 0,
+            };
+            self.add(guest);
+        }
+    }
+
+    fn gather_helpers(&mut self) {
+        for guest in self.guests.values_mut() {
+            guest.helpers.clear();
+        }
+        for (pid, looked) in &self.processes {
+            let (helper, guest) = match looked.is {
+                Kind::Vhost { of } => (
+                    HelperWork::Vhost,
+                    self.guests
+                        .values_mut()
+                        .find(|guest| guest.platform.is_vm() && guest.process == Some(of)),
+                ),
+                Kind::ForDomain { domain, work } => (
+                    work,
+                    self.guests
+                        .values_mut()
+                        .find(|guest| guest.domain.is_some_and(|(id, _)| id == domain)),
+                ),
+                _ => continue,
+            };
+            if let Some(guest) = guest {
+                guest.helpers.push(Helper {
+                    pid: *pid,
+                    work: helper,
+                });
+            }
+        }
+        for guest in self.guests.values_mut() {
+            guest.helpers.sort();
+        }
+    }
+
+    fn look_at_devices(&mut self) {
+        let host = self.host_namespace;
+        for guest in self.guests.values_mut() {
+            let is_due = guest.devices.is_empty() && guest.is_new
+                || (self.passes + u64::from(guest.number)).is_multiple_of(LOOK_AGAIN)
+                || self.passes < u64::from(YOUNG);
+            if !is_due {
+                continue;
+            }
+            if let Some((domain, _)) = guest.domain {
+                guest.devices = self.links.of_domain(domain, host);
+            } else if guest.platform.is_vm() {
+                if let Some(pid) = guest.process {
+                    let process = Process::new(&self.roots.proc, pid);
+                    let (devices, disks) =
+                        device::of_vmm(process, host, &self.links, &self.roots.dev);
+                    guest.devices = devices;
+                    guest.disks = disks;
+                }
+            } else if let (Some(hierarchy), Some(group)) = (&self.hierarchy, &guest.group) {
+                guest.process = first_process(&hierarchy.mounted.join(group), 3);
+                if let Some(pid) = guest.process {
+                    let process = Process::new(&self.roots.proc, pid);
+                    guest.devices = device::of_namespace(process, host, &self.links);
+                }
+            }
+        }
+        // Containers of one pod share a namespace: its devices are the first one's.
+        let mut owned = HashSet::new();
+        let mut guests: Vec<&mut Guest> = self.guests.values_mut().collect();
+        guests.sort_by_key(|guest| guest.number);
+        for guest in guests {
+            guest
+                .devices
+                .retain(|device| owned.insert((device.namespace, device.index)));
+        }
+    }
+}
+
+/// Kernel threads that work for one guest, by the names that the kernel gives them.
+fn kernel_thread(name: &[u8]) -> Kind {
+    let number = |text: &[u8]| text::number(text).and_then(|number| u32::try_from(number).ok());
+    if let Some(of) = name.strip_prefix(b"vhost-").and_then(number) {
+        return Kind::Vhost { of };
+    }
+    // `vif1.0-q0-guest-rx` of netback; `1.xvda-0` or `blkback.1.xvda` of blkback.
+    let domain = ["vif", "blkback.", ""].iter().find_map(|prefix| {
+        let rest = name.strip_prefix(prefix.as_bytes())?;
+        let dot = rest.iter().position(|byte| *byte == b'.')?;
+        let device = rest.get(dot + 1..)?;
+        let is_disk =
+            device.starts_with(b"xvd") || device.starts_with(b"hd") || device.starts_with(b"sd");
+        (*prefix == "vif" || is_disk).then(|| number(rest.get(..dot)?))?
+    });
+    domain.map_or(Kind::Other, |domain| Kind::ForDomain {
+        domain,
+        work: HelperWork::Backend,
+    })
+}
+
+/// Every process's number with its directory's inode.
+fn list_processes(
+    proc: &Path,
+    buffer: &mut [MaybeUninit<u8>],
+) -> rustix::io::Result<Vec<(u32, u64)>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(proc, flags, Mode::empty())?;
+    let mut entries = RawDir::new(&directory, buffer);
+    let mut listed = Vec::new();
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        let number = text::number(entry.file_name().to_bytes());
+        if let Some(pid) = number.and_then(|number| u32::try_from(number).ok()) {
+            listed.push((pid, entry.ino()));
+        }
+    }
+    Ok(listed)
+}
+
+/// Calls `take` for every group below `mounted`; what it takes is not descended into.
+fn walk(mounted: &Path, group: &Path, left: &mut usize, take: &mut dyn FnMut(&Path) -> bool) {
+    const DEEPEST: usize = 24;
+    let directory = mounted.join(group);
+    // A group's directory has a link for each group in it; most have none.
+    let is_leaf = std::fs::metadata(&directory).is_ok_and(|metadata| metadata.nlink() == 2);
+    if is_leaf || group.iter().count() > DEEPEST {
+        return;
+    }
+    let Ok(entries) = std::fs::read_dir(&directory) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        if !entry.file_type().is_ok_and(|kind| kind.is_dir()) || *left == 0 {
+            continue;
+        }
+        *left -= 1;
+        let group = group.join(entry.file_name());
+        if !take(&group) {
+            walk(mounted, &group, left, take);
+        }
+    }
+}
+
+/// A process of a group, or of a group in it.
+pub(crate) fn first_process(group: &Path, deepest: u32) -> Option<u32> {
+    let listed = std::fs::read(group.join("cgroup.procs")).ok()?;
+    let first = text::lines(&listed)
+        .find_map(text::number)
+        .and_then(|pid| u32::try_from(pid).ok())
+        .filter(|pid| *pid != 0);
+    if first.is_some() || deepest == 0 {
+        return first;
+    }
+    let entries = std::fs::read_dir(group).ok()?;
+    entries
+        .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .find_map(|entry| first_process(&entry.path(), deepest - 1))
+}
+
+/// The processors that a group may use, rounded up; `None` without a limit.
+fn quota(group: &Path) -> Option<u32> {
+    let (quota, period) = match std::fs::read(group.join("cpu.max")) {
+        Ok(limit) => {
+            let mut numbers = text::fields(&limit).map(text::number);
+            (numbers.next()??, numbers.next()??)
+        }
+        Err(_) => {
+            let number = |file: &str| {
+                let content = std::fs::read(group.join(file)).ok()?;
+                text::number(content.trim_ascii())
+            };
+            (number("cpu.cfs_quota_us")?, number("cpu.cfs_period_us")?)
+        }
+    };
+    u32::try_from(quota.div_ceil(period.max(1))).ok()
+}
+
+/// The last part of a path.
+fn base_name(path: &[u8]) -> &[u8] {
+    path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
+}
+
+/// A UUID in its canonical form; `None` for anything else.
+fn uuid(text: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(text).ok()?.to_ascii_lowercase();
+    let parts: Vec<usize> = text.split('-').map(str::len).collect();
+    let is_uuid = parts == [8, 4, 4, 4, 12]
+        && text
+            .bytes()
+            .all(|byte| byte == b'-' || byte.is_ascii_hexdigit());
+    is_uuid.then_some(text)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,59 @@
+//! Names of guests, which whoever starts a guest chooses: any bytes, of any length.
+
+/// What is kept of a name. Labels of metrics and columns of terminals need no more.
+const LONGEST: usize = 128;
+
+/// A name that is safe in a terminal, a label or a log line: valid UTF-8, one line, no control or
+/// invisible formatting characters (which would let one guest draw over another's row), at most
+/// 128 characters, never empty.
+pub fn sanitised(raw: &[u8]) -> String {
+    // Four bytes a character at most; the rest of a megabyte need not be decoded.
+    let raw = raw.get(..LONGEST * 4).unwrap_or(raw);
+    let name: String = String::from_utf8_lossy(raw)
+        .trim()
+        .chars()
+        .map(|c| if is_harmless(c) { c } else { '\u{fffd}' })
+        .take(LONGEST)
+        .collect();
+    if name.is_empty() {
+        "?".to_owned()
+    } else {
+        name
+    }
+}
+
+fn is_harmless(c: char) -> bool {
+    let formats = matches!(
+        c,
+        '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e0fff}' | '\u{300}'..='\u{36f}' | '\u{fe00}'..='\u{fe0f}'
+    );
+    !c.is_control() && !formats
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn hostile_names_become_one_harmless_line() {
+        assert_eq!(sanitised(b"web-1"), "web-1");
+        assert_eq!(sanitised(b"a\nb\x1b[2Jc"), "a\u{fffd}b\u{fffd}[2Jc");
+        assert_eq!(sanitised(b"\xff\xfe"), "\u{fffd}\u{fffd}");
+        assert_eq!(sanitised(b""), "?");
+        assert_eq!(sanitised(b" \n "), "?");
+        assert_eq!(sanitised("\u{202e}evil".as_bytes()), "\u{fffd}evil");
+        assert_eq!(sanitised(&[b'x'; 4096]).chars().count(), 128);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_give_a_short_printable_line(raw in prop::collection::vec(any::<u8>(), 0..5000)) {
+            let name = sanitised(&raw);
+            prop_assert!(!name.is_empty() && name.chars().count() <= 128);
+            prop_assert!(name.chars().all(|c| !c.is_control()));
+        }
+    }
+}

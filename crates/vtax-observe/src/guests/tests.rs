@@ -1,0 +1,334 @@
+//! Guests on fake hosts: every form of control groups, identities that are given away again, and
+//! what vanishes while it is looked at.
+
+use super::*;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+/// A host below a temporary directory.
+struct Host(tempfile::TempDir);
+
+impl Host {
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        for directory in [
+            "proc/1/ns",
+            "sys/class/net",
+            "sys/fs/cgroup",
+            "dev",
+            "run",
+            "lib",
+        ] {
+            fs::create_dir_all(root.path().join(directory)).unwrap();
+        }
+        symlink("net:[100]", root.path().join("proc/1/ns/net")).unwrap();
+        Self(root)
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.0.path().join(path)
+    }
+
+    fn put(&self, path: &str, content: impl AsRef<[u8]>) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+
+    fn process(&self, pid: u32, line: &str, started: u64) {
+        self.put(&format!("proc/{pid}/cmdline"), line.replace(' ', "\0"));
+        self.put(&format!("proc/{pid}/comm"), "x\n");
+        let zeros = "0 ".repeat(18);
+        self.put(
+            &format!("proc/{pid}/stat"),
+            format!("{pid} (a) b)) S {zeros}{started} 0"),
+        );
+        self.put(
+            &format!("proc/{pid}/cgroup"),
+            "4:cpu,cpuacct:/vms\n0::/vms2\n",
+        );
+        let ns = self.path(&format!("proc/{pid}/ns"));
+        fs::create_dir_all(&ns).unwrap();
+        let _ = symlink("net:[100]", ns.join("net"));
+    }
+
+    fn kernel_thread(&self, pid: u32, name: &str) {
+        self.put(&format!("proc/{pid}/cmdline"), "");
+        self.put(&format!("proc/{pid}/comm"), format!("{name}\n"));
+    }
+
+    fn end(&self, pid: u32) {
+        fs::remove_dir_all(self.path(&format!("proc/{pid}"))).unwrap();
+    }
+
+    fn v1(&self) {
+        self.put("sys/fs/cgroup/cpu,cpuacct/cpuacct.usage", "0\n");
+    }
+
+    fn v2(&self) {
+        self.put("sys/fs/cgroup/cgroup.controllers", "cpu memory\n");
+    }
+
+    fn group(&self, path: &str, processes: &str) {
+        self.put(&format!("sys/fs/cgroup/{path}/cgroup.procs"), processes);
+    }
+
+    fn guests(&self) -> Guests {
+        Guests::new(Roots {
+            proc: self.path("proc"),
+            sys: self.path("sys"),
+            dev: self.path("dev"),
+            run: self.path("run"),
+            lib: self.path("lib"),
+            xl: self.path("xl"),
+        })
+    }
+}
+
+fn names(guests: &Guests) -> Vec<String> {
+    let mut names: Vec<String> = guests.iter().map(|guest| guest.name.clone()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn vms_of_every_monitor_are_found_and_others_are_not() {
+    let host = Host::new();
+    host.v2();
+    host.process(10, "qemu-kvm -name guest=a,debug-threads=on -smp 2", 1);
+    host.process(11, "cloud-hypervisor --api-socket /tmp/b.sock", 1);
+    host.process(12, "firecracker --id c", 1);
+    host.process(13, "vtax mvm run --image echo --count 9", 1);
+    host.process(14, "bash -c qemu-kvm", 1);
+    host.kernel_thread(15, "vhost-10");
+    let mut guests = host.guests();
+    guests.scan();
+    assert_eq!(names(&guests), ["a", "b", "c", "echo x9"]);
+    let a = guests.iter().find(|guest| guest.name == "a").unwrap();
+    assert_eq!((a.cpus, a.process, a.is_new), (Some(2), Some(10), false));
+    assert_eq!(a.group.as_deref(), Some(Path::new("vms2")));
+    let helper = Helper {
+        pid: 15,
+        work: HelperWork::Vhost,
+    };
+    assert_eq!(a.helpers, [helper]);
+}
+
+#[test]
+fn containers_are_found_on_v1_v2_and_hybrid_hosts() {
+    for (prepare, prefix) in [
+        (Host::v1 as fn(&Host), "cpu,cpuacct/"),
+        (Host::v2, ""),
+        (
+            |host: &Host| {
+                host.v1();
+                host.put("sys/fs/cgroup/unified/cgroup.controllers", "");
+            },
+            "cpu,cpuacct/",
+        ),
+    ] {
+        let host = Host::new();
+        prepare(&host);
+        host.process(20, "nginx", 1);
+        fs::remove_file(host.path("proc/20/ns/net")).unwrap();
+        symlink("net:[200]", host.path("proc/20/ns/net")).unwrap();
+        host.group(&format!("{prefix}system.slice/docker-{ID}.scope"), "20\n");
+        host.put(
+            &format!("sys/fs/cgroup/{prefix}system.slice/docker-{ID}.scope/cpu.max"),
+            "150000 100000\n",
+        );
+        let mut guests = host.guests();
+        guests.scan();
+        let guest = guests.iter().next().unwrap();
+        assert_eq!(
+            guest.name, "0123456789ab",
+            "its id, where the engine stored no name"
+        );
+        assert_eq!(
+            (guest.platform, guest.process, guest.cpus),
+            (Platform::Docker, Some(20), Some(2))
+        );
+        assert_eq!(guest.devices.len(), 1);
+        assert_eq!(
+            (guest.devices[0].namespace, guest.devices[0].index),
+            (200, 0)
+        );
+    }
+}
+
+/// Kepler keyed by number alone, and a new process's smaller times made negative differences.
+#[test]
+fn a_process_number_that_is_used_again_is_another_guest() {
+    let host = Host::new();
+    host.v2();
+    host.process(10, "qemu-kvm -name a", 1);
+    let mut guests = host.guests();
+    guests.scan();
+    let first = guests.iter().next().unwrap().clone();
+    // Both directories exist for a moment, so that their inodes differ.
+    fs::rename(host.path("proc/10"), host.path("proc/old")).unwrap();
+    host.process(10, "qemu-kvm -name b", 2);
+    guests.scan();
+    let second = guests.iter().next().unwrap().clone();
+    assert_eq!(guests.len(), 1);
+    assert_ne!(first.key, second.key);
+    assert_ne!(first.number, second.number);
+    assert_eq!((second.name.as_str(), second.is_new), ("b", true));
+}
+
+#[test]
+fn a_shell_that_becomes_a_monitor_is_found_and_its_earlier_time_is_not_the_guests() {
+    let host = Host::new();
+    host.v2();
+    host.process(10, "sh start-vm", 1);
+    let mut guests = host.guests();
+    guests.scan();
+    assert!(guests.is_empty());
+    host.process(10, "qemu-kvm -name a", 1);
+    guests.scan();
+    assert!(!guests.iter().next().unwrap().is_new);
+}
+
+#[test]
+fn guests_that_end_vanish_and_a_group_made_anew_is_another_guest() {
+    let host = Host::new();
+    host.v2();
+    host.process(10, "firecracker --id c", 1);
+    let group = format!("docker/{ID}");
+    host.group(&group, "");
+    let mut guests = host.guests();
+    guests.scan();
+    assert_eq!(guests.len(), 2);
+    let number = |guests: &Guests| {
+        guests
+            .iter()
+            .find(|guest| guest.platform == Platform::Docker)
+            .map(|guest| guest.number)
+    };
+    let before = number(&guests);
+    host.end(10);
+    fs::rename(
+        host.path(&format!("sys/fs/cgroup/{group}")),
+        host.path("old"),
+    )
+    .unwrap();
+    host.group(&group, "");
+    guests.scan();
+    assert_eq!(guests.len(), 1);
+    assert_ne!(number(&guests), before);
+    fs::remove_dir_all(host.path("sys/fs/cgroup/docker")).unwrap();
+    guests.scan();
+    assert!(guests.is_empty());
+}
+
+/// Kepler merged all VMs without a name into one.
+#[test]
+fn guests_without_a_name_or_with_the_same_name_stay_apart() {
+    let host = Host::new();
+    host.v2();
+    host.process(10, "qemu-kvm -m 512", 1);
+    host.process(11, "qemu-kvm -m 512", 1);
+    host.process(12, "qemu-kvm -name twin", 1);
+    host.process(13, "qemu-kvm -name twin", 1);
+    let mut guests = host.guests();
+    guests.scan();
+    let names = names(&guests);
+    let distinct: HashSet<&String> = names.iter().collect();
+    assert_eq!(distinct.len(), 4, "{names:?}");
+    assert!(names.contains(&"qemu-10".to_owned()));
+}
+
+#[test]
+fn hostile_names_come_out_harmless() {
+    let host = Host::new();
+    host.v2();
+    let line = [
+        b"qemu-kvm\0-name\0a\"\n\x1b[2J\xff".as_slice(),
+        &[b'x'; 4096],
+    ]
+    .concat();
+    host.process(10, "x", 1);
+    host.put("proc/10/cmdline", line);
+    let mut guests = host.guests();
+    guests.scan();
+    let name = guests.iter().next().unwrap().name.clone();
+    assert!(
+        name.chars().all(|c| !c.is_control()) && name.chars().count() <= 128,
+        "{name}"
+    );
+}
+
+#[test]
+fn xen_domains_have_their_backends_and_device_models() {
+    let host = Host::new();
+    host.v2();
+    host.put("proc/xen/capabilities", "control_d\n");
+    host.put(
+        "xl",
+        "#!/bin/sh\n[ \"$2\" = -l ] && { echo '[]'; exit; }\necho 'Name ID Mem VCPUs State Time(s)'\necho 'Domain-0 0 1 1 r 9.0'\necho 'web 3 512 1 -b---- 1.5'\n",
+    );
+    fs::set_permissions(host.path("xl"), fs::Permissions::from_mode(0o755)).unwrap();
+    host.put("sys/class/net/vif3.0/ifindex", "8\n");
+    host.put("sys/class/net/vif3.0/iflink", "8\n");
+    host.kernel_thread(30, "vif3.0-q0-guest");
+    host.kernel_thread(31, "3.xvda-0");
+    host.kernel_thread(32, "vif30.0-q0-gues");
+    host.process(33, "qemu-system-i386 -xen-domid 3 -name web", 1);
+    let mut guests = host.guests();
+    guests.scan();
+    assert_eq!(guests.len(), 1, "a device model is no guest");
+    let web = guests.iter().next().unwrap();
+    assert_eq!(web.domain, Some((3, 1_500_000_000)));
+    let helpers: Vec<u32> = web.helpers.iter().map(|helper| helper.pid).collect();
+    assert_eq!(helpers, [30, 31, 33]);
+    assert_eq!(web.devices[0].name, "vif3.0");
+    assert!(guests.problems().is_empty());
+}
+
+#[test]
+fn a_host_that_shows_nothing_has_no_guests_and_says_why() {
+    let host = Host::new();
+    fs::remove_dir_all(host.path("proc")).unwrap();
+    let mut guests = host.guests();
+    guests.scan();
+    assert!(guests.is_empty());
+    assert_eq!(guests.problems().len(), 2, "{:?}", guests.problems());
+}
+
+#[test]
+fn a_device_of_a_shared_namespace_belongs_to_one_guest() {
+    let host = Host::new();
+    host.v2();
+    for pid in [20, 21] {
+        host.process(pid, "nginx", 1);
+        fs::remove_file(host.path(&format!("proc/{pid}/ns/net"))).unwrap();
+        symlink("net:[200]", host.path(&format!("proc/{pid}/ns/net"))).unwrap();
+    }
+    let second = ID.replace('0', "1");
+    host.group(&format!("kubepods/pod1/{ID}"), "20\n");
+    host.group(&format!("kubepods/pod1/{second}"), "21\n");
+    let mut guests = host.guests();
+    guests.scan();
+    let owners = guests
+        .iter()
+        .filter(|guest| !guest.devices.is_empty())
+        .count();
+    assert_eq!((guests.len(), owners), (2, 1));
+}
+
+#[test]
+fn the_processes_of_this_machine_can_be_scanned() {
+    let mut guests = Guests::new(Roots::default());
+    guests.scan();
+    guests.scan();
+    for guest in guests.iter() {
+        eprintln!(
+            "{} {} {:?}",
+            guest.platform.name(),
+            guest.name,
+            guest.devices
+        );
+    }
+}

@@ -1,0 +1,148 @@
+//! Charge-back on this machine's kernel.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::cast_precision_loss,
+    reason = "a test that cannot be set up, or does not hold, should fail"
+)]
+
+mod containers;
+
+use containers::{Group, Setting};
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::Duration;
+use vtax_observe::charge::{Charger, ChargerOptions, MethodChoice, Stage};
+use vtax_observe::clock::{Clock, SystemClock};
+use vtax_observe::guests::Hierarchy;
+
+fn charger(method: MethodChoice) -> Option<Charger> {
+    let options = ChargerOptions {
+        method,
+        ..ChargerOptions::default()
+    };
+    match Charger::open(options) {
+        Ok(charger) => Some(charger),
+        Err(error) => {
+            eprintln!("SKIPPED: {error}");
+            None
+        }
+    }
+}
+
+#[test]
+fn receiving_is_charged_to_the_receiver_though_it_ran_in_the_senders_context() {
+    let Some(setting) = Setting::new(2) else {
+        return;
+    };
+    let Some(mut charger) = charger(MethodChoice::Traced) else {
+        return;
+    };
+    charger.pass(SystemClock.now()).unwrap();
+    // The programs learn of the devices in the first pass.
+    charger.pass(SystemClock.now()).unwrap();
+    let sent = setting.send(0, 64, Duration::from_millis(700));
+    let pass = charger.pass(SystemClock.now()).unwrap();
+    let numbers = setting.numbers(&charger);
+    assert_ne!(numbers[0], numbers[1]);
+    let ledger = pass.ledger().unwrap();
+    let softirq = |index: usize| {
+        let row = ledger.row(numbers[index]).unwrap();
+        row.stages.get(Stage::Softirq).0
+    };
+    let a_packet = softirq(0) as f64 / sent as f64;
+    eprintln!("{sent} packets, {a_packet:.0} ns of soft interrupts each");
+    assert!(
+        (100.0..100_000.0).contains(&a_packet),
+        "{a_packet} ns a packet"
+    );
+    assert!(
+        softirq(1) * 100 < softirq(0),
+        "the other container did nothing"
+    );
+    assert_eq!(
+        ledger.sum().0 + ledger.made_good.0,
+        ledger.total.0 + ledger.excess.0
+    );
+    assert!(ledger.excess.0 < ledger.span.0 / 10, "{ledger:?}");
+    let own = ledger.row(numbers[0]).unwrap().stages.get(Stage::Vcpu).0;
+    assert!(own < softirq(0) / 10, "its own processes slept: {own} ns");
+}
+
+#[test]
+fn counted_and_traced_see_the_same_receiver() {
+    let Some(setting) = Setting::new(1) else {
+        return;
+    };
+    let Some(mut charger) = charger(MethodChoice::Both) else {
+        return;
+    };
+    charger.pass(SystemClock.now()).unwrap();
+    charger.pass(SystemClock.now()).unwrap();
+    let sent = setting.send(0, 64, Duration::from_millis(1500));
+    let pass = charger.pass(SystemClock.now()).unwrap();
+    let number = setting.numbers(&charger)[0];
+    let exchanged = pass.exchanges.guests[&number];
+    assert!(exchanged.received >= sent, "{exchanged:?}, {sent} sent");
+    let softirq = |index: usize| {
+        let (_, ledger) = &pass.ledgers[index];
+        let row = ledger.row(number).unwrap();
+        row.stages.get(Stage::Softirq).as_secs_f64()
+    };
+    eprintln!("traced {:.3} s, counted {:.3} s", softirq(0), softirq(1));
+    // The kernel samples soft interrupt time at its tick on many hosts, so this is coarse.
+    assert!(softirq(1) > 0.2 * softirq(0) && softirq(1) < 5.0 * softirq(0));
+}
+
+#[test]
+fn guests_that_come_and_go_leave_a_ledger_that_closes() {
+    let Some(hierarchy) = Hierarchy::find(Path::new("/sys")) else {
+        eprintln!("SKIPPED: no control group hierarchy accounts CPU time");
+        return;
+    };
+    let Some(mut charger) = charger(MethodChoice::Auto) else {
+        return;
+    };
+    charger.pass(SystemClock.now()).unwrap();
+    let mut busy = Vec::new();
+    for round in 0..6u64 {
+        busy.clear();
+        for index in 0..5u64 {
+            let spin = Command::new("sh")
+                .args(["-c", "while :; do :; done"])
+                .spawn()
+                .unwrap();
+            let id = format!("{:x}{:x}", round * 16 + index + 16, std::process::id());
+            let id = format!("{id:0<64}");
+            struct Spin(Child);
+            impl Drop for Spin {
+                fn drop(&mut self) {
+                    let _ = self.0.kill();
+                    let _ = self.0.wait();
+                }
+            }
+            let spin = Spin(spin);
+            let Some(group) = Group::new(&hierarchy.mounted, &id, spin.0.id()) else {
+                eprintln!("SKIPPED: cannot make a control group; this needs root");
+                return;
+            };
+            busy.push((spin, group));
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        let pass = charger.pass(SystemClock.now()).unwrap();
+        let ledger = pass.ledger().unwrap();
+        assert!(ledger.rows.len() >= 5, "{}", ledger.rows.len());
+        assert_eq!(
+            ledger.sum().0 + ledger.made_good.0,
+            ledger.total.0 + ledger.excess.0
+        );
+        let capacity = ledger.span.0 * std::thread::available_parallelism().unwrap().get() as u64;
+        for row in &ledger.rows {
+            assert!(
+                row.stages.total().0 <= capacity + 200_000_000,
+                "a spike: {row:?}"
+            );
+        }
+    }
+}

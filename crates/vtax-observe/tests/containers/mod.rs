@@ -1,0 +1,220 @@
+//! Containers of this machine that are nothing but a control group and a network namespace, each
+//! connected by a veth pair to a client in another namespace.
+
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "what includes this uses a part of it, and should fail where it cannot be set up"
+)]
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use vtax_observe::charge::Charger;
+use vtax_observe::guests::Hierarchy;
+
+/// A process in a network namespace of its own.
+pub struct Namespace(pub Child);
+
+impl Namespace {
+    pub fn new() -> Option<Self> {
+        let child = Command::new("unshare")
+            .args(["--net", "sleep", "600"])
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .ok()?;
+        let namespace = Self(child);
+        // Until it has left this one.
+        let own = fs::read_link("/proc/self/ns/net").ok()?;
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_secs(5) {
+            let its = fs::read_link(format!("/proc/{}/ns/net", namespace.0.id())).ok()?;
+            if its != own {
+                return Some(namespace);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        None
+    }
+
+    pub fn ip(&self, arguments: &str) -> bool {
+        Command::new("nsenter")
+            .args(["-t", &self.0.id().to_string(), "-n", "ip"])
+            .args(arguments.split(' '))
+            .status()
+            .is_ok_and(|status| status.success())
+    }
+
+    /// Runs `work` in this namespace, on a thread that ends with it.
+    pub fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let namespace = File::open(format!("/proc/{}/ns/net", self.0.id())).unwrap();
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+                move_into_link_name_space(
+                    std::os::fd::AsFd::as_fd(&namespace),
+                    Some(LinkNameSpaceType::Network),
+                )
+                .unwrap();
+                work()
+            });
+            thread.join().unwrap()
+        })
+    }
+}
+
+impl Namespace {
+    /// A program in this namespace.
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("nsenter");
+        command
+            .args(["-t", &self.0.id().to_string(), "-n"])
+            .arg(program);
+        command
+    }
+}
+
+impl Container {
+    /// Moves a process into this container's control group.
+    pub fn adopt(&self, process: &Child) {
+        fs::write(self.group.0.join("cgroup.procs"), process.id().to_string()).unwrap();
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A control group that is named as Docker names a container's, with one process in it.
+pub struct Group(PathBuf);
+
+impl Group {
+    pub fn new(mounted: &Path, id: &str, process: u32) -> Option<Self> {
+        let group = Self(
+            mounted
+                .join(format!("vtax-test-{}", std::process::id()))
+                .join("docker")
+                .join(id),
+        );
+        fs::create_dir_all(&group.0).ok()?;
+        fs::write(group.0.join("cgroup.procs"), process.to_string()).ok()?;
+        Some(group)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let started = Instant::now();
+        // A process that was killed leaves its group a moment later.
+        while fs::remove_dir(&self.0).is_err() && started.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        for parent in self.0.ancestors().skip(1).take(2) {
+            let _ = fs::remove_dir(parent);
+        }
+    }
+}
+
+pub struct Container {
+    // Dropped first: a group can go only after its processes.
+    pub namespace: Namespace,
+    name: String,
+    group: Group,
+}
+
+pub struct Setting {
+    pub containers: Vec<Container>,
+    pub client: Namespace,
+}
+
+impl Setting {
+    /// `count` containers, each on a pair of its own to the client: 10.9.N.1 to 10.9.N.2.
+    pub fn new(count: usize) -> Option<Self> {
+        let skip =
+            |why: &str| eprintln!("SKIPPED: {why}; this needs root, unshare, nsenter and ip");
+        let Some(hierarchy) = Hierarchy::find(Path::new("/sys")) else {
+            skip("no control group hierarchy accounts CPU time");
+            return None;
+        };
+        let Some(client) = Namespace::new() else {
+            skip("cannot make a network namespace");
+            return None;
+        };
+        let mut containers = Vec::new();
+        for index in 0..count {
+            let namespace = Namespace::new()?;
+            let pid = namespace.0.id();
+            let is_up = client.ip(&format!(
+                "link add veth{index} type veth peer name eth0 netns {pid}"
+            )) && client.ip(&format!("addr add 10.9.{index}.1/24 dev veth{index}"))
+                && client.ip(&format!("link set veth{index} up"))
+                && namespace.ip(&format!("addr add 10.9.{index}.2/24 dev eth0"))
+                && namespace.ip("link set eth0 up")
+                && namespace.ip("link set lo up");
+            if !is_up {
+                skip("cannot connect two namespaces");
+                return None;
+            }
+            let id = format!("{index:x}{:x}", std::process::id());
+            let id = format!("{id:0<64}");
+            let Some(group) = Group::new(&hierarchy.mounted, &id, pid) else {
+                skip("cannot make a control group");
+                return None;
+            };
+            containers.push(Container {
+                group,
+                namespace,
+                name: id,
+            });
+        }
+        Some(Self { containers, client })
+    }
+
+    /// The client sends datagrams to a container for a while; how many.
+    pub fn send(&self, to: usize, size: usize, time: Duration) -> u64 {
+        let receiver = self.containers[to]
+            .namespace
+            .within(|| UdpSocket::bind("0.0.0.0:9999").unwrap());
+        receiver.set_nonblocking(true).unwrap();
+        self.client.within(|| {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            socket.connect(format!("10.9.{to}.2:9999")).unwrap();
+            let (started, payload) = (Instant::now(), vec![0; size]);
+            let mut sent = 0;
+            let mut into = [0; 2048];
+            while started.elapsed() < time {
+                for _ in 0..64 {
+                    sent += u64::from(socket.send(&payload).is_ok());
+                }
+                while receiver.recv(&mut into).is_ok() {}
+            }
+            sent
+        })
+    }
+
+    pub fn numbers(&self, charger: &Charger) -> Vec<u32> {
+        let by_name: HashMap<&str, u32> = charger
+            .guests()
+            .map(|guest| (guest.name.as_str(), guest.number))
+            .collect();
+        self.containers
+            .iter()
+            .map(|container| {
+                let short = &container.name[..12];
+                let mut names = by_name.iter().filter(|(name, _)| name.starts_with(short));
+                *by_name
+                    .get(short)
+                    .or_else(|| names.next().map(|(_, number)| number))
+                    .unwrap()
+            })
+            .collect()
+    }
+}

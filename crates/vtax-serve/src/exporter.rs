@@ -1,0 +1,229 @@
+//! `vtax exporter`: passes on this thread, scrapes on the server's, and between them one shared
+//! snapshot. A scrape reads nothing of the host, so no number of scrapers makes it work more.
+
+use crate::http::{Address, ListenError, Request, Response, Server};
+use crate::metrics::{self, Own};
+use crate::openmetrics::Format;
+use crate::pace::Pace;
+use crate::roster::{Listing, Roster};
+use crate::snapshot::{Snapshot, Watch};
+use std::collections::HashSet;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use vtax_observe::ObserveError;
+
+/// How to export.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ExporterOptions {
+    /// Where to listen.
+    pub listen: Vec<Address>,
+    /// Between passes.
+    pub interval: Duration,
+    /// Guests that may have series of their own.
+    pub most_guests: usize,
+}
+
+/// Why it ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ExporterError {
+    /// It cannot listen.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// It cannot read the host at all.
+    #[error(transparent)]
+    Observe(#[from] ObserveError),
+}
+
+/// What scrapes are answered from.
+#[derive(Debug, Default)]
+pub struct Shared(Mutex<Option<Arc<Shown>>>);
+
+#[derive(Debug)]
+struct Shown {
+    snapshot: Snapshot,
+    listing: Listing,
+    own: Own,
+    taken: Instant,
+    stale_after: Duration,
+}
+
+impl Shared {
+    /// Shows `snapshot` from now on. It is stale `stale_after` from now.
+    pub fn show(&self, snapshot: Snapshot, listing: Listing, own: Own, stale_after: Duration) {
+        let shown = Shown {
+            snapshot,
+            listing,
+            own,
+            taken: Instant::now(),
+            stale_after,
+        };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(shown));
+    }
+
+    /// The answer to a request.
+    fn answer(&self, request: &Request) -> Response {
+        let shown = self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let Some(shown) = shown else {
+            return Response::text(503, "the first pass is not over yet");
+        };
+        match request.path.as_str() {
+            "/metrics" => {
+                let format = Format::accepted(&request.accept);
+                let own = Own {
+                    resident_bytes: resident_bytes(),
+                    ..shown.own
+                };
+                let text = metrics::write(&shown.snapshot, &shown.listing, &own, format);
+                Response {
+                    status: 200,
+                    content_type: format.content_type(),
+                    body: text.into_bytes(),
+                }
+            }
+            "/healthz" => {
+                let age = shown.taken.elapsed();
+                if age > shown.stale_after {
+                    let line = format!("the last pass ended {:.0} s ago", age.as_secs_f64());
+                    Response::text(503, &line)
+                } else {
+                    Response::text(200, "ok")
+                }
+            }
+            "/" => Response::text(
+                200,
+                "vtax exporter: /metrics has the metrics, /healthz the exporter's own state",
+            ),
+            _ => Response::text(404, "there are /metrics and /healthz"),
+        }
+    }
+
+    /// Answers on all of `addresses` until the server is dropped.
+    ///
+    /// # Errors
+    /// When any of them cannot be listened on.
+    pub fn serve(self: &Arc<Self>, addresses: &[Address]) -> Result<Server, ListenError> {
+        let shared = Arc::clone(self);
+        Server::start(
+            addresses,
+            Arc::new(move |request: &Request| shared.answer(request)),
+        )
+    }
+}
+
+/// Exports until `stop` is set. `say` gets where it listens, and every new problem once.
+///
+/// # Errors
+/// When it cannot listen, or not read the host in its first pass. Later passes that fail are
+/// counted, and the last good snapshot stays shown: its timestamp is a metric.
+pub fn run(
+    mut watch: Watch,
+    options: &ExporterOptions,
+    stop: &AtomicBool,
+    say: &mut dyn FnMut(&str),
+) -> Result<(), ExporterError> {
+    let shared = Arc::new(Shared::default());
+    let server = shared.serve(&options.listen)?;
+    for address in server.addresses() {
+        match address {
+            Address::Tcp(_) => say(&format!("metrics at {address}/metrics")),
+            Address::Unix(_) => say(&format!("metrics at {address}")),
+        }
+        if matches!(address, Address::Tcp(socket) if !socket.ip().is_loopback()) {
+            say("whoever reaches this address can read the names and the use of all guests");
+        }
+    }
+    let mut roster = Roster::new(options.most_guests);
+    let mut own = Own {
+        most_guests: options.most_guests,
+        ..Own::default()
+    };
+    // A slow pass is not a stalled one.
+    let stale_after = options.interval * 3 + Duration::from_secs(5);
+    let mut said = HashSet::new();
+    let mut pace = Pace::new(options.interval);
+    for note in watch.notes() {
+        say(note);
+    }
+    loop {
+        let began = Instant::now();
+        match watch.pass() {
+            Ok(snapshot) => {
+                own.passes += 1;
+                own.pass_seconds = began.elapsed().as_secs_f64();
+                for problem in &snapshot.problems {
+                    // Each once, and not for ever: problems may name what comes and goes.
+                    if said.len() < 1000 && said.insert(problem.clone()) {
+                        say(problem);
+                    }
+                }
+                let listing = roster.update(&snapshot);
+                shared.show(snapshot, listing, own, stale_after);
+            }
+            Err(error) if own.passes == 0 => return Err(error.into()),
+            Err(error) => {
+                own.failed += 1;
+                say(&error.to_string());
+            }
+        }
+        if !pace.wait(stop) {
+            return Ok(());
+        }
+    }
+}
+
+/// Memory of this process, by the kernel's own count of pages.
+fn resident_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    let page = u64::try_from(rustix::param::page_size()).ok()?;
+    Some(pages.saturating_mul(page))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::Host;
+
+    fn ask(shared: &Shared, path: &str) -> Response {
+        shared.answer(&Request {
+            path: path.to_owned(),
+            accept: String::new(),
+        })
+    }
+
+    #[test]
+    fn nothing_is_shown_before_the_first_pass_and_health_says_when_passes_stall() {
+        let shared = Shared::default();
+        assert_eq!(ask(&shared, "/metrics").status, 503);
+        let mut host = Host::default();
+        host.start(1);
+        let snapshot = host.pass(5);
+        let listing = Roster::new(9).update(&snapshot);
+        shared.show(
+            snapshot.clone(),
+            listing.clone(),
+            Own::default(),
+            Duration::from_secs(60),
+        );
+        assert_eq!(ask(&shared, "/healthz").status, 200);
+        assert_eq!(ask(&shared, "/nothing").status, 404);
+        let answer = ask(&shared, "/metrics");
+        let text = String::from_utf8(answer.body).unwrap();
+        assert!(
+            answer.status == 200 && text.contains("guest=\"guest-1\""),
+            "{text}"
+        );
+        assert!(
+            text.contains("vtax_exporter_resident_memory_bytes "),
+            "{text}"
+        );
+        shared.show(snapshot, listing, Own::default(), Duration::ZERO);
+        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!(ask(&shared, "/healthz").status, 503);
+    }
+}

@@ -1,0 +1,115 @@
+//! A host that exists in memory only, for tests and benchmarks of what shows a ledger.
+
+use crate::snapshot::{GuestUse, Snapshot};
+use jiff::Timestamp;
+use vtax_observe::charge::{EnergyUse, GuestTotals, Ledger, Row, Stage, Stages, Totals};
+use vtax_observe::guests::Platform;
+use vtax_units::{Joules, Nanoseconds, Source};
+
+/// The host. Every guest uses the same in a pass: a tenth of it hidden, a microjoule for each
+/// nanosecond. The host itself uses as much as one guest, and half of that is unattributed.
+#[derive(Debug, Default)]
+pub struct Host {
+    guests: Vec<(u32, String, Platform)>,
+    totals: Totals,
+    passes: i64,
+}
+
+impl Host {
+    /// A guest with a name of its own.
+    pub fn start(&mut self, number: u32) {
+        self.start_named(number, &format!("guest-{number}"), Platform::Docker);
+    }
+
+    /// A guest.
+    pub fn start_named(&mut self, number: u32, name: &str, platform: Platform) {
+        self.guests.push((number, name.to_owned(), platform));
+    }
+
+    /// It ends, if it is there.
+    pub fn end(&mut self, number: u32) {
+        self.guests.retain(|(other, ..)| *other != number);
+        if let Some(gone) = self.totals.guests.remove(&number) {
+            self.totals.gone.stages.merge(&gone.stages);
+            self.totals.gone.energy += gone.energy;
+        }
+    }
+
+    /// One second in which every guest uses `time` nanoseconds.
+    #[allow(clippy::cast_precision_loss, reason = "small numbers of a fake")]
+    pub fn pass(&mut self, time: u64) -> Snapshot {
+        let energy = |time: u64| Joules(time as f64 * 1e-6);
+        let mut stages = Stages::default();
+        stages.add(Stage::Vcpu, Nanoseconds(time - time / 10));
+        stages.add(Stage::Softirq, Nanoseconds(time / 10));
+        let mut used = GuestTotals {
+            stages,
+            energy: energy(time),
+            ..GuestTotals::default()
+        };
+        used.exchanges.received = time;
+        used.exchanges.sent = time * 2;
+        let ledger = Ledger {
+            span: Nanoseconds(1_000_000_000),
+            total: Nanoseconds(time * (self.guests.len() as u64 + 1) + time / 2),
+            rows: self
+                .guests
+                .iter()
+                .map(|(number, ..)| Row {
+                    number: *number,
+                    stages,
+                    energy: used.energy,
+                    ..Row::default()
+                })
+                .collect(),
+            host: Nanoseconds(time),
+            host_energy: energy(time),
+            unattributed: Nanoseconds(time / 2),
+            unattributed_energy: energy(time / 2),
+            ..Ledger::default()
+        };
+        let totals = &mut self.totals;
+        totals.host += ledger.host;
+        totals.host_energy += ledger.host_energy;
+        totals.unattributed += ledger.unattributed;
+        totals.unattributed_energy += ledger.unattributed_energy;
+        totals.total += ledger.total;
+        let mut guests = Vec::new();
+        for (number, name, platform) in &self.guests {
+            let total = totals.guests.entry(*number).or_default();
+            total.stages.merge(&used.stages);
+            total.energy += used.energy;
+            total.exchanges.received += used.exchanges.received;
+            total.exchanges.sent += used.exchanges.sent;
+            guests.push(GuestUse {
+                number: *number,
+                platform: *platform,
+                manager: None,
+                name: name.clone(),
+                uuid: None,
+                used: used.clone(),
+                total: total.clone(),
+            });
+        }
+        self.passes += 1;
+        let at = |second: i64| Timestamp::from_second(1_700_000_000 + second).unwrap_or_default();
+        Snapshot {
+            began: at(self.passes - 1),
+            ended: at(self.passes),
+            guests,
+            energy: Some(EnergyUse {
+                total: ledger.energy(),
+                idle: Joules(0.0),
+                source: Source::Modelled,
+            }),
+            energy_source: Some(("the whole machine".to_owned(), Source::Modelled)),
+            ledger,
+            compared: Vec::new(),
+            totals: self.totals.clone(),
+            method: "counted",
+            problems: Vec::new(),
+            own_cpu: Nanoseconds(0),
+            sampling_cpu: Nanoseconds(0),
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! What charge-back shows, three times the same ledger: `vtax top`, a table for people;
+//! `vtax exporter`, metrics for Prometheus; `vtax charge`, records for billing.
+//!
+//! All three are made from a [`Snapshot`], which a [`Watch`] takes once an interval. See
+//! `docs/charge-tools.md`.
+
+pub mod exporter;
+#[doc(hidden)]
+pub mod fake;
+mod http;
+mod metrics;
+mod openmetrics;
+mod pace;
+pub mod records;
+pub mod roster;
+mod snapshot;
+pub mod top;
+
+pub use http::{Address, ListenError, Server};
+pub use metrics::Own;
+pub use snapshot::{GuestUse, Snapshot, Watch};

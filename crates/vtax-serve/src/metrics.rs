@@ -1,0 +1,441 @@
+//! A snapshot as metrics. `docs/charge-tools.md` has the table of names.
+//!
+//! Everything is written from one immutable snapshot, so series of guests that are gone are gone,
+//! and the series of one scrape are of one moment.
+
+use crate::openmetrics::{Exposition, Format, Kind};
+use crate::roster::{Listing, Sum};
+use crate::snapshot::{GuestUse, Snapshot, softirq_source};
+use vtax_observe::charge::{GuestTotals, Stage};
+use vtax_observe::guests::Platform;
+
+/// What the exporter says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Own {
+    /// Passes that succeeded.
+    pub passes: u64,
+    /// Passes that failed as a whole.
+    pub failed: u64,
+    /// The last pass took so long.
+    pub pass_seconds: f64,
+    /// How many guests may have series.
+    pub most_guests: usize,
+    /// Memory that it holds now, where the kernel tells.
+    pub resident_bytes: Option<u64>,
+}
+
+/// Writes all metrics.
+pub fn write(snapshot: &Snapshot, listing: &Listing, own: &Own, format: Format) -> String {
+    let mut out = Exposition::new(format);
+    about(&mut out, snapshot);
+    guests(&mut out, snapshot, listing);
+    rest(&mut out, snapshot, listing);
+    exporter(&mut out, snapshot, listing, own);
+    out.finish()
+}
+
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "Prometheus' samples are doubles; counts above 2^53 lose their last digits"
+)]
+fn count(value: u64) -> f64 {
+    value as f64
+}
+
+fn about(out: &mut Exposition, snapshot: &Snapshot) {
+    let version = env!("CARGO_PKG_VERSION");
+    out.family(
+        "vtax_build",
+        Kind::Info,
+        None,
+        "The vtax that exports this.",
+    );
+    out.sample(&[("version", version)], 1.0);
+    out.family(
+        "vtax_charge",
+        Kind::Info,
+        None,
+        "How soft interrupts are charged (traced or counted), what the energy covers and whether it is measured.",
+    );
+    let (covers, source) = match &snapshot.energy_source {
+        Some((covers, source)) => (covers.as_str(), source.to_string()),
+        None => ("nothing", "none".to_owned()),
+    };
+    let softirq_source = softirq_source(snapshot.method).to_string();
+    out.sample(
+        &[
+            ("method", snapshot.method),
+            ("softirq_source", &softirq_source),
+            ("energy_covers", covers),
+            ("energy_source", &source),
+        ],
+        1.0,
+    );
+}
+
+/// The stages that a platform's guests can have: one that is always zero is no series.
+fn has(platform: Platform, stage: Stage) -> bool {
+    match stage {
+        Stage::Vcpu | Stage::Softirq => true,
+        Stage::Emulator => platform.is_vm(),
+        Stage::Iothread | Stage::Vhost => platform.is_vm() && platform != Platform::Xen,
+        Stage::Backend => platform == Platform::Xen,
+    }
+}
+
+fn guests(out: &mut Exposition, snapshot: &Snapshot, listing: &Listing) {
+    let listed: Vec<(&GuestUse, &GuestTotals)> = listing
+        .listed
+        .iter()
+        .filter_map(|(index, total)| Some((snapshot.guests.get(*index)?, total)))
+        .collect();
+    out.family("vtax_guest", Kind::Info, None, "A guest of this host.");
+    for (guest, _) in &listed {
+        let number = guest.number.to_string();
+        out.sample(
+            &[
+                ("guest", &guest.name),
+                ("platform", guest.platform.name()),
+                ("manager", guest.manager.unwrap_or("")),
+                ("uuid", guest.uuid.as_deref().unwrap_or("")),
+                ("number", &number),
+            ],
+            1.0,
+        );
+    }
+    out.family(
+        "vtax_guest_cpu_seconds",
+        Kind::Counter,
+        Some("seconds"),
+        "Host processor time that a guest caused, by stage: its own code (vcpu), its monitor (emulator, iothread), vhost workers, soft interrupts, Xen backends.",
+    );
+    for (guest, total) in &listed {
+        for stage in Stage::ALL {
+            let time = total.stages.get(stage);
+            if time.0 > 0 || has(guest.platform, stage) {
+                let labels = [
+                    ("guest", guest.name.as_str()),
+                    ("platform", guest.platform.name()),
+                    ("stage", stage.name()),
+                ];
+                out.sample(&labels, time.as_secs_f64());
+            }
+        }
+    }
+    out.family(
+        "vtax_guest_hidden_cpu_ratio",
+        Kind::Gauge,
+        Some("ratio"),
+        "Share of a guest's processor time in the last interval that was not its own code. Absent while it uses none.",
+    );
+    for (guest, _) in &listed {
+        if let Some(hidden) = guest.hidden() {
+            out.sample(&labels(guest), hidden);
+        }
+    }
+    if let Some((_, source)) = &snapshot.energy_source {
+        let source = source.to_string();
+        out.family(
+            "vtax_guest_energy_joules",
+            Kind::Counter,
+            Some("joules"),
+            "Energy charged to a guest. The label source says whether it was measured or modelled.",
+        );
+        for (guest, total) in &listed {
+            let [name, platform] = labels(guest);
+            out.sample(&[name, platform, ("source", &source)], total.energy.0);
+        }
+    }
+    type Counted = fn(&GuestTotals) -> Option<u64>;
+    let counts: [(&str, Option<&str>, &str, Counted); 5] = [
+        (
+            "vtax_guest_receive_packets",
+            Some("packets"),
+            "Packets that a guest received.",
+            |total| Some(total.exchanges.received),
+        ),
+        (
+            "vtax_guest_transmit_packets",
+            Some("packets"),
+            "Packets that a guest sent.",
+            |total| Some(total.exchanges.sent),
+        ),
+        (
+            "vtax_guest_network_bytes",
+            Some("bytes"),
+            "Bytes that a guest received and sent.",
+            |total| Some(total.exchanges.bytes),
+        ),
+        (
+            "vtax_guest_block_requests",
+            None,
+            "Block requests that completed for a guest.",
+            |total| Some(total.exchanges.block_requests),
+        ),
+        (
+            "vtax_guest_exits",
+            None,
+            "VM exits of a guest, where the kernel shows them.",
+            |total| total.exchanges.exits,
+        ),
+    ];
+    for (name, unit, help, value) in counts {
+        out.family(name, Kind::Counter, unit, help);
+        for (guest, total) in &listed {
+            if let Some(value) = value(total) {
+                out.sample(&labels(guest), count(value));
+            }
+        }
+    }
+}
+
+fn labels(guest: &GuestUse) -> [(&'static str, &str); 2] {
+    [("guest", &guest.name), ("platform", guest.platform.name())]
+}
+
+/// Everything that is no guest's, so that the sums close.
+fn rest(out: &mut Exposition, snapshot: &Snapshot, listing: &Listing) {
+    let totals = &snapshot.totals;
+    let mut cpu = |name: &str, help: &str, samples: &[(&[(&str, &str)], f64)]| {
+        out.family(name, Kind::Counter, Some("seconds"), help);
+        for (labels, value) in samples {
+            out.sample(labels, *value);
+        }
+    };
+    cpu(
+        "vtax_host_cpu_seconds",
+        "Processor time of the host itself: its tasks, and soft interrupts for no guest.",
+        &[
+            (&[("kind", "tasks")], totals.host.as_secs_f64()),
+            (&[("kind", "softirq")], totals.host_softirq.as_secs_f64()),
+        ],
+    );
+    cpu(
+        "vtax_unattributed_cpu_seconds",
+        "Processor time that nobody can be charged for. Never spread over the guests.",
+        &[(&[], totals.unattributed.as_secs_f64())],
+    );
+    let (departed, left_out) = (&listing.departed_sum, &listing.left_out_sum);
+    cpu(
+        "vtax_departed_guests_cpu_seconds",
+        "Processor time of guests that are gone. Grows at once by all that a guest had used when it ends: for sums, not for rates.",
+        &[(&[], departed.cpu.as_secs_f64())],
+    );
+    cpu(
+        "vtax_left_out_guests_cpu_seconds",
+        "Processor time of guests while they had no series, since there are more than --max-guests.",
+        &[(&[], left_out.cpu.as_secs_f64())],
+    );
+    cpu(
+        "vtax_busy_cpu_seconds",
+        "All processor time that was neither idle nor taken away by a hypervisor below: what the other counters add up to.",
+        &[(&[], totals.total.as_secs_f64())],
+    );
+    let Some((_, source)) = &snapshot.energy_source else {
+        return;
+    };
+    let source = source.to_string();
+    let mut energy = |name: &str, help: &str, joules: f64| {
+        out.family(name, Kind::Counter, Some("joules"), help);
+        out.sample(&[("source", &source)], joules);
+    };
+    energy(
+        "vtax_host_energy_joules",
+        "Energy of the host itself.",
+        totals.host_energy.0,
+    );
+    energy(
+        "vtax_unattributed_energy_joules",
+        "Energy of the time that nobody can be charged for.",
+        totals.unattributed_energy.0,
+    );
+    let of = |sum: &Sum| sum.energy.0;
+    energy(
+        "vtax_departed_guests_energy_joules",
+        "Energy of guests that are gone.",
+        of(departed),
+    );
+    energy(
+        "vtax_left_out_guests_energy_joules",
+        "Energy of guests while they had no series.",
+        of(left_out),
+    );
+}
+
+fn exporter(out: &mut Exposition, snapshot: &Snapshot, listing: &Listing, own: &Own) {
+    let mut gauge = |name: &str, unit: Option<&str>, help: &str, value: f64| {
+        out.family(name, Kind::Gauge, unit, help);
+        out.sample(&[], value);
+    };
+    gauge(
+        "vtax_guests",
+        None,
+        "Guests of this host.",
+        count(snapshot.guests.len() as u64),
+    );
+    gauge(
+        "vtax_guests_left_out",
+        None,
+        "Guests without series, since there are more than --max-guests.",
+        count(listing.left_out as u64),
+    );
+    gauge(
+        "vtax_guests_limit",
+        None,
+        "Guests that may have series.",
+        count(own.most_guests as u64),
+    );
+    gauge(
+        "vtax_exporter_interval_seconds",
+        Some("seconds"),
+        "Length of the last interval.",
+        snapshot.ledger.span.as_secs_f64(),
+    );
+    gauge(
+        "vtax_exporter_snapshot_timestamp_seconds",
+        Some("seconds"),
+        "When the last interval ended, in seconds since 1970.",
+        snapshot.ended.as_duration().as_secs_f64(),
+    );
+    gauge(
+        "vtax_exporter_pass_seconds",
+        Some("seconds"),
+        "How long the last pass over all guests took.",
+        own.pass_seconds,
+    );
+    gauge(
+        "vtax_exporter_problems",
+        None,
+        "What failed in the last pass or works less well than it could; the exporter's output says what.",
+        count(snapshot.problems.len() as u64),
+    );
+    if let Some(bytes) = own.resident_bytes {
+        gauge(
+            "vtax_exporter_resident_memory_bytes",
+            Some("bytes"),
+            "Memory that the exporter holds.",
+            count(bytes),
+        );
+    }
+    let mut counter = |name: &str, unit: Option<&str>, help: &str, value: f64| {
+        out.family(name, Kind::Counter, unit, help);
+        out.sample(&[], value);
+    };
+    counter(
+        "vtax_exporter_cpu_seconds",
+        Some("seconds"),
+        "Processor time of the exporter itself, scrapes included. Part of the host's.",
+        snapshot.own_cpu.as_secs_f64(),
+    );
+    counter(
+        "vtax_exporter_sampling_cpu_seconds",
+        Some("seconds"),
+        "The part of it that sampling and charging took.",
+        snapshot.sampling_cpu.as_secs_f64(),
+    );
+    counter(
+        "vtax_exporter_passes",
+        None,
+        "Passes that succeeded.",
+        count(own.passes),
+    );
+    counter(
+        "vtax_exporter_failed_passes",
+        None,
+        "Passes that failed as a whole.",
+        count(own.failed),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::Host;
+    use crate::roster::Roster;
+
+    /// The sum of all samples of these names.
+    fn sum(text: &str, names: &[&str]) -> f64 {
+        let values = text.lines().filter_map(|line| {
+            let (series, value) = line.rsplit_once(' ')?;
+            let name = series.split('{').next()?;
+            names.contains(&name).then(|| value.parse::<f64>().unwrap())
+        });
+        values.sum()
+    }
+
+    fn text(host: &mut Host, roster: &mut Roster, time: u64) -> String {
+        let snapshot = host.pass(time);
+        let listing = roster.update(&snapshot);
+        write(&snapshot, &listing, &Own::default(), Format::Text)
+    }
+
+    #[test]
+    fn the_series_of_every_scrape_add_up_to_the_measured_total_also_when_guests_come_and_go() {
+        let (mut host, mut roster) = (Host::default(), Roster::new(3));
+        for number in 1..40 {
+            host.start(number);
+            if number % 3 == 0 {
+                host.end(number / 2);
+            }
+            let text = text(&mut host, &mut roster, u64::from(number) * 1_000_000);
+            let parts = sum(
+                &text,
+                &[
+                    "vtax_guest_cpu_seconds_total",
+                    "vtax_host_cpu_seconds_total",
+                    "vtax_unattributed_cpu_seconds_total",
+                    "vtax_departed_guests_cpu_seconds_total",
+                    "vtax_left_out_guests_cpu_seconds_total",
+                ],
+            );
+            let busy = sum(&text, &["vtax_busy_cpu_seconds_total"]);
+            assert!((parts - busy).abs() < busy * 1e-9, "{parts} and {busy}");
+        }
+    }
+
+    #[test]
+    fn the_series_of_a_guest_vanish_with_it_and_its_stages_are_those_that_its_platform_has() {
+        let (mut host, mut roster) = (Host::default(), Roster::new(10));
+        host.start_named(1, "web", Platform::Docker);
+        host.start_named(2, "vm", Platform::Qemu);
+        let before = text(&mut host, &mut roster, 1_000_000_000);
+        assert!(before.contains(
+            "vtax_guest_cpu_seconds_total{guest=\"web\",platform=\"docker\",stage=\"vcpu\"} 0.9\n"
+        ));
+        assert!(before.contains("{guest=\"web\",platform=\"docker\",stage=\"softirq\"} 0.1\n"));
+        assert!(before.contains("{guest=\"web\",platform=\"docker\",source=\"modelled\"} 1000\n"));
+        assert!(
+            before.contains("vtax_guest_hidden_cpu_ratio{guest=\"web\",platform=\"docker\"} 0.1\n")
+        );
+        assert!(!before.contains("guest=\"web\",platform=\"docker\",stage=\"vhost\""));
+        assert!(before.contains("guest=\"vm\",platform=\"qemu\",stage=\"vhost\"} 0\n"));
+        host.end(1);
+        let after = text(&mut host, &mut roster, 1);
+        assert!(!after.contains("web") && after.contains("guest=\"vm\""));
+    }
+
+    #[test]
+    fn the_number_of_series_is_bounded_and_what_is_left_out_is_said() {
+        let (mut host, mut roster) = (Host::default(), Roster::new(5));
+        for number in 1..500 {
+            host.start(number);
+        }
+        let text = text(&mut host, &mut roster, 1);
+        assert!(text.contains("vtax_guests 499\n") && text.contains("vtax_guests_left_out 494\n"));
+        assert_eq!(text.matches("vtax_guest_info{").count(), 5);
+    }
+
+    #[test]
+    fn a_name_cannot_break_out_of_its_label() {
+        let (mut host, mut roster) = (Host::default(), Roster::new(5));
+        host.start_named(1, "a\"} 1\nvtax_guests 9\\", Platform::Qemu);
+        let text = text(&mut host, &mut roster, 1);
+        assert!(text.contains("{guest=\"a\\\"} 1\\nvtax_guests 9\\\\\",platform="));
+        assert_eq!(
+            text.lines()
+                .filter(|line| line.starts_with("vtax_guests "))
+                .count(),
+            1
+        );
+    }
+}

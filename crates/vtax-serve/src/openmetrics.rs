@@ -1,0 +1,203 @@
+//! The text that Prometheus reads, in both of its forms: OpenMetrics 1.0 and the older text format
+//! 0.0.4, whichever the client asks for.
+
+use std::fmt::Write as _;
+
+/// Which form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+    /// Prometheus' text format 0.0.4.
+    Text,
+}
+
+impl Format {
+    /// The one that an `Accept` header asks for. Every Prometheus since 2.5 asks for OpenMetrics;
+    /// a browser does not.
+    pub fn accepted(accept: &str) -> Self {
+        let wants = accept.split(',').any(|part| {
+            let mut parts = part.split(';').map(str::trim);
+            let is_open = parts
+                .next()
+                .is_some_and(|kind| kind.eq_ignore_ascii_case("application/openmetrics-text"));
+            let refused = |quality: &str| quality.parse().is_ok_and(|quality: f64| quality <= 0.0);
+            is_open && !parts.any(|part| part.strip_prefix("q=").is_some_and(refused))
+        });
+        if wants { Self::OpenMetrics } else { Self::Text }
+    }
+
+    /// The `Content-Type` header.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+}
+
+/// What a family of series is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows; its samples end in `_total`.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// Always 1; the labels are what it says. Its samples end in `_info`.
+    Info,
+}
+
+/// Writes families one after the other.
+#[derive(Debug)]
+pub struct Exposition {
+    format: Format,
+    text: String,
+    sample: String,
+}
+
+impl Exposition {
+    /// An empty one.
+    pub fn new(format: Format) -> Self {
+        Self {
+            format,
+            text: String::new(),
+            sample: String::new(),
+        }
+    }
+
+    /// Begins a family. `name` is without the kind's suffix; its unit is its last word, and told
+    /// as such where `unit` names it.
+    pub fn family(&mut self, name: &str, kind: Kind, unit: Option<&str>, help: &str) {
+        self.sample.clear();
+        self.sample.push_str(name);
+        self.sample.push_str(match kind {
+            Kind::Counter => "_total",
+            Kind::Gauge => "",
+            Kind::Info => "_info",
+        });
+        let (family, kind) = match (self.format, kind) {
+            (Format::OpenMetrics, Kind::Counter) => (name, "counter"),
+            (Format::OpenMetrics, Kind::Info) => (name, "info"),
+            (Format::Text, Kind::Counter) => (self.sample.as_str(), "counter"),
+            (_, Kind::Gauge | Kind::Info) => (self.sample.as_str(), "gauge"),
+        };
+        // Writing to a string does not fail.
+        let _ = writeln!(self.text, "# TYPE {family} {kind}");
+        if let (Format::OpenMetrics, Some(unit)) = (self.format, unit) {
+            let _ = writeln!(self.text, "# UNIT {family} {unit}");
+        }
+        let _ = write!(self.text, "# HELP {family} ");
+        escape(&mut self.text, help, self.format == Format::OpenMetrics);
+        self.text.push('\n');
+    }
+
+    /// One sample of the family that was begun last.
+    pub fn sample(&mut self, labels: &[(&str, &str)], value: f64) {
+        self.text.push_str(&self.sample);
+        for (index, (name, label)) in labels.iter().enumerate() {
+            self.text.push(if index == 0 { '{' } else { ',' });
+            self.text.push_str(name);
+            self.text.push_str("=\"");
+            escape(&mut self.text, label, true);
+            self.text.push('"');
+        }
+        if !labels.is_empty() {
+            self.text.push('}');
+        }
+        // Rust's shortest form that reads back as the same number, without an exponent.
+        let _ = if value.is_finite() {
+            writeln!(self.text, " {value}")
+        } else {
+            writeln!(self.text, " NaN")
+        };
+    }
+
+    /// The whole text.
+    pub fn finish(mut self) -> String {
+        if self.format == Format::OpenMetrics {
+            self.text.push_str("# EOF\n");
+        }
+        self.text
+    }
+}
+
+fn escape(into: &mut String, text: &str, quotes: bool) {
+    for c in text.chars() {
+        match c {
+            '\\' => into.push_str("\\\\"),
+            '\n' => into.push_str("\\n"),
+            '"' if quotes => into.push_str("\\\""),
+            c => into.push(c),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn both_forms_name_families_and_samples_as_their_readers_expect() {
+        let write = |format| {
+            let mut exposition = Exposition::new(format);
+            exposition.family("a_seconds", Kind::Counter, Some("seconds"), "Says \"a\".");
+            exposition.sample(&[("guest", "x"), ("stage", "vcpu")], 0.25);
+            exposition.family("b", Kind::Info, None, "Says b.");
+            exposition.sample(&[], 1.0);
+            exposition.finish()
+        };
+        assert_eq!(
+            write(Format::OpenMetrics),
+            "# TYPE a_seconds counter\n# UNIT a_seconds seconds\n# HELP a_seconds Says \\\"a\\\".\n\
+             a_seconds_total{guest=\"x\",stage=\"vcpu\"} 0.25\n\
+             # TYPE b info\n# HELP b Says b.\nb_info 1\n# EOF\n"
+        );
+        assert_eq!(
+            write(Format::Text),
+            "# TYPE a_seconds_total counter\n# HELP a_seconds_total Says \"a\".\n\
+             a_seconds_total{guest=\"x\",stage=\"vcpu\"} 0.25\n\
+             # TYPE b_info gauge\n# HELP b_info Says b.\nb_info 1\n"
+        );
+    }
+
+    #[test]
+    fn the_form_is_the_one_that_was_asked_for() {
+        let prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1";
+        assert_eq!(Format::accepted(prometheus), Format::OpenMetrics);
+        for other in [
+            "",
+            "*/*",
+            "text/html,*/*;q=0.8",
+            "application/openmetrics-text;q=0",
+            ";;,,",
+        ] {
+            assert_eq!(Format::accepted(other), Format::Text, "{other}");
+        }
+    }
+
+    proptest! {
+        /// Whatever a guest is called, it stays one label of one line.
+        #[test]
+        fn a_label_reads_back_as_it_was(label in ".{0,60}", tail in "[\\\\\"\n]{0,5}") {
+            let label = label + &tail;
+            let mut exposition = Exposition::new(Format::Text);
+            exposition.family("a", Kind::Gauge, None, "");
+            exposition.sample(&[("guest", &label)], 1.0);
+            let text = exposition.finish();
+            let lines: Vec<&str> = text.split('\n').collect();
+            prop_assert_eq!(lines.len(), 4);
+            let inner = lines[2].strip_prefix("a{guest=\"").and_then(|rest| rest.strip_suffix("\"} 1")).unwrap();
+            let mut read = String::new();
+            let mut chars = inner.chars();
+            while let Some(c) = chars.next() {
+                prop_assert_ne!(c, '"');
+                read.push(match c {
+                    '\\' => match chars.next() { Some('n') => '\n', Some(c) => c, None => panic!("cut off") },
+                    c => c,
+                });
+            }
+            prop_assert_eq!(read, label);
+        }
+    }
+}

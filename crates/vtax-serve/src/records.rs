@@ -1,0 +1,453 @@
+//! `vtax charge`: one record for each guest and stage of an interval, and for the host and what
+//! nobody can be charged for, so that the records of an interval add up to what was measured.
+
+use crate::pace::Pace;
+use crate::snapshot::{Snapshot, Watch, softirq_source};
+use serde::Serialize;
+use std::io::{self, ErrorKind, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use vtax_observe::ObserveError;
+use vtax_observe::charge::{EnergyUse, Ledger, Stage, Stages};
+use vtax_units::{Joules, Nanoseconds, Source};
+
+/// How records are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecordFormat {
+    /// One JSON object a line.
+    Json,
+    /// Comma-separated values (RFC 4180) under one line of names.
+    Csv,
+}
+
+/// Whom a record charges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Party {
+    /// The guest that the record names.
+    Guest,
+    /// The host's own work.
+    Host,
+    /// Nobody: what no method could explain.
+    Unattributed,
+}
+
+/// One line of the bill.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Record<'a> {
+    /// The interval's first moment (RFC 3339, UTC).
+    pub began: String,
+    /// Its last.
+    pub ended: String,
+    /// Its length by the monotonic clock, which stands still while the host sleeps.
+    pub interval_seconds: f64,
+    /// Who is charged.
+    pub party: Party,
+    /// The guest's name; empty for others.
+    pub guest: &'a str,
+    /// What runs it.
+    pub platform: &'a str,
+    /// What manages it, where that shows.
+    pub manager: &'a str,
+    /// Its UUID, where it has one.
+    pub uuid: &'a str,
+    /// Its number in this run: two guests of one name, one after the other, differ in it.
+    pub number: Option<u32>,
+    /// `vcpu`, `emulator`, `iothread`, `vhost`, `softirq`, `backend` of guests; `tasks` and
+    /// `softirq` of the host; `idle` for energy that the rule for idle energy put here.
+    pub stage: &'static str,
+    /// Processor time.
+    pub cpu_seconds: f64,
+    /// Whether that was measured or modelled (counted soft interrupts are).
+    pub cpu_source: Source,
+    /// Energy, where a meter tells it.
+    pub energy_joules: Option<f64>,
+    /// Whether it was measured or modelled.
+    pub energy_source: Option<Source>,
+    /// How soft interrupts were charged.
+    pub method: &'static str,
+    /// What all records of the interval add up to, as measured.
+    pub interval_cpu_seconds: f64,
+    /// The same for energy.
+    pub interval_energy_joules: Option<f64>,
+}
+
+/// The names of the columns, in their order.
+const COLUMNS: &str = "began,ended,interval_seconds,party,guest,platform,manager,uuid,number,stage,cpu_seconds,cpu_source,energy_joules,energy_source,method,interval_cpu_seconds,interval_energy_joules";
+
+/// The records of one interval; by each method, where several were asked for.
+pub fn records(snapshot: &Snapshot) -> Vec<Record<'_>> {
+    let of = |(method, ledger)| of_method(snapshot, method, ledger);
+    snapshot.ledgers().flat_map(of).collect()
+}
+
+fn of_method<'a>(snapshot: &'a Snapshot, method: &'static str, ledger: &Ledger) -> Vec<Record<'a>> {
+    let blank = Record {
+        began: snapshot.began.to_string(),
+        ended: snapshot.ended.to_string(),
+        interval_seconds: ledger.span.as_secs_f64(),
+        party: Party::Unattributed,
+        guest: "",
+        platform: "",
+        manager: "",
+        uuid: "",
+        number: None,
+        stage: "",
+        cpu_seconds: 0.0,
+        cpu_source: Source::Measured,
+        energy_joules: None,
+        energy_source: snapshot.energy.map(|energy| energy.source),
+        method,
+        interval_cpu_seconds: ledger.total.as_secs_f64(),
+        interval_energy_joules: snapshot.energy.map(|energy| energy.total.0),
+    };
+    let active = active_energy(snapshot.energy, ledger);
+    let mut records = Vec::new();
+    for guest in &snapshot.guests {
+        let whom = Record {
+            party: Party::Guest,
+            guest: &guest.name,
+            platform: guest.platform.name(),
+            manager: guest.manager.unwrap_or(""),
+            uuid: guest.uuid.as_deref().unwrap_or(""),
+            number: Some(guest.number),
+            ..blank.clone()
+        };
+        let row = ledger.row(guest.number).cloned().unwrap_or_default();
+        split(
+            &mut records,
+            &whom,
+            &stages(&row.stages),
+            row.energy,
+            active,
+        );
+    }
+    let host = Record {
+        party: Party::Host,
+        ..blank.clone()
+    };
+    let stages = [("tasks", ledger.host), ("softirq", ledger.host_softirq)];
+    split(&mut records, &host, &stages, ledger.host_energy, active);
+    records.push(Record {
+        cpu_seconds: ledger.unattributed.as_secs_f64(),
+        energy_joules: snapshot.energy.map(|_| ledger.unattributed_energy.0),
+        ..blank
+    });
+    records
+}
+
+/// Joules for each nanosecond of processor time: active energy goes by use. `None` without a meter.
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "an interval's nanoseconds are below 2^53"
+)]
+fn active_energy(energy: Option<EnergyUse>, ledger: &Ledger) -> Option<f64> {
+    let sum = ledger.sum().0 as f64;
+    energy.map(|energy| {
+        let active = (energy.total.0 - energy.idle.0).max(0.0);
+        if sum > 0.0 { active / sum } else { 0.0 }
+    })
+}
+
+/// The guest's own code always, the other stages where there was any.
+fn stages(stages: &Stages) -> Vec<(&'static str, Nanoseconds)> {
+    Stage::ALL
+        .into_iter()
+        .map(|stage| (stage, stages.get(stage)))
+        .filter(|(stage, time)| *stage == Stage::Vcpu || time.0 > 0)
+        .map(|(stage, time)| (stage.name(), time))
+        .collect()
+}
+
+/// One record a stage. What is in `energy` beyond the stages' active energy is idle energy.
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "an interval's nanoseconds are below 2^53"
+)]
+fn split<'a>(
+    into: &mut Vec<Record<'a>>,
+    whom: &Record<'a>,
+    stages: &[(&'static str, Nanoseconds)],
+    energy: Joules,
+    active: Option<f64>,
+) {
+    let mut idle = energy.0;
+    for (stage, time) in stages {
+        // Rounding must not charge more than there is.
+        let joules = active.map(|active| (active * time.0 as f64).min(idle));
+        idle -= joules.unwrap_or(0.0);
+        into.push(Record {
+            stage,
+            cpu_seconds: time.as_secs_f64(),
+            cpu_source: match *stage {
+                "softirq" => softirq_source(whom.method),
+                _ => Source::Measured,
+            },
+            energy_joules: joules,
+            ..whom.clone()
+        });
+    }
+    // Crumbs of rounding are no idle energy.
+    if active.is_some() && idle > energy.0 * 1e-9 {
+        into.push(Record {
+            stage: "idle",
+            energy_joules: Some(idle),
+            ..whom.clone()
+        });
+    }
+}
+
+/// Writes the line of names, where the format has one.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_header(format: RecordFormat, out: &mut impl Write) -> io::Result<()> {
+    match format {
+        RecordFormat::Json => Ok(()),
+        RecordFormat::Csv => writeln!(out, "{COLUMNS}"),
+    }
+}
+
+/// Writes one record as one line (a quoted name may hold anything but a line's end, since names
+/// are sanitised).
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write(record: &Record<'_>, format: RecordFormat, out: &mut impl Write) -> io::Result<()> {
+    match format {
+        RecordFormat::Json => {
+            serde_json::to_writer(&mut *out, record)?;
+            writeln!(out)
+        }
+        RecordFormat::Csv => {
+            // The JSON object's values, in its order, are the columns'.
+            let Record {
+                began,
+                ended,
+                interval_seconds,
+                party,
+                guest,
+                platform,
+                manager,
+                uuid,
+                number,
+                stage,
+                cpu_seconds,
+                cpu_source,
+                energy_joules,
+                energy_source,
+                method,
+                interval_cpu_seconds,
+                interval_energy_joules,
+            } = record;
+            let party = match party {
+                Party::Guest => "guest",
+                Party::Host => "host",
+                Party::Unattributed => "unattributed",
+            };
+            writeln!(
+                out,
+                "{began},{ended},{interval_seconds},{party},{},{platform},{manager},{},{},{stage},{cpu_seconds},{cpu_source},{},{},{method},{interval_cpu_seconds},{}",
+                quoted(guest),
+                quoted(uuid),
+                or_empty(*number),
+                or_empty(*energy_joules),
+                or_empty(*energy_source),
+                or_empty(*interval_energy_joules),
+            )
+        }
+    }
+}
+
+fn or_empty(value: Option<impl ToString>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
+}
+
+fn quoted(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+/// What to write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordOptions {
+    /// Of one set of records.
+    pub interval: Duration,
+    /// How many sets; until stopped where `None`.
+    pub count: Option<u64>,
+    /// How they are written.
+    pub format: RecordFormat,
+}
+
+/// Why it ended.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordsError {
+    /// The output.
+    #[error("cannot write the records: {0}")]
+    Write(#[from] io::Error),
+    /// The host cannot be read.
+    #[error(transparent)]
+    Observe(#[from] ObserveError),
+}
+
+/// Writes the records of one interval after the other. When `stop` is set, the interval that has
+/// begun is written as short as it is, so that no time is lost between two runs but theirs.
+///
+/// # Errors
+/// When the host cannot be read in the first pass, or the output fails; a reader that went away
+/// (a closed pipe) is no failure.
+pub fn run(
+    mut watch: Watch,
+    options: &RecordOptions,
+    stop: &AtomicBool,
+    out: &mut impl Write,
+    say: &mut dyn FnMut(&str),
+) -> Result<(), RecordsError> {
+    for note in watch.notes() {
+        say(note);
+    }
+    watch.pass()?;
+    let mut pace = Pace::new(options.interval);
+    let mut left = options.count;
+    let outcome = (|| {
+        write_header(options.format, out)?;
+        out.flush()?;
+        while left != Some(0) && !stop.load(Ordering::SeqCst) {
+            pace.wait(stop);
+            match watch.pass() {
+                Ok(snapshot) => {
+                    for problem in &snapshot.problems {
+                        say(problem);
+                    }
+                    for record in records(&snapshot) {
+                        write(&record, options.format, out)?;
+                    }
+                    out.flush()?;
+                }
+                // The next pass covers this one's time too.
+                Err(error) => say(&error.to_string()),
+            }
+            left = left.map(|left| left - 1);
+        }
+        Ok(())
+    })();
+    match outcome {
+        Err(cause) if io::Error::kind(&cause) == ErrorKind::BrokenPipe => Ok(()),
+        other => other.map_err(RecordsError::Write),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::Host;
+    use vtax_observe::charge::IdleRule;
+    use vtax_observe::guests::Platform;
+
+    fn lines(snapshot: &Snapshot, format: RecordFormat) -> Vec<String> {
+        let mut out = Vec::new();
+        for record in records(snapshot) {
+            write(&record, format, &mut out).unwrap();
+        }
+        let text = String::from_utf8(out).unwrap();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_records_of_an_interval_add_up_to_what_was_measured_whoever_pays_for_idle() {
+        let mut host = Host::default();
+        for number in 1..20 {
+            host.start(number);
+        }
+        for rule in [IdleRule::Host, IdleRule::Equal, IdleRule::Reservation] {
+            let mut snapshot = host.pass(12_345_678);
+            let energy = EnergyUse {
+                total: Joules(100.0),
+                idle: Joules(30.0),
+                source: Source::Modelled,
+            };
+            snapshot
+                .ledger
+                .charge_energy(energy, rule, &|number| Some(number));
+            snapshot.energy = Some(energy);
+            let records = records(&snapshot);
+            let cpu: f64 = records.iter().map(|record| record.cpu_seconds).sum();
+            assert!(
+                (cpu - records[0].interval_cpu_seconds).abs() < 1e-9,
+                "{cpu}"
+            );
+            let joules: f64 = records
+                .iter()
+                .filter_map(|record| record.energy_joules)
+                .sum();
+            assert!((joules - 100.0).abs() < 1e-6, "{joules}");
+            let idle = records.iter().filter(|record| record.stage == "idle");
+            let idle: f64 = idle.filter_map(|record| record.energy_joules).sum();
+            assert!((idle - 30.0).abs() < 1e-6, "{rule:?}: {idle}");
+        }
+    }
+
+    #[test]
+    fn counted_soft_interrupts_and_modelled_energy_are_flagged() {
+        let mut host = Host::default();
+        host.start(1);
+        let snapshot = host.pass(1000);
+        let records = records(&snapshot);
+        let softirq = records
+            .iter()
+            .find(|record| record.stage == "softirq")
+            .unwrap();
+        assert_eq!(softirq.cpu_source, Source::Modelled);
+        let own = records
+            .iter()
+            .find(|record| record.stage == "vcpu")
+            .unwrap();
+        assert_eq!(
+            (own.cpu_source, own.energy_source),
+            (Source::Measured, Some(Source::Modelled))
+        );
+    }
+
+    #[test]
+    fn methods_that_are_compared_each_have_a_whole_set_of_records() {
+        let mut host = Host::default();
+        host.start(1);
+        let mut snapshot = host.pass(1000);
+        snapshot.compared = vec![("traced", snapshot.ledger.clone())];
+        let records = records(&snapshot);
+        let (counted, traced): (Vec<_>, Vec<_>) = records
+            .iter()
+            .partition(|record| record.method == "counted");
+        assert_eq!((counted.len(), traced.len()), (5, 5));
+        assert!(
+            traced
+                .iter()
+                .all(|record| record.cpu_source == Source::Measured)
+        );
+    }
+
+    #[test]
+    fn both_formats_have_the_same_columns_and_hostile_names_stay_in_theirs() {
+        let mut host = Host::default();
+        host.start_named(1, "a,\"b\"\u{fffd}c", Platform::Qemu);
+        let snapshot = host.pass(1000);
+        let json = lines(&snapshot, RecordFormat::Json);
+        let object: serde_json::Value = serde_json::from_str(&json[0]).unwrap();
+        assert_eq!(object["guest"], "a,\"b\"\u{fffd}c");
+        // serde_json sorts an object's names.
+        let mut columns: Vec<&str> = COLUMNS.split(',').collect();
+        columns.sort_unstable();
+        let names: Vec<&String> = object.as_object().unwrap().keys().collect();
+        assert_eq!(names, columns);
+        let csv = lines(&snapshot, RecordFormat::Csv);
+        assert!(
+            csv[0].contains(",guest,\"a,\"\"b\"\"\u{fffd}c\",qemu,"),
+            "{}",
+            csv[0]
+        );
+        assert_eq!(csv[2].split(',').count(), columns.len(), "{}", csv[2]);
+    }
+}

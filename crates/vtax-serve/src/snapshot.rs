@@ -1,0 +1,184 @@
+//! What one pass of the ledger found, with the guests' names: the one input of everything here.
+//! It never changes once taken, so that a table or a scrape is of one moment.
+
+use jiff::Timestamp;
+use rustix::time::{ClockId, clock_gettime};
+use vtax_observe::ObserveError;
+use vtax_observe::charge::{Charger, EnergyUse, GuestTotals, Ledger, Totals};
+use vtax_observe::clock::{Clock, SystemClock};
+use vtax_observe::guests::{Guest, Platform};
+use vtax_units::{Nanoseconds, Source};
+
+/// A guest, what it used in the interval and what it used since charging began.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GuestUse {
+    /// Never given again.
+    pub number: u32,
+    /// What runs it.
+    pub platform: Platform,
+    /// What manages it, where that shows.
+    pub manager: Option<&'static str>,
+    /// One harmless line; unique among a platform's guests of this moment.
+    pub name: String,
+    /// Where it has one.
+    pub uuid: Option<String>,
+    /// In the interval.
+    pub used: GuestTotals,
+    /// Since charging began.
+    pub total: GuestTotals,
+}
+
+impl GuestUse {
+    /// The share of its time that neither it nor its owner sees, 0 to 1; `None` if it used none.
+    pub fn hidden(&self) -> Option<f64> {
+        let total = self.used.stages.total().as_secs_f64();
+        (total > 0.0).then(|| self.used.stages.hidden().as_secs_f64() / total)
+    }
+}
+
+/// One interval of the ledger.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    /// The interval's first moment, by the wall clock.
+    pub began: Timestamp,
+    /// Its last.
+    pub ended: Timestamp,
+    /// The guests of its end, by number.
+    pub guests: Vec<GuestUse>,
+    /// The books of the interval; all zero in the first snapshot, which only begins one.
+    pub ledger: Ledger,
+    /// The books by other methods, to compare; empty unless both were asked for.
+    pub compared: Vec<(&'static str, Ledger)>,
+    /// The interval's energy, where a meter told it.
+    pub energy: Option<EnergyUse>,
+    /// What the energy covers, and its flag.
+    pub energy_source: Option<(String, Source)>,
+    /// Since charging began.
+    pub totals: Totals,
+    /// How soft interrupts are charged.
+    pub method: &'static str,
+    /// What failed in this pass, and what works less well than it could; each a sentence.
+    pub problems: Vec<String>,
+    /// This process's CPU time since charging began.
+    pub own_cpu: Nanoseconds,
+    /// The part of it that the pass's thread used.
+    pub sampling_cpu: Nanoseconds,
+}
+
+impl Snapshot {
+    /// Whether it has an interval. The first has not.
+    pub fn has_interval(&self) -> bool {
+        self.ledger.span.0 > 0
+    }
+
+    /// Every method's books, those that count first.
+    pub fn ledgers(&self) -> impl Iterator<Item = (&'static str, &Ledger)> {
+        let compared = self
+            .compared
+            .iter()
+            .map(|(method, ledger)| (*method, ledger));
+        std::iter::once((self.method, &self.ledger)).chain(compared)
+    }
+}
+
+/// The flag of soft interrupt times: counted ones come from a model with weights.
+pub fn softirq_source(method: &str) -> Source {
+    if method == "traced" {
+        Source::Measured
+    } else {
+        Source::Modelled
+    }
+}
+
+/// Takes snapshots.
+pub struct Watch {
+    charger: Charger,
+    clock: SystemClock,
+    last: Timestamp,
+}
+
+impl Watch {
+    /// Nothing is read before the first [`Watch::pass`].
+    pub fn new(charger: Charger) -> Self {
+        Self {
+            charger,
+            clock: SystemClock,
+            last: Timestamp::now(),
+        }
+    }
+
+    /// What works less well on this host than it could, and why; each a sentence.
+    pub fn notes(&self) -> &[String] {
+        self.charger.notes()
+    }
+
+    /// Ends an interval and begins the next.
+    ///
+    /// # Errors
+    /// When the host's processor time cannot be read.
+    pub fn pass(&mut self) -> Result<Snapshot, ObserveError> {
+        let pass = self.charger.pass(self.clock.now())?;
+        let ended = Timestamp::now();
+        let began = std::mem::replace(&mut self.last, ended);
+        let ledger = pass.ledger().cloned().unwrap_or_default();
+        let totals = self.charger.totals();
+        let mut guests: Vec<GuestUse> = self
+            .charger
+            .guests()
+            .map(|guest| guest_use(guest, &ledger, &pass.exchanges.guests, totals))
+            .collect();
+        guests.sort_unstable_by_key(|guest| guest.number);
+        let energy_source = self.charger.energy_source();
+        Ok(Snapshot {
+            began,
+            ended,
+            guests,
+            ledger,
+            compared: pass.ledgers.into_iter().skip(1).collect(),
+            energy: pass.energy,
+            energy_source: energy_source.map(|(covers, source)| (covers.to_owned(), source)),
+            totals: totals.clone(),
+            method: self.charger.method(),
+            problems: pass.problems,
+            own_cpu: self.charger.cost(),
+            sampling_cpu: thread_cpu(),
+        })
+    }
+}
+
+fn guest_use(
+    guest: &Guest,
+    ledger: &Ledger,
+    exchanges: &std::collections::HashMap<u32, vtax_observe::charge::GuestExchanges>,
+    totals: &Totals,
+) -> GuestUse {
+    let row = ledger.row(guest.number);
+    GuestUse {
+        number: guest.number,
+        platform: guest.platform,
+        manager: guest.manager,
+        name: guest.name.clone(),
+        uuid: guest.uuid.clone(),
+        used: GuestTotals {
+            stages: row.map(|row| row.stages).unwrap_or_default(),
+            energy: row.map(|row| row.energy).unwrap_or_default(),
+            exchanges: exchanges.get(&guest.number).copied().unwrap_or_default(),
+        },
+        total: totals
+            .guests
+            .get(&guest.number)
+            .cloned()
+            .unwrap_or_default(),
+    }
+}
+
+fn thread_cpu() -> Nanoseconds {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanoseconds = u64::try_from(time.tv_nsec).unwrap_or(0);
+    Nanoseconds(
+        seconds
+            .saturating_mul(1_000_000_000)
+            .saturating_add(nanoseconds),
+    )
+}

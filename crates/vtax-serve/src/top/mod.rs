@@ -1,0 +1,332 @@
+//! `vtax top`: guests by what they truly cost the host.
+
+mod rows;
+mod table;
+mod terminal;
+
+pub use rows::{Key, Party, Rates, Row, Sort, StagePercents};
+
+use crate::pace::Pace;
+use crate::snapshot::{Snapshot, Watch};
+use rustix::process::{Signal, getpid, kill_process};
+use std::fmt::Write as _;
+use std::io::{self, ErrorKind, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use table::{Line, Style, View};
+use terminal::Screen;
+use vtax_observe::ObserveError;
+
+/// How to show it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TopOptions {
+    /// Between passes.
+    pub interval: Duration,
+    /// One interval, then end.
+    pub once: bool,
+    /// One JSON object an interval instead of tables.
+    pub json: bool,
+    /// The order at the start.
+    pub sort: Sort,
+}
+
+/// Why it ended.
+#[derive(Debug, thiserror::Error)]
+pub enum TopError {
+    /// The host cannot be read.
+    #[error(transparent)]
+    Observe(#[from] ObserveError),
+    /// The terminal or the output.
+    #[error("cannot show the table: {0}")]
+    Show(#[from] io::Error),
+}
+
+/// Shows guests until `stop` is set or `q` is typed. A screen where there is a terminal for one,
+/// else a table each interval.
+///
+/// # Errors
+/// When the host cannot be read, or the output fails; a reader that went away is no failure.
+pub fn run(mut watch: Watch, options: &TopOptions, stop: &AtomicBool) -> Result<(), TopError> {
+    let outcome = if options.once || options.json || !terminal::is_interactive() {
+        print(&mut watch, options, stop)
+    } else {
+        Interactive::start(&mut watch, options)?.run(&mut watch, stop)
+    };
+    match outcome {
+        Err(TopError::Show(cause)) if cause.kind() == ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}
+
+fn print(watch: &mut Watch, options: &TopOptions, stop: &AtomicBool) -> Result<(), TopError> {
+    watch.pass()?;
+    let mut pace = Pace::new(options.interval);
+    let mut out = io::stdout().lock();
+    while pace.wait(stop) {
+        let mut snapshot = watch.pass()?;
+        add_notes(&mut snapshot, watch);
+        let rates = Rates::of(&snapshot, options.sort);
+        if options.json {
+            serde_json::to_writer(&mut out, &rates).map_err(io::Error::from)?;
+            writeln!(out)?;
+        } else {
+            let view = View {
+                width: terminal::width(),
+                sort: options.sort,
+                ..View::default()
+            };
+            for line in table::lines(&rates, &view) {
+                writeln!(out, "{}", line.text)?;
+            }
+            if !options.once {
+                writeln!(out)?;
+            }
+        }
+        out.flush()?;
+        if options.once {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// What does not work at all is a problem of every interval.
+fn add_notes(snapshot: &mut Snapshot, watch: &Watch) {
+    snapshot.problems.extend(watch.notes().iter().cloned());
+}
+
+struct Interactive {
+    screen: Screen,
+    pace: Pace,
+    shown: Snapshot,
+    view: View,
+    size: (usize, usize),
+}
+
+/// What a key does.
+enum Next {
+    Nothing,
+    Redraw,
+    Quit,
+    Suspend,
+}
+
+impl Interactive {
+    /// The first interval is a short one, so that there is something to see.
+    fn start(watch: &mut Watch, options: &TopOptions) -> Result<Self, TopError> {
+        watch.pass()?;
+        std::thread::sleep(options.interval.min(Duration::from_millis(250)));
+        let mut shown = watch.pass()?;
+        add_notes(&mut shown, watch);
+        Ok(Self {
+            screen: Screen::enter()?,
+            pace: Pace::new(options.interval),
+            shown,
+            view: View {
+                sort: options.sort,
+                ..View::default()
+            },
+            size: (0, 0),
+        })
+    }
+
+    fn run(mut self, watch: &mut Watch, stop: &AtomicBool) -> Result<(), TopError> {
+        self.draw()?;
+        // Signals end a wait; one just before it is seen after this long.
+        let look = Duration::from_millis(250);
+        while !stop.load(Ordering::SeqCst) {
+            let mut redraw = self.screen.size() != self.size;
+            let typed = self.screen.keys(self.pace.left().min(look))?;
+            for key in keys(&typed) {
+                match self.press(key) {
+                    Next::Nothing => {}
+                    Next::Redraw => redraw = true,
+                    Next::Quit => return Ok(()),
+                    Next::Suspend => {
+                        self = self.suspend()?;
+                        redraw = true;
+                    }
+                }
+            }
+            if self.pace.left().is_zero() {
+                self.pace.advance();
+                // Also while paused, so that the first interval afterwards is as long as others.
+                let mut snapshot = watch.pass()?;
+                if !self.view.paused {
+                    add_notes(&mut snapshot, watch);
+                    self.shown = snapshot;
+                    redraw = true;
+                }
+            }
+            if redraw {
+                self.draw()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn press(&mut self, key: Pressed) -> Next {
+        let page = self.view.room().max(1);
+        match key {
+            Pressed::Char('q' | '\x03' | '\x04' | '\x1c') => return Next::Quit,
+            Pressed::Char('\x1a') => return Next::Suspend,
+            Pressed::Char('r') => self.view.sort.reversed = !self.view.sort.reversed,
+            Pressed::Char(' ') => self.view.paused = !self.view.paused,
+            Pressed::Up | Pressed::Char('k') => {
+                self.view.skipped = self.view.skipped.saturating_sub(1)
+            }
+            Pressed::Down | Pressed::Char('j') => self.view.skipped += 1,
+            Pressed::PageUp => self.view.skipped = self.view.skipped.saturating_sub(page),
+            Pressed::PageDown => self.view.skipped = self.view.skipped.saturating_add(page),
+            Pressed::Home => self.view.skipped = 0,
+            Pressed::End => self.view.skipped = usize::MAX,
+            Pressed::Char(letter) => {
+                let mut all = Key::ALL.into_iter();
+                let Some((.., key)) = all.find(|(own, ..)| *own == letter) else {
+                    return Next::Nothing;
+                };
+                self.view.sort.key = key;
+                self.view.skipped = 0;
+            }
+            Pressed::Other => return Next::Nothing,
+        }
+        Next::Redraw
+    }
+
+    /// Ctrl-Z: the shell gets its terminal back until it continues this process.
+    fn suspend(self) -> io::Result<Self> {
+        let Self {
+            screen,
+            pace,
+            shown,
+            view,
+            ..
+        } = self;
+        drop(screen);
+        kill_process(getpid(), Signal::TSTP)?;
+        Ok(Self {
+            screen: Screen::enter()?,
+            pace,
+            shown,
+            view,
+            size: (0, 0),
+        })
+    }
+
+    fn draw(&mut self) -> io::Result<()> {
+        self.size = self.screen.size();
+        self.view.width = self.size.0;
+        self.view.height = Some(self.size.1);
+        let last = self.shown.guests.len().saturating_sub(self.view.room());
+        self.view.skipped = self.view.skipped.min(last);
+        let rates = Rates::of(&self.shown, self.view.sort);
+        self.screen.show(&frame(&table::lines(&rates, &self.view)))
+    }
+}
+
+/// The lines as one write: over what was there before, without a flicker.
+fn frame(lines: &[Line]) -> String {
+    let mut frame = String::from("\x1b[H");
+    for (index, line) in lines.iter().enumerate() {
+        if index > 0 {
+            frame.push_str("\r\n");
+        }
+        let style = match line.style {
+            Style::Plain => "",
+            Style::Heading => "\x1b[7m",
+            Style::Faint => "\x1b[2m",
+        };
+        // Writing to a string does not fail.
+        let _ = write!(frame, "{style}{}\x1b[0m\x1b[K", line.text);
+    }
+    frame.push_str("\x1b[J");
+    frame
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pressed {
+    Char(char),
+    Up,
+    Down,
+    PageUp,
+    PageDown,
+    Home,
+    End,
+    /// A key that means nothing here; what it sends must not be taken for letters.
+    Other,
+}
+
+/// The keys in what a terminal sent at once.
+fn keys(typed: &[u8]) -> Vec<Pressed> {
+    let mut keys = Vec::new();
+    let mut rest = typed;
+    while let Some((&first, tail)) = rest.split_first() {
+        rest = tail;
+        if first != 0x1b {
+            let c = char::from(first).to_ascii_lowercase();
+            keys.push(if first.is_ascii() {
+                Pressed::Char(c)
+            } else {
+                Pressed::Other
+            });
+            continue;
+        }
+        let Some((b'[' | b'O', tail)) = rest.split_first() else {
+            keys.push(Pressed::Other);
+            continue;
+        };
+        // Parameters, then one final byte.
+        let end = tail.iter().position(|byte| (0x40..=0x7e).contains(byte));
+        let end = end.unwrap_or(tail.len().saturating_sub(1));
+        let (sequence, after) = tail.split_at((end + 1).min(tail.len()));
+        rest = after;
+        keys.push(match sequence {
+            b"A" => Pressed::Up,
+            b"B" => Pressed::Down,
+            b"H" | b"1~" | b"7~" => Pressed::Home,
+            b"F" | b"4~" | b"8~" => Pressed::End,
+            b"5~" => Pressed::PageUp,
+            b"6~" => Pressed::PageDown,
+            _ => Pressed::Other,
+        });
+    }
+    keys
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn keys_are_read_one_by_one_and_unknown_sequences_are_no_letters() {
+        use Pressed::{Char, Down, Other, PageUp, Up};
+        assert_eq!(
+            keys(b"cW\x1b[A\x1bOB\x1b[5~q"),
+            [Char('c'), Char('w'), Up, Down, PageUp, Char('q')]
+        );
+        assert_eq!(keys(b"\x1b[1;5C\x1b[20~x"), [Other, Other, Char('x')]);
+        assert_eq!(keys(b"\x1b"), [Other]);
+        assert_eq!(keys(b"\x1b["), [Other]);
+    }
+
+    #[test]
+    fn a_frame_overwrites_the_last_one() {
+        let line = |text: &str| Line {
+            text: text.to_owned(),
+            style: Style::Heading,
+        };
+        let frame = frame(&[line("a"), line("b")]);
+        assert_eq!(
+            frame,
+            "\x1b[H\x1b[7ma\x1b[0m\x1b[K\r\n\x1b[7mb\x1b[0m\x1b[K\x1b[J"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_that_is_typed_panics(typed in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = keys(&typed);
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! A snapshot as rates: what the table and its JSON show.
+
+use crate::snapshot::{Snapshot, softirq_source};
+use serde::Serialize;
+use std::cmp::Ordering;
+use std::str::FromStr;
+use vtax_observe::charge::{Stage, Stages};
+use vtax_units::{Nanoseconds, Source};
+
+/// What a row is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Party {
+    /// Everything: the sum of all other rows.
+    All,
+    /// The host's own work.
+    Host,
+    /// What nobody can be charged for.
+    Unattributed,
+    /// A guest.
+    Guest,
+}
+
+/// One row. Percentages of processor time are of one processor.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// What it is of.
+    pub party: Party,
+    /// The guest's name.
+    pub name: String,
+    /// What runs the guest; empty for other rows.
+    pub platform: &'static str,
+    /// The guest's number.
+    pub number: Option<u32>,
+    /// All stages.
+    pub cpu_percent: f64,
+    /// By stage; nothing for rows that have no stages.
+    pub stage_cpu_percent: StagePercents,
+    /// The share of its own time that a guest does not see.
+    pub hidden_percent: Option<f64>,
+    /// Power, where a meter tells it.
+    pub watts: Option<f64>,
+    /// Packets that it received, a second.
+    pub received_packets_per_second: Option<f64>,
+    /// Packets that it sent, a second.
+    pub sent_packets_per_second: Option<f64>,
+    /// Block requests, a second.
+    pub block_requests_per_second: Option<f64>,
+    /// VM exits, a second, where the kernel shows them.
+    pub exits_per_second: Option<f64>,
+}
+
+/// Percent of one processor, by stage.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct StagePercents {
+    /// The guest's own code.
+    pub vcpu: Option<f64>,
+    /// The monitor.
+    pub emulator: Option<f64>,
+    /// Its I/O threads.
+    pub iothread: Option<f64>,
+    /// vhost workers.
+    pub vhost: Option<f64>,
+    /// Soft interrupts.
+    pub softirq: Option<f64>,
+    /// Xen's backends.
+    pub backend: Option<f64>,
+}
+
+impl StagePercents {
+    fn of(stages: &Stages, span: Nanoseconds) -> Self {
+        let percent = |stage| Some(percent(stages.get(stage), span));
+        Self {
+            vcpu: percent(Stage::Vcpu),
+            emulator: percent(Stage::Emulator),
+            iothread: percent(Stage::Iothread),
+            vhost: percent(Stage::Vhost),
+            softirq: percent(Stage::Softirq),
+            backend: percent(Stage::Backend),
+        }
+    }
+
+    /// One of them.
+    pub fn get(&self, stage: Stage) -> Option<f64> {
+        match stage {
+            Stage::Vcpu => self.vcpu,
+            Stage::Emulator => self.emulator,
+            Stage::Iothread => self.iothread,
+            Stage::Vhost => self.vhost,
+            Stage::Softirq => self.softirq,
+            Stage::Backend => self.backend,
+        }
+    }
+}
+
+/// An interval.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Rates {
+    /// When it ended (RFC 3339, UTC).
+    pub at: String,
+    /// How long it was.
+    pub interval_seconds: f64,
+    /// How soft interrupts are charged.
+    pub method: &'static str,
+    /// Whether their times are measured or modelled.
+    pub softirq_source: Source,
+    /// What the energy covers.
+    pub energy_covers: Option<String>,
+    /// Whether it is measured or modelled.
+    pub energy_source: Option<Source>,
+    /// Everything, the host, the unattributed; then the guests.
+    pub rows: Vec<Row>,
+    /// What failed; each a sentence.
+    pub problems: Vec<String>,
+}
+
+fn percent(time: Nanoseconds, span: Nanoseconds) -> f64 {
+    per_second(time.as_secs_f64(), span) * 100.0
+}
+
+fn per_second(amount: f64, span: Nanoseconds) -> f64 {
+    if span.0 == 0 {
+        0.0
+    } else {
+        amount / span.as_secs_f64()
+    }
+}
+
+impl Rates {
+    /// Of a snapshot; guests in the order of `sort`.
+    #[allow(clippy::cast_precision_loss, reason = "counts of one interval")]
+    pub fn of(snapshot: &Snapshot, sort: Sort) -> Self {
+        let ledger = &snapshot.ledger;
+        let span = ledger.span;
+        let watts = |joules: f64| snapshot.energy.map(|_| per_second(joules, span));
+        let plain = |party: Party, name: &str, cpu: Nanoseconds, joules: f64| Row {
+            party,
+            name: name.to_owned(),
+            platform: "",
+            number: None,
+            cpu_percent: percent(cpu, span),
+            stage_cpu_percent: StagePercents::default(),
+            hidden_percent: None,
+            watts: watts(joules),
+            received_packets_per_second: None,
+            sent_packets_per_second: None,
+            block_requests_per_second: None,
+            exits_per_second: None,
+        };
+        let mut all = plain(Party::All, "all", ledger.sum(), ledger.energy().0);
+        let mut host = plain(
+            Party::Host,
+            "host",
+            ledger.host + ledger.host_softirq,
+            ledger.host_energy.0,
+        );
+        host.stage_cpu_percent.softirq = Some(percent(ledger.host_softirq, span));
+        let nobody = plain(
+            Party::Unattributed,
+            "unattributed",
+            ledger.unattributed,
+            ledger.unattributed_energy.0,
+        );
+        let mut guests: Vec<Row> = snapshot
+            .guests
+            .iter()
+            .map(|guest| {
+                let stages = &guest.used.stages;
+                let exchanged = guest.used.exchanges;
+                let rate = |count: u64| Some(per_second(count as f64, span));
+                Row {
+                    platform: guest.platform.name(),
+                    number: Some(guest.number),
+                    stage_cpu_percent: StagePercents::of(stages, span),
+                    hidden_percent: guest.hidden().map(|hidden| hidden * 100.0),
+                    received_packets_per_second: rate(exchanged.received),
+                    sent_packets_per_second: rate(exchanged.sent),
+                    block_requests_per_second: rate(exchanged.block_requests),
+                    exits_per_second: exchanged.exits.and_then(rate),
+                    ..plain(
+                        Party::Guest,
+                        &guest.name,
+                        stages.total(),
+                        guest.used.energy.0,
+                    )
+                }
+            })
+            .collect();
+        let mut stages = Stages::default();
+        for guest in &snapshot.guests {
+            stages.merge(&guest.used.stages);
+        }
+        stages.add(Stage::Softirq, ledger.host_softirq);
+        all.stage_cpu_percent = StagePercents::of(&stages, span);
+        sort.order(&mut guests);
+        let mut rows = vec![all, host, nobody];
+        rows.append(&mut guests);
+        Self {
+            at: snapshot.ended.to_string(),
+            interval_seconds: span.as_secs_f64(),
+            method: snapshot.method,
+            softirq_source: softirq_source(snapshot.method),
+            energy_covers: snapshot
+                .energy_source
+                .as_ref()
+                .map(|(covers, _)| covers.clone()),
+            energy_source: snapshot.energy_source.as_ref().map(|(_, source)| *source),
+            rows,
+            problems: snapshot.problems.clone(),
+        }
+    }
+}
+
+/// What guests are sorted by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Key {
+    /// All processor time.
+    Cpu,
+    /// One stage of it.
+    Stage(Stage),
+    /// The hidden share.
+    Hidden,
+    /// Power.
+    Watts,
+    /// Packets in both directions.
+    Packets,
+    /// VM exits.
+    Exits,
+    /// The name.
+    Name,
+}
+
+impl Key {
+    /// Every key: its letter in the table, and its name on the command line.
+    pub const ALL: [(char, &'static str, Self); 12] = [
+        ('c', "cpu", Self::Cpu),
+        ('v', "vcpu", Self::Stage(Stage::Vcpu)),
+        ('e', "emulator", Self::Stage(Stage::Emulator)),
+        ('i', "iothread", Self::Stage(Stage::Iothread)),
+        ('o', "vhost", Self::Stage(Stage::Vhost)),
+        ('s', "softirq", Self::Stage(Stage::Softirq)),
+        ('b', "backend", Self::Stage(Stage::Backend)),
+        ('h', "hidden", Self::Hidden),
+        ('w', "watts", Self::Watts),
+        ('p', "packets", Self::Packets),
+        ('x', "exits", Self::Exits),
+        ('n', "name", Self::Name),
+    ];
+}
+
+impl FromStr for Key {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|(_, name, _)| *name == text);
+        found.map(|(.., key)| key).ok_or_else(|| {
+            let names: Vec<&str> = Self::ALL.into_iter().map(|(_, name, _)| name).collect();
+            format!(
+                "`{text}` is nothing to sort by: give one of {}",
+                names.join(", ")
+            )
+        })
+    }
+}
+
+/// An order of guests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sort {
+    /// By what: the largest first, names from A.
+    pub key: Key,
+    /// The other way round.
+    pub reversed: bool,
+}
+
+impl Default for Sort {
+    fn default() -> Self {
+        Self {
+            key: Key::Cpu,
+            reversed: false,
+        }
+    }
+}
+
+impl Sort {
+    fn order(self, rows: &mut [Row]) {
+        let value = |row: &Row| match self.key {
+            Key::Cpu => Some(row.cpu_percent),
+            Key::Stage(stage) => row.stage_cpu_percent.get(stage),
+            Key::Hidden => row.hidden_percent,
+            Key::Watts => row.watts,
+            Key::Packets => row.packets_per_second(),
+            Key::Exits => row.exits_per_second,
+            Key::Name => None,
+        };
+        // Rows without a value are last; equal ones keep one order from interval to interval.
+        rows.sort_by(|a, b| {
+            let by_value = match (value(a), value(b)) {
+                (Some(a), Some(b)) => b.total_cmp(&a),
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (None, None) => Ordering::Equal,
+            };
+            let order = by_value
+                .then_with(|| a.name.cmp(&b.name))
+                .then(a.number.cmp(&b.number));
+            if self.reversed {
+                order.reverse()
+            } else {
+                order
+            }
+        });
+    }
+}
+
+impl Row {
+    /// In both directions.
+    pub fn packets_per_second(&self) -> Option<f64> {
+        match (
+            self.received_packets_per_second,
+            self.sent_packets_per_second,
+        ) {
+            (None, None) => None,
+            (received, sent) => Some(received.unwrap_or(0.0) + sent.unwrap_or(0.0)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::Host;
+
+    #[test]
+    fn rows_add_up_and_are_rates() {
+        let mut host = Host::default();
+        host.start(1);
+        host.start(2);
+        let rates = Rates::of(&host.pass(200_000_000), Sort::default());
+        let of = |party| rates.rows.iter().filter(move |row| row.party == party);
+        let all = of(Party::All).next().unwrap();
+        let parts: f64 = rates.rows.iter().skip(1).map(|row| row.cpu_percent).sum();
+        assert!((all.cpu_percent - parts).abs() < 1e-9 && (all.cpu_percent - 70.0).abs() < 1e-9);
+        let watts: f64 = rates.rows.iter().skip(1).filter_map(|row| row.watts).sum();
+        assert!((all.watts.unwrap() - watts).abs() < 1e-9);
+        let guest = of(Party::Guest).next().unwrap();
+        assert_eq!(guest.cpu_percent, 20.0);
+        assert_eq!(guest.stage_cpu_percent.softirq, Some(2.0));
+        assert_eq!(guest.hidden_percent, Some(10.0));
+    }
+
+    #[test]
+    fn every_key_orders_and_what_has_no_value_is_last() {
+        let mut host = Host::default();
+        for number in 1..4 {
+            host.start(number);
+        }
+        let mut snapshot = host.pass(1000);
+        snapshot.guests[1].used.exchanges.exits = Some(7);
+        snapshot.guests[2].used.exchanges.exits = Some(9);
+        let names = |key, reversed| -> Vec<String> {
+            let rates = Rates::of(&snapshot, Sort { key, reversed });
+            rates.rows.into_iter().skip(3).map(|row| row.name).collect()
+        };
+        assert_eq!(names(Key::Exits, false), ["guest-3", "guest-2", "guest-1"]);
+        assert_eq!(names(Key::Name, false), ["guest-1", "guest-2", "guest-3"]);
+        for (_, name, key) in Key::ALL {
+            assert_eq!(name.parse::<Key>().unwrap(), key);
+            let mut backward = names(key, true);
+            backward.reverse();
+            assert_eq!(names(key, false), backward);
+        }
+        assert!("load".parse::<Key>().unwrap_err().contains("softirq"));
+    }
+}

@@ -1,0 +1,416 @@
+//! The table: rows as lines of text that fit any width from 80 columns up. Narrower terminals see
+//! its left part.
+
+use super::rows::{Key, Party, Rates, Row, Sort};
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use vtax_observe::charge::Stage;
+
+/// What a line is, for whoever colours it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    /// Plain.
+    Plain,
+    /// The names of the columns.
+    Heading,
+    /// Beside the point: problems, help.
+    Faint,
+}
+
+/// A line of the screen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    /// At most as wide as the screen.
+    pub text: String,
+    /// How it looks.
+    pub style: Style,
+}
+
+struct Column {
+    heading: &'static str,
+    width: usize,
+    key: Key,
+    value: fn(&Row) -> Option<f64>,
+}
+
+/// The columns of numbers. With a space before each, the platform and 14 columns for the name,
+/// they are 80 columns wide.
+const COLUMNS: [Column; 11] = [
+    column("CPU%", 5, Key::Cpu, |row| Some(row.cpu_percent)),
+    column("VCPU", 4, Key::Stage(Stage::Vcpu), |row| {
+        row.stage_cpu_percent.vcpu
+    }),
+    column("EMUL", 4, Key::Stage(Stage::Emulator), |row| {
+        row.stage_cpu_percent.emulator
+    }),
+    column("IOTH", 4, Key::Stage(Stage::Iothread), |row| {
+        row.stage_cpu_percent.iothread
+    }),
+    column("VHST", 4, Key::Stage(Stage::Vhost), |row| {
+        row.stage_cpu_percent.vhost
+    }),
+    column("SIRQ", 4, Key::Stage(Stage::Softirq), |row| {
+        row.stage_cpu_percent.softirq
+    }),
+    column("BKND", 4, Key::Stage(Stage::Backend), |row| {
+        row.stage_cpu_percent.backend
+    }),
+    column("HID%", 4, Key::Hidden, |row| row.hidden_percent),
+    column("W", 5, Key::Watts, |row| row.watts),
+    column("PKT/s", 5, Key::Packets, Row::packets_per_second),
+    column("EXITS", 5, Key::Exits, |row| row.exits_per_second),
+];
+
+const fn column(
+    heading: &'static str,
+    width: usize,
+    key: Key,
+    value: fn(&Row) -> Option<f64>,
+) -> Column {
+    Column {
+        heading,
+        width,
+        key,
+        value,
+    }
+}
+
+const PLATFORM_WIDTH: usize = 6;
+const LEAST_NAME: usize = 14;
+const MOST_NAME: usize = 48;
+
+/// How the table is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct View {
+    /// Columns of the screen.
+    pub width: usize,
+    /// Its lines; all guests are shown where `None`.
+    pub height: Option<usize>,
+    /// Guests that are scrolled off above.
+    pub skipped: usize,
+    /// The order of guests.
+    pub sort: Sort,
+    /// No new intervals are shown.
+    pub paused: bool,
+}
+
+impl View {
+    /// How many guests fit.
+    pub fn room(&self) -> usize {
+        // Two lines of summary, the heading, three sums, the help.
+        self.height
+            .map_or(usize::MAX, |height| height.saturating_sub(7))
+    }
+}
+
+/// The screen.
+pub fn lines(rates: &Rates, view: &View) -> Vec<Line> {
+    let mut lines = vec![
+        line(summary(rates, view), Style::Plain),
+        line(second_line(rates, view), Style::Faint),
+        line(heading(view), Style::Heading),
+    ];
+    let is_guest = |row: &&Row| row.party == Party::Guest;
+    let sums = rates.rows.iter().filter(|row| !is_guest(row));
+    let guests = rates
+        .rows
+        .iter()
+        .filter(is_guest)
+        .skip(view.skipped)
+        .take(view.room());
+    lines.extend(
+        sums.chain(guests)
+            .map(|row| line(row_text(row, view), Style::Plain)),
+    );
+    if let Some(height) = view.height {
+        lines.truncate(height.saturating_sub(1));
+        while lines.len() + 1 < height {
+            lines.push(line(String::new(), Style::Plain));
+        }
+        let help = "q quit  r reverse  space pause  sort: Cpu Vcpu Emul Ioth vhOst Sirq Bknd Hid W Pkt eXit Name";
+        let short = "sort: Cpu Vcpu Emul Ioth vhOst Sirq Bknd Hid W Pkt eXit Name  Rev Quit";
+        let help = if view.width >= help.len() {
+            help
+        } else {
+            short
+        };
+        lines.push(line(help.to_owned(), Style::Faint));
+    }
+    for line in &mut lines {
+        line.text = fit(&line.text, view.width, false);
+    }
+    lines
+}
+
+fn line(text: String, style: Style) -> Line {
+    Line { text, style }
+}
+
+fn guests(rates: &Rates) -> usize {
+    rates
+        .rows
+        .iter()
+        .filter(|row| row.party == Party::Guest)
+        .count()
+}
+
+fn summary(rates: &Rates, view: &View) -> String {
+    // The day is the reader's own.
+    let time = rates.at.get(11..19).unwrap_or("");
+    let busy = rates.rows.first().map_or(0.0, |row| row.cpu_percent);
+    let power = match (
+        rates.rows.first().and_then(|row| row.watts),
+        rates.energy_source,
+    ) {
+        (Some(watts), Some(source)) => format!("{} W {source}", figure(watts, 5)),
+        _ => "no meter".to_owned(),
+    };
+    let what = if view.paused { "PAUSED" } else { "vtax top" };
+    format!(
+        "{what} {time} UTC  {:.1} s  {} guests  CPU {} %  {power}  {}",
+        rates.interval_seconds,
+        guests(rates),
+        figure(busy, 5),
+        rates.method,
+    )
+}
+
+fn second_line(rates: &Rates, view: &View) -> String {
+    if let Some(first) = rates.problems.first() {
+        let more = rates.problems.len() - 1;
+        let more = if more > 0 {
+            format!(" (and {more} more)")
+        } else {
+            String::new()
+        };
+        return format!("! {first}{more}");
+    }
+    let (all, room) = (guests(rates), view.room());
+    if all > room || view.skipped > 0 {
+        let last = view.skipped.saturating_add(room).min(all);
+        return format!("guests {} to {last} of {all}", view.skipped + 1);
+    }
+    "CPU in % of one processor; HID% of a guest's CPU is not its own code".to_owned()
+}
+
+fn name_width(view: &View) -> usize {
+    let numbers: usize = COLUMNS.iter().map(|column| column.width + 1).sum();
+    view.width
+        .saturating_sub(numbers + PLATFORM_WIDTH + 1)
+        .clamp(LEAST_NAME, MOST_NAME)
+}
+
+fn heading(view: &View) -> String {
+    let mark = if view.sort.reversed { '^' } else { 'v' };
+    let name = if view.sort.key == Key::Name {
+        format!("GUEST {mark}")
+    } else {
+        "GUEST".to_owned()
+    };
+    let mut text = format!(
+        "{} {:<PLATFORM_WIDTH$}",
+        fit(&name, name_width(view), true),
+        "BY"
+    );
+    for column in &COLUMNS {
+        let is_sorted = column.key == view.sort.key;
+        // Where there is room for a mark, it does not cover the name.
+        let marked = format!("{mark}{}", column.heading);
+        let heading = match is_sorted {
+            true if marked.len() <= column.width => marked,
+            true => marked.chars().take(column.width).collect(),
+            false => column.heading.to_owned(),
+        };
+        text.push_str(&format!(" {heading:>0$}", column.width));
+    }
+    text
+}
+
+fn row_text(row: &Row, view: &View) -> String {
+    let mut text = format!(
+        "{} {:<PLATFORM_WIDTH$}",
+        fit(&row.name, name_width(view), true),
+        short(row.platform)
+    );
+    for column in &COLUMNS {
+        let value =
+            (column.value)(row).map_or_else(|| "-".to_owned(), |value| figure(value, column.width));
+        text.push_str(&format!(" {value:>0$}", column.width));
+    }
+    text
+}
+
+/// A platform in six columns.
+fn short(platform: &str) -> &str {
+    match platform {
+        "cloud-hypervisor" => "clh",
+        "firecracker" => "fc",
+        "kubernetes" => "k8s",
+        "containerd" => "ctrd",
+        other => other,
+    }
+}
+
+/// `text` in at most `width` columns, filled up to it where `fill`.
+fn fit(text: &str, width: usize, fill: bool) -> String {
+    let whole = text.width();
+    let mut fitted = String::new();
+    let mut used = 0;
+    if whole <= width {
+        fitted.push_str(text);
+        used = whole;
+    } else {
+        for c in text.chars() {
+            let wide = c.width().unwrap_or(0);
+            if used + wide + 1 > width {
+                break;
+            }
+            fitted.push(c);
+            used += wide;
+        }
+        if width > 0 {
+            fitted.push('…');
+            used += 1;
+        }
+    }
+    if fill {
+        fitted.extend(std::iter::repeat_n(' ', width.saturating_sub(used)));
+    }
+    fitted
+}
+
+/// A number in at most `width` (4 or more) columns, with as many digits as fit.
+fn figure(value: f64, width: usize) -> String {
+    if !value.is_finite() {
+        return "?".to_owned();
+    }
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    for (scale, suffix) in [
+        (1.0, ""),
+        (1e3, "k"),
+        (1e6, "M"),
+        (1e9, "G"),
+        (1e12, "T"),
+        (1e15, "P"),
+    ] {
+        for digits in [2, 1, 0] {
+            // Two digits after the point are enough, and a suffix needs but one.
+            if digits == 2 && !suffix.is_empty() {
+                continue;
+            }
+            let text = format!("{:.digits$}{suffix}", value / scale);
+            if text.len() <= width {
+                return text;
+            }
+        }
+    }
+    "?".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::Host;
+    use proptest::prelude::*;
+    use vtax_observe::guests::Platform;
+
+    fn view(width: usize, height: Option<usize>) -> View {
+        View {
+            width,
+            height,
+            ..View::default()
+        }
+    }
+
+    fn rates(host: &mut Host, time: u64) -> Rates {
+        Rates::of(&host.pass(time), Sort::default())
+    }
+
+    #[test]
+    fn numbers_use_the_columns_that_they_have() {
+        let of_4 = [
+            0.0, 0.004, 0.05, 9.994, 9.996, 12.34, 99.96, 100.0, 9999.4, 12_345.0, 1e6, 1e20,
+        ];
+        let of_4: Vec<String> = of_4.into_iter().map(|value| figure(value, 4)).collect();
+        let expected = [
+            "0", "0.00", "0.05", "9.99", "10.0", "12.3", "100", "100", "9999", "12k", "1.0M", "?",
+        ];
+        // 10.00 has five columns, so it loses one digit.
+        assert_eq!(of_4, expected);
+        assert_eq!(figure(12_345.0, 5), "12345");
+        assert_eq!(figure(1_234_567.0, 5), "1235k");
+        assert_eq!(figure(12_345_678.0, 5), "12.3M");
+        assert_eq!(figure(f64::NAN, 5), "?");
+    }
+
+    #[test]
+    fn the_table_is_80_columns_wide_and_grows_with_the_screen() {
+        let mut host = Host::default();
+        host.start_named(
+            1,
+            "a-name-of-a-guest-that-is-long",
+            Platform::CloudHypervisor,
+        );
+        let rates = rates(&mut host, 123_456_789);
+        let narrow = lines(&rates, &view(80, Some(24)));
+        assert_eq!(narrow.len(), 24);
+        assert_eq!(narrow[2].text.width(), 80, "{}", narrow[2].text);
+        assert!(
+            narrow[6].text.starts_with("a-name-of-a-g… clh "),
+            "{}",
+            narrow[6].text
+        );
+        let wide = lines(&rates, &view(120, Some(24)));
+        assert!(
+            wide[6].text.starts_with("a-name-of-a-guest-that-is-long "),
+            "{}",
+            wide[6].text
+        );
+        assert!(lines(&rates, &view(80, None)).len() == 7);
+    }
+
+    #[test]
+    fn problems_and_scrolling_are_said_above_the_table() {
+        let mut host = Host::default();
+        for number in 0..100 {
+            host.start(number);
+        }
+        let mut rates = rates(&mut host, 1000);
+        let scrolled = View {
+            skipped: 10,
+            ..view(80, Some(24))
+        };
+        let shown = lines(&rates, &scrolled);
+        assert_eq!(shown[1].text, "guests 11 to 27 of 100");
+        rates.problems = vec!["cannot list /proc: no".to_owned(), "x".to_owned()];
+        assert_eq!(
+            lines(&rates, &scrolled)[1].text,
+            "! cannot list /proc: no (and 1 more)"
+        );
+    }
+
+    proptest! {
+        /// Whatever guests are called and use, no line is wider than the screen or holds a control
+        /// character, and there are as many as fit.
+        #[test]
+        fn every_line_fits_every_screen(
+            names in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..12),
+            time in 0u64..1_000_000_000_000, width in 0usize..200, height in 0usize..40, skipped in 0usize..20,
+        ) {
+            let mut host = Host::default();
+            for (number, name) in (1..).zip(&names) {
+                let name = vtax_observe::guests::name::sanitised(name);
+                host.start_named(number, &name, Platform::Qemu);
+            }
+            let rates = rates(&mut host, time);
+            let view = View { skipped, ..view(width, Some(height)) };
+            let lines = lines(&rates, &view);
+            prop_assert!(lines.len() <= height.max(1));
+            for line in lines {
+                prop_assert!(line.text.width() <= width, "{:?}", line.text);
+                prop_assert!(!line.text.chars().any(char::is_control));
+            }
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! `vtax top`, `vtax charge`, `vtax exporter`: what guests cost their host.
+
+use crate::Outcome;
+use crate::cli::{ChargeArgs, ExporterArgs, LedgerArgs, TopArgs};
+use std::error::Error;
+use std::io;
+use vtax_lab::Roots;
+use vtax_lab::run::meters;
+use vtax_lab::signals::Signals;
+use vtax_observe::charge::{Charger, ChargerOptions, IdleEnergy};
+use vtax_serve::Watch;
+use vtax_serve::exporter::{self, ExporterOptions};
+use vtax_serve::records::{self, RecordFormat, RecordOptions};
+use vtax_serve::top::{self, Sort, TopOptions};
+use vtax_units::Watts;
+
+pub fn top(arguments: &TopArgs) -> Outcome {
+    let stop = Signals::install()?.flag();
+    let options = TopOptions {
+        interval: arguments.interval,
+        once: arguments.once,
+        json: arguments.json,
+        sort: Sort {
+            key: arguments.sort,
+            reversed: false,
+        },
+    };
+    Ok(top::run(watch(&arguments.ledger)?, &options, &stop)?)
+}
+
+pub fn charge(arguments: &ChargeArgs) -> Outcome {
+    let stop = Signals::install()?.flag();
+    let options = RecordOptions {
+        interval: arguments.interval,
+        count: arguments.count,
+        // One of the two is required.
+        format: if arguments.csv {
+            RecordFormat::Csv
+        } else {
+            RecordFormat::Json
+        },
+    };
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    Ok(records::run(
+        watch(&arguments.ledger)?,
+        &options,
+        &stop,
+        &mut out,
+        &mut note,
+    )?)
+}
+
+pub fn exporter(arguments: ExporterArgs) -> Outcome {
+    let stop = Signals::install()?.flag();
+    let options = ExporterOptions {
+        listen: arguments.listen,
+        interval: arguments.interval,
+        most_guests: arguments.max_guests,
+    };
+    Ok(exporter::run(
+        watch(&arguments.ledger)?,
+        &options,
+        &stop,
+        &mut note,
+    )?)
+}
+
+fn note(line: &str) {
+    eprintln!("vtax: {line}");
+}
+
+fn watch(arguments: &LedgerArgs) -> Result<Watch, Box<dyn Error>> {
+    let charger = Charger::open(ChargerOptions {
+        method: arguments.method,
+        meters: meters::open(&Roots::host())?,
+        idle_energy: match arguments.idle_watts {
+            Some(watts) => IdleEnergy::Fixed(Watts(watts)),
+            None => IdleEnergy::Lowest,
+        },
+        idle_rule: arguments.idle,
+        ..ChargerOptions::default()
+    })?;
+    Ok(Watch::new(charger))
+}
