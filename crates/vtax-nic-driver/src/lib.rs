@@ -1,0 +1,5 @@
+//! The driver's side of vhost-user-net: traffic, a simulator of hold policies, and a front end
+//! that behaves like a guest, or misbehaves on purpose.
+
+pub mod arrivals;
+pub mod simulation;
