@@ -74,6 +74,18 @@ impl Features {
         .with(Self::VERSION_1)
         .with(Self::IN_ORDER);
 
+    /// What leaves checksums and segmentation to the other side.
+    pub const OFFLOADS: Self = Self::CSUM
+        .with(Self::GUEST_CSUM)
+        .with(Self::GUEST_TSO4)
+        .with(Self::GUEST_TSO6)
+        .with(Self::GUEST_ECN)
+        .with(Self::GUEST_UFO)
+        .with(Self::HOST_TSO4)
+        .with(Self::HOST_TSO6)
+        .with(Self::HOST_ECN)
+        .with(Self::HOST_UFO);
+
     /// Both together.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {

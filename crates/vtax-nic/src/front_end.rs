@@ -191,7 +191,10 @@ impl FrontEnd {
         self.quiet_until = now + Nanos::from_secs(1);
         match std::mem::take(&mut self.unsaid) {
             0 => eprintln!("vtax-nic: port {}: {what}", self.name),
-            more => eprintln!("vtax-nic: port {}: {what} (and {more} more lines)", self.name),
+            more => eprintln!(
+                "vtax-nic: port {}: {what} (and {more} more lines)",
+                self.name
+            ),
         }
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! It depends on nothing else of vtax. `docs/nic.md` is its manual.
 
+pub mod cli;
+pub mod config;
 pub mod control;
 pub mod features;
 pub mod frame;
@@ -12,5 +14,9 @@ pub mod network;
 pub mod poller;
 pub mod protocol;
 pub mod ring;
+pub mod sandbox;
+pub mod serve;
 pub mod telemetry;
+#[cfg(test)]
+mod testing;
 pub mod worker;

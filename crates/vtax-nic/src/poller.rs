@@ -53,7 +53,10 @@ impl Token {
         }
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "takes apart what was packed")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "takes apart what was packed"
+    )]
     fn from_u64(packed: u64) -> Self {
         let id = PortId {
             network: (packed >> 24) as u16,
@@ -128,11 +131,7 @@ impl Poller {
         let mut events = [std::mem::MaybeUninit::uninit(); 64];
         match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
             Ok((events, _)) => {
-                tokens.extend(
-                    events
-                        .iter()
-                        .map(|event| Token::from_u64(event.data.u64())),
-                );
+                tokens.extend(events.iter().map(|event| Token::from_u64(event.data.u64())));
                 Ok(())
             }
             Err(Errno::INTR) => Ok(()),

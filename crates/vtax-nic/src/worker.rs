@@ -1,5 +1,6 @@
 //! The worker: one thread that owns whole networks.
 
+use crate::control::api::{Command, Mailbox, Report};
 use crate::front_end::FrontEnd;
 use crate::hold::Nanos;
 use crate::memory;
@@ -22,6 +23,7 @@ pub struct Worker {
     networks: Vec<Network>,
     front_ends: Vec<(PortId, FrontEnd)>,
     batch: Batch,
+    mailbox: Mailbox,
 }
 
 impl Worker {
@@ -32,6 +34,7 @@ impl Worker {
     pub fn new(
         mut networks: Vec<Network>,
         front_ends: Vec<(PortId, FrontEnd)>,
+        mailbox: Mailbox,
     ) -> Result<Self, Errno> {
         let poller = Poller::new()?;
         for (network, number) in networks.iter_mut().zip(0..) {
@@ -45,6 +48,7 @@ impl Worker {
                 }
             }
         }
+        poller.watch_level(&mailbox, Token::Control)?;
         for (_, front_end) in &front_ends {
             front_end.watch(&poller)?;
         }
@@ -53,6 +57,7 @@ impl Worker {
             networks,
             front_ends,
             batch: Batch::new(),
+            mailbox,
         })
     }
 
@@ -90,8 +95,8 @@ impl Worker {
         Ok(())
     }
 
-    fn deadline(&mut self) -> Option<Nanos> {
-        let networks = self.networks.iter_mut().filter_map(Network::deadline);
+    fn deadline(&self) -> Option<Nanos> {
+        let networks = self.networks.iter().filter_map(Network::deadline);
         let retries = self
             .front_ends
             .iter()
@@ -117,7 +122,35 @@ impl Worker {
                     network.tap_ready(id, queue);
                 }
             }
-            Token::Control => {}
+            Token::Control => self.serve(time),
+        }
+    }
+
+    /// Does what operators ask.
+    fn serve(&mut self, time: Nanos) {
+        for job in self.mailbox.take().collect::<Vec<_>>() {
+            let mut reports = Vec::new();
+            for (id, front_end) in &self.front_ends {
+                let network = self.networks.get_mut(usize::from(id.network));
+                let Some(guest) = network.and_then(|network| network.guest_mut(id.port)) else {
+                    continue;
+                };
+                if !job.concerns(&front_end.name) {
+                    continue;
+                }
+                match &job.command {
+                    Command::Set(change) => guest.change_terms(change, time),
+                    Command::ClearOverride => guest.clear_override(time),
+                    Command::List | Command::Stats => {}
+                }
+                let name = &front_end.name;
+                reports.push(if job.command == Command::Stats {
+                    Report::Stats(Box::new(guest.snapshot(name, time)))
+                } else {
+                    Report::Info(guest.info(name, front_end.connection.is_some(), time))
+                });
+            }
+            job.answer(reports);
         }
     }
 

@@ -200,8 +200,7 @@ impl NetHeader {
 
     /// Where a partial checksum starts and where from there its field is.
     pub fn checksum(self) -> Option<(usize, usize)> {
-        (self.flags & NEEDS_CSUM != 0)
-            .then_some((self.csum_start.into(), self.csum_offset.into()))
+        (self.flags & NEEDS_CSUM != 0).then_some((self.csum_start.into(), self.csum_offset.into()))
     }
 
     /// Whether a receiver with these offloads can take the frame as it is.
@@ -295,7 +294,10 @@ mod tests {
             (header(1, 2, 1448, 34, 16), all),
             (header(1, 0x83, 1448, 34, 16), all),
             (header(1, 4, 1448, 34, 16), Offloads { tso6: false, ..all }),
-            (header(1, 0x81, 1448, 34, 16), Offloads { ecn: false, ..all }),
+            (
+                header(1, 0x81, 1448, 34, 16),
+                Offloads { ecn: false, ..all },
+            ),
             (header(0, 1, 1448, 34, 16), all),
         ] {
             assert!(bad.checked(100, offloads).is_err(), "{bad:?}");

@@ -95,7 +95,10 @@ impl Layers {
         };
         let len = u32::try_from(len).unwrap_or(0).to_be_bytes();
         let addresses = headers.get(addresses).unwrap_or(&[]);
-        sum(&[len[0], len[1], len[2], len[3], 0, protocol], sum(addresses, 0))
+        sum(
+            &[len[0], len[1], len[2], len[3], 0, protocol],
+            sum(addresses, 0),
+        )
     }
 
     /// Sets the length of an IP packet, for `len` bytes from the network header on, and the
@@ -204,7 +207,10 @@ fn udp(
     };
     let direct = layers.version == Version::V4 || at == layers.network + IPV6_HEADER;
     let payload = frame.len() - at;
-    if size == 0 || !direct || frame.get(protocol_at) != Some(&UDP) || !(8..65_536).contains(&payload)
+    if size == 0
+        || !direct
+        || frame.get(protocol_at) != Some(&UDP)
+        || !(8..65_536).contains(&payload)
     {
         return Err(Refusal::Malformed);
     }
@@ -227,7 +233,7 @@ fn udp(
             Version::V4 => {
                 let more = if index < last { 0x2000 } else { 0 };
                 let place = layers.network + 6;
-                scratch[place..place + 2].copy_from_slice(&(more | offset / 8).to_be_bytes());
+                scratch[place..place + 2].copy_from_slice(&(more | (offset / 8)).to_be_bytes());
             }
             Version::V6 => {
                 scratch[protocol_at] = IPV6_FRAGMENT;
@@ -264,8 +270,14 @@ mod tests {
     fn ipv4(protocol: u8, transport: &[u8]) -> Vec<u8> {
         let mut frame = vec![2; 12];
         frame.extend([8, 0, 0x45, 0]);
-        frame.extend(u16::try_from(20 + transport.len()).unwrap_or(0).to_be_bytes());
-        frame.extend([0xff, 0xff, 0, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        frame.extend(
+            u16::try_from(20 + transport.len())
+                .unwrap_or(0)
+                .to_be_bytes(),
+        );
+        frame.extend([
+            0xff, 0xff, 0, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+        ]);
         frame.extend(transport);
         frame
     }
@@ -302,7 +314,11 @@ mod tests {
 
     /// Whether the transport checksum of a whole packet is right, by its definition.
     fn verifies(frame: &[u8], v4: bool, protocol: u8) -> bool {
-        let (start, addresses) = if v4 { (34, &frame[26..34]) } else { (54, &frame[22..54]) };
+        let (start, addresses) = if v4 {
+            (34, &frame[26..34])
+        } else {
+            (54, &frame[22..54])
+        };
         let len = u16::try_from(frame.len() - start).unwrap().to_be_bytes();
         let pseudo = sum(&[0, protocol, len[0], len[1]], sum(addresses, 0));
         sum(&frame[start..], pseudo) == 0xffff

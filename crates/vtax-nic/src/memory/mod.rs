@@ -45,6 +45,9 @@ pub struct Segment {
     pub guest: u64,
 }
 
+// SAFETY: an address and a length. Whoever goes through it argues that the memory lives.
+unsafe impl Send for Segment {}
+
 impl Segment {
     /// An empty segment, to fill arrays with.
     pub const EMPTY: Self = Self {
@@ -79,7 +82,11 @@ impl GuestMemory {
     /// # Errors
     /// When it is empty, wraps around, overlaps another, is longer than its file, is one too many,
     /// or cannot be mapped.
-    pub fn add(&mut self, description: RegionDescription, file: OwnedFd) -> Result<(), MemoryError> {
+    pub fn add(
+        &mut self,
+        description: RegionDescription,
+        file: OwnedFd,
+    ) -> Result<(), MemoryError> {
         let RegionDescription {
             guest,
             size,

@@ -2,6 +2,9 @@
 
 use super::packet::{BATCH, Batch, Frame};
 use super::queue::Queue;
+use crate::control::api::{Change, PortInfo};
+use crate::control::frame::FRAME_LEN;
+use crate::control::{Answer, Desk, Terms};
 use crate::features::{Features, ProtocolFeatures};
 use crate::frame::{Mac, Offloads};
 use crate::hold::{HoldSettings, Nanos, NextDrain, PairHold, Release, RxBatch, TxRound};
@@ -9,7 +12,7 @@ use crate::memory::{DirtyLog, GuestMemory, MAX_REGIONS, Segment};
 use crate::poller::{Poller, PortId, Token};
 use crate::protocol::{ProtocolError, Reply, Request};
 use crate::ring::{Chain, Direction, RingFault};
-use crate::telemetry::{DropReason, PortCounters};
+use crate::telemetry::{DropReason, PortCounters, PortSnapshot};
 
 /// The most queue pairs of a port.
 pub const MAX_PAIRS: u8 = 8;
@@ -55,6 +58,8 @@ pub struct Guest {
     /// RX of pair 0, TX of pair 0, RX of pair 1, and so on.
     queues: Vec<Queue>,
     holds: Vec<PairHold>,
+    settings: HoldSettings,
+    desk: Desk,
     /// How many pairs, from the first on, have both rings running.
     running: usize,
     sender: Offloads,
@@ -70,7 +75,15 @@ pub struct Guest {
 
 impl Guest {
     /// A port with `pairs` queue pairs and no front end.
-    pub fn new(id: PortId, pairs: u8, offered: Features, hold: HoldSettings, budget: Nanos) -> Self {
+    pub fn new(
+        id: PortId,
+        pairs: u8,
+        offered: Features,
+        settings: HoldSettings,
+        terms: Terms,
+    ) -> Self {
+        let mut desk = Desk::new(terms);
+        let budget = desk.budget(Nanos::ZERO);
         let pairs = pairs.clamp(1, MAX_PAIRS);
         Self {
             id,
@@ -81,8 +94,10 @@ impl Guest {
             log: None,
             queues: (0..pairs * 2).map(|_| Queue::default()).collect(),
             holds: (0..pairs)
-                .map(|_| PairHold::new(hold.controller(), budget))
+                .map(|_| PairHold::new(settings.controller(), budget))
                 .collect(),
+            settings,
+            desk,
             running: 0,
             sender: Offloads::default(),
             receiver: Offloads::default(),
@@ -133,6 +148,18 @@ impl Guest {
         now: Nanos,
     ) -> Result<(Reply, Outcome), ProtocolError> {
         let mut outcome = Outcome::default();
+        let result = self.answer(request, poller, now, &mut outcome);
+        self.count_running();
+        Ok((result?, outcome))
+    }
+
+    fn answer(
+        &mut self,
+        request: Request,
+        poller: &Poller,
+        now: Nanos,
+        outcome: &mut Outcome,
+    ) -> Result<Reply, ProtocolError> {
         let mut reply = Reply::None;
         match request {
             Request::GetFeatures => reply = Reply::Number(self.offered.0),
@@ -199,7 +226,8 @@ impl Guest {
                 }
                 self.protocol = features;
             }
-            Request::GetQueueNum => reply = Reply::Number(self.queues.len() as u64 / 2),
+            // Front ends that count pairs are content with twice as many; Cloud Hypervisor counts rings.
+            Request::GetQueueNum => reply = Reply::Number(self.queues.len() as u64),
             Request::SetVringEnable { queue, enable } => {
                 let flushed = self.queue(queue)?.enable(enable);
                 if flushed {
@@ -208,8 +236,7 @@ impl Guest {
             }
             Request::SendRarp(mac) => outcome.announce = Some(mac),
         }
-        self.count_running();
-        Ok((reply, outcome))
+        Ok(reply)
     }
 
     /// Whether requests that ask for it are acknowledged.
@@ -223,6 +250,8 @@ impl Guest {
         self.protocol = ProtocolFeatures::default();
         self.memory = GuestMemory::default();
         self.log = None;
+        self.desk.disconnected();
+        self.settle_budget(now);
     }
 
     fn reset(&mut self, poller: &Poller, now: Nanos) {
@@ -336,11 +365,94 @@ impl Guest {
         }
     }
 
-    /// The log, when it is to be kept.
-    fn log(&self) -> Option<&DirtyLog> {
-        self.log
-            .as_ref()
-            .filter(|_| self.features.has(Features::LOG_ALL))
+    // Who decides how long to hold.
+
+    /// Puts into force what guest and operator agreed on by now.
+    pub fn settle_budget(&mut self, now: Nanos) {
+        let budget = self.desk.budget(now);
+        for hold in &mut self.holds {
+            if hold.budget() != budget {
+                hold.set_budget(budget);
+            }
+        }
+    }
+
+    /// Handles a control frame of the guest; gives the answer to put into its receive queue.
+    pub fn control_frame(&mut self, frame: &[u8], now: Nanos) -> Option<[u8; FRAME_LEN]> {
+        let totals = &mut self.counters.totals;
+        let answer = match self.desk.frame(now, frame) {
+            Answer::Reply(reply) => {
+                totals.control_frames += 1;
+                Some(reply)
+            }
+            Answer::Limited => {
+                totals.control_limited += 1;
+                None
+            }
+            Answer::Malformed(_) => {
+                totals.control_malformed += 1;
+                None
+            }
+        };
+        self.settle_budget(now);
+        answer
+    }
+
+    /// Changes what the operator allows, and the controllers if that changes them.
+    pub fn change_terms(&mut self, change: &Change, now: Nanos) {
+        let mut terms = self.desk.terms();
+        let mut settings = self.settings;
+        change.apply(&mut terms, &mut settings);
+        self.desk.set_terms(terms);
+        if settings != self.settings {
+            self.settings = settings;
+            for pair in 0..self.holds.len() {
+                let hold = &mut self.holds[pair];
+                let expired = hold.flush(now);
+                *hold = PairHold::new(settings.controller(), hold.budget());
+                if let Some(release) = expired.rx {
+                    self.release(pair, release);
+                }
+            }
+        }
+        self.settle_budget(now);
+    }
+
+    /// Lets cap, default and guest decide again.
+    pub fn clear_override(&mut self, now: Nanos) {
+        let terms = Terms {
+            override_us: None,
+            ..self.desk.terms()
+        };
+        self.desk.set_terms(terms);
+        self.settle_budget(now);
+    }
+
+    /// What is in force, for the operator.
+    pub fn info(&mut self, name: &str, connected: bool, now: Nanos) -> PortInfo {
+        let budget = self.desk.budget(now);
+        let left = self.desk.lease_end().map(|end| end.since(now).0);
+        let seconds = |nanos: u64| u32::try_from(nanos.div_ceil(1_000_000_000)).unwrap_or(u32::MAX);
+        PortInfo {
+            port: name.to_owned(),
+            connected,
+            settings: self.settings,
+            terms: self.desk.terms(),
+            in_force_us: u32::try_from(budget.0 / 1_000).unwrap_or(u32::MAX),
+            lease_left_s: left.map(seconds),
+        }
+    }
+
+    /// Its telemetry.
+    pub fn snapshot(&mut self, name: &str, now: Nanos) -> PortSnapshot {
+        let budget = self.desk.budget(now);
+        self.counters.snapshot(name, self.settings.mode, budget)
+    }
+
+    /// When something must be looked at: a hold or the guest's lease ends.
+    pub fn deadline(&self) -> Option<Nanos> {
+        let holds = self.holds.iter().filter_map(PairHold::deadline);
+        holds.chain(self.desk.lease_end()).min()
     }
 
     // Transmission: from the guest.
@@ -481,11 +593,7 @@ impl Guest {
         let header_len = self.features.header_len();
         let mergeable = self.features.has(Features::MRG_RXBUF);
         let logs = self.features.has(Features::LOG_ALL);
-        let Some(ring) = self
-            .queues
-            .get_mut(pair * 2)
-            .and_then(Queue::running_ring)
-        else {
+        let Some(ring) = self.queues.get_mut(pair * 2).and_then(Queue::running_ring) else {
             return Ok(Delivery::Dropped(DropReason::NotRunning));
         };
         let need = header_len + frame.len;
@@ -540,11 +648,7 @@ impl Guest {
     /// Shows the guest `packets` frames and signals it, now or when the hold ends.
     pub fn publish(&mut self, pair: usize, packets: u32, now: Nanos) {
         let logs = self.features.has(Features::LOG_ALL);
-        let Some(ring) = self
-            .queues
-            .get_mut(pair * 2)
-            .and_then(Queue::running_ring)
-        else {
+        let Some(ring) = self.queues.get_mut(pair * 2).and_then(Queue::running_ring) else {
             return;
         };
         ring.publish(self.log.as_ref().filter(|_| logs));

@@ -10,14 +10,18 @@ mod queue;
 mod source;
 mod switch;
 mod tap;
+#[cfg(test)]
+mod tests;
 
 pub use guest::{Delivery, Drained, Guest, MAX_PAIRS, Outcome};
 pub use packet::{BATCH, Batch, Frame, Packet, own, peek};
 pub use switch::{MacTable, Route};
 pub use tap::{Tap, TapError};
 
+use crate::control::frame as control;
 use crate::frame::{self, ETHERNET, GsoKind, MAX_FRAME, Mac, NetHeader, Offloads};
 use crate::hold::Nanos;
+use crate::memory::Segment;
 use crate::poller::PortId;
 use crate::ring::RingFault;
 use crate::telemetry::{DropReason, PortCounters};
@@ -265,52 +269,37 @@ impl Network {
     fn end_holds(&mut self, now: Nanos) {
         for (port, number) in self.ports.iter_mut().zip(0..) {
             let Port::Guest(guest) = port else { continue };
+            if guest.deadline().is_none_or(|deadline| deadline > now) {
+                continue;
+            }
+            guest.counters.totals.timer_wakeups += 1;
+            guest.settle_budget(now);
             for pair in 0..guest.pairs() {
-                let hold = &mut guest.holds_mut()[pair];
-                if hold.deadline().is_none_or(|deadline| deadline > now) {
+                let Some(hold) = guest.holds_mut().get_mut(pair) else {
                     continue;
-                }
+                };
                 let expired = hold.expired(now);
-                guest.counters.totals.timer_wakeups += 1;
                 if let Some(release) = expired.rx {
                     guest.release(pair, release);
                 }
                 if expired.drain {
-                    for source in &mut self.sources {
-                        if source.port == number
-                            && usize::from(source.pair) == pair
-                            && source.state == State::Held
-                        {
-                            source.state = State::Active;
-                        }
-                    }
+                    wake(&mut self.sources, number, pair);
                 }
             }
         }
     }
 
     /// When [`Network::poll`] must be called even if nothing happens.
-    pub fn deadline(&mut self) -> Option<Nanos> {
-        let mut earliest: Option<Nanos> = None;
-        let mut take = |deadline: Option<Nanos>| {
-            earliest = match (earliest, deadline) {
-                (Some(a), Some(b)) => Some(a.min(b)),
-                (a, b) => a.or(b),
-            };
-        };
-        for port in &mut self.ports {
-            if let Port::Guest(guest) = port {
-                for hold in guest.holds_mut() {
-                    take(hold.deadline());
-                }
-            }
-        }
-        for source in &self.sources {
-            if let State::Blocked(until) = source.state {
-                take(until);
-            }
-        }
-        earliest
+    pub fn deadline(&self) -> Option<Nanos> {
+        let guests = self.ports.iter().filter_map(|port| match port {
+            Port::Guest(guest) => guest.deadline(),
+            Port::Tap(_) => None,
+        });
+        let blocked = self.sources.iter().filter_map(|source| match source.state {
+            State::Blocked(until) => until,
+            _ => None,
+        });
+        guests.chain(blocked).min()
     }
 
     /// Moves one batch. Tells whether there may be more at once.
@@ -418,7 +407,9 @@ impl Network {
             segments,
             len: packet.len as usize,
         };
-        let _ = (k0, k1);
+        if [k0, k1] == control::ETHER_TYPE.to_be_bytes() {
+            return self.control_frame(port, pair, segments, now);
+        }
         let Some(table) = &mut self.table else {
             let target = 1 - port;
             return match self.deliver(target, pair, &frame, Some(now)) {
@@ -444,6 +435,21 @@ impl Network {
                 }
             }
             Route::Nowhere => {}
+        }
+        Step::Done
+    }
+
+    /// Answers a control frame of a guest; no other is let through.
+    fn control_frame(&mut self, port: u16, pair: u8, segments: &[Segment], now: Nanos) -> Step {
+        let Some(guest) = self.guest_mut(port) else {
+            return Step::Refused(DropReason::ForeignControl);
+        };
+        let mut bytes = [0; control::FRAME_LEN];
+        let len = peek(segments, &mut bytes);
+        if let Some(reply) = guest.control_frame(&bytes[..len], now) {
+            let segments = [own(&reply)];
+            let frame = whole(&segments, NetHeader::PLAIN, reply.len());
+            let _ = self.deliver(port, pair, &frame, None);
         }
         Step::Done
     }
@@ -506,6 +512,16 @@ impl Network {
                 Some(Port::Tap(tap)) => tap.publish(),
                 None => {}
             }
+        }
+    }
+}
+
+/// Lets a transmit queue be drained whose hold has ended.
+fn wake(sources: &mut [Source], port: u16, pair: usize) {
+    for source in sources {
+        let same = source.port == port && usize::from(source.pair) == pair;
+        if same && source.state == State::Held {
+            source.state = State::Active;
         }
     }
 }
@@ -601,7 +617,7 @@ fn deliver_in_software(
     }
 }
 
-fn whole(segments: &[crate::memory::Segment], header: NetHeader, len: usize) -> Frame<'_> {
+fn whole(segments: &[Segment], header: NetHeader, len: usize) -> Frame<'_> {
     Frame {
         header,
         segments,

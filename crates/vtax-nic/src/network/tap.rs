@@ -206,25 +206,15 @@ impl TapQueue {
         }
         request.ifr_ifru.ifru_flags = flags.try_into().unwrap_or(0);
         // SAFETY: TUNSETIFF reads and writes an `ifreq`, which lives.
-        let result = unsafe {
-            libc::ioctl(
-                file.as_raw_fd(),
-                libc::TUNSETIFF as _,
-                &raw mut request,
-            )
-        };
+        let result =
+            unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) };
         if result < 0 {
             return Err(failed("attach to it", io::Error::last_os_error()));
         }
         let len: libc::c_int = 12;
         // SAFETY: TUNSETVNETHDRSZ reads an int, which lives.
-        let result = unsafe {
-            libc::ioctl(
-                file.as_raw_fd(),
-                libc::TUNSETVNETHDRSZ as _,
-                &raw const len,
-            )
-        };
+        let result =
+            unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETVNETHDRSZ as _, &raw const len) };
         if result < 0 {
             let cause = io::Error::last_os_error();
             return Err(failed("set the size of its headers", cause));
@@ -311,7 +301,9 @@ impl TapQueue {
         let vectors = &self.vectors;
         let frames = self.outgoing.iter().enumerate().map(|(index, start)| {
             let end = self.outgoing.get(index + 1).copied();
-            vectors.get(*start..end.unwrap_or(vectors.len())).unwrap_or(&[])
+            vectors
+                .get(*start..end.unwrap_or(vectors.len()))
+                .unwrap_or(&[])
         });
         let failed = match &mut self.ring {
             // One write is as cheap as one submission.
@@ -328,9 +320,15 @@ impl TapQueue {
 fn without_waiting(mut ring: IoUring, file: &OwnedFd) -> Option<IoUring> {
     let mut buffer = [vec![0].into_boxed_slice()];
     let mut supported = true;
-    read_batch(&mut ring, file, &mut buffer, &mut VecDeque::new(), |result| {
-        supported = result != -libc::EOPNOTSUPP;
-    });
+    read_batch(
+        &mut ring,
+        file,
+        &mut buffer,
+        &mut VecDeque::new(),
+        |result| {
+            supported = result != -libc::EOPNOTSUPP;
+        },
+    );
     supported.then_some(ring)
 }
 
@@ -374,7 +372,11 @@ fn finish(ring: &mut IoUring, pushed: usize, mut completed: impl FnMut(u64, i32)
     while left > 0 {
         match ring.submit_and_wait(left) {
             Ok(_) => {}
-            Err(cause) if matches!(cause.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {}
+            Err(cause)
+                if matches!(
+                    cause.raw_os_error(),
+                    Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)
+                ) => {}
             // The ring itself is wrong, which no input can make it.
             Err(_) => return,
         }

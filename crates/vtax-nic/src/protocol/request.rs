@@ -47,19 +47,43 @@ pub enum Request {
     SetOwner,
     ResetOwner,
     SetMemTable(Vec<(RegionDescription, OwnedFd)>),
-    SetLogBase { size: u64, offset: u64, file: OwnedFd },
+    SetLogBase {
+        size: u64,
+        offset: u64,
+        file: OwnedFd,
+    },
     SetLogFd(Option<OwnedFd>),
-    SetVringNum { queue: u32, size: u32 },
+    SetVringNum {
+        queue: u32,
+        size: u32,
+    },
     SetVringAddr(VringAddress),
-    SetVringBase { queue: u32, base: u32 },
-    GetVringBase { queue: u32 },
-    SetVringKick { queue: u32, file: Option<OwnedFd> },
-    SetVringCall { queue: u32, file: Option<OwnedFd> },
-    SetVringErr { queue: u32, file: Option<OwnedFd> },
+    SetVringBase {
+        queue: u32,
+        base: u32,
+    },
+    GetVringBase {
+        queue: u32,
+    },
+    SetVringKick {
+        queue: u32,
+        file: Option<OwnedFd>,
+    },
+    SetVringCall {
+        queue: u32,
+        file: Option<OwnedFd>,
+    },
+    SetVringErr {
+        queue: u32,
+        file: Option<OwnedFd>,
+    },
     GetProtocolFeatures,
     SetProtocolFeatures(ProtocolFeatures),
     GetQueueNum,
-    SetVringEnable { queue: u32, enable: bool },
+    SetVringEnable {
+        queue: u32,
+        enable: bool,
+    },
     SendRarp(Mac),
     NetSetMtu(u16),
     ResetDevice,
@@ -245,7 +269,12 @@ impl Request {
         }
         let regions: Option<Vec<_>> = (0..count).map(|_| fields.region()).collect();
         Ok(regions.map(|regions| {
-            Self::SetMemTable(regions.into_iter().zip(files.descriptors.drain(..)).collect())
+            Self::SetMemTable(
+                regions
+                    .into_iter()
+                    .zip(files.descriptors.drain(..))
+                    .collect(),
+            )
         }))
     }
 
@@ -329,7 +358,10 @@ impl Files {
     }
 
     /// The payload of SET_VRING_KICK, CALL and ERR: a ring and, mostly, a descriptor.
-    fn vring(&mut self, fields: &mut Fields) -> Result<Option<(u32, Option<OwnedFd>)>, ProtocolError> {
+    fn vring(
+        &mut self,
+        fields: &mut Fields,
+    ) -> Result<Option<(u32, Option<OwnedFd>)>, ProtocolError> {
         let Some(number) = fields.u64() else {
             return Ok(None);
         };

@@ -1,6 +1,8 @@
 //! Virtqueues, as the device sees them.
 
 mod split;
+#[cfg(test)]
+mod tests;
 
 pub use split::{MAX_SIZE, RingAddresses, SplitRing};
 

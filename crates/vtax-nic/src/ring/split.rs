@@ -131,7 +131,9 @@ impl SplitRing {
         indirect: bool,
         event_idx: bool,
     ) -> Option<Self> {
-        let mut ring = Self::new(memory, addresses, self.size, self.taken, indirect, event_idx)?;
+        let mut ring = Self::new(
+            memory, addresses, self.size, self.taken, indirect, event_idx,
+        )?;
         ring.signalled = self.signalled;
         Some(ring)
     }
@@ -382,9 +384,7 @@ fn append(
     if (descriptor.flags & WRITE != 0) != (direction == Direction::Writable) {
         return Err(RingFault::Direction);
     }
-    *total = total
-        .checked_add(descriptor.len)
-        .ok_or(RingFault::Length)?;
+    *total = total.checked_add(descriptor.len).ok_or(RingFault::Length)?;
     let mut address = descriptor.address;
     let mut left = descriptor.len;
     while left > 0 {

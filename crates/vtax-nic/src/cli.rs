@@ -1,0 +1,139 @@
+//! The command line of `vtax-nic`, which follows QEMU's conventions for vhost-user back ends
+//! (QEMU, `docs/interop/vhost-user.rst`, "Backend program conventions").
+
+use crate::config::{Config, ConfigError, MAX_PORTS, PortConfig, TapConfig};
+use crate::control::client::Ctl;
+use crate::hold::Mode;
+use crate::network::MAX_PAIRS;
+use crate::telemetry::top::Top;
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+
+/// A vhost-user network back end that merges notifications within a latency budget
+///
+/// Two ports are a link, more are a switch: `vtax-nic --socket-path vm.sock --tap tap0`.
+#[derive(Debug, Clone, Parser)]
+#[command(version, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    /// What else to do than to serve ports
+    #[command(subcommand)]
+    pub verb: Option<Verb>,
+    /// A port's vhost-user socket; once for each port
+    #[arg(long, value_name = "PATH")]
+    pub socket_path: Vec<PathBuf>,
+    /// A port's socket that is open already; once for each port
+    #[arg(long, value_name = "FDNUM")]
+    pub fd: Vec<i32>,
+    /// Prints what this back end can do, as JSON, and ends
+    #[arg(long)]
+    pub print_capabilities: bool,
+    /// Connects to the sockets instead of listening on them
+    #[arg(long)]
+    pub client: bool,
+    /// A tap to join to the ports; it is made if it does not exist
+    #[arg(long, value_name = "NAME")]
+    pub tap: Vec<String>,
+    /// Queue pairs of each port, 1 to 8
+    #[arg(long, value_name = "N", default_value_t = MAX_PAIRS)]
+    pub queue_pairs: u8,
+    /// Queues of each tap, 1 to 8
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub tap_queues: u8,
+    /// Offers guests no checksum and segmentation offloads
+    #[arg(long)]
+    pub no_offloads: bool,
+    /// How notifications are held: off, fixed, paper or adaptive
+    #[arg(long, value_name = "MODE", default_value_t)]
+    pub mode: Mode,
+    /// How long they are held at most while the guest has not asked, in µs
+    #[arg(long, value_name = "US")]
+    pub hold_us: Option<u32>,
+    /// What no guest exceeds when it asks, in µs
+    #[arg(long, value_name = "US")]
+    pub cap_us: Option<u32>,
+    /// A TOML file with ports and taps, instead of flags
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["socket_path", "fd", "tap"])]
+    pub config: Option<PathBuf>,
+    /// Worker threads; each network belongs to one
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// The socket of the operator's API, for `vtax-nic ctl` and `vtax-nic top`
+    #[arg(long, value_name = "PATH")]
+    pub api: Option<PathBuf>,
+    /// Where Prometheus reads: unix:PATH or a loopback ADDRESS:PORT
+    #[arg(long, value_name = "ADDRESS")]
+    pub metrics: Option<String>,
+    /// The user to become once everything is open
+    #[arg(long, value_name = "USER")]
+    pub user: Option<String>,
+    /// Does without seccomp and Landlock, for debugging
+    #[arg(long)]
+    pub no_sandbox: bool,
+}
+
+/// What the program does besides serving ports.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Verb {
+    /// Asks a running vtax-nic
+    Ctl(Ctl),
+    /// Shows a running vtax-nic's ports, live
+    Top(Top),
+}
+
+impl Cli {
+    /// What the flags, or the file that they name, ask for.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or what is asked for cannot be.
+    pub fn config(self) -> Result<Config, ConfigError> {
+        let mut config = match &self.config {
+            Some(path) => Config::read(path)?,
+            None => self.from_flags(),
+        };
+        config.threads = self.threads.or(config.threads);
+        config.api = self.api.or(config.api);
+        config.metrics = self.metrics.or(config.metrics);
+        config.user = self.user.or(config.user);
+        config.no_sandbox |= self.no_sandbox;
+        config.checked()
+    }
+
+    fn from_flags(&self) -> Config {
+        let mut port = PortConfig {
+            client: self.client,
+            queue_pairs: self.queue_pairs,
+            offloads: !self.no_offloads,
+            ..PortConfig::default()
+        };
+        port.hold.mode = self.mode;
+        port.terms.default_us = self.hold_us.unwrap_or(port.terms.default_us);
+        port.terms.cap_us = self
+            .cap_us
+            .unwrap_or(port.terms.cap_us.max(port.terms.default_us));
+        let paths = self.socket_path.iter().map(|path| PortConfig {
+            socket_path: Some(path.clone()),
+            ..port.clone()
+        });
+        let files = self.fd.iter().map(|fd| PortConfig {
+            fd: Some(*fd),
+            client: false,
+            ..port.clone()
+        });
+        let taps = self.tap.iter().map(|name| TapConfig {
+            name: name.clone(),
+            network: String::new(),
+            queues: self.tap_queues,
+        });
+        Config {
+            // More would be refused, with a better message.
+            ports: paths.chain(files).take(MAX_PORTS + 1).collect(),
+            taps: taps.collect(),
+            ..Config::default()
+        }
+    }
+}
+
+/// What QEMU's management reads from `--print-capabilities`.
+pub const CAPABILITIES: &str = r#"{
+  "type": "net"
+}"#;

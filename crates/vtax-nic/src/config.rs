@@ -1,0 +1,286 @@
+//! What the program is to do: a TOML file, or flags that say the same.
+
+use crate::control::Terms;
+use crate::features::Features;
+use crate::hold::HoldSettings;
+use crate::network::MAX_PAIRS;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// The most ports of one process.
+pub const MAX_PORTS: usize = 64;
+
+/// Why a configuration is refused.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(String);
+
+/// Everything that the program is to do.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Config {
+    /// Guests' ports.
+    #[serde(default, rename = "port")]
+    pub ports: Vec<PortConfig>,
+    /// Taps.
+    #[serde(default, rename = "tap")]
+    pub taps: Vec<TapConfig>,
+    /// Worker threads. A network belongs to one of them.
+    #[serde(default)]
+    pub threads: Option<usize>,
+    /// The socket of the operator's API.
+    #[serde(default)]
+    pub api: Option<PathBuf>,
+    /// Where Prometheus reads: `unix:PATH` or a loopback `ADDRESS:PORT`.
+    #[serde(default)]
+    pub metrics: Option<String>,
+    /// The user to become once everything is open.
+    #[serde(default)]
+    pub user: Option<String>,
+    /// Whether to keep every system call and file within reach, for debugging.
+    #[serde(default)]
+    pub no_sandbox: bool,
+}
+
+/// A guest's port.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct PortConfig {
+    /// Its name: the socket's file name if absent.
+    #[serde(default)]
+    pub name: String,
+    /// Its network. Two members are a link, more are a switch.
+    #[serde(default)]
+    pub network: String,
+    /// The vhost-user socket.
+    #[serde(default)]
+    pub socket_path: Option<PathBuf>,
+    /// A socket that is open already, listening or connected.
+    #[serde(default)]
+    pub fd: Option<i32>,
+    /// Connects to the socket instead of listening on it.
+    #[serde(default)]
+    pub client: bool,
+    /// Queue pairs, 1 to 8.
+    #[serde(default = "most_pairs")]
+    pub queue_pairs: u8,
+    /// Whether checksum and segmentation offloads are offered.
+    #[serde(default = "yes")]
+    pub offloads: bool,
+    /// The controller.
+    #[serde(default)]
+    pub hold: HoldSettings,
+    /// What the operator allows.
+    #[serde(default)]
+    pub terms: Terms,
+}
+
+/// A tap.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct TapConfig {
+    /// The interface.
+    pub name: String,
+    /// Its network.
+    #[serde(default)]
+    pub network: String,
+    /// Queues, 1 to 8. More than 1 need an interface made with `multi_queue`.
+    #[serde(default = "one")]
+    pub queues: u8,
+}
+
+fn most_pairs() -> u8 {
+    MAX_PAIRS
+}
+
+fn one() -> u8 {
+    1
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Default for PortConfig {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            network: String::new(),
+            socket_path: None,
+            fd: None,
+            client: false,
+            queue_pairs: MAX_PAIRS,
+            offloads: true,
+            hold: HoldSettings::default(),
+            terms: Terms::default(),
+        }
+    }
+}
+
+impl PortConfig {
+    /// What the port offers.
+    pub fn features(&self) -> Features {
+        if self.offloads {
+            Features::OFFERED
+        } else {
+            Features::OFFERED.without(Features::OFFLOADS)
+        }
+    }
+}
+
+impl Config {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// When it cannot be read or is not a configuration.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|cause| ConfigError(format!("cannot read {}: {cause}", path.display())))?;
+        toml::from_str(&text).map_err(|cause| ConfigError(format!("{}: {cause}", path.display())))
+    }
+
+    /// Fills in names and checks that everything fits together.
+    ///
+    /// # Errors
+    /// What is wrong, and how it should be.
+    pub fn checked(mut self) -> Result<Self, ConfigError> {
+        let refuse = |text: String| Err(ConfigError(text));
+        if self.ports.is_empty() {
+            return refuse("there is no port: give --socket-path or a configuration file".into());
+        }
+        if self.ports.len() > MAX_PORTS {
+            return refuse(format!(
+                "there are {} ports and at most {MAX_PORTS} fit into one process",
+                self.ports.len()
+            ));
+        }
+        let several = self.ports.len() > 1;
+        for (port, number) in self.ports.iter_mut().zip(1..) {
+            if port.name.is_empty() {
+                let stem = port.socket_path.as_ref().and_then(|path| path.file_stem());
+                port.name = match stem {
+                    Some(stem) => stem.to_string_lossy().into_owned(),
+                    None if several => format!("port{number}"),
+                    None => "port".into(),
+                };
+            }
+            let name = &port.name;
+            match (&port.socket_path, port.fd) {
+                (Some(_), None) => {}
+                (None, Some(_)) if port.client => {
+                    return refuse(format!(
+                        "port {name}: a socket given by fd has no client mode"
+                    ));
+                }
+                (None, Some(_)) => {}
+                _ => return refuse(format!("port {name}: give either socket-path or fd")),
+            }
+            if !(1..=MAX_PAIRS).contains(&port.queue_pairs) {
+                return refuse(format!(
+                    "port {name}: queue-pairs is 1 to {MAX_PAIRS}, not {}",
+                    port.queue_pairs
+                ));
+            }
+        }
+        for tap in &self.taps {
+            if !(1..=MAX_PAIRS).contains(&tap.queues) {
+                return refuse(format!(
+                    "tap {}: queues is 1 to {MAX_PAIRS}, not {}",
+                    tap.name, tap.queues
+                ));
+            }
+        }
+        let names = self.ports.iter().map(|port| &port.name);
+        let mut seen = std::collections::BTreeSet::new();
+        for name in names.chain(self.taps.iter().map(|tap| &tap.name)) {
+            if !seen.insert(name) {
+                return refuse(format!("two ports are called {name}: give them names"));
+            }
+        }
+        for (network, members) in self.networks() {
+            if members.ports.len() + members.taps.len() < 2 {
+                return refuse(format!(
+                    "network {network:?} has one port only: add another port or a tap to it"
+                ));
+            }
+        }
+        if self.threads == Some(0) {
+            return refuse("threads is at least 1".into());
+        }
+        Ok(self)
+    }
+
+    /// Networks by name, with the indexes of their members.
+    pub fn networks(&self) -> BTreeMap<&str, Members> {
+        let mut networks: BTreeMap<&str, Members> = BTreeMap::new();
+        for (index, port) in self.ports.iter().enumerate() {
+            networks.entry(&port.network).or_default().ports.push(index);
+        }
+        for (index, tap) in self.taps.iter().enumerate() {
+            networks.entry(&tap.network).or_default().taps.push(index);
+        }
+        networks
+    }
+}
+
+/// The members of a network, as indexes into the configuration.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Members {
+    /// Guests' ports.
+    pub ports: Vec<usize>,
+    /// Taps.
+    pub taps: Vec<usize>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Config, String> {
+        toml::from_str::<Config>(text)
+            .map_err(|error| error.to_string())?
+            .checked()
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_link_needs_little() {
+        let config = read(
+            r#"
+            [[port]]
+            socket-path = "/run/vm1.sock"
+            hold = { mode = "off" }
+            [[tap]]
+            name = "tap0"
+            "#,
+        )
+        .unwrap();
+        assert_eq!(config.ports[0].name, "vm1");
+        assert_eq!(config.networks()[""].taps, [0]);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_a_reason() {
+        for (text, reason) in [
+            ("", "there is no port"),
+            ("[[port]]\nsocket-path = '/a'", "one port only"),
+            (
+                "[[port]]\nname = 'a'\n[[tap]]\nname = 't'",
+                "either socket-path or fd",
+            ),
+            (
+                "[[port]]\nsocket-path = '/a'\n[[port]]\nsocket-path = '/x/a'",
+                "two ports are called a",
+            ),
+            (
+                "[[port]]\nsocket-path = '/a'\nqueue-pairs = 9\n[[tap]]\nname = 't'",
+                "queue-pairs is 1 to 8",
+            ),
+            ("[[port]]\nsocket = '/a'", "unknown field"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(reason), "{text:?}: {error}");
+        }
+    }
+}

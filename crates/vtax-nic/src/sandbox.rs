@@ -1,0 +1,221 @@
+//! Gives up everything that serving ports does not need: another user, capabilities, files
+//! (Landlock) and system calls (seccomp).
+
+use landlock::{
+    ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetStatus,
+};
+use rustix::process::{Gid, Uid};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs, set_thread_gid,
+    set_thread_groups, set_thread_uid,
+};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
+};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Why privileges could not be given up. Then the program ends rather than run with them.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// There is no such user.
+    #[error("there is no user {0:?} in /etc/passwd")]
+    User(String),
+    /// Something that the kernel refused.
+    #[error("cannot {what}: {cause} (--no-sandbox does without, for debugging)")]
+    Refused {
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        cause: String,
+    },
+}
+
+fn refused<E: ToString>(what: &'static str) -> impl Fn(E) -> SandboxError {
+    move |cause| SandboxError::Refused {
+        what,
+        cause: cause.to_string(),
+    }
+}
+
+/// Becomes `user`, if one is named, and drops every capability. Must be called while there is one
+/// thread.
+///
+/// # Errors
+/// When the user does not exist, or we may not become it.
+pub fn drop_privileges(user: Option<&str>) -> Result<(), SandboxError> {
+    if let Some(name) = user {
+        let passwd = std::fs::read_to_string("/etc/passwd").map_err(refused("read /etc/passwd"))?;
+        let (uid, gid) = find_user(&passwd, name).ok_or_else(|| SandboxError::User(name.into()))?;
+        set_thread_groups(&[]).map_err(refused("leave all groups"))?;
+        set_thread_gid(gid).map_err(refused("change the group"))?;
+        set_thread_uid(uid).map_err(refused("change the user"))?;
+    }
+    let none = CapabilitySet::empty();
+    let sets = CapabilitySets {
+        effective: none,
+        permitted: none,
+        inheritable: none,
+    };
+    set_capabilities(None, sets).map_err(refused("drop capabilities"))?;
+    set_no_new_privs(true).map_err(refused("rule out new privileges"))
+}
+
+fn find_user(passwd: &str, name: &str) -> Option<(Uid, Gid)> {
+    passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        if fields.next()? != name {
+            return None;
+        }
+        let uid = fields.nth(1)?.parse().ok()?;
+        let gid = fields.next()?.parse().ok()?;
+        Some((Uid::from_raw(uid), Gid::from_raw(gid)))
+    })
+}
+
+/// Leaves no file within reach and no system call but those that serving needs. Threads that are
+/// started later inherit it.
+///
+/// `connects` are the sockets that ports connect to as clients.
+///
+/// # Errors
+/// When seccomp cannot be set up. A kernel without Landlock is only reported.
+pub fn shut(connects: &[&Path]) -> Result<(), SandboxError> {
+    let status = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(ABI::V4))
+        .and_then(Ruleset::create)
+        .and_then(landlock::RulesetCreated::restrict_self)
+        .map_err(refused("shut files away with Landlock"))?;
+    if status.ruleset == RulesetStatus::NotEnforced {
+        eprintln!("vtax-nic: this kernel has no Landlock: files are shut away by seccomp alone");
+    }
+    let filter = filter(!connects.is_empty()).map_err(refused("make a seccomp filter"))?;
+    seccompiler::apply_filter(&filter).map_err(refused("install a seccomp filter"))
+}
+
+/// What the worker, the operator's thread and the start of more threads call. Anything else fails
+/// with EPERM: one port's surprise must not end the process for all.
+fn filter(connects: bool) -> Result<BpfProgram, seccompiler::BackendError> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
+    let mut allow = |calls: &[libc::c_long]| {
+        rules.extend(calls.iter().map(|call| (*call, Vec::new())));
+    };
+    // Frames, events and time.
+    allow(&[
+        libc::SYS_read,
+        libc::SYS_write,
+        libc::SYS_readv,
+        libc::SYS_writev,
+        libc::SYS_io_uring_enter,
+        libc::SYS_epoll_pwait,
+        libc::SYS_epoll_pwait2,
+        libc::SYS_epoll_ctl,
+        libc::SYS_ppoll,
+        libc::SYS_clock_gettime,
+        libc::SYS_clock_nanosleep,
+        libc::SYS_restart_syscall,
+    ]);
+    // Front ends and operators.
+    allow(&[
+        libc::SYS_accept4,
+        libc::SYS_recvmsg,
+        libc::SYS_recvfrom,
+        libc::SYS_sendmsg,
+        libc::SYS_sendto,
+        libc::SYS_shutdown,
+        libc::SYS_getsockopt,
+        libc::SYS_setsockopt,
+        libc::SYS_close,
+        libc::SYS_fstat,
+        libc::SYS_fstatfs,
+    ]);
+    // Memory.
+    allow(&[
+        libc::SYS_munmap,
+        libc::SYS_mremap,
+        libc::SYS_madvise,
+        libc::SYS_brk,
+    ]);
+    // Threads and their ends.
+    allow(&[
+        libc::SYS_clone3,
+        libc::SYS_set_robust_list,
+        libc::SYS_rseq,
+        libc::SYS_futex,
+        libc::SYS_sched_getaffinity,
+        libc::SYS_sched_yield,
+        libc::SYS_sigaltstack,
+        libc::SYS_rt_sigaction,
+        libc::SYS_rt_sigprocmask,
+        libc::SYS_rt_sigreturn,
+        libc::SYS_gettid,
+        libc::SYS_getpid,
+        libc::SYS_tgkill,
+        libc::SYS_getrandom,
+        libc::SYS_exit,
+        libc::SYS_exit_group,
+    ]);
+    #[cfg(target_arch = "x86_64")]
+    allow(&[libc::SYS_poll, libc::SYS_epoll_wait]);
+    if connects {
+        allow(&[libc::SYS_connect]);
+        rules.insert(libc::SYS_socket, vec![argument(0, libc::AF_UNIX)?]);
+    }
+    // Memory is never executable.
+    let executable = |call| -> Result<_, seccompiler::BackendError> {
+        let bits = libc::PROT_EXEC.unsigned_abs().into();
+        let condition =
+            SeccompCondition::new(2, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(bits), 0)?;
+        Ok((call, vec![SeccompRule::new(vec![condition])?]))
+    };
+    rules.extend([executable(libc::SYS_mmap)?, executable(libc::SYS_mprotect)?]);
+    // fcntl takes and gives flags only; ioctl sets a tap's offloads only; prctl names threads only.
+    let fcntl = [libc::F_GETFL, libc::F_SETFL, libc::F_GETFD, libc::F_SETFD]
+        .into_iter()
+        .map(|command| argument(1, command))
+        .collect::<Result<Vec<_>, _>>()?;
+    rules.insert(libc::SYS_fcntl, fcntl);
+    let offload = i32::try_from(libc::TUNSETOFFLOAD).unwrap_or(0);
+    let nonblocking = i32::try_from(libc::FIONBIO).unwrap_or(0);
+    rules.insert(
+        libc::SYS_ioctl,
+        vec![argument(1, offload)?, argument(1, nonblocking)?],
+    );
+    rules.insert(libc::SYS_prctl, vec![argument(0, libc::PR_SET_NAME)?]);
+    let filter = SeccompFilter::new(
+        rules,
+        SeccompAction::Errno(libc::EPERM.unsigned_abs()),
+        SeccompAction::Allow,
+        std::env::consts::ARCH.try_into()?,
+    )?;
+    filter.try_into()
+}
+
+/// A rule for calls whose argument `index` is `value`.
+fn argument(index: u8, value: i32) -> Result<SeccompRule, seccompiler::BackendError> {
+    let value = u64::from(value.cast_unsigned());
+    let condition = SeccompCondition::new(index, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)?;
+    SeccompRule::new(vec![condition])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_found_by_its_whole_name() {
+        let passwd = "root:x:0:0:root:/root:/bin/sh\nnic:x:973:974::/:/bin/false\n";
+        let (uid, gid) = find_user(passwd, "nic").unwrap();
+        assert_eq!((uid.as_raw(), gid.as_raw()), (973, 974));
+        assert!(find_user(passwd, "ni").is_none());
+        assert!(find_user(passwd, "0").is_none());
+    }
+
+    #[test]
+    fn the_filter_can_be_made() {
+        filter(false).unwrap();
+        filter(true).unwrap();
+    }
+}

@@ -1,0 +1,209 @@
+//! Opens everything that a configuration names, shuts the doors behind it, and works.
+
+use crate::config::{Config, Members, PortConfig};
+use crate::control::api::{Mailbox, mailbox};
+use crate::control::server::{self, Listeners};
+use crate::front_end::{FrontEnd, SocketError};
+use crate::memory;
+use crate::network::{Guest, Network, Port, Tap, TapError};
+use crate::poller::PortId;
+use crate::sandbox::{self, SandboxError};
+use crate::worker::Worker;
+use std::num::NonZeroU64;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::Path;
+
+/// Why the program ends.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// A port's socket.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// A tap.
+    #[error(transparent)]
+    Tap(#[from] TapError),
+    /// The sandbox.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    /// The operator's sockets.
+    #[error("{0}")]
+    Operator(String),
+    /// A descriptor given with `--fd` that is not open.
+    #[error("port {port}: file descriptor {fd} is not an open socket")]
+    Descriptor {
+        /// The port.
+        port: String,
+        /// The number given.
+        fd: i32,
+    },
+    /// Anything else of the kernel.
+    #[error("cannot {what}: {cause}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The kernel's reason.
+        cause: std::io::Error,
+    },
+}
+
+fn system(what: &'static str) -> impl Fn(std::io::Error) -> ServeError {
+    move |cause| ServeError::System { what, cause }
+}
+
+/// Serves until every port has lost a front end that cannot come back: forever, unless all came
+/// connected by `--fd`.
+///
+/// # Errors
+/// When something cannot be opened, or the kernel fails the worker.
+pub fn serve(config: &Config) -> Result<(), ServeError> {
+    memory::survive_truncation().map_err(system("catch SIGBUS"))?;
+    let networks = config.networks();
+    let threads = config.threads.unwrap_or(1).min(networks.len()).max(1);
+    let mut plans: Vec<Plan> = Vec::new();
+    for _ in 0..threads {
+        plans.push(Plan::new()?);
+    }
+    // The networks with the most ports first, each to the worker with the fewest.
+    let mut networks: Vec<Members> = networks.into_values().collect();
+    networks.sort_by_key(|members| std::cmp::Reverse(members.ports.len()));
+    for members in networks {
+        if let Some(plan) = plans.iter_mut().min_by_key(|plan| plan.front_ends.len()) {
+            plan.add(config, &members)?;
+        }
+    }
+    let listeners = Listeners {
+        api: config
+            .api
+            .as_deref()
+            .map(server::listen)
+            .transpose()
+            .map_err(ServeError::Operator)?,
+        metrics: config
+            .metrics
+            .as_deref()
+            .map(server::listen_metrics)
+            .transpose()
+            .map_err(ServeError::Operator)?,
+    };
+    let postboxes = plans.iter().map(|plan| plan.postbox.clone()).collect();
+    let workers = plans
+        .into_iter()
+        .map(Plan::into_worker)
+        .collect::<Result<Vec<_>, _>>()?;
+    // Timers as exact as the kernel can make them; threads inherit it.
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+    sandbox::drop_privileges(config.user.as_deref())?;
+    if !config.no_sandbox {
+        sandbox::shut(&client_sockets(config))?;
+    }
+    if listeners.api.is_some() || listeners.metrics.is_some() {
+        server::spawn(listeners, postboxes).map_err(system("start the operator's thread"))?;
+    }
+    let mut others = Vec::new();
+    let mut workers = workers.into_iter();
+    let first = workers.next();
+    for (mut worker, number) in workers.zip(2..) {
+        let thread = std::thread::Builder::new()
+            .name(format!("worker-{number}"))
+            .spawn(move || worker.run())
+            .map_err(system("start a worker"))?;
+        others.push(thread);
+    }
+    let mut result = first.map_or(Ok(()), |mut worker| worker.run());
+    for thread in others {
+        let ended = thread.join().unwrap_or(Ok(()));
+        result = result.and(ended);
+    }
+    result.map_err(|cause| system("wait for events")(cause.into()))
+}
+
+fn client_sockets(config: &Config) -> Vec<&Path> {
+    let clients = config.ports.iter().filter(|port| port.client);
+    clients
+        .filter_map(|port| port.socket_path.as_deref())
+        .collect()
+}
+
+/// What one worker gets.
+struct Plan {
+    networks: Vec<Network>,
+    front_ends: Vec<(PortId, FrontEnd)>,
+    postbox: crate::control::api::Postbox,
+    mailbox: Mailbox,
+}
+
+impl Plan {
+    fn new() -> Result<Self, ServeError> {
+        let (postbox, mailbox) = mailbox().map_err(system("make a mailbox"))?;
+        Ok(Self {
+            networks: Vec::new(),
+            front_ends: Vec::new(),
+            postbox,
+            mailbox,
+        })
+    }
+
+    fn add(&mut self, config: &Config, members: &Members) -> Result<(), ServeError> {
+        let number = |count: usize| u16::try_from(count).unwrap_or(u16::MAX);
+        let network = number(self.networks.len());
+        let mut ports = Vec::new();
+        for index in &members.ports {
+            let Some(port) = config.ports.get(*index) else {
+                continue;
+            };
+            let id = PortId {
+                network,
+                port: number(ports.len()),
+            };
+            let guest = Guest::new(id, port.queue_pairs, port.features(), port.hold, port.terms);
+            ports.push(Port::Guest(Box::new(guest)));
+            self.front_ends.push((id, front_end(id, port)?));
+        }
+        for index in &members.taps {
+            if let Some(tap) = config.taps.get(*index) {
+                ports.push(Port::Tap(Tap::open(&tap.name, tap.queues)?));
+            }
+        }
+        self.networks.push(Network::new(ports));
+        Ok(())
+    }
+
+    fn into_worker(self) -> Result<Worker, ServeError> {
+        Worker::new(self.networks, self.front_ends, self.mailbox)
+            .map_err(|cause| system("prepare to wait for events")(cause.into()))
+    }
+}
+
+fn front_end(id: PortId, port: &PortConfig) -> Result<FrontEnd, ServeError> {
+    if let Some(fd) = port.fd {
+        let wrong = || ServeError::Descriptor {
+            port: port.name.clone(),
+            fd,
+        };
+        return given(fd)
+            .map(|socket| FrontEnd::given(id, &port.name, socket))
+            .ok_or_else(wrong);
+    }
+    let path = port.socket_path.as_deref().unwrap_or(Path::new(""));
+    if port.client {
+        Ok(FrontEnd::connect(id, &port.name, path))
+    } else {
+        Ok(FrontEnd::listen(id, &port.name, path)?)
+    }
+}
+
+/// Takes over a descriptor that the program was started with.
+#[expect(unsafe_code, reason = "the operator says that the number is ours")]
+fn given(fd: i32) -> Option<OwnedFd> {
+    // SAFETY: F_GETFD only asks whether the number is open.
+    if fd < 3 || unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+        return None;
+    }
+    // SAFETY: it is open, is none of the standard streams, and the command line gives it to this
+    // port, before anything else was opened that could have the number.
+    let owned = unsafe { OwnedFd::from_raw_fd(fd) };
+    let _ = rustix::io::fcntl_setfd(&owned, rustix::io::FdFlags::CLOEXEC);
+    rustix::net::sockopt::socket_type(&owned)
+        .is_ok()
+        .then_some(owned)
+}

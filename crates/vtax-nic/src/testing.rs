@@ -1,0 +1,324 @@
+//! A driver for unit tests: guest memory, rings in it, and every way to write them wrongly.
+
+use crate::features::Features;
+use crate::frame::HEADER_LEN;
+use crate::hold::{HoldSettings, Mode, Nanos};
+use crate::memory::{GuestMemory, Mapping, RegionDescription};
+use crate::network::Guest;
+use crate::poller::{Poller, PortId};
+use crate::protocol::{Request, VringAddress};
+use crate::ring::RingAddresses;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use std::os::fd::OwnedFd;
+
+/// Entries of every ring here.
+pub const SIZE: u16 = 16;
+
+/// Bytes of guest memory.
+pub const MEMORY: u64 = 0x20_0000;
+
+/// The front end's address of guest address 0.
+pub const USER: u64 = 0x7f00_0000_0000;
+
+/// Where frames to send and buffers to receive lie.
+pub const BUFFERS: u64 = 0x10_0000;
+
+/// Bytes of a descriptor, and its flags.
+pub const NEXT: u16 = 1;
+pub const WRITE: u16 = 2;
+pub const INDIRECT: u16 = 4;
+
+pub fn memory_file() -> OwnedFd {
+    let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&file, MEMORY).unwrap();
+    file
+}
+
+pub fn description() -> RegionDescription {
+    RegionDescription {
+        guest: 0,
+        size: MEMORY,
+        user: USER,
+        offset: 0,
+    }
+}
+
+/// Guest memory as the guest writes it.
+pub struct Driver {
+    mapping: Mapping,
+    pub file: OwnedFd,
+}
+
+impl Driver {
+    pub fn new() -> Self {
+        let file = memory_file();
+        let mapping = Mapping::new(file.try_clone().unwrap(), 0, MEMORY, "test").unwrap();
+        Self { mapping, file }
+    }
+
+    /// The same memory as the device maps it.
+    pub fn device_memory(&self) -> GuestMemory {
+        let mut memory = GuestMemory::default();
+        memory
+            .add(description(), self.file.try_clone().unwrap())
+            .unwrap();
+        memory
+    }
+
+    pub fn write(&self, at: u64, bytes: &[u8]) {
+        let host = self.mapping.at(at, bytes.len() as u64).unwrap();
+        // SAFETY: `at` checked the range, and the memory is a mapping of this test.
+        unsafe { std::ptr::copy(bytes.as_ptr(), host, bytes.len()) };
+    }
+
+    pub fn read(&self, at: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        let host = self.mapping.at(at, len as u64).unwrap();
+        // SAFETY: `at` checked the range, and the memory is a mapping of this test.
+        unsafe { std::ptr::copy(host, bytes.as_mut_ptr(), len) };
+        bytes
+    }
+
+    pub fn u16_at(&self, at: u64) -> u16 {
+        u16::from_le_bytes(self.read(at, 2).try_into().unwrap())
+    }
+
+    pub fn u32_at(&self, at: u64) -> u32 {
+        u32::from_le_bytes(self.read(at, 4).try_into().unwrap())
+    }
+}
+
+/// One ring in a driver's memory. Ring `n` has a page of its own.
+#[derive(Clone, Copy)]
+pub struct Ring(pub u64);
+
+impl Ring {
+    pub fn addresses(self) -> RingAddresses {
+        let base = USER + self.descriptors();
+        RingAddresses {
+            descriptors: base,
+            available: base + 0x400,
+            used: base + 0x800,
+            used_log: Some(self.descriptors() + 0x800),
+        }
+    }
+
+    pub fn descriptors(self) -> u64 {
+        0x1000 + self.0 * 0x1000
+    }
+
+    pub fn available(self) -> u64 {
+        self.descriptors() + 0x400
+    }
+
+    pub fn used(self) -> u64 {
+        self.descriptors() + 0x800
+    }
+
+    pub fn describe(self, driver: &Driver, index: u16, descriptor: (u64, u32, u16, u16)) {
+        let at = self.descriptors() + u64::from(index) * 16;
+        driver.write(at, &encode(descriptor));
+    }
+
+    /// Offers a head, as number `position` since the ring began.
+    pub fn offer(self, driver: &Driver, position: u16, head: u16) {
+        let entry = self.available() + 4 + u64::from(position % SIZE) * 2;
+        driver.write(entry, &head.to_le_bytes());
+        self.set_available(driver, position.wrapping_add(1));
+    }
+
+    pub fn set_available(self, driver: &Driver, index: u16) {
+        driver.write(self.available() + 2, &index.to_le_bytes());
+    }
+
+    pub fn set_used_event(self, driver: &Driver, event: u16) {
+        let at = self.available() + 4 + u64::from(SIZE) * 2;
+        driver.write(at, &event.to_le_bytes());
+    }
+
+    pub fn available_event(self, driver: &Driver) -> u16 {
+        driver.u16_at(self.used() + 4 + u64::from(SIZE) * 8)
+    }
+
+    pub fn used_index(self, driver: &Driver) -> u16 {
+        driver.u16_at(self.used() + 2)
+    }
+
+    pub fn used_element(self, driver: &Driver, position: u16) -> (u32, u32) {
+        let at = self.used() + 4 + u64::from(position % SIZE) * 8;
+        (driver.u32_at(at), driver.u32_at(at + 4))
+    }
+}
+
+/// A descriptor's bytes.
+pub fn encode((address, len, flags, next): (u64, u32, u16, u16)) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&address.to_le_bytes());
+    bytes[8..12].copy_from_slice(&len.to_le_bytes());
+    bytes[12..14].copy_from_slice(&flags.to_le_bytes());
+    bytes[14..].copy_from_slice(&next.to_le_bytes());
+    bytes
+}
+
+/// A guest with one running queue pair, and the port that it is on.
+pub struct Peer {
+    pub driver: Driver,
+    pub calls: [OwnedFd; 2],
+    pub kicks: [OwnedFd; 2],
+    offered: u16,
+    sent: u16,
+    received: u16,
+}
+
+pub const RX: Ring = Ring(0);
+pub const TX: Ring = Ring(1);
+
+/// Features of a modern Linux guest.
+pub fn linux() -> Features {
+    Features::OFFERED.without(Features::LOG_ALL)
+}
+
+fn event() -> OwnedFd {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
+}
+
+/// A port for tests.
+pub fn port(number: u16, mode: Mode) -> Guest {
+    let id = PortId {
+        network: 0,
+        port: number,
+    };
+    let settings = HoldSettings {
+        mode,
+        ..HoldSettings::default()
+    };
+    Guest::new(
+        id,
+        2,
+        Features::OFFERED,
+        settings,
+        crate::control::Terms::default(),
+    )
+}
+
+impl Peer {
+    /// Goes through the front end's whole start with a port.
+    pub fn start(guest: &mut Guest, poller: &Poller, features: Features) -> Self {
+        let peer = Self {
+            driver: Driver::new(),
+            calls: [event(), event()],
+            kicks: [event(), event()],
+            offered: 0,
+            sent: 0,
+            received: 0,
+        };
+        peer.connect(guest, poller, features);
+        peer
+    }
+
+    /// Goes through it again, as after a back end's death: used indexes say where to go on.
+    pub fn connect(&self, guest: &mut Guest, poller: &Poller, features: Features) {
+        let mut ask = |request| guest.handle(request, poller, Nanos(1)).unwrap();
+        ask(Request::SetOwner);
+        ask(Request::SetFeatures(features));
+        ask(Request::SetMemTable(vec![(
+            description(),
+            self.driver.file.try_clone().unwrap(),
+        )]));
+        for (ring, queue) in [(RX, 0), (TX, 1)] {
+            ask(Request::SetVringNum {
+                queue,
+                size: SIZE.into(),
+            });
+            ask(Request::SetVringBase {
+                queue,
+                base: ring.used_index(&self.driver).into(),
+            });
+            ask(Request::SetVringAddr(VringAddress {
+                queue,
+                addresses: ring.addresses(),
+            }));
+            let index = queue as usize;
+            let file = |file: &OwnedFd| Some(file.try_clone().unwrap());
+            ask(Request::SetVringKick {
+                queue,
+                file: file(&self.kicks[index]),
+            });
+            ask(Request::SetVringCall {
+                queue,
+                file: file(&self.calls[index]),
+            });
+            ask(Request::SetVringEnable {
+                queue,
+                enable: true,
+            });
+        }
+        for call in &self.calls {
+            drain(call);
+        }
+    }
+
+    /// Offers `count` receive buffers of `len` bytes.
+    pub fn offer_buffers(&mut self, count: u16, len: u32) {
+        for _ in 0..count {
+            let head = self.offered % SIZE;
+            let address = BUFFERS + u64::from(head) * 0x1000;
+            RX.describe(&self.driver, head, (address, len, WRITE, 0));
+            RX.offer(&self.driver, self.offered, head);
+            self.offered = self.offered.wrapping_add(1);
+        }
+    }
+
+    /// Sends a frame with a header, in one descriptor.
+    pub fn send(&mut self, header: [u8; HEADER_LEN], frame: &[u8]) {
+        let head = self.sent % SIZE;
+        let address = BUFFERS + 0x8_0000 + u64::from(head) * 0x4000;
+        let bytes = [&header, frame].concat();
+        self.driver.write(address, &bytes);
+        let len = u32::try_from(bytes.len()).unwrap();
+        TX.describe(&self.driver, head, (address, len, 0, 0));
+        TX.offer(&self.driver, self.sent, head);
+        self.sent = self.sent.wrapping_add(1);
+    }
+
+    /// Sends a chain that was described already.
+    pub fn send_chain(&mut self, head: u16) {
+        TX.offer(&self.driver, self.sent, head);
+        self.sent = self.sent.wrapping_add(1);
+    }
+
+    /// The frames that came since last asked, joined where they span buffers, with their headers.
+    pub fn received(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut frames = Vec::new();
+        while self.received != RX.used_index(&self.driver) {
+            let mut bytes = self.next_buffer();
+            let header = bytes.drain(..HEADER_LEN).collect::<Vec<_>>();
+            for _ in 1..u16::from_le_bytes([header[10], header[11]]) {
+                bytes.extend(self.next_buffer());
+            }
+            frames.push((header, bytes));
+        }
+        frames
+    }
+
+    fn next_buffer(&mut self) -> Vec<u8> {
+        let (head, len) = RX.used_element(&self.driver, self.received);
+        self.received = self.received.wrapping_add(1);
+        self.driver
+            .read(BUFFERS + u64::from(head) * 0x1000, len as usize)
+    }
+
+    /// How often it was called for a ring since last asked.
+    pub fn calls(&self, ring: usize) -> u64 {
+        drain(&self.calls[ring])
+    }
+}
+
+fn drain(event: &OwnedFd) -> u64 {
+    let mut bytes = [0; 8];
+    match rustix::io::read(event, &mut bytes) {
+        Ok(_) => u64::from_ne_bytes(bytes),
+        Err(_) => 0,
+    }
+}
