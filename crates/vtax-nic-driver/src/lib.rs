@@ -2,4 +2,10 @@
 //! that behaves like a guest, or misbehaves on purpose.
 
 pub mod arrivals;
+pub mod hostile;
+pub mod memory;
+pub mod nic;
+pub mod probe;
+pub mod ring;
+pub mod session;
 pub mod simulation;
