@@ -41,7 +41,9 @@ pub enum Arrivals {
 
 impl Arrivals {
     /// 10 Mb/s in frames of 1500 bytes, evenly spaced: 833 packets/s.
-    pub const TEN_MEGABITS: Self = Self::Constant { rate: 10e6 / 8.0 / 1500.0 };
+    pub const TEN_MEGABITS: Self = Self::Constant {
+        rate: 10e6 / 8.0 / 1500.0,
+    };
 
     /// 10 Mb/s in bursts of 128 KiB on a 1 Gb/s link, as `iperf3 -b 10M` sends TCP.
     pub const TEN_MEGABITS_IN_BURSTS: Self = Self::Bursts {
@@ -80,7 +82,10 @@ impl Arrivals {
                 .ok_or_else(|| format!("line {}: '{line}' is no time in µs", index + 1))?;
             let time = (micros * 1e3) as u64;
             if times.last().is_some_and(|last| *last > time) {
-                return Err(format!("line {}: times must rise, {line} does not", index + 1));
+                return Err(format!(
+                    "line {}: times must rise, {line} does not",
+                    index + 1
+                ));
             }
             times.push(time);
         }
@@ -92,7 +97,12 @@ impl Arrivals {
 
     /// The arrival times from zero on, without end. The same seed gives the same times.
     pub fn times(&self, seed: u64) -> Times<'_> {
-        Times { arrivals: self, random: Random::new(seed), at: 0.0, count: 0 }
+        Times {
+            arrivals: self,
+            random: Random::new(seed),
+            at: 0.0,
+            count: 0,
+        }
     }
 }
 
@@ -122,7 +132,11 @@ impl Iterator for Times<'_> {
                 let running = running + self.random.exponential(1e9 / rate);
                 (running / on).floor() * period + running % on
             }
-            Arrivals::Bursts { packets, spacing, period } => {
+            Arrivals::Bursts {
+                packets,
+                spacing,
+                period,
+            } => {
                 let (burst, packet) = (count / u64::from(*packets), count % u64::from(*packets));
                 (burst * period.0 + packet * spacing.0) as f64
             }
@@ -190,7 +204,12 @@ mod tests {
         };
         let count = in_a_second(&on_off);
         assert!((24_000..26_000).contains(&count), "{count}");
-        assert!(on_off.times(7).take(50_000).all(|at| at.0 % 40_000_000 <= 10_000_000));
+        assert!(
+            on_off
+                .times(7)
+                .take(50_000)
+                .all(|at| at.0 % 40_000_000 <= 10_000_000)
+        );
         let bits = in_a_second(&Arrivals::TEN_MEGABITS_IN_BURSTS) * 1500 * 8;
         assert!((9_500_000..10_600_000).contains(&bits), "{bits}");
     }
@@ -200,7 +219,11 @@ mod tests {
         for arrivals in [
             Arrivals::Poisson { rate: 1e5 },
             Arrivals::TEN_MEGABITS_IN_BURSTS,
-            Arrivals::OnOff { rate: 1e5, on: Nanos(50_000), off: Nanos(70_000) },
+            Arrivals::OnOff {
+                rate: 1e5,
+                on: Nanos(50_000),
+                off: Nanos(70_000),
+            },
             Arrivals::from_trace("1 # first\n\n2.5\n4").unwrap(),
         ] {
             let times: Vec<_> = arrivals.times(1).take(1_000).collect();

@@ -81,11 +81,18 @@ impl Misdeed {
 
     /// Does it, and kicks. Receive-side misdeeds need a frame to be sent to the NIC to take effect.
     pub fn commit(self, nic: &mut Nic) {
-        let Some(pair) = nic.pairs.first_mut() else { return };
+        let Some(pair) = nic.pairs.first_mut() else {
+            return;
+        };
         let memory = &nic.memory;
         let tx = &mut pair.tx;
         let size = tx.ring.size;
-        let frame = Descriptor { address: tx.buffer(0), len: 64, flags: 0, next: 0 };
+        let frame = Descriptor {
+            address: tx.buffer(0),
+            len: 64,
+            flags: 0,
+            next: 0,
+        };
         let table = tx.tables();
         let chain = |tx: &mut Queue, parts: &[Descriptor]| {
             for (index, part) in (0u16..).zip(parts) {
@@ -98,20 +105,29 @@ impl Misdeed {
             for (slot, entry) in (0u64..).zip(entries) {
                 memory.write(table + 16 * slot, &entry.to_bytes());
             }
-            chain(tx, &[Descriptor { address: table, len, flags: INDIRECT | flags, next: 0 }]);
+            chain(
+                tx,
+                &[Descriptor {
+                    address: table,
+                    len,
+                    flags: INDIRECT | flags,
+                    next: 0,
+                }],
+            );
         };
         // The header's fields: flags, gso_type, hdr_len, gso_size, csum_start, csum_offset.
-        let with_header = |tx: &mut Queue, flags: u8, gso: u8, gso_size: u16, start: u16, offset: u16| {
-            let mut header = [0; HEADER_LEN];
-            header[0] = flags;
-            header[1] = gso;
-            header[2..4].copy_from_slice(&54u16.to_le_bytes());
-            header[4..6].copy_from_slice(&gso_size.to_le_bytes());
-            header[6..8].copy_from_slice(&start.to_le_bytes());
-            header[8..10].copy_from_slice(&offset.to_le_bytes());
-            memory.write(frame.address, &header);
-            chain(tx, &[Descriptor { len: 200, ..frame }]);
-        };
+        let with_header =
+            |tx: &mut Queue, flags: u8, gso: u8, gso_size: u16, start: u16, offset: u16| {
+                let mut header = [0; HEADER_LEN];
+                header[0] = flags;
+                header[1] = gso;
+                header[2..4].copy_from_slice(&54u16.to_le_bytes());
+                header[4..6].copy_from_slice(&gso_size.to_le_bytes());
+                header[6..8].copy_from_slice(&start.to_le_bytes());
+                header[8..10].copy_from_slice(&offset.to_le_bytes());
+                memory.write(frame.address, &header);
+                chain(tx, &[Descriptor { len: 200, ..frame }]);
+            };
         match self {
             Self::AvailableIndexJumps => {
                 let index = tx.ring.published().wrapping_add(size + 1);
@@ -121,36 +137,95 @@ impl Misdeed {
                 tx.ring.offer(memory, size);
                 tx.ring.publish(memory);
             }
-            Self::NextPastTable => chain(tx, &[Descriptor { flags: NEXT, next: u16::MAX, ..frame }]),
+            Self::NextPastTable => chain(
+                tx,
+                &[Descriptor {
+                    flags: NEXT,
+                    next: u16::MAX,
+                    ..frame
+                }],
+            ),
             Self::ChainLoops => {
-                let there = Descriptor { flags: NEXT, next: 1, ..frame };
+                let there = Descriptor {
+                    flags: NEXT,
+                    next: 1,
+                    ..frame
+                };
                 chain(tx, &[there, Descriptor { next: 0, ..there }]);
             }
             Self::IndirectEmpty => indirect(tx, 0, 0, &[]),
             Self::IndirectNotMultipleOf16 => indirect(tx, 17, 0, &[frame]),
             Self::IndirectNested => {
-                let inner = Descriptor { address: table + 16, len: 16, flags: INDIRECT, next: 0 };
+                let inner = Descriptor {
+                    address: table + 16,
+                    len: 16,
+                    flags: INDIRECT,
+                    next: 0,
+                };
                 indirect(tx, 16, 0, &[inner, frame]);
             }
             Self::IndirectLoops => {
-                indirect(tx, 16, 0, &[Descriptor { flags: NEXT, next: 0, ..frame }]);
+                indirect(
+                    tx,
+                    16,
+                    0,
+                    &[Descriptor {
+                        flags: NEXT,
+                        next: 0,
+                        ..frame
+                    }],
+                );
             }
             Self::IndirectOutsideMemory => {
-                chain(tx, &[Descriptor { address: 64, len: 16, flags: INDIRECT, next: 0 }]);
+                chain(
+                    tx,
+                    &[Descriptor {
+                        address: 64,
+                        len: 16,
+                        flags: INDIRECT,
+                        next: 0,
+                    }],
+                );
             }
             Self::IndirectBesideNext => indirect(tx, 16, NEXT, &[frame]),
             Self::AddressOverflows => {
-                chain(tx, &[Descriptor { address: u64::MAX - 8, len: u32::MAX, ..frame }]);
+                chain(
+                    tx,
+                    &[Descriptor {
+                        address: u64::MAX - 8,
+                        len: u32::MAX,
+                        ..frame
+                    }],
+                );
             }
-            Self::AddressOutsideMemory => chain(tx, &[Descriptor { address: 0, ..frame }]),
+            Self::AddressOutsideMemory => chain(
+                tx,
+                &[Descriptor {
+                    address: 0,
+                    ..frame
+                }],
+            ),
             Self::RangeLeavesMemory => {
                 let last = crate::memory::GUEST_BASE + memory.size() - 4;
-                chain(tx, &[Descriptor { address: last, ..frame }]);
+                chain(
+                    tx,
+                    &[Descriptor {
+                        address: last,
+                        ..frame
+                    }],
+                );
             }
             Self::ZeroLength => chain(tx, &[Descriptor { len: 0, ..frame }]),
-            Self::WritableInTransmit => chain(tx, &[Descriptor { flags: WRITE, ..frame }]),
-            Self::ReadableInReceive => spoil_receive(&mut pair.rx, memory, |buffer| {
-                Descriptor { flags: 0, ..buffer }
+            Self::WritableInTransmit => chain(
+                tx,
+                &[Descriptor {
+                    flags: WRITE,
+                    ..frame
+                }],
+            ),
+            Self::ReadableInReceive => spoil_receive(&mut pair.rx, memory, |buffer| Descriptor {
+                flags: 0,
+                ..buffer
             }),
             Self::HeaderInTwelveParts => {
                 let mut parts: Vec<_> = (0..HEADER_LEN as u16)
@@ -161,18 +236,32 @@ impl Misdeed {
                         next: part + 1,
                     })
                     .collect();
-                parts.push(Descriptor { address: tx.buffer(1), len: 60, flags: 0, next: 0 });
+                parts.push(Descriptor {
+                    address: tx.buffer(1),
+                    len: 60,
+                    flags: 0,
+                    next: 0,
+                });
                 chain(tx, &parts);
             }
             Self::ShorterThanHeader => chain(tx, &[Descriptor { len: 5, ..frame }]),
-            Self::HeaderOnly => chain(tx, &[Descriptor { len: HEADER_LEN as u32, ..frame }]),
+            Self::HeaderOnly => chain(
+                tx,
+                &[Descriptor {
+                    len: HEADER_LEN as u32,
+                    ..frame
+                }],
+            ),
             Self::ChecksumStartPastEnd => with_header(tx, 1, 0, 0, u16::MAX, 16),
             Self::ChecksumOffsetPastEnd => with_header(tx, 1, 0, 0, 34, u16::MAX),
             Self::SegmentsOfZeroBytes => with_header(tx, 1, 1, 0, 34, 16),
             Self::UnnegotiatedSegmentation => with_header(tx, 1, 4, 1_400, 34, 16),
             Self::UnknownSegmentation => with_header(tx, 0, 0x55, 1_400, 34, 16),
             Self::ReceiveBufferShorterThanHeader => {
-                spoil_receive(&mut pair.rx, memory, |buffer| Descriptor { len: 4, ..buffer });
+                spoil_receive(&mut pair.rx, memory, |buffer| Descriptor {
+                    len: 4,
+                    ..buffer
+                });
             }
             Self::TooManyBuffers => {
                 // 2,048 parts in an indirect table over the frame buffers of the ring.
@@ -180,16 +269,37 @@ impl Misdeed {
                 let parts = 2_048;
                 for part in 0..parts {
                     let more = if part + 1 < parts { NEXT } else { 0 };
-                    let entry = Descriptor { address: table, len: 1, flags: more, next: part + 1 };
+                    let entry = Descriptor {
+                        address: table,
+                        len: 1,
+                        flags: more,
+                        next: part + 1,
+                    };
                     memory.write(table + 16 * u64::from(part), &entry.to_bytes());
                 }
                 let len = 16 * u32::from(parts);
-                chain(tx, &[Descriptor { address: table, len, flags: INDIRECT, next: 0 }]);
+                chain(
+                    tx,
+                    &[Descriptor {
+                        address: table,
+                        len,
+                        flags: INDIRECT,
+                        next: 0,
+                    }],
+                );
             }
             Self::EventIndexOscillates => {
                 for value in 0..10_000u16 {
-                    memory.store(tx.ring.used_event(), value.wrapping_mul(31_337), Ordering::Release);
-                    memory.store(pair.rx.ring.used_event(), value.wrapping_mul(40_503), Ordering::Release);
+                    memory.store(
+                        tx.ring.used_event(),
+                        value.wrapping_mul(31_337),
+                        Ordering::Release,
+                    );
+                    memory.store(
+                        pair.rx.ring.used_event(),
+                        value.wrapping_mul(40_503),
+                        Ordering::Release,
+                    );
                 }
                 chain(tx, &[frame]);
             }
@@ -197,8 +307,14 @@ impl Misdeed {
                 chain(tx, &[frame]);
                 tx.kick();
                 for round in 0..10_000u32 {
-                    let bad = Descriptor { address: u64::from(round) << 40, len: u32::MAX, flags: NEXT, next: 7 };
-                    tx.ring.describe(memory, 0, if round % 2 == 0 { bad } else { frame });
+                    let bad = Descriptor {
+                        address: u64::from(round) << 40,
+                        len: u32::MAX,
+                        flags: NEXT,
+                        next: 7,
+                    };
+                    tx.ring
+                        .describe(memory, 0, if round % 2 == 0 { bad } else { frame });
                 }
             }
             Self::MemoryTruncated => {
@@ -219,7 +335,12 @@ fn spoil_receive(
     spoil: impl Fn(Descriptor) -> Descriptor,
 ) {
     for index in 0..rx.ring.size {
-        let buffer = Descriptor { address: rx.buffer(index), len: BUFFER_LEN, flags: WRITE, next: 0 };
+        let buffer = Descriptor {
+            address: rx.buffer(index),
+            len: BUFFER_LEN,
+            flags: WRITE,
+            next: 0,
+        };
         rx.ring.describe(memory, index, spoil(buffer));
     }
 }
@@ -280,11 +401,7 @@ impl BadMessage {
     /// # Errors
     ///
     /// The back end has closed the session already.
-    pub fn send_on(
-        self,
-        session: &crate::session::Session,
-        nic: &Nic,
-    ) -> Result<(), SessionError> {
+    pub fn send_on(self, session: &crate::session::Session, nic: &Nic) -> Result<(), SessionError> {
         let send = |request, payload: &[u8], files: &[_]| {
             session.send(&message(request, 1, payload), files)
         };
@@ -300,9 +417,7 @@ impl BadMessage {
                 send(request::SET_VRING_ADDR, &ring, &[])
             }
             Self::MemoryWithoutFile => send(request::SET_MEM_TABLE, &one_region, &[]),
-            Self::MemoryWithExcessFiles => {
-                send(request::SET_MEM_TABLE, &one_region, &[file; 16])
-            }
+            Self::MemoryWithExcessFiles => send(request::SET_MEM_TABLE, &one_region, &[file; 16]),
             Self::MemoryWithOverlappingRegions => {
                 let table = words(&[&[2], &region[..], &region[..]].concat());
                 send(request::SET_MEM_TABLE, &table, &[file, file])

@@ -2,7 +2,9 @@
 //! that behaves like a guest, or misbehaves on purpose.
 
 pub mod arrivals;
+pub mod backend;
 pub mod hostile;
+pub mod load;
 pub mod memory;
 pub mod nic;
 pub mod probe;

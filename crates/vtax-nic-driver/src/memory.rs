@@ -34,11 +34,15 @@ impl GuestMemory {
         rustix::fs::ftruncate(&file, size as u64)?;
         let (access, sharing) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing of ours.
-        let base = unsafe {
-            rustix::mm::mmap(std::ptr::null_mut(), size, access, sharing, &file, 0)
-        }?;
+        let base =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), size, access, sharing, &file, 0) }?;
         let base = NonNull::new(base.cast()).ok_or(std::io::ErrorKind::OutOfMemory)?;
-        Ok(Self { file, base, size, used: 0 })
+        Ok(Self {
+            file,
+            base,
+            size,
+            used: 0,
+        })
     }
 
     /// Its size in bytes.
@@ -91,7 +95,8 @@ impl GuestMemory {
 
     /// Reads a ring index.
     pub fn load(&self, address: u64, order: Ordering) -> u16 {
-        self.index(address).map_or(0, |index| u16::from_le(index.load(order)))
+        self.index(address)
+            .map_or(0, |index| u16::from_le(index.load(order)))
     }
 
     /// Writes a ring index.
@@ -104,7 +109,9 @@ impl GuestMemory {
     fn index(&self, address: u64) -> Option<&AtomicU16> {
         let pointer = self.pointer(address, 2)?.cast::<u16>();
         // SAFETY: in range, aligned, alive as long as `self`, and only ever used atomically.
-        pointer.is_aligned().then(|| unsafe { AtomicU16::from_ptr(pointer.as_ptr()) })
+        pointer
+            .is_aligned()
+            .then(|| unsafe { AtomicU16::from_ptr(pointer.as_ptr()) })
     }
 
     fn pointer(&self, address: u64, len: usize) -> Option<NonNull<u8>> {

@@ -46,9 +46,15 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        let features =
-            Features::EVENT_IDX.with(Features::INDIRECT).with(Features::MRG_RXBUF);
-        Self { features, ring_size: 256, queue_pairs: 1, layout: Layout::Single }
+        let features = Features::EVENT_IDX
+            .with(Features::INDIRECT)
+            .with(Features::MRG_RXBUF);
+        Self {
+            features,
+            ring_size: 256,
+            queue_pairs: 1,
+            layout: Layout::Single,
+        }
     }
 }
 
@@ -136,7 +142,10 @@ impl Nic {
         let agreed = Features(session.negotiate(wanted.0, needed.0)?);
         let queues = 2 * usize::from(options.queue_pairs);
         let each = usize::from(options.ring_size) * (BUFFER_LEN as usize + 64) + (64 << 10);
-        let no_memory = |error| SessionError::Socket { what: "make memory for", error };
+        let no_memory = |error| SessionError::Socket {
+            what: "make memory for",
+            error,
+        };
         let mut memory = GuestMemory::new(queues * each).map_err(no_memory)?;
         let mut pairs = Vec::new();
         for _ in 0..options.queue_pairs {
@@ -146,7 +155,15 @@ impl Nic {
         }
         let (counts, frame) = (Counts::default(), Vec::new());
         let layout = options.layout;
-        let mut nic = Self { session, memory, pairs, features: agreed, counts, layout, frame };
+        let mut nic = Self {
+            session,
+            memory,
+            pairs,
+            features: agreed,
+            counts,
+            layout,
+            frame,
+        };
         nic.share_memory()?;
         nic.start_rings()?;
         Ok(nic)
@@ -162,14 +179,16 @@ impl Nic {
         for field in [GUEST_BASE, self.memory.size(), self.memory.user_base(), 0] {
             table.extend_from_slice(&field.to_ne_bytes());
         }
-        self.session.tell(request::SET_MEM_TABLE, &table, &[self.memory.as_fd()])
+        self.session
+            .tell(request::SET_MEM_TABLE, &table, &[self.memory.as_fd()])
     }
 
     fn start_rings(&mut self) -> Result<(), SessionError> {
         let user = self.memory.user_base().wrapping_sub(GUEST_BASE);
         let queues = self.pairs.iter().flat_map(|pair| [&pair.rx, &pair.tx]);
         for (index, queue) in (0u32..).zip(queues) {
-            let tell = |request, payload: &[u8], files: &[_]| self.session.tell(request, payload, files);
+            let tell =
+                |request, payload: &[u8], files: &[_]| self.session.tell(request, payload, files);
             let ring = &queue.ring;
             tell(request::SET_VRING_NUM, &state(index, ring.size.into()), &[])?;
             tell(request::SET_VRING_BASE, &state(index, 0), &[])?;
@@ -179,8 +198,16 @@ impl Nic {
             }
             addresses.extend_from_slice(&0u64.to_ne_bytes());
             tell(request::SET_VRING_ADDR, &addresses, &[])?;
-            tell(request::SET_VRING_CALL, &u64::from(index).to_ne_bytes(), &[queue.call.as_fd()])?;
-            tell(request::SET_VRING_KICK, &u64::from(index).to_ne_bytes(), &[queue.kick.as_fd()])?;
+            tell(
+                request::SET_VRING_CALL,
+                &u64::from(index).to_ne_bytes(),
+                &[queue.call.as_fd()],
+            )?;
+            tell(
+                request::SET_VRING_KICK,
+                &u64::from(index).to_ne_bytes(),
+                &[queue.kick.as_fd()],
+            )?;
         }
         for pair in &mut self.pairs {
             pair.rx.fill(&self.memory);
@@ -188,7 +215,8 @@ impl Nic {
             ring(&pair.rx.kick);
         }
         for index in (0u32..).take(2 * self.pairs.len()) {
-            self.session.tell(request::SET_VRING_ENABLE, &state(index, 1), &[])?;
+            self.session
+                .tell(request::SET_VRING_ENABLE, &state(index, 1), &[])?;
         }
         Ok(())
     }
@@ -209,7 +237,9 @@ impl Nic {
 
     /// Sends a frame with a virtio-net header of the caller's choice.
     pub fn send_with_header(&mut self, pair: usize, header: &[u8], frame: &[u8]) -> bool {
-        let Some(queue) = self.pairs.get_mut(pair).map(|pair| &mut pair.tx) else { return false };
+        let Some(queue) = self.pairs.get_mut(pair).map(|pair| &mut pair.tx) else {
+            return false;
+        };
         while let Some((head, _)) = queue.ring.take_used(&self.memory) {
             queue.free.push(head);
         }
@@ -228,23 +258,50 @@ impl Nic {
         self.memory.write(buffer + header.len() as u64, frame);
         let (head_len, len) = (header.len() as u32, frame.len() as u32);
         let parts = [
-            Descriptor { address: buffer, len: head_len, flags: NEXT, next: 1 },
-            Descriptor { address: buffer + u64::from(head_len), len, flags: 0, next: 0 },
+            Descriptor {
+                address: buffer,
+                len: head_len,
+                flags: NEXT,
+                next: 1,
+            },
+            Descriptor {
+                address: buffer + u64::from(head_len),
+                len,
+                flags: 0,
+                next: 0,
+            },
         ];
         match self.layout {
             Layout::Single => {
-                let whole = Descriptor { len: head_len + len, flags: 0, next: 0, ..parts[0] };
+                let whole = Descriptor {
+                    len: head_len + len,
+                    flags: 0,
+                    next: 0,
+                    ..parts[0]
+                };
                 queue.ring.describe(&self.memory, head, whole);
             }
             Layout::Chained => {
-                queue.ring.describe(&self.memory, head, Descriptor { next: head + 1, ..parts[0] });
+                queue.ring.describe(
+                    &self.memory,
+                    head,
+                    Descriptor {
+                        next: head + 1,
+                        ..parts[0]
+                    },
+                );
                 queue.ring.describe(&self.memory, head + 1, parts[1]);
             }
             Layout::Indirect => {
                 let table = queue.tables + 32 * u64::from(head);
                 self.memory.write(table, &parts[0].to_bytes());
                 self.memory.write(table + 16, &parts[1].to_bytes());
-                let indirect = Descriptor { address: table, len: 32, flags: INDIRECT, next: 0 };
+                let indirect = Descriptor {
+                    address: table,
+                    len: 32,
+                    flags: INDIRECT,
+                    next: 0,
+                };
                 queue.ring.describe(&self.memory, head, indirect);
             }
         }
@@ -260,7 +317,9 @@ impl Nic {
     /// Takes up to `budget` received frames, and gives their buffers back. As in NAPI, fewer than
     /// the budget means that the ring is empty.
     pub fn receive(&mut self, pair: usize, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
-        let Some(queue) = self.pairs.get_mut(pair).map(|pair| &mut pair.rx) else { return 0 };
+        let Some(queue) = self.pairs.get_mut(pair).map(|pair| &mut pair.rx) else {
+            return 0;
+        };
         let mut frames = 0;
         let mut given_back = false;
         while frames < budget
@@ -274,7 +333,9 @@ impl Nic {
             let buffers = buffers.map_or(1, |count| u16::from_le_bytes(*count));
             for _ in 1..buffers {
                 // The device publishes all of a frame's buffers at once.
-                let Some((head, len)) = queue.ring.take_used(&self.memory) else { break };
+                let Some((head, len)) = queue.ring.take_used(&self.memory) else {
+                    break;
+                };
                 queue.copy_out(&self.memory, head, len, &mut self.frame);
                 queue.ring.offer(&self.memory, head);
             }
@@ -292,7 +353,9 @@ impl Nic {
 
     /// Sleeps until a pair's RX queue has something, up to `limit`. Tells whether it has.
     pub fn wait(&mut self, pair: usize, limit: Duration) -> bool {
-        let Some(queue) = self.pairs.get(pair).map(|pair| &pair.rx) else { return false };
+        let Some(queue) = self.pairs.get(pair).map(|pair| &pair.rx) else {
+            return false;
+        };
         queue.ring.enable_calls(&self.memory);
         if queue.ring.has_used(&self.memory) {
             return true;
@@ -315,7 +378,11 @@ impl Nic {
                     pair.tx.free.push(head);
                 }
             }
-            if self.pairs.iter().all(|pair| pair.tx.ring.outstanding() == 0) {
+            if self
+                .pairs
+                .iter()
+                .all(|pair| pair.tx.ring.outstanding() == 0)
+            {
                 return true;
             }
             if std::time::Instant::now() > until {
@@ -358,7 +425,12 @@ impl Queue {
     fn fill(&mut self, memory: &GuestMemory) {
         for index in 0..self.ring.size {
             let address = self.buffer(index);
-            let buffer = Descriptor { address, len: BUFFER_LEN, flags: WRITE, next: 0 };
+            let buffer = Descriptor {
+                address,
+                len: BUFFER_LEN,
+                flags: WRITE,
+                next: 0,
+            };
             self.ring.describe(memory, index, buffer);
             self.ring.offer(memory, index);
         }
@@ -369,7 +441,10 @@ impl Queue {
     fn copy_out(&self, memory: &GuestMemory, head: u16, len: u32, frame: &mut Vec<u8>) {
         let start = frame.len();
         frame.resize(start + len.min(BUFFER_LEN) as usize, 0);
-        memory.read(self.buffer(head), frame.get_mut(start..).unwrap_or_default());
+        memory.read(
+            self.buffer(head),
+            frame.get_mut(start..).unwrap_or_default(),
+        );
     }
 }
 
@@ -383,5 +458,31 @@ fn heard(bell: &OwnedFd) -> u64 {
     match rustix::io::read(bell, &mut count) {
         Ok(8) => u64::from_ne_bytes(count),
         _ => 0,
+    }
+}
+
+/// Sleeps until the RX queue of some NIC's first pair has something, up to `limit`.
+pub fn wait_for_any(nics: &mut [Nic], limit: Duration) {
+    let queues = || {
+        nics.iter()
+            .filter_map(|nic| Some((nic, &nic.pairs.first()?.rx)))
+    };
+    for (nic, queue) in queues() {
+        queue.ring.enable_calls(&nic.memory);
+    }
+    if queues().any(|(nic, queue)| queue.ring.has_used(&nic.memory)) {
+        return;
+    }
+    let mut fds: Vec<_> = queues()
+        .map(|(_, queue)| PollFd::new(&queue.call, PollFlags::IN))
+        .collect();
+    let limit = Timespec::try_from(limit).ok();
+    // Interrupted or expired: the rings tell.
+    let _ = rustix::event::poll(&mut fds, limit.as_ref());
+    for nic in nics {
+        nic.counts.sleeps += 1;
+        if let Some(pair) = nic.pairs.first() {
+            nic.counts.calls += heard(&pair.rx.call);
+        }
     }
 }

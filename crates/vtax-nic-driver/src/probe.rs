@@ -33,10 +33,16 @@ pub fn write(frame: &mut Vec<u8>, to: [u8; 6], from: [u8; 6], len: usize, stamp:
 
 /// Reads a stamped frame.
 pub fn read(frame: &[u8]) -> Option<Stamp> {
-    let body = frame.get(12..)?.strip_prefix(&ETHER_TYPE)?.strip_prefix(&MAGIC)?;
+    let body = frame
+        .get(12..)?
+        .strip_prefix(&ETHER_TYPE)?
+        .strip_prefix(&MAGIC)?;
     let (number, rest) = body.split_first_chunk()?;
     let sent = rest.first_chunk()?;
-    Some(Stamp { number: u64::from_be_bytes(*number), sent: Nanos(u64::from_be_bytes(*sent)) })
+    Some(Stamp {
+        number: u64::from_be_bytes(*number),
+        sent: Nanos(u64::from_be_bytes(*sent)),
+    })
 }
 
 /// The monotonic clock.
@@ -82,7 +88,10 @@ mod tests {
     #[test]
     fn a_stamp_is_read_as_it_was_written() {
         let mut frame = Vec::new();
-        let stamp = Stamp { number: 7, sent: Nanos(99) };
+        let stamp = Stamp {
+            number: 7,
+            sent: Nanos(99),
+        };
         write(&mut frame, [2; 6], [4; 6], 64, stamp);
         assert_eq!((frame.len(), read(&frame)), (64, Some(stamp)));
         assert_eq!(read(&frame[..20]), None);
@@ -94,7 +103,16 @@ mod tests {
         let mut seen = Seen::default();
         let mut frame = Vec::new();
         for number in [0, 1, 4, 3, 5] {
-            write(&mut frame, [2; 6], [4; 6], 64, Stamp { number, sent: Nanos(10) });
+            write(
+                &mut frame,
+                [2; 6],
+                [4; 6],
+                64,
+                Stamp {
+                    number,
+                    sent: Nanos(10),
+                },
+            );
             seen.frame(&frame, Nanos(30));
         }
         assert_eq!((seen.frames, seen.lost, seen.disordered), (5, 2, 1));

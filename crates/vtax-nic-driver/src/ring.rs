@@ -74,7 +74,10 @@ impl DriverRing {
 
     /// Writes a descriptor.
     pub fn describe(&self, memory: &GuestMemory, index: u16, descriptor: Descriptor) {
-        memory.write(self.descriptors + 16 * u64::from(index), &descriptor.to_bytes());
+        memory.write(
+            self.descriptors + 16 * u64::from(index),
+            &descriptor.to_bytes(),
+        );
     }
 
     /// Puts a chain into the available ring, not yet visible to the device.
@@ -109,7 +112,10 @@ impl DriverRing {
         memory.read(self.used + 4 + 8 * slot, &mut entry);
         self.seen = self.seen.wrapping_add(1);
         let [i0, i1, _, _, l0, l1, l2, l3] = entry;
-        Some((u16::from_le_bytes([i0, i1]), u32::from_le_bytes([l0, l1, l2, l3])))
+        Some((
+            u16::from_le_bytes([i0, i1]),
+            u32::from_le_bytes([l0, l1, l2, l3]),
+        ))
     }
 
     /// Whether there is a used entry that was not taken.
@@ -130,7 +136,11 @@ impl DriverRing {
     /// Asks for no calls, as well as the ring allows: with EVENT_IDX, not before 2¹⁶ - 1 entries.
     pub fn disable_calls(&self, memory: &GuestMemory) {
         if self.event_idx {
-            memory.store(self.used_event(), self.seen.wrapping_sub(1), Ordering::Release);
+            memory.store(
+                self.used_event(),
+                self.seen.wrapping_sub(1),
+                Ordering::Release,
+            );
         } else {
             memory.store(self.available, NO_INTERRUPT, Ordering::Release);
         }

@@ -89,9 +89,16 @@ impl Session {
     ///
     /// The socket takes no time limit.
     pub fn from_socket(socket: UnixStream) -> Result<Self, SessionError> {
-        socket.set_read_timeout(Some(PATIENCE)).map_err(failed("set up the socket to"))?;
-        socket.set_write_timeout(Some(PATIENCE)).map_err(failed("set up the socket to"))?;
-        Ok(Self { socket, acknowledges: false })
+        socket
+            .set_read_timeout(Some(PATIENCE))
+            .map_err(failed("set up the socket to"))?;
+        socket
+            .set_write_timeout(Some(PATIENCE))
+            .map_err(failed("set up the socket to"))?;
+        Ok(Self {
+            socket,
+            acknowledges: false,
+        })
     }
 
     /// Negotiates: everything in `wanted` that is offered. Tells what was agreed on.
@@ -106,7 +113,11 @@ impl Session {
         }
         self.tell(request::SET_OWNER, &[], &[])?;
         let protocol = self.get(request::GET_PROTOCOL_FEATURES)?;
-        self.tell(request::SET_PROTOCOL_FEATURES, &(protocol & REPLY_ACK).to_ne_bytes(), &[])?;
+        self.tell(
+            request::SET_PROTOCOL_FEATURES,
+            &(protocol & REPLY_ACK).to_ne_bytes(),
+            &[],
+        )?;
         self.acknowledges = protocol & REPLY_ACK != 0;
         let agreed = offered & wanted;
         self.tell(request::SET_FEATURES, &agreed.to_ne_bytes(), &[])?;
@@ -151,9 +162,15 @@ impl Session {
     ///
     /// The socket fails.
     pub fn stop_ring(&self, ring: u32) -> Result<u16, SessionError> {
-        self.send(&message(request::GET_VRING_BASE, VERSION, &state(ring, 0)), &[])?;
+        self.send(
+            &message(request::GET_VRING_BASE, VERSION, &state(ring, 0)),
+            &[],
+        )?;
         let reply = self.reply()?;
-        Ok(reply.get(4..).and_then(|rest| rest.first_chunk()).map_or(0, |low| u16::from_ne_bytes(*low)))
+        Ok(reply
+            .get(4..)
+            .and_then(|rest| rest.first_chunk())
+            .map_or(0, |low| u16::from_ne_bytes(*low)))
     }
 
     /// Sends any bytes and descriptors.
@@ -187,12 +204,16 @@ impl Session {
 
     fn reply(&self) -> Result<Vec<u8>, SessionError> {
         let mut header = [0; 12];
-        (&self.socket).read_exact(&mut header).map_err(failed("read from"))?;
+        (&self.socket)
+            .read_exact(&mut header)
+            .map_err(failed("read from"))?;
         let [.., s0, s1, s2, s3] = header;
         // No reply is longer than a page.
         let size = u32::from_ne_bytes([s0, s1, s2, s3]).min(4096) as usize;
         let mut payload = vec![0; size];
-        (&self.socket).read_exact(&mut payload).map_err(failed("read from"))?;
+        (&self.socket)
+            .read_exact(&mut payload)
+            .map_err(failed("read from"))?;
         Ok(payload)
     }
 }
@@ -200,7 +221,10 @@ impl Session {
 /// A message's bytes.
 pub fn message(request: u32, flags: u32, payload: &[u8]) -> Vec<u8> {
     let size = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-    let mut bytes: Vec<u8> = [request, flags, size].iter().flat_map(|n| n.to_ne_bytes()).collect();
+    let mut bytes: Vec<u8> = [request, flags, size]
+        .iter()
+        .flat_map(|n| n.to_ne_bytes())
+        .collect();
     bytes.extend_from_slice(payload);
     bytes
 }
@@ -214,5 +238,7 @@ pub fn state(ring: u32, number: u32) -> [u8; 8] {
 }
 
 fn number(payload: &[u8]) -> u64 {
-    payload.first_chunk().map_or(u64::MAX, |bytes| u64::from_ne_bytes(*bytes))
+    payload
+        .first_chunk()
+        .map_or(u64::MAX, |bytes| u64::from_ne_bytes(*bytes))
 }

@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 
-use vtax_nic::hold::{Controller, NextDrain, Nanos, PairHold, Release, RxBatch, TxRound};
+use vtax_nic::hold::{Controller, Nanos, NextDrain, PairHold, Release, RxBatch, TxRound};
 
 use crate::arrivals::Arrivals;
 
@@ -84,22 +84,33 @@ impl Outcome {
 /// The value below which the given part of sorted values lies.
 pub fn quantile(sorted: &[u64], part: f64) -> Nanos {
     let index = (sorted.len() as f64 * part) as usize;
-    Nanos(sorted.get(index.min(sorted.len().saturating_sub(1))).copied().unwrap_or(0))
+    Nanos(
+        sorted
+            .get(index.min(sorted.len().saturating_sub(1)))
+            .copied()
+            .unwrap_or(0),
+    )
 }
 
 /// Runs it. `controller` makes each port's policy.
 pub fn run(setup: &Setup, controller: impl Fn() -> Box<dyn Controller>) -> Outcome {
     let mut world = World::default();
     for index in 0..setup.ports {
-        world.ports.push(Port::new(PairHold::new(controller(), setup.budget)));
+        world
+            .ports
+            .push(Port::new(PairHold::new(controller(), setup.budget)));
         let port = world.ports.len() - 1;
         match &setup.traffic {
             Traffic::Receive(arrivals) | Traffic::ReceiveWithAcks(arrivals) => {
-                let times = arrivals.times(u64::from(index)).take_while(|at| *at < setup.duration);
+                let times = arrivals
+                    .times(u64::from(index))
+                    .take_while(|at| *at < setup.duration);
                 times.for_each(|at| world.plan(at, port, What::Arrive));
             }
             Traffic::Send(arrivals) => {
-                let times = arrivals.times(u64::from(index)).take_while(|at| *at < setup.duration);
+                let times = arrivals
+                    .times(u64::from(index))
+                    .take_while(|at| *at < setup.duration);
                 times.for_each(|at| world.plan(at, port, What::Submit));
             }
             Traffic::Transactions { outstanding, think } => {
@@ -192,17 +203,29 @@ struct World {
 impl World {
     fn plan(&mut self, at: Nanos, port: usize, what: What) {
         self.planned += 1;
-        self.events.push(Reverse(Event { at, order: self.planned, port, what }));
+        self.events.push(Reverse(Event {
+            at,
+            order: self.planned,
+            port,
+            what,
+        }));
     }
 
     fn handle(&mut self, event: Event, traffic: &Traffic) {
-        let Event { at, port: index, what, .. } = event;
+        let Event {
+            at,
+            port: index,
+            what,
+            ..
+        } = event;
         match what {
             What::Arrive => self.arrive(at, index),
             What::Poll => self.poll(at, index, traffic),
             What::Submit => self.submit(at, index),
             What::Kick => {
-                let Some(port) = self.ports.get_mut(index) else { return };
+                let Some(port) = self.ports.get_mut(index) else {
+                    return;
+                };
                 let kicked = port.hold.kicked(at);
                 self.call(at, index, kicked.rx);
                 if kicked.drain {
@@ -210,7 +233,9 @@ impl World {
                 }
             }
             What::Deadline => {
-                let Some(port) = self.ports.get_mut(index) else { return };
+                let Some(port) = self.ports.get_mut(index) else {
+                    return;
+                };
                 port.planned = None;
                 let expired = port.hold.expired(at);
                 if expired.rx.is_some() || expired.drain {
@@ -226,7 +251,9 @@ impl World {
     }
 
     fn plan_deadline(&mut self, index: usize) {
-        let Some(port) = self.ports.get_mut(index) else { return };
+        let Some(port) = self.ports.get_mut(index) else {
+            return;
+        };
         if let Some(deadline) = port.hold.deadline()
             && port.planned.is_none_or(|planned| planned > deadline)
         {
@@ -236,7 +263,9 @@ impl World {
     }
 
     fn arrive(&mut self, at: Nanos, index: usize) {
-        let Some(port) = self.ports.get_mut(index) else { return };
+        let Some(port) = self.ports.get_mut(index) else {
+            return;
+        };
         if port.unseen >= RING.into() {
             return;
         }
@@ -249,23 +278,34 @@ impl World {
             self.outcome.rx_holds.push(0);
         }
         let free = RING - u16::try_from(port.unseen).unwrap_or(RING);
-        let batch = RxBatch { packets: 1, free, ring_size: RING, wanted };
+        let batch = RxBatch {
+            packets: 1,
+            free,
+            ring_size: RING,
+            wanted,
+        };
         let release = port.hold.received(at, batch);
         self.call(at, index, release);
     }
 
     fn call(&mut self, at: Nanos, index: usize, release: Option<Release>) {
-        let Some(port) = self.ports.get_mut(index) else { return };
+        let Some(port) = self.ports.get_mut(index) else {
+            return;
+        };
         if release.is_some() && port.guest == Guest::Asleep {
             port.guest = Guest::Awake;
             self.outcome.calls += 1;
-            self.outcome.rx_holds.extend(port.held.drain(..).map(|since| at.since(since).0));
+            self.outcome
+                .rx_holds
+                .extend(port.held.drain(..).map(|since| at.since(since).0));
             self.plan(at + WAKE, index, What::Poll);
         }
     }
 
     fn poll(&mut self, at: Nanos, index: usize, traffic: &Traffic) {
-        let Some(port) = self.ports.get_mut(index) else { return };
+        let Some(port) = self.ports.get_mut(index) else {
+            return;
+        };
         if port.unseen == 0 {
             port.guest = Guest::Asleep;
             return;
@@ -284,7 +324,9 @@ impl World {
     }
 
     fn submit(&mut self, at: Nanos, index: usize) {
-        let Some(port) = self.ports.get_mut(index) else { return };
+        let Some(port) = self.ports.get_mut(index) else {
+            return;
+        };
         if port.waiting.len() >= RING.into() {
             return;
         }
@@ -298,11 +340,16 @@ impl World {
     }
 
     fn drain(&mut self, at: Nanos, index: usize, traffic: &Traffic) {
-        let Some(port) = self.ports.get_mut(index) else { return };
+        let Some(port) = self.ports.get_mut(index) else {
+            return;
+        };
         let packets = u32::try_from(port.waiting.len()).unwrap_or(u32::MAX);
         let waits = port.waiting.drain(..).map(|since| at.since(since).0);
         self.outcome.tx_waits.extend(waits);
-        let round = TxRound { packets, ring_size: RING };
+        let round = TxRound {
+            packets,
+            ring_size: RING,
+        };
         port.armed = port.hold.drained(at, round) == NextDrain::OnKick;
         if let Traffic::Transactions { think, .. } = traffic {
             for _ in 0..packets {

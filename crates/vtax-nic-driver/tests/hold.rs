@@ -7,9 +7,16 @@ use vtax_nic_driver::simulation::{Outcome, Setup, Traffic, quantile, run};
 const BUDGET: Nanos = Nanos::from_micros(1_000);
 
 fn simulate(mode: Mode, ports: u32, traffic: &Traffic) -> Outcome {
-    let settings = HoldSettings { mode, ..HoldSettings::default() };
-    let setup =
-        Setup { traffic: traffic.clone(), ports, budget: BUDGET, duration: Nanos::from_secs(2) };
+    let settings = HoldSettings {
+        mode,
+        ..HoldSettings::default()
+    };
+    let setup = Setup {
+        traffic: traffic.clone(),
+        ports,
+        budget: BUDGET,
+        duration: Nanos::from_secs(2),
+    };
     run(&setup, || settings.controller())
 }
 
@@ -30,7 +37,10 @@ fn steady_traffic_needs_a_fifth_of_the_calls_within_the_budget() {
         let traffic = Traffic::Send(Arrivals::Poisson { rate: kpps * 1e3 });
         let (ratio, outcome, _) = adaptive(&traffic);
         assert!(ratio <= 0.2, "send {kpps} kpps: {ratio:.3}");
-        assert!(quantile(&outcome.tx_waits, 0.99) <= BUDGET, "send {kpps} kpps");
+        assert!(
+            quantile(&outcome.tx_waits, 0.99) <= BUDGET,
+            "send {kpps} kpps"
+        );
     }
 }
 
@@ -63,7 +73,10 @@ fn where_a_hold_can_merge_nothing_nothing_is_held() {
 
 #[test]
 fn transactions_lose_less_than_two_percent() {
-    let traffic = Traffic::Transactions { outstanding: 1, think: Nanos::from_micros(50) };
+    let traffic = Traffic::Transactions {
+        outstanding: 1,
+        think: Nanos::from_micros(50),
+    };
     let (_, adaptive, off) = adaptive(&traffic);
     let kept = adaptive.received as f64 / off.received as f64;
     assert!(kept >= 0.98, "{kept:.4}");
@@ -72,7 +85,10 @@ fn transactions_lose_less_than_two_percent() {
 #[test]
 fn transactions_side_by_side_are_not_throttled() {
     for outstanding in [4, 32] {
-        let traffic = Traffic::Transactions { outstanding, think: Nanos::from_micros(50) };
+        let traffic = Traffic::Transactions {
+            outstanding,
+            think: Nanos::from_micros(50),
+        };
         let (_, adaptive, off) = adaptive(&traffic);
         let kept = adaptive.received as f64 / off.received as f64;
         assert!(kept >= 0.85, "{outstanding} outstanding: {kept:.4}");
@@ -91,7 +107,10 @@ fn ports_share_the_wake_ups_of_their_worker() {
 fn off_never_holds() {
     let traffic = Traffic::ReceiveWithAcks(Arrivals::Poisson { rate: 80e3 });
     let outcome = simulate(Mode::Off, 1, &traffic);
-    assert_eq!((outcome.timer_wakeups, outcome.rx_holds.last()), (0, Some(&0)));
+    assert_eq!(
+        (outcome.timer_wakeups, outcome.rx_holds.last()),
+        (0, Some(&0))
+    );
 }
 
 #[test]

@@ -46,7 +46,10 @@ fn main() {
         };
         let mut off = None;
         for mode in Mode::ALL {
-            let settings = HoldSettings { mode, ..HoldSettings::default() };
+            let settings = HoldSettings {
+                mode,
+                ..HoldSettings::default()
+            };
             let outcome = run(&setup, || settings.controller());
             let off = off.get_or_insert_with(|| outcome.clone());
             println!("| {name} | {mode} | {} |", row(&outcome, off, cli.seconds));
@@ -57,7 +60,11 @@ fn main() {
 fn row(outcome: &Outcome, off: &Outcome, seconds: u32) -> String {
     let packets = |outcome: &Outcome| (outcome.received + outcome.sent).max(1) as f64;
     let each = |count: u64, of: u64| {
-        if of == 0 { "-".to_owned() } else { format!("{:.3}", count as f64 / of as f64) }
+        if of == 0 {
+            "-".to_owned()
+        } else {
+            format!("{:.3}", count as f64 / of as f64)
+        }
     };
     let micros = |values: &[u64], part| {
         if values.is_empty() {
@@ -82,11 +89,19 @@ fn row(outcome: &Outcome, off: &Outcome, seconds: u32) -> String {
 fn standard() -> Vec<(String, u32, Traffic)> {
     let mut scenarios = Vec::new();
     for kpps in [1, 5, 20, 50, 100, 200, 500] {
-        let arrivals = Arrivals::Poisson { rate: f64::from(kpps) * 1e3 };
-        scenarios.push((format!("receive {kpps} kpps"), 1, Traffic::Receive(arrivals)));
+        let arrivals = Arrivals::Poisson {
+            rate: f64::from(kpps) * 1e3,
+        };
+        scenarios.push((
+            format!("receive {kpps} kpps"),
+            1,
+            Traffic::Receive(arrivals),
+        ));
     }
     for kpps in [20, 200] {
-        let arrivals = Arrivals::Poisson { rate: f64::from(kpps) * 1e3 };
+        let arrivals = Arrivals::Poisson {
+            rate: f64::from(kpps) * 1e3,
+        };
         scenarios.push((format!("send {kpps} kpps"), 1, Traffic::Send(arrivals)));
     }
     let acks = Traffic::ReceiveWithAcks(Arrivals::Poisson { rate: 80e3 });
@@ -96,7 +111,11 @@ fn standard() -> Vec<(String, u32, Traffic)> {
         on: Nanos::from_micros(10_000),
         off: Nanos::from_micros(90_000),
     };
-    scenarios.push(("100 kpps for 10 of 100 ms".to_owned(), 1, Traffic::Receive(on_off)));
+    scenarios.push((
+        "100 kpps for 10 of 100 ms".to_owned(),
+        1,
+        Traffic::Receive(on_off),
+    ));
     scenarios.push((
         "10 Mb/s evenly spaced".to_owned(),
         1,
@@ -116,8 +135,16 @@ fn standard() -> Vec<(String, u32, Traffic)> {
         ));
     }
     let thousand = Arrivals::Poisson { rate: 1e3 };
-    scenarios.push(("64 ports receive 1 kpps".to_owned(), 64, Traffic::Receive(thousand)));
+    scenarios.push((
+        "64 ports receive 1 kpps".to_owned(),
+        64,
+        Traffic::Receive(thousand),
+    ));
     let more = Arrivals::Poisson { rate: 5e3 };
-    scenarios.push(("64 ports receive 5 kpps".to_owned(), 64, Traffic::Receive(more)));
+    scenarios.push((
+        "64 ports receive 5 kpps".to_owned(),
+        64,
+        Traffic::Receive(more),
+    ));
     scenarios
 }

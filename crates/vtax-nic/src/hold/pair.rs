@@ -233,16 +233,27 @@ mod tests {
     const RING: u16 = 256;
 
     fn pair(mode: Mode) -> PairHold {
-        let settings = HoldSettings { mode, ..HoldSettings::default() };
+        let settings = HoldSettings {
+            mode,
+            ..HoldSettings::default()
+        };
         PairHold::new(settings.controller(), BUDGET)
     }
 
     fn batch(packets: u32, free: u16) -> RxBatch {
-        RxBatch { packets, free, ring_size: RING, wanted: true }
+        RxBatch {
+            packets,
+            free,
+            ring_size: RING,
+            wanted: true,
+        }
     }
 
     fn round(packets: u32) -> TxRound {
-        TxRound { packets, ring_size: RING }
+        TxRound {
+            packets,
+            ring_size: RING,
+        }
     }
 
     fn micros(micros: u32) -> Nanos {
@@ -267,7 +278,13 @@ mod tests {
         let mut pair = pair(Mode::Off);
         for at in 1..1_000 {
             assert!(pair.received(micros(at), batch(1, 200)).is_some());
-            assert_eq!(pair.kicked(micros(at)), Kicked { rx: None, drain: true });
+            assert_eq!(
+                pair.kicked(micros(at)),
+                Kicked {
+                    rx: None,
+                    drain: true
+                }
+            );
             assert_eq!(pair.drained(micros(at), round(9)), NextDrain::OnKick);
             assert_eq!(pair.deadline(), None);
         }
@@ -280,7 +297,10 @@ mod tests {
         assert_eq!(pair.received(micros(500), batch(2, 200)), None);
         assert_eq!(pair.deadline(), Some(micros(1_010)));
         assert_eq!(pair.expired(micros(1_009)), Expired::default());
-        let release = Release { held_for: BUDGET, packets: 3 };
+        let release = Release {
+            held_for: BUDGET,
+            packets: 3,
+        };
         assert_eq!(pair.expired(micros(1_010)).rx, Some(release));
         assert_eq!(pair.deadline(), None);
     }
@@ -318,7 +338,10 @@ mod tests {
         let now = Nanos::from_secs(7);
         assert_eq!(pair.received(now, batch(1, 1)), None);
         assert_eq!(pair.kicked(now).rx, None);
-        assert!(pair.received(now, batch(1, 0)).is_some(), "a full ring can merge no more");
+        assert!(
+            pair.received(now, batch(1, 0)).is_some(),
+            "a full ring can merge no more"
+        );
     }
 
     #[test]
@@ -333,7 +356,16 @@ mod tests {
     #[test]
     fn a_guest_that_polls_is_not_signalled() {
         let (mut pair, now) = learnt();
-        assert_eq!(pair.received(now, RxBatch { wanted: false, ..batch(1, 200) }), None);
+        assert_eq!(
+            pair.received(
+                now,
+                RxBatch {
+                    wanted: false,
+                    ..batch(1, 200)
+                }
+            ),
+            None
+        );
         assert_eq!(pair.deadline(), None);
     }
 
@@ -357,8 +389,14 @@ mod tests {
 
     #[derive(Clone, Copy, Debug)]
     enum Step {
-        Receive { packets: u32, free: u16, wanted: bool },
-        Kick { packets: u32 },
+        Receive {
+            packets: u32,
+            free: u16,
+            wanted: bool,
+        },
+        Kick {
+            packets: u32,
+        },
         Budget(u32),
         Wait(u64),
     }

@@ -129,8 +129,16 @@ impl Window {
     }
 
     fn judge(&mut self) -> Pace {
-        let Trial { notifications, packets, .. } = self.trial;
-        let enough = if self.width < self.widest() { LEARN } else { LEARN_AT_WIDEST };
+        let Trial {
+            notifications,
+            packets,
+            ..
+        } = self.trial;
+        let enough = if self.width < self.widest() {
+            LEARN
+        } else {
+            LEARN_AT_WIDEST
+        };
         if notifications >= HOPELESS && self.trial.merge() < WORTHWHILE * self.free_merge {
             self.fall_back();
         } else if notifications >= TRIAL && packets >= enough {
