@@ -88,7 +88,7 @@ impl Cli {
     pub fn config(self) -> Result<Config, ConfigError> {
         let mut config = match &self.config {
             Some(path) => Config::read(path)?,
-            None => self.from_flags(),
+            None => self.flags(),
         };
         config.threads = self.threads.or(config.threads);
         config.api = self.api.or(config.api);
@@ -98,7 +98,7 @@ impl Cli {
         config.checked()
     }
 
-    fn from_flags(&self) -> Config {
+    fn flags(&self) -> Config {
         let mut port = PortConfig {
             client: self.client,
             queue_pairs: self.queue_pairs,

@@ -2,6 +2,8 @@
 //!
 //! It depends on nothing else of vtax. `docs/nic.md` is its manual.
 
+#![deny(unsafe_code)]
+
 pub mod cli;
 pub mod config;
 pub mod control;
@@ -9,14 +11,17 @@ pub mod features;
 pub mod frame;
 pub mod front_end;
 pub mod hold;
+#[allow(unsafe_code)]
 pub mod memory;
 pub mod network;
 pub mod poller;
 pub mod protocol;
+#[allow(unsafe_code)]
 pub mod ring;
 pub mod sandbox;
 pub mod serve;
 pub mod telemetry;
 #[cfg(test)]
+#[allow(unsafe_code)]
 mod testing;
 pub mod worker;

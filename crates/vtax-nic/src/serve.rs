@@ -161,7 +161,7 @@ impl Plan {
         }
         for index in &members.taps {
             if let Some(tap) = config.taps.get(*index) {
-                ports.push(Port::Tap(Tap::open(&tap.name, tap.queues)?));
+                ports.push(Port::Tap(Box::new(Tap::open(&tap.name, tap.queues)?)));
             }
         }
         self.networks.push(Network::new(ports));

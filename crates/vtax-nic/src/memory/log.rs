@@ -71,7 +71,6 @@ impl DirtyLog {
             if page / 8 >= self.len {
                 return;
             }
-            #[expect(clippy::cast_possible_truncation, reason = "below a mapping's length")]
             let byte = self.bits.wrapping_add((page / 8) as usize);
             // SAFETY: inside the mapping, as just compared, and the mapping lives as long as we.
             unsafe { &*byte }.fetch_or(1 << (page % 8), Ordering::Relaxed);

@@ -6,10 +6,12 @@
 
 mod log;
 mod mapping;
+mod segment;
 mod sigbus;
 
 pub use log::DirtyLog;
 pub use mapping::{Mapping, MemoryError};
+pub use segment::{Segment, copy, own, peek};
 pub use sigbus::{install as survive_truncation, seen as any_truncation};
 
 use std::os::fd::OwnedFd;
@@ -32,29 +34,6 @@ pub struct RegionDescription {
     pub user: u64,
     /// Where the region starts in the file.
     pub offset: u64,
-}
-
-/// A piece of guest memory that is contiguous in ours too.
-#[derive(Debug, Clone, Copy)]
-pub struct Segment {
-    /// Host address. Valid for reads and writes of `len` bytes while the memory it came from lives.
-    pub host: *mut u8,
-    /// Length in bytes.
-    pub len: u32,
-    /// Guest-physical address, for the dirty log; 0 for memory of our own.
-    pub guest: u64,
-}
-
-// SAFETY: an address and a length. Whoever goes through it argues that the memory lives.
-unsafe impl Send for Segment {}
-
-impl Segment {
-    /// An empty segment, to fill arrays with.
-    pub const EMPTY: Self = Self {
-        host: std::ptr::null_mut(),
-        len: 0,
-        guest: 0,
-    };
 }
 
 #[derive(Debug)]

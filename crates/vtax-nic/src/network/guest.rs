@@ -8,7 +8,7 @@ use crate::control::{Answer, Desk, Terms};
 use crate::features::{Features, ProtocolFeatures};
 use crate::frame::{Mac, Offloads};
 use crate::hold::{HoldSettings, Nanos, NextDrain, PairHold, Release, RxBatch, TxRound};
-use crate::memory::{DirtyLog, GuestMemory, MAX_REGIONS, Segment};
+use crate::memory::{self, DirtyLog, GuestMemory, MAX_REGIONS, Segment, own};
 use crate::poller::{Poller, PortId, Token};
 use crate::protocol::{ProtocolError, Reply, Request};
 use crate::ring::{Chain, Direction, RingFault};
@@ -480,7 +480,7 @@ impl Guest {
             match ring.take(&self.memory, Direction::Readable, &mut batch.segments) {
                 Ok(Some(chain)) => {
                     if let Some(first) = chain.segments(&batch.segments).first() {
-                        prefetch(first.host);
+                        first.prefetch();
                     }
                     self.chains.push(chain);
                 }
@@ -626,9 +626,9 @@ impl Guest {
         // At most the ring's size.
         #[expect(clippy::cast_possible_truncation)]
         let header = frame.header.to_bytes(self.chains.len() as u16);
-        let source = std::iter::once(super::own(&header[..header_len]))
-            .chain(frame.segments.iter().copied());
-        copy(source, &self.segments);
+        let source =
+            std::iter::once(own(&header[..header_len])).chain(frame.segments.iter().copied());
+        memory::copy(source, &self.segments);
         let mut left = need;
         for chain in &self.chains {
             let bytes = left.min(chain.len as usize);
@@ -725,34 +725,6 @@ impl Guest {
     }
 }
 
-/// Copies all of `from` into the start of `to`, which has room for it.
-#[inline]
-fn copy(from: impl Iterator<Item = Segment>, to: &[Segment]) {
-    let mut targets = to.iter();
-    let mut target = Segment::EMPTY;
-    for mut source in from {
-        while source.len > 0 {
-            if target.len == 0 {
-                match targets.next() {
-                    Some(next) => target = *next,
-                    None => return,
-                }
-                continue;
-            }
-            let bytes = source.len.min(target.len);
-            // SAFETY: both segments have at least `bytes` bytes of memory that lives. A guest's
-            // buffers may overlap another's only if front ends share them, hence `copy`.
-            unsafe {
-                std::ptr::copy(source.host.cast_const(), target.host, bytes as usize);
-            }
-            source.host = source.host.wrapping_add(bytes as usize);
-            target.host = target.host.wrapping_add(bytes as usize);
-            source.len -= bytes;
-            target.len -= bytes;
-        }
-    }
-}
-
 /// Marks the first `len` bytes of segments.
 fn mark(log: &DirtyLog, segments: &[Segment], len: usize) {
     let mut left = len as u64;
@@ -761,16 +733,4 @@ fn mark(log: &DirtyLog, segments: &[Segment], len: usize) {
         log.mark(segment.guest, bytes);
         left -= bytes;
     }
-}
-
-/// Brings the start of a frame closer while others are looked at.
-#[inline]
-fn prefetch(host: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch touches nothing and never faults.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(host.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = host;
 }

@@ -9,19 +9,20 @@ mod packet;
 mod queue;
 mod source;
 mod switch;
+#[allow(unsafe_code, reason = "ioctl and io_uring")]
 mod tap;
 #[cfg(test)]
 mod tests;
 
 pub use guest::{Delivery, Drained, Guest, MAX_PAIRS, Outcome};
-pub use packet::{BATCH, Batch, Frame, Packet, own, peek};
+pub use packet::{BATCH, Batch, Frame, Packet};
 pub use switch::{MacTable, Route};
 pub use tap::{Tap, TapError};
 
 use crate::control::frame as control;
 use crate::frame::{self, ETHERNET, GsoKind, MAX_FRAME, Mac, NetHeader, Offloads};
 use crate::hold::Nanos;
-use crate::memory::Segment;
+use crate::memory::{Segment, own, peek};
 use crate::poller::PortId;
 use crate::ring::RingFault;
 use crate::telemetry::{DropReason, PortCounters};
@@ -37,7 +38,7 @@ pub enum Port {
     /// A guest behind a vhost-user socket.
     Guest(Box<Guest>),
     /// An interface of the host.
-    Tap(Tap),
+    Tap(Box<Tap>),
 }
 
 impl Port {

@@ -92,27 +92,16 @@ impl Batch {
     /// Takes the first bytes off a packet that has at least as many.
     #[inline]
     fn strip(&mut self, packet: &mut Packet, mut header: &mut [u8]) {
-        while let Some(segment) = self.segments.get_mut(packet.first as usize)
-            && !header.is_empty()
+        while !header.is_empty()
             && packet.count > 0
+            && let Some(segment) = self.segments.get_mut(packet.first as usize)
         {
-            let bytes = header.len().min(segment.len as usize);
-            let (now, rest) = header.split_at_mut(bytes);
-            // SAFETY: a segment is `len` bytes of memory that lives; `now` is ours alone.
-            unsafe {
-                std::ptr::copy_nonoverlapping(segment.host.cast_const(), now.as_mut_ptr(), bytes);
-            }
-            // At most the segment's length.
-            #[expect(clippy::cast_possible_truncation)]
-            let step = bytes as u32;
-            segment.host = segment.host.wrapping_add(bytes);
-            segment.guest = segment.guest.wrapping_add(u64::from(step));
-            segment.len -= step;
+            let bytes = segment.take(header);
             if segment.len == 0 {
                 packet.first += 1;
                 packet.count -= 1;
             }
-            header = rest;
+            header = &mut header[bytes..];
         }
     }
 
@@ -135,38 +124,4 @@ pub struct Frame<'a> {
     pub segments: &'a [Segment],
     /// Bytes.
     pub len: usize,
-}
-
-/// Copies up to `buffer.len()` bytes from the start of a frame; tells how many.
-#[inline]
-pub fn peek(segments: &[Segment], buffer: &mut [u8]) -> usize {
-    let mut done = 0;
-    for segment in segments {
-        let bytes = (segment.len as usize).min(buffer.len() - done);
-        // SAFETY: a segment is `len` bytes of memory that lives; the buffer is ours alone and has
-        // room for `bytes` more.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                segment.host.cast_const(),
-                buffer.as_mut_ptr().wrapping_add(done),
-                bytes,
-            );
-        }
-        done += bytes;
-        if done == buffer.len() {
-            break;
-        }
-    }
-    done
-}
-
-/// The bytes of our own memory as a segment to copy from.
-#[inline]
-pub fn own(bytes: &[u8]) -> Segment {
-    Segment {
-        // Only ever read through.
-        host: bytes.as_ptr().cast_mut(),
-        len: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
-        guest: 0,
-    }
 }

@@ -76,11 +76,11 @@ impl MacTable {
         if source[0] & 1 != 0 {
             return;
         }
-        if let Some(entry) = self.entries.get_mut(&source) {
-            if entry.port == port {
-                entry.seen = now;
-                return;
-            }
+        if let Some(entry) = self.entries.get_mut(&source)
+            && entry.port == port
+        {
+            entry.seen = now;
+            return;
         }
         if self.counts.get(usize::from(port)).copied() >= Some(PER_PORT) {
             self.forget_old(now);

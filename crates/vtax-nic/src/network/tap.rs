@@ -4,7 +4,7 @@
 use super::guest::Delivery;
 use super::packet::{BATCH, Batch, Frame, Packet};
 use crate::frame::{ETHERNET, HEADER_LEN, MAX_FRAME, NetHeader, Offloads};
-use crate::memory::Segment;
+use crate::memory::{Segment, own};
 use crate::poller::{Poller, PortId, Token};
 use crate::telemetry::{DropReason, PortCounters};
 use io_uring::{IoUring, opcode, types};
@@ -257,7 +257,7 @@ impl TapQueue {
                 head: 0,
                 refused: (frame.len() < ETHERNET).then_some(DropReason::Malformed),
             });
-            batch.segments.push(super::own(frame));
+            batch.segments.push(own(frame));
         }
     }
 

@@ -440,15 +440,16 @@ fn walk_indirect(
 /// Reads a descriptor of an indirect table, whose alignment nothing promises.
 fn read_descriptor(host: *const u8) -> Descriptor {
     let words = host.cast::<u64>();
-    // SAFETY: the caller found 16 bytes of guest memory here. The guest may write them meanwhile:
-    // volatile reads take whatever is there, once.
-    let (address, rest) = if words.is_aligned() {
-        unsafe { (words.read_volatile(), words.wrapping_add(1).read_volatile()) }
-    } else {
-        let bytes = unsafe { host.cast::<[u8; 16]>().read_volatile() };
-        let number = u128::from_ne_bytes(bytes);
-        #[expect(clippy::cast_possible_truncation, reason = "takes the halves")]
-        (number as u64, (number >> 64) as u64)
-    };
-    Descriptor::from_words(address, rest)
+    if words.is_aligned() {
+        // SAFETY: the caller found 16 bytes of guest memory here, aligned as just seen. The guest
+        // may write them meanwhile: volatile reads take whatever is there, once.
+        let (address, rest) =
+            unsafe { (words.read_volatile(), words.wrapping_add(1).read_volatile()) };
+        return Descriptor::from_words(address, rest);
+    }
+    // SAFETY: the same, of bytes.
+    let bytes = unsafe { host.cast::<[u8; 16]>().read_volatile() };
+    let number = u128::from_ne_bytes(bytes);
+    #[expect(clippy::cast_possible_truncation, reason = "takes the halves")]
+    Descriptor::from_words(number as u64, (number >> 64) as u64)
 }

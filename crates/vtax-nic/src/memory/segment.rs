@@ -1,0 +1,108 @@
+//! Pieces of memory that a guest may write while we copy them, and the copies.
+
+/// A piece of guest memory that is contiguous in ours too, or a piece of our own.
+#[derive(Debug, Clone, Copy)]
+pub struct Segment {
+    /// Host address. Valid for reads and writes of `len` bytes while the memory it came from lives.
+    pub host: *mut u8,
+    /// Length in bytes.
+    pub len: u32,
+    /// Guest-physical address, for the dirty log; 0 for memory of our own.
+    pub guest: u64,
+}
+
+// SAFETY: an address and a length. Whoever goes through it argues that the memory lives.
+unsafe impl Send for Segment {}
+
+impl Segment {
+    /// A segment of nothing.
+    pub const EMPTY: Self = Self {
+        host: std::ptr::null_mut(),
+        len: 0,
+        guest: 0,
+    };
+
+    /// Takes bytes off its start, as many as it has and `bytes` has room for; tells how many.
+    #[inline]
+    pub fn take(&mut self, bytes: &mut [u8]) -> usize {
+        let count = bytes.len().min(self.len as usize);
+        // SAFETY: a segment is `len` bytes of memory that lives; `bytes` is ours alone.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.host.cast_const(), bytes.as_mut_ptr(), count);
+        }
+        // At most the segment's length.
+        #[expect(clippy::cast_possible_truncation)]
+        let step = count as u32;
+        self.skip(step);
+        count
+    }
+
+    #[inline]
+    fn skip(&mut self, bytes: u32) {
+        self.host = self.host.wrapping_add(bytes as usize);
+        self.guest = self.guest.wrapping_add(u64::from(bytes));
+        self.len -= bytes;
+    }
+
+    /// Brings its start closer while others are looked at.
+    #[inline]
+    pub fn prefetch(&self) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch touches nothing and never faults.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(self.host.cast_const().cast());
+        }
+    }
+}
+
+/// The bytes of our own memory as a segment to copy from.
+#[inline]
+pub fn own(bytes: &[u8]) -> Segment {
+    Segment {
+        // Only ever read through.
+        host: bytes.as_ptr().cast_mut(),
+        len: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
+        guest: 0,
+    }
+}
+
+/// Copies up to `buffer.len()` bytes from the start of `segments`; tells how many.
+#[inline]
+pub fn peek(segments: &[Segment], buffer: &mut [u8]) -> usize {
+    let mut done = 0;
+    for segment in segments {
+        let mut segment = *segment;
+        done += segment.take(&mut buffer[done..]);
+        if done == buffer.len() {
+            break;
+        }
+    }
+    done
+}
+
+/// Copies all of `from` into the start of `to`, as far as that has room.
+#[inline]
+pub fn copy(from: impl Iterator<Item = Segment>, to: &[Segment]) {
+    let mut targets = to.iter();
+    let mut target = Segment::EMPTY;
+    for mut source in from {
+        while source.len > 0 {
+            if target.len == 0 {
+                match targets.next() {
+                    Some(next) => target = *next,
+                    None => return,
+                }
+                continue;
+            }
+            let bytes = source.len.min(target.len);
+            // SAFETY: both segments have at least `bytes` bytes of memory that lives. A guest's
+            // buffers may overlap another's if front ends share them, hence not the faster copy.
+            unsafe {
+                std::ptr::copy(source.host.cast_const(), target.host, bytes as usize);
+            }
+            source.skip(bytes);
+            target.skip(bytes);
+        }
+    }
+}

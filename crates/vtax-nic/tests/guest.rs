@@ -1,0 +1,190 @@
+//! A stock Debian guest in QEMU behind the back end. Emulated: it shows that it works, not how fast.
+
+mod support;
+
+use std::path::Path;
+use support::{Guest, Image, Machine, Namespace, back_end, image, wait_for, wait_for_socket};
+
+/// Bytes of the files whose checksums are compared.
+const FILE: u32 = 24 << 20;
+
+/// Sends a file each way over `family` and compares checksums at both ends.
+fn exchange(guest: &Guest, namespace: &Namespace, host: &str, me: &str) {
+    let listener = namespace.start("busybox nc -l -p 5001 | sha256sum");
+    let sent = guest.run(&format!(
+        "head -c {FILE} /dev/urandom > /run/file; sleep 0.3;
+         busybox nc {host} 5001 < /run/file; sha256sum < /run/file"
+    ));
+    assert_eq!(sent, listener.output(), "guest to host, {host}");
+    let sender = namespace.start(&format!(
+        "head -c {FILE} /dev/urandom > /tmp/nic-test-$$; sha256sum < /tmp/nic-test-$$;
+         for try in 1 2 3 4 5 6 7 8 9 10; do
+           busybox nc {me} 5002 < /tmp/nic-test-$$ && break; sleep 0.3;
+         done; rm /tmp/nic-test-$$"
+    ));
+    let received = guest.run("busybox nc -l -p 5002 | sha256sum");
+    assert_eq!(received, sender.output(), "host to guest, {me}");
+}
+
+fn try_machine(image: &Image, pairs: u8, mtu: u32, offloads: bool, mode: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("nic.sock");
+    let namespace = Namespace::new(mtu, pairs);
+    let path = socket.to_str().unwrap();
+    let queues = pairs.to_string();
+    let _back_end = back_end(
+        &namespace,
+        &[
+            "--socket-path",
+            path,
+            "--tap",
+            "tap0",
+            "--tap-queues",
+            &queues,
+            "--mode",
+            mode,
+        ],
+    );
+    wait_for_socket(&socket);
+    let machine = Machine {
+        pairs,
+        mtu,
+        offloads,
+        ..Machine::new(socket)
+    };
+    let guest = Guest::boot(image, directory.path(), &machine);
+    if pairs > 1 {
+        guest.run(&format!("ethtool -L eth0 combined {pairs}"));
+    }
+    assert_eq!(guest.run("cat /sys/class/net/eth0/mtu"), mtu.to_string());
+    exchange(&guest, &namespace, "10.91.0.1", "10.91.0.2");
+    exchange(&guest, &namespace, "fd91::1", "fd91::2");
+}
+
+#[test]
+fn traffic_passes_with_offloads() {
+    let Some(image) = image() else { return };
+    try_machine(&image, 1, 1500, true, "adaptive");
+}
+
+#[test]
+fn traffic_passes_without_offloads_in_jumbo_frames() {
+    let Some(image) = image() else { return };
+    try_machine(&image, 1, 9000, false, "off");
+}
+
+#[test]
+fn traffic_passes_over_four_queue_pairs() {
+    let Some(image) = image() else { return };
+    try_machine(&image, 4, 1500, true, "adaptive");
+}
+
+/// Starts a long transfer from the guest, whose checksums are compared at its end.
+fn long_transfer(guest: &Guest, namespace: &Namespace) -> support::Running {
+    let listener = namespace.start("busybox nc -l -p 5003 | sha256sum");
+    guest.run(
+        "head -c 300000000 /dev/urandom > /run/long; sleep 0.3;
+         (busybox nc 10.91.0.1 5003 < /run/long; touch /run/done) > /dev/null 2>&1 &",
+    );
+    listener
+}
+
+fn finish(guest: &Guest, listener: support::Running) {
+    wait_for("the transfer's end", || {
+        guest.run("ls /run/done 2> /dev/null || true") == "/run/done"
+    });
+    assert_eq!(guest.run("sha256sum < /run/long"), listener.output());
+}
+
+fn progress(namespace: &Namespace) -> u64 {
+    namespace
+        .run("cat /sys/class/net/tap0/statistics/rx_bytes")
+        .parse()
+        .unwrap()
+}
+
+#[test]
+fn a_connection_survives_the_back_ends_death() {
+    let Some(image) = image() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("nic.sock");
+    let namespace = Namespace::new(1500, 1);
+    let arguments = ["--socket-path", socket.to_str().unwrap(), "--tap", "tap0"];
+    let mut first = back_end(&namespace, &arguments);
+    wait_for_socket(&socket);
+    let guest = Guest::boot(&image, directory.path(), &Machine::new(socket.clone()));
+    let listener = long_transfer(&guest, &namespace);
+    let mut deaths = 0;
+    for _ in 0..3 {
+        let before = progress(&namespace);
+        wait_for("progress", || progress(&namespace) > before + 20_000_000);
+        let in_the_middle = guest.run("ls /run/done 2> /dev/null || true").is_empty();
+        deaths += u32::from(in_the_middle);
+        first.kill();
+        first = back_end(&namespace, &arguments);
+    }
+    assert!(deaths > 0, "the transfer was over before the first death");
+    finish(&guest, listener);
+    assert!(first.is_running());
+}
+
+fn shared_disk(image: &Image, directory: &Path) -> std::path::PathBuf {
+    let disk = directory.join("disk.qcow2");
+    let status = std::process::Command::new("qemu-img")
+        .args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b"])
+        .args([image.root().as_path(), disk.as_path()])
+        .status();
+    assert!(status.unwrap().success());
+    disk
+}
+
+#[test]
+fn a_guest_migrates_under_load_with_no_byte_changed() {
+    let Some(image) = image() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let namespace = Namespace::new(1500, 1);
+    let sockets = [at("a.sock"), at("b.sock")];
+    let arguments: Vec<&str> = sockets
+        .iter()
+        .flat_map(|path| ["--socket-path", path.to_str().unwrap()])
+        .chain(["--tap", "tap0"])
+        .collect();
+    let mut back_end = back_end(&namespace, &arguments);
+    wait_for_socket(&sockets[1]);
+    let disk = shared_disk(&image, directory.path());
+    let source = Machine {
+        name: "source",
+        disk: Some(disk),
+        ..Machine::new(sockets[0].clone())
+    };
+    let target = Machine {
+        name: "target",
+        socket: sockets[1].clone(),
+        incoming: Some(at("migration.sock")),
+        ..source.clone()
+    };
+    let old = Guest::boot(&image, directory.path(), &source);
+    let listener = long_transfer(&old, &namespace);
+    let new = Guest::boot(&image, directory.path(), &target);
+    wait_for_socket(&at("migration.sock"));
+    let before = progress(&namespace);
+    wait_for("progress", || progress(&namespace) > before + 1_000_000);
+    let uri = format!("unix:{}", at("migration.sock").display());
+    let parameters = serde_json::json!({ "downtime-limit": 1000, "max-bandwidth": 1u64 << 30 });
+    old.monitor("migrate-set-parameters", parameters);
+    old.monitor("migrate", serde_json::json!({ "uri": uri }));
+    wait_for("the migration's end", || {
+        let info = old.monitor("query-migrate", serde_json::json!({}));
+        assert_ne!(info["status"], "failed", "{info}");
+        info["status"] == "completed"
+    });
+    let moved = progress(&namespace);
+    drop(old);
+    finish(&new, listener);
+    assert!(
+        progress(&namespace) > moved,
+        "the transfer was over before the guest moved"
+    );
+    assert!(back_end.is_running());
+}
