@@ -181,7 +181,10 @@ impl Guest {
                 self.change_memory(|memory| memory.add(description, file))?;
             }
             Request::RemMemReg(description) => {
-                self.change_memory(|memory| memory.remove(description))?;
+                self.change_memory(|memory| {
+                    memory.remove(description);
+                    Ok(())
+                })?;
             }
             Request::GetMaxMemSlots => reply = Reply::Number(MAX_REGIONS as u64),
             Request::SetLogBase { size, offset, file } => {
