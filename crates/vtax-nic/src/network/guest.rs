@@ -656,9 +656,17 @@ impl Guest {
         };
         ring.publish(self.log.as_ref().filter(|_| logs));
         let wanted = ring.wants_signal();
+        // The buffers seen at the last look run low long before the ring does: look again. A fault
+        // is found when the next one is taken.
+        let seen = ring.waiting();
+        let free = if seen < ring.size() / 2 {
+            ring.look().unwrap_or(seen)
+        } else {
+            seen
+        };
         let batch = RxBatch {
             packets,
-            free: ring.waiting(),
+            free,
             ring_size: ring.size(),
             wanted,
         };
