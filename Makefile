@@ -3,7 +3,7 @@
 CARGO ?= cargo
 VTAX := $(or $(CARGO_TARGET_DIR),target)/release/vtax
 
-.PHONY: help setup build demo demo-density testbed test lint bench bench-density bench-mvm bench-nic bench-charge clean
+.PHONY: help setup build demo demo-density testbed test lint bench bench-density bench-mvm bench-nic bench-hold bench-charge clean
 
 help:
 	@echo "make demo           install what is missing, build, run the network-tax plan, show the report"
@@ -15,6 +15,7 @@ help:
 	@echo "make bench-density  what the scalability test costs"
 	@echo "make bench-mvm      measure micro VMs: MVM='parked 1000000 live 4000 bare 4000 qemu 4'"
 	@echo "make bench-nic      measure the virtual NIC beside DPDK and QEMU"
+	@echo "make bench-hold     measure the virtual NIC's hold modes"
 	@echo "make bench-charge   measure charge-back"
 
 setup:
@@ -49,6 +50,10 @@ bench-density: setup
 # Without MVM: a small run of every part.
 bench-mvm: setup
 	@$(CARGO) bench --locked --quiet -p vtax-mvm --bench population -- $(MVM)
+
+bench-hold: setup
+	@$(CARGO) build --release --locked -p vtax-nic -p vtax-nic-driver --bins
+	@$(dir $(VTAX))hold-bench --program $(dir $(VTAX))vtax-nic
 
 bench-charge: setup
 	$(CARGO) bench --locked -p vtax-serve

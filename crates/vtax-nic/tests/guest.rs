@@ -1,5 +1,7 @@
 //! A stock Debian guest in QEMU behind the back end. Emulated: it shows that it works, not how fast.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod support;
 
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Hold only where a hold merges notifications, and never the first packet after idle.
 
-use super::window::Window;
+use super::window::{Pace, Window};
 use super::{Controller, Nanos};
 
 /// Packets after which the older half of the traffic counts half.
@@ -10,7 +10,8 @@ const MEMORY: u32 = 1_024;
 ///
 /// The budget bounds what a round trip may be longer, so the directions split it, as in the
 /// paper, by their share of the packets; but the split follows the traffic within about a
-/// thousand packets.
+/// thousand packets. Where holding in one direction slows the packets down, both stop: a round trip
+/// does not tell which half of it was too long.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Adaptive {
     budget: Nanos,
@@ -50,7 +51,9 @@ impl Controller for Adaptive {
     }
 
     fn signalled(&mut self, now: Nanos, _: u32) {
-        self.rx.notified(now);
+        if self.rx.notified(now) == Pace::Fell {
+            self.tx.give_up();
+        }
     }
 
     fn hold_tx(&mut self, now: Nanos) -> Nanos {
@@ -60,7 +63,9 @@ impl Controller for Adaptive {
     fn sent(&mut self, now: Nanos, packets: u32, ring_size: u16) -> Option<Nanos> {
         self.count(0, packets);
         self.tx.passed(now, packets, ring_size);
-        self.tx.notified(now);
+        if self.tx.notified(now) == Pace::Fell {
+            self.rx.give_up();
+        }
         Some(self.tx.end(now))
     }
 }

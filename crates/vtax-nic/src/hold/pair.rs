@@ -221,3 +221,278 @@ impl PairHold {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::hold::{HoldSettings, Mode};
+
+    const BUDGET: Nanos = Nanos::from_micros(1_000);
+    const RING: u16 = 256;
+
+    fn pair(mode: Mode) -> PairHold {
+        let settings = HoldSettings {
+            mode,
+            ..HoldSettings::default()
+        };
+        PairHold::new(settings.controller(), BUDGET)
+    }
+
+    fn batch(packets: u32, free: u16) -> RxBatch {
+        RxBatch {
+            packets,
+            free,
+            ring_size: RING,
+            wanted: true,
+        }
+    }
+
+    fn round(packets: u32) -> TxRound {
+        TxRound {
+            packets,
+            ring_size: RING,
+        }
+    }
+
+    fn micros(micros: u32) -> Nanos {
+        Nanos::from_micros(micros)
+    }
+
+    /// An adaptive pair that has learnt from 100,000 packets/s, and the time.
+    fn learnt() -> (PairHold, Nanos) {
+        let mut pair = pair(Mode::Adaptive);
+        let mut now = Nanos::from_secs(1);
+        for _ in 0..4_000 {
+            now = now + micros(10);
+            let _ = pair.expired(now);
+            let _ = pair.received(now, batch(1, 200));
+        }
+        assert!(pair.deadline().is_some(), "steady traffic is held");
+        (pair, now)
+    }
+
+    #[test]
+    fn off_signals_every_batch_and_asks_for_every_kick() {
+        let mut pair = pair(Mode::Off);
+        for at in 1..1_000 {
+            assert!(pair.received(micros(at), batch(1, 200)).is_some());
+            assert_eq!(
+                pair.kicked(micros(at)),
+                Kicked {
+                    rx: None,
+                    drain: true
+                }
+            );
+            assert_eq!(pair.drained(micros(at), round(9)), NextDrain::OnKick);
+            assert_eq!(pair.deadline(), None);
+        }
+    }
+
+    #[test]
+    fn fixed_starts_a_timer_at_the_first_packet() {
+        let mut pair = pair(Mode::Fixed);
+        assert_eq!(pair.received(micros(10), batch(1, 200)), None);
+        assert_eq!(pair.received(micros(500), batch(2, 200)), None);
+        assert_eq!(pair.deadline(), Some(micros(1_010)));
+        assert_eq!(pair.expired(micros(1_009)), Expired::default());
+        let release = Release {
+            held_for: BUDGET,
+            packets: 3,
+        };
+        assert_eq!(pair.expired(micros(1_010)).rx, Some(release));
+        assert_eq!(pair.deadline(), None);
+    }
+
+    #[test]
+    fn a_drain_waits_and_repeats_until_a_round_is_empty() {
+        let mut pair = pair(Mode::Fixed);
+        assert!(!pair.kicked(micros(0)).drain);
+        assert!(pair.expired(micros(1_000)).drain);
+        assert_eq!(pair.drained(micros(1_000), round(5)), NextDrain::AtDeadline);
+        assert!(pair.expired(micros(2_000)).drain);
+        assert_eq!(pair.drained(micros(2_000), round(0)), NextDrain::OnKick);
+        assert_eq!(pair.deadline(), None);
+    }
+
+    #[test]
+    fn a_filling_ring_ends_a_hold() {
+        let (mut pair, now) = learnt();
+        let _ = pair.flush(now);
+        assert_eq!(pair.received(now, batch(1, 65)), None);
+        assert!(pair.received(now, batch(1, 63)).is_some());
+    }
+
+    #[test]
+    fn a_kick_takes_the_held_signal_along() {
+        let (mut pair, now) = learnt();
+        let kicked = pair.kicked(now);
+        assert!(kicked.rx.is_some() && kicked.drain);
+    }
+
+    #[test]
+    fn the_papers_timers_alone_end_its_holds() {
+        let mut pair = pair(Mode::Paper);
+        let _ = pair.received(Nanos::from_secs(1), batch(1_000, 200));
+        let now = Nanos::from_secs(7);
+        assert_eq!(pair.received(now, batch(1, 1)), None);
+        assert_eq!(pair.kicked(now).rx, None);
+        assert!(
+            pair.received(now, batch(1, 0)).is_some(),
+            "a full ring can merge no more"
+        );
+    }
+
+    #[test]
+    fn the_first_packet_after_idle_is_never_delayed() {
+        let (mut pair, now) = learnt();
+        let _ = pair.expired(now + BUDGET);
+        assert_eq!(pair.deadline(), None, "an idle port has no timer");
+        assert!(pair.received(now + micros(2_001), batch(1, 200)).is_some());
+        assert!(pair.kicked(now + micros(2_001)).drain);
+    }
+
+    #[test]
+    fn a_guest_that_polls_is_not_signalled() {
+        let (mut pair, now) = learnt();
+        assert_eq!(
+            pair.received(
+                now,
+                RxBatch {
+                    wanted: false,
+                    ..batch(1, 200)
+                }
+            ),
+            None
+        );
+        assert_eq!(pair.deadline(), None);
+    }
+
+    #[test]
+    fn a_smaller_budget_shortens_holds_under_way() {
+        let mut pair = pair(Mode::Fixed);
+        assert_eq!(pair.received(micros(0), batch(1, 200)), None);
+        pair.set_budget(micros(100));
+        assert_eq!(pair.deadline(), Some(micros(100)));
+        pair.set_budget(Nanos::ZERO);
+        assert!(pair.expired(micros(1)).rx.is_some());
+        assert!(pair.received(micros(2), batch(1, 200)).is_some());
+    }
+
+    #[test]
+    fn nothing_is_held_after_a_flush() {
+        let (mut pair, now) = learnt();
+        assert!(pair.flush(now).rx.is_some());
+        assert_eq!(pair.deadline(), None);
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Receive {
+            packets: u32,
+            free: u16,
+            wanted: bool,
+        },
+        Kick {
+            packets: u32,
+        },
+        Budget(u32),
+        Wait(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => (1..300u32, 0..=RING, prop::bool::weighted(0.9))
+                .prop_map(|(packets, free, wanted)| Step::Receive { packets, free, wanted }),
+            3 => (0..300u32).prop_map(|packets| Step::Kick { packets }),
+            1 => (0..5_000u32).prop_map(Step::Budget),
+            6 => prop_oneof![0..20_000u64, 0..2_000_000u64, Just(6_000_000_000u64), Just(u64::MAX / 1_000)]
+                .prop_map(Step::Wait),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_waits_longer_than_the_budget_in_any_mode(
+            mode in prop::sample::select(Mode::ALL.to_vec()),
+            steps in prop::collection::vec(step(), 1..400),
+        ) {
+            let mut pair = pair(mode);
+            let mut now = Nanos(1);
+            let (mut rx_since, mut tx_since): (Option<Nanos>, Option<Nanos>) = (None, None);
+            for step in steps {
+                match step {
+                    Step::Wait(wait) => {
+                        // The worker keeps every deadline on the way.
+                        let end = now + Nanos(wait);
+                        for _ in 0..10 {
+                            let Some(due) = pair.deadline().filter(|due| *due <= end) else { break };
+                            now = now.max(due);
+                            let expired = pair.expired(now);
+                            prop_assert!(expired.rx.is_some() || expired.drain);
+                            if expired.rx.is_some() {
+                                rx_since = None;
+                            }
+                            if expired.drain {
+                                tx_since = None;
+                                prop_assert_eq!(pair.drained(now, round(0)), NextDrain::OnKick);
+                            }
+                        }
+                        now = end;
+                    }
+                    Step::Receive { packets, free, wanted } => {
+                        let release = pair.received(now, RxBatch { packets, free, ring_size: RING, wanted });
+                        let held = wanted && release.is_none();
+                        prop_assert!(!held || (mode != Mode::Off && free > 0));
+                        rx_since = held.then(|| rx_since.unwrap_or(now));
+                    }
+                    Step::Kick { packets } => {
+                        let kicked = pair.kicked(now);
+                        if kicked.rx.is_some() {
+                            rx_since = None;
+                        }
+                        if kicked.drain {
+                            let next = pair.drained(now, round(packets));
+                            tx_since = (next == NextDrain::AtDeadline).then_some(now);
+                            prop_assert!(packets > 0 || next == NextDrain::OnKick);
+                        } else {
+                            tx_since = tx_since.or(Some(now));
+                        }
+                    }
+                    Step::Budget(budget) => pair.set_budget(micros(budget)),
+                }
+                let since = [rx_since, tx_since].into_iter().flatten().min();
+                prop_assert_eq!(since.is_some(), pair.deadline().is_some(), "a timer without a hold, or a hold without a timer");
+                if let Some(since) = since {
+                    prop_assert!(pair.deadline().unwrap().since(since) <= pair.budget());
+                }
+                if pair.budget() == Nanos::ZERO {
+                    prop_assert!(pair.deadline().is_none_or(|due| due <= now));
+                }
+            }
+        }
+
+        #[test]
+        fn after_idle_nothing_is_delayed_whatever_was_before(
+            steps in prop::collection::vec((1..100u32, 0..200_000u64), 1..600),
+        ) {
+            let mut pair = pair(Mode::Adaptive);
+            let mut now = Nanos::from_secs(1);
+            for (packets, wait) in steps {
+                if let Some(due) = pair.deadline().filter(|due| *due <= now) {
+                    let _ = pair.expired(due);
+                }
+                let _ = pair.received(now, batch(packets, 200));
+                now = now + Nanos(wait);
+            }
+            if let Some(due) = pair.deadline() {
+                now = now.max(due);
+                let _ = pair.expired(now);
+            }
+            now = now + BUDGET;
+            prop_assert!(pair.received(now, batch(1, 200)).is_some());
+            prop_assert!(pair.kicked(now).drain);
+        }
+    }
+}

@@ -2,8 +2,10 @@
 
 use super::Nanos;
 
-/// Packets from which the pace without holding is learnt.
+/// Packets from which the pace is judged, without holding and at a width; at the widest width, where
+/// there is nothing more to try, it takes more of them to judge again.
 const LEARN: u32 = 64;
+const LEARN_AT_WIDEST: u32 = 16 * LEARN;
 
 /// Notifications after which a width is judged, and after which a hopeless one is given up.
 const TRIAL: u32 = 8;
@@ -12,8 +14,9 @@ const HOPELESS: u32 = 4;
 /// A width pays if notifications carry this many times the packets that they carry without it.
 const WORTHWHILE: f64 = 1.5;
 
-/// A width harms if the packet rate falls below this part of the rate without it.
-const HARMFUL: f64 = 0.6;
+/// A width harms if the packet rate falls below this part of the rate without it, or below less
+/// where few packets were counted and chance alone explains that.
+const HARMFUL: f64 = 0.85;
 
 /// Failures in a row after which the pause between two trials grows no more: 4,096 packets.
 const MOST_FAILURES: u32 = 6;
@@ -28,7 +31,7 @@ const NARROWEST: Nanos = Nanos::from_micros(10);
 /// that a gap would merge them, a narrow one is tried, then doubled up to the limit. It falls back
 /// when notifications carry hardly more packets than without it, or when the packets come slower:
 /// then the sender waits for answers that wait for us (request/response traffic). Each failure
-/// doubles the pause before the next trial.
+/// doubles the pause before the next trial, in which the pace without holding is learnt anew.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Window {
     limit: Nanos,
@@ -38,6 +41,8 @@ pub struct Window {
     /// Without holding: packets per nanosecond, and packets per notification.
     free_rate: f64,
     free_merge: f64,
+    /// Packets from which that was learnt.
+    learnt_from: u32,
     failures: u32,
     /// Packets to let pass before the next trial.
     pause: u32,
@@ -45,6 +50,15 @@ pub struct Window {
     last_passed: Nanos,
     ring_size: u16,
     trial: Trial,
+}
+
+/// How packets take it that notifications are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// As far as can be said, they come as fast as without.
+    Kept,
+    /// They come slower.
+    Fell,
 }
 
 /// What has been seen at the present width.
@@ -63,11 +77,13 @@ impl Window {
         self.proven = self.proven.min(limit);
     }
 
-    /// Counts packets that passed. Idle time between them is counted only up to four limits, so
-    /// that pauses of the sender do not look like a slow sender.
+    /// Counts packets that passed. A pause of more than four limits before them is not counted: the
+    /// sender had nothing to send, which says nothing about its pace.
     pub fn passed(&mut self, now: Nanos, packets: u32, ring_size: u16) {
-        let gap = now.since(self.last_passed).0;
-        self.trial.busy = self.trial.busy + Nanos(gap.min(4 * self.limit.0));
+        let gap = now.since(self.last_passed);
+        if gap.0 / 4 <= self.limit.0 {
+            self.trial.busy = self.trial.busy + gap;
+        }
         self.trial.packets = self.trial.packets.saturating_add(packets);
         self.pause = self.pause.saturating_sub(packets);
         self.last_passed = now;
@@ -80,48 +96,61 @@ impl Window {
             .map_or(now, |last| (last + self.width).on_grid(self.width))
     }
 
-    /// A notification leaves: the next gap begins.
-    pub fn notified(&mut self, now: Nanos) {
+    /// A notification leaves: the next gap begins. Tells whether holding has slowed the packets down.
+    pub fn notified(&mut self, now: Nanos) -> Pace {
         self.last_notified = Some(now);
         self.trial.notifications += 1;
-        if self.width == Nanos::ZERO {
-            self.learn()
-        } else {
-            self.judge()
+        if self.width > Nanos::ZERO {
+            return self.judge();
         }
+        if self.trial.packets >= LEARN && self.pause == 0 {
+            self.learn();
+        }
+        Pace::Kept
+    }
+
+    /// Stops holding for a while: packets have become slower, here or in the other direction.
+    pub fn give_up(&mut self) {
+        self.proven = Nanos::ZERO;
+        self.fall_back();
     }
 
     fn learn(&mut self) {
-        if self.trial.packets < LEARN {
-            return;
-        }
+        self.learnt_from = self.trial.packets;
         self.free_rate = self.trial.rate();
         self.free_merge = self.trial.merge();
         self.trial = Trial::default();
         let widest = self.widest();
         let promises = self.free_rate * widest.0 as f64 >= 2.0 * self.free_merge;
-        if self.pause == 0 && promises && widest >= NARROWEST {
+        if promises && widest >= NARROWEST {
             let narrow = Nanos((4.0 * self.free_merge / self.free_rate) as u64);
             self.width = narrow.max(NARROWEST).min(widest);
         }
     }
 
-    fn judge(&mut self) {
+    fn judge(&mut self) -> Pace {
         let Trial {
             notifications,
             packets,
             ..
         } = self.trial;
-        let useless = self.trial.merge() < WORTHWHILE * self.free_merge;
-        if notifications >= HOPELESS && useless {
+        let enough = if self.width < self.widest() {
+            LEARN
+        } else {
+            LEARN_AT_WIDEST
+        };
+        if notifications >= HOPELESS && self.trial.merge() < WORTHWHILE * self.free_merge {
             self.fall_back();
-        } else if notifications >= TRIAL && packets >= LEARN {
-            if self.trial.rate() < HARMFUL * self.free_rate {
-                self.fall_back();
-            } else {
-                self.widen();
+        } else if notifications >= TRIAL && packets >= enough {
+            // Three standard deviations of a memoryless process.
+            let chance = 3.0 / f64::from(packets.min(self.learnt_from)).sqrt();
+            if self.trial.rate() < HARMFUL.min(1.0 - chance) * self.free_rate {
+                self.give_up();
+                return Pace::Fell;
             }
+            self.widen();
         }
+        Pace::Kept
     }
 
     fn widen(&mut self) {
@@ -131,9 +160,8 @@ impl Window {
             self.failures = 0;
         }
         if self.pause == 0 {
-            self.width = Nanos(self.width.0.saturating_mul(2));
+            self.width = Nanos(self.width.0.saturating_mul(2)).min(widest);
         }
-        self.width = self.width.min(widest);
         self.trial = Trial::default();
     }
 

@@ -181,7 +181,10 @@ impl Guest {
                 self.change_memory(|memory| memory.add(description, file))?;
             }
             Request::RemMemReg(description) => {
-                self.change_memory(|memory| memory.remove(description))?;
+                self.change_memory(|memory| {
+                    memory.remove(description);
+                    Ok(())
+                })?;
             }
             Request::GetMaxMemSlots => reply = Reply::Number(MAX_REGIONS as u64),
             Request::SetLogBase { size, offset, file } => {
@@ -653,9 +656,17 @@ impl Guest {
         };
         ring.publish(self.log.as_ref().filter(|_| logs));
         let wanted = ring.wants_signal();
+        // The buffers seen at the last look run low long before the ring does: look again. A fault
+        // is found when the next one is taken.
+        let seen = ring.waiting();
+        let free = if seen < ring.size() / 2 {
+            ring.look().unwrap_or(seen)
+        } else {
+            seen
+        };
         let batch = RxBatch {
             packets,
-            free: ring.waiting(),
+            free,
             ring_size: ring.size(),
             wanted,
         };

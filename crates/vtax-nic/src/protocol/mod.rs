@@ -5,6 +5,8 @@
 
 mod connection;
 mod request;
+#[cfg(test)]
+mod tests;
 
 pub use connection::Connection;
 pub use request::{Message, Reply, Request, VringAddress};

@@ -1,0 +1,242 @@
+//! When packets come: open-loop arrival processes, which do not care how fast they are served.
+
+use std::path::Path;
+
+use vtax_nic::hold::Nanos;
+
+/// An arrival process.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Arrivals {
+    /// Memoryless, at a mean rate in packets/s.
+    Poisson {
+        /// Packets/s.
+        rate: f64,
+    },
+    /// Evenly spaced.
+    Constant {
+        /// Packets/s.
+        rate: f64,
+    },
+    /// Memoryless while on, silent while off.
+    OnOff {
+        /// Packets/s while on.
+        rate: f64,
+        /// How long it is on.
+        on: Nanos,
+        /// How long it is off.
+        off: Nanos,
+    },
+    /// Back-to-back packets at the speed of a link, then a pause: how `iperf` sends at a low rate.
+    Bursts {
+        /// Packets in a burst.
+        packets: u32,
+        /// Time between two packets of a burst.
+        spacing: Nanos,
+        /// Time between the starts of two bursts.
+        period: Nanos,
+    },
+    /// Given times, in ns from the start, repeated.
+    Trace(Vec<u64>),
+}
+
+impl Arrivals {
+    /// 10 Mb/s in frames of 1500 bytes, evenly spaced: 833 packets/s.
+    pub const TEN_MEGABITS: Self = Self::Constant {
+        rate: 10e6 / 8.0 / 1500.0,
+    };
+
+    /// 10 Mb/s in bursts of 128 KiB on a 1 Gb/s link, as `iperf3 -b 10M` sends TCP.
+    pub const TEN_MEGABITS_IN_BURSTS: Self = Self::Bursts {
+        packets: 87,
+        spacing: Nanos(12_000),
+        period: Nanos(104_400_000),
+    };
+
+    /// A trace file: one time a line, in µs from the start, in rising order; `#` starts a comment.
+    ///
+    /// # Errors
+    ///
+    /// A sentence with the file, the line and what is wrong.
+    pub fn from_file(path: &Path) -> Result<Self, String> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| format!("cannot read the trace {}: {error}", path.display()))?;
+        Self::from_trace(&text).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// See [`Arrivals::from_file`].
+    ///
+    /// # Errors
+    ///
+    /// A sentence with the line and what is wrong.
+    pub fn from_trace(text: &str) -> Result<Self, String> {
+        let mut times: Vec<u64> = Vec::new();
+        for (index, line) in text.lines().enumerate() {
+            let line = line.split('#').next().unwrap_or_default().trim();
+            if line.is_empty() {
+                continue;
+            }
+            let micros: f64 = line
+                .parse()
+                .ok()
+                .filter(|micros: &f64| micros.is_finite() && *micros >= 0.0)
+                .ok_or_else(|| format!("line {}: '{line}' is no time in µs", index + 1))?;
+            let time = (micros * 1e3) as u64;
+            if times.last().is_some_and(|last| *last > time) {
+                return Err(format!(
+                    "line {}: times must rise, {line} does not",
+                    index + 1
+                ));
+            }
+            times.push(time);
+        }
+        if times.last().is_none_or(|last| *last == 0) {
+            return Err("a trace needs at least one time after 0".to_owned());
+        }
+        Ok(Self::Trace(times))
+    }
+
+    /// The arrival times from zero on, without end. The same seed gives the same times.
+    pub fn times(&self, seed: u64) -> Times<'_> {
+        Times {
+            arrivals: self,
+            random: Random::new(seed),
+            at: 0.0,
+            count: 0,
+        }
+    }
+}
+
+/// See [`Arrivals::times`].
+#[derive(Clone, Debug)]
+pub struct Times<'a> {
+    arrivals: &'a Arrivals,
+    random: Random,
+    /// In ns, exact to a fraction of one for months.
+    at: f64,
+    count: u64,
+}
+
+impl Iterator for Times<'_> {
+    type Item = Nanos;
+
+    fn next(&mut self) -> Option<Nanos> {
+        let count = self.count;
+        self.count += 1;
+        self.at = match self.arrivals {
+            Arrivals::Poisson { rate } => self.at + self.random.exponential(1e9 / rate),
+            Arrivals::Constant { rate } => (count + 1) as f64 * 1e9 / rate,
+            Arrivals::OnOff { rate, on, off } => {
+                // Time runs only while it is on; a period later the clock has run `on` further.
+                let (on, period) = (on.0 as f64, (on.0 + off.0) as f64);
+                let running = (self.at / period).floor() * on + (self.at % period).min(on);
+                let running = running + self.random.exponential(1e9 / rate);
+                (running / on).floor() * period + running % on
+            }
+            Arrivals::Bursts {
+                packets,
+                spacing,
+                period,
+            } => {
+                let (burst, packet) = (count / u64::from(*packets), count % u64::from(*packets));
+                (burst * period.0 + packet * spacing.0) as f64
+            }
+            Arrivals::Trace(times) => {
+                let length = times.len().max(1) as u64;
+                let period = times.last().copied().unwrap_or(1);
+                let index = usize::try_from(count % length).unwrap_or(0);
+                let offset = times.get(index).copied().unwrap_or(0);
+                (count / length * period + offset) as f64
+            }
+        };
+        Some(Nanos(self.at as u64))
+    }
+}
+
+/// SplitMix64: small, fast and good enough for arrival times.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// The same seed gives the same numbers.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// 64 random bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// From 0 to below 1.
+    pub fn uniform(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Exponentially distributed.
+    pub fn exponential(&mut self, mean: f64) -> f64 {
+        -mean * (1.0 - self.uniform()).ln()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Nanos = Nanos::from_secs(1);
+
+    fn in_a_second(arrivals: &Arrivals) -> usize {
+        arrivals.times(7).take_while(|at| *at < SECOND).count()
+    }
+
+    #[test]
+    fn rates_are_kept() {
+        let poisson = in_a_second(&Arrivals::Poisson { rate: 50_000.0 });
+        assert!((49_000..51_000).contains(&poisson), "{poisson}");
+        assert_eq!(in_a_second(&Arrivals::Constant { rate: 1_000.0 }), 999);
+        let on_off = Arrivals::OnOff {
+            rate: 100_000.0,
+            on: Nanos::from_micros(10_000),
+            off: Nanos::from_micros(30_000),
+        };
+        let count = in_a_second(&on_off);
+        assert!((24_000..26_000).contains(&count), "{count}");
+        assert!(
+            on_off
+                .times(7)
+                .take(50_000)
+                .all(|at| at.0 % 40_000_000 <= 10_000_000)
+        );
+        let bits = in_a_second(&Arrivals::TEN_MEGABITS_IN_BURSTS) * 1500 * 8;
+        assert!((9_500_000..10_600_000).contains(&bits), "{bits}");
+    }
+
+    #[test]
+    fn times_rise_and_repeat_with_the_seed() {
+        for arrivals in [
+            Arrivals::Poisson { rate: 1e5 },
+            Arrivals::TEN_MEGABITS_IN_BURSTS,
+            Arrivals::OnOff {
+                rate: 1e5,
+                on: Nanos(50_000),
+                off: Nanos(70_000),
+            },
+            Arrivals::from_trace("1 # first\n\n2.5\n4").unwrap(),
+        ] {
+            let times: Vec<_> = arrivals.times(1).take(1_000).collect();
+            assert!(times.is_sorted(), "{arrivals:?}");
+            assert!(arrivals.times(1).take(1_000).eq(times));
+        }
+    }
+
+    #[test]
+    fn a_bad_trace_says_which_line() {
+        assert!(Arrivals::from_trace("1\nx").unwrap_err().contains("line 2"));
+        assert!(Arrivals::from_trace("2\n1").unwrap_err().contains("rise"));
+        assert!(Arrivals::from_trace("# nothing").is_err());
+        assert!(Arrivals::from_trace("NaN").is_err());
+    }
+}

@@ -1,0 +1,325 @@
+//! Measures the hold modes over a running vtax-nic, with drivers for guests, and prints Markdown.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use vtax_nic::hold::{Mode, Nanos};
+use vtax_nic_driver::arrivals::Arrivals;
+use vtax_nic_driver::backend::{Backend, Usage};
+use vtax_nic_driver::load::{Stream, ping_pong, stream};
+use vtax_nic_driver::nic::{Nic, Options};
+use vtax_nic_driver::simulation::quantile;
+
+/// Measure the hold modes of vtax-nic
+#[derive(Parser)]
+struct Cli {
+    /// The vtax-nic to measure
+    #[arg(long, value_name = "PATH")]
+    program: PathBuf,
+    /// T_buf in µs
+    #[arg(long, default_value_t = 1_000)]
+    budget_us: u32,
+    /// Seconds for each measurement
+    #[arg(long, default_value_t = 2)]
+    seconds: u32,
+    /// Only these parts: receive, send, ten-megabits, idle, transactions, ports
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+}
+
+/// The sender spins on a processor of its own; guest and back end share the other.
+const SENDER_CPU: usize = 0;
+const OTHER_CPU: usize = 1;
+
+const SMALL: usize = 64;
+const LARGE: usize = 1_514;
+
+fn main() -> ExitCode {
+    let bench = Bench { cli: Cli::parse() };
+    match bench.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("hold-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+struct Bench {
+    cli: Cli,
+}
+
+/// A back end with links, and drivers on both sides of each.
+struct Links {
+    a: Vec<Nic>,
+    b: Vec<Nic>,
+    backend: Backend,
+    _directory: PathGuard,
+}
+
+/// A directory that goes when this is dropped.
+struct PathGuard(PathBuf);
+
+impl Drop for PathGuard {
+    fn drop(&mut self) {
+        // A directory left in the temporary directory is no reason to fail.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Bench {
+    fn run(&self) -> Result<(), String> {
+        println!(
+            "Measured. T_buf {} µs, {} s each; drivers instead of guests; the sender spins on a\n\
+             processor of its own, back end and receiver share another.",
+            self.cli.budget_us, self.cli.seconds
+        );
+        type Part = fn(&Bench) -> Result<(), String>;
+        let parts: [(&str, Part); 6] = [
+            ("receive", Self::receive),
+            ("send", Self::send),
+            ("ten-megabits", Self::ten_megabits),
+            ("idle", Self::idle),
+            ("transactions", Self::transactions),
+            ("ports", Self::ports),
+        ];
+        for (name, part) in parts {
+            if self.cli.only.is_empty() || self.cli.only.iter().any(|only| only == name) {
+                part(self)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn links(&self, count: usize, mode: Mode) -> Result<Links, String> {
+        let directory =
+            PathGuard(std::env::temp_dir().join(format!("hold-bench-{}", std::process::id())));
+        std::fs::create_dir_all(&directory.0)
+            .map_err(|error| format!("cannot make {}: {error}", directory.0.display()))?;
+        let settings = (mode, self.cli.budget_us);
+        let path: &Path = &directory.0;
+        let backend = Backend::start(&self.cli.program, path, count, settings, Some(OTHER_CPU))?;
+        let connect = |side: &str| -> Result<Vec<Nic>, String> {
+            (0..count)
+                .map(|n| backend.connect(&format!("{side}{n}"), Options::default()))
+                .collect()
+        };
+        Ok(Links {
+            a: connect("a")?,
+            b: connect("b")?,
+            backend,
+            _directory: directory,
+        })
+    }
+
+    fn duration(&self) -> Nanos {
+        Nanos::from_secs(self.cli.seconds)
+    }
+
+    /// A's frames to B, where the hold is: B receives.
+    fn to_b(&self, links: &mut Links, arrivals: &Arrivals, len: usize) -> Stream {
+        let shape = (len, self.duration());
+        stream(
+            &mut links.a,
+            &mut links.b,
+            arrivals,
+            shape,
+            (SENDER_CPU, OTHER_CPU),
+        )
+    }
+
+    fn receive(&self) -> Result<(), String> {
+        println!("\n### Receiving 64-byte frames, Poisson\n");
+        self.table_of_streams(
+            &[20, 50, 100, 200].map(|kpps| {
+                (
+                    format!("{kpps} kpps"),
+                    Arrivals::Poisson {
+                        rate: f64::from(kpps) * 1e3,
+                    },
+                )
+            }),
+            &[Mode::Off, Mode::Fixed, Mode::Adaptive],
+            SMALL,
+        )
+    }
+
+    fn ten_megabits(&self) -> Result<(), String> {
+        println!("\n### 10 Mb/s in 1500-byte frames\n");
+        let traffic = [
+            ("evenly spaced".to_owned(), Arrivals::TEN_MEGABITS),
+            (
+                "in iperf's bursts".to_owned(),
+                Arrivals::TEN_MEGABITS_IN_BURSTS,
+            ),
+        ];
+        self.table_of_streams(&traffic, &[Mode::Off, Mode::Fixed, Mode::Adaptive], LARGE)
+    }
+
+    fn table_of_streams(
+        &self,
+        traffic: &[(String, Arrivals)],
+        modes: &[Mode],
+        len: usize,
+    ) -> Result<(), String> {
+        println!(
+            "| traffic | mode | calls/s | calls/packet | against off | hold p50 | hold p99 | delay p50 | delay p99 | lost | back end CPU |"
+        );
+        println!("|---|---|---|---|---|---|---|---|---|---|---|");
+        for (name, arrivals) in traffic {
+            let mut off = None;
+            for mode in modes {
+                let mut links = self.links(1, *mode)?;
+                let before = links.backend.usage()?;
+                let seen = self.to_b(&mut links, arrivals, len);
+                let after = links.backend.usage()?;
+                let hold = links.backend.stats("b0")?.hold_ns.quantiles;
+                let per_packet = seen.receiver.calls as f64 / seen.received.max(1) as f64;
+                println!(
+                    "| {name} | {mode} | {:.0} | {per_packet:.3} | {:.2} | {} | {} | {} | {} | {} | {} |",
+                    seen.receiver.calls as f64 / f64::from(self.cli.seconds),
+                    per_packet / *off.get_or_insert(per_packet),
+                    micros(hold.p50),
+                    micros(hold.p99),
+                    micros(quantile(&seen.delays, 0.5).0),
+                    micros(quantile(&seen.delays, 0.99).0),
+                    seen.lost + seen.refused,
+                    self.cpu(before, after),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&self) -> Result<(), String> {
+        println!("\n### Sending 64-byte frames, Poisson\n");
+        println!(
+            "| traffic | mode | kicks/s | kicks/packet | against off | delay p50 | delay p99 | lost | back end CPU |"
+        );
+        println!("|---|---|---|---|---|---|---|---|---|");
+        for kpps in [20, 100] {
+            let arrivals = Arrivals::Poisson {
+                rate: f64::from(kpps) * 1e3,
+            };
+            let mut off = None;
+            for mode in [Mode::Off, Mode::Fixed, Mode::Adaptive] {
+                let mut links = self.links(1, mode)?;
+                let before = links.backend.usage()?;
+                let (shape, cpus) = ((SMALL, self.duration()), (SENDER_CPU, OTHER_CPU));
+                let seen = stream(&mut links.b, &mut links.a, &arrivals, shape, cpus);
+                let after = links.backend.usage()?;
+                let per_packet = seen.sender.kicks as f64 / seen.due.max(1) as f64;
+                println!(
+                    "| {kpps} kpps | {mode} | {:.0} | {per_packet:.3} | {:.2} | {} | {} | {} | {} |",
+                    seen.sender.kicks as f64 / f64::from(self.cli.seconds),
+                    per_packet / *off.get_or_insert(per_packet),
+                    micros(quantile(&seen.delays, 0.5).0),
+                    micros(quantile(&seen.delays, 0.99).0),
+                    seen.lost + seen.refused,
+                    self.cpu(before, after),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn idle(&self) -> Result<(), String> {
+        println!("\n### Idle, and the first packet after idle\n");
+        println!(
+            "| mode | wake-ups/s while idle | CPU while idle | delay of a packet every 20 ms, p50 | p99 | against off, p50 |"
+        );
+        println!("|---|---|---|---|---|---|");
+        let mut off = None;
+        for mode in Mode::ALL {
+            let mut links = self.links(1, mode)?;
+            let warm = Arrivals::Poisson { rate: 50e3 };
+            self.to_b(&mut links, &warm, SMALL);
+            std::thread::sleep(Duration::from_millis(100));
+            let before = links.backend.usage()?;
+            std::thread::sleep(Duration::from_secs(self.cli.seconds.into()));
+            let after = links.backend.usage()?;
+            let sparse = self.to_b(&mut links, &Arrivals::Constant { rate: 50.0 }, SMALL);
+            let median = quantile(&sparse.delays, 0.5).0;
+            println!(
+                "| {mode} | {:.1} | {} | {} | {} | {:.2} |",
+                (after.sleeps - before.sleeps) as f64 / f64::from(self.cli.seconds),
+                self.cpu(before, after),
+                micros(median),
+                micros(quantile(&sparse.delays, 0.99).0),
+                median as f64 / *off.get_or_insert(median as f64),
+            );
+        }
+        Ok(())
+    }
+
+    fn transactions(&self) -> Result<(), String> {
+        println!("\n### One transaction at a time (as TCP_RR)\n");
+        println!("| mode | transactions/s | against off | round trip p50 | p99 |");
+        println!("|---|---|---|---|---|");
+        let mut off = None;
+        // Modes in turn and in turn again: a slow drift of the machine touches all alike.
+        let rounds = 3;
+        let mut seen: Vec<(Mode, Vec<u64>)> = Mode::ALL.map(|mode| (mode, Vec::new())).into();
+        let part = Duration::from_secs(self.cli.seconds.into()) / rounds;
+        for _ in 0..rounds {
+            for (mode, round_trips) in &mut seen {
+                let mut links = self.links(1, *mode)?;
+                let (Some(a), Some(b)) = (links.a.first_mut(), links.b.first_mut()) else {
+                    continue;
+                };
+                round_trips.extend(ping_pong(a, b, part, (SENDER_CPU, OTHER_CPU)).round_trips);
+            }
+        }
+        for (mode, mut round_trips) in seen {
+            round_trips.sort_unstable();
+            let rate = round_trips.len() as f64 / f64::from(self.cli.seconds);
+            println!(
+                "| {mode} | {rate:.0} | {:.3} | {} | {} |",
+                rate / *off.get_or_insert(rate),
+                micros(quantile(&round_trips, 0.5).0),
+                micros(quantile(&round_trips, 0.99).0),
+            );
+        }
+        Ok(())
+    }
+
+    fn ports(&self) -> Result<(), String> {
+        println!("\n### Many ports, each receiving 1 kpps, Poisson\n");
+        println!(
+            "| ports | mode | packets/s | calls/packet | back end CPU | CPU a packet | lost |"
+        );
+        println!("|---|---|---|---|---|---|---|");
+        for links in [4, 8, 16, 32] {
+            for mode in [Mode::Off, Mode::Adaptive] {
+                let mut all = self.links(links, mode)?;
+                let before = all.backend.usage()?;
+                let seen = self.to_b(&mut all, &Arrivals::Poisson { rate: 1e3 }, SMALL);
+                let after = all.backend.usage()?;
+                let cpu = (after.cpu - before.cpu).as_secs_f64();
+                println!(
+                    "| {} | {mode} | {:.0} | {:.3} | {} | {:.2} µs | {} |",
+                    2 * links,
+                    seen.received as f64 / f64::from(self.cli.seconds),
+                    seen.receiver.calls as f64 / seen.received.max(1) as f64,
+                    self.cpu(before, after),
+                    cpu * 1e6 / seen.received.max(1) as f64,
+                    seen.lost + seen.refused,
+                );
+            }
+        }
+        println!("\nTwo ports a link; one of them sends.");
+        Ok(())
+    }
+
+    /// Processor time as a part of the measured time.
+    fn cpu(&self, before: Usage, after: Usage) -> String {
+        let cpu = after.cpu.saturating_sub(before.cpu).as_secs_f64();
+        format!("{:.1} %", 100.0 * cpu / f64::from(self.cli.seconds))
+    }
+}
+
+fn micros(nanos: u64) -> String {
+    format!("{:.0} µs", nanos as f64 / 1e3)
+}

@@ -1,0 +1,150 @@
+//! Simulates the hold modes on standard traffic and prints what each saves and costs (modelled).
+
+use clap::Parser;
+use vtax_nic::hold::{HoldSettings, Mode, Nanos};
+use vtax_nic_driver::arrivals::Arrivals;
+use vtax_nic_driver::simulation::{Outcome, Setup, Traffic, quantile, run};
+
+/// Simulate the hold modes on standard traffic
+#[derive(Parser)]
+struct Cli {
+    /// T_buf in µs
+    #[arg(long, default_value_t = 1_000)]
+    budget_us: u32,
+    /// Simulated seconds; mode paper needs more than its first 5
+    #[arg(long, default_value_t = 20)]
+    seconds: u32,
+    /// Receive this trace instead: a file with one arrival time a line, in µs
+    #[arg(long, value_name = "FILE")]
+    trace: Option<std::path::PathBuf>,
+}
+
+fn main() {
+    let cli = Cli::parse();
+    let scenarios = match cli.trace.as_deref().map(Arrivals::from_file) {
+        Some(Ok(trace)) => vec![("the trace".to_owned(), 1, Traffic::Receive(trace))],
+        Some(Err(error)) => {
+            eprintln!("hold-sim: {error}");
+            std::process::exit(1);
+        }
+        None => standard(),
+    };
+    println!(
+        "Modelled. T_buf {} µs, {} s of simulated time. Ratios are to mode off.\n",
+        cli.budget_us, cli.seconds
+    );
+    println!(
+        "| traffic | mode | calls/packet | kicks/packet | notifications ratio | hold p50 | hold p99 | TX wait p99 | packets ratio | timer wake-ups/s |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|---|");
+    for (name, ports, traffic) in scenarios {
+        let setup = Setup {
+            traffic,
+            ports,
+            budget: Nanos::from_micros(cli.budget_us),
+            duration: Nanos::from_secs(cli.seconds),
+        };
+        let mut off = None;
+        for mode in Mode::ALL {
+            let settings = HoldSettings {
+                mode,
+                ..HoldSettings::default()
+            };
+            let outcome = run(&setup, || settings.controller());
+            let off = off.get_or_insert_with(|| outcome.clone());
+            println!("| {name} | {mode} | {} |", row(&outcome, off, cli.seconds));
+        }
+    }
+}
+
+fn row(outcome: &Outcome, off: &Outcome, seconds: u32) -> String {
+    let packets = |outcome: &Outcome| (outcome.received + outcome.sent).max(1) as f64;
+    let each = |count: u64, of: u64| {
+        if of == 0 {
+            "-".to_owned()
+        } else {
+            format!("{:.3}", count as f64 / of as f64)
+        }
+    };
+    let micros = |values: &[u64], part| {
+        if values.is_empty() {
+            "-".to_owned()
+        } else {
+            format!("{:.0} µs", quantile(values, part).as_micros())
+        }
+    };
+    [
+        each(outcome.calls, outcome.received),
+        each(outcome.kicks, outcome.sent),
+        format!("{:.2}", outcome.per_packet() / off.per_packet()),
+        micros(&outcome.rx_holds, 0.5),
+        micros(&outcome.rx_holds, 0.99),
+        micros(&outcome.tx_waits, 0.99),
+        format!("{:.3}", packets(outcome) / packets(off)),
+        format!("{:.0}", outcome.timer_wakeups as f64 / f64::from(seconds)),
+    ]
+    .join(" | ")
+}
+
+fn standard() -> Vec<(String, u32, Traffic)> {
+    let mut scenarios = Vec::new();
+    for kpps in [1, 5, 20, 50, 100, 200, 500] {
+        let arrivals = Arrivals::Poisson {
+            rate: f64::from(kpps) * 1e3,
+        };
+        scenarios.push((
+            format!("receive {kpps} kpps"),
+            1,
+            Traffic::Receive(arrivals),
+        ));
+    }
+    for kpps in [20, 200] {
+        let arrivals = Arrivals::Poisson {
+            rate: f64::from(kpps) * 1e3,
+        };
+        scenarios.push((format!("send {kpps} kpps"), 1, Traffic::Send(arrivals)));
+    }
+    let acks = Traffic::ReceiveWithAcks(Arrivals::Poisson { rate: 80e3 });
+    scenarios.push(("receive 80 kpps with acks".to_owned(), 1, acks));
+    let on_off = Arrivals::OnOff {
+        rate: 100e3,
+        on: Nanos::from_micros(10_000),
+        off: Nanos::from_micros(90_000),
+    };
+    scenarios.push((
+        "100 kpps for 10 of 100 ms".to_owned(),
+        1,
+        Traffic::Receive(on_off),
+    ));
+    scenarios.push((
+        "10 Mb/s evenly spaced".to_owned(),
+        1,
+        Traffic::Receive(Arrivals::TEN_MEGABITS),
+    ));
+    scenarios.push((
+        "10 Mb/s in iperf's bursts".to_owned(),
+        1,
+        Traffic::Receive(Arrivals::TEN_MEGABITS_IN_BURSTS),
+    ));
+    for outstanding in [1, 4, 32] {
+        let think = Nanos::from_micros(50);
+        scenarios.push((
+            format!("{outstanding} outstanding transactions"),
+            1,
+            Traffic::Transactions { outstanding, think },
+        ));
+    }
+    let thousand = Arrivals::Poisson { rate: 1e3 };
+    scenarios.push((
+        "64 ports receive 1 kpps".to_owned(),
+        64,
+        Traffic::Receive(thousand),
+    ));
+    let more = Arrivals::Poisson { rate: 5e3 };
+    scenarios.push((
+        "64 ports receive 5 kpps".to_owned(),
+        64,
+        Traffic::Receive(more),
+    ));
+    scenarios
+}

@@ -1,0 +1,466 @@
+//! What a hostile front end does: every way to break a ring, a frame or the protocol that a back
+//! end must survive, stopping no more than its own port.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+
+use rustix::event::EventfdFlags;
+
+use crate::nic::{BUFFER_LEN, HEADER_LEN, Nic, Queue};
+use crate::ring::{Descriptor, INDIRECT, NEXT, WRITE};
+use crate::session::{SessionError, message, request, state};
+
+/// What is wrong with a ring or a frame. Committed on queue pair 0 of a running NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it; `describe` says it in words")]
+pub enum Misdeed {
+    AvailableIndexJumps,
+    HeadPastTable,
+    NextPastTable,
+    ChainLoops,
+    IndirectEmpty,
+    IndirectNotMultipleOf16,
+    IndirectNested,
+    IndirectLoops,
+    IndirectOutsideMemory,
+    IndirectBesideNext,
+    AddressOverflows,
+    AddressOutsideMemory,
+    RangeLeavesMemory,
+    ZeroLength,
+    WritableInTransmit,
+    ReadableInReceive,
+    HeaderInTwelveParts,
+    ShorterThanHeader,
+    HeaderOnly,
+    ChecksumStartPastEnd,
+    ChecksumOffsetPastEnd,
+    SegmentsOfZeroBytes,
+    UnnegotiatedSegmentation,
+    UnknownSegmentation,
+    ReceiveBufferShorterThanHeader,
+    TooManyBuffers,
+    EventIndexOscillates,
+    DescriptorsRewritten,
+    MemoryTruncated,
+}
+
+impl Misdeed {
+    /// Every one.
+    pub const ALL: [Self; 29] = [
+        Self::AvailableIndexJumps,
+        Self::HeadPastTable,
+        Self::NextPastTable,
+        Self::ChainLoops,
+        Self::IndirectEmpty,
+        Self::IndirectNotMultipleOf16,
+        Self::IndirectNested,
+        Self::IndirectLoops,
+        Self::IndirectOutsideMemory,
+        Self::IndirectBesideNext,
+        Self::AddressOverflows,
+        Self::AddressOutsideMemory,
+        Self::RangeLeavesMemory,
+        Self::ZeroLength,
+        Self::WritableInTransmit,
+        Self::ReadableInReceive,
+        Self::HeaderInTwelveParts,
+        Self::ShorterThanHeader,
+        Self::HeaderOnly,
+        Self::ChecksumStartPastEnd,
+        Self::ChecksumOffsetPastEnd,
+        Self::SegmentsOfZeroBytes,
+        Self::UnnegotiatedSegmentation,
+        Self::UnknownSegmentation,
+        Self::ReceiveBufferShorterThanHeader,
+        Self::TooManyBuffers,
+        Self::EventIndexOscillates,
+        Self::DescriptorsRewritten,
+        Self::MemoryTruncated,
+    ];
+
+    /// Does it, and kicks. Receive-side misdeeds need a frame to be sent to the NIC to take effect.
+    pub fn commit(self, nic: &mut Nic) {
+        let Some(pair) = nic.pairs.first_mut() else {
+            return;
+        };
+        let memory = &nic.memory;
+        let tx = &mut pair.tx;
+        let size = tx.ring.size;
+        let frame = Descriptor {
+            address: tx.buffer(0),
+            len: 64,
+            flags: 0,
+            next: 0,
+        };
+        let table = tx.tables();
+        let chain = |tx: &mut Queue, parts: &[Descriptor]| {
+            for (index, part) in (0u16..).zip(parts) {
+                tx.ring.describe(memory, index, *part);
+            }
+            tx.ring.offer(memory, 0);
+            tx.ring.publish(memory);
+        };
+        let indirect = |tx: &mut Queue, len: u32, flags: u16, entries: &[Descriptor]| {
+            for (slot, entry) in (0u64..).zip(entries) {
+                memory.write(table + 16 * slot, &entry.to_bytes());
+            }
+            chain(
+                tx,
+                &[Descriptor {
+                    address: table,
+                    len,
+                    flags: INDIRECT | flags,
+                    next: 0,
+                }],
+            );
+        };
+        // The header's fields: flags, gso_type, hdr_len, gso_size, csum_start, csum_offset.
+        let with_header =
+            |tx: &mut Queue, flags: u8, gso: u8, gso_size: u16, start: u16, offset: u16| {
+                let mut header = [0; HEADER_LEN];
+                header[0] = flags;
+                header[1] = gso;
+                header[2..4].copy_from_slice(&54u16.to_le_bytes());
+                header[4..6].copy_from_slice(&gso_size.to_le_bytes());
+                header[6..8].copy_from_slice(&start.to_le_bytes());
+                header[8..10].copy_from_slice(&offset.to_le_bytes());
+                memory.write(frame.address, &header);
+                chain(tx, &[Descriptor { len: 200, ..frame }]);
+            };
+        match self {
+            Self::AvailableIndexJumps => {
+                let index = tx.ring.published().wrapping_add(size + 1);
+                memory.store(tx.ring.available + 2, index, Ordering::Release);
+            }
+            Self::HeadPastTable => {
+                tx.ring.offer(memory, size);
+                tx.ring.publish(memory);
+            }
+            Self::NextPastTable => chain(
+                tx,
+                &[Descriptor {
+                    flags: NEXT,
+                    next: u16::MAX,
+                    ..frame
+                }],
+            ),
+            Self::ChainLoops => {
+                let there = Descriptor {
+                    flags: NEXT,
+                    next: 1,
+                    ..frame
+                };
+                chain(tx, &[there, Descriptor { next: 0, ..there }]);
+            }
+            Self::IndirectEmpty => indirect(tx, 0, 0, &[]),
+            Self::IndirectNotMultipleOf16 => indirect(tx, 17, 0, &[frame]),
+            Self::IndirectNested => {
+                let inner = Descriptor {
+                    address: table + 16,
+                    len: 16,
+                    flags: INDIRECT,
+                    next: 0,
+                };
+                indirect(tx, 16, 0, &[inner, frame]);
+            }
+            Self::IndirectLoops => {
+                indirect(
+                    tx,
+                    16,
+                    0,
+                    &[Descriptor {
+                        flags: NEXT,
+                        next: 0,
+                        ..frame
+                    }],
+                );
+            }
+            Self::IndirectOutsideMemory => {
+                chain(
+                    tx,
+                    &[Descriptor {
+                        address: 64,
+                        len: 16,
+                        flags: INDIRECT,
+                        next: 0,
+                    }],
+                );
+            }
+            Self::IndirectBesideNext => indirect(tx, 16, NEXT, &[frame]),
+            Self::AddressOverflows => {
+                chain(
+                    tx,
+                    &[Descriptor {
+                        address: u64::MAX - 8,
+                        len: u32::MAX,
+                        ..frame
+                    }],
+                );
+            }
+            Self::AddressOutsideMemory => chain(
+                tx,
+                &[Descriptor {
+                    address: 0,
+                    ..frame
+                }],
+            ),
+            Self::RangeLeavesMemory => {
+                let last = crate::memory::GUEST_BASE + memory.size() - 4;
+                chain(
+                    tx,
+                    &[Descriptor {
+                        address: last,
+                        ..frame
+                    }],
+                );
+            }
+            Self::ZeroLength => chain(tx, &[Descriptor { len: 0, ..frame }]),
+            Self::WritableInTransmit => chain(
+                tx,
+                &[Descriptor {
+                    flags: WRITE,
+                    ..frame
+                }],
+            ),
+            Self::ReadableInReceive => spoil_receive(&mut pair.rx, memory, |buffer| Descriptor {
+                flags: 0,
+                ..buffer
+            }),
+            Self::HeaderInTwelveParts => {
+                let mut parts: Vec<_> = (0..HEADER_LEN as u16)
+                    .map(|part| Descriptor {
+                        address: frame.address + u64::from(part),
+                        len: 1,
+                        flags: NEXT,
+                        next: part + 1,
+                    })
+                    .collect();
+                parts.push(Descriptor {
+                    address: tx.buffer(1),
+                    len: 60,
+                    flags: 0,
+                    next: 0,
+                });
+                chain(tx, &parts);
+            }
+            Self::ShorterThanHeader => chain(tx, &[Descriptor { len: 5, ..frame }]),
+            Self::HeaderOnly => chain(
+                tx,
+                &[Descriptor {
+                    len: HEADER_LEN as u32,
+                    ..frame
+                }],
+            ),
+            Self::ChecksumStartPastEnd => with_header(tx, 1, 0, 0, u16::MAX, 16),
+            Self::ChecksumOffsetPastEnd => with_header(tx, 1, 0, 0, 34, u16::MAX),
+            Self::SegmentsOfZeroBytes => with_header(tx, 1, 1, 0, 34, 16),
+            Self::UnnegotiatedSegmentation => with_header(tx, 1, 4, 1_400, 34, 16),
+            Self::UnknownSegmentation => with_header(tx, 0, 0x55, 1_400, 34, 16),
+            Self::ReceiveBufferShorterThanHeader => {
+                spoil_receive(&mut pair.rx, memory, |buffer| Descriptor {
+                    len: 4,
+                    ..buffer
+                });
+            }
+            Self::TooManyBuffers => {
+                // 2,048 parts in an indirect table over the frame buffers of the ring.
+                let table = tx.buffer(0);
+                let parts = 2_048;
+                for part in 0..parts {
+                    let more = if part + 1 < parts { NEXT } else { 0 };
+                    let entry = Descriptor {
+                        address: table,
+                        len: 1,
+                        flags: more,
+                        next: part + 1,
+                    };
+                    memory.write(table + 16 * u64::from(part), &entry.to_bytes());
+                }
+                let len = 16 * u32::from(parts);
+                chain(
+                    tx,
+                    &[Descriptor {
+                        address: table,
+                        len,
+                        flags: INDIRECT,
+                        next: 0,
+                    }],
+                );
+            }
+            Self::EventIndexOscillates => {
+                for value in 0..10_000u16 {
+                    memory.store(
+                        tx.ring.used_event(),
+                        value.wrapping_mul(31_337),
+                        Ordering::Release,
+                    );
+                    memory.store(
+                        pair.rx.ring.used_event(),
+                        value.wrapping_mul(40_503),
+                        Ordering::Release,
+                    );
+                }
+                chain(tx, &[frame]);
+            }
+            Self::DescriptorsRewritten => {
+                chain(tx, &[frame]);
+                tx.kick();
+                for round in 0..10_000u32 {
+                    let bad = Descriptor {
+                        address: u64::from(round) << 40,
+                        len: u32::MAX,
+                        flags: NEXT,
+                        next: 7,
+                    };
+                    tx.ring
+                        .describe(memory, 0, if round % 2 == 0 { bad } else { frame });
+                }
+            }
+            Self::MemoryTruncated => {
+                tx.ring.offer(memory, 0);
+                let _ = memory.truncate();
+            }
+        }
+        if let Some(pair) = nic.pairs.first() {
+            pair.tx.kick();
+            pair.rx.kick();
+        }
+    }
+}
+
+fn spoil_receive(
+    rx: &mut Queue,
+    memory: &crate::memory::GuestMemory,
+    spoil: impl Fn(Descriptor) -> Descriptor,
+) {
+    for index in 0..rx.ring.size {
+        let buffer = Descriptor {
+            address: rx.buffer(index),
+            len: BUFFER_LEN,
+            flags: WRITE,
+            next: 0,
+        };
+        rx.ring.describe(memory, index, spoil(buffer));
+    }
+}
+
+/// What is wrong with a message. Sent on a connected session, before or while a NIC runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum BadMessage {
+    RingAddressesBeforeMemory,
+    MemoryWithoutFile,
+    MemoryWithExcessFiles,
+    MemoryWithOverlappingRegions,
+    MemoryWithTooManyRegions,
+    RingSizeNotPowerOfTwo,
+    RingSizeZero,
+    RingPastLast,
+    RingAddressesOutsideMemory,
+    Truncated,
+    Oversized,
+    UnknownRequest,
+    WrongVersion,
+    LogSmallerThanMemory,
+    BlockingEventfdWithSaturatedCounter,
+}
+
+impl BadMessage {
+    /// Every one.
+    pub const ALL: [Self; 15] = [
+        Self::RingAddressesBeforeMemory,
+        Self::MemoryWithoutFile,
+        Self::MemoryWithExcessFiles,
+        Self::MemoryWithOverlappingRegions,
+        Self::MemoryWithTooManyRegions,
+        Self::RingSizeNotPowerOfTwo,
+        Self::RingSizeZero,
+        Self::RingPastLast,
+        Self::RingAddressesOutsideMemory,
+        Self::Truncated,
+        Self::Oversized,
+        Self::UnknownRequest,
+        Self::WrongVersion,
+        Self::LogSmallerThanMemory,
+        Self::BlockingEventfdWithSaturatedCounter,
+    ];
+
+    /// Sends it on the session of a NIC. For [`BadMessage::RingAddressesBeforeMemory`] use
+    /// [`BadMessage::send_on`] with a new session.
+    ///
+    /// # Errors
+    ///
+    /// The back end has closed the session already.
+    pub fn send(self, nic: &Nic) -> Result<(), SessionError> {
+        self.send_on(&nic.session, nic)
+    }
+
+    /// Sends it on any session, with files and addresses of `nic`.
+    ///
+    /// # Errors
+    ///
+    /// The back end has closed the session already.
+    pub fn send_on(self, session: &crate::session::Session, nic: &Nic) -> Result<(), SessionError> {
+        let send = |request, payload: &[u8], files: &[_]| {
+            session.send(&message(request, 1, payload), files)
+        };
+        let words = |words: &[u64]| -> Vec<u8> {
+            words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+        };
+        let file = nic.memory.as_fd();
+        let region = [1 << 30, nic.memory.size(), nic.memory.user_base(), 0];
+        let one_region = words(&[&[1], &region[..]].concat());
+        match self {
+            Self::RingAddressesBeforeMemory | Self::RingAddressesOutsideMemory => {
+                let ring = words(&[0, 0xdead_0000, 0xdead_1000, 0xdead_2000, 0]);
+                send(request::SET_VRING_ADDR, &ring, &[])
+            }
+            Self::MemoryWithoutFile => send(request::SET_MEM_TABLE, &one_region, &[]),
+            Self::MemoryWithExcessFiles => send(request::SET_MEM_TABLE, &one_region, &[file; 16]),
+            Self::MemoryWithOverlappingRegions => {
+                let table = words(&[&[2], &region[..], &region[..]].concat());
+                send(request::SET_MEM_TABLE, &table, &[file, file])
+            }
+            Self::MemoryWithTooManyRegions => {
+                let mut table = words(&[u64::from(u32::MAX)]);
+                table.extend(words(&region));
+                send(request::SET_MEM_TABLE, &table, &[file])
+            }
+            Self::RingSizeNotPowerOfTwo => send(request::SET_VRING_NUM, &state(0, 100), &[]),
+            Self::RingSizeZero => send(request::SET_VRING_NUM, &state(0, 0), &[]),
+            Self::RingPastLast => send(request::SET_VRING_NUM, &state(9_999, 256), &[]),
+            Self::Truncated => {
+                let whole = message(request::SET_VRING_NUM, 1, &state(0, 256));
+                session.send(whole.get(..15).unwrap_or_default(), &[])
+            }
+            Self::Oversized => {
+                let mut header = message(request::SET_MEM_TABLE, 1, &[]);
+                header.truncate(8);
+                header.extend_from_slice(&u32::MAX.to_ne_bytes());
+                session.send(&header, &[])
+            }
+            Self::UnknownRequest => send(0x7fff_ffff, &[0; 8], &[]),
+            Self::WrongVersion => session.send(&message(request::SET_OWNER, 3, &[]), &[]),
+            Self::LogSmallerThanMemory => {
+                let log = rustix::fs::memfd_create("log", rustix::fs::MemfdFlags::CLOEXEC)
+                    .and_then(|log| rustix::fs::ftruncate(&log, 8).map(|()| log))
+                    .map_err(|error| SessionError::Socket {
+                        what: "make a log for",
+                        error: error.into(),
+                    })?;
+                send(request::SET_LOG_BASE, &words(&[8, 0]), &[log.as_fd()])
+            }
+            Self::BlockingEventfdWithSaturatedCounter => {
+                let call = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).and_then(|call| {
+                    rustix::io::write(&call, &(u64::MAX - 1).to_ne_bytes()).map(|_| call)
+                });
+                let call = call.map_err(|error| SessionError::Socket {
+                    what: "make an eventfd for",
+                    error: error.into(),
+                })?;
+                send(request::SET_VRING_CALL, &words(&[0]), &[call.as_fd()])
+            }
+        }
+    }
+}

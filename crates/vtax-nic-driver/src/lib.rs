@@ -1,0 +1,13 @@
+//! The driver's side of vhost-user-net: traffic, a simulator of hold policies, and a front end
+//! that behaves like a guest, or misbehaves on purpose.
+
+pub mod arrivals;
+pub mod backend;
+pub mod hostile;
+pub mod load;
+pub mod memory;
+pub mod nic;
+pub mod probe;
+pub mod ring;
+pub mod session;
+pub mod simulation;

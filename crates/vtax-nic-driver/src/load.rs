@@ -1,0 +1,250 @@
+//! Traffic between drivers over a real back end.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use vtax_nic::hold::Nanos;
+
+use crate::arrivals::Arrivals;
+use crate::nic::{Counts, Nic, wait_for_any};
+use crate::probe::{self, Seen, Stamp};
+
+/// How long a receiver waits for frames that are still on their way.
+const LINGER: Duration = Duration::from_millis(20);
+
+/// Frames taken before a receiver looks at another NIC, as in NAPI.
+const BUDGET: usize = 64;
+
+const A: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const B: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+/// What a stream came to, for all links together.
+#[derive(Clone, Debug, Default)]
+pub struct Stream {
+    /// Frames due.
+    pub due: u64,
+    /// Frames that found the sender's ring full.
+    pub refused: u64,
+    /// The senders' counts.
+    pub sender: Counts,
+    /// The receivers' counts.
+    pub receiver: Counts,
+    /// Frames received.
+    pub received: u64,
+    /// Frames lost on the way.
+    pub lost: u64,
+    /// Frames repeated or out of order.
+    pub disordered: u64,
+    /// From due to received, in ns, sorted.
+    pub delays: Vec<u64>,
+}
+
+/// Runs on one processor from now on, if the machine has it.
+pub fn pin(cpu: usize) {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu);
+    // A measurement on any processor is better than none.
+    let _ = rustix::thread::sched_setaffinity(None, &set);
+}
+
+/// Sends open-loop from each sender to the receiver of the same index. The sending thread spins on
+/// processor `sender_cpu`, the receiving one sleeps between calls on `receiver_cpu`.
+pub fn stream(
+    senders: &mut [Nic],
+    receivers: &mut [Nic],
+    arrivals: &Arrivals,
+    (frame_len, duration): (usize, Nanos),
+    (sender_cpu, receiver_cpu): (usize, usize),
+) -> Stream {
+    let before = (sum(senders), sum(receivers));
+    let stop = AtomicBool::new(false);
+    let mut outcome = Stream::default();
+    let seen = std::thread::scope(|scope| {
+        let receiving = scope.spawn(|| {
+            pin(receiver_cpu);
+            receive(receivers, &stop)
+        });
+        let sending = scope.spawn(|| {
+            pin(sender_cpu);
+            send(senders, arrivals, frame_len, duration)
+        });
+        (outcome.due, outcome.refused) = sending.join().unwrap_or_default();
+        std::thread::sleep(LINGER);
+        stop.store(true, Ordering::Release);
+        receiving.join().unwrap_or_default()
+    });
+    for seen in seen {
+        outcome.received += seen.frames;
+        outcome.lost += seen.lost;
+        outcome.disordered += seen.disordered;
+        outcome.delays.extend(seen.delays);
+    }
+    outcome.delays.sort_unstable();
+    outcome.sender = difference(sum(senders), before.0);
+    outcome.receiver = difference(sum(receivers), before.1);
+    outcome
+}
+
+fn send(nics: &mut [Nic], arrivals: &Arrivals, frame_len: usize, duration: Nanos) -> (u64, u64) {
+    let mut times: Vec<_> = (0u64..)
+        .zip(nics)
+        .map(|(seed, nic)| (arrivals.times(seed).peekable(), nic, 0))
+        .collect();
+    let (mut due, mut refused) = (0, 0);
+    let mut frame = Vec::new();
+    let start = probe::now();
+    loop {
+        let next = (0..times.len())
+            .filter_map(|index| Some((times.get_mut(index)?.0.peek().copied()?, index)))
+            .min();
+        let Some((at, index)) = next.filter(|(at, _)| *at < duration) else {
+            break;
+        };
+        let at = start + at;
+        while probe::now() < at {
+            std::hint::spin_loop();
+        }
+        let Some((times, nic, number)) = times.get_mut(index) else {
+            break;
+        };
+        times.next();
+        probe::write(
+            &mut frame,
+            B,
+            A,
+            frame_len,
+            Stamp {
+                number: *number,
+                sent: at,
+            },
+        );
+        due += 1;
+        if nic.send(0, &frame) {
+            *number += 1;
+        } else {
+            refused += 1;
+        }
+    }
+    (due, refused)
+}
+
+fn receive(nics: &mut [Nic], stop: &AtomicBool) -> Vec<Seen> {
+    let mut seen = vec![Seen::default(); nics.len()];
+    while !stop.load(Ordering::Acquire) {
+        let mut busy = false;
+        for (nic, seen) in nics.iter_mut().zip(&mut seen) {
+            let frames = nic.receive(0, BUDGET, |frame| seen.frame(frame, probe::now()));
+            busy |= frames > 0;
+        }
+        if !busy {
+            wait_for_any(nics, Duration::from_millis(5));
+        }
+    }
+    seen
+}
+
+/// What transactions came to.
+#[derive(Clone, Debug, Default)]
+pub struct Transactions {
+    /// Round trips, in ns, sorted.
+    pub round_trips: Vec<u64>,
+    /// Round trips that did not come back within a second.
+    pub lost: u64,
+    /// The server's counts.
+    pub server: Counts,
+}
+
+/// A client that spins sends a request and waits for the answer, one at a time; the server sleeps
+/// between requests, as a guest does.
+pub fn ping_pong(
+    client: &mut Nic,
+    server: &mut Nic,
+    duration: Duration,
+    (client_cpu, server_cpu): (usize, usize),
+) -> Transactions {
+    let before = sum(std::slice::from_mut(server));
+    let stop = AtomicBool::new(false);
+    let mut outcome = Transactions::default();
+    std::thread::scope(|scope| {
+        let serving = &mut *server;
+        scope.spawn(|| {
+            pin(server_cpu);
+            answer(serving, &stop);
+        });
+        let asking = scope.spawn(|| {
+            pin(client_cpu);
+            ask(client, duration)
+        });
+        (outcome.round_trips, outcome.lost) = asking.join().unwrap_or_default();
+        stop.store(true, Ordering::Release);
+    });
+    outcome.round_trips.sort_unstable();
+    outcome.server = difference(sum(std::slice::from_mut(server)), before);
+    outcome
+}
+
+fn ask(client: &mut Nic, duration: Duration) -> (Vec<u64>, u64) {
+    let (mut round_trips, mut lost) = (Vec::new(), 0);
+    let mut frame = Vec::new();
+    let start = std::time::Instant::now();
+    for number in 0.. {
+        if start.elapsed() > duration {
+            break;
+        }
+        let sent = probe::now();
+        probe::write(&mut frame, B, A, 64, Stamp { number, sent });
+        client.send(0, &frame);
+        let mut back = false;
+        while !back && probe::now().since(sent) < Nanos::from_secs(1) {
+            client.receive(0, BUDGET, |frame| {
+                back |= probe::read(frame).is_some_and(|stamp| stamp.number == number);
+            });
+        }
+        if back {
+            round_trips.push(probe::now().since(sent).0);
+        } else {
+            lost += 1;
+        }
+    }
+    (round_trips, lost)
+}
+
+fn answer(server: &mut Nic, stop: &AtomicBool) {
+    let (mut requests, mut frame) = (Vec::new(), Vec::new());
+    while !stop.load(Ordering::Acquire) {
+        let frames = server.receive(0, BUDGET, |frame| requests.extend(probe::read(frame)));
+        for stamp in requests.drain(..) {
+            probe::write(&mut frame, A, B, 64, stamp);
+            server.send(0, &frame);
+        }
+        if frames == 0 {
+            server.wait(0, Duration::from_millis(5));
+        }
+    }
+}
+
+fn sum(nics: &mut [Nic]) -> Counts {
+    nics.iter_mut()
+        .map(Nic::counts)
+        .fold(Counts::default(), |sum, one| Counts {
+            received: sum.received + one.received,
+            sent: sum.sent + one.sent,
+            calls: sum.calls + one.calls,
+            tx_calls: sum.tx_calls + one.tx_calls,
+            kicks: sum.kicks + one.kicks,
+            rx_kicks: sum.rx_kicks + one.rx_kicks,
+            sleeps: sum.sleeps + one.sleeps,
+        })
+}
+
+fn difference(now: Counts, before: Counts) -> Counts {
+    Counts {
+        received: now.received - before.received,
+        sent: now.sent - before.sent,
+        calls: now.calls - before.calls,
+        tx_calls: now.tx_calls - before.tx_calls,
+        kicks: now.kicks - before.kicks,
+        rx_kicks: now.rx_kicks - before.rx_kicks,
+        sleeps: now.sleeps - before.sleeps,
+    }
+}

@@ -1,0 +1,488 @@
+//! A NIC's driver, as a guest's kernel has it: EVENT_IDX, polling until empty, then asking for
+//! calls again. It counts every call and kick.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use vtax_nic::features::Features;
+
+use crate::memory::{GUEST_BASE, GuestMemory};
+use crate::ring::{Descriptor, DriverRing, INDIRECT, NEXT, WRITE};
+use crate::session::{Session, SessionError, request, state};
+
+/// The virtio-net header's length with VERSION_1.
+pub const HEADER_LEN: usize = 12;
+
+/// Room for a header and a frame of 2,036 bytes, or for a part of a longer one.
+pub const BUFFER_LEN: u32 = 2_048;
+
+/// How sent frames are described to the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Layout {
+    /// Header and frame in one buffer.
+    #[default]
+    Single,
+    /// Header and frame in a chain of two.
+    Chained,
+    /// The chain of two in an indirect table.
+    Indirect,
+}
+
+/// What kind of driver to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Features to ask for, beyond what is always needed.
+    pub features: Features,
+    /// Ring entries, a power of two.
+    pub ring_size: u16,
+    /// Queue pairs.
+    pub queue_pairs: u16,
+    /// See [`Layout`].
+    pub layout: Layout,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let features = Features::EVENT_IDX
+            .with(Features::INDIRECT)
+            .with(Features::MRG_RXBUF);
+        Self {
+            features,
+            ring_size: 256,
+            queue_pairs: 1,
+            layout: Layout::Single,
+        }
+    }
+}
+
+/// What has been counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Frames received.
+    pub received: u64,
+    /// Frames sent.
+    pub sent: u64,
+    /// RX calls: exact, since an eventfd adds them up.
+    pub calls: u64,
+    /// TX calls.
+    pub tx_calls: u64,
+    /// TX kicks.
+    pub kicks: u64,
+    /// RX kicks, for buffers given back.
+    pub rx_kicks: u64,
+    /// Times that the driver slept until something happened.
+    pub sleeps: u64,
+}
+
+/// One direction of a queue pair.
+#[derive(Debug)]
+pub struct Queue {
+    /// The ring.
+    pub ring: DriverRing,
+    buffers: u64,
+    tables: u64,
+    free: Vec<u16>,
+    kick: OwnedFd,
+    call: OwnedFd,
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub struct Pair {
+    /// What the guest receives.
+    pub rx: Queue,
+    /// What the guest sends.
+    pub tx: Queue,
+}
+
+/// A connected NIC.
+#[derive(Debug)]
+pub struct Nic {
+    /// The vhost-user session.
+    pub session: Session,
+    /// Guest memory.
+    pub memory: GuestMemory,
+    /// The queue pairs.
+    pub pairs: Vec<Pair>,
+    /// What both sides agreed on.
+    pub features: Features,
+    counts: Counts,
+    layout: Layout,
+    frame: Vec<u8>,
+}
+
+impl Nic {
+    /// Connects to a back end that listens at `path`.
+    ///
+    /// # Errors
+    ///
+    /// Nobody listens, or the back end refuses.
+    pub fn connect(path: &Path, options: Options) -> Result<Self, SessionError> {
+        Self::start(Session::connect(path)?, options)
+    }
+
+    /// The same on a connected socket.
+    ///
+    /// # Errors
+    ///
+    /// The back end refuses.
+    pub fn from_socket(socket: UnixStream, options: Options) -> Result<Self, SessionError> {
+        Self::start(Session::from_socket(socket)?, options)
+    }
+
+    fn start(mut session: Session, options: Options) -> Result<Self, SessionError> {
+        let needed = Features::VERSION_1.with(Features::PROTOCOL);
+        let mut wanted = needed.with(options.features);
+        if options.queue_pairs > 1 {
+            wanted = wanted.with(Features::MQ);
+        }
+        let agreed = Features(session.negotiate(wanted.0, needed.0)?);
+        let queues = 2 * usize::from(options.queue_pairs);
+        let each = usize::from(options.ring_size) * (BUFFER_LEN as usize + 64) + (64 << 10);
+        let no_memory = |error| SessionError::Socket {
+            what: "make memory for",
+            error,
+        };
+        let mut memory = GuestMemory::new(queues * each).map_err(no_memory)?;
+        let mut pairs = Vec::new();
+        for _ in 0..options.queue_pairs {
+            let rx = Queue::new(&mut memory, options.ring_size, agreed).map_err(no_memory)?;
+            let tx = Queue::new(&mut memory, options.ring_size, agreed).map_err(no_memory)?;
+            pairs.push(Pair { rx, tx });
+        }
+        let (counts, frame) = (Counts::default(), Vec::new());
+        let layout = options.layout;
+        let mut nic = Self {
+            session,
+            memory,
+            pairs,
+            features: agreed,
+            counts,
+            layout,
+            frame,
+        };
+        nic.share_memory()?;
+        nic.start_rings()?;
+        Ok(nic)
+    }
+
+    /// Tells the back end where guest memory is.
+    ///
+    /// # Errors
+    ///
+    /// The back end refuses.
+    pub fn share_memory(&self) -> Result<(), SessionError> {
+        let mut table = Vec::from(1u64.to_ne_bytes());
+        for field in [GUEST_BASE, self.memory.size(), self.memory.user_base(), 0] {
+            table.extend_from_slice(&field.to_ne_bytes());
+        }
+        self.session
+            .tell(request::SET_MEM_TABLE, &table, &[self.memory.as_fd()])
+    }
+
+    fn start_rings(&mut self) -> Result<(), SessionError> {
+        let user = self.memory.user_base().wrapping_sub(GUEST_BASE);
+        let queues = self.pairs.iter().flat_map(|pair| [&pair.rx, &pair.tx]);
+        for (index, queue) in (0u32..).zip(queues) {
+            let tell =
+                |request, payload: &[u8], files: &[_]| self.session.tell(request, payload, files);
+            let ring = &queue.ring;
+            tell(request::SET_VRING_NUM, &state(index, ring.size.into()), &[])?;
+            tell(request::SET_VRING_BASE, &state(index, 0), &[])?;
+            let mut addresses = Vec::from(state(index, 0));
+            for address in [ring.descriptors, ring.used, ring.available] {
+                addresses.extend_from_slice(&address.wrapping_add(user).to_ne_bytes());
+            }
+            addresses.extend_from_slice(&0u64.to_ne_bytes());
+            tell(request::SET_VRING_ADDR, &addresses, &[])?;
+            tell(
+                request::SET_VRING_CALL,
+                &u64::from(index).to_ne_bytes(),
+                &[queue.call.as_fd()],
+            )?;
+            tell(
+                request::SET_VRING_KICK,
+                &u64::from(index).to_ne_bytes(),
+                &[queue.kick.as_fd()],
+            )?;
+        }
+        for pair in &mut self.pairs {
+            pair.rx.fill(&self.memory);
+            pair.tx.ring.disable_calls(&self.memory);
+            ring(&pair.rx.kick);
+        }
+        for index in (0u32..).take(2 * self.pairs.len()) {
+            self.session
+                .tell(request::SET_VRING_ENABLE, &state(index, 1), &[])?;
+        }
+        Ok(())
+    }
+
+    /// What has been counted so far.
+    pub fn counts(&mut self) -> Counts {
+        for pair in &self.pairs {
+            self.counts.calls += heard(&pair.rx.call);
+            self.counts.tx_calls += heard(&pair.tx.call);
+        }
+        self.counts
+    }
+
+    /// Sends a frame; `false` if the ring is full. It is visible to the device at once.
+    pub fn send(&mut self, pair: usize, frame: &[u8]) -> bool {
+        self.send_with_header(pair, &[0; HEADER_LEN], frame)
+    }
+
+    /// Sends a frame with a virtio-net header of the caller's choice.
+    pub fn send_with_header(&mut self, pair: usize, header: &[u8], frame: &[u8]) -> bool {
+        let Some(queue) = self.pairs.get_mut(pair).map(|pair| &mut pair.tx) else {
+            return false;
+        };
+        while let Some((head, _)) = queue.ring.take_used(&self.memory) {
+            queue.free.push(head);
+        }
+        queue.ring.disable_calls(&self.memory);
+        let step = if self.layout == Layout::Chained { 2 } else { 1 };
+        // A chain of two takes an even descriptor and the odd one after it.
+        let head = loop {
+            match queue.free.pop() {
+                Some(head) if head % step == 0 => break head,
+                Some(_) => {}
+                None => return false,
+            }
+        };
+        let buffer = queue.buffers + u64::from(BUFFER_LEN) * u64::from(head);
+        self.memory.write(buffer, header);
+        self.memory.write(buffer + header.len() as u64, frame);
+        let (head_len, len) = (header.len() as u32, frame.len() as u32);
+        let parts = [
+            Descriptor {
+                address: buffer,
+                len: head_len,
+                flags: NEXT,
+                next: 1,
+            },
+            Descriptor {
+                address: buffer + u64::from(head_len),
+                len,
+                flags: 0,
+                next: 0,
+            },
+        ];
+        match self.layout {
+            Layout::Single => {
+                let whole = Descriptor {
+                    len: head_len + len,
+                    flags: 0,
+                    next: 0,
+                    ..parts[0]
+                };
+                queue.ring.describe(&self.memory, head, whole);
+            }
+            Layout::Chained => {
+                queue.ring.describe(
+                    &self.memory,
+                    head,
+                    Descriptor {
+                        next: head + 1,
+                        ..parts[0]
+                    },
+                );
+                queue.ring.describe(&self.memory, head + 1, parts[1]);
+            }
+            Layout::Indirect => {
+                let table = queue.tables + 32 * u64::from(head);
+                self.memory.write(table, &parts[0].to_bytes());
+                self.memory.write(table + 16, &parts[1].to_bytes());
+                let indirect = Descriptor {
+                    address: table,
+                    len: 32,
+                    flags: INDIRECT,
+                    next: 0,
+                };
+                queue.ring.describe(&self.memory, head, indirect);
+            }
+        }
+        queue.ring.offer(&self.memory, head);
+        if queue.ring.publish(&self.memory) {
+            self.counts.kicks += 1;
+            ring(&queue.kick);
+        }
+        self.counts.sent += 1;
+        true
+    }
+
+    /// Takes up to `budget` received frames, and gives their buffers back. As in NAPI, fewer than
+    /// the budget means that the ring is empty.
+    pub fn receive(&mut self, pair: usize, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
+        let Some(queue) = self.pairs.get_mut(pair).map(|pair| &mut pair.rx) else {
+            return 0;
+        };
+        let mut frames = 0;
+        let mut given_back = false;
+        while frames < budget
+            && let Some((head, len)) = queue.ring.take_used(&self.memory)
+        {
+            self.frame.clear();
+            queue.copy_out(&self.memory, head, len, &mut self.frame);
+            queue.ring.offer(&self.memory, head);
+            // With MRG_RXBUF the header says how many buffers the frame has.
+            let buffers = self.frame.get(10..).and_then(|rest| rest.first_chunk());
+            let buffers = buffers.map_or(1, |count| u16::from_le_bytes(*count));
+            for _ in 1..buffers {
+                // The device publishes all of a frame's buffers at once.
+                let Some((head, len)) = queue.ring.take_used(&self.memory) else {
+                    break;
+                };
+                queue.copy_out(&self.memory, head, len, &mut self.frame);
+                queue.ring.offer(&self.memory, head);
+            }
+            frames += 1;
+            given_back = true;
+            each(self.frame.get(HEADER_LEN..).unwrap_or_default());
+        }
+        if given_back && queue.ring.publish(&self.memory) {
+            self.counts.rx_kicks += 1;
+            ring(&queue.kick);
+        }
+        self.counts.received += frames as u64;
+        frames
+    }
+
+    /// Sleeps until a pair's RX queue has something, up to `limit`. Tells whether it has.
+    pub fn wait(&mut self, pair: usize, limit: Duration) -> bool {
+        let Some(queue) = self.pairs.get(pair).map(|pair| &pair.rx) else {
+            return false;
+        };
+        queue.ring.enable_calls(&self.memory);
+        if queue.ring.has_used(&self.memory) {
+            return true;
+        }
+        self.counts.sleeps += 1;
+        let limit = Timespec::try_from(limit).ok();
+        let mut fds = [PollFd::new(&queue.call, PollFlags::IN)];
+        // Interrupted or expired: the ring tells.
+        let _ = rustix::event::poll(&mut fds, limit.as_ref());
+        self.counts.calls += heard(&queue.call);
+        queue.ring.has_used(&self.memory)
+    }
+
+    /// Waits until the device has taken everything sent, up to `limit`.
+    pub fn drained_within(&mut self, limit: Duration) -> bool {
+        let until = std::time::Instant::now() + limit;
+        loop {
+            for pair in &mut self.pairs {
+                while let Some((head, _)) = pair.tx.ring.take_used(&self.memory) {
+                    pair.tx.free.push(head);
+                }
+            }
+            if self
+                .pairs
+                .iter()
+                .all(|pair| pair.tx.ring.outstanding() == 0)
+            {
+                return true;
+            }
+            if std::time::Instant::now() > until {
+                return false;
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+}
+
+impl Queue {
+    fn new(memory: &mut GuestMemory, size: u16, agreed: Features) -> std::io::Result<Self> {
+        let ring = DriverRing::new(memory, size, agreed.has(Features::EVENT_IDX));
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Self {
+            ring,
+            buffers: memory.allocate(usize::from(size) * BUFFER_LEN as usize),
+            tables: memory.allocate(usize::from(size) * 32),
+            free: (0..size).rev().collect(),
+            kick: rustix::event::eventfd(0, flags)?,
+            call: rustix::event::eventfd(0, flags)?,
+        })
+    }
+
+    /// Kicks, whether the device wants it or not.
+    pub fn kick(&self) {
+        ring(&self.kick);
+    }
+
+    /// Where the buffer of a descriptor is.
+    pub fn buffer(&self, index: u16) -> u64 {
+        self.buffers + u64::from(BUFFER_LEN) * u64::from(index)
+    }
+
+    /// Room for indirect tables: 32 bytes for each ring entry.
+    pub fn tables(&self) -> u64 {
+        self.tables
+    }
+
+    fn fill(&mut self, memory: &GuestMemory) {
+        for index in 0..self.ring.size {
+            let address = self.buffer(index);
+            let buffer = Descriptor {
+                address,
+                len: BUFFER_LEN,
+                flags: WRITE,
+                next: 0,
+            };
+            self.ring.describe(memory, index, buffer);
+            self.ring.offer(memory, index);
+        }
+        self.ring.publish(memory);
+        self.ring.disable_calls(memory);
+    }
+
+    fn copy_out(&self, memory: &GuestMemory, head: u16, len: u32, frame: &mut Vec<u8>) {
+        let start = frame.len();
+        frame.resize(start + len.min(BUFFER_LEN) as usize, 0);
+        memory.read(
+            self.buffer(head),
+            frame.get_mut(start..).unwrap_or_default(),
+        );
+    }
+}
+
+fn ring(bell: &OwnedFd) {
+    // Fails only when the counter is full: then the bell has long rung.
+    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+}
+
+fn heard(bell: &OwnedFd) -> u64 {
+    let mut count = [0; 8];
+    match rustix::io::read(bell, &mut count) {
+        Ok(8) => u64::from_ne_bytes(count),
+        _ => 0,
+    }
+}
+
+/// Sleeps until the RX queue of some NIC's first pair has something, up to `limit`.
+pub fn wait_for_any(nics: &mut [Nic], limit: Duration) {
+    let queues = || {
+        nics.iter()
+            .filter_map(|nic| Some((nic, &nic.pairs.first()?.rx)))
+    };
+    for (nic, queue) in queues() {
+        queue.ring.enable_calls(&nic.memory);
+    }
+    if queues().any(|(nic, queue)| queue.ring.has_used(&nic.memory)) {
+        return;
+    }
+    let mut fds: Vec<_> = queues()
+        .map(|(_, queue)| PollFd::new(&queue.call, PollFlags::IN))
+        .collect();
+    let limit = Timespec::try_from(limit).ok();
+    // Interrupted or expired: the rings tell.
+    let _ = rustix::event::poll(&mut fds, limit.as_ref());
+    for nic in nics {
+        nic.counts.sleeps += 1;
+        if let Some(pair) = nic.pairs.first() {
+            nic.counts.calls += heard(&pair.rx.call);
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! The front end's half of the vhost-user protocol, on a blocking socket. It can also be made to
+//! send what no honest front end would.
+
+use std::io::{IoSlice, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+
+/// Request numbers of the specification.
+#[expect(missing_docs, reason = "they are the specification's own names")]
+pub mod request {
+    pub const GET_FEATURES: u32 = 1;
+    pub const SET_FEATURES: u32 = 2;
+    pub const SET_OWNER: u32 = 3;
+    pub const SET_MEM_TABLE: u32 = 5;
+    pub const SET_LOG_BASE: u32 = 6;
+    pub const SET_VRING_NUM: u32 = 8;
+    pub const SET_VRING_ADDR: u32 = 9;
+    pub const SET_VRING_BASE: u32 = 10;
+    pub const GET_VRING_BASE: u32 = 11;
+    pub const SET_VRING_KICK: u32 = 12;
+    pub const SET_VRING_CALL: u32 = 13;
+    pub const GET_PROTOCOL_FEATURES: u32 = 15;
+    pub const SET_PROTOCOL_FEATURES: u32 = 16;
+    pub const SET_VRING_ENABLE: u32 = 18;
+}
+
+const VERSION: u32 = 1;
+const NEED_REPLY: u32 = 1 << 3;
+
+/// VHOST_USER_PROTOCOL_F_REPLY_ACK.
+const REPLY_ACK: u64 = 1 << 3;
+
+/// How long the back end may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Why a session ended.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The socket failed or was closed.
+    #[error("cannot {what} the back end: {error}")]
+    Socket {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        error: std::io::Error,
+    },
+    /// The back end said no.
+    #[error("the back end refused request {request} with {code}")]
+    Refused {
+        /// The request's number.
+        request: u32,
+        /// What it answered.
+        code: u64,
+    },
+    /// The back end does not offer a feature that is needed.
+    #[error("the back end does not offer the features {0:#x}")]
+    Features(u64),
+}
+
+fn failed(what: &'static str) -> impl Fn(std::io::Error) -> SessionError {
+    move |error| SessionError::Socket { what, error }
+}
+
+/// A connection to a back end.
+#[derive(Debug)]
+pub struct Session {
+    socket: UnixStream,
+    acknowledges: bool,
+}
+
+impl Session {
+    /// Connects to a back end that listens.
+    ///
+    /// # Errors
+    ///
+    /// Nobody listens there.
+    pub fn connect(path: &Path) -> Result<Self, SessionError> {
+        Self::from_socket(UnixStream::connect(path).map_err(failed("connect to"))?)
+    }
+
+    /// Takes a connected socket.
+    ///
+    /// # Errors
+    ///
+    /// The socket takes no time limit.
+    pub fn from_socket(socket: UnixStream) -> Result<Self, SessionError> {
+        socket
+            .set_read_timeout(Some(PATIENCE))
+            .map_err(failed("set up the socket to"))?;
+        socket
+            .set_write_timeout(Some(PATIENCE))
+            .map_err(failed("set up the socket to"))?;
+        Ok(Self {
+            socket,
+            acknowledges: false,
+        })
+    }
+
+    /// Negotiates: everything in `wanted` that is offered. Tells what was agreed on.
+    ///
+    /// # Errors
+    ///
+    /// The back end lacks something in `needed`, or the socket fails.
+    pub fn negotiate(&mut self, wanted: u64, needed: u64) -> Result<u64, SessionError> {
+        let offered = self.get(request::GET_FEATURES)?;
+        if offered & needed != needed {
+            return Err(SessionError::Features(needed & !offered));
+        }
+        self.tell(request::SET_OWNER, &[], &[])?;
+        let protocol = self.get(request::GET_PROTOCOL_FEATURES)?;
+        self.tell(
+            request::SET_PROTOCOL_FEATURES,
+            &(protocol & REPLY_ACK).to_ne_bytes(),
+            &[],
+        )?;
+        self.acknowledges = protocol & REPLY_ACK != 0;
+        let agreed = offered & wanted;
+        self.tell(request::SET_FEATURES, &agreed.to_ne_bytes(), &[])?;
+        Ok(agreed)
+    }
+
+    /// A request that has no answer of its own. Waits for the acknowledgement, where there are any.
+    ///
+    /// # Errors
+    ///
+    /// The back end refuses, or the socket fails.
+    pub fn tell(
+        &self,
+        request: u32,
+        payload: &[u8],
+        files: &[BorrowedFd<'_>],
+    ) -> Result<(), SessionError> {
+        let flags = VERSION | if self.acknowledges { NEED_REPLY } else { 0 };
+        self.send(&message(request, flags, payload), files)?;
+        if self.acknowledges {
+            let code = number(&self.reply()?);
+            if code != 0 {
+                return Err(SessionError::Refused { request, code });
+            }
+        }
+        Ok(())
+    }
+
+    /// A request with a number for an answer.
+    ///
+    /// # Errors
+    ///
+    /// The socket fails.
+    pub fn get(&self, request: u32) -> Result<u64, SessionError> {
+        self.send(&message(request, VERSION, &[]), &[])?;
+        Ok(number(&self.reply()?))
+    }
+
+    /// GET_VRING_BASE: stops a ring, tells its index.
+    ///
+    /// # Errors
+    ///
+    /// The socket fails.
+    pub fn stop_ring(&self, ring: u32) -> Result<u16, SessionError> {
+        self.send(
+            &message(request::GET_VRING_BASE, VERSION, &state(ring, 0)),
+            &[],
+        )?;
+        let reply = self.reply()?;
+        Ok(reply
+            .get(4..)
+            .and_then(|rest| rest.first_chunk())
+            .map_or(0, |low| u16::from_ne_bytes(*low)))
+    }
+
+    /// Sends any bytes and descriptors.
+    ///
+    /// # Errors
+    ///
+    /// The socket fails.
+    pub fn send(&self, bytes: &[u8], files: &[BorrowedFd<'_>]) -> Result<(), SessionError> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !files.is_empty() {
+            ancillary.push(SendAncillaryMessage::ScmRights(files));
+        }
+        let flags = SendFlags::NOSIGNAL;
+        rustix::net::sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut ancillary, flags)
+            .map_err(|error| failed("write to")(error.into()))?;
+        Ok(())
+    }
+
+    /// Waits until the back end closes the connection, up to `limit`.
+    pub fn closed_within(&self, limit: Duration) -> bool {
+        let _ = self.socket.set_read_timeout(Some(limit));
+        let mut rest = Vec::new();
+        let closed = match (&self.socket).read_to_end(&mut rest) {
+            Ok(_) => true,
+            Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+        };
+        let _ = self.socket.set_read_timeout(Some(PATIENCE));
+        closed
+    }
+
+    fn reply(&self) -> Result<Vec<u8>, SessionError> {
+        let mut header = [0; 12];
+        (&self.socket)
+            .read_exact(&mut header)
+            .map_err(failed("read from"))?;
+        let [.., s0, s1, s2, s3] = header;
+        // No reply is longer than a page.
+        let size = u32::from_ne_bytes([s0, s1, s2, s3]).min(4096) as usize;
+        let mut payload = vec![0; size];
+        (&self.socket)
+            .read_exact(&mut payload)
+            .map_err(failed("read from"))?;
+        Ok(payload)
+    }
+}
+
+/// A message's bytes.
+pub fn message(request: u32, flags: u32, payload: &[u8]) -> Vec<u8> {
+    let size = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+    let mut bytes: Vec<u8> = [request, flags, size]
+        .iter()
+        .flat_map(|n| n.to_ne_bytes())
+        .collect();
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+/// A vring state: a ring and a number.
+pub fn state(ring: u32, number: u32) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&ring.to_ne_bytes());
+    bytes[4..].copy_from_slice(&number.to_ne_bytes());
+    bytes
+}
+
+fn number(payload: &[u8]) -> u64 {
+    payload
+        .first_chunk()
+        .map_or(u64::MAX, |bytes| u64::from_ne_bytes(*bytes))
+}

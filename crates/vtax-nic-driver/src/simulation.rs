@@ -1,0 +1,360 @@
+//! A deterministic discrete-event simulation of hold policies: ports, their guests, one worker.
+//!
+//! It answers how many notifications a policy saves and how long packets wait for it, without a
+//! machine's noise. Its numbers are modelled. The guest behaves like Linux: a call wakes it after
+//! a while, it polls until its ring is empty, and then wants calls again.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
+
+use vtax_nic::hold::{Controller, Nanos, NextDrain, PairHold, Release, RxBatch, TxRound};
+
+use crate::arrivals::Arrivals;
+
+/// What wakes up late, guest or worker, does so by this much.
+const WAKE: Nanos = Nanos::from_micros(5);
+
+/// What a guest needs to handle a packet.
+const HANDLE: Nanos = Nanos(500);
+
+const RING: u16 = 256;
+
+/// What the guests do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Traffic {
+    /// Guests receive.
+    Receive(Arrivals),
+    /// Guests receive, and acknowledge every second packet, as TCP does.
+    ReceiveWithAcks(Arrivals),
+    /// Guests send.
+    Send(Arrivals),
+    /// Peers send a request, guests answer; a peer sends the next one when it has the answer.
+    Transactions {
+        /// Requests under way for each guest.
+        outstanding: u32,
+        /// From the answer's arrival to the next request's.
+        think: Nanos,
+    },
+}
+
+/// What to simulate.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// What the guests do.
+    pub traffic: Traffic,
+    /// How many guests, all alike but for their random numbers.
+    pub ports: u32,
+    /// Each port's budget.
+    pub budget: Nanos,
+    /// Simulated time.
+    pub duration: Nanos,
+}
+
+/// What came out, for all ports together.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Packets that guests received.
+    pub received: u64,
+    /// Packets that guests sent.
+    pub sent: u64,
+    /// RX calls.
+    pub calls: u64,
+    /// TX kicks.
+    pub kicks: u64,
+    /// Times that the worker woke up because of a deadline.
+    pub timer_wakeups: u64,
+    /// How long each received packet waited for its call, in ns, sorted.
+    pub rx_holds: Vec<u64>,
+    /// How long each sent packet waited to be taken, in ns, sorted.
+    pub tx_waits: Vec<u64>,
+}
+
+impl Outcome {
+    /// Calls and kicks.
+    pub fn notifications(&self) -> u64 {
+        self.calls + self.kicks
+    }
+
+    /// Calls and kicks for each packet.
+    pub fn per_packet(&self) -> f64 {
+        self.notifications() as f64 / (self.received + self.sent).max(1) as f64
+    }
+}
+
+/// The value below which the given part of sorted values lies.
+pub fn quantile(sorted: &[u64], part: f64) -> Nanos {
+    let index = (sorted.len() as f64 * part) as usize;
+    Nanos(
+        sorted
+            .get(index.min(sorted.len().saturating_sub(1)))
+            .copied()
+            .unwrap_or(0),
+    )
+}
+
+/// Runs it. `controller` makes each port's policy.
+pub fn run(setup: &Setup, controller: impl Fn() -> Box<dyn Controller>) -> Outcome {
+    let mut world = World::default();
+    for index in 0..setup.ports {
+        world
+            .ports
+            .push(Port::new(PairHold::new(controller(), setup.budget)));
+        let port = world.ports.len() - 1;
+        match &setup.traffic {
+            Traffic::Receive(arrivals) | Traffic::ReceiveWithAcks(arrivals) => {
+                let times = arrivals
+                    .times(u64::from(index))
+                    .take_while(|at| *at < setup.duration);
+                times.for_each(|at| world.plan(at, port, What::Arrive));
+            }
+            Traffic::Send(arrivals) => {
+                let times = arrivals
+                    .times(u64::from(index))
+                    .take_while(|at| *at < setup.duration);
+                times.for_each(|at| world.plan(at, port, What::Submit));
+            }
+            Traffic::Transactions { outstanding, think } => {
+                let starts = (0..*outstanding).map(|n| Nanos(think.0 * u64::from(n + 1)));
+                starts.for_each(|at| world.plan(at, port, What::Arrive));
+            }
+        }
+    }
+    while let Some(Reverse(event)) = world.events.pop() {
+        if event.at >= setup.duration {
+            break;
+        }
+        world.handle(event, &setup.traffic);
+    }
+    world.outcome.timer_wakeups = world.wakeups.len() as u64;
+    world.outcome.rx_holds.sort_unstable();
+    world.outcome.tx_waits.sort_unstable();
+    world.outcome
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Event {
+    at: Nanos,
+    /// Events of one moment happen in the order in which they were planned.
+    order: u64,
+    port: usize,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    /// A packet comes for the guest.
+    Arrive,
+    /// The guest looks into its RX ring.
+    Poll,
+    /// The guest sends a packet.
+    Submit,
+    /// The worker sees a kick.
+    Kick,
+    /// The worker's deadline.
+    Deadline,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Guest {
+    Asleep,
+    /// Called, or polling.
+    Awake,
+}
+
+struct Port {
+    hold: PairHold,
+    guest: Guest,
+    /// Packets in the used ring that the guest has not seen.
+    unseen: u32,
+    handled: u64,
+    /// When the packets whose call is held were published.
+    held: Vec<Nanos>,
+    /// When the packets in the available ring were put there.
+    waiting: VecDeque<Nanos>,
+    /// Whether the worker wants a kick.
+    armed: bool,
+    planned: Option<Nanos>,
+}
+
+impl Port {
+    fn new(hold: PairHold) -> Self {
+        Self {
+            hold,
+            guest: Guest::Asleep,
+            unseen: 0,
+            handled: 0,
+            held: Vec::new(),
+            waiting: VecDeque::new(),
+            armed: true,
+            planned: None,
+        }
+    }
+}
+
+#[derive(Default)]
+struct World {
+    ports: Vec<Port>,
+    events: BinaryHeap<Reverse<Event>>,
+    planned: u64,
+    wakeups: BTreeSet<Nanos>,
+    outcome: Outcome,
+}
+
+impl World {
+    fn plan(&mut self, at: Nanos, port: usize, what: What) {
+        self.planned += 1;
+        self.events.push(Reverse(Event {
+            at,
+            order: self.planned,
+            port,
+            what,
+        }));
+    }
+
+    fn handle(&mut self, event: Event, traffic: &Traffic) {
+        let Event {
+            at,
+            port: index,
+            what,
+            ..
+        } = event;
+        match what {
+            What::Arrive => self.arrive(at, index),
+            What::Poll => self.poll(at, index, traffic),
+            What::Submit => self.submit(at, index),
+            What::Kick => {
+                let Some(port) = self.ports.get_mut(index) else {
+                    return;
+                };
+                let kicked = port.hold.kicked(at);
+                self.call(at, index, kicked.rx);
+                if kicked.drain {
+                    self.drain(at, index, traffic);
+                }
+            }
+            What::Deadline => {
+                let Some(port) = self.ports.get_mut(index) else {
+                    return;
+                };
+                port.planned = None;
+                let expired = port.hold.expired(at);
+                if expired.rx.is_some() || expired.drain {
+                    self.wakeups.insert(at);
+                }
+                self.call(at, index, expired.rx);
+                if expired.drain {
+                    self.drain(at, index, traffic);
+                }
+            }
+        }
+        self.plan_deadline(index);
+    }
+
+    fn plan_deadline(&mut self, index: usize) {
+        let Some(port) = self.ports.get_mut(index) else {
+            return;
+        };
+        if let Some(deadline) = port.hold.deadline()
+            && port.planned.is_none_or(|planned| planned > deadline)
+        {
+            port.planned = Some(deadline);
+            self.plan(deadline, index, What::Deadline);
+        }
+    }
+
+    fn arrive(&mut self, at: Nanos, index: usize) {
+        let Some(port) = self.ports.get_mut(index) else {
+            return;
+        };
+        if port.unseen >= RING.into() {
+            return;
+        }
+        port.unseen += 1;
+        self.outcome.received += 1;
+        let wanted = port.guest == Guest::Asleep;
+        if wanted {
+            port.held.push(at);
+        } else {
+            self.outcome.rx_holds.push(0);
+        }
+        let free = RING - u16::try_from(port.unseen).unwrap_or(RING);
+        let batch = RxBatch {
+            packets: 1,
+            free,
+            ring_size: RING,
+            wanted,
+        };
+        let release = port.hold.received(at, batch);
+        self.call(at, index, release);
+    }
+
+    fn call(&mut self, at: Nanos, index: usize, release: Option<Release>) {
+        let Some(port) = self.ports.get_mut(index) else {
+            return;
+        };
+        if release.is_some() && port.guest == Guest::Asleep {
+            port.guest = Guest::Awake;
+            self.outcome.calls += 1;
+            self.outcome
+                .rx_holds
+                .extend(port.held.drain(..).map(|since| at.since(since).0));
+            self.plan(at + WAKE, index, What::Poll);
+        }
+    }
+
+    fn poll(&mut self, at: Nanos, index: usize, traffic: &Traffic) {
+        let Some(port) = self.ports.get_mut(index) else {
+            return;
+        };
+        if port.unseen == 0 {
+            port.guest = Guest::Asleep;
+            return;
+        }
+        port.unseen -= 1;
+        port.handled += 1;
+        let answers = match traffic {
+            Traffic::Transactions { .. } => true,
+            Traffic::ReceiveWithAcks(_) => port.handled.is_multiple_of(2),
+            Traffic::Receive(_) | Traffic::Send(_) => false,
+        };
+        if answers {
+            self.plan(at + HANDLE, index, What::Submit);
+        }
+        self.plan(at + HANDLE, index, What::Poll);
+    }
+
+    fn submit(&mut self, at: Nanos, index: usize) {
+        let Some(port) = self.ports.get_mut(index) else {
+            return;
+        };
+        if port.waiting.len() >= RING.into() {
+            return;
+        }
+        self.outcome.sent += 1;
+        port.waiting.push_back(at);
+        if port.armed {
+            port.armed = false;
+            self.outcome.kicks += 1;
+            self.plan(at + WAKE, index, What::Kick);
+        }
+    }
+
+    fn drain(&mut self, at: Nanos, index: usize, traffic: &Traffic) {
+        let Some(port) = self.ports.get_mut(index) else {
+            return;
+        };
+        let packets = u32::try_from(port.waiting.len()).unwrap_or(u32::MAX);
+        let waits = port.waiting.drain(..).map(|since| at.since(since).0);
+        self.outcome.tx_waits.extend(waits);
+        let round = TxRound {
+            packets,
+            ring_size: RING,
+        };
+        port.armed = port.hold.drained(at, round) == NextDrain::OnKick;
+        if let Traffic::Transactions { think, .. } = traffic {
+            for _ in 0..packets {
+                self.plan(at + *think, index, What::Arrive);
+            }
+        }
+    }
+}

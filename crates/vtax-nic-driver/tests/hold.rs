@@ -1,0 +1,122 @@
+//! What the hold modes promise, on standard traffic, in the simulator.
+
+use vtax_nic::hold::{HoldSettings, Mode, Nanos};
+use vtax_nic_driver::arrivals::Arrivals;
+use vtax_nic_driver::simulation::{Outcome, Setup, Traffic, quantile, run};
+
+const BUDGET: Nanos = Nanos::from_micros(1_000);
+
+fn simulate(mode: Mode, ports: u32, traffic: &Traffic) -> Outcome {
+    let settings = HoldSettings {
+        mode,
+        ..HoldSettings::default()
+    };
+    let setup = Setup {
+        traffic: traffic.clone(),
+        ports,
+        budget: BUDGET,
+        duration: Nanos::from_secs(2),
+    };
+    run(&setup, || settings.controller())
+}
+
+/// Notifications per packet over those of `off`, and the outcome.
+fn adaptive(traffic: &Traffic) -> (f64, Outcome, Outcome) {
+    let off = simulate(Mode::Off, 1, traffic);
+    let adaptive = simulate(Mode::Adaptive, 1, traffic);
+    (adaptive.per_packet() / off.per_packet(), adaptive, off)
+}
+
+#[test]
+fn steady_traffic_needs_a_fifth_of_the_calls_within_the_budget() {
+    for kpps in [20.0, 50.0, 100.0, 200.0] {
+        let traffic = Traffic::Receive(Arrivals::Poisson { rate: kpps * 1e3 });
+        let (ratio, outcome, _) = adaptive(&traffic);
+        assert!(ratio <= 0.2, "{kpps} kpps: {ratio:.3}");
+        assert!(quantile(&outcome.rx_holds, 0.99) <= BUDGET, "{kpps} kpps");
+        let traffic = Traffic::Send(Arrivals::Poisson { rate: kpps * 1e3 });
+        let (ratio, outcome, _) = adaptive(&traffic);
+        assert!(ratio <= 0.2, "send {kpps} kpps: {ratio:.3}");
+        assert!(
+            quantile(&outcome.tx_waits, 0.99) <= BUDGET,
+            "send {kpps} kpps"
+        );
+    }
+}
+
+#[test]
+fn a_round_trip_is_longer_by_no_more_than_the_budget() {
+    let traffic = Traffic::ReceiveWithAcks(Arrivals::Poisson { rate: 80e3 });
+    let (ratio, outcome, _) = adaptive(&traffic);
+    assert!(ratio <= 0.2, "{ratio:.3}");
+    let rx = quantile(&outcome.rx_holds, 0.99);
+    let tx = quantile(&outcome.tx_waits, 0.99);
+    // The guest wakes its worker 5 µs late even without any hold.
+    assert!(rx + tx <= BUDGET + Nanos::from_micros(5), "{rx:?} + {tx:?}");
+}
+
+#[test]
+fn ten_megabits_in_bursts_need_a_third_of_the_calls() {
+    let (ratio, _, _) = adaptive(&Traffic::Receive(Arrivals::TEN_MEGABITS_IN_BURSTS));
+    assert!(ratio <= 0.35, "{ratio:.3}");
+}
+
+#[test]
+fn where_a_hold_can_merge_nothing_nothing_is_held() {
+    let (ratio, outcome, _) = adaptive(&Traffic::Receive(Arrivals::TEN_MEGABITS));
+    assert!(ratio <= 1.0, "{ratio:.3}");
+    assert_eq!(outcome.rx_holds.last(), Some(&0));
+    // The fixed timer delays every packet for the same number of calls.
+    let fixed = simulate(Mode::Fixed, 1, &Traffic::Receive(Arrivals::TEN_MEGABITS));
+    assert_eq!(quantile(&fixed.rx_holds, 0.5), BUDGET);
+}
+
+#[test]
+fn transactions_lose_less_than_two_percent() {
+    let traffic = Traffic::Transactions {
+        outstanding: 1,
+        think: Nanos::from_micros(50),
+    };
+    let (_, adaptive, off) = adaptive(&traffic);
+    let kept = adaptive.received as f64 / off.received as f64;
+    assert!(kept >= 0.98, "{kept:.4}");
+}
+
+#[test]
+fn transactions_side_by_side_are_not_throttled() {
+    for outstanding in [4, 32] {
+        let traffic = Traffic::Transactions {
+            outstanding,
+            think: Nanos::from_micros(50),
+        };
+        let (_, adaptive, off) = adaptive(&traffic);
+        let kept = adaptive.received as f64 / off.received as f64;
+        assert!(kept >= 0.85, "{outstanding} outstanding: {kept:.4}");
+    }
+}
+
+#[test]
+fn ports_share_the_wake_ups_of_their_worker() {
+    let traffic = Traffic::Receive(Arrivals::Poisson { rate: 5e3 });
+    let wakeups = |mode| simulate(mode, 64, &traffic).timer_wakeups;
+    let (fixed, adaptive) = (wakeups(Mode::Fixed), wakeups(Mode::Adaptive));
+    assert!(adaptive * 4 < fixed, "{adaptive} against {fixed}");
+}
+
+#[test]
+fn off_never_holds() {
+    let traffic = Traffic::ReceiveWithAcks(Arrivals::Poisson { rate: 80e3 });
+    let outcome = simulate(Mode::Off, 1, &traffic);
+    assert_eq!(
+        (outcome.timer_wakeups, outcome.rx_holds.last()),
+        (0, Some(&0))
+    );
+}
+
+#[test]
+fn the_same_seed_gives_the_same_outcome() {
+    let traffic = Traffic::ReceiveWithAcks(Arrivals::Poisson { rate: 80e3 });
+    let [first, second] = [0, 1].map(|_| simulate(Mode::Adaptive, 2, &traffic));
+    assert_eq!((first.calls, first.kicks), (second.calls, second.kicks));
+    assert_eq!(first.rx_holds, second.rx_holds);
+}
