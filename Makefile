@@ -10,7 +10,7 @@ help:
 	@echo "make test    run every test"
 	@echo "make lint    formatting and lints"
 	@echo "make bench   measure vtax itself"
-	@echo "make demo-density    how many guests this host holds, in three minutes"
+	@echo "make demo-density    a first look at how many guests this host holds"
 	@echo "make bench-density   what micro VMs and the scalability test cost"
 
 setup:
