@@ -137,7 +137,7 @@ fn dash() -> String {
 fn costs(out: &mut String, summary: &Summary) {
     out.push_str(
         "<h3>What a guest costs</h3>\n<div class=\"scroll\"><table>\n<thead><tr><th>platform</th><th>guests</th><th>memory each</th><th>user</th><th>kernel</th>\
-         <th>charged to its group</th><th>made, first → last</th><th>booted, first → last</th><th>answers, first → last</th><th>idle CPU</th><th>J per idle guest and hour</th>\
+         <th>charged</th><th>made</th><th>booted in</th><th>answers in</th><th>idle CPU</th><th>J per hour</th>\
          <th>came back</th></tr></thead>\n<tbody>\n",
     );
     for seen in summary.seen.iter().filter(|seen| !seen.climbs.is_empty()) {
@@ -199,7 +199,7 @@ fn costs(out: &mut String, summary: &Summary) {
         out.push_str("</tr>\n");
     }
     out.push_str(
-        "</tbody></table></div>\n<p class=\"key\">Medians; “first” and “last” are the first and the last interval of a climb. Idle CPU is that of the whole population, in percent of one \
+        "</tbody></table></div>\n<p class=\"key\">Medians, from the first to the last interval of a climb. Charged: to the guests’ control group. J per hour: the host’s energy while the population is idle, divided by the guests. Idle CPU is that of the whole population, in percent of one \
          processor, over a time in which nobody asks. “User” are anonymous and shared pages of processes, “kernel” slab, page tables, per-CPU and vmalloc areas (stacks are in those); \
          what is in no account, such as KVM’s own pages, is in the whole alone. “Hidden”: other programs came and went so much that the host’s memory does not follow the population; the charged column is free of them.</p>\n",
     );
@@ -215,8 +215,8 @@ fn digits(value: f64) -> String {
 
 fn lines(out: &mut String, summary: &Summary) {
     out.push_str(
-        "<h3>Straight lines through the climbs, and where they lead</h3>\n<div class=\"scroll\"><table>\n<thead><tr><th>platform</th><th>memory of one guest more</th>\
-         <th>R²</th><th>worst residual</th><th>charged, one guest more</th><th>CPU of 10,000 guests</th><th>this host would hold</th><th>the paper’s host would hold</th></tr></thead>\n<tbody>\n",
+        "<h3>Straight lines through the climbs, and where they lead</h3>\n<div class=\"scroll\"><table>\n<thead><tr><th>platform</th><th>memory</th>\
+         <th>R²</th><th>residual</th><th>charged</th><th>CPU of 10,000</th><th>this host holds</th><th>the paper’s host</th></tr></thead>\n<tbody>\n",
     );
     for seen in summary.seen.iter().filter(|seen| !seen.climbs.is_empty()) {
         let slope = |line: Option<Line>| {
@@ -268,9 +268,9 @@ fn lines(out: &mut String, summary: &Summary) {
         );
     }
     out.push_str(
-        "</tbody></table></div>\n<p class=\"key\">Least squares with the standard error of the slope, over the intervals of all climbs. The paper’s host had 48 processors and 128 GB; its swap, whose size is \
+        "</tbody></table></div>\n<p class=\"key\">Least squares over the intervals of all climbs: what one guest more takes, with its standard error, and the worst residual. The paper’s host had 48 processors and 128 GB; its swap, whose size is \
          not printed, is left out, as are limits on processes and descriptors, which can be raised. A processor counts as one of this host’s. \
-         Where the host’s memory follows no line (R² below 0.9: other programs came and went), the line of what the group is charged for is led on in its place.</p>\n",
+         Where the host’s memory follows no line (R² below 0.9, or a suspect climb), the line of what the group is charged for is led on in its place.</p>\n",
     );
 }
 

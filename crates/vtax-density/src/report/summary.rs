@@ -151,10 +151,10 @@ impl Seen {
     #[must_use]
     pub fn line(&self, resource: Resource) -> Option<Line> {
         let line = self.line_of_shares(resource);
-        if resource != Resource::Memory || line.is_some_and(|line| line.r_squared > STRAIGHT) {
+        if resource != Resource::Memory || self.host_is_calm() {
             return line;
         }
-        let charged = self.charged_line()?;
+        let charged = self.charged_slope()?;
         let (_, climb) = self.climbs.first()?;
         let percent = 100.0 / climb.before.total.max(1.0);
         Some(Line {
@@ -201,11 +201,26 @@ impl Seen {
         Line::through(&self.points(|interval| interval.charged))
     }
 
-    /// Whether the host's memory follows the population, so that its differences mean something.
+    /// Whether the host's memory follows the population and nothing else, so that its differences
+    /// mean something.
     #[must_use]
     pub fn host_is_calm(&self) -> bool {
-        self.memory_line()
-            .is_some_and(|line| line.r_squared > STRAIGHT && line.slope > 0.0)
+        let trusted = self
+            .climbs
+            .iter()
+            .all(|(trial, _)| trial.suspect.is_empty());
+        let straight = |line: Line| line.r_squared > STRAIGHT && line.slope > 0.0;
+        trusted && self.memory_line().is_some_and(straight)
+    }
+
+    /// Charged bytes of one guest more, with its share of what was set aside for all at the start.
+    fn charged_slope(&self) -> Option<Line> {
+        let line = self.charged_line()?;
+        let each = self.at_top(|climb, _| climb.charged_each())?;
+        Some(Line {
+            slope: line.slope.max(each),
+            ..line
+        })
     }
 
     /// Memory of a guest: by the host's difference, or, where other programs hide that, what its
@@ -280,8 +295,8 @@ impl Seen {
         let stop = |resource| climb.limits.of(resource) / 100.0;
         let line = self
             .memory_line()
-            .filter(|line| line.r_squared > STRAIGHT)
-            .or_else(|| self.charged_line())
+            .filter(|_| self.host_is_calm())
+            .or_else(|| self.charged_slope())
             .filter(|line| line.slope > 0.0)?;
         let by_memory = memory * stop(Resource::Memory) / line.slope;
         let cores_each = self
