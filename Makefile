@@ -51,6 +51,9 @@ bench-density: setup
 bench-mvm: setup
 	@$(CARGO) bench --locked --quiet -p vtax-mvm --bench population -- $(MVM)
 
+bench-nic: setup
+	@./scripts/bench-nic
+
 bench-hold: setup
 	@$(CARGO) build --release --locked -p vtax-nic -p vtax-nic-driver --bins
 	@$(dir $(VTAX))hold-bench --program $(dir $(VTAX))vtax-nic

@@ -340,7 +340,7 @@ fn times(
 fn memory(climbed: &[&Seen]) -> Option<Figure> {
     let mut values = Vec::new();
     let mut order = Vec::new();
-    for seen in climbed {
+    for seen in climbed.iter().filter(|seen| seen.host_is_calm()) {
         let each = seen.at_top(|climb, _| climb.bytes_each());
         let Some(each) = each.filter(|each| *each > 0.0) else {
             continue;

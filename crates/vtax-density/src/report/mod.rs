@@ -6,7 +6,7 @@ mod page;
 mod published;
 mod summary;
 
-pub use summary::{Bound, Seen, Summary};
+pub use summary::{Bound, Each, Seen, Summary};
 
 use std::path::PathBuf;
 use vtax_lab::LabError;

@@ -1,7 +1,7 @@
 //! The page: what was found, the figures, the tables beside the paper's, where it all comes from.
 
 use super::published::{MEMORY, PROCESSORS, Published, Row};
-use super::summary::{Seen, Summary};
+use super::summary::{Each, Seen, Summary};
 use super::{about, bytes, count, time};
 use crate::fit::Line;
 use crate::resources::Resource;
@@ -91,8 +91,17 @@ fn found(out: &mut String, summary: &Summary) {
             continue;
         };
         let mut sentence = format!("<b>{label}</b>: {} guests were held at once", count(guests));
-        if let Some(each) = seen.at_top(|climb, _| climb.bytes_each()) {
-            sentence += &format!(", {} of memory each, all in", bytes(each));
+        match seen.memory_each() {
+            Some(Each::ByHost(each)) => {
+                sentence += &format!(", {} of memory each, all in", bytes(each));
+            }
+            Some(Each::Charged(each)) => {
+                sentence += &format!(
+                    ", {} of memory each charged to their control group",
+                    bytes(each)
+                );
+            }
+            None => {}
         }
         let answer = seen.at_top(|_, top| Some(top.probe?.p50_us));
         if let Some(answer) = answer {
@@ -117,7 +126,8 @@ fn found(out: &mut String, summary: &Summary) {
         add!(out, "<li class=\"different\">{sentence}.</li>\n");
     }
     out.push_str("</ul>\n<p class=\"key\">Memory is the host’s own: what less was available at the top than before the first guest, divided by the guests, kernel included. \
-                  Shared pages count once, so it is not the size that tools print for a process.</p>\n</section>\n");
+                  Shared pages count once, so it is not the size that tools print for a process. Where other programs came and went so much that the host’s memory does not follow the population, \
+                  it is what the guests’ control group is charged for: a little less than all.</p>\n</section>\n");
 }
 
 fn dash() -> String {
@@ -127,13 +137,14 @@ fn dash() -> String {
 fn costs(out: &mut String, summary: &Summary) {
     out.push_str(
         "<h3>What a guest costs</h3>\n<div class=\"scroll\"><table>\n<thead><tr><th>platform</th><th>guests</th><th>memory each</th><th>user</th><th>kernel</th>\
-         <th>charged to its group</th><th>made, first → last</th><th>booted, first → last</th><th>answers, first → last</th><th>idle CPU</th><th>J per idle guest and hour</th>\
+         <th>charged</th><th>made</th><th>booted in</th><th>answers in</th><th>idle CPU</th><th>J per hour</th>\
          <th>came back</th></tr></thead>\n<tbody>\n",
     );
     for seen in summary.seen.iter().filter(|seen| !seen.climbs.is_empty()) {
+        let calm = seen.host_is_calm();
         let each = |of: fn(&crate::resources::Memory) -> f64| {
             seen.at_top(|climb, top| {
-                (top.population > 0)
+                (top.population > 0 && calm)
                     .then(|| (of(&top.memory) - of(&climb.before)) / f64::from(top.population))
             })
             .map_or_else(dash, bytes)
@@ -158,7 +169,8 @@ fn costs(out: &mut String, summary: &Summary) {
         let cells = [
             count(seen.guests().unwrap_or(0.0)),
             seen.at_top(|climb, _| climb.bytes_each())
-                .map_or_else(dash, bytes),
+                .filter(|_| calm)
+                .map_or_else(|| "hidden".to_owned(), bytes),
             each(|m| m.user + m.swap),
             each(|m| m.kernel()),
             seen.at_top(|climb, _| climb.charged_each())
@@ -187,9 +199,9 @@ fn costs(out: &mut String, summary: &Summary) {
         out.push_str("</tr>\n");
     }
     out.push_str(
-        "</tbody></table></div>\n<p class=\"key\">Medians; “first” and “last” are the first and the last interval of a climb. Idle CPU is that of the whole population, in percent of one \
+        "</tbody></table></div>\n<p class=\"key\">Medians, from the first to the last interval of a climb. Charged: to the guests’ control group. J per hour: the host’s energy while the population is idle, divided by the guests. Idle CPU is that of the whole population, in percent of one \
          processor, over a time in which nobody asks. “User” are anonymous and shared pages of processes, “kernel” slab, page tables, per-CPU and vmalloc areas (stacks are in those); \
-         what is in no account, such as KVM’s own pages, is in the whole alone. Other programs’ comings and goings are in every column but the charged one.</p>\n",
+         what is in no account, such as KVM’s own pages, is in the whole alone. “Hidden”: other programs came and went so much that the host’s memory does not follow the population; the charged column is free of them.</p>\n",
     );
 }
 
@@ -203,8 +215,8 @@ fn digits(value: f64) -> String {
 
 fn lines(out: &mut String, summary: &Summary) {
     out.push_str(
-        "<h3>Straight lines through the climbs, and where they lead</h3>\n<div class=\"scroll\"><table>\n<thead><tr><th>platform</th><th>memory of one guest more</th>\
-         <th>R²</th><th>worst residual</th><th>charged, one guest more</th><th>CPU of 10,000 guests</th><th>this host would hold</th><th>the paper’s host would hold</th></tr></thead>\n<tbody>\n",
+        "<h3>Straight lines through the climbs, and where they lead</h3>\n<div class=\"scroll\"><table>\n<thead><tr><th>platform</th><th>memory</th>\
+         <th>R²</th><th>residual</th><th>charged</th><th>CPU of 10,000</th><th>this host holds</th><th>the paper’s host</th></tr></thead>\n<tbody>\n",
     );
     for seen in summary.seen.iter().filter(|seen| !seen.climbs.is_empty()) {
         let slope = |line: Option<Line>| {
@@ -256,9 +268,9 @@ fn lines(out: &mut String, summary: &Summary) {
         );
     }
     out.push_str(
-        "</tbody></table></div>\n<p class=\"key\">Least squares with the standard error of the slope, over the intervals of all climbs. The paper’s host had 48 processors and 128 GB; its swap, whose size is \
+        "</tbody></table></div>\n<p class=\"key\">Least squares over the intervals of all climbs: what one guest more takes, with its standard error, and the worst residual. The paper’s host had 48 processors and 128 GB; its swap, whose size is \
          not printed, is left out, as are limits on processes and descriptors, which can be raised. A processor counts as one of this host’s. \
-         Where the host’s memory follows no line (R² below 0.9: other programs came and went), the line of what the group is charged for is led on in its place.</p>\n",
+         Where the host’s memory follows no line (R² below 0.9, or a suspect climb), the line of what the group is charged for is led on in its place.</p>\n",
     );
 }
 

@@ -33,6 +33,15 @@ pub struct Bound {
     pub modelled: bool,
 }
 
+/// Memory of a guest in bytes, and whose account says so.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Each {
+    /// The host's available memory: everything.
+    ByHost(f64),
+    /// The control group's charge: without what the kernel books on nobody.
+    Charged(f64),
+}
+
 /// A run's findings.
 #[derive(Debug, Clone)]
 pub struct Summary {
@@ -142,10 +151,10 @@ impl Seen {
     #[must_use]
     pub fn line(&self, resource: Resource) -> Option<Line> {
         let line = self.line_of_shares(resource);
-        if resource != Resource::Memory || line.is_some_and(|line| line.r_squared > STRAIGHT) {
+        if resource != Resource::Memory || self.host_is_calm() {
             return line;
         }
-        let charged = self.charged_line()?;
+        let charged = self.charged_slope()?;
         let (_, climb) = self.climbs.first()?;
         let percent = 100.0 / climb.before.total.max(1.0);
         Some(Line {
@@ -190,6 +199,41 @@ impl Seen {
     #[must_use]
     pub fn charged_line(&self) -> Option<Line> {
         Line::through(&self.points(|interval| interval.charged))
+    }
+
+    /// Whether the host's memory follows the population and nothing else, so that its differences
+    /// mean something.
+    #[must_use]
+    pub fn host_is_calm(&self) -> bool {
+        let trusted = self
+            .climbs
+            .iter()
+            .all(|(trial, _)| trial.suspect.is_empty());
+        let straight = |line: Line| line.r_squared > STRAIGHT && line.slope > 0.0;
+        trusted && self.memory_line().is_some_and(straight)
+    }
+
+    /// Charged bytes of one guest more, with its share of what was set aside for all at the start.
+    fn charged_slope(&self) -> Option<Line> {
+        let line = self.charged_line()?;
+        let each = self.at_top(|climb, _| climb.charged_each())?;
+        Some(Line {
+            slope: line.slope.max(each),
+            ..line
+        })
+    }
+
+    /// Memory of a guest: by the host's difference, or, where other programs hide that, what its
+    /// control group is charged for.
+    #[must_use]
+    pub fn memory_each(&self) -> Option<Each> {
+        let by_host = self.at_top(|climb, _| climb.bytes_each());
+        match by_host.filter(|_| self.host_is_calm()) {
+            Some(bytes) => Some(Each::ByHost(bytes)),
+            None => self
+                .at_top(|climb, _| climb.charged_each())
+                .map(Each::Charged),
+        }
     }
 
     /// What ended the climbs; where the expected maximum did, what would have, by straight lines.
@@ -251,8 +295,8 @@ impl Seen {
         let stop = |resource| climb.limits.of(resource) / 100.0;
         let line = self
             .memory_line()
-            .filter(|line| line.r_squared > STRAIGHT)
-            .or_else(|| self.charged_line())
+            .filter(|_| self.host_is_calm())
+            .or_else(|| self.charged_slope())
             .filter(|line| line.slope > 0.0)?;
         let by_memory = memory * stop(Resource::Memory) / line.slope;
         let cores_each = self
@@ -314,6 +358,7 @@ impl fmt::Display for Summary {
             "{:<width$} {:>11} {:>10} {:>11} {:>11} {:>9}  bound by",
             "platform", "guests", "memory", "boot, p50", "answer, p99", "idle CPU"
         )?;
+        let mut charged = false;
         for seen in &self.seen {
             let Some(guests) = seen.guests() else {
                 let why = seen.failures.first().map_or("not run yet", String::as_str);
@@ -321,9 +366,14 @@ impl fmt::Display for Summary {
                 continue;
             };
             let dash = || "–".to_owned();
-            let each = seen
-                .at_top(|climb, _| climb.bytes_each())
-                .map_or_else(dash, bytes);
+            let each = match seen.memory_each() {
+                Some(Each::ByHost(each)) => bytes(each),
+                Some(Each::Charged(each)) => {
+                    charged = true;
+                    format!("{}*", bytes(each))
+                }
+                None => dash(),
+            };
             let boot = seen
                 .at_top(|_, top| Some(top.births?.boot?.p50_us))
                 .map_or_else(dash, time);
@@ -339,6 +389,12 @@ impl fmt::Display for Summary {
                 "{:<width$} {:>11} {each:>10} {boot:>11} {answer:>11} {idle:>9}  {bound}",
                 seen.treatment.label,
                 count(guests)
+            )?;
+        }
+        if charged {
+            writeln!(
+                f,
+                "* what its control group is charged for: other programs hide the host's own difference"
             )?;
         }
         Ok(())
@@ -458,6 +514,25 @@ mod tests {
             .unwrap();
         assert_eq!(bound.words, "CPU");
         assert!((bound.guests - 9_000.0).abs() < 1.0, "{bound:?}");
+    }
+
+    #[test]
+    fn a_restless_host_leaves_the_word_to_the_control_group() {
+        let mut restless = climb(1e6, 0.0, 1000, Binding::Maximum);
+        assert_eq!(
+            seen(restless.clone()).memory_each(),
+            Some(Each::ByHost(1e6))
+        );
+        for (step, interval) in restless.climb.iter_mut().enumerate() {
+            interval.memory.available += if step % 2 == 0 { 5e9 } else { -5e9 };
+        }
+        let seen = seen(restless);
+        assert_eq!(seen.memory_each(), Some(Each::Charged(1e6)));
+        let (guests, by) = seen.on_host(48.0, 128e9).unwrap();
+        assert!(
+            by == "memory" && (guests - 115_200.0).abs() < 1.0,
+            "{guests}"
+        );
     }
 
     #[test]
