@@ -33,7 +33,7 @@ bench: build
 	@./scripts/bench $(VTAX)
 
 bench-charge: setup
-	$(CARGO) bench --locked -p vtax-serve
+	$(CARGO) bench --locked -p vtax-serve --bench charge --bench scrape
 
 clean:
 	$(CARGO) clean
