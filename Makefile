@@ -59,7 +59,7 @@ bench-hold: setup
 	@$(dir $(VTAX))hold-bench --program $(dir $(VTAX))vtax-nic
 
 bench-charge: setup
-	$(CARGO) bench --locked -p vtax-serve
+	$(CARGO) bench --locked -p vtax-serve --bench charge --bench scrape
 
 clean:
 	$(CARGO) clean

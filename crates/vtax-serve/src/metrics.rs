@@ -249,6 +249,16 @@ fn rest(out: &mut Exposition, snapshot: &Snapshot, listing: &Listing) {
         "Energy of the time that nobody can be charged for.",
         totals.unattributed_energy.0,
     );
+    let parts = totals.guests.values().map(|guest| guest.energy.0);
+    let all = parts.sum::<f64>()
+        + totals.gone.energy.0
+        + totals.host_energy.0
+        + totals.unattributed_energy.0;
+    energy(
+        "vtax_energy_joules",
+        "All energy: what the other counters of energy add up to.",
+        all,
+    );
     let of = |sum: &Sum| sum.energy.0;
     energy(
         "vtax_departed_guests_energy_joules",
@@ -389,6 +399,21 @@ mod tests {
                 ],
             );
             let busy = sum(&text, &["vtax_busy_cpu_seconds_total"]);
+            let joules = sum(
+                &text,
+                &[
+                    "vtax_guest_energy_joules_total",
+                    "vtax_host_energy_joules_total",
+                    "vtax_unattributed_energy_joules_total",
+                    "vtax_departed_guests_energy_joules_total",
+                    "vtax_left_out_guests_energy_joules_total",
+                ],
+            );
+            let energy = sum(&text, &["vtax_energy_joules_total"]);
+            assert!(
+                (joules - energy).abs() < energy * 1e-9,
+                "{joules} and {energy}"
+            );
             assert!((parts - busy).abs() < busy * 1e-9, "{parts} and {busy}");
         }
     }

@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 use rustix::time::{ClockId, clock_gettime};
 use vtax_observe::ObserveError;
-use vtax_observe::charge::{Charger, EnergyUse, GuestTotals, Ledger, Totals};
+use vtax_observe::charge::{Charger, EnergyUse, GuestTotals, Ledger, Stage, Totals};
 use vtax_observe::clock::{Clock, SystemClock};
 use vtax_observe::guests::{Guest, Platform};
 use vtax_units::{Nanoseconds, Source};
@@ -29,10 +29,13 @@ pub struct GuestUse {
 }
 
 impl GuestUse {
-    /// The share of its time that neither it nor its owner sees, 0 to 1; `None` if it used none.
+    /// The share of its time that neither it nor its owner sees, 0 to 1. `None` if it used none, or
+    /// if it is a VM whose monitor does not name its threads: then its own code is not told apart.
     pub fn hidden(&self) -> Option<f64> {
-        let total = self.used.stages.total().as_secs_f64();
-        (total > 0.0).then(|| self.used.stages.hidden().as_secs_f64() / total)
+        let stages = &self.used.stages;
+        let is_known = stages.get(Stage::Vcpu).0 > 0 || !self.platform.is_vm();
+        let total = stages.total().as_secs_f64();
+        (total > 0.0 && is_known).then(|| stages.hidden().as_secs_f64() / total)
     }
 }
 
@@ -95,15 +98,19 @@ pub struct Watch {
     charger: Charger,
     clock: SystemClock,
     last: Timestamp,
+    /// This thread's CPU time before the first pass.
+    cpu_before: Nanoseconds,
 }
 
 impl Watch {
-    /// Nothing is read before the first [`Watch::pass`].
+    /// Nothing is read before the first [`Watch::pass`]. All passes belong on this thread, whose time
+    /// is what sampling costs.
     pub fn new(charger: Charger) -> Self {
         Self {
             charger,
             clock: SystemClock,
             last: Timestamp::now(),
+            cpu_before: thread_cpu(),
         }
     }
 
@@ -141,7 +148,7 @@ impl Watch {
             method: self.charger.method(),
             problems: pass.problems,
             own_cpu: self.charger.cost(),
-            sampling_cpu: thread_cpu(),
+            sampling_cpu: thread_cpu().saturating_since(self.cpu_before),
         })
     }
 }

@@ -361,9 +361,9 @@ fn the_screen_has_80_columns_and_sorts_by_keys() {
         "{frame:#?}"
     );
     terminal.ours.write_all(b"p").unwrap();
-    terminal.wait_for("sorted by packets", |frame| frame[2].contains("vPKT"));
+    terminal.wait_for("sorted by packets", |frame| frame[2].contains(">PKT"));
     terminal.ours.write_all(b"r").unwrap();
-    terminal.wait_for("reversed", |frame| frame[2].contains("^PKT"));
+    terminal.wait_for("reversed", |frame| frame[2].contains("<PKT"));
     let size = Winsize {
         ws_row: 10,
         ws_col: 100,

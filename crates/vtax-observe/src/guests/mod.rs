@@ -253,6 +253,8 @@ pub struct Guests {
     links: HostLinks,
     xen: Option<xen::Toolstack>,
     guests: BTreeMap<GuestKey, Guest>,
+    /// The pass that found each guest: devices come moments after their guest.
+    found_in: HashMap<u32, u64>,
     entries: Vec<MaybeUninit<u8>>,
     problems: Vec<String>,
 }
@@ -300,6 +302,7 @@ impl Guests {
             links: HostLinks::default(),
             xen: xen::Toolstack::open(&roots.proc, &roots.xl),
             guests: BTreeMap::new(),
+            found_in: HashMap::new(),
             entries: vec![MaybeUninit::uninit(); 32 << 10],
             problems: Vec::new(),
             roots,
@@ -482,6 +485,7 @@ impl Guests {
         }
         guest.number = self.next_number;
         self.next_number = self.next_number.wrapping_add(1).max(1);
+        self.found_in.insert(guest.number, self.passes);
         self.guests.insert(guest.key.clone(), guest);
     }
 
@@ -633,9 +637,9 @@ impl Guests {
     fn look_at_devices(&mut self) {
         let host = self.host_namespace;
         for guest in self.guests.values_mut() {
-            let is_due = guest.devices.is_empty() && guest.is_new
-                || (self.passes + u64::from(guest.number)).is_multiple_of(LOOK_AGAIN)
-                || self.passes < u64::from(YOUNG);
+            let found_in = self.found_in.get(&guest.number).copied().unwrap_or(0);
+            let is_due = self.passes - found_in.min(self.passes) < u64::from(YOUNG)
+                || (self.passes + u64::from(guest.number)).is_multiple_of(LOOK_AGAIN);
             if !is_due {
                 continue;
             }
@@ -656,6 +660,10 @@ impl Guests {
                     guest.devices = device::of_namespace(process, host, &self.links);
                 }
             }
+        }
+        if self.found_in.len() > 2 * self.guests.len() + 64 {
+            let present: HashSet<u32> = self.guests.values().map(|guest| guest.number).collect();
+            self.found_in.retain(|number, _| present.contains(number));
         }
         // Containers of one pod share a namespace: its devices are the first one's.
         let mut owned = HashSet::new();

@@ -332,3 +332,20 @@ fn the_processes_of_this_machine_can_be_scanned() {
         );
     }
 }
+
+#[test]
+fn devices_that_come_after_their_guest_are_found() {
+    let host = Host::new();
+    host.v2();
+    let mut guests = host.guests();
+    guests.scan();
+    host.group(&format!("docker/{ID}"), "");
+    guests.scan();
+    assert!(guests.iter().next().unwrap().devices.is_empty());
+    host.process(20, "nginx", 1);
+    fs::remove_file(host.path("proc/20/ns/net")).unwrap();
+    symlink("net:[200]", host.path("proc/20/ns/net")).unwrap();
+    host.group(&format!("docker/{ID}"), "20\n");
+    guests.scan();
+    assert_eq!(guests.iter().next().unwrap().devices.len(), 1);
+}

@@ -200,7 +200,7 @@ fn name_width(view: &View) -> usize {
 }
 
 fn heading(view: &View) -> String {
-    let mark = if view.sort.reversed { '^' } else { 'v' };
+    let mark = if view.sort.reversed { '<' } else { '>' };
     let name = if view.sort.key == Key::Name {
         format!("GUEST {mark}")
     } else {
