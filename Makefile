@@ -52,7 +52,8 @@ bench-mvm: setup
 	@$(CARGO) bench --locked --quiet -p vtax-mvm --bench population -- $(MVM)
 
 bench-nic: setup
-	@./scripts/bench-nic
+	@$(CARGO) build --release --locked -p vtax-nic --bin vtax-nic
+	@./scripts/bench-nic $(dir $(VTAX))vtax-nic
 
 bench-hold: setup
 	@$(CARGO) build --release --locked -p vtax-nic -p vtax-nic-driver --bins
