@@ -268,7 +268,6 @@ mod tests {
         }
     }
 
-<<<<<<< HEAD
     fn config_of(kernel: &str, root: &str, levels: &[(&str, Level)]) -> Result<String, LabError> {
         let guest = GuestFiles {
             root: "/i/root".into(),
@@ -374,32 +373,6 @@ channel = [ "name=org.qemu.guest_agent.0,connection=socket,path=/proc/7/root/run
                 prop_assert_eq!(config.lines().count(), 13);
                 let written = PathBuf::from(kernel).display().to_string();
                 prop_assert!(config.contains(&written.replace('\\', "\\\\").replace('"', "\\\"")));
-=======
-    fn wait_for_agent(&self, path: &Path) -> Result<Agent, LabError> {
-        let deadline = Instant::now() + BOOT_LIMIT;
-        let mut agent: Option<Agent> = None;
-        while Instant::now() < deadline {
-            if self.console_tail().contains(INIT_FAILED) || xl(&["domid", &self.name]).is_err() {
-                return Err(LabError::Program {
-                    command: format!("the domain {}", self.name),
-                    status: "it ended before its agent answered".into(),
-                    output: self.console_tail(),
-                });
-            }
-            let slice = Duration::from_millis(500);
-            match &mut agent {
-                None => match Agent::connect(path) {
-                    Ok(connected) => agent = Some(connected),
-                    Err(_) => std::thread::sleep(slice),
-                },
-                // What is sent before the guest has its channel set up is lost, so ask again.
-                // A channel that the guest opens anew drops whoever was connected.
-                Some(connected) => match connected.synchronise(slice) {
-                    Ok(true) => break,
-                    Ok(false) => {}
-                    Err(_) => agent = None,
-                },
->>>>>>> f65400890746da0eacf1147eee01cfee31777ab0
             }
         }
     }
