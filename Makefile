@@ -3,7 +3,7 @@
 CARGO ?= cargo
 VTAX := $(or $(CARGO_TARGET_DIR),target)/release/vtax
 
-.PHONY: help setup build demo test lint bench bench-nic clean
+.PHONY: help setup build demo test lint bench bench-nic bench-hold clean
 
 help:
 	@echo "make demo    install what is missing, build, run the network-tax plan, show the report"
@@ -11,6 +11,7 @@ help:
 	@echo "make lint    formatting and lints"
 	@echo "make bench   measure vtax itself"
 	@echo "make bench-nic  measure vtax-nic beside DPDK's back end and QEMU's own device"
+	@echo "make bench-hold  measure vtax-nic's hold modes"
 
 setup:
 	@./scripts/setup
@@ -34,6 +35,10 @@ bench: build
 bench-nic: setup
 	@$(CARGO) build --release --locked -p vtax-nic --bin vtax-nic
 	@./scripts/bench-nic $(dir $(VTAX))vtax-nic
+
+bench-hold: setup
+	@$(CARGO) build --release --locked -p vtax-nic -p vtax-nic-driver --bins
+	@$(dir $(VTAX))hold-bench --program $(dir $(VTAX))vtax-nic
 
 clean:
 	$(CARGO) clean
