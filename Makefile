@@ -3,13 +3,14 @@
 CARGO ?= cargo
 VTAX := $(or $(CARGO_TARGET_DIR),target)/release/vtax
 
-.PHONY: help setup build demo test lint bench bench-hold clean
+.PHONY: help setup build demo test lint bench bench-nic bench-hold clean
 
 help:
 	@echo "make demo    install what is missing, build, run the network-tax plan, show the report"
 	@echo "make test    run every test"
 	@echo "make lint    formatting and lints"
 	@echo "make bench   measure vtax itself"
+	@echo "make bench-nic  measure vtax-nic beside DPDK's back end and QEMU's own device"
 	@echo "make bench-hold  measure vtax-nic's hold modes"
 
 setup:
@@ -30,6 +31,10 @@ lint:
 
 bench: build
 	@./scripts/bench $(VTAX)
+
+bench-nic: setup
+	@$(CARGO) build --release --locked -p vtax-nic --bin vtax-nic
+	@./scripts/bench-nic $(dir $(VTAX))vtax-nic
 
 bench-hold: setup
 	@$(CARGO) build --release --locked -p vtax-nic -p vtax-nic-driver --bins

@@ -81,9 +81,28 @@ pub fn peek(segments: &[Segment], buffer: &mut [u8]) -> usize {
     done
 }
 
-/// Copies all of `from` into the start of `to`, as far as that has room.
+/// Copies `header` and then all of `from` into the start of `to`, as far as that has room.
 #[inline]
-pub fn copy(from: impl Iterator<Item = Segment>, to: &[Segment]) {
+pub fn copy(header: &[u8], from: &[Segment], to: &[Segment]) {
+    // Small frames, nearly always: one segment each.
+    if let ([source], [target]) = (from, to)
+        && (target.len as usize).saturating_sub(header.len()) >= source.len as usize
+        && target.len as usize >= header.len()
+    {
+        // SAFETY: both segments are memory that lives, and the target has room for both parts, as
+        // just compared. A guest's buffers may overlap another's if front ends share them, hence
+        // not the faster copy for the frame.
+        unsafe {
+            std::ptr::copy_nonoverlapping(header.as_ptr(), target.host, header.len());
+            let rest = target.host.wrapping_add(header.len());
+            std::ptr::copy(source.host.cast_const(), rest, source.len as usize);
+        }
+        return;
+    }
+    scatter(std::iter::once(own(header)).chain(from.iter().copied()), to);
+}
+
+fn scatter(from: impl Iterator<Item = Segment>, to: &[Segment]) {
     let mut targets = to.iter();
     let mut target = Segment::EMPTY;
     for mut source in from {

@@ -8,7 +8,7 @@ use crate::control::{Answer, Desk, Terms};
 use crate::features::{Features, ProtocolFeatures};
 use crate::frame::{Mac, Offloads};
 use crate::hold::{HoldSettings, Nanos, NextDrain, PairHold, Release, RxBatch, TxRound};
-use crate::memory::{self, DirtyLog, GuestMemory, MAX_REGIONS, Segment, own};
+use crate::memory::{self, DirtyLog, GuestMemory, MAX_REGIONS, Segment};
 use crate::poller::{Poller, PortId, Token};
 use crate::protocol::{ProtocolError, Reply, Request};
 use crate::ring::{Chain, Direction, RingFault};
@@ -629,9 +629,7 @@ impl Guest {
         // At most the ring's size.
         #[expect(clippy::cast_possible_truncation)]
         let header = frame.header.to_bytes(self.chains.len() as u16);
-        let source =
-            std::iter::once(own(&header[..header_len])).chain(frame.segments.iter().copied());
-        memory::copy(source, &self.segments);
+        memory::copy(&header[..header_len], frame.segments, &self.segments);
         let mut left = need;
         for chain in &self.chains {
             let bytes = left.min(chain.len as usize);
