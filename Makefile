@@ -22,7 +22,8 @@ build: setup
 demo: build
 	@./scripts/demo $(VTAX)
 
-test: setup
+test:
+	@./scripts/setup test
 	@./scripts/test
 
 lint:
