@@ -21,7 +21,8 @@ build: setup
 demo: build
 	@./scripts/demo $(VTAX)
 
-test: setup
+test:
+	@./scripts/setup test
 	@./scripts/test
 
 lint:

@@ -400,10 +400,15 @@ impl Population {
         }
     }
 
-    fn runnable(&self) -> bool {
+    /// Whether there is a turn to give, to a worker that `boots` guests or one that does not.
+    fn runnable(&self, boots: bool) -> bool {
         !self.held.load(Ordering::Acquire)
-            && (self.next.load(Ordering::Relaxed) < self.plan.count
-                || !lock(&self.queue).is_empty())
+            && (boots && self.booting() || !lock(&self.queue).is_empty())
+    }
+
+    /// Whether guests are left to boot.
+    fn booting(&self) -> bool {
+        self.next.load(Ordering::Relaxed) < self.plan.count
     }
 
     fn now(&self) -> u64 {

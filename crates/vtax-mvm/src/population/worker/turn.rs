@@ -1,7 +1,9 @@
 //! A guest's turn: taken from the queue or booted, run for a slice, and put back.
 
 use super::super::queue::Next;
-use super::super::{Active, Answer, Body, Guest, Held, Home, MAX_ANSWER, ReplyTo, activate, lock};
+use super::super::{
+    Active, Answer, Body, Guest, Held, Holding, Home, MAX_ANSWER, ReplyTo, activate, lock,
+};
 use super::event_loop::{Timer, Worker};
 use crate::error::{Error, Result};
 use crate::machine::devices::Devices;
@@ -25,9 +27,9 @@ impl Worker {
         }
         // Boots and turns alternate, so that neither guests that spin nor a million boots keep the
         // other waiting.
-        self.boot_next =
-            !self.boot_next && population.next.load(Ordering::Relaxed) < population.plan.count;
-        let offset = if self.boot_next || lock(&population.queue).is_empty() {
+        let boots = self.boots && population.booting();
+        self.boot_next = !self.boot_next && boots;
+        let offset = if self.boot_next || boots && lock(&population.queue).is_empty() {
             let offset = population.next.fetch_add(1, Ordering::Relaxed);
             if offset > population.plan.count {
                 population
@@ -56,7 +58,8 @@ impl Worker {
                 }
             }
         };
-        if population.runnable() {
+        // Of live guests this worker boots the rest.
+        if population.runnable(population.plan.holding == Holding::Parked) {
             shared.mailboxes.wake_one();
         }
         let Some(cell) = population.guest(number) else {
