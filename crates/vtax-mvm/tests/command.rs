@@ -288,18 +288,23 @@ fn clients_that_find_no_descriptor_are_served_when_there_is_one() {
     };
     let clients: Vec<TcpStream> = (0..60).map(connect).collect();
     std::thread::sleep(Duration::from_secs(1));
-    // Those that were served leave; nobody new comes.
-    let waiting: Vec<TcpStream> = clients
+    let (served, waiting): (Vec<TcpStream>, Vec<TcpStream>) = clients
         .into_iter()
-        .filter_map(|mut client| {
-            (!answered(&mut client, Duration::from_millis(10))).then_some(client)
-        })
-        .collect();
+        .map(|mut client| (answered(&mut client, Duration::from_millis(10)), client))
+        .fold(
+            (Vec::new(), Vec::new()),
+            |(mut served, mut waiting), (yes, client)| {
+                if yes { &mut served } else { &mut waiting }.push(client);
+                (served, waiting)
+            },
+        );
     assert!(
         (1..60).contains(&waiting.len()),
         "{} wait for a descriptor",
         waiting.len()
     );
+    // Those that were served leave; nobody new comes.
+    drop(served);
     for mut client in waiting {
         assert!(
             answered(&mut client, Duration::from_secs(10)),

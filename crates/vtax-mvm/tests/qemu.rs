@@ -38,7 +38,16 @@ fn talk(qemus: &Qemus, request: &[u8], expected: &[u8]) {
 
 /// Sends `request` until the guest has booted far enough to answer it, or `patience` ends.
 fn ask(qemus: &Qemus, request: &[u8], expected: &[u8], patience: Duration) -> Vec<u8> {
-    let mut stream = UnixStream::connect(qemus.route().socket(0).unwrap()).unwrap();
+    // The socket is there a moment before QEMU listens on it.
+    let socket = qemus.route().socket(0).unwrap();
+    let connected = (0..500).find_map(|_| {
+        let stream = UnixStream::connect(&socket);
+        if stream.is_err() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        stream.ok()
+    });
+    let mut stream = connected.expect("QEMU listens on its serial port's socket");
     stream
         .set_read_timeout(Some(Duration::from_millis(500)))
         .unwrap();

@@ -427,8 +427,10 @@ impl Population {
         }
     }
 
-    fn runnable(&self) -> bool {
-        !self.held.load(Ordering::Acquire) && (self.boots_wait() || !lock(&self.queue).is_empty())
+    /// Whether there is a turn to give, to a worker that `boots` guests or one that does not.
+    fn runnable(&self, boots: bool) -> bool {
+        !self.held.load(Ordering::Acquire)
+            && (boots && self.boots_wait() || !lock(&self.queue).is_empty())
     }
 
     fn now(&self) -> u64 {

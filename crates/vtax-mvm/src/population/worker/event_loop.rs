@@ -52,6 +52,9 @@ pub struct Worker {
     pub slot: Option<(Slot, Arc<Arena>)>,
     pub timers: Timers<Timer>,
     pub output: Vec<u8>,
+    /// Whether this worker boots guests. Live ones are booted by one worker: the kernel makes only
+    /// one VM at a time for a process.
+    pub boots: bool,
     /// Whether it is the turn of guests in other processes.
     pub ahead: bool,
     /// Whether the next turn is a boot rather than the queue's.
@@ -94,6 +97,7 @@ impl Worker {
                 .map_err(register)?;
         }
         let clock = population.clock.clone();
+        let boots = index == 0 || population.plan.holding == Holding::Parked;
         Ok(Self {
             shared,
             index,
@@ -109,6 +113,7 @@ impl Worker {
             slot,
             timers: Timers::default(),
             output: Vec::new(),
+            boots,
             ahead: false,
             boot_next: false,
         })
@@ -153,7 +158,8 @@ impl Worker {
         let shared = Arc::clone(&self.shared);
         let population = &shared.population;
         let ahead = std::mem::take(&mut self.ahead);
-        let outcome = if !self.unfinished.is_empty() || (!ahead && population.runnable()) {
+        let outcome = if !self.unfinished.is_empty() || (!ahead && population.runnable(self.boots))
+        {
             look(&mut self.poll, events, Some(Duration::ZERO))
         } else {
             self.slice.disarm();
@@ -165,11 +171,11 @@ impl Worker {
                 let due = self.timers.next();
                 due.map(|at| Duration::from_nanos(at.saturating_sub(now)))
             };
-            let poll = &mut self.poll;
+            let (poll, boots) = (&mut self.poll, self.boots);
             shared
                 .mailboxes
                 .sleep(self.index, poll, events, timeout, || {
-                    (!ahead && population.runnable()) || shared.stopping.load(Ordering::SeqCst)
+                    (!ahead && population.runnable(boots)) || shared.stopping.load(Ordering::SeqCst)
                 })
         };
         outcome.map_err(|cause| Error::System {

@@ -1,7 +1,9 @@
 //! A guest's turn: taken from the queue or booted, run for a slice, and put back.
 
 use super::super::queue::Next;
-use super::super::{Active, Answer, Body, Guest, Held, Home, MAX_ANSWER, ReplyTo, activate, lock};
+use super::super::{
+    Active, Answer, Body, Guest, Held, Holding, Home, MAX_ANSWER, ReplyTo, activate, lock,
+};
 use super::event_loop::{Timer, Worker};
 use crate::error::{Error, Result};
 use crate::machine::devices::Devices;
@@ -25,8 +27,9 @@ impl Worker {
         }
         // Boots and turns alternate, so that neither guests that spin nor a million boots keep the
         // other waiting.
-        self.boot_next = !self.boot_next && population.boots_wait();
-        let offset = if self.boot_next || lock(&population.queue).is_empty() {
+        let boots = self.boots && population.boots_wait();
+        self.boot_next = !self.boot_next && boots;
+        let offset = if self.boot_next || boots && lock(&population.queue).is_empty() {
             population.next_boot()
         } else {
             None
@@ -49,7 +52,8 @@ impl Worker {
                 }
             }
         };
-        if population.runnable() {
+        // Of live guests this worker boots the rest.
+        if population.runnable(population.plan.holding == Holding::Parked) {
             shared.mailboxes.wake_one();
         }
         let Some(cell) = population.guest(number) else {
