@@ -25,7 +25,8 @@ demo: build
 demo-density: build
 	@./scripts/demo-density $(VTAX)
 
-test: setup
+test:
+	@./scripts/setup test
 	@./scripts/test
 
 lint:

@@ -210,6 +210,25 @@ fn flag(source: Source) -> String {
     }
 }
 
+/// Ticks of a logarithmic axis from `low` to `high`, few enough that their labels never touch:
+/// 1, 2, 5 of each decade, fewer where there are many decades, more where there is less than one.
+fn ratio_ticks(low: f64, high: f64) -> Vec<f64> {
+    let decades = (high / low).log10();
+    let steps: &[f64] = match decades {
+        d if d < 0.6 => &[
+            1.0, 1.1, 1.2, 1.4, 1.6, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0,
+        ],
+        d if d < 4.0 => &[1.0, 2.0, 5.0],
+        _ => &[1.0],
+    };
+    let first = low.log10().floor() as i32;
+    let last = high.log10().ceil() as i32;
+    (first..=last)
+        .flat_map(|decade| steps.iter().map(move |step| step * 10_f64.powi(decade)))
+        .filter(|tick| (low..=high).contains(tick))
+        .collect()
+}
+
 /// The tax of every headline metric: ratio and interval on one logarithmic axis.
 fn forest(analysis: &Analysis) -> Option<Figure> {
     let shown: Vec<&Comparison> = analysis
@@ -280,7 +299,7 @@ fn forest(analysis: &Analysis) -> Option<Figure> {
     let offset = json!({"field": "offset", "type": "nominal", "sort": offsets, "scale": {"domain": offsets}});
     let x = |field: &str| {
         json!({"field": field, "type": "quantitative", "scale": {"type": "log", "domain": [low, high], "nice": false},
-               "title": "ratio to the baseline (logarithmic)", "axis": {"tickCount": 6, "labelExpr": "format(datum.value, '.4~r')"}})
+               "title": "ratio to the baseline (logarithmic)", "axis": {"values": ratio_ticks(low, high), "labelExpr": "format(datum.value, '.4~r')"}})
     };
     let tooltip = json!([
         {"field": "treatment", "title": "treatment"}, {"field": "baseline", "title": "against"},
@@ -684,4 +703,24 @@ fn over_time(analysis: &Analysis, workload: &str) -> Vec<Figure> {
         });
     }
     figures
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratio_ticks_are_few_and_keep_their_distance() {
+        for (low, high) in [(0.74, 2.0), (0.03, 65.0), (0.9, 1.3), (1e-6, 1e7)] {
+            let ticks = ratio_ticks(low, high);
+            assert!((2..=16).contains(&ticks.len()), "{low}..{high}: {ticks:?}");
+            let room = (high / low).log10() / 28.0;
+            for pair in ticks.windows(2) {
+                assert!(
+                    (pair[1] / pair[0]).log10() > room,
+                    "{low}..{high}: {ticks:?}"
+                );
+            }
+        }
+    }
 }

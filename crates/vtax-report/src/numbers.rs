@@ -68,10 +68,18 @@ pub(crate) fn scaled(mean: f64, interval: Option<Interval>, scale: f64, unit: St
     }
 }
 
-/// A ratio, as `3.1×`, with its interval, as `[2.9–3.3]`.
+/// Beyond this factor from the ratio itself a bound says only that nothing is known.
+const VAGUE: f64 = 1000.0;
+
+/// A ratio, as `3.1×`, with its interval, as `[2.9–3.3]`. An interval so wide that it says nothing
+/// (two trials give such) is shown as that, not by its digits.
 pub(crate) fn ratio(value: f64, interval: Option<Interval>) -> Shown {
-    let mut shown = scaled(value, interval, 1.0, String::new());
+    let vague = interval.is_some_and(|i| i.high > value * VAGUE || i.low < value / VAGUE);
+    let mut shown = scaled(value, interval.filter(|_| !vague), 1.0, String::new());
     shown.value.push('×');
+    if vague {
+        shown.range = "[unknown]".to_owned();
+    }
     shown
 }
 
@@ -146,6 +154,10 @@ mod tests {
         assert_eq!(
             ratio(1.0112, interval(0.97, 1.05)).line(),
             "1.01× [0.97–1.05]"
+        );
+        assert_eq!(
+            ratio(0.0614, interval(4.34e-17, 9.58e13)).line(),
+            "0.0614× [unknown]"
         );
         assert_eq!(ratio(0.31415, None).line(), "0.314×");
         assert_eq!(

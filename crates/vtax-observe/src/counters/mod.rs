@@ -19,6 +19,7 @@ mod threads;
 
 pub use block::BlockDevices;
 pub use cgroup::ControlGroup;
+pub use event_group::SingleCounter;
 pub use hardware::HardwareCounters;
 pub use host_cpu::HostCpu;
 pub use interrupts::{Interrupts, parse_interrupts};
