@@ -280,10 +280,7 @@ mod tests {
 
     #[test]
     fn what_was_not_counted_is_named() {
-        let mut trial = trial(
-            "vm",
-            &[("cpu.cores", 0.25), ("interrupts.per_second", 1.0)],
-        );
+        let mut trial = trial("vm", &[("cpu.cores", 0.25), ("interrupts.per_second", 1.0)]);
         charge(&mut trial, &CostModel::shipped().unwrap(), Nanoseconds(1));
         assert!(trial.environment["cost.not_counted"].contains("kvm.exits"));
     }
