@@ -6,6 +6,7 @@ use crate::results::Better;
 use crate::stats::{NoTax, Verdict, seed_of, unpaired_tax};
 use crate::terminal::{clean, cut, pad};
 use serde::Serialize;
+use vtax_units::Source;
 
 /// The second run against the first.
 #[derive(Debug, Clone, Serialize)]
@@ -75,6 +76,7 @@ pub fn compare(first: &Analysis, second: &Analysis) -> RunComparison {
                 better: metric.better,
                 headline: metric.headline,
                 source: metric.source.combine(old.source),
+                modelled: [metric.source, old.source].contains(&Source::Modelled),
                 note: tax.err().map(|reason| reason.to_string()),
                 tax: tax.ok(),
                 adjusted_p: None,

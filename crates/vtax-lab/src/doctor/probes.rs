@@ -1,7 +1,6 @@
 //! How the doctor tries things: the real probes of a host, behind a trait so that every check
 //! also runs on a fake host.
 
-use perf_event::events::Hardware;
 use rustix::fd::{AsFd, FromRawFd, OwnedFd};
 use std::fs::OpenOptions;
 use std::io::{self, Read};
@@ -10,6 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+use vtax_observe::counters::SingleCounter;
 
 /// Reads a counter's present value.
 pub type ReadCounter = Box<dyn FnMut() -> io::Result<u64>>;
@@ -210,19 +210,11 @@ impl Probes for HostProbes<'_> {
     }
 
     fn open_counter(&self, event: CounterEvent) -> io::Result<ReadCounter> {
-        let mut builder = perf_event::Builder::new(Hardware::CPU_CYCLES);
-        builder.attrs_mut().type_ = event.pmu;
-        builder.attrs_mut().config = event.config;
-        match event.scope {
-            CounterScope::ThisThread => builder.observe_self().any_cpu().inherit(true),
-            CounterScope::Cpu(cpu) => builder
-                .any_pid()
-                .one_cpu(usize::try_from(cpu).unwrap_or(0))
-                .include_kernel()
-                .include_hv(),
+        let cpu = match event.scope {
+            CounterScope::ThisThread => None,
+            CounterScope::Cpu(cpu) => Some(cpu),
         };
-        let mut counter = builder.build()?;
-        counter.enable()?;
+        let mut counter = SingleCounter::open(event.pmu, event.config, cpu)?;
         Ok(Box::new(move || counter.read()))
     }
 

@@ -21,6 +21,7 @@ mod xen;
 
 pub use block::BlockDevices;
 pub use cgroup::ControlGroup;
+pub use event_group::SingleCounter;
 pub use hardware::HardwareCounters;
 pub use host_cpu::HostCpu;
 pub use interrupts::{Interrupts, parse_interrupts};

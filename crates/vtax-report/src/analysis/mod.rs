@@ -181,6 +181,8 @@ pub struct Comparison {
     pub headline: bool,
     /// The worse flag of the two.
     pub source: Source,
+    /// Whether one of the two comes from a model, whatever else is true of it.
+    pub modelled: bool,
     /// The ratio; `None` with a note where there is none.
     pub tax: Option<Tax>,
     /// Student's p adjusted for the family of comparisons (Benjamini and Hochberg).
@@ -705,6 +707,11 @@ fn compare_with_baselines(summaries: &[TreatmentSummary], trials: &[ReadTrial]) 
                 better: metric.better,
                 headline: metric.headline,
                 source: other.map_or(metric.source, |other| metric.source.combine(other.source)),
+                // An emulated guest's flag hides that of a model; its baseline's does not.
+                modelled: [Some(metric), other]
+                    .into_iter()
+                    .flatten()
+                    .any(|one| one.source == Source::Modelled),
                 tax: result.ok(),
                 adjusted_p: None,
                 family: 0,

@@ -152,6 +152,9 @@ fn sentence(
     } else {
         format!("n = {}, unpaired", count(tax.n, "trial"))
     };
+    if comparison.modelled && comparison.source != Source::Modelled {
+        evidence.push_str(", modelled");
+    }
     if comparison.source != Source::Measured {
         evidence.push_str(&format!(", {}", comparison.source));
     }
