@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
-use vtax_lab::place::Place;
+use vtax_lab::place::{Hypervisor, Place};
 use vtax_lab::plan::Shard;
 use vtax_mvm::cli::MvmCommand;
 
@@ -35,6 +35,9 @@ pub enum Command {
     /// The root file system that every platform runs.
     #[command(subcommand)]
     Image(ImageCommand),
+    /// Emulated hosts with real hypervisors, the same numbers on every machine.
+    #[command(subcommand)]
+    Testbed(TestbedCommand),
     /// Micro VMs: guests that are one 512-byte boot sector.
     #[command(subcommand)]
     Mvm(MvmCommand),
@@ -82,15 +85,21 @@ pub struct RunArgs {
     /// Run only this share of the blocks, such as 2/4.
     #[arg(long, value_name = "I/N")]
     pub shard: Option<Shard>,
-    /// Where to run: `local` or `ssh:HOST`.
+    /// Where to run: `local`, `ssh:HOST`, `testbed:kvm` or `testbed:xen`.
     #[arg(long, value_name = "PLACE", default_value = "local")]
     pub at: Place,
+    /// Settings of the testbed, a TOML file (with `--at testbed:…`).
+    #[arg(long, value_name = "FILE")]
+    pub testbed: Option<PathBuf>,
     /// Print one JSON object a line instead of progress for people.
     #[arg(long)]
     pub json: bool,
     /// What the results say of the place, when another vtax started this one.
     #[arg(long, hide = true)]
     pub place_name: Option<String>,
+    /// This host is an emulated one: every number is to say so.
+    #[arg(long, hide = true)]
+    pub emulated: bool,
 }
 
 #[derive(Debug, Args)]
@@ -157,6 +166,50 @@ pub enum ImageCommand {
         /// Build it again even if it is there, for a damaged one.
         #[arg(long)]
         force: bool,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum TestbedCommand {
+    /// Build a host's image now, if its recipe has not been built yet.
+    Build {
+        /// What runs on it: `kvm` or `xen`.
+        hypervisor: Hypervisor,
+    },
+    /// Boot a host with this terminal as its console; `poweroff` ends it.
+    Shell {
+        /// What runs on it: `kvm` or `xen`.
+        hypervisor: Hypervisor,
+        /// Settings of the testbed, a TOML file.
+        #[arg(long, value_name = "FILE")]
+        testbed: Option<PathBuf>,
+    },
+    /// List the images of hosts in the cache.
+    List,
+    /// Remove a host's images from the cache.
+    Rm {
+        /// What runs on it: `kvm` or `xen`.
+        hypervisor: Hypervisor,
+    },
+    /// Compute cycles and watts of results from a testbed again, with another cost model.
+    Cost {
+        /// The results directory.
+        results: PathBuf,
+        /// The cost model, a TOML file [default: the one that vtax ships].
+        #[arg(long, value_name = "FILE")]
+        model: Option<PathBuf>,
+    },
+    /// Run a small plan at testbed:kvm and compare its counts with the committed ones.
+    Guard {
+        /// The plan.
+        #[arg(long, default_value = "plans/guard.toml")]
+        plan: PathBuf,
+        /// The committed counts.
+        #[arg(long, default_value = "plans/guard.counts.toml")]
+        counts: PathBuf,
+        /// Take the new counts as the right ones.
+        #[arg(long)]
+        accept: bool,
     },
 }
 

@@ -26,6 +26,7 @@ fn main() -> ExitCode {
             commands::meter::calibrate(&output, seconds)
         }
         Command::Image(ImageCommand::Build { force }) => commands::image::build(force),
+        Command::Testbed(command) => commands::testbed::execute(command),
         Command::Mvm(command) => vtax_mvm::cli::execute(command, &["mvm"]).map_err(Into::into),
         Command::Restore(arguments) => commands::run::restore(arguments.forget),
         Command::Load(LoadCommand::Http(arguments)) => commands::load::http(arguments),

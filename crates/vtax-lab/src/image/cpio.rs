@@ -3,7 +3,7 @@
 
 /// An archive in memory.
 #[derive(Debug, Default)]
-pub(super) struct Archive {
+pub struct Archive {
     bytes: Vec<u8>,
     inode: u32,
 }
@@ -15,27 +15,27 @@ const CHARACTER: u32 = 0o020_000;
 
 impl Archive {
     /// Adds a directory.
-    pub(super) fn directory(&mut self, name: &str) {
+    pub fn directory(&mut self, name: &str) {
         self.entry(name, DIRECTORY | 0o755, (0, 0), b"");
     }
 
     /// Adds a file that can be executed.
-    pub(super) fn executable(&mut self, name: &str, content: &[u8]) {
+    pub fn executable(&mut self, name: &str, content: &[u8]) {
         self.entry(name, REGULAR | 0o755, (0, 0), content);
     }
 
     /// Adds a symbolic link.
-    pub(super) fn symlink(&mut self, name: &str, target: &str) {
+    pub fn symlink(&mut self, name: &str, target: &str) {
         self.entry(name, SYMLINK | 0o777, (0, 0), target.as_bytes());
     }
 
     /// Adds a character device.
-    pub(super) fn character_device(&mut self, name: &str, major: u32, minor: u32) {
+    pub fn character_device(&mut self, name: &str, major: u32, minor: u32) {
         self.entry(name, CHARACTER | 0o600, (major, minor), b"");
     }
 
     /// The archive with its end mark.
-    pub(super) fn finish(mut self) -> Vec<u8> {
+    pub fn finish(mut self) -> Vec<u8> {
         self.inode = 0;
         self.entry("TRAILER!!!", 0, (0, 0), b"");
         self.bytes

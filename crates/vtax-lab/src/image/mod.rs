@@ -10,6 +10,7 @@ mod initrd;
 mod modules;
 mod recipe;
 
+pub use cpio::Archive;
 pub use recipe::{Recipe, RecipeFile};
 
 use crate::LabError;

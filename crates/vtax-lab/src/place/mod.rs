@@ -1,4 +1,4 @@
-//! Where a plan runs: on this host, or on another one through the system's ssh.
+//! Where a plan runs: on this host, on another one through the system's ssh, or on an emulated one.
 
 mod ssh;
 
@@ -14,6 +14,41 @@ pub enum Place {
     Local,
     /// Another host, as ssh understands the name.
     Ssh(String),
+    /// An emulated host on this one, with a real hypervisor in it.
+    Testbed(Hypervisor),
+}
+
+/// The hypervisor of an emulated host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Hypervisor {
+    /// Linux with KVM.
+    Kvm,
+    /// Xen with a Linux Dom0.
+    Xen,
+}
+
+impl Hypervisor {
+    /// Every hypervisor.
+    pub const ALL: [Self; 2] = [Self::Kvm, Self::Xen];
+}
+
+impl fmt::Display for Hypervisor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Kvm => "kvm",
+            Self::Xen => "xen",
+        })
+    }
+}
+
+impl FromStr for Hypervisor {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|hypervisor| hypervisor.to_string() == text)
+            .ok_or_else(|| format!("`{text}` is not a testbed: write `kvm` or `xen`"))
+    }
 }
 
 impl fmt::Display for Place {
@@ -21,6 +56,7 @@ impl fmt::Display for Place {
         match self {
             Self::Local => f.write_str("local"),
             Self::Ssh(host) => write!(f, "ssh:{host}"),
+            Self::Testbed(hypervisor) => write!(f, "testbed:{hypervisor}"),
         }
     }
 }
@@ -34,8 +70,9 @@ impl FromStr for Place {
             Some(("ssh", host)) if !host.is_empty() && !host.starts_with('-') => {
                 Ok(Self::Ssh(host.to_owned()))
             }
+            Some(("testbed", hypervisor)) => hypervisor.parse().map(Self::Testbed),
             _ => Err(format!(
-                "`{text}` is not a place: write `local` or `ssh:HOST`"
+                "`{text}` is not a place: write `local`, `ssh:HOST`, `testbed:kvm` or `testbed:xen`"
             )),
         }
     }
@@ -46,10 +83,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_local_or_ssh_and_no_host_is_an_option() {
+    fn places_are_local_ssh_or_testbed_and_no_host_is_an_option() {
         assert_eq!("local".parse(), Ok(Place::Local));
+        for hypervisor in Hypervisor::ALL {
+            let place = Place::Testbed(hypervisor);
+            assert_eq!(place.to_string().parse(), Ok(place));
+        }
         assert_eq!("ssh:root@h2".parse(), Ok(Place::Ssh("root@h2".into())));
-        for bad in ["", "ssh:", "ssh", "ssh:-oProxyCommand=x", "moon:x"] {
+        for bad in [
+            "",
+            "ssh:",
+            "ssh",
+            "ssh:-oProxyCommand=x",
+            "moon:x",
+            "testbed:",
+            "testbed:kvm2",
+        ] {
             assert!(bad.parse::<Place>().is_err(), "{bad}");
         }
     }

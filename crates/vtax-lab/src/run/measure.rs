@@ -27,7 +27,7 @@ pub(super) struct Observation<'a> {
     pub energy: &'a [(String, Source)],
     /// The guest's own counters around the window, where it has a kernel of its own.
     pub inner: Option<Inner<'a>>,
-    /// `Emulated` where the platform is.
+    /// `Emulated` where the platform or its host is.
     pub platform: Source,
 }
 
@@ -307,6 +307,20 @@ impl Observation<'_> {
                 metric::NET_TX_PACKETS,
                 "frames to the target's device",
                 Base::Packet,
+            ),
+            (
+                "net.rx_bytes_per_second",
+                "target",
+                metric::NET_RX_BYTES,
+                "bytes from the target's device",
+                Base::Byte,
+            ),
+            (
+                "net.tx_bytes_per_second",
+                "target",
+                metric::NET_TX_BYTES,
+                "bytes to the target's device",
+                Base::Byte,
             ),
         ] {
             if let Some(count) = self.delta(owner, series) {

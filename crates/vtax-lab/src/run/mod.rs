@@ -25,6 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use vtax_report::results::{FORMAT, ResultsDir, RunInfo, Trial, TrialOutcome};
+use vtax_units::Source;
 
 /// Consecutive failures of one treatment after which the cause is taken to be systematic.
 const FAILURES_TO_GIVE_UP: u32 = 2;
@@ -40,6 +41,8 @@ pub struct RunOptions {
     pub state_dir: PathBuf,
     /// What `place` says in the results.
     pub place: String,
+    /// `Emulated` where this host is an emulated one: no number can then be better than that.
+    pub host: Source,
 }
 
 /// How a run ended.
@@ -110,6 +113,7 @@ pub fn run(
             meters: &meters,
             signals,
             cache_dir: &cache_dir,
+            host: options.host,
         },
         treatments: &treatments,
         results: &results,

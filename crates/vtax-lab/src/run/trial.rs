@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use vtax_observe::clock::SystemClock;
 use vtax_observe::{Observer, ObserverConfig, ObserverReport, Snapshot, metric};
 use vtax_report::results::{FORMAT, ObservationCost, PhaseTimes, Trial, TrialOutcome, TrialWriter};
-use vtax_units::{Hertz, Nanoseconds};
+use vtax_units::{Hertz, Nanoseconds, Source};
 
 /// How often a load's end is looked for where that costs nothing (the client's own processes).
 const POLL: Duration = Duration::from_millis(5);
@@ -43,6 +43,7 @@ pub(super) struct Bench<'a> {
     pub meters: &'a Meters,
     pub signals: &'a Signals,
     pub cache_dir: &'a Path,
+    pub host: Source,
 }
 
 /// One trial to run.
@@ -427,7 +428,7 @@ fn conclude(
             after: &inner_after.0,
             between,
         }),
-        platform: target.source(),
+        platform: target.source().combine(bench.host),
     };
     let owned = |owner: &str| {
         let spent = window.end.since(&window.begin, owner, metric::CPU_TOTAL);

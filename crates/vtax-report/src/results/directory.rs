@@ -249,6 +249,16 @@ impl ResultsDir {
         Ok(trial)
     }
 
+    /// Writes a finished trial again, with metrics that were derived from it later.
+    ///
+    /// # Errors
+    /// When there is no such trial, or the disk refuses.
+    pub fn rewrite_trial(&self, trial: &Trial) -> Result<(), ResultsError> {
+        self.trial(trial.index)?;
+        let path = self.trial_path(trial.index).join("trial.json");
+        write_atomically(&path, &to_json(&path, trial)?)
+    }
+
     /// The samples of one trial.
     ///
     /// # Errors

@@ -7,3 +7,4 @@ pub mod meter;
 pub mod plan;
 pub mod report;
 pub mod run;
+pub mod testbed;

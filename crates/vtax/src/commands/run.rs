@@ -1,6 +1,6 @@
 //! `vtax run` and `vtax restore`.
 
-use super::{plan, report};
+use super::{plan, report, testbed};
 use crate::Outcome;
 use crate::cli::RunArgs;
 use crate::progress::{self, Json, in_words};
@@ -10,6 +10,7 @@ use vtax_lab::place::{Line, Place, SshRun, run_over_ssh};
 use vtax_lab::plan::Catalogue;
 use vtax_lab::run::{self, Progress, RunOptions};
 use vtax_lab::signals::Signals;
+use vtax_units::Source;
 
 pub fn run(arguments: RunArgs) -> Outcome {
     let catalogue = Catalogue::standard();
@@ -37,6 +38,11 @@ pub fn run(arguments: RunArgs) -> Outcome {
                     .place_name
                     .clone()
                     .unwrap_or_else(|| arguments.at.to_string()),
+                host: if arguments.emulated {
+                    Source::Emulated
+                } else {
+                    Source::Measured
+                },
             };
             let ended = run::run(
                 &plan,
@@ -87,6 +93,19 @@ pub fn run(arguments: RunArgs) -> Outcome {
                 Line::Event(event) => progress.event(event),
                 Line::Text(text) => eprintln!("{host}: {text}"),
             });
+            drop(progress);
+            ended?;
+            report::show(std::slice::from_ref(&results))?;
+        }
+        Place::Testbed(hypervisor) => {
+            let inside = testbed::Inside {
+                hypervisor: *hypervisor,
+                settings: arguments.testbed.as_deref(),
+                plan: text,
+                results: results.clone(),
+                arguments: forwarded(&arguments),
+            };
+            let ended = inside.run(&signals, progress.as_mut());
             drop(progress);
             ended?;
             report::show(std::slice::from_ref(&results))?;

@@ -1,0 +1,270 @@
+//! The regression guard: what a deterministic run counted against what is committed.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use vtax_lab::LabError;
+use vtax_report::results::{ResultsDir, Trial, TrialOutcome};
+
+/// What is compared. Left out is what the kernel only counts in ticks of 10 ms.
+const COUNTED: [&str; 11] = [
+    "context_switches.per_second",
+    "cpu.stage.client",
+    "cpu.stage.service",
+    "cpu.stage.vcpu",
+    "cpu.stage.vhost",
+    "guest.interrupts.per_second",
+    "interrupts.per_second",
+    "kvm.exits.per_second",
+    "net.rx_packets_per_second",
+    "net.tx_packets_per_second",
+    "throughput",
+];
+
+/// How far a count may be from the committed one, relative to that.
+pub const TOLERANCE: f64 = 0.01;
+
+/// The counts of a run: by treatment and metric, the mean over its trials.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Counts {
+    treatments: BTreeMap<String, BTreeMap<String, f64>>,
+}
+
+/// A count that is not what it was.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Moved {
+    /// Whose.
+    pub treatment: String,
+    /// The metric.
+    pub metric: String,
+    /// The committed count, if there is one.
+    pub before: Option<f64>,
+    /// The new one, if there is one.
+    pub after: Option<f64>,
+}
+
+impl fmt::Display for Moved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.metric, self.treatment)?;
+        match (self.before, self.after) {
+            (Some(before), Some(after)) if before != 0.0 => write!(
+                f,
+                " moved by {:+.2} %, from {before:.6} to {after:.6}",
+                (after / before - 1.0) * 100.0
+            ),
+            (Some(before), Some(after)) => write!(f, " moved from {before} to {after:.6}"),
+            (Some(before), None) => write!(f, " is no longer counted; it was {before:.6}"),
+            (None, after) => write!(f, " is new: {:.6}", after.unwrap_or(0.0)),
+        }
+    }
+}
+
+impl Counts {
+    /// The counts of a run.
+    ///
+    /// # Errors
+    /// When its results cannot be read, or a trial of it failed.
+    pub fn of(results: &ResultsDir) -> Result<Self, LabError> {
+        let trials: Result<Vec<Trial>, _> = results.trials().collect();
+        Self::of_trials(&trials?)
+    }
+
+    fn of_trials(trials: &[Trial]) -> Result<Self, LabError> {
+        let mut seen: BTreeMap<String, BTreeMap<String, Vec<f64>>> = BTreeMap::new();
+        for trial in trials {
+            if let TrialOutcome::Failed(reason) = &trial.outcome {
+                return Err(LabError::Other(format!(
+                    "the guard's trial {} ({}) failed: {reason}",
+                    trial.index, trial.treatment.label
+                )));
+            }
+            let metrics = seen.entry(trial.treatment.label.clone()).or_default();
+            for name in COUNTED {
+                if let Some(metric) = trial.metrics.get(name) {
+                    let values = metrics.entry(name.to_owned()).or_default();
+                    values.push(metric.quantity.value);
+                }
+            }
+        }
+        let treatments = seen
+            .into_iter()
+            .map(|(treatment, metrics)| {
+                let means = metrics
+                    .into_iter()
+                    .map(|(name, values)| {
+                        let count = values.len().max(1) as f64;
+                        (name, values.iter().sum::<f64>() / count)
+                    })
+                    .collect();
+                (treatment, means)
+            })
+            .collect();
+        Ok(Self { treatments })
+    }
+
+    /// Reads committed counts.
+    ///
+    /// # Errors
+    /// When they cannot be read or are not counts.
+    pub fn read(path: &Path) -> Result<Self, LabError> {
+        let text = fs::read_to_string(path).map_err(LabError::file("read", path))?;
+        toml::from_str(&text)
+            .map_err(|cause| LabError::Other(format!("{}: {cause}", path.display())))
+    }
+
+    /// Writes counts, to be committed.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub fn write(&self, path: &Path) -> Result<(), LabError> {
+        let text = toml::to_string(self)
+            .map_err(|cause| LabError::Other(format!("cannot write the counts: {cause}")))?;
+        let head = "# What the guard's plan counts in testbed:kvm. `vtax testbed guard --accept` writes it.\n\n";
+        fs::write(path, format!("{head}{text}")).map_err(LabError::file("write", path))
+    }
+
+    /// What is farther than [`TOLERANCE`] from the committed counts, or in one of them only.
+    pub fn moved(&self, committed: &Self) -> Vec<Moved> {
+        let mut names: Vec<(&String, &String)> = [self, committed]
+            .into_iter()
+            .flat_map(|counts| &counts.treatments)
+            .flat_map(|(treatment, metrics)| metrics.keys().map(move |name| (treatment, name)))
+            .collect();
+        names.sort();
+        names.dedup();
+        let value = |counts: &Self, treatment: &str, name: &str| {
+            counts.treatments.get(treatment)?.get(name).copied()
+        };
+        names
+            .into_iter()
+            .map(|(treatment, name)| Moved {
+                treatment: treatment.clone(),
+                metric: name.clone(),
+                before: value(committed, treatment, name),
+                after: value(self, treatment, name),
+            })
+            .filter(|moved| match (moved.before, moved.after) {
+                (Some(before), Some(after)) => (after - before).abs() > TOLERANCE * before.abs(),
+                _ => true,
+            })
+            .collect()
+    }
+
+    /// How many counts there are.
+    pub fn len(&self) -> usize {
+        self.treatments.values().map(BTreeMap::len).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use vtax_report::results::{Better, FORMAT, Metric, ObservationCost, PhaseTimes, Treatment};
+    use vtax_units::{Base, Nanoseconds, Quantity, Source, Unit};
+
+    /// A complete trial of one second with these metrics.
+    pub(crate) fn trial(label: &str, metrics: &[(&str, f64)]) -> Trial {
+        let metric = |value: f64| Metric {
+            quantity: Quantity::new(value, Unit::of(Base::One)),
+            source: Source::Emulated,
+            better: Better::Neither,
+            headline: false,
+            title: String::new(),
+        };
+        Trial {
+            format: FORMAT,
+            index: 0,
+            block: 0,
+            treatment: Treatment {
+                label: label.to_owned(),
+                platform: "qemu".into(),
+                workload: "w".into(),
+                factors: BTreeMap::new(),
+                baseline: None,
+            },
+            started: String::new(),
+            outcome: TrialOutcome::Complete,
+            suspect: Vec::new(),
+            times: PhaseTimes::default(),
+            window: (Nanoseconds(0), Nanoseconds(1_000_000_000)),
+            work: None,
+            metrics: metrics
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), metric(*value)))
+                .collect(),
+            environment: BTreeMap::new(),
+            observation: ObservationCost::default(),
+        }
+    }
+
+    fn counts(exits: f64, packets: f64) -> Counts {
+        Counts::of_trials(&[trial(
+            "vm",
+            &[
+                ("kvm.exits.per_second", exits),
+                ("net.rx_packets_per_second", packets),
+                ("cpu.machine", 0.5),
+            ],
+        )])
+        .unwrap()
+    }
+
+    #[test]
+    fn what_moves_by_less_than_the_tolerance_is_not_told() {
+        let committed = counts(1000.0, 100.0);
+        assert_eq!(counts(1009.9, 99.1).moved(&committed), []);
+        assert_eq!(committed.len(), 2);
+    }
+
+    #[test]
+    fn what_moved_is_named_with_how_far() {
+        let told: Vec<String> = counts(1031.0, 100.0)
+            .moved(&counts(1000.0, 100.0))
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(
+            told,
+            ["kvm.exits.per_second of vm moved by +3.10 %, from 1000.000000 to 1031.000000"]
+        );
+    }
+
+    #[test]
+    fn a_count_that_comes_or_goes_or_leaves_zero_is_told() {
+        let none = Counts::default();
+        let some = counts(5.0, 1.0);
+        assert!(some.moved(&none)[0].to_string().contains("is new"));
+        assert!(
+            none.moved(&some)[0]
+                .to_string()
+                .contains("no longer counted")
+        );
+        let zero = counts(0.0, 1.0);
+        assert_eq!(zero.moved(&zero), []);
+        assert!(some.moved(&zero)[0].to_string().contains("from 0 to 5"));
+    }
+
+    #[test]
+    fn a_failed_trial_is_no_count() {
+        let mut failed = trial("vm", &[]);
+        failed.outcome = TrialOutcome::Failed("no KVM".into());
+        let said = Counts::of_trials(&[failed]).unwrap_err().to_string();
+        assert!(said.contains("no KVM"), "{said}");
+    }
+
+    #[test]
+    fn counts_survive_their_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let written = counts(1_234.567_891, 0.1);
+        written.write(file.path()).unwrap();
+        assert_eq!(Counts::read(file.path()).unwrap(), written);
+    }
+}

@@ -1,0 +1,68 @@
+#!/bin/sh
+# PID 1 of an emulated host from here on: the hypervisor, then the plan (or a shell), and its
+# results out by the ports. No service manager, no network but the lab's own, no bare `wait`.
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
+say() { echo "vtax-testbed: $*"; }
+leave() {
+    sync
+    exec busybox poweroff -f
+}
+fail() {
+    say "FAILED: $*"
+    leave
+}
+
+mkdir -p /dev/pts /dev/shm
+mount -t devpts devpts /dev/pts
+mount -t tmpfs shm /dev/shm
+ln -s /proc/self/fd /dev/fd
+ln -s /proc/self/fd/0 /dev/stdin
+ln -s /proc/self/fd/1 /dev/stdout
+ln -s /proc/self/fd/2 /dev/stderr
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+mount -t debugfs debugfs /sys/kernel/debug
+mount -t tracefs tracefs /sys/kernel/tracing
+hostname testbed
+ip link set lo up
+for module in tun bridge veth overlay loop sch_netem sch_tbf; do
+    modprobe $module || fail "cannot load $module"
+done
+
+cd /run/testbed || fail "no payload"
+. ./hypervisor
+
+# Without udev the kernel names the ports under /sys.
+events= results=
+for port in /sys/class/virtio-ports/*; do
+    [ -e "$port/name" ] || continue
+    case $(cat "$port/name") in
+    vtax.events) events=/dev/${port##*/} ;;
+    vtax.results) results=/dev/${port##*/} ;;
+    esac
+done
+
+if [ -e shell ]; then
+    say "$(uname -sr); poweroff ends it"
+    # A session of its own, so that the console is its terminal.
+    ln -sf /bin/busybox /usr/local/sbin/poweroff
+    setsid -c sh -l
+    leave
+fi
+
+[ -n "$events" ] && [ -n "$results" ] || fail "the ports do not appear"
+mkdir results
+[ ! -e results.tar ] || tar -C results -xf results.tar || fail "cannot unpack earlier results"
+./vtax run plan.toml --results results --json --emulated \
+    --place-name "$(cat place)" $(cat arguments) >"$events" 2>said
+code=$?
+cat said >"$events"
+if [ -e results/run.json ]; then
+    tar --format=ustar --sort=name --owner=0 --group=0 --numeric-owner -C results -cf out.tar . ||
+        fail "cannot pack the results"
+else
+    : >out.tar
+fi
+cat out.tar >"$results"
+printf '\n{"testbed":"ended","code":%d,"bytes":%d,"sha256":"%s"}\n' \
+    $code "$(stat -c %s out.tar)" "$(sha256sum out.tar | cut -d' ' -f1)" >"$events"
+leave

@@ -1,0 +1,410 @@
+//! The images of emulated hosts in the cache: built once from their recipes, found by the hash.
+
+use crate::recipe::recipe;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use vtax_lab::LabError;
+use vtax_lab::image::{self, Recipe};
+use vtax_lab::place::Hypervisor;
+use vtax_lab::platform::GuestFiles;
+
+/// Sizes of the disks are multiples of this, as persistent memory wants.
+const ALIGNMENT: u64 = 128 << 20;
+
+/// An emulated host, ready to boot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Host {
+    /// What runs on it.
+    pub hypervisor: Hypervisor,
+    /// Its own kernel, RAM disk and root.
+    pub(crate) files: GuestFiles,
+    /// The image that guests in it run, the same as everywhere.
+    pub(crate) guest: GuestFiles,
+    /// Its root and its image cache.
+    pub(crate) disks: [Disk; 2],
+    /// The Xen that boots before its kernel.
+    pub(crate) xen: Option<PathBuf>,
+}
+
+/// The image of a disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Disk {
+    pub path: PathBuf,
+    pub bytes: u64,
+}
+
+/// A host's image in the cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kept {
+    /// What runs on it.
+    pub hypervisor: Hypervisor,
+    /// Its directory.
+    pub path: PathBuf,
+    /// What it takes on the disk.
+    pub bytes: u64,
+    /// Whether it is what today's recipe makes.
+    pub is_current: bool,
+}
+
+/// A host, built if it is not in the cache yet. `progress` gets a line for each step.
+///
+/// # Errors
+/// When something has to be built and cannot be: see [`image::ensure`].
+pub fn build(hypervisor: Hypervisor, progress: &mut dyn FnMut(&str)) -> Result<Host, LabError> {
+    let files = image::ensure(&recipe(hypervisor), progress)?;
+    let guest = image::ensure(&Recipe::standard(), progress)?;
+    let cache = image::cache_dir()?;
+    let root = derived(&cache, &format!("root-{}.ext4", files.recipe), |path| {
+        progress("packing the host's root disk");
+        pack(&files.root, path)
+    })?;
+    let guests = derived(&cache, &format!("guests-{}.ext4", guest.recipe), |path| {
+        progress("packing the guests' image, so that nothing is built inside");
+        let directory = guest.root.parent().unwrap_or(&guest.root);
+        pack(directory, path)
+    })?;
+    let xen = match hypervisor {
+        Hypervisor::Kvm => None,
+        Hypervisor::Xen => Some(derived(&cache, &format!("xen-{}", files.recipe), |path| {
+            unpack_xen(&files.root, path)
+        })?),
+    };
+    Ok(Host {
+        hypervisor,
+        disks: [disk(root)?, disk(guests)?],
+        files,
+        guest,
+        xen,
+    })
+}
+
+/// A host, if the cache has all of it.
+///
+/// # Errors
+/// When there is no cache directory.
+pub fn cached(hypervisor: Hypervisor) -> Result<Option<Host>, LabError> {
+    let (Some(files), Some(guest)) = (
+        image::cached(&recipe(hypervisor))?,
+        image::cached(&Recipe::standard())?,
+    ) else {
+        return Ok(None);
+    };
+    let directory = image::cache_dir()?.join("testbed");
+    let names = [
+        format!("root-{}.ext4", files.recipe),
+        format!("guests-{}.ext4", guest.recipe),
+    ];
+    let whole = names.iter().all(|name| directory.join(name).is_file());
+    if whole {
+        return build(hypervisor, &mut |_| {}).map(Some);
+    }
+    Ok(None)
+}
+
+/// Every emulated host in the cache, also those of earlier recipes.
+///
+/// # Errors
+/// When there is no cache directory, or it cannot be read.
+pub fn list() -> Result<Vec<Kept>, LabError> {
+    list_in(&image::cache_dir()?)
+}
+
+fn list_in(cache: &Path) -> Result<Vec<Kept>, LabError> {
+    let images = cache.join("images");
+    if !images.is_dir() {
+        return Ok(Vec::new());
+    }
+    let mut kept = Vec::new();
+    for entry in fs::read_dir(&images).map_err(LabError::file("read", &images))? {
+        let path = entry.map_err(LabError::file("read", &images))?.path();
+        let Some(found) = read_recipe(&path) else {
+            continue;
+        };
+        let Some(hypervisor) = hypervisor_of(&found) else {
+            continue;
+        };
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let derived = [format!("root-{name}.ext4"), format!("xen-{name}")];
+        let beside = derived.iter().map(|name| cache.join("testbed").join(name));
+        let bytes = allocated(&path)? + beside.map(|path| file_bytes(&path)).sum::<u64>();
+        kept.push(Kept {
+            hypervisor,
+            bytes,
+            is_current: recipe(hypervisor).hash().is_ok_and(|hash| hash == name),
+            path,
+        });
+    }
+    kept.sort_by(|a, b| {
+        (a.hypervisor, !a.is_current, &a.path).cmp(&(b.hypervisor, !b.is_current, &b.path))
+    });
+    Ok(kept)
+}
+
+/// Removes every image of one hypervisor from the cache; what was removed.
+///
+/// # Errors
+/// When something cannot be removed.
+pub fn remove(hypervisor: Hypervisor) -> Result<Vec<Kept>, LabError> {
+    remove_in(&image::cache_dir()?, hypervisor)
+}
+
+fn remove_in(cache: &Path, hypervisor: Hypervisor) -> Result<Vec<Kept>, LabError> {
+    let mut kept = list_in(cache)?;
+    kept.retain(|kept| kept.hypervisor == hypervisor);
+    for Kept { path, .. } in &kept {
+        fs::remove_dir_all(path).map_err(LabError::file("remove", path))?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        for derived in [format!("root-{name}.ext4"), format!("xen-{name}")] {
+            let file = cache.join("testbed").join(derived);
+            if file.exists() {
+                fs::remove_file(&file).map_err(LabError::file("remove", &file))?;
+            }
+        }
+    }
+    Ok(kept)
+}
+
+/// The recipe of an image in the cache; `None` for what is none.
+fn read_recipe(directory: &Path) -> Option<Recipe> {
+    toml::from_str(&fs::read_to_string(directory.join("recipe.toml")).ok()?).ok()
+}
+
+/// What an image's recipe makes it, also one of an earlier vtax.
+fn hypervisor_of(recipe: &Recipe) -> Option<Hypervisor> {
+    let is_host = recipe
+        .files
+        .iter()
+        .any(|file| file.path == "/etc/hostname" && file.text == "testbed\n");
+    let has_xen = recipe
+        .packages
+        .iter()
+        .any(|package| package.starts_with("xen-hypervisor"));
+    is_host.then_some(if has_xen {
+        Hypervisor::Xen
+    } else {
+        Hypervisor::Kvm
+    })
+}
+
+/// A file that is made from an image, made now if it is not there. It gets its name when whole.
+fn derived(
+    cache: &Path,
+    name: &str,
+    make: impl FnOnce(&Path) -> Result<(), LabError>,
+) -> Result<PathBuf, LabError> {
+    let directory = cache.join("testbed");
+    for place in [&directory, Path::new("/var/cache/vtax/testbed")] {
+        let path = place.join(name);
+        if path.is_file() {
+            return Ok(path);
+        }
+    }
+    fs::create_dir_all(&directory).map_err(LabError::file("create", &directory))?;
+    let partial = tempfile::Builder::new()
+        .prefix(&format!(".{name}-"))
+        .tempfile_in(&directory)
+        .map_err(LabError::file("create", &directory))?;
+    make(partial.path())?;
+    let path = directory.join(name);
+    let file = partial
+        .persist(&path)
+        .map_err(|cause| LabError::file("create", &path)(cause.error))?;
+    // Everyone on the machine may boot it.
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    file.set_permissions(mode)
+        .and_then(|()| file.sync_all())
+        .map_err(LabError::file("write", &path))?;
+    Ok(path)
+}
+
+fn disk(path: PathBuf) -> Result<Disk, LabError> {
+    let bytes = fs::metadata(&path)
+        .map_err(LabError::file("read", &path))?
+        .len();
+    Ok(Disk { path, bytes })
+}
+
+/// Packs a tree into an ext4 image. Without a journal: what is written in it does not outlive it.
+fn pack(tree: &Path, image: &Path) -> Result<(), LabError> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(LabError::Missing {
+            what: "root, which owns the files of the testbed's image,".into(),
+            remedy: "build it once as root; after that everyone on this machine can use it".into(),
+        });
+    }
+    let used = allocated(tree)?;
+    // Room for the file system's own structures and for what a run writes.
+    let bytes = (used + used / 8 + (256 << 20)).next_multiple_of(ALIGNMENT);
+    let mut command = Command::new("mke2fs");
+    command
+        .args([
+            "-q",
+            "-t",
+            "ext4",
+            "-b",
+            "4096",
+            "-m",
+            "0",
+            "-O",
+            "^has_journal",
+            "-F",
+            "-d",
+        ])
+        .arg(tree)
+        .arg(image)
+        .arg(format!("{}M", bytes >> 20));
+    run(command)
+}
+
+/// QEMU loads Xen's own format, not what it is compressed in.
+fn unpack_xen(root: &Path, into: &Path) -> Result<(), LabError> {
+    let boot = root.join("boot");
+    let packed = fs::read_dir(&boot)
+        .map_err(LabError::file("read", &boot))?
+        .filter_map(Result::ok)
+        .map(|entry| entry.path())
+        .find(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            // The plain name is a link to it.
+            name.starts_with("xen-") && name.ends_with(".gz") && !path.is_symlink()
+        })
+        .ok_or_else(|| LabError::Missing {
+            what: format!("Xen in {}", boot.display()),
+            remedy: "vtax testbed rm xen, then build it again".into(),
+        })?;
+    let output = File::create(into).map_err(LabError::file("write", into))?;
+    let mut command = Command::new("gzip");
+    command
+        .args(["--decompress", "--stdout"])
+        .arg(packed)
+        .stdout(output);
+    run(command)
+}
+
+fn run(mut command: Command) -> Result<(), LabError> {
+    let line = format!("{command:?}");
+    let output = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .and_then(std::process::Child::wait_with_output)
+        .map_err(|cause| LabError::Missing {
+            what: format!("the program of `{line}` ({cause})"),
+            remedy: "apt-get install e2fsprogs gzip".into(),
+        })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(LabError::Program {
+        command: line,
+        status: output.status.to_string(),
+        output: String::from_utf8_lossy(&output.stderr).into_owned(),
+    })
+}
+
+/// What a tree takes on the disk.
+fn allocated(tree: &Path) -> Result<u64, LabError> {
+    let mut sum = 0;
+    let mut waiting = vec![tree.to_owned()];
+    while let Some(path) = waiting.pop() {
+        let metadata = fs::symlink_metadata(&path).map_err(LabError::file("read", &path))?;
+        // Small files and directories take a block of the image at least.
+        sum += (metadata.blocks() * 512).max(4096);
+        if metadata.is_dir() {
+            for entry in fs::read_dir(&path).map_err(LabError::file("read", &path))? {
+                waiting.push(entry.map_err(LabError::file("read", &path))?.path());
+            }
+        }
+    }
+    Ok(sum)
+}
+
+fn file_bytes(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |metadata| metadata.blocks() * 512)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A host whose files are in `directory` and need not exist, but for the RAM disk.
+    pub(crate) fn fake_host(directory: &Path, hypervisor: Hypervisor) -> Host {
+        let files = |recipe: &str| GuestFiles {
+            root: directory.join("root"),
+            image: directory.join("root.ext4"),
+            kernel: directory.join("vmlinuz"),
+            initrd: directory.join("initrd"),
+            recipe: recipe.to_owned(),
+        };
+        if directory.is_dir() {
+            fs::write(directory.join("initrd"), "odd").unwrap();
+        }
+        let disk = |name: &str| Disk {
+            path: directory.join(name),
+            bytes: 768 << 20,
+        };
+        Host {
+            hypervisor,
+            files: files("host"),
+            guest: files("guest"),
+            disks: [disk("root.ext4"), disk("guests.ext4")],
+            xen: (hypervisor == Hypervisor::Xen).then(|| directory.join("xen")),
+        }
+    }
+
+    fn keep(cache: &Path, name: &str, recipe: &Recipe) {
+        let directory = cache.join("images").join(name);
+        fs::create_dir_all(directory.join("root")).unwrap();
+        fs::write(directory.join("recipe.toml"), recipe.to_toml().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn hosts_are_listed_and_removed_and_the_guests_image_is_neither() {
+        let cache = tempfile::tempdir().unwrap();
+        assert_eq!(list_in(cache.path()).unwrap(), []);
+        let kvm = recipe(Hypervisor::Kvm);
+        keep(cache.path(), &kvm.hash().unwrap(), &kvm);
+        keep(cache.path(), "an-older-one", &kvm);
+        keep(cache.path(), "xen", &recipe(Hypervisor::Xen));
+        keep(cache.path(), "guests", &Recipe::standard());
+        fs::create_dir_all(cache.path().join("images/.building-x")).unwrap();
+
+        let listed = list_in(cache.path()).unwrap();
+        let shown: Vec<_> = listed
+            .iter()
+            .map(|kept| (kept.hypervisor, kept.is_current))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                (Hypervisor::Kvm, true),
+                (Hypervisor::Kvm, false),
+                (Hypervisor::Xen, false)
+            ]
+        );
+        assert_eq!(remove_in(cache.path(), Hypervisor::Kvm).unwrap().len(), 2);
+        assert_eq!(list_in(cache.path()).unwrap().len(), 1);
+        assert!(cache.path().join("images/guests").exists());
+    }
+
+    #[test]
+    fn a_derived_file_is_made_once_and_only_whole() {
+        let cache = tempfile::tempdir().unwrap();
+        let fails = derived(cache.path(), "a-name-of-a-test", |path| {
+            fs::write(path, "half").unwrap();
+            Err(LabError::Other("no".into()))
+        });
+        assert!(fails.is_err());
+        let make = |text: &'static str| {
+            derived(cache.path(), "a-name-of-a-test", move |path| {
+                fs::write(path, text).map_err(LabError::file("write", path))
+            })
+            .unwrap()
+        };
+        let path = make("first");
+        assert_eq!(make("second"), path);
+        assert_eq!(fs::read_to_string(path).unwrap(), "first");
+    }
+}

@@ -1,0 +1,25 @@
+//! Emulated hosts with real hypervisors in them: QEMU emulates the machine, and Debian's own
+//! kernel with KVM and vhost-net, or Xen with a Linux Dom0, runs in it.
+//!
+//! [`build`] makes the host from a recipe, [`run_plan`] runs an unchanged plan in it with this
+//! very binary and brings the results back, [`cost`] says what real hardware would have charged
+//! for what was counted. By default the machine's clock is its instruction count, so that the
+//! same plan gives the same numbers wherever and whenever it runs. See `docs/testbed.md`.
+
+mod archive;
+pub mod cost;
+pub mod guard;
+mod host;
+mod machine;
+mod outlet;
+mod payload;
+mod recipe;
+mod run;
+mod settings;
+mod shell;
+
+pub use host::{Host, Kept, build, cached, list, remove};
+pub use recipe::recipe;
+pub use run::{PlanRun, run_plan};
+pub use settings::{Frequency, Settings};
+pub use shell::shell;

@@ -1,0 +1,108 @@
+//! What travels into an emulated host: a second archive behind the host's own initial RAM disk.
+//! The kernel unpacks both, and what is in both is taken from the second, such as `init`. No
+//! disk or network of this machine is involved, so it arrives at the same instruction every time.
+
+use crate::host::Host;
+use std::fs;
+use std::path::Path;
+use vtax_lab::LabError;
+use vtax_lab::image::Archive;
+use vtax_lab::place::Hypervisor;
+
+const INIT: &str = include_str!("guest/init.sh");
+const START: &str = include_str!("guest/start.sh");
+const KVM: &str = include_str!("guest/kvm.sh");
+const XEN: &str = include_str!("guest/xen.sh");
+
+/// What the host is to do.
+#[derive(Debug)]
+pub(crate) enum Errand<'a> {
+    /// Open a shell on the console.
+    Shell,
+    /// Run a plan.
+    Plan {
+        /// The vtax to run it with.
+        binary: &'a Path,
+        /// The plan's text.
+        plan: &'a str,
+        /// Further arguments of `vtax run`.
+        arguments: &'a [String],
+        /// Results of an earlier, unfinished run, as an archive.
+        earlier: Option<Vec<u8>>,
+    },
+}
+
+/// The initial RAM disk of a host with an errand.
+///
+/// # Errors
+/// When a file cannot be read.
+pub(crate) fn initrd(host: &Host, errand: &Errand<'_>) -> Result<Vec<u8>, LabError> {
+    let read = |path: &Path| fs::read(path).map_err(LabError::file("read", path));
+    let mut bytes = read(&host.files.initrd)?;
+    // Archives begin at multiples of four bytes.
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+
+    let mut archive = Archive::default();
+    archive.executable("init", INIT.as_bytes());
+    archive.directory("payload");
+    let mut add = |name: &str, content: &[u8]| {
+        archive.executable(&format!("payload/{name}"), content);
+    };
+    add("start", START.as_bytes());
+    let hypervisor = match host.hypervisor {
+        Hypervisor::Kvm => KVM,
+        Hypervisor::Xen => XEN,
+    };
+    add("hypervisor", hypervisor.as_bytes());
+    match errand {
+        Errand::Shell => add("shell", b""),
+        Errand::Plan {
+            binary,
+            plan,
+            arguments,
+            earlier,
+        } => {
+            add("vtax", &read(binary)?);
+            add("plan.toml", plan.as_bytes());
+            add("place", format!("testbed:{}", host.hypervisor).as_bytes());
+            add("arguments", arguments.join(" ").as_bytes());
+            if let Some(results) = earlier {
+                add("results.tar", results);
+            }
+        }
+    }
+    bytes.extend(archive.finish());
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::tests::fake_host;
+
+    #[test]
+    fn the_same_errand_gives_the_same_bytes() {
+        let directory = tempfile::tempdir().unwrap();
+        let host = fake_host(directory.path(), Hypervisor::Kvm);
+        let binary = directory.path().join("vtax");
+        fs::write(&binary, "a program").unwrap();
+        let errand = Errand::Plan {
+            binary: &binary,
+            plan: "name = \"x\"",
+            arguments: &["--quick".into()],
+            earlier: None,
+        };
+        let first = initrd(&host, &errand).unwrap();
+        assert_eq!(first, initrd(&host, &errand).unwrap());
+        let holds = |bytes: &[u8], text: &str| {
+            bytes
+                .windows(text.len())
+                .any(|part| part == text.as_bytes())
+        };
+        for text in ["a program", "testbed:kvm", "--quick", "kvm_amd"] {
+            assert!(holds(&first, text), "{text}");
+        }
+        let shell = initrd(&host, &Errand::Shell).unwrap();
+        assert!(!holds(&shell, "a program"));
+    }
+}

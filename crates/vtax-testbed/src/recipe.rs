@@ -1,0 +1,73 @@
+//! What an emulated host is made of.
+
+use vtax_lab::image::{Recipe, RecipeFile};
+use vtax_lab::place::Hypervisor;
+
+/// What the lab needs on any host.
+const LAB: [&str; 9] = [
+    "busybox-static",
+    "e2fsprogs",
+    "ethtool",
+    "iperf3",
+    "iproute2",
+    "kmod",
+    "linux-image-cloud-amd64",
+    "procps",
+    "runc",
+];
+
+/// What each hypervisor needs beyond that.
+fn hypervisor_packages(hypervisor: Hypervisor) -> &'static [&'static str] {
+    match hypervisor {
+        Hypervisor::Kvm => &["qemu-system-x86"],
+        // Secondary consoles of Xen guests, which carry the agent, are served by a QEMU.
+        Hypervisor::Xen => &[
+            "qemu-system-xen",
+            "xen-hypervisor-4.17-amd64",
+            "xen-utils-4.17",
+        ],
+    }
+}
+
+/// The recipe of a host. The scripts that it boots with are not in it: they travel with the plan,
+/// so that changing them builds nothing.
+pub fn recipe(hypervisor: Hypervisor) -> Recipe {
+    let packages = LAB.iter().chain(hypervisor_packages(hypervisor));
+    // A persistent memory device answers at once, so that no timing of this machine's disk gets
+    // in; Xen does not show one to its Dom0, which has virtio disks instead.
+    let disk: &[&str] = match hypervisor {
+        Hypervisor::Kvm => &["nfit", "nd_pmem"],
+        Hypervisor::Xen => &["virtio_blk"],
+    };
+    let modules = ["virtio_pci", "virtio_console"].iter().chain(disk);
+    Recipe {
+        suite: "bookworm".into(),
+        packages: packages.map(|name| (*name).to_owned()).collect(),
+        modules: modules.map(|name| (*name).to_owned()).collect(),
+        files: vec![
+            RecipeFile {
+                path: "/etc/hosts".into(),
+                executable: false,
+                text: "127.0.0.1 localhost\n::1 localhost\n".into(),
+            },
+            RecipeFile {
+                path: "/etc/hostname".into(),
+                executable: false,
+                text: "testbed\n".into(),
+            },
+        ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_hypervisor_has_a_valid_recipe_of_its_own() {
+        let [kvm, xen] = Hypervisor::ALL.map(|hypervisor| recipe(hypervisor).hash().unwrap());
+        assert_ne!(kvm, xen);
+        assert_ne!(kvm, Recipe::standard().hash().unwrap());
+        assert_eq!(kvm, recipe(Hypervisor::Kvm).hash().unwrap());
+    }
+}

@@ -1,0 +1,148 @@
+//! How an emulated host runs, beyond what a plan says: a small TOML file.
+
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use vtax_lab::LabError;
+use vtax_units::Nanoseconds;
+
+/// The settings of a testbed, with their defaults.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// Whether the clock of the machine is its instruction count. Without, it is this machine's
+    /// clock, and numbers vary with what else runs here.
+    pub deterministic: bool,
+    /// How fast the processor is; only where the clock is the instruction count.
+    pub frequency: Frequency,
+    /// Memory of the host, in MiB.
+    pub memory_mib: u32,
+    /// Seed of all that is random in the machine.
+    pub seed: u32,
+    /// The cost model: a file, or the one that vtax ships.
+    pub cost_model: Option<PathBuf>,
+}
+
+/// Processor speeds of a deterministic host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Frequency {
+    /// An instruction takes 1 ns.
+    Full,
+    /// An instruction takes 2 ns, as on a host with the `powersave` governor.
+    Half,
+}
+
+impl Frequency {
+    /// QEMU's `-icount shift`: an instruction takes 2^shift ns.
+    pub(crate) fn shift(self) -> u32 {
+        match self {
+            Self::Full => 0,
+            Self::Half => 1,
+        }
+    }
+
+    /// How long an instruction takes.
+    pub fn instruction(self) -> Nanoseconds {
+        Nanoseconds(1 << self.shift())
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            deterministic: true,
+            frequency: Frequency::Full,
+            memory_mib: 3072,
+            seed: 1,
+            cost_model: None,
+        }
+    }
+}
+
+impl Settings {
+    /// Reads a settings file; a relative `cost_model` is beside it.
+    ///
+    /// # Errors
+    /// When it cannot be read, is not TOML, has unknown keys, or values that make no sense.
+    pub fn read(path: &Path) -> Result<Self, LabError> {
+        let text = std::fs::read_to_string(path).map_err(LabError::file("read", path))?;
+        let mut settings: Self = toml::from_str(&text)
+            .map_err(|cause| LabError::Plan(format!("{}: {cause}", path.display())))?;
+        settings
+            .check()
+            .map_err(|cause| LabError::Plan(format!("{}: {cause}", path.display())))?;
+        if let (Some(model), Some(directory)) = (&mut settings.cost_model, path.parent()) {
+            *model = directory.join(&*model);
+        }
+        Ok(settings)
+    }
+
+    /// # Errors
+    /// What cannot be, and what could.
+    fn check(&self) -> Result<(), String> {
+        if !(1024..=1 << 20).contains(&self.memory_mib) {
+            return Err(format!(
+                "memory_mib = {} is not within 1024 and 1048576",
+                self.memory_mib
+            ));
+        }
+        if !self.deterministic && self.frequency == Frequency::Half {
+            return Err(
+                "frequency = \"half\" needs deterministic = true: only then is there a clock to slow"
+                    .into(),
+            );
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Settings, LabError> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("testbed.toml");
+        std::fs::write(&path, text).unwrap();
+        Settings::read(&path)
+    }
+
+    #[test]
+    fn an_empty_file_is_a_deterministic_host_at_full_speed() {
+        assert_eq!(read("").unwrap(), Settings::default());
+        assert!(Settings::default().deterministic);
+    }
+
+    #[test]
+    fn half_the_frequency_makes_an_instruction_take_twice_as_long() {
+        let settings = read("frequency = \"half\"").unwrap();
+        assert_eq!(settings.frequency.instruction(), Nanoseconds(2));
+        assert_eq!(settings.frequency.shift(), 1);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_the_file_and_the_key() {
+        for (text, expected) in [
+            ("memory_mib = 16", "memory_mib"),
+            (
+                "deterministic = false\nfrequency = \"half\"",
+                "deterministic",
+            ),
+            ("frequency = \"third\"", "third"),
+            ("cores = 4", "cores"),
+        ] {
+            let said = read(text).unwrap_err().to_string();
+            assert!(
+                said.contains(expected) && said.contains("testbed.toml"),
+                "{said}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_cost_model_is_looked_for_beside_the_file() {
+        let model = read("cost_model = \"costs.toml\"").unwrap().cost_model;
+        let model = model.unwrap();
+        assert!(model.is_absolute() && model.ends_with("costs.toml"));
+    }
+}

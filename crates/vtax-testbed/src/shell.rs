@@ -1,0 +1,38 @@
+//! A console in an emulated host.
+
+use crate::host::Host;
+use crate::machine::{self, Files};
+use crate::payload::{self, Errand};
+use crate::run::{command, missing};
+use crate::settings::Settings;
+use std::fs;
+use vtax_lab::LabError;
+
+/// Boots a host with this terminal as its console, until it is powered off.
+///
+/// # Errors
+/// When it cannot be started, or QEMU fails.
+pub fn shell(host: &Host, settings: &Settings) -> Result<(), LabError> {
+    let directory = tempfile::Builder::new()
+        .prefix("vtax-testbed-")
+        .tempdir()
+        .map_err(LabError::file("create", std::env::temp_dir()))?;
+    let initrd = directory.path().join("initrd");
+    fs::write(&initrd, payload::initrd(host, &Errand::Shell)?)
+        .map_err(LabError::file("write", &initrd))?;
+    let files = Files {
+        initrd: &initrd,
+        console: None,
+        ports: None,
+    };
+    let line = machine::command_line(host, settings, files);
+    let status = command(&line).status().map_err(missing)?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(LabError::Program {
+        command: line.join(" "),
+        status: status.to_string(),
+        output: String::new(),
+    })
+}

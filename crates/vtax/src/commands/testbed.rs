@@ -1,0 +1,179 @@
+//! `vtax testbed`, and `vtax run --at testbed:…`.
+
+use crate::Outcome;
+use crate::cli::TestbedCommand;
+use crate::progress::{self, in_words};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use vtax_lab::LabError;
+use vtax_lab::place::{Hypervisor, Line};
+use vtax_lab::run::{Event, Progress};
+use vtax_lab::signals::Signals;
+use vtax_report::results::ResultsDir;
+use vtax_testbed::cost::{self, CostModel};
+use vtax_testbed::guard::{Counts, TOLERANCE};
+use vtax_testbed::{PlanRun, Settings};
+
+pub fn execute(command: TestbedCommand) -> Outcome {
+    match command {
+        TestbedCommand::Build { hypervisor } => build(hypervisor),
+        TestbedCommand::Shell {
+            hypervisor,
+            testbed,
+        } => shell(hypervisor, testbed.as_deref()),
+        TestbedCommand::List => list(),
+        TestbedCommand::Rm { hypervisor } => remove(hypervisor),
+        TestbedCommand::Cost { results, model } => {
+            cost::apply_again(&ResultsDir::open(&results)?, &read_model(model.as_deref())?)?;
+            super::report::show(std::slice::from_ref(&results))
+        }
+        TestbedCommand::Guard {
+            plan,
+            counts,
+            accept,
+        } => guard(&plan, &counts, accept),
+    }
+}
+
+fn build(hypervisor: Hypervisor) -> Outcome {
+    let began = Instant::now();
+    vtax_testbed::build(hypervisor, &mut |line: &str| eprintln!("{line}"))?;
+    println!(
+        "testbed:{hypervisor} is ready, {}",
+        in_words(began.elapsed())
+    );
+    Ok(())
+}
+
+fn shell(hypervisor: Hypervisor, file: Option<&Path>) -> Outcome {
+    let settings = read_settings(file)?;
+    let host = vtax_testbed::build(hypervisor, &mut |line: &str| eprintln!("{line}"))?;
+    Ok(vtax_testbed::shell(&host, &settings)?)
+}
+
+fn list() -> Outcome {
+    let kept = vtax_testbed::list()?;
+    if kept.is_empty() {
+        println!("no testbed is built: `vtax testbed build kvm` builds one");
+    }
+    for host in kept {
+        println!(
+            "{:3}  {:5} MiB  {}{}",
+            host.hypervisor,
+            host.bytes >> 20,
+            host.path.display(),
+            if host.is_current {
+                ""
+            } else {
+                "  (of an earlier recipe)"
+            }
+        );
+    }
+    Ok(())
+}
+
+fn remove(hypervisor: Hypervisor) -> Outcome {
+    let removed = vtax_testbed::remove(hypervisor)?;
+    let bytes: u64 = removed.iter().map(|host| host.bytes).sum();
+    println!("{} images removed, {} MiB", removed.len(), bytes >> 20);
+    Ok(())
+}
+
+fn guard(plan: &Path, counts: &Path, accept: bool) -> Outcome {
+    let text = std::fs::read_to_string(plan)
+        .map_err(|cause| format!("cannot read {}: {cause}", plan.display()))?;
+    let directory = std::env::temp_dir().join(format!("vtax-guard-{}", std::process::id()));
+    let signals = Signals::install()?;
+    let inside = Inside {
+        hypervisor: Hypervisor::Kvm,
+        settings: None,
+        plan: text,
+        results: directory.clone(),
+        arguments: Vec::new(),
+    };
+    let mut progress = progress::for_people();
+    let ended = inside.run(&signals, progress.as_mut());
+    drop(progress);
+    let found = ended.and_then(|()| Counts::of(&ResultsDir::open(&directory)?));
+    // Only counts are wanted of it; what cannot be removed is in the directory for such files.
+    let _ = std::fs::remove_dir_all(&directory);
+    let found = found?;
+    if accept {
+        found.write(counts)?;
+        println!(
+            "{} counts written to {}; commit it",
+            found.len(),
+            counts.display()
+        );
+        return Ok(());
+    }
+    let moved = found.moved(&Counts::read(counts)?);
+    if moved.is_empty() {
+        println!(
+            "{} counts are within {} % of {}",
+            found.len(),
+            TOLERANCE * 100.0,
+            counts.display()
+        );
+        return Ok(());
+    }
+    for line in &moved {
+        println!("{line}");
+    }
+    Err(format!(
+        "{} of {} counts moved by more than {} %; if that is wanted, `vtax testbed guard --accept` and commit {}",
+        moved.len(),
+        found.len(),
+        TOLERANCE * 100.0,
+        counts.display()
+    )
+    .into())
+}
+
+/// A plan that is to run in a testbed.
+pub struct Inside<'a> {
+    pub hypervisor: Hypervisor,
+    /// The file of the testbed's settings.
+    pub settings: Option<&'a Path>,
+    pub plan: String,
+    pub results: PathBuf,
+    /// Further arguments of the `vtax run` inside.
+    pub arguments: Vec<String>,
+}
+
+impl Inside<'_> {
+    pub fn run(self, signals: &Signals, progress: &mut dyn Progress) -> Result<(), LabError> {
+        let settings = read_settings(self.settings)?;
+        let cost_model = read_model(settings.cost_model.as_deref())?;
+        let mut note = |line: &str| {
+            progress.event(Event::Note {
+                message: line.to_owned(),
+            });
+        };
+        let host = vtax_testbed::build(self.hypervisor, &mut note)?;
+        signals.check()?;
+        note("booting an emulated host: its seconds are longer than ours");
+        let run = PlanRun {
+            host: &host,
+            settings: &settings,
+            cost_model: &cost_model,
+            binary: PathBuf::from("/proc/self/exe"),
+            plan: self.plan,
+            results: self.results,
+            arguments: self.arguments,
+        };
+        let hypervisor = self.hypervisor;
+        vtax_testbed::run_plan(&run, signals, &mut |line| match line {
+            Line::Event(event) => progress.event(event),
+            Line::Text(text) => eprintln!("testbed:{hypervisor}: {text}"),
+        })
+    }
+}
+
+fn read_settings(file: Option<&Path>) -> Result<Settings, LabError> {
+    file.map_or_else(|| Ok(Settings::default()), Settings::read)
+}
+
+fn read_model(file: Option<&Path>) -> Result<CostModel, LabError> {
+    file.map_or_else(CostModel::shipped, CostModel::read)
+}
