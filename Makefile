@@ -3,13 +3,14 @@
 CARGO ?= cargo
 VTAX := $(or $(CARGO_TARGET_DIR),target)/release/vtax
 
-.PHONY: help setup build demo test lint bench clean
+.PHONY: help setup build demo test lint bench testbed clean
 
 help:
 	@echo "make demo    install what is missing, build, run the network-tax plan, show the report"
 	@echo "make test    run every test"
 	@echo "make lint    formatting and lints"
 	@echo "make bench   measure vtax itself"
+	@echo "make testbed the published tables on an emulated host"
 
 setup:
 	@./scripts/setup
@@ -30,6 +31,9 @@ lint:
 
 bench: build
 	@./scripts/bench $(VTAX)
+
+testbed: build
+	@./scripts/testbed $(VTAX)
 
 clean:
 	$(CARGO) clean

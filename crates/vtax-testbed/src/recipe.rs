@@ -4,14 +4,13 @@ use vtax_lab::image::{Recipe, RecipeFile};
 use vtax_lab::place::Hypervisor;
 
 /// What the lab needs on any host.
-const LAB: [&str; 9] = [
+const LAB: [&str; 8] = [
     "busybox-static",
     "e2fsprogs",
     "ethtool",
     "iperf3",
     "iproute2",
     "kmod",
-    "linux-image-cloud-amd64",
     "procps",
     "runc",
 ];
@@ -19,9 +18,11 @@ const LAB: [&str; 9] = [
 /// What each hypervisor needs beyond that.
 fn hypervisor_packages(hypervisor: Hypervisor) -> &'static [&'static str] {
     match hypervisor {
-        Hypervisor::Kvm => &["qemu-system-x86"],
-        // Secondary consoles of Xen guests, which carry the agent, are served by a QEMU.
+        Hypervisor::Kvm => &["linux-image-cloud-amd64", "qemu-system-x86"],
+        // The cloud kernel is no Dom0. Secondary consoles of Xen guests, which carry the agent,
+        // are served by a QEMU.
         Hypervisor::Xen => &[
+            "linux-image-amd64",
             "qemu-system-xen",
             "xen-hypervisor-4.17-amd64",
             "xen-utils-4.17",
@@ -37,7 +38,7 @@ pub fn recipe(hypervisor: Hypervisor) -> Recipe {
     // in; Xen does not show one to its Dom0, which has virtio disks instead.
     let disk: &[&str] = match hypervisor {
         Hypervisor::Kvm => &["nfit", "nd_pmem"],
-        Hypervisor::Xen => &["virtio_blk"],
+        Hypervisor::Xen => &["virtio_blk", "ext4"],
     };
     let modules = ["virtio_pci", "virtio_console"].iter().chain(disk);
     Recipe {

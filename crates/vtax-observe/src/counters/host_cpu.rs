@@ -5,10 +5,12 @@
 //! charged to whatever the tick happened to hit. Over seconds the errors average out; over a
 //! few ticks they do not. Where a source that counts nanoseconds exists, `cpu.scheduled_ns`
 //! comes from it: the root group of cgroup v1's `cpuacct`, or `/proc/schedstat`. Both count the
-//! time that tasks were scheduled; interrupts that hit the idle task are in neither. The root
+//! time that tasks were scheduled; interrupts that hit the idle task are in neither. Idle time
+//! is exact on hosts with one processor (`idle_sleep`). The root
 //! `cpu.stat` of cgroup v2 is the same ticks as `/proc/stat` and is not used.
 
 use super::file::KernelFile;
+use super::idle_sleep::IdleSleep;
 use super::series::{Column, GuardedColumn};
 use super::step::{MonotonicCounter, OnFall};
 use super::text;
@@ -39,6 +41,8 @@ const TIMES: usize = 9;
 pub struct HostCpu {
     stat: KernelFile,
     scheduled: Option<(ScheduledSource, GuardedColumn)>,
+    /// Where it is exact, it takes the place of the ticks of idle time.
+    sleep: Option<IdleSleep>,
     tick: u64,
     times: [MonotonicCounter; TIMES],
     columns: Vec<(Column, &'static [Time])>,
@@ -81,6 +85,7 @@ impl HostCpu {
         Ok(Self {
             stat: KernelFile::open_one_piece(proc.join("stat"))?,
             scheduled,
+            sleep: IdleSleep::open(proc),
             tick: super::nanoseconds_per_tick(),
             // Idle and iowait are documented to fall now and then; the others never restart.
             times: std::array::from_fn(|_| MonotonicCounter::new(OnFall::Dipped)),
@@ -188,13 +193,24 @@ impl Instrument for HostCpu {
                 .stat
                 .unexpected("expected a line `cpu` with at least four numbers"));
         };
+        let tick = self.tick;
+        let mut whole = whole.map(|ticks| ticks.saturating_mul(tick));
+        if let Some(sleep) = &mut self.sleep
+            && let Some(exact) = sleep.read()?
+        {
+            for (time, value) in [(Time::Idle, exact.idle), (Time::Iowait, exact.iowait)] {
+                if let Some(place) = whole.get_mut(time as usize) {
+                    *place = value;
+                }
+            }
+        }
         let mut totals = [0; TIMES];
         for ((counter, raw), total) in self.times.iter_mut().zip(whole).zip(&mut totals) {
             counter.advance(raw);
             *total = counter.total();
         }
         for (column, of) in &mut self.columns {
-            column.record_count(sum(of, &totals).saturating_mul(tick), into);
+            column.record_count(sum(of, &totals), into);
         }
         if let Some(switches) = context_switches {
             self.context_switches.record(switches, into);

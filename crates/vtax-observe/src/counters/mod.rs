@@ -7,6 +7,7 @@ pub(crate) mod event_group;
 mod file;
 mod hardware;
 mod host_cpu;
+mod idle_sleep;
 mod interrupts;
 mod kvm_exits;
 mod net;
