@@ -29,6 +29,8 @@ pub const CPU_SCHEDULED: &str = "cpu.scheduled_ns";
 pub const CPU_VCPU: &str = "cpu.vcpu_ns";
 /// Time that a VM's vCPU threads were ready to run and no CPU was free.
 pub const CPU_VCPU_WAIT: &str = "cpu.vcpu_wait_ns";
+/// CPU time of a domain that runs beside this kernel, under the same hypervisor.
+pub const CPU_DOMAIN: &str = "cpu.domain_ns";
 /// CPU time of a VM's dedicated I/O threads.
 pub const CPU_IOTHREAD: &str = "cpu.iothread_ns";
 /// CPU time of the vhost workers that serve a VM.

@@ -101,14 +101,16 @@ impl CostModel {
         Ok(model)
     }
 
-    /// Cycles a second of what a trial counted, and what could not be counted.
+    /// Cycles a second of what was done for the target, and what could not be counted. Instructions
+    /// are told apart by whom they were executed for; interrupts and context switches are not, so
+    /// those of the load generator are in it.
     fn cycles_per_second(
         &self,
         trial: &Trial,
         instruction: Nanoseconds,
     ) -> Option<(f64, Vec<&'static str>)> {
         let counted = |name: &str| trial.metrics.get(name).map(|metric| metric.quantity.value);
-        let instructions = counted("cpu.machine")? * 1e9 / instruction.as_secs_f64() / 1e9;
+        let instructions = counted("cpu.cores")? / instruction.as_secs_f64();
         let mut cycles = instructions * self.cycles.instruction;
         let mut left_out = Vec::new();
         for (name, cost) in [
@@ -185,13 +187,13 @@ fn charge(trial: &mut Trial, model: &CostModel, instruction: Nanoseconds) {
     let per_second = Unit::per(Base::Cycle, Base::Second);
     add(
         "model.cycles_per_second",
-        "cycles of the host".into(),
+        "cycles spent for the target".into(),
         cycles,
         per_second,
     );
     add(
         "model.power",
-        "mean power of the host".into(),
+        "power of a host that does only this".into(),
         watts,
         Unit::of(Base::Watt),
     );
@@ -204,13 +206,13 @@ fn charge(trial: &mut Trial, model: &CostModel, instruction: Nanoseconds) {
         let each = seconds / work.amount;
         add(
             "model.cycles_per_work",
-            format!("cycles of the host to {}", work.phrase),
+            format!("cycles to {}", work.phrase),
             cycles * each,
             Unit::per(Base::Cycle, work.unit.base),
         );
         add(
             "model.energy_per_work",
-            format!("energy of the host to {}", work.phrase),
+            format!("energy to {}", work.phrase),
             watts * each,
             Unit::per(Base::Joule, work.unit.base),
         );
@@ -254,7 +256,7 @@ mod tests {
         let mut trial = trial(
             "vm",
             &[
-                ("cpu.machine", 0.25),
+                ("cpu.cores", 0.25),
                 ("kvm.exits.per_second", 7.0),
                 ("interrupts.per_second", 11.0),
                 ("context_switches.per_second", 13.0),
@@ -280,7 +282,7 @@ mod tests {
     fn what_was_not_counted_is_named() {
         let mut trial = trial(
             "vm",
-            &[("cpu.machine", 0.25), ("interrupts.per_second", 1.0)],
+            &[("cpu.cores", 0.25), ("interrupts.per_second", 1.0)],
         );
         charge(&mut trial, &CostModel::shipped().unwrap(), Nanoseconds(1));
         assert!(trial.environment["cost.not_counted"].contains("kvm.exits"));

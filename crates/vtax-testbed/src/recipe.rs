@@ -38,7 +38,7 @@ pub fn recipe(hypervisor: Hypervisor) -> Recipe {
     // in; Xen does not show one to its Dom0, which has virtio disks instead.
     let disk: &[&str] = match hypervisor {
         Hypervisor::Kvm => &["nfit", "nd_pmem"],
-        Hypervisor::Xen => &["virtio_blk", "ext4"],
+        Hypervisor::Xen => &["virtio_blk", "crc32c_generic", "ext4"],
     };
     let modules = ["virtio_pci", "virtio_console"].iter().chain(disk);
     Recipe {

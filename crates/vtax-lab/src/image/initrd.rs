@@ -9,6 +9,7 @@ use std::process::Command;
 
 /// PID 1 of the initial RAM disk; part of the recipe's hash.
 pub(super) const INIT: &str = include_str!("guest/initrd-init.sh");
+const XEN_INIT: &str = include_str!("guest/xen-init.sh");
 const PROBE_INIT: &str = include_str!("guest/probe-init.sh");
 
 /// What a kernel that reaches user space prints under [`probe`].
@@ -35,7 +36,31 @@ pub(super) fn boot(
     kernel_version: &str,
     names: &[String],
 ) -> Result<Vec<u8>, LabError> {
-    let mut archive = base(root, INIT)?;
+    with_modules(root, kernel_version, names, INIT)
+}
+
+/// Mounts the image in a paravirtual Xen guest, with the front ends' drivers of `root`.
+pub(crate) fn paravirtual(root: &Path) -> Result<Vec<u8>, LabError> {
+    let modules = root.join("lib/modules");
+    let version = fs::read_dir(&modules)
+        .map_err(LabError::file("read", &modules))?
+        .filter_map(Result::ok)
+        .find_map(|entry| entry.file_name().into_string().ok())
+        .ok_or_else(|| LabError::Missing {
+            what: format!("kernel modules in {}", modules.display()),
+            remedy: "vtax image build --force".into(),
+        })?;
+    let names = ["xen-blkfront", "xen-netfront", "overlay"].map(str::to_owned);
+    with_modules(root, &version, &names, XEN_INIT)
+}
+
+fn with_modules(
+    root: &Path,
+    kernel_version: &str,
+    names: &[String],
+    init: &str,
+) -> Result<Vec<u8>, LabError> {
+    let mut archive = base(root, init)?;
     archive.directory("newroot");
     archive.directory("modules");
     let directory = root.join("lib/modules").join(kernel_version);

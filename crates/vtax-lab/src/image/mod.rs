@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The first initial RAM disk of a kernel probe: prints [`PROBE_TOKEN`] and powers off.
-pub(crate) use initrd::{PROBE_TOKEN, probe};
+pub(crate) use initrd::{PROBE_TOKEN, paravirtual, probe};
 
 /// The image of a recipe, built if it is not in the cache yet. `progress` gets a line now and
 /// then during a build and nothing otherwise.

@@ -7,6 +7,7 @@ pub mod qemu;
 mod root;
 pub mod scratch;
 mod shared_kernel;
+pub mod xen;
 
 use crate::LabError;
 use crate::cell::Cell;
@@ -15,17 +16,22 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use vtax_observe::Subject;
+use vtax_observe::{Instrument, Subject};
 use vtax_units::Source;
 
 /// Every platform, in the order of tables.
 pub fn all() -> &'static [&'static dyn Platform] {
-    &[&native::Native, &container::Container, &qemu::Qemu]
+    &[
+        &native::Native,
+        &container::Container,
+        &qemu::Qemu,
+        &xen::Xen,
+    ]
 }
 
 /// A way to run a workload.
 pub trait Platform: Sync {
-    /// The name in plans and tables: `native`, `container`, `qemu`.
+    /// The name in plans and tables: `native`, `container`, `qemu`, `xen`.
     fn kind(&self) -> &'static str;
 
     /// What a plan may set for it.
@@ -92,6 +98,14 @@ pub trait Target {
 
     /// Whom the counters are to watch.
     fn subject(&self) -> Subject;
+
+    /// What else is to be read of it than the counters of its subject.
+    ///
+    /// # Errors
+    /// When a source that this platform must have cannot be opened.
+    fn instruments(&self) -> Result<Vec<Box<dyn Instrument>>, LabError> {
+        Ok(Vec::new())
+    }
 
     /// `Emulated` where guest code is not run by the processor itself.
     fn source(&self) -> Source;

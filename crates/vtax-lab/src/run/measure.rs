@@ -80,6 +80,7 @@ impl Observation<'_> {
         let busy = (self.processors as f64 * self.seconds() - idle - steal).max(0.0);
 
         let mut stages = BTreeMap::new();
+        let mut beside = 0.0;
         let owned = |owner, name| self.delta(owner, name).map_or(0.0, |ns| ns / 1e9);
         let target = owned("target", metric::CPU_TOTAL);
         if self.is_vm {
@@ -96,6 +97,10 @@ impl Observation<'_> {
                 }
             }
             stages.insert("emulator", (target - told_apart).max(0.0));
+        } else if let Some(domain) = self.delta("target", metric::CPU_DOMAIN) {
+            // A domain runs beside Dom0, whose own counters, idle time included, know nothing of it.
+            stages.insert("vcpu", domain / 1e9);
+            beside = domain / 1e9;
         } else {
             stages.insert("service", target);
         }
@@ -104,7 +109,7 @@ impl Observation<'_> {
         let told: f64 = stages.values().sum();
         // Control groups count nanoseconds, idle time is rounded to ticks: in a short or nearly
         // idle window the parts may exceed the whole, and the parts are the better reading.
-        let rest = (busy - told).max(0.0);
+        let rest = (busy + beside - told).max(0.0);
         stages.insert("rest", rest);
         Some(CpuShares {
             busy: told + rest,

@@ -237,6 +237,7 @@ fn measure(
     let inner_before = (target.inner_counters()?, Instant::now());
     let watch = HostWatch::new(bench.roots, writer.path());
     let (mut watched, absent) = instruments::all(bench.roots, &target.subject(), &client.subject());
+    watched.extend(target.instruments()?);
     watched.extend(bench.meters.instruments());
     for reason in absent {
         log.line(&format!("not observed: {reason}"));

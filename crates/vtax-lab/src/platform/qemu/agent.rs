@@ -26,7 +26,7 @@ const DELIMITER: u8 = 0xff;
 
 /// A connection to the agent of one guest.
 #[derive(Debug)]
-pub(super) struct Agent {
+pub(in crate::platform) struct Agent {
     wire: Wire,
     next_sync: u64,
     next_job: u64,
@@ -34,7 +34,7 @@ pub(super) struct Agent {
 
 /// A command that the agent has started.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Running {
+pub(in crate::platform) struct Running {
     pid: u64,
     /// Where its outputs are, without `.out` and `.err`.
     files: String,
@@ -45,7 +45,7 @@ impl Agent {
     ///
     /// # Errors
     /// When nothing listens at `path`.
-    pub(super) fn connect(path: &Path) -> Result<Self, LabError> {
+    pub(in crate::platform) fn connect(path: &Path) -> Result<Self, LabError> {
         let wire =
             Wire::connect("the guest agent", path).map_err(LabError::file("connect to", path))?;
         // The first number differs between clients, so that answers to an earlier one are told apart.
@@ -62,7 +62,7 @@ impl Agent {
     ///
     /// # Errors
     /// When the port is closed. No answer in time is `false`.
-    pub(super) fn synchronise(&mut self, limit: Duration) -> Result<bool, LabError> {
+    pub(in crate::platform) fn synchronise(&mut self, limit: Duration) -> Result<bool, LabError> {
         let deadline = Instant::now() + limit;
         let id = self.next_sync;
         self.next_sync += 1;
@@ -75,7 +75,10 @@ impl Agent {
     ///
     /// # Errors
     /// As there.
-    pub(super) fn still_synchronising(&mut self, limit: Duration) -> Result<bool, LabError> {
+    pub(in crate::platform) fn still_synchronising(
+        &mut self,
+        limit: Duration,
+    ) -> Result<bool, LabError> {
         self.answered(self.next_sync.saturating_sub(1), Instant::now() + limit)
     }
 
@@ -134,7 +137,7 @@ impl Agent {
     ///
     /// # Errors
     /// When the agent does not take it.
-    pub(super) fn start(&mut self, line: &CommandLine) -> Result<Running, LabError> {
+    pub(in crate::platform) fn start(&mut self, line: &CommandLine) -> Result<Running, LabError> {
         let files = format!("/run/vtax/job-{}", self.next_job);
         self.next_job += 1;
         let mut arguments = vec!["-c", WITH_FILES, &files];
@@ -154,7 +157,10 @@ impl Agent {
     ///
     /// # Errors
     /// When the agent does not answer as it should.
-    pub(super) fn poll(&mut self, running: &Running) -> Result<Option<Finished>, LabError> {
+    pub(in crate::platform) fn poll(
+        &mut self,
+        running: &Running,
+    ) -> Result<Option<Finished>, LabError> {
         let answer = self.execute("guest-exec-status", json!({ "pid": running.pid }))?;
         match answer["exited"].as_bool() {
             Some(false) => return Ok(None),
@@ -193,7 +199,7 @@ impl Agent {
     ///
     /// # Errors
     /// When it cannot be read, or has more than 256 MiB.
-    pub(super) fn read_file(&mut self, path: &str) -> Result<Vec<u8>, LabError> {
+    pub(in crate::platform) fn read_file(&mut self, path: &str) -> Result<Vec<u8>, LabError> {
         let handle = self.execute("guest-file-open", json!({ "path": path, "mode": "r" }))?;
         let content = self.read_all(path, &handle);
         // The agent keeps files open for ever otherwise.

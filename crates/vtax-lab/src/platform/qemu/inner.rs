@@ -7,7 +7,7 @@ const TICK_NS: f64 = 1e7;
 
 /// `interrupts.<source>`, `interrupts.total`, `cpu.busy_ns`, `cpu.steal_ns`,
 /// `context_switches`. Lines that are not understood are left out.
-pub(super) fn counters(interrupts: &str, stat: &str) -> BTreeMap<String, f64> {
+pub(in crate::platform) fn counters(interrupts: &str, stat: &str) -> BTreeMap<String, f64> {
     let mut counters = BTreeMap::new();
     for (source, count) in interrupt_sources(interrupts) {
         *counters

@@ -232,7 +232,7 @@ fn probe(binary: &str, guest: &GuestFiles, limit: Duration) -> Result<KvmVerdict
 }
 
 /// What a serial console got, without the control codes that firmware sends.
-pub(super) fn console_text(path: &Path) -> String {
+pub(in crate::platform) fn console_text(path: &Path) -> String {
     let text = image::tail(path);
     text.chars()
         .filter(|c| *c == '\n' || *c == '\t' || !c.is_control())

@@ -1,10 +1,10 @@
 //! QEMU: a VM that is driven over QMP, with a guest that is driven over the QEMU guest agent.
 //! Neither needs a network or a password.
 
-mod agent;
+pub(super) mod agent;
 mod command_line;
-mod inner;
-mod kvm;
+pub(super) mod inner;
+pub(super) mod kvm;
 mod machine;
 mod qmp;
 mod surroundings;
