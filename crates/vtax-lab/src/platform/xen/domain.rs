@@ -189,11 +189,12 @@ impl Guardian {
                     Err(_) => std::thread::sleep(slice),
                 },
                 // What is sent before the guest has its channel set up is lost, so ask again.
-                Some(connected) => {
-                    if connected.synchronise(slice)? {
-                        break;
-                    }
-                }
+                // A channel that the guest opens anew drops whoever was connected.
+                Some(connected) => match connected.synchronise(slice) {
+                    Ok(true) => break,
+                    Ok(false) => {}
+                    Err(_) => agent = None,
+                },
             }
         }
         agent
