@@ -79,12 +79,22 @@ impl Observation<'_> {
         let idle = seconds(metric::CPU_IDLE)? + seconds(metric::CPU_IOWAIT).unwrap_or(0.0);
         let steal = seconds(metric::CPU_STEAL).unwrap_or(0.0);
         // Of a Dom0 the hypervisor knows exactly when it ran; the domains beside it come on top.
-        let busy = seconds(metric::CPU_DOM0)
+        let dom0 = seconds(metric::CPU_DOM0);
+        let busy = dom0
             .unwrap_or(self.processors as f64 * self.seconds() - idle - steal)
             .max(0.0);
+        // Its kernel goes on charging its processes while Xen runs a domain in their place, so that
+        // stolen time is in every part of it: it is taken out of each in proportion.
+        let really_ran = match dom0 {
+            Some(dom0) if dom0 > 0.0 && steal > 0.0 => dom0 / (dom0 + steal),
+            _ => 1.0,
+        };
 
         let mut stages = BTreeMap::new();
-        let owned = |owner, name| self.delta(owner, name).map_or(0.0, |ns| ns / 1e9);
+        let owned = |owner, name| {
+            self.delta(owner, name)
+                .map_or(0.0, |ns| ns / 1e9 * really_ran)
+        };
         let target = owned("target", metric::CPU_TOTAL);
         // Soft interrupts go from whom they interrupted to whom they worked for, where they are
         // traced; elsewhere these are zero, and they stay where the kernel books them.
@@ -92,7 +102,9 @@ impl Observation<'_> {
         let context = |owner| owned(owner, metric::CPU_SOFTIRQ_CONTEXT);
         let own = (target - context("target")).max(0.0);
         // A Xen domain's time is none of this kernel's: to Dom0 it looks like nothing at all.
-        let domain = owned("target", metric::CPU_DOMAIN);
+        let domain = self
+            .delta("target", metric::CPU_DOMAIN)
+            .map_or(0.0, |ns| ns / 1e9);
         if domain > 0.0 {
             stages.insert("vcpu", domain);
             stages.insert("backend", own);
@@ -119,7 +131,7 @@ impl Observation<'_> {
         }
         let client = (owned("client", metric::CPU_TOTAL) - context("client")).max(0.0);
         stages.insert("client", client + softirq("client"));
-        stages.insert("observer", self.observer.as_secs_f64());
+        stages.insert("observer", self.observer.as_secs_f64() * really_ran);
         let told: f64 = stages.values().sum();
         // Control groups count nanoseconds, idle time is rounded to ticks: in a short or nearly
         // idle window the parts may exceed the whole, and the parts are the better reading.
@@ -564,11 +576,12 @@ mod tests {
 
     #[test]
     fn a_domains_time_comes_on_top_of_what_dom0_did() {
-        let counters = |seconds, dom0, domain, backend| {
+        let counters = |seconds, dom0, domain, backend, stolen| {
             snapshot(
                 seconds,
                 &[
                     ("host", metric::CPU_IDLE, 0.0),
+                    ("host", metric::CPU_STEAL, stolen),
                     ("host", metric::CPU_DOM0, dom0),
                     ("target", metric::CPU_DOMAIN, domain),
                     ("target", metric::CPU_TOTAL, backend),
@@ -576,7 +589,9 @@ mod tests {
                 ],
             )
         };
-        let (begin, end) = (counters(5, 7.0, 1.0, 0.0), counters(15, 12.0, 4.0, 1.5));
+        // Dom0 wanted 6 s and got 5 s, and its processes think that they had all of their 1.8 s.
+        let begin = counters(5, 7.0, 1.0, 0.0, 0.0);
+        let end = counters(15, 12.0, 4.0, 1.8, 1.0);
         let energy = [("model.joules".to_owned(), Source::Modelled)];
         let observation = Observation {
             begin: &begin,
