@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 use vtax_observe::charge::{Charger, ChargerOptions, MethodChoice, Stage};
-use vtax_observe::clock::{Clock, SystemClock};
+use vtax_observe::clock::SystemClock;
 use vtax_observe::guests::Hierarchy;
 
 fn charger(method: MethodChoice) -> Option<Charger> {
@@ -39,11 +39,11 @@ fn receiving_is_charged_to_the_receiver_though_it_ran_in_the_senders_context() {
     let Some(mut charger) = charger(MethodChoice::Traced) else {
         return;
     };
-    charger.pass(SystemClock.now()).unwrap();
+    charger.pass(&SystemClock).unwrap();
     // The programs learn of the devices in the first pass.
-    charger.pass(SystemClock.now()).unwrap();
+    charger.pass(&SystemClock).unwrap();
     let sent = setting.send(0, 64, Duration::from_millis(700));
-    let pass = charger.pass(SystemClock.now()).unwrap();
+    let pass = charger.pass(&SystemClock).unwrap();
     let numbers = setting.numbers(&charger);
     assert_ne!(numbers[0], numbers[1]);
     let ledger = pass.ledger().unwrap();
@@ -78,10 +78,10 @@ fn counted_and_traced_see_the_same_receiver() {
     let Some(mut charger) = charger(MethodChoice::Both) else {
         return;
     };
-    charger.pass(SystemClock.now()).unwrap();
-    charger.pass(SystemClock.now()).unwrap();
+    charger.pass(&SystemClock).unwrap();
+    charger.pass(&SystemClock).unwrap();
     let sent = setting.send(0, 64, Duration::from_millis(1500));
-    let pass = charger.pass(SystemClock.now()).unwrap();
+    let pass = charger.pass(&SystemClock).unwrap();
     let number = setting.numbers(&charger)[0];
     let exchanged = pass.exchanges.guests[&number];
     assert!(exchanged.received >= sent, "{exchanged:?}, {sent} sent");
@@ -104,7 +104,7 @@ fn guests_that_come_and_go_leave_a_ledger_that_closes() {
     let Some(mut charger) = charger(MethodChoice::Auto) else {
         return;
     };
-    charger.pass(SystemClock.now()).unwrap();
+    charger.pass(&SystemClock).unwrap();
     let mut busy = Vec::new();
     for round in 0..6u64 {
         busy.clear();
@@ -130,7 +130,7 @@ fn guests_that_come_and_go_leave_a_ledger_that_closes() {
             busy.push((spin, group));
         }
         std::thread::sleep(Duration::from_millis(300));
-        let pass = charger.pass(SystemClock.now()).unwrap();
+        let pass = charger.pass(&SystemClock).unwrap();
         let ledger = pass.ledger().unwrap();
         assert!(ledger.rows.len() >= 5, "{}", ledger.rows.len());
         assert_eq!(

@@ -22,7 +22,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vtax_observe::charge::{Charger, ChargerOptions, Ledger, MethodChoice, Traced};
-use vtax_observe::clock::{Clock, SystemClock};
+use vtax_observe::clock::SystemClock;
 use vtax_observe::guests::Hierarchy;
 use vtax_serve::exporter::Shared;
 use vtax_serve::roster::Roster;
@@ -145,15 +145,15 @@ fn accuracy() {
             Ends(child)
         })
         .collect();
-    let time = seconds("SECONDS", 8) * 1000;
+    let time = seconds("ROUND_SECONDS", 8) * 1000;
     let rounds = seconds("ROUNDS", 5);
     for _ in 0..2 {
-        charger.pass(SystemClock.now()).unwrap();
+        charger.pass(&SystemClock).unwrap();
         std::thread::sleep(Duration::from_millis(300));
     }
     let numbers = setting.numbers(&charger);
     let mut measure = |loads: &[usize]| -> Costs {
-        charger.pass(SystemClock.now()).unwrap();
+        charger.pass(&SystemClock).unwrap();
         let senders: Vec<(usize, Child)> = loads
             .iter()
             .map(|load| {
@@ -179,7 +179,7 @@ fn accuracy() {
                 )
             })
             .collect();
-        let pass = charger.pass(SystemClock.now()).unwrap();
+        let pass = charger.pass(&SystemClock).unwrap();
         let mut costs = [[f64::NAN; 3]; 2];
         for (load, sent) in sent {
             let of = |ledger: &Ledger| {
@@ -243,7 +243,7 @@ fn stress() {
         return;
     };
     let mut charger = Charger::open(ChargerOptions::default()).unwrap();
-    charger.pass(SystemClock.now()).unwrap();
+    charger.pass(&SystemClock).unwrap();
     let started = Instant::now();
     let (mut guests, mut spikes, mut worst, mut rows) = (0u64, 0, 0.0f64, 0);
     let mut excess = 0u64;
@@ -280,7 +280,7 @@ fn stress() {
             guests += 1;
         }
         std::thread::sleep(Duration::from_millis(700).saturating_sub(second.elapsed()));
-        let pass = charger.pass(SystemClock.now()).unwrap();
+        let pass = charger.pass(&SystemClock).unwrap();
         let ledger = pass.ledger().unwrap();
         rows += ledger.rows.len();
         excess += ledger.excess.0.saturating_sub(ledger.made_good.0);
@@ -360,12 +360,12 @@ fn cost() {
             }
         };
         for _ in 0..6 {
-            charger.pass(SystemClock.now()).unwrap();
+            charger.pass(&SystemClock).unwrap();
         }
         let (before, passes) = (charger.cost(), seconds("PASSES", 20));
         for _ in 0..passes {
             std::thread::sleep(Duration::from_secs(1));
-            charger.pass(SystemClock.now()).unwrap();
+            charger.pass(&SystemClock).unwrap();
         }
         let spent = charger.cost().saturating_since(before).as_secs_f64() / passes as f64;
         let status = std::fs::read_to_string("/proc/self/status").unwrap();

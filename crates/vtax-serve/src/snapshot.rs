@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use rustix::time::{ClockId, clock_gettime};
 use vtax_observe::ObserveError;
 use vtax_observe::charge::{Charger, EnergyUse, GuestTotals, Ledger, Stage, Totals};
-use vtax_observe::clock::{Clock, SystemClock};
+use vtax_observe::clock::SystemClock;
 use vtax_observe::guests::{Guest, Platform};
 use vtax_units::{Nanoseconds, Source};
 
@@ -124,7 +124,7 @@ impl Watch {
     /// # Errors
     /// When the host's processor time cannot be read.
     pub fn pass(&mut self) -> Result<Snapshot, ObserveError> {
-        let pass = self.charger.pass(self.clock.now())?;
+        let pass = self.charger.pass(&self.clock)?;
         let ended = Timestamp::now();
         let began = std::mem::replace(&mut self.last, ended);
         let ledger = pass.ledger().cloned().unwrap_or_default();

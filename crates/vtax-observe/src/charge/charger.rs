@@ -8,6 +8,7 @@ use super::exchanges::{Exchanges, GuestExchanges, IntervalExchanges};
 use super::ledger::{IoCharge, Ledger, Stages};
 use super::traced::Traced;
 use super::usage::UsageReader;
+use crate::clock::Clock;
 use crate::guests::{Guest, Guests, Roots};
 use crate::meter::{HostEnergy, Meter, host_energy, joules_metric};
 use crate::{ObserveError, Readings};
@@ -217,23 +218,24 @@ impl Charger {
         own_cpu().saturating_since(self.cpu_at_start)
     }
 
-    /// Ends one interval and begins the next. `now` is the monotonic clock's time.
+    /// Ends one interval and begins the next.
     ///
     /// # Errors
     /// When the host's processor time cannot be read. What fails of a single guest or method is
     /// in [`Pass::problems`], and its time unattributed.
-    pub fn pass(&mut self, now: Nanoseconds) -> Result<Pass, ObserveError> {
+    pub fn pass(&mut self, clock: &dyn Clock) -> Result<Pass, ObserveError> {
         self.guests.scan();
         let mut problems = self.guests.problems().to_vec();
         let exchanges = self.exchanges.read(&self.guests);
         let implausible = self.usage.implausible;
-        let usage = self.usage.read(now, &self.guests)?;
+        let usage = self.usage.read(clock, &self.guests)?;
         let leaps = self.usage.implausible - implausible;
         if leaps > 0 {
             problems.push(format!(
                 "{leaps} guests' times leapt by more than the processors had; not charged"
             ));
         }
+        let now = clock.now();
         let read = self.energy.read(now, &mut problems);
         let mut pass = Pass {
             at: now,

@@ -14,8 +14,9 @@ use crate::ObserveError;
 use crate::guests::Guests;
 use vtax_units::Nanoseconds;
 
-/// What one exchange costs, relative to the others, in nanoseconds on the machine where the
-/// weights were measured (`make bench-charge` measures them). Only their ratios count.
+/// What one exchange costs, relative to the others, in nanoseconds. Only their ratios count.
+///
+/// The defaults are estimates, not measurements: see `docs/charge.md` on how far they are off.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Weights {
     /// A packet, through the device and the stack behind it.
@@ -46,7 +47,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// With measured weights.
+    /// With these weights.
     pub fn new(weights: Weights) -> Self {
         Self { weights }
     }

@@ -1,6 +1,7 @@
 //! What the host and its guests used in an interval, as the kernel books it.
 
 use super::ledger::{GuestUse, Stage, Stages, Usage};
+use crate::clock::Clock;
 use crate::counters::file::KernelFile;
 use crate::counters::{HostCpu, ProcessClock, VmmThreads, process_clock, text};
 use crate::guests::{Guest, Guests, HelperWork, Hierarchy};
@@ -74,12 +75,12 @@ enum Own {
 }
 
 struct HelperReader {
-    clock: Clock,
+    clock: HelperClock,
     stage: Stage,
     advance: Advance,
 }
 
-enum Clock {
+enum HelperClock {
     Thread(KernelFile),
     Process(ProcessClock),
 }
@@ -97,12 +98,14 @@ impl UsageReader {
         })
     }
 
-    /// What was used since the last call; `None` at the first.
+    /// What was used since the last call; `None` at the first. The interval ends when the host is
+    /// read, not when the pass began: on a loaded host much lies between the two.
     pub(super) fn read(
         &mut self,
-        now: Nanoseconds,
+        clock: &dyn Clock,
         guests: &Guests,
     ) -> Result<Option<Usage>, ObserveError> {
+        let now = clock.now();
         let present: HashSet<u32> = guests.iter().map(|guest| guest.number).collect();
         self.guests.retain(|number, _| present.contains(number));
         let containers: HashMap<&Path, u32> = guests
@@ -148,7 +151,7 @@ impl UsageReader {
             });
         }
 
-        let host = self.read_host(now)?;
+        let host = self.read_host(clock.now())?;
         let Some(last) = self.last.replace(host) else {
             return Ok(None);
         };
@@ -338,9 +341,9 @@ impl HelperReader {
     fn open(proc: &Path, pid: u32, work: HelperWork) -> Option<Self> {
         let thread = || KernelFile::open_one_piece(proc.join(format!("{pid}/schedstat"))).ok();
         let (clock, stage) = match work {
-            HelperWork::Vhost => (Clock::Thread(thread()?), Stage::Vhost),
-            HelperWork::Backend => (Clock::Thread(thread()?), Stage::Backend),
-            HelperWork::Emulator => (Clock::Process(process_clock(pid)), Stage::Emulator),
+            HelperWork::Vhost => (HelperClock::Thread(thread()?), Stage::Vhost),
+            HelperWork::Backend => (HelperClock::Thread(thread()?), Stage::Backend),
+            HelperWork::Emulator => (HelperClock::Process(process_clock(pid)), Stage::Emulator),
         };
         Some(Self {
             clock,
@@ -350,7 +353,7 @@ impl HelperReader {
     }
 }
 
-impl Clock {
+impl HelperClock {
     fn read(&mut self) -> Option<u64> {
         match self {
             Self::Thread(file) => text::fields(file.read().ok()?)
@@ -390,6 +393,17 @@ mod tests {
 
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
     const SECOND: u64 = 1_000_000_000;
+
+    struct At(Nanoseconds);
+
+    impl Clock for At {
+        fn now(&self) -> Nanoseconds {
+            self.0
+        }
+        fn wall(&self) -> Nanoseconds {
+            self.0
+        }
+    }
 
     /// Two processors, a control group hierarchy and a container, all files.
     struct Host(tempfile::TempDir);
@@ -442,7 +456,9 @@ mod tests {
 
     fn pass(reader: &mut UsageReader, guests: &mut Guests, seconds: u64) -> Option<Usage> {
         guests.scan();
-        reader.read(Nanoseconds(seconds * SECOND), guests).unwrap()
+        reader
+            .read(&At(Nanoseconds(seconds * SECOND)), guests)
+            .unwrap()
     }
 
     #[test]
