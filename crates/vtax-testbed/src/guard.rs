@@ -8,12 +8,13 @@ use std::path::Path;
 use vtax_lab::LabError;
 use vtax_report::results::{ResultsDir, Trial, TrialOutcome};
 
-/// What is compared. Left out is what the kernel only counts in ticks of 10 ms.
-const COUNTED: [&str; 11] = [
+/// What is compared. Left out is what the kernel only counts in ticks of 10 ms, and the CPU time
+/// of vCPUs: with another build of vtax a trial begins at another moment of the guest's own
+/// periodic work, which moved it by 5 % while exits and interrupts stayed within 1 %.
+const COUNTED: [&str; 10] = [
     "context_switches.per_second",
     "cpu.stage.client",
     "cpu.stage.service",
-    "cpu.stage.vcpu",
     "cpu.stage.vhost",
     "guest.interrupts.per_second",
     "interrupts.per_second",
