@@ -126,7 +126,7 @@ fn transactions_work_in_every_mode() {
         } = link(mode, Options::default());
         let done = ping_pong(&mut a, &mut b, Duration::from_millis(200), (0, 1));
         assert!(
-            done.round_trips.len() > 20,
+            done.round_trips.len() > 2,
             "{mode}: {}",
             done.round_trips.len()
         );
