@@ -8,24 +8,21 @@ use std::path::Path;
 use vtax_lab::LabError;
 use vtax_report::results::{ResultsDir, Trial, TrialOutcome};
 
-/// What is compared. Left out is what the kernel only counts in ticks of 10 ms, and the CPU time
-/// of vCPUs: with another build of vtax a trial begins at another moment of the guest's own
-/// periodic work, which moved it by 5 % while exits and interrupts stayed within 1 %.
-const COUNTED: [&str; 10] = [
+/// What is compared: what the hypervisor, the kernel and the network do. Left out is what another
+/// build of vtax moves by more than the tolerance although nothing else has changed: CPU time of
+/// single stages, which begin and end with vtax's own readings, the guest's own interrupts, whose
+/// window is that of the guest agent's answers, and acknowledgements, which are too few.
+const COUNTED: [&str; 5] = [
     "context_switches.per_second",
-    "cpu.stage.client",
-    "cpu.stage.service",
-    "cpu.stage.vhost",
-    "guest.interrupts.per_second",
     "interrupts.per_second",
     "kvm.exits.per_second",
     "net.rx_packets_per_second",
-    "net.tx_packets_per_second",
     "throughput",
 ];
 
-/// How far a count may be from the committed one, relative to that.
-pub const TOLERANCE: f64 = 0.01;
+/// How far a count may be from the committed one, relative to that. One build counts the same every
+/// time; between builds (profile, linker, debug information) up to 1.3 % was seen in a window of 2 s.
+pub const TOLERANCE: f64 = 0.03;
 
 /// The counts of a run: by treatment and metric, the mean over its trials.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
