@@ -3,8 +3,9 @@
 //! The window's CPU time is split so that the parts sum to what the host did:
 //! busy = target (by stage) + client + vtax's own sampling + rest. Soft interrupts are the target's or
 //! the client's by whom they worked for, where they can be traced. The rest is the host's work
-//! that nobody owns; it counts as a cost of the target, since everything but the client emulator
-//! and the observer is there for the target's sake.
+//! that nobody owns. Where soft interrupts are traced it is shown and charged to nobody, like
+//! everything unattributed: it is mostly the rounding of idle time to ticks. Where they are not, it
+//! holds them, and counts as a cost of the target, for whose sake the host works.
 
 use crate::workload::{WorkDone, WorkloadResult};
 use std::collections::BTreeMap;
@@ -48,13 +49,23 @@ pub(super) struct CpuShares {
     pub busy: f64,
     /// By stage, in seconds; sums to `busy` up to clock granularity.
     pub stages: BTreeMap<&'static str, f64>,
+    /// Whether soft interrupts were charged to whom they worked for.
+    pub is_traced: bool,
 }
 
 impl CpuShares {
-    /// Everything that was done for the target: all but the client and the observer.
+    /// What was done for the target: its stages, and what nobody owns where that holds its soft
+    /// interrupts.
     pub(super) fn for_target(&self) -> f64 {
-        let other = |stage| self.stages.get(stage).copied().unwrap_or(0.0);
-        (self.busy - other("client") - other("observer")).max(0.0)
+        self.stages
+            .iter()
+            .filter(|(stage, _)| match **stage {
+                "client" | "observer" => false,
+                "rest" => !self.is_traced,
+                _ => true,
+            })
+            .map(|(_, seconds)| seconds)
+            .sum()
     }
 }
 
@@ -140,6 +151,7 @@ impl Observation<'_> {
         Some(CpuShares {
             busy: told + rest,
             stages,
+            is_traced: self.delta("target", metric::CPU_SOFTIRQ).is_some(),
         })
     }
 
@@ -494,6 +506,8 @@ mod tests {
         assert_eq!((stage("service"), stage("softirq")), (1.0, 3.0));
         assert_eq!((stage("client"), stage("rest")), (4.5, 1.5));
         assert!((cpu.busy - 10.0).abs() < 1e-9);
+        // The service's 1 s and its 3 s of soft interrupts; the rest is nobody's.
+        assert!((cpu.for_target() - 4.0).abs() < 1e-9, "{cpu:?}");
     }
 
     /// A snapshot at `seconds` of counters in seconds of CPU time.
