@@ -7,18 +7,18 @@ use crate::record::{Climb, Interval};
 use crate::resources::Resource;
 use crate::stop::Binding;
 use serde::Serialize;
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use vtax_lab::journal::Journal;
 use vtax_lab::lock::Lock;
-use vtax_lab::plan::{Order, schedule};
+use vtax_lab::plan::Order;
+use vtax_lab::run::NewRun;
 use vtax_lab::signals::Signals;
-use vtax_lab::{LabError, Roots, host, host_settings};
+use vtax_lab::{LabError, Roots, host_settings};
 use vtax_report::results::{
-    Better, FORMAT, Metric, ObservationCost, PhaseTimes, ResultsDir, RunInfo, SampleKind,
-    SampleSeries, SampleWriter, Trial, TrialOutcome, TrialWriter,
+    Better, Metric, ObservationCost, PhaseTimes, ResultsDir, SampleKind, SampleSeries,
+    SampleWriter, Trial, TrialOutcome, TrialWriter,
 };
 use vtax_units::{Base, Nanoseconds, Quantity, Source, Unit};
 
@@ -86,6 +86,8 @@ pub enum Event {
     },
 }
 
+/// A ratio this near to 1 is no effect.
+const MINIMUM_EFFECT: f64 = 0.02;
 /// Other programs' processor time above which a climb is suspect, in percent of the machine.
 const FOREIGN_PERCENT: f64 = 5.0;
 /// The climb's own processor time that is too much, in percent of one processor.
@@ -133,7 +135,23 @@ pub fn run(
             missing.join("\n  ")
         )));
     }
-    let results = open(plan, text, options, &roots)?;
+    let new = NewRun {
+        plan_text: text,
+        name: &plan.name,
+        description: &plan.description,
+        is_quick: plan.is_quick,
+        place: "local",
+        seed: plan.seed,
+        repetitions: plan.repetitions,
+        order: Order::Interleaved,
+        minimum_effect: MINIMUM_EFFECT,
+    };
+    let results = new.open(&options.results, &roots, || {
+        plan.variants
+            .iter()
+            .map(|variant| variant.treatment.clone())
+            .collect()
+    })?;
     let mut energy = Energy::open(&roots)?;
     if energy.is_none() {
         tell(Event::Note {
@@ -166,50 +184,6 @@ pub fn run(
         )?;
     }
     Ok(results)
-}
-
-fn open(plan: &Plan, text: &str, options: &Options, roots: &Roots) -> Result<ResultsDir, LabError> {
-    let path = &options.results;
-    let profile = if plan.is_quick { "quick" } else { "full" };
-    let plan_sha256 = format!("{:x}", Sha256::digest(text));
-    if path.join("run.json").exists() {
-        let results = ResultsDir::resume(path)?;
-        let run = results.run();
-        if run.plan_sha256 != plan_sha256 || run.profile != profile {
-            return Err(LabError::Other(format!(
-                "{} holds a run of another plan ({}, {} profile): give another directory with --results",
-                path.display(),
-                run.name,
-                run.profile
-            )));
-        }
-        return Ok(results);
-    }
-    let run = RunInfo {
-        format: FORMAT,
-        name: plan.name.clone(),
-        description: plan.description.clone(),
-        seed: plan.seed,
-        profile: profile.to_owned(),
-        place: "local".to_owned(),
-        started: jiff::Timestamp::now().to_string(),
-        plan_sha256,
-        treatments: plan
-            .variants
-            .iter()
-            .map(|variant| variant.treatment.clone())
-            .collect(),
-        schedule: schedule(
-            plan.variants.len(),
-            plan.repetitions,
-            Order::Interleaved,
-            plan.seed,
-        ),
-        minimum_effect: 0.02,
-    };
-    let facts = serde_json::to_value(host::facts(roots, None))
-        .map_err(|cause| LabError::Other(cause.to_string()))?;
-    Ok(ResultsDir::create(path, &run, text, &facts)?)
 }
 
 fn one(
@@ -246,7 +220,7 @@ fn one(
     });
     journal.undo_to(mark)?;
     let mut trial = Trial {
-        format: FORMAT,
+        format: vtax_report::results::FORMAT,
         index: writer.index(),
         block,
         treatment: variant.treatment.clone(),

@@ -1,6 +1,7 @@
 //! The run loop: a plan and a results directory in, finished trials out. Killed at any moment it
 //! loses at most the trial in flight, and running the same plan on the same directory goes on.
 
+mod directory;
 mod instruments;
 mod measure;
 pub mod meters;
@@ -11,20 +12,19 @@ mod trial;
 pub use progress::{Event, Progress};
 
 use crate::LabError;
-use crate::host;
 use crate::host_settings;
 use crate::image;
 use crate::journal::Journal;
 use crate::lock::Lock;
-use crate::plan::{Catalogue, Plan, PlannedTreatment, Shard, schedule, treatments};
+use crate::plan::{Catalogue, Plan, PlannedTreatment, Shard, treatments};
 use crate::roots::Roots;
 use crate::signals::Signals;
+pub use directory::NewRun;
 use progress::Estimate;
-use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use vtax_report::results::{FORMAT, ResultsDir, RunInfo, Trial, TrialOutcome};
+use vtax_report::results::{ResultsDir, Trial, TrialOutcome};
 use vtax_units::Source;
 
 /// Consecutive failures of one treatment after which the cause is taken to be systematic.
@@ -93,7 +93,23 @@ pub fn run(
     })?;
     signals.check()?;
     let cache_dir = image::cache_dir()?;
-    let results = open_results(plan, plan_text, &treatments, options, &roots)?;
+    let new = NewRun {
+        plan_text,
+        name: &plan.name,
+        description: &plan.description,
+        is_quick: plan.is_quick,
+        place: &options.place,
+        seed: plan.seed,
+        repetitions: plan.repetitions,
+        order: plan.order,
+        minimum_effect: plan.minimum_effect,
+    };
+    let results = new.open(&options.results, &roots, || {
+        treatments
+            .iter()
+            .map(|planned| planned.record.clone())
+            .collect()
+    })?;
     let meters = meters::Meters::choose(&plan.meters, &roots, &mut |message| {
         progress.event(Event::Note { message });
     })?;
@@ -162,59 +178,6 @@ fn check(
         "this host cannot run the plan:\n  {}\n`vtax doctor` shows what it can",
         list.join("\n  ")
     )))
-}
-
-fn open_results(
-    plan: &Plan,
-    plan_text: &str,
-    treatments: &[PlannedTreatment],
-    options: &RunOptions,
-    roots: &Roots,
-) -> Result<ResultsDir, LabError> {
-    let path = &options.results;
-    let profile = if plan.is_quick { "quick" } else { "full" };
-    let plan_sha256 = format!("{:x}", Sha256::digest(plan_text));
-    if path.join("run.json").exists() {
-        let results = ResultsDir::resume(path)?;
-        let run = results.run();
-        if run.plan_sha256 != plan_sha256 || run.profile != profile {
-            return Err(LabError::Other(format!(
-                "{} holds a run of another plan ({}, {} profile): give another directory with --results, or the plan that is in it",
-                path.display(),
-                run.name,
-                run.profile
-            )));
-        }
-        return Ok(results);
-    }
-    let occupied = path
-        .read_dir()
-        .is_ok_and(|mut entries| entries.next().is_some());
-    if occupied {
-        return Err(LabError::Other(format!(
-            "{} exists and holds no run of vtax: give an empty or new directory with --results",
-            path.display()
-        )));
-    }
-    let run = RunInfo {
-        format: FORMAT,
-        name: plan.name.clone(),
-        description: plan.description.clone(),
-        seed: plan.seed,
-        profile: profile.to_owned(),
-        place: options.place.clone(),
-        started: jiff::Timestamp::now().to_string(),
-        plan_sha256,
-        treatments: treatments
-            .iter()
-            .map(|planned| planned.record.clone())
-            .collect(),
-        schedule: schedule(treatments.len(), plan.repetitions, plan.order, plan.seed),
-        minimum_effect: plan.minimum_effect,
-    };
-    let facts = serde_json::to_value(host::facts(roots, None))
-        .map_err(|cause| LabError::Other(cause.to_string()))?;
-    Ok(ResultsDir::create(path, &run, plan_text, &facts)?)
 }
 
 /// Moves the records of failed trials aside, where they stay as evidence, so that they run again.
