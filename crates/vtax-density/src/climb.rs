@@ -19,6 +19,7 @@ use vtax_lab::platform::container::{self, Nursery};
 use vtax_lab::settings::{Level, Settings};
 use vtax_lab::signals::Signals;
 use vtax_lab::{LabError, Roots};
+use vtax_observe::clock::process_cpu;
 
 /// What a climb needs besides its variant.
 pub struct Bench<'a> {
@@ -62,7 +63,7 @@ pub fn climb(
     };
     let cell = Cell::create(config, journal)?;
     let before = Accounts::read(bench.roots)?.memory;
-    let (cpu_before, began) = (own_cpu(), Instant::now());
+    let (cpu_before, began) = (process_cpu(), Instant::now());
     let keeper = start(&cell, bench, variant)?;
     let facts = keeper.hello.facts.clone();
     let mut ascent = Ascent {
@@ -93,7 +94,7 @@ pub fn climb(
         after,
         returned_after,
         binding,
-        own_cpu: (own_cpu() - cpu_before).max(0.0) + guard_cpu,
+        own_cpu: process_cpu().saturating_since(cpu_before).as_secs_f64() + guard_cpu,
         seconds: began.elapsed().as_secs_f64(),
     };
     Ok((record, facts))
@@ -377,14 +378,6 @@ fn processors() -> u32 {
         .ok()
         .and_then(|n| u32::try_from(n.get()).ok())
         .unwrap_or(1)
-}
-
-/// Processor time of this process, in seconds.
-fn own_cpu() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    #[allow(clippy::cast_precision_loss, reason = "seconds of processor time")]
-    let seconds = time.tv_sec as f64 + time.tv_nsec as f64 / 1e9;
-    seconds
 }
 
 /// The population, by its control group's accounts.

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use vtax_observe::clock::SystemClock;
+use vtax_observe::clock::{SystemClock, thread_cpu};
 use vtax_observe::{
     Instrument, NetDevice, ObserveError, Observer, ObserverConfig, Readings, Series, SeriesId,
     Sink, Snapshot, Subject, counters, metric,
@@ -136,7 +136,7 @@ fn print_costs(sys: &Path, running: &[Running]) {
         for (instrument, cost) in instruments.iter_mut().zip(&mut costs) {
             let start = thread_cpu();
             let _ = instrument.read(Nanoseconds(0), &mut readings);
-            *cost += thread_cpu() - start;
+            *cost += Duration::from(thread_cpu().saturating_since(start));
         }
         std::thread::sleep(Duration::from_secs_f64(1.0 / RATE));
     }
@@ -147,14 +147,6 @@ fn print_costs(sys: &Path, running: &[Running]) {
             instrument.name()
         );
     }
-}
-
-fn thread_cpu() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(
-        time.tv_sec.try_into().unwrap(),
-        time.tv_nsec.try_into().unwrap(),
-    )
 }
 
 /// Counts what it is given; what storing costs is another matter.

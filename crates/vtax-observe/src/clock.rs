@@ -27,6 +27,16 @@ impl Clock for SystemClock {
     }
 }
 
+/// Processor time of the calling thread since it started.
+pub fn thread_cpu() -> Nanoseconds {
+    read(ClockId::ThreadCPUTime)
+}
+
+/// Processor time of this process, all threads, since it started.
+pub fn process_cpu() -> Nanoseconds {
+    read(ClockId::ProcessCPUTime)
+}
+
 fn read(clock: ClockId) -> Nanoseconds {
     let time = clock_gettime(clock);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);

@@ -1,7 +1,7 @@
 //! The sampling thread: reads every instrument each period, hands the readings to the sink,
 //! answers marks, and accounts for its own cost.
 
-use crate::clock::Clock;
+use crate::clock::{Clock, thread_cpu};
 use crate::{Instrument, Kind, ObserveError, Readings, Series, SeriesId, Sink, Snapshot, metric};
 use std::io;
 use std::sync::Arc;
@@ -266,18 +266,6 @@ impl Sampler {
         let moved = u64::try_from((offset - first).unsigned_abs()).unwrap_or(u64::MAX);
         self.report.wall_clock_step = self.report.wall_clock_step.max(Nanoseconds(moved));
     }
-}
-
-/// CPU time of the calling thread.
-fn thread_cpu() -> Nanoseconds {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    let nanoseconds = u64::try_from(time.tv_nsec).unwrap_or(0);
-    Nanoseconds(
-        seconds
-            .saturating_mul(1_000_000_000)
-            .saturating_add(nanoseconds),
-    )
 }
 
 #[cfg(test)]

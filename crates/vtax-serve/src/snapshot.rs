@@ -2,10 +2,9 @@
 //! It never changes once taken, so that a table or a scrape is of one moment.
 
 use jiff::Timestamp;
-use rustix::time::{ClockId, clock_gettime};
 use vtax_observe::ObserveError;
 use vtax_observe::charge::{Charger, EnergyUse, GuestTotals, Ledger, Stage, Totals};
-use vtax_observe::clock::SystemClock;
+use vtax_observe::clock::{SystemClock, thread_cpu};
 use vtax_observe::guests::{Guest, Platform};
 use vtax_units::{Nanoseconds, Source};
 
@@ -177,15 +176,4 @@ fn guest_use(
             .cloned()
             .unwrap_or_default(),
     }
-}
-
-fn thread_cpu() -> Nanoseconds {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    let nanoseconds = u64::try_from(time.tv_nsec).unwrap_or(0);
-    Nanoseconds(
-        seconds
-            .saturating_mul(1_000_000_000)
-            .saturating_add(nanoseconds),
-    )
 }

@@ -24,6 +24,7 @@ use std::io::{self, BufRead, Write};
 use std::time::{Duration, Instant};
 use vtax_lab::{LabError, Roots};
 use vtax_mvm::population::Holding;
+use vtax_observe::clock::thread_cpu;
 
 /// What a keeper keeps; its only argument.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -176,26 +177,17 @@ impl Guard {
             return false;
         }
         if self.looked.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
-            let began = thread_time();
+            let began = thread_cpu();
             if let Ok(accounts) = Accounts::levels(&self.roots) {
                 // Mappings are counted line by line, which takes long when there are many: the
                 // climb does it once an interval.
                 self.exceeded = self.limits.exceeded(&accounts.level_shares(None));
             }
             self.looked = Some(Instant::now());
-            self.cpu += thread_time().saturating_sub(began);
+            self.cpu += Duration::from(thread_cpu().saturating_since(began));
         }
         self.exceeded.is_none()
     }
-}
-
-/// Processor time of this thread.
-fn thread_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(
-        u64::try_from(time.tv_sec).unwrap_or(0),
-        u32::try_from(time.tv_nsec).unwrap_or(0),
-    )
 }
 
 /// Raises the soft limit on descriptors to the hard one; returns it.

@@ -8,12 +8,11 @@ use super::exchanges::{Exchanges, GuestExchanges, IntervalExchanges};
 use super::ledger::{IoCharge, Ledger, Stages};
 use super::traced::Traced;
 use super::usage::UsageReader;
-use crate::clock::Clock;
+use crate::clock::{Clock, process_cpu};
 use crate::guests::{Guest, Guests, Roots};
 use crate::meter::{HostEnergy, Meter, host_energy, joules_metric};
 use crate::{ObserveError, Readings};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
@@ -180,7 +179,7 @@ impl Charger {
             idle_rule: options.idle_rule,
             totals: Totals::default(),
             notes,
-            cpu_at_start: own_cpu(),
+            cpu_at_start: process_cpu(),
             guests,
         })
     }
@@ -215,7 +214,7 @@ impl Charger {
 
     /// The CPU time that this process has used since [`Charger::open`].
     pub fn cost(&self) -> Nanoseconds {
-        own_cpu().saturating_since(self.cpu_at_start)
+        process_cpu().saturating_since(self.cpu_at_start)
     }
 
     /// Ends one interval and begins the next.
@@ -425,15 +424,4 @@ fn raise_file_limit() {
             maximum: limit.maximum,
         },
     );
-}
-
-fn own_cpu() -> Nanoseconds {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    let nanoseconds = u64::try_from(time.tv_nsec).unwrap_or(0);
-    Nanoseconds(
-        seconds
-            .saturating_mul(1_000_000_000)
-            .saturating_add(nanoseconds),
-    )
 }

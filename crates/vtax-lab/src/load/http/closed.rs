@@ -1,10 +1,11 @@
 //! Closed loop: every connection downloads the file again and again.
 
 use super::connection::Progress;
-use super::pool::{Pool, cpu_seconds};
+use super::pool::Pool;
 use super::report::{Errors, Report, Times};
 use super::{Arguments, nanoseconds, seconds};
 use crate::LabError;
+use vtax_observe::clock::process_cpu;
 
 /// Most download times that a report lists one by one.
 const LISTED: usize = 10_000;
@@ -81,7 +82,7 @@ pub fn run(arguments: &Arguments) -> Result<Report, LabError> {
         latency: count.latency.summary(),
         lag: None,
         connections: pool.opened,
-        cpu_seconds: cpu_seconds(),
+        cpu_seconds: process_cpu().as_secs_f64(),
         download_seconds: count.listed,
     })
 }

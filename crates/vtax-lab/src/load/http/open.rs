@@ -2,11 +2,12 @@
 
 use super::arrivals::Arrivals;
 use super::connection::Progress;
-use super::pool::{Pool, cpu_seconds};
+use super::pool::Pool;
 use super::report::{Errors, Report, Times};
 use super::{Arguments, nanoseconds};
 use crate::LabError;
 use std::collections::VecDeque;
+use vtax_observe::clock::process_cpu;
 
 /// How often requests are checked against the timeout, in nanoseconds.
 const TIMEOUT_CHECK: u64 = 50_000_000;
@@ -233,7 +234,7 @@ pub fn run(arguments: &Arguments) -> Result<Report, LabError> {
         latency: count.latency.summary(),
         lag: Some(count.lag.summary()),
         connections: pool.opened,
-        cpu_seconds: cpu_seconds(),
+        cpu_seconds: process_cpu().as_secs_f64(),
         download_seconds: Vec::new(),
     })
 }

@@ -203,10 +203,3 @@ impl Pool {
         Ok(())
     }
 }
-
-/// CPU time that this process used so far, in seconds.
-#[allow(clippy::cast_precision_loss, reason = "a few seconds")]
-pub fn cpu_seconds() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
-}
