@@ -376,17 +376,16 @@ impl Guest {
     pub fn install(&self, namespace: &Namespace, program: &Path) -> String {
         let here = self.directory.join("program").display().to_string();
         let program = program.display();
+        self.run("mkdir /tmp/program");
         let sender = namespace.start(&format!(
             "mkdir {here} && cp {program} {here}/program &&
              cp $(ldd {program} | grep -o '/[^ ]*') {here} && tar -C {here} -cf {here}.tar . &&
-             for try in 1 2 3 4 5 6 7 8 9 10; do
+             for try in $(seq 100); do
                busybox nc 10.91.0.2 5004 < {here}.tar && break; sleep 0.3;
              done"
         ));
         let unpack = receive(5004, "busybox tar -x -C /tmp/program");
-        let loader = self.run(&format!(
-            "mkdir /tmp/program; {unpack}; ls /tmp/program/ld-*"
-        ));
+        let loader = self.run(&format!("{unpack}; ls /tmp/program/ld-*"));
         sender.output();
         format!("{loader} --library-path /tmp/program /tmp/program/program")
     }
