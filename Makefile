@@ -51,9 +51,9 @@ bench-density: setup
 bench-mvm: setup
 	@$(CARGO) bench --locked --quiet -p vtax-mvm --bench population -- $(MVM)
 
-bench-nic: setup
+bench-nic: build
 	@$(CARGO) build --release --locked -p vtax-nic --bin vtax-nic
-	@./scripts/bench-nic $(dir $(VTAX))vtax-nic
+	@./scripts/bench-nic $(dir $(VTAX))vtax-nic $(VTAX)
 
 bench-hold: setup
 	@$(CARGO) build --release --locked -p vtax-nic -p vtax-nic-driver --bins

@@ -5,17 +5,18 @@
 mod support;
 
 use std::path::Path;
-use support::{Guest, Image, Machine, Namespace, back_end, image, wait_for, wait_for_socket};
+use support::{
+    Guest, Image, Machine, Namespace, Process, back_end, image, receive, wait_for, wait_for_socket,
+};
+use vtax_nic::control::api::{PortInfo, Request};
+use vtax_nic::control::client::Client;
 
 /// Bytes of the files whose checksums are compared.
 const FILE: u32 = 24 << 20;
 
-/// Listens once on a port and prints the checksum of what comes. The end of its own input would make
-/// `nc` end its peer's transfer early, hence the pipe that never ends.
+/// Listens once on a port and prints the checksum of what comes.
 fn listen(port: u16) -> String {
-    format!(
-        "pipe=$(mktemp -u) && mkfifo $pipe && busybox nc -l -p {port} <> $pipe | sha256sum; rm $pipe"
-    )
+    receive(port, "sha256sum")
 }
 
 /// Sends a file each way over `family` and compares checksums at both ends.
@@ -120,22 +121,119 @@ fn a_connection_survives_the_back_ends_death() {
     let socket = directory.path().join("nic.sock");
     let namespace = Namespace::new(1500, 1);
     let arguments = ["--socket-path", socket.to_str().unwrap(), "--tap", "tap0"];
-    let mut first = back_end(&namespace, &arguments);
+    let first = back_end(&namespace, &arguments);
     wait_for_socket(&socket);
     let guest = Guest::boot(&image, directory.path(), &Machine::new(socket.clone()));
-    let listener = long_transfer(&guest, &namespace);
+    die_three_times(&guest, &namespace, first, &arguments);
+}
+
+/// Kills the back end in one long transfer and starts it again. Gives the last one.
+fn die_three_times(
+    guest: &Guest,
+    namespace: &Namespace,
+    mut back_end: Process,
+    arguments: &[&str],
+) -> Process {
+    let listener = long_transfer(guest, namespace);
     let mut deaths = 0;
     for _ in 0..3 {
-        let before = progress(&namespace);
-        wait_for("progress", || progress(&namespace) > before + 10_000_000);
+        let before = progress(namespace);
+        wait_for("progress", || progress(namespace) > before + 10_000_000);
         let in_the_middle = guest.run("ls /run/done 2> /dev/null || true").is_empty();
         deaths += u32::from(in_the_middle);
-        first.kill();
-        first = back_end(&namespace, &arguments);
+        back_end.kill();
+        back_end = support::back_end(namespace, arguments);
     }
     assert!(deaths > 0, "the transfer was over before the first death");
-    finish(&guest, listener);
-    assert!(first.is_running());
+    finish(guest, listener);
+    assert!(back_end.is_running());
+    back_end
+}
+
+#[test]
+fn a_back_end_that_connects_meets_its_guest_again_whichever_of_them_dies() {
+    let Some(image) = image() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let namespace = Namespace::new(1500, 1);
+    let socket = directory.path().join("nic.sock");
+    let path = socket.to_str().unwrap();
+    let arguments = ["--socket-path", path, "--tap", "tap0", "--client"];
+    let machine = |name| Machine {
+        name,
+        listens: true,
+        ..Machine::new(socket.clone())
+    };
+    // It may be there first.
+    let first = back_end(&namespace, &arguments);
+    let guest = Guest::boot(&image, directory.path(), &machine("guest"));
+    let mut last = die_three_times(&guest, &namespace, first, &arguments);
+    drop(guest);
+    let another = Guest::boot(&image, directory.path(), &machine("another"));
+    exchange(&another, &namespace, "10.91.0.1", "10.91.0.2");
+    assert!(last.is_running());
+}
+
+/// What is in force on the only port.
+fn port(api: &Path) -> PortInfo {
+    let request = Request::List { port: None };
+    let mut answer = Client::connect(api).unwrap().ask(&request).unwrap();
+    answer.ports.remove(0)
+}
+
+#[test]
+fn a_guest_asks_for_holds_by_frame_is_answered_and_renews_its_lease() {
+    let Some(image) = image() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let (socket, api) = (at("nic.sock"), at("api.sock"));
+    let namespace = Namespace::new(1500, 1);
+    let paths = [socket.to_str().unwrap(), api.to_str().unwrap()];
+    let mut arguments = vec![
+        "--socket-path",
+        paths[0],
+        "--tap",
+        "tap0",
+        "--api",
+        paths[1],
+    ];
+    arguments.extend(["--hold-us", "100", "--cap-us", "300"]);
+    let mut back_end = back_end(&namespace, &arguments);
+    wait_for_socket(&socket);
+    let guest = Guest::boot(&image, directory.path(), &Machine::new(socket));
+    let program = guest.install(&namespace, Path::new(env!("CARGO_BIN_EXE_vtax-hold")));
+    let hold = |arguments: &str| guest.run(&format!("{program} eth0 {arguments}"));
+    assert_eq!(
+        hold("--query"),
+        "eth0: the NIC holds notifications up to 100 µs; no lease"
+    );
+    assert_eq!(
+        hold("--hold-us 900 --lease-s 20 --once"),
+        "eth0: the NIC holds notifications up to 300 µs, less than asked: the operator's cap; lease 20 s"
+    );
+    assert_eq!(port(&api).in_force_us, 300);
+    hold("--off --once");
+    assert_eq!(port(&api).in_force_us, 0);
+    assert_eq!(
+        hold("--release"),
+        "eth0: the NIC holds notifications up to 100 µs; no lease"
+    );
+
+    let lease = 8;
+    let line = format!(
+        "{program} eth0 --hold-us 250 --lease-s {lease} > /run/hold 2>&1 < /dev/null & echo $!"
+    );
+    let running = guest.run(&line);
+    wait_for("the first answer", || port(&api).in_force_us == 250);
+    let began = std::time::Instant::now();
+    wait_for("two leases' time", || {
+        assert_eq!(port(&api).in_force_us, 250, "the lease has ended");
+        began.elapsed().as_secs() > 2 * lease
+    });
+    let answers = guest.run("cat /run/hold");
+    assert!(answers.lines().count() > 3, "{answers}");
+    guest.run(&format!("kill {running}"));
+    wait_for("the lease's end", || port(&api).in_force_us == 100);
+    assert!(back_end.is_running());
 }
 
 fn shared_disk(image: &Image, directory: &Path) -> std::path::PathBuf {

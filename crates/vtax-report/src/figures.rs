@@ -61,6 +61,16 @@ pub(crate) fn mark_of(platform: &str, all: &[String]) -> (&'static str, &'static
         .unwrap_or(("#7F7F7F", "circle"))
 }
 
+/// Colours and symbols for curves that are not told apart by their platforms alone.
+fn mark_of_curve(place: usize) -> (&'static str, &'static str) {
+    let known = PLATFORMS.iter().map(|(_, color, shape)| (*color, *shape));
+    let marks: Vec<_> = known.chain(OTHERS).collect();
+    marks
+        .get(place % marks.len())
+        .copied()
+        .unwrap_or(("#7F7F7F", "circle"))
+}
+
 /// The platforms of an analysis, in order of appearance.
 pub(crate) fn platforms(analysis: &Analysis) -> Vec<String> {
     let mut platforms: Vec<String> = Vec::new();
@@ -83,9 +93,8 @@ pub fn figures(analysis: &Analysis) -> Vec<Figure> {
             .filter(|summary| &summary.treatment.workload == workload)
             .collect();
         for metric in headline_metrics(&treatments) {
-            let sweeps: Vec<Figure> = analysis
-                .factors
-                .keys()
+            let sweeps: Vec<Figure> = swept(analysis, &treatments)
+                .into_iter()
                 .filter_map(|factor| sweep(analysis, workload, &treatments, metric, factor))
                 .collect();
             if sweeps.is_empty() {
@@ -104,6 +113,37 @@ pub fn figures(analysis: &Analysis) -> Vec<Figure> {
         figure.id = format!("{:02}-{}", number + 1, file_name(&figure.id));
     }
     figures
+}
+
+/// The factors that become an axis: numbers where there are any, since words then tell curves apart.
+fn swept<'a>(analysis: &'a Analysis, treatments: &[&TreatmentSummary]) -> Vec<&'a String> {
+    let varied = |factor: &String| {
+        let mut levels = treatments
+            .iter()
+            .filter_map(|summary| summary.treatment.factors.get(factor));
+        let first = levels.next();
+        levels.any(|level| Some(level) != first)
+    };
+    let factors: Vec<&String> = analysis
+        .factors
+        .keys()
+        .filter(|factor| varied(factor))
+        .collect();
+    let numeric: Vec<&String> = factors
+        .iter()
+        .copied()
+        .filter(|factor| numbers(analysis, factor).is_some())
+        .collect();
+    if numeric.is_empty() { factors } else { numeric }
+}
+
+/// The levels of a factor, if all of them are numbers.
+fn numbers(analysis: &Analysis, factor: &str) -> Option<Vec<f64>> {
+    let levels = analysis.factors.get(factor)?;
+    levels
+        .iter()
+        .map(|level| level.parse().ok().filter(|level: &f64| level.is_finite()))
+        .collect()
 }
 
 /// The headline metrics of a workload, each by the first treatment that has it; without any, the
@@ -195,8 +235,13 @@ fn by_platform(
         .iter()
         .map(|platform| of(mark_of(platform, &all)))
         .collect();
+    encoding("platform", shown, &range, legend)
+}
+
+/// Each name of a field has its colour or symbol.
+fn encoding(field: &str, names: &[String], range: &[&str], legend: bool) -> Value {
     let mut encoding =
-        json!({"field": "platform", "type": "nominal", "scale": {"domain": shown, "range": range}});
+        json!({"field": field, "type": "nominal", "scale": {"domain": names, "range": range}});
     if let (false, Some(encoding)) = (legend, encoding.as_object_mut()) {
         encoding.insert("legend".to_owned(), Value::Null);
     }
@@ -230,6 +275,9 @@ fn ratio_ticks(low: f64, high: f64) -> Vec<f64> {
         .collect()
 }
 
+/// More comparisons than this are not drawn beside each other where curves show them.
+const MOST_ROWS: usize = 60;
+
 /// The tax of every headline metric: ratio and interval on one logarithmic axis.
 fn forest(analysis: &Analysis) -> Option<Figure> {
     let shown: Vec<&Comparison> = analysis
@@ -237,6 +285,13 @@ fn forest(analysis: &Analysis) -> Option<Figure> {
         .iter()
         .filter(|comparison| comparison.headline && comparison.tax.is_some())
         .collect();
+    let curves = || {
+        let mut factors = analysis.factors.keys();
+        factors.any(|factor| numbers(analysis, factor).is_some())
+    };
+    if shown.len() > MOST_ROWS && curves() {
+        return None;
+    }
     let mut offsets: Vec<String> = vec![" ".to_owned()];
     let mut values = Vec::new();
     let mut rows: Vec<String> = Vec::new();
@@ -423,6 +478,72 @@ fn direction(metric: &MetricSummary) -> &'static str {
     }
 }
 
+/// The curves of a sweep: treatments that differ in the swept factor alone lie on one.
+struct Curves {
+    names: Vec<String>,
+    marks: Vec<(&'static str, &'static str)>,
+    one_platform: bool,
+}
+
+impl Curves {
+    fn of<'a>(
+        analysis: &Analysis,
+        factor: &str,
+        treatments: impl Iterator<Item = &'a TreatmentSummary> + Clone,
+    ) -> Self {
+        let mut shown: Vec<&String> = Vec::new();
+        for summary in treatments.clone() {
+            if !shown.contains(&&summary.treatment.platform) {
+                shown.push(&summary.treatment.platform);
+            }
+        }
+        let mut curves = Self {
+            names: Vec::new(),
+            marks: Vec::new(),
+            one_platform: shown.len() == 1,
+        };
+        for summary in treatments {
+            let name = curves.name(analysis, factor, summary);
+            if !curves.names.contains(&name) {
+                curves.names.push(name);
+            }
+        }
+        let all = platforms(analysis);
+        curves.marks = if curves.names.len() == shown.len() {
+            shown.iter().map(|name| mark_of(name, &all)).collect()
+        } else {
+            (0..curves.names.len()).map(mark_of_curve).collect()
+        };
+        curves
+    }
+
+    /// What a treatment's curve is called: its platform, and the levels of the other factors.
+    fn name(&self, analysis: &Analysis, factor: &str, summary: &TreatmentSummary) -> String {
+        let treatment = &summary.treatment;
+        let others = treatment
+            .factors
+            .iter()
+            .filter(|(name, _)| *name != factor && analysis.factors.contains_key(*name))
+            .map(|(name, level)| format!("{name} = {level}"));
+        let platform = Some(treatment.platform.clone());
+        let mut parts: Vec<String> = others.collect();
+        if !self.one_platform || parts.is_empty() {
+            parts.splice(0..0, platform);
+        }
+        parts.join(", ")
+    }
+
+    fn color(&self) -> Value {
+        let colors: Vec<&str> = self.marks.iter().map(|(color, _)| *color).collect();
+        encoding("curve", &self.names, &colors, true)
+    }
+
+    fn shape(&self) -> Value {
+        let shapes: Vec<&str> = self.marks.iter().map(|(_, shape)| *shape).collect();
+        encoding("curve", &self.names, &shapes, true)
+    }
+}
+
 /// One metric against the levels of one factor.
 fn sweep(
     analysis: &Analysis,
@@ -432,10 +553,7 @@ fn sweep(
     factor: &str,
 ) -> Option<Figure> {
     let levels = analysis.factors.get(factor)?;
-    let numeric: Option<Vec<f64>> = levels
-        .iter()
-        .map(|level| level.parse().ok().filter(|level: &f64| level.is_finite()))
-        .collect();
+    let numeric = numbers(analysis, factor);
     let own: Vec<(&TreatmentSummary, &MetricSummary)> = treatments
         .iter()
         .filter(|summary| summary.treatment.factors.contains_key(factor))
@@ -458,6 +576,7 @@ fn sweep(
         return None;
     }
     let (scale, unit) = common_scale(own.iter().map(|(_, own)| own.description.max), metric.unit);
+    let curves = Curves::of(analysis, factor, own.iter().map(|(summary, _)| *summary));
     let mut means = Vec::new();
     let mut trials = Vec::new();
     for (summary, own) in &own {
@@ -467,24 +586,16 @@ fn sweep(
         } else {
             json!(level)
         };
-        // Lines join treatments that differ in this factor alone.
-        let mut rest = summary.treatment.factors.clone();
-        rest.remove(factor);
-        let rest = rest
-            .iter()
-            .filter(|(name, _)| analysis.factors.contains_key(*name))
-            .map(|(name, level)| format!("{name} = {level}"))
-            .collect::<Vec<_>>()
-            .join(", ");
+        let curve = curves.name(analysis, factor, summary);
         let shown = scaled(own.description.mean, own.interval, scale, unit.clone());
         means.push(json!({
-            "level": level, "platform": summary.treatment.platform, "rest": rest, "treatment": summary.short,
+            "level": level, "curve": curve, "treatment": summary.short,
             "mean": own.description.mean / scale, "low": own.interval.map(|interval| interval.low / scale),
             "high": own.interval.map(|interval| interval.high / scale), "shown": shown.line(),
             "n": own.description.n, "source": own.source.to_string(),
         }));
         trials.extend(own.values.iter().map(|(index, value)| {
-            json!({"level": level, "platform": summary.treatment.platform, "treatment": summary.short, "value": value / scale,
+            json!({"level": level, "curve": curve, "treatment": summary.short, "value": value / scale,
                    "trial": format!("{index:04}"), "shown": scaled(*value, None, scale, unit.clone()).line()})
         }));
     }
@@ -497,10 +608,9 @@ fn sweep(
     };
     let y = |field: &str| json!({"field": field, "type": "quantitative", "title": unit, "scale": {"zero": true}});
     let tooltip = json!([
-        {"field": "treatment"}, {"field": "rest", "title": "also"}, {"field": "shown", "title": "mean [95 % CI]"},
-        {"field": "n"}, {"field": "source"}
+        {"field": "treatment"}, {"field": "shown", "title": "mean [95 % CI]"}, {"field": "n"}, {"field": "source"}
     ]);
-    let detail = json!({"field": "rest"});
+    let (color, shape) = (curves.color(), curves.shape());
     let spec = specification(
         &title,
         json!(240),
@@ -508,14 +618,14 @@ fn sweep(
             "data": {"values": means},
             "layer": [
                 {"mark": {"type": "line", "strokeWidth": 1.5},
-                 "encoding": {"x": x, "y": y("mean"), "color": color(analysis, &platforms(analysis), true), "detail": detail}},
+                 "encoding": {"x": x, "y": y("mean"), "color": color}},
                 {"data": {"values": trials}, "mark": {"type": "tick", "thickness": 1.5, "size": 12, "opacity": 0.5, "orient": "horizontal"},
-                 "encoding": {"x": x, "y": y("value"), "color": color(analysis, &platforms(analysis), true),
+                 "encoding": {"x": x, "y": y("value"), "color": color,
                               "tooltip": [{"field": "treatment"}, {"field": "trial"}, {"field": "shown", "title": "value"}]}},
                 {"transform": [{"filter": "isValid(datum.low)"}], "mark": {"type": "rule", "strokeWidth": 2},
-                 "encoding": {"x": x, "y": y("low"), "y2": {"field": "high"}, "color": color(analysis, &platforms(analysis), true), "tooltip": tooltip}},
+                 "encoding": {"x": x, "y": y("low"), "y2": {"field": "high"}, "color": color, "tooltip": tooltip}},
                 {"mark": {"type": "point", "filled": true, "size": 80, "opacity": 1},
-                 "encoding": {"x": x, "y": y("mean"), "color": color(analysis, &platforms(analysis), true), "shape": shape(analysis, &platforms(analysis), true), "tooltip": tooltip}}
+                 "encoding": {"x": x, "y": y("mean"), "color": color, "shape": shape, "tooltip": tooltip}}
             ]
         }),
     );

@@ -319,6 +319,40 @@ fn factors_become_the_axis_of_figures_and_conditions_of_sentences() {
 }
 
 #[test]
+fn a_factor_of_numbers_is_the_axis_and_words_tell_its_curves_apart() {
+    let (_scratch, _, mut analysis) = run(&Fake {
+        mtu: vec![1500, 9000],
+        ..Fake::default()
+    });
+    // One platform in three modes instead of three platforms.
+    let modes = vec!["native", "container", "qemu"];
+    for summary in &mut analysis.treatments {
+        let mode = std::mem::replace(&mut summary.treatment.platform, "qemu".to_owned());
+        summary
+            .treatment
+            .factors
+            .insert("nic.mode".to_owned(), mode);
+    }
+    let levels = modes.iter().map(|mode| (*mode).to_owned()).collect();
+    analysis.factors.insert("nic.mode".to_owned(), levels);
+    let figures = figures::figures(&analysis);
+    assert!(!figures.iter().any(|f| f.title.contains("against nic.mode")));
+    let sweep = figures
+        .iter()
+        .find(|f| f.title == "iperf3-receive: CPU time per GB received against link.mtu")
+        .unwrap();
+    let color = &sweep.spec["layer"][0]["encoding"]["color"];
+    let names: Vec<String> = modes
+        .iter()
+        .map(|mode| format!("nic.mode = {mode}"))
+        .collect();
+    assert_eq!(color["field"], "curve");
+    assert_eq!(color["scale"]["domain"], serde_json::json!(names));
+    let colors = color["scale"]["range"].as_array().unwrap();
+    assert!(colors[0] != colors[1] && colors[1] != colors[2]);
+}
+
+#[test]
 fn a_slow_start_of_every_trial_is_seen() {
     let (_folder, _, analysis) = run(&Fake {
         seconds: 40,

@@ -13,6 +13,18 @@ use vtax_observe::{Snapshot, metric};
 use vtax_report::results::{Better, Metric, Work};
 use vtax_units::{Base, Nanoseconds, Quantity, Source, Unit};
 
+/// What a guest's frames must amount to before notifications are divided by them.
+const ENOUGH_BYTES: f64 = 1e6;
+
+/// What a summary leads with where the guest has the vtax NIC, beside the workload's own.
+const HOLDING: &[&str] = &[
+    "cpu.outside_guest.per_work",
+    "guest.interrupts.per_gb",
+    "nic.kicks.per_gb",
+    "rtt.mean",
+    "download.p50",
+];
+
 /// What a trial observed.
 pub(super) struct Observation<'a> {
     /// The mark that opens the window.
@@ -257,6 +269,18 @@ impl Observation<'_> {
                     Better::Lower,
                     true,
                 );
+                if let Some(guest) = cpu.stages.get("vcpu") {
+                    let title = format!("CPU time outside guest code to {}", work.phrase);
+                    add(
+                        "cpu.outside_guest.per_work",
+                        &title,
+                        (spent - guest).max(0.0) / work.amount,
+                        unit,
+                        platform,
+                        Better::Lower,
+                        false,
+                    );
+                }
             }
         }
         if let Some((joules, source)) = self.energy() {
@@ -421,6 +445,32 @@ impl Observation<'_> {
                     add(name, title, rate, unit, platform, Better::Lower, false);
                 }
             }
+            // Notifications of the same frames that they are divided by: both were read together.
+            if let Some(bytes) = advanced("net.bytes").filter(|bytes| *bytes >= ENOUGH_BYTES) {
+                let unit = Unit::per(Base::Interrupt, Base::Gigabyte);
+                for (key, name, title) in [
+                    (
+                        "interrupts.virtio",
+                        "guest.interrupts.per_gb",
+                        "interrupts of the guest's virtio devices for 1 GB of frames",
+                    ),
+                    (
+                        "nic.calls",
+                        "nic.calls.per_gb",
+                        "interrupts that the NIC raised for 1 GB of frames",
+                    ),
+                    (
+                        "nic.kicks",
+                        "nic.kicks.per_gb",
+                        "notifications to the NIC for 1 GB of frames",
+                    ),
+                ] {
+                    if let Some(count) = advanced(key) {
+                        let each = count / (bytes / 1e9);
+                        add(name, title, each, unit, platform, Better::Lower, false);
+                    }
+                }
+            }
             if let Some(busy) = advanced("cpu.busy_ns") {
                 let value = busy / 1e9 / between;
                 add(
@@ -432,6 +482,14 @@ impl Observation<'_> {
                     Better::Neither,
                     false,
                 );
+            }
+            // Who chooses a NIC that holds notifications asks what that gives and what it costs.
+            if advanced("nic.kicks").is_some() {
+                for name in HOLDING {
+                    if let Some(metric) = metrics.get_mut(*name) {
+                        metric.headline = true;
+                    }
+                }
             }
         }
         metrics

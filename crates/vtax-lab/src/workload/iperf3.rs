@@ -99,6 +99,19 @@ pub struct ServerOutput {
 pub struct Stream {
     /// Totals of a UDP stream.
     pub udp: Option<Sum>,
+    /// What the sender of a TCP stream saw; all zeros in the receiver's document.
+    pub sender: Option<Sum>,
+}
+
+impl End {
+    /// Mean over the streams of the round trips that their senders' TCP saw, in seconds.
+    pub fn round_trip(&self) -> Option<f64> {
+        let sender = |stream: &Stream| stream.sender.as_ref()?.mean_rtt;
+        let times: Vec<f64> = self.streams.iter().filter_map(sender).collect();
+        #[allow(clippy::cast_precision_loss, reason = "at most 128 streams")]
+        let mean = times.iter().sum::<f64>() / 1e6 / times.len().max(1) as f64;
+        (mean > 0.0 && mean.is_finite()).then_some(mean)
+    }
 }
 
 /// Totals of one direction.
@@ -110,6 +123,8 @@ pub struct Sum {
     pub bytes: Option<f64>,
     /// Segments that TCP sent again.
     pub retransmits: Option<f64>,
+    /// Mean round trip of a TCP stream, in µs.
+    pub mean_rtt: Option<f64>,
     /// Jitter of RFC 3550, in ms.
     pub jitter_ms: Option<f64>,
     /// Datagrams that did not arrive.

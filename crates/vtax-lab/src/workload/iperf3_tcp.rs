@@ -113,6 +113,8 @@ impl Workload for Iperf3Tcp {
         }
         if matches!(self, Self::Send) {
             line.push("--reverse".to_owned());
+            // Only who sends knows the round trips.
+            line.push("--get-server-output".to_owned());
         }
         let load = ClientLoad::start(
             client,
@@ -131,7 +133,11 @@ impl Workload for Iperf3Tcp {
         settings: &Settings,
         _timing: Timing,
     ) -> Result<WorkloadResult, LabError> {
-        let (_, end) = iperf3::read(raw)?;
+        let (output, end) = iperf3::read(raw)?;
+        let of_server = output.server_output_json.and_then(|server| server.end);
+        let round_trip = end
+            .round_trip()
+            .or_else(|| of_server.as_ref().and_then(iperf3::End::round_trip));
         let received = end
             .sum_received
             .ok_or_else(|| garbage("iperf3", "`end.sum_received` is missing"))?;
@@ -161,6 +167,15 @@ impl Workload for Iperf3Tcp {
                 unit,
                 Better::Lower,
                 "TCP segments sent again",
+            );
+        }
+        if let Some(seconds) = round_trip {
+            metrics.add(
+                "rtt.mean",
+                seconds,
+                Unit::of(Base::Second),
+                Better::Lower,
+                "mean round trip that TCP saw",
             );
         }
         let asked = settings.number("load.rate_mbit", 0.0) * 1e6;
@@ -215,6 +230,22 @@ mod tests {
         assert!((result.metrics["throughput"].quantity.value - 33_622_915_485.0).abs() < 1.0);
         assert_eq!(result.metrics["retransmits"].quantity.value, 0.0);
         assert!(matches!(result.work, Some(WorkDone::Rate(work)) if work.phrase == "send 1 GB"));
+        // The recording is the receiver's, without the server's document.
+        assert!(!result.metrics.contains_key("rtt.mean"));
+    }
+
+    #[test]
+    fn the_round_trip_is_the_senders_whichever_side_that_is() {
+        let rtt = |workload: Iperf3Tcp, raw: &[u8]| {
+            let result = workload.parse(raw, &Settings::default(), TIMING).unwrap();
+            result.metrics["rtt.mean"].quantity.value
+        };
+        // Two streams, with 14 and 13 µs.
+        assert!((rtt(Iperf3Tcp::Receive, RECEIVE) - 13.5e-6).abs() < 1e-9);
+        let reversed = br#"{"end":{"sum_received":{"seconds":2.0,"bytes":9},
+            "streams":[{"sender":{"mean_rtt":0}}]},
+            "server_output_json":{"end":{"streams":[{"sender":{"mean_rtt":1500}}]}}}"#;
+        assert!((rtt(Iperf3Tcp::Send, reversed) - 1.5e-3).abs() < 1e-9);
     }
 
     #[test]

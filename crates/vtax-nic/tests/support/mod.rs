@@ -59,12 +59,20 @@ pub fn image() -> Option<Image> {
     let images = std::fs::read_dir(cache.join("images"))
         .into_iter()
         .flatten();
+    // Other images beside it are of emulated hosts, which nobody can talk to.
+    let has_agent = |directory: &PathBuf| {
+        std::fs::read_to_string(directory.join("recipe.toml"))
+            .is_ok_and(|recipe| recipe.contains("\"qemu-guest-agent\""))
+    };
     let whole = |directory: &PathBuf| {
         ["vmlinuz", "initrd", "root.ext4"]
             .iter()
             .all(|file| directory.join(file).exists())
     };
-    let found = images.flatten().map(|entry| entry.path()).find(whole);
+    let found = images
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|directory| has_agent(directory) && whole(directory));
     match found {
         Some(directory) => Some(Image { directory }),
         None => skip("there is no guest image: `vtax image build` makes one"),
@@ -193,6 +201,8 @@ pub struct Machine {
     pub pairs: u8,
     pub mtu: u32,
     pub offloads: bool,
+    /// Whether QEMU listens and the back end connects.
+    pub listens: bool,
     pub incoming: Option<PathBuf>,
     /// The disk, when two guests share it.
     pub disk: Option<PathBuf>,
@@ -206,6 +216,7 @@ impl Machine {
             pairs: 1,
             mtu: 1500,
             offloads: true,
+            listens: false,
             incoming: None,
             disk: None,
         }
@@ -266,6 +277,11 @@ impl Guest {
                 image.directory.join("root.ext4").display()
             ),
         };
+        let side = if machine.listens {
+            "server=on"
+        } else {
+            "reconnect=1"
+        };
         let kernel = format!(
             "console=ttyS0 quiet panic=-1 cryptomgr.notests vtax.root=vda tsc=reliable \
              no_timer_check vtax.ip=10.91.0.2/24 vtax.ip6=fd91::2/64 vtax.mtu={}",
@@ -317,10 +333,7 @@ impl Guest {
         .args(["-device", "virtio-blk-pci,disable-legacy=on,drive=root"])
         .args([
             "-chardev",
-            &format!(
-                "socket,id=nic,path={},reconnect=1",
-                machine.socket.display()
-            ),
+            &format!("socket,id=nic,path={},{side}", machine.socket.display()),
         ])
         .args([
             "-netdev",
@@ -358,6 +371,25 @@ impl Guest {
         ask(&mut stream, execute, arguments)
     }
 
+    /// Copies a program of the host, with its libraries, which may be newer than the guest's; gives
+    /// the line that starts it there.
+    pub fn install(&self, namespace: &Namespace, program: &Path) -> String {
+        let here = self.directory.join("program").display().to_string();
+        let program = program.display();
+        self.run("mkdir /tmp/program");
+        let sender = namespace.start(&format!(
+            "mkdir {here} && cp {program} {here}/program &&
+             cp $(ldd {program} | grep -o '/[^ ]*') {here} && tar -C {here} -cf {here}.tar . &&
+             for try in $(seq 100); do
+               busybox nc 10.91.0.2 5004 < {here}.tar && break; sleep 0.3;
+             done"
+        ));
+        let unpack = receive(5004, "busybox tar -x -C /tmp/program");
+        let loader = self.run(&format!("{unpack}; ls /tmp/program/ld-*"));
+        sender.output();
+        format!("{loader} --library-path /tmp/program /tmp/program/program")
+    }
+
     /// Runs a shell line in the guest, by its agent; gives what it prints.
     pub fn run(&self, line: &str) -> String {
         let mut stream = self.connect("agent");
@@ -382,6 +414,14 @@ impl Guest {
             std::thread::sleep(Duration::from_millis(50));
         }
     }
+}
+
+/// Listens once on a port and gives what comes to a command. The end of its own input would make
+/// `nc` end its peer's transfer early, hence the pipe that never ends.
+pub fn receive(port: u16, command: &str) -> String {
+    format!(
+        "pipe=$(mktemp -u) && mkfifo $pipe && busybox nc -l -p {port} <> $pipe | {command}; rm $pipe"
+    )
 }
 
 fn ask(stream: &mut BufReader<UnixStream>, execute: &str, arguments: Value) -> Value {

@@ -1,15 +1,37 @@
-//! The guest's own view of its work, from its `/proc/interrupts` and `/proc/stat`.
+//! The guest's own view of its work, from its `/proc/interrupts`, `/proc/stat` and
+//! `/proc/net/dev`.
 
 use std::collections::BTreeMap;
 
 /// Nanoseconds of one tick of `/proc/stat`: `USER_HZ` is 100 on every x86 kernel.
 const TICK_NS: f64 = 1e7;
 
-/// `interrupts.<source>`, `interrupts.total`, `cpu.busy_ns`, `cpu.steal_ns`,
-/// `context_switches`. Lines that are not understood are left out.
+/// Bytes that the guest's network devices received and sent, in frames, without its loopback;
+/// `None` if the text has no device.
+pub(super) fn network_bytes(net_dev: &str) -> Option<f64> {
+    net_dev
+        .lines()
+        .filter_map(|line| {
+            let (device, counts) = line.split_once(':')?;
+            let mut counts = counts.split_whitespace();
+            let received: f64 = counts.next()?.parse().ok()?;
+            // Seven more columns of what was received come before what was sent.
+            let sent: f64 = counts.nth(7)?.parse().ok()?;
+            (device.trim() != "lo").then_some(received + sent)
+        })
+        .reduce(|a, b| a + b)
+}
+
+/// `interrupts.<source>`, `interrupts.virtio` (of all virtio devices), `interrupts.total`,
+/// `cpu.busy_ns`, `cpu.steal_ns`, `context_switches`. Lines that are not understood are left out.
 pub(in crate::platform) fn counters(interrupts: &str, stat: &str) -> BTreeMap<String, f64> {
     let mut counters = BTreeMap::new();
     for (source, count) in interrupt_sources(interrupts) {
+        if source.starts_with("virtio") {
+            *counters
+                .entry("interrupts.virtio".to_owned())
+                .or_insert(0.0) += count;
+        }
         *counters
             .entry(format!("interrupts.{source}"))
             .or_insert(0.0) += count;
@@ -93,6 +115,7 @@ ERR:          7
         assert_eq!(counters["interrupts.i8042"], 9.0);
         assert_eq!(counters["interrupts.virtio0-config"], 3.0);
         assert_eq!(counters["interrupts.virtio1-input.0"], 300.0);
+        assert_eq!(counters["interrupts.virtio"], 303.0);
         assert_eq!(counters["interrupts.LOC"], 3000.0);
         assert_eq!(counters["interrupts.ERR"], 7.0);
     }
@@ -107,9 +130,17 @@ ERR:          7
         assert_eq!(counters["context_switches"], 777.0);
     }
 
+    #[test]
+    fn bytes_of_a_guest_are_those_of_its_devices_both_ways_without_loopback() {
+        let text = "Inter-|   Receive  |  Transmit\n face |bytes packets|bytes packets\n    lo: 9 1 0 0 0 0 0 0 9 1 0 0 0 0 0 0\n  eth0:1000 2 0 0 0 0 0 0 234 3 0 0 0 0 0 0\n";
+        assert_eq!(network_bytes(text), Some(1234.0));
+        assert_eq!(network_bytes("no devices"), None);
+    }
+
     proptest! {
         #[test]
         fn no_text_of_a_guest_makes_it_panic(interrupts in ".{0,200}", stat in "(cpu|intr|ctxt)?[ 0-9a-z\\n:]{0,100}") {
+            network_bytes(&stat);
             counters(&interrupts, &stat);
         }
     }

@@ -89,6 +89,12 @@ pub(super) const PARAMETERS: &[Parameter] = &[
         help: "queue pairs of the NIC; not with the user backend",
     },
     Parameter {
+        key: "nic.msix",
+        domain: Domain::Bool,
+        default: Some("true"),
+        help: "message-signalled interrupts, where QEMU has them for the backend; false: the legacy interrupt",
+    },
+    Parameter {
         key: "nic.ports",
         domain: Domain::Text("port list"),
         default: Some("80,5201"),
@@ -242,7 +248,7 @@ impl Machine {
                 .to_owned(),
             backend,
             queues,
-            msix: true,
+            msix: settings.bool("nic.msix", true),
         })
     }
 }
@@ -317,6 +323,7 @@ mod tests {
                 "vm.binary" => Some(machine.binary.clone()),
                 "nic.backend" => (machine.backend == Backend::Tap).then(|| "tap".into()),
                 "nic.queues" => Some(machine.queues.to_string()),
+                "nic.msix" => Some(machine.msix.to_string()),
                 "nic.ports" => Some("80,5201".into()),
                 "nic.hold_us" | "nic.mode" => {
                     let vtax = self::machine(&[("nic.backend", text("vtax"))]).unwrap();

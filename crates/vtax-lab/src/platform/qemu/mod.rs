@@ -84,7 +84,7 @@ fn boot(
             verdict.backend
         }
     };
-    machine.msix = kvm::vhost_user_has_msix(&machine)?;
+    machine.msix = machine.msix && kvm::vhost_user_has_msix(&machine)?;
     Vm::boot(&machine, &backend, guest, place)
 }
 

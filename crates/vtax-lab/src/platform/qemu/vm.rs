@@ -204,7 +204,7 @@ fn environment(
     ]
     .into_iter()
     .map(|(key, value)| (key.to_owned(), value))
-    .chain(machine.backend.is_vhost_user().then(|| {
+    .chain((machine.backend.is_vhost_user() || !machine.msix).then(|| {
         let interrupts = if machine.msix { "MSI-X" } else { "legacy" };
         ("nic.interrupts".to_owned(), interrupts.to_owned())
     }))
@@ -518,7 +518,10 @@ impl Target for Vm {
         };
         let interrupts = read("/proc/interrupts")?;
         let stat = read("/proc/stat")?;
+        let devices = read("/proc/net/dev")?;
         let mut counters = inner::counters(&interrupts, &stat);
+        let bytes = inner::network_bytes(&devices);
+        counters.extend(bytes.map(|bytes| ("net.bytes".to_owned(), bytes)));
         if let Some(nic) = &mut self.nic {
             counters.extend(nic.counters()?);
         }
