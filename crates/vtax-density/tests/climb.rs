@@ -255,19 +255,24 @@ done"#;
 
 /// Whether guests with a kernel of their own can be climbed with a stand-in for their VMM.
 fn linux_guests() -> bool {
-    use vtax_lab::image::{Recipe, cached};
+    use vtax_lab::image::{Recipe, cached, echo_guest};
     if !root() {
         return false;
     }
-    let image = cached(&Recipe::standard()).is_ok_and(|files| files.is_some());
-    let qemu = vtax_lab::Roots::host().program("qemu-system-x86_64");
-    let ready = image && qemu.is_some() && Path::new("/dev/kvm").exists();
-    if !ready {
-        eprintln!(
-            "SKIPPED: needs the guest image (`vtax image build`), qemu-system-x86_64 and /dev/kvm"
-        );
+    let roots = vtax_lab::Roots::host();
+    if roots.program("qemu-system-x86_64").is_none() || !Path::new("/dev/kvm").exists() {
+        eprintln!("SKIPPED: needs qemu-system-x86_64 and /dev/kvm");
+        return false;
     }
-    ready
+    let guest = match cached(&Recipe::standard()) {
+        Ok(Some(files)) => echo_guest(&files).map_err(|cause| cause.to_string()),
+        Ok(None) => Err("there is no guest image: `vtax image build`".to_owned()),
+        Err(cause) => Err(cause.to_string()),
+    };
+    if let Err(cause) = &guest {
+        eprintln!("SKIPPED: {cause}");
+    }
+    guest.is_ok()
 }
 
 #[test]

@@ -238,6 +238,7 @@ fn capacity(guests: &Guests) -> u32 {
             vtax_mvm::shard::Capacity::of_this_process()
                 .guests
                 .saturating_sub(64)
+                .min(vtax_mvm::shard::GUESTS_PER_PROCESS)
         }
         Guests::Mvm { live: false, .. } | Guests::Qemu(_) => u32::MAX,
     }

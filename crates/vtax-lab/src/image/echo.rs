@@ -94,7 +94,9 @@ fn payload(image: &[u8]) -> Result<(&[u8], &'static str), &'static str> {
         [0x1F, 0x8B, ..] => Ok((payload, "gz")),
         [0xFD, b'7', b'z', b'X', b'Z', ..] => Ok((sized, "xz")),
         [0x28, 0xB5, 0x2F, 0xFD, ..] => Ok((sized, "zst")),
-        _ => Err("it is packed by neither gzip, xz nor zstd"),
+        // The legacy frame: the kernel is older than the other.
+        [0x02, 0x21, 0x4C, 0x18, ..] => Ok((sized, "lz4")),
+        _ => Err("it is packed by neither gzip, xz, zstd nor lz4"),
     }
 }
 
@@ -118,6 +120,8 @@ mod tests {
         assert_eq!(payload(&image(&gzip)), Ok((&gzip[..], "gz")));
         let xz = [0xFD, b'7', b'z', b'X', b'Z', 0, 9, 1, 2, 3, 4];
         assert_eq!(payload(&image(&xz)), Ok((&xz[..7], "xz")));
+        let lz4 = [0x02, 0x21, 0x4C, 0x18, 9, 1, 2, 3, 4];
+        assert_eq!(payload(&image(&lz4)), Ok((&lz4[..5], "lz4")));
     }
 
     #[test]

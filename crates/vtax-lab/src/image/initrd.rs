@@ -88,6 +88,7 @@ fn base(root: &Path, init: &str) -> Result<Archive, LabError> {
 pub(super) fn uncompressed(path: &Path) -> Result<Vec<u8>, LabError> {
     let (tool, package) = match path.extension().and_then(|extension| extension.to_str()) {
         Some("gz") => ("gzip", "gzip"),
+        Some("lz4") => ("lz4", "lz4"),
         Some("xz") => ("xz", "xz-utils"),
         Some("zst") => ("zstd", "zstd"),
         _ => return fs::read(path).map_err(LabError::file("read", path)),

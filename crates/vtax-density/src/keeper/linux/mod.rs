@@ -46,7 +46,7 @@ pub struct LinuxOptions {
 }
 
 /// How long a guest may take to boot.
-const BOOT_LIMIT: Duration = Duration::from_secs(60);
+const BOOT_LIMIT: Duration = Duration::from_secs(120);
 /// Memory of a guest in MiB: with less, a distribution's kernel does not unpack its initial RAM disk.
 const MEMORY_MIB: u32 = 64;
 /// Sockets, configurations and logs: in the cell's own tmpfs.
