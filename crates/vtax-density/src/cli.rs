@@ -5,10 +5,11 @@ use crate::run::{self, Event, Options};
 use crate::{keeper, report};
 use clap::Args;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use vtax_lab::LabError;
 use vtax_lab::signals::Signals;
+use vtax_lab::{LabError, Roots};
+use vtax_report::results::ResultsDir;
 
 /// How many guests this host holds, platform by platform.
 #[derive(Debug, Args)]
@@ -17,7 +18,7 @@ pub struct DensityArguments {
     #[arg(conflicts_with = "platform")]
     pub plan: Option<PathBuf>,
     /// Climb this platform as it is, without a plan; may be given several times: mvm-parked,
-    /// mvm-live, qemu, container, process, thread
+    /// mvm-live, qemu, firecracker, cloud-hypervisor, container, process, thread
     #[arg(long, value_name = "NAME")]
     pub platform: Vec<String>,
     /// The expected maximum of every platform, in the place of the plan's
@@ -59,7 +60,8 @@ pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabErr
     if let Some(maximum) = arguments.max {
         text = with_maximum(&text, maximum)?;
     }
-    let plan = Plan::parse(&text, arguments.quick)?;
+    let mut plan = Plan::parse(&text, arguments.quick)?;
+    let absent = plan.leave_out_absent(&Roots::host());
     let options = Options {
         results: arguments
             .results
@@ -87,6 +89,12 @@ pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabErr
     } else {
         Box::new(|event| eprintln!("{}", words_of(&event)))
     };
+    for label in absent {
+        tell(Event::Note {
+            message: format!("{label} is not installed here and left out"),
+        });
+    }
+    same_platforms(&plan, &options.results)?;
     let results = run::run(&plan, &text, &options, &signals, &mut tell)?;
     let (path, summary) = report::write(&results)?;
     if arguments.json {
@@ -102,6 +110,22 @@ pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabErr
         )));
     }
     Ok(())
+}
+
+/// A run that goes on must have the platforms that it began with.
+fn same_platforms(plan: &Plan, results: &Path) -> Result<(), LabError> {
+    if !results.join("run.json").exists() {
+        return Ok(());
+    }
+    let begun = ResultsDir::open(results)?;
+    let treatments = plan.variants.iter().map(|variant| &variant.treatment);
+    if begun.run().treatments.iter().eq(treatments) {
+        return Ok(());
+    }
+    Err(LabError::Plan(format!(
+        "{} holds a run of other platforms: it began with another plan, or before a program was installed or removed; give another directory with --results",
+        results.display()
+    )))
 }
 
 /// A line on standard output, which may be closed.

@@ -4,7 +4,7 @@ mod energy;
 
 pub use energy::Energy;
 
-use crate::keeper::{Answer, Guests, Keep, Keeper, Request, Runtime};
+use crate::keeper::{Answer, Guests, Keep, Keeper, LinuxOptions, Request, Runtime, Vmm};
 use crate::plan::{Kind, Method, Variant};
 use crate::record::{Births, Climb, Idle, Interval, Latency, Sample, VERSION};
 use crate::resources::{Accounts, Memory};
@@ -14,6 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use vtax_lab::cell::{Cell, CellConfig, Space};
+use vtax_lab::image::{self, EchoGuest, Recipe};
 use vtax_lab::journal::Journal;
 use vtax_lab::platform::container::{self, Nursery};
 use vtax_lab::settings::{Level, Settings};
@@ -108,24 +109,51 @@ pub fn check(variant: &Variant, roots: &Roots) -> Result<(), LabError> {
     vtax_lab::host_settings::check(&variant.host, &roots.sys)?;
     match &variant.kind {
         Kind::Container { runtime } => container::runtime(&runtime_settings(runtime)).map(drop),
-        Kind::Qemu(options) => {
-            let found = roots
-                .path
-                .iter()
-                .any(|folder| folder.join(&options.program).is_file());
-            if found {
-                return Ok(());
-            }
-            Err(LabError::Missing {
-                what: options.program.clone(),
-                remedy: "install the Debian package qemu-system-x86".to_owned(),
-            })
+        Kind::Qemu(options) => installed(
+            roots,
+            &options.program,
+            "install the Debian package qemu-system-x86",
+        )
+        .map(drop),
+        Kind::Linux(vmm) => {
+            self::vmm(roots, *vmm)?;
+            let kvm = roots.dev.join("kvm");
+            fs::File::options()
+                .read(true)
+                .write(true)
+                .open(&kvm)
+                .map_err(LabError::file("open", &kvm))?;
+            echo_guest().map(drop)
         }
         Kind::Mvm { .. } => vtax_mvm::machine::kvm::Host::open()
             .map(drop)
             .map_err(|cause| LabError::Other(cause.to_string())),
         Kind::Thread | Kind::Process => Ok(()),
     }
+}
+
+fn installed(roots: &Roots, program: &str, remedy: &str) -> Result<PathBuf, LabError> {
+    roots.program(program).ok_or_else(|| LabError::Missing {
+        what: format!("the program {program}"),
+        remedy: remedy.to_owned(),
+    })
+}
+
+fn vmm(roots: &Roots, vmm: Vmm) -> Result<PathBuf, LabError> {
+    let name = vmm.program();
+    let remedy = format!(
+        "put its project's release into /usr/local/bin, or write if_present = true for {name}"
+    );
+    installed(roots, name, &remedy)
+}
+
+/// What guests with a kernel of their own boot: the lab's, from its image.
+fn echo_guest() -> Result<EchoGuest, LabError> {
+    let files = image::cached(&Recipe::standard())?.ok_or_else(|| LabError::Missing {
+        what: "the guest image, whose kernel is to boot".to_owned(),
+        remedy: "make it with `vtax image build`".to_owned(),
+    })?;
+    image::echo_guest(&files)
 }
 
 fn runtime_settings(runtime: &str) -> Settings {
@@ -145,6 +173,11 @@ fn start(cell: &Cell, bench: &Bench<'_>, variant: &Variant) -> Result<Keeper, La
             image: image.clone(),
         },
         Kind::Qemu(options) => Guests::Qemu(options.clone()),
+        Kind::Linux(vmm) => Guests::Linux(LinuxOptions {
+            vmm: *vmm,
+            program: self::vmm(bench.roots, *vmm)?,
+            guest: echo_guest()?,
+        }),
         Kind::Container { runtime } => {
             let runtime = container::runtime(&runtime_settings(runtime))?;
             let place = nursery.insert(Nursery::in_cell(cell, runtime)?);

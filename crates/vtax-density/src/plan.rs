@@ -1,13 +1,13 @@
 //! A density plan: a TOML file that names platforms, what to vary of them, and how to climb.
 
-use crate::keeper::{Devices, QemuOptions};
+use crate::keeper::{Devices, QemuOptions, Vmm};
 use crate::stop::Limits;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use toml::{Table, Value};
-use vtax_lab::LabError;
 use vtax_lab::settings::{Level, Settings};
+use vtax_lab::{LabError, Roots};
 use vtax_report::results::Treatment;
 
 /// What every trial of a density run says of its workload.
@@ -43,6 +43,8 @@ pub struct Variant {
     pub maximum: u32,
     /// The host's state while it is climbed.
     pub host: Settings,
+    /// Left out, rather than a mistake, where its program is not installed.
+    pub if_present: bool,
 }
 
 /// A platform and how its guests are made.
@@ -66,6 +68,20 @@ pub enum Kind {
     },
     /// QEMUs.
     Qemu(QemuOptions),
+    /// VMs that boot Linux, by this VMM.
+    Linux(Vmm),
+}
+
+impl Kind {
+    /// The program that makes its guests, where that is one of its own.
+    #[must_use]
+    pub fn program(&self) -> Option<&str> {
+        match self {
+            Self::Qemu(options) => Some(&options.program),
+            Self::Linux(vmm) => Some(vmm.program()),
+            Self::Thread | Self::Process | Self::Container { .. } | Self::Mvm { .. } => None,
+        }
+    }
 }
 
 /// A plan that was checked.
@@ -144,13 +160,16 @@ fn three() -> u32 {
     3
 }
 
-/// What a platform's table may hold besides `kind`, `maximum` and `quick_maximum`: key, the texts
+/// What a platform's table may hold besides [`COMMON_KEYS`] and [`HOST_KEYS`]: key, the texts
 /// that it accepts (none: any), and the default, which comes first.
 struct Parameters {
     kind: &'static str,
     maximum: u32,
     keys: &'static [(&'static str, &'static [&'static str], &'static str)],
 }
+
+/// Keys of every platform that are no factors.
+const COMMON_KEYS: [&str; 4] = ["kind", "maximum", "quick_maximum", "if_present"];
 
 const HOST_KEYS: [&str; 5] = [
     "host.ksm",
@@ -181,6 +200,16 @@ const PLATFORMS: &[Parameters] = &[
             ("binary", &["x86_64", "i386"], "x86_64"),
             ("image", &[], "idle"),
         ],
+    },
+    Parameters {
+        kind: "firecracker",
+        maximum: 300,
+        keys: &[],
+    },
+    Parameters {
+        kind: "cloud-hypervisor",
+        maximum: 300,
+        keys: &[],
     },
     Parameters {
         kind: "container",
@@ -281,6 +310,20 @@ impl Plan {
         })
     }
 
+    /// Leaves out what is to be climbed only where its program is present. Returns these platforms.
+    pub fn leave_out_absent(&mut self, roots: &Roots) -> Vec<String> {
+        let absent = |variant: &Variant| {
+            let program = variant.kind.program();
+            variant.if_present && program.is_some_and(|name| roots.program(name).is_none())
+        };
+        let left_out = self.variants.iter().filter(|variant| absent(variant));
+        let labels = left_out
+            .map(|variant| variant.treatment.label.clone())
+            .collect();
+        self.variants.retain(|variant| !absent(variant));
+        labels
+    }
+
     /// The text of a plan that climbs these platforms as they are.
     #[must_use]
     pub fn of_platforms(platforms: &[String]) -> String {
@@ -321,15 +364,21 @@ fn variants_of(table: &Table, is_quick: bool) -> Result<Vec<Variant>, LabError> 
     let maximum = number("maximum")?.unwrap_or(parameters.maximum);
     let quick = number("quick_maximum")?.unwrap_or_else(|| (maximum / 20).max(1));
     let maximum = if is_quick { quick } else { maximum };
+    let if_present = match table.get("if_present") {
+        None => false,
+        Some(value) => value
+            .as_bool()
+            .ok_or_else(|| bad(format!("{kind}: if_present is true or false, not {value}")))?,
+    };
     let mut levels: Vec<(String, Vec<Value>)> = Vec::new();
     for (key, value) in table {
-        if ["kind", "maximum", "quick_maximum"].contains(&key.as_str()) {
+        if COMMON_KEYS.contains(&key.as_str()) {
             continue;
         }
         let known = parameters.keys.iter().find(|(name, ..)| name == key);
         if known.is_none() && !HOST_KEYS.contains(&key.as_str()) {
             let mut keys: Vec<&str> = parameters.keys.iter().map(|(name, ..)| *name).collect();
-            keys.extend(["maximum", "quick_maximum"]);
+            keys.extend(COMMON_KEYS.iter().skip(1));
             keys.extend(HOST_KEYS);
             return Err(bad(format!(
                 "{kind} knows no {key:?}; it knows {}",
@@ -376,7 +425,13 @@ fn variants_of(table: &Table, is_quick: bool) -> Result<Vec<Variant>, LabError> 
         .collect();
     combinations
         .iter()
-        .map(|levels| variant(parameters, maximum, levels, &varied))
+        .map(|levels| {
+            let variant = variant(parameters, maximum, levels, &varied)?;
+            Ok(Variant {
+                if_present,
+                ..variant
+            })
+        })
         .collect()
 }
 
@@ -415,6 +470,8 @@ fn variant(
             },
             image: text("image"),
         }),
+        "firecracker" => Kind::Linux(Vmm::Firecracker),
+        "cloud-hypervisor" => Kind::Linux(Vmm::CloudHypervisor),
         other => Kind::Mvm {
             live: other == "mvm-live",
             image: text("image"),
@@ -462,6 +519,7 @@ fn variant(
         kind,
         maximum,
         host,
+        if_present: false,
     })
 }
 
@@ -531,6 +589,32 @@ mod tests {
             ))
             .contains("colour")
         );
+    }
+
+    #[test]
+    fn what_is_climbed_only_where_it_is_present_is_left_out_elsewhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let roots = Roots::below(folder.path());
+        let text = format!(
+            "{HEAD}[[platform]]\nkind = \"firecracker\"\nif_present = true\n[[platform]]\nkind = \"qemu\"\n"
+        );
+        let mut plan = Plan::parse(&text, false).unwrap();
+        assert_eq!(plan.leave_out_absent(&roots), ["firecracker"]);
+        let left: Vec<&str> = plan
+            .variants
+            .iter()
+            .map(|variant| variant.treatment.label.as_str())
+            .collect();
+        assert_eq!(left, ["qemu"]);
+        let program = roots.path.first().unwrap().join("firecracker");
+        std::fs::create_dir_all(program.parent().unwrap()).unwrap();
+        std::fs::write(&program, "").unwrap();
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&program, executable).unwrap();
+        let mut plan = Plan::parse(&text, false).unwrap();
+        assert!(plan.leave_out_absent(&roots).is_empty());
+        let wrong = text.replace("if_present = true", "if_present = 3");
+        assert!(complaint(&wrong).contains("true or false"));
     }
 
     #[test]

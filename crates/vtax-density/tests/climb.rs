@@ -203,6 +203,165 @@ fn live_micro_vms_are_climbed() {
     }
 }
 
+/// A program in the place of a VMM: it checks what it is told, and lets QEMU boot it by emulation.
+/// `parse` sets `kernel`, `initrd`, `arguments`, `memory` and `serial`.
+fn stand_in(name: &str, parse: &str) -> tempfile::TempDir {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join(name);
+    let script = format!(
+        "#!/bin/sh\nset -eu\nfail() {{ echo \"$*\" >&2; exit 2; }}\n\
+         [ \"$*\" != --version ] || {{ echo 'a stand-in'; exit; }}\n{parse}\n\
+         exec qemu-system-x86_64 -nodefaults -no-user-config -display none -machine pc -accel tcg \
+         -m \"$memory\" -kernel \"$kernel\" -initrd \"$initrd\" -append \"$arguments\" -serial \"$serial\"\n"
+    );
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    folder
+}
+
+/// `vtax-density`, which finds programs in `folder` first.
+fn with_programs_of(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vtax-density"));
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+    command.env("PATH", path);
+    command
+}
+
+const FIRECRACKER: &str = r#"
+[ $# = 3 ] && [ "$1 $2" = '--no-api --config-file' ] || fail "unknown arguments: $*"
+text() { sed -n "s/.*\"$1\":\"\([^\"]*\)\".*/\1/p" "$config"; }
+config=$3
+grep -q '"drives":\[\]' "$config" || fail 'no list of drives'
+grep -q '"vcpu_count":1' "$config" || fail 'not one processor'
+[ "$(text level)" = Error ] && [ -f "$(text log_path)" ] || fail 'no log'
+kernel=$(text kernel_image_path) initrd=$(text initrd_path) arguments=$(text boot_args) serial=stdio
+memory=$(sed -n 's/.*"mem_size_mib":\([0-9]*\).*/\1/p' "$config")"#;
+
+const CLOUD_HYPERVISOR: &str = r#"
+while [ $# -gt 0 ]; do
+    case $1 in
+    --kernel) kernel=$2 ;;
+    --initramfs) initrd=$2 ;;
+    --cmdline) arguments=$2 ;;
+    --cpus) [ "$2" = boot=1 ] || fail "processors: $2" ;;
+    --memory) memory=${2#size=} ;;
+    --console) [ "$2" = off ] || fail "console: $2" ;;
+    --serial) serial=unix:${2#socket=},server=on,wait=off ;;
+    *) fail "unknown argument: $1" ;;
+    esac
+    shift 2
+done"#;
+
+/// Whether guests with a kernel of their own can be climbed with a stand-in for their VMM.
+fn linux_guests() -> bool {
+    use vtax_lab::image::{Recipe, cached, echo_guest};
+    if !root() {
+        return false;
+    }
+    let roots = vtax_lab::Roots::host();
+    if roots.program("qemu-system-x86_64").is_none() || !Path::new("/dev/kvm").exists() {
+        eprintln!("SKIPPED: needs qemu-system-x86_64 and /dev/kvm");
+        return false;
+    }
+    let guest = match cached(&Recipe::standard()) {
+        Ok(Some(files)) => echo_guest(&files).map_err(|cause| cause.to_string()),
+        Ok(None) => Err("there is no guest image: `vtax image build`".to_owned()),
+        Err(cause) => Err(cause.to_string()),
+    };
+    if let Err(cause) = &guest {
+        eprintln!("SKIPPED: {cause}");
+    }
+    guest.is_ok()
+}
+
+#[test]
+fn vmms_that_boot_linux_are_told_all_they_need_and_their_guests_are_asked_one_by_one() {
+    if !linux_guests() {
+        return;
+    }
+    let _turn = turn();
+    for (name, parse) in [
+        ("firecracker", FIRECRACKER),
+        ("cloud-hypervisor", CLOUD_HYPERVISOR),
+    ] {
+        let programs = stand_in(name, parse);
+        let bench = Bench::new("", &format!("kind = {name:?}\nmaximum = 2"));
+        let output = bench.run_by(with_programs_of(programs.path()));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{name}: {said}");
+        let climb = bench.record();
+        assert_eq!(
+            (climb.guests(), climb.binding.clone()),
+            (2, Binding::Maximum),
+            "{name}: {}",
+            climb.binding
+        );
+        let probes = climb.climb.iter().skip(1).map(|i| i.probe.unwrap());
+        assert!(probes.clone().all(|probe| probe.failed == 0));
+        assert_eq!(probes.map(|probe| probe.answered).sum::<u32>(), 10);
+        assert_eq!(climb.descent.last().unwrap().population, 0);
+        assert_eq!(bench.journal(), "", "nothing is left to undo");
+    }
+}
+
+#[test]
+fn a_vmm_that_ends_before_its_guest_has_booted_is_quoted_and_kvm_named() {
+    if !linux_guests() {
+        return;
+    }
+    let _turn = turn();
+    for name in ["firecracker", "cloud-hypervisor"] {
+        let programs = stand_in(name, "fail 'Cannot create VM: not on this KVM'");
+        let bench = Bench::new("", &format!("kind = {name:?}\nmaximum = 2"));
+        let output = bench.run_by(with_programs_of(programs.path()));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{name}: {said}");
+        let climb = bench.record();
+        let words = climb.binding.to_string();
+        assert!(
+            words.contains(name)
+                && words.contains("exit status: 2")
+                && words.contains("Cannot create VM: not on this KVM")
+                && words.contains("KVM is "),
+            "{words}"
+        );
+        assert_eq!(climb.guests(), 0);
+    }
+}
+
+#[test]
+fn an_absent_vmm_is_named_or_left_out_when_the_plan_says_so() {
+    if !root() {
+        return;
+    }
+    if vtax_lab::Roots::host().program("firecracker").is_some() {
+        eprintln!("SKIPPED: firecracker is installed here");
+        return;
+    }
+    let _turn = turn();
+    let bench = Bench::new("", "kind = \"firecracker\"\nmaximum = 2");
+    let output = bench.run_by(Command::new(env!("CARGO_BIN_EXE_vtax-density")));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        !output.status.success() && said.contains("program firecracker"),
+        "{said}"
+    );
+    assert!(!bench.results().exists());
+
+    bench.change(
+        "kind = \"firecracker\"",
+        "kind = \"firecracker\"\nif_present = true\n[[platform]]\nkind = \"thread\"",
+    );
+    let output = bench.run_by(Command::new(env!("CARGO_BIN_EXE_vtax-density")));
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success() && told.contains("firecracker is not installed here"),
+        "{told}"
+    );
+    assert_eq!(bench.record().platform, "thread");
+}
+
 #[test]
 fn more_guests_than_one_process_may_hold_are_spread_over_several() {
     if !root() {

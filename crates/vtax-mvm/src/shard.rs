@@ -12,7 +12,6 @@ use crate::population::memory::Reserve;
 use crate::population::share::Share;
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use tempfile::TempDir;
@@ -161,15 +160,6 @@ impl Shard {
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        // SAFETY: between fork and exec only one async-signal-safe system call is made.
-        unsafe {
-            command_line.pre_exec(|| {
-                rustix::process::set_parent_process_death_signal(Some(
-                    rustix::process::Signal::KILL,
-                ))?;
-                Ok(())
-            });
-        }
         let mut child = command_line.spawn().map_err(|e| match e.raw_os_error() {
             Some(libc::EAGAIN | libc::ENOMEM | libc::EMFILE) => Error::of_limit("start a shard", e),
             _ => failed(first, count, e.to_string()),

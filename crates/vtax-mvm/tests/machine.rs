@@ -1,6 +1,11 @@
 //! One guest on KVM: what it says, and that it cannot tell that it was parked.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "what cannot be set up fails the test"
+)]
 
 use proptest::prelude::*;
 use vtax_mvm::image::{Image, SECTOR};

@@ -1,6 +1,11 @@
 //! Many guests in one process: addresses, fairness, hostile guests, snapshots.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "what cannot be set up fails the test"
+)]
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -387,6 +392,12 @@ fn a_guest_that_faults_is_gone_and_its_neighbours_answer() {
     running.workers.stop().unwrap();
 }
 
+/// Resident memory of this process, in bytes.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/statm").unwrap();
+    status.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
 #[test]
 fn a_guest_that_floods_the_serial_port_is_cut_off_and_memory_stays_capped() {
     if !kvm() {
@@ -403,10 +414,6 @@ fn a_guest_that_floods_the_serial_port_is_cut_off_and_memory_stays_capped() {
         status == 502 && text.contains("too much") || status == 200,
         "{status} {text}"
     );
-    let resident = || {
-        let status = std::fs::read_to_string("/proc/self/statm").unwrap();
-        status.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
-    };
     let before = resident();
     std::thread::sleep(Duration::from_secs(2));
     assert!(
@@ -416,6 +423,48 @@ fn a_guest_that_floods_the_serial_port_is_cut_off_and_memory_stays_capped() {
     );
     drop(folder);
     running.workers.stop().unwrap();
+}
+
+#[test]
+fn a_guest_that_answers_with_4_gib_is_cut_off_and_its_neighbours_answer() {
+    if !kvm() {
+        return;
+    }
+    // Guests answer a line with an empty one, but a 4 with 65,536 times all of their memory.
+    let code = [
+        0xFA, 0x31, 0xC0, 0x8E, 0xD8, 0x8E, 0xD0, 0xBC, 0x00, 0x7C, // cli; segments; stack
+        0xC7, 0x06, 0x30, 0x00, 0x24, 0x7C, 0xA3, 0x32, 0x00, // vector 0x0C -> 0x7C24
+        0xB0, 0xEF, 0xE6, 0x21, 0xBA, 0xF9, 0x03, 0xB0, 0x01, 0xEE, 0xFB, // unmask
+        0xF4, 0xEB, 0xFD, 0x90, 0x90, 0x90, // hlt; jmp
+        0xBA, 0xFD, 0x03, 0xEC, 0xA8, 0x01, 0x74, 0x10, // 0x7C24: anything received?
+        0xBA, 0xF8, 0x03, 0xEC, 0x3C, b'4', 0x74, 0x0D, // a 4: flood
+        0x3C, b'\n', 0x75, 0xEC, 0xEE, 0xEB, 0xE9, 0x90, // the end of a line: echo it
+        0xB0, 0x20, 0xE6, 0x20, 0xCF, // end of interrupt; iret
+        0x66, 0xBB, 0x00, 0x00, 0x01, 0x00, 0x31, 0xF6, // flood: mov ebx, 65536; xor si, si
+        0xB9, 0x00, 0x80, 0xF3, 0x6E, 0xB9, 0x00, 0x80, 0xF3, 0x6E, // rep outsb, 2 x 32 KiB
+        0x66, 0x4B, 0x75, 0xF0, 0xEB, 0xCB, // dec ebx; jnz; back
+    ];
+    for holding in [Holding::Parked, Holding::Live] {
+        let running = run(&program(&code), 8, holding);
+        assert_eq!(running.get("/vm/0/a"), (200, "\n".to_owned()));
+        let before = resident();
+        for flooding in [2, 5] {
+            let (status, text) = running.get(&format!("/vm/{flooding}/4"));
+            assert!(status == 502 && text.contains("too much"), "{status} {text}");
+        }
+        let until = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < until {
+            for neighbour in [0, 1, 3, 4, 6, 7] {
+                let asked = Instant::now();
+                let (status, text) = running.get(&format!("/vm/{neighbour}/a"));
+                assert_eq!((status, text.as_str()), (200, "\n"));
+                assert!(asked.elapsed() < Duration::from_secs(2), "{neighbour}");
+            }
+        }
+        assert!(resident() < before + (32 << 20), "{before} {}", resident());
+        assert_eq!(running.population.census().dead, 0);
+        running.workers.stop().unwrap();
+    }
 }
 
 #[test]

@@ -1,15 +1,15 @@
 //! A container for each guest: namespaces, control group and capabilities of its own, made by an
 //! OCI runtime; inside, `cat` of a static busybox.
 
-use super::process::{Echo, busybox};
-use super::{Guard, Population, Tally, micros};
+use super::process::busybox;
+use super::singly::{Echo, Singly};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How to start containers here; the lab knows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -29,8 +29,6 @@ pub(super) struct Containers {
     runtime: Runtime,
     folder: PathBuf,
     first: u32,
-    guests: Vec<Echo>,
-    random: fastrand::Rng,
 }
 
 impl Containers {
@@ -50,13 +48,11 @@ impl Containers {
             runtime,
             folder,
             first,
-            guests: Vec::new(),
-            random: fastrand::Rng::with_seed(1),
         })
     }
 
-    fn name(&self, index: usize) -> String {
-        format!("g{}", u64::from(self.first) + index as u64)
+    fn name(&self, number: u32) -> String {
+        format!("g{}", u64::from(self.first) + u64::from(number))
     }
 
     fn command(&self) -> Command {
@@ -67,38 +63,6 @@ impl Containers {
             .arg("--log")
             .arg(self.folder.join("log"));
         command
-    }
-
-    fn start(&self, index: usize) -> Result<Echo, String> {
-        let name = self.name(index);
-        let bundle = self.folder.join(&name);
-        let failed =
-            |cause: std::io::Error| format!("cannot make the bundle of container {name}: {cause}");
-        fs::create_dir_all(&bundle).map_err(failed)?;
-        let group = format!("{}-{name}", self.runtime.control_group);
-        let config = config(&name, &self.folder.join("root"), &group);
-        fs::write(bundle.join("config.json"), config.to_string()).map_err(failed)?;
-        let (echo, theirs) = Echo::pair().map_err(failed)?;
-        let status = self
-            .command()
-            .args(["run", "--detach", "--bundle"])
-            .arg(&bundle)
-            .arg(&name)
-            .stdin(Stdio::from(theirs.try_clone().map_err(failed)?))
-            .stdout(Stdio::from(theirs))
-            .stderr(Stdio::null())
-            .status()
-            .map_err(|cause| format!("cannot run `{}`: {cause}", self.runtime.program))?;
-        if status.success() {
-            return Ok(echo);
-        }
-        let log = fs::read_to_string(self.folder.join("log")).unwrap_or_default();
-        let last = log.lines().rev().find(|line| !line.trim().is_empty());
-        Err(format!(
-            "`{} run` of container {name} failed ({status}): {}",
-            self.runtime.program,
-            last.unwrap_or("it gave no reason")
-        ))
     }
 }
 
@@ -131,53 +95,60 @@ fn config(name: &str, root: &Path, control_group: &str) -> Value {
     })
 }
 
-impl Population for Containers {
-    fn count(&self) -> u32 {
-        u32::try_from(self.guests.len()).unwrap_or(u32::MAX)
+impl Singly for Containers {
+    type Guest = Echo;
+
+    fn start(&mut self, number: u32) -> Result<Echo, String> {
+        let name = self.name(number);
+        let bundle = self.folder.join(&name);
+        let failed =
+            |cause: std::io::Error| format!("cannot make the bundle of container {name}: {cause}");
+        fs::create_dir_all(&bundle).map_err(failed)?;
+        let group = format!("{}-{name}", self.runtime.control_group);
+        let config = config(&name, &self.folder.join("root"), &group);
+        fs::write(bundle.join("config.json"), config.to_string()).map_err(failed)?;
+        let (echo, theirs) = Echo::pair().map_err(failed)?;
+        let status = self
+            .command()
+            .args(["run", "--detach", "--bundle"])
+            .arg(&bundle)
+            .arg(&name)
+            .stdin(Stdio::from(theirs.try_clone().map_err(failed)?))
+            .stdout(Stdio::from(theirs))
+            .stderr(Stdio::null())
+            .status()
+            .map_err(|cause| format!("cannot run `{}`: {cause}", self.runtime.program))?;
+        if status.success() {
+            return Ok(echo);
+        }
+        let log = fs::read_to_string(self.folder.join("log")).unwrap_or_default();
+        let last = log.lines().rev().find(|line| !line.trim().is_empty());
+        Err(format!(
+            "`{} run` of container {name} failed ({status}): {}",
+            self.runtime.program,
+            last.unwrap_or("it gave no reason")
+        ))
     }
 
-    fn grow(&mut self, to: u32, guard: &mut Guard, tally: &mut Tally) -> Result<(), String> {
-        while self.count() < to && guard.permits() {
-            let began = Instant::now();
-            let mut echo = self.start(self.guests.len())?;
-            tally.create.push(micros(began.elapsed()));
-            let answered = echo.ask();
-            self.guests.push(echo);
-            answered?;
-            tally.boot.push(micros(began.elapsed()));
+    fn ask(&mut self, echo: &mut Echo) -> Result<Duration, String> {
+        echo.ask()
+    }
+
+    fn end(&mut self, echo: Echo, number: u32) -> Result<(), String> {
+        let name = self.name(number);
+        // Its input ends, and `cat` with it; the runtime takes the rest away.
+        drop(echo);
+        let output = self
+            .command()
+            .args(["delete", "--force", &name])
+            .output()
+            .map_err(|cause| format!("cannot run `{}`: {cause}", self.runtime.program))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("container {name} was not removed: {}", said.trim()));
         }
+        let _ = fs::remove_dir_all(self.folder.join(&name));
         Ok(())
-    }
-
-    fn shrink(&mut self, to: u32) -> Result<(), String> {
-        while self.count() > to {
-            let Some(echo) = self.guests.pop() else { break };
-            let name = self.name(self.guests.len());
-            // Its input ends, and `cat` with it; the runtime takes the rest away.
-            drop(echo);
-            let output = self
-                .command()
-                .args(["delete", "--force", &name])
-                .output()
-                .map_err(|cause| format!("cannot run `{}`: {cause}", self.runtime.program))?;
-            if !output.status.success() {
-                let said = String::from_utf8_lossy(&output.stderr);
-                return Err(format!("container {name} was not removed: {}", said.trim()));
-            }
-            let _ = fs::remove_dir_all(self.folder.join(&name));
-        }
-        Ok(())
-    }
-
-    fn ask(&mut self) -> Result<Duration, String> {
-        if self.guests.is_empty() {
-            return Err("there is no guest to ask".to_owned());
-        }
-        let chosen = self.random.usize(..self.guests.len());
-        match self.guests.get_mut(chosen) {
-            Some(echo) => echo.ask(),
-            None => Err("there is no guest to ask".to_owned()),
-        }
     }
 
     fn facts(&self) -> BTreeMap<String, String> {

@@ -6,19 +6,23 @@
 
 mod client;
 mod container;
+mod linux;
 mod mvm;
 mod process;
 mod qemu;
 mod shards;
+mod singly;
 mod thread;
 
 pub use client::Keeper;
 pub use container::Runtime;
+pub use linux::{LinuxOptions, Vmm};
 pub use qemu::{Devices, QemuOptions};
 
 use crate::resources::{Accounts, ProcessLevels};
 use crate::stop::{Binding, Limits};
 use serde::{Deserialize, Serialize};
+use singly::OneByOne;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
 use std::time::{Duration, Instant};
@@ -65,6 +69,8 @@ pub enum Guests {
     },
     /// A QEMU for each guest.
     Qemu(QemuOptions),
+    /// A VM with a kernel of its own for each guest.
+    Linux(LinuxOptions),
 }
 
 /// What the climb asks of its keeper.
@@ -209,7 +215,9 @@ fn capacity(guests: &Guests) -> u32 {
     match guests {
         // Starting a process copies its parent's table of descriptors, one for each guest: a
         // large one would make guests look slow to create.
-        Guests::Process | Guests::Container { .. } => 1000.min(descriptors.saturating_sub(64)),
+        Guests::Process | Guests::Container { .. } | Guests::Linux(_) => {
+            1000.min(descriptors.saturating_sub(64))
+        }
         // A stack and its guard page each; room for the allocator's own.
         #[allow(
             clippy::cast_possible_truncation,
@@ -222,6 +230,7 @@ fn capacity(guests: &Guests) -> u32 {
             vtax_mvm::shard::Capacity::of_this_process()
                 .guests
                 .saturating_sub(64)
+                .min(vtax_mvm::shard::GUESTS_PER_PROCESS)
         }
         Guests::Mvm { live: false, .. } | Guests::Qemu(_) => u32::MAX,
     }
@@ -233,11 +242,12 @@ fn populate(keep: &Keep) -> Result<Box<dyn Population>, String> {
         return Ok(Box::new(shards::Shards::new(keep.clone(), capacity)));
     }
     Ok(match &keep.guests {
-        Guests::Thread => Box::new(thread::Threads::default()),
-        Guests::Process => Box::new(process::Processes::new()?),
-        Guests::Container { runtime } => {
-            Box::new(container::Containers::new(runtime.clone(), keep.first)?)
-        }
+        Guests::Thread => Box::new(OneByOne::new(thread::Threads)),
+        Guests::Process => Box::new(OneByOne::new(process::Processes::new()?)),
+        Guests::Container { runtime } => Box::new(OneByOne::new(container::Containers::new(
+            runtime.clone(),
+            keep.first,
+        )?)),
         Guests::Mvm { live, image } => {
             let holding = if *live {
                 Holding::Live
@@ -252,6 +262,10 @@ fn populate(keep: &Keep) -> Result<Box<dyn Population>, String> {
             )?)
         }
         Guests::Qemu(options) => Box::new(qemu::Qemus::new(options.clone())?),
+        Guests::Linux(options) => Box::new(OneByOne::new(linux::Linuxes::new(
+            options.clone(),
+            keep.first,
+        )?)),
     })
 }
 

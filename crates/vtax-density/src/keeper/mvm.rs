@@ -1,6 +1,6 @@
 //! Micro VMs in vtax's own monitor, live or parked.
 
-use super::process::PATIENCE;
+use super::singly::PATIENCE;
 use super::{Guard, Population, Tally, micros};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

@@ -1,7 +1,7 @@
 //! A QEMU for each guest, with the paper's tuning as options. All guests boot the same 512-byte
 //! sector; the first is a probe that answers on its serial port.
 
-use super::process::PATIENCE;
+use super::singly::PATIENCE;
 use super::{Guard, Population, Tally, micros};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

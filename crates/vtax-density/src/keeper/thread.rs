@@ -1,6 +1,6 @@
 //! The lowest floor: a thread that sleeps until it is asked.
 
-use super::{Guard, Population, Tally, micros};
+use super::singly::{PATIENCE, Singly};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const STACK: usize = 32 << 10;
 
 #[derive(Debug)]
-struct Guest {
+pub(super) struct Guest {
     ask: SyncSender<u8>,
     answer: Receiver<u8>,
     thread: JoinHandle<()>,
@@ -17,22 +17,12 @@ struct Guest {
 
 /// Threads of this process.
 #[derive(Debug)]
-pub(super) struct Threads {
-    guests: Vec<Guest>,
-    random: fastrand::Rng,
-}
+pub(super) struct Threads;
 
-impl Default for Threads {
-    fn default() -> Self {
-        Self {
-            guests: Vec::new(),
-            random: fastrand::Rng::with_seed(1),
-        }
-    }
-}
+impl Singly for Threads {
+    type Guest = Guest;
 
-impl Guest {
-    fn start() -> Result<Self, String> {
+    fn start(&mut self, _number: u32) -> Result<Guest, String> {
         let (ask, asked) = sync_channel::<u8>(1);
         let (reply, answer) = sync_channel::<u8>(1);
         let thread = std::thread::Builder::new()
@@ -47,64 +37,29 @@ impl Guest {
             .map_err(|cause| {
                 format!("cannot start a thread: {cause}; see kernel.pid_max, kernel.threads-max and vm.max_map_count")
             })?;
-        Ok(Self {
+        Ok(Guest {
             ask,
             answer,
             thread,
         })
     }
 
-    fn echo(&self) -> Result<(), String> {
+    fn ask(&mut self, guest: &mut Guest) -> Result<Duration, String> {
+        let began = Instant::now();
         let ended = || "a thread has ended".to_owned();
-        self.ask.send(b'?').map_err(|_| ended())?;
-        self.answer
-            .recv_timeout(Duration::from_secs(10))
-            .map(drop)
+        guest.ask.send(b'?').map_err(|_| ended())?;
+        guest
+            .answer
+            .recv_timeout(PATIENCE)
+            .map(|_| began.elapsed())
             .map_err(|cause| format!("a thread gave no answer: {cause}"))
     }
-}
 
-impl Population for Threads {
-    fn count(&self) -> u32 {
-        u32::try_from(self.guests.len()).unwrap_or(u32::MAX)
-    }
-
-    fn grow(&mut self, to: u32, guard: &mut Guard, tally: &mut Tally) -> Result<(), String> {
-        while self.count() < to && guard.permits() {
-            let began = Instant::now();
-            let guest = Guest::start()?;
-            tally.create.push(micros(began.elapsed()));
-            guest.echo()?;
-            tally.boot.push(micros(began.elapsed()));
-            self.guests.push(guest);
-        }
-        Ok(())
-    }
-
-    fn shrink(&mut self, to: u32) -> Result<(), String> {
-        for guest in self
-            .guests
-            .drain(usize::try_from(to).unwrap_or(0).min(self.guests.len())..)
-        {
-            drop(guest.ask);
-            guest
-                .thread
-                .join()
-                .map_err(|_| "a thread panicked".to_owned())?;
-        }
-        Ok(())
-    }
-
-    fn ask(&mut self) -> Result<Duration, String> {
-        if self.guests.is_empty() {
-            return Err("there is no guest to ask".to_owned());
-        }
-        let chosen = self.random.usize(..self.guests.len());
-        let Some(guest) = self.guests.get(chosen) else {
-            return Err("there is no guest to ask".to_owned());
-        };
-        let began = Instant::now();
-        guest.echo()?;
-        Ok(began.elapsed())
+    fn end(&mut self, guest: Guest, _number: u32) -> Result<(), String> {
+        drop(guest.ask);
+        guest
+            .thread
+            .join()
+            .map_err(|_| "a thread panicked".to_owned())
     }
 }

@@ -9,17 +9,17 @@ use std::collections::BTreeMap;
 use vtax_report::figures::{Figure, specification};
 
 /// Okabe and Ito's palette and shapes; each known platform keeps its own in every report.
-const MARKS: [(&str, &str, &str); 6] = [
+const MARKS: [(&str, &str, &str); 8] = [
     ("mvm-parked", "#0072B2", "circle"),
     ("mvm-live", "#56B4E9", "diamond"),
     ("qemu", "#D55E00", "triangle-up"),
+    ("firecracker", "#8C6BB1", "triangle-right"),
+    ("cloud-hypervisor", "#7F7F7F", "triangle-left"),
     ("container", "#009E73", "square"),
     ("process", "#E69F00", "cross"),
     ("thread", "#CC79A7", "triangle-down"),
 ];
-const OTHERS: [(&str, &str); 8] = [
-    ("#8C6BB1", "triangle-right"),
-    ("#7F7F7F", "triangle-left"),
+const OTHERS: [(&str, &str); 6] = [
     ("#B22222", "circle"),
     ("#4B7F52", "square"),
     ("#A0522D", "diamond"),

@@ -1,4 +1,5 @@
-//! The initial RAM disks: the one that mounts the image, and the one that only says it lives.
+//! The initial RAM disks: the one that mounts the image, the one that only says it lives, and the
+//! one that echoes.
 
 use super::cpio::Archive;
 use super::modules;
@@ -10,6 +11,7 @@ use std::process::Command;
 /// PID 1 of the initial RAM disk; part of the recipe's hash.
 pub(super) const INIT: &str = include_str!("guest/initrd-init.sh");
 const PROBE_INIT: &str = include_str!("guest/probe-init.sh");
+pub(super) const ECHO_INIT: &str = include_str!("guest/echo-init.sh");
 
 /// What a kernel that reaches user space prints under [`probe`].
 pub(crate) const PROBE_TOKEN: &str = "vtax-probe: user space reached";
@@ -59,6 +61,11 @@ pub(crate) fn probe(root: &Path) -> Result<Vec<u8>, LabError> {
     Ok(base(root, PROBE_INIT)?.finish())
 }
 
+/// Echoes its console: what [`super::echo_guest`] boots.
+pub(super) fn echo(root: &Path) -> Result<Vec<u8>, LabError> {
+    Ok(base(root, ECHO_INIT)?.finish())
+}
+
 fn base(root: &Path, init: &str) -> Result<Archive, LabError> {
     let busybox = root.join("bin/busybox");
     let busybox = fs::read(&busybox).map_err(LabError::file("read", &busybox))?;
@@ -76,9 +83,12 @@ fn base(root: &Path, init: &str) -> Result<Archive, LabError> {
     Ok(archive)
 }
 
-/// Newer Debian kernels compress their modules, which busybox's `insmod` does not undo.
-fn uncompressed(path: &Path) -> Result<Vec<u8>, LabError> {
+/// A file's content without its compression, which the name tells: newer Debian kernels compress
+/// their modules, which busybox's `insmod` does not undo.
+pub(super) fn uncompressed(path: &Path) -> Result<Vec<u8>, LabError> {
     let (tool, package) = match path.extension().and_then(|extension| extension.to_str()) {
+        Some("gz") => ("gzip", "gzip"),
+        Some("lz4") => ("lz4", "lz4"),
         Some("xz") => ("xz", "xz-utils"),
         Some("zst") => ("zstd", "zstd"),
         _ => return fs::read(path).map_err(LabError::file("read", path)),

@@ -6,11 +6,13 @@
 
 mod build;
 mod cpio;
+mod echo;
 mod initrd;
 mod modules;
 mod recipe;
 
 pub use cpio::Archive;
+pub use echo::{ECHO_TOKEN, EchoGuest, echo_guest};
 pub use recipe::{Recipe, RecipeFile};
 
 use crate::LabError;

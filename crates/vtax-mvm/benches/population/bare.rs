@@ -1,6 +1,6 @@
 //! What KVM itself takes: the same guests by the least calls that boot one, without this monitor.
 
-use crate::crowd::memory;
+use crate::crowd::{memory, per_process};
 use crate::table::{Cost, Marks, row};
 use kvm_bindings::{KVM_EXIT_HLT, KVM_EXIT_IO, kvm_regs, kvm_userspace_memory_region};
 use kvm_ioctls::{IoEventAddress, Kvm, SyncReg, VcpuFd};
@@ -14,7 +14,6 @@ use vtax_mvm::image::Image;
 use vtax_mvm::machine::MEMORY;
 use vtax_mvm::machine::kvm::Host;
 use vtax_mvm::measure::HostMemory;
-use vtax_mvm::shard::GUESTS_PER_PROCESS;
 
 fn failed(tried: &str, cause: impl Into<std::io::Error>) -> Error {
     Error::of_limit(tried, cause.into())
@@ -22,8 +21,9 @@ fn failed(tried: &str, cause: impl Into<std::io::Error>) -> Error {
 
 /// Boots `count` guests in as many processes as this monitor would use; compares with `ours`.
 pub fn measure(count: u32, ours: Option<Cost>) -> Result<()> {
+    let size = per_process();
     println!(
-        "# {count} guests by bare KVM calls, {GUESTS_PER_PROCESS} a process ({})",
+        "# {count} guests by bare KVM calls, {size} a process ({})",
         Host::backend()
     );
     let before = HostMemory::read()?;
@@ -35,7 +35,7 @@ pub fn measure(count: u32, ours: Option<Cost>) -> Result<()> {
     let start = Instant::now();
     while booted < count {
         while asked < count && starting.len() < 2 * cores {
-            let held = GUESTS_PER_PROCESS.min(count - asked);
+            let held = size.min(count - asked);
             let child = Command::new(&program)
                 .args(["bare-shard", &held.to_string()])
                 .stdin(Stdio::piped())

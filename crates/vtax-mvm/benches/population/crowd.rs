@@ -72,8 +72,9 @@ pub fn parked(count: u32) -> Result<Cost> {
 }
 
 pub fn live(count: u32) -> Result<Cost> {
+    let size = per_process();
     println!(
-        "# {count} guests, live, {GUESTS_PER_PROCESS} a process ({})",
+        "# {count} guests, live, {size} a process ({})",
         Host::backend()
     );
     let before = HostMemory::read()?;
@@ -83,16 +84,17 @@ pub fn live(count: u32) -> Result<Cost> {
         words: vec!["shard".to_owned()],
     };
     let image = Image::shipped("web").expect("shipped");
-    let mut shards = Shards::new(command, &image, GUESTS_PER_PROCESS)?;
+    let mut shards = Shards::new(command, &image, size)?;
     let mut marks = Marks::new(count);
     shards.grow(count, || true, |booted| marks.note(booted, start.elapsed()))?;
     let (rate, first_rate) = marks.print("≥ 5,000 /s");
     std::thread::sleep(SETTLE);
     let bytes = memory(before, count, "")?;
-    idle(&shards.pids().collect::<Vec<_>>());
-    let router = Router::start(ANYWHERE, Arc::new(shards.route()))?;
-    requests(router.address(), count)?;
-    drop(router);
+    if std::env::var_os("BOOT_ONLY").is_none() {
+        idle(&shards.pids().collect::<Vec<_>>());
+        let router = Router::start(ANYWHERE, Arc::new(shards.route()))?;
+        requests(router.address(), count)?;
+    }
     let start = Instant::now();
     drop(shards);
     row(
@@ -105,6 +107,13 @@ pub fn live(count: u32) -> Result<Cost> {
         rate,
         first_rate,
     })
+}
+
+/// Live guests of one process, ours or a bare one.
+pub fn per_process() -> u32 {
+    let asked = std::env::var("PER_PROCESS").ok();
+    let asked = asked.and_then(|size| size.parse().ok());
+    asked.unwrap_or(GUESTS_PER_PROCESS)
 }
 
 /// Prints the host's memory a guest since `before`; returns the total.

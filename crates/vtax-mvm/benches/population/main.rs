@@ -3,9 +3,10 @@
 //!
 //! `cargo bench -p vtax-mvm --bench population -- PART...`, where a part is `alone`,
 //! `parked COUNT`, `live COUNT`, `bare COUNT` or `qemu COUNT`; each prints a table. Without parts:
-//! a small run of all. `IDLE_SECONDS` (10) is how long idle processor time is looked at.
+//! a small run of all. `IDLE_SECONDS` (10) is how long idle processor time is looked at,
+//! `PER_PROCESS` how many live guests share a process, and `BOOT_ONLY=1` leaves out all but boots.
 
-#![allow(clippy::expect_used)]
+#![allow(clippy::expect_used, reason = "a bench that cannot be set up ends")]
 
 mod bare;
 mod crowd;
