@@ -108,9 +108,11 @@ impl UsageReader {
         let now = clock.now();
         let present: HashSet<u32> = guests.iter().map(|guest| guest.number).collect();
         self.guests.retain(|number, _| present.contains(number));
+        // Only of interest to monitors, which may be in one of them.
+        let has_monitors = guests.iter().any(|guest| guest.platform.is_vm());
         let containers: HashMap<&Path, u32> = guests
             .iter()
-            .filter(|guest| !guest.platform.is_vm())
+            .filter(|guest| has_monitors && !guest.platform.is_vm())
             .filter_map(|guest| Some((guest.group.as_deref()?, guest.number)))
             .collect();
 
