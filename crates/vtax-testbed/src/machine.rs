@@ -8,6 +8,9 @@ use vtax_lab::place::Hypervisor;
 /// A memory device occupies whole GiB of addresses.
 const GIB: u64 = 1 << 30;
 
+/// Where the first disk of a Dom0 is in the machine's memory: above all else that is there.
+const DOM0_DISKS: u64 = 64 * GIB;
+
 /// The files of one machine.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Files<'a> {
@@ -60,63 +63,67 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
     };
     option("-cpu", cpu.into());
     let machine = "q35,usb=off,vmport=off,smm=off,sata=off,smbus=off";
-    if nested {
-        option("-machine", format!("{machine},nvdimm=on"));
-        let disks = host
-            .disks
-            .iter()
-            .map(|disk| disk.bytes.next_multiple_of(GIB) + GIB);
-        let most = (u64::from(settings.memory_mib) << 20) + disks.sum::<u64>();
+    option("-machine", format!("{machine},nvdimm=on"));
+    let ends = host.disks.iter().scan(DOM0_DISKS, |end, disk| {
+        let start = *end;
+        *end += disk.bytes.next_multiple_of(GIB) + GIB;
+        Some((start, *end))
+    });
+    let places: Vec<(u64, u64)> = ends.collect();
+    let most = if nested {
+        let disks = places.iter().map(|(start, end)| end - start);
+        (u64::from(settings.memory_mib) << 20) + disks.sum::<u64>()
+    } else {
+        places.last().map_or(0, |(_, end)| *end)
+    };
+    option(
+        "-m",
+        format!(
+            "{}M,slots={},maxmem={}M",
+            settings.memory_mib,
+            host.disks.len(),
+            most >> 20
+        ),
+    );
+    for (position, (disk, (start, _))) in host.disks.iter().zip(&places).enumerate() {
+        // Private: what the host writes stays in memory and goes with it.
         option(
-            "-m",
+            "-object",
             format!(
-                "{}M,slots={},maxmem={}M",
-                settings.memory_mib,
-                host.disks.len(),
-                most >> 20
+                "memory-backend-file,id=disk{position},share=off,readonly=off,mem-path={},size={}",
+                value(&disk.path),
+                disk.bytes
             ),
         );
-    } else {
-        option("-machine", machine.into());
-        option("-m", format!("{}M", settings.memory_mib));
-    }
-
-    for (position, disk) in host.disks.iter().enumerate() {
-        let path = value(&disk.path);
-        if nested {
-            // Private: what the host writes stays in memory and goes with it.
-            option(
-                "-object",
-                format!(
-                    "memory-backend-file,id=disk{position},share=off,readonly=off,mem-path={path},size={}",
-                    disk.bytes
-                ),
-            );
-            option(
-                "-device",
-                format!("nvdimm,id=nvdimm{position},memdev=disk{position}"),
-            );
+        let address = if nested {
+            String::new()
         } else {
-            option(
-                "-drive",
-                format!("id=disk{position},if=none,format=raw,snapshot=on,file={path}"),
-            );
-            option(
-                "-device",
-                format!("virtio-blk-pci,disable-legacy=on,ioeventfd=off,drive=disk{position}"),
-            );
-        }
+            format!(",addr={start:#x}")
+        };
+        option(
+            "-device",
+            format!("nvdimm,id=nvdimm{position},memdev=disk{position}{address}"),
+        );
     }
 
-    let (disks, console) = if nested {
-        (["pmem0", "pmem1"], "ttyS0")
+    // Xen keeps persistent memory to itself, but lets its Dom0 map what it does not know as memory:
+    // there a driver for flash memory is told where the disks are.
+    let disks = if nested {
+        "testbed.root=pmem0 testbed.guests=pmem1".to_owned()
     } else {
-        (["vda", "vdb"], "hvc0")
+        let memory = host.disks.iter().zip(&places);
+        let memory = memory
+            .map(|(disk, (start, _))| format!(" testbed.memory={start:#x}:{:#x}", disk.bytes));
+        format!(
+            "testbed.root=mtdblock0 testbed.guests=mtdblock1{}",
+            memory.collect::<String>()
+        )
     };
+    let console = if nested { "ttyS0" } else { "hvc0" };
     let kernel = format!(
         "console={console} quiet panic=-1 cryptomgr.notests tsc=reliable no_timer_check nokaslr mitigations=off \
-         testbed.root={} testbed.guests={} testbed.image={}",
-        disks[0], disks[1], host.guest.recipe
+         {disks} testbed.image={}",
+        host.guest.recipe
     );
     match &host.xen {
         None => {
@@ -225,7 +232,20 @@ mod tests {
         assert_eq!(kvm.matches("share=off").count(), 2, "{kvm}");
         assert!(kvm.contains("-device nvdimm") && kvm.contains("testbed.root=pmem0"));
         let xen = line(Hypervisor::Xen, &Settings::default());
-        assert_eq!(xen.matches("snapshot=on").count(), 2, "{xen}");
+        assert_eq!(xen.matches("share=off").count(), 2, "{xen}");
+    }
+
+    #[test]
+    fn a_dom0_is_told_where_its_disks_are_in_memory() {
+        let xen = line(Hypervisor::Xen, &Settings::default());
+        for part in [
+            "memdev=disk0,addr=0x1000000000",
+            "memdev=disk1,addr=0x1080000000",
+            "testbed.memory=0x1000000000:0x30000000 testbed.memory=0x1080000000:0x30000000",
+            "testbed.root=mtdblock0",
+        ] {
+            assert!(xen.contains(part), "{part}: {xen}");
+        }
     }
 
     #[test]

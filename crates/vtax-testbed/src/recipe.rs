@@ -35,11 +35,11 @@ fn hypervisor_packages(hypervisor: Hypervisor) -> &'static [&'static str] {
 /// so that changing them builds nothing.
 pub fn recipe(hypervisor: Hypervisor) -> Recipe {
     let packages = LAB.iter().chain(hypervisor_packages(hypervisor));
-    // A persistent memory device answers at once, so that no timing of this machine's disk gets
-    // in; Xen does not show one to its Dom0, which has virtio disks instead.
+    // Memory answers at once, so that no timing of this machine's disk gets in. Xen does not show
+    // persistent memory to its Dom0, which takes it for flash memory.
     let disk: &[&str] = match hypervisor {
         Hypervisor::Kvm => &["nfit", "nd_pmem"],
-        Hypervisor::Xen => &["virtio_blk", "crc32c_generic", "ext4"],
+        Hypervisor::Xen => &["phram", "mtdblock", "crc32c_generic", "ext4"],
     };
     let modules = ["virtio_pci", "virtio_console"].iter().chain(disk);
     Recipe {

@@ -19,6 +19,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -60,6 +61,45 @@ fn top_shows_a_guest_and_rows_that_add_up() {
         .sum();
     let all = number(&rows[0]["cpu_percent"]);
     assert!((parts - all).abs() <= all * 1e-6, "{parts} and {all}");
+}
+
+#[test]
+fn without_root_guests_are_shown_and_what_is_missing_is_named_in_80_columns() {
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIPPED without_root…: this needs root, to give it up");
+        return;
+    }
+    let name = unique("unprivileged");
+    let _guest = Guest::start(&name);
+    // Where nobody may read and execute it.
+    let directory = tempfile::tempdir_in("/tmp").unwrap();
+    let open = |path: &Path| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(path, mode).unwrap();
+    };
+    open(directory.path());
+    let program = directory.path().join("vtax");
+    std::fs::copy(env!("CARGO_BIN_EXE_vtax"), &program).unwrap();
+    open(&program);
+    let output = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .args(["--bounding-set=-all", "--"])
+        .arg(&program)
+        .args(["top", "--once", "--interval", "1s", "--sort", "name"])
+        .output()
+        .unwrap();
+    let (text, said) = (
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    );
+    assert!(output.status.success(), "{said}");
+    let row = text.lines().find(|line| line.starts_with("unprivileged-"));
+    assert!(row.is_some(), "{text}");
+    assert!(text.contains("CAP_BPF and CAP_PERFMON"), "{text}");
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
 }
 
 #[test]
@@ -322,9 +362,10 @@ impl Terminal {
     /// The lines of the last whole frame, without what colours them.
     fn frame(&self) -> Option<Vec<String>> {
         let seen = self.seen();
-        let (before, _) = seen.rsplit_once("\x1b[J")?;
-        let (_, frame) = before.rsplit_once("\x1b[H")?;
-        let plain = ["\x1b[0m", "\x1b[2m", "\x1b[7m", "\x1b[K"]
+        // Its last line begins with J; a frame without is not there whole.
+        let is_whole = |frame: &&str| frame.contains("\x1b[J") && frame.ends_with("\x1b[0m");
+        let frame = seen.rsplit("\x1b[H").find(is_whole)?;
+        let plain = ["\x1b[0m", "\x1b[2m", "\x1b[7m", "\x1b[K", "\x1b[J"]
             .into_iter()
             .fold(frame.to_owned(), |text, code| text.replace(code, ""));
         // The terminal's own driver adds a carriage return to each line's end.

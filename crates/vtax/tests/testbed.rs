@@ -8,8 +8,9 @@
 )]
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use vtax_report::results::ResultsDir;
 use vtax_testbed::guard::Counts;
 use vtax_units::Source;
@@ -28,22 +29,22 @@ fn repository(path: &str) -> PathBuf {
         .join(path)
 }
 
-fn has_testbed() -> bool {
-    let built = vtax(&["testbed", "build", "kvm"]);
+fn has_testbed(hypervisor: &str) -> bool {
+    let built = vtax(&["testbed", "build", hypervisor]);
     if !built.status.success() {
         let why = String::from_utf8_lossy(&built.stderr).into_owned();
         let last = why.lines().last().unwrap_or_default();
-        eprintln!("SKIPPED: no testbed:kvm could be built on this machine: {last}");
+        eprintln!("SKIPPED: no testbed:{hypervisor} could be built on this machine: {last}");
     }
     built.status.success()
 }
 
-fn run(plan: &Path, into: &Path) -> ResultsDir {
+fn run(plan: &Path, place: &str, into: &Path) -> ResultsDir {
     let output = vtax(&[
         "run",
         plan.to_str().unwrap(),
         "--at",
-        "testbed:kvm",
+        place,
         "--results",
         into.to_str().unwrap(),
     ]);
@@ -55,20 +56,8 @@ fn run(plan: &Path, into: &Path) -> ResultsDir {
     ResultsDir::open(into).unwrap()
 }
 
-#[test]
-fn a_run_gives_the_same_numbers_twice_and_the_committed_counts() {
-    if !has_testbed() {
-        return;
-    }
-    let plan = repository("plans/guard.toml");
-    let work = tempfile::tempdir().unwrap();
-    let [first, second] = ["first", "second"].map(|name| run(&plan, &work.path().join(name)));
-
-    assert_eq!(first.run().place, "testbed:kvm");
-    assert_eq!(
-        first.plan_text().unwrap(),
-        fs::read_to_string(&plan).unwrap()
-    );
+/// How many metrics two runs have, all of them emulated and none apart by more than 0.1 %.
+fn agree(first: &ResultsDir, second: &ResultsDir) -> usize {
     let mut compared = 0;
     for index in first.trial_indexes() {
         let (one, other) = (first.trial(index).unwrap(), second.trial(index).unwrap());
@@ -82,6 +71,29 @@ fn a_run_gives_the_same_numbers_twice_and_the_committed_counts() {
             );
             compared += 1;
         }
+    }
+    compared
+}
+
+#[test]
+fn a_run_gives_the_same_numbers_twice_and_the_committed_counts() {
+    if !has_testbed("kvm") {
+        return;
+    }
+    let plan = repository("plans/guard.toml");
+    let work = tempfile::tempdir().unwrap();
+    let [first, second] =
+        ["first", "second"].map(|name| run(&plan, "testbed:kvm", &work.path().join(name)));
+
+    assert_eq!(first.run().place, "testbed:kvm");
+    assert_eq!(
+        first.plan_text().unwrap(),
+        fs::read_to_string(&plan).unwrap()
+    );
+    let compared = agree(&first, &second);
+    assert!(compared > 30, "only {compared} metrics");
+    for trial in first.trials() {
+        let one = trial.unwrap();
         assert!(one.environment["cost.model"].starts_with("sandy-bridge"));
         if one.treatment.platform == "vm" {
             assert_eq!(one.environment["accel"], "kvm");
@@ -90,7 +102,6 @@ fn a_run_gives_the_same_numbers_twice_and_the_committed_counts() {
             assert!(value("cpu.stage.vhost") > 0.0);
         }
     }
-    assert!(compared > 30, "only {compared} metrics");
 
     let committed = Counts::read(&repository("plans/guard.counts.toml")).unwrap();
     let moved: Vec<String> = Counts::of(&first)
@@ -108,7 +119,7 @@ fn a_run_gives_the_same_numbers_twice_and_the_committed_counts() {
 
 #[test]
 fn a_run_that_cannot_start_inside_says_why() {
-    if !has_testbed() {
+    if !has_testbed("kvm") {
         return;
     }
     let work = tempfile::tempdir().unwrap();
@@ -127,4 +138,92 @@ fn a_run_that_cannot_start_inside_says_why() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
     assert!(said.contains("/no/such/qemu"), "{said}");
+}
+
+#[test]
+fn a_xen_guest_gives_the_same_numbers_twice() {
+    if !has_testbed("xen") {
+        return;
+    }
+    let work = tempfile::tempdir().unwrap();
+    let plan = work.path().join("plan.toml");
+    let text = "name = \"twice\"\nrepetitions = 1\nwarmup = \"200ms\"\nduration = \"1s\"\nmeters = [\"none\"]\n[settings]\nlink.offloads = false\n[[platform]]\nkind = \"xen\"\n[[workload]]\nkind = \"iperf3-receive\"\nrate_mbit = 2\n";
+    fs::write(&plan, text).unwrap();
+    let [first, second] =
+        ["first", "second"].map(|name| run(&plan, "testbed:xen", &work.path().join(name)));
+    let compared = agree(&first, &second);
+    assert!(compared > 20, "only {compared} metrics");
+    for trial in first.trials() {
+        let metrics = trial.unwrap().metrics;
+        assert!(metrics["cpu.stage.vcpu"].quantity.value > 0.0);
+    }
+}
+
+#[test]
+fn at_half_the_frequency_the_same_work_takes_twice_the_time_and_as_many_instructions() {
+    if !has_testbed("kvm") {
+        return;
+    }
+    let work = tempfile::tempdir().unwrap();
+    let plan = work.path().join("plan.toml");
+    let text = "name = \"half\"\nrepetitions = 1\nwarmup = \"200ms\"\nduration = \"1s\"\nmeters = [\"none\"]\n[[platform]]\nkind = \"native\"\n[[workload]]\nkind = \"iperf3-receive\"\nrate_mbit = 20\n";
+    fs::write(&plan, text).unwrap();
+    let [full, half] = ["full", "half"].map(|frequency| {
+        let settings = work.path().join("testbed.toml");
+        fs::write(&settings, format!("frequency = \"{frequency}\"\n")).unwrap();
+        let into = work.path().join(frequency);
+        let output = vtax(&[
+            "run",
+            plan.to_str().unwrap(),
+            "--at",
+            "testbed:kvm",
+            "--testbed",
+            settings.to_str().unwrap(),
+            "--results",
+            into.to_str().unwrap(),
+        ]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        let trial = ResultsDir::open(&into).unwrap().trial(0).unwrap();
+        ["cpu.cores", "throughput", "model.cycles_per_second"]
+            .map(|name| trial.metrics[name].quantity.value)
+    });
+    let ratio = |metric: usize| half[metric] / full[metric];
+    assert!((1.7..2.3).contains(&ratio(0)), "CPU time × {}", ratio(0));
+    assert!(
+        (0.98..1.02).contains(&ratio(1)),
+        "throughput × {}",
+        ratio(1)
+    );
+    assert!((0.8..1.2).contains(&ratio(2)), "cycles × {}", ratio(2));
+}
+
+#[test]
+fn a_shell_in_the_testbed_is_a_console_until_it_is_powered_off() {
+    if !has_testbed("kvm") {
+        return;
+    }
+    let mut shell = Command::new(env!("CARGO_BIN_EXE_vtax"))
+        .args(["testbed", "shell", "kvm"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut into = shell.stdin.take().unwrap();
+    let mut said = String::new();
+    for line in BufReader::new(shell.stdout.take().unwrap()).lines() {
+        let line = line.unwrap();
+        if line.contains("poweroff ends it") {
+            into.write_all(b"ls /dev/kvm; echo $((6 * 7)) answers\npoweroff -f\n")
+                .unwrap();
+        }
+        said.push_str(&line);
+        said.push('\n');
+    }
+    assert!(shell.wait().unwrap().success(), "{said}");
+    assert!(
+        said.contains("\n/dev/kvm") && said.contains("42 answers"),
+        "{said}"
+    );
 }

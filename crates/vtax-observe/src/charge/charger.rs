@@ -163,7 +163,12 @@ impl Charger {
             MethodChoice::Auto => match traced() {
                 Ok(traced) => vec![traced],
                 Err(error) => {
-                    notes.push(format!("soft interrupts are counted, not traced: {error}"));
+                    // One line of a terminal has room for what to do.
+                    let why = match error {
+                        ObserveError::Permission { remedy, .. } => remedy,
+                        error => error.to_string(),
+                    };
+                    notes.push(format!("softirqs counted, not traced: {why}"));
                     vec![counted()]
                 }
             },

@@ -537,6 +537,24 @@ mod tests {
     }
 
     #[test]
+    fn a_port_that_is_plugged_in_counts_from_zero_and_one_that_is_pulled_out_counts_nothing() {
+        let host = Host::new();
+        host.table(1, &[("eth0", 100, 100)]);
+        let mut guests = Guests::new(host.roots());
+        guests.scan();
+        let mut exchanges = Exchanges::open(&host.roots());
+        exchanges.read(&guests);
+        host.put("sys/class/net/eth1/device/x", "");
+        host.table(1, &[("eth0", 100, 101), ("eth1", 20, 10)]);
+        assert_eq!(exchanges.read(&guests).host_packets, 31);
+        host.table(1, &[("eth1", 20, 10)]);
+        assert_eq!(exchanges.read(&guests).host_packets, 0);
+        // Plugged in again: its driver counts anew.
+        host.table(1, &[("eth0", 3, 0), ("eth1", 20, 10)]);
+        assert_eq!(exchanges.read(&guests).host_packets, 3);
+    }
+
+    #[test]
     fn block_requests_are_read_on_v1_and_v2() {
         for (path, first, second) in [
             (

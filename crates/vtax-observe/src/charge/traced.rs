@@ -530,7 +530,7 @@ fn explain(error: &dyn std::error::Error) -> ObserveError {
     if text.contains("Operation not permitted") || text.contains("Permission denied") {
         return ObserveError::Permission {
             what: WHAT.to_owned(),
-            remedy: "run as root, or with the capabilities CAP_BPF and CAP_PERFMON".to_owned(),
+            remedy: "run as root or with CAP_BPF and CAP_PERFMON".to_owned(),
         };
     }
     ObserveError::Unavailable {

@@ -108,9 +108,11 @@ impl UsageReader {
         let now = clock.now();
         let present: HashSet<u32> = guests.iter().map(|guest| guest.number).collect();
         self.guests.retain(|number, _| present.contains(number));
+        // Only of interest to monitors, which may be in one of them.
+        let has_monitors = guests.iter().any(|guest| guest.platform.is_vm());
         let containers: HashMap<&Path, u32> = guests
             .iter()
-            .filter(|guest| !guest.platform.is_vm())
+            .filter(|guest| has_monitors && !guest.platform.is_vm())
             .filter_map(|guest| Some((guest.group.as_deref()?, guest.number)))
             .collect();
 
@@ -400,8 +402,9 @@ mod tests {
         fn now(&self) -> Nanoseconds {
             self.0
         }
+        /// Of a laptop that sleeps for an hour whenever nobody looks.
         fn wall(&self) -> Nanoseconds {
-            self.0
+            Nanoseconds(self.0.0 * 3600)
         }
     }
 
@@ -520,6 +523,62 @@ mod tests {
         host.processors(64, 150, 1050);
         let usage = pass(&mut reader, &mut guests, 2).unwrap();
         assert_eq!(usage.total.0, SECOND / 2, "the ticks that were busy");
+    }
+
+    #[test]
+    fn a_guest_that_vanishes_before_it_is_read_has_no_row_and_costs_the_others_nothing() {
+        let host = Host::new();
+        host.container(SECOND);
+        let other = format!(
+            "sys/fs/cgroup/cpuacct/docker/{}/cpuacct.usage",
+            "f".repeat(64)
+        );
+        host.put(&other, "0");
+        let (mut guests, roots) = (Guests::new(host.roots()), host.roots());
+        let mut reader = UsageReader::open(&roots.proc, &roots.sys).unwrap();
+        pass(&mut reader, &mut guests, 1);
+        // One had been read before, one comes and goes within the pass.
+        guests.scan();
+        let late = format!(
+            "sys/fs/cgroup/cpuacct/docker/{}/cpuacct.usage",
+            "e".repeat(64)
+        );
+        host.put(&late, "7");
+        guests.scan();
+        let group = |file: &str| host.0.path().join(file).parent().unwrap().to_owned();
+        let known = format!("sys/fs/cgroup/cpuacct/docker/{ID}/cpuacct.usage");
+        for file in [&known, &late] {
+            fs::remove_dir_all(group(file)).unwrap();
+        }
+        // What is still open of a group that is gone fails at a kernel's file and stands still here.
+        host.put(&other, "500");
+        let usage = reader.read(&At(Nanoseconds(2 * SECOND)), &guests).unwrap();
+        let used: Vec<u64> = usage
+            .unwrap()
+            .guests
+            .iter()
+            .map(|guest| guest.own.total().0)
+            .collect();
+        assert_eq!(used.iter().sum::<u64>(), 500, "{used:?}");
+    }
+
+    /// The monotonic clock stands still while a laptop sleeps; some kernels count that time as idle.
+    #[test]
+    fn a_laptop_that_slept_charges_nobody_for_it() {
+        let host = Host::new();
+        host.container(0);
+        let (mut guests, roots) = (Guests::new(host.roots()), host.roots());
+        let mut reader = UsageReader::open(&roots.proc, &roots.sys).unwrap();
+        pass(&mut reader, &mut guests, 1);
+        host.processors(2, 0, 3600 * 100);
+        host.container(5);
+        let usage = pass(&mut reader, &mut guests, 2).unwrap();
+        assert_eq!((usage.span.0, usage.total.0), (SECOND, 0));
+        assert_eq!(usage.guests[0].own.total().0, 5);
+        // The next interval is as any other.
+        host.processors(2, 0, 3600 * 100 + 150);
+        let usage = pass(&mut reader, &mut guests, 3).unwrap();
+        assert_eq!(usage.total.0, SECOND / 2);
     }
 
     /// The guest of a real process: what a VMM's clock says is what it used.

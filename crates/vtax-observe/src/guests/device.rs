@@ -39,11 +39,12 @@ pub(super) struct HostLinks {
 }
 
 impl HostLinks {
-    /// Looks at the devices that are new.
-    pub(super) fn update(&mut self, sys: &Path) {
+    /// Looks at the devices that are new; whether any came or went.
+    pub(super) fn update(&mut self, sys: &Path) -> bool {
         let Ok(entries) = std::fs::read_dir(sys.join("class/net")) else {
-            return;
+            return false;
         };
+        let mut changed = false;
         let mut before = std::mem::take(&mut self.links);
         for entry in entries.flatten() {
             let name = entry.file_name().as_bytes().to_vec();
@@ -54,11 +55,13 @@ impl HostLinks {
                     let (Some(index), Some(peer)) = (number("ifindex"), number("iflink")) else {
                         continue;
                     };
+                    changed = true;
                     (entry.ino(), index, peer)
                 }
             };
             self.links.insert(name, link);
         }
+        changed || !before.is_empty()
     }
 
     /// The index of a device by name.

@@ -9,6 +9,7 @@ mod cloud_hypervisor;
 mod container;
 mod device;
 mod firecracker;
+mod groups;
 mod micro_vm;
 pub mod name;
 mod options;
@@ -19,13 +20,13 @@ mod xen;
 pub use device::{Device, Disk};
 
 use crate::counters::text;
-use container::{Container, OciStates};
+use container::OciStates;
 use device::HostLinks;
+use groups::{Added, Groups};
 use process::Process;
 use rustix::fs::{Mode, OFlags, RawDir};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::mem::MaybeUninit;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// What runs a guest.
@@ -228,16 +229,17 @@ impl Hierarchy {
     }
 }
 
-/// The expected user of a guest's changing parts (devices, disks, helpers) looks again this often,
-/// in passes: devices are plugged in and out.
+/// A guest's changing parts (devices, disks) are looked at again this often, in passes: devices are
+/// plugged in and out.
 const LOOK_AGAIN: u64 = 16;
+
+/// As long as the host's own devices stay the same, a container's are looked at this often, and so is
+/// a process that was no monitor.
+const LOOK_AGAIN_LATER: u64 = 64;
 
 /// A process is looked at in its first passes, since a shell becomes a monitor by executing it, and
 /// now and then afterwards.
 const YOUNG: u8 = 4;
-
-/// More control groups than any host has.
-const MOST_GROUPS: usize = 200_000;
 
 /// The guests of this host.
 #[derive(Debug)]
@@ -248,9 +250,11 @@ pub struct Guests {
     passes: u64,
     next_number: u32,
     processes: HashMap<u32, Looked>,
-    groups: HashMap<PathBuf, u64>,
+    groups: Groups,
     oci: OciStates,
     links: HostLinks,
+    /// The last pass in which one of them came or went.
+    links_changed_in: u64,
     xen: Option<xen::Toolstack>,
     guests: BTreeMap<GuestKey, Guest>,
     /// The pass that found each guest: devices come moments after their guest.
@@ -297,9 +301,10 @@ impl Guests {
             passes: 0,
             next_number: 1,
             processes: HashMap::new(),
-            groups: HashMap::new(),
+            groups: Groups::new(),
             oci: OciStates::default(),
             links: HostLinks::default(),
+            links_changed_in: 0,
             xen: xen::Toolstack::open(&roots.proc, &roots.xl),
             guests: BTreeMap::new(),
             found_in: HashMap::new(),
@@ -345,7 +350,9 @@ impl Guests {
         for guest in self.guests.values_mut() {
             guest.is_new = false;
         }
-        self.links.update(&self.roots.sys);
+        if self.links.update(&self.roots.sys) {
+            self.links_changed_in = self.passes;
+        }
         self.scan_processes();
         self.scan_groups();
         self.scan_domains();
@@ -375,7 +382,7 @@ impl Guests {
                 None => true,
                 Some(looked) => {
                     looked.looks < YOUNG
-                        || (self.passes + u64::from(pid)).is_multiple_of(LOOK_AGAIN)
+                        || (self.passes + u64::from(pid)).is_multiple_of(LOOK_AGAIN_LATER)
                 }
             };
             let is_new = before.is_none() && self.passes > 0;
@@ -499,54 +506,33 @@ impl Guests {
             return;
         };
         let states = self.oci.update(&self.roots.run);
-        let mut containers = Vec::new();
-        let mut left = MOST_GROUPS;
-        walk(&hierarchy.mounted, Path::new(""), &mut left, &mut |group| {
-            let state = states.get(group).map(|state| (*state).clone());
-            let found = state.or_else(|| container::recognise(group));
-            let is_container = found.is_some();
-            containers.extend(found.map(|found| (group.to_owned(), found)));
-            is_container
-        });
-        let mut before = std::mem::take(&mut self.groups);
-        let mut added = Vec::new();
-        for (group, found) in containers {
-            let directory = hierarchy.mounted.join(&group);
-            let known = before.remove(&group);
-            let Ok(metadata) = std::fs::metadata(&directory) else {
-                continue;
-            };
-            let inode = metadata.ino();
-            if known != Some(inode) {
-                added.push((group.clone(), inode, found, directory));
-            }
-            self.groups.insert(group, inode);
-        }
+        let added = self.groups.update(&hierarchy.mounted, &states);
         let groups = &self.groups;
         self.guests.retain(|key, _| match key {
-            GuestKey::Group { path, inode } => groups.get(path) == Some(inode),
+            GuestKey::Group { path, inode } => groups.is_container(*inode, path),
             _ => true,
         });
-        for (path, inode, found, directory) in added {
-            let guest = self.container(path, inode, &found, &directory);
+        for added in added {
+            let guest = self.container(added, &hierarchy.mounted);
             self.add(guest);
         }
     }
 
-    fn container(&self, path: PathBuf, inode: u64, found: &Container, directory: &Path) -> Guest {
-        let stored = container::name(found, &self.roots.run, &self.roots.lib);
-        let name = stored.unwrap_or_else(|| found.id.chars().take(12).collect());
+    fn container(&self, added: Added, mounted: &Path) -> Guest {
+        let Added { path, inode, is } = added;
+        let stored = container::name(&is, &self.roots.run, &self.roots.lib);
+        let name = stored.unwrap_or_else(|| is.id.chars().take(12).collect());
         Guest {
             number: 0,
             key: GuestKey::Group {
                 path: path.clone(),
                 inode,
             },
-            platform: found.platform,
+            platform: is.platform,
             manager: None,
             name: name::sanitised(name.as_bytes()),
             uuid: None,
-            cpus: quota(directory),
+            cpus: quota(&mounted.join(&path)),
             process: None,
             group: Some(path),
             domain: None,
@@ -636,13 +622,26 @@ impl Guests {
 
     fn look_at_devices(&mut self) {
         let host = self.host_namespace;
+        let since = |pass: u64| self.passes.saturating_sub(pass);
+        let of_containers = if since(self.links_changed_in) <= LOOK_AGAIN {
+            LOOK_AGAIN
+        } else {
+            LOOK_AGAIN_LATER
+        };
+        let mut looked = false;
         for guest in self.guests.values_mut() {
             let found_in = self.found_in.get(&guest.number).copied().unwrap_or(0);
-            let is_due = self.passes - found_in.min(self.passes) < u64::from(YOUNG)
-                || (self.passes + u64::from(guest.number)).is_multiple_of(LOOK_AGAIN);
+            let turns = if guest.group.is_some() && !guest.platform.is_vm() {
+                of_containers
+            } else {
+                LOOK_AGAIN
+            };
+            let is_due = since(found_in) < u64::from(YOUNG)
+                || (self.passes + u64::from(guest.number)).is_multiple_of(turns);
             if !is_due {
                 continue;
             }
+            looked = true;
             if let Some((domain, _)) = guest.domain {
                 guest.devices = self.links.of_domain(domain, host);
             } else if guest.platform.is_vm() {
@@ -664,6 +663,9 @@ impl Guests {
         if self.found_in.len() > 2 * self.guests.len() + 64 {
             let present: HashSet<u32> = self.guests.values().map(|guest| guest.number).collect();
             self.found_in.retain(|number, _| present.contains(number));
+        }
+        if !looked {
+            return;
         }
         // Containers of one pod share a namespace: its devices are the first one's.
         let mut owned = HashSet::new();
@@ -715,30 +717,6 @@ fn list_processes(
         }
     }
     Ok(listed)
-}
-
-/// Calls `take` for every group below `mounted`; what it takes is not descended into.
-fn walk(mounted: &Path, group: &Path, left: &mut usize, take: &mut dyn FnMut(&Path) -> bool) {
-    const DEEPEST: usize = 24;
-    let directory = mounted.join(group);
-    // A group's directory has a link for each group in it; most have none.
-    let is_leaf = std::fs::metadata(&directory).is_ok_and(|metadata| metadata.nlink() == 2);
-    if is_leaf || group.iter().count() > DEEPEST {
-        return;
-    }
-    let Ok(entries) = std::fs::read_dir(&directory) else {
-        return;
-    };
-    for entry in entries.flatten() {
-        if !entry.file_type().is_ok_and(|kind| kind.is_dir()) || *left == 0 {
-            continue;
-        }
-        *left -= 1;
-        let group = group.join(entry.file_name());
-        if !take(&group) {
-            walk(mounted, &group, left, take);
-        }
-    }
 }
 
 /// A process of a group, or of a group in it.

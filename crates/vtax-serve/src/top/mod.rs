@@ -224,22 +224,25 @@ impl Interactive {
     }
 }
 
-/// The lines as one write: over what was there before, without a flicker.
+/// The lines as one write: over what was there before, without a flicker. A line is erased before it
+/// is written: after one as wide as the screen the cursor is still on its last character, which
+/// erasing would take.
 fn frame(lines: &[Line]) -> String {
     let mut frame = String::from("\x1b[H");
     for (index, line) in lines.iter().enumerate() {
         if index > 0 {
             frame.push_str("\r\n");
         }
+        // The last one takes along what an earlier, higher screen left below it.
+        let erase = if index + 1 < lines.len() { "K" } else { "J" };
         let style = match line.style {
             Style::Plain => "",
             Style::Heading => "\x1b[7m",
             Style::Faint => "\x1b[2m",
         };
         // Writing to a string does not fail.
-        let _ = write!(frame, "{style}{}\x1b[0m\x1b[K", line.text);
+        let _ = write!(frame, "\x1b[{erase}{style}{}\x1b[0m", line.text);
     }
-    frame.push_str("\x1b[J");
     frame
 }
 
@@ -311,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_overwrites_the_last_one() {
+    fn a_frame_overwrites_the_last_one_and_keeps_its_own_last_column() {
         let line = |text: &str| Line {
             text: text.to_owned(),
             style: Style::Heading,
@@ -319,7 +322,7 @@ mod tests {
         let frame = frame(&[line("a"), line("b")]);
         assert_eq!(
             frame,
-            "\x1b[H\x1b[7ma\x1b[0m\x1b[K\r\n\x1b[7mb\x1b[0m\x1b[K\x1b[J"
+            "\x1b[H\x1b[K\x1b[7ma\x1b[0m\r\n\x1b[J\x1b[7mb\x1b[0m"
         );
     }
 

@@ -12,8 +12,15 @@ for module in /modules/*; do
 done
 
 root= guests= image=
+disk=0
 for word in $(cat /proc/cmdline); do
     case $word in
+    testbed.memory=*)
+        start=${word#*=}
+        echo "disk$disk,${start%:*},${start#*:}" >/sys/module/phram/parameters/phram ||
+            fail "no disk at $start"
+        disk=$((disk + 1))
+        ;;
     testbed.root=*) root=${word#*=} ;;
     testbed.guests=*) guests=${word#*=} ;;
     testbed.image=*) image=${word#*=} ;;

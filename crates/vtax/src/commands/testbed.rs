@@ -75,7 +75,12 @@ fn list() -> Outcome {
 fn remove(hypervisor: Hypervisor) -> Outcome {
     let removed = vtax_testbed::remove(hypervisor)?;
     let bytes: u64 = removed.iter().map(|host| host.bytes).sum();
-    println!("{} images removed, {} MiB", removed.len(), bytes >> 20);
+    let images = if removed.len() == 1 {
+        "image"
+    } else {
+        "images"
+    };
+    println!("{} {images} removed, {} MiB", removed.len(), bytes >> 20);
     Ok(())
 }
 
