@@ -418,6 +418,60 @@ fn cost() {
     drop(groups);
 }
 
+/// The median and what it is within with 95 %, by ranks.
+fn within(mut values: Vec<f64>) -> String {
+    values.sort_by(f64::total_cmp);
+    let count = values.len();
+    // As many values are left off at each end as chance puts all on one side of the median of in at
+    // most 2.5 % of cases.
+    let (mut cut, mut below, mut ways) = (0, 0.0, 0.5f64.powi(i32::try_from(count).unwrap_or(0)));
+    while cut + 1 < count {
+        below += ways;
+        if below > 0.025 {
+            break;
+        }
+        ways *= (count - cut) as f64 / (cut + 1) as f64;
+        cut += 1;
+    }
+    let (low, high) = (values[cut.saturating_sub(1)], values[count - cut.max(1)]);
+    format!("× {:.4} [{low:.4}, {high:.4}]", median(values))
+}
+
+/// The time that processors were busy since the host started.
+fn busy() -> f64 {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap();
+    let ticks: Vec<f64> = stat
+        .split_whitespace()
+        .skip(1)
+        .take(8)
+        .map(|number| number.parse().unwrap())
+        .collect();
+    let idle = ticks[3] + ticks[4] + ticks[7];
+    (ticks.iter().sum::<f64>() - idle) / 100.0
+}
+
+/// How often the kernel ran the programs, and for how long.
+fn program_runs() -> (f64, f64) {
+    const NAMES: [&str; 6] = [
+        "softirq_entry",
+        "softirq_exit",
+        "napi_poll",
+        "netif_receive_s",
+        "net_dev_start_x",
+        "block_rq_comple",
+    ];
+    aya::programs::loaded_programs()
+        .flatten()
+        .filter(|program| {
+            let name = program.name_as_str();
+            name.is_some_and(|name| NAMES.iter().any(|ours| name.starts_with(ours)))
+        })
+        .fold((0.0, 0.0), |(runs, time), program| {
+            let new = (program.run_count() as f64, program.run_time().as_secs_f64());
+            (runs + new.0, time + new.1)
+        })
+}
+
 fn overhead() {
     println!("\n## Overhead of tracing: iperf3 over a veth pair, with and without\n");
     let Some(setting) = Setting::new(1) else {
@@ -427,62 +481,81 @@ fn overhead() {
     let iperf3 = Path::new("iperf3");
     let server = container
         .command(iperf3)
-        .args(["-s", "-1"])
+        .arg("-s")
         .stdout(Stdio::null())
         .spawn();
     let Ok(server) = server else {
         println!("SKIPPED: iperf3 is not installed");
         return;
     };
-    drop(Ends(server));
+    let _server = Ends(server);
+    std::thread::sleep(Duration::from_millis(300));
     let time = seconds("IPERF_SECONDS", 4).to_string();
-    let rate = || -> Option<f64> {
-        let _server = Ends(
-            container
-                .command(iperf3)
-                .arg("-s")
-                .stdout(Stdio::null())
-                .spawn()
-                .ok()?,
-        );
-        std::thread::sleep(Duration::from_millis(300));
+    // Bits a second, and the time of processors for each bit.
+    let send = |limit: &str| -> Option<(f64, f64)> {
+        let before = busy();
         let output = setting
             .client
             .command(iperf3)
-            .args(["-c", "10.9.0.2", "-J", "-t", &time])
+            .args(["-c", "10.9.0.2", "-J", "-t", &time, "-b", limit])
             .output()
             .ok()?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let json: serde_json::Value = serde_json::from_str(&text).ok()?;
-        json.pointer("/end/sum_received/bits_per_second")?.as_f64()
+        let spent = busy() - before;
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
+        let rate = json
+            .pointer("/end/sum_received/bits_per_second")?
+            .as_f64()?;
+        let bits = json.pointer("/end/sum_received/bytes")?.as_f64()? * 8.0;
+        Some((rate, spent / bits))
     };
-    let mut ratios = Vec::new();
-    let mut plain = Vec::new();
-    for round in 0..seconds("PAIRS", 8) {
-        let with = || {
-            let hierarchy = Hierarchy::find(Path::new("/sys"));
-            let _traced = Traced::open(Path::new("/sys"), hierarchy.as_ref()).ok()?;
-            rate()
+    let trace = || {
+        let hierarchy = Hierarchy::find(Path::new("/sys"));
+        Traced::open(Path::new("/sys"), hierarchy.as_ref()).ok()
+    };
+    for (load, limit) in [("at 1 Gbit/s", "1G"), ("as fast as it goes", "0")] {
+        let (mut rates, mut costs, mut plain) = (Vec::new(), Vec::new(), Vec::new());
+        for round in 0..seconds("PAIRS", 10) {
+            let with = || {
+                let _traced = trace()?;
+                send(limit)
+            };
+            let pair = if round % 2 == 0 {
+                let without = send(limit);
+                (with(), without)
+            } else {
+                (with(), send(limit))
+            };
+            let (Some(with), Some(without)) = pair else {
+                println!("SKIPPED: iperf3 or BPF does not work here");
+                return;
+            };
+            plain.push(without.0 / 1e9);
+            rates.push(with.0 / without.0);
+            costs.push(with.1 / without.1);
+        }
+        println!(
+            "- {load}: {:.2} Gbit/s without tracing; with it throughput {}, processor time a bit {} (medians of {} pairs of {time} s, 95 %)",
+            median(plain),
+            within(rates.clone()),
+            within(costs),
+            rates.len(),
+        );
+        // The kernel's own account of the programs; taking it makes them a little slower.
+        let (Some(_traced), Ok(_counting)) =
+            (trace(), aya::sys::enable_stats(aya::sys::Stats::RunTime))
+        else {
+            continue;
         };
-        let pair = if round % 2 == 0 {
-            let without = rate();
-            (with(), without)
-        } else {
-            (with(), rate())
-        };
-        let (Some(with), Some(without)) = pair else {
-            println!("SKIPPED: iperf3 or BPF does not work here");
-            return;
-        };
-        plain.push(without / 1e9);
-        ratios.push(with / without);
+        let (before, at) = (program_runs(), busy());
+        if send(limit).is_none() {
+            continue;
+        }
+        let (after, spent) = (program_runs(), busy() - at);
+        let (runs, time) = (after.0 - before.0, after.1 - before.1);
+        println!(
+            "  the programs ran {runs:.0} times, {:.0} ns each: {:.2} % of the processor time used",
+            time / runs * 1e9,
+            time / spent * 100.0
+        );
     }
-    println!(
-        "- {} pairs of {time} s: {:.1} Gbit/s without; with tracing × {:.4} [{:.3}–{:.3}]",
-        ratios.len(),
-        median(plain),
-        median(ratios.clone()),
-        ratios.iter().copied().fold(f64::INFINITY, f64::min),
-        ratios.iter().copied().fold(0.0, f64::max),
-    );
 }

@@ -111,8 +111,11 @@ impl Exchanges {
     /// What was exchanged since the last call.
     pub fn read(&mut self, guests: &Guests) -> IntervalExchanges {
         let host = guests.host_namespace();
-        let present: HashSet<u32> = guests.iter().map(|guest| guest.number).collect();
-        self.guests.retain(|number, _| present.contains(number));
+        // As many as there are guests may include one that is gone: it goes with the next newcomer.
+        if self.guests.len() > guests.len() {
+            let present: HashSet<u32> = guests.iter().map(|guest| guest.number).collect();
+            self.guests.retain(|number, _| present.contains(number));
+        }
         let is_first = self.passes == 0;
         let mut interval = IntervalExchanges {
             other_softirqs: self.other_softirqs(),

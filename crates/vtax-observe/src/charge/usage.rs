@@ -7,6 +7,7 @@ use crate::counters::{HostCpu, ProcessClock, VmmThreads, process_clock, text};
 use crate::guests::{Guest, Guests, HelperWork, Hierarchy};
 use crate::{Instrument, ObserveError, Readings, metric};
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use vtax_units::Nanoseconds;
 
@@ -106,14 +107,17 @@ impl UsageReader {
         guests: &Guests,
     ) -> Result<Option<Usage>, ObserveError> {
         let now = clock.now();
-        let present: HashSet<u32> = guests.iter().map(|guest| guest.number).collect();
-        self.guests.retain(|number, _| present.contains(number));
+        // As many as there are guests may include one that is gone: it goes with the next newcomer.
+        if self.guests.len() > guests.len() {
+            let present: HashSet<u32> = guests.iter().map(|guest| guest.number).collect();
+            self.guests.retain(|number, _| present.contains(number));
+        }
         // Only of interest to monitors, which may be in one of them.
         let has_monitors = guests.iter().any(|guest| guest.platform.is_vm());
-        let containers: HashMap<&Path, u32> = guests
+        let containers: HashMap<&OsStr, u32> = guests
             .iter()
             .filter(|guest| has_monitors && !guest.platform.is_vm())
-            .filter_map(|guest| Some((guest.group.as_deref()?, guest.number)))
+            .filter_map(|guest| Some((guest.group.as_deref()?.as_os_str(), guest.number)))
             .collect();
 
         // Guests before the host: what they do meanwhile is then inside the host's time. Monitors
@@ -148,7 +152,7 @@ impl UsageReader {
                 inside: inside.and_then(|group| {
                     group
                         .ancestors()
-                        .find_map(|group| containers.get(group).copied())
+                        .find_map(|group| containers.get(group.as_os_str()).copied())
                 }),
             });
         }
