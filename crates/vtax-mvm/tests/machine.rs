@@ -1,6 +1,11 @@
 //! One guest on KVM: what it says, and that it cannot tell that it was parked.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "a test that cannot go on fails"
+)]
 
 use proptest::prelude::*;
 use vtax_mvm::image::{Image, SECTOR};

@@ -1,6 +1,11 @@
 //! Many guests in one process: addresses, fairness, hostile guests, snapshots.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "a test that cannot go on fails"
+)]
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

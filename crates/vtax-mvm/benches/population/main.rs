@@ -5,7 +5,7 @@
 //! `parked COUNT`, `live COUNT`, `bare COUNT` or `qemu COUNT`; each prints a table. Without parts:
 //! a small run of all. `IDLE_SECONDS` (10) is how long idle processor time is looked at.
 
-#![allow(clippy::expect_used)]
+#![allow(clippy::expect_used, reason = "a bench that cannot go on ends")]
 
 mod bare;
 mod crowd;
