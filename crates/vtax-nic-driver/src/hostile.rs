@@ -319,7 +319,7 @@ impl Misdeed {
             }
             Self::MemoryTruncated => {
                 tx.ring.offer(memory, 0);
-                let _ = memory.truncate();
+                let _ = memory.truncate(0);
             }
         }
         if let Some(pair) = nic.pairs.first() {
@@ -419,7 +419,10 @@ impl BadMessage {
             Self::MemoryWithoutFile => send(request::SET_MEM_TABLE, &one_region, &[]),
             Self::MemoryWithExcessFiles => send(request::SET_MEM_TABLE, &one_region, &[file; 16]),
             Self::MemoryWithOverlappingRegions => {
-                let table = words(&[&[2], &region[..], &region[..]].concat());
+                // The very same region twice is what QEMU before 8.0 sends.
+                let [guest, size, user, offset] = region;
+                let shifted = [guest + 4096, size, user, offset];
+                let table = words(&[&[2], &region[..], &shifted[..]].concat());
                 send(request::SET_MEM_TABLE, &table, &[file, file])
             }
             Self::MemoryWithTooManyRegions => {

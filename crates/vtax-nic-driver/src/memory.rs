@@ -63,14 +63,15 @@ impl GuestMemory {
         GUEST_BASE + start as u64
     }
 
-    /// Cuts the file to nothing while the back end has it mapped. Nothing of it may be touched
-    /// afterwards, here or there.
+    /// Cuts the file at a guest-physical address while the back end has it mapped. Nothing past it
+    /// may be touched afterwards, here or there.
     ///
     /// # Errors
     ///
     /// The kernel refuses.
-    pub fn truncate(&self) -> std::io::Result<()> {
-        Ok(rustix::fs::ftruncate(&self.file, 0)?)
+    pub fn truncate(&self, address: u64) -> std::io::Result<()> {
+        let len = address.saturating_sub(GUEST_BASE);
+        Ok(rustix::fs::ftruncate(&self.file, len)?)
     }
 
     /// Writes bytes; nothing if any of them is outside of the memory.

@@ -42,6 +42,8 @@ pub struct Options {
     pub queue_pairs: u16,
     /// See [`Layout`].
     pub layout: Layout,
+    /// Whether to forward the control queue, as QEMU does not.
+    pub control: bool,
 }
 
 impl Default for Options {
@@ -54,6 +56,7 @@ impl Default for Options {
             ring_size: 256,
             queue_pairs: 1,
             layout: Layout::Single,
+            control: false,
         }
     }
 }
@@ -107,6 +110,8 @@ pub struct Nic {
     pub memory: GuestMemory,
     /// The queue pairs.
     pub pairs: Vec<Pair>,
+    /// The control queue, where it is forwarded.
+    pub control: Option<Queue>,
     /// What both sides agreed on.
     pub features: Features,
     counts: Counts,
@@ -139,6 +144,9 @@ impl Nic {
         if options.queue_pairs > 1 {
             wanted = wanted.with(Features::MQ);
         }
+        if options.control {
+            wanted = wanted.with(Features::CTRL_VQ);
+        }
         let agreed = Features(session.negotiate(wanted.0, needed.0)?);
         let queues = 2 * usize::from(options.queue_pairs);
         let each = usize::from(options.ring_size) * (BUFFER_LEN as usize + 64) + (64 << 10);
@@ -146,6 +154,7 @@ impl Nic {
             what: "make memory for",
             error,
         };
+        let queues = queues + usize::from(options.control);
         let mut memory = GuestMemory::new(queues * each).map_err(no_memory)?;
         let mut pairs = Vec::new();
         for _ in 0..options.queue_pairs {
@@ -153,12 +162,18 @@ impl Nic {
             let tx = Queue::new(&mut memory, options.ring_size, agreed).map_err(no_memory)?;
             pairs.push(Pair { rx, tx });
         }
+        let control = options
+            .control
+            .then(|| Queue::new(&mut memory, options.ring_size, agreed))
+            .transpose()
+            .map_err(no_memory)?;
         let (counts, frame) = (Counts::default(), Vec::new());
         let layout = options.layout;
         let mut nic = Self {
             session,
             memory,
             pairs,
+            control,
             features: agreed,
             counts,
             layout,
@@ -186,7 +201,11 @@ impl Nic {
     fn start_rings(&mut self) -> Result<(), SessionError> {
         let user = self.memory.user_base().wrapping_sub(GUEST_BASE);
         let queues = self.pairs.iter().flat_map(|pair| [&pair.rx, &pair.tx]);
-        for (index, queue) in (0u32..).zip(queues) {
+        let control = self.control_number()?;
+        let queues = (0u32..)
+            .zip(queues)
+            .chain(self.control.as_ref().map(|queue| (control, queue)));
+        for (index, queue) in queues {
             let tell =
                 |request, payload: &[u8], files: &[_]| self.session.tell(request, payload, files);
             let ring = &queue.ring;
@@ -214,11 +233,64 @@ impl Nic {
             pair.tx.ring.disable_calls(&self.memory);
             ring(&pair.rx.kick);
         }
-        for index in (0u32..).take(2 * self.pairs.len()) {
+        let data = (0u32..).take(2 * self.pairs.len());
+        for index in data.chain(self.control.as_ref().map(|_| control)) {
             self.session
                 .tell(request::SET_VRING_ENABLE, &state(index, 1), &[])?;
         }
         Ok(())
+    }
+
+    /// The control queue comes after all queues that the device has, or after the only pair without
+    /// MQ (virtio 1.3, 5.1.2).
+    fn control_number(&self) -> Result<u32, SessionError> {
+        if self.control.is_none() || !self.features.has(Features::MQ) {
+            return Ok(2);
+        }
+        let queues = self.session.get(request::GET_QUEUE_NUM)?;
+        Ok(u32::try_from(queues).unwrap_or(u32::MAX).saturating_sub(1))
+    }
+
+    /// Sends a command on the control queue and waits for the answer, up to `limit`: the
+    /// acknowledgement, then the command's result in at most `room` bytes.
+    pub fn command(&mut self, command: &[u8], room: u32, limit: Duration) -> Option<Vec<u8>> {
+        let queue = self.control.as_mut()?;
+        let (data, answer) = (queue.buffer(0), queue.buffer(1));
+        self.memory.write(data, command);
+        let parts = [
+            Descriptor {
+                address: data,
+                len: command.len() as u32,
+                flags: NEXT,
+                next: 1,
+            },
+            Descriptor {
+                address: answer,
+                len: 1 + room,
+                flags: WRITE,
+                next: 0,
+            },
+        ];
+        for (index, part) in (0u16..).zip(parts) {
+            queue.ring.describe(&self.memory, index, part);
+        }
+        queue.ring.offer(&self.memory, 0);
+        if queue.ring.publish(&self.memory) {
+            queue.kick();
+        }
+        let until = std::time::Instant::now() + limit;
+        let len = loop {
+            if let Some((_, len)) = queue.ring.take_used(&self.memory) {
+                break len;
+            }
+            if std::time::Instant::now() > until {
+                return None;
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        };
+        let mut bytes = vec![0; len.min(BUFFER_LEN) as usize];
+        self.memory.read(answer, &mut bytes);
+        Some(bytes)
     }
 
     /// What has been counted so far.

@@ -26,6 +26,7 @@ pub mod request {
     pub const SET_VRING_CALL: u32 = 13;
     pub const GET_PROTOCOL_FEATURES: u32 = 15;
     pub const SET_PROTOCOL_FEATURES: u32 = 16;
+    pub const GET_QUEUE_NUM: u32 = 17;
     pub const SET_VRING_ENABLE: u32 = 18;
 }
 

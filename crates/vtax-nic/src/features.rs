@@ -33,8 +33,16 @@ impl Features {
     pub const STATUS: Self = Self(1 << 16);
     /// There is a control queue.
     pub const CTRL_VQ: Self = Self(1 << 17);
+    /// Receive modes and address tables on the control queue.
+    pub const CTRL_RX: Self = Self(1 << 18);
+    /// VLAN filters on the control queue.
+    pub const CTRL_VLAN: Self = Self(1 << 19);
+    /// More receive modes on the control queue.
+    pub const CTRL_RX_EXTRA: Self = Self(1 << 20);
     /// Several queue pairs.
     pub const MQ: Self = Self(1 << 22);
+    /// The guest sets its address on the control queue.
+    pub const CTRL_MAC_ADDR: Self = Self(1 << 23);
     /// Dirty pages are logged (vhost).
     pub const LOG_ALL: Self = Self(1 << 26);
     /// A header may be in one buffer with its frame.
@@ -49,6 +57,11 @@ impl Features {
     pub const VERSION_1: Self = Self(1 << 32);
     /// Buffers are returned in order.
     pub const IN_ORDER: Self = Self(1 << 35);
+
+    /// Notification coalescing, queue by queue.
+    pub const VQ_NOTF_COAL: Self = Self(1 << 52);
+    /// Notification coalescing.
+    pub const NOTF_COAL: Self = Self(1 << 53);
 
     /// Everything that a port offers.
     pub const OFFERED: Self = Self::CSUM
@@ -65,6 +78,12 @@ impl Features {
         .with(Self::MRG_RXBUF)
         .with(Self::STATUS)
         .with(Self::CTRL_VQ)
+        .with(Self::CTRL_RX)
+        .with(Self::CTRL_VLAN)
+        .with(Self::CTRL_RX_EXTRA)
+        .with(Self::CTRL_MAC_ADDR)
+        .with(Self::VQ_NOTF_COAL)
+        .with(Self::NOTF_COAL)
         .with(Self::MQ)
         .with(Self::LOG_ALL)
         .with(Self::ANY_LAYOUT)

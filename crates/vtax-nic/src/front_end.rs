@@ -125,12 +125,20 @@ impl FrontEnd {
     }
 
     /// Takes a front end that connects. A second one is turned away.
-    pub fn accept(&mut self, poller: &Poller) {
+    pub fn accept(&mut self, now: Nanos, poller: &Poller) {
         let Side::Server(listener) = &self.side else {
             return;
         };
-        let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) else {
-            return;
+        let socket = match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(socket) => socket,
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
+            Err(cause) => {
+                // It would be tried again at once, for it still knocks.
+                poller.forget(listener);
+                self.retry = Some(now + RETRY);
+                self.say(&format!("cannot take a front end: {cause}"));
+                return;
+            }
         };
         if self.connection.is_some() {
             self.say("a second front end was turned away");
@@ -147,15 +155,21 @@ impl FrontEnd {
         }
     }
 
-    /// When to try to connect.
+    /// When to try again to connect, or to take a front end.
     pub fn retry(&self) -> Option<Nanos> {
         self.retry
     }
 
-    /// Tries to connect.
-    pub fn try_connect(&mut self, now: Nanos, poller: &Poller) {
+    /// Tries again to connect, or to take a front end.
+    pub fn try_again(&mut self, now: Nanos, poller: &Poller) {
         let Side::Client(path) = &self.side else {
             self.retry = None;
+            if let Side::Server(listener) = &self.side
+                && let Err(cause) = poller.watch_level(listener, Token::Listener(self.id))
+            {
+                self.retry = Some(now + RETRY);
+                self.say(&format!("cannot wait for front ends: {cause}"));
+            }
             return;
         };
         self.retry = Some(now + RETRY);

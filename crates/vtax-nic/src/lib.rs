@@ -10,18 +10,31 @@ pub mod control;
 pub mod features;
 pub mod frame;
 pub mod front_end;
+#[cfg(any(test, feature = "fuzzing"))]
+#[allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a fuzzer reports what panics"
+)]
+pub mod fuzz;
 pub mod hold;
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "maps and touches what front ends share")]
 pub mod memory;
 pub mod network;
 pub mod poller;
 pub mod protocol;
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "reads and writes rings in guest memory")]
 pub mod ring;
 pub mod sandbox;
 pub mod serve;
+#[allow(unsafe_code, reason = "system calls that no library has")]
+pub mod signal;
 pub mod telemetry;
-#[cfg(test)]
-#[allow(unsafe_code)]
+#[cfg(any(test, feature = "fuzzing"))]
+#[allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    reason = "writes guest memory as a guest does; a test that cannot go on fails"
+)]
 mod testing;
 pub mod worker;

@@ -9,7 +9,16 @@ use std::os::fd::{AsFd, OwnedFd};
 
 /// The time on the monotonic clock.
 pub fn now() -> Nanos {
-    let time = clock_gettime(ClockId::Monotonic);
+    read(ClockId::Monotonic)
+}
+
+/// The processor time that this thread has used.
+pub fn cpu_time() -> Nanos {
+    read(ClockId::ThreadCPUTime)
+}
+
+fn read(clock: ClockId) -> Nanos {
+    let time = clock_gettime(clock);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let rest = u64::try_from(time.tv_nsec).unwrap_or(0);
     Nanos(seconds * 1_000_000_000 + rest)

@@ -82,6 +82,12 @@ fn find_user(passwd: &str, name: &str) -> Option<(Uid, Gid)> {
 /// # Errors
 /// When seccomp cannot be set up. A kernel without Landlock is only reported.
 pub fn shut(connects: &[&Path]) -> Result<(), SandboxError> {
+    shut_files()?;
+    let filter = filter(!connects.is_empty()).map_err(refused("make a seccomp filter"))?;
+    seccompiler::apply_filter(&filter).map_err(refused("install a seccomp filter"))
+}
+
+fn shut_files() -> Result<(), SandboxError> {
     let status = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(ABI::V4))
@@ -91,8 +97,7 @@ pub fn shut(connects: &[&Path]) -> Result<(), SandboxError> {
     if status.ruleset == RulesetStatus::NotEnforced {
         eprintln!("vtax-nic: this kernel has no Landlock: files are shut away by seccomp alone");
     }
-    let filter = filter(!connects.is_empty()).map_err(refused("make a seccomp filter"))?;
-    seccompiler::apply_filter(&filter).map_err(refused("install a seccomp filter"))
+    Ok(())
 }
 
 /// What the worker, the operator's thread and the start of more threads call. Anything else fails
@@ -109,6 +114,8 @@ fn filter(connects: bool) -> Result<BpfProgram, seccompiler::BackendError> {
         libc::SYS_readv,
         libc::SYS_writev,
         libc::SYS_io_uring_enter,
+        libc::SYS_io_submit,
+        libc::SYS_io_getevents,
         libc::SYS_epoll_pwait,
         libc::SYS_epoll_pwait2,
         libc::SYS_epoll_ctl,
@@ -211,6 +218,54 @@ mod tests {
         assert_eq!((uid.as_raw(), gid.as_raw()), (973, 974));
         assert!(find_user(passwd, "ni").is_none());
         assert!(find_user(passwd, "0").is_none());
+    }
+
+    /// Runs in a thread of its own, for which alone the sandbox is.
+    fn in_a_thread<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
+        std::thread::spawn(move || {
+            set_no_new_privs(true).unwrap();
+            run()
+        })
+        .join()
+        .unwrap()
+    }
+
+    #[test]
+    fn landlock_alone_leaves_no_file_within_reach() {
+        let status = Ruleset::default()
+            .handle_access(AccessFs::from_all(ABI::V1))
+            .and_then(Ruleset::create);
+        if status.is_err() {
+            eprintln!("SKIPPED: this kernel has no Landlock");
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        std::fs::write(&path, "before").unwrap();
+        in_a_thread(move || {
+            shut_files().unwrap();
+            for result in [
+                std::fs::read("/etc/passwd").map(drop),
+                std::fs::read(&path).map(drop),
+                std::fs::write(&path, "after"),
+                std::fs::read_dir("/").map(drop),
+            ] {
+                let error = result.unwrap_err();
+                assert_eq!(error.raw_os_error(), Some(libc::EACCES), "{error}");
+            }
+        });
+    }
+
+    #[test]
+    fn seccomp_alone_opens_no_file_and_no_network_socket() {
+        in_a_thread(|| {
+            seccompiler::apply_filter(&filter(true).unwrap()).unwrap();
+            let opened = std::fs::read("/etc/passwd").unwrap_err();
+            assert_eq!(opened.raw_os_error(), Some(libc::EPERM));
+            let bound = std::net::TcpListener::bind("127.0.0.1:0").unwrap_err();
+            assert_eq!(bound.raw_os_error(), Some(libc::EPERM));
+            std::os::unix::net::UnixStream::connect("/nowhere").unwrap_err();
+        });
     }
 
     #[test]

@@ -8,7 +8,9 @@ use crate::memory;
 use crate::network::{Guest, Network, Port, Tap, TapError};
 use crate::poller::PortId;
 use crate::sandbox::{self, SandboxError};
+use crate::signal;
 use crate::worker::Worker;
+use rustix::process::{Resource, getrlimit, setrlimit};
 use std::num::NonZeroU64;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path;
@@ -57,6 +59,16 @@ fn system(what: &'static str) -> impl Fn(std::io::Error) -> ServeError {
 /// When something cannot be opened, or the kernel fails the worker.
 pub fn serve(config: &Config) -> Result<(), ServeError> {
     memory::survive_truncation().map_err(system("catch SIGBUS"))?;
+    if !signal::prepare() {
+        eprintln!(
+            "vtax-nic: this kernel has no asynchronous I/O: a hostile front end (not its guest) \
+             can stop the worker"
+        );
+    }
+    let mut descriptors = getrlimit(Resource::Nofile);
+    descriptors.current = descriptors.maximum;
+    // 64 ports of 8 pairs bring some 4,000. Fewer do, if there are no more.
+    let _ = setrlimit(Resource::Nofile, descriptors);
     let networks = config.networks();
     let threads = config.threads.unwrap_or(1).min(networks.len()).max(1);
     let mut plans: Vec<Plan> = Vec::new();

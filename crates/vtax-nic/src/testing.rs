@@ -173,6 +173,10 @@ pub struct Peer {
 
 pub const RX: Ring = Ring(0);
 pub const TX: Ring = Ring(1);
+pub const CONTROL: Ring = Ring(2);
+
+/// What the control queue's device writes into, in a descriptor of a command.
+pub const ANSWER: u64 = BUFFERS + 0xf_0000;
 
 /// Features of a modern Linux guest.
 pub fn linux() -> Features {
@@ -259,6 +263,38 @@ impl Peer {
         }
     }
 
+    /// Starts a control queue as number `queue`. It is kicked by hand.
+    pub fn start_control(&self, guest: &mut Guest, poller: &Poller, queue: u32) {
+        let mut ask = |request| guest.handle(request, poller, Nanos(1)).unwrap();
+        ask(Request::SetVringNum {
+            queue,
+            size: SIZE.into(),
+        });
+        ask(Request::SetVringAddr(VringAddress {
+            queue,
+            addresses: CONTROL.addresses(),
+        }));
+        ask(Request::SetVringKick {
+            queue,
+            file: Some(event()),
+        });
+        ask(Request::SetVringEnable {
+            queue,
+            enable: true,
+        });
+    }
+
+    /// Puts a command into the control queue, with room for an answer of `room` bytes.
+    pub fn command(&self, position: u16, request: &[u8], room: u32) {
+        let at = ANSWER + 0x1000;
+        self.driver.write(at, request);
+        let len = u32::try_from(request.len()).unwrap();
+        let head = position * 2 % SIZE;
+        CONTROL.describe(&self.driver, head, (at, len, NEXT, head + 1));
+        CONTROL.describe(&self.driver, head + 1, (ANSWER, room, WRITE, 0));
+        CONTROL.offer(&self.driver, position, head);
+    }
+
     /// Offers `count` receive buffers of `len` bytes.
     pub fn offer_buffers(&mut self, count: u16, len: u32) {
         for _ in 0..count {
@@ -267,6 +303,14 @@ impl Peer {
             RX.describe(&self.driver, head, (address, len, WRITE, 0));
             RX.offer(&self.driver, self.offered, head);
             self.offered = self.offered.wrapping_add(1);
+        }
+    }
+
+    /// Offers buffers until there are eight.
+    pub fn refill(&mut self) {
+        let used = RX.used_index(&self.driver);
+        while self.offered.wrapping_sub(used) < 8 {
+            self.offer_buffers(1, 0x800);
         }
     }
 

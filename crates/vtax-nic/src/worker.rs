@@ -5,8 +5,9 @@ use crate::front_end::FrontEnd;
 use crate::hold::Nanos;
 use crate::memory;
 use crate::network::{Batch, Network, Port};
-use crate::poller::{Poller, PortId, Token, now};
-use crate::protocol::{ProtocolError, Reply, Request};
+use crate::poller::{Poller, PortId, Token, cpu_time, now};
+use crate::protocol::{Connection, ProtocolError, Reply, Request};
+use crate::telemetry::CpuLedger;
 use rustix::io::Errno;
 
 /// Batches moved between two looks at sockets and kicks. A look costs about as much as a few
@@ -16,6 +17,47 @@ const BATCHES_A_LOOK: u32 = 8;
 /// Messages of one front end that are answered before others get their turn.
 const MESSAGES_A_LOOK: usize = 16;
 
+/// Answers one message on the connection of a port's front end. Tells whether there was a whole one.
+///
+/// # Errors
+/// When the front end is to be disconnected.
+pub fn answer(
+    connection: &mut Connection,
+    network: &mut Network,
+    port: u16,
+    poller: &Poller,
+    time: Nanos,
+) -> Result<bool, ProtocolError> {
+    let Some(message) = connection.receive()? else {
+        return Ok(false);
+    };
+    let Some(guest) = network.guest_mut(port) else {
+        return Ok(false);
+    };
+    guest.counters.messages += 1;
+    let (code, needs_ack) = (message.code, message.needs_ack);
+    let request = Request::read(message)?;
+    let acknowledge = needs_ack && guest.acknowledges() && !request.has_reply();
+    let changes = request.changes_rings();
+    let (reply, outcome) = match guest.handle(request, poller, time) {
+        Ok(answer) => answer,
+        Err(error) => {
+            if acknowledge {
+                connection.reply(code, Reply::Number(1))?;
+            }
+            return Err(error);
+        }
+    };
+    connection.reply(code, if acknowledge { Reply::Number(0) } else { reply })?;
+    if changes {
+        network.port_changed(port);
+    }
+    if let Some(mac) = outcome.announce {
+        network.announce(port, mac, time);
+    }
+    Ok(true)
+}
+
 /// A worker and everything that it owns.
 #[derive(Debug)]
 pub struct Worker {
@@ -24,6 +66,7 @@ pub struct Worker {
     front_ends: Vec<(PortId, FrontEnd)>,
     batch: Batch,
     mailbox: Mailbox,
+    ledger: CpuLedger,
 }
 
 impl Worker {
@@ -58,6 +101,7 @@ impl Worker {
             front_ends,
             batch: Batch::new(),
             mailbox,
+            ledger: CpuLedger::default(),
         })
     }
 
@@ -68,6 +112,8 @@ impl Worker {
     pub fn run(&mut self) -> Result<(), Errno> {
         let mut tokens = Vec::with_capacity(64);
         let mut batches = 0;
+        // What was spent before there was anything to serve is nobody's.
+        let _ = self.ledger.settle(now(), cpu_time(), 0);
         while !self.front_ends.is_empty() {
             let time = now();
             let mut busy = false;
@@ -80,6 +126,9 @@ impl Worker {
             }
             batches = 0;
             self.report();
+            if self.ledger.is_due(time) {
+                self.charge(time);
+            }
             let deadline = if busy {
                 Some(Nanos::ZERO)
             } else {
@@ -108,7 +157,7 @@ impl Worker {
         match token {
             Token::Listener(id) => {
                 if let Some((_, front_end)) = self.front_ends.iter_mut().find(|(at, _)| *at == id) {
-                    front_end.accept(&self.poller);
+                    front_end.accept(time, &self.poller);
                 }
             }
             Token::FrontEnd(id) => self.converse(id, time),
@@ -126,8 +175,20 @@ impl Worker {
         }
     }
 
+    /// Shares out the processor time since the last reading among the guests.
+    fn charge(&mut self, time: Nanos) {
+        let ports = self.networks.iter_mut().flat_map(Network::ports_mut);
+        let work = ports.map(|port| port.guest_counters().map_or(0, |port| port.uncharged()));
+        let mut share = self.ledger.settle(time, cpu_time(), work.sum());
+        let ports = self.networks.iter_mut().flat_map(Network::ports_mut);
+        for counters in ports.filter_map(Port::guest_counters) {
+            share.charge(counters);
+        }
+    }
+
     /// Does what operators ask.
     fn serve(&mut self, time: Nanos) {
+        self.charge(time);
         for job in self.mailbox.take().collect::<Vec<_>>() {
             let mut reports = Vec::new();
             for (id, front_end) in &self.front_ends {
@@ -157,7 +218,7 @@ impl Worker {
     fn reconnect(&mut self, time: Nanos) {
         for (_, front_end) in &mut self.front_ends {
             if front_end.retry().is_some_and(|retry| retry <= time) {
-                front_end.try_connect(time, &self.poller);
+                front_end.try_again(time, &self.poller);
             }
         }
     }
@@ -176,44 +237,17 @@ impl Worker {
         }
     }
 
-    /// Answers one message, if there is a whole one.
+    /// Answers one message of a port's front end, if there is a whole one.
     fn answer(&mut self, id: PortId, time: Nanos) -> Result<bool, ProtocolError> {
-        let Some((_, front_end)) = self.front_ends.iter_mut().find(|(at, _)| *at == id) else {
-            return Ok(false);
-        };
-        let Some(connection) = &mut front_end.connection else {
-            return Ok(false);
-        };
-        let Some(message) = connection.receive()? else {
-            return Ok(false);
-        };
-        let Some(network) = self.networks.get_mut(usize::from(id.network)) else {
-            return Ok(false);
-        };
-        let Some(guest) = network.guest_mut(id.port) else {
-            return Ok(false);
-        };
-        let (code, needs_ack) = (message.code, message.needs_ack);
-        let request = Request::read(message)?;
-        let acknowledge = needs_ack && guest.acknowledges() && !request.has_reply();
-        let changes = request.changes_rings();
-        let (reply, outcome) = match guest.handle(request, &self.poller, time) {
-            Ok(answer) => answer,
-            Err(error) => {
-                if acknowledge {
-                    connection.reply(code, Reply::Number(1))?;
-                }
-                return Err(error);
+        let front_end = self.front_ends.iter_mut().find(|(at, _)| *at == id);
+        let connection = front_end.and_then(|(_, front_end)| front_end.connection.as_mut());
+        let network = self.networks.get_mut(usize::from(id.network));
+        match (connection, network) {
+            (Some(connection), Some(network)) => {
+                answer(connection, network, id.port, &self.poller, time)
             }
-        };
-        connection.reply(code, if acknowledge { Reply::Number(0) } else { reply })?;
-        if changes {
-            network.port_changed(id.port);
+            _ => Ok(false),
         }
-        if let Some(mac) = outcome.announce {
-            network.announce(id.port, mac, time);
-        }
-        Ok(true)
     }
 
     /// Lets go of a front end that went away or did what it may not.

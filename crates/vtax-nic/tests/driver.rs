@@ -157,6 +157,40 @@ fn an_idle_back_end_sleeps() {
 }
 
 #[test]
+fn the_ports_together_pay_for_the_workers_processor_time() {
+    let Link {
+        mut a,
+        mut b,
+        backend,
+        _directory,
+    } = link(Mode::Adaptive, Options::default());
+    let paid = || {
+        let ports = ["a0", "b0"].map(|port| backend.stats(port).unwrap().totals.cpu_ns);
+        (ports, backend.usage().unwrap().cpu)
+    };
+    let (before, used_before) = paid();
+    let arrivals = Arrivals::Poisson { rate: 20e3 };
+    let half = Nanos::from_micros(500_000);
+    let (senders, receivers) = (std::slice::from_mut(&mut a), std::slice::from_mut(&mut b));
+    let seen = stream(senders, receivers, &arrivals, (64, half), (0, 1));
+    assert!(seen.received > 100, "{}", seen.received);
+    let (after, used_after) = paid();
+    let [sender, receiver] = [0, 1].map(|port| after[port] - before[port]);
+    let used = u64::try_from((used_after - used_before).as_nanos()).unwrap();
+    // Each moved the same frames.
+    assert!(
+        sender > used / 4 && receiver > used / 4,
+        "{sender} {receiver} {used}"
+    );
+    // Between the readings of ports and process the worker answers two questions.
+    let off = used.abs_diff(sender + receiver);
+    assert!(
+        off < used / 20 + 2_000_000,
+        "{sender} + {receiver} ns of ports, {used} ns of the thread"
+    );
+}
+
+#[test]
 fn a_guest_asks_in_band_and_is_answered_within_the_cap() {
     let mut link = link(Mode::Adaptive, Options::default());
     let request = frame::Request {

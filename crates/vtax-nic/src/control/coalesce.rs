@@ -22,7 +22,8 @@ pub enum Coalesce {
     SetRx(Parameters),
     /// VIRTIO_NET_CTRL_NOTF_COAL_VQ_SET: one queue.
     SetQueue(u16, Parameters),
-    /// VIRTIO_NET_CTRL_NOTF_COAL_VQ_GET: one queue; the device writes the answer.
+    /// VIRTIO_NET_CTRL_NOTF_COAL_VQ_GET: one queue. The device writes its parameters after the
+    /// acknowledgement, as the command's result.
     GetQueue(u16),
 }
 
@@ -73,15 +74,15 @@ impl Coalesce {
             0 => parameters(data).map(Self::SetTx).ok_or(short),
             1 => parameters(data).map(Self::SetRx).ok_or(short),
             2 | 3 => {
-                // struct virtio_net_ctrl_coal_vq: le16 queue, le16 reserved, then the parameters.
+                // struct virtio_net_ctrl_coal_vq: le16 queue, le16 reserved, then the parameters,
+                // which a driver that asks may leave to the result.
                 let (queue, rest) = data.split_first_chunk().ok_or(short)?;
-                let parameters = rest.get(2..).and_then(parameters).ok_or(short)?;
                 let queue = u16::from_le_bytes(*queue);
-                Ok(if command == 2 {
-                    Self::SetQueue(queue, parameters)
-                } else {
-                    Self::GetQueue(queue)
-                })
+                if command == 3 {
+                    return Ok(Self::GetQueue(queue));
+                }
+                let parameters = rest.get(2..).and_then(parameters).ok_or(short)?;
+                Ok(Self::SetQueue(queue, parameters))
             }
             other => Err(CoalesceError::Command(other)),
         }

@@ -11,6 +11,9 @@ use crate::hold::Nanos;
 const INTERVAL: Nanos = Nanos::from_micros(100_000);
 const BURST: u64 = 8;
 
+/// The end of a lease that has none.
+const FOREVER: Nanos = Nanos(u64::MAX);
+
 /// What a control frame leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -58,9 +61,11 @@ impl Desk {
         Nanos::from_micros(self.terms.in_force(self.lease))
     }
 
-    /// When the lease ends, if there is one.
+    /// When the lease ends, if there is one that does.
     pub fn lease_end(&self) -> Option<Nanos> {
-        self.lease.map(|lease| lease.ends)
+        self.lease
+            .map(|lease| lease.ends)
+            .filter(|end| *end != FOREVER)
     }
 
     /// Forgets the guest: another may connect.
@@ -90,7 +95,7 @@ impl Desk {
         if admitted && let Some(hold_us) = command.hold_us() {
             self.lease = Some(Lease {
                 hold_us,
-                ends: Nanos(u64::MAX),
+                ends: FOREVER,
             });
         }
         admitted

@@ -119,6 +119,20 @@ pub fn spawn(listeners: Listeners, workers: Vec<Postbox>) -> io::Result<JoinHand
         })
 }
 
+/// Who knocked. The door stays open for who cannot come in, because there are no descriptors left:
+/// then the next look is not at once.
+fn come_in<T>(knock: io::Result<T>) -> Option<T> {
+    match knock {
+        Ok(guest) => Some(guest),
+        Err(error) => {
+            if error.kind() != ErrorKind::WouldBlock {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            None
+        }
+    }
+}
+
 trait Stream: Read + Write + AsFd + Send {}
 impl<T: Read + Write + AsFd + Send> Stream for T {}
 
@@ -220,19 +234,19 @@ impl Server {
     fn accept(&mut self) {
         while self.clients.len() < MOST_CLIENTS {
             let json = self.listeners.api.as_ref().and_then(|listener| {
-                let (stream, _) = listener.accept().ok()?;
+                let (stream, _) = come_in(listener.accept())?;
                 stream.set_nonblocking(true).ok()?;
                 Some(Client::new(Box::new(stream), Speaks::Json))
             });
             let http = self.listeners.metrics.as_ref().and_then(|listener| {
                 let stream: Box<dyn Stream> = match listener {
                     MetricsListener::Unix(listener) => {
-                        let (stream, _) = listener.accept().ok()?;
+                        let (stream, _) = come_in(listener.accept())?;
                         stream.set_nonblocking(true).ok()?;
                         Box::new(stream)
                     }
                     MetricsListener::Loopback(listener) => {
-                        let (stream, _) = listener.accept().ok()?;
+                        let (stream, _) = come_in(listener.accept())?;
                         stream.set_nonblocking(true).ok()?;
                         Box::new(stream)
                     }

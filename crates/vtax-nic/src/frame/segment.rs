@@ -181,8 +181,10 @@ fn tcp(
             }
         };
         send(scratch, header);
-        // A chunk of one frame is shorter than 4 GiB.
-        #[expect(clippy::cast_possible_truncation)]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "a chunk of one frame is shorter than 4 GiB"
+        )]
         let step = chunk.len() as u32;
         sequence_now = sequence_now.wrapping_add(step);
         identification_now = identification_now.wrapping_add(1);

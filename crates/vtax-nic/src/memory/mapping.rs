@@ -4,6 +4,10 @@ use super::{RegionDescription, sigbus};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::os::fd::OwnedFd;
 
+/// tmpfs, hugetlbfs, ext4 and xfs. On others (FUSE, NFS) whoever serves the file decides when a
+/// touch of a page ends, and a worker would wait for it.
+const FILE_SYSTEMS: [u64; 4] = [0x0102_1994, 0x9584_58f6, 0xef53, 0x5846_5342];
+
 /// Why memory of a front end was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
@@ -37,6 +41,17 @@ pub enum MemoryError {
         len: u64,
         /// The kernel's reason.
         cause: rustix::io::Errno,
+    },
+    /// A file whose pages someone else can withhold.
+    #[error(
+        "{what}: its file is on a file system of type {kind:#x}; memory is shared on tmpfs \
+         (memfd), hugetlbfs, ext4 or xfs"
+    )]
+    FileSystem {
+        /// What it was to be.
+        what: &'static str,
+        /// The file system's magic number (`linux/magic.h`).
+        kind: u64,
     },
     /// A dirty log that does not cover the guest's memory.
     #[error("dirty log of {have:#x} bytes: {need:#x} are needed for memory up to {end:#x}")]
@@ -76,6 +91,11 @@ impl Mapping {
         let failed = |cause| MemoryError::Map { what, len, cause };
         let stat = rustix::fs::fstat(&file).map_err(failed)?;
         let have = u64::try_from(stat.st_size).unwrap_or(0);
+        let kind = rustix::fs::fstatfs(&file).map_err(failed)?.f_type;
+        let kind = u64::try_from(kind).unwrap_or(0);
+        if !FILE_SYSTEMS.contains(&kind) {
+            return Err(MemoryError::FileSystem { what, kind });
+        }
         let wanted = offset
             .checked_add(len)
             .filter(|_| len > 0)
@@ -141,5 +161,25 @@ impl Drop for Mapping {
         // SAFETY: it was mapped by `new` with this length, and pointers to it live no longer than
         // the memory they came from.
         let _ = unsafe { munmap(self.host.cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_whose_pages_others_serve_is_refused() {
+        // Says that it has a page, and belongs to nobody's file system for memory.
+        let path = "/sys/kernel/mm/transparent_hugepage/enabled";
+        let file = match std::fs::File::open(path) {
+            Ok(file) => OwnedFd::from(file),
+            Err(error) => {
+                eprintln!("SKIPPED: {path}: {error}");
+                return;
+            }
+        };
+        let error = Mapping::new(file, 0, 16, "guest memory").unwrap_err();
+        assert!(error.to_string().contains("0x62656572"), "{error}");
     }
 }

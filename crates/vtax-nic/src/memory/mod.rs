@@ -155,12 +155,15 @@ impl GuestMemory {
             let inside = guest.wrapping_sub(region.description.guest);
             if inside < region.description.size {
                 let room = region.description.size - inside;
-                // A u64 that is at most `len` fits a u32, and `inside` is inside the mapping.
-                #[expect(clippy::cast_possible_truncation)]
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    reason = "a u64 that is at most `len` fits a u32, and `inside` is inside the mapping"
+                )]
                 return Some(Segment {
                     host: region.host.wrapping_add(inside as usize),
                     len: room.min(u64::from(len)) as u32,
                     guest,
+                    writable: false,
                 });
             }
         }

@@ -9,6 +9,8 @@ pub struct Segment {
     pub len: u32,
     /// Guest-physical address, for the dirty log; 0 for memory of our own.
     pub guest: u64,
+    /// Whether the guest gave it to be written. Only a chain that is taken says so.
+    pub writable: bool,
 }
 
 // SAFETY: an address and a length. Whoever goes through it argues that the memory lives.
@@ -20,6 +22,7 @@ impl Segment {
         host: std::ptr::null_mut(),
         len: 0,
         guest: 0,
+        writable: false,
     };
 
     /// Takes bytes off its start, as many as it has and `bytes` has room for; tells how many.
@@ -30,8 +33,10 @@ impl Segment {
         unsafe {
             std::ptr::copy_nonoverlapping(self.host.cast_const(), bytes.as_mut_ptr(), count);
         }
-        // At most the segment's length.
-        #[expect(clippy::cast_possible_truncation)]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "at most the segment's length"
+        )]
         let step = count as u32;
         self.skip(step);
         count
@@ -64,6 +69,7 @@ pub fn own(bytes: &[u8]) -> Segment {
         host: bytes.as_ptr().cast_mut(),
         len: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
         guest: 0,
+        writable: false,
     }
 }
 

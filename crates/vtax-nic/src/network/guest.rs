@@ -50,16 +50,21 @@ pub struct Outcome {
 #[derive(Debug)]
 pub struct Guest {
     id: PortId,
-    features: Features,
+    pub(super) features: Features,
     offered: Features,
     protocol: ProtocolFeatures,
-    memory: GuestMemory,
-    log: Option<DirtyLog>,
+    pub(super) memory: GuestMemory,
+    pub(super) log: Option<DirtyLog>,
     /// RX of pair 0, TX of pair 0, RX of pair 1, and so on.
     queues: Vec<Queue>,
+    pub(super) control: Queue,
+    /// When commands are left in the control queue.
+    pub(super) control_due: Option<Nanos>,
+    /// How many pairs the guest asked for on the control queue.
+    pub(super) asked_pairs: usize,
     holds: Vec<PairHold>,
     settings: HoldSettings,
-    desk: Desk,
+    pub(super) desk: Desk,
     /// How many pairs, from the first on, have both rings running.
     running: usize,
     sender: Offloads,
@@ -70,7 +75,7 @@ pub struct Guest {
     pub counters: PortCounters,
     /// Chains and segments of the frame that is being delivered.
     chains: Vec<Chain>,
-    segments: Vec<Segment>,
+    pub(super) segments: Vec<Segment>,
 }
 
 impl Guest {
@@ -93,6 +98,9 @@ impl Guest {
             memory: GuestMemory::default(),
             log: None,
             queues: (0..pairs * 2).map(|_| Queue::default()).collect(),
+            control: Queue::default(),
+            control_due: None,
+            asked_pairs: 1,
             holds: (0..pairs)
                 .map(|_| PairHold::new(settings.controller(), budget))
                 .collect(),
@@ -150,6 +158,10 @@ impl Guest {
         let mut outcome = Outcome::default();
         let result = self.answer(request, poller, now, &mut outcome);
         self.count_running();
+        if self.control.ring_mut().is_some() {
+            // It may hold commands that were not kicked for, and asks for kicks only once empty.
+            self.control_due = Some(now);
+        }
         Ok((result?, outcome))
     }
 
@@ -230,12 +242,13 @@ impl Guest {
                 self.protocol = features;
             }
             // Front ends that count pairs are content with twice as many; Cloud Hypervisor counts rings.
-            Request::GetQueueNum => reply = Reply::Number(self.queues.len() as u64),
+            Request::GetQueueNum => reply = Reply::Number(self.queues.len() as u64 + 1),
             Request::SetVringEnable { queue, enable } => {
-                let flushed = self.queue(queue)?.enable(enable);
-                if flushed {
+                if !enable {
+                    // Nobody is signalled for a queue that does not run.
                     self.flush(queue, now);
                 }
+                self.queue(queue)?.enable(enable);
             }
             Request::SendRarp(mac) => outcome.announce = Some(mac),
         }
@@ -261,27 +274,68 @@ impl Guest {
         for hold in &mut self.holds {
             let _ = hold.flush(now);
         }
-        for queue in &mut self.queues {
+        for queue in self.queues.iter_mut().chain([&mut self.control]) {
             if let Some(kick) = queue.reset() {
                 poller.forget(kick);
             }
         }
+        self.control_due = None;
+        self.asked_pairs = 1;
         self.features = Features::default();
         self.sender = Offloads::default();
         self.receiver = Offloads::default();
         self.count_running();
     }
 
-    fn queue(&mut self, queue: u32) -> Result<&mut Queue, ProtocolError> {
-        self.queues
-            .get_mut(queue as usize)
-            .ok_or(ProtocolError::Queue(queue))
+    /// The number of the control queue: after all pairs, or after the only one that there is
+    /// without MQ (virtio 1.3, 5.1.2).
+    fn control_number(&self) -> usize {
+        if self.features.has(Features::MQ) {
+            self.queues.len()
+        } else {
+            2
+        }
     }
 
-    fn count_running(&mut self) {
+    /// Whether a queue's number is the control queue's.
+    pub fn is_control(&self, queue: u8) -> bool {
+        self.features.has(Features::CTRL_VQ) && usize::from(queue) == self.control_number()
+    }
+
+    /// Whether commands were left in the control queue.
+    pub fn control_is_due(&self, now: Nanos) -> bool {
+        self.control_due.is_some_and(|due| due <= now)
+    }
+
+    /// Stops the control queue for what its guest did; tells its number.
+    pub fn control_fault(&mut self, fault: RingFault) -> usize {
+        self.control.fault(fault);
+        self.counters.totals.faults += 1;
+        self.control_number()
+    }
+
+    fn queue(&mut self, number: u32) -> Result<&mut Queue, ProtocolError> {
+        let is_control = u8::try_from(number).is_ok_and(|number| self.is_control(number));
+        if is_control {
+            return Ok(&mut self.control);
+        }
+        self.queues
+            .get_mut(number as usize)
+            .ok_or(ProtocolError::Queue(number))
+    }
+
+    pub(super) fn count_running(&mut self) {
+        // Who has our control queue says on it how many pairs it uses, one to begin with. Others
+        // enable rings.
+        let most = if self.control.ring_mut().is_some() {
+            self.asked_pairs
+        } else {
+            self.queues.len()
+        };
         self.running = self
             .queues
             .chunks(2)
+            .take(most)
             .take_while(|pair| pair.iter().all(Queue::is_running))
             .count();
     }
@@ -303,7 +357,7 @@ impl Guest {
         &mut self,
         change: impl FnOnce(&mut GuestMemory) -> Result<(), crate::memory::MemoryError>,
     ) -> Result<(), ProtocolError> {
-        for queue in &mut self.queues {
+        for queue in self.queues.iter_mut().chain([&mut self.control]) {
             queue.suspend();
         }
         change(&mut self.memory)?;
@@ -316,7 +370,7 @@ impl Guest {
     }
 
     fn resolve(&mut self) -> Result<(), ProtocolError> {
-        for queue in &mut self.queues {
+        for queue in self.queues.iter_mut().chain([&mut self.control]) {
             queue.resolve(&self.memory, self.features)?;
         }
         Ok(())
@@ -331,12 +385,15 @@ impl Guest {
         let id = self.id;
         // Without protocol features there is no message that enables a ring.
         let enable = !self.features.has(Features::PROTOCOL);
-        let queue = self
-            .queues
-            .get_mut(number as usize)
-            .ok_or(ProtocolError::Queue(number))?;
-        #[expect(clippy::cast_possible_truncation, reason = "below 16, as just found")]
-        let token = Token::Kick(id, number as u8);
+        let token = Token::Kick(id, u8::try_from(number).unwrap_or(u8::MAX));
+        let is_control = u8::try_from(number).is_ok_and(|number| self.is_control(number));
+        let queue = if is_control {
+            &mut self.control
+        } else {
+            self.queues
+                .get_mut(number as usize)
+                .ok_or(ProtocolError::Queue(number))?
+        };
         queue.start(kick, poller, token)?;
         queue.resolve(&self.memory, self.features)?;
         if enable {
@@ -455,7 +512,10 @@ impl Guest {
     /// When something must be looked at: a hold or the guest's lease ends.
     pub fn deadline(&self) -> Option<Nanos> {
         let holds = self.holds.iter().filter_map(PairHold::deadline);
-        holds.chain(self.desk.lease_end()).min()
+        holds
+            .chain(self.desk.lease_end())
+            .chain(self.control_due)
+            .min()
     }
 
     // Transmission: from the guest.
@@ -519,8 +579,7 @@ impl Guest {
                 self.counters.totals.drops.add(reason, 1);
             }
         }
-        // At most a batch.
-        #[expect(clippy::cast_possible_truncation)]
+        #[expect(clippy::cast_possible_truncation, reason = "at most a batch")]
         ring.put_back((batch.packets.len() - done) as u16);
         ring.publish(self.log.as_ref().filter(|_| logs));
         self.counters.totals.tx_packets += done as u64;
@@ -606,8 +665,7 @@ impl Guest {
         while room < need {
             let chain = ring.take(&self.memory, Direction::Writable, &mut self.segments)?;
             let Some(chain) = chain else {
-                // At most the ring's size.
-                #[expect(clippy::cast_possible_truncation)]
+                #[expect(clippy::cast_possible_truncation, reason = "at most the ring's size")]
                 ring.put_back(self.chains.len() as u16);
                 // A frame that a whole ring of empty buffers cannot hold never fits.
                 return Ok(if self.chains.len() >= usize::from(ring.size()) {
@@ -626,16 +684,14 @@ impl Guest {
                 return Ok(Delivery::Dropped(DropReason::TooLong));
             }
         }
-        // At most the ring's size.
-        #[expect(clippy::cast_possible_truncation)]
+        #[expect(clippy::cast_possible_truncation, reason = "at most the ring's size")]
         let header = frame.header.to_bytes(self.chains.len() as u16);
         memory::copy(&header[..header_len], frame.segments, &self.segments);
         let mut left = need;
         for chain in &self.chains {
             let bytes = left.min(chain.len as usize);
             left -= bytes;
-            // At most a chain's length.
-            #[expect(clippy::cast_possible_truncation)]
+            #[expect(clippy::cast_possible_truncation, reason = "at most a chain's length")]
             ring.give(chain.head, bytes as u32);
         }
         if logs && let Some(log) = &self.log {
@@ -735,7 +791,7 @@ impl Guest {
 }
 
 /// Marks the first `len` bytes of segments.
-fn mark(log: &DirtyLog, segments: &[Segment], len: usize) {
+pub(super) fn mark(log: &DirtyLog, segments: &[Segment], len: usize) {
     let mut left = len as u64;
     for segment in segments {
         let bytes = left.min(segment.len.into());

@@ -4,6 +4,7 @@
 //! worker, so that a frame is copied straight from one guest's memory to another's, with no lock
 //! and no queue between.
 
+mod control_queue;
 mod guest;
 mod packet;
 mod queue;
@@ -47,6 +48,14 @@ impl Port {
         match self {
             Self::Guest(guest) => &mut guest.counters,
             Self::Tap(tap) => &mut tap.counters,
+        }
+    }
+
+    /// Its counters, if it is a guest's: what is done for taps is done for guests.
+    pub fn guest_counters(&mut self) -> Option<&mut PortCounters> {
+        match self {
+            Self::Guest(guest) => Some(&mut guest.counters),
+            Self::Tap(_) => None,
         }
     }
 
@@ -144,6 +153,10 @@ impl Network {
             return;
         };
         guest.counters.totals.kicks += 1;
+        if guest.is_control(queue) {
+            self.serve_control(id.port, now);
+            return;
+        }
         if queue.is_multiple_of(2) {
             // There are receive buffers again.
             self.unblock();
@@ -171,6 +184,16 @@ impl Network {
             } else {
                 State::Held
             };
+        }
+    }
+
+    /// Answers a guest's control queue.
+    fn serve_control(&mut self, port: u16, now: Nanos) {
+        if let Some(guest) = self.guest_mut(port)
+            && let Err(fault) = guest.serve_control(now)
+        {
+            let queue = guest.control_fault(fault);
+            self.stopped.push(Stopped { port, queue, fault });
         }
     }
 
@@ -275,6 +298,13 @@ impl Network {
             }
             guest.counters.totals.timer_wakeups += 1;
             guest.settle_budget(now);
+            if guest.control_is_due(now)
+                && let Err(fault) = guest.serve_control(now)
+            {
+                let queue = guest.control_fault(fault);
+                let port = number;
+                self.stopped.push(Stopped { port, queue, fault });
+            }
             for pair in 0..guest.pairs() {
                 let Some(hold) = guest.holds_mut().get_mut(pair) else {
                     continue;
@@ -471,8 +501,7 @@ impl Network {
                 if running == 0 {
                     (Delivery::Dropped(DropReason::NotRunning), pair)
                 } else {
-                    // Fewer than MAX_PAIRS.
-                    #[expect(clippy::cast_possible_truncation)]
+                    #[expect(clippy::cast_possible_truncation, reason = "fewer than MAX_PAIRS")]
                     let pair = (usize::from(pair) % running) as u8;
                     let software = (&mut self.linear, &mut self.scratch);
                     let result = deliver_to_guest(guest, pair, frame, software, waiting);

@@ -79,8 +79,7 @@ impl Batch {
                     Ok(header) => packet.header = header,
                     Err(_) => packet.refused = Some(DropReason::Malformed),
                 }
-                // At most MAX_FRAME.
-                #[expect(clippy::cast_possible_truncation)]
+                #[expect(clippy::cast_possible_truncation, reason = "at most MAX_FRAME")]
                 {
                     packet.len = len as u32;
                 }

@@ -5,7 +5,8 @@ use crate::memory::GuestMemory;
 use crate::poller::{Poller, Token};
 use crate::protocol::ProtocolError;
 use crate::ring::{MAX_SIZE, RingAddresses, RingFault, SplitRing};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, fstatfs};
+use crate::signal;
+use rustix::fs::fstatfs;
 use std::os::fd::OwnedFd;
 
 /// The type of file system that event descriptors are on (`linux/magic.h`).
@@ -67,11 +68,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Tells whether it ran until now and does not any more.
-    pub(super) fn enable(&mut self, enable: bool) -> bool {
-        let stops = self.enabled && !enable;
+    pub(super) fn enable(&mut self, enable: bool) {
         self.enabled = enable;
-        stops
     }
 
     /// Starts it: from the next [`Queue::resolve`] on there is a ring.
@@ -164,21 +162,20 @@ impl Queue {
     /// Signals the driver.
     pub(super) fn call(&self) {
         if let Some(call) = &self.call {
-            // A counter that is full says all that a signal could.
-            let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
+            signal::raise(call);
         }
     }
 
     pub(super) fn fault(&mut self, fault: RingFault) {
         self.fault = Some(fault);
         if let Some(error) = &self.error {
-            let _ = rustix::io::write(error, &1_u64.to_ne_bytes());
+            signal::raise(error);
         }
     }
 }
 
-/// Makes sure that writing to a descriptor of a front end cannot block: it is one of the kernel's
-/// own event files, and not in blocking mode.
+/// Makes sure that a descriptor of a front end is one of the kernel's own event files. Its mode and
+/// counter stay the front end's: [`signal::raise`] does not depend on them.
 fn event(file: OwnedFd) -> Result<OwnedFd, ProtocolError> {
     let failed = |cause| ProtocolError::Socket {
         what: "use an event descriptor from",
@@ -190,7 +187,5 @@ fn event(file: OwnedFd) -> Result<OwnedFd, ProtocolError> {
             "a kick, call or error descriptor is not an eventfd",
         ));
     }
-    let flags = fcntl_getfl(&file).map_err(failed)?;
-    fcntl_setfl(&file, flags | OFlags::NONBLOCK).map_err(failed)?;
     Ok(file)
 }

@@ -48,8 +48,7 @@ impl Source {
     }
 
     pub(super) fn moved(&mut self, packets: usize) {
-        // At most a batch.
-        #[expect(clippy::cast_possible_truncation)]
+        #[expect(clippy::cast_possible_truncation, reason = "at most a batch")]
         let packets = packets as u32;
         self.packets = self.packets.saturating_add(packets);
         self.empty_since = None;

@@ -247,8 +247,10 @@ impl TapQueue {
             let mut header = [0; HEADER_LEN];
             header.copy_from_slice(&buffer[..HEADER_LEN]);
             let frame = buffer.get(HEADER_LEN..*bytes).unwrap_or(&[]);
-            // Both are below 2^32: a batch has 64 frames of at most MAX_FRAME.
-            #[expect(clippy::cast_possible_truncation)]
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "both are below 2^32: a batch has 64 frames of at most MAX_FRAME"
+            )]
             batch.packets.push(Packet {
                 header: NetHeader::from_bytes(&header),
                 first: batch.segments.len() as u32,

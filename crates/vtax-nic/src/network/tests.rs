@@ -6,7 +6,8 @@ use crate::hold::Mode;
 use crate::poller::Poller;
 use crate::protocol::{ProtocolError, Request};
 use crate::testing::{
-    BUFFERS, NEXT, Peer, RX, SIZE, TX, USER, WRITE, description, linux, memory_file, port,
+    ANSWER, BUFFERS, CONTROL, NEXT, Peer, RX, SIZE, TX, USER, WRITE, description, linux,
+    memory_file, port,
 };
 
 /// A time far enough from 0 that nothing is mistaken for never.
@@ -401,6 +402,24 @@ fn a_held_signal_leaves_before_its_ring_stops() {
 }
 
 #[test]
+fn a_held_signal_leaves_before_its_ring_is_disabled() {
+    let mut bench = Bench::new(Mode::Fixed, &[linux(), linux()]);
+    bench.peers[1].offer_buffers(8, 0x800);
+    bench.peers[0].send(PLAIN, &frame(1, 0, 60));
+    bench.kick(0, 1, NOW);
+    bench.run(bench.network.deadline().unwrap());
+    assert_eq!(bench.peers[1].calls(0), 0, "held");
+    let poller = &bench.poller;
+    let guest = bench.network.guest_mut(1).unwrap();
+    let disable = Request::SetVringEnable {
+        queue: 0,
+        enable: false,
+    };
+    guest.handle(disable, poller, NOW).unwrap();
+    assert_eq!(bench.peers[1].calls(0), 1);
+}
+
+#[test]
 fn a_hold_survives_a_new_memory_table() {
     let mut bench = Bench::new(Mode::Fixed, &[linux(), linux()]);
     bench.peers[1].offer_buffers(8, 0x800);
@@ -636,4 +655,135 @@ fn memory_can_come_and_go_region_by_region() {
             .is_err()
     );
     assert_eq!(guest.running_pairs(), 0);
+}
+
+/// The acknowledgement and result of the control queue's last command.
+fn answer(bench: &Bench, position: u16) -> Vec<u8> {
+    let driver = &bench.peers[0].driver;
+    assert_eq!(CONTROL.used_index(driver), position + 1, "no answer");
+    let (_, len) = CONTROL.used_element(driver, position);
+    driver.read(ANSWER, len as usize)
+}
+
+/// A link whose first guest's control queue is forwarded, with its number.
+fn with_control(features: Features) -> (Bench, u8) {
+    let mut bench = Bench::new(Mode::Adaptive, &[features, linux()]);
+    let number = if features.has(Features::MQ) { 4 } else { 2 };
+    let guest = bench.network.guest_mut(0).unwrap();
+    bench.peers[0].start_control(guest, &bench.poller, number.into());
+    bench.run(NOW);
+    (bench, number)
+}
+
+#[test]
+fn a_guest_coalesces_by_the_standards_commands_within_the_operators_cap() {
+    for features in [linux(), linux().without(Features::MQ)] {
+        let (mut bench, queue) = with_control(features);
+        let set = |us: u32| [&[6, 1][..], &64_u32.to_le_bytes(), &us.to_le_bytes()].concat();
+        bench.peers[0].command(0, &set(700), 1);
+        bench.kick(0, queue, NOW);
+        assert_eq!(answer(&bench, 0), [0]);
+        assert_eq!(bench.guest(0).info("a", true, NOW).in_force_us, 700);
+        assert_eq!(bench.guest(1).info("b", true, NOW).in_force_us, 200);
+        bench.peers[0].command(1, &set(50_000), 1);
+        bench.kick(0, queue, NOW);
+        assert_eq!(bench.guest(0).info("a", true, NOW).in_force_us, 1_000);
+        // What is in force is the result of a question about one queue.
+        bench.peers[0].command(2, &[6, 3, 1, 0, 0, 0], 9);
+        bench.kick(0, queue, NOW);
+        let expected = [&[0][..], &u32::MAX.to_le_bytes(), &1_000_u32.to_le_bytes()].concat();
+        assert_eq!(answer(&bench, 2), expected);
+        // It holds until the guest goes, with no deadline of its own.
+        assert_eq!(bench.network.deadline(), None);
+        assert_eq!(bench.guest(0).counters.totals.control_frames, 3);
+    }
+}
+
+#[test]
+fn the_control_queue_says_how_many_pairs_are_in_use() {
+    let (mut bench, queue) = with_control(linux());
+    assert_eq!(bench.guest(0).running_pairs(), 1);
+    for (position, (pairs, ack)) in (0..).zip([(2_u16, 0), (0, 1), (3, 1), (1, 0)]) {
+        let command = [&[4, 0][..], &pairs.to_le_bytes()].concat();
+        bench.peers[0].command(position, &command, 1);
+        bench.kick(0, queue, NOW);
+        assert_eq!(answer(&bench, position), [ack], "{pairs} pairs");
+    }
+}
+
+#[test]
+fn filters_are_acknowledged_and_unknown_commands_refused() {
+    let (mut bench, queue) = with_control(linux());
+    let commands: [(&[u8], u8); 7] = [
+        (&[0, 0, 1], 0),
+        (&[1, 1, 2, 0, 0, 0, 0, 1], 0),
+        (&[2, 0, 5, 0], 0),
+        (&[5, 0, 0, 0, 0, 0, 0, 0, 0, 0], 1),
+        (&[99, 99], 1),
+        (&[6, 2, 9, 0, 0, 0, 8, 0, 0, 0, 9, 0, 0, 0], 1),
+        (&[], 1),
+    ];
+    for (position, (command, ack)) in (0..).zip(commands) {
+        bench.peers[0].command(position, command, 1);
+        bench.kick(0, queue, NOW);
+        assert_eq!(answer(&bench, position), [ack], "{command:?}");
+    }
+    assert_eq!(bench.guest(0).counters.totals.control_malformed, 3);
+}
+
+#[test]
+fn a_flood_of_coalescing_commands_is_limited() {
+    let (mut bench, queue) = with_control(linux());
+    let mut refused = 0;
+    for position in 0..100 {
+        bench.peers[0].command(position, &[6, 3, 0, 0, 0, 0], 9);
+        bench.kick(0, queue, NOW);
+        refused += u64::from(answer(&bench, position)[0]);
+    }
+    assert_eq!(refused, 92, "all but a burst of eight");
+    assert_eq!(bench.guest(0).counters.totals.control_limited, refused);
+}
+
+#[test]
+fn a_bad_control_queue_stops_alone() {
+    let (mut bench, queue) = with_control(linux());
+    bench.peers[1].offer_buffers(8, 0x800);
+    let driver = &bench.peers[0].driver;
+    // What is to be read comes after what is to be written.
+    CONTROL.describe(driver, 0, (ANSWER, 1, NEXT | WRITE, 1));
+    CONTROL.describe(driver, 1, (ANSWER, 2, 0, 0));
+    CONTROL.offer(driver, 0, 0);
+    bench.kick(0, queue, NOW);
+    let stopped = bench.network.take_stopped().next().unwrap();
+    assert_eq!((stopped.queue, stopped.fault), (4, RingFault::Direction));
+    bench.peers[0].send(PLAIN, &frame(1, 0, 60));
+    bench.kick(0, 1, NOW);
+    assert_eq!(bench.peers[1].received().len(), 1, "frames go on");
+    bench.peers[0].command(1, &[0, 0, 1], 1);
+    bench.kick(0, queue, NOW);
+    assert_eq!(CONTROL.used_index(&bench.peers[0].driver), 0);
+}
+
+#[test]
+fn a_command_without_room_for_an_answer_is_returned() {
+    let (mut bench, queue) = with_control(linux());
+    bench.peers[0].command(0, &[0, 0, 1], 0);
+    bench.kick(0, queue, NOW);
+    assert!(answer(&bench, 0).is_empty());
+    bench.peers[0].command(1, &[6, 3, 0, 0, 0, 0], 3);
+    bench.kick(0, queue, NOW);
+    assert_eq!(answer(&bench, 1).len(), 3);
+}
+
+#[test]
+fn a_call_descriptor_filled_and_put_back_into_blocking_mode_blocks_nobody() {
+    let mut bench = Bench::link();
+    bench.peers[1].offer_buffers(8, 0x800);
+    let call = &bench.peers[1].calls[0];
+    let flags = rustix::fs::fcntl_getfl(call).unwrap();
+    rustix::fs::fcntl_setfl(call, flags - rustix::fs::OFlags::NONBLOCK).unwrap();
+    rustix::io::write(call, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    bench.peers[0].send(PLAIN, &frame(1, 0, 60));
+    bench.kick(0, 1, NOW);
+    assert_eq!(bench.peers[1].received().len(), 1);
 }

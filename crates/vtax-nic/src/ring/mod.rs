@@ -52,10 +52,13 @@ pub enum RingFault {
 /// Which way the buffers of a queue go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// The device reads them: transmit and control queues.
+    /// The device reads them: transmit queues.
     Readable,
     /// The device writes them: receive queues.
     Writable,
+    /// The device reads the first ones and writes the others: control queues. Each segment says
+    /// which it is.
+    Request,
 }
 
 /// A chain taken from a ring. Its segments are in the list that it was read into.

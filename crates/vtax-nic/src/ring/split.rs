@@ -231,8 +231,10 @@ impl SplitRing {
         let first = segments.len();
         let len = self.walk(memory, direction, head, segments)?;
         self.taken = self.taken.wrapping_add(1);
-        // Both are below MAX_SEGMENTS times the chains of a batch.
-        #[expect(clippy::cast_possible_truncation)]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "both are below MAX_SEGMENTS times the chains of a batch"
+        )]
         Ok(Some(Chain {
             head,
             len,
@@ -381,7 +383,8 @@ fn append(
     segments: &mut Vec<Segment>,
     limit: usize,
 ) -> Result<(), RingFault> {
-    if (descriptor.flags & WRITE != 0) != (direction == Direction::Writable) {
+    let writable = descriptor.flags & WRITE != 0;
+    if direction != Direction::Request && writable != (direction == Direction::Writable) {
         return Err(RingFault::Direction);
     }
     *total = total.checked_add(descriptor.len).ok_or(RingFault::Length)?;
@@ -392,7 +395,10 @@ fn append(
         if segments.len() == limit {
             return Err(RingFault::TooManySegments);
         }
-        segments.push(segment);
+        segments.push(Segment {
+            writable,
+            ..segment
+        });
         left -= segment.len;
         address = address.wrapping_add(u64::from(segment.len));
     }

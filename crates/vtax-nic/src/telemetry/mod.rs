@@ -3,11 +3,13 @@
 //! The worker counts in plain fields and hands out copies by message, so the data path shares
 //! nothing and locks nothing.
 
+mod cpu;
 pub mod http;
 mod port;
 pub mod prometheus;
 pub mod top;
 
+pub use cpu::{CpuLedger, Share};
 pub use port::{
     BUCKET_BOUNDS, Distribution, DropReason, Drops, PortCounters, PortSnapshot, Quantiles, Totals,
 };

@@ -98,7 +98,7 @@ pub struct Totals {
     pub control_limited: u64,
     /// Times that the port was stopped because of something its front end did.
     pub faults: u64,
-    /// Processor time of the worker spent on this port, in nanoseconds, where it is accounted.
+    /// Processor time that the worker spent on this port, in nanoseconds.
     pub cpu_ns: u64,
     /// Times that the worker woke up for a deadline of this port.
     pub timer_wakeups: u64,
@@ -109,6 +109,10 @@ pub struct Totals {
 pub struct PortCounters {
     /// The counters, to be written to directly.
     pub totals: Totals,
+    /// Messages of its front end.
+    pub messages: u64,
+    /// The work that was charged already.
+    charged: u64,
     hold: Histogram<u64>,
     rx_batch: Histogram<u64>,
     tx_batch: Histogram<u64>,
@@ -129,6 +133,8 @@ impl Default for PortCounters {
         };
         Self {
             totals: Totals::default(),
+            messages: 0,
+            charged: 0,
             hold: histogram(LONGEST_HOLD_NS),
             rx_batch: histogram(LARGEST_BATCH),
             tx_batch: histogram(LARGEST_BATCH),
@@ -151,6 +157,31 @@ impl PortCounters {
             self.tx_batch.saturating_record(u64::from(packets));
             self.totals.kicks_suppressed += u64::from(!kicked);
         }
+    }
+
+    /// What the port made its worker do: frames taken, delivered and dropped, kicks, deadlines and
+    /// messages, each one unit.
+    pub fn work(&self) -> u64 {
+        let totals = &self.totals;
+        let drops: u64 = totals.drops.named().iter().map(|(_, drops)| drops).sum();
+        totals.rx_packets
+            + totals.tx_packets
+            + drops
+            + totals.kicks
+            + totals.timer_wakeups
+            + self.messages
+    }
+
+    /// The work that was not charged yet.
+    pub fn uncharged(&self) -> u64 {
+        self.work() - self.charged
+    }
+
+    /// The same, charged from now on.
+    pub fn take_work(&mut self) -> u64 {
+        let work = self.uncharged();
+        self.charged += work;
+        work
     }
 
     /// A copy for others.

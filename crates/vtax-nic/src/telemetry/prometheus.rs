@@ -81,7 +81,7 @@ pub fn text(ports: &[PortSnapshot]) -> String {
     page.metric(
         "cpu_seconds_total",
         "counter",
-        "Processor time spent on the port.",
+        "Processor time of the worker spent on the port.",
         |port, out| {
             let _ = writeln!(
                 out,

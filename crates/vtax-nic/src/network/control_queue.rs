@@ -1,0 +1,148 @@
+//! A guest's control queue, where its front end forwards it.
+
+use super::guest::Guest;
+use super::packet::BATCH;
+use crate::control::coalesce::{Coalesce, Parameters};
+use crate::control::queue::{Command, ERR, LONGEST, OK};
+use crate::features::Features;
+use crate::hold::Nanos;
+use crate::memory::{self, Segment, own};
+use crate::ring::{Direction, RingFault};
+
+/// What a command is answered with: [`OK`] or [`ERR`], then the command's result.
+type Answer = (u8, Option<Parameters>);
+
+impl Guest {
+    /// Answers up to a batch of commands; what is left comes at the next look.
+    ///
+    /// # Errors
+    /// What the guest did that its ring does not allow.
+    pub fn serve_control(&mut self, now: Nanos) -> Result<(), RingFault> {
+        self.control_due = None;
+        let logs = self.features.has(Features::LOG_ALL);
+        for _ in 0..BATCH {
+            let mut segments = std::mem::take(&mut self.segments);
+            segments.clear();
+            let request = self.take_request(&mut segments);
+            let served = match request {
+                Ok(Some(head)) => self
+                    .serve_request(&segments, now)
+                    .map(|len| Some((head, len))),
+                other => other.map(|_| None),
+            };
+            self.segments = segments;
+            let Some(ring) = self.control.running_ring() else {
+                return Ok(());
+            };
+            let log = self.log.as_ref().filter(|_| logs);
+            match served? {
+                Some((head, len)) => ring.give(head, len),
+                None => {
+                    if !ring.arm(log)? {
+                        return Ok(());
+                    }
+                }
+            }
+            ring.publish(log);
+            if ring.wants_signal() {
+                ring.signalled();
+                self.control.call();
+            }
+        }
+        self.control_due = Some(now);
+        Ok(())
+    }
+
+    fn take_request(&mut self, segments: &mut Vec<Segment>) -> Result<Option<u16>, RingFault> {
+        let Some(ring) = self.control.running_ring() else {
+            return Ok(None);
+        };
+        let chain = ring.take(&self.memory, Direction::Request, segments)?;
+        Ok(chain.map(|chain| chain.head))
+    }
+
+    /// Answers one command; tells how many bytes the answer has.
+    fn serve_request(&mut self, segments: &[Segment], now: Nanos) -> Result<u32, RingFault> {
+        let split = segments.iter().position(|segment| segment.writable);
+        let split = split.unwrap_or(segments.len());
+        let (to_read, to_write) = segments.split_at(split);
+        if to_write.iter().any(|segment| !segment.writable) {
+            return Err(RingFault::Direction);
+        }
+        // One byte more than fits tells that it is too long.
+        let mut request = [0; LONGEST + 1];
+        let len = memory::peek(to_read, &mut request);
+        let (status, result) = if len > LONGEST {
+            self.counters.totals.control_malformed += 1;
+            (ERR, None)
+        } else {
+            self.obey(&request[..len], now)
+        };
+        let mut answer = vec![status];
+        if let Some(Parameters {
+            max_packets,
+            max_usecs,
+        }) = result
+        {
+            answer.extend(max_packets.to_le_bytes());
+            answer.extend(max_usecs.to_le_bytes());
+        }
+        let room = to_write
+            .iter()
+            .map(|segment| u64::from(segment.len))
+            .sum::<u64>();
+        answer.truncate(usize::try_from(room).unwrap_or(usize::MAX));
+        memory::copy(&[], &[own(&answer)], to_write);
+        if let Some(log) = self
+            .log
+            .as_ref()
+            .filter(|_| self.features.has(Features::LOG_ALL))
+        {
+            super::guest::mark(log, to_write, answer.len());
+        }
+        // At most nine.
+        Ok(u32::try_from(answer.len()).unwrap_or(0))
+    }
+
+    fn obey(&mut self, request: &[u8], now: Nanos) -> Answer {
+        let Ok(command) = Command::parse(request, self.features) else {
+            self.counters.totals.control_malformed += 1;
+            return (ERR, None);
+        };
+        let answer = match command {
+            Command::Filter => (OK, None),
+            Command::Pairs(pairs) => (self.use_pairs(pairs.into()), None),
+            Command::Coalesce(coalesce) => self.coalesce(coalesce, now),
+        };
+        self.counters.totals.control_frames += 1;
+        answer
+    }
+
+    fn use_pairs(&mut self, pairs: usize) -> u8 {
+        if !(1..=self.pairs()).contains(&pairs) {
+            return ERR;
+        }
+        self.asked_pairs = pairs;
+        self.count_running();
+        OK
+    }
+
+    fn coalesce(&mut self, command: Coalesce, now: Nanos) -> Answer {
+        if let Coalesce::SetQueue(queue, _) | Coalesce::GetQueue(queue) = command
+            && usize::from(queue) >= self.pairs() * 2
+        {
+            return (ERR, None);
+        }
+        if !self.desk.coalesce(now, command) {
+            self.counters.totals.control_limited += 1;
+            return (ERR, None);
+        }
+        self.settle_budget(now);
+        let result = matches!(command, Coalesce::GetQueue(_)).then(|| Parameters {
+            // No count of packets ends a hold; a filling ring does.
+            max_packets: u32::MAX,
+            max_usecs: u32::try_from(self.desk.budget(now).0 / 1_000).unwrap_or(u32::MAX),
+        });
+        (OK, result)
+    }
+}

@@ -1,0 +1,384 @@
+//! Drivers and front ends that misbehave on purpose, against the real program: each may lose its own
+//! port, and nothing else.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on fails"
+)]
+
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use vtax_nic::control::api::Request;
+use vtax_nic::features::Features;
+use vtax_nic::hold::Mode;
+use vtax_nic_driver::backend::Backend;
+use vtax_nic_driver::hostile::{BadMessage, Misdeed};
+use vtax_nic_driver::load::ping_pong;
+use vtax_nic_driver::nic::{Nic, Options};
+use vtax_nic_driver::ring::Descriptor;
+use vtax_nic_driver::session::{Session, message, request};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_vtax-nic");
+
+/// A back end with a link for hostile drivers, `a0` to `b0`, and one of well-behaved ones.
+struct House {
+    backend: Backend,
+    friends: (Nic, Nic),
+    directory: tempfile::TempDir,
+}
+
+impl House {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let backend = Backend::start(
+            Path::new(PROGRAM),
+            directory.path(),
+            2,
+            (Mode::Adaptive, 1_000),
+            None,
+        )
+        .unwrap();
+        let friends = ["a1", "b1"].map(|port| backend.connect(port, Options::default()).unwrap());
+        let [a, b] = friends;
+        Self {
+            backend,
+            friends: (a, b),
+            directory,
+        }
+    }
+
+    /// Connects as `port`; a back end that is still letting go of the one before is waited for.
+    fn connect(&self, port: &str, options: Options) -> Nic {
+        let start = Instant::now();
+        loop {
+            match self.backend.connect(port, options) {
+                Ok(nic) => return nic,
+                Err(error) => assert!(start.elapsed() < Duration::from_secs(10), "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The process lives, and the other link carries frames both ways.
+    fn check(&mut self, after: &str) {
+        assert!(self.backend.is_running(), "{after} ended the process");
+        let (a, b) = &mut self.friends;
+        pass(a, b, after);
+        pass(b, a, after);
+    }
+
+    fn faults(&self, port: &str) -> u64 {
+        self.backend.stats(port).unwrap().totals.faults
+    }
+}
+
+fn frame() -> Vec<u8> {
+    let mut frame = vec![7; 64];
+    frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb6]);
+    frame
+}
+
+/// Sends frames until one arrives.
+fn pass(from: &mut Nic, to: &mut Nic, after: &str) {
+    let start = Instant::now();
+    loop {
+        from.send(0, &frame());
+        let mut arrived = false;
+        to.wait(0, Duration::from_millis(20));
+        to.receive(0, 64, |received| arrived |= received == frame());
+        if arrived {
+            return;
+        }
+        assert!(
+            start.elapsed() < Duration::from_secs(10),
+            "no frames any more after {after}"
+        );
+    }
+}
+
+/// Whether a misdeed is one for which its queue or port is stopped. The others cost the frame, or
+/// nothing.
+fn stops(misdeed: Misdeed) -> bool {
+    !matches!(
+        misdeed,
+        Misdeed::ZeroLength
+            | Misdeed::HeaderInTwelveParts
+            | Misdeed::ShorterThanHeader
+            | Misdeed::HeaderOnly
+            | Misdeed::ChecksumStartPastEnd
+            | Misdeed::ChecksumOffsetPastEnd
+            | Misdeed::SegmentsOfZeroBytes
+            | Misdeed::UnnegotiatedSegmentation
+            | Misdeed::UnknownSegmentation
+            | Misdeed::EventIndexOscillates
+            | Misdeed::DescriptorsRewritten
+    )
+}
+
+#[test]
+fn every_misdeed_of_a_running_driver_stays_with_its_port() {
+    let mut house = House::new();
+    for misdeed in Misdeed::ALL {
+        let name = format!("{misdeed:?}");
+        let mut peer = house.connect("b0", Options::default());
+        let mut hostile = house.connect("a0", Options::default());
+        pass(&mut peer, &mut hostile, &name);
+        pass(&mut hostile, &mut peer, &name);
+        let before = house.faults("a0");
+        misdeed.commit(&mut hostile);
+        // What is wrong with receive buffers shows when a frame comes.
+        let start = Instant::now();
+        while stops(misdeed) && house.faults("a0") == before {
+            peer.send(0, &frame());
+            assert!(
+                start.elapsed() < Duration::from_secs(10),
+                "{name}: no fault"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        house.check(&name);
+        drop((hostile, peer));
+        // Its port takes the next front end.
+        let mut peer = house.connect("b0", Options::default());
+        let mut next = house.connect("a0", Options::default());
+        pass(&mut peer, &mut next, &name);
+        pass(&mut next, &mut peer, &name);
+    }
+}
+
+#[test]
+fn every_message_that_cannot_be_loses_its_sender_its_port_and_nothing_else() {
+    let mut house = House::new();
+    for bad in BadMessage::ALL {
+        let name = format!("{bad:?}");
+        let nic = house.connect("a0", Options::default());
+        if bad == BadMessage::RingAddressesBeforeMemory {
+            // On a session that has set up nothing: the files and addresses are another's.
+            let directory = house.directory.path().join("b0");
+            let session = Session::connect(&directory).unwrap();
+            bad.send_on(&session, &nic).unwrap();
+            house.check(&name);
+            continue;
+        }
+        bad.send(&nic).unwrap();
+        if bad == BadMessage::Truncated {
+            // It may still come.
+            house.check(&name);
+            continue;
+        }
+        let refused = bad != BadMessage::BlockingEventfdWithSaturatedCounter;
+        if refused {
+            assert!(nic.session.closed_within(Duration::from_secs(5)), "{name}");
+        }
+        house.check(&name);
+    }
+}
+
+#[test]
+fn a_call_descriptor_that_blocks_after_it_was_handed_over_stops_nobody() {
+    let mut house = House::new();
+    let mut peer = house.connect("b0", Options::default());
+    let hostile = house.connect("a0", Options::default());
+    let call = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+    for queue in [0_u64, 1] {
+        hostile
+            .session
+            .tell(
+                request::SET_VRING_CALL,
+                &queue.to_ne_bytes(),
+                &[call.as_fd()],
+            )
+            .unwrap();
+    }
+    // The back end holds the same open file: now it is in blocking mode, and full.
+    let mut count = [0; 8];
+    let _ = rustix::io::read(&call, &mut count);
+    let flags = rustix::fs::fcntl_getfl(&call).unwrap();
+    rustix::fs::fcntl_setfl(&call, flags - rustix::fs::OFlags::NONBLOCK).unwrap();
+    rustix::io::write(&call, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    hostile.pairs[0].rx.ring.enable_calls(&hostile.memory);
+    for _ in 0..20 {
+        peer.send(0, &frame());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert!(house.backend.stats("a0").unwrap().totals.rx_calls > 0);
+    house.check("a blocking call descriptor");
+}
+
+#[test]
+fn memory_that_is_replaced_under_traffic_costs_no_one_else_anything() {
+    let mut house = House::new();
+    let mut peer = house.connect("b0", Options::default());
+    let mut hostile = house.connect("a0", Options::default());
+    for round in 0..200 {
+        hostile.send(0, &frame());
+        peer.send(0, &frame());
+        if round % 2 == 0 {
+            hostile.share_memory().unwrap();
+        }
+        hostile.receive(0, 64, |_| {});
+        peer.receive(0, 64, |_| {});
+    }
+    pass(&mut hostile, &mut peer, "new memory tables");
+    house.check("new memory tables");
+    // A table without the rings' memory, while frames are on their way.
+    let elsewhere = [1_u64, 1 << 40, 4096, 1 << 41, 0];
+    let table: Vec<u8> = elsewhere
+        .iter()
+        .flat_map(|word| word.to_ne_bytes())
+        .collect();
+    peer.send(0, &frame());
+    let file = hostile.memory.as_fd();
+    let sent = message(request::SET_MEM_TABLE, 1, &table);
+    hostile.session.send(&sent, &[file]).unwrap();
+    assert!(hostile.session.closed_within(Duration::from_secs(5)));
+    house.check("a memory table without the rings");
+}
+
+#[test]
+fn memory_that_shrinks_under_traffic_costs_its_owner_its_port() {
+    let mut house = House::new();
+    for cut in ["receive buffers", "transmit buffers"] {
+        let mut peer = house.connect("b0", Options::default());
+        let mut hostile = house.connect("a0", Options::default());
+        pass(&mut peer, &mut hostile, cut);
+        let pair = &mut hostile.pairs[0];
+        let kept = match cut {
+            // The rings of the transmit queue go too: they come after.
+            "receive buffers" => pair.rx.buffer(0),
+            _ => pair.tx.buffer(0),
+        };
+        if cut == "transmit buffers" {
+            // Offered before, since nothing of it may be touched here afterwards.
+            let buffer = Descriptor {
+                address: pair.tx.buffer(9),
+                len: 200,
+                flags: 0,
+                next: 0,
+            };
+            pair.tx.ring.describe(&hostile.memory, 9, buffer);
+        }
+        hostile.memory.truncate(kept).unwrap();
+        if cut == "transmit buffers" {
+            pair.tx.ring.offer(&hostile.memory, 9);
+            pair.tx.ring.publish(&hostile.memory);
+            pair.tx.kick();
+        }
+        let start = Instant::now();
+        while !hostile.session.closed_within(Duration::from_millis(20)) {
+            peer.send(0, &frame());
+            assert!(start.elapsed() < Duration::from_secs(10), "{cut}");
+        }
+        house.check(cut);
+    }
+}
+
+#[test]
+fn a_flood_of_kicks_leaves_time_for_the_neighbours() {
+    let mut house = House::new();
+    let _peer = house.connect("b0", Options::default());
+    let hostile = house.connect("a0", Options::default());
+    let stop = AtomicBool::new(false);
+    let done = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                hostile.pairs[0].tx.kick();
+                hostile.pairs[0].rx.kick();
+            }
+        });
+        let (a, b) = &mut house.friends;
+        let done = ping_pong(a, b, Duration::from_millis(500), (0, 1));
+        stop.store(true, Ordering::Relaxed);
+        done
+    });
+    assert_eq!(done.lost, 0);
+    assert!(done.round_trips.len() > 10, "{}", done.round_trips.len());
+    let kicks = house.backend.stats("a0").unwrap().totals.kicks;
+    assert!(kicks > 100, "{kicks} kicks are no flood");
+    house.check("a flood of kicks");
+}
+
+#[test]
+fn who_uses_up_all_descriptors_stops_nobody() {
+    let mut house = House::new();
+    let process = Pid::from_raw(i32::try_from(house.backend.id()).unwrap()).unwrap();
+    let open = || {
+        std::fs::read_dir(format!("/proc/{}/fd", house.backend.id()))
+            .unwrap()
+            .count() as u64
+    };
+    let hostile = house.connect("a0", Options::default());
+    let before = prlimit(Some(process), Resource::Nofile, limit(open() + 2)).unwrap();
+    // Nobody else can come in, and waiting for that costs next to nothing.
+    let waiting: Vec<_> = (0..2)
+        .map(|_| std::os::unix::net::UnixStream::connect(house.directory.path().join("b0")))
+        .collect();
+    let used = house.backend.usage().unwrap();
+    std::thread::sleep(Duration::from_millis(600));
+    let sleeps = house.backend.usage().unwrap().sleeps - used.sleeps;
+    assert!(sleeps < 100, "{sleeps} wake-ups to find no descriptor");
+    // More descriptors than are left: the message is not what it says.
+    let file = hostile.memory.as_fd();
+    let sent = message(request::SET_MEM_TABLE, 1, &[0; 8]);
+    hostile.session.send(&sent, &[file; 8]).unwrap();
+    assert!(hostile.session.closed_within(Duration::from_secs(5)));
+    drop(waiting);
+    prlimit(Some(process), Resource::Nofile, before).unwrap();
+    house.check("running out of descriptors");
+    let mut peer = house.connect("b0", Options::default());
+    let mut next = house.connect("a0", Options::default());
+    pass(&mut next, &mut peer, "running out of descriptors");
+}
+
+fn limit(descriptors: u64) -> Rlimit {
+    Rlimit {
+        current: Some(descriptors),
+        // What the program inherited from us, and may not exceed.
+        maximum: getrlimit(Resource::Nofile).maximum,
+    }
+}
+
+#[test]
+fn a_control_queue_that_is_forwarded_is_served_and_survives_nonsense() {
+    let mut house = House::new();
+    let options = Options {
+        features: Options::default()
+            .features
+            .with(Features::NOTF_COAL)
+            .with(Features::VQ_NOTF_COAL)
+            .with(Features::CTRL_RX),
+        control: true,
+        ..Options::default()
+    };
+    let mut peer = house.connect("a0", Options::default());
+    let mut nic = house.connect("b0", options);
+    pass(&mut peer, &mut nic, "the start of a control queue");
+    let wait = Duration::from_secs(5);
+    // Promiscuous mode; then 64 frames or 300 µs; then what is in force; then far over the cap.
+    assert_eq!(nic.command(&[0, 0, 1], 0, wait).unwrap(), [0]);
+    let set = |us: u32| [&[6, 1][..], &64_u32.to_le_bytes(), &us.to_le_bytes()].concat();
+    assert_eq!(nic.command(&set(300), 0, wait).unwrap(), [0]);
+    let answer = nic.command(&[6, 3, 0, 0, 0, 0], 8, wait).unwrap();
+    assert_eq!((answer[0], &answer[5..]), (0, &300_u32.to_le_bytes()[..]));
+    assert_eq!(nic.command(&set(u32::MAX), 0, wait).unwrap(), [0]);
+    let ports = house.backend.ask(&Request::List { port: None }).unwrap();
+    let in_force = |name: &str| {
+        let port = ports.ports.iter().find(|port| port.port == name);
+        port.unwrap().in_force_us
+    };
+    assert_eq!((in_force("b0"), in_force("b1")), (1_000, 1_000));
+    for class in 0..=255 {
+        let nonsense = [class, 0xff, 1, 2, 3];
+        assert_eq!(nic.command(&nonsense, 3, wait).unwrap()[0], 1, "{class}");
+    }
+    assert_eq!(house.faults("b0"), 0);
+    pass(&mut peer, &mut nic, "nonsense on the control queue");
+    house.check("nonsense on the control queue");
+}
