@@ -106,12 +106,14 @@ impl Observation<'_> {
         let busy = dom0
             .unwrap_or(self.processors as f64 * self.seconds() - idle - steal)
             .max(0.0);
-        // Its kernel goes on charging its processes while Xen runs a domain in their place, so that
-        // stolen time is in every part of it: it is taken out of each in proportion.
-        let really_ran = match dom0 {
-            Some(dom0) if dom0 > 0.0 && steal > 0.0 => dom0 / (dom0 + steal),
-            _ => 1.0,
+        // Whatever is timed by the clock goes on while a hypervisor below runs something else: that
+        // is taken out in proportion. Kernels know it of their tasks, but Dom0's does not.
+        let kept = if busy > 0.0 {
+            busy / (busy + steal)
+        } else {
+            1.0
         };
+        let really_ran = dom0.map_or(1.0, |_| kept);
 
         let mut stages = BTreeMap::new();
         let owned = |owner, name| {
@@ -121,8 +123,9 @@ impl Observation<'_> {
         let target = owned("target", metric::CPU_TOTAL);
         // Soft interrupts go from whom they interrupted to whom they worked for, where they are
         // traced; elsewhere these are zero, and they stay where the kernel books them.
-        let softirq = |owner| owned(owner, metric::CPU_SOFTIRQ);
-        let context = |owner| owned(owner, metric::CPU_SOFTIRQ_CONTEXT);
+        let traced = |owner, name| self.delta(owner, name).map_or(0.0, |ns| ns / 1e9 * kept);
+        let softirq = |owner| traced(owner, metric::CPU_SOFTIRQ);
+        let context = |owner| traced(owner, metric::CPU_SOFTIRQ_CONTEXT);
         let own = (target - context("target")).max(0.0);
         // A Xen domain's time is none of this kernel's: to Dom0 it looks like nothing at all.
         let domain = self
@@ -537,9 +540,30 @@ mod tests {
 
     #[test]
     fn traced_soft_interrupts_move_to_whom_they_worked_for_and_the_sum_stays() {
+        let cpu = traced(0.0);
+        let stage = |name: &str| (cpu.stages[name] * 1000.0).round() / 1000.0;
+        assert_eq!((stage("service"), stage("softirq")), (1.0, 3.0));
+        assert_eq!((stage("client"), stage("rest")), (4.5, 1.5));
+        assert!((cpu.busy - 10.0).abs() < 1e-9);
+        // The service's 1 s and its 3 s of soft interrupts; the rest is nobody's.
+        assert!((cpu.for_target() - 4.0).abs() < 1e-9, "{cpu:?}");
+    }
+
+    #[test]
+    fn soft_interrupts_go_on_while_a_hypervisor_below_runs_something_else() {
+        // Of 10 s that were not idle it took 2: of 3 s by the clock 2.4 s are left.
+        let cpu = traced(0.2);
+        assert!((cpu.stages["softirq"] - 2.4).abs() < 1e-9, "{cpu:?}");
+        // The service's 2 s are its own already; 0.8 s of them were soft interrupts.
+        assert!((cpu.stages["service"] - 1.2).abs() < 1e-9, "{cpu:?}");
+    }
+
+    /// Ten seconds of two processors, one idle, with traced soft interrupts.
+    fn traced(stolen: f64) -> CpuShares {
         let counters = |at: f64| {
             [
                 ("host", metric::CPU_IDLE, at),
+                ("host", metric::CPU_STEAL, stolen * at),
                 ("target", metric::CPU_TOTAL, 0.2 * at),
                 ("client", metric::CPU_TOTAL, 0.6 * at),
                 ("target", metric::CPU_SOFTIRQ, 0.3 * at),
@@ -559,13 +583,7 @@ mod tests {
             inner: None,
             platform: Source::Measured,
         };
-        let cpu = observation.cpu().unwrap();
-        let stage = |name: &str| (cpu.stages[name] * 1000.0).round() / 1000.0;
-        assert_eq!((stage("service"), stage("softirq")), (1.0, 3.0));
-        assert_eq!((stage("client"), stage("rest")), (4.5, 1.5));
-        assert!((cpu.busy - 10.0).abs() < 1e-9);
-        // The service's 1 s and its 3 s of soft interrupts; the rest is nobody's.
-        assert!((cpu.for_target() - 4.0).abs() < 1e-9, "{cpu:?}");
+        observation.cpu().unwrap()
     }
 
     /// A snapshot at `seconds` of counters in seconds of CPU time.
