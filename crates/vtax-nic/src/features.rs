@@ -55,6 +55,8 @@ impl Features {
     pub const PROTOCOL: Self = Self(1 << 30);
     /// A device of virtio 1.0 or newer.
     pub const VERSION_1: Self = Self(1 << 32);
+    /// Packed rings.
+    pub const RING_PACKED: Self = Self(1 << 34);
     /// Buffers are returned in order.
     pub const IN_ORDER: Self = Self(1 << 35);
 
@@ -91,6 +93,7 @@ impl Features {
         .with(Self::EVENT_IDX)
         .with(Self::PROTOCOL)
         .with(Self::VERSION_1)
+        .with(Self::RING_PACKED)
         .with(Self::IN_ORDER);
 
     /// What leaves checksums and segmentation to the other side.

@@ -23,7 +23,7 @@ use crate::hold::{HoldSettings, Mode, Nanos};
 use crate::network::{Batch, Network, Port};
 use crate::poller::{Poller, PortId};
 use crate::protocol::Connection;
-use crate::ring::{Direction, SplitRing};
+use crate::ring::{Direction, SplitRing, Virtqueue};
 use crate::telemetry::{PortCounters, http};
 use crate::testing::{
     BUFFERS, CONTROL, Driver, MEMORY, Peer, RX, Ring, SIZE, TX, USER, linux, memory_file, port,
@@ -351,7 +351,7 @@ pub fn chains(data: &[u8]) {
                         len += u64::from(segment.len);
                     }
                     assert_eq!(len, u64::from(chain.len));
-                    ring.give(chain.head, chain.len);
+                    ring.give(chain.place, chain.len);
                 }
                 ring.publish(None);
                 if ring.wants_signal() {

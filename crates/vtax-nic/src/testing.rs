@@ -178,9 +178,11 @@ pub const CONTROL: Ring = Ring(2);
 /// What the control queue's device writes into, in a descriptor of a command.
 pub const ANSWER: u64 = BUFFERS + 0xf_0000;
 
-/// Features of a modern Linux guest.
+/// Features of a modern Linux guest with split rings.
 pub fn linux() -> Features {
-    Features::OFFERED.without(Features::LOG_ALL)
+    Features::OFFERED
+        .without(Features::LOG_ALL)
+        .without(Features::RING_PACKED)
 }
 
 fn event() -> OwnedFd {
@@ -365,4 +367,180 @@ fn drain(event: &OwnedFd) -> u64 {
         Ok(_) => u64::from_ne_bytes(bytes),
         Err(_) => 0,
     }
+}
+
+/// The driver's side of one packed ring, and memory of its own.
+pub struct PackedDriver {
+    pub memory: Driver,
+    pub size: u16,
+    next: (u16, bool),
+    seen: (u16, bool),
+    /// Identifiers on their way, with their slots, in order.
+    open: std::collections::VecDeque<(u16, u16)>,
+}
+
+impl PackedDriver {
+    pub const RING: u64 = 0x1_0000;
+    pub const DRIVER_EVENT: u64 = 0x2000;
+    pub const DEVICE_EVENT: u64 = 0x3_0000;
+
+    pub fn new(size: u16) -> Self {
+        Self {
+            memory: Driver::new(),
+            size,
+            next: (0, true),
+            seen: (0, true),
+            open: std::collections::VecDeque::new(),
+        }
+    }
+
+    pub fn addresses(&self) -> RingAddresses {
+        RingAddresses {
+            descriptors: USER + Self::RING,
+            available: USER + Self::DRIVER_EVENT,
+            used: USER + Self::DEVICE_EVENT,
+            used_log: Some(Self::DEVICE_EVENT),
+        }
+    }
+
+    fn after(&self, (slot, wrap): (u16, bool), slots: u16) -> (u16, bool) {
+        if slot + slots < self.size {
+            (slot + slots, wrap)
+        } else {
+            (slot + slots - self.size, !wrap)
+        }
+    }
+
+    /// Slots that are the driver's.
+    pub fn free(&self) -> u16 {
+        self.size - self.open.iter().map(|(_, slots)| slots).sum::<u16>()
+    }
+
+    pub fn write_slot(&self, slot: u64, (address, len, id, flags): (u64, u32, u16, u16)) {
+        // Identifier and flags are where a split ring has flags and next.
+        self.memory
+            .write(Self::RING + slot * 16, &encode((address, len, id, flags)));
+    }
+
+    pub fn write_table(&self, at: u64, index: u64, (address, len, flags): (u64, u32, u16)) {
+        self.memory
+            .write(at + index * 16, &encode((address, len, 0, flags)));
+    }
+
+    /// Offers a chain; tells whether the device wants a kick for it.
+    pub fn offer(&mut self, id: u16, descriptors: &[(u64, u32, u16)]) -> bool {
+        let first = self.next;
+        let mut slots: Vec<_> = Vec::new();
+        for (index, (address, len, flags)) in descriptors.iter().enumerate() {
+            let (slot, wrap) = self.next;
+            let more = if index + 1 < descriptors.len() {
+                NEXT
+            } else {
+                0
+            };
+            let phase = if wrap { 1 << 7 } else { 1 << 15 };
+            slots.push((slot, (*address, *len, id, flags | more | phase)));
+            self.next = self.after(self.next, 1);
+        }
+        // The head last.
+        for (slot, words) in slots.into_iter().rev() {
+            self.write_slot(slot.into(), words);
+        }
+        let count = u16::try_from(descriptors.len()).unwrap();
+        self.open.push_back((id, count));
+        match self.device_event() {
+            (_, 0) => true,
+            (event, 2) => (0..count).any(|slot| {
+                let (slot, wrap) = self.after(first, slot);
+                event == slot | u16::from(wrap) << 15
+            }),
+            _ => false,
+        }
+    }
+
+    fn used(&self) -> Option<(u16, u32)> {
+        let (slot, wrap) = self.seen;
+        let at = Self::RING + u64::from(slot) * 16;
+        let flags = self.memory.u16_at(at + 14);
+        let returned = (flags & 1 << 7 != 0) == wrap && (flags & 1 << 15 != 0) == wrap;
+        returned.then(|| (self.memory.u16_at(at + 12), self.memory.u32_at(at + 8)))
+    }
+
+    fn reap(&mut self) -> Option<u16> {
+        let (id, slots) = self.open.pop_front()?;
+        self.seen = self.after(self.seen, slots);
+        Some(id)
+    }
+
+    /// The next chain that came back, and the bytes written.
+    pub fn take_used(&mut self) -> Option<(u16, u32)> {
+        let (id, len) = self.used()?;
+        assert_eq!(self.reap(), Some(id), "chains come back in order");
+        Some((id, len))
+    }
+
+    /// The chains of the next batch, which its last one stands for.
+    pub fn take_used_in_order(&mut self) -> Vec<u16> {
+        let Some((last, _)) = self.used() else {
+            return Vec::new();
+        };
+        let mut ids = Vec::new();
+        while let Some(id) = self.reap() {
+            ids.push(id);
+            if id == last {
+                break;
+            }
+        }
+        assert_eq!(ids.last(), Some(&last), "it was on its way");
+        ids
+    }
+
+    pub fn set_event(&self, flags: u16, position: u16) {
+        let word = u32::from(flags) << 16 | u32::from(position);
+        self.memory.write(Self::DRIVER_EVENT, &word.to_le_bytes());
+    }
+
+    /// Position and flags.
+    pub fn device_event(&self) -> (u16, u16) {
+        (
+            self.memory.u16_at(Self::DEVICE_EVENT),
+            self.memory.u16_at(Self::DEVICE_EVENT + 2),
+        )
+    }
+
+    fn position(&self, base: u16, slots: u16) -> (u16, bool) {
+        self.after((base & 0x7fff, base & 0x8000 != 0), slots)
+    }
+
+    /// Returns the descriptor `slots` after a position, as a device does.
+    pub fn return_by_force(&self, base: u16, slots: u16, id: u16) {
+        let (slot, wrap) = self.position(base, slots);
+        let flags = if wrap { 1 << 15 | 1 << 7 } else { 0 };
+        self.write_slot(slot.into(), (BUFFERS, 0, id, flags));
+    }
+
+    /// Notes the position `slots` after another, as the device does.
+    pub fn note(&self, base: u16, slots: u16) {
+        let (slot, wrap) = self.position(base, slots);
+        let bits = slot | u16::from(wrap) << 15;
+        self.memory.write(Self::DEVICE_EVENT, &bits.to_le_bytes());
+    }
+}
+
+/// A dirty log that covers the memory here, and its file.
+pub fn log() -> (OwnedFd, crate::memory::DirtyLog) {
+    let file = memfd_create("log", MemfdFlags::CLOEXEC).unwrap();
+    let bytes = MEMORY / 4096 / 8;
+    ftruncate(&file, bytes).unwrap();
+    let log = crate::memory::DirtyLog::new(file.try_clone().unwrap(), 0, bytes).unwrap();
+    (file, log)
+}
+
+/// The pages that a log says are dirty.
+pub fn dirty_pages(file: &OwnedFd) -> Vec<u64> {
+    let mut bytes = vec![0; usize::try_from(MEMORY / 4096 / 8).unwrap()];
+    rustix::io::pread(file, &mut bytes, 0).unwrap();
+    (0..MEMORY / 4096)
+        .filter(|page| bytes[usize::try_from(page / 8).unwrap()] & 1 << (page % 8) != 0)
+        .collect()
 }

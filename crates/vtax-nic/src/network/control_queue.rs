@@ -7,7 +7,7 @@ use crate::control::queue::{Command, ERR, LONGEST, OK};
 use crate::features::Features;
 use crate::hold::Nanos;
 use crate::memory::{self, Segment, own};
-use crate::ring::{Direction, RingFault};
+use crate::ring::{Direction, Place, RingFault, Virtqueue, for_ring};
 
 /// What a command is answered with: [`OK`] or [`ERR`], then the command's result.
 type Answer = (u8, Option<Parameters>);
@@ -25,9 +25,9 @@ impl Guest {
             segments.clear();
             let request = self.take_request(&mut segments);
             let served = match request {
-                Ok(Some(head)) => self
+                Ok(Some(place)) => self
                     .serve_request(&segments, now)
-                    .map(|len| Some((head, len))),
+                    .map(|len| Some((place, len))),
                 other => other.map(|_| None),
             };
             self.segments = segments;
@@ -35,17 +35,24 @@ impl Guest {
                 return Ok(());
             };
             let log = self.log.as_ref().filter(|_| logs);
-            match served? {
-                Some((head, len)) => ring.give(head, len),
-                None => {
-                    if !ring.arm(log)? {
-                        return Ok(());
+            let served = served?;
+            let wants_signal = for_ring!(ring, ring => {
+                match served {
+                    Some((place, len)) => ring.give(place, len),
+                    None => {
+                        if !ring.arm(log)? {
+                            return Ok(());
+                        }
                     }
                 }
-            }
-            ring.publish(log);
-            if ring.wants_signal() {
-                ring.signalled();
+                ring.publish(log);
+                let wanted = ring.wants_signal();
+                if wanted {
+                    ring.signalled();
+                }
+                wanted
+            });
+            if wants_signal {
                 self.control.call();
             }
         }
@@ -53,12 +60,14 @@ impl Guest {
         Ok(())
     }
 
-    fn take_request(&mut self, segments: &mut Vec<Segment>) -> Result<Option<u16>, RingFault> {
+    fn take_request(&mut self, segments: &mut Vec<Segment>) -> Result<Option<Place>, RingFault> {
         let Some(ring) = self.control.running_ring() else {
             return Ok(None);
         };
-        let chain = ring.take(&self.memory, Direction::Request, segments)?;
-        Ok(chain.map(|chain| chain.head))
+        let chain = for_ring!(ring, ring => {
+            ring.take(&self.memory, Direction::Request, segments)
+        })?;
+        Ok(chain.map(|chain| chain.place))
     }
 
     /// Answers one command; tells how many bytes the answer has.

@@ -6,12 +6,12 @@ use crate::control::api::{Change, PortInfo};
 use crate::control::frame::FRAME_LEN;
 use crate::control::{Answer, Desk, Terms};
 use crate::features::{Features, ProtocolFeatures};
-use crate::frame::{Mac, Offloads};
+use crate::frame::{Mac, NetHeader, Offloads};
 use crate::hold::{HoldSettings, Nanos, NextDrain, PairHold, Release, RxBatch, TxRound};
 use crate::memory::{self, DirtyLog, GuestMemory, MAX_REGIONS, Segment};
 use crate::poller::{Poller, PortId, Token};
 use crate::protocol::{ProtocolError, Reply, Request};
-use crate::ring::{Chain, Direction, RingFault};
+use crate::ring::{Chain, Direction, RingFault, Virtqueue, for_ring};
 use crate::telemetry::{DropReason, PortCounters, PortSnapshot};
 
 /// The most queue pairs of a port.
@@ -127,6 +127,17 @@ impl Guest {
         self.running
     }
 
+    /// The pair that receives what another port sends on its pair of this number.
+    #[inline]
+    pub fn receiving_pair(&self, pair: u8) -> Option<u8> {
+        #[expect(clippy::cast_possible_truncation, reason = "fewer than MAX_PAIRS")]
+        let running = self.running as u8;
+        if pair < running {
+            return Some(pair);
+        }
+        pair.checked_rem(running)
+    }
+
     /// What the guest can take undone.
     #[inline]
     pub fn receiver(&self) -> Offloads {
@@ -207,22 +218,27 @@ impl Guest {
             }
             // It would be written to when the log's address changes, which it never does here.
             Request::SetLogFd(_) => {}
-            Request::SetVringNum { queue, size } => self.queue(queue)?.set_size(size)?,
+            Request::SetVringNum { queue, size } => {
+                let features = self.features;
+                self.queue(queue)?.set_size(size, features)?;
+            }
             Request::SetVringAddr(address) => {
                 self.queue(address.queue)?.set_addresses(address.addresses);
                 self.resolve()?;
             }
             Request::SetVringBase { queue, base } => {
-                let base = u16::try_from(base)
+                // The upper half is where a packed ring's used descriptors go on: for us, who keep
+                // none back, at the same place, and some front ends leave it empty.
+                let packed = self.features.has(Features::RING_PACKED);
+                let base = u16::try_from(if packed { base & 0xffff } else { base })
                     .map_err(|_| ProtocolError::Refused("a ring's base is below 65,536"))?;
                 self.queue(queue)?.set_base(base)?;
             }
             Request::GetVringBase { queue } => {
-                let base = self.stop(queue, poller, now)?;
-                reply = Reply::VringState {
-                    queue,
-                    base: base.into(),
-                };
+                let base = u32::from(self.stop(queue, poller, now)?);
+                let packed = self.features.has(Features::RING_PACKED);
+                let base = if packed { base | base << 16 } else { base };
+                reply = Reply::VringState { queue, base };
             }
             Request::SetVringKick { queue, file } => {
                 let file = file.ok_or(ProtocolError::Refused(
@@ -538,25 +554,8 @@ impl Guest {
         else {
             return;
         };
-        self.chains.clear();
-        while self.chains.len() < BATCH {
-            match ring.take(&self.memory, Direction::Readable, &mut batch.segments) {
-                Ok(Some(chain)) => {
-                    if let Some(first) = chain.segments(&batch.segments).first() {
-                        first.prefetch();
-                    }
-                    self.chains.push(chain);
-                }
-                Ok(None) => break,
-                Err(fault) => {
-                    batch.fault = Some(fault);
-                    break;
-                }
-            }
-        }
-        for chain in &self.chains {
-            batch.add_chain(*chain, header_len, sender);
-        }
+        let memory = &self.memory;
+        for_ring!(ring, ring => pull(ring, memory, batch, (header_len, sender)));
     }
 
     /// Returns the first `done` frames of a batch to their guest and puts the others back. Tells
@@ -571,17 +570,24 @@ impl Guest {
             return;
         };
         let Some(ring) = queue.ring_mut() else { return };
+        let Some((returned, left)) = batch.packets.split_at_checked(done) else {
+            return;
+        };
         let mut bytes = 0;
-        for packet in batch.packets.iter().take(done) {
-            ring.give(packet.head, 0);
+        for packet in returned {
             bytes += u64::from(packet.len);
             if let Some(reason) = packet.refused {
                 self.counters.totals.drops.add(reason, 1);
             }
         }
-        #[expect(clippy::cast_possible_truncation, reason = "at most a batch")]
-        ring.put_back((batch.packets.len() - done) as u16);
-        ring.publish(self.log.as_ref().filter(|_| logs));
+        for_ring!(ring, ring => {
+            ring.give_read(returned.iter().map(|packet| packet.place));
+            if let Some(first) = left.first() {
+                #[expect(clippy::cast_possible_truncation, reason = "at most a batch")]
+                ring.put_back(first.place, left.len() as u16);
+            }
+            ring.publish(self.log.as_ref().filter(|_| logs));
+        });
         self.counters.totals.tx_packets += done as u64;
         self.counters.totals.tx_bytes += bytes;
         if done > 0 && ring.wants_signal() {
@@ -632,7 +638,7 @@ impl Guest {
         self.queues
             .get_mut(pair * 2 + 1)
             .and_then(Queue::running_ring)
-            .is_some_and(|ring| ring.look() != Ok(0))
+            .is_some_and(|ring| ring.has_work())
     }
 
     /// Asks for no kicks of a transmit queue while it is polled.
@@ -658,48 +664,39 @@ impl Guest {
         let Some(ring) = self.queues.get_mut(pair * 2).and_then(Queue::running_ring) else {
             return Ok(Delivery::Dropped(DropReason::NotRunning));
         };
-        let need = header_len + frame.len;
-        self.chains.clear();
-        self.segments.clear();
-        let mut room = 0;
-        while room < need {
-            let chain = ring.take(&self.memory, Direction::Writable, &mut self.segments)?;
-            let Some(chain) = chain else {
-                #[expect(clippy::cast_possible_truncation, reason = "at most the ring's size")]
-                ring.put_back(self.chains.len() as u16);
-                // A frame that a whole ring of empty buffers cannot hold never fits.
-                return Ok(if self.chains.len() >= usize::from(ring.size()) {
-                    Delivery::Dropped(DropReason::TooLong)
-                } else {
-                    Delivery::Full
-                });
-            };
-            if (chain.len as usize) < header_len {
-                return Err(RingFault::SmallBuffer);
+        let lists = (&mut self.chains, &mut self.segments);
+        let delivery = for_ring!(ring, ring => {
+            deliver(ring, &self.memory, frame, (header_len, mergeable), lists)
+        })?;
+        if delivery == Delivery::Delivered {
+            if logs && let Some(log) = &self.log {
+                mark(log, &self.segments, header_len + frame.len);
             }
-            room += chain.len as usize;
-            self.chains.push(chain);
-            if !mergeable && room < need {
-                ring.put_back(1);
-                return Ok(Delivery::Dropped(DropReason::TooLong));
-            }
+            self.counters.totals.rx_packets += 1;
+            self.counters.totals.rx_bytes += frame.len as u64;
         }
-        #[expect(clippy::cast_possible_truncation, reason = "at most the ring's size")]
-        let header = frame.header.to_bytes(self.chains.len() as u16);
-        memory::copy(&header[..header_len], frame.segments, &self.segments);
-        let mut left = need;
-        for chain in &self.chains {
-            let bytes = left.min(chain.len as usize);
-            left -= bytes;
-            #[expect(clippy::cast_possible_truncation, reason = "at most a chain's length")]
-            ring.give(chain.head, bytes as u32);
+        Ok(delivery)
+    }
+
+    /// Puts as many frames of a batch into a receive queue, from the `done`th on, as are plain and
+    /// fit into one buffer each, without publishing them; tells how many.
+    #[inline]
+    pub fn deliver_plain(&mut self, pair: usize, batch: &Batch, done: usize) -> usize {
+        let header_len = self.features.header_len();
+        let log = self.log.as_ref();
+        let log = log.filter(|_| self.features.has(Features::LOG_ALL));
+        let Some(ring) = self.queues.get_mut(pair * 2).and_then(Queue::running_ring) else {
+            return 0;
+        };
+        let (packets, bytes) = for_ring!(ring, ring => {
+            deliver_plain(ring, &self.memory, log, header_len, batch, done)
+        });
+        if packets > 0 {
+            self.has_buffers(pair);
         }
-        if logs && let Some(log) = &self.log {
-            mark(log, &self.segments, need);
-        }
-        self.counters.totals.rx_packets += 1;
-        self.counters.totals.rx_bytes += frame.len as u64;
-        Ok(Delivery::Delivered)
+        self.counters.totals.rx_packets += packets as u64;
+        self.counters.totals.rx_bytes += bytes;
+        packets
     }
 
     /// Shows the guest `packets` frames and signals it, now or when the hold ends.
@@ -708,22 +705,8 @@ impl Guest {
         let Some(ring) = self.queues.get_mut(pair * 2).and_then(Queue::running_ring) else {
             return;
         };
-        ring.publish(self.log.as_ref().filter(|_| logs));
-        let wanted = ring.wants_signal();
-        // The buffers seen at the last look run low long before the ring does: look again. A fault
-        // is found when the next one is taken.
-        let seen = ring.waiting();
-        let free = if seen < ring.size() / 2 {
-            ring.look().unwrap_or(seen)
-        } else {
-            seen
-        };
-        let batch = RxBatch {
-            packets,
-            free,
-            ring_size: ring.size(),
-            wanted,
-        };
+        let log = self.log.as_ref().filter(|_| logs);
+        let batch = for_ring!(ring, ring => publish(ring, log, packets));
         let release = self
             .holds
             .get_mut(pair)
@@ -754,6 +737,14 @@ impl Guest {
             .get_mut(pair * 2)
             .and_then(Queue::running_ring)
             .is_some_and(|ring| ring.arm(self.log.as_ref().filter(|_| logs)) != Ok(false))
+    }
+
+    /// The guest kicked a receive queue: there are buffers again, and no more kicks are wanted.
+    pub fn buffers_came(&mut self, pair: usize) {
+        let logs = self.features.has(Features::LOG_ALL);
+        if let Some(ring) = self.queues.get_mut(pair * 2).and_then(Queue::running_ring) {
+            ring.disarm(self.log.as_ref().filter(|_| logs));
+        }
     }
 
     /// Since when a receive queue lacks buffers: since now, if it did not before.
@@ -787,6 +778,153 @@ impl Guest {
         }
         self.counters.totals.faults += 1;
         self.count_running();
+    }
+}
+
+/// Takes up to a batch of frames from a ring.
+#[inline]
+fn pull(
+    ring: &mut impl Virtqueue,
+    memory: &GuestMemory,
+    batch: &mut Batch,
+    (header_len, sender): (usize, Offloads),
+) {
+    // All are asked for before the first is looked into.
+    let mut chains = [Chain::default(); BATCH];
+    let mut count = 0;
+    for chain in &mut chains {
+        if let Some((place, segment)) = ring.take_single(memory, Direction::Readable) {
+            segment.prefetch();
+            *chain = batch.push_single(place, segment);
+        } else {
+            match ring.take(memory, Direction::Readable, &mut batch.segments) {
+                Ok(Some(taken)) => {
+                    if let Some(first) = taken.segments(&batch.segments).first() {
+                        first.prefetch();
+                    }
+                    *chain = taken;
+                }
+                Ok(None) => break,
+                Err(fault) => {
+                    batch.fault = Some(fault);
+                    break;
+                }
+            }
+        }
+        count += 1;
+    }
+    for chain in chains.iter().take(count) {
+        batch.add_chain(*chain, header_len, sender);
+    }
+}
+
+/// Puts one frame into as many buffers as it needs, whose chains and segments are listed.
+fn deliver(
+    ring: &mut impl Virtqueue,
+    memory: &GuestMemory,
+    frame: &Frame,
+    (header_len, mergeable): (usize, bool),
+    (chains, segments): (&mut Vec<Chain>, &mut Vec<Segment>),
+) -> Result<Delivery, RingFault> {
+    let need = header_len + frame.len;
+    chains.clear();
+    segments.clear();
+    let mut room = 0;
+    while room < need {
+        let Some(chain) = ring.take(memory, Direction::Writable, segments)? else {
+            if let Some(first) = chains.first() {
+                #[expect(clippy::cast_possible_truncation, reason = "at most the ring's size")]
+                ring.put_back(first.place, chains.len() as u16);
+            }
+            // A frame that a whole ring of empty buffers cannot hold never fits.
+            return Ok(if chains.len() >= usize::from(ring.size()) {
+                Delivery::Dropped(DropReason::TooLong)
+            } else {
+                Delivery::Full
+            });
+        };
+        if (chain.len as usize) < header_len {
+            return Err(RingFault::SmallBuffer);
+        }
+        room += chain.len as usize;
+        chains.push(chain);
+        if !mergeable && room < need {
+            ring.put_back(chain.place, 1);
+            return Ok(Delivery::Dropped(DropReason::TooLong));
+        }
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "at most the ring's size")]
+    let header = frame.header.to_bytes(chains.len() as u16);
+    memory::copy(&header[..header_len], frame.segments, segments);
+    let mut left = need;
+    for chain in chains.iter() {
+        let bytes = left.min(chain.len as usize);
+        left -= bytes;
+        #[expect(clippy::cast_possible_truncation, reason = "at most a chain's length")]
+        ring.give(chain.place, bytes as u32);
+    }
+    Ok(Delivery::Delivered)
+}
+
+/// Puts plain frames into one buffer each, as long as that goes; tells how many, and their bytes.
+#[inline]
+fn deliver_plain(
+    ring: &mut impl Virtqueue,
+    memory: &GuestMemory,
+    log: Option<&DirtyLog>,
+    header_len: usize,
+    batch: &Batch,
+    done: usize,
+) -> (usize, u64) {
+    let header = NetHeader::PLAIN.to_bytes(1);
+    #[expect(clippy::cast_possible_truncation, reason = "a few bytes at most")]
+    let header_bytes = header_len as u32;
+    let (mut packets, mut bytes) = (0, 0);
+    for packet in batch.packets.iter().skip(done) {
+        let Some(source) = batch.segments(packet).first().filter(|_| packet.plain) else {
+            break;
+        };
+        let Some((place, target)) = ring.take_single(memory, Direction::Writable) else {
+            break;
+        };
+        let need = header_bytes + packet.len;
+        if target.len < need {
+            ring.put_back(place, 1);
+            break;
+        }
+        memory::copy(
+            &header[..header_len],
+            std::slice::from_ref(source),
+            std::slice::from_ref(&target),
+        );
+        ring.give(place, need);
+        if let Some(log) = log {
+            log.mark(target.guest, need.into());
+        }
+        packets += 1;
+        bytes += u64::from(packet.len);
+    }
+    (packets, bytes)
+}
+
+/// Publishes a receive ring; tells what a hold wants to know.
+#[inline]
+fn publish(ring: &mut impl Virtqueue, log: Option<&DirtyLog>, packets: u32) -> RxBatch {
+    ring.publish(log);
+    let wanted = ring.wants_signal();
+    // The buffers seen at the last look run low long before the ring does: look again. A fault is
+    // found when the next one is taken.
+    let seen = ring.waiting();
+    let free = if seen < ring.size() / 2 {
+        ring.look().unwrap_or(seen)
+    } else {
+        seen
+    };
+    RxBatch {
+        packets,
+        free,
+        ring_size: ring.size(),
+        wanted,
     }
 }
 

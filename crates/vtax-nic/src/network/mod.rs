@@ -158,7 +158,7 @@ impl Network {
             return;
         }
         if queue.is_multiple_of(2) {
-            // There are receive buffers again.
+            guest.buffers_came(pair.into());
             self.unblock();
             return;
         }
@@ -346,7 +346,11 @@ impl Network {
         }
         let mut done = 0;
         let mut blocked = None;
-        while let Some(packet) = batch.packets.get(done) {
+        loop {
+            done += self.forward_plain(port, pair, batch, done);
+            let Some(packet) = batch.packets.get(done) else {
+                break;
+            };
             if packet.refused.is_none() {
                 let packet = *packet;
                 match self.dispatch(port, pair, &packet, batch, now) {
@@ -378,6 +382,41 @@ impl Network {
             None => {}
         }
         self.settle(index, done, blocked, now)
+    }
+
+    /// Moves the next frames of a batch over a link, as many as need no more than a copy into a
+    /// guest; tells how many. All others are [`Network::dispatch`]'s.
+    #[inline]
+    fn forward_plain(&mut self, port: u16, pair: u8, batch: &Batch, done: usize) -> usize {
+        if self.table.is_some() || !batch.packets.get(done).is_some_and(|packet| packet.plain) {
+            return 0;
+        }
+        let target = 1 - port;
+        let Some(Port::Guest(guest)) = self.ports.get_mut(usize::from(target)) else {
+            return 0;
+        };
+        let Some(pair) = guest.receiving_pair(pair) else {
+            return 0;
+        };
+        let count = guest.deliver_plain(pair.into(), batch, done);
+        if count > 0 {
+            self.touch(target, pair, count);
+        }
+        count
+    }
+
+    /// Notes that a queue is to be published.
+    #[inline]
+    fn touch(&mut self, port: u16, pair: u8, packets: usize) {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "at most a batch, or a frame's segments"
+        )]
+        let packets = packets as u32;
+        match self.touched.last_mut() {
+            Some((last, queue, count)) if (*last, *queue) == (port, pair) => *count += packets,
+            _ => self.touched.push((port, pair, packets)),
+        }
     }
 
     /// Decides how a source goes on after a batch.
@@ -496,13 +535,9 @@ impl Network {
     ) -> (Delivery, Option<Nanos>) {
         let (delivery, pair) = match self.ports.get_mut(usize::from(port)) {
             Some(Port::Tap(tap)) => (tap.deliver(pair.into(), frame), pair),
-            Some(Port::Guest(guest)) => {
-                let running = guest.running_pairs();
-                if running == 0 {
-                    (Delivery::Dropped(DropReason::NotRunning), pair)
-                } else {
-                    #[expect(clippy::cast_possible_truncation, reason = "fewer than MAX_PAIRS")]
-                    let pair = (usize::from(pair) % running) as u8;
+            Some(Port::Guest(guest)) => match guest.receiving_pair(pair) {
+                None => (Delivery::Dropped(DropReason::NotRunning), pair),
+                Some(pair) => {
                     let software = (&mut self.linear, &mut self.scratch);
                     let result = deliver_to_guest(guest, pair, frame, software, waiting);
                     let (delivery, until) = result.unwrap_or_else(|fault| {
@@ -516,14 +551,11 @@ impl Network {
                     }
                     (delivery, pair)
                 }
-            }
+            },
             None => (Delivery::Dropped(DropReason::NotRunning), pair),
         };
         match delivery {
-            Delivery::Delivered => match self.touched.last_mut() {
-                Some((last, queue, count)) if (*last, *queue) == (port, pair) => *count += 1,
-                _ => self.touched.push((port, pair, 1)),
-            },
+            Delivery::Delivered => self.touch(port, pair, 1),
             Delivery::Dropped(reason) => {
                 if let Some(port) = self.ports.get_mut(usize::from(port)) {
                     port.counters().totals.drops.add(reason, 1);

@@ -1,13 +1,17 @@
 //! Frames on their way from one port to another: where they lie, never what is in them.
 
-use crate::frame::{ETHERNET, MAX_FRAME, NetHeader, Offloads};
+use crate::control::frame as control;
+use crate::frame::{ETHERNET, HEADER_LEN, MAX_FRAME, NetHeader, Offloads};
 use crate::memory::Segment;
-use crate::ring::{Chain, RingFault};
+use crate::ring::{Chain, Place, RingFault};
 use crate::telemetry::DropReason;
 
 /// Frames that are moved at a time: enough to share a publication and a signal, few enough to stay
 /// in the first-level cache.
 pub const BATCH: usize = 64;
+
+/// Where a frame's type is.
+const TYPE: u32 = 12;
 
 /// A frame in the memory of its sender.
 #[derive(Debug, Clone, Copy)]
@@ -21,9 +25,12 @@ pub struct Packet {
     /// Bytes.
     pub len: u32,
     /// The chain that it came in.
-    pub head: u16,
+    pub place: Place,
     /// Why it goes nowhere.
     pub refused: Option<DropReason>,
+    /// Whether a copy is all that it takes to deliver it: one segment, nothing left undone, and no
+    /// control frame.
+    pub plain: bool,
 }
 
 /// Up to [`BATCH`] frames of one sender. Its segments are valid until the sender's memory changes,
@@ -63,8 +70,9 @@ impl Batch {
             first: chain.first,
             count: chain.count,
             len: 0,
-            head: chain.head,
+            place: chain.place,
             refused: None,
+            plain: false,
         };
         let frame = (chain.len as usize).checked_sub(header_len);
         match frame {
@@ -73,24 +81,53 @@ impl Batch {
                 packet.refused = Some(DropReason::Malformed);
             }
             Some(len) => {
-                let mut bytes = [0; crate::frame::HEADER_LEN];
+                let mut bytes = [0; HEADER_LEN];
                 self.strip(&mut packet, &mut bytes[..header_len]);
-                match NetHeader::from_bytes(&bytes).checked(len, sender) {
-                    Ok(header) => packet.header = header,
-                    Err(_) => packet.refused = Some(DropReason::Malformed),
-                }
                 #[expect(clippy::cast_possible_truncation, reason = "at most MAX_FRAME")]
                 {
                     packet.len = len as u32;
+                }
+                if bytes[..10] == [0; 10] {
+                    packet.plain = packet.count == 1 && !self.is_control(&packet);
+                } else {
+                    match NetHeader::from_bytes(&bytes).checked(len, sender) {
+                        Ok(header) => packet.header = header,
+                        Err(_) => packet.refused = Some(DropReason::Malformed),
+                    }
                 }
             }
         }
         self.packets.push(packet);
     }
 
+    /// Lists the segment of a chain that has only one.
+    #[inline]
+    pub fn push_single(&mut self, place: Place, segment: Segment) -> Chain {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "fewer than MAX_SEGMENTS times a batch"
+        )]
+        let first = self.segments.len() as u32;
+        self.segments.push(segment);
+        Chain {
+            place,
+            len: segment.len,
+            first,
+            count: 1,
+        }
+    }
+
     /// Takes the first bytes off a packet that has at least as many.
     #[inline]
     fn strip(&mut self, packet: &mut Packet, mut header: &mut [u8]) {
+        // Nearly always all of it is in the first segment, and the frame too.
+        if let Some(segment) = self.segments.get_mut(packet.first as usize)
+            && segment.len as usize > HEADER_LEN
+            && let Ok(header) = <&mut [u8; HEADER_LEN]>::try_from(&mut *header)
+        {
+            segment.take(header);
+            return;
+        }
         while !header.is_empty()
             && packet.count > 0
             && let Some(segment) = self.segments.get_mut(packet.first as usize)
@@ -102,6 +139,16 @@ impl Batch {
             }
             header = &mut header[bytes..];
         }
+    }
+
+    /// Whether a packet of one segment is a control frame.
+    #[inline]
+    fn is_control(&self, packet: &Packet) -> bool {
+        let mut kind = [0; 2];
+        if let Some(segment) = self.segments.get(packet.first as usize) {
+            segment.peek_at(TYPE, &mut kind);
+        }
+        kind == control::ETHER_TYPE.to_be_bytes()
     }
 
     /// The segments of a packet.

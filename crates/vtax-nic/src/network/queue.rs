@@ -4,7 +4,7 @@ use crate::features::Features;
 use crate::memory::GuestMemory;
 use crate::poller::{Poller, Token};
 use crate::protocol::ProtocolError;
-use crate::ring::{MAX_SIZE, RingAddresses, RingFault, SplitRing};
+use crate::ring::{Ring, RingAddresses, RingFault};
 use crate::signal;
 use rustix::fs::fstatfs;
 use std::os::fd::OwnedFd;
@@ -22,19 +22,19 @@ pub struct Queue {
     call: Option<OwnedFd>,
     error: Option<OwnedFd>,
     enabled: bool,
-    ring: Option<SplitRing>,
+    ring: Option<Ring>,
     fault: Option<RingFault>,
 }
 
 impl Queue {
-    pub(super) fn set_size(&mut self, size: u32) -> Result<(), ProtocolError> {
+    pub(super) fn set_size(&mut self, size: u32, features: Features) -> Result<(), ProtocolError> {
         match u16::try_from(size) {
-            Ok(size) if size.is_power_of_two() && size <= MAX_SIZE && self.ring.is_none() => {
+            Ok(size) if Ring::may_have_size(size, features) && self.ring.is_none() => {
                 self.size = size;
                 Ok(())
             }
             _ => Err(ProtocolError::Refused(
-                "a ring's size is a power of two up to 32,768, set before it starts",
+                "a ring's size is up to 32,768, a power of two unless packed, set before it starts",
             )),
         }
     }
@@ -121,14 +121,7 @@ impl Queue {
             return Ok(());
         }
         self.suspend();
-        let ring = SplitRing::new(
-            memory,
-            &self.addresses,
-            self.size,
-            self.base,
-            features.has(Features::INDIRECT),
-            features.has(Features::EVENT_IDX),
-        );
+        let ring = Ring::new(memory, &self.addresses, self.size, self.base, features);
         if ring.is_none() {
             return Err(ProtocolError::Refused(
                 "a ring is started that is not all in guest memory, aligned, with a size",
@@ -146,12 +139,12 @@ impl Queue {
         self.enabled && self.ring.is_some() && self.fault.is_none()
     }
 
-    pub(super) fn ring_mut(&mut self) -> Option<&mut SplitRing> {
+    pub(super) fn ring_mut(&mut self) -> Option<&mut Ring> {
         self.ring.as_mut()
     }
 
     #[inline]
-    pub(super) fn running_ring(&mut self) -> Option<&mut SplitRing> {
+    pub(super) fn running_ring(&mut self) -> Option<&mut Ring> {
         if self.enabled && self.fault.is_none() {
             self.ring.as_mut()
         } else {

@@ -6,6 +6,7 @@ use super::packet::{BATCH, Batch, Frame, Packet};
 use crate::frame::{ETHERNET, HEADER_LEN, MAX_FRAME, NetHeader, Offloads};
 use crate::memory::{Segment, own};
 use crate::poller::{Poller, PortId, Token};
+use crate::ring::Place;
 use crate::telemetry::{DropReason, PortCounters};
 use io_uring::{IoUring, opcode, types};
 use rustix::fs::{Mode, OFlags, open};
@@ -256,7 +257,8 @@ impl TapQueue {
                 first: batch.segments.len() as u32,
                 count: 1,
                 len: frame.len() as u32,
-                head: 0,
+                place: Place::default(),
+                plain: false,
                 refused: (frame.len() < ETHERNET).then_some(DropReason::Malformed),
             });
             batch.segments.push(own(frame));

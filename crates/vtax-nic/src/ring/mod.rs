@@ -1,12 +1,21 @@
 //! Virtqueues, as the device sees them.
 
+mod descriptor;
+mod packed;
+#[cfg(test)]
+mod packed_tests;
 mod split;
 #[cfg(test)]
 mod tests;
 
-pub use split::{MAX_SIZE, RingAddresses, SplitRing};
+pub use packed::PackedRing;
+pub use split::SplitRing;
 
-use crate::memory::Segment;
+use crate::features::Features;
+use crate::memory::{DirtyLog, GuestMemory, Segment};
+
+/// The most entries of a ring.
+pub const MAX_SIZE: u16 = 32768;
 
 /// The most segments of one chain: with the header one more, it is what `writev` takes.
 pub const MAX_SEGMENTS: usize = 1023;
@@ -61,11 +70,35 @@ pub enum Direction {
     Request,
 }
 
+/// Where a ring's three parts are, as addresses of the front end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RingAddresses {
+    /// The descriptor table; all of a packed ring.
+    pub descriptors: u64,
+    /// The driver's part; its event suppression in a packed ring.
+    pub available: u64,
+    /// The device's part; its event suppression in a packed ring.
+    pub used: u64,
+    /// The guest-physical address under which writes to the used ring are logged.
+    pub used_log: Option<u64>,
+}
+
+/// What it takes to return a chain, or to take it once more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Place {
+    /// Where in the ring it was found.
+    pub at: u16,
+    /// The name by which the driver knows it: its head's index, or its identifier.
+    pub id: u16,
+    /// Entries that it takes up in the ring.
+    pub slots: u16,
+}
+
 /// A chain taken from a ring. Its segments are in the list that it was read into.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Chain {
-    /// The head's index, by which it is returned.
-    pub head: u16,
+    /// By which it is returned.
+    pub place: Place,
     /// Bytes in all.
     pub len: u32,
     /// Its first segment in the list.
@@ -75,6 +108,21 @@ pub struct Chain {
 }
 
 impl Chain {
+    /// A chain whose segments are `first..end` of a list.
+    #[inline]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a list holds at most MAX_SEGMENTS times the chains of a batch"
+    )]
+    fn new(place: Place, len: u32, first: usize, end: usize) -> Self {
+        Self {
+            place,
+            len,
+            first: first as u32,
+            count: (end - first) as u32,
+        }
+    }
+
     /// Its part of the list that it was read into.
     pub fn segments<'a>(&self, list: &'a [Segment]) -> &'a [Segment] {
         let first = self.first as usize;
@@ -87,4 +135,177 @@ impl Chain {
 #[inline]
 pub fn passed(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
+}
+
+/// What the data path does with a ring of either kind. It is written for this trait and compiled
+/// for each kind, so that which one it is is asked once a batch.
+pub trait Virtqueue {
+    /// Entries.
+    fn size(&self) -> u16;
+
+    /// How many chains the driver has offered that were not taken, as of the last look.
+    fn waiting(&self) -> u16;
+
+    /// How many chains wait to be taken.
+    ///
+    /// # Errors
+    /// When the driver offers more than the ring holds.
+    fn look(&mut self) -> Result<u16, RingFault>;
+
+    /// Whether [`Virtqueue::take`] would give a chain or a fault.
+    fn has_work(&mut self) -> bool;
+
+    /// Takes the next chain and appends its segments to `segments`. Looks for new ones if those
+    /// seen before are all taken.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the chain; `segments` may have grown.
+    fn take(
+        &mut self,
+        memory: &GuestMemory,
+        direction: Direction,
+        segments: &mut Vec<Segment>,
+    ) -> Result<Option<Chain>, RingFault>;
+
+    /// Takes the next chain if it is a single piece of memory, as nearly all are. Whatever else is
+    /// there, a fault too, is left for [`Virtqueue::take`].
+    fn take_single(
+        &mut self,
+        memory: &GuestMemory,
+        direction: Direction,
+    ) -> Option<(Place, Segment)>;
+
+    /// Puts the last `chains` taken back, of which `first` is the first, so that they are taken
+    /// again. Only for chains that were not returned.
+    fn put_back(&mut self, first: Place, chains: u16);
+
+    /// Stages the return of a chain into which `len` bytes were written. Chains are returned in the
+    /// order in which they were taken.
+    fn give(&mut self, place: Place, len: u32);
+
+    /// Stages the return of chains that were only read. Where both sides agreed on order, the last
+    /// one stands for all.
+    fn give_read(&mut self, places: impl ExactSizeIterator<Item = Place>);
+
+    /// Shows the driver everything staged at once.
+    fn publish(&mut self, log: Option<&DirtyLog>);
+
+    /// Whether the driver wants to be signalled for what was published since the last signal. If it
+    /// does not, that is settled; if it does, the need stays until [`Virtqueue::signalled`].
+    fn wants_signal(&mut self) -> bool;
+
+    /// Notes that the driver was signalled for all that is published.
+    fn signalled(&mut self);
+
+    /// Asks the driver for a kick at the next chain that it offers. Tells whether one came since
+    /// the last look, for which there may be no kick.
+    ///
+    /// # Errors
+    /// When the driver offers more than the ring holds.
+    fn arm(&mut self, log: Option<&DirtyLog>) -> Result<bool, RingFault>;
+
+    /// Asks the driver for no kicks.
+    fn disarm(&mut self, log: Option<&DirtyLog>);
+}
+
+/// A ring of either kind.
+#[derive(Debug)]
+pub enum Ring {
+    /// Virtio 1.2, 2.7.
+    Split(SplitRing),
+    /// Virtio 1.2, 2.8.
+    Packed(PackedRing),
+}
+
+/// Runs the same code for either kind of ring, compiled for each.
+macro_rules! for_ring {
+    ($ring:expr, $inner:ident => $code:expr) => {
+        match $ring {
+            $crate::ring::Ring::Split($inner) => $code,
+            $crate::ring::Ring::Packed($inner) => $code,
+        }
+    };
+}
+
+pub(crate) use for_ring;
+
+impl Ring {
+    /// The kind that was negotiated, with its addresses resolved in `memory`. `base` is what the
+    /// front end said with SET_VRING_BASE. `None` when some part is not all in one region or not
+    /// aligned, or the size cannot be.
+    pub fn new(
+        memory: &GuestMemory,
+        addresses: &RingAddresses,
+        size: u16,
+        base: u16,
+        features: Features,
+    ) -> Option<Self> {
+        if features.has(Features::RING_PACKED) {
+            return PackedRing::new(memory, addresses, size, base, features).map(Self::Packed);
+        }
+        let (indirect, event_idx) = (
+            features.has(Features::INDIRECT),
+            features.has(Features::EVENT_IDX),
+        );
+        SplitRing::new(memory, addresses, size, base, indirect, event_idx)
+            .map(|ring| Self::Split(ring.with_in_order(features.has(Features::IN_ORDER))))
+    }
+
+    /// Whether a ring may have this size with these features: a packed one need not be a power of
+    /// two.
+    pub fn may_have_size(size: u16, features: Features) -> bool {
+        (1..=MAX_SIZE).contains(&size)
+            && (size.is_power_of_two() || features.has(Features::RING_PACKED))
+    }
+
+    /// What GET_VRING_BASE asks for.
+    pub fn base(&self) -> u16 {
+        for_ring!(self, ring => ring.base())
+    }
+
+    /// See [`Virtqueue::size`].
+    pub fn size(&self) -> u16 {
+        for_ring!(self, ring => ring.size())
+    }
+
+    /// See [`Virtqueue::look`].
+    ///
+    /// # Errors
+    /// When the driver offers more than the ring holds.
+    pub fn look(&mut self) -> Result<u16, RingFault> {
+        for_ring!(self, ring => ring.look())
+    }
+
+    /// See [`Virtqueue::has_work`].
+    pub fn has_work(&mut self) -> bool {
+        for_ring!(self, ring => ring.has_work())
+    }
+
+    /// See [`Virtqueue::publish`].
+    pub fn publish(&mut self, log: Option<&DirtyLog>) {
+        for_ring!(self, ring => ring.publish(log));
+    }
+
+    /// See [`Virtqueue::wants_signal`].
+    pub fn wants_signal(&mut self) -> bool {
+        for_ring!(self, ring => ring.wants_signal())
+    }
+
+    /// See [`Virtqueue::signalled`].
+    pub fn signalled(&mut self) {
+        for_ring!(self, ring => ring.signalled());
+    }
+
+    /// See [`Virtqueue::arm`].
+    ///
+    /// # Errors
+    /// When the driver offers more than the ring holds.
+    pub fn arm(&mut self, log: Option<&DirtyLog>) -> Result<bool, RingFault> {
+        for_ring!(self, ring => ring.arm(log))
+    }
+
+    /// See [`Virtqueue::disarm`].
+    pub fn disarm(&mut self, log: Option<&DirtyLog>) {
+        for_ring!(self, ring => ring.disarm(log));
+    }
 }

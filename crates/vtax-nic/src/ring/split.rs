@@ -3,34 +3,13 @@
 //! Chains are taken in order and returned in order, so that the number of chains taken is always
 //! the used index once a batch is published: a front end that reconnects starts again from there.
 
-use super::{Chain, Direction, MAX_SEGMENTS, RingFault, passed};
+use super::descriptor::{Descriptor, INDIRECT, NEXT, Walk};
+use super::{Chain, Direction, MAX_SIZE, Place, RingAddresses, RingFault, Virtqueue, passed};
 use crate::memory::{DirtyLog, GuestMemory, Segment};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
-/// The most entries of a split ring.
-pub const MAX_SIZE: u16 = 32768;
-
-const NEXT: u16 = 1;
-const WRITE: u16 = 2;
-const INDIRECT: u16 = 4;
 const NO_INTERRUPT: u16 = 1;
 const NO_NOTIFY: u16 = 1;
-
-/// Bytes of a descriptor.
-const DESCRIPTOR: u32 = 16;
-
-/// Where a ring's three parts are, as addresses of the front end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct RingAddresses {
-    /// The descriptor table.
-    pub descriptors: u64,
-    /// The driver's part.
-    pub available: u64,
-    /// The device's part.
-    pub used: u64,
-    /// The guest-physical address under which writes to the used ring are logged.
-    pub used_log: Option<u64>,
-}
 
 /// A split virtqueue that is started.
 ///
@@ -45,6 +24,7 @@ pub struct SplitRing {
     size: u16,
     indirect: bool,
     event_idx: bool,
+    in_order: bool,
     /// The available index up to which chains were taken.
     taken: u16,
     /// The available index as last read.
@@ -61,27 +41,6 @@ pub struct SplitRing {
 // SAFETY: the pointers lead into memory that is shared with other processes anyway; which thread
 // of ours holds them makes no difference.
 unsafe impl Send for SplitRing {}
-
-#[derive(Clone, Copy)]
-struct Descriptor {
-    address: u64,
-    len: u32,
-    flags: u16,
-    next: u16,
-}
-
-impl Descriptor {
-    #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "takes a word apart")]
-    fn from_words(address: u64, rest: u64) -> Self {
-        Self {
-            address: u64::from_le(address),
-            len: u64::from_le(rest) as u32,
-            flags: (u64::from_le(rest) >> 32) as u16,
-            next: (u64::from_le(rest) >> 48) as u16,
-        }
-    }
-}
 
 impl SplitRing {
     /// Resolves the addresses in `memory`. `base` is the available index to begin with; the used
@@ -109,6 +68,7 @@ impl SplitRing {
             size,
             indirect,
             event_idx,
+            in_order: false,
             taken: base,
             offered: base,
             staged: 0,
@@ -123,34 +83,16 @@ impl SplitRing {
         Some(ring)
     }
 
-    /// The same ring after memory or features changed.
-    pub fn resolve_again(
-        &self,
-        memory: &GuestMemory,
-        addresses: &RingAddresses,
-        indirect: bool,
-        event_idx: bool,
-    ) -> Option<Self> {
-        let mut ring = Self::new(
-            memory, addresses, self.size, self.taken, indirect, event_idx,
-        )?;
-        ring.signalled = self.signalled;
-        Some(ring)
-    }
-
-    /// Entries.
-    pub fn size(&self) -> u16 {
-        self.size
+    /// Whether buffers that were only read may be returned by naming the last of a batch
+    /// (VIRTIO_F_IN_ORDER).
+    #[must_use]
+    pub fn with_in_order(self, in_order: bool) -> Self {
+        Self { in_order, ..self }
     }
 
     /// The available index up to which chains were taken: what GET_VRING_BASE asks for.
     pub fn base(&self) -> u16 {
         self.taken
-    }
-
-    /// How many chains the driver has offered that were not taken, as of the last look.
-    pub fn waiting(&self) -> u16 {
-        self.offered.wrapping_sub(self.taken)
     }
 
     fn mask(&self, index: u16) -> usize {
@@ -190,18 +132,76 @@ impl SplitRing {
         // SAFETY: `new` found 16 * size bytes here, aligned to 16, and index < size. An atomic may
         // be shared with the guest. Each word is read once.
         let (address, rest) = unsafe { (&*word, &*word.wrapping_add(1)) };
-        Ok(Descriptor::from_words(
+        Ok(Descriptor::split(
             address.load(Ordering::Relaxed),
             rest.load(Ordering::Relaxed),
         ))
     }
 
-    /// How many chains wait to be taken.
-    ///
-    /// # Errors
-    /// When the driver offers more than the ring holds.
     #[inline]
-    pub fn look(&mut self) -> Result<u16, RingFault> {
+    fn walk(&self, head: u16, walk: &mut Walk<'_>) -> Result<(), RingFault> {
+        let mut descriptor = self.descriptor(head)?;
+        // A chain longer than its table loops.
+        for _ in 0..self.size {
+            if descriptor.flags & INDIRECT != 0 {
+                if !self.indirect || descriptor.flags & NEXT != 0 {
+                    return Err(RingFault::IndirectPlace);
+                }
+                return walk.append_table(descriptor, true);
+            }
+            walk.append(descriptor)?;
+            if descriptor.flags & NEXT == 0 {
+                return Ok(());
+            }
+            descriptor = self.descriptor(descriptor.next)?;
+        }
+        Err(RingFault::Loop)
+    }
+
+    fn mark(&self, log: Option<&DirtyLog>, offset: u64) {
+        if let (Some(log), Some(base)) = (log, self.used_log) {
+            log.mark(base.wrapping_add(offset), 2);
+        }
+    }
+
+    /// The next head that was offered, and its place.
+    #[inline]
+    fn next(&mut self) -> Result<Option<Place>, RingFault> {
+        if self.offered == self.taken && self.look()? == 0 {
+            return Ok(None);
+        }
+        let entry = self.available_u16(2 + self.mask(self.taken));
+        Ok(Some(Place {
+            at: self.taken,
+            id: u16::from_le(entry.load(Ordering::Relaxed)),
+            slots: 1,
+        }))
+    }
+
+    /// Writes the used element that is staged next.
+    #[inline]
+    fn stage(&mut self, id: u16, len: u32) {
+        let element = self.mask(self.staged) * 2;
+        self.used_u32(element)
+            .store(u32::from(id).to_le(), Ordering::Relaxed);
+        self.used_u32(element + 1)
+            .store(len.to_le(), Ordering::Relaxed);
+    }
+}
+
+impl Virtqueue for SplitRing {
+    #[inline]
+    fn size(&self) -> u16 {
+        self.size
+    }
+
+    #[inline]
+    fn waiting(&self) -> u16 {
+        self.offered.wrapping_sub(self.taken)
+    }
+
+    #[inline]
+    fn look(&mut self) -> Result<u16, RingFault> {
         // Acquire: the ring's entries and descriptors are read after the index that covers them.
         self.offered = u16::from_le(self.available_u16(1).load(Ordering::Acquire));
         let waiting = self.waiting();
@@ -211,86 +211,67 @@ impl SplitRing {
         Ok(waiting)
     }
 
-    /// Takes the next chain and appends its segments to `segments`. Looks for new ones if those
-    /// seen before are all taken.
-    ///
-    /// # Errors
-    /// Whatever is wrong with the chain; `segments` may have grown.
     #[inline]
-    pub fn take(
+    fn has_work(&mut self) -> bool {
+        self.look() != Ok(0)
+    }
+
+    #[inline]
+    fn take(
         &mut self,
         memory: &GuestMemory,
         direction: Direction,
         segments: &mut Vec<Segment>,
     ) -> Result<Option<Chain>, RingFault> {
-        if self.offered == self.taken && self.look()? == 0 {
+        let Some(place) = self.next()? else {
             return Ok(None);
-        }
-        let entry = self.available_u16(2 + self.mask(self.taken));
-        let head = u16::from_le(entry.load(Ordering::Relaxed));
+        };
         let first = segments.len();
-        let len = self.walk(memory, direction, head, segments)?;
+        let mut walk = Walk::new(memory, direction, segments);
+        self.walk(place.id, &mut walk)?;
+        let len = walk.len();
         self.taken = self.taken.wrapping_add(1);
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "both are below MAX_SEGMENTS times the chains of a batch"
-        )]
-        Ok(Some(Chain {
-            head,
-            len,
-            first: first as u32,
-            count: (segments.len() - first) as u32,
-        }))
+        Ok(Some(Chain::new(place, len, first, segments.len())))
     }
 
     #[inline]
-    fn walk(
-        &self,
+    fn take_single(
+        &mut self,
         memory: &GuestMemory,
         direction: Direction,
-        head: u16,
-        segments: &mut Vec<Segment>,
-    ) -> Result<u32, RingFault> {
-        let limit = segments.len() + MAX_SEGMENTS;
-        let mut descriptor = self.descriptor(head)?;
-        let mut len = 0;
-        // A chain longer than its table loops.
-        for _ in 0..self.size {
-            if descriptor.flags & INDIRECT != 0 {
-                if !self.indirect || descriptor.flags & NEXT != 0 {
-                    return Err(RingFault::IndirectPlace);
-                }
-                return walk_indirect(memory, direction, descriptor, len, segments, limit);
-            }
-            append(memory, direction, descriptor, &mut len, segments, limit)?;
-            if descriptor.flags & NEXT == 0 {
-                return Ok(len);
-            }
-            descriptor = self.descriptor(descriptor.next)?;
-        }
-        Err(RingFault::Loop)
+    ) -> Option<(Place, Segment)> {
+        let place = self.next().ok()??;
+        let segment = self.descriptor(place.id).ok()?.single(memory, direction)?;
+        self.taken = self.taken.wrapping_add(1);
+        Some((place, segment))
     }
 
-    /// Puts the last `chains` taken back, so that they are taken again. Only for chains that were
-    /// not returned.
-    pub fn put_back(&mut self, chains: u16) {
+    fn put_back(&mut self, _first: Place, chains: u16) {
         self.taken = self.taken.wrapping_sub(chains);
     }
 
-    /// Stages the return of a chain into which `len` bytes were written.
     #[inline]
-    pub fn give(&mut self, head: u16, len: u32) {
-        let element = self.mask(self.staged) * 2;
-        self.used_u32(element)
-            .store(u32::from(head).to_le(), Ordering::Relaxed);
-        self.used_u32(element + 1)
-            .store(len.to_le(), Ordering::Relaxed);
+    fn give(&mut self, place: Place, len: u32) {
+        self.stage(place.id, len);
         self.staged = self.staged.wrapping_add(1);
     }
 
-    /// Shows the driver everything staged, with one store.
     #[inline]
-    pub fn publish(&mut self, log: Option<&DirtyLog>) {
+    fn give_read(&mut self, places: impl ExactSizeIterator<Item = Place>) {
+        if !self.in_order {
+            places.for_each(|place| self.give(place, 0));
+            return;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "at most the ring's size")]
+        let count = places.len() as u16;
+        if let Some(last) = places.last() {
+            self.stage(last.id, 0);
+            self.staged = self.staged.wrapping_add(count);
+        }
+    }
+
+    #[inline]
+    fn publish(&mut self, log: Option<&DirtyLog>) {
         if self.staged == self.published {
             return;
         }
@@ -308,16 +289,8 @@ impl SplitRing {
         self.mark(log, 2);
     }
 
-    fn mark(&self, log: Option<&DirtyLog>, offset: u64) {
-        if let (Some(log), Some(base)) = (log, self.used_log) {
-            log.mark(base.wrapping_add(offset), 2);
-        }
-    }
-
-    /// Whether the driver wants to be signalled for what was published since the last signal. If it
-    /// does not, that is settled; if it does, the need stays until [`SplitRing::signalled`].
     #[inline]
-    pub fn wants_signal(&mut self) -> bool {
+    fn wants_signal(&mut self) -> bool {
         if self.published == self.signalled {
             return false;
         }
@@ -336,17 +309,11 @@ impl SplitRing {
         wants
     }
 
-    /// Notes that the driver was signalled for all that is published.
-    pub fn signalled(&mut self) {
+    fn signalled(&mut self) {
         self.signalled = self.published;
     }
 
-    /// Asks the driver for a kick at the next chain that it offers. Tells whether one came in the
-    /// meantime, for which there may be no kick.
-    ///
-    /// # Errors
-    /// When the driver offers more than the ring holds.
-    pub fn arm(&mut self, log: Option<&DirtyLog>) -> Result<bool, RingFault> {
+    fn arm(&mut self, log: Option<&DirtyLog>) -> Result<bool, RingFault> {
         if self.event_idx {
             let offset = 4 + usize::from(self.size) * 8;
             self.used_u16(offset)
@@ -363,99 +330,12 @@ impl SplitRing {
         Ok(self.offered != before)
     }
 
-    /// Asks the driver for no kicks. With event indexes nothing is written: the old event is behind,
-    /// and stays behind for 65,536 chains.
-    pub fn disarm(&mut self, log: Option<&DirtyLog>) {
+    fn disarm(&mut self, log: Option<&DirtyLog>) {
+        // With event indexes nothing is written: the old event is behind, and stays behind for
+        // 65,536 chains.
         if !self.event_idx {
             self.used_u16(0).store(NO_NOTIFY.to_le(), Ordering::Relaxed);
             self.mark(log, 0);
         }
     }
-}
-
-/// Appends what a descriptor points at, in as many segments as regions make it.
-#[inline]
-fn append(
-    memory: &GuestMemory,
-    direction: Direction,
-    descriptor: Descriptor,
-    total: &mut u32,
-    segments: &mut Vec<Segment>,
-    limit: usize,
-) -> Result<(), RingFault> {
-    let writable = descriptor.flags & WRITE != 0;
-    if direction != Direction::Request && writable != (direction == Direction::Writable) {
-        return Err(RingFault::Direction);
-    }
-    *total = total.checked_add(descriptor.len).ok_or(RingFault::Length)?;
-    let mut address = descriptor.address;
-    let mut left = descriptor.len;
-    while left > 0 {
-        let segment = memory.at(address, left).ok_or(RingFault::Address)?;
-        if segments.len() == limit {
-            return Err(RingFault::TooManySegments);
-        }
-        segments.push(Segment {
-            writable,
-            ..segment
-        });
-        left -= segment.len;
-        address = address.wrapping_add(u64::from(segment.len));
-    }
-    Ok(())
-}
-
-fn walk_indirect(
-    memory: &GuestMemory,
-    direction: Direction,
-    table: Descriptor,
-    mut len: u32,
-    segments: &mut Vec<Segment>,
-    limit: usize,
-) -> Result<u32, RingFault> {
-    if table.len == 0 || !table.len.is_multiple_of(DESCRIPTOR) {
-        return Err(RingFault::IndirectSize);
-    }
-    let entries = table.len / DESCRIPTOR;
-    let mut index = 0;
-    for _ in 0..entries {
-        if index >= entries {
-            return Err(RingFault::DescriptorIndex);
-        }
-        let address = table
-            .address
-            .checked_add(u64::from(index) * u64::from(DESCRIPTOR))
-            .ok_or(RingFault::Address)?;
-        let place = memory
-            .at(address, DESCRIPTOR)
-            .filter(|place| place.len == DESCRIPTOR)
-            .ok_or(RingFault::Address)?;
-        let descriptor = read_descriptor(place.host);
-        if descriptor.flags & INDIRECT != 0 {
-            return Err(RingFault::IndirectPlace);
-        }
-        append(memory, direction, descriptor, &mut len, segments, limit)?;
-        if descriptor.flags & NEXT == 0 {
-            return Ok(len);
-        }
-        index = u32::from(descriptor.next);
-    }
-    Err(RingFault::Loop)
-}
-
-/// Reads a descriptor of an indirect table, whose alignment nothing promises.
-fn read_descriptor(host: *const u8) -> Descriptor {
-    let words = host.cast::<u64>();
-    if words.is_aligned() {
-        // SAFETY: the caller found 16 bytes of guest memory here, aligned as just seen. The guest
-        // may write them meanwhile: volatile reads take whatever is there, once.
-        let (address, rest) =
-            unsafe { (words.read_volatile(), words.wrapping_add(1).read_volatile()) };
-        return Descriptor::from_words(address, rest);
-    }
-    // SAFETY: the same, of bytes.
-    let bytes = unsafe { host.cast::<[u8; 16]>().read_volatile() };
-    let number = u128::from_ne_bytes(bytes);
-    #[expect(clippy::cast_possible_truncation, reason = "takes the halves")]
-    Descriptor::from_words(number as u64, (number >> 64) as u64)
 }

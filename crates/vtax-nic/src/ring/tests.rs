@@ -26,7 +26,7 @@ fn take(descriptors: &[(u64, u32, u16, u16)]) -> Result<Option<Chain>, RingFault
 fn a_chain_is_taken_with_its_length() {
     let chain = take(&[(BUFFERS, 12, NEXT, 1), (BUFFERS + 100, 88, 0, 0)]);
     let chain = chain.unwrap().unwrap();
-    assert_eq!((chain.head, chain.len, chain.count), (0, 100, 2));
+    assert_eq!((chain.place.id, chain.len, chain.count), (0, 100, 2));
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn the_driver_sees_a_batch_at_once_and_in_order() {
     let mut segments = Vec::new();
     for _ in 0..4 {
         let chain = ring.take(&memory, Direction::Readable, &mut segments);
-        ring.give(chain.unwrap().unwrap().head, 7);
+        ring.give(chain.unwrap().unwrap().place, 7);
         assert_eq!(RING.used_index(&driver), 0);
     }
     ring.publish(None);
@@ -179,7 +179,7 @@ fn a_signal_is_wanted_only_past_the_drivers_event() {
     let (_memory, mut ring) = ring(&driver);
     let publish = |ring: &mut SplitRing, count| {
         for _ in 0..count {
-            ring.give(0, 0);
+            ring.give(Place::default(), 0);
         }
         ring.publish(None);
     };
@@ -250,7 +250,7 @@ proptest! {
                 u64::from(segment.len)
             }).sum();
             prop_assert_eq!(sum, u64::from(chain.len));
-            ring.give(chain.head, 0);
+            ring.give(chain.place, 0);
         }
         ring.publish(None);
     }

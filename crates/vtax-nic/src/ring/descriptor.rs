@@ -1,0 +1,187 @@
+//! Descriptors, which both kinds of ring have, and the segments that they stand for.
+
+use super::{Direction, MAX_SEGMENTS, MAX_SIZE, RingFault};
+use crate::memory::{GuestMemory, Segment};
+
+pub(super) const NEXT: u16 = 1;
+pub(super) const WRITE: u16 = 2;
+pub(super) const INDIRECT: u16 = 4;
+
+/// Bytes of a descriptor.
+const BYTES: u32 = 16;
+
+/// A descriptor of a split ring, or of an indirect table. In a packed ring the last two fields
+/// change places and `next` is the buffer's identifier.
+#[derive(Clone, Copy)]
+pub(super) struct Descriptor {
+    pub address: u64,
+    pub len: u32,
+    pub flags: u16,
+    pub next: u16,
+}
+
+impl Descriptor {
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "takes a word apart")]
+    pub fn split(address: u64, rest: u64) -> Self {
+        Self {
+            address: u64::from_le(address),
+            len: u64::from_le(rest) as u32,
+            flags: (u64::from_le(rest) >> 32) as u16,
+            next: (u64::from_le(rest) >> 48) as u16,
+        }
+    }
+
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "takes a word apart")]
+    pub fn packed(address: u64, rest: u64) -> Self {
+        Self {
+            address: u64::from_le(address),
+            len: u64::from_le(rest) as u32,
+            flags: (u64::from_le(rest) >> 48) as u16,
+            next: (u64::from_le(rest) >> 32) as u16,
+        }
+    }
+
+    /// What it points at, if that is one piece of memory for this direction and all of its chain.
+    #[inline]
+    pub fn single(self, memory: &GuestMemory, direction: Direction) -> Option<Segment> {
+        let wanted = match direction {
+            Direction::Readable => 0,
+            Direction::Writable => WRITE,
+            Direction::Request => return None,
+        };
+        if self.flags & (NEXT | WRITE | INDIRECT) != wanted || self.len == 0 {
+            return None;
+        }
+        memory
+            .at(self.address, self.len)
+            .filter(|segment| segment.len == self.len)
+    }
+}
+
+/// A chain while it is walked: its length and its part of a list of segments.
+pub(super) struct Walk<'a> {
+    memory: &'a GuestMemory,
+    direction: Direction,
+    segments: &'a mut Vec<Segment>,
+    limit: usize,
+    len: u32,
+}
+
+impl<'a> Walk<'a> {
+    #[inline]
+    pub fn new(
+        memory: &'a GuestMemory,
+        direction: Direction,
+        segments: &'a mut Vec<Segment>,
+    ) -> Self {
+        Self {
+            memory,
+            direction,
+            limit: segments.len() + MAX_SEGMENTS,
+            segments,
+            len: 0,
+        }
+    }
+
+    /// Bytes so far.
+    #[inline]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Appends what a descriptor points at, in as many segments as regions make it.
+    #[inline]
+    pub fn append(&mut self, descriptor: Descriptor) -> Result<(), RingFault> {
+        let writable = descriptor.flags & WRITE != 0;
+        if self.direction != Direction::Request
+            && writable != (self.direction == Direction::Writable)
+        {
+            return Err(RingFault::Direction);
+        }
+        self.len = self
+            .len
+            .checked_add(descriptor.len)
+            .ok_or(RingFault::Length)?;
+        let mut address = descriptor.address;
+        let mut left = descriptor.len;
+        while left > 0 {
+            let segment = self.memory.at(address, left).ok_or(RingFault::Address)?;
+            if self.segments.len() == self.limit {
+                return Err(RingFault::TooManySegments);
+            }
+            self.segments.push(Segment {
+                writable,
+                ..segment
+            });
+            left -= segment.len;
+            address = address.wrapping_add(u64::from(segment.len));
+        }
+        Ok(())
+    }
+
+    /// Appends an indirect table, whose entries are chained (split rings) or simply follow each
+    /// other (packed rings).
+    pub fn append_table(&mut self, table: Descriptor, chained: bool) -> Result<(), RingFault> {
+        if table.len == 0 || !table.len.is_multiple_of(BYTES) {
+            return Err(RingFault::IndirectSize);
+        }
+        let entries = table.len / BYTES;
+        let mut index = 0;
+        // No chain is longer than a ring can be, and nobody waits for one that pretends to.
+        for _ in 0..entries.min(MAX_SIZE.into()) {
+            if index >= entries {
+                return Err(RingFault::DescriptorIndex);
+            }
+            let address = table
+                .address
+                .checked_add(u64::from(index) * u64::from(BYTES))
+                .ok_or(RingFault::Address)?;
+            let place = self
+                .memory
+                .at(address, BYTES)
+                .filter(|place| place.len == BYTES)
+                .ok_or(RingFault::Address)?;
+            let (address, rest) = read(place.host);
+            let entry = if chained {
+                Descriptor::split(address, rest)
+            } else {
+                Descriptor::packed(address, rest)
+            };
+            if entry.flags & INDIRECT != 0 {
+                return Err(RingFault::IndirectPlace);
+            }
+            self.append(entry)?;
+            let last = if chained {
+                entry.flags & NEXT == 0
+            } else {
+                index + 1 == entries
+            };
+            if last {
+                return Ok(());
+            }
+            index = if chained {
+                u32::from(entry.next)
+            } else {
+                index + 1
+            };
+        }
+        Err(RingFault::Loop)
+    }
+}
+
+/// Reads the two words of an entry of an indirect table, whose alignment nothing promises.
+fn read(host: *const u8) -> (u64, u64) {
+    let words = host.cast::<u64>();
+    if words.is_aligned() {
+        // SAFETY: the caller found 16 bytes of guest memory here, aligned as just seen. The guest
+        // may write them meanwhile: volatile reads take whatever is there, once.
+        return unsafe { (words.read_volatile(), words.wrapping_add(1).read_volatile()) };
+    }
+    // SAFETY: the same, of bytes.
+    let bytes = unsafe { host.cast::<[u8; 16]>().read_volatile() };
+    let number = u128::from_ne_bytes(bytes);
+    #[expect(clippy::cast_possible_truncation, reason = "takes the halves")]
+    (number as u64, (number >> 64) as u64)
+}
