@@ -279,7 +279,7 @@ fn summary(out: &mut String, analysis: &Analysis) {
             .copied()
             .partition(|sentence| sentence.verdict == Verdict::Different);
         // A sweep compares so much that what shows no difference would bury what does.
-        let fold = found.len() > FOLD_ABOVE && !different.is_empty() && !other.is_empty();
+        let fold = found.len() > FOLD_ABOVE && !other.is_empty();
         findings(out, &different);
         if fold {
             add!(

@@ -325,7 +325,7 @@ fn a_factor_of_numbers_is_the_axis_and_words_tell_its_curves_apart() {
         ..Fake::default()
     });
     // One platform in three modes instead of three platforms.
-    let modes = vec!["native", "container", "qemu"];
+    let modes = ["native", "container", "qemu"];
     for summary in &mut analysis.treatments {
         let mode = std::mem::replace(&mut summary.treatment.platform, "qemu".to_owned());
         summary
