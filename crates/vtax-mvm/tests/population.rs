@@ -450,7 +450,10 @@ fn a_guest_that_answers_with_4_gib_is_cut_off_and_its_neighbours_answer() {
         let before = resident();
         for flooding in [2, 5] {
             let (status, text) = running.get(&format!("/vm/{flooding}/4"));
-            assert!(status == 502 && text.contains("too much"), "{status} {text}");
+            assert!(
+                status == 502 && text.contains("too much"),
+                "{status} {text}"
+            );
         }
         let until = Instant::now() + Duration::from_secs(2);
         while Instant::now() < until {
