@@ -47,8 +47,8 @@ pub struct LinuxOptions {
 
 /// How long a guest may take to boot.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
-/// Memory of a guest in MiB: enough for a distribution's kernel and its initial RAM disk.
-const MEMORY_MIB: u32 = 64;
+/// Memory of a guest in MiB: with 64, a distribution's kernel cannot unpack its initial RAM disk.
+const MEMORY_MIB: u32 = 128;
 /// Sockets, configurations and logs: in the cell's own tmpfs.
 const FOLDER: &str = "/run/density-linux";
 
