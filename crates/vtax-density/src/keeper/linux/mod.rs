@@ -47,8 +47,8 @@ pub struct LinuxOptions {
 
 /// How long a guest may take to boot.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
-/// Memory of a guest in MiB: with less, a distribution's kernel does not unpack its initial RAM disk.
-const MEMORY_MIB: u32 = 64;
+/// Memory of a guest in MiB: with 64, a distribution's kernel cannot unpack its initial RAM disk.
+const MEMORY_MIB: u32 = 128;
 /// Sockets, configurations and logs: in the cell's own tmpfs.
 const FOLDER: &str = "/run/density-linux";
 
@@ -92,14 +92,21 @@ impl Linuxes {
     /// Why a guest did not boot: the VMM's own words, and what KVM is here.
     fn no_boot(&self, guest: &mut Guest, console: &str) -> String {
         let program = self.options.vmm.program();
-        let how = match guest.child.try_wait() {
-            Ok(Some(status)) => format!("ended ({status}) before its guest had booted"),
-            _ => format!("did not boot its guest within {:.0?}", BOOT_LIMIT),
+        // It closes the line a moment before it has ended.
+        let status = (0..20).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(5));
+            guest.child.try_wait().ok().flatten()
+        });
+        let how = match status {
+            Some(status) => format!("ended ({status}) before its guest had booted"),
+            None => format!("did not boot its guest within {} s", BOOT_LIMIT.as_secs()),
         };
         let said = fs::read_to_string(&guest.log).unwrap_or_default();
-        let lines: Vec<&str> = console.lines().chain(said.lines()).collect();
-        let last = lines.iter().rev().map(|line| line.trim());
-        let last = last.clone().find(|line| !line.is_empty());
+        let last = console
+            .lines()
+            .chain(said.lines())
+            .map(str::trim)
+            .rfind(|line| !line.is_empty());
         format!(
             "{program} {how}: {}; KVM is {} here, and `vtax doctor` tells whether it boots a stock kernel",
             last.unwrap_or("it gave no reason"),
