@@ -19,6 +19,10 @@ const NO_NOTIFY: u16 = 1;
 /// Bytes of a descriptor.
 const DESCRIPTOR: u32 = 16;
 
+/// The most descriptors of a chain that are read: one more than it may have segments. A table may
+/// claim 2^28.
+const MOST_DESCRIPTORS: u32 = MAX_SEGMENTS as u32 + 1;
+
 /// Where a ring's three parts are, as addresses of the front end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RingAddresses {
@@ -254,8 +258,8 @@ impl SplitRing {
         let limit = segments.len() + MAX_SEGMENTS;
         let mut descriptor = self.descriptor(head)?;
         let mut len = 0;
-        // A chain longer than its table loops.
-        for _ in 0..self.size {
+        // A chain longer than its table loops; empty descriptors make a long one without segments.
+        for _ in 0..u32::from(self.size).min(MOST_DESCRIPTORS) {
             if descriptor.flags & INDIRECT != 0 {
                 if !self.indirect || descriptor.flags & NEXT != 0 {
                     return Err(RingFault::IndirectPlace);
@@ -418,7 +422,7 @@ fn walk_indirect(
     }
     let entries = table.len / DESCRIPTOR;
     let mut index = 0;
-    for _ in 0..entries {
+    for _ in 0..entries.min(MOST_DESCRIPTORS) {
         if index >= entries {
             return Err(RingFault::DescriptorIndex);
         }
