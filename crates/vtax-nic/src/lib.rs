@@ -36,5 +36,6 @@ pub mod telemetry;
     clippy::unwrap_used,
     reason = "writes guest memory as a guest does; a test that cannot go on fails"
 )]
+#[cfg_attr(not(test), allow(dead_code, reason = "fuzzers use part of it"))]
 mod testing;
 pub mod worker;

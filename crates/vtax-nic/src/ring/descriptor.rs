@@ -1,6 +1,6 @@
 //! Descriptors, which both kinds of ring have, and the segments that they stand for.
 
-use super::{Direction, MAX_SEGMENTS, MAX_SIZE, RingFault};
+use super::{Direction, MAX_SEGMENTS, RingFault};
 use crate::memory::{GuestMemory, Segment};
 
 pub(super) const NEXT: u16 = 1;
@@ -9,6 +9,10 @@ pub(super) const INDIRECT: u16 = 4;
 
 /// Bytes of a descriptor.
 const BYTES: u32 = 16;
+
+/// The most descriptors of a chain that are read: one more than it may have segments. Empty ones
+/// make a long chain without segments, and a table may claim 2^28.
+const MOST_DESCRIPTORS: usize = MAX_SEGMENTS + 1;
 
 /// A descriptor of a split ring, or of an indirect table. In a packed ring the last two fields
 /// change places and `next` is the buffer's identifier.
@@ -66,6 +70,7 @@ pub(super) struct Walk<'a> {
     direction: Direction,
     segments: &'a mut Vec<Segment>,
     limit: usize,
+    descriptors: usize,
     len: u32,
 }
 
@@ -81,6 +86,7 @@ impl<'a> Walk<'a> {
             direction,
             limit: segments.len() + MAX_SEGMENTS,
             segments,
+            descriptors: 0,
             len: 0,
         }
     }
@@ -100,6 +106,10 @@ impl<'a> Walk<'a> {
         {
             return Err(RingFault::Direction);
         }
+        if self.descriptors == MOST_DESCRIPTORS {
+            return Err(RingFault::Loop);
+        }
+        self.descriptors += 1;
         self.len = self
             .len
             .checked_add(descriptor.len)
@@ -129,8 +139,7 @@ impl<'a> Walk<'a> {
         }
         let entries = table.len / BYTES;
         let mut index = 0;
-        // No chain is longer than a ring can be, and nobody waits for one that pretends to.
-        for _ in 0..entries.min(MAX_SIZE.into()) {
+        for _ in 0..entries {
             if index >= entries {
                 return Err(RingFault::DescriptorIndex);
             }

@@ -29,7 +29,7 @@ pub enum RingFault {
     /// A head or a `next` past the descriptor table.
     #[error("a descriptor index is past the end of its table")]
     DescriptorIndex,
-    /// More descriptors than the table has: a loop.
+    /// More descriptors than the table has, or than any chain needs: a loop.
     #[error("a descriptor chain loops")]
     Loop,
     /// More segments than [`MAX_SEGMENTS`].

@@ -97,6 +97,23 @@ fn an_indirect_table_is_held_to_the_same_rules() {
 }
 
 #[test]
+fn a_loop_of_empty_descriptors_in_a_table_of_any_claimed_size_is_short() {
+    let driver = Driver::new();
+    driver.write(BUFFERS, &encode((0, 0, NEXT, 0)));
+    let claimed = u32::MAX - 15;
+    for head in 0..SIZE {
+        RING.describe(&driver, head, (BUFFERS, claimed, INDIRECT, 0));
+    }
+    RING.offer(&driver, 0, 0);
+    let (memory, mut ring) = ring(&driver);
+    // 2^28 steps each would take minutes.
+    for _ in 0..100 {
+        let result = ring.take(&memory, Direction::Readable, &mut Vec::new());
+        assert_eq!(result, Err(RingFault::Loop));
+    }
+}
+
+#[test]
 fn indirect_tables_need_to_be_negotiated() {
     let driver = Driver::new();
     RING.describe(&driver, 0, (BUFFERS, 16, INDIRECT, 0));
