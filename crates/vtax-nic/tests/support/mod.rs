@@ -193,6 +193,8 @@ pub struct Machine {
     pub pairs: u8,
     pub mtu: u32,
     pub offloads: bool,
+    /// Packed rings, if QEMU and the guest have them.
+    pub packed: bool,
     pub incoming: Option<PathBuf>,
     /// The disk, when two guests share it.
     pub disk: Option<PathBuf>,
@@ -206,6 +208,7 @@ impl Machine {
             pairs: 1,
             mtu: 1500,
             offloads: true,
+            packed: false,
             incoming: None,
             disk: None,
         }
@@ -245,6 +248,9 @@ impl Guest {
         device += ",mac=02:76:74:61:78:02";
         if machine.pairs > 1 {
             device += ",mq=on";
+        }
+        if machine.packed {
+            device += ",packed=on";
         }
         if !has_working_msix() {
             device += ",vectors=0";
