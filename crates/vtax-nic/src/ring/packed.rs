@@ -69,8 +69,12 @@ impl Position {
     #[inline]
     fn since(self, earlier: Self, size: u16) -> u32 {
         let number = |at: Self| u32::from(at.slot) + if at.wrap { u32::from(size) } else { 0 };
-        let laps = 2 * u32::from(size);
-        (number(self) + laps - number(earlier)) % laps
+        let (late, early) = (number(self), number(earlier));
+        if late >= early {
+            late - early
+        } else {
+            late + 2 * u32::from(size) - early
+        }
     }
 }
 
@@ -375,7 +379,6 @@ impl PackedRing {
 
 /// The flags in a descriptor's second word.
 #[inline]
-#[expect(clippy::cast_possible_truncation, reason = "takes a word apart")]
 fn flags(rest: u64) -> u16 {
     (u64::from_le(rest) >> 48) as u16
 }
