@@ -211,6 +211,15 @@ fn shared_disk(image: &Image, directory: &Path) -> std::path::PathBuf {
 
 #[test]
 fn a_guest_migrates_under_load_with_no_byte_changed() {
+    migrate(false);
+}
+
+#[test]
+fn a_guest_with_packed_rings_migrates_under_load_with_no_byte_changed() {
+    migrate(true);
+}
+
+fn migrate(packed: bool) {
     let Some(image) = image() else { return };
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
@@ -227,6 +236,7 @@ fn a_guest_migrates_under_load_with_no_byte_changed() {
     let source = Machine {
         name: "source",
         disk: Some(disk),
+        packed,
         ..Machine::new(sockets[0].clone())
     };
     let target = Machine {
