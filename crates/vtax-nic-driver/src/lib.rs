@@ -7,6 +7,7 @@ pub mod hostile;
 pub mod load;
 pub mod memory;
 pub mod nic;
+pub mod packed;
 pub mod probe;
 pub mod ring;
 pub mod session;

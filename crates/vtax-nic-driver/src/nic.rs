@@ -149,7 +149,7 @@ impl Nic {
         }
         let agreed = Features(session.negotiate(wanted.0, needed.0)?);
         let queues = 2 * usize::from(options.queue_pairs);
-        let each = usize::from(options.ring_size) * (BUFFER_LEN as usize + 64) + (64 << 10);
+        let each = usize::from(options.ring_size) * (BUFFER_LEN as usize + 80) + (64 << 10);
         let no_memory = |error| SessionError::Socket {
             what: "make memory for",
             error,
@@ -210,9 +210,9 @@ impl Nic {
                 |request, payload: &[u8], files: &[_]| self.session.tell(request, payload, files);
             let ring = &queue.ring;
             tell(request::SET_VRING_NUM, &state(index, ring.size.into()), &[])?;
-            tell(request::SET_VRING_BASE, &state(index, 0), &[])?;
+            tell(request::SET_VRING_BASE, &state(index, ring.base()), &[])?;
             let mut addresses = Vec::from(state(index, 0));
-            for address in [ring.descriptors, ring.used, ring.available] {
+            for address in ring.addresses() {
                 addresses.extend_from_slice(&address.wrapping_add(user).to_ne_bytes());
             }
             addresses.extend_from_slice(&0u64.to_ne_bytes());
@@ -467,7 +467,12 @@ impl Nic {
 
 impl Queue {
     fn new(memory: &mut GuestMemory, size: u16, agreed: Features) -> std::io::Result<Self> {
-        let ring = DriverRing::new(memory, size, agreed.has(Features::EVENT_IDX));
+        let event_idx = agreed.has(Features::EVENT_IDX);
+        let ring = if agreed.has(Features::RING_PACKED) {
+            DriverRing::packed(memory, size, event_idx)
+        } else {
+            DriverRing::new(memory, size, event_idx)
+        };
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Self {
             ring,

@@ -1,8 +1,9 @@
-//! A split virtqueue (virtio 1.2, 2.7), from the driver's side.
+//! A virtqueue, split (virtio 1.2, 2.7) or packed (2.8), from the driver's side.
 
 use std::sync::atomic::{Ordering, fence};
 
 use crate::memory::GuestMemory;
+use crate::packed::PackedRing;
 
 /// VIRTQ_DESC_F_NEXT.
 pub const NEXT: u16 = 1;
@@ -37,6 +38,34 @@ impl Descriptor {
         bytes[14..].copy_from_slice(&self.next.to_le_bytes());
         bytes
     }
+
+    /// What [`Descriptor::to_bytes`] wrote.
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        let [
+            a0,
+            a1,
+            a2,
+            a3,
+            a4,
+            a5,
+            a6,
+            a7,
+            l0,
+            l1,
+            l2,
+            l3,
+            f0,
+            f1,
+            n0,
+            n1,
+        ] = bytes;
+        Self {
+            address: u64::from_le_bytes([a0, a1, a2, a3, a4, a5, a6, a7]),
+            len: u32::from_le_bytes([l0, l1, l2, l3]),
+            flags: u16::from_le_bytes([f0, f1]),
+            next: u16::from_le_bytes([n0, n1]),
+        }
+    }
 }
 
 /// A ring. It keeps the driver's indexes; descriptors are the caller's to manage.
@@ -54,6 +83,8 @@ pub struct DriverRing {
     next_available: u16,
     published: u16,
     seen: u16,
+    /// Where chains go instead if the ring is packed; the descriptor table is then our own draft.
+    packed: Option<PackedRing>,
 }
 
 impl DriverRing {
@@ -69,7 +100,43 @@ impl DriverRing {
             next_available: 0,
             published: 0,
             seen: 0,
+            packed: None,
         }
+    }
+
+    /// A new packed ring in `memory`.
+    pub fn packed(memory: &mut GuestMemory, size: u16, event_idx: bool) -> Self {
+        let ring = PackedRing::new(memory, size, event_idx);
+        Self {
+            packed: Some(ring),
+            ..Self::new(memory, size, event_idx)
+        }
+    }
+
+    /// What SET_VRING_BASE says of it while it is new.
+    pub fn base(&self) -> u32 {
+        self.packed.map_or(0, |_| PackedRing::START)
+    }
+
+    /// The guest-physical addresses of descriptors, device's part and driver's part.
+    pub fn addresses(&self) -> [u64; 3] {
+        self.packed
+            .map_or([self.descriptors, self.used, self.available], |ring| {
+                ring.addresses()
+            })
+    }
+
+    /// The chain from a head on, as it is described.
+    fn chain(&self, memory: &GuestMemory, head: u16) -> impl Iterator<Item = Descriptor> {
+        let described = |index: u16| {
+            let mut bytes = [0; 16];
+            memory.read(self.descriptors + 16 * u64::from(index), &mut bytes);
+            Descriptor::from_bytes(bytes)
+        };
+        let next = move |descriptor: &Descriptor| {
+            (descriptor.flags & NEXT != 0).then(|| described(descriptor.next))
+        };
+        std::iter::successors(Some(described(head)), next).take(self.size.into())
     }
 
     /// Writes a descriptor.
@@ -82,6 +149,14 @@ impl DriverRing {
 
     /// Puts a chain into the available ring, not yet visible to the device.
     pub fn offer(&mut self, memory: &GuestMemory, head: u16) {
+        if let Some(mut ring) = self.packed {
+            for descriptor in self.chain(memory, head) {
+                ring.offer(memory, head, descriptor);
+            }
+            self.packed = Some(ring);
+            self.next_available = self.next_available.wrapping_add(1);
+            return;
+        }
         let slot = u64::from(self.next_available % self.size);
         memory.store(self.available + 4 + 2 * slot, head, Ordering::Relaxed);
         self.next_available = self.next_available.wrapping_add(1);
@@ -90,6 +165,10 @@ impl DriverRing {
     /// Makes everything offered visible. Tells whether the device wants a kick.
     pub fn publish(&mut self, memory: &GuestMemory) -> bool {
         let (old, new) = (self.published, self.next_available);
+        if let Some(ring) = &mut self.packed {
+            self.published = new;
+            return ring.publish(memory);
+        }
         memory.store(self.available + 2, new, Ordering::Release);
         self.published = new;
         // The store above before the load below, or both sides may sleep.
@@ -107,6 +186,15 @@ impl DriverRing {
         if !self.has_used(memory) {
             return None;
         }
+        if let Some(mut ring) = self.packed {
+            let (id, len) = ring.used(memory);
+            // At most the ring's size.
+            #[expect(clippy::cast_possible_truncation)]
+            ring.skip(self.chain(memory, id).count() as u16);
+            self.packed = Some(ring);
+            self.seen = self.seen.wrapping_add(1);
+            return Some((id, len));
+        }
         let slot = u64::from(self.seen % self.size);
         let mut entry = [0; 8];
         memory.read(self.used + 4 + 8 * slot, &mut entry);
@@ -120,12 +208,17 @@ impl DriverRing {
 
     /// Whether there is a used entry that was not taken.
     pub fn has_used(&self, memory: &GuestMemory) -> bool {
+        if let Some(ring) = &self.packed {
+            return ring.has_used(memory);
+        }
         memory.load(self.used + 2, Ordering::Acquire) != self.seen
     }
 
     /// Asks for a call at the next used entry. Look once more afterwards: one may have come before.
     pub fn enable_calls(&self, memory: &GuestMemory) {
-        if self.event_idx {
+        if let Some(ring) = &self.packed {
+            ring.enable_calls(memory);
+        } else if self.event_idx {
             memory.store(self.used_event(), self.seen, Ordering::Release);
         } else {
             memory.store(self.available, 0, Ordering::Release);
@@ -135,7 +228,9 @@ impl DriverRing {
 
     /// Asks for no calls, as well as the ring allows: with EVENT_IDX, not before 2¹⁶ - 1 entries.
     pub fn disable_calls(&self, memory: &GuestMemory) {
-        if self.event_idx {
+        if let Some(ring) = &self.packed {
+            ring.disable_calls(memory);
+        } else if self.event_idx {
             memory.store(
                 self.used_event(),
                 self.seen.wrapping_sub(1),

@@ -37,6 +37,14 @@ fn link(mode: Mode, options: Options) -> Link {
     }
 }
 
+/// Packed rings with all that goes with them.
+fn packed() -> Features {
+    Features::RING_PACKED
+        .with(Features::EVENT_IDX)
+        .with(Features::INDIRECT)
+        .with(Features::MRG_RXBUF)
+}
+
 /// Receives at least `count` frames, or as many as come within two seconds.
 fn receive(nic: &mut Nic, count: usize) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
@@ -66,6 +74,8 @@ fn frames_cross_unchanged_in_every_layout_mode_and_ring() {
                 Features::EVENT_IDX
                     .with(Features::INDIRECT)
                     .with(Features::MRG_RXBUF),
+                Features::RING_PACKED.with(Features::INDIRECT),
+                packed(),
             ] {
                 let options = Options {
                     features,
@@ -90,14 +100,22 @@ fn frames_cross_unchanged_in_every_layout_mode_and_ring() {
 }
 
 #[test]
-fn a_stream_arrives_complete_and_in_order_in_every_mode() {
-    for mode in Mode::ALL {
+fn a_stream_arrives_complete_and_in_order_in_every_mode_and_ring() {
+    let rings = [Options::default().features, packed()];
+    for (mode, features) in Mode::ALL
+        .iter()
+        .flat_map(|mode| rings.map(|ring| (*mode, ring)))
+    {
+        let options = Options {
+            features,
+            ..Options::default()
+        };
         let Link {
             mut a,
             mut b,
             backend,
             _directory,
-        } = link(mode, Options::default());
+        } = link(mode, options);
         let arrivals = Arrivals::Poisson { rate: 5e3 };
         let half = Nanos::from_micros(500_000);
         let (senders, receivers) = (std::slice::from_mut(&mut a), std::slice::from_mut(&mut b));

@@ -37,7 +37,19 @@ fn exchange(guest: &Guest, namespace: &Namespace, host: &str, me: &str) {
     assert_eq!(received, sender.output(), "host to guest, {me}");
 }
 
-fn try_machine(image: &Image, pairs: u8, mtu: u32, offloads: bool, mode: &str) {
+/// Features by bit, as the guest's driver has negotiated them.
+fn negotiated(guest: &Guest, bit: usize) -> bool {
+    let bits = guest.run("cat /sys/class/net/eth0/device/features");
+    bits.as_bytes().get(bit) == Some(&b'1')
+}
+
+/// VIRTIO_F_RING_PACKED.
+const RING_PACKED: usize = 34;
+
+fn try_machine(image: &Image, settings: &Machine, mode: &str) {
+    let Machine {
+        pairs, mtu, packed, ..
+    } = *settings;
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("nic.sock");
     let namespace = Namespace::new(mtu, pairs);
@@ -58,12 +70,11 @@ fn try_machine(image: &Image, pairs: u8, mtu: u32, offloads: bool, mode: &str) {
     );
     wait_for_socket(&socket);
     let machine = Machine {
-        pairs,
-        mtu,
-        offloads,
-        ..Machine::new(socket)
+        socket,
+        ..settings.clone()
     };
     let guest = Guest::boot(image, directory.path(), &machine);
+    assert_eq!(negotiated(&guest, RING_PACKED), packed);
     if pairs > 1 {
         guest.run(&format!("ethtool -L eth0 combined {pairs}"));
     }
@@ -72,22 +83,57 @@ fn try_machine(image: &Image, pairs: u8, mtu: u32, offloads: bool, mode: &str) {
     exchange(&guest, &namespace, "fd91::1", "fd91::2");
 }
 
+/// A guest with one pair, an MTU of 1500, offloads and split rings.
+fn usual() -> Machine {
+    Machine::new(std::path::PathBuf::new())
+}
+
 #[test]
 fn traffic_passes_with_offloads() {
     let Some(image) = image() else { return };
-    try_machine(&image, 1, 1500, true, "adaptive");
+    try_machine(&image, &usual(), "adaptive");
+}
+
+#[test]
+fn traffic_passes_over_packed_rings() {
+    let Some(image) = image() else { return };
+    let machine = Machine {
+        packed: true,
+        ..usual()
+    };
+    try_machine(&image, &machine, "adaptive");
+}
+
+#[test]
+fn traffic_passes_over_packed_rings_without_offloads() {
+    let Some(image) = image() else { return };
+    let machine = Machine {
+        packed: true,
+        offloads: false,
+        ..usual()
+    };
+    try_machine(&image, &machine, "off");
 }
 
 #[test]
 fn traffic_passes_without_offloads_in_jumbo_frames() {
     let Some(image) = image() else { return };
-    try_machine(&image, 1, 9000, false, "off");
+    let machine = Machine {
+        mtu: 9000,
+        offloads: false,
+        ..usual()
+    };
+    try_machine(&image, &machine, "off");
 }
 
 #[test]
 fn traffic_passes_over_four_queue_pairs() {
     let Some(image) = image() else { return };
-    try_machine(&image, 4, 1500, true, "adaptive");
+    let machine = Machine {
+        pairs: 4,
+        ..usual()
+    };
+    try_machine(&image, &machine, "adaptive");
 }
 
 /// Starts a long transfer from the guest, whose checksums are compared at its end.
@@ -116,6 +162,16 @@ fn progress(namespace: &Namespace) -> u64 {
 
 #[test]
 fn a_connection_survives_the_back_ends_death() {
+    survive(false);
+}
+
+/// Here nobody but the ring itself knows where to go on.
+#[test]
+fn a_connection_over_packed_rings_survives_the_back_ends_death() {
+    survive(true);
+}
+
+fn survive(packed: bool) {
     let Some(image) = image() else { return };
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("nic.sock");
@@ -123,7 +179,12 @@ fn a_connection_survives_the_back_ends_death() {
     let arguments = ["--socket-path", socket.to_str().unwrap(), "--tap", "tap0"];
     let first = back_end(&namespace, &arguments);
     wait_for_socket(&socket);
-    let guest = Guest::boot(&image, directory.path(), &Machine::new(socket.clone()));
+    let machine = Machine {
+        packed,
+        ..Machine::new(socket.clone())
+    };
+    let guest = Guest::boot(&image, directory.path(), &machine);
+    assert_eq!(negotiated(&guest, RING_PACKED), packed);
     die_three_times(&guest, &namespace, first, &arguments);
 }
 
@@ -248,6 +309,15 @@ fn shared_disk(image: &Image, directory: &Path) -> std::path::PathBuf {
 
 #[test]
 fn a_guest_migrates_under_load_with_no_byte_changed() {
+    migrate(false);
+}
+
+#[test]
+fn a_guest_with_packed_rings_migrates_under_load_with_no_byte_changed() {
+    migrate(true);
+}
+
+fn migrate(packed: bool) {
     let Some(image) = image() else { return };
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
@@ -264,6 +334,7 @@ fn a_guest_migrates_under_load_with_no_byte_changed() {
     let source = Machine {
         name: "source",
         disk: Some(disk),
+        packed,
         ..Machine::new(sockets[0].clone())
     };
     let target = Machine {

@@ -69,8 +69,12 @@ impl Position {
     #[inline]
     fn since(self, earlier: Self, size: u16) -> u32 {
         let number = |at: Self| u32::from(at.slot) + if at.wrap { u32::from(size) } else { 0 };
-        let laps = 2 * u32::from(size);
-        (number(self) + laps - number(earlier)) % laps
+        let (late, early) = (number(self), number(earlier));
+        if late >= early {
+            late - early
+        } else {
+            late + 2 * u32::from(size) - early
+        }
     }
 }
 

@@ -203,6 +203,8 @@ pub struct Machine {
     pub offloads: bool,
     /// Whether QEMU listens and the back end connects.
     pub listens: bool,
+    /// Packed rings, if QEMU and the guest have them.
+    pub packed: bool,
     pub incoming: Option<PathBuf>,
     /// The disk, when two guests share it.
     pub disk: Option<PathBuf>,
@@ -217,6 +219,7 @@ impl Machine {
             mtu: 1500,
             offloads: true,
             listens: false,
+            packed: false,
             incoming: None,
             disk: None,
         }
@@ -256,6 +259,9 @@ impl Guest {
         device += ",mac=02:76:74:61:78:02";
         if machine.pairs > 1 {
             device += ",mq=on";
+        }
+        if machine.packed {
+            device += ",packed=on";
         }
         if !has_working_msix() {
             device += ",vectors=0";
