@@ -3,7 +3,7 @@
 CARGO ?= cargo
 VTAX := $(or $(CARGO_TARGET_DIR),target)/release/vtax
 
-.PHONY: help setup build demo demo-density testbed test lint bench bench-density bench-mvm bench-nic bench-hold bench-charge clean
+.PHONY: help setup build demo demo-density testbed test lint bench bench-density bench-mvm bench-nic bench-hold bench-charge accuracy clean
 
 help:
 	@echo "make demo           install what is missing, build, run the network-tax plan, show the report"
@@ -17,6 +17,7 @@ help:
 	@echo "make bench-nic      measure the virtual NIC beside DPDK and QEMU"
 	@echo "make bench-hold     measure the virtual NIC's hold modes"
 	@echo "make bench-charge   measure charge-back"
+	@echo "make accuracy       how right charge-back is, on an emulated host"
 
 setup:
 	@./scripts/setup
@@ -61,6 +62,9 @@ bench-hold: setup
 
 bench-charge: setup
 	$(CARGO) bench --locked -p vtax-serve --bench charge --bench scrape
+
+accuracy: build
+	@$(VTAX) accuracy run plans/papers/cherkasova-accuracy.toml --at testbed:kvm
 
 clean:
 	$(CARGO) clean
