@@ -3,7 +3,7 @@
 CARGO ?= cargo
 VTAX := $(or $(CARGO_TARGET_DIR),target)/release/vtax
 
-.PHONY: help setup build demo demo-density testbed test lint bench bench-density bench-mvm bench-nic bench-hold bench-charge fuzz clean
+.PHONY: help setup build demo demo-density testbed test lint bench bench-density bench-mvm bench-nic bench-hold bench-charge accuracy fuzz clean
 
 help:
 	@echo "make demo           install what is missing, build, run the network-tax plan, show the report"
@@ -18,6 +18,7 @@ help:
 	@echo "make bench-hold     measure the virtual NIC's hold modes"
 	@echo "make bench-charge   measure charge-back"
 	@echo "make fuzz           fuzz the virtual NIC: FUZZ_SECONDS=600 for each target"
+	@echo "make accuracy       how right charge-back is, on an emulated host"
 
 setup:
 	@./scripts/setup
@@ -65,6 +66,9 @@ bench-charge: setup
 
 fuzz:
 	@./scripts/fuzz $(or $(FUZZ_SECONDS),60)
+
+accuracy: build
+	@$(VTAX) accuracy run plans/papers/cherkasova-accuracy.toml --at testbed:kvm
 
 clean:
 	$(CARGO) clean

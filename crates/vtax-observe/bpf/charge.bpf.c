@@ -23,7 +23,12 @@ typedef __u64 u64;
 struct ns_common { unsigned int inum; } RELOCATED;
 struct net { struct ns_common ns; } RELOCATED;
 typedef struct { struct net *net; } RELOCATED possible_net_t;
-struct net_device { int ifindex; possible_net_t nd_net; } RELOCATED;
+struct rtnl_link_ops { const char *kind; } RELOCATED;
+struct net_device {
+	int ifindex;
+	possible_net_t nd_net;
+	const struct rtnl_link_ops *rtnl_link_ops;
+} RELOCATED;
 struct sk_buff { struct net_device *dev; } RELOCATED;
 struct napi_struct { struct net_device *dev; } RELOCATED;
 
@@ -33,6 +38,7 @@ struct cgroup_subsys_state { struct cgroup *cgroup; } RELOCATED;
 struct css_set { struct cgroup_subsys_state *subsys[16]; struct cgroup *dfl_cgrp; } RELOCATED;
 struct task_struct { unsigned int flags; char comm[16]; struct css_set *cgroups; } RELOCATED;
 #define PF_KTHREAD 0x00200000
+#define NETDEV_ALIGN 32ULL
 enum cgroup_subsys_id { cpuacct_cgrp_id = 2, io_cgrp_id = 3 };
 
 struct blkcg { struct cgroup_subsys_state css; } RELOCATED;
@@ -61,6 +67,7 @@ struct cpu_state {
 	u64 events;
 	u64 skb;          // the packet of the present segment
 	u64 packet_dev;   // and the device where it was last seen
+	u64 packet_net;   // and that device's network namespace
 	u64 last_dev;     // the last device looked up, and what was found
 	u32 last_guest;
 	u32 active;
@@ -163,16 +170,44 @@ static __always_inline struct device key_of(const struct net_device *dev)
 	return key;
 }
 
-// The number of the guest that a device belongs to, or 0.
+// The other end of a veth pair, or 0. What veth keeps of a device follows the device, and begins
+// with the pointer to its peer.
+static __always_inline const struct net_device *peer_of(const struct net_device *dev)
+{
+	const char wanted[] = "veth";
+	char kind[sizeof(wanted)] = {};
+	const char *name = BPF_CORE_READ(dev, rtnl_link_ops, kind);
+	bpf_probe_read_kernel(kind, sizeof(kind), name);
+	for (int i = 0; i < sizeof(wanted); i++)
+		if (kind[i] != wanted[i])
+			return 0;
+	u64 size = (bpf_core_type_size(struct net_device) + NETDEV_ALIGN - 1) & ~(NETDEV_ALIGN - 1);
+	const struct net_device *peer = 0;
+	bpf_probe_read_kernel(&peer, sizeof(peer), (const void *)dev + size);
+	return peer;
+}
+
+static __always_inline u32 *find(const struct net_device *dev)
+{
+	struct device key = key_of(dev);
+	u32 *guest = bpf_map_lookup_elem(&devices, &key);
+	if (guest)
+		return guest;
+	key.ifindex = 0;
+	return bpf_map_lookup_elem(&devices, &key);
+}
+
+// The number of the guest that a device belongs to, or 0. Both ends of a pair are the guest's that
+// has one of them, in whichever namespace the other is.
 static __always_inline u32 guest_of(struct cpu_state *s, const struct net_device *dev)
 {
 	if (s->last_dev == (u64)dev)
 		return s->last_guest;
-	struct device key = key_of(dev);
-	u32 *guest = bpf_map_lookup_elem(&devices, &key);
+	u32 *guest = find(dev);
 	if (!guest) {
-		key.ifindex = 0;
-		guest = bpf_map_lookup_elem(&devices, &key);
+		const struct net_device *peer = peer_of(dev);
+		if (peer)
+			guest = find(peer);
 	}
 	s->last_dev = (u64)dev;
 	s->last_guest = guest ? *guest : 0;
@@ -213,6 +248,7 @@ int BPF_PROG(softirq_entry, unsigned int vec)
 	s->events = 0;
 	s->skb = 0;
 	s->packet_dev = 0;
+	s->packet_net = 0;
 	s->last_dev = 0;
 	s->active = 1;
 	s->vec = vec;
@@ -281,11 +317,14 @@ int BPF_PROG(netif_receive_skb, struct sk_buff *skb)
 	struct net_device *dev = BPF_CORE_READ(skb, dev);
 	u64 packet = (u64)skb;
 	u32 guest = guest_of(s, dev);
+	u64 net = (u64)BPF_CORE_READ(dev, nd_net.net);
 	// The same buffer at another device is the same packet on its way up; at the same device it
-	// is the next packet in a buffer that was freed.
-	u32 is_next = packet != s->skb || (u64)dev == s->packet_dev;
+	// is the next packet in a buffer that was freed. In another namespace it has arrived at
+	// somebody else.
+	u32 is_next = packet != s->skb || (u64)dev == s->packet_dev || net != s->packet_net;
 	s->skb = packet;
 	s->packet_dev = (u64)dev;
+	s->packet_net = net;
 	if (guest) {
 		at_guest(s, guest);
 		return 0;

@@ -23,6 +23,8 @@ pub(crate) enum Errand<'a> {
     Plan {
         /// The vtax to run it with.
         binary: &'a Path,
+        /// What of vtax runs it: `run`, `accuracy run`.
+        command: &'a str,
         /// The plan's text.
         plan: &'a str,
         /// Further arguments of `vtax run`.
@@ -58,11 +60,13 @@ pub(crate) fn initrd(host: &Host, errand: &Errand<'_>) -> Result<Vec<u8>, LabErr
         Errand::Shell => add("shell", b""),
         Errand::Plan {
             binary,
+            command,
             plan,
             arguments,
             earlier,
         } => {
             add("vtax", &read(binary)?);
+            add("command", command.as_bytes());
             add("plan.toml", plan.as_bytes());
             add("place", format!("testbed:{}", host.hypervisor).as_bytes());
             add("arguments", arguments.join(" ").as_bytes());
@@ -88,6 +92,7 @@ mod tests {
         fs::write(&binary, "a program").unwrap();
         let errand = Errand::Plan {
             binary: &binary,
+            command: "run",
             plan: "name = \"x\"",
             arguments: &["--quick".into()],
             earlier: None,

@@ -36,6 +36,8 @@ pub struct PlanRun<'a> {
     pub cost_model: &'a CostModel,
     /// Our own binary.
     pub binary: PathBuf,
+    /// What of vtax runs the plan: `run`, `accuracy run`.
+    pub command: &'a str,
     /// The text of the plan.
     pub plan: String,
     /// Where the results are to be; an unfinished run in it goes on.
@@ -65,6 +67,7 @@ pub fn run_plan(
     let earlier = run.results.join("run.json").exists();
     let errand = Errand::Plan {
         binary: &run.binary,
+        command: run.command,
         plan: &run.plan,
         arguments: &run.arguments,
         earlier: earlier.then(|| packed(&run.results)).transpose()?,
@@ -129,7 +132,7 @@ pub fn run_plan(
         return Ok(());
     }
     Err(LabError::Program {
-        command: format!("vtax run, at testbed:{}", run.host.hypervisor),
+        command: format!("vtax {}, at testbed:{}", run.command, run.host.hypervisor),
         status: format!("exit status: {}", ended.code),
         output: Vec::from(words).join("\n"),
     })

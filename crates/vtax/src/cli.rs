@@ -56,6 +56,9 @@ pub enum Command {
     Nic(Box<vtax_nic::cli::Cli>),
     /// How many guests this host holds: the standardized scalability test, for any platform.
     Density(DensityArguments),
+    /// How right charge-back is: two guests together against each of them alone.
+    #[command(subcommand)]
+    Accuracy(AccuracyCommand),
     /// Undo what a run that was cut off left on this host.
     Restore(RestoreArgs),
     /// A load generator, as workloads start it in the client.
@@ -321,6 +324,46 @@ pub enum TestbedCommand {
         #[arg(long)]
         accept: bool,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum AccuracyCommand {
+    /// Run a study: the plan's first and last workload in two guests, alone and together; those
+    /// between them alone, to fit the weights of the counted method.
+    Run(AccuracyRunArgs),
+    /// Print the tables of studies.
+    Table {
+        /// Their results directories.
+        #[arg(required = true)]
+        results: Vec<PathBuf>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct AccuracyRunArgs {
+    /// The plan, a TOML file.
+    pub plan: PathBuf,
+    /// The results directory [default: results/PLAN-NAME].
+    #[arg(long, value_name = "DIR")]
+    pub results: Option<PathBuf>,
+    /// The plan's quick profile.
+    #[arg(long)]
+    pub quick: bool,
+    /// Where to run: `local`, `testbed:kvm` or `testbed:xen`.
+    #[arg(long, value_name = "PLACE", default_value = "local")]
+    pub at: Place,
+    /// Settings of the testbed, a TOML file (with `--at testbed:…`).
+    #[arg(long, value_name = "FILE")]
+    pub testbed: Option<PathBuf>,
+    /// Print one JSON object a line instead of progress for people.
+    #[arg(long)]
+    pub json: bool,
+    /// What the results say of the place, when another vtax started this one.
+    #[arg(long, hide = true)]
+    pub place_name: Option<String>,
+    /// This host is an emulated one.
+    #[arg(long, hide = true)]
+    pub emulated: bool,
 }
 
 #[derive(Debug, Args)]

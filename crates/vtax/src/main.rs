@@ -5,7 +5,7 @@ mod commands;
 mod progress;
 
 use clap::Parser;
-use cli::{Cli, Command, ImageCommand, LoadCommand, MeterCommand, PlanCommand};
+use cli::{AccuracyCommand, Cli, Command, ImageCommand, LoadCommand, MeterCommand, PlanCommand};
 use std::error::Error;
 use std::process::ExitCode;
 
@@ -34,6 +34,10 @@ fn main() -> ExitCode {
         Command::Nic(command) => command.execute(&mut std::io::stdout()).map_err(Into::into),
         Command::Density(arguments) => {
             vtax_density::cli::execute(arguments, &["density"]).map_err(Into::into)
+        }
+        Command::Accuracy(AccuracyCommand::Run(arguments)) => commands::accuracy::run(arguments),
+        Command::Accuracy(AccuracyCommand::Table { results }) => {
+            commands::accuracy::table(&results)
         }
         Command::Restore(arguments) => commands::run::restore(arguments.forget),
         Command::Load(LoadCommand::Http(arguments)) => commands::load::http(arguments),

@@ -207,7 +207,12 @@ fn boot(cell: &Cell, lower: &Path, runtime: Runtime) -> Result<Box<dyn Target>, 
     // has groups below it can have no processes.
     let group = cell.target_group().below("runtime")?;
     let hierarchies = Hierarchies::detect()?;
-    let config = bundle(&root, &control_group_path(runtime, &hierarchies, &group)?)?;
+    // Named as systemd's driver of control groups would, so that it is told to be a container.
+    let name = format!("{}-{NAME}.scope", runtime.name());
+    let config = bundle(
+        &root,
+        &control_group_path(runtime, &hierarchies, &group, &name)?,
+    )?;
     let folder = cell.outside(&cell.run_dir().join("bundle"));
     fs::create_dir(&folder).map_err(LabError::file("create", &folder))?;
     let path = folder.join("config.json");
@@ -237,6 +242,7 @@ fn control_group_path(
     runtime: Runtime,
     hierarchies: &Hierarchies,
     group: &Group,
+    name: &str,
 ) -> Result<String, LabError> {
     let paths: BTreeSet<PathBuf> = group
         .folders()
@@ -244,16 +250,16 @@ fn control_group_path(
         .filter_map(|folder| hierarchies.path_below_mount(folder))
         .collect();
     match (hierarchies.layout(), runtime, paths.first()) {
-        (Layout::V2, _, Some(path)) => Ok(path.with_file_name("container").display().to_string()),
+        (Layout::V2, _, Some(path)) => Ok(path.with_file_name(name).display().to_string()),
         (_, Runtime::Crun, Some(path)) if paths.len() == 1 => {
-            Ok(path.join("container").display().to_string())
+            Ok(path.join(name).display().to_string())
         }
         (_, Runtime::Crun, _) => Err(LabError::Missing {
             what: "one control group path for all v1 hierarchies, which crun needs,".to_owned(),
             remedy: "use runc, or start vtax in the same group of each: see /proc/self/cgroup"
                 .to_owned(),
         }),
-        _ => Ok("container".to_owned()),
+        _ => Ok(name.to_owned()),
     }
 }
 
@@ -276,7 +282,7 @@ impl Nursery {
         let group = cell.target_group().below("runtime")?;
         let hierarchies = Hierarchies::detect()?;
         Ok(Self {
-            control_group: control_group_path(runtime, &hierarchies, &group)?,
+            control_group: control_group_path(runtime, &hierarchies, &group, "container")?,
             hide: hide_v2(runtime, &hierarchies),
             group,
         })

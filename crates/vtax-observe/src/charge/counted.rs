@@ -8,7 +8,7 @@
 //!   them on the interrupted task.
 
 use super::Method;
-use super::exchanges::IntervalExchanges;
+use super::exchanges::{GuestExchanges, IntervalExchanges};
 use super::ledger::{IoCharge, IoWork, Usage};
 use crate::ObserveError;
 use crate::guests::Guests;
@@ -37,6 +37,29 @@ impl Default for Weights {
             block_request: 4000.0,
             other: 1200.0,
         }
+    }
+}
+
+impl Weights {
+    /// What a guest's exchanges cost, relative to other guests'.
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "an interval's counts are below 2^53"
+    )]
+    pub fn cost(&self, exchanged: &GuestExchanges) -> f64 {
+        let packets = exchanged.received.saturating_add(exchanged.sent);
+        packets as f64 * self.packet
+            + exchanged.bytes as f64 / 1024.0 * self.kibibyte
+            + exchanged.block_requests as f64 * self.block_request
+    }
+
+    /// What the host's own soft interrupts cost: its packets, and those that do no I/O.
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "an interval's counts are below 2^53"
+    )]
+    pub fn host_cost(&self, packets: u64, others: u64) -> f64 {
+        packets as f64 * self.packet + others as f64 * self.other
     }
 }
 
@@ -71,20 +94,11 @@ impl Method for Counted {
         exchanges: &IntervalExchanges,
     ) -> Result<IoCharge, ObserveError> {
         let weights = self.weights;
-        let cost = |packets: u64, bytes: u64, requests: u64| {
-            packets as f64 * weights.packet
-                + bytes as f64 / 1024.0 * weights.kibibyte
-                + requests as f64 * weights.block_request
-        };
-        let of_host =
-            cost(exchanges.host_packets, 0, 0) + exchanges.other_softirqs as f64 * weights.other;
+        let of_host = weights.host_cost(exchanges.host_packets, exchanges.other_softirqs);
         let of_guests: Vec<(u32, f64)> = exchanges
             .guests
             .iter()
-            .map(|(number, own)| {
-                let packets = own.received.saturating_add(own.sent);
-                (*number, cost(packets, own.bytes, own.block_requests))
-            })
+            .map(|(number, own)| (*number, weights.cost(own)))
             .collect();
         let sum = of_host + of_guests.iter().map(|(_, cost)| cost).sum::<f64>();
         let mut charge = IoCharge::default();
@@ -121,7 +135,6 @@ impl Method for Counted {
 
 #[cfg(test)]
 mod tests {
-    use super::super::exchanges::GuestExchanges;
     use super::super::ledger::{GuestUse, Ledger, Stage, Stages};
     use super::*;
     use crate::guests::Roots;

@@ -1,5 +1,6 @@
 //! One file a command.
 
+pub mod accuracy;
 pub mod charge;
 pub mod doctor;
 pub mod image;

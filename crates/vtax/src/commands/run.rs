@@ -101,6 +101,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
             let inside = testbed::Inside {
                 hypervisor: *hypervisor,
                 settings: arguments.testbed.as_deref(),
+                command: "run",
                 plan: text,
                 results: results.clone(),
                 arguments: forwarded(&arguments),

@@ -92,6 +92,7 @@ fn guard(plan: &Path, counts: &Path, accept: bool) -> Outcome {
     let inside = Inside {
         hypervisor: Hypervisor::Kvm,
         settings: None,
+        command: "run",
         plan: text,
         results: directory.clone(),
         arguments: Vec::new(),
@@ -140,6 +141,8 @@ pub struct Inside<'a> {
     pub hypervisor: Hypervisor,
     /// The file of the testbed's settings.
     pub settings: Option<&'a Path>,
+    /// What of vtax runs the plan.
+    pub command: &'a str,
     pub plan: String,
     pub results: PathBuf,
     /// Further arguments of the `vtax run` inside.
@@ -163,6 +166,7 @@ impl Inside<'_> {
             settings: &settings,
             cost_model: &cost_model,
             binary: PathBuf::from("/proc/self/exe"),
+            command: self.command,
             plan: self.plan,
             results: self.results,
             arguments: self.arguments,

@@ -1,0 +1,357 @@
+//! What two guests are charged together, over what each is charged alone; and the weights of the
+//! counted method, fitted to loads that are none of the two.
+
+use crate::study::{GuestCharge, Measurement, PlatformStudy};
+use vtax_observe::charge::{GuestExchanges, Stage, Weights};
+
+/// Who says what a guest used.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Method {
+    /// Soft interrupts traced.
+    Traced,
+    /// Counted, with these weights.
+    Counted(Weights),
+    /// What the kernel books on its threads and processes: all that dividing by processes' CPU
+    /// time can see.
+    Processes,
+}
+
+/// What a guest was charged for a unit of its work, together over alone.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Comparison {
+    /// Nanoseconds for a unit of work alone, one for each block.
+    pub alone: Vec<f64>,
+    /// And together.
+    pub together: Vec<f64>,
+}
+
+impl Comparison {
+    /// Together over alone, of the blocks' means; `None` without data.
+    pub fn ratio(&self) -> Option<f64> {
+        Some(mean(&self.together)? / mean(&self.alone)?).filter(|ratio| ratio.is_finite())
+    }
+
+    /// The lowest and the highest ratio of a block.
+    pub fn range(&self) -> Option<(f64, f64)> {
+        let ratios = || self.together.iter().zip(&self.alone).map(|(t, a)| t / a);
+        let low = ratios().fold(f64::INFINITY, f64::min);
+        let high = ratios().fold(0.0, f64::max);
+        (low.is_finite() && high.is_finite()).then_some((low, high))
+    }
+}
+
+/// The mean; `None` of nothing.
+#[allow(clippy::cast_precision_loss, reason = "a handful of blocks")]
+pub fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+/// Nanoseconds that a guest was charged in a measurement, all stages.
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "an interval's nanoseconds are below 2^53"
+)]
+pub fn charge(measurement: &Measurement, guest: &GuestCharge, method: Method) -> Option<f64> {
+    match method {
+        Method::Processes => Some(guest.booked.0 as f64),
+        Method::Traced => guest.total("traced").map(|time| time.0 as f64),
+        Method::Counted(weights) => {
+            let softirq = guest.stage("counted", Stage::Softirq.name()).0;
+            let own = guest.total("counted")?.0.saturating_sub(softirq);
+            Some(own as f64 + counted(measurement, guest, &weights))
+        }
+    }
+}
+
+/// A guest's share of the kernel's own soft interrupt time.
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "an interval's nanoseconds are below 2^53"
+)]
+fn counted(measurement: &Measurement, guest: &GuestCharge, weights: &Weights) -> f64 {
+    let all: f64 = measurement
+        .guests
+        .iter()
+        .map(|guest| weights.cost(&exchanges(guest)))
+        .sum();
+    let sum = all + weights.host_cost(measurement.host_packets, measurement.other_softirqs);
+    if sum <= 0.0 {
+        return 0.0;
+    }
+    measurement.softirq.0 as f64 * weights.cost(&exchanges(guest)) / sum
+}
+
+fn exchanges(guest: &GuestCharge) -> GuestExchanges {
+    GuestExchanges {
+        received: guest.received,
+        sent: guest.sent,
+        bytes: guest.bytes,
+        block_requests: guest.block_requests,
+        exits: None,
+    }
+}
+
+impl PlatformStudy {
+    /// One of the two guests, together with the other over alone, for a unit of its work.
+    pub fn compare(&self, load: &str, method: Method) -> Comparison {
+        let of = |running: usize| -> Vec<f64> {
+            let measured = self.pair_measurements(running);
+            let for_work = measured.filter_map(|measurement| {
+                let guest = measurement.guest(load)?;
+                let work = guest.work.filter(|work| *work > 0.0)?;
+                let seconds = measurement.span.as_secs_f64();
+                Some(charge(measurement, guest, method)? / (work * seconds))
+            });
+            for_work.collect()
+        };
+        Comparison {
+            alone: of(1),
+            together: of(2),
+        }
+    }
+
+    /// Both guests together over the sum of them alone, each at its rate of work.
+    pub fn compare_sum(&self, method: Method) -> Option<f64> {
+        let (mut together, mut alone) = (0.0, 0.0);
+        for load in &self.pair {
+            let compared = self.compare(load, method);
+            let work = self.pair_measurements(2).find_map(|measurement| {
+                let guest = measurement.guest(load)?;
+                guest.work
+            })?;
+            together += mean(&compared.together)? * work;
+            alone += mean(&compared.alone)? * work;
+        }
+        Some(together / alone).filter(|ratio| ratio.is_finite())
+    }
+
+    /// Of the processor time that a guest's I/O took beside its own threads and processes (alone,
+    /// traced), the share that these do not show when both run: it is on somebody else.
+    pub fn missed_by_processes(&self, load: &str) -> Option<f64> {
+        let truth = mean(&self.compare(load, Method::Traced).alone)?;
+        let shown = mean(&self.compare(load, Method::Processes).together)?;
+        let io: Vec<f64> = self
+            .pair_measurements(1)
+            .filter_map(|measurement| {
+                let guest = measurement.guest(load)?;
+                let work = guest.work.filter(|work| *work > 0.0)?;
+                let own = guest.stage("traced", Stage::Vcpu.name());
+                let io = guest.total("traced")?.0.saturating_sub(own.0);
+                #[allow(clippy::cast_precision_loss, reason = "as above")]
+                let io = io as f64;
+                Some(io / (work * measurement.span.as_secs_f64()))
+            })
+            .collect();
+        Some((truth - shown) / mean(&io)?).filter(|share| share.is_finite())
+    }
+
+    /// Measurements with both guests there and `running` loads.
+    fn pair_measurements(&self, running: usize) -> impl Iterator<Item = &Measurement> {
+        self.measurements.iter().filter(move |measurement| {
+            measurement.guests.len() == 2 && measurement.running().count() == running
+        })
+    }
+
+    /// Weights by least squares over the loads that are none of the two: what soft interrupts cost,
+    /// per packet and per KiB, or per block request where there are no packets. `None` with too few
+    /// loads.
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "an interval's counts are below 2^53"
+    )]
+    pub fn fitted(&self) -> Option<Weights> {
+        let points: Vec<[f64; 3]> = self
+            .measurements
+            .iter()
+            .filter(|measurement| measurement.guests.len() == 1)
+            .flat_map(|measurement| &measurement.guests)
+            .filter_map(|guest| {
+                guest.charged.get("traced")?;
+                let packets = (guest.received + guest.sent) as f64;
+                let softirq = guest.stage("traced", Stage::Softirq.name());
+                Some([packets, guest.bytes as f64 / 1024.0, softirq.0 as f64])
+            })
+            .collect();
+        let (packet, kibibyte) = two_slopes(&points)?;
+        Some(Weights {
+            packet,
+            kibibyte,
+            ..Weights::default()
+        })
+    }
+}
+
+/// `z = a x + b y` by least squares, neither of them negative. `None` where the points do not say.
+fn two_slopes(points: &[[f64; 3]]) -> Option<(f64, f64)> {
+    let sum = |f: fn(&[f64; 3]) -> f64| points.iter().map(f).sum::<f64>();
+    let (xx, xy, yy) = (
+        sum(|[x, _, _]| x * x),
+        sum(|[x, y, _]| x * y),
+        sum(|[_, y, _]| y * y),
+    );
+    let (xz, yz) = (sum(|[x, _, z]| x * z), sum(|[_, y, z]| y * z));
+    let determinant = xx * yy - xy * xy;
+    if points.len() < 2 || xx <= 0.0 {
+        return None;
+    }
+    if determinant > 1e-9 * xx * yy {
+        let a = (xz * yy - yz * xy) / determinant;
+        let b = (yz * xx - xz * xy) / determinant;
+        if a >= 0.0 && b >= 0.0 {
+            return Some((a, b));
+        }
+        if a < 0.0 {
+            return Some((0.0, yz / yy));
+        }
+    }
+    Some((xz / xx, 0.0))
+}
+
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "tests"
+)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+    use vtax_units::Nanoseconds;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// A guest that did `work` units a second: 1,000 ns of its own and 3,000 ns of soft interrupts
+    /// for each packet, half of which the kernel books on it.
+    fn guest(load: &str, work: Option<f64>, packets: u64) -> GuestCharge {
+        let stages = |softirq: u64| {
+            BTreeMap::from([
+                ("vcpu".to_owned(), Nanoseconds(packets * 1000)),
+                ("softirq".to_owned(), Nanoseconds(softirq)),
+            ])
+        };
+        GuestCharge {
+            load: load.to_owned(),
+            work,
+            received: packets / 2,
+            sent: packets - packets / 2,
+            bytes: packets * 1024,
+            block_requests: 0,
+            booked: Nanoseconds(packets * 2500),
+            charged: BTreeMap::from([
+                ("traced".to_owned(), stages(packets * 3000)),
+                ("counted".to_owned(), stages(0)),
+            ]),
+        }
+    }
+
+    fn measurement(guests: Vec<GuestCharge>) -> Measurement {
+        let packets: u64 = guests.iter().map(|guest| guest.received + guest.sent).sum();
+        Measurement {
+            block: 0,
+            guests,
+            span: Nanoseconds(SECOND),
+            total: Nanoseconds(SECOND / 2),
+            softirq: Nanoseconds(packets * 3000),
+            host_packets: 0,
+            other_softirqs: 0,
+            host: BTreeMap::new(),
+            unattributed: BTreeMap::new(),
+        }
+    }
+
+    fn study() -> PlatformStudy {
+        let small = |work| guest("small", work, 4000);
+        let large = |work| guest("large", work, 9000);
+        let none = |load| guest(load, None, 0);
+        PlatformStudy {
+            name: "container".to_owned(),
+            pair: ["small".to_owned(), "large".to_owned()],
+            measurements: vec![
+                measurement(vec![guest("between", Some(50.0), 2000)]),
+                measurement(vec![guest("between, too", Some(20.0), 5000)]),
+                measurement(vec![small(Some(100.0)), none("large")]),
+                measurement(vec![none("small"), large(Some(10.0))]),
+                measurement(vec![small(Some(100.0)), large(Some(10.0))]),
+            ],
+        }
+    }
+
+    #[test]
+    fn guests_that_do_not_disturb_each_other_are_charged_the_same() {
+        let study = study();
+        let equal = Weights {
+            packet: 3000.0,
+            kibibyte: 0.0,
+            ..Weights::default()
+        };
+        for method in [Method::Traced, Method::Counted(equal), Method::Processes] {
+            for load in ["small", "large"] {
+                let compared = study.compare(load, method);
+                assert!((compared.ratio().unwrap() - 1.0).abs() < 1e-9, "{method:?}");
+            }
+            assert!((study.compare_sum(method).unwrap() - 1.0).abs() < 1e-9);
+        }
+        let alone = study.compare("small", Method::Traced).alone;
+        assert_eq!(alone, [4000.0 * 4000.0 / 100.0]);
+    }
+
+    #[test]
+    fn what_processes_do_not_show_is_told_as_a_share_of_the_io() {
+        // Of 3,000 ns of I/O a packet, 1,500 are booked on the guest.
+        let missed = study().missed_by_processes("large").unwrap();
+        assert!((missed - 0.5).abs() < 1e-9, "{missed}");
+    }
+
+    #[test]
+    fn work_for_one_that_is_charged_to_the_other_shows_in_both_and_not_in_the_sum() {
+        let mut study = study();
+        let together = study.measurements.last_mut().unwrap();
+        for (guest, softirq) in together.guests.iter_mut().zip([13_000_000, 26_000_000]) {
+            let stages = guest.charged.get_mut("traced").unwrap();
+            stages.insert("softirq".to_owned(), Nanoseconds(softirq));
+        }
+        let ratio = |load| study.compare(load, Method::Traced).ratio().unwrap();
+        assert!(ratio("small") > 1.05 && ratio("large") < 0.98);
+        assert!((study.compare_sum(Method::Traced).unwrap() - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn weights_come_from_the_loads_between_alone() {
+        let mut study = study();
+        let weights = study.fitted().unwrap();
+        // A packet carries a KiB in all of them, so that the two cannot be told apart.
+        assert!((weights.packet + weights.kibibyte - 3000.0).abs() < 1.0);
+        study.measurements.drain(..2);
+        assert_eq!(study.fitted(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn slopes_are_found_again(
+            a in 0.0f64..5000.0, b in 0.0f64..500.0,
+            points in prop::collection::vec((1.0f64..1e5, 1.0f64..1e5), 2..6),
+        ) {
+            let points: Vec<[f64; 3]> =
+                points.into_iter().map(|(x, y)| [x, y, a * x + b * y]).collect();
+            let (found_a, found_b) = two_slopes(&points).unwrap();
+            prop_assert!(found_a >= 0.0 && found_b >= 0.0);
+            for [x, y, z] in points {
+                let error = (found_a * x + found_b * y - z).abs();
+                prop_assert!(error <= 1e-3 * z + 1e-3, "{} {}", found_a, found_b);
+            }
+        }
+
+        #[test]
+        fn slopes_of_noise_are_never_negative(
+            points in prop::collection::vec((0.0f64..1e5, 0.0f64..1e5, 0.0f64..1e9), 0..6),
+        ) {
+            let points: Vec<[f64; 3]> = points.into_iter().map(|(x, y, z)| [x, y, z]).collect();
+            if let Some((a, b)) = two_slopes(&points) {
+                prop_assert!(a >= 0.0 && b >= 0.0);
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! A study as tables in Markdown.
+
+use crate::analysis::{Comparison, Method, mean};
+use crate::study::{PlatformStudy, Study};
+use std::fmt::Write;
+use vtax_observe::charge::{Stage, Weights};
+
+/// The tables of a study, one platform after another.
+pub fn of(study: &Study) -> String {
+    let mut text = String::new();
+    for platform in &study.platforms {
+        // Writing to a string cannot fail.
+        let _ = write(&mut text, study, platform);
+    }
+    text
+}
+
+fn write(text: &mut String, study: &Study, platform: &PlatformStudy) -> std::fmt::Result {
+    let blocks = platform.measurements.iter().map(|found| found.block + 1);
+    let seconds = platform.measurements.first();
+    writeln!(
+        text,
+        "**{}**, {} at {} ({}, Linux {}), {} of {:.0} s each:\n",
+        platform.name,
+        study.name,
+        study.place,
+        study.source,
+        study.kernel,
+        match blocks.max().unwrap_or(0) {
+            1 => "1 round".to_owned(),
+            many => format!("{many} rounds"),
+        },
+        seconds.map_or(0.0, |found| found.span.as_secs_f64()),
+    )?;
+    let fitted = platform.fitted();
+    let mut methods = vec![
+        ("traced", Method::Traced),
+        ("counted", Method::Counted(Weights::default())),
+    ];
+    if let Some(weights) = fitted {
+        methods.push(("counted, weights fitted", Method::Counted(weights)));
+    }
+    methods.push(("by processes", Method::Processes));
+
+    write!(text, "| together over alone | alone, traced |")?;
+    for (name, _) in &methods {
+        write!(text, " {name} |")?;
+    }
+    write!(text, "\n|---|---:|")?;
+    text.push_str(&"---:|".repeat(methods.len()));
+    text.push('\n');
+    for load in &platform.pair {
+        let alone = platform.compare(load, Method::Traced).alone;
+        let alone = mean(&alone).map_or("–".to_owned(), |time| {
+            format!("{:.1} µs a unit of work", time / 1e3)
+        });
+        write!(text, "| {load} | {alone} |")?;
+        for (_, method) in &methods {
+            write!(text, " {} |", cell(&platform.compare(load, *method)))?;
+        }
+        text.push('\n');
+    }
+    write!(text, "| both, over the sum of the two | |")?;
+    for (_, method) in &methods {
+        let sum = platform.compare_sum(*method);
+        write!(text, " {} |", ratio(sum))?;
+    }
+    text.push_str("\n\n");
+    for load in &platform.pair {
+        stages(text, platform, load)?;
+    }
+    if let Some(weights) = fitted {
+        writeln!(
+            text,
+            "- weights fitted to the other loads: {:.0} ns a packet, {:.0} ns a KiB",
+            weights.packet, weights.kibibyte
+        )?;
+    }
+    for load in &platform.pair {
+        if let Some(missed) = platform.missed_by_processes(load) {
+            writeln!(
+                text,
+                "- {load}: {:.0} % of the host's work for its I/O is not in its processes' CPU time",
+                100.0 * missed
+            )?;
+        }
+    }
+    for note in &study.notes {
+        writeln!(text, "- {note}")?;
+    }
+    text.push('\n');
+    Ok(())
+}
+
+/// Where a guest's time went, alone and together.
+fn stages(text: &mut String, platform: &PlatformStudy, load: &str) -> std::fmt::Result {
+    let of = |running: usize, stage: Stage| {
+        let found = platform.measurements.iter().filter(|measurement| {
+            measurement.guests.len() == 2 && measurement.running().count() == running
+        });
+        let times: Vec<f64> = found
+            .filter_map(|measurement| {
+                let guest = measurement.guest(load)?;
+                let work = guest.work.filter(|work| *work > 0.0)?;
+                guest.charged.get("traced")?;
+                let time = guest.stage("traced", stage.name()).as_secs_f64();
+                Some(time * 1e6 / (work * measurement.span.as_secs_f64()))
+            })
+            .collect();
+        mean(&times)
+    };
+    let mut parts = Vec::new();
+    for stage in Stage::ALL {
+        if let (Some(alone), Some(together)) = (of(1, stage), of(2, stage))
+            && alone > 0.0
+        {
+            parts.push(format!("{} {alone:.1} → {together:.1}", stage.name()));
+        }
+    }
+    if parts.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        text,
+        "- {load}, µs a unit of work alone → together: {}",
+        parts.join(", ")
+    )
+}
+
+fn cell(compared: &Comparison) -> String {
+    match compared.range() {
+        Some((low, high)) if compared.alone.len() > 1 => {
+            format!("{} [{low:.3}–{high:.3}]", ratio(compared.ratio()))
+        }
+        _ => ratio(compared.ratio()),
+    }
+}
+
+fn ratio(value: Option<f64>) -> String {
+    value.map_or("–".to_owned(), |value| format!("{value:.3}"))
+}

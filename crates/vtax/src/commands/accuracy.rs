@@ -1,0 +1,77 @@
+//! `vtax accuracy`: how right charge-back is.
+
+use super::{plan, testbed};
+use crate::Outcome;
+use crate::cli::AccuracyRunArgs;
+use crate::progress::{self, Json};
+use std::path::{Path, PathBuf};
+use vtax_accuracy::run::{self, StudyOptions};
+use vtax_accuracy::study::Study;
+use vtax_accuracy::table;
+use vtax_lab::place::Place;
+use vtax_lab::plan::Catalogue;
+use vtax_lab::run::{Progress, default_state_dir};
+use vtax_lab::signals::Signals;
+
+pub fn run(arguments: AccuracyRunArgs) -> Outcome {
+    let catalogue = Catalogue::standard();
+    let (plan, text) = plan::read(&arguments.plan, arguments.quick, &catalogue)?;
+    let results = arguments
+        .results
+        .unwrap_or_else(|| Path::new("results").join(&plan.name));
+    let signals = Signals::install()?;
+    let mut progress: Box<dyn Progress> = if arguments.json {
+        Box::new(Json {
+            interrupted: signals.flag(),
+        })
+    } else {
+        progress::for_people()
+    };
+    match &arguments.at {
+        Place::Local => {
+            let options = StudyOptions {
+                state_dir: default_state_dir(),
+                place: arguments
+                    .place_name
+                    .unwrap_or_else(|| arguments.at.to_string()),
+                emulated: arguments.emulated,
+            };
+            let study = run::run(&plan, &catalogue, &options, &signals, progress.as_mut());
+            drop(progress);
+            study?.write(&results)?;
+            if arguments.json {
+                return Ok(());
+            }
+        }
+        Place::Ssh(_) => {
+            return Err("a study of charge-back runs locally or in a testbed; \
+                        log in there and run it"
+                .into());
+        }
+        Place::Testbed(hypervisor) => {
+            let inside = testbed::Inside {
+                hypervisor: *hypervisor,
+                settings: arguments.testbed.as_deref(),
+                command: "accuracy run",
+                plan: text,
+                results: results.clone(),
+                arguments: arguments
+                    .quick
+                    .then(|| "--quick".to_owned())
+                    .into_iter()
+                    .collect(),
+            };
+            let ended = inside.run(&signals, progress.as_mut());
+            drop(progress);
+            ended?;
+        }
+    }
+    table(&[results])
+}
+
+pub fn table(results: &[PathBuf]) -> Outcome {
+    for directory in results {
+        print!("{}", table::of(&Study::read(directory)?));
+    }
+    Ok(())
+}
