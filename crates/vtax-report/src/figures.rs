@@ -204,7 +204,7 @@ pub fn specification(title: &str, height: Value, content: Value) -> Value {
             },
             "axisY": {"domain": false, "ticks": false, "labelPadding": 8},
             "legend": {
-                "orient": "bottom", "title": null, "labelFontSize": 11, "labelColor": "#444", "symbolSize": 90, "columns": 3
+                "orient": "bottom", "title": null, "labelFontSize": 11, "labelColor": "#444", "symbolSize": 90, "symbolOpacity": 1, "columns": 3
             }
         }
     });
@@ -606,7 +606,16 @@ fn sweep(
     } else {
         json!({"field": "level", "type": "ordinal", "sort": levels, "title": factor, "axis": {"labelAngle": 0}})
     };
-    let y = |field: &str| json!({"field": field, "type": "quantitative", "title": unit, "scale": {"zero": true}});
+    // Trials set the scale: intervals of few trials are so wide that they would hide the curves.
+    let values = own.iter().flat_map(|(_, own)| &own.values);
+    let (low, high) = values.fold((0.0_f64, 0.0_f64), |(low, high), (_, value)| {
+        (low.min(value / scale), high.max(value / scale))
+    });
+    let domain = [1.15 * low, 1.15 * high];
+    let y = |field: &str| {
+        json!({"field": field, "type": "quantitative", "title": unit,
+               "scale": if high > low { json!({"domain": domain}) } else { json!({"zero": true}) }})
+    };
     let tooltip = json!([
         {"field": "treatment"}, {"field": "shown", "title": "mean [95 % CI]"}, {"field": "n"}, {"field": "source"}
     ]);
@@ -622,7 +631,7 @@ fn sweep(
                 {"data": {"values": trials}, "mark": {"type": "tick", "thickness": 1.5, "size": 12, "opacity": 0.5, "orient": "horizontal"},
                  "encoding": {"x": x, "y": y("value"), "color": color,
                               "tooltip": [{"field": "treatment"}, {"field": "trial"}, {"field": "shown", "title": "value"}]}},
-                {"transform": [{"filter": "isValid(datum.low)"}], "mark": {"type": "rule", "strokeWidth": 2},
+                {"transform": [{"filter": "isValid(datum.low)"}], "mark": {"type": "rule", "strokeWidth": 2, "clip": true},
                  "encoding": {"x": x, "y": y("low"), "y2": {"field": "high"}, "color": color, "tooltip": tooltip}},
                 {"mark": {"type": "point", "filled": true, "size": 80, "opacity": 1},
                  "encoding": {"x": x, "y": y("mean"), "color": color, "shape": shape, "tooltip": tooltip}}
@@ -633,7 +642,7 @@ fn sweep(
         id: format!("{workload} {} {factor}", metric.name),
         title,
         caption: format!(
-            "{}. Ticks are single trials; symbols are means; bars are 95 % confidence intervals.",
+            "{}. Ticks are single trials; symbols are means; bars are 95 % confidence intervals, cut where they leave the frame.",
             direction(metric)
         ),
         spec,
