@@ -276,7 +276,6 @@ fn linux_guests() -> bool {
 }
 
 #[test]
-#[ignore = "boots four kernels by emulation, minutes on a busy machine: run with --ignored"]
 fn vmms_that_boot_linux_are_told_all_they_need_and_their_guests_are_asked_one_by_one() {
     if !linux_guests() {
         return;
