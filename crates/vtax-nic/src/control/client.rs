@@ -91,7 +91,7 @@ impl Client {
     pub fn connect(path: &Path) -> Result<Self, String> {
         let stream = UnixStream::connect(path).map_err(|error| {
             format!(
-                "cannot connect to {}: {error}; is vtax-nic running with this --api-socket?",
+                "cannot connect to {}: {error}; is vtax-nic running with this --api?",
                 path.display()
             )
         })?;
@@ -254,7 +254,7 @@ mod tests {
     fn a_missing_socket_says_what_to_do() {
         let error = Client::connect(Path::new("/nonexistent/api")).unwrap_err();
         assert!(
-            error.contains("/nonexistent/api") && error.contains("--api-socket"),
+            error.contains("/nonexistent/api") && error.contains("--api?"),
             "{error}"
         );
     }
