@@ -190,11 +190,8 @@ fn at_half_the_frequency_the_same_work_takes_twice_the_time_and_as_many_instruct
     });
     let ratio = |metric: usize| half[metric] / full[metric];
     assert!((1.7..2.3).contains(&ratio(0)), "CPU time × {}", ratio(0));
-    assert!(
-        (0.98..1.02).contains(&ratio(1)),
-        "throughput × {}",
-        ratio(1)
-    );
+    // iperf3 paces in blocks of 128 KiB: one more or less in the window is 5 %.
+    assert!((0.9..1.1).contains(&ratio(1)), "throughput × {}", ratio(1));
     assert!((0.8..1.2).contains(&ratio(2)), "cycles × {}", ratio(2));
 }
 
@@ -223,7 +220,7 @@ fn a_shell_in_the_testbed_is_a_console_until_it_is_powered_off() {
     }
     assert!(shell.wait().unwrap().success(), "{said}");
     assert!(
-        said.contains("\n/dev/kvm") && said.contains("42 answers"),
+        said.lines().any(|line| line.ends_with("/dev/kvm")) && said.contains("42 answers"),
         "{said}"
     );
 }
