@@ -203,11 +203,12 @@ impl Virtqueue for SplitRing {
     #[inline]
     fn look(&mut self) -> Result<u16, RingFault> {
         // Acquire: the ring's entries and descriptors are read after the index that covers them.
-        self.offered = u16::from_le(self.available_u16(1).load(Ordering::Acquire));
-        let waiting = self.waiting();
+        let offered = u16::from_le(self.available_u16(1).load(Ordering::Acquire));
+        let waiting = offered.wrapping_sub(self.taken);
         if waiting > self.size {
             return Err(RingFault::AvailableIndex);
         }
+        self.offered = offered;
         Ok(waiting)
     }
 

@@ -137,6 +137,16 @@ fn an_available_index_that_jumps_is_a_fault() {
 }
 
 #[test]
+fn an_available_index_that_jumped_stays_a_fault_whoever_looks_again() {
+    let driver = Driver::new();
+    let (memory, mut ring) = ring(&driver);
+    RING.set_available(&driver, SIZE + 1);
+    assert!(ring.take_single(&memory, Direction::Readable).is_none());
+    let result = ring.take(&memory, Direction::Readable, &mut Vec::new());
+    assert_eq!(result, Err(RingFault::AvailableIndex));
+}
+
+#[test]
 fn a_head_past_the_table_is_a_fault() {
     let driver = Driver::new();
     RING.offer(&driver, 0, SIZE);
