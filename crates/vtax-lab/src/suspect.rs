@@ -450,7 +450,11 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn seconds_of(value: f64) -> Nanoseconds {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a few positive seconds"
+        )]
         Nanoseconds((value * 1e9) as u64)
     }
 

@@ -28,8 +28,7 @@ impl Position {
 
     fn after(self, slots: u16, size: u16) -> Self {
         let slot = u32::from(self.slot) + u32::from(slots);
-        // Less than the ring's size.
-        #[expect(clippy::cast_possible_truncation)]
+        #[expect(clippy::cast_possible_truncation, reason = "less than the ring's size")]
         Self {
             slot: (slot % u32::from(size)) as u16,
             wrap: self.wrap == (slot < u32::from(size)),

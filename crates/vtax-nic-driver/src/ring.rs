@@ -188,8 +188,7 @@ impl DriverRing {
         }
         if let Some(mut ring) = self.packed {
             let (id, len) = ring.used(memory);
-            // At most the ring's size.
-            #[expect(clippy::cast_possible_truncation)]
+            #[expect(clippy::cast_possible_truncation, reason = "at most the ring's size")]
             ring.skip(self.chain(memory, id).count() as u16);
             self.packed = Some(ring);
             self.seen = self.seen.wrapping_add(1);

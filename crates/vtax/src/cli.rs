@@ -92,6 +92,16 @@ pub enum PlanCommand {
 
 #[derive(Debug, Args)]
 pub struct RunArgs {
+    #[command(flatten)]
+    pub run: PlanRunArgs,
+    /// Run only this share of the blocks, such as 2/4.
+    #[arg(long, value_name = "I/N")]
+    pub shard: Option<Shard>,
+}
+
+/// What to run, where, and what to say meanwhile.
+#[derive(Debug, Args)]
+pub struct PlanRunArgs {
     /// The plan, a TOML file.
     pub plan: PathBuf,
     /// The results directory [default: results/PLAN-NAME].
@@ -100,9 +110,6 @@ pub struct RunArgs {
     /// A first look: short durations, few repetitions, marked as such in the report.
     #[arg(long)]
     pub quick: bool,
-    /// Run only this share of the blocks, such as 2/4.
-    #[arg(long, value_name = "I/N")]
-    pub shard: Option<Shard>,
     /// Where to run: `local`, `ssh:HOST`, `testbed:kvm` or `testbed:xen`.
     #[arg(long, value_name = "PLACE", default_value = "local")]
     pub at: Place,
@@ -330,40 +337,13 @@ pub enum TestbedCommand {
 pub enum AccuracyCommand {
     /// Run a study: the plan's first and last workload in two guests, alone and together; those
     /// between them alone, to fit the weights of the counted method.
-    Run(AccuracyRunArgs),
+    Run(PlanRunArgs),
     /// Print the tables of studies.
     Table {
         /// Their results directories.
         #[arg(required = true)]
         results: Vec<PathBuf>,
     },
-}
-
-#[derive(Debug, Args)]
-pub struct AccuracyRunArgs {
-    /// The plan, a TOML file.
-    pub plan: PathBuf,
-    /// The results directory [default: results/PLAN-NAME].
-    #[arg(long, value_name = "DIR")]
-    pub results: Option<PathBuf>,
-    /// The plan's quick profile.
-    #[arg(long)]
-    pub quick: bool,
-    /// Where to run: `local`, `testbed:kvm` or `testbed:xen`.
-    #[arg(long, value_name = "PLACE", default_value = "local")]
-    pub at: Place,
-    /// Settings of the testbed, a TOML file (with `--at testbed:…`).
-    #[arg(long, value_name = "FILE")]
-    pub testbed: Option<PathBuf>,
-    /// Print one JSON object a line instead of progress for people.
-    #[arg(long)]
-    pub json: bool,
-    /// What the results say of the place, when another vtax started this one.
-    #[arg(long, hide = true)]
-    pub place_name: Option<String>,
-    /// This host is an emulated one.
-    #[arg(long, hide = true)]
-    pub emulated: bool,
 }
 
 #[derive(Debug, Args)]

@@ -5,6 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use vtax_lab::run::{Event, Progress};
+use vtax_lab::signals::Signals;
+
+/// JSON lines, or what fits where standard error goes.
+pub fn choose(json: bool, signals: &Signals) -> Box<dyn Progress> {
+    if json {
+        Box::new(Json {
+            interrupted: signals.flag(),
+        })
+    } else {
+        for_people()
+    }
+}
 
 /// The progress that fits where standard error goes.
 pub fn for_people() -> Box<dyn Progress> {
@@ -16,9 +28,9 @@ pub fn for_people() -> Box<dyn Progress> {
 }
 
 /// One JSON object a line on standard output.
-pub struct Json {
+struct Json {
     /// Set when nobody reads any more: a run over ssh whose connection broke must end.
-    pub interrupted: Arc<AtomicBool>,
+    interrupted: Arc<AtomicBool>,
 }
 
 impl Progress for Json {

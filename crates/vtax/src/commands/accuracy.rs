@@ -2,31 +2,25 @@
 
 use super::{plan, testbed};
 use crate::Outcome;
-use crate::cli::AccuracyRunArgs;
-use crate::progress::{self, Json};
+use crate::cli::PlanRunArgs;
+use crate::progress;
 use std::path::{Path, PathBuf};
 use vtax_accuracy::run::{self, StudyOptions};
 use vtax_accuracy::study::Study;
 use vtax_accuracy::table;
 use vtax_lab::place::Place;
 use vtax_lab::plan::Catalogue;
-use vtax_lab::run::{Progress, default_state_dir};
+use vtax_lab::run::default_state_dir;
 use vtax_lab::signals::Signals;
 
-pub fn run(arguments: AccuracyRunArgs) -> Outcome {
+pub fn run(arguments: PlanRunArgs) -> Outcome {
     let catalogue = Catalogue::standard();
     let (plan, text) = plan::read(&arguments.plan, arguments.quick, &catalogue)?;
     let results = arguments
         .results
         .unwrap_or_else(|| Path::new("results").join(&plan.name));
     let signals = Signals::install()?;
-    let mut progress: Box<dyn Progress> = if arguments.json {
-        Box::new(Json {
-            interrupted: signals.flag(),
-        })
-    } else {
-        progress::for_people()
-    };
+    let mut progress = progress::choose(arguments.json, &signals);
     match &arguments.at {
         Place::Local => {
             let options = StudyOptions {

@@ -2,17 +2,21 @@
 
 use super::{plan, report, testbed};
 use crate::Outcome;
-use crate::cli::RunArgs;
-use crate::progress::{self, Json, in_words};
+use crate::cli::{PlanRunArgs, RunArgs};
+use crate::progress::{self, in_words};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use vtax_lab::place::{Line, Place, SshRun, run_over_ssh};
-use vtax_lab::plan::Catalogue;
-use vtax_lab::run::{self, Progress, RunOptions};
+use vtax_lab::plan::{Catalogue, Shard};
+use vtax_lab::run::{self, RunOptions};
 use vtax_lab::signals::Signals;
 use vtax_units::Source;
 
 pub fn run(arguments: RunArgs) -> Outcome {
+    let RunArgs {
+        run: arguments,
+        shard,
+    } = arguments;
     let catalogue = Catalogue::standard();
     let (plan, text) = plan::read(&arguments.plan, arguments.quick, &catalogue)?;
     let results = arguments
@@ -20,19 +24,13 @@ pub fn run(arguments: RunArgs) -> Outcome {
         .clone()
         .unwrap_or_else(|| Path::new("results").join(&plan.name));
     let signals = Signals::install()?;
-    let mut progress: Box<dyn Progress> = if arguments.json {
-        Box::new(Json {
-            interrupted: signals.flag(),
-        })
-    } else {
-        progress::for_people()
-    };
+    let mut progress = progress::choose(arguments.json, &signals);
     let began = Instant::now();
     match &arguments.at {
         Place::Local => {
             let options = RunOptions {
                 results: results.clone(),
-                shard: arguments.shard,
+                shard,
                 state_dir: run::default_state_dir(),
                 place: arguments
                     .place_name
@@ -87,7 +85,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
                 binary: PathBuf::from("/proc/self/exe"),
                 plan: text,
                 results: results.clone(),
-                arguments: forwarded(&arguments),
+                arguments: forwarded(&arguments, shard),
             };
             let ended = run_over_ssh(&elsewhere, &signals, &mut |line| match line {
                 Line::Event(event) => progress.event(event),
@@ -104,7 +102,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
                 command: "run",
                 plan: text,
                 results: results.clone(),
-                arguments: forwarded(&arguments),
+                arguments: forwarded(&arguments, shard),
             };
             let ended = inside.run(&signals, progress.as_mut());
             drop(progress);
@@ -116,9 +114,9 @@ pub fn run(arguments: RunArgs) -> Outcome {
 }
 
 /// The arguments that the other vtax needs too.
-fn forwarded(arguments: &RunArgs) -> Vec<String> {
+fn forwarded(arguments: &PlanRunArgs, shard: Option<Shard>) -> Vec<String> {
     let quick = arguments.quick.then(|| "--quick".to_owned());
-    let shard = arguments.shard.map(|shard| format!("--shard={shard}"));
+    let shard = shard.map(|shard| format!("--shard={shard}"));
     quick.into_iter().chain(shard).collect()
 }
 
