@@ -3,6 +3,7 @@
 
 use super::process::busybox;
 use super::singly::{Echo, Singly};
+use super::version;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -152,12 +153,7 @@ impl Singly for Containers {
     }
 
     fn facts(&self) -> BTreeMap<String, String> {
-        let said = Command::new(&self.runtime.program)
-            .arg("--version")
-            .output()
-            .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
-            .unwrap_or_default();
-        let version = said.lines().next().unwrap_or_default().to_owned();
+        let version = version(&self.runtime.program);
         [("container.runtime".to_owned(), version)].into()
     }
 }

@@ -24,7 +24,9 @@ use crate::stop::{Binding, Limits};
 use serde::{Deserialize, Serialize};
 use singly::OneByOne;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io::{self, BufRead, Write};
+use std::process::Command;
 use std::time::{Duration, Instant};
 use vtax_lab::{LabError, Roots};
 use vtax_mvm::population::Holding;
@@ -194,6 +196,14 @@ impl Guard {
         }
         self.exceeded.is_none()
     }
+}
+
+/// The first line of what a program says of its version; empty where it says nothing.
+fn version(program: impl AsRef<OsStr>) -> String {
+    let output = Command::new(program).arg("--version").output();
+    let said = output.map(|output| output.stdout).unwrap_or_default();
+    let said = String::from_utf8_lossy(&said);
+    said.lines().next().unwrap_or_default().to_owned()
 }
 
 /// Raises the soft limit on descriptors to the hard one; returns it.

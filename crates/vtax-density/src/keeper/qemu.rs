@@ -2,7 +2,7 @@
 //! sector; the first is a probe that answers on its serial port.
 
 use super::singly::PATIENCE;
-use super::{Guard, Population, Tally, micros};
+use super::{Guard, Population, Tally, micros, version};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
@@ -315,20 +315,12 @@ impl Population for Qemus {
     }
 
     fn facts(&self) -> BTreeMap<String, String> {
-        let version = Command::new(&self.options.program)
-            .arg("--version")
-            .output()
-            .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
-            .unwrap_or_default();
         let line =
             self.options
                 .arguments(&self.disk, Path::new("N.serial"), Path::new("N.monitor"));
         let fact = |name: &str, value: String| (name.to_owned(), value);
         [
-            fact(
-                "qemu.version",
-                version.lines().next().unwrap_or_default().to_owned(),
-            ),
+            fact("qemu.version", version(&self.options.program)),
             fact(
                 "qemu.command",
                 format!("{} {}", self.options.program, line.join(" ")),

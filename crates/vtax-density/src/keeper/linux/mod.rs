@@ -5,11 +5,12 @@ mod cloud_hypervisor;
 mod firecracker;
 
 use super::singly::{Echo, Singly};
+use super::version;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Child;
 use std::time::Duration;
 use vtax_lab::image::{ECHO_TOKEN, EchoGuest};
 
@@ -151,17 +152,9 @@ impl Singly for Linuxes {
     }
 
     fn facts(&self) -> BTreeMap<String, String> {
-        let version = Command::new(&self.options.program)
-            .arg("--version")
-            .output()
-            .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
-            .unwrap_or_default();
         let fact = |name: &str, value: String| (name.to_owned(), value);
         [
-            fact(
-                "vmm.version",
-                version.lines().next().unwrap_or_default().to_owned(),
-            ),
+            fact("vmm.version", version(&self.options.program)),
             fact(
                 "kvm.backend",
                 vtax_mvm::machine::kvm::Host::backend().to_owned(),
