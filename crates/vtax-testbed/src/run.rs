@@ -22,6 +22,17 @@ const POLL: Duration = Duration::from_millis(100);
 /// A host that has said nothing for so long is stuck: the longest trials report their phases.
 const SILENCE: Duration = Duration::from_secs(3600);
 
+/// What an emulated host may compute without a word, besides its trials' phases. Rarely one with a
+/// nested guest gets stuck for good in QEMU's emulation, and computes on.
+const BREATH: Duration = Duration::from_secs(120);
+
+/// What an emulated host computes at most for a second of its own time.
+const SLOWEST: u32 = 20;
+
+/// How often a host that got stuck is begun anew, each time with another seed: with the same one
+/// it would get stuck at the same instruction.
+const ATTEMPTS: u64 = 3;
+
 /// Words of the run that are kept for the message, should it fail.
 const KEPT_LINES: usize = 12;
 
@@ -44,19 +55,58 @@ pub struct PlanRun<'a> {
     pub results: PathBuf,
     /// Further arguments of `vtax run`, such as `--quick`: words without blanks.
     pub arguments: Vec<String>,
+    /// For how long a trial may say nothing, by the host's own clock: its window and warm-up.
+    pub silence: Duration,
 }
 
 /// Runs it, hands on what the vtax inside says, and brings the results back even when the run
 /// failed. The costs of what was counted are added to them.
 ///
 /// # Errors
-/// When the host does not come up or ends early (with the end of its console), the run in it
-/// fails, or its results are not what it announced. When interrupted: what ran inside is lost.
+/// When the host does not come up, ends early (with the end of its console) or gets stuck again and
+/// again, the run in it fails, or its results are not what it announced. When interrupted: what ran
+/// inside is lost.
 pub fn run_plan(
     run: &PlanRun<'_>,
     signals: &Signals,
     each: &mut dyn FnMut(Line),
 ) -> Result<(), LabError> {
+    let mut settings = run.settings.clone();
+    for _ in 1..ATTEMPTS {
+        match attempt(run, &settings, signals, each)? {
+            Attempt::Ended => return Ok(()),
+            Attempt::Stuck(spent) => {
+                settings.seed = settings.seed.wrapping_add(1);
+                each(Line::Text(format!(
+                    "the emulated host computed for {} s without a word and is begun anew, with seed {}",
+                    spent.as_secs(),
+                    settings.seed
+                )));
+            }
+        }
+    }
+    match attempt(run, &settings, signals, each)? {
+        Attempt::Ended => Ok(()),
+        Attempt::Stuck(spent) => Err(LabError::Other(format!(
+            "the emulated host got stuck {ATTEMPTS} times, the last time after {} s of processor time without a word: change the plan a little, or `seed` in the testbed's settings",
+            spent.as_secs()
+        ))),
+    }
+}
+
+/// How an attempt at a run went.
+enum Attempt {
+    Ended,
+    /// It computed for so long without a word.
+    Stuck(Duration),
+}
+
+fn attempt(
+    run: &PlanRun<'_>,
+    settings: &Settings,
+    signals: &Signals,
+    each: &mut dyn FnMut(Line),
+) -> Result<Attempt, LabError> {
     let directory = tempfile::Builder::new()
         .prefix("vtax-testbed-")
         .tempdir()
@@ -82,7 +132,7 @@ pub fn run_plan(
         console: Some(&console),
         ports: Some((&events, &results)),
     };
-    let mut machine = Running::start(&machine::command_line(run.host, run.settings, files))?;
+    let mut machine = Running::start(&machine::command_line(run.host, settings, files))?;
 
     let mut lines = Lines::open(&events)?;
     let mut words = VecDeque::new();
@@ -95,7 +145,8 @@ pub fn run_plan(
         }
         each(line);
     };
-    let mut heard = (Instant::now(), 0);
+    let mut heard = (Instant::now(), machine.computed(), 0);
+    let patience = BREATH + run.silence * SLOWEST;
     let status = loop {
         signals.check()?;
         let ended = machine.ended()?;
@@ -104,8 +155,11 @@ pub fn run_plan(
             break status;
         }
         let printed = fs::metadata(&console).map_or(0, |metadata| metadata.len());
-        if arrived || printed != heard.1 {
-            heard = (Instant::now(), printed);
+        let computed = machine.computed();
+        if arrived || printed != heard.2 {
+            heard = (Instant::now(), computed, printed);
+        } else if computed.saturating_sub(heard.1) > patience {
+            return Ok(Attempt::Stuck(computed.saturating_sub(heard.1)));
         } else if heard.0.elapsed() > SILENCE {
             return Err(LabError::Timeout {
                 what: "any word of the testbed".into(),
@@ -124,12 +178,12 @@ pub fn run_plan(
         });
     };
     outlet::fetch(&results, ended, &run.results)?;
-    if run.settings.deterministic && run.results.join("run.json").exists() {
+    if settings.deterministic && run.results.join("run.json").exists() {
         let taken = ResultsDir::open(&run.results)?;
-        cost::apply(&taken, run.cost_model, run.settings.frequency.instruction())?;
+        cost::apply(&taken, run.cost_model, settings.frequency.instruction())?;
     }
     if ended.code == 0 {
-        return Ok(());
+        return Ok(Attempt::Ended);
     }
     Err(LabError::Program {
         command: format!("vtax {}, at testbed:{}", run.command, run.host.hypervisor),
@@ -178,6 +232,14 @@ impl Running {
         Ok(Self { child, messages })
     }
 
+    /// Processor time that it used so far; none once it has ended.
+    fn computed(&self) -> Duration {
+        fs::read_to_string(format!("/proc/{}/stat", self.child.id()))
+            .ok()
+            .and_then(|stat| processor_time(&stat))
+            .unwrap_or_default()
+    }
+
     fn ended(&mut self) -> Result<Option<ExitStatus>, LabError> {
         self.child
             .try_wait()
@@ -207,6 +269,17 @@ impl Drop for Running {
     }
 }
 
+/// User and system time in a process's `stat` (proc_pid_stat(5)).
+fn processor_time(stat: &str) -> Option<Duration> {
+    // The second field is a name, which may hold anything.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut times = fields.split_whitespace().skip(11);
+    let user: u64 = times.next()?.parse().ok()?;
+    let system: u64 = times.next()?.parse().ok()?;
+    let ticks = rustix::param::clock_ticks_per_second();
+    Some(Duration::from_secs(user.checked_add(system)?) / u32::try_from(ticks).ok()?)
+}
+
 /// QEMU as a command that dies with this process, also by `kill -9`.
 pub(crate) fn command(line: &[String]) -> Command {
     let mut command = Command::new("setpriv");
@@ -225,4 +298,21 @@ fn tail(console: &Path) -> String {
     let bytes = fs::read(console).unwrap_or_default();
     let end = bytes.get(bytes.len().saturating_sub(2048)..);
     String::from_utf8_lossy(end.unwrap_or_default()).replace('\r', "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processor_time_is_user_and_system_time_whatever_the_name() {
+        let hertz = rustix::param::clock_ticks_per_second();
+        let stat = format!(
+            "7 (a) b) S 1 7 7 0 -1 4194304 5 6 7 8 {} {} 9 9 20 0 1 0 5 6 7",
+            2 * hertz,
+            3 * hertz
+        );
+        assert_eq!(processor_time(&stat), Some(Duration::from_secs(5)));
+        assert_eq!(processor_time("7 (a) S 1"), None);
+    }
 }

@@ -54,6 +54,7 @@ pub fn run(arguments: PlanRunArgs) -> Outcome {
                     .then(|| "--quick".to_owned())
                     .into_iter()
                     .collect(),
+                silence: plan.warmup + plan.duration,
             };
             let ended = inside.run(&signals, progress.as_mut());
             drop(progress);

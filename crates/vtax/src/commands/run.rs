@@ -103,6 +103,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
                 plan: text,
                 results: results.clone(),
                 arguments: forwarded(&arguments, shard),
+                silence: plan.warmup + plan.duration,
             };
             let ended = inside.run(&signals, progress.as_mut());
             drop(progress);

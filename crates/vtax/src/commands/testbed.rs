@@ -1,12 +1,14 @@
 //! `vtax testbed`, and `vtax run --at testbed:…`.
 
+use super::plan;
 use crate::Outcome;
 use crate::cli::TestbedCommand;
 use crate::progress::{self, in_words};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use vtax_lab::LabError;
 use vtax_lab::place::{Hypervisor, Line};
+use vtax_lab::plan::Catalogue;
 use vtax_lab::run::{Event, Progress};
 use vtax_lab::signals::Signals;
 use vtax_report::results::ResultsDir;
@@ -84,9 +86,8 @@ fn remove(hypervisor: Hypervisor) -> Outcome {
     Ok(())
 }
 
-fn guard(plan: &Path, counts: &Path, accept: bool) -> Outcome {
-    let text = std::fs::read_to_string(plan)
-        .map_err(|cause| format!("cannot read {}: {cause}", plan.display()))?;
+fn guard(path: &Path, counts: &Path, accept: bool) -> Outcome {
+    let (plan, text) = plan::read(path, false, &Catalogue::standard())?;
     let directory = std::env::temp_dir().join(format!("vtax-guard-{}", std::process::id()));
     let signals = Signals::install()?;
     let inside = Inside {
@@ -96,6 +97,7 @@ fn guard(plan: &Path, counts: &Path, accept: bool) -> Outcome {
         plan: text,
         results: directory.clone(),
         arguments: Vec::new(),
+        silence: plan.warmup + plan.duration,
     };
     let mut progress = progress::for_people();
     let ended = inside.run(&signals, progress.as_mut());
@@ -147,6 +149,8 @@ pub struct Inside<'a> {
     pub results: PathBuf,
     /// Further arguments of the `vtax run` inside.
     pub arguments: Vec<String>,
+    /// Window and warm-up of a trial.
+    pub silence: Duration,
 }
 
 impl Inside<'_> {
@@ -170,6 +174,7 @@ impl Inside<'_> {
             plan: self.plan,
             results: self.results,
             arguments: self.arguments,
+            silence: self.silence,
         };
         let hypervisor = self.hypervisor;
         vtax_testbed::run_plan(&run, signals, &mut |line| match line {
