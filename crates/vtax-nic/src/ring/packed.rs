@@ -355,6 +355,17 @@ impl PackedRing {
         self.size
     }
 
+    /// The flags of a note that asks for a kick at the next chain that is offered.
+    fn kick(&self) -> u16 {
+        // An event is the next descriptor to be offered, a note the next to be returned. They are
+        // the same only when every chain that was offered is returned and published.
+        if self.event_idx && self.seen == self.published {
+            AT_DESCRIPTOR
+        } else {
+            ENABLE
+        }
+    }
+
     /// Writes our event suppression structure: whether to be kicked, and where we are.
     fn note(&mut self, flags: u16, log: Option<&DirtyLog>) {
         let word = u32::from(self.published.bits()) | u32::from(flags) << 16;
@@ -502,9 +513,8 @@ impl Virtqueue for PackedRing {
         let slots = self.given.since(self.published, self.size);
         self.published = self.given;
         self.unsignalled = (self.unsignalled + slots).min(2 * u32::from(self.size));
-        if !self.armed {
-            self.note(DISABLE, log);
-        }
+        // Whoever is armed stays so: what was offered since the last note has brought its kick.
+        self.note(if self.armed { self.kick() } else { DISABLE }, log);
     }
 
     #[inline]
@@ -539,13 +549,7 @@ impl Virtqueue for PackedRing {
     }
 
     fn arm(&mut self, log: Option<&DirtyLog>) -> Result<bool, RingFault> {
-        // An event is the next descriptor to be offered, a note the next to take.
-        let kind = if self.event_idx && self.seen == self.taken {
-            AT_DESCRIPTOR
-        } else {
-            ENABLE
-        };
-        self.note(kind, log);
+        self.note(self.kick(), log);
         // The driver writes its descriptors and then reads our event; we the other way round.
         fence(Ordering::SeqCst);
         let before = self.waiting;

@@ -240,12 +240,26 @@ fn every_write_to_the_ring_is_logged() {
     );
 }
 
-/// A chain of some length, or a look of the driver, or a batch of the device, or its death.
+/// A receiver that runs out of buffers asks for more before it shows the driver what it has filled.
+#[test]
+fn whoever_asks_for_a_kick_with_chains_still_staged_gets_one() {
+    let mut driver = PackedDriver::new(SIZE);
+    driver.offer(0, &[(BUFFERS, 64, WRITE)]);
+    let (memory, mut ring) = start(&driver, START, FEATURES);
+    let chain = take(&mut ring, &memory, Direction::Writable).unwrap();
+    ring.give(chain.unwrap().place, 64);
+    assert_eq!(ring.arm(None), Ok(false));
+    ring.publish(None);
+    assert!(driver.offer(1, &[(BUFFERS, 64, WRITE)]));
+}
+
+/// A chain of some length, or a look of the driver, or a batch of the device, after which it may
+/// ask for a kick, or its death.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Offer(u16),
     Reap,
-    Work { batch: u16, lost: bool },
+    Work { batch: u16, lost: bool, arm: bool },
     Die { base: bool },
 }
 
@@ -253,21 +267,29 @@ fn step(longest: u16) -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (1..=longest).prop_map(Step::Offer),
         2 => Just(Step::Reap),
-        3 => (1..20_u16, prop::bool::weighted(0.2)).prop_map(|(batch, lost)| Step::Work { batch, lost }),
+        3 => (1..20_u16, prop::bool::weighted(0.2), any::<bool>())
+            .prop_map(|(batch, lost, arm)| Step::Work { batch, lost, arm }),
         1 => any::<bool>().prop_map(|base| Step::Die { base }),
     ]
 }
 
-/// Runs steps; every chain must come back exactly once, in order.
+/// Runs steps; every chain must come back exactly once, in order, and every kick that was asked for
+/// must come.
 fn run(size: u16, steps: &[Step], features: Features) -> Result<(), TestCaseError> {
     let mut driver = PackedDriver::new(size);
     let (memory, mut ring) = start(&driver, START, features);
     ring.disarm(None);
     let (mut offered, mut next_id) = (VecDeque::new(), 0_u16);
+    let mut awaits_kick = false;
     for step in steps {
         match *step {
             Step::Offer(slots) if driver.free() >= slots => {
-                driver.offer(next_id, &vec![(BUFFERS, 9, 0); usize::from(slots)]);
+                let kicked = driver.offer(next_id, &vec![(BUFFERS, 9, 0); usize::from(slots)]);
+                prop_assert!(kicked || !awaits_kick);
+                if awaits_kick {
+                    awaits_kick = false;
+                    ring.disarm(None);
+                }
                 offered.push_back((next_id, slots));
                 next_id = (next_id + 1) % size;
             }
@@ -287,7 +309,7 @@ fn run(size: u16, steps: &[Step], features: Features) -> Result<(), TestCaseErro
                     prop_assert_eq!(offered.pop_front().map(|(id, _)| id), Some(id));
                 }
             }
-            Step::Work { batch, lost } => {
+            Step::Work { batch, lost, arm } => {
                 let mut places = Vec::new();
                 for _ in 0..batch {
                     match take(&mut ring, &memory, Direction::Readable) {
@@ -302,8 +324,12 @@ fn run(size: u16, steps: &[Step], features: Features) -> Result<(), TestCaseErro
                     ring.put_back(*first, u16::try_from(places.len()).unwrap());
                 } else {
                     ring.give_read(places.into_iter());
-                    ring.publish(None);
                 }
+                awaits_kick = arm && ring.arm(None) == Ok(false);
+                if !awaits_kick {
+                    ring.disarm(None);
+                }
+                ring.publish(None);
             }
             // The front end knows the position only if it could ask.
             Step::Die { base } => {
@@ -313,6 +339,7 @@ fn run(size: u16, steps: &[Step], features: Features) -> Result<(), TestCaseErro
                 ring = PackedRing::new(&memory, &addresses, size, base, features).unwrap();
                 prop_assert_eq!(ring.base(), noted);
                 ring.disarm(None);
+                awaits_kick = false;
             }
         }
         let slots = ring.look().map(usize::from);
