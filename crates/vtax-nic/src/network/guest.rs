@@ -912,10 +912,10 @@ fn deliver_plain(
 fn publish(ring: &mut impl Virtqueue, log: Option<&DirtyLog>, packets: u32) -> RxBatch {
     ring.publish(log);
     let wanted = ring.wants_signal();
-    // The buffers seen at the last look run low long before the ring does: look again. A fault is
-    // found when the next one is taken.
+    // The buffers seen at the last look run low long before the ring does: look again, if someone
+    // waits. A fault is found when the next one is taken.
     let seen = ring.waiting();
-    let free = if seen < ring.size() / 2 {
+    let free = if wanted && seen < ring.size() / 2 {
         ring.look().unwrap_or(seen)
     } else {
         seen

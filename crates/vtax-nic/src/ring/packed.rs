@@ -1,7 +1,8 @@
 //! The packed virtqueue (virtio 1.2, 2.8), over validated host pointers.
 //!
 //! Chains are taken in order and returned in order. Each used descriptor is written with one
-//! atomic store, the first one of a batch last, so the driver sees a batch at once.
+//! atomic store, the first one of a batch last: the driver looks at none before it, so it sees a
+//! batch at once.
 //!
 //! A packed ring has no index in memory that tells a new back end where a killed one stopped, and
 //! front ends do not know either. So our position is always in the event suppression structure
@@ -136,8 +137,8 @@ pub struct PackedRing {
     unsignalled: u32,
     /// Whether the driver was asked for a kick.
     armed: bool,
-    /// Used descriptors, by slot, that the driver does not see yet.
-    staged: Vec<(u16, u64)>,
+    /// The first used descriptor, with its slot, that the driver does not see yet.
+    staged: Option<(u16, u64)>,
     /// The guest-physical addresses of ring and event, if writes there are logged.
     log: Option<(u64, u64)>,
 }
@@ -180,7 +181,7 @@ impl PackedRing {
             published: base,
             unsignalled: 0,
             armed: false,
-            staged: Vec::with_capacity(usize::from(size.min(256))),
+            staged: None,
             log: addresses.used_log.map(|_| (ring_log, event_log)),
         };
         ring.move_to(ring.resume(base));
@@ -289,11 +290,11 @@ impl PackedRing {
         }
     }
 
-    /// Goes past descriptors that a back end returned just before it was killed, while the first
-    /// one of their batch was not yet.
+    /// Goes past descriptors that a back end returned before it was killed, while the first one of
+    /// their batch was not yet.
     #[cold]
     fn next_not_returned(&mut self) -> Option<u64> {
-        if self.taken != self.given || !self.staged.is_empty() {
+        if self.taken != self.given || self.staged.is_some() {
             return None;
         }
         for _ in 0..self.size {
@@ -377,13 +378,31 @@ impl PackedRing {
         }
     }
 
+    /// Marks the slots since the last publication, in one or two pieces.
+    #[cold]
+    fn mark_returned(&self, log: &DirtyLog, ring: u64) {
+        let slots = self.given.since(self.published, self.size);
+        let room = u32::from(self.size - self.published.slot);
+        let (here, around) = (slots.min(room), slots.saturating_sub(room));
+        let first = ring + u64::from(self.published.slot) * DESCRIPTOR;
+        log.mark(first, u64::from(here) * DESCRIPTOR);
+        if around > 0 {
+            log.mark(ring, u64::from(around) * DESCRIPTOR);
+        }
+    }
+
     /// Stages a used descriptor for `slots` slots.
     #[inline]
     fn stage(&mut self, id: u16, len: u32, slots: u16) {
         let phase = if self.given.wrap { AVAILABLE | USED } else { 0 };
         let flags = phase | if len > 0 { WRITE } else { 0 };
         let rest = u64::from(len) | u64::from(id) << 32 | u64::from(flags) << 48;
-        self.staged.push((self.given.slot, rest.to_le()));
+        let (slot, rest) = (self.given.slot, rest.to_le());
+        if self.staged.is_none() {
+            self.staged = Some((slot, rest));
+        } else {
+            self.words(slot).1.store(rest, Ordering::Relaxed);
+        }
         self.given = self.given.after(slots, self.size);
     }
 }
@@ -408,8 +427,16 @@ impl Virtqueue for PackedRing {
     fn look(&mut self) -> Result<u16, RingFault> {
         // What was seen is not looked at again: in all, each descriptor once.
         let mut ahead = self.seen.since(self.taken, self.size);
-        while ahead < u32::from(self.size) && self.mark(self.seen) == Mark::Available {
-            let slots = self.chain_slots(self.seen);
+        while ahead < u32::from(self.size) {
+            let flags = flags(self.rest(self.seen));
+            if Mark::of(flags, self.seen.wrap) != Mark::Available {
+                break;
+            }
+            let slots = if flags & NEXT == 0 {
+                1
+            } else {
+                self.chain_slots(self.seen)
+            };
             ahead += u32::from(slots);
             self.seen = self.seen.after(slots, self.size);
             self.waiting = self.waiting.saturating_add(1);
@@ -445,7 +472,9 @@ impl Virtqueue for PackedRing {
         Ok(Some(Chain::new(place, len, first, segments.len())))
     }
 
-    #[inline]
+    // Always: a result that goes through memory is written in parts and read whole, which waits until
+    // all that was copied before is out of the store buffer.
+    #[inline(always)]
     fn take_single(
         &mut self,
         memory: &GuestMemory,
@@ -495,21 +524,15 @@ impl Virtqueue for PackedRing {
     }
 
     fn publish(&mut self, log: Option<&DirtyLog>) {
-        let Some((&(slot, rest), others)) = self.staged.split_first() else {
+        let Some((slot, rest)) = self.staged.take() else {
             return;
         };
-        for (slot, rest) in others.iter().rev() {
-            self.words(*slot).1.store(*rest, Ordering::Relaxed);
-        }
         // Release: the other descriptors and what was copied come before the first descriptor,
         // without which the driver looks at none of them.
         self.words(slot).1.store(rest, Ordering::Release);
         if let (Some(log), Some((ring, _))) = (log, self.log) {
-            for (slot, _) in &self.staged {
-                log.mark(ring + u64::from(*slot) * DESCRIPTOR, DESCRIPTOR);
-            }
+            self.mark_returned(log, ring);
         }
-        self.staged.clear();
         let slots = self.given.since(self.published, self.size);
         self.published = self.given;
         self.unsignalled = (self.unsignalled + slots).min(2 * u32::from(self.size));

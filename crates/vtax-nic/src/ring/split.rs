@@ -22,6 +22,9 @@ pub struct SplitRing {
     available: *const AtomicU16,
     used: *mut u8,
     size: u16,
+    /// From an index to its slot. A word of its own: a load of `size` that reaches into its neighbour
+    /// waits for the store to that.
+    mask: usize,
     indirect: bool,
     event_idx: bool,
     in_order: bool,
@@ -66,6 +69,7 @@ impl SplitRing {
             available: available.cast_const().cast(),
             used,
             size,
+            mask: usize::from(size - 1),
             indirect,
             event_idx,
             in_order: false,
@@ -96,7 +100,7 @@ impl SplitRing {
     }
 
     fn mask(&self, index: u16) -> usize {
-        usize::from(index & (self.size - 1))
+        usize::from(index) & self.mask
     }
 
     /// A 16-bit field of the available ring, in units of two bytes.
@@ -164,18 +168,22 @@ impl SplitRing {
         }
     }
 
-    /// The next head that was offered, and its place.
+    /// The next head that was offered.
     #[inline]
-    fn next(&mut self) -> Result<Option<Place>, RingFault> {
+    fn next(&mut self) -> Result<Option<u16>, RingFault> {
         if self.offered == self.taken && self.look()? == 0 {
             return Ok(None);
         }
         let entry = self.available_u16(2 + self.mask(self.taken));
-        Ok(Some(Place {
-            at: self.taken,
-            id: u16::from_le(entry.load(Ordering::Relaxed)),
-            slots: 1,
-        }))
+        Ok(Some(u16::from_le(entry.load(Ordering::Relaxed))))
+    }
+
+    /// Notes that the next chain is taken; tells its place.
+    #[inline]
+    fn advance(&mut self, id: u16) -> Place {
+        let at = self.taken;
+        self.taken = at.wrapping_add(1);
+        Place { at, id, slots: 1 }
     }
 
     /// Writes the used element that is staged next.
@@ -224,27 +232,28 @@ impl Virtqueue for SplitRing {
         direction: Direction,
         segments: &mut Vec<Segment>,
     ) -> Result<Option<Chain>, RingFault> {
-        let Some(place) = self.next()? else {
+        let Some(head) = self.next()? else {
             return Ok(None);
         };
         let first = segments.len();
         let mut walk = Walk::new(memory, direction, segments);
-        self.walk(place.id, &mut walk)?;
+        self.walk(head, &mut walk)?;
         let len = walk.len();
-        self.taken = self.taken.wrapping_add(1);
+        let place = self.advance(head);
         Ok(Some(Chain::new(place, len, first, segments.len())))
     }
 
-    #[inline]
+    // Always: a result that goes through memory is written in parts and read whole, which waits until
+    // all that was copied before is out of the store buffer.
+    #[inline(always)]
     fn take_single(
         &mut self,
         memory: &GuestMemory,
         direction: Direction,
     ) -> Option<(Place, Segment)> {
-        let place = self.next().ok()??;
-        let segment = self.descriptor(place.id).ok()?.single(memory, direction)?;
-        self.taken = self.taken.wrapping_add(1);
-        Some((place, segment))
+        let head = self.next().ok()??;
+        let segment = self.descriptor(head).ok()?.single(memory, direction)?;
+        Some((self.advance(head), segment))
     }
 
     fn put_back(&mut self, _first: Place, chains: u16) {
