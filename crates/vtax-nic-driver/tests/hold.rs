@@ -45,14 +45,16 @@ fn steady_traffic_needs_a_fifth_of_the_calls_within_the_budget() {
 }
 
 #[test]
-fn a_round_trip_is_longer_by_no_more_than_the_budget() {
+fn neither_way_holds_longer_than_the_budget() {
     let traffic = Traffic::ReceiveWithAcks(Arrivals::Poisson { rate: 80e3 });
     let (ratio, outcome, _) = adaptive(&traffic);
     assert!(ratio <= 0.2, "{ratio:.3}");
-    let rx = quantile(&outcome.rx_holds, 0.99);
-    let tx = quantile(&outcome.tx_waits, 0.99);
     // The guest wakes its worker 5 µs late even without any hold.
-    assert!(rx + tx <= BUDGET + Nanos::from_micros(5), "{rx:?} + {tx:?}");
+    let most = BUDGET + Nanos::from_micros(5);
+    for waits in [&outcome.rx_holds, &outcome.tx_waits] {
+        let p99 = quantile(waits, 0.99);
+        assert!(p99 <= most, "{p99:?}");
+    }
 }
 
 #[test]

@@ -678,7 +678,10 @@ pub fn segmentation(data: &[u8]) {
 mod tests {
     use std::path::Path;
 
-    const TARGETS: [(&str, fn(&[u8])); 7] = [
+    /// Its name, and what runs an input.
+    type Target = (&'static str, fn(&[u8]));
+
+    const TARGETS: [Target; 7] = [
         ("guest", super::guest),
         ("chains", super::chains),
         ("packed", super::packed),

@@ -18,7 +18,7 @@ usage: vtax-hold INTERFACE [--hold-us N] [--lease-s N] [--once]   ask, and renew
        vtax-hold INTERFACE --query                                tell what is in force
        vtax-hold INTERFACE --release                              give the lease back
 
-  --hold-us N   the largest addition to a round trip, in µs (500)
+  --hold-us N   the longest that a notification may be held, each way, in µs (500)
   --lease-s N   for how long, in seconds (60); renewed at half of it
   --once        do not renew";
 

@@ -101,7 +101,7 @@ pub struct Request {
     pub operation: Operation,
     /// Whether to hold at all.
     pub enable: bool,
-    /// T_buf, the largest addition to a round trip that it tolerates, in µs.
+    /// T_buf, the longest hold that it tolerates, in µs.
     pub hold_us: u32,
     /// For how long, in seconds.
     pub lease_s: u32,

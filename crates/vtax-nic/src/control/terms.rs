@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::hold::Nanos;
 
-/// The operator's terms for one port, in µs of T_buf: the largest addition to a round trip.
+/// The operator's terms for one port, in µs of T_buf: the longest hold of a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Terms {

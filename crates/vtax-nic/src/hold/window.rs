@@ -9,7 +9,10 @@ const LEARN_AT_WIDEST: u32 = 16 * LEARN;
 
 /// Notifications after which a width is judged, and after which a hopeless one is given up.
 const TRIAL: u32 = 8;
-const HOPELESS: u32 = 4;
+const HOPELESS: u32 = 6;
+
+/// A width is worth a trial if notifications without it are this many widths apart, or closer.
+const WITHIN_REACH: f64 = 2.0;
 
 /// A width pays if notifications carry this many times the packets that they carry without it.
 const WORTHWHILE: f64 = 1.5;
@@ -27,8 +30,8 @@ const NARROWEST: Nanos = Nanos::from_micros(10);
 /// A minimum gap between notifications that widens while it pays.
 ///
 /// A notification leaves at once when the last one is at least the gap's width ago; so the first
-/// packet after idle never waits. The width starts at zero. Where the pace of the packets promises
-/// that a gap would merge them, a narrow one is tried, then doubled up to the limit. It falls back
+/// packet after idle never waits. Any other waits for a width. The width starts at zero. Where notifications are close enough for
+/// a gap to merge them, a narrow one is tried, then doubled up to the limit. It falls back
 /// when notifications carry hardly more packets than without it, or when the packets come slower:
 /// then the sender waits for answers that wait for us (request/response traffic). Each failure
 /// doubles the pause before the next trial, in which the pace without holding is learnt anew.
@@ -90,10 +93,12 @@ impl Window {
         self.ring_size = ring_size;
     }
 
-    /// When the present gap ends; not after `now` if there is none.
+    /// Until when to hold a packet that comes now; not after `now` if not at all.
     pub fn end(&self, now: Nanos) -> Nanos {
-        self.last_notified
-            .map_or(now, |last| (last + self.width).on_grid(self.width))
+        match self.last_notified {
+            Some(last) if now.since(last) < self.width => (now + self.width).on_grid(self.width),
+            _ => now,
+        }
     }
 
     /// A notification leaves: the next gap begins. Tells whether holding has slowed the packets down.
@@ -121,9 +126,9 @@ impl Window {
         self.free_merge = self.trial.merge();
         self.trial = Trial::default();
         let widest = self.widest();
-        let promises = self.free_rate * widest.0 as f64 >= 2.0 * self.free_merge;
-        if promises && widest >= NARROWEST {
-            let narrow = Nanos((4.0 * self.free_merge / self.free_rate) as u64);
+        let apart = self.free_merge / self.free_rate;
+        if apart <= WITHIN_REACH * widest.0 as f64 && widest >= NARROWEST {
+            let narrow = Nanos((4.0 * apart) as u64);
             self.width = narrow.max(NARROWEST).min(widest);
         }
     }

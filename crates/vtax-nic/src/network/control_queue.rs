@@ -107,7 +107,7 @@ impl Guest {
             .as_ref()
             .filter(|_| self.features.has(Features::LOG_ALL))
         {
-            super::guest::mark(log, to_write, answer.len());
+            super::transfer::mark(log, to_write, answer.len());
         }
         // At most nine.
         Ok(u32::try_from(answer.len()).unwrap_or(0))

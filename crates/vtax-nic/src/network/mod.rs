@@ -14,6 +14,7 @@ mod switch;
 mod tap;
 #[cfg(test)]
 mod tests;
+mod transfer;
 
 pub use guest::{Delivery, Drained, Guest, MAX_PAIRS, Outcome};
 pub use packet::{BATCH, Batch, Frame, Packet};

@@ -1,0 +1,166 @@
+//! Frames out of a guest's rings and into them: all that is done for each packet.
+
+use super::guest::Delivery;
+use super::packet::{BATCH, Batch, Frame};
+use crate::frame::{NetHeader, Offloads};
+use crate::hold::RxBatch;
+use crate::memory::{self, DirtyLog, GuestMemory, Segment};
+use crate::ring::{Chain, Direction, RingFault, Virtqueue};
+use crate::telemetry::DropReason;
+
+/// Takes up to a batch of frames from a ring.
+#[inline]
+pub(super) fn pull(
+    ring: &mut impl Virtqueue,
+    memory: &GuestMemory,
+    batch: &mut Batch,
+    (header_len, sender): (usize, Offloads),
+) {
+    // All are asked for before the first is looked into.
+    let mut chains = [Chain::default(); BATCH];
+    let mut count = 0;
+    for chain in &mut chains {
+        if let Some((place, segment)) = ring.take_single(memory, Direction::Readable) {
+            segment.prefetch();
+            *chain = batch.push_single(place, segment);
+        } else {
+            match ring.take(memory, Direction::Readable, &mut batch.segments) {
+                Ok(Some(taken)) => {
+                    if let Some(first) = taken.segments(&batch.segments).first() {
+                        first.prefetch();
+                    }
+                    *chain = taken;
+                }
+                Ok(None) => break,
+                Err(fault) => {
+                    batch.fault = Some(fault);
+                    break;
+                }
+            }
+        }
+        count += 1;
+    }
+    for chain in chains.iter().take(count) {
+        batch.add_chain(*chain, header_len, sender);
+    }
+}
+
+/// Puts one frame into as many buffers as it needs, whose chains and segments are listed.
+pub(super) fn deliver(
+    ring: &mut impl Virtqueue,
+    memory: &GuestMemory,
+    frame: &Frame,
+    (header_len, mergeable): (usize, bool),
+    (chains, segments): (&mut Vec<Chain>, &mut Vec<Segment>),
+) -> Result<Delivery, RingFault> {
+    let need = header_len + frame.len;
+    chains.clear();
+    segments.clear();
+    let mut room = 0;
+    while room < need {
+        let Some(chain) = ring.take(memory, Direction::Writable, segments)? else {
+            if let Some(first) = chains.first() {
+                #[expect(clippy::cast_possible_truncation, reason = "at most the ring's size")]
+                ring.put_back(first.place, chains.len() as u16);
+            }
+            // A frame that a whole ring of empty buffers cannot hold never fits.
+            return Ok(if chains.len() >= usize::from(ring.size()) {
+                Delivery::Dropped(DropReason::TooLong)
+            } else {
+                Delivery::Full
+            });
+        };
+        if (chain.len as usize) < header_len {
+            return Err(RingFault::SmallBuffer);
+        }
+        room += chain.len as usize;
+        chains.push(chain);
+        if !mergeable && room < need {
+            ring.put_back(chain.place, 1);
+            return Ok(Delivery::Dropped(DropReason::TooLong));
+        }
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "at most the ring's size")]
+    let header = frame.header.to_bytes(chains.len() as u16);
+    memory::copy(&header[..header_len], frame.segments, segments);
+    let mut left = need;
+    for chain in chains.iter() {
+        let bytes = left.min(chain.len as usize);
+        left -= bytes;
+        #[expect(clippy::cast_possible_truncation, reason = "at most a chain's length")]
+        ring.give(chain.place, bytes as u32);
+    }
+    Ok(Delivery::Delivered)
+}
+
+/// Puts plain frames into one buffer each, as long as that goes; tells how many, and their bytes.
+#[inline]
+pub(super) fn deliver_plain(
+    ring: &mut impl Virtqueue,
+    memory: &GuestMemory,
+    log: Option<&DirtyLog>,
+    header_len: usize,
+    batch: &Batch,
+    done: usize,
+) -> (usize, u64) {
+    let header = NetHeader::PLAIN.to_bytes(1);
+    #[expect(clippy::cast_possible_truncation, reason = "a few bytes at most")]
+    let header_bytes = header_len as u32;
+    let (mut packets, mut bytes) = (0, 0);
+    for packet in batch.packets.iter().skip(done) {
+        let Some(source) = batch.segments(packet).first().filter(|_| packet.plain) else {
+            break;
+        };
+        let Some((place, target)) = ring.take_single(memory, Direction::Writable) else {
+            break;
+        };
+        let need = header_bytes + packet.len;
+        if target.len < need {
+            ring.put_back(place, 1);
+            break;
+        }
+        memory::copy(
+            &header[..header_len],
+            std::slice::from_ref(source),
+            std::slice::from_ref(&target),
+        );
+        ring.give(place, need);
+        if let Some(log) = log {
+            log.mark(target.guest, need.into());
+        }
+        packets += 1;
+        bytes += u64::from(packet.len);
+    }
+    (packets, bytes)
+}
+
+/// Publishes a receive ring; tells what a hold wants to know.
+#[inline]
+pub(super) fn publish(ring: &mut impl Virtqueue, log: Option<&DirtyLog>, packets: u32) -> RxBatch {
+    ring.publish(log);
+    let wanted = ring.wants_signal();
+    // The buffers seen at the last look run low long before the ring does: look again, if someone
+    // waits. A fault is found when the next one is taken.
+    let seen = ring.waiting();
+    let free = if wanted && seen < ring.size() / 2 {
+        ring.look().unwrap_or(seen)
+    } else {
+        seen
+    };
+    RxBatch {
+        packets,
+        free,
+        ring_size: ring.size(),
+        wanted,
+    }
+}
+
+/// Marks the first `len` bytes of segments.
+pub(super) fn mark(log: &DirtyLog, segments: &[Segment], len: usize) {
+    let mut left = len as u64;
+    for segment in segments {
+        let bytes = left.min(segment.len.into());
+        log.mark(segment.guest, bytes);
+        left -= bytes;
+    }
+}
