@@ -57,25 +57,28 @@ mod taken_over {
     }
 
     impl Thread {
+        /// Stops a thread that waits in a system call: the instruction that led there can be used
+        /// again. One that works is let go on until it waits.
         pub fn new(id: i32) -> Self {
-            // SAFETY: attaches to a thread of a child of ours.
-            let result = unsafe { libc::ptrace(libc::PTRACE_ATTACH, id, 0, 0) };
-            assert_eq!(
-                result,
-                0,
-                "cannot trace: {}",
-                std::io::Error::last_os_error()
-            );
-            wait(id);
-            let before = registers(id);
-            let thread = Self { id, before };
-            // It waits in a system call: the instruction that led there can be used again.
-            assert_eq!(
-                thread.word(before.rip - 2) & 0xffff,
-                0x050f,
-                "no syscall instruction"
-            );
-            thread
+            for _ in 0..1_000 {
+                // SAFETY: attaches to a thread of a child of ours.
+                let result = unsafe { libc::ptrace(libc::PTRACE_ATTACH, id, 0, 0) };
+                assert_eq!(
+                    result,
+                    0,
+                    "cannot trace: {}",
+                    std::io::Error::last_os_error()
+                );
+                wait(id);
+                let before = registers(id);
+                let thread = Self { id, before };
+                if thread.word(before.rip - 2) & 0xffff == 0x050f {
+                    return thread;
+                }
+                drop(thread);
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            panic!("thread {id} waits in no system call");
         }
 
         fn word(&self, address: u64) -> i64 {
