@@ -13,6 +13,14 @@ use vtax_nic_driver::backend::Backend;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_vtax-nic");
 
+/// Starts the program and waits until it answers: its sockets are there before it shuts itself in.
+fn start(directory: &Path) -> Backend {
+    let mode = (Mode::Adaptive, 1_000);
+    let backend = Backend::start(Path::new(PROGRAM), directory, 2, mode, None).unwrap();
+    backend.stats("a0").unwrap();
+    backend
+}
+
 fn threads(backend: &Backend) -> Vec<i32> {
     let tasks = format!("/proc/{}/task", backend.id());
     std::fs::read_dir(tasks)
@@ -24,8 +32,7 @@ fn threads(backend: &Backend) -> Vec<i32> {
 #[test]
 fn every_thread_runs_filtered_and_without_privileges() {
     let directory = tempfile::tempdir().unwrap();
-    let mode = (Mode::Adaptive, 1_000);
-    let backend = Backend::start(Path::new(PROGRAM), directory.path(), 2, mode, None).unwrap();
+    let backend = start(directory.path());
     let threads = threads(&backend);
     assert!(threads.len() >= 2, "a worker and the operator's");
     for thread in threads {
@@ -164,8 +171,7 @@ mod taken_over {
 fn a_thread_that_is_taken_over_opens_nothing_and_starts_nothing() {
     use taken_over::Thread;
     let directory = tempfile::tempdir().unwrap();
-    let mode = (Mode::Adaptive, 1_000);
-    let backend = Backend::start(Path::new(PROGRAM), directory.path(), 2, mode, None).unwrap();
+    let backend = start(directory.path());
     for id in threads(&backend) {
         let thread = Thread::new(id);
         // Calls are really made in its place.
