@@ -334,14 +334,7 @@ pub fn chains(data: &[u8]) {
             6 => {
                 let _ = ring.arm(None);
             }
-            _ => {
-                let direction = if step & 8 == 0 {
-                    Direction::Readable
-                } else {
-                    Direction::Writable
-                };
-                return_all(&mut ring, &memory, direction);
-            }
+            _ => return_all(&mut ring, &memory, step),
         }
     }
 }
@@ -411,21 +404,19 @@ pub fn packed(data: &[u8]) {
                     }
                 }
             },
-            _ => {
-                let direction = if step & 8 == 0 {
-                    Direction::Readable
-                } else {
-                    Direction::Writable
-                };
-                return_all(&mut ring, &memory, direction);
-            }
+            _ => return_all(&mut ring, &memory, step),
         }
     }
 }
 
 /// Takes and returns what a ring offers, at most a ring of chains at a time, as the data path does
-/// it. Every segment must be guest memory.
-fn return_all(ring: &mut impl Virtqueue, memory: &GuestMemory, direction: Direction) {
+/// it, to be read or to be written as the step says. Every segment must be guest memory.
+fn return_all(ring: &mut impl Virtqueue, memory: &GuestMemory, step: u8) {
+    let direction = if step & 8 == 0 {
+        Direction::Readable
+    } else {
+        Direction::Writable
+    };
     let mut segments = Vec::new();
     for _ in 0..ring.size() {
         let Ok(Some(chain)) = ring.take(memory, direction, &mut segments) else {

@@ -30,11 +30,12 @@ const NARROWEST: Nanos = Nanos::from_micros(10);
 /// A minimum gap between notifications that widens while it pays.
 ///
 /// A notification leaves at once when the last one is at least the gap's width ago; so the first
-/// packet after idle never waits. Any other waits for a width. The width starts at zero. Where notifications are close enough for
-/// a gap to merge them, a narrow one is tried, then doubled up to the limit. It falls back
-/// when notifications carry hardly more packets than without it, or when the packets come slower:
-/// then the sender waits for answers that wait for us (request/response traffic). Each failure
-/// doubles the pause before the next trial, in which the pace without holding is learnt anew.
+/// packet after idle never waits. Any other waits for a width. The width starts at zero. Where
+/// notifications are close enough for a gap to merge them, a narrow one is tried, then doubled up to
+/// the limit. It falls back when notifications carry hardly more packets than without it, or when the
+/// packets come slower: then the sender waits for answers that wait for us (request/response
+/// traffic). Each failure doubles the pause before the next trial, in which the pace without holding
+/// is learnt anew.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Window {
     limit: Nanos,

@@ -87,7 +87,11 @@ impl HostState {
                 .lines()
                 .map(str::to_owned)
                 .collect(),
-            cgroups: directories(Path::new("/sys/fs/cgroup")),
+            // Others' groups come and go; every one of ours is so named.
+            cgroups: directories(Path::new("/sys/fs/cgroup"))
+                .into_iter()
+                .filter(|path| path.to_string_lossy().contains("/vtax-"))
+                .collect(),
             loop_devices: names("/sys/block").iter().filter_map(backing).collect(),
             settings: settings
                 .into_iter()
