@@ -9,8 +9,10 @@ use vtax_observe::charge::{GuestExchanges, Stage, Weights};
 pub enum Method {
     /// Soft interrupts traced.
     Traced,
-    /// Counted, with these weights.
-    Counted(Weights),
+    /// Counted, as it was charged.
+    Counted,
+    /// Counted, had it been with these weights, and had it known all of the study when it began.
+    Fitted(Weights),
     /// What the kernel books on its threads and processes: all that dividing by processes' CPU
     /// time can see.
     Processes,
@@ -46,41 +48,6 @@ pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// Nanoseconds that a guest was charged in a measurement, all stages.
-#[allow(
-    clippy::cast_precision_loss,
-    reason = "an interval's nanoseconds are below 2^53"
-)]
-pub fn charge(measurement: &Measurement, guest: &GuestCharge, method: Method) -> Option<f64> {
-    match method {
-        Method::Processes => Some(guest.booked.0 as f64),
-        Method::Traced => guest.total("traced").map(|time| time.0 as f64),
-        Method::Counted(weights) => {
-            let softirq = guest.stage("counted", Stage::Softirq.name()).0;
-            let own = guest.total("counted")?.0.saturating_sub(softirq);
-            Some(own as f64 + counted(measurement, guest, &weights))
-        }
-    }
-}
-
-/// A guest's share of the kernel's own soft interrupt time.
-#[allow(
-    clippy::cast_precision_loss,
-    reason = "an interval's nanoseconds are below 2^53"
-)]
-fn counted(measurement: &Measurement, guest: &GuestCharge, weights: &Weights) -> f64 {
-    let all: f64 = measurement
-        .guests
-        .iter()
-        .map(|guest| weights.cost(&exchanges(guest)))
-        .sum();
-    let sum = all + weights.host_cost(measurement.host_packets, measurement.other_softirqs);
-    if sum <= 0.0 {
-        return 0.0;
-    }
-    measurement.softirq.0 as f64 * weights.cost(&exchanges(guest)) / sum
-}
-
 fn exchanges(guest: &GuestCharge) -> GuestExchanges {
     GuestExchanges {
         received: guest.received,
@@ -92,6 +59,55 @@ fn exchanges(guest: &GuestCharge) -> GuestExchanges {
 }
 
 impl PlatformStudy {
+    /// Nanoseconds that a guest was charged in a measurement, all stages.
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "an interval's nanoseconds are below 2^53"
+    )]
+    fn charge(
+        &self,
+        measurement: &Measurement,
+        guest: &GuestCharge,
+        method: Method,
+    ) -> Option<f64> {
+        let total = |name| Some(guest.total(name)?.0 as f64);
+        match method {
+            Method::Processes => Some(guest.booked.0 as f64),
+            Method::Traced => total("traced"),
+            Method::Counted => total("counted"),
+            Method::Fitted(weights) => {
+                let softirq = guest.stage("counted", Stage::Softirq.name()).0 as f64;
+                let cost = self.cost_of_exchanges(&weights);
+                Some(total("counted")? - softirq + weights.cost(&exchanges(guest)) * cost)
+            }
+        }
+        .filter(|_| measurement.span.0 > 0)
+    }
+
+    /// Nanoseconds of soft interrupts for a unit of `weights`, over the whole study.
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "a study's nanoseconds are below 2^53"
+    )]
+    fn cost_of_exchanges(&self, weights: &Weights) -> f64 {
+        let (mut softirq, mut cost) = (0.0, 0.0);
+        for measurement in &self.measurements {
+            softirq += measurement.softirq.0 as f64;
+            cost += weights.host_cost(measurement.host_packets, measurement.other_softirqs);
+            let guests = measurement.guests.iter();
+            cost += guests
+                .map(|guest| weights.cost(&exchanges(guest)))
+                .sum::<f64>();
+        }
+        if cost > 0.0 { softirq / cost } else { 0.0 }
+    }
+
+    /// What a method charges a guest alone, over what is true: that which tracing finds.
+    pub fn over_truth(&self, load: &str, method: Method) -> Option<f64> {
+        let of = |method| mean(&self.compare(load, method).alone);
+        Some(of(method)? / of(Method::Traced)?).filter(|ratio| ratio.is_finite())
+    }
+
     /// One of the two guests, together with the other over alone, for a unit of its work.
     pub fn compare(&self, load: &str, method: Method) -> Comparison {
         let of = |running: usize| -> Vec<f64> {
@@ -100,7 +116,7 @@ impl PlatformStudy {
                 let guest = measurement.guest(load)?;
                 let work = guest.work.filter(|work| *work > 0.0)?;
                 let seconds = measurement.span.as_secs_f64();
-                Some(charge(measurement, guest, method)? / (work * seconds))
+                Some(self.charge(measurement, guest, method)? / (work * seconds))
             });
             for_work.collect()
         };
@@ -152,31 +168,57 @@ impl PlatformStudy {
         })
     }
 
-    /// Weights by least squares over the loads that are none of the two: what soft interrupts cost,
-    /// per packet and per KiB, or per block request where there are no packets. `None` with too few
-    /// loads.
+    /// Weights by least squares over the loads that are none of the two: what soft interrupts cost
+    /// for a packet received and one sent or, where requests of disks are more than packets, for
+    /// such a request. `None` with too few loads.
     #[allow(
         clippy::cast_precision_loss,
         reason = "an interval's counts are below 2^53"
     )]
     pub fn fitted(&self) -> Option<Weights> {
-        let points: Vec<[f64; 3]> = self
-            .measurements
-            .iter()
-            .filter(|measurement| measurement.guests.len() == 1)
-            .flat_map(|measurement| &measurement.guests)
-            .filter_map(|guest| {
-                guest.charged.get("traced")?;
-                let packets = (guest.received + guest.sent) as f64;
-                let softirq = guest.stage("traced", Stage::Softirq.name());
-                Some([packets, guest.bytes as f64 / 1024.0, softirq.0 as f64])
+        let between = || {
+            let measured = self.measurements.iter();
+            measured
+                .filter(|measurement| measurement.guests.len() == 1)
+                .flat_map(|measurement| &measurement.guests)
+                .filter(|guest| guest.charged.contains_key("traced"))
+        };
+        let (packets, requests) = between().fold((0, 0), |(packets, requests), guest| {
+            (
+                packets + guest.received + guest.sent,
+                requests + guest.block_requests,
+            )
+        });
+        let by_requests = requests > packets;
+        let points: Vec<[f64; 3]> = between()
+            .map(|guest| {
+                let softirq = guest.stage("traced", Stage::Softirq.name()).0 as f64;
+                let (a, b) = if by_requests {
+                    (guest.block_requests, 0)
+                } else {
+                    (guest.received, guest.sent)
+                };
+                [a as f64, b as f64, softirq]
             })
             .collect();
-        let (packet, kibibyte) = two_slopes(&points)?;
-        Some(Weights {
-            packet,
-            kibibyte,
+        let (a, b) = two_slopes(&points)?;
+        let none = Weights {
+            received: 0.0,
+            sent: 0.0,
+            kibibyte: 0.0,
             ..Weights::default()
+        };
+        Some(if by_requests {
+            Weights {
+                block_request: a,
+                ..none
+            }
+        } else {
+            Weights {
+                received: a,
+                sent: b,
+                ..none
+            }
         })
     }
 }
@@ -283,11 +325,16 @@ mod tests {
     fn guests_that_do_not_disturb_each_other_are_charged_the_same() {
         let study = study();
         let equal = Weights {
-            packet: 3000.0,
-            kibibyte: 0.0,
+            received: 3000.0,
+            sent: 3000.0,
             ..Weights::default()
         };
-        for method in [Method::Traced, Method::Counted(equal), Method::Processes] {
+        for method in [
+            Method::Traced,
+            Method::Counted,
+            Method::Fitted(equal),
+            Method::Processes,
+        ] {
             for load in ["small", "large"] {
                 let compared = study.compare(load, method);
                 assert!((compared.ratio().unwrap() - 1.0).abs() < 1e-9, "{method:?}");
@@ -296,6 +343,18 @@ mod tests {
         }
         let alone = study.compare("small", Method::Traced).alone;
         assert_eq!(alone, [4000.0 * 4000.0 / 100.0]);
+    }
+
+    #[test]
+    fn what_a_method_says_of_a_guest_alone_is_held_against_tracing() {
+        let study = study();
+        // All but half of the soft interrupts is on the guest's processes; counted has none of them.
+        let over = |method| study.over_truth("small", method).unwrap();
+        assert!((over(Method::Traced) - 1.0).abs() < 1e-9);
+        assert!((over(Method::Processes) - 2500.0 / 4000.0).abs() < 1e-9);
+        assert!((over(Method::Counted) - 1000.0 / 4000.0).abs() < 1e-9);
+        let fitted = Method::Fitted(study.fitted().unwrap());
+        assert!((over(fitted) - 1.0).abs() < 1e-9);
     }
 
     #[test]
@@ -322,8 +381,8 @@ mod tests {
     fn weights_come_from_the_loads_between_alone() {
         let mut study = study();
         let weights = study.fitted().unwrap();
-        // A packet carries a KiB in all of them, so that the two cannot be told apart.
-        assert!((weights.packet + weights.kibibyte - 3000.0).abs() < 1.0);
+        // As many packets are received as sent in all of them, so that the two cannot be told apart.
+        assert!((weights.received + weights.sent - 6000.0).abs() < 1.0);
         study.measurements.drain(..2);
         assert_eq!(study.fitted(), None);
     }

@@ -3,7 +3,7 @@
 use crate::analysis::{Comparison, Method, mean};
 use crate::study::{PlatformStudy, Study};
 use std::fmt::Write;
-use vtax_observe::charge::{Stage, Weights};
+use vtax_observe::charge::Stage;
 
 /// The tables of a study, one platform after another.
 pub fn of(study: &Study) -> String {
@@ -33,12 +33,9 @@ fn write(text: &mut String, study: &Study, platform: &PlatformStudy) -> std::fmt
         seconds.map_or(0.0, |found| found.span.as_secs_f64()),
     )?;
     let fitted = platform.fitted();
-    let mut methods = vec![
-        ("traced", Method::Traced),
-        ("counted", Method::Counted(Weights::default())),
-    ];
+    let mut methods = vec![("traced", Method::Traced), ("counted", Method::Counted)];
     if let Some(weights) = fitted {
-        methods.push(("counted, weights fitted", Method::Counted(weights)));
+        methods.push(("counted, weights fitted", Method::Fitted(weights)));
     }
     methods.push(("by processes", Method::Processes));
 
@@ -65,15 +62,23 @@ fn write(text: &mut String, study: &Study, platform: &PlatformStudy) -> std::fmt
         let sum = platform.compare_sum(*method);
         write!(text, " {} |", ratio(sum))?;
     }
-    text.push_str("\n\n");
+    text.push('\n');
+    for load in &platform.pair {
+        write!(text, "| {load} alone, over traced | |")?;
+        for (_, method) in &methods {
+            write!(text, " {} |", ratio(platform.over_truth(load, *method)))?;
+        }
+        text.push('\n');
+    }
+    text.push('\n');
     for load in &platform.pair {
         stages(text, platform, load)?;
     }
     if let Some(weights) = fitted {
         writeln!(
             text,
-            "- weights fitted to the other loads: {:.0} ns a packet, {:.0} ns a KiB",
-            weights.packet, weights.kibibyte
+            "- weights fitted to the other loads: received={:.0},sent={:.0},kibibyte=0,block-request={:.0},other={:.0}",
+            weights.received, weights.sent, weights.block_request, weights.other
         )?;
     }
     for load in &platform.pair {

@@ -7,7 +7,7 @@ use vtax_density::cli::DensityArguments;
 use vtax_lab::place::{Hypervisor, Place};
 use vtax_lab::plan::Shard;
 use vtax_mvm::cli::MvmCommand;
-use vtax_observe::charge::{IdleRule, MethodChoice};
+use vtax_observe::charge::{IdleRule, MethodChoice, Weights};
 use vtax_serve::Address;
 use vtax_serve::top::Key;
 
@@ -176,6 +176,11 @@ pub struct LedgerArgs {
     /// what is shown of both is traced, and `charge` writes the records of each.
     #[arg(long, value_name = "METHOD", default_value = "auto")]
     pub method: MethodChoice,
+    /// What exchanges cost, relative to each other, where soft interrupts are counted: NAME=NUMBER
+    /// with commas between, of received, sent (packets), kibibyte, block-request, other (soft
+    /// interrupts that do no I/O). `vtax accuracy` fits them to a host.
+    #[arg(long, value_name = "WEIGHTS")]
+    pub weights: Option<Weights>,
     /// Who pays for the energy of an idle host: host, equal (all guests alike) or reservation
     /// (by the processors that they were given).
     #[arg(long, value_name = "RULE", default_value = "host")]

@@ -59,6 +59,8 @@ struct Reader {
     table: Option<KernelFile>,
     own: [Count; 3],
     block: Option<(KernelFile, Count)>,
+    /// Xen: what blkback counts of each of the domain's disks, reads and writes.
+    rings: Vec<(KernelFile, Count)>,
     exits: Option<(KernelFile, Count)>,
     looked: bool,
 }
@@ -273,7 +275,8 @@ impl Exchanges {
 impl Reader {
     fn read_own(&mut self, guest: &Guest, proc: &Path, counts: &mut GuestExchanges) {
         if self.table.is_none() {
-            let path = guest.process.map(|pid| proc.join(format!("{pid}/net/dev")));
+            let process = guest.process.or(guest.beside_devices);
+            let path = process.map(|pid| proc.join(format!("{pid}/net/dev")));
             self.table = path.and_then(|path| KernelFile::open(path).ok());
         }
         let Some(table) = &mut self.table else {
@@ -319,7 +322,9 @@ impl Reader {
     /// Finds the files that not every guest has.
     fn look(&mut self, guest: &Guest, sys: &Path) {
         self.looked = true;
-        if guest.platform.is_vm() {
+        if let Some((domain, _)) = guest.domain {
+            self.rings = rings(domain, sys);
+        } else if guest.platform.is_vm() {
             let prefix = guest.process.map(|pid| format!("{pid}-"));
             let directory = sys.join("kernel/debug/kvm");
             let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
@@ -350,6 +355,14 @@ impl Reader {
     }
 
     fn block_requests(&mut self, is_new: bool) -> u64 {
+        let of_rings = self.rings.iter_mut().filter_map(|(file, count)| {
+            let raw = text::number(file.read().ok()?.trim_ascii())?;
+            Some(count.step(raw, is_new))
+        });
+        let of_rings: u64 = of_rings.sum();
+        if of_rings > 0 {
+            return of_rings;
+        }
         let Some((file, count)) = &mut self.block else {
             return 0;
         };
@@ -369,6 +382,22 @@ impl Reader {
         });
         count.step(total, is_new)
     }
+}
+
+/// The request counters of a Xen domain's disks, where blkback serves them.
+fn rings(domain: u32, sys: &Path) -> Vec<(KernelFile, Count)> {
+    let prefix = format!("vbd-{domain}-");
+    let devices = std::fs::read_dir(sys.join("bus/xen-backend/devices"));
+    let of_domain = devices.into_iter().flatten().flatten().filter(|entry| {
+        let name = entry.file_name();
+        name.as_encoded_bytes().starts_with(prefix.as_bytes())
+    });
+    of_domain
+        .flat_map(|entry| {
+            ["rd_req", "wr_req"].map(|file| entry.path().join("statistics").join(file))
+        })
+        .filter_map(|path| Some((KernelFile::open_one_piece(path).ok()?, Count::default())))
+        .collect()
 }
 
 /// Each device's name, and its packets received, packets sent and bytes.
@@ -555,6 +584,28 @@ mod tests {
         // Plugged in again: its driver counts anew.
         host.table(1, &[("eth0", 3, 0), ("eth1", 20, 10)]);
         assert_eq!(exchanges.read(&guests).host_packets, 3);
+    }
+
+    #[test]
+    fn requests_of_a_domains_disks_are_those_of_its_rings_alone() {
+        let host = Host::new();
+        let disk = |name: &str, reads: u64, writes: u64| {
+            let statistics = format!("sys/bus/xen-backend/devices/{name}/statistics");
+            host.put(&format!("{statistics}/rd_req"), &format!("{reads}\n"));
+            host.put(&format!("{statistics}/wr_req"), &format!("{writes}\n"));
+        };
+        disk("vbd-3-51712", 10, 1);
+        disk("vbd-3-51728", 5, 0);
+        disk("vbd-30-51712", 700, 700);
+        let read = |reader: &mut Reader| reader.block_requests(false);
+        let mut reader = Reader {
+            rings: rings(3, &host.path("sys")),
+            ..Reader::default()
+        };
+        assert_eq!(read(&mut reader), 0, "nothing at first sight");
+        disk("vbd-3-51728", 9, 2);
+        disk("vbd-30-51712", 900, 900);
+        assert_eq!(read(&mut reader), 4 + 2);
     }
 
     #[test]

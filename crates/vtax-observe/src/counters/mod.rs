@@ -31,7 +31,7 @@ pub use softirqs::Softirqs;
 pub use step::{MonotonicCounter, OnFall, Step};
 pub use threads::VmmThreads;
 pub(crate) use threads::{ProcessClock, process_clock};
-pub use xen::{XenDomain, XenHost, XenRings};
+pub use xen::{XenClock, XenDomain, XenHost, XenRings};
 
 use crate::{Instrument, ObserveError, Readings, Subject};
 use std::path::Path;

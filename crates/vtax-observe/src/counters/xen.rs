@@ -102,6 +102,30 @@ impl Instrument for XenDomain {
     }
 }
 
+/// CPU time of all domains at once, in nanoseconds, as Xen's scheduler counts it.
+#[derive(Debug)]
+pub struct XenClock {
+    library: Library,
+}
+
+impl XenClock {
+    /// # Errors
+    /// When this host is no Dom0, or libxenstat of its hypervisor's version cannot be loaded.
+    pub fn open(sys: &Path) -> Result<Self, ObserveError> {
+        Ok(Self {
+            library: Library::load(&library_name(sys)?)?,
+        })
+    }
+
+    /// The time of each of `domains`, at one moment; `None` for one that is gone.
+    ///
+    /// # Errors
+    /// When the hypervisor does not answer.
+    pub fn read(&self, domains: &[u32]) -> Result<Vec<Option<u64>>, ObserveError> {
+        self.library.totals(domains)
+    }
+}
+
 /// `libxenstat.so.4.17` on Xen 4.17.
 fn library_name(sys: &Path) -> Result<String, ObserveError> {
     let part = |name: &str| {
@@ -161,6 +185,9 @@ unsafe impl Send for Library {}
 
 /// `XENSTAT_VCPU`: collect the vCPUs of every domain, and nothing else beyond the domains.
 const WITH_VCPUS: c_uint = 1;
+
+/// Collect the domains alone.
+const DOMAINS: c_uint = 0;
 
 /// More than Xen allows a domain; a larger number is not a number of vCPUs.
 const MOST_VCPUS: c_uint = 1 << 15;
@@ -223,23 +250,44 @@ impl Library {
             what: format!("CPU time of Xen domain {domain}"),
             reason: what.to_owned(),
         };
+        let times = self.with_node(WITH_VCPUS, |node| {
+            // SAFETY: the node is valid in here; a domain that is not in it is null.
+            let this = unsafe { (self.node_domain)(node, domain) };
+            (!this.is_null()).then(|| {
+                // SAFETY: it is not null, and belongs to the node.
+                let (domain, vcpus) = unsafe { ((self.domain_cpu_ns)(this), self.vcpus(this)) };
+                Times { domain, vcpus }
+            })
+        })?;
+        times.ok_or_else(|| gone("there is no such domain"))
+    }
+
+    fn totals(&self, domains: &[u32]) -> Result<Vec<Option<u64>>, ObserveError> {
+        self.with_node(DOMAINS, |node| {
+            let total = |domain: &u32| {
+                // SAFETY: the node is valid in here; a domain that is not in it is null.
+                let this = unsafe { (self.node_domain)(node, *domain) };
+                // SAFETY: it is not null, and belongs to the node.
+                (!this.is_null()).then(|| unsafe { (self.domain_cpu_ns)(this) })
+            };
+            domains.iter().map(total).collect()
+        })
+    }
+
+    /// Asks the hypervisor, and hands what it said to `f`.
+    fn with_node<T>(&self, flags: c_uint, f: impl FnOnce(Pointer) -> T) -> Result<T, ObserveError> {
         // SAFETY: the handle is this library's and still open.
-        let node = unsafe { (self.get_node)(self.handle.as_ptr(), WITH_VCPUS) };
+        let node = unsafe { (self.get_node)(self.handle.as_ptr(), flags) };
         if node.is_null() {
-            return Err(gone("the hypervisor does not answer"));
+            return Err(ObserveError::Unavailable {
+                what: "CPU time of Xen domains".to_owned(),
+                reason: "the hypervisor does not answer".to_owned(),
+            });
         }
-        // SAFETY: a node is valid until it is freed below; a domain that is not in it is null.
-        let this = unsafe { (self.node_domain)(node, domain) };
-        let times = if this.is_null() {
-            Err(gone("there is no such domain"))
-        } else {
-            // SAFETY: it is not null, and belongs to the node.
-            let (domain, vcpus) = unsafe { ((self.domain_cpu_ns)(this), self.vcpus(this)) };
-            Ok(Times { domain, vcpus })
-        };
+        let said = f(node);
         // SAFETY: it is freed once, and nothing of it is used from here on.
         unsafe { (self.free_node)(node) };
-        times
+        Ok(said)
     }
 
     /// # Safety

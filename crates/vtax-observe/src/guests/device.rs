@@ -2,11 +2,11 @@
 //!
 //! Taps by the VMM's open `/dev/net/tun` files, macvtaps by its open `/dev/tapN` (N is the
 //! interface's index), containers by their network namespace and the host's ends of its veth
-//! pairs, Xen's by name. Disks are the block devices that a VMM holds open.
+//! pairs, Xen's by name, in whichever namespace they are. Disks are the block devices that a VMM holds open.
 
 use super::process::Process;
 use crate::counters::text;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::Path;
@@ -86,7 +86,7 @@ impl HostLinks {
 
     /// Devices whose name says that they belong to a Xen domain.
     pub(super) fn of_domain(&self, domain: u32, namespace: u32) -> Vec<Device> {
-        let prefix = format!("vif{domain}.");
+        let prefix = prefix_of_domain(domain);
         let mut devices: Vec<Device> = self
             .links
             .iter()
@@ -104,6 +104,40 @@ fn device(namespace: u32, index: u32, name: &[u8]) -> Device {
         index,
         name: String::from_utf8_lossy(name).into_owned(),
     }
+}
+
+fn prefix_of_domain(domain: u32) -> String {
+    format!("vif{domain}.")
+}
+
+/// A Xen domain's devices that somebody moved to another network namespace than the host's, and a
+/// process in there. Every namespace with a process of its own is looked into.
+pub(super) fn of_domain_elsewhere(
+    domain: u32,
+    host: u32,
+    proc: &Path,
+) -> Option<(u32, Vec<Device>)> {
+    let prefix = prefix_of_domain(domain);
+    let mut looked = HashSet::from([host]);
+    std::fs::read_dir(proc).ok()?.flatten().find_map(|entry| {
+        let pid = text::number(entry.file_name().as_bytes())?;
+        let process = Process::new(proc, u32::try_from(pid).ok()?);
+        let namespace = process.net_namespace()?;
+        if !looked.insert(namespace) {
+            return None;
+        }
+        let links = std::fs::read_dir(process.path("root/sys/class/net")).ok()?;
+        let mut devices: Vec<Device> = links
+            .flatten()
+            .filter(|link| link.file_name().as_bytes().starts_with(prefix.as_bytes()))
+            .filter_map(|link| {
+                let index = number(&link.path().join("ifindex"))?;
+                Some(device(namespace, index, link.file_name().as_bytes()))
+            })
+            .collect();
+        devices.sort();
+        (!devices.is_empty()).then_some((process.pid, devices))
+    })
 }
 
 fn number(file: &Path) -> Option<u32> {
@@ -251,6 +285,21 @@ mod tests {
         tree.link("70/root/sys", "tap0", 3, 3);
         let (devices, _) = of_vmm(process, 1, &tree.links(), Path::new("/dev"));
         assert_eq!(devices, [device(5, 3, b"tap0")]);
+    }
+
+    #[test]
+    fn a_xen_domains_device_is_found_in_the_namespace_that_it_was_moved_to() {
+        let tree = Tree::new();
+        for (pid, namespace) in [(1, 1), (60, 5), (61, 6)] {
+            tree.process(pid, namespace);
+        }
+        tree.link("60/root/sys", "vif30.0", 4, 4);
+        tree.link("61/root/sys", "vif3.1", 5, 5);
+        tree.link("61/root/sys", "vif3.0", 4, 4);
+        let (process, devices) = of_domain_elsewhere(3, 1, tree.0.path()).unwrap();
+        assert_eq!(process, 61);
+        assert_eq!(devices, [device(6, 4, b"vif3.0"), device(6, 5, b"vif3.1")]);
+        assert_eq!(of_domain_elsewhere(7, 1, tree.0.path()), None);
     }
 
     #[test]

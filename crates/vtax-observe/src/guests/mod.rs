@@ -149,6 +149,9 @@ pub struct Guest {
     pub cpus: Option<u32>,
     /// The monitor's process, or one process of the container.
     pub process: Option<u32>,
+    /// A process, not the guest's, that sees a Xen domain's devices where these are in another
+    /// network namespace than the host's.
+    pub beside_devices: Option<u32>,
     /// The control group that it is in (VMs) or that it is (containers), relative to the hierarchy.
     pub group: Option<PathBuf>,
     /// Its number as a Xen domain, and the domain's CPU time in nanoseconds.
@@ -305,7 +308,7 @@ impl Guests {
             oci: OciStates::default(),
             links: HostLinks::default(),
             links_changed_in: 0,
-            xen: xen::Toolstack::open(&roots.proc, &roots.xl),
+            xen: xen::Toolstack::open(&roots.proc, &roots.sys, &roots.xl),
             guests: BTreeMap::new(),
             found_in: HashMap::new(),
             entries: vec![MaybeUninit::uninit(); 32 << 10],
@@ -464,6 +467,7 @@ impl Guests {
                 uuid: found.uuid,
                 cpus: found.cpus,
                 process: Some(pid),
+                beside_devices: None,
                 group: group
                     .map(|group| group.strip_prefix("/").map(Path::to_owned).unwrap_or(group)),
                 domain: None,
@@ -534,6 +538,7 @@ impl Guests {
             uuid: None,
             cpus: quota(&mounted.join(&path)),
             process: None,
+            beside_devices: None,
             group: Some(path),
             domain: None,
             devices: Vec::new(),
@@ -577,6 +582,7 @@ impl Guests {
                 uuid: domain.uuid,
                 cpus: Some(domain.cpus),
                 process: None,
+                beside_devices: None,
                 group: None,
                 domain: Some((domain.id, domain.cpu_ns)),
                 devices: Vec::new(),
@@ -644,6 +650,14 @@ impl Guests {
             looked = true;
             if let Some((domain, _)) = guest.domain {
                 guest.devices = self.links.of_domain(domain, host);
+                guest.beside_devices = None;
+                if guest.devices.is_empty()
+                    && let Some((process, devices)) =
+                        device::of_domain_elsewhere(domain, host, &self.roots.proc)
+                {
+                    guest.beside_devices = Some(process);
+                    guest.devices = devices;
+                }
             } else if guest.platform.is_vm() {
                 if let Some(pid) = guest.process {
                     let process = Process::new(&self.roots.proc, pid);

@@ -1,10 +1,11 @@
 //! Xen's domains, as its toolstack lists them in Dom0.
 //!
-//! `xl list` gives every domain's CPU time (in tenths of a second); `xl list -l`, asked when a domain
-//! is new, gives its UUID. Dom0 itself is this host.
+//! `xl list` gives every domain's name and CPU time (in tenths of a second; the hypervisor, through
+//! libxenstat where that is installed, says it in nanoseconds); `xl list -l`, asked when a domain is
+//! new, gives its UUID. Dom0 itself is this host.
 
 use crate::ObserveError;
-use crate::counters::text;
+use crate::counters::{XenClock, text};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -24,18 +25,20 @@ pub(super) struct Domain {
 #[derive(Debug)]
 pub(super) struct Toolstack {
     program: PathBuf,
+    clock: Option<XenClock>,
     /// UUIDs by domain id and name.
     uuids: Vec<(u32, Option<String>)>,
 }
 
 impl Toolstack {
     /// `None` where this is no Dom0. `program` is `xl`.
-    pub(super) fn open(proc: &Path, program: &Path) -> Option<Self> {
+    pub(super) fn open(proc: &Path, sys: &Path, program: &Path) -> Option<Self> {
         let can = std::fs::read(proc.join("xen/capabilities")).ok()?;
         can.windows(9)
             .any(|part| part == b"control_d")
             .then(|| Self {
                 program: program.to_owned(),
+                clock: XenClock::open(sys).ok(),
                 uuids: Vec::new(),
             })
     }
@@ -56,6 +59,13 @@ impl Toolstack {
         for domain in &mut domains {
             let known = self.uuids.iter().find(|(id, _)| *id == domain.id);
             domain.uuid = known.and_then(|(_, uuid)| uuid.clone());
+        }
+        if let Some(clock) = &self.clock {
+            let ids: Vec<u32> = domains.iter().map(|domain| domain.id).collect();
+            for (domain, time) in domains.iter_mut().zip(clock.read(&ids)?) {
+                // One that ended since it was listed keeps what the list says.
+                domain.cpu_ns = time.unwrap_or(domain.cpu_ns);
+            }
         }
         Ok(domains)
     }
@@ -154,7 +164,7 @@ two words                                    2   512     1     r-----       0.0
     #[test]
     fn domains_are_listed_with_their_time_and_dom0_is_not_among_them() {
         let root = dom0();
-        let mut xen = Toolstack::open(root.path(), &root.path().join("xl")).unwrap();
+        let mut xen = Toolstack::open(root.path(), root.path(), &root.path().join("xl")).unwrap();
         let domains = xen.domains().unwrap();
         assert_eq!(domains.len(), 2);
         assert_eq!(
@@ -174,9 +184,10 @@ two words                                    2   512     1     r-----       0.0
     #[test]
     fn a_host_that_is_no_dom0_has_no_domains_and_a_broken_toolstack_says_so() {
         let root = tempfile::tempdir().unwrap();
-        assert!(Toolstack::open(root.path(), Path::new("xl")).is_none());
+        assert!(Toolstack::open(root.path(), root.path(), Path::new("xl")).is_none());
         let root = dom0();
-        let mut xen = Toolstack::open(root.path(), &root.path().join("missing")).unwrap();
+        let mut xen =
+            Toolstack::open(root.path(), root.path(), &root.path().join("missing")).unwrap();
         let error = xen.domains().unwrap_err();
         assert!(error.to_string().contains("missing list"), "{error}");
         assert!(parse_list(b"garbage\nmore garbage\n").is_empty());

@@ -72,6 +72,7 @@ fn note(line: &str) {
 fn watch(arguments: &LedgerArgs) -> Result<Watch, Box<dyn Error>> {
     let charger = Charger::open(ChargerOptions {
         method: arguments.method,
+        weights: arguments.weights.unwrap_or_default(),
         meters: meters::open(&Roots::host())?,
         idle_energy: match arguments.idle_watts {
             Some(watts) => IdleEnergy::Fixed(Watts(watts)),
