@@ -126,14 +126,11 @@ pub(super) fn of_domain_elsewhere(
         if !looked.insert(namespace) {
             return None;
         }
-        let links = std::fs::read_dir(process.path("root/sys/class/net")).ok()?;
+        let links = process.links();
         let mut devices: Vec<Device> = links
-            .flatten()
-            .filter(|link| link.file_name().as_bytes().starts_with(prefix.as_bytes()))
-            .filter_map(|link| {
-                let index = number(&link.path().join("ifindex"))?;
-                Some(device(namespace, index, link.file_name().as_bytes()))
-            })
+            .iter()
+            .filter(|(name, _)| name.starts_with(prefix.as_bytes()))
+            .map(|(name, index)| device(namespace, *index, name))
             .collect();
         devices.sort();
         (!devices.is_empty()).then_some((process.pid, devices))
@@ -159,11 +156,9 @@ pub(super) fn of_vmm(
     let find = |name: &str| match links.index(name) {
         Some(index) => Some(device(host, index, name.as_bytes())),
         None if namespace != host => {
-            let path = process
-                .path("root/sys/class/net")
-                .join(name)
-                .join("ifindex");
-            Some(device(namespace, number(&path)?, name.as_bytes()))
+            let links = process.links();
+            let (name, index) = links.iter().find(|(own, _)| own == name.as_bytes())?;
+            Some(device(namespace, *index, name))
         }
         None => None,
     };
@@ -240,6 +235,19 @@ mod tests {
             fs::write(path.join("iflink"), format!("{peer}\n")).unwrap();
         }
 
+        /// The devices that a process sees in its network namespace.
+        fn inside(&self, pid: u32, links: &[(u32, &str)]) {
+            let mut table =
+                "Idx\tDevice    : Count Querier\tGroup    Users Timer\tReporter\n".to_owned();
+            for (index, name) in links {
+                table.push_str(&format!("{index}\t{name:<10}:     1      V3\n"));
+                table.push_str("\t\t\t\t010000E0     1 0:00000000\t\t0\n");
+            }
+            let path = self.0.path().join(format!("{pid}/net"));
+            fs::create_dir_all(&path).unwrap();
+            fs::write(path.join("igmp"), table).unwrap();
+        }
+
         fn process(&self, pid: u32, namespace: u32) -> Process<'_> {
             let path = self.0.path().join(pid.to_string());
             fs::create_dir_all(path.join("ns")).unwrap();
@@ -282,7 +290,7 @@ mod tests {
         let tree = Tree::new();
         let process = tree.process(70, 5);
         tree.file(70, 10, "/dev/net/tun", "iff:\ttap0\n");
-        tree.link("70/root/sys", "tap0", 3, 3);
+        tree.inside(70, &[(2, "tap"), (3, "tap0"), (4, "tap00")]);
         let (devices, _) = of_vmm(process, 1, &tree.links(), Path::new("/dev"));
         assert_eq!(devices, [device(5, 3, b"tap0")]);
     }
@@ -293,9 +301,8 @@ mod tests {
         for (pid, namespace) in [(1, 1), (60, 5), (61, 6)] {
             tree.process(pid, namespace);
         }
-        tree.link("60/root/sys", "vif30.0", 4, 4);
-        tree.link("61/root/sys", "vif3.1", 5, 5);
-        tree.link("61/root/sys", "vif3.0", 4, 4);
+        tree.inside(60, &[(1, "lo"), (4, "vif30.0")]);
+        tree.inside(61, &[(1, "lo"), (5, "vif3.1"), (4, "vif3.0")]);
         let (process, devices) = of_domain_elsewhere(3, 1, tree.0.path()).unwrap();
         assert_eq!(process, 61);
         assert_eq!(devices, [device(6, 4, b"vif3.0"), device(6, 5, b"vif3.1")]);

@@ -80,6 +80,22 @@ impl<'a> Process<'a> {
         text::number(inode).and_then(|inode| u32::try_from(inode).ok())
     }
 
+    /// The devices of its network namespace that are up, by name, with their indices there. From
+    /// `/proc/PID/net/igmp`, since `/sys` shows the namespace that it was mounted in.
+    pub(crate) fn links(&self) -> Vec<(Vec<u8>, u32)> {
+        let Ok(table) = std::fs::read(self.path("net/igmp")) else {
+            return Vec::new();
+        };
+        let link = |line: &[u8]| {
+            // `4\ttap0      :     1      V3`; groups of a device follow, indented.
+            let (index, rest) = line.split_at_checked(line.iter().position(|b| *b == b'\t')?)?;
+            let index = text::number(index).and_then(|index| u32::try_from(index).ok())?;
+            let name = rest.split(|byte| *byte == b':').next()?.trim_ascii();
+            Some((name.to_vec(), index))
+        };
+        text::lines(&table).filter_map(link).collect()
+    }
+
     /// Its group in the hierarchy that accounts CPU time: of v1 where that is `cpuacct`, else v2's.
     pub(crate) fn control_group(&self, v1: bool) -> Option<PathBuf> {
         let table = std::fs::read(self.path("cgroup")).ok()?;
