@@ -68,7 +68,9 @@ fuzz:
 	@./scripts/fuzz $(or $(FUZZ_SECONDS),60)
 
 accuracy: build
-	@$(VTAX) accuracy run plans/papers/cherkasova-accuracy.toml --at testbed:kvm
+	@$(VTAX) accuracy run plans/papers/cherkasova-accuracy.toml --at testbed:kvm --testbed plans/coarse-timers.toml
+	@$(VTAX) accuracy run plans/papers/cherkasova-accuracy-disk.toml --at testbed:kvm
+	@$(VTAX) accuracy run plans/papers/cherkasova-accuracy-xen.toml --at testbed:xen
 
 clean:
 	$(CARGO) clean

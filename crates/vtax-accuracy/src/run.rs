@@ -88,6 +88,8 @@ pub fn run(
             )));
         };
         let mut measurements = Vec::new();
+        // One for all of the platform's loads, as a monitor that has been up for a while.
+        let mut charger = charger(&mut study)?;
         let mark = journal.mark();
         let mut groups: Vec<Vec<&PlannedTreatment>> =
             between.iter().map(|load| vec![*load]).collect();
@@ -96,7 +98,7 @@ pub fn run(
             let done = bench.group(
                 &group,
                 &mut journal,
-                &mut study,
+                &mut charger,
                 &mut measurements,
                 &mut note,
             );
@@ -140,7 +142,7 @@ impl Bench<'_> {
         &self,
         loads: &[&PlannedTreatment],
         journal: &mut Journal,
-        study: &mut Study,
+        charger: &mut Charger,
         measurements: &mut Vec<Measurement>,
         note: &mut dyn FnMut(String),
     ) -> Result<(), LabError> {
@@ -149,7 +151,7 @@ impl Bench<'_> {
             note(format!("starting {}", planned.record.label));
             raised.push(self.raise(planned, position, journal)?);
         }
-        let done = self.measure_all(&mut raised, study, measurements, note);
+        let done = self.measure_all(&mut raised, charger, measurements, note);
         // Each is ended whatever became of the one before it.
         let ended = raised.into_iter().map(|guest| {
             let stopped = guest.target.stop();
@@ -207,18 +209,17 @@ impl Bench<'_> {
     fn measure_all(
         &self,
         raised: &mut [Raised<'_>],
-        study: &mut Study,
+        charger: &mut Charger,
         measurements: &mut Vec<Measurement>,
         note: &mut dyn FnMut(String),
     ) -> Result<(), LabError> {
-        let mut charger = charger(study)?;
         for _ in 0..PASSES_TO_SETTLE {
             charger.pass(&SystemClock).map_err(unreadable)?;
             std::thread::sleep(Duration::from_millis(200));
         }
         let numbers = raised
             .iter()
-            .map(|guest| number(&charger, guest))
+            .map(|guest| number(charger, guest))
             .collect::<Result<Vec<u32>, LabError>>()?;
         let is_pair = raised.len() > 1;
         for block in 0..self.plan.repetitions {
@@ -233,7 +234,7 @@ impl Bench<'_> {
                     .map(|guest| guest.planned.record.label.as_str())
                     .collect();
                 note(format!("measuring {}", names.join(" with ")));
-                let measurement = self.measure(block, &mut charger, raised, &numbers, &running)?;
+                let measurement = self.measure(block, charger, raised, &numbers, &running)?;
                 measurements.push(measurement);
             }
         }

@@ -1,7 +1,7 @@
 //! The emulated machine: QEMU's command line.
 
 use crate::host::Host;
-use crate::settings::Settings;
+use crate::settings::{Settings, Timers};
 use std::path::Path;
 use vtax_lab::place::Hypervisor;
 
@@ -119,9 +119,13 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
             memory.collect::<String>()
         )
     };
+    let timers = match settings.timers {
+        Timers::Fine => "",
+        Timers::Coarse => " highres=off",
+    };
     let console = if nested { "ttyS0" } else { "hvc0" };
     let kernel = format!(
-        "console={console} quiet panic=-1 cryptomgr.notests tsc=reliable no_timer_check nokaslr mitigations=off \
+        "console={console} quiet panic=-1 cryptomgr.notests tsc=reliable no_timer_check nokaslr mitigations=off{timers} \
          {disks} testbed.image={}",
         host.guest.recipe
     );
@@ -190,6 +194,22 @@ mod tests {
             ports: Some((Path::new("/tmp/events"), Path::new("/tmp/results"))),
         };
         command_line(&host, settings, files).join(" ")
+    }
+
+    #[test]
+    fn coarse_timers_are_the_kernels_and_fine_ones_change_nothing() {
+        for hypervisor in Hypervisor::ALL {
+            let coarse = Settings {
+                timers: Timers::Coarse,
+                ..Settings::default()
+            };
+            assert!(
+                line(hypervisor, &coarse).contains("mitigations=off highres=off testbed.root=")
+            );
+            assert!(
+                line(hypervisor, &Settings::default()).contains("mitigations=off testbed.root=")
+            );
+        }
     }
 
     #[test]

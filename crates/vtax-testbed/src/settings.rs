@@ -18,6 +18,9 @@ pub struct Settings {
     pub memory_mib: u32,
     /// Seed of all that is random in the machine.
     pub seed: u32,
+    /// How exactly the host's kernel keeps its timers. Coarse ones let several guests run under KVM
+    /// for minutes: see `docs/testbed.md`.
+    pub timers: Timers,
     /// The cost model: a file, or the one that vtax ships.
     pub cost_model: Option<PathBuf>,
 }
@@ -30,6 +33,16 @@ pub enum Frequency {
     Full,
     /// An instruction takes 2 ns, as on a host with the `powersave` governor.
     Half,
+}
+
+/// How exactly the host's kernel keeps its timers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Timers {
+    /// To the nanosecond, as on every host of today.
+    Fine,
+    /// To the tick of 4 ms.
+    Coarse,
 }
 
 impl Frequency {
@@ -54,6 +67,7 @@ impl Default for Settings {
             frequency: Frequency::Full,
             memory_mib: 3072,
             seed: 1,
+            timers: Timers::Fine,
             cost_model: None,
         }
     }
@@ -129,6 +143,7 @@ mod tests {
                 "deterministic",
             ),
             ("frequency = \"third\"", "third"),
+            ("timers = \"none\"", "none"),
             ("cores = 4", "cores"),
         ] {
             let said = read(text).unwrap_err().to_string();
