@@ -318,6 +318,7 @@ mod tests {
                 measurement(vec![none("small"), large(Some(10.0))]),
                 measurement(vec![small(Some(100.0)), large(Some(10.0))]),
             ],
+            monitor: None,
         }
     }
 
@@ -343,6 +344,16 @@ mod tests {
         }
         let alone = study.compare("small", Method::Traced).alone;
         assert_eq!(alone, [4000.0 * 4000.0 / 100.0]);
+    }
+
+    #[test]
+    fn the_hosts_time_is_for_the_work_of_all_guests() {
+        let together = study().measurements.pop().unwrap();
+        // Half a second for 110 units.
+        let cost = together.host_cost_of_work().unwrap();
+        assert!((cost - 0.5e9 / 110.0).abs() < 1.0, "{cost}");
+        let idle = measurement(vec![guest("small", None, 0)]);
+        assert_eq!(idle.host_cost_of_work(), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Measures what a plan describes, platform by platform.
 
-use crate::study::{GuestCharge, Measurement, PlatformStudy, Study};
+use crate::study::{GuestCharge, Measurement, MonitorCost, PlatformStudy, Study};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -87,27 +87,27 @@ pub fn run(
                 plan.name
             )));
         };
+        let mark = journal.mark();
+        let watched = between.first().unwrap_or(first);
+        let monitor = bench.monitor_cost(watched, &mut journal, &mut note);
+        let monitor = journal.undo_to(mark).and(monitor)?;
         let mut measurements = Vec::new();
         // One for all of the platform's loads, as a monitor that has been up for a while.
         let mut charger = charger(&mut study)?;
-        let mark = journal.mark();
         let mut groups: Vec<Vec<&PlannedTreatment>> =
             between.iter().map(|load| vec![*load]).collect();
         groups.push(vec![first, last]);
         for group in groups {
-            let done = bench.group(
-                &group,
-                &mut journal,
-                &mut charger,
-                &mut measurements,
-                &mut note,
-            );
+            let done = bench.with_guests(&group, &mut journal, &mut note, |raised, note| {
+                bench.measure_all(raised, &mut charger, &mut measurements, note)
+            });
             journal.undo_to(mark).and(done)?;
         }
         study.platforms.push(PlatformStudy {
             name: platform.name.clone(),
             pair: [first, last].map(|planned| planned.record.workload.clone()),
             measurements,
+            monitor,
         });
     }
     Ok(study)
@@ -137,28 +137,73 @@ struct Raised<'a> {
 }
 
 impl Bench<'_> {
-    /// Raises guests, measures each alone and, if there are several, all together, and ends them.
-    fn group(
+    /// Raises guests, does with them what is to be done, and ends them.
+    fn with_guests<T>(
         &self,
         loads: &[&PlannedTreatment],
         journal: &mut Journal,
-        charger: &mut Charger,
-        measurements: &mut Vec<Measurement>,
         note: &mut dyn FnMut(String),
-    ) -> Result<(), LabError> {
+        work: impl FnOnce(&mut [Raised<'_>], &mut dyn FnMut(String)) -> Result<T, LabError>,
+    ) -> Result<T, LabError> {
         let mut raised = Vec::new();
         for (position, planned) in loads.iter().enumerate() {
             note(format!("starting {}", planned.record.label));
             raised.push(self.raise(planned, position, journal)?);
         }
-        let done = self.measure_all(&mut raised, charger, measurements, note);
+        let done = work(&mut raised, note);
         // Each is ended whatever became of the one before it.
         let ended = raised.into_iter().map(|guest| {
             let stopped = guest.target.stop();
             guest.cell.destroy().and(stopped)
         });
         let ended: Vec<_> = ended.collect();
-        done.and(ended.into_iter().collect())
+        let done = done?;
+        ended.into_iter().collect::<Result<(), LabError>>()?;
+        Ok(done)
+    }
+
+    /// What tracing itself costs: the host's time for a load with and without it, in turns. `None`
+    /// where tracing does not work.
+    fn monitor_cost(
+        &self,
+        load: &PlannedTreatment,
+        journal: &mut Journal,
+        note: &mut dyn FnMut(String),
+    ) -> Result<Option<MonitorCost>, LabError> {
+        let open = |method| {
+            Charger::open(ChargerOptions {
+                method,
+                ..ChargerOptions::default()
+            })
+        };
+        if open(MethodChoice::Traced).is_err() {
+            return Ok(None);
+        }
+        self.with_guests(&[load], journal, note, |raised, note| {
+            let mut cost = MonitorCost {
+                load: load.record.workload.clone(),
+                without: Vec::new(),
+                with: Vec::new(),
+            };
+            for block in 0..self.plan.repetitions {
+                for (method, costs) in [
+                    (MethodChoice::Counted, &mut cost.without),
+                    (MethodChoice::Traced, &mut cost.with),
+                ] {
+                    let is = if method == MethodChoice::Traced {
+                        "traced"
+                    } else {
+                        "untraced"
+                    };
+                    note(format!("measuring {}, {is}", load.record.label));
+                    let mut charger = open(method).map_err(unreadable)?;
+                    let numbers = settle(&mut charger, raised)?;
+                    let measured = self.measure(block, &mut charger, raised, &numbers, &[0])?;
+                    costs.extend(measured.host_cost_of_work());
+                }
+            }
+            Ok(Some(cost))
+        })
     }
 
     fn raise<'b>(
@@ -213,14 +258,7 @@ impl Bench<'_> {
         measurements: &mut Vec<Measurement>,
         note: &mut dyn FnMut(String),
     ) -> Result<(), LabError> {
-        for _ in 0..PASSES_TO_SETTLE {
-            charger.pass(&SystemClock).map_err(unreadable)?;
-            std::thread::sleep(Duration::from_millis(200));
-        }
-        let numbers = raised
-            .iter()
-            .map(|guest| number(charger, guest))
-            .collect::<Result<Vec<u32>, LabError>>()?;
+        let numbers = settle(charger, raised)?;
         let is_pair = raised.len() > 1;
         for block in 0..self.plan.repetitions {
             let mut sets: Vec<Vec<usize>> = (0..raised.len()).map(|guest| vec![guest]).collect();
@@ -361,6 +399,15 @@ fn charger(study: &mut Study) -> Result<Charger, LabError> {
         }
         open(MethodChoice::Counted).map_err(unreadable)
     })
+}
+
+/// Lets a charger learn of the guests; its numbers for them.
+fn settle(charger: &mut Charger, raised: &[Raised<'_>]) -> Result<Vec<u32>, LabError> {
+    for _ in 0..PASSES_TO_SETTLE {
+        charger.pass(&SystemClock).map_err(unreadable)?;
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    raised.iter().map(|guest| number(charger, guest)).collect()
 }
 
 /// The charger's number of a guest.

@@ -39,6 +39,20 @@ pub struct PlatformStudy {
     pub pair: [String; 2],
     /// In the order in which they ran.
     pub measurements: Vec<Measurement>,
+    /// What tracing itself costs; `None` where it does not work.
+    pub monitor: Option<MonitorCost>,
+}
+
+/// The host's busy time for a load, without tracing and with it, in nanoseconds for a unit of work,
+/// one for each block.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MonitorCost {
+    /// The load.
+    pub load: String,
+    /// Without.
+    pub without: Vec<f64>,
+    /// With.
+    pub with: Vec<f64>,
 }
 
 /// One interval under steady load.
@@ -107,6 +121,18 @@ impl Measurement {
     /// The loads that ran.
     pub fn running(&self) -> impl Iterator<Item = &GuestCharge> {
         self.guests.iter().filter(|guest| guest.work.is_some())
+    }
+
+    /// What all of the host's processors did for a unit of the work that was done, in nanoseconds;
+    /// `None` without work.
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "an interval's nanoseconds are below 2^53"
+    )]
+    pub fn host_cost_of_work(&self) -> Option<f64> {
+        let rate: f64 = self.running().filter_map(|guest| guest.work).sum();
+        let work = rate * self.span.as_secs_f64();
+        (work > 0.0).then(|| self.total.0 as f64 / work)
     }
 
     /// A guest by its load.

@@ -90,6 +90,18 @@ fn write(text: &mut String, study: &Study, platform: &PlatformStudy) -> std::fmt
             )?;
         }
     }
+    if let Some(cost) = &platform.monitor
+        && let (Some(without), Some(with)) = (mean(&cost.without), mean(&cost.with))
+    {
+        writeln!(
+            text,
+            "- tracing {}: {:.1} µs of the host's processors a unit of work without, {:.1} with it ({:+.2} %)",
+            cost.load,
+            without / 1e3,
+            with / 1e3,
+            100.0 * (with / without - 1.0)
+        )?;
+    }
     for note in &study.notes {
         writeln!(text, "- {note}")?;
     }

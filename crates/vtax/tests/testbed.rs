@@ -11,6 +11,8 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use vtax_accuracy::analysis::Method;
+use vtax_accuracy::study::Study;
 use vtax_report::results::ResultsDir;
 use vtax_testbed::guard::Counts;
 use vtax_units::Source;
@@ -193,6 +195,48 @@ fn at_half_the_frequency_the_same_work_takes_twice_the_time_and_as_many_instruct
     // iperf3 paces in blocks of 128 KiB: one more or less in the window is 5 %.
     assert!((0.9..1.1).contains(&ratio(1)), "throughput × {}", ratio(1));
     assert!((0.8..1.2).contains(&ratio(2)), "cycles × {}", ratio(2));
+}
+
+/// The study of `docs/charge.md` at its smallest: containers, a few seconds.
+#[test]
+fn two_guests_together_are_charged_what_each_is_charged_alone() {
+    if !has_testbed("kvm") {
+        return;
+    }
+    let work = tempfile::tempdir().unwrap();
+    let plan = work.path().join("plan.toml");
+    let text = "name = \"pair\"\nrepetitions = 1\nwarmup = \"500ms\"\nduration = \"3s\"\nmeters = [\"none\"]\n\
+                [settings]\nlink.rate_mbit = 100\nlink.offloads = false\nload.connections = 8\n\
+                [[platform]]\nkind = \"container\"\n\
+                [[workload]]\nkind = \"http-rate\"\nname = \"small\"\nfile_bytes = 1000\nrate = 200\n\
+                [[workload]]\nkind = \"http-rate\"\nname = \"large\"\nfile_bytes = 70000\nrate = 30\n";
+    fs::write(&plan, text).unwrap();
+    let results = work.path().join("results");
+    let output = vtax(&[
+        "accuracy",
+        "run",
+        plan.to_str().unwrap(),
+        "--at",
+        "testbed:kvm",
+        "--results",
+        results.to_str().unwrap(),
+    ]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+
+    let study = Study::read(&results).unwrap();
+    assert_eq!(study.source, Source::Emulated);
+    assert!(study.notes.is_empty(), "{:?}", study.notes);
+    let containers = &study.platforms[0];
+    let sum = |method| containers.compare_sum(method).unwrap();
+    let (traced, counted) = (sum(Method::Traced), sum(Method::Counted));
+    assert!((0.98..1.02).contains(&traced), "traced {traced}");
+    assert!((0.9..1.1).contains(&counted), "counted {counted}");
+    // Where the large files' packets are others' soft interrupts, the small guest would pay them.
+    let small = containers.compare("small", Method::Traced).ratio().unwrap();
+    assert!((0.95..1.05).contains(&small), "small {small}");
+    let missed = containers.missed_by_processes("small").unwrap();
+    assert!(missed > 0.05, "soft interrupts were traced: {missed}");
 }
 
 #[test]
