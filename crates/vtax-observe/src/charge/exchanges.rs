@@ -61,7 +61,9 @@ struct Reader {
     block: Option<(KernelFile, Count)>,
     /// Xen: what blkback counts of each of the domain's disks, reads and writes.
     rings: Vec<(KernelFile, Count)>,
-    exits: Option<(KernelFile, Count)>,
+    /// Opened for each reading: the kernel keeps a VM, with all its memory, as long as this file
+    /// of it is open.
+    exits: Option<(PathBuf, Count)>,
     looked: bool,
 }
 
@@ -155,8 +157,8 @@ impl Exchanges {
             if guest.is_new || (self.passes + guest.number as usize).is_multiple_of(turns) {
                 counts.block_requests += reader.block_requests(guest.is_new);
             }
-            counts.exits = reader.exits.as_mut().and_then(|(file, count)| {
-                let raw = text::number(file.read().ok()?.trim_ascii())?;
+            counts.exits = reader.exits.as_mut().and_then(|(path, count)| {
+                let raw = text::number(std::fs::read(path).ok()?.trim_ascii())?;
                 Some(count.step(raw, guest.is_new))
             });
         }
@@ -336,7 +338,7 @@ impl Reader {
                         .starts_with(prefix.as_bytes())
                 });
                 let path = of_guest.next()?.path().join("exits");
-                Some((KernelFile::open_one_piece(path).ok()?, Count::default()))
+                Some((path, Count::default()))
             });
         } else if let Some(group) = &guest.group {
             let groups = sys.join("fs/cgroup");
@@ -584,6 +586,33 @@ mod tests {
         // Plugged in again: its driver counts anew.
         host.table(1, &[("eth0", 3, 0), ("eth1", 20, 10)]);
         assert_eq!(exchanges.read(&guests).host_packets, 3);
+    }
+
+    /// A VM lives as long as its file of exits is open.
+    #[test]
+    fn the_file_of_a_vms_exits_is_not_kept_open() {
+        let host = Host::new();
+        host.put("proc/70/cmdline", "qemu-system-x86_64\0-enable-kvm\0");
+        host.put("proc/70/comm", "qemu-system-x86\n");
+        host.put(
+            "proc/70/stat",
+            "70 (qemu-system-x86) S 1 70 70 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 500 1 1",
+        );
+        let exits = |count: u64| host.put("sys/kernel/debug/kvm/70-9/exits", &format!("{count}\n"));
+        exits(100);
+        let mut guests = Guests::new(host.roots());
+        guests.scan();
+        let number = guests
+            .iter()
+            .find(|guest| guest.process == Some(70))
+            .map(|guest| guest.number);
+        let number = number.unwrap();
+        let mut exchanges = Exchanges::open(&host.roots());
+        exchanges.read(&guests);
+        // An open file would still be the old one.
+        fs::remove_file(host.path("sys/kernel/debug/kvm/70-9/exits")).unwrap();
+        exits(107);
+        assert_eq!(exchanges.read(&guests).guests[&number].exits, Some(7));
     }
 
     #[test]
