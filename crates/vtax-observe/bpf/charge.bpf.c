@@ -8,7 +8,8 @@
 // device that it met, or with the kind of soft interrupt.
 //
 // Attached to BTF tracepoints, which need no tracefs. Only the fields below are read, relocated to
-// the running kernel when the object is loaded.
+// the running kernel when the object is loaded: directly where the kernel vouches for the pointer's
+// type, which costs no call.
 
 #include <linux/bpf.h>
 #include <bpf/bpf_core_read.h>
@@ -35,7 +36,7 @@ struct napi_struct { struct net_device *dev; } RELOCATED;
 struct kernfs_node { u64 id; } RELOCATED;
 struct cgroup { struct kernfs_node *kn; } RELOCATED;
 struct cgroup_subsys_state { struct cgroup *cgroup; } RELOCATED;
-struct css_set { struct cgroup_subsys_state *subsys[16]; struct cgroup *dfl_cgrp; } RELOCATED;
+struct css_set { struct cgroup_subsys_state *subsys[16]; } RELOCATED;
 struct task_struct { unsigned int flags; char comm[16]; struct css_set *cgroups; } RELOCATED;
 #define PF_KTHREAD 0x00200000
 #define NETDEV_ALIGN 32ULL
@@ -59,6 +60,11 @@ enum kind {
 struct owner { u32 kind; u32 a; u64 b; };
 struct charge { u64 ns; u64 events; };
 struct device { u32 netns; u32 ifindex; };
+struct told { u32 generation; u32 vmms; };
+
+// A device that was looked up, and the guest that was found, or 0.
+struct known { u64 dev; struct device key; u32 guest; u32 padding; };
+#define KNOWN 8
 
 struct cpu_state {
 	u64 entered;
@@ -67,12 +73,11 @@ struct cpu_state {
 	u64 events;
 	u64 skb;          // the packet of the present segment
 	u64 packet_dev;   // and the device where it was last seen
-	u64 packet_net;   // and that device's network namespace
-	u64 last_dev;     // the last device looked up, and what was found
-	u32 last_guest;
+	u32 packet_net;   // and that device's network namespace
 	u32 active;
 	u32 vec;
-	u32 padding;
+	u32 generation;   // what `known` is of
+	struct known known[KNOWN];
 };
 
 // Set by user space before loading.
@@ -84,6 +89,14 @@ struct {
 	__type(key, u32);
 	__type(value, struct cpu_state);
 } states SEC(".maps");
+
+// The generation of what user space told of guests, and how many thread groups of VMs it told of.
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct told);
+} told SEC(".maps");
 
 // Guests' devices; interface 0 stands for every device of a namespace that one guest owns.
 struct {
@@ -164,32 +177,33 @@ static __always_inline void own(struct cpu_state *s, u32 kind, u32 a, u64 b)
 
 static __always_inline struct device key_of(const struct net_device *dev)
 {
-	struct device key = {};
-	key.netns = BPF_CORE_READ(dev, nd_net.net, ns.inum);
-	key.ifindex = (u32)BPF_CORE_READ(dev, ifindex);
+	struct device key = { .netns = dev->nd_net.net->ns.inum, .ifindex = (u32)dev->ifindex };
 	return key;
 }
 
-// The other end of a veth pair, or 0. What veth keeps of a device follows the device, and begins
-// with the pointer to its peer.
-static __always_inline const struct net_device *peer_of(const struct net_device *dev)
+// The other end of a veth pair: nothing where there is none. What veth keeps of a device follows
+// the device, and begins with the pointer to its peer, whose type nobody vouches for.
+static __always_inline struct device peer_of(const struct net_device *dev)
 {
+	struct device key = {};
 	const char wanted[] = "veth";
 	char kind[sizeof(wanted)] = {};
-	const char *name = BPF_CORE_READ(dev, rtnl_link_ops, kind);
-	bpf_probe_read_kernel(kind, sizeof(kind), name);
+	bpf_probe_read_kernel(kind, sizeof(kind), dev->rtnl_link_ops->kind);
 	for (int i = 0; i < sizeof(wanted); i++)
 		if (kind[i] != wanted[i])
-			return 0;
+			return key;
 	u64 size = (bpf_core_type_size(struct net_device) + NETDEV_ALIGN - 1) & ~(NETDEV_ALIGN - 1);
 	const struct net_device *peer = 0;
 	bpf_probe_read_kernel(&peer, sizeof(peer), (const void *)dev + size);
-	return peer;
+	if (!peer)
+		return key;
+	key.netns = BPF_CORE_READ(peer, nd_net.net, ns.inum);
+	key.ifindex = (u32)BPF_CORE_READ(peer, ifindex);
+	return key;
 }
 
-static __always_inline u32 *find(const struct net_device *dev)
+static __always_inline u32 *find(struct device key)
 {
-	struct device key = key_of(dev);
 	u32 *guest = bpf_map_lookup_elem(&devices, &key);
 	if (guest)
 		return guest;
@@ -201,17 +215,20 @@ static __always_inline u32 *find(const struct net_device *dev)
 // has one of them, in whichever namespace the other is.
 static __always_inline u32 guest_of(struct cpu_state *s, const struct net_device *dev)
 {
-	if (s->last_dev == (u64)dev)
-		return s->last_guest;
-	u32 *guest = find(dev);
+	struct device key = key_of(dev);
+	struct known *known = &s->known[(key.ifindex ^ key.netns) % KNOWN];
+	if (known->dev == (u64)dev && known->key.ifindex == key.ifindex && known->key.netns == key.netns)
+		return known->guest;
+	u32 *guest = find(key);
 	if (!guest) {
-		const struct net_device *peer = peer_of(dev);
-		if (peer)
+		struct device peer = peer_of(dev);
+		if (peer.ifindex)
 			guest = find(peer);
 	}
-	s->last_dev = (u64)dev;
-	s->last_guest = guest ? *guest : 0;
-	return s->last_guest;
+	known->dev = (u64)dev;
+	known->key = key;
+	known->guest = guest ? *guest : 0;
+	return known->guest;
 }
 
 // A packet is at a guest's device.
@@ -240,8 +257,15 @@ SEC("tp_btf/softirq_entry")
 int BPF_PROG(softirq_entry, unsigned int vec)
 {
 	struct cpu_state *s = state();
-	if (!s)
+	u32 zero = 0;
+	struct told *now_told = bpf_map_lookup_elem(&told, &zero);
+	if (!s || !now_told)
 		return 0;
+	if (s->generation != now_told->generation) {
+		s->generation = now_told->generation;
+		for (int i = 0; i < KNOWN; i++)
+			s->known[i].dev = 0;
+	}
 	u64 now = bpf_ktime_get_ns();
 	s->entered = now;
 	s->since = now;
@@ -249,7 +273,6 @@ int BPF_PROG(softirq_entry, unsigned int vec)
 	s->skb = 0;
 	s->packet_dev = 0;
 	s->packet_net = 0;
-	s->last_dev = 0;
 	s->active = 1;
 	s->vec = vec;
 	own(s, SOFTIRQ, vec, 0);
@@ -271,8 +294,9 @@ int BPF_PROG(softirq_exit, unsigned int vec)
 	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
 	u64 ids = bpf_get_current_pid_tgid();
 	if ((u32)ids != 0) {
-		u32 tgid = ids >> 32;
-		if (bpf_map_lookup_elem(&vmms, &tgid)) {
+		u32 tgid = ids >> 32, zero = 0;
+		struct told *now_told = bpf_map_lookup_elem(&told, &zero);
+		if (now_told && now_told->vmms && bpf_map_lookup_elem(&vmms, &tgid)) {
 			context = (1ULL << 63) | tgid;
 		} else if (is_ksoftirqd(task)) {
 			context = 1ULL << 62;
@@ -284,7 +308,7 @@ int BPF_PROG(softirq_exit, unsigned int vec)
 			bpf_probe_read_kernel(&css, sizeof(css), (void *)set + offset + index * sizeof(css));
 			context = BPF_CORE_READ(css, cgroup, kn, id);
 		} else {
-			context = BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id);
+			context = bpf_get_current_cgroup_id();
 		}
 	}
 	u64 *sum = bpf_map_lookup_elem(&contexts, &context);
@@ -314,17 +338,17 @@ int BPF_PROG(netif_receive_skb, struct sk_buff *skb)
 	struct cpu_state *s = state();
 	if (!s || !s->active)
 		return 0;
-	struct net_device *dev = BPF_CORE_READ(skb, dev);
+	struct net_device *dev = skb->dev;
 	u64 packet = (u64)skb;
 	u32 guest = guest_of(s, dev);
-	u64 net = (u64)BPF_CORE_READ(dev, nd_net.net);
+	struct device key = key_of(dev);
 	// The same buffer at another device is the same packet on its way up; at the same device it
 	// is the next packet in a buffer that was freed. In another namespace it has arrived at
 	// somebody else.
-	u32 is_next = packet != s->skb || (u64)dev == s->packet_dev || net != s->packet_net;
+	u32 is_next = packet != s->skb || (u64)dev == s->packet_dev || key.netns != s->packet_net;
 	s->skb = packet;
 	s->packet_dev = (u64)dev;
-	s->packet_net = net;
+	s->packet_net = key.netns;
 	if (guest) {
 		at_guest(s, guest);
 		return 0;
@@ -333,7 +357,6 @@ int BPF_PROG(netif_receive_skb, struct sk_buff *skb)
 		return 0;
 	if (s->owner.kind != SOFTIRQ)
 		settle(s, bpf_ktime_get_ns());
-	struct device key = key_of(dev);
 	own(s, DEVICE, key.netns, key.ifindex);
 	s->events += 1;
 	return 0;
@@ -359,12 +382,12 @@ int BPF_PROG(block_rq_complete, struct request *rq)
 		return 0;
 	if (s->owner.kind != SOFTIRQ)
 		settle(s, bpf_ktime_get_ns());
-	u32 major = (u32)BPF_CORE_READ(rq, q, disk, major);
-	u32 minor = (u32)BPF_CORE_READ(rq, q, disk, first_minor);
+	struct gendisk *disk = rq->q->disk;
+	u32 major = (u32)disk->major, minor = (u32)disk->first_minor;
 	u64 group = 0;
-	struct bio *bio = BPF_CORE_READ(rq, bio);
+	struct bio *bio = rq->bio;
 	if (bio && bpf_core_field_exists(bio->bi_blkg))
-		group = BPF_CORE_READ(bio, bi_blkg, blkcg, css.cgroup, kn, id);
+		group = bio->bi_blkg->blkcg->css.cgroup->kn->id;
 	own(s, BLOCK, major << 20 | minor, group);
 	s->events += 1;
 	return 0;

@@ -12,7 +12,7 @@ use super::exchanges::IntervalExchanges;
 use super::ledger::{IoCharge, IoWork, Usage};
 use crate::ObserveError;
 use crate::guests::{Guest, Guests, Hierarchy};
-use aya::maps::{MapData, PerCpuArray, PerCpuHashMap};
+use aya::maps::{Array, MapData, PerCpuArray, PerCpuHashMap};
 use aya::programs::BtfTracePoint;
 use aya::{Btf, Ebpf, EbpfLoader};
 use std::collections::{HashMap, HashSet};
@@ -65,8 +65,18 @@ pub(super) struct DeviceKey {
     pub(super) index: u32,
 }
 
+/// `struct told` of the BPF program.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+struct Told {
+    generation: u32,
+    monitors: u32,
+}
+
 // SAFETY: `repr(C)`, integers only and no padding, so that any bytes are a value.
 unsafe impl aya::Pod for Owner {}
+// SAFETY: as above.
+unsafe impl aya::Pod for Told {}
 // SAFETY: as above.
 unsafe impl aya::Pod for Charge {}
 // SAFETY: as above.
@@ -90,6 +100,8 @@ pub(super) struct Probe {
     lost: PerCpuArray<MapData, u64>,
     devices: Wanted<DeviceKey>,
     monitors: Wanted<u32>,
+    told: Array<MapData, Told>,
+    generation: u32,
     seen_charges: HashMap<Owner, Seen>,
     seen_contexts: HashMap<u64, Seen>,
     seen_lost: u64,
@@ -229,6 +241,8 @@ impl Probe {
                 map: take("vmms")?.try_into().map_err(wrong)?,
                 present: HashMap::new(),
             },
+            told: take("told")?.try_into().map_err(wrong)?,
+            generation: 0,
             seen_charges: HashMap::new(),
             seen_contexts: HashMap::new(),
             seen_lost: 0,
@@ -262,8 +276,22 @@ impl Probe {
                 add(&mut work.entry(*subject).or_default().context, ns);
             }
         }
-        self.devices.set(devices);
+        self.tell(devices, &HashMap::new());
         work
+    }
+
+    /// Tells the programs whose the devices are, and which thread groups are VMs'.
+    fn tell(&mut self, devices: &HashMap<DeviceKey, u32>, monitors: &HashMap<u32, u32>) {
+        self.devices.set(devices);
+        self.monitors.set(monitors);
+        // Each time: a device may have been made anew where one was that the programs know.
+        self.generation = self.generation.wrapping_add(1);
+        let told = Told {
+            generation: self.generation,
+            monitors: u32::try_from(monitors.len()).unwrap_or(u32::MAX),
+        };
+        // An element of an array is always there.
+        let _ = self.told.set(0, told, 0);
     }
 
     /// What was found since the last call.
@@ -435,8 +463,7 @@ impl Method for Traced {
         add(&mut charge.unknown, found.lost);
 
         // For the next interval.
-        self.probe.devices.set(&devices);
-        self.probe.monitors.set(&monitors);
+        self.probe.tell(&devices, &monitors);
         Ok(charge)
     }
 }
