@@ -505,6 +505,17 @@ fn disk_read() {
         assert!(rate(&result) > 0.0);
         assert!(value(&result, "latency.p50") <= value(&result, "latency.max"));
     }
+    let limited = settings([
+        size(),
+        ("load.rate_mb", Level::Number(4.0)),
+        ("load.block_bytes", Level::Integer(65_536)),
+        ("load.direct", Level::Bool(false)),
+    ]);
+    let Some(result) = run("disk-read", &["fio"], &limited) else {
+        return;
+    };
+    // GB a second; a block more or less in a short trial is a good part of it.
+    assert!((0.002..0.006).contains(&rate(&result)), "{}", rate(&result));
     let completion = settings([
         size(),
         ("load.extent", text("completion")),

@@ -112,6 +112,12 @@ impl Workload for DiskRead {
                 default: Some("256"),
                 help: "how much of the disk is read, in MiB; once where the extent is `completion`",
             },
+            Parameter {
+                key: "load.rate_mb",
+                domain: Domain::Number(0.0, 1e6),
+                default: Some("0"),
+                help: "MB a second, at most; 0: as fast as the disk is",
+            },
             extent_parameter("duration"),
         ];
         PARAMETERS
@@ -175,8 +181,9 @@ impl Workload for DiskRead {
             Some("sequential") => "read",
             _ => "randread",
         };
+        let rate = settings.number("load.rate_mb", 0.0);
         let job = |name: &str| {
-            vec![
+            let mut job = vec![
                 format!("--name={name}"),
                 format!("--filename={}", path.display()),
                 format!("--size={}M", size_mib(settings)),
@@ -189,7 +196,12 @@ impl Workload for DiskRead {
                 "--lat_percentiles=1".to_owned(),
                 "--clat_percentiles=0".to_owned(),
                 "--percentile_list=50:90:99:99.9".to_owned(),
-            ]
+            ];
+            if rate > 0.0 {
+                // Bytes: fio's suffixes are powers of 1024.
+                job.push(format!("--rate={:.0}", (rate * 1e6).max(1.0)));
+            }
+            job
         };
         let timed = |time: Duration| {
             [
