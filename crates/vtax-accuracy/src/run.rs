@@ -185,22 +185,23 @@ impl Bench<'_> {
                 without: Vec::new(),
                 with: Vec::new(),
             };
+            let mut measure = |block, traced: bool| -> Result<Option<f64>, LabError> {
+                let (method, is) = if traced {
+                    (MethodChoice::Traced, "traced")
+                } else {
+                    (MethodChoice::Counted, "untraced")
+                };
+                note(format!("measuring {}, {is}", load.record.label));
+                let mut charger = open(method).map_err(unreadable)?;
+                let numbers = settle(&mut charger, raised)?;
+                let measured = self.measure(block, &mut charger, raised, &numbers, &[0])?;
+                Ok(measured.host_cost_of_work())
+            };
+            // The first time, everything is cold: it does not count.
+            measure(0, false)?;
             for block in 0..self.plan.repetitions {
-                for (method, costs) in [
-                    (MethodChoice::Counted, &mut cost.without),
-                    (MethodChoice::Traced, &mut cost.with),
-                ] {
-                    let is = if method == MethodChoice::Traced {
-                        "traced"
-                    } else {
-                        "untraced"
-                    };
-                    note(format!("measuring {}, {is}", load.record.label));
-                    let mut charger = open(method).map_err(unreadable)?;
-                    let numbers = settle(&mut charger, raised)?;
-                    let measured = self.measure(block, &mut charger, raised, &numbers, &[0])?;
-                    costs.extend(measured.host_cost_of_work());
-                }
+                cost.without.extend(measure(block, false)?);
+                cost.with.extend(measure(block, true)?);
             }
             Ok(Some(cost))
         })
