@@ -3,7 +3,11 @@
 use super::window::{Pace, Window};
 use super::{Controller, Nanos};
 
-/// The default controller: one learning [`Window`] a direction, each as wide as the budget at most.
+/// How much of the budget a hold takes up: the rest is for a worker that wakes up late.
+const WIDEST: f64 = 15.0 / 16.0;
+
+/// The default controller: one learning [`Window`] a direction, each a little narrower than the
+/// budget at most.
 ///
 /// Where holding in one direction slows the packets down, both stop: a round trip does not tell
 /// which half of it was too long.
@@ -15,8 +19,9 @@ pub struct Adaptive {
 
 impl Controller for Adaptive {
     fn set_budget(&mut self, budget: Nanos) {
-        self.rx.limit(budget);
-        self.tx.limit(budget);
+        let widest = budget.share(WIDEST);
+        self.rx.limit(widest);
+        self.tx.limit(widest);
     }
 
     fn received(&mut self, now: Nanos, packets: u32, ring_size: u16) {
