@@ -2,7 +2,8 @@
 //!
 //! Taps by the VMM's open `/dev/net/tun` files, macvtaps by its open `/dev/tapN` (N is the
 //! interface's index), containers by their network namespace and the host's ends of its veth
-//! pairs, Xen's by name, in whichever namespace they are. Disks are the block devices that a VMM holds open.
+//! pairs, Xen's by name, in whichever namespace they are. Disks are the block devices that a VMM
+//! holds open.
 
 use super::process::Process;
 use crate::counters::text;
