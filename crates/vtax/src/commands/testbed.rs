@@ -32,8 +32,9 @@ pub fn execute(command: TestbedCommand) -> Outcome {
         TestbedCommand::Guard {
             plan,
             counts,
+            testbed,
             accept,
-        } => guard(&plan, &counts, accept),
+        } => guard(&plan, &counts, &testbed, accept),
     }
 }
 
@@ -86,13 +87,13 @@ fn remove(hypervisor: Hypervisor) -> Outcome {
     Ok(())
 }
 
-fn guard(path: &Path, counts: &Path, accept: bool) -> Outcome {
+fn guard(path: &Path, counts: &Path, settings: &Path, accept: bool) -> Outcome {
     let (plan, text) = plan::read(path, false, &Catalogue::standard())?;
     let directory = std::env::temp_dir().join(format!("vtax-guard-{}", std::process::id()));
     let signals = Signals::install()?;
     let inside = Inside {
         hypervisor: Hypervisor::Kvm,
-        settings: None,
+        settings: Some(settings),
         command: "run",
         plan: text,
         results: directory.clone(),
