@@ -332,9 +332,6 @@ pub enum TestbedCommand {
         /// The committed counts.
         #[arg(long, default_value = "plans/guard.counts.toml")]
         counts: PathBuf,
-        /// Settings of the testbed.
-        #[arg(long, value_name = "FILE", default_value = "plans/coarse-timers.toml")]
-        testbed: PathBuf,
         /// Take the new counts as the right ones.
         #[arg(long)]
         accept: bool,

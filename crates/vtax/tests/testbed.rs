@@ -41,15 +41,12 @@ fn has_testbed(hypervisor: &str) -> bool {
     built.status.success()
 }
 
-/// Coarse timers: the emulation of SVM is not to be trusted with fine ones (docs/testbed.md).
 fn run(plan: &Path, place: &str, into: &Path) -> ResultsDir {
     let output = vtax(&[
         "run",
         plan.to_str().unwrap(),
         "--at",
         place,
-        "--testbed",
-        repository("plans/coarse-timers.toml").to_str().unwrap(),
         "--results",
         into.to_str().unwrap(),
     ]);

@@ -32,9 +32,8 @@ pub fn execute(command: TestbedCommand) -> Outcome {
         TestbedCommand::Guard {
             plan,
             counts,
-            testbed,
             accept,
-        } => guard(&plan, &counts, &testbed, accept),
+        } => guard(&plan, &counts, accept),
     }
 }
 
@@ -87,13 +86,13 @@ fn remove(hypervisor: Hypervisor) -> Outcome {
     Ok(())
 }
 
-fn guard(path: &Path, counts: &Path, settings: &Path, accept: bool) -> Outcome {
+fn guard(path: &Path, counts: &Path, accept: bool) -> Outcome {
     let (plan, text) = plan::read(path, false, &Catalogue::standard())?;
     let directory = std::env::temp_dir().join(format!("vtax-guard-{}", std::process::id()));
     let signals = Signals::install()?;
     let inside = Inside {
         hypervisor: Hypervisor::Kvm,
-        settings: Some(settings),
+        settings: None,
         command: "run",
         plan: text,
         results: directory.clone(),
