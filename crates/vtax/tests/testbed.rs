@@ -41,21 +41,21 @@ fn has_testbed(hypervisor: &str) -> bool {
     built.status.success()
 }
 
-fn run(plan: &Path, place: &str, into: &Path) -> ResultsDir {
-    let output = vtax(&[
-        "run",
-        plan.to_str().unwrap(),
-        "--at",
-        place,
-        "--results",
-        into.to_str().unwrap(),
-    ]);
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+/// `vtax COMMAND PLAN --at PLACE`, the results in a directory.
+fn run_at(place: &str, command: &[&str], plan: &Path, into: &Path) -> Output {
+    let [plan, into] = [plan, into].map(|path| path.to_str().unwrap());
+    vtax(&[command, &[plan, "--at", place, "--results", into]].concat())
+}
+
+/// The results of a run that is to succeed.
+fn run(place: &str, plan: &Path, into: &Path) -> ResultsDir {
+    succeeded(&run_at(place, &["run"], plan, into));
     ResultsDir::open(into).unwrap()
+}
+
+fn succeeded(output: &Output) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
 }
 
 /// How many metrics two runs have, all of them emulated and none apart by more than 0.1 %.
@@ -85,7 +85,7 @@ fn a_run_gives_the_same_numbers_twice_and_the_committed_counts() {
     let plan = repository("plans/guard.toml");
     let work = tempfile::tempdir().unwrap();
     let [first, second] =
-        ["first", "second"].map(|name| run(&plan, "testbed:kvm", &work.path().join(name)));
+        ["first", "second"].map(|name| run("testbed:kvm", &plan, &work.path().join(name)));
 
     assert_eq!(first.run().place, "testbed:kvm");
     assert_eq!(
@@ -129,14 +129,7 @@ fn a_run_that_cannot_start_inside_says_why() {
     let text = "name = \"fails\"\nrepetitions = 2\nwarmup = \"100ms\"\nduration = \"200ms\"\n[[platform]]\nkind = \"qemu\"\nvm.binary = \"/no/such/qemu\"\n[[workload]]\nkind = \"idle\"\n";
     fs::write(&plan, text).unwrap();
     let results = work.path().join("results");
-    let output = vtax(&[
-        "run",
-        plan.to_str().unwrap(),
-        "--at",
-        "testbed:kvm",
-        "--results",
-        results.to_str().unwrap(),
-    ]);
+    let output = run_at("testbed:kvm", &["run"], &plan, &results);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
     assert!(said.contains("/no/such/qemu"), "{said}");
@@ -152,7 +145,7 @@ fn a_xen_guest_gives_the_same_numbers_twice() {
     let text = "name = \"twice\"\nrepetitions = 1\nwarmup = \"200ms\"\nduration = \"1s\"\nmeters = [\"none\"]\n[settings]\nlink.offloads = false\n[[platform]]\nkind = \"xen\"\n[[workload]]\nkind = \"iperf3-receive\"\nrate_mbit = 2\n";
     fs::write(&plan, text).unwrap();
     let [first, second] =
-        ["first", "second"].map(|name| run(&plan, "testbed:xen", &work.path().join(name)));
+        ["first", "second"].map(|name| run("testbed:xen", &plan, &work.path().join(name)));
     let compared = agree(&first, &second);
     assert!(compared > 20, "only {compared} metrics");
     for trial in first.trials() {
@@ -174,18 +167,8 @@ fn at_half_the_frequency_the_same_work_takes_twice_the_time_and_as_many_instruct
         let settings = work.path().join("testbed.toml");
         fs::write(&settings, format!("frequency = \"{frequency}\"\n")).unwrap();
         let into = work.path().join(frequency);
-        let output = vtax(&[
-            "run",
-            plan.to_str().unwrap(),
-            "--at",
-            "testbed:kvm",
-            "--testbed",
-            settings.to_str().unwrap(),
-            "--results",
-            into.to_str().unwrap(),
-        ]);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{said}");
+        let command = ["run", "--testbed", settings.to_str().unwrap()];
+        succeeded(&run_at("testbed:kvm", &command, &plan, &into));
         let trial = ResultsDir::open(&into).unwrap().trial(0).unwrap();
         ["cpu.cores", "throughput", "model.cycles_per_second"]
             .map(|name| trial.metrics[name].quantity.value)
@@ -212,17 +195,12 @@ fn two_guests_together_are_charged_what_each_is_charged_alone() {
                 [[workload]]\nkind = \"http-rate\"\nname = \"large\"\nfile_bytes = 70000\nrate = 30\n";
     fs::write(&plan, text).unwrap();
     let results = work.path().join("results");
-    let output = vtax(&[
-        "accuracy",
-        "run",
-        plan.to_str().unwrap(),
-        "--at",
+    succeeded(&run_at(
         "testbed:kvm",
-        "--results",
-        results.to_str().unwrap(),
-    ]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+        &["accuracy", "run"],
+        &plan,
+        &results,
+    ));
 
     let study = Study::read(&results).unwrap();
     assert_eq!(study.source, Source::Emulated);
