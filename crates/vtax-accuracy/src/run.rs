@@ -22,6 +22,9 @@ use vtax_units::{Nanoseconds, Source};
 const POLL: Duration = Duration::from_millis(50);
 /// Beyond its planned time, a load may take this long to finish and print.
 const LOAD_GRACE: Duration = Duration::from_secs(30);
+/// Loads begin at most this long one after the other: what a program learns at its start about the
+/// clock it should not learn while another one starts.
+const APART: Duration = Duration::from_secs(2);
 /// Passes before the first interval: the methods learn of the guests' devices in them.
 const PASSES_TO_SETTLE: u32 = 3;
 
@@ -293,22 +296,25 @@ impl Bench<'_> {
             duration: self.plan.duration,
         };
         let began = Instant::now();
-        let mut loads = Vec::new();
-        for (index, guest) in raised.iter_mut().enumerate() {
-            let load = if running.contains(&index) {
-                let (client, settings) = (guest.cell.client(), &guest.planned.settings);
-                let target = guest.target.as_mut();
-                let load =
-                    guest
-                        .workload
-                        .drive(target, &client, guest.service, settings, timing)?;
-                Driven::Running(load)
-            } else {
-                Driven::Idle
+        let opens = began + timing.warmup;
+        let mut loads: Vec<Driven> = raised.iter().map(|_| Driven::Idle).collect();
+        for (before, index) in (0..).zip(running) {
+            let start = began + APART.min(timing.warmup / 4) * before;
+            self.wait(&mut loads, raised, start)?;
+            let left = Timing {
+                warmup: opens.saturating_duration_since(Instant::now()),
+                ..timing
             };
-            loads.push(load);
+            let (Some(guest), Some(load)) = (raised.get_mut(*index), loads.get_mut(*index)) else {
+                continue;
+            };
+            let (client, settings) = (guest.cell.client(), &guest.planned.settings);
+            let target = guest.target.as_mut();
+            let workload = guest.workload;
+            *load =
+                Driven::Running(workload.drive(target, &client, guest.service, settings, left)?);
         }
-        self.wait(&mut loads, raised, began + timing.warmup)?;
+        self.wait(&mut loads, raised, opens)?;
         charger.pass(&SystemClock).map_err(unreadable)?;
         let opened = Instant::now();
         self.wait(&mut loads, raised, opened + timing.duration)?;

@@ -24,6 +24,10 @@ const PROGRAMS: &[Program] = &[Program {
     package: "fio",
 }];
 const LAYOUT_LIMIT: Duration = Duration::from_secs(600);
+/// At most this long does a paced fio wait before its first read: at its start it measures how long
+/// the shortest sleep takes, and spins for as long before every read. Who starts several targets
+/// one after the other gives each of them a moment in which no other works.
+const QUIET_START: Duration = Duration::from_secs(4);
 /// The job whose numbers count.
 const MEASURED: &str = "measured";
 
@@ -211,8 +215,15 @@ impl Workload for DiskRead {
         };
         let mut line = command(["fio", "--output-format=json"]);
         if timing.warmup > Duration::ZERO {
+            let mut warmup = timing.warmup;
+            if rate > 0.0 {
+                let quiet = QUIET_START.min(warmup / 2);
+                warmup -= quiet;
+                // For both jobs: a job that must wait for another's end does not wait for its begin.
+                line.push(format!("--startdelay={}ms", quiet.as_millis()));
+            }
             line.extend(job("warmup"));
-            line.extend(timed(timing.warmup));
+            line.extend(timed(warmup));
         }
         line.extend(job(MEASURED));
         if timing.warmup > Duration::ZERO {
