@@ -63,6 +63,15 @@ fn ten_megabits_in_bursts_need_a_third_of_the_calls() {
     assert!(ratio <= 0.35, "{ratio:.3}");
 }
 
+/// As bulk TCP's large frames come: as far apart as a hold is long, so that it merges two or three,
+/// and by chance none for a while. That is no reason to stop.
+#[test]
+fn a_few_holds_that_merge_nothing_do_not_end_what_pays() {
+    let traffic = Traffic::Receive(Arrivals::Poisson { rate: 1e3 });
+    let (ratio, _, _) = adaptive(&traffic);
+    assert!(ratio <= 0.75, "{ratio:.3}");
+}
+
 #[test]
 fn where_a_hold_can_merge_nothing_nothing_is_held() {
     let (ratio, outcome, _) = adaptive(&Traffic::Receive(Arrivals::TEN_MEGABITS));
