@@ -11,8 +11,8 @@ use vtax_report::results::{ResultsDir, Trial, TrialOutcome};
 /// What is compared: what the hypervisor, the kernel and the network do. Left out is what another
 /// build of vtax moves by more than the tolerance although nothing else has changed: CPU time of
 /// single stages, which begin and end with vtax's own readings, the guest's own interrupts, whose
-/// window is that of the guest agent's answers, the host's interrupts, which are timers (17 % were seen), and
-/// acknowledgements, which are too few.
+/// window is that of the guest agent's answers, the host's interrupts, which are timers (17 % were
+/// seen), and acknowledgements, which are too few.
 const COUNTED: [&str; 4] = [
     "context_switches.per_second",
     "kvm.exits.per_second",

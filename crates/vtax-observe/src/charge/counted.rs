@@ -26,9 +26,9 @@ const REMEMBERED: f64 = 20e9;
 /// What one exchange costs, relative to the others. Only ratios count.
 ///
 /// The defaults were fitted to traced soft interrupts of containers that serve files of 10, 30 and
-/// 50 KB (Linux 6.1, emulated, by an earlier state of the tracing programs; `make accuracy` prints today's
-/// fit); the block request's and the other soft
-/// interrupt's are estimates. See `docs/charge.md` on how far they are off.
+/// 50 KB (Linux 6.1, emulated, by an earlier state of the tracing programs; `make accuracy` prints
+/// today's fit); the block request's and the other soft interrupt's are estimates. See
+/// `docs/charge.md` on how far they are off.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Weights {
     /// A packet that the guest received.
