@@ -219,8 +219,8 @@ impl Bench<'_> {
         self.signals.check()?;
         let settings = &planned.settings;
         let (Some(platform), Some(workload)) = (
-            self.catalogue.platform(&planned.platform_kind),
-            self.catalogue.workload(&planned.workload_kind),
+            self.catalogue.platform(&planned.record.platform_kind),
+            self.catalogue.workload(&planned.record.workload_kind),
         ) else {
             return Err(LabError::Plan(format!(
                 "{} names a platform or workload that does not exist",

@@ -515,6 +515,8 @@ fn variant(
             workload: WORKLOAD.to_owned(),
             factors,
             baseline: None,
+            platform_kind: parameters.kind.to_owned(),
+            workload_kind: WORKLOAD.to_owned(),
         },
         kind,
         maximum,

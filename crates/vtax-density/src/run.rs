@@ -233,6 +233,9 @@ fn one(
         metrics: BTreeMap::new(),
         environment: BTreeMap::new(),
         observation: ObservationCost::default(),
+        actors: Vec::new(),
+        phases: Vec::new(),
+        objective: None,
     };
     match outcome {
         Err(LabError::Interrupted) => return Err(LabError::Interrupted),

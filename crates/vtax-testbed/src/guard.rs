@@ -188,6 +188,8 @@ pub(crate) mod tests {
                 workload: "w".into(),
                 factors: BTreeMap::new(),
                 baseline: None,
+                platform_kind: String::new(),
+                workload_kind: String::new(),
             },
             started: String::new(),
             outcome: TrialOutcome::Complete,
@@ -201,6 +203,9 @@ pub(crate) mod tests {
                 .collect(),
             environment: BTreeMap::new(),
             observation: ObservationCost::default(),
+            actors: Vec::new(),
+            phases: Vec::new(),
+            objective: None,
         }
     }
 

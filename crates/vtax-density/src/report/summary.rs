@@ -469,6 +469,8 @@ mod tests {
             workload: crate::plan::WORKLOAD.to_owned(),
             factors: BTreeMap::new(),
             baseline: None,
+            platform_kind: String::new(),
+            workload_kind: String::new(),
         };
         let trial = Trial {
             format: 1,
@@ -483,6 +485,9 @@ mod tests {
             work: None,
             metrics: BTreeMap::new(),
             environment: BTreeMap::new(),
+            actors: Vec::new(),
+            phases: Vec::new(),
+            objective: None,
             observation: vtax_report::results::ObservationCost::default(),
         };
         Seen {

@@ -12,10 +12,6 @@ use vtax_report::results::Treatment;
 pub struct PlannedTreatment {
     /// What the results will say.
     pub record: Treatment,
-    /// The kind of its platform.
-    pub platform_kind: String,
-    /// The kind of its workload.
-    pub workload_kind: String,
     /// The settings in force.
     pub settings: Settings,
 }
@@ -128,9 +124,9 @@ fn treatment(
                 &workload.name,
                 &baseline_levels,
             )),
+            platform_kind: platform.kind.clone(),
+            workload_kind: workload.kind.clone(),
         },
-        platform_kind: platform.kind.clone(),
-        workload_kind: workload.kind.clone(),
         settings,
     }
 }
@@ -154,7 +150,7 @@ impl Plan {
             .iter()
             .map(|planned| {
                 let overhead = catalogue
-                    .platform(&planned.platform_kind)
+                    .platform(&planned.record.platform_kind)
                     .map_or(Duration::ZERO, |platform| platform.expected_overhead());
                 overhead + self.warmup + self.duration
             })

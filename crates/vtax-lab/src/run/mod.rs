@@ -161,7 +161,7 @@ fn check(
 ) -> Result<(), LabError> {
     let mut missing = BTreeSet::new();
     for planned in treatments {
-        if let Some(platform) = catalogue.platform(&planned.platform_kind)
+        if let Some(platform) = catalogue.platform(&planned.record.platform_kind)
             && let Err(cause) = platform.check(&planned.settings)
         {
             missing.insert(format!("{}: {cause}", planned.record.platform));
@@ -321,7 +321,7 @@ impl Runner<'_> {
         let overhead = self
             .treatments
             .get(treatment)
-            .and_then(|planned| self.bench.catalogue.platform(&planned.platform_kind))
+            .and_then(|planned| self.bench.catalogue.platform(&planned.record.platform_kind))
             .map_or(Duration::ZERO, |platform| platform.expected_overhead());
         overhead + self.bench.plan.warmup + self.bench.plan.duration
     }

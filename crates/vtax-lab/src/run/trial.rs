@@ -114,6 +114,9 @@ pub(super) fn run(
         metrics: attempt.result.metrics,
         environment: attempt.environment,
         observation: attempt.observation,
+        actors: Vec::new(),
+        phases: Vec::new(),
+        objective: None,
     };
     writer.finish(trial.clone())?;
     restored?;
@@ -199,8 +202,8 @@ fn kinds(
     catalogue: &Catalogue,
     planned: &PlannedTreatment,
 ) -> Result<(&'static dyn Platform, &'static dyn Workload), LabError> {
-    let platform = catalogue.platform(&planned.platform_kind);
-    let workload = catalogue.workload(&planned.workload_kind);
+    let platform = catalogue.platform(&planned.record.platform_kind);
+    let workload = catalogue.workload(&planned.record.workload_kind);
     platform.zip(workload).ok_or_else(|| {
         LabError::Plan(format!(
             "{} names a platform or workload that does not exist",

@@ -22,9 +22,10 @@ pub use error::ResultsError;
 pub(crate) use samples::write_column;
 pub use samples::{SampleKind, SampleReader, SampleSeries, SampleSeriesId, SampleWriter, Samples};
 pub use trial::{
-    Better, Metric, ObservationCost, PhaseTimes, RunInfo, Scheduled, Treatment, Trial,
-    TrialOutcome, Work,
+    Actor, Better, Metric, ObjectiveOutcome, ObservationCost, Phase, PhaseTimes, Role, RunInfo,
+    Scheduled, Treatment, Trial, TrialOutcome, Work,
 };
 
-/// Version of the results format; readers refuse a newer one.
-pub const FORMAT: u32 = 1;
+/// Version of the results format; readers refuse a newer one, and read older ones. Since 2 a trial
+/// has actors and phases.
+pub const FORMAT: u32 = 2;

@@ -17,6 +17,13 @@ pub struct Treatment {
     pub factors: BTreeMap<String, String>,
     /// The label of the treatment this one is compared against; `None` for a baseline.
     pub baseline: Option<String>,
+    /// The platform's kind, whatever the plan calls it: `native`, `container`, `qemu`, `xen`. Empty
+    /// in records of format 1, which did not keep it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub platform_kind: String,
+    /// The workload's kind, likewise.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub workload_kind: String,
 }
 
 /// `run.json`: what was going to be run, written before the first trial.
@@ -106,6 +113,77 @@ pub enum TrialOutcome {
     Failed(String),
 }
 
+/// What an actor is in its trial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// The guest that the treatment is about.
+    Target,
+    /// A guest beside it, loaded from before the warm-up until after the end.
+    Neighbour,
+    /// A load generator that drives one guest.
+    Client,
+}
+
+/// A participant of a trial.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Actor {
+    /// Its name, which is the owner of its samples: `target`, `client`, `pi`, `pi.client`.
+    pub name: String,
+    /// What it is.
+    pub role: Role,
+    /// Of a guest: the kind of its platform.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub platform: Option<String>,
+    /// Of a guest: the kind of its workload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<String>,
+    /// Of a client: the guest that it drives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drives: Option<String>,
+    /// Where it lived: `local`, `ssh:HOST`.
+    pub place: String,
+    /// Its metrics over the whole measured part; the target's are the trial's own.
+    #[serde(default)]
+    pub metrics: BTreeMap<String, Metric>,
+    /// Facts about it; the target's are the trial's own.
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
+}
+
+/// A stretch of a trial under one load level, between two marks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Phase {
+    /// Its name, unique in the trial: `100 req/s`.
+    pub name: String,
+    /// The load that was asked for.
+    pub level: Quantity,
+    /// Where it lies within `samples.parquet`, on its clock.
+    pub window: (Nanoseconds, Nanoseconds),
+    /// The work done in it.
+    pub work: Option<Work>,
+    /// The target's metrics, as [`Trial::metrics`].
+    pub metrics: BTreeMap<String, Metric>,
+    /// The other actors' metrics, by actor.
+    #[serde(default)]
+    pub others: BTreeMap<String, BTreeMap<String, Metric>>,
+    /// Whether the objective held; `None` where there is none.
+    #[serde(default)]
+    pub kept: Option<bool>,
+}
+
+/// What had to hold in a trial, and how it ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ObjectiveOutcome {
+    /// As the plan says it: `latency.p99 <= 20ms`.
+    pub text: String,
+    /// The highest level that kept it: the knee. `None` where even the lowest broke it.
+    pub knee: Option<Quantity>,
+    /// What broke it, and at which level, in words; `None` where it held to the last level, so that
+    /// the knee is a lower bound.
+    pub broke: Option<String>,
+}
+
 /// How long each phase of a trial took.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct PhaseTimes {
@@ -164,4 +242,13 @@ pub struct Trial {
     pub environment: BTreeMap<String, String>,
     /// What watching cost.
     pub observation: ObservationCost,
+    /// Who took part, the target first. Empty in records of format 1: one target and one client.
+    #[serde(default)]
+    pub actors: Vec<Actor>,
+    /// The phases of the measured part where the load changed in it; empty where it was steady.
+    #[serde(default)]
+    pub phases: Vec<Phase>,
+    /// What had to hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub objective: Option<ObjectiveOutcome>,
 }

@@ -92,6 +92,8 @@ impl Fake {
                             .first()
                             .filter(|first| *first != platform)
                             .map(|first| label(first)),
+                        platform_kind: (*platform).to_owned(),
+                        workload_kind: workload.to_owned(),
                     });
                 }
             }
@@ -516,6 +518,9 @@ impl Fake {
             work: Some(work),
             metrics,
             environment,
+            actors: Vec::new(),
+            phases: Vec::new(),
+            objective: None,
             observation: ObservationCost {
                 cpu: Nanoseconds(second / 50),
                 passes: (self.seconds + 2) * self.rate,
