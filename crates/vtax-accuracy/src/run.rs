@@ -4,16 +4,18 @@ use crate::study::{GuestCharge, Measurement, MonitorCost, PlatformStudy, Study};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use vtax_guest::image::{self, Recipe};
+use vtax_guest::platform::{GuestFiles, Target, xen};
+use vtax_host::HostError;
+use vtax_host::cell::{Cell, CellConfig};
+use vtax_host::journal::Journal;
+use vtax_host::lock::Lock;
+use vtax_host::scratch;
+use vtax_host::signals::Signals;
 use vtax_lab::LabError;
-use vtax_lab::cell::{Cell, CellConfig};
-use vtax_lab::image::{self, Recipe};
-use vtax_lab::journal::Journal;
-use vtax_lab::lock::Lock;
 use vtax_lab::plan::{Catalogue, Plan, PlannedTreatment, treatments};
-use vtax_lab::platform::{GuestFiles, Target, scratch};
 use vtax_lab::run::{Event, Progress};
-use vtax_lab::signals::Signals;
-use vtax_lab::workload::{Load, Service, Timing, WorkDone, Workload};
+use vtax_load::workload::{Load, Service, Timing, WorkDone, Workload};
 use vtax_observe::charge::{Charger, ChargerOptions, MethodChoice, Pass, Stage};
 use vtax_observe::clock::SystemClock;
 use vtax_units::{Nanoseconds, Source};
@@ -55,7 +57,7 @@ pub fn run(
         &options.state_dir,
         &format!("studying charge-back with plan {}", plan.name),
     )?;
-    let mut journal = Journal::open(&options.state_dir)?;
+    let mut journal = Journal::open(&options.state_dir, xen::end)?;
     journal.undo_all()?;
     let mut note = |message: String| progress.event(Event::Note { message });
     let guest = image::ensure(&Recipe::standard(), &mut |line| note(line.to_owned()))?;
@@ -93,7 +95,8 @@ pub fn run(
         let mark = journal.mark();
         let watched = between.first().unwrap_or(first);
         let monitor = bench.monitor_cost(watched, &mut journal, &mut note);
-        let monitor = journal.undo_to(mark).and(monitor)?;
+        journal.undo_to(mark)?;
+        let monitor = monitor?;
         let mut measurements = Vec::new();
         // One for all of the platform's loads, as a monitor that has been up for a while.
         let mut charger = charger(&mut study)?;
@@ -104,7 +107,8 @@ pub fn run(
             let done = bench.with_guests(&group, &mut journal, &mut note, |raised, note| {
                 bench.measure_all(raised, &mut charger, &mut measurements, note)
             });
-            journal.undo_to(mark).and(done)?;
+            journal.undo_to(mark)?;
+            done?;
         }
         study.platforms.push(PlatformStudy {
             name: platform.name.clone(),
@@ -161,7 +165,7 @@ impl Bench<'_> {
         });
         let ended: Vec<_> = ended.collect();
         let done = done?;
-        ended.into_iter().collect::<Result<(), LabError>>()?;
+        ended.into_iter().collect::<Result<(), HostError>>()?;
         Ok(done)
     }
 
@@ -243,7 +247,7 @@ impl Bench<'_> {
         }
         let mut target = match platform.boot(&cell, self.guest, settings) {
             Ok(target) => target,
-            Err(cause) => return cell.destroy().and(Err(cause)),
+            Err(cause) => return Ok(cell.destroy().and(Err(cause))?),
         };
         let service = workload.serve(target.as_mut(), &cell.client(), settings)?;
         Ok(Raised {
@@ -337,11 +341,11 @@ impl Bench<'_> {
                     }))
                 }
                 Driven::Running(_) => {
-                    return Err(LabError::Timeout {
+                    return Err(LabError::Host(HostError::Timeout {
                         what: format!("the end of {}", guest.planned.record.label),
                         seconds: LOAD_GRACE.as_secs(),
                         evidence: guest.target.console_tail(),
-                    });
+                    }));
                 }
             };
             guests.push(charged(
@@ -388,7 +392,7 @@ enum Driven {
 }
 
 fn unreadable(error: vtax_observe::ObserveError) -> LabError {
-    LabError::Other(format!("cannot charge on this host: {error}"))
+    LabError::other(format!("cannot charge on this host: {error}"))
 }
 
 /// Both methods where the host offers both.
@@ -439,7 +443,7 @@ fn number(charger: &Charger, guest: &Raised<'_>) -> Result<u32, LabError> {
     let found = charger.guests().find(is_it).map(|found| found.number);
     found.ok_or_else(|| {
         let seen: Vec<&str> = charger.guests().map(|guest| guest.name.as_str()).collect();
-        LabError::Other(format!(
+        LabError::other(format!(
             "charge-back does not see the guest of {}; it sees: {}",
             guest.planned.record.label,
             seen.join(", ")

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use vtax_lab::LabError;
+use vtax_host::HostError;
 use vtax_units::{Nanoseconds, Source};
 
 /// The file of a study in its directory.
@@ -146,22 +146,22 @@ impl Study {
     ///
     /// # Errors
     /// When there is none, or it is not one.
-    pub fn read(directory: &Path) -> Result<Self, LabError> {
+    pub fn read(directory: &Path) -> Result<Self, HostError> {
         let path = directory.join(FILE);
-        let text = fs::read_to_string(&path).map_err(LabError::file("read", &path))?;
+        let text = fs::read_to_string(&path).map_err(HostError::file("read", &path))?;
         serde_json::from_str(&text)
-            .map_err(|cause| LabError::Other(format!("{} is no study: {cause}", path.display())))
+            .map_err(|cause| HostError::Other(format!("{} is no study: {cause}", path.display())))
     }
 
     /// Writes it into a directory, which is made.
     ///
     /// # Errors
     /// When that cannot be written.
-    pub fn write(&self, directory: &Path) -> Result<(), LabError> {
+    pub fn write(&self, directory: &Path) -> Result<(), HostError> {
         let path = directory.join(FILE);
-        fs::create_dir_all(directory).map_err(LabError::file("create", directory))?;
+        fs::create_dir_all(directory).map_err(HostError::file("create", directory))?;
         let text = serde_json::to_string_pretty(self)
-            .map_err(|cause| LabError::Other(format!("cannot write the study: {cause}")))?;
-        fs::write(&path, text).map_err(LabError::file("write", &path))
+            .map_err(|cause| HostError::Other(format!("cannot write the study: {cause}")))?;
+        fs::write(&path, text).map_err(HostError::file("write", &path))
     }
 }

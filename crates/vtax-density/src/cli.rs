@@ -7,8 +7,9 @@ use clap::Args;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use vtax_lab::signals::Signals;
-use vtax_lab::{LabError, Roots};
+use vtax_host::signals::Signals;
+use vtax_host::{HostError, Roots};
+use vtax_lab::LabError;
 use vtax_report::results::ResultsDir;
 
 /// How many guests this host holds, platform by platform.
@@ -45,10 +46,10 @@ pub struct DensityArguments {
 /// Whatever the run meets.
 pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabError> {
     if let Some(keep) = &arguments.keep {
-        return keeper::serve(keep);
+        return Ok(keeper::serve(keep)?);
     }
     let mut text = match &arguments.plan {
-        Some(path) => std::fs::read_to_string(path).map_err(LabError::file("read", path))?,
+        Some(path) => std::fs::read_to_string(path).map_err(HostError::file("read", path))?,
         None if arguments.platform.is_empty() => {
             return Err(LabError::Plan(format!(
                 "give a plan, such as plans/density.toml, or --platform with one of {}",
@@ -75,7 +76,7 @@ pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabErr
             .collect(),
     };
     let signals = Signals::install()
-        .map_err(|cause| LabError::Other(format!("cannot handle signals: {cause}")))?;
+        .map_err(|cause| LabError::other(format!("cannot handle signals: {cause}")))?;
     let mut tell: Box<dyn FnMut(Event)> = if arguments.json {
         // Nobody reads any more: the run ends in order.
         let asked = signals.flag();
@@ -102,9 +103,9 @@ pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabErr
     } else {
         say(&format!("{summary}\nreport: {}", path.display()))
     }
-    .map_err(LabError::file("write", "standard output"))?;
+    .map_err(HostError::file("write", "standard output"))?;
     if summary.failed > 0 {
-        return Err(LabError::Other(format!(
+        return Err(LabError::other(format!(
             "{} climbs failed; the report names the reasons",
             summary.failed
         )));

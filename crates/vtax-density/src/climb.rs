@@ -13,13 +13,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use vtax_lab::cell::{Cell, CellConfig, Space};
-use vtax_lab::image::{self, EchoGuest, Recipe};
-use vtax_lab::journal::Journal;
-use vtax_lab::platform::container::{self, Nursery};
-use vtax_lab::settings::{Level, Settings};
-use vtax_lab::signals::Signals;
-use vtax_lab::{LabError, Roots};
+use vtax_guest::image::{self, EchoGuest, Recipe};
+use vtax_guest::platform::container::{self, Nursery};
+use vtax_host::cell::{Cell, CellConfig, Space};
+use vtax_host::journal::Journal;
+use vtax_host::settings::{Level, Settings};
+use vtax_host::signals::Signals;
+use vtax_host::{HostError, Roots};
 use vtax_observe::clock::process_cpu;
 
 /// What a climb needs besides its variant.
@@ -57,7 +57,7 @@ pub fn climb(
     variant: &Variant,
     journal: &mut Journal,
     saw: &mut dyn FnMut(&Interval),
-) -> Result<(Climb, BTreeMap<String, String>), LabError> {
+) -> Result<(Climb, BTreeMap<String, String>), HostError> {
     let config = CellConfig {
         name: "density".to_owned(),
         ..CellConfig::default()
@@ -105,8 +105,8 @@ pub fn climb(
 ///
 /// # Errors
 /// What is missing, with its remedy.
-pub fn check(variant: &Variant, roots: &Roots) -> Result<(), LabError> {
-    vtax_lab::host_settings::check(&variant.host, &roots.sys)?;
+pub fn check(variant: &Variant, roots: &Roots) -> Result<(), HostError> {
+    vtax_host::host_settings::check(&variant.host, &roots.sys)?;
     match &variant.kind {
         Kind::Container { runtime } => container::runtime(&runtime_settings(runtime)).map(drop),
         Kind::Qemu(options) => installed(
@@ -122,24 +122,24 @@ pub fn check(variant: &Variant, roots: &Roots) -> Result<(), LabError> {
                 .read(true)
                 .write(true)
                 .open(&kvm)
-                .map_err(LabError::file("open", &kvm))?;
+                .map_err(HostError::file("open", &kvm))?;
             echo_guest().map(drop)
         }
         Kind::Mvm { .. } => vtax_mvm::machine::kvm::Host::open()
             .map(drop)
-            .map_err(|cause| LabError::Other(cause.to_string())),
+            .map_err(|cause| HostError::Other(cause.to_string())),
         Kind::Thread | Kind::Process => Ok(()),
     }
 }
 
-fn installed(roots: &Roots, program: &str, remedy: &str) -> Result<PathBuf, LabError> {
-    roots.program(program).ok_or_else(|| LabError::Missing {
+fn installed(roots: &Roots, program: &str, remedy: &str) -> Result<PathBuf, HostError> {
+    roots.program(program).ok_or_else(|| HostError::Missing {
         what: format!("the program {program}"),
         remedy: remedy.to_owned(),
     })
 }
 
-fn vmm(roots: &Roots, vmm: Vmm) -> Result<PathBuf, LabError> {
+fn vmm(roots: &Roots, vmm: Vmm) -> Result<PathBuf, HostError> {
     let name = vmm.program();
     let remedy = format!(
         "put its project's release into /usr/local/bin, or write if_present = true for {name}"
@@ -148,8 +148,8 @@ fn vmm(roots: &Roots, vmm: Vmm) -> Result<PathBuf, LabError> {
 }
 
 /// What guests with a kernel of their own boot: the lab's, from its image.
-fn echo_guest() -> Result<EchoGuest, LabError> {
-    let files = image::cached(&Recipe::standard())?.ok_or_else(|| LabError::Missing {
+fn echo_guest() -> Result<EchoGuest, HostError> {
+    let files = image::cached(&Recipe::standard())?.ok_or_else(|| HostError::Missing {
         what: "the guest image, whose kernel is to boot".to_owned(),
         remedy: "make it with `vtax image build`".to_owned(),
     })?;
@@ -163,7 +163,7 @@ fn runtime_settings(runtime: &str) -> Settings {
     settings
 }
 
-fn start(cell: &Cell, bench: &Bench<'_>, variant: &Variant) -> Result<Keeper, LabError> {
+fn start(cell: &Cell, bench: &Bench<'_>, variant: &Variant) -> Result<Keeper, HostError> {
     let mut nursery = None;
     let guests = match &variant.kind {
         Kind::Thread => Guests::Thread,
@@ -198,9 +198,9 @@ fn start(cell: &Cell, bench: &Bench<'_>, variant: &Variant) -> Result<Keeper, La
         words: bench.words.to_vec(),
     };
     let program = std::env::current_exe()
-        .map_err(|cause| LabError::Other(format!("cannot find this program: {cause}")))?;
+        .map_err(|cause| HostError::Other(format!("cannot find this program: {cause}")))?;
     let argument =
-        serde_json::to_string(&keep).map_err(|cause| LabError::Other(cause.to_string()))?;
+        serde_json::to_string(&keep).map_err(|cause| HostError::Other(cause.to_string()))?;
     let mut line = vec![program.display().to_string()];
     line.extend(bench.words.iter().cloned());
     line.push(argument);
@@ -225,7 +225,7 @@ impl Ascent<'_, '_> {
         &mut self,
         variant: &Variant,
         saw: &mut dyn FnMut(&Interval),
-    ) -> Result<(Vec<Interval>, Binding), LabError> {
+    ) -> Result<(Vec<Interval>, Binding), HostError> {
         let limits = self.bench.method.limits;
         let mut climb = vec![self.look(0, None)?];
         for to in steps(variant.maximum, self.bench.method.intervals) {
@@ -253,7 +253,7 @@ impl Ascent<'_, '_> {
         Ok((climb, Binding::Maximum))
     }
 
-    fn grow(&mut self, from: u32, to: u32) -> Result<(Births, Answer), LabError> {
+    fn grow(&mut self, from: u32, to: u32) -> Result<(Births, Answer), HostError> {
         let mut sum = Answer {
             population: from,
             ..Answer::default()
@@ -275,7 +275,7 @@ impl Ascent<'_, '_> {
             if answer.seconds > 0.0 && made > 0 {
                 self.rate = Some(f64::from(made) / answer.seconds);
             } else if answer.refused.is_none() && answer.exceeded.is_none() {
-                return Err(LabError::Protocol {
+                return Err(HostError::Protocol {
                     peer: "the keeper of guests".to_owned(),
                     detail: format!("it made none of {goal} guests and gave no reason"),
                 });
@@ -306,7 +306,7 @@ impl Ascent<'_, '_> {
         &mut self,
         population: u32,
         process: Option<crate::resources::ProcessLevels>,
-    ) -> Result<Interval, LabError> {
+    ) -> Result<Interval, HostError> {
         std::thread::sleep(SETTLE);
         let joules = |energy: &mut Option<Energy>| energy.as_mut().and_then(Energy::read);
         let (energy, clock) = (joules(self.bench.energy), Instant::now());
@@ -339,13 +339,13 @@ impl Ascent<'_, '_> {
         })
     }
 
-    fn probe(&mut self) -> Result<Latency, LabError> {
+    fn probe(&mut self) -> Result<Latency, HostError> {
         let answer = self.keeper.ask(&Request::Probe(self.bench.method.probes))?;
         Ok(Latency::of(answer.probe, answer.failed))
     }
 
     /// The whole population, left alone.
-    fn idle(&mut self) -> Result<Option<Idle>, LabError> {
+    fn idle(&mut self) -> Result<Option<Idle>, HostError> {
         let wanted = self.bench.method.idle;
         if wanted.is_zero() {
             return Ok(None);
@@ -369,7 +369,7 @@ impl Ascent<'_, '_> {
         }))
     }
 
-    fn down(&mut self, climb: &[Interval]) -> Result<Vec<Interval>, LabError> {
+    fn down(&mut self, climb: &[Interval]) -> Result<Vec<Interval>, HostError> {
         let top = climb.last().map_or(0, |top| top.population);
         let mut descent = Vec::new();
         let mut left = top;
@@ -380,7 +380,7 @@ impl Ascent<'_, '_> {
             }
             let answer = self.keeper.ask(&Request::Shrink(to))?;
             if let Some(why) = answer.refused {
-                return Err(LabError::Other(format!("the descent failed: {why}")));
+                return Err(HostError::Other(format!("the descent failed: {why}")));
             }
             left = answer.population;
             descent.push(self.look(left, answer.process)?);
@@ -391,7 +391,11 @@ impl Ascent<'_, '_> {
 }
 
 /// Waits until memory is back, or for as long as it may take.
-fn returned(roots: &Roots, before: &Memory, climb: &[Interval]) -> Result<(Memory, f64), LabError> {
+fn returned(
+    roots: &Roots,
+    before: &Memory,
+    climb: &[Interval],
+) -> Result<(Memory, f64), HostError> {
     let taken = climb
         .last()
         .map_or(0.0, |top| before.available - top.memory.available);

@@ -6,8 +6,8 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use toml::{Table, Value};
-use vtax_lab::settings::{Level, Settings};
-use vtax_lab::{LabError, Roots};
+use vtax_host::settings::{Level, Settings};
+use vtax_host::{HostError, Roots};
 use vtax_report::results::Treatment;
 
 /// What every trial of a density run says of its workload.
@@ -233,8 +233,8 @@ pub fn platforms() -> impl Iterator<Item = &'static str> {
     PLATFORMS.iter().map(|platform| platform.kind)
 }
 
-fn bad(what: impl Into<String>) -> LabError {
-    LabError::Plan(what.into())
+fn bad(what: impl Into<String>) -> HostError {
+    HostError::Setting(what.into())
 }
 
 impl Plan {
@@ -242,7 +242,7 @@ impl Plan {
     ///
     /// # Errors
     /// What is wrong with it, and what it could say instead.
-    pub fn parse(text: &str, is_quick: bool) -> Result<Self, LabError> {
+    pub fn parse(text: &str, is_quick: bool) -> Result<Self, HostError> {
         let file: File = toml::from_str(text)
             .map_err(|cause| bad(format!("the plan cannot be read: {cause}")))?;
         let mut table = file.density;
@@ -335,7 +335,7 @@ impl Plan {
     }
 }
 
-fn variants_of(table: &Table, is_quick: bool) -> Result<Vec<Variant>, LabError> {
+fn variants_of(table: &Table, is_quick: bool) -> Result<Vec<Variant>, HostError> {
     let kind = table
         .get("kind")
         .and_then(Value::as_str)
@@ -350,7 +350,7 @@ fn variants_of(table: &Table, is_quick: bool) -> Result<Vec<Variant>, LabError> 
                 known()
             ))
         })?;
-    let number = |key: &str| -> Result<Option<u32>, LabError> {
+    let number = |key: &str| -> Result<Option<u32>, HostError> {
         match table.get(key) {
             None => Ok(None),
             Some(value) => value
@@ -440,7 +440,7 @@ fn variant(
     maximum: u32,
     levels: &BTreeMap<String, Value>,
     varied: &[&String],
-) -> Result<Variant, LabError> {
+) -> Result<Variant, HostError> {
     let text = |key: &str| -> String {
         let default = parameters
             .keys

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::time::Instant;
-use vtax_lab::{LabError, Roots};
+use vtax_host::{HostError, Roots};
 
 /// Something that a host can run out of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -150,9 +150,9 @@ impl Accounts {
     ///
     /// # Errors
     /// When `/proc/meminfo` cannot be read.
-    pub fn levels(roots: &Roots) -> Result<Self, LabError> {
+    pub fn levels(roots: &Roots) -> Result<Self, HostError> {
         let path = roots.proc.join("meminfo");
-        let meminfo = fs::read_to_string(&path).map_err(LabError::file("read", path))?;
+        let meminfo = fs::read_to_string(&path).map_err(HostError::file("read", path))?;
         let text = |file: &str| roots.proc_text(file).unwrap_or_default();
         let number = |text: String| text.parse::<f64>().unwrap_or(f64::INFINITY);
         let most_tasks =
@@ -170,7 +170,7 @@ impl Accounts {
     ///
     /// # Errors
     /// When `/proc/meminfo` cannot be read.
-    pub fn read(roots: &Roots) -> Result<Self, LabError> {
+    pub fn read(roots: &Roots) -> Result<Self, HostError> {
         let text = |file: &str| roots.proc_text(file).unwrap_or_default();
         let speed = |device: &str| {
             roots

@@ -10,12 +10,13 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use vtax_lab::journal::Journal;
-use vtax_lab::lock::Lock;
+use vtax_host::journal::Journal;
+use vtax_host::lock::Lock;
+use vtax_host::signals::Signals;
+use vtax_host::{HostError, Roots, host_settings};
+use vtax_lab::LabError;
 use vtax_lab::plan::Order;
 use vtax_lab::run::NewRun;
-use vtax_lab::signals::Signals;
-use vtax_lab::{LabError, Roots, host_settings};
 use vtax_report::results::{
     Better, Metric, ObservationCost, PhaseTimes, ResultsDir, SampleKind, SampleSeries,
     SampleWriter, Trial, TrialOutcome, TrialWriter,
@@ -111,7 +112,7 @@ pub fn run(
 ) -> Result<ResultsDir, LabError> {
     let purpose = format!("climbing {} into {}", plan.name, options.results.display());
     let _lock = Lock::acquire(&options.state_dir, &purpose)?;
-    let mut journal = Journal::open(&options.state_dir)?;
+    let mut journal = Journal::open(&options.state_dir, vtax_guest::platform::xen::end)?;
     let undone = journal.undo_all()?;
     if undone > 0 {
         tell(Event::Note {
@@ -238,7 +239,7 @@ fn one(
         objective: None,
     };
     match outcome {
-        Err(LabError::Interrupted) => return Err(LabError::Interrupted),
+        Err(HostError::Interrupted) => return Err(HostError::Interrupted.into()),
         Err(cause) => {
             trial.outcome = TrialOutcome::Failed(cause.to_string());
             tell(Event::ClimbFailed {
@@ -248,7 +249,7 @@ fn one(
         }
         Ok((record, facts)) => {
             let raw = serde_json::to_vec_pretty(&record)
-                .map_err(|cause| LabError::Other(cause.to_string()))?;
+                .map_err(|cause| LabError::other(cause.to_string()))?;
             writer.write_workload_json(&raw)?;
             samples(&record, writer.samples()?)?;
             trial.suspect = suspicions(&record);

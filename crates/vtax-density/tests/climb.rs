@@ -255,11 +255,11 @@ done"#;
 
 /// Whether guests with a kernel of their own can be climbed with a stand-in for their VMM.
 fn linux_guests() -> bool {
-    use vtax_lab::image::{Recipe, cached, echo_guest};
+    use vtax_guest::image::{Recipe, cached, echo_guest};
     if !root() {
         return false;
     }
-    let roots = vtax_lab::Roots::host();
+    let roots = vtax_host::Roots::host();
     if roots.program("qemu-system-x86_64").is_none() || !Path::new("/dev/kvm").exists() {
         eprintln!("SKIPPED: needs qemu-system-x86_64 and /dev/kvm");
         return false;
@@ -335,7 +335,7 @@ fn an_absent_vmm_is_named_or_left_out_when_the_plan_says_so() {
     if !root() {
         return;
     }
-    if vtax_lab::Roots::host().program("firecracker").is_some() {
+    if vtax_host::Roots::host().program("firecracker").is_some() {
         eprintln!("SKIPPED: firecracker is installed here");
         return;
     }

@@ -1,92 +1,38 @@
-//! What can go wrong in the lab, each said with what was tried, on what, why, and the remedy.
+//! What can go wrong in the lab.
 
-use std::io;
-use std::path::PathBuf;
+use vtax_host::HostError;
+use vtax_observe::ObserveError;
+use vtax_report::results::ResultsError;
 
 /// A failure of the lab.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// A file could not be read, written, moved or removed.
-    #[error("cannot {action} {path}: {cause}")]
-    File {
-        /// The verb: `read`, `write`, `create`, `remove`.
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        cause: io::Error,
-    },
-    /// A program ended with an error.
-    #[error("`{command}` failed ({status}){}", tail(.output))]
-    Program {
-        /// The command line.
-        command: String,
-        /// Its exit status in words.
-        status: String,
-        /// The end of what it printed.
-        output: String,
-    },
-    /// A program or capability that this needs is missing.
-    #[error("{what} is missing: {remedy}")]
-    Missing {
-        /// What is missing.
-        what: String,
-        /// What to do.
-        remedy: String,
-    },
-    /// Something did not happen in time.
-    #[error("{what} did not happen within {seconds} s{}", tail(.evidence))]
-    Timeout {
-        /// What was waited for.
-        what: String,
-        /// For how long.
-        seconds: u64,
-        /// The last that was seen, such as the end of a guest's console.
-        evidence: String,
-    },
-    /// A peer answered something that its protocol does not allow.
-    #[error("{peer} answered unexpectedly: {detail}")]
-    Protocol {
-        /// Whom was talked to.
-        peer: String,
-        /// What was wrong.
-        detail: String,
-    },
+    /// The host, a guest or a load failed.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// The results directory refused.
+    #[error(transparent)]
+    Results(#[from] ResultsError),
     /// The plan cannot be run as written.
     #[error("{0}")]
     Plan(String),
-    /// Anything else, in a sentence with its remedy.
-    #[error("{0}")]
-    Other(String),
-    /// The results directory refused.
-    #[error(transparent)]
-    Results(#[from] vtax_report::results::ResultsError),
-    /// An instrument or the sampling thread failed.
-    #[error(transparent)]
-    Observe(#[from] vtax_observe::ObserveError),
-    /// The user asked to stop (SIGINT, SIGTERM).
-    #[error("interrupted")]
-    Interrupted,
 }
 
-fn tail(text: &str) -> String {
-    if text.trim().is_empty() {
-        return String::new();
+impl From<ObserveError> for LabError {
+    fn from(error: ObserveError) -> Self {
+        Self::Host(error.into())
     }
-    let lines: Vec<&str> = text.trim_end().lines().collect();
-    let shown = &lines[lines.len().saturating_sub(12)..];
-    format!(":\n    {}", shown.join("\n    "))
 }
 
 impl LabError {
-    /// For `map_err` on a file operation.
-    pub fn file(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
-        let path = path.into();
-        move |cause| Self::File {
-            action,
-            path,
-            cause,
-        }
+    /// Anything else, in a sentence with its remedy.
+    pub fn other(message: impl Into<String>) -> Self {
+        Self::Host(HostError::Other(message.into()))
+    }
+
+    /// Whether the user asked to stop (SIGINT, SIGTERM).
+    #[must_use]
+    pub fn is_interrupt(&self) -> bool {
+        matches!(self, Self::Host(HostError::Interrupted))
     }
 }

@@ -1,11 +1,11 @@
 //! Reasons not to trust a trial, from what the host did around its measured window. A suspect
 //! trial is kept and shown, and left out of the headline numbers.
 
-use crate::Roots;
-use crate::host::{cpu_directories, frequency_policies};
-use crate::roots::{names, numbered, text};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use vtax_host::Roots;
+use vtax_host::facts::{cpu_directories, frequency_policies};
+use vtax_host::roots::{names, numbered, text};
 use vtax_observe::ObserverReport;
 use vtax_observe::clock::{Clock, SystemClock};
 use vtax_units::{Bytes, Nanoseconds};
@@ -445,7 +445,7 @@ fn thread_time(stat: &Path) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake_host::FakeHost;
+    use vtax_host::fake_host::FakeHost;
 
     const SECOND: u64 = 1_000_000_000;
 

@@ -7,6 +7,7 @@
 use serde::Deserialize;
 use std::fs;
 use std::path::Path;
+use vtax_host::HostError;
 use vtax_lab::LabError;
 use vtax_report::results::{Better, Metric, ResultsDir, Trial, TrialOutcome};
 use vtax_units::{Base, Nanoseconds, Quantity, Source, Unit};
@@ -59,7 +60,7 @@ impl CostModel {
     ///
     /// # Errors
     /// Never with the file as it is; a test reads it.
-    pub fn shipped() -> Result<Self, LabError> {
+    pub fn shipped() -> Result<Self, HostError> {
         Self::parse(SHIPPED, "the shipped cost model")
     }
 
@@ -67,14 +68,14 @@ impl CostModel {
     ///
     /// # Errors
     /// When it cannot be read, lacks a cost, or a cost is negative or not finite.
-    pub fn read(path: &Path) -> Result<Self, LabError> {
-        let text = fs::read_to_string(path).map_err(LabError::file("read", path))?;
+    pub fn read(path: &Path) -> Result<Self, HostError> {
+        let text = fs::read_to_string(path).map_err(HostError::file("read", path))?;
         Self::parse(&text, &path.display().to_string())
     }
 
-    fn parse(text: &str, origin: &str) -> Result<Self, LabError> {
-        let model: Self =
-            toml::from_str(text).map_err(|cause| LabError::Plan(format!("{origin}: {cause}")))?;
+    fn parse(text: &str, origin: &str) -> Result<Self, HostError> {
+        let model: Self = toml::from_str(text)
+            .map_err(|cause| HostError::Setting(format!("{origin}: {cause}")))?;
         let Cycles {
             instruction,
             vm_exit,
@@ -93,7 +94,7 @@ impl CostModel {
         ];
         for (name, cost) in costs {
             if !cost.is_finite() || cost < 0.0 {
-                return Err(LabError::Plan(format!(
+                return Err(HostError::Setting(format!(
                     "{origin}: {name} = {cost} is not a cost: it must be 0 or more"
                 )));
             }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::Path;
+use vtax_host::HostError;
 use vtax_lab::LabError;
 use vtax_report::results::{ResultsDir, Trial, TrialOutcome};
 
@@ -68,14 +69,14 @@ impl Counts {
     /// When its results cannot be read, or a trial of it failed.
     pub fn of(results: &ResultsDir) -> Result<Self, LabError> {
         let trials: Result<Vec<Trial>, _> = results.trials().collect();
-        Self::of_trials(&trials?)
+        Ok(Self::of_trials(&trials?)?)
     }
 
-    fn of_trials(trials: &[Trial]) -> Result<Self, LabError> {
+    fn of_trials(trials: &[Trial]) -> Result<Self, HostError> {
         let mut seen: BTreeMap<String, BTreeMap<String, Vec<f64>>> = BTreeMap::new();
         for trial in trials {
             if let TrialOutcome::Failed(reason) = &trial.outcome {
-                return Err(LabError::Other(format!(
+                return Err(HostError::Other(format!(
                     "the guard's trial {} ({}) failed: {reason}",
                     trial.index, trial.treatment.label
                 )));
@@ -108,21 +109,21 @@ impl Counts {
     ///
     /// # Errors
     /// When they cannot be read or are not counts.
-    pub fn read(path: &Path) -> Result<Self, LabError> {
-        let text = fs::read_to_string(path).map_err(LabError::file("read", path))?;
+    pub fn read(path: &Path) -> Result<Self, HostError> {
+        let text = fs::read_to_string(path).map_err(HostError::file("read", path))?;
         toml::from_str(&text)
-            .map_err(|cause| LabError::Other(format!("{}: {cause}", path.display())))
+            .map_err(|cause| HostError::Other(format!("{}: {cause}", path.display())))
     }
 
     /// Writes counts, to be committed.
     ///
     /// # Errors
     /// When they cannot be written.
-    pub fn write(&self, path: &Path) -> Result<(), LabError> {
+    pub fn write(&self, path: &Path) -> Result<(), HostError> {
         let text = toml::to_string(self)
-            .map_err(|cause| LabError::Other(format!("cannot write the counts: {cause}")))?;
+            .map_err(|cause| HostError::Other(format!("cannot write the counts: {cause}")))?;
         let head = "# What the guard's plan counts in testbed:kvm. `vtax testbed guard --accept` writes it.\n\n";
-        fs::write(path, format!("{head}{text}")).map_err(LabError::file("write", path))
+        fs::write(path, format!("{head}{text}")).map_err(HostError::file("write", path))
     }
 
     /// What is farther than [`TOLERANCE`] from the committed counts, or in one of them only.

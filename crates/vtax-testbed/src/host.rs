@@ -5,10 +5,10 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use vtax_lab::LabError;
-use vtax_lab::image::{self, Recipe};
+use vtax_guest::image::{self, Recipe};
+use vtax_guest::platform::GuestFiles;
+use vtax_host::HostError;
 use vtax_lab::place::Hypervisor;
-use vtax_lab::platform::GuestFiles;
 
 /// Sizes of the disks are multiples of this, as persistent memory wants.
 const ALIGNMENT: u64 = 128 << 20;
@@ -52,7 +52,7 @@ pub struct Kept {
 ///
 /// # Errors
 /// When something has to be built and cannot be: see [`image::ensure`].
-pub fn build(hypervisor: Hypervisor, progress: &mut dyn FnMut(&str)) -> Result<Host, LabError> {
+pub fn build(hypervisor: Hypervisor, progress: &mut dyn FnMut(&str)) -> Result<Host, HostError> {
     let files = image::ensure(&recipe(hypervisor), progress)?;
     let guest = image::ensure(&Recipe::standard(), progress)?;
     let cache = image::cache_dir()?;
@@ -84,7 +84,7 @@ pub fn build(hypervisor: Hypervisor, progress: &mut dyn FnMut(&str)) -> Result<H
 ///
 /// # Errors
 /// When there is no cache directory.
-pub fn cached(hypervisor: Hypervisor) -> Result<Option<Host>, LabError> {
+pub fn cached(hypervisor: Hypervisor) -> Result<Option<Host>, HostError> {
     let (Some(files), Some(guest)) = (
         image::cached(&recipe(hypervisor))?,
         image::cached(&Recipe::standard())?,
@@ -107,18 +107,18 @@ pub fn cached(hypervisor: Hypervisor) -> Result<Option<Host>, LabError> {
 ///
 /// # Errors
 /// When there is no cache directory, or it cannot be read.
-pub fn list() -> Result<Vec<Kept>, LabError> {
+pub fn list() -> Result<Vec<Kept>, HostError> {
     list_in(&image::cache_dir()?)
 }
 
-fn list_in(cache: &Path) -> Result<Vec<Kept>, LabError> {
+fn list_in(cache: &Path) -> Result<Vec<Kept>, HostError> {
     let images = cache.join("images");
     if !images.is_dir() {
         return Ok(Vec::new());
     }
     let mut kept = Vec::new();
-    for entry in fs::read_dir(&images).map_err(LabError::file("read", &images))? {
-        let path = entry.map_err(LabError::file("read", &images))?.path();
+    for entry in fs::read_dir(&images).map_err(HostError::file("read", &images))? {
+        let path = entry.map_err(HostError::file("read", &images))?.path();
         let Some(found) = read_recipe(&path) else {
             continue;
         };
@@ -146,20 +146,20 @@ fn list_in(cache: &Path) -> Result<Vec<Kept>, LabError> {
 ///
 /// # Errors
 /// When something cannot be removed.
-pub fn remove(hypervisor: Hypervisor) -> Result<Vec<Kept>, LabError> {
+pub fn remove(hypervisor: Hypervisor) -> Result<Vec<Kept>, HostError> {
     remove_in(&image::cache_dir()?, hypervisor)
 }
 
-fn remove_in(cache: &Path, hypervisor: Hypervisor) -> Result<Vec<Kept>, LabError> {
+fn remove_in(cache: &Path, hypervisor: Hypervisor) -> Result<Vec<Kept>, HostError> {
     let mut kept = list_in(cache)?;
     kept.retain(|kept| kept.hypervisor == hypervisor);
     for Kept { path, .. } in &kept {
-        fs::remove_dir_all(path).map_err(LabError::file("remove", path))?;
+        fs::remove_dir_all(path).map_err(HostError::file("remove", path))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         for derived in [format!("root-{name}.ext4"), format!("xen-{name}")] {
             let file = cache.join("testbed").join(derived);
             if file.exists() {
-                fs::remove_file(&file).map_err(LabError::file("remove", &file))?;
+                fs::remove_file(&file).map_err(HostError::file("remove", &file))?;
             }
         }
     }
@@ -192,8 +192,8 @@ fn hypervisor_of(recipe: &Recipe) -> Option<Hypervisor> {
 fn derived(
     cache: &Path,
     name: &str,
-    make: impl FnOnce(&Path) -> Result<(), LabError>,
-) -> Result<PathBuf, LabError> {
+    make: impl FnOnce(&Path) -> Result<(), HostError>,
+) -> Result<PathBuf, HostError> {
     let directory = cache.join("testbed");
     for place in [&directory, Path::new("/var/cache/vtax/testbed")] {
         let path = place.join(name);
@@ -201,35 +201,35 @@ fn derived(
             return Ok(path);
         }
     }
-    fs::create_dir_all(&directory).map_err(LabError::file("create", &directory))?;
+    fs::create_dir_all(&directory).map_err(HostError::file("create", &directory))?;
     let partial = tempfile::Builder::new()
         .prefix(&format!(".{name}-"))
         .tempfile_in(&directory)
-        .map_err(LabError::file("create", &directory))?;
+        .map_err(HostError::file("create", &directory))?;
     make(partial.path())?;
     let path = directory.join(name);
     let file = partial
         .persist(&path)
-        .map_err(|cause| LabError::file("create", &path)(cause.error))?;
+        .map_err(|cause| HostError::file("create", &path)(cause.error))?;
     // Everyone on the machine may boot it.
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
     file.set_permissions(mode)
         .and_then(|()| file.sync_all())
-        .map_err(LabError::file("write", &path))?;
+        .map_err(HostError::file("write", &path))?;
     Ok(path)
 }
 
-fn disk(path: PathBuf) -> Result<Disk, LabError> {
+fn disk(path: PathBuf) -> Result<Disk, HostError> {
     let bytes = fs::metadata(&path)
-        .map_err(LabError::file("read", &path))?
+        .map_err(HostError::file("read", &path))?
         .len();
     Ok(Disk { path, bytes })
 }
 
 /// Packs a tree into an ext4 image. Without a journal: what is written in it does not outlive it.
-fn pack(tree: &Path, image: &Path) -> Result<(), LabError> {
+fn pack(tree: &Path, image: &Path) -> Result<(), HostError> {
     if !rustix::process::geteuid().is_root() {
-        return Err(LabError::Missing {
+        return Err(HostError::Missing {
             what: "root, which owns the files of the testbed's image,".into(),
             remedy: "build it once as root; after that everyone on this machine can use it".into(),
         });
@@ -259,10 +259,10 @@ fn pack(tree: &Path, image: &Path) -> Result<(), LabError> {
 }
 
 /// QEMU loads Xen's own format, not what it is compressed in.
-fn unpack_xen(root: &Path, into: &Path) -> Result<(), LabError> {
+fn unpack_xen(root: &Path, into: &Path) -> Result<(), HostError> {
     let boot = root.join("boot");
     let packed = fs::read_dir(&boot)
-        .map_err(LabError::file("read", &boot))?
+        .map_err(HostError::file("read", &boot))?
         .filter_map(Result::ok)
         .map(|entry| entry.path())
         .find(|path| {
@@ -270,11 +270,11 @@ fn unpack_xen(root: &Path, into: &Path) -> Result<(), LabError> {
             // The plain name is a link to it.
             name.starts_with("xen-") && name.ends_with(".gz") && !path.is_symlink()
         })
-        .ok_or_else(|| LabError::Missing {
+        .ok_or_else(|| HostError::Missing {
             what: format!("Xen in {}", boot.display()),
             remedy: "vtax testbed rm xen, then build it again".into(),
         })?;
-    let output = File::create(into).map_err(LabError::file("write", into))?;
+    let output = File::create(into).map_err(HostError::file("write", into))?;
     let mut command = Command::new("gzip");
     command
         .args(["--decompress", "--stdout"])
@@ -283,21 +283,21 @@ fn unpack_xen(root: &Path, into: &Path) -> Result<(), LabError> {
     run(command)
 }
 
-fn run(mut command: Command) -> Result<(), LabError> {
+fn run(mut command: Command) -> Result<(), HostError> {
     let line = format!("{command:?}");
     let output = command
         .stdin(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .and_then(std::process::Child::wait_with_output)
-        .map_err(|cause| LabError::Missing {
+        .map_err(|cause| HostError::Missing {
             what: format!("the program of `{line}` ({cause})"),
             remedy: "apt-get install e2fsprogs gzip".into(),
         })?;
     if output.status.success() {
         return Ok(());
     }
-    Err(LabError::Program {
+    Err(HostError::Program {
         command: line,
         status: output.status.to_string(),
         output: String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -305,16 +305,16 @@ fn run(mut command: Command) -> Result<(), LabError> {
 }
 
 /// What a tree takes on the disk.
-fn allocated(tree: &Path) -> Result<u64, LabError> {
+fn allocated(tree: &Path) -> Result<u64, HostError> {
     let mut sum = 0;
     let mut waiting = vec![tree.to_owned()];
     while let Some(path) = waiting.pop() {
-        let metadata = fs::symlink_metadata(&path).map_err(LabError::file("read", &path))?;
+        let metadata = fs::symlink_metadata(&path).map_err(HostError::file("read", &path))?;
         // Small files and directories take a block of the image at least.
         sum += (metadata.blocks() * 512).max(4096);
         if metadata.is_dir() {
-            for entry in fs::read_dir(&path).map_err(LabError::file("read", &path))? {
-                waiting.push(entry.map_err(LabError::file("read", &path))?.path());
+            for entry in fs::read_dir(&path).map_err(HostError::file("read", &path))? {
+                waiting.push(entry.map_err(HostError::file("read", &path))?.path());
             }
         }
     }
@@ -394,12 +394,12 @@ pub(crate) mod tests {
         let cache = tempfile::tempdir().unwrap();
         let fails = derived(cache.path(), "a-name-of-a-test", |path| {
             fs::write(path, "half").unwrap();
-            Err(LabError::Other("no".into()))
+            Err(HostError::Other("no".into()))
         });
         assert!(fails.is_err());
         let make = |text: &'static str| {
             derived(cache.path(), "a-name-of-a-test", move |path| {
-                fs::write(path, text).map_err(LabError::file("write", path))
+                fs::write(path, text).map_err(HostError::file("write", path))
             })
             .unwrap()
         };

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
-use vtax_lab::LabError;
+use vtax_host::HostError;
 use vtax_lab::place::Line;
 
 /// A line that is longer than this is handed on in pieces.
@@ -36,9 +36,9 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    pub(crate) fn open(path: &Path) -> Result<Self, LabError> {
+    pub(crate) fn open(path: &Path) -> Result<Self, HostError> {
         Ok(Self {
-            file: File::open(path).map_err(LabError::file("read", path))?,
+            file: File::open(path).map_err(HostError::file("read", path))?,
             path: path.to_owned(),
             partial: Vec::new(),
             ended: None,
@@ -46,7 +46,7 @@ impl Lines {
     }
 
     /// Hands on what has arrived since; whether anything has.
-    pub(crate) fn follow(&mut self, each: &mut dyn FnMut(Line)) -> Result<bool, LabError> {
+    pub(crate) fn follow(&mut self, each: &mut dyn FnMut(Line)) -> Result<bool, HostError> {
         let mut arrived = false;
         let mut buffer = [0; 8192];
         loop {
@@ -54,7 +54,7 @@ impl Lines {
                 Ok(0) => return Ok(arrived),
                 Ok(count) => count,
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => continue,
-                Err(cause) => return Err(LabError::file("read", &self.path)(cause)),
+                Err(cause) => return Err(HostError::file("read", &self.path)(cause)),
             };
             arrived = true;
             for byte in buffer.get(..count).unwrap_or_default() {
@@ -96,14 +96,14 @@ impl Lines {
 ///
 /// # Errors
 /// When it is not the announced one, holds what no results hold, or cannot be stored.
-pub(crate) fn fetch(archive: &Path, ended: &Ended, into: &Path) -> Result<(), LabError> {
-    let protocol = |detail: String| LabError::Protocol {
+pub(crate) fn fetch(archive: &Path, ended: &Ended, into: &Path) -> Result<(), HostError> {
+    let protocol = |detail: String| HostError::Protocol {
         peer: "the testbed".into(),
         detail: format!("its results are not taken: {detail}"),
     };
-    let mut file = File::open(archive).map_err(LabError::file("read", archive))?;
+    let mut file = File::open(archive).map_err(HostError::file("read", archive))?;
     let mut hasher = Sha256::new();
-    let length = io::copy(&mut file, &mut hasher).map_err(LabError::file("read", archive))?;
+    let length = io::copy(&mut file, &mut hasher).map_err(HostError::file("read", archive))?;
     if length != ended.bytes {
         return Err(protocol(format!(
             "{length} bytes came, {} were announced",
@@ -121,11 +121,11 @@ pub(crate) fn fetch(archive: &Path, ended: &Ended, into: &Path) -> Result<(), La
         // A run that ended before its first line has no results.
         return Ok(());
     }
-    file.rewind().map_err(LabError::file("read", archive))?;
-    std::fs::create_dir_all(into).map_err(LabError::file("create", into))?;
+    file.rewind().map_err(HostError::file("read", archive))?;
+    std::fs::create_dir_all(into).map_err(HostError::file("create", into))?;
     archive::unpack(io::BufReader::new(file), into).map_err(|refusal| match refusal {
         Refusal::Malformed(why) => protocol(why),
-        Refusal::Store(path, cause) => LabError::file("write", path)(cause),
+        Refusal::Store(path, cause) => HostError::file("write", path)(cause),
     })
 }
 

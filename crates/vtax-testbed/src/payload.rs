@@ -5,8 +5,8 @@
 use crate::host::Host;
 use std::fs;
 use std::path::Path;
-use vtax_lab::LabError;
-use vtax_lab::image::Archive;
+use vtax_guest::image::Archive;
+use vtax_host::HostError;
 use vtax_lab::place::Hypervisor;
 
 const INIT: &str = include_str!("guest/init.sh");
@@ -38,8 +38,8 @@ pub(crate) enum Errand<'a> {
 ///
 /// # Errors
 /// When a file cannot be read.
-pub(crate) fn initrd(host: &Host, errand: &Errand<'_>) -> Result<Vec<u8>, LabError> {
-    let read = |path: &Path| fs::read(path).map_err(LabError::file("read", path));
+pub(crate) fn initrd(host: &Host, errand: &Errand<'_>) -> Result<Vec<u8>, HostError> {
+    let read = |path: &Path| fs::read(path).map_err(HostError::file("read", path));
     let mut bytes = read(&host.files.initrd)?;
     // Archives begin at multiples of four bytes.
     bytes.resize(bytes.len().next_multiple_of(4), 0);

@@ -1,6 +1,6 @@
 //! What an emulated host is made of.
 
-use vtax_lab::image::{Recipe, RecipeFile};
+use vtax_guest::image::{Recipe, RecipeFile};
 use vtax_lab::place::Hypervisor;
 
 /// What the lab needs on any host.

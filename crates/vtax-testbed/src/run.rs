@@ -11,9 +11,10 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use vtax_host::HostError;
+use vtax_host::signals::Signals;
 use vtax_lab::LabError;
 use vtax_lab::place::Line;
-use vtax_lab::signals::Signals;
 use vtax_report::results::ResultsDir;
 
 /// How often the ports are looked at. The host inside does not notice.
@@ -87,7 +88,7 @@ pub fn run_plan(
     }
     match attempt(run, &settings, signals, each)? {
         Attempt::Ended => Ok(()),
-        Attempt::Stuck(spent) => Err(LabError::Other(format!(
+        Attempt::Stuck(spent) => Err(LabError::other(format!(
             "the emulated host got stuck {ATTEMPTS} times, the last time after {} s of processor time without a word: change the plan a little, or `seed` in the testbed's settings",
             spent.as_secs()
         ))),
@@ -110,7 +111,7 @@ fn attempt(
     let directory = tempfile::Builder::new()
         .prefix("vtax-testbed-")
         .tempdir()
-        .map_err(LabError::file("create", std::env::temp_dir()))?;
+        .map_err(HostError::file("create", std::env::temp_dir()))?;
     let path = |name: &str| directory.path().join(name);
     let (initrd, console) = (path("initrd"), path("console"));
     let (events, results) = (path("events"), path("results"));
@@ -123,9 +124,9 @@ fn attempt(
         earlier: earlier.then(|| packed(&run.results)).transpose()?,
     };
     fs::write(&initrd, payload::initrd(run.host, &errand)?)
-        .map_err(LabError::file("write", &initrd))?;
+        .map_err(HostError::file("write", &initrd))?;
     for file in [&console, &events, &results] {
-        File::create(file).map_err(LabError::file("create", file))?;
+        File::create(file).map_err(HostError::file("create", file))?;
     }
     let files = Files {
         initrd: &initrd,
@@ -161,21 +162,21 @@ fn attempt(
         } else if computed.saturating_sub(heard.1) > patience {
             return Ok(Attempt::Stuck(computed.saturating_sub(heard.1)));
         } else if heard.0.elapsed() > SILENCE {
-            return Err(LabError::Timeout {
+            return Err(LabError::Host(HostError::Timeout {
                 what: "any word of the testbed".into(),
                 seconds: SILENCE.as_secs(),
                 evidence: tail(&console),
-            });
+            }));
         }
         std::thread::sleep(POLL);
     };
 
     let Some(ended) = lines.ended() else {
-        return Err(LabError::Program {
+        return Err(LabError::Host(HostError::Program {
             command: format!("the testbed:{}", run.host.hypervisor),
             status: format!("{status}, before its results came"),
             output: format!("{}\n{}", tail(&console), machine.messages()),
-        });
+        }));
     };
     outlet::fetch(&results, ended, &run.results)?;
     if settings.deterministic && run.results.join("run.json").exists() {
@@ -185,26 +186,26 @@ fn attempt(
     if ended.code == 0 {
         return Ok(Attempt::Ended);
     }
-    Err(LabError::Program {
+    Err(LabError::Host(HostError::Program {
         command: format!("vtax {}, at testbed:{}", run.command, run.host.hypervisor),
         status: format!("exit status: {}", ended.code),
         output: Vec::from(words).join("\n"),
-    })
+    }))
 }
 
 /// The results that are there already, for a run that goes on.
-fn packed(results: &Path) -> Result<Vec<u8>, LabError> {
+fn packed(results: &Path) -> Result<Vec<u8>, HostError> {
     let output = Command::new("tar")
         .args(["--format=ustar", "--sort=name", "--mtime=@0", "-C"])
         .arg(results)
         .args(["-cf", "-", "."])
         .stdin(Stdio::null())
         .output()
-        .map_err(LabError::file("run", "tar"))?;
+        .map_err(HostError::file("run", "tar"))?;
     if output.status.success() {
         return Ok(output.stdout);
     }
-    Err(LabError::Program {
+    Err(HostError::Program {
         command: format!("tar -C {} -cf - .", results.display()),
         status: output.status.to_string(),
         output: String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -218,11 +219,11 @@ struct Running {
 }
 
 impl Running {
-    fn start(line: &[String]) -> Result<Self, LabError> {
-        let messages = tempfile::tempfile().map_err(LabError::file("create", "a log"))?;
+    fn start(line: &[String]) -> Result<Self, HostError> {
+        let messages = tempfile::tempfile().map_err(HostError::file("create", "a log"))?;
         let output = messages
             .try_clone()
-            .map_err(LabError::file("create", "a log"))?;
+            .map_err(HostError::file("create", "a log"))?;
         let child = command(line)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -240,10 +241,10 @@ impl Running {
             .unwrap_or_default()
     }
 
-    fn ended(&mut self) -> Result<Option<ExitStatus>, LabError> {
+    fn ended(&mut self) -> Result<Option<ExitStatus>, HostError> {
         self.child
             .try_wait()
-            .map_err(|cause| LabError::Other(format!("cannot wait for QEMU: {cause}")))
+            .map_err(|cause| HostError::Other(format!("cannot wait for QEMU: {cause}")))
     }
 
     /// What QEMU said of itself, but for the features that emulation lacks.
@@ -287,8 +288,8 @@ pub(crate) fn command(line: &[String]) -> Command {
     command
 }
 
-pub(crate) fn missing(cause: std::io::Error) -> LabError {
-    LabError::Missing {
+pub(crate) fn missing(cause: std::io::Error) -> HostError {
+    HostError::Missing {
         what: format!("a program that starts QEMU ({cause})"),
         remedy: "apt-get install qemu-system-x86 util-linux".into(),
     }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use vtax_lab::LabError;
+use vtax_host::HostError;
 use vtax_units::Nanoseconds;
 
 /// The settings of a testbed, with their defaults.
@@ -78,13 +78,13 @@ impl Settings {
     ///
     /// # Errors
     /// When it cannot be read, is not TOML, has unknown keys, or values that make no sense.
-    pub fn read(path: &Path) -> Result<Self, LabError> {
-        let text = std::fs::read_to_string(path).map_err(LabError::file("read", path))?;
+    pub fn read(path: &Path) -> Result<Self, HostError> {
+        let text = std::fs::read_to_string(path).map_err(HostError::file("read", path))?;
         let mut settings: Self = toml::from_str(&text)
-            .map_err(|cause| LabError::Plan(format!("{}: {cause}", path.display())))?;
+            .map_err(|cause| HostError::Setting(format!("{}: {cause}", path.display())))?;
         settings
             .check()
-            .map_err(|cause| LabError::Plan(format!("{}: {cause}", path.display())))?;
+            .map_err(|cause| HostError::Setting(format!("{}: {cause}", path.display())))?;
         if let (Some(model), Some(directory)) = (&mut settings.cost_model, path.parent()) {
             *model = directory.join(&*model);
         }
@@ -114,7 +114,7 @@ impl Settings {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Settings, LabError> {
+    fn read(text: &str) -> Result<Settings, HostError> {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("testbed.toml");
         std::fs::write(&path, text).unwrap();

@@ -6,20 +6,20 @@ use crate::payload::{self, Errand};
 use crate::run::{command, missing};
 use crate::settings::Settings;
 use std::fs;
-use vtax_lab::LabError;
+use vtax_host::HostError;
 
 /// Boots a host with this terminal as its console, until it is powered off.
 ///
 /// # Errors
 /// When it cannot be started, or QEMU fails.
-pub fn shell(host: &Host, settings: &Settings) -> Result<(), LabError> {
+pub fn shell(host: &Host, settings: &Settings) -> Result<(), HostError> {
     let directory = tempfile::Builder::new()
         .prefix("vtax-testbed-")
         .tempdir()
-        .map_err(LabError::file("create", std::env::temp_dir()))?;
+        .map_err(HostError::file("create", std::env::temp_dir()))?;
     let initrd = directory.path().join("initrd");
     fs::write(&initrd, payload::initrd(host, &Errand::Shell)?)
-        .map_err(LabError::file("write", &initrd))?;
+        .map_err(HostError::file("write", &initrd))?;
     let files = Files {
         initrd: &initrd,
         console: None,
@@ -30,7 +30,7 @@ pub fn shell(host: &Host, settings: &Settings) -> Result<(), LabError> {
     if status.success() {
         return Ok(());
     }
-    Err(LabError::Program {
+    Err(HostError::Program {
         command: line.join(" "),
         status: status.to_string(),
         output: String::new(),

@@ -361,7 +361,7 @@ pub struct RestoreArgs {
 #[derive(Debug, Subcommand)]
 pub enum LoadCommand {
     /// HTTP requests at a rate, or downloads.
-    Http(vtax_lab::load::http::Arguments),
+    Http(vtax_load::http::Arguments),
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The host's measured energy. A model's joules would only repeat the processor time.
 
-use vtax_lab::run::meters;
-use vtax_lab::{LabError, Roots};
+use vtax_host::meters;
+use vtax_host::{HostError, Roots};
 use vtax_observe::Readings;
 use vtax_observe::clock::{Clock, SystemClock};
 use vtax_observe::meter::{Found, Meter, host_energy};
@@ -19,7 +19,7 @@ impl Energy {
     ///
     /// # Errors
     /// When what the environment says of meters is wrong.
-    pub fn open(roots: &Roots) -> Result<Option<Self>, LabError> {
+    pub fn open(roots: &Roots) -> Result<Option<Self>, HostError> {
         let meters: Vec<Box<dyn Meter>> = meters::list(roots)?
             .into_iter()
             .filter_map(|found| match found {

@@ -3,7 +3,7 @@
 use super::{Answer, Request};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use vtax_lab::LabError;
+use vtax_host::HostError;
 
 /// A running keeper. It ends when this is dropped.
 #[derive(Debug)]
@@ -20,18 +20,18 @@ impl Keeper {
     ///
     /// # Errors
     /// When it cannot be started, ends at once, or cannot keep such guests, with its reason.
-    pub fn start(mut command: Command) -> Result<Self, LabError> {
+    pub fn start(mut command: Command) -> Result<Self, HostError> {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .map_err(|cause| {
-                LabError::Other(format!("cannot start the keeper of guests: {cause}"))
+                HostError::Other(format!("cannot start the keeper of guests: {cause}"))
             })?;
         let requests = child.stdin.take();
         let Some(answers) = child.stdout.take() else {
-            return Err(LabError::Other("the keeper has no output".to_owned()));
+            return Err(HostError::Other("the keeper has no output".to_owned()));
         };
         let mut keeper = Self {
             child,
@@ -41,7 +41,7 @@ impl Keeper {
         };
         keeper.hello = keeper.answer()?;
         match keeper.hello.refused.take() {
-            Some(why) => Err(LabError::Other(why)),
+            Some(why) => Err(HostError::Other(why)),
             None => Ok(keeper),
         }
     }
@@ -50,9 +50,9 @@ impl Keeper {
     ///
     /// # Errors
     /// When the keeper has ended, with what it said last.
-    pub fn ask(&mut self, request: &Request) -> Result<Answer, LabError> {
+    pub fn ask(&mut self, request: &Request) -> Result<Answer, HostError> {
         let line =
-            serde_json::to_string(request).map_err(|cause| LabError::Other(cause.to_string()))?;
+            serde_json::to_string(request).map_err(|cause| HostError::Other(cause.to_string()))?;
         if let Some(requests) = &mut self.requests
             && writeln!(requests, "{line}")
                 .and_then(|()| requests.flush())
@@ -63,11 +63,11 @@ impl Keeper {
         self.answer()
     }
 
-    fn answer(&mut self) -> Result<Answer, LabError> {
+    fn answer(&mut self) -> Result<Answer, HostError> {
         let mut line = String::new();
         match self.answers.read_line(&mut line) {
             Ok(read) if read > 0 => {
-                serde_json::from_str(&line).map_err(|cause| LabError::Protocol {
+                serde_json::from_str(&line).map_err(|cause| HostError::Protocol {
                     peer: "the keeper of guests".to_owned(),
                     detail: format!("{} ({cause})", line.trim()),
                 })
@@ -76,7 +76,7 @@ impl Keeper {
         }
     }
 
-    fn ended(&mut self) -> LabError {
+    fn ended(&mut self) -> HostError {
         drop(self.requests.take());
         let mut output = String::new();
         if let Some(stderr) = &mut self.child.stderr {
@@ -87,7 +87,7 @@ impl Keeper {
             .child
             .wait()
             .map_or_else(|cause| cause.to_string(), |status| status.to_string());
-        LabError::Program {
+        HostError::Program {
             command: "the keeper of guests".to_owned(),
             status,
             output,

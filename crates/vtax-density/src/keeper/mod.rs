@@ -28,7 +28,7 @@ use std::ffi::OsStr;
 use std::io::{self, BufRead, Write};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use vtax_lab::{LabError, Roots};
+use vtax_host::{HostError, Roots};
 use vtax_mvm::population::Holding;
 use vtax_observe::clock::thread_cpu;
 
@@ -283,9 +283,10 @@ fn populate(keep: &Keep) -> Result<Box<dyn Population>, String> {
 ///
 /// # Errors
 /// When `keep` is no [`Keep`], or the output is closed.
-pub fn serve(keep: &str) -> Result<(), LabError> {
-    let keep: Keep = serde_json::from_str(keep)
-        .map_err(|cause| LabError::Other(format!("the keeper's argument is not valid: {cause}")))?;
+pub fn serve(keep: &str) -> Result<(), HostError> {
+    let keep: Keep = serde_json::from_str(keep).map_err(|cause| {
+        HostError::Other(format!("the keeper's argument is not valid: {cause}"))
+    })?;
     let mut population = match populate(&keep) {
         Ok(population) => population,
         Err(why) => {
@@ -304,7 +305,7 @@ pub fn serve(keep: &str) -> Result<(), LabError> {
     for line in io::stdin().lock().lines() {
         let Ok(line) = line else { break };
         let request: Request = serde_json::from_str(&line)
-            .map_err(|cause| LabError::Other(format!("the keeper was asked {line}: {cause}")))?;
+            .map_err(|cause| HostError::Other(format!("the keeper was asked {line}: {cause}")))?;
         let mut answer = handle(population.as_mut(), &request, &keep.limits);
         answer.process = alone.then(ProcessLevels::own);
         say(&answer)?;
@@ -344,10 +345,11 @@ fn handle(population: &mut dyn Population, request: &Request, limits: &Limits) -
     answer
 }
 
-fn say(answer: &Answer) -> Result<(), LabError> {
-    let line = serde_json::to_string(answer).map_err(|cause| LabError::Other(cause.to_string()))?;
+fn say(answer: &Answer) -> Result<(), HostError> {
+    let line =
+        serde_json::to_string(answer).map_err(|cause| HostError::Other(cause.to_string()))?;
     let mut out = io::stdout().lock();
     writeln!(out, "{line}")
         .and_then(|()| out.flush())
-        .map_err(LabError::file("write", "the keeper's output"))
+        .map_err(HostError::file("write", "the keeper's output"))
 }

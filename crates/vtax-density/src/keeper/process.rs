@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// The static busybox of this host.
 pub(super) fn busybox() -> Result<PathBuf, String> {
-    vtax_lab::Roots::host()
+    vtax_host::Roots::host()
         .program("busybox")
         .ok_or_else(|| "busybox is missing: install the Debian package busybox-static".to_owned())
 }

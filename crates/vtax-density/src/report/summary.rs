@@ -6,6 +6,7 @@ use crate::record::{Climb, Interval, Latency};
 use crate::resources::Resource;
 use crate::stop::{Binding, median, nearest};
 use std::fmt;
+use vtax_host::HostError;
 use vtax_lab::LabError;
 use vtax_report::results::{ResultsDir, Treatment, Trial, TrialOutcome};
 
@@ -82,9 +83,9 @@ impl Summary {
                 continue;
             }
             let path = results.trial_path(trial.index).join("workload.json");
-            let text = std::fs::read(&path).map_err(LabError::file("read", &path))?;
+            let text = std::fs::read(&path).map_err(HostError::file("read", &path))?;
             let climb: Climb =
-                serde_json::from_slice(&text).map_err(|cause| LabError::Protocol {
+                serde_json::from_slice(&text).map_err(|cause| HostError::Protocol {
                     peer: path.display().to_string(),
                     detail: format!(
                         "it is no record of a climb ({cause}); move the trial away and run the plan again"

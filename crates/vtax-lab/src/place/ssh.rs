@@ -2,14 +2,14 @@
 //! system's ssh, progress streams back as JSON lines, and the results come home as a tar stream.
 //! Nothing is left on the other machine but its image cache.
 
-use crate::LabError;
 use crate::run::Event;
-use crate::signals::Signals;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use vtax_host::HostError;
+use vtax_host::signals::Signals;
 
 /// A run on another host.
 #[derive(Debug, Clone)]
@@ -36,11 +36,11 @@ pub fn run_over_ssh(
     run: &SshRun,
     signals: &Signals,
     each: &mut dyn FnMut(Line),
-) -> Result<(), LabError> {
+) -> Result<(), HostError> {
     let remote = Remote { run };
     let directory = remote.ask("mktemp -d /var/tmp/vtax-run-XXXXXX")?;
     if !directory.starts_with("/var/tmp/vtax-run-") || directory.contains(['\'', '\n']) {
-        return Err(LabError::Protocol {
+        return Err(HostError::Protocol {
             peer: run.host.clone(),
             detail: format!("asked for a temporary directory, got `{directory}`"),
         });
@@ -64,9 +64,9 @@ fn run_in(
     directory: &str,
     signals: &Signals,
     each: &mut dyn FnMut(Line),
-) -> Result<(), LabError> {
+) -> Result<(), HostError> {
     let run = remote.run;
-    let binary = File::open(&run.binary).map_err(LabError::file("read", &run.binary))?;
+    let binary = File::open(&run.binary).map_err(HostError::file("read", &run.binary))?;
     remote.send(
         binary.into(),
         &format!("cat > '{directory}/vtax' && chmod 0755 '{directory}/vtax'"),
@@ -80,13 +80,13 @@ fn run_in(
             .args(["-cf", "-", "."])
             .stdout(Stdio::piped())
             .spawn();
-        let mut pack = pack.map_err(LabError::file("run", "tar"))?;
+        let mut pack = pack.map_err(HostError::file("run", "tar"))?;
         let stream = pack.stdout.take().map_or_else(Stdio::null, Stdio::from);
         remote.send(
             stream,
             &format!("mkdir -p '{directory}/results' && tar -C '{directory}/results' -xf -"),
         )?;
-        pack.wait().map_err(LabError::file("run", "tar"))?;
+        pack.wait().map_err(HostError::file("run", "tar"))?;
     }
     let arguments: Vec<String> = run
         .arguments
@@ -118,8 +118,8 @@ impl Remote<'_> {
         command
     }
 
-    fn failed(&self, line: &str, output: &Output) -> LabError {
-        LabError::Program {
+    fn failed(&self, line: &str, output: &Output) -> HostError {
+        HostError::Program {
             command: format!("ssh {} {line}", self.run.host),
             status: output.status.to_string(),
             output: String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -127,19 +127,19 @@ impl Remote<'_> {
     }
 
     /// Runs a line there; its standard output, trimmed.
-    fn ask(&self, line: &str) -> Result<String, LabError> {
+    fn ask(&self, line: &str) -> Result<String, HostError> {
         let output = self
             .command(line)
             .stdin(Stdio::null())
             .output()
-            .map_err(LabError::file("run", "ssh"))?;
+            .map_err(HostError::file("run", "ssh"))?;
         if !output.status.success() {
             return Err(self.failed(line, &output));
         }
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
-    fn send(&self, from: Stdio, line: &str) -> Result<(), LabError> {
+    fn send(&self, from: Stdio, line: &str) -> Result<(), HostError> {
         let output = self
             .command(line)
             .stdin(from)
@@ -147,7 +147,7 @@ impl Remote<'_> {
             .stderr(Stdio::piped())
             .spawn()
             .and_then(Child::wait_with_output)
-            .map_err(LabError::file("run", "ssh"))?;
+            .map_err(HostError::file("run", "ssh"))?;
         if output.status.success() {
             Ok(())
         } else {
@@ -155,12 +155,12 @@ impl Remote<'_> {
         }
     }
 
-    fn send_text(&self, text: &str, line: &str) -> Result<(), LabError> {
+    fn send_text(&self, text: &str, line: &str) -> Result<(), HostError> {
         let mut file =
-            tempfile::tempfile().map_err(LabError::file("create", "a temporary file"))?;
+            tempfile::tempfile().map_err(HostError::file("create", "a temporary file"))?;
         std::io::Write::write_all(&mut file, text.as_bytes())
             .and_then(|()| std::io::Seek::rewind(&mut file))
-            .map_err(LabError::file("write", "a temporary file"))?;
+            .map_err(HostError::file("write", "a temporary file"))?;
         self.send(file.into(), line)
     }
 
@@ -170,14 +170,14 @@ impl Remote<'_> {
         line: &str,
         signals: &Signals,
         each: &mut dyn FnMut(Line),
-    ) -> Result<(), LabError> {
+    ) -> Result<(), HostError> {
         let mut child = self
             .command(line)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .map_err(LabError::file("run", "ssh"))?;
+            .map_err(HostError::file("run", "ssh"))?;
         let errors = child.stderr.take().map(|mut stderr| {
             std::thread::spawn(move || {
                 let mut text = String::new();
@@ -189,7 +189,7 @@ impl Remote<'_> {
         if let Some(stdout) = child.stdout.take() {
             relay(stdout, each)?;
         }
-        let status = child.wait().map_err(LabError::file("run", "ssh"))?;
+        let status = child.wait().map_err(HostError::file("run", "ssh"))?;
         let said = errors
             .and_then(|thread| thread.join().ok())
             .unwrap_or_default();
@@ -197,14 +197,14 @@ impl Remote<'_> {
         if status.success() {
             return Ok(());
         }
-        Err(LabError::Program {
+        Err(HostError::Program {
             command: format!("vtax run, on {}", self.run.host),
             status: status.to_string(),
             output: said,
         })
     }
 
-    fn fetch(&self, directory: &str, results: &Path) -> Result<(), LabError> {
+    fn fetch(&self, directory: &str, results: &Path) -> Result<(), HostError> {
         // A run that ended before its first line has no results to bring.
         if self.ask(&format!(
             "test -d '{directory}/results' && echo yes || echo no"
@@ -212,14 +212,14 @@ impl Remote<'_> {
         {
             return Ok(());
         }
-        fs::create_dir_all(results).map_err(LabError::file("create", results))?;
+        fs::create_dir_all(results).map_err(HostError::file("create", results))?;
         let line = format!("tar -C '{directory}/results' -cf - .");
         let mut sender = self
             .command(&line)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
-            .map_err(LabError::file("run", "ssh"))?;
+            .map_err(HostError::file("run", "ssh"))?;
         let stream = sender.stdout.take().map_or_else(Stdio::null, Stdio::from);
         let unpacked = Command::new("tar")
             .args(["--no-same-owner", "-C"])
@@ -227,12 +227,12 @@ impl Remote<'_> {
             .args(["-xf", "-"])
             .stdin(stream)
             .output()
-            .map_err(LabError::file("run", "tar"))?;
-        let sent = sender.wait().map_err(LabError::file("run", "ssh"))?;
+            .map_err(HostError::file("run", "tar"))?;
+        let sent = sender.wait().map_err(HostError::file("run", "ssh"))?;
         if sent.success() && unpacked.status.success() {
             return Ok(());
         }
-        Err(LabError::Other(format!(
+        Err(HostError::Other(format!(
             "the results could not be fetched from {} ({}): {}",
             self.run.host,
             sent,
@@ -241,9 +241,9 @@ impl Remote<'_> {
     }
 }
 
-fn relay(stdout: ChildStdout, each: &mut dyn FnMut(Line)) -> Result<(), LabError> {
+fn relay(stdout: ChildStdout, each: &mut dyn FnMut(Line)) -> Result<(), HostError> {
     for line in BufReader::new(stdout).lines() {
-        let line = line.map_err(LabError::file("read", "the other host's output"))?;
+        let line = line.map_err(HostError::file("read", "the other host's output"))?;
         each(serde_json::from_str(&line).map_or(Line::Text(line), Line::Event));
     }
     Ok(())

@@ -1,10 +1,10 @@
 //! Everything that a plan may name: platforms, workloads, and the settings they understand.
 
-use crate::cell;
-use crate::host_settings;
-use crate::platform::{self, Platform};
-use crate::settings::Parameter;
-use crate::workload::{self, Workload};
+use vtax_guest::platform::{self, Platform};
+use vtax_host::cell;
+use vtax_host::host_settings;
+use vtax_host::settings::Parameter;
+use vtax_load::workload::{self, Workload};
 
 /// What plans are validated against and run with. Injected, so that tests bring their own.
 #[derive(Clone)]

@@ -16,9 +16,9 @@ pub use diagnostic::{Diagnostic, Diagnostics};
 pub use schedule::{Shard, schedule};
 pub use treatments::{PlannedTreatment, treatments};
 
-use crate::settings::{Level, Settings};
 use std::collections::BTreeMap;
 use std::time::Duration;
+use vtax_host::settings::{Level, Settings};
 
 /// A validated plan.
 #[derive(Debug, Clone, PartialEq)]

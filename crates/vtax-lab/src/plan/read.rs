@@ -1,11 +1,11 @@
 //! From TOML to a validated [`Plan`], collecting everything that is wrong on the way.
 
 use super::{Baseline, Catalogue, Diagnostic, Diagnostics, Entry, Order, Plan, Quick, StopRule};
-use crate::settings::{Domain, Level, Parameter, Settings};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+use vtax_host::settings::{Domain, Level, Parameter, Settings};
 use vtax_observe::meter;
 
 /// The names that `meters` takes.

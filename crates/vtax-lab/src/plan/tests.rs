@@ -1,12 +1,12 @@
 //! What a plan may say, and what it is told when it says something else.
 
 use super::*;
-use crate::LabError;
-use crate::cell::Cell;
-use crate::platform::{GuestFiles, Platform, Target};
-use crate::settings::{Domain, Parameter};
-use crate::workload::{Extent, Load, LoadClient, Service, Timing, Workload, WorkloadResult};
 use proptest::prelude::*;
+use vtax_guest::platform::{GuestFiles, Platform, Target};
+use vtax_host::HostError;
+use vtax_host::cell::Cell;
+use vtax_host::settings::{Domain, Parameter};
+use vtax_load::workload::{Extent, Load, LoadClient, Service, Timing, Workload, WorkloadResult};
 
 struct Fake(&'static str, &'static [Parameter]);
 
@@ -26,14 +26,14 @@ impl Platform for Fake {
     fn parameters(&self) -> &'static [Parameter] {
         self.1
     }
-    fn check(&self, _: &Settings) -> Result<(), LabError> {
+    fn check(&self, _: &Settings) -> Result<(), HostError> {
         Ok(())
     }
     fn expected_overhead(&self) -> Duration {
         Duration::from_secs(1)
     }
-    fn boot(&self, _: &Cell, _: &GuestFiles, _: &Settings) -> Result<Box<dyn Target>, LabError> {
-        Err(LabError::Interrupted)
+    fn boot(&self, _: &Cell, _: &GuestFiles, _: &Settings) -> Result<Box<dyn Target>, HostError> {
+        Err(HostError::Interrupted)
     }
 }
 
@@ -55,7 +55,7 @@ impl Workload for Fake {
         _: &mut dyn Target,
         _: &dyn LoadClient,
         _: &Settings,
-    ) -> Result<Service, LabError> {
+    ) -> Result<Service, HostError> {
         Ok(Service::default())
     }
     fn drive(
@@ -65,10 +65,10 @@ impl Workload for Fake {
         _: Service,
         _: &Settings,
         _: Timing,
-    ) -> Result<Box<dyn Load>, LabError> {
-        Err(LabError::Interrupted)
+    ) -> Result<Box<dyn Load>, HostError> {
+        Err(HostError::Interrupted)
     }
-    fn parse(&self, _: &[u8], _: &Settings, _: Timing) -> Result<WorkloadResult, LabError> {
+    fn parse(&self, _: &[u8], _: &Settings, _: Timing) -> Result<WorkloadResult, HostError> {
         Ok(WorkloadResult::default())
     }
 }

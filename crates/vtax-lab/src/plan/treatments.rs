@@ -2,9 +2,9 @@
 //! meaning there.
 
 use super::{Catalogue, Entry, Plan};
-use crate::settings::{Level, Settings};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use vtax_host::settings::{Level, Settings};
 use vtax_report::results::Treatment;
 
 /// A treatment with everything needed to run it.

@@ -1,10 +1,11 @@
 //! The results directory of a run: begun, or gone on with where an unfinished run of the same plan
 //! is in it.
 
+use crate::LabError;
 use crate::plan::{Order, schedule};
-use crate::{LabError, Roots, host};
 use sha2::{Digest, Sha256};
 use std::path::Path;
+use vtax_host::{Roots, facts};
 use vtax_report::results::{FORMAT, ResultsDir, RunInfo, Treatment};
 
 /// What a run is, before it has a directory.
@@ -48,7 +49,7 @@ impl NewRun<'_> {
             let results = ResultsDir::resume(path)?;
             let run = results.run();
             if run.plan_sha256 != plan_sha256 || run.profile != profile {
-                return Err(LabError::Other(format!(
+                return Err(LabError::other(format!(
                     "{} holds a run of another plan ({}, {} profile): give another directory with --results, or the plan that is in it",
                     path.display(),
                     run.name,
@@ -61,7 +62,7 @@ impl NewRun<'_> {
             .read_dir()
             .is_ok_and(|mut entries| entries.next().is_some());
         if occupied {
-            return Err(LabError::Other(format!(
+            return Err(LabError::other(format!(
                 "{} exists and holds no run of vtax: give an empty or new directory with --results",
                 path.display()
             )));
@@ -80,8 +81,8 @@ impl NewRun<'_> {
             treatments,
             minimum_effect: self.minimum_effect,
         };
-        let facts = serde_json::to_value(host::facts(roots, None))
-            .map_err(|cause| LabError::Other(cause.to_string()))?;
+        let facts = serde_json::to_value(facts::facts(roots, None))
+            .map_err(|cause| LabError::other(cause.to_string()))?;
         Ok(ResultsDir::create(path, &run, self.plan_text, &facts)?)
     }
 }

@@ -1,8 +1,8 @@
 //! What is read during a trial, and where the readings go.
 
-use crate::roots::Roots;
 use std::collections::HashMap;
 use std::io;
+use vtax_host::roots::Roots;
 use vtax_observe::charge::SubjectSoftirqs;
 use vtax_observe::{Instrument, Kind, Series, SeriesId, Sink, Subject, counters};
 use vtax_report::results::{SampleKind, SampleSeries, SampleSeriesId, SampleWriter};

@@ -7,8 +7,8 @@
 //! everything unattributed: it is mostly the rounding of idle time to ticks. Where they are not, it
 //! holds them, and counts as a cost of the target, for whose sake the host works.
 
-use crate::workload::{WorkDone, WorkloadResult};
 use std::collections::BTreeMap;
+use vtax_load::workload::{WorkDone, WorkloadResult};
 use vtax_observe::{Snapshot, metric};
 use vtax_report::results::{Better, Metric, Work};
 use vtax_units::{Base, Nanoseconds, Quantity, Source, Unit};

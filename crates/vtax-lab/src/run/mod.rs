@@ -4,7 +4,6 @@
 mod directory;
 mod instruments;
 mod measure;
-pub mod meters;
 mod progress;
 mod stop;
 mod trial;
@@ -12,18 +11,21 @@ mod trial;
 pub use progress::{Event, Progress};
 
 use crate::LabError;
-use crate::host_settings;
-use crate::image;
-use crate::journal::Journal;
-use crate::lock::Lock;
 use crate::plan::{Catalogue, Plan, PlannedTreatment, Shard, treatments};
-use crate::roots::Roots;
-use crate::signals::Signals;
 pub use directory::NewRun;
 use progress::Estimate;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use vtax_guest::image;
+use vtax_guest::platform::xen;
+use vtax_host::HostError;
+use vtax_host::host_settings;
+use vtax_host::journal::Journal;
+use vtax_host::lock::Lock;
+use vtax_host::meters::Meters;
+use vtax_host::roots::Roots;
+use vtax_host::signals::Signals;
 use vtax_report::results::{ResultsDir, Trial, TrialOutcome};
 use vtax_units::Source;
 
@@ -80,7 +82,7 @@ pub fn run(
             options.results.display()
         ),
     )?;
-    let mut journal = Journal::open(&options.state_dir)?;
+    let mut journal = Journal::open(&options.state_dir, xen::end)?;
     recover(&mut journal, progress)?;
 
     let roots = Roots::host();
@@ -110,7 +112,7 @@ pub fn run(
             .map(|planned| planned.record.clone())
             .collect()
     })?;
-    let meters = meters::Meters::choose(&plan.meters, &roots, &mut |message| {
+    let meters = Meters::choose(&plan.meters, &roots, &mut |message| {
         progress.event(Event::Note { message });
     })?;
     let retried = set_failed_aside(&results)?;
@@ -141,7 +143,7 @@ pub fn run(
 /// Undoes what an earlier process left behind.
 fn recover(journal: &mut Journal, progress: &mut dyn Progress) -> Result<(), LabError> {
     let undone = journal.undo_all().map_err(|cause| {
-        LabError::Other(format!(
+        LabError::other(format!(
             "an earlier run was cut off and not everything could be restored: {cause}; mend it by hand, then run `vtax restore --forget`"
         ))
     })?;
@@ -190,7 +192,7 @@ fn set_failed_aside(results: &ResultsDir) -> Result<usize, LabError> {
                 .map(|attempt| from.with_extension(format!("failed-{attempt}")))
                 .find(|candidate| !candidate.exists());
             if let Some(to) = to {
-                std::fs::rename(&from, &to).map_err(LabError::file("move", &from))?;
+                std::fs::rename(&from, &to).map_err(HostError::file("move", &from))?;
                 moved += 1;
             }
         }
@@ -305,7 +307,7 @@ impl Runner<'_> {
                     let count = failures.entry(scheduled.treatment).or_default();
                     *count += 1;
                     if *count >= FAILURES_TO_GIVE_UP {
-                        return Err(LabError::Other(format!(
+                        return Err(LabError::other(format!(
                             "{} failed {count} times in a row, so the run stops: {reason}\nfinished trials are kept in {}; mend the cause and run the same command again",
                             treatment.record.label,
                             self.results.path().display()
@@ -359,7 +361,7 @@ pub fn default_state_dir() -> PathBuf {
 /// What could not be undone; with `forget`, only when the journal itself cannot be written.
 pub fn restore(state_dir: &Path, forget: bool) -> Result<Vec<String>, LabError> {
     let _lock = Lock::acquire(state_dir, "restoring the host")?;
-    let mut journal = Journal::open(state_dir)?;
+    let mut journal = Journal::open(state_dir, xen::end)?;
     let mut lines: Vec<String> = journal
         .pending()
         .iter()
@@ -367,7 +369,7 @@ pub fn restore(state_dir: &Path, forget: bool) -> Result<Vec<String>, LabError> 
         .collect();
     while let Err(cause) = journal.undo_all() {
         if !forget {
-            return Err(cause);
+            return Err(cause.into());
         }
         if let Some(change) = journal.forget_last()? {
             lines.push(format!("forgotten, not undone: {change:?} ({cause})"));

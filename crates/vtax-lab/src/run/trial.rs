@@ -2,24 +2,26 @@
 
 use super::instruments::{self, SampleSink};
 use super::measure::{Inner, Observation};
-use super::meters::Meters;
 use super::progress::{Event, Progress};
 use crate::LabError;
-use crate::cell::{Cell, CellConfig, Client};
-use crate::host_settings;
-use crate::journal::Journal;
 use crate::plan::{Catalogue, Plan, PlannedTreatment};
-use crate::platform::{GuestFiles, Platform, Target, scratch};
-use crate::roots::Roots;
-use crate::signals::Signals;
 use crate::suspect::{self, HostWatch, OwnWork};
-use crate::workload::{Extent, Load, Service, Timing, Workload, WorkloadResult};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use vtax_guest::platform::{GuestFiles, Platform, Target};
+use vtax_host::HostError;
+use vtax_host::cell::{Cell, CellConfig, Client};
+use vtax_host::host_settings;
+use vtax_host::journal::Journal;
+use vtax_host::meters::Meters;
+use vtax_host::roots::Roots;
+use vtax_host::scratch;
+use vtax_host::signals::Signals;
+use vtax_load::workload::{Extent, Load, Service, Timing, Workload, WorkloadResult};
 use vtax_observe::clock::SystemClock;
 use vtax_observe::{Observer, ObserverConfig, ObserverReport, Snapshot, metric};
 use vtax_report::results::{FORMAT, ObservationCost, PhaseTimes, Trial, TrialOutcome, TrialWriter};
@@ -88,7 +90,10 @@ pub(super) fn run(
     }
     let outcome = match outcome {
         Ok(()) => TrialOutcome::Complete,
-        Err(LabError::Interrupted) => return restored.and(Err(LabError::Interrupted)),
+        Err(cause) if cause.is_interrupt() => {
+            restored?;
+            return Err(cause);
+        }
         Err(cause) => {
             log.line(&format!("failed: {cause}"));
             TrialOutcome::Failed(cause.to_string())
@@ -171,7 +176,7 @@ fn perform(
     let booted = platform.boot(&cell, bench.guest, settings);
     let mut target = match booted {
         Ok(target) => target,
-        Err(cause) => return cell.destroy().and(Err(cause)),
+        Err(cause) => return Ok(cell.destroy().and(Err(cause))?),
     };
     attempt.times.boot = clock.elapsed().into();
     attempt.environment = target.environment();
@@ -195,7 +200,8 @@ fn perform(
     // Every step is taken even when one before it failed; the first failure is the one to tell.
     let stopped = target.stop();
     let destroyed = cell.destroy();
-    done.and(stopped).and(destroyed)
+    done?;
+    Ok(stopped.and(destroyed)?)
 }
 
 fn kinds(
@@ -297,7 +303,7 @@ fn drive(
     service: Service,
     target: &mut dyn Target,
     client: &Client,
-    settings: &crate::settings::Settings,
+    settings: &vtax_host::settings::Settings,
     timing: Timing,
     observer: &Observer,
     watch: &HostWatch,
@@ -393,17 +399,17 @@ fn refuse_early_end(raw: Option<&[u8]>, place: &str) -> Result<(), LabError> {
         .into_iter()
         .rev()
         .collect();
-    Err(LabError::Other(format!(
+    Err(LabError::other(format!(
         "the load ended in its {place}; the end of what it printed: {end}"
     )))
 }
 
 fn overdue(what: &str, limit: Duration) -> LabError {
-    LabError::Timeout {
+    LabError::Host(HostError::Timeout {
         what: format!("the end of {what}"),
         seconds: limit.as_secs(),
         evidence: String::new(),
-    }
+    })
 }
 
 /// The guest's own counters, and when they were read.

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use vtax_accuracy::run::{self, StudyOptions};
 use vtax_accuracy::study::Study;
 use vtax_accuracy::table;
+use vtax_host::signals::Signals;
 use vtax_lab::place::Place;
 use vtax_lab::plan::Catalogue;
 use vtax_lab::run::default_state_dir;
-use vtax_lab::signals::Signals;
 
 pub fn run(arguments: PlanRunArgs) -> Outcome {
     let catalogue = Catalogue::standard();

@@ -2,11 +2,11 @@
 
 use crate::Outcome;
 use crate::cli::DoctorArgs;
-use vtax_lab::Roots;
-use vtax_lab::doctor::{self, HostProbes, KvmBoot, Options, Style};
-use vtax_lab::image::{self, Recipe};
-use vtax_lab::platform::qemu;
-use vtax_lab::signals::Signals;
+use vtax_doctor::{self as doctor, HostProbes, KvmBoot, Options, Style};
+use vtax_guest::image::{self, Recipe};
+use vtax_guest::platform::qemu;
+use vtax_host::Roots;
+use vtax_host::signals::Signals;
 
 pub fn run(arguments: &DoctorArgs) -> Outcome {
     let signals = Signals::install()?;

@@ -1,7 +1,7 @@
 //! `vtax image`: the root file system that every platform runs.
 
 use crate::Outcome;
-use vtax_lab::image::{self, Recipe};
+use vtax_guest::image::{self, Recipe};
 
 pub fn build(force: bool) -> Outcome {
     let make = if force { image::rebuild } else { image::ensure };

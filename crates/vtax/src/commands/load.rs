@@ -1,8 +1,8 @@
 //! `vtax load`: load generators, as workloads start them in the client.
 
 use crate::Outcome;
-use vtax_lab::load::http::Arguments;
+use vtax_load::http::Arguments;
 
 pub fn http(arguments: Arguments) -> Outcome {
-    Ok(vtax_lab::load::http::main(&arguments)?)
+    Ok(vtax_load::http::main(&arguments)?)
 }

@@ -4,8 +4,8 @@ use crate::Outcome;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
-use vtax_lab::Roots;
-use vtax_lab::run::meters;
+use vtax_host::Roots;
+use vtax_host::meters;
 use vtax_observe::clock::SystemClock;
 use vtax_observe::meter::{
     Bench, BusyLoad, CalibrationSettings, Found, calibrate as fit, host_domains,

@@ -5,8 +5,8 @@ use crate::progress::in_words;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use vtax_host::settings::{Domain, Parameter};
 use vtax_lab::plan::{Catalogue, Plan, StopRule, treatments};
-use vtax_lab::settings::{Domain, Parameter};
 
 /// Reads a plan file; complaints name the file as the user did.
 pub fn read(

@@ -6,10 +6,10 @@ use crate::cli::{PlanRunArgs, RunArgs};
 use crate::progress::{self, in_words};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use vtax_host::signals::Signals;
 use vtax_lab::place::{Line, Place, SshRun, run_over_ssh};
 use vtax_lab::plan::{Catalogue, Shard};
 use vtax_lab::run::{self, RunOptions};
-use vtax_lab::signals::Signals;
 use vtax_units::Source;
 
 pub fn run(arguments: RunArgs) -> Outcome {

@@ -6,11 +6,12 @@ use crate::cli::TestbedCommand;
 use crate::progress::{self, in_words};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use vtax_host::HostError;
+use vtax_host::signals::Signals;
 use vtax_lab::LabError;
 use vtax_lab::place::{Hypervisor, Line};
 use vtax_lab::plan::Catalogue;
 use vtax_lab::run::{Event, Progress};
-use vtax_lab::signals::Signals;
 use vtax_report::results::ResultsDir;
 use vtax_testbed::cost::{self, CostModel};
 use vtax_testbed::guard::{Counts, TOLERANCE};
@@ -184,10 +185,10 @@ impl Inside<'_> {
     }
 }
 
-fn read_settings(file: Option<&Path>) -> Result<Settings, LabError> {
+fn read_settings(file: Option<&Path>) -> Result<Settings, HostError> {
     file.map_or_else(|| Ok(Settings::default()), Settings::read)
 }
 
-fn read_model(file: Option<&Path>) -> Result<CostModel, LabError> {
+fn read_model(file: Option<&Path>) -> Result<CostModel, HostError> {
     file.map_or_else(CostModel::shipped, CostModel::read)
 }

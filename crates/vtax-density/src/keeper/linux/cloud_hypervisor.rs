@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use vtax_lab::image::EchoGuest;
+use vtax_guest::image::EchoGuest;
 
 /// How long it may take to make its socket, which it does before its guest boots.
 const SOCKET_LIMIT: Duration = Duration::from_secs(10);

@@ -6,7 +6,7 @@ use crate::keeper::singly::Echo;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use vtax_lab::image::EchoGuest;
+use vtax_guest::image::EchoGuest;
 
 pub(super) fn start(program: &Path, guest: &EchoGuest, place: &Place) -> std::io::Result<Guest> {
     let (config, (log, file)) = (place.file("json"), place.log()?);

@@ -12,7 +12,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::Duration;
-use vtax_lab::image::{ECHO_TOKEN, EchoGuest};
+use vtax_guest::image::{ECHO_TOKEN, EchoGuest};
 
 /// The VMMs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

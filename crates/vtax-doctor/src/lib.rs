@@ -1,0 +1,195 @@
+//! What this host can run and measure: each finding says yes, no or partly, by which evidence,
+//! and what to do about a no. One file a group of checks.
+//!
+//! What can be decided by trying is tried: kernels are booted, bundles run, devices created
+//! (in a network namespace that ends with the probe), counters watched under load. Nothing that
+//! a probe makes outlives it. See `docs/doctor.md`.
+
+mod containers;
+mod counters;
+mod cpu;
+mod energy;
+mod kvm;
+mod limits;
+mod memory;
+mod network;
+mod probes;
+mod programs;
+mod render;
+mod summary;
+mod xen;
+
+pub use probes::{
+    CounterEvent, CounterScope, HostProbes, KvmBoot, KvmDevice, Probes, ProgramOutput, ReadCounter,
+};
+pub use render::{Style, render};
+pub use summary::{Summary, Usable, summarize};
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use vtax_host::Roots;
+use vtax_host::signals::Signals;
+
+/// Whether the host can do a thing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Answer {
+    /// It can.
+    Yes,
+    /// It can in part, or it cannot be told for sure; the evidence says which.
+    Partly,
+    /// It cannot.
+    No,
+}
+
+/// What a finding is about; the order of the report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Topic {
+    /// Virtual machines.
+    Kvm,
+    /// Containers and control groups.
+    Containers,
+    /// Virtual networks.
+    Network,
+    /// Sources of joules.
+    Energy,
+    /// Counters and tracing.
+    Counters,
+    /// The processor.
+    Cpu,
+    /// Memory and disk.
+    Memory,
+    /// Privileges and limits.
+    Limits,
+    /// Needed programs.
+    Programs,
+}
+
+impl Topic {
+    /// The heading.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Kvm => "Virtual machines",
+            Self::Containers => "Containers",
+            Self::Network => "Network",
+            Self::Energy => "Energy meters",
+            Self::Counters => "Counters and tracing",
+            Self::Cpu => "Processor",
+            Self::Memory => "Memory and disk",
+            Self::Limits => "Privileges and limits",
+            Self::Programs => "Programs",
+        }
+    }
+}
+
+/// One thing that the host can or cannot do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// The group.
+    pub topic: Topic,
+    /// What it is about, in one to three words; stable for programs.
+    pub name: String,
+    /// Whether the host can do it.
+    pub answer: Answer,
+    /// What was seen.
+    pub evidence: String,
+    /// What to do, or what vtax does instead, where the answer is not yes.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub remedy: Option<String>,
+    /// The Debian package whose installation turns the answer into yes.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub package: Option<String>,
+}
+
+impl Finding {
+    fn new(topic: Topic, name: &str, answer: Answer, evidence: impl Into<String>) -> Self {
+        Self {
+            topic,
+            name: name.to_owned(),
+            answer,
+            evidence: evidence.into(),
+            remedy: None,
+            package: None,
+        }
+    }
+
+    fn remedy(self, remedy: impl Into<String>) -> Self {
+        Self {
+            remedy: Some(remedy.into()),
+            ..self
+        }
+    }
+
+    fn package(self, package: &str) -> Self {
+        Self {
+            package: Some(package.to_owned()),
+            ..self
+        }
+    }
+}
+
+/// How to examine.
+pub struct Options<'a> {
+    /// How things are tried; [`HostProbes`] on a real host.
+    pub probes: &'a dyn Probes,
+    /// Whether to look for wall meters, which opens every serial port.
+    pub scan_wall_meters: bool,
+    /// Where results and images would be stored.
+    pub storage: PathBuf,
+    /// Stop requests: the present probe ends in order, and no further one begins.
+    pub signals: Option<&'a Signals>,
+}
+
+/// Examines the host. Takes about a second, and as long again as a kernel needs to boot on KVM.
+/// It never fails: what cannot be examined is a finding with the reason. After a stop request
+/// the findings so far are returned.
+pub fn examine(roots: &Roots, options: &Options) -> Vec<Finding> {
+    let groups: [fn(&Roots, &Options) -> Vec<Finding>; 10] = [
+        kvm::examine,
+        xen::examine,
+        containers::examine,
+        network::examine,
+        energy::examine,
+        counters::examine,
+        cpu::examine,
+        memory::examine,
+        limits::examine,
+        programs::examine,
+    ];
+    let stopped = || options.signals.is_some_and(Signals::interrupted);
+    groups
+        .iter()
+        .take_while(|_| !stopped())
+        .flat_map(|examine| examine(roots, options))
+        .collect()
+}
+
+/// The report for programs: findings and summary as one JSON object.
+///
+/// # Errors
+/// Never, in practice: every part of it is plain text.
+pub fn json(findings: &[Finding]) -> Result<String, vtax_host::HostError> {
+    #[derive(Serialize)]
+    struct Report<'a> {
+        findings: &'a [Finding],
+        summary: Summary,
+    }
+    let report = Report {
+        findings,
+        summary: summarize(findings),
+    };
+    serde_json::to_string_pretty(&report)
+        .map_err(|cause| vtax_host::HostError::Other(format!("cannot encode the report: {cause}")))
+}
+
+/// Why the kernel refused, without the number that Rust adds: readers know the words.
+fn reason(cause: &std::io::Error) -> String {
+    let text = cause.to_string();
+    text.split_once(" (os error")
+        .map_or(text.as_str(), |(words, _)| words)
+        .to_owned()
+}
+
+#[cfg(test)]
+mod tests;

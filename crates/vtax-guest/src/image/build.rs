@@ -1,0 +1,554 @@
+//! Builds an image: mmdebstrap installs, mke2fs packs, no loop device and no mount of ours.
+
+use super::{Recipe, RecipeFile, initrd};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use vtax_host::HostError;
+
+/// A tree of 420 MB, its image, and mmdebstrap's downloads, with room for a longer recipe.
+const NEEDED_MIB: u64 = 2048;
+
+/// Room for writes in the image beyond the tree itself. The file is sparse.
+const HEADROOM_MIB: u64 = 256;
+
+/// What is never read in a trial, and a third of the download's unpacked size.
+const EXCLUDED: [&str; 6] = [
+    "/usr/share/doc/*",
+    "/usr/share/info/*",
+    "/usr/share/lintian/*",
+    "/usr/share/locale/*",
+    "/usr/share/man/*",
+    "/var/cache/apt/*.bin",
+];
+
+/// How the directories of unfinished builds of this recipe start.
+pub(super) fn building_prefix(hash: &str) -> String {
+    format!(".building-{hash}-")
+}
+
+/// Builds `images/<hash>`. The caller holds the recipe's lock.
+pub(super) fn build(
+    images: &Path,
+    recipe: &Recipe,
+    hash: &str,
+    progress: &mut dyn FnMut(&str),
+) -> Result<(), HostError> {
+    require_root_and_programs()?;
+    require_space(images)?;
+    let building = tempfile::Builder::new()
+        .prefix(&building_prefix(hash))
+        .tempdir_in(images)
+        .map_err(HostError::file("create", images))?;
+    let dir = building.path();
+    // The tree is read by QEMU, by runtimes and by services that drop root.
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o755))
+        .map_err(HostError::file("write", dir))?;
+    write(&dir.join("recipe.toml"), recipe.to_toml()?.as_bytes())?;
+    let log = dir.join("build.log");
+    let root = dir.join("root");
+
+    let result = (|| {
+        install(recipe, &root, &log, progress)?;
+        progress("adding vtax's own files");
+        for file in &recipe.files {
+            add(&root, file)?;
+        }
+        let version = take_kernel(&root, &dir.join("vmlinuz"))?;
+        write(
+            &dir.join("initrd"),
+            &initrd::boot(&root, &version, &recipe.modules)?,
+        )?;
+        progress("packing the tree into an ext4 image");
+        pack(&root, &dir.join("root.ext4"), &log)
+    })();
+    if let Err(error) = result {
+        // The directory goes; its log stays, under a name that says whose it is.
+        let kept = images.join(format!("failed-{}.log", hash.get(..12).unwrap_or(hash)));
+        let note = match fs::rename(&log, &kept) {
+            Ok(()) => format!("\nthe whole log: {}", kept.display()),
+            Err(_) => String::new(),
+        };
+        return Err(match error {
+            HostError::Program {
+                command,
+                status,
+                output,
+            } => HostError::Program {
+                command,
+                status,
+                output: output + &note,
+            },
+            other => other,
+        });
+    }
+
+    // The rename must not reach the disk before what it names does.
+    let handle = File::open(dir).map_err(HostError::file("read", dir))?;
+    rustix::fs::syncfs(&handle).map_err(|cause| HostError::file("sync", dir)(cause.into()))?;
+    let done = images.join(hash);
+    fs::rename(dir, &done).map_err(HostError::file("create", &done))?;
+    // It has its final name now: there is nothing left to remove.
+    let _ = building.keep();
+    Ok(())
+}
+
+fn require_root_and_programs() -> Result<(), HostError> {
+    for (program, package) in [
+        ("mmdebstrap", "mmdebstrap"),
+        ("mke2fs", "e2fsprogs"),
+        ("setpriv", "util-linux"),
+        ("unshare", "util-linux"),
+    ] {
+        if !on_path(program) {
+            return Err(HostError::Missing {
+                what: format!("the program {program}, which builds the guest image,"),
+                remedy: format!("apt-get install {package}"),
+            });
+        }
+    }
+    if !rustix::process::geteuid().is_root() {
+        return Err(HostError::Missing {
+            what: "root, which owns the files of the guest image,".into(),
+            remedy: "build it once as root; after that everyone on this machine can use it".into(),
+        });
+    }
+    Ok(())
+}
+
+fn on_path(program: &str) -> bool {
+    // Not every user has the system directories on the path.
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain([PathBuf::from("/usr/sbin"), PathBuf::from("/sbin")])
+        .any(|dir| dir.join(program).is_file())
+}
+
+fn require_space(images: &Path) -> Result<(), HostError> {
+    let stat = rustix::fs::statvfs(images)
+        .map_err(|cause| HostError::file("read", images)(cause.into()))?;
+    let free_mib = stat.f_bavail.saturating_mul(stat.f_frsize) >> 20;
+    if free_mib >= NEEDED_MIB {
+        return Ok(());
+    }
+    Err(HostError::Missing {
+        what: format!(
+            "space for the guest image in {} ({free_mib} MiB free, {NEEDED_MIB} MiB needed)",
+            images.display()
+        ),
+        remedy: "free some, or set VTAX_CACHE_DIR to a directory on a larger disk".into(),
+    })
+}
+
+/// Runs mmdebstrap with everything it says in the log.
+fn install(
+    recipe: &Recipe,
+    root: &Path,
+    log: &Path,
+    progress: &mut dyn FnMut(&str),
+) -> Result<(), HostError> {
+    progress(&format!(
+        "installing Debian {} with {} packages (a minute or two)",
+        recipe.suite,
+        recipe.packages.len()
+    ));
+    // mmdebstrap mounts the host's own /sys and /dev/shm in the tree. In namespaces of its own
+    // these are never seen outside, and go with all of its processes when this one is killed.
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "unshare", "--mount", "--propagation"]);
+    command.args(["private", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+    command.args([
+        "mmdebstrap",
+        "--mode=auto",
+        "--variant=minbase",
+        "--verbose",
+    ]);
+    command.args(EXCLUDED.map(|pattern| format!("--dpkgopt=path-exclude={pattern}")));
+    // Licences stay, as the law wants.
+    command.arg("--dpkgopt=path-include=/usr/share/doc/*/copyright");
+    command.args(proxies().iter().map(|option| format!("--aptopt={option}")));
+    command.arg(format!("--include={}", recipe.packages.join(",")));
+    command
+        .arg(&recipe.suite)
+        .arg(root)
+        .args(sources(&recipe.suite));
+    // The guest boots with an initial RAM disk of ours; Debian's takes long to build.
+    command.env("INITRD", "No").env("LC_ALL", "C.UTF-8");
+    run_logged(command, log, progress)
+}
+
+/// Proxy settings of this machine's apt; mmdebstrap does not take them over by itself.
+fn proxies() -> Vec<String> {
+    lines_of(
+        "apt-config",
+        &[
+            "dump",
+            "--format",
+            "%f \"%v\";%n",
+            "Acquire::http::Proxy",
+            "Acquire::https::Proxy",
+        ],
+    )
+    .into_iter()
+    .filter(|line| !line.contains("\"\""))
+    .collect()
+}
+
+/// The sources of this machine that can bring `suite`, so that its own mirror is used.
+fn sources(suite: &str) -> Vec<String> {
+    let targets = lines_of(
+        "apt-get",
+        &[
+            "indextargets",
+            "--format",
+            "$(REPO_URI) $(RELEASE) $(COMPONENT)",
+            "Created-By: Packages",
+        ],
+    );
+    sources_from(&targets, suite)
+}
+
+/// Empty where the machine has no Debian mirror: mmdebstrap then takes its default one.
+fn sources_from(targets: &[String], suite: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut mirror = None;
+    for target in targets {
+        let mut words = target.split_whitespace();
+        let (Some(uri), Some(release), Some("main")) = (words.next(), words.next(), words.next())
+        else {
+            continue;
+        };
+        let archive = uri.trim_end_matches('/').rsplit('/').next();
+        if archive == Some("debian") {
+            mirror.get_or_insert(uri);
+        }
+        let ours = release
+            .strip_prefix(suite)
+            .is_some_and(|rest| matches!(rest, "" | "-updates" | "-security"));
+        if ours && matches!(archive, Some("debian" | "debian-security")) {
+            let line = format!("deb {uri} {release} main");
+            if !lines.contains(&line) {
+                lines.push(line);
+            }
+        }
+    }
+    match mirror {
+        // A machine of another release has the suite at the same mirror.
+        Some(mirror)
+            if !lines
+                .iter()
+                .any(|line| line.ends_with(&format!(" {suite} main"))) =>
+        {
+            lines.insert(0, format!("deb {mirror} {suite} main"));
+            lines
+        }
+        Some(_) => lines,
+        None => Vec::new(),
+    }
+}
+
+/// The output lines of a program, none where it fails: the caller has a default.
+fn lines_of(program: &str, arguments: &[&str]) -> Vec<String> {
+    let output = Command::new(program)
+        .args(arguments)
+        .stderr(Stdio::null())
+        .output();
+    output
+        .ok()
+        .filter(|output| output.status.success())
+        .map(|output| {
+            String::from_utf8_lossy(&output.stdout)
+                .lines()
+                .map(str::to_owned)
+                .collect()
+        })
+        .unwrap_or_default()
+}
+
+/// Runs a program with both its outputs appended to the log; its `I: …` lines are progress.
+fn run_logged(
+    mut command: Command,
+    log: &Path,
+    progress: &mut dyn FnMut(&str),
+) -> Result<(), HostError> {
+    let line = shown(&command);
+    let mut file = File::options()
+        .create(true)
+        .append(true)
+        .open(log)
+        .map_err(HostError::file("write", log))?;
+    writeln!(file, "$ {line}").map_err(HostError::file("write", log))?;
+    // One pipe for both outputs keeps their order.
+    let (reader, writer) = std::io::pipe().map_err(HostError::file("create", "a pipe"))?;
+    let second = writer
+        .try_clone()
+        .map_err(HostError::file("create", "a pipe"))?;
+    command.stdin(Stdio::null()).stdout(writer).stderr(second);
+    let child = command.spawn();
+    // It holds the writing ends; only the program may, or the reading below would never end.
+    drop(command);
+    let mut child =
+        child.map_err(|cause| HostError::Other(format!("cannot start `{line}`: {cause}")))?;
+    let mut reader = BufReader::new(reader);
+    let mut bytes = Vec::new();
+    let mut copied = Ok(());
+    loop {
+        bytes.clear();
+        match reader.read_until(b'\n', &mut bytes) {
+            Ok(0) => break,
+            Ok(_) => {
+                // A full disk must not stop the reading, or the program would never end.
+                if copied.is_ok() {
+                    copied = file.write_all(&bytes);
+                }
+                if let Some(step) = String::from_utf8_lossy(&bytes)
+                    .trim_end()
+                    .strip_prefix("I: ")
+                {
+                    progress(step);
+                }
+            }
+            Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(cause) => {
+                copied = Err(cause);
+                break;
+            }
+        }
+    }
+    let status = child
+        .wait()
+        .map_err(|cause| HostError::Other(format!("cannot wait for `{line}`: {cause}")))?;
+    copied.map_err(HostError::file("write", log))?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(HostError::Program {
+        command: line,
+        status: status.to_string(),
+        output: crate::image::tail(log),
+    })
+}
+
+fn shown(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// Creates directories one by one: a symbolic link of the tree would lead out of it, into the
+/// host's own files.
+fn create_directories(root: &Path, inside: &Path) -> Result<PathBuf, HostError> {
+    let mut path = root.to_owned();
+    for part in inside.strip_prefix("/").unwrap_or(inside) {
+        path.push(part);
+        match fs::symlink_metadata(&path) {
+            Ok(metadata) if metadata.is_dir() => {}
+            Ok(_) => {
+                return Err(HostError::Setting(format!(
+                    "image recipe: {} is not a directory in the image; name the directory it leads to",
+                    Path::new("/").join(inside).display()
+                )));
+            }
+            Err(_) => {
+                fs::create_dir(&path).map_err(HostError::file("create", &path))?;
+                let mode = fs::Permissions::from_mode(0o755);
+                fs::set_permissions(&path, mode).map_err(HostError::file("write", &path))?;
+            }
+        }
+    }
+    Ok(path)
+}
+
+fn add(root: &Path, file: &RecipeFile) -> Result<(), HostError> {
+    let inside = Path::new(&file.path);
+    let parent = create_directories(root, inside.parent().unwrap_or(inside))?;
+    let path = parent.join(inside.file_name().unwrap_or_default());
+    // What a package put there may be a link out of the tree.
+    if path.symlink_metadata().is_ok() {
+        fs::remove_file(&path).map_err(HostError::file("remove", &path))?;
+    }
+    write(&path, file.text.as_bytes())?;
+    let mode = if file.executable { 0o755 } else { 0o644 };
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode))
+        .map_err(HostError::file("write", &path))
+}
+
+fn write(path: &Path, content: &[u8]) -> Result<(), HostError> {
+    fs::write(path, content).map_err(HostError::file("write", path))
+}
+
+/// Copies the tree's kernel out and returns its version. Debian's cloud kernel is LZ4: fast to
+/// unpack, even emulated.
+fn take_kernel(root: &Path, destination: &Path) -> Result<String, HostError> {
+    let boot = root.join("boot");
+    let kernels: Vec<(String, PathBuf)> = fs::read_dir(&boot)
+        .map_err(HostError::file("read", &boot))?
+        .filter_map(Result::ok)
+        .filter_map(|entry| {
+            let version = entry
+                .file_name()
+                .to_str()?
+                .strip_prefix("vmlinuz-")?
+                .to_owned();
+            Some((version, entry.path()))
+        })
+        .collect();
+    let [(version, kernel)] = kernels.as_slice() else {
+        return Err(HostError::Setting(format!(
+            "image recipe: the packages bring {} kernels, and one is needed; linux-image-cloud-amd64 brings one",
+            kernels.len()
+        )));
+    };
+    fs::copy(kernel, destination).map_err(HostError::file("create", destination))?;
+    Ok(version.clone())
+}
+
+fn pack(root: &Path, image: &Path, log: &Path) -> Result<(), HostError> {
+    let size = tree_bytes(root)? + (HEADROOM_MIB << 20);
+    // An eighth for the file system's own structures.
+    let mib = (size + size / 8).div_ceil(1 << 20);
+    let mut command = Command::new("setpriv");
+    command.args([
+        "--pdeathsig",
+        "KILL",
+        "mke2fs",
+        "-q",
+        "-t",
+        "ext4",
+        "-L",
+        "vtax",
+    ]);
+    // No journal: every VM throws its writes away. No lazy initialisation: the guest's kernel
+    // would finish it in the middle of a trial.
+    command.args(["-O", "^has_journal", "-E", "lazy_itable_init=0", "-m", "0"]);
+    command
+        .arg("-d")
+        .arg(root)
+        .arg(image)
+        .arg(format!("{mib}M"));
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
+    run_logged(command, log, &mut |_| {})
+}
+
+/// What the tree takes in blocks of 4 KiB.
+fn tree_bytes(dir: &Path) -> Result<u64, HostError> {
+    let mut total = 4096;
+    for entry in fs::read_dir(dir).map_err(HostError::file("read", dir))? {
+        let entry = entry.map_err(HostError::file("read", dir))?;
+        let path = entry.path();
+        let metadata = path
+            .symlink_metadata()
+            .map_err(HostError::file("read", &path))?;
+        total += if metadata.is_dir() {
+            tree_bytes(&path)?
+        } else {
+            metadata.len().next_multiple_of(4096) + 256
+        };
+    }
+    Ok(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn targets(lines: &[&str]) -> Vec<String> {
+        lines.iter().map(|line| (*line).to_owned()).collect()
+    }
+
+    #[test]
+    fn the_mirror_of_this_machine_is_used() {
+        let targets = targets(&[
+            "http://mirror.test/debian/ bookworm main",
+            "http://mirror.test/debian/ bookworm main",
+            "http://mirror.test/debian/ bookworm-updates main",
+            "http://mirror.test/debian-security/ bookworm-security main",
+            "http://mirror.test/debian/ bookworm contrib",
+            "http://mirror.test/debian/ bookworm-backports main",
+            "http://other.test/apt nodistro main",
+        ]);
+        assert_eq!(
+            sources_from(&targets, "bookworm"),
+            [
+                "deb http://mirror.test/debian/ bookworm main",
+                "deb http://mirror.test/debian/ bookworm-updates main",
+                "deb http://mirror.test/debian-security/ bookworm-security main",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_machine_of_another_release_gets_the_suite_from_its_own_mirror() {
+        let targets = targets(&["http://mirror.test/debian trixie main"]);
+        assert_eq!(
+            sources_from(&targets, "bookworm"),
+            ["deb http://mirror.test/debian bookworm main"]
+        );
+    }
+
+    #[test]
+    fn a_machine_without_a_debian_mirror_leaves_the_choice_to_mmdebstrap() {
+        let targets = targets(&["http://other.test/ubuntu jammy main", "garbage", ""]);
+        assert!(sources_from(&targets, "bookworm").is_empty());
+    }
+
+    #[test]
+    fn a_file_is_never_written_through_a_link_that_leaves_the_tree() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, host) = (dir.path().join("root"), dir.path().join("host"));
+        fs::create_dir_all(&root).unwrap();
+        fs::create_dir_all(&host).unwrap();
+        std::os::unix::fs::symlink(&host, root.join("etc")).unwrap();
+        std::os::unix::fs::symlink(host.join("target"), root.join("motd")).unwrap();
+        let file = |path: &str| RecipeFile {
+            path: path.into(),
+            executable: false,
+            text: "x".into(),
+        };
+        assert!(
+            add(&root, &file("/etc/motd"))
+                .unwrap_err()
+                .to_string()
+                .contains("not a directory")
+        );
+        add(&root, &file("/motd")).unwrap();
+        assert_eq!(fs::read_dir(&host).unwrap().count(), 0);
+        assert_eq!(fs::read(root.join("motd")).unwrap(), b"x");
+    }
+
+    #[test]
+    fn a_failed_program_shows_the_end_of_its_log() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        command.args([
+            "-c",
+            "echo I: one step; echo E: no such package >&2; exit 3",
+        ]);
+        let mut steps = Vec::new();
+        let error = run_logged(command, &dir.path().join("log"), &mut |step| {
+            steps.push(step.to_owned())
+        })
+        .unwrap_err();
+        assert_eq!(steps, ["one step"]);
+        let text = error.to_string();
+        assert!(
+            text.contains("exit status: 3") && text.contains("no such package"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn too_little_space_is_said_with_both_numbers() {
+        // /proc has no space at all, on every machine.
+        let text = require_space(Path::new("/proc")).unwrap_err().to_string();
+        assert!(
+            text.contains("0 MiB free, 2048 MiB needed") && text.contains("VTAX_CACHE_DIR"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,18 @@
+//! The files that a guest is booted from.
+
+use std::path::PathBuf;
+
+/// The files that all platforms run: one root file system in two forms, and a kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuestFiles {
+    /// The unpacked tree (read-only to everyone; platforms put a writable layer above it).
+    pub root: PathBuf,
+    /// The same tree as a raw ext4 image.
+    pub image: PathBuf,
+    /// The kernel of the same tree.
+    pub kernel: PathBuf,
+    /// The small initial RAM disk that mounts the image.
+    pub initrd: PathBuf,
+    /// SHA-256 of the recipe: which image this is.
+    pub recipe: String,
+}

@@ -1,0 +1,122 @@
+//! The initial RAM disks: the one that mounts the image, the one that only says it lives, and the
+//! one that echoes.
+
+use super::cpio::Archive;
+use super::modules;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use vtax_host::HostError;
+
+/// PID 1 of the initial RAM disk; part of the recipe's hash.
+pub(super) const INIT: &str = include_str!("guest/initrd-init.sh");
+const PROBE_INIT: &str = include_str!("guest/probe-init.sh");
+pub(super) const ECHO_INIT: &str = include_str!("guest/echo-init.sh");
+
+/// What a kernel that reaches user space prints under [`probe`].
+pub(crate) const PROBE_TOKEN: &str = "vtax-probe: user space reached";
+
+/// What the init scripts call; links, because not every busybox finds its own applets.
+const APPLETS: [&str; 11] = [
+    "cat",
+    "insmod",
+    "ip",
+    "ln",
+    "mkdir",
+    "mount",
+    "poweroff",
+    "sh",
+    "switch_root",
+    "umount",
+    "usleep",
+];
+
+/// Mounts the image and starts the guest agent: made of the busybox and the modules of `root`.
+pub(super) fn boot(
+    root: &Path,
+    kernel_version: &str,
+    names: &[String],
+) -> Result<Vec<u8>, HostError> {
+    let mut archive = base(root, INIT)?;
+    archive.directory("newroot");
+    archive.directory("modules");
+    let directory = root.join("lib/modules").join(kernel_version);
+    for (position, path) in modules::in_load_order(&directory, names)?
+        .iter()
+        .enumerate()
+    {
+        let file = path.file_name().unwrap_or_default().to_string_lossy();
+        let name = file.split(".ko").next().unwrap_or(&file);
+        // The position makes the shell's `modules/*` the load order.
+        archive.executable(
+            &format!("modules/{position:02}-{name}"),
+            &uncompressed(path)?,
+        );
+    }
+    Ok(archive.finish())
+}
+
+/// Prints [`PROBE_TOKEN`] and powers off: what [`crate::platform::qemu::kvm_boots`] boots.
+pub(crate) fn probe(root: &Path) -> Result<Vec<u8>, HostError> {
+    Ok(base(root, PROBE_INIT)?.finish())
+}
+
+/// Echoes its console: what [`super::echo_guest`] boots.
+pub(super) fn echo(root: &Path) -> Result<Vec<u8>, HostError> {
+    Ok(base(root, ECHO_INIT)?.finish())
+}
+
+fn base(root: &Path, init: &str) -> Result<Archive, HostError> {
+    let busybox = root.join("bin/busybox");
+    let busybox = fs::read(&busybox).map_err(HostError::file("read", &busybox))?;
+    let mut archive = Archive::default();
+    for directory in ["bin", "dev", "proc", "sys"] {
+        archive.directory(directory);
+    }
+    // Without it the kernel has nowhere to show what init prints.
+    archive.character_device("dev/console", 5, 1);
+    archive.executable("bin/busybox", &busybox);
+    for applet in APPLETS {
+        archive.symlink(&format!("bin/{applet}"), "busybox");
+    }
+    archive.executable("init", init.as_bytes());
+    Ok(archive)
+}
+
+/// A file's content without its compression, which the name tells: newer Debian kernels compress
+/// their modules, which busybox's `insmod` does not undo.
+pub(super) fn uncompressed(path: &Path) -> Result<Vec<u8>, HostError> {
+    let (tool, package) = match path.extension().and_then(|extension| extension.to_str()) {
+        Some("gz") => ("gzip", "gzip"),
+        Some("lz4") => ("lz4", "lz4"),
+        Some("xz") => ("xz", "xz-utils"),
+        Some("zst") => ("zstd", "zstd"),
+        _ => return fs::read(path).map_err(HostError::file("read", path)),
+    };
+    let output = Command::new(tool)
+        .args(["--decompress", "--stdout"])
+        .arg(path)
+        .output()
+        .map_err(|cause| HostError::Missing {
+            what: format!("the program {tool} ({cause})"),
+            remedy: format!("apt-get install {package}"),
+        })?;
+    if output.status.success() {
+        return Ok(output.stdout);
+    }
+    Err(HostError::Program {
+        command: format!("{tool} --decompress {}", path.display()),
+        status: output.status.to_string(),
+        output: String::from_utf8_lossy(&output.stderr).into_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_probe_prints_the_token_that_is_looked_for() {
+        assert!(PROBE_INIT.contains(PROBE_TOKEN));
+    }
+}

@@ -1,0 +1,336 @@
+//! The root file system that every platform shares: built once from a recipe, found again by
+//! the recipe's hash.
+//!
+//! A build happens in a hidden directory beside its destination and is renamed into place when
+//! it is whole, so that a killed build never looks like an image.
+
+mod build;
+mod cpio;
+mod echo;
+mod files;
+mod initrd;
+mod modules;
+mod recipe;
+
+pub use cpio::Archive;
+pub use echo::{ECHO_TOKEN, EchoGuest, echo_guest};
+pub use files::GuestFiles;
+pub use recipe::{Recipe, RecipeFile};
+
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use vtax_host::HostError;
+
+/// The first initial RAM disk of a kernel probe: prints [`PROBE_TOKEN`] and powers off.
+pub(crate) use initrd::{PROBE_TOKEN, probe};
+
+/// The image of a recipe, built if it is not in the cache yet. `progress` gets a line now and
+/// then during a build and nothing otherwise.
+///
+/// # Errors
+/// When it has to be built and cannot be: no root, a missing program, no space, a package that
+/// does not install (with the end of the build log, and where the rest is).
+pub fn ensure(recipe: &Recipe, progress: &mut dyn FnMut(&str)) -> Result<GuestFiles, HostError> {
+    ensure_in(&cache_dir()?, recipe, progress)
+}
+
+/// Builds the image of a recipe again, whatever the cache has: for a damaged one.
+///
+/// # Errors
+/// As [`ensure`], and when what is there cannot be removed.
+pub fn rebuild(recipe: &Recipe, progress: &mut dyn FnMut(&str)) -> Result<GuestFiles, HostError> {
+    let cache = cache_dir()?;
+    let there = cache.join("images").join(recipe.hash()?);
+    if there.exists() {
+        fs::remove_dir_all(&there).map_err(HostError::file("remove", &there))?;
+    }
+    ensure_in(&cache, recipe, progress)
+}
+
+/// The image of a recipe, if the cache has it.
+///
+/// # Errors
+/// When the recipe is not valid or there is no cache directory.
+pub fn cached(recipe: &Recipe) -> Result<Option<GuestFiles>, HostError> {
+    Ok(find(&cache_dir()?, &recipe.hash()?))
+}
+
+/// Where images and verdicts are kept: `$VTAX_CACHE_DIR`, else `/var/cache/vtax` for root and
+/// `$XDG_CACHE_HOME/vtax` or `~/.cache/vtax` for others.
+///
+/// # Errors
+/// When none of these can be told.
+pub fn cache_dir() -> Result<PathBuf, HostError> {
+    let set = |name: &str| {
+        std::env::var_os(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
+    if let Some(dir) = set("VTAX_CACHE_DIR") {
+        return Ok(dir);
+    }
+    if rustix::process::geteuid().is_root() {
+        return Ok(PathBuf::from("/var/cache/vtax"));
+    }
+    set("XDG_CACHE_HOME")
+        .or_else(|| set("HOME").map(|home| home.join(".cache")))
+        .map(|dir| dir.join("vtax"))
+        .ok_or_else(|| HostError::Missing {
+            what: "a directory for images".into(),
+            remedy: "set HOME, or VTAX_CACHE_DIR to a directory with 2 GB free".into(),
+        })
+}
+
+fn ensure_in(
+    cache: &Path,
+    recipe: &Recipe,
+    progress: &mut dyn FnMut(&str),
+) -> Result<GuestFiles, HostError> {
+    let hash = recipe.hash()?;
+    // What root has built serves everyone on the machine.
+    for cache in [cache, Path::new("/var/cache/vtax")] {
+        if let Some(files) = find(cache, &hash) {
+            return Ok(files);
+        }
+    }
+    let images = cache.join("images");
+    fs::create_dir_all(&images).map_err(HostError::file("create", &images))?;
+    let _lock = lock(&images, &hash, progress)?;
+    // Another process may have built it while this one waited for the lock.
+    if let Some(files) = find(cache, &hash) {
+        return Ok(files);
+    }
+    remove_abandoned(&images, &hash)?;
+    build::build(&images, recipe, &hash, progress)?;
+    find(cache, &hash).ok_or_else(|| {
+        HostError::Other(format!(
+            "the image in {} vanished; build again",
+            images.display()
+        ))
+    })
+}
+
+/// An image is whole when its directory has its final name; the files are checked all the same,
+/// because people tidy caches by hand.
+fn find(cache: &Path, hash: &str) -> Option<GuestFiles> {
+    let files = guest_files(&cache.join("images").join(hash), hash);
+    let whole = files.root.is_dir()
+        && [&files.image, &files.kernel, &files.initrd]
+            .iter()
+            .all(|file| file.is_file());
+    whole.then_some(files)
+}
+
+/// The end of a log, for error messages.
+pub(crate) fn tail(log: &Path) -> String {
+    let bytes = fs::read(log).unwrap_or_default();
+    let end = bytes
+        .get(bytes.len().saturating_sub(8192)..)
+        .unwrap_or_default();
+    String::from_utf8_lossy(end).into_owned()
+}
+
+fn guest_files(dir: &Path, hash: &str) -> GuestFiles {
+    GuestFiles {
+        root: dir.join("root"),
+        image: dir.join("root.ext4"),
+        kernel: dir.join("vmlinuz"),
+        initrd: dir.join("initrd"),
+        recipe: hash.to_owned(),
+    }
+}
+
+/// One build of an image at a time. The lock goes with the process, however that ends.
+fn lock(images: &Path, hash: &str, progress: &mut dyn FnMut(&str)) -> Result<File, HostError> {
+    let path = images.join(format!(".{hash}.lock"));
+    let file = File::create(&path).map_err(HostError::file("create", &path))?;
+    let mut announced = false;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                if !announced {
+                    progress("another vtax is building this image; waiting for it");
+                    announced = true;
+                }
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            Err(cause) => {
+                return Err(HostError::File {
+                    action: "lock",
+                    path,
+                    cause: cause.into(),
+                });
+            }
+        }
+    }
+}
+
+/// Removes what killed builds of this recipe left. Only called with the lock held.
+fn remove_abandoned(images: &Path, hash: &str) -> Result<(), HostError> {
+    let prefix = build::building_prefix(hash);
+    let mut leftovers: Vec<PathBuf> = fs::read_dir(images)
+        .map_err(HostError::file("read", images))?
+        .filter_map(Result::ok)
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
+        .map(|entry| entry.path())
+        .collect();
+    // A directory with the final name that is not whole was damaged by hand.
+    let damaged = images.join(hash);
+    if damaged.exists() {
+        leftovers.push(damaged);
+    }
+    for path in leftovers {
+        refuse_mounts(&path)?;
+        fs::remove_dir_all(&path).map_err(HostError::file("remove", &path))?;
+    }
+    Ok(())
+}
+
+/// A mount below a directory that is to be removed could be the host's own `/dev/shm`: nothing
+/// of a build mounts anything where this process sees it, so a person has to look.
+fn refuse_mounts(path: &Path) -> Result<(), HostError> {
+    let table = Path::new("/proc/self/mountinfo");
+    let text = fs::read_to_string(table).map_err(HostError::file("read", table))?;
+    let path = path.canonicalize().map_err(HostError::file("read", path))?;
+    match mount_below(&text, &path) {
+        None => Ok(()),
+        Some(mount) => Err(HostError::Other(format!(
+            "{} is left of an unfinished build and is not removed, because something is mounted in it: \
+             `umount {}`, then try again",
+            path.display(),
+            mount.display()
+        ))),
+    }
+}
+
+/// The first mount point at or below `path` (proc(5), `mountinfo`, field 5).
+fn mount_below(mountinfo: &str, path: &Path) -> Option<PathBuf> {
+    mountinfo
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        // Blanks and the like are octal escapes.
+        .map(|point| {
+            point
+                .replace("\\040", " ")
+                .replace("\\011", "\t")
+                .replace("\\012", "\n")
+                .replace("\\134", "\\")
+        })
+        .map(PathBuf::from)
+        .find(|point| point.starts_with(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fake_image(cache: &Path, hash: &str) -> GuestFiles {
+        let files = guest_files(&cache.join("images").join(hash), hash);
+        fs::create_dir_all(&files.root).unwrap();
+        for file in [&files.image, &files.kernel, &files.initrd] {
+            fs::write(file, b"x").unwrap();
+        }
+        files
+    }
+
+    #[test]
+    fn an_image_in_the_cache_is_used_without_a_word() {
+        let cache = tempfile::tempdir().unwrap();
+        let recipe = Recipe::standard();
+        let expected = fake_image(cache.path(), &recipe.hash().unwrap());
+        let found = ensure_in(cache.path(), &recipe, &mut |line| panic!("said {line}")).unwrap();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn an_image_that_lacks_a_file_is_not_whole() {
+        let cache = tempfile::tempdir().unwrap();
+        let files = fake_image(cache.path(), "abc");
+        fs::remove_file(&files.initrd).unwrap();
+        assert_eq!(find(cache.path(), "abc"), None);
+    }
+
+    #[test]
+    fn what_a_killed_build_left_is_removed_and_other_images_are_kept() {
+        let cache = tempfile::tempdir().unwrap();
+        let other = fake_image(cache.path(), "other");
+        let images = cache.path().join("images");
+        let half = images.join(format!("{}x1", build::building_prefix("abc")));
+        fs::create_dir_all(half.join("root")).unwrap();
+        remove_abandoned(&images, "abc").unwrap();
+        assert!(!half.exists());
+        assert!(other.root.exists());
+    }
+
+    #[test]
+    fn what_is_mounted_below_is_found_and_what_is_beside_is_not() {
+        let table = "22 1 0:1 / /a rw - ext4 x rw\n68 27 0:27 / /a/b\\040c/root/dev/shm rw - tmpfs tmpfs rw\n";
+        let found = mount_below(table, Path::new("/a/b c"));
+        assert_eq!(found, Some("/a/b c/root/dev/shm".into()));
+        assert_eq!(mount_below(table, Path::new("/a/b")), None);
+        assert_eq!(mount_below("garbage\n\n", Path::new("/a")), None);
+    }
+
+    #[test]
+    fn remains_with_the_hosts_files_mounted_in_them_are_not_removed() {
+        let precious = tempfile::tempdir().unwrap();
+        fs::write(precious.path().join("file"), "of the host").unwrap();
+        let remains = tempfile::tempdir().unwrap();
+        // The mount is made, and seen, only in the namespace of a child that runs this very check.
+        let Ok(test) = std::env::current_exe() else {
+            return;
+        };
+        if let Some(path) = std::env::var_os("VTAX_TEST_REMAINS") {
+            let text = refuse_mounts(Path::new(&path)).unwrap_err().to_string();
+            assert!(text.contains("umount"), "{text}");
+            return;
+        }
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("SKIPPED: only root can mount");
+            return;
+        }
+        let script = r#"mount --bind "$1" "$2" && exec "$3" --exact "$4""#;
+        let name = "image::tests::remains_with_the_hosts_files_mounted_in_them_are_not_removed";
+        let output = std::process::Command::new("unshare")
+            .args([
+                "--mount",
+                "--propagation",
+                "private",
+                "sh",
+                "-c",
+                script,
+                "sh",
+            ])
+            .arg(precious.path())
+            .arg(remains.path())
+            .arg(test)
+            .arg(name)
+            .env("VTAX_TEST_REMAINS", remains.path())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && said.contains("1 passed"),
+            "{said}"
+        );
+        assert!(precious.path().join("file").exists());
+    }
+
+    #[test]
+    fn the_second_builder_waits_for_the_first() {
+        let images = tempfile::tempdir().unwrap();
+        let first = lock(images.path(), "abc", &mut |_| {}).unwrap();
+        let path = images.path().to_owned();
+        let (said, heard) = std::sync::mpsc::channel();
+        let second = std::thread::spawn(move || {
+            let mut say = |line: &str| said.send(line.to_owned()).unwrap();
+            lock(&path, "abc", &mut say).map(|_| ())
+        });
+        assert!(heard.recv().unwrap().contains("waiting"));
+        drop(first);
+        second.join().unwrap().unwrap();
+    }
+}

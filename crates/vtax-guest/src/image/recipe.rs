@@ -1,0 +1,203 @@
+//! The recipe of an image: what is installed, what is added, and the hash that names the result.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fmt::Write;
+use std::path::{Component, Path};
+use vtax_host::HostError;
+
+/// Changed whenever the same recipe would be built into something else.
+const BUILDER: &str = "1";
+
+/// What an image is made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recipe {
+    /// The Debian suite, such as `bookworm`.
+    pub suite: String,
+    /// Packages beyond the minimal system, one of which is a kernel.
+    pub packages: Vec<String>,
+    /// Kernel modules that the initial RAM disk loads, with what they depend on.
+    pub modules: Vec<String>,
+    /// Files to add, over what packages bring.
+    pub files: Vec<RecipeFile>,
+}
+
+/// A file to add.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecipeFile {
+    /// Its absolute path in the image.
+    pub path: String,
+    /// Whether it can be executed.
+    #[serde(default)]
+    pub executable: bool,
+    /// What is in it.
+    pub text: String,
+}
+
+impl Recipe {
+    /// The image that every plan uses: the services and tools of all workloads, and a kernel.
+    pub fn standard() -> Self {
+        let strings = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        let file = |path: &str, executable, text: &str| RecipeFile {
+            path: path.into(),
+            executable,
+            text: text.into(),
+        };
+        Self {
+            suite: "bookworm".into(),
+            packages: strings(&[
+                "apache2-bin",
+                "busybox-static",
+                "ethtool",
+                "fio",
+                "iperf3",
+                "iproute2",
+                "linux-image-cloud-amd64",
+                "procps",
+                "qemu-guest-agent",
+            ]),
+            modules: strings(&[
+                "virtio_pci",
+                "virtio_blk",
+                "virtio_net",
+                "virtio_console",
+                "xen_blkfront",
+                "xen_netfront",
+            ]),
+            files: vec![
+                file("/usr/lib/vtax/init", true, include_str!("guest/init.sh")),
+                file("/etc/hosts", false, "127.0.0.1 localhost\n::1 localhost\n"),
+                file("/etc/hostname", false, "target\n"),
+            ],
+        }
+    }
+
+    /// The recipe as it is stored beside the image.
+    ///
+    /// # Errors
+    /// When it cannot be written as TOML.
+    pub fn to_toml(&self) -> Result<String, HostError> {
+        toml::to_string(self)
+            .map_err(|cause| HostError::Other(format!("cannot write the image recipe: {cause}")))
+    }
+
+    /// SHA-256 over everything that decides what the image becomes, in hexadecimal.
+    ///
+    /// # Errors
+    /// When the recipe is not valid: see [`Recipe::check`].
+    pub fn hash(&self) -> Result<String, HostError> {
+        self.check()?;
+        let mut hasher = Sha256::new();
+        for part in [BUILDER, super::initrd::INIT, &self.to_toml()?] {
+            // Lengths keep the parts apart.
+            hasher.update(part.len().to_le_bytes());
+            hasher.update(part);
+        }
+        Ok(hasher
+            .finalize()
+            .iter()
+            .fold(String::with_capacity(64), |mut text, byte| {
+                let _ = write!(text, "{byte:02x}");
+                text
+            }))
+    }
+
+    /// Refuses names that would be taken for options and paths that lead out of the image.
+    ///
+    /// # Errors
+    /// The offending word, and what it must look like.
+    pub fn check(&self) -> Result<(), HostError> {
+        let word = |word: &str| {
+            word.starts_with(|first: char| first.is_ascii_alphanumeric())
+                && word
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || "+-._:".contains(c))
+        };
+        let lists = [
+            ("package", &self.packages),
+            ("kernel module", &self.modules),
+        ];
+        for (what, value) in lists
+            .into_iter()
+            .flat_map(|(what, list)| list.iter().map(move |value| (what, value)))
+            .chain([("suite", &self.suite)])
+        {
+            if !word(value) {
+                return Err(HostError::Setting(format!(
+                    "image recipe: {value:?} is not the name of a {what}"
+                )));
+            }
+        }
+        for path in self.files.iter().map(|file| &file.path) {
+            let components: Vec<Component> = Path::new(path).components().collect();
+            let inside = matches!(components.as_slice(), [Component::RootDir, rest @ ..]
+                if !rest.is_empty() && rest.iter().all(|part| matches!(part, Component::Normal(_))));
+            if !inside || path.contains('\0') {
+                return Err(HostError::Setting(format!(
+                    "image recipe: {path:?} must be an absolute path without `..`, such as /etc/motd"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_changes_with_every_part_of_the_recipe() {
+        let standard = Recipe::standard();
+        let mut variants = vec![standard.clone(); 5];
+        variants[0].suite = "trixie".into();
+        variants[1].packages.push("jq".into());
+        variants[2].files[0].text = "changed".into();
+        variants[3].files[0].executable = false;
+        variants[4].modules.pop();
+        let mut hashes: Vec<String> = variants
+            .iter()
+            .map(|recipe| recipe.hash().unwrap())
+            .collect();
+        hashes.push(standard.hash().unwrap());
+        assert!(hashes.iter().all(|hash| hash.len() == 64));
+        hashes.sort();
+        hashes.dedup();
+        assert_eq!(hashes.len(), 6);
+    }
+
+    #[test]
+    fn the_same_recipe_has_the_same_hash_after_a_round_trip_through_its_file() {
+        let recipe = Recipe::standard();
+        let again: Recipe = toml::from_str(&recipe.to_toml().unwrap()).unwrap();
+        assert_eq!(again, recipe);
+        assert_eq!(again.hash().unwrap(), recipe.hash().unwrap());
+    }
+
+    #[test]
+    fn a_path_that_leaves_the_image_is_refused() {
+        for path in ["etc/motd", "/etc/../../motd", "/", "", "../x", "/a\0b"] {
+            let mut recipe = Recipe::standard();
+            recipe.files[0].path = path.into();
+            assert!(
+                recipe
+                    .hash()
+                    .unwrap_err()
+                    .to_string()
+                    .contains("absolute path"),
+                "{path}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_package_name_that_would_be_an_option_is_refused() {
+        for name in ["--hook-dir=/x", "", "a,b", "a b", "?x"] {
+            let mut recipe = Recipe::standard();
+            recipe.packages.push(name.into());
+            assert!(recipe.check().is_err(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,487 @@
+//! A container: an OCI bundle with Docker's default capabilities, run by runc or crun, in the
+//! cell's target network namespace and control group.
+
+use super::root::Root;
+use super::shared_kernel::{SharedKernelTarget, Way};
+use super::{CommandLine, GuestFiles, Platform, Target};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::Duration;
+use vtax_host::HostError;
+use vtax_host::cell::cgroup::{Group, Hierarchies, Layout};
+use vtax_host::cell::requirements::{PATH, find_program, need_program};
+use vtax_host::cell::{self, Cell, CellConfig, Space};
+use vtax_host::scratch::{Attached, MOUNT_POINT};
+use vtax_host::settings::{Domain, Parameter, Settings};
+
+/// The platform `container`.
+#[derive(Debug)]
+pub struct Container;
+
+/// The name of the container to its runtime. Runtimes keep their state in the cell, so that all
+/// cells can use the same.
+const NAME: &str = "target";
+
+/// Docker's default set (`oci/caps/defaults.go` of moby).
+const CAPABILITIES: &[&str] = &[
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_FSETID",
+    "CAP_FOWNER",
+    "CAP_MKNOD",
+    "CAP_NET_RAW",
+    "CAP_SETGID",
+    "CAP_SETUID",
+    "CAP_SETFCAP",
+    "CAP_SETPCAP",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_SYS_CHROOT",
+    "CAP_KILL",
+    "CAP_AUDIT_WRITE",
+];
+
+/// A shell that waits reaps orphans, which PID 1 must; the pause has no end that matters.
+const INIT: &str = "while :; do sleep 2147483 & wait; done";
+
+/// An OCI runtime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Runtime {
+    /// The Open Containers Initiative's own, in Go.
+    Runc,
+    /// The one in C.
+    Crun,
+}
+
+impl Runtime {
+    /// Every runtime, in the order in which `auto` tries them.
+    pub const ALL: [Self; 2] = [Self::Runc, Self::Crun];
+
+    /// The name of its program and Debian package.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Runc => "runc",
+            Self::Crun => "crun",
+        }
+    }
+
+    fn version(self) -> String {
+        let said = Command::new(self.name())
+            .arg("--version")
+            .output()
+            .map(|output| output.stdout)
+            .unwrap_or_default();
+        String::from_utf8_lossy(&said)
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    }
+
+    /// The runtime's program with the arguments that all of its commands have.
+    fn line(self, arguments: &[&str]) -> CommandLine {
+        let common = [self.name(), "--root", "/run/oci", "--log", "/run/oci.log"];
+        common
+            .iter()
+            .chain(arguments)
+            .map(|&part| part.to_owned())
+            .collect()
+    }
+
+    /// Whether it works here, found out by running `true` in a container; asked once a process.
+    ///
+    /// # Errors
+    /// That it is not installed, or what it said.
+    pub fn check(self) -> Result<(), HostError> {
+        static KNOWN: Mutex<BTreeMap<Runtime, Result<(), String>>> = Mutex::new(BTreeMap::new());
+        // A poisoned lock still holds valid answers: each is inserted whole.
+        let mut known = KNOWN
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let known = known
+            .entry(self)
+            .or_insert_with(|| self.probe().map_err(|error| error.to_string()));
+        known.clone().map_err(|why| {
+            HostError::Other(format!(
+                "{} does not work on this host: {why}; set container.runtime to `auto`, or install the Debian \
+                 package runc or crun in a version that supports this host's control groups",
+                self.name()
+            ))
+        })
+    }
+
+    fn probe(self) -> Result<(), HostError> {
+        need_program(self.name(), self.name())?;
+        cell::cgroup::sweep_probes();
+        let config = CellConfig {
+            name: cell::cgroup::PROBE.to_owned(),
+            ..CellConfig::default()
+        };
+        let cell = Cell::create_unrecorded(config)?;
+        let mut target = boot(&cell, Path::new("/"), self)?;
+        let finished = target.run(&vec!["true".to_owned()], Duration::from_secs(10))?;
+        if finished.code != 0 {
+            return Err(HostError::Program {
+                command: format!("{} exec {NAME} true", self.name()),
+                status: format!("exit code {}", finished.code),
+                output: String::from_utf8_lossy(&finished.stderr).into_owned(),
+            });
+        }
+        target.stop()?;
+        cell.destroy()
+    }
+}
+
+/// The runtime that `container.runtime` asks for, once it is known to work.
+///
+/// # Errors
+/// When it does not work; for `auto`, why none does.
+pub fn runtime(settings: &Settings) -> Result<Runtime, HostError> {
+    let wanted = settings.text("container.runtime").unwrap_or("auto");
+    if let Some(runtime) = Runtime::ALL
+        .into_iter()
+        .find(|runtime| runtime.name() == wanted)
+    {
+        return runtime.check().map(|()| runtime);
+    }
+    if wanted != "auto" {
+        return Err(HostError::Setting(format!(
+            "container.runtime = {wanted:?} is none of auto, runc, crun"
+        )));
+    }
+    let mut reasons = Vec::new();
+    for runtime in Runtime::ALL {
+        match runtime.check() {
+            Ok(()) => return Ok(runtime),
+            Err(error) => reasons.push(error.to_string()),
+        }
+    }
+    Err(HostError::Missing {
+        what: format!("an OCI runtime that works here ({})", reasons.join("; ")),
+        remedy: "install the Debian package runc or crun".to_owned(),
+    })
+}
+
+impl Platform for Container {
+    fn kind(&self) -> &'static str {
+        "container"
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        const PARAMETERS: &[Parameter] = &[Parameter {
+            key: "container.runtime",
+            domain: Domain::Choice(&["auto", "runc", "crun"]),
+            default: Some("auto"),
+            help: "the OCI runtime; `auto` takes the first that works with this host's control groups",
+        }];
+        PARAMETERS
+    }
+
+    fn check(&self, settings: &Settings) -> Result<(), HostError> {
+        cell::check(settings)?;
+        runtime(settings).map(drop)
+    }
+
+    fn expected_overhead(&self) -> Duration {
+        Duration::from_millis(500)
+    }
+
+    fn boot(
+        &self,
+        cell: &Cell,
+        guest: &GuestFiles,
+        settings: &Settings,
+    ) -> Result<Box<dyn Target>, HostError> {
+        boot(cell, &guest.root, runtime(settings)?)
+    }
+}
+
+fn boot(cell: &Cell, lower: &Path, runtime: Runtime) -> Result<Box<dyn Target>, HostError> {
+    let device = cell.attach_target_veth()?;
+    let root = Root::mount(cell, lower)?;
+    // The runtime itself counts as the target's, but not as the container: on v2 a group that
+    // has groups below it can have no processes.
+    let group = cell.target_group().below("runtime")?;
+    let hierarchies = Hierarchies::detect()?;
+    // Named as systemd's driver of control groups would, so that it is told to be a container.
+    let name = format!("{}-{NAME}.scope", runtime.name());
+    let config = bundle(
+        &root,
+        &control_group_path(runtime, &hierarchies, &group, &name)?,
+    )?;
+    let folder = cell.outside(&cell.run_dir().join("bundle"));
+    fs::create_dir(&folder).map_err(HostError::file("create", &folder))?;
+    let path = folder.join("config.json");
+    fs::write(&path, config.to_string()).map_err(HostError::file("write", &path))?;
+    start(cell, runtime, &hierarchies, &group)?;
+    let way = Way {
+        space: Space::Switch,
+        group,
+        prefix: exec_line(runtime),
+    };
+    let facts = [
+        ("container.runtime", runtime.version()),
+        ("container.seccomp", "none".to_owned()),
+        ("container.capabilities", "Docker's defaults".to_owned()),
+    ];
+    Ok(Box::new(SharedKernelTarget::new(
+        cell, &root, device, way, facts,
+    )?))
+}
+
+/// Where the container's control group goes, in the runtime's terms: next to `runtime` on v2,
+/// below it on v1.
+///
+/// On v1, a relative path is below runc's own group in each hierarchy. crun knows absolute paths
+/// alone, from the mount point, and the same for all hierarchies.
+fn control_group_path(
+    runtime: Runtime,
+    hierarchies: &Hierarchies,
+    group: &Group,
+    name: &str,
+) -> Result<String, HostError> {
+    let paths: BTreeSet<PathBuf> = group
+        .folders()
+        .iter()
+        .filter_map(|folder| hierarchies.path_below_mount(folder))
+        .collect();
+    match (hierarchies.layout(), runtime, paths.first()) {
+        (Layout::V2, _, Some(path)) => Ok(path.with_file_name(name).display().to_string()),
+        (_, Runtime::Crun, Some(path)) if paths.len() == 1 => {
+            Ok(path.join(name).display().to_string())
+        }
+        (_, Runtime::Crun, _) => Err(HostError::Missing {
+            what: "one control group path for all v1 hierarchies, which crun needs,".to_owned(),
+            remedy: "use runc, or start vtax in the same group of each: see /proc/self/cgroup"
+                .to_owned(),
+        }),
+        _ => Ok(name.to_owned()),
+    }
+}
+
+/// Where a program may start containers of its own, one beside the other.
+#[derive(Debug)]
+pub struct Nursery {
+    group: Group,
+    hide: Vec<String>,
+    /// The control group of a container, as the runtime wants to be told, up to a suffix that the
+    /// caller chooses.
+    pub control_group: String,
+}
+
+impl Nursery {
+    /// Makes the place in a cell's target group.
+    ///
+    /// # Errors
+    /// When the group cannot be made, or the runtime cannot be told where it is.
+    pub fn in_cell(cell: &Cell, runtime: Runtime) -> Result<Self, HostError> {
+        let group = cell.target_group().below("runtime")?;
+        let hierarchies = Hierarchies::detect()?;
+        Ok(Self {
+            control_group: control_group_path(runtime, &hierarchies, &group, "container")?,
+            hide: hide_v2(runtime, &hierarchies),
+            group,
+        })
+    }
+
+    /// As [`Cell::command`], in this place.
+    #[must_use]
+    pub fn command(&self, cell: &Cell, line: &CommandLine) -> Command {
+        let line = [self.hide.clone(), line.clone()].concat();
+        cell.command_in(Space::Switch, &self.group, &line)
+    }
+}
+
+/// What comes before a command in the container. A runtime copies a command's output through
+/// pipes of its own, at the target's expense and until the last process that inherited them has
+/// ended, services in the background included. Descriptors above 2 it passes on as they are.
+fn exec_line(runtime: Runtime) -> CommandLine {
+    let out: CommandLine = ["sh", "-c", r#"exec "$@" 3>&1 4>&2"#, "vtax-exec"]
+        .map(str::to_owned)
+        .to_vec();
+    let exec = runtime.line(&["exec", "--preserve-fds", "2", NAME]);
+    let back = ["sh", "-c", r#"exec "$@" >&3 2>&4 3>&- 4>&-"#, "vtax-exec"]
+        .map(str::to_owned)
+        .to_vec();
+    [out, exec, back].concat()
+}
+
+/// On a hybrid host, runc (1.1) follows the relative path in the v2 hierarchy too, but from its
+/// top; where it sees none, the container stays in runc's own group there, which is right.
+const HIDE_V2: &str = r#"umount "$1"; shift; exec "$@""#;
+
+/// The words before a runtime's command that hide the v2 hierarchy, where it must not see one.
+fn hide_v2(runtime: Runtime, hierarchies: &Hierarchies) -> Vec<String> {
+    match (runtime, hierarchies.layout(), hierarchies.v2_mount()) {
+        (Runtime::Runc, Layout::Hybrid, Some(mount)) => {
+            ["unshare", "--mount", "sh", "-c", HIDE_V2, "vtax-hide"]
+                .map(str::to_owned)
+                .into_iter()
+                .chain([mount.display().to_string()])
+                .collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn start(
+    cell: &Cell,
+    runtime: Runtime,
+    hierarchies: &Hierarchies,
+    group: &Group,
+) -> Result<(), HostError> {
+    let mut line = runtime.line(&[
+        "run",
+        "--detach",
+        "--bundle",
+        "/run/bundle",
+        "--pid-file",
+        "/run/container.pid",
+        NAME,
+    ]);
+    line.splice(0..0, hide_v2(runtime, hierarchies));
+    let said = cell.outside(Path::new("/run/container.log"));
+    let log = fs::File::create(&said).map_err(HostError::file("create", &said))?;
+    let other = log.try_clone().map_err(HostError::file("open", &said))?;
+    // Files rather than pipes: the container keeps them open.
+    let status = cell
+        .command_in(Space::Switch, group, &line)
+        .stdout(log)
+        .stderr(other)
+        .status()
+        .map_err(|cause| HostError::Other(format!("cannot run `{}`: {cause}", runtime.name())))?;
+    if !status.success() {
+        let read =
+            |name: &str| fs::read_to_string(cell.outside(Path::new(name))).unwrap_or_default();
+        return Err(HostError::Program {
+            command: line.join(" "),
+            status: status.to_string(),
+            output: format!("{}{}", read("/run/oci.log"), read("/run/container.log")),
+        });
+    }
+    check_place(cell, runtime).inspect_err(|_| {
+        // Only the runtime knows what it made elsewhere.
+        let _ = cell
+            .command_in(
+                Space::Switch,
+                group,
+                &runtime.line(&["delete", "--force", NAME]),
+            )
+            .output();
+    })
+}
+
+/// Some runtimes take the path of the control group differently on some hosts; a container
+/// elsewhere would be neither counted nor removed.
+fn check_place(cell: &Cell, runtime: Runtime) -> Result<(), HostError> {
+    let pid_file = cell.outside(Path::new("/run/container.pid"));
+    let pid = fs::read_to_string(&pid_file).map_err(HostError::file("read", &pid_file))?;
+    let places = cell.outside(Path::new(&format!("/proc/{}/cgroup", pid.trim())));
+    let places = fs::read_to_string(&places).map_err(HostError::file("read", places))?;
+    let folders = cell.cgroups("target");
+    let ours = folders
+        .first()
+        .and_then(|folder| folder.parent()?.file_name())
+        .unwrap_or_default()
+        .to_string_lossy();
+    let inside = places
+        .lines()
+        .filter(|line| line.contains(&format!("/{ours}/target")))
+        .count();
+    if inside >= folders.len() {
+        return Ok(());
+    }
+    Err(HostError::Protocol {
+        peer: runtime.name().to_owned(),
+        detail: format!(
+            "it put the container outside of the control group {ours}: {}",
+            places.replace('\n', " ")
+        ),
+    })
+}
+
+/// The bundle's `config.json` (OCI runtime specification 1.0).
+fn bundle(root: &Root, control_group: &str) -> Result<Value, HostError> {
+    let mut mounts = vec![
+        json!({"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"]}),
+        json!({"destination": "/dev", "type": "tmpfs", "source": "tmpfs",
+               "options": ["nosuid", "strictatime", "mode=755", "size=65536k"]}),
+        json!({"destination": "/dev/pts", "type": "devpts", "source": "devpts",
+               "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"]}),
+        json!({"destination": "/dev/shm", "type": "tmpfs", "source": "shm",
+               "options": ["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"]}),
+        json!({"destination": "/dev/mqueue", "type": "mqueue", "source": "mqueue",
+               "options": ["nosuid", "noexec", "nodev"]}),
+        json!({"destination": "/sys", "type": "sysfs", "source": "sysfs",
+               "options": ["nosuid", "noexec", "nodev", "ro"]}),
+    ];
+    let mut devices = Vec::new();
+    let mut allowed = vec![json!({"allow": false, "access": "rwm"})];
+    if let Some(scratch) = &root.scratch {
+        let (major, minor) = device_number(scratch)?;
+        mounts.push(
+            json!({"destination": MOUNT_POINT, "type": "bind", "source": scratch.directory,
+                           "options": ["bind", "rw", "noatime"]}),
+        );
+        devices.push(
+            json!({"path": scratch.device, "type": "b", "major": major, "minor": minor,
+                            "fileMode": 0o660, "uid": 0, "gid": 0}),
+        );
+        allowed.push(
+            json!({"allow": true, "type": "b", "major": major, "minor": minor, "access": "rwm"}),
+        );
+    }
+    let mut namespaces = vec![
+        json!({"type": "pid"}),
+        json!({"type": "ipc"}),
+        json!({"type": "uts"}),
+        json!({"type": "mount"}),
+        json!({"type": "network", "path": "/run/netns/target"}),
+    ];
+    if Path::new("/proc/self/ns/cgroup").exists() {
+        namespaces.push(json!({"type": "cgroup"}));
+    }
+    Ok(json!({
+        "ociVersion": "1.0.2",
+        "hostname": NAME,
+        "process": {
+            "terminal": false,
+            "user": {"uid": 0, "gid": 0},
+            "args": ["sh", "-c", INIT],
+            "env": [format!("PATH={PATH}"), "LC_ALL=C", "HOME=/root"],
+            "cwd": "/",
+            "capabilities": {"bounding": CAPABILITIES, "effective": CAPABILITIES, "permitted": CAPABILITIES},
+            "noNewPrivileges": true,
+        },
+        "root": {"path": root.path, "readonly": false},
+        "mounts": mounts,
+        "linux": {
+            "cgroupsPath": control_group,
+            "resources": {"devices": allowed},
+            "devices": devices,
+            "namespaces": namespaces,
+            "maskedPaths": ["/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
+                            "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware"],
+            "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],
+        },
+    }))
+}
+
+fn device_number(scratch: &Attached) -> Result<(u32, u32), HostError> {
+    let about =
+        fs::metadata(&scratch.device).map_err(HostError::file("inspect", &scratch.device))?;
+    let device = about.rdev();
+    Ok((rustix::fs::major(device), rustix::fs::minor(device)))
+}
+
+/// The runtimes that are installed, whether they work or not.
+pub fn installed() -> Vec<(Runtime, PathBuf)> {
+    Runtime::ALL
+        .into_iter()
+        .filter_map(|runtime| Some((runtime, find_program(runtime.name())?)))
+        .collect()
+}

@@ -1,0 +1,227 @@
+//! Commands in a target that shares the host's kernel. Their output goes to files in the cell,
+//! so that no command ever waits for somebody to read, and a poll costs one `waitpid`.
+
+use super::{CommandLine, Finished, Job};
+use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use vtax_host::HostError;
+
+/// How much of each command's errors an error message shows.
+const TAIL_LINES: usize = 12;
+/// Of how many of the last commands.
+const TAIL_COMMANDS: usize = 3;
+
+/// The commands of one target, in the order of their start.
+#[derive(Debug)]
+pub struct Jobs {
+    folder: PathBuf,
+    started: Vec<Started>,
+}
+
+#[derive(Debug)]
+struct Started {
+    line: String,
+    child: Child,
+}
+
+impl Jobs {
+    /// No commands yet; their output will be in `folder`, which is made.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn new(folder: PathBuf) -> Result<Self, HostError> {
+        fs::create_dir(&folder).map_err(HostError::file("create", &folder))?;
+        Ok(Self {
+            folder,
+            started: Vec::new(),
+        })
+    }
+
+    /// Starts `command`, which runs `line` in the target.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(&mut self, mut command: Command, line: &CommandLine) -> Result<Job, HostError> {
+        let line = line.join(" ");
+        if line.is_empty() {
+            return Err(HostError::Other(
+                "an empty command cannot be started in the target".to_owned(),
+            ));
+        }
+        let number = self.started.len();
+        let create = |path: PathBuf| File::create(&path).map_err(HostError::file("create", path));
+        let child = command
+            .stdout(create(self.stdout(number))?)
+            .stderr(create(self.stderr(number))?)
+            .spawn()
+            .map_err(|cause| {
+                HostError::Other(format!("cannot start `{line}` in the target: {cause}"))
+            })?;
+        self.started.push(Started { line, child });
+        Ok(Job(number as u64))
+    }
+
+    /// What became of a command; `None` while it runs.
+    ///
+    /// # Errors
+    /// When there is no such command, or what it printed cannot be read.
+    pub fn poll(&mut self, job: Job) -> Result<Option<Finished>, HostError> {
+        let started = usize::try_from(job.0)
+            .ok()
+            .and_then(|number| Some((number, self.started.get_mut(number)?)))
+            .ok_or_else(|| HostError::Other(format!("the target has no command number {}", job.0)));
+        let (number, started) = started?;
+        let status = started.child.try_wait().map_err(|cause| {
+            HostError::Other(format!("cannot wait for `{}`: {cause}", started.line))
+        })?;
+        let Some(status) = status else {
+            return Ok(None);
+        };
+        let read = |path: PathBuf| fs::read(&path).map_err(HostError::file("read", path));
+        Ok(Some(Finished {
+            // A status has either a code or a signal.
+            code: status
+                .code()
+                .or_else(|| status.signal().map(|signal| 128 + signal))
+                .unwrap_or(-1),
+            stdout: read(self.stdout(number))?,
+            stderr: read(self.stderr(number))?,
+        }))
+    }
+
+    /// Waits for commands that have been killed.
+    pub fn reap(&mut self) {
+        for started in &mut self.started {
+            // Killing the waiter outside is harmless where the command inside is already dead.
+            let _ = started.child.kill();
+            let _ = started.child.wait();
+        }
+    }
+
+    /// The end of what the last commands said on standard error.
+    pub fn tail(&self) -> String {
+        let mut text = String::new();
+        for (number, started) in self
+            .started
+            .iter()
+            .enumerate()
+            .rev()
+            .take(TAIL_COMMANDS)
+            .rev()
+        {
+            let said = fs::read(self.stderr(number)).unwrap_or_default();
+            let said = String::from_utf8_lossy(&said);
+            let lines: Vec<&str> = said.trim_end().lines().collect();
+            let end = lines.iter().skip(lines.len().saturating_sub(TAIL_LINES));
+            for line in std::iter::once(format!("$ {}", started.line))
+                .chain(end.map(|line| (*line).to_owned()))
+            {
+                text.push_str(&line);
+                text.push('\n');
+            }
+        }
+        text
+    }
+
+    fn stdout(&self, number: usize) -> PathBuf {
+        self.folder.join(format!("{number}.out"))
+    }
+
+    fn stderr(&self, number: usize) -> PathBuf {
+        self.folder.join(format!("{number}.err"))
+    }
+}
+
+impl Drop for Jobs {
+    fn drop(&mut self) {
+        self.reap();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn shell(jobs: &mut Jobs, script: &str) -> Job {
+        let line: CommandLine = ["sh", "-c", script].map(str::to_owned).to_vec();
+        let mut command = Command::new("sh");
+        command.args(&line[1..]);
+        jobs.start(command, &line).unwrap()
+    }
+
+    fn wait(jobs: &mut Jobs, job: Job) -> Finished {
+        loop {
+            if let Some(finished) = jobs.poll(job).unwrap() {
+                return finished;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn jobs() -> (tempfile::TempDir, Jobs) {
+        let folder = tempfile::tempdir().unwrap();
+        let jobs = Jobs::new(folder.path().join("jobs")).unwrap();
+        (folder, jobs)
+    }
+
+    #[test]
+    fn both_outputs_and_the_code_come_back_as_they_were() {
+        let (_folder, mut jobs) = jobs();
+        let job = shell(&mut jobs, r"printf '\0\377out'; printf err >&2; exit 7");
+        let expected = Finished {
+            code: 7,
+            stdout: b"\0\xffout".to_vec(),
+            stderr: b"err".to_vec(),
+        };
+        assert_eq!(wait(&mut jobs, job), expected);
+        assert_eq!(
+            wait(&mut jobs, job),
+            expected,
+            "a second poll says the same"
+        );
+    }
+
+    #[test]
+    fn a_killed_command_has_128_and_its_signal() {
+        let (_folder, mut jobs) = jobs();
+        let job = shell(&mut jobs, "kill -9 $$");
+        assert_eq!(wait(&mut jobs, job).code, 137);
+    }
+
+    #[test]
+    fn ten_megabytes_of_output_block_nobody() {
+        let (_folder, mut jobs) = jobs();
+        let job = shell(
+            &mut jobs,
+            "head -c 10000000 /dev/zero; head -c 10000000 /dev/zero >&2",
+        );
+        let finished = wait(&mut jobs, job);
+        assert_eq!(
+            (finished.stdout.len(), finished.stderr.len()),
+            (10_000_000, 10_000_000)
+        );
+    }
+
+    #[test]
+    fn an_unknown_job_is_an_error() {
+        let (_folder, mut jobs) = jobs();
+        assert!(jobs.poll(Job(0)).is_err());
+        assert!(jobs.poll(Job(u64::MAX)).is_err());
+    }
+
+    #[test]
+    fn the_tail_names_the_command_and_ends_with_its_last_words() {
+        let (_folder, mut jobs) = jobs();
+        let job = shell(&mut jobs, "seq 1 100 >&2");
+        wait(&mut jobs, job);
+        let tail = jobs.tail();
+        assert!(tail.starts_with("$ sh -c seq"), "{tail}");
+        assert!(
+            tail.ends_with("\n99\n100\n") && !tail.contains("\n50\n"),
+            "{tail}"
+        );
+    }
+}

@@ -1,0 +1,136 @@
+//! Platforms: what a workload runs in. One file each; [`all`] registers them.
+
+pub mod container;
+mod jobs;
+pub mod native;
+pub mod qemu;
+mod root;
+mod shared_kernel;
+pub mod xen;
+
+pub use crate::image::GuestFiles;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+use vtax_host::HostError;
+use vtax_host::cell::Cell;
+pub use vtax_host::command::{CommandLine, Finished, Job};
+use vtax_host::journal::Change;
+use vtax_host::settings::{Parameter, Settings};
+use vtax_observe::Subject;
+use vtax_units::Source;
+
+/// Every platform, in the order of tables.
+pub fn all() -> &'static [&'static dyn Platform] {
+    &[
+        &native::Native,
+        &container::Container,
+        &qemu::Qemu,
+        &xen::Xen,
+    ]
+}
+
+/// A way to run a workload.
+pub trait Platform: Sync {
+    /// The name in plans and tables: `native`, `container`, `qemu`, `xen`.
+    fn kind(&self) -> &'static str;
+
+    /// What a plan may set for it.
+    fn parameters(&self) -> &'static [Parameter];
+
+    /// Whether this host can run it with these settings, before any trial starts.
+    ///
+    /// # Errors
+    /// What is missing, with the remedy.
+    fn check(&self, settings: &Settings) -> Result<(), HostError>;
+
+    /// Rough time to boot and stop, for estimates.
+    fn expected_overhead(&self) -> Duration;
+
+    /// What a target in this cell changes on the host that ends with no process and no cell. It is
+    /// written to the journal before [`Platform::boot`].
+    fn outlives(&self, _cell: &Cell) -> Vec<Change> {
+        Vec::new()
+    }
+
+    /// Boots a target in the cell, up to the point where it can run commands.
+    ///
+    /// # Errors
+    /// When it does not come up; nothing is left behind but what the cell removes.
+    fn boot(
+        &self,
+        cell: &Cell,
+        guest: &GuestFiles,
+        settings: &Settings,
+    ) -> Result<Box<dyn Target>, HostError>;
+}
+
+/// A booted platform that can run commands.
+pub trait Target {
+    /// The address at which clients in the cell reach it.
+    fn address(&self) -> IpAddr;
+
+    /// Whom the counters are to watch.
+    fn subject(&self) -> Subject;
+
+    /// `Emulated` where guest code is not run by the processor itself.
+    fn source(&self) -> Source;
+
+    /// Facts for the record: accelerator, versions, the exact command line.
+    fn environment(&self) -> BTreeMap<String, String>;
+
+    /// The block device (raw) and directory (file system) of the scratch disk inside the target.
+    fn scratch(&self) -> (PathBuf, PathBuf);
+
+    /// Starts a command inside and returns at once.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    fn start(&mut self, command: &CommandLine) -> Result<Job, HostError>;
+
+    /// What became of a command; `None` while it runs.
+    ///
+    /// # Errors
+    /// When the target does not answer.
+    fn poll(&mut self, job: Job) -> Result<Option<Finished>, HostError>;
+
+    /// Runs a command inside and waits for it.
+    ///
+    /// # Errors
+    /// When it cannot be started or does not end within `limit`.
+    fn run(&mut self, command: &CommandLine, limit: Duration) -> Result<Finished, HostError> {
+        let job = self.start(command)?;
+        let deadline = std::time::Instant::now() + limit;
+        loop {
+            if let Some(finished) = self.poll(job)? {
+                return Ok(finished);
+            }
+            if std::time::Instant::now() >= deadline {
+                return Err(HostError::Timeout {
+                    what: format!("the end of `{}` in the target", command.join(" ")),
+                    seconds: limit.as_secs(),
+                    evidence: String::new(),
+                });
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The guest's own view: `interrupts.<source>`, `interrupts.total`, `cpu.busy_ns`,
+    /// `context_switches`. Called before and after the measured window, never during it. For
+    /// platforms without a kernel of their own, empty.
+    ///
+    /// # Errors
+    /// When the target does not answer.
+    fn inner_counters(&mut self) -> Result<BTreeMap<String, f64>, HostError>;
+
+    /// The end of its console or log, for error messages.
+    fn console_tail(&self) -> String;
+
+    /// Stops it in an orderly way; what does not stop is killed.
+    ///
+    /// # Errors
+    /// When something of it is left.
+    fn stop(self: Box<Self>) -> Result<(), HostError>;
+}

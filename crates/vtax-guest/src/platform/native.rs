@@ -1,0 +1,67 @@
+//! Bare metal: processes of the host's kernel in a control group and network namespace of their
+//! own, in a `chroot` of the shared root file system. Nothing else is between them and the host.
+
+use super::root::Root;
+use super::shared_kernel::{SharedKernelTarget, Way};
+use super::{GuestFiles, Platform, Target};
+use std::time::Duration;
+use vtax_host::HostError;
+use vtax_host::cell::{self, Cell, Space};
+use vtax_host::settings::{Parameter, Settings};
+
+/// The platform `native`.
+#[derive(Debug)]
+pub struct Native;
+
+/// The kernel's file systems in the root: as on the host, but of the cell's namespaces.
+const KERNEL_MOUNTS: &str = "mount -t proc proc /run/root/proc
+mount -t sysfs sysfs /run/root/sys
+mount --rbind /dev /run/root/dev
+";
+
+impl Platform for Native {
+    fn kind(&self) -> &'static str {
+        "native"
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        &[]
+    }
+
+    fn check(&self, settings: &Settings) -> Result<(), HostError> {
+        cell::check(settings)
+    }
+
+    fn expected_overhead(&self) -> Duration {
+        Duration::from_millis(200)
+    }
+
+    fn boot(
+        &self,
+        cell: &Cell,
+        guest: &GuestFiles,
+        _settings: &Settings,
+    ) -> Result<Box<dyn Target>, HostError> {
+        let device = cell.attach_target_veth()?;
+        let root = Root::mount(cell, &guest.root)?;
+        // In the target's network namespace, so that /sys/class/net shows its devices.
+        cell.script(
+            Space::Target,
+            "the mounts of /proc, /sys and /dev",
+            KERNEL_MOUNTS,
+            &[],
+        )?;
+        let way = Way {
+            space: Space::Target,
+            group: cell.target_group().clone(),
+            prefix: vec!["chroot".to_owned(), root.path.display().to_string()],
+        };
+        Ok(Box::new(SharedKernelTarget::new(
+            cell,
+            &root,
+            device,
+            way,
+            [],
+        )?))
+    }
+}

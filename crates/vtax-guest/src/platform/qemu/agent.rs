@@ -1,0 +1,456 @@
+//! A client for the QEMU guest agent (QEMU `docs/interop/qemu-ga-ref`): it needs no network and
+//! no password in the guest.
+
+use super::wire::{Received, Wire, excerpt};
+use crate::platform::{CommandLine, Finished};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use vtax_host::HostError;
+
+/// How long the agent may take to answer. Under emulation a busy guest can take a second.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Bytes of one `guest-file-read`; the agent's own limit is 48 MB.
+const READ_BYTES: usize = 1 << 20;
+
+/// The largest file that is read out of a guest.
+const LARGEST_FILE: usize = 256 << 20;
+
+/// Keeps a command's outputs in files of the guest's memory: the agent's own capture ends at
+/// 16 MiB, and copies while the command runs, inside the measured window.
+const WITH_FILES: &str = r#"exec "$@" >"$0.out" 2>"$0.err""#;
+
+/// The delimiter of `guest-sync-delimited`: no UTF-8 text contains it.
+const DELIMITER: u8 = 0xff;
+
+/// A connection to the agent of one guest.
+#[derive(Debug)]
+pub(in crate::platform) struct Agent {
+    wire: Wire,
+    next_sync: u64,
+    next_job: u64,
+}
+
+/// A command that the agent has started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::platform) struct Running {
+    pid: u64,
+    /// Where its outputs are, without `.out` and `.err`.
+    files: String,
+}
+
+impl Agent {
+    /// Connects to the host's side of the agent's port. The agent need not be there yet.
+    ///
+    /// # Errors
+    /// When nothing listens at `path`.
+    pub(in crate::platform) fn connect(path: &Path) -> Result<Self, HostError> {
+        let wire =
+            Wire::connect("the guest agent", path).map_err(HostError::file("connect to", path))?;
+        // The first number differs between clients, so that answers to an earlier one are told apart.
+        let next_sync = u64::from(std::process::id()) << 20;
+        Ok(Self {
+            wire,
+            next_sync,
+            next_job: 0,
+        })
+    }
+
+    /// Tries for `limit` to get into step with the agent. Whatever the port carries before the
+    /// agent's answer, such as what was meant for an earlier client, is passed over.
+    ///
+    /// # Errors
+    /// When the port is closed. No answer in time is `false`.
+    pub(in crate::platform) fn synchronise(&mut self, limit: Duration) -> Result<bool, HostError> {
+        let deadline = Instant::now() + limit;
+        let id = self.next_sync;
+        self.next_sync += 1;
+        let request = json!({ "execute": "guest-sync-delimited", "arguments": { "id": id } });
+        self.wire.send(&[DELIMITER], &request, deadline)?;
+        self.answered(id, deadline)
+    }
+
+    /// Goes on waiting for the answer to the last [`Agent::synchronise`].
+    ///
+    /// # Errors
+    /// As there.
+    pub(in crate::platform) fn still_synchronising(
+        &mut self,
+        limit: Duration,
+    ) -> Result<bool, HostError> {
+        self.answered(self.next_sync.saturating_sub(1), Instant::now() + limit)
+    }
+
+    fn answered(&mut self, id: u64, deadline: Instant) -> Result<bool, HostError> {
+        while let Received::Line(line) = self.wire.receive(deadline)? {
+            let start = line
+                .iter()
+                .rposition(|byte| *byte == DELIMITER)
+                .map_or(0, |position| position + 1);
+            let answer: Option<Value> = line
+                .get(start..)
+                .and_then(|rest| serde_json::from_slice(rest).ok());
+            if answer.is_some_and(|answer| answer["return"] == id) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Executes an agent command and returns what it returned.
+    fn execute(&mut self, command: &str, arguments: Value) -> Result<Value, HostError> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut request = json!({ "execute": command });
+        if let (Some(object), false) = (request.as_object_mut(), arguments.is_null()) {
+            object.insert("arguments".into(), arguments);
+        }
+        self.wire.send(b"", &request, deadline)?;
+        let Received::Line(line) = self.wire.receive(deadline)? else {
+            return Err(HostError::Timeout {
+                what: format!("the guest agent's answer to {command}"),
+                seconds: PATIENCE.as_secs(),
+                evidence: String::new(),
+            });
+        };
+        let mut answer: Value = serde_json::from_slice(&line).map_err(|_| {
+            self.wire
+                .protocol(format!("to {command}: not JSON: {}", excerpt(&line)))
+        })?;
+        if let Some(error) = answer.get("error") {
+            let reason = error["desc"].as_str().unwrap_or("no reason given");
+            return Err(self.wire.protocol(format!(
+                "it refuses {}: {reason}",
+                excerpt(request.to_string().as_bytes())
+            )));
+        }
+        match answer.get_mut("return") {
+            Some(value) => Ok(value.take()),
+            None => Err(self
+                .wire
+                .protocol(format!("to {command}: no answer but {}", excerpt(&line)))),
+        }
+    }
+
+    /// Starts a command. One that cannot be executed ends with 126 or 127 and a line on its
+    /// standard error, as under any shell.
+    ///
+    /// # Errors
+    /// When the agent does not take it.
+    pub(in crate::platform) fn start(&mut self, line: &CommandLine) -> Result<Running, HostError> {
+        let files = format!("/run/vtax/job-{}", self.next_job);
+        self.next_job += 1;
+        let mut arguments = vec!["-c", WITH_FILES, &files];
+        arguments.extend(line.iter().map(String::as_str));
+        let answer = self.execute("guest-exec", json!({ "path": "/bin/sh", "arg": arguments }))?;
+        let pid = answer["pid"].as_u64().ok_or_else(|| {
+            self.wire.protocol(format!(
+                "no pid in {}",
+                excerpt(answer.to_string().as_bytes())
+            ))
+        })?;
+        Ok(Running { pid, files })
+    }
+
+    /// What became of a command; `None` while it runs. Asked once more after that, the agent no
+    /// longer knows the command.
+    ///
+    /// # Errors
+    /// When the agent does not answer as it should.
+    pub(in crate::platform) fn poll(
+        &mut self,
+        running: &Running,
+    ) -> Result<Option<Finished>, HostError> {
+        let answer = self.execute("guest-exec-status", json!({ "pid": running.pid }))?;
+        match answer["exited"].as_bool() {
+            Some(false) => return Ok(None),
+            Some(true) => {}
+            None => {
+                let quoted = excerpt(answer.to_string().as_bytes());
+                return Err(self
+                    .wire
+                    .protocol(format!("to guest-exec-status: no `exited` in {quoted}")));
+            }
+        }
+        let number = |key: &str| {
+            answer[key]
+                .as_i64()
+                .and_then(|value| i32::try_from(value).ok())
+        };
+        let code = match (number("exitcode"), number("signal")) {
+            (Some(code), _) => code,
+            (None, Some(signal)) => 128i32.saturating_add(signal),
+            (None, None) => {
+                return Err(self
+                    .wire
+                    .protocol("a command ended with neither code nor signal".into()));
+            }
+        };
+        let stdout = self.read_file(&format!("{}.out", running.files))?;
+        let stderr = self.read_file(&format!("{}.err", running.files))?;
+        Ok(Some(Finished {
+            code,
+            stdout,
+            stderr,
+        }))
+    }
+
+    /// Reads a file of the guest, also one of `/proc`.
+    ///
+    /// # Errors
+    /// When it cannot be read, or has more than 256 MiB.
+    pub(in crate::platform) fn read_file(&mut self, path: &str) -> Result<Vec<u8>, HostError> {
+        let handle = self.execute("guest-file-open", json!({ "path": path, "mode": "r" }))?;
+        let content = self.read_all(path, &handle);
+        // The agent keeps files open for ever otherwise.
+        let closed = self.execute("guest-file-close", json!({ "handle": handle }));
+        let content = content?;
+        closed?;
+        Ok(content)
+    }
+
+    fn read_all(&mut self, path: &str, handle: &Value) -> Result<Vec<u8>, HostError> {
+        let mut content = Vec::new();
+        loop {
+            let answer = self.execute(
+                "guest-file-read",
+                json!({ "handle": handle, "count": READ_BYTES }),
+            )?;
+            let part = answer["buf-b64"].as_str().and_then(base64).ok_or_else(|| {
+                self.wire.protocol(format!(
+                    "{path} came as {}",
+                    excerpt(answer.to_string().as_bytes())
+                ))
+            })?;
+            content.extend_from_slice(&part);
+            // A read that brings nothing is the end too, or a lying agent would keep us here.
+            if answer["eof"].as_bool().unwrap_or(false) || part.is_empty() {
+                return Ok(content);
+            }
+            if content.len() > LARGEST_FILE {
+                return Err(HostError::Other(format!(
+                    "{path} in the guest has more than {} MiB; let the command print less",
+                    LARGEST_FILE >> 20
+                )));
+            }
+        }
+    }
+}
+
+/// Decodes standard base64 (RFC 4648, section 4); `None` for anything else.
+fn base64(text: &str) -> Option<Vec<u8>> {
+    let bytes = text.as_bytes();
+    let mut decoded = Vec::with_capacity(bytes.len() / 4 * 3);
+    if !bytes.len().is_multiple_of(4) {
+        return None;
+    }
+    let mut groups = bytes.chunks_exact(4).peekable();
+    while let Some(group) = groups.next() {
+        let padding = group.iter().rev().take_while(|byte| **byte == b'=').count();
+        if padding > 2 || (padding > 0 && groups.peek().is_some()) {
+            return None;
+        }
+        let mut bits = 0u32;
+        for (position, byte) in group.iter().enumerate() {
+            let value = match byte {
+                b'A'..=b'Z' => byte - b'A',
+                b'a'..=b'z' => byte - b'a' + 26,
+                b'0'..=b'9' => byte - b'0' + 52,
+                b'+' => 62,
+                b'/' => 63,
+                b'=' if position >= 4 - padding => 0,
+                _ => return None,
+            };
+            bits = bits << 6 | u32::from(value);
+        }
+        let [_, group @ ..] = bits.to_be_bytes();
+        decoded.extend_from_slice(group.get(..3 - padding)?);
+    }
+    Some(decoded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::wire::fake::{Peer, Side};
+    use super::*;
+    use proptest::prelude::*;
+
+    fn answer_sync(side: &mut Side) {
+        let id = side.hear()["arguments"]["id"].clone();
+        side.say(b"\xff");
+        side.say(format!("{{\"return\": {id}}}\n"));
+    }
+
+    fn connected(peer: &Peer) -> Agent {
+        let mut agent = Agent::connect(&peer.path).unwrap();
+        assert!(agent.synchronise(Duration::from_secs(10)).unwrap());
+        agent
+    }
+
+    #[test]
+    fn what_the_port_carries_before_the_answer_is_passed_over() {
+        let peer = Peer::start(|mut side| {
+            side.say(b"\x00\x01garbage of a boot\n{\"return\": {}}\n\xff{\"return\": 1}\nhalf");
+            answer_sync(&mut side);
+        });
+        let mut agent = Agent::connect(&peer.path).unwrap();
+        assert!(agent.synchronise(Duration::from_secs(10)).unwrap());
+        peer.finish();
+    }
+
+    #[test]
+    fn an_agent_that_is_slow_to_come_is_waited_for_without_asking_again() {
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let peer = Peer::start(move |mut side| {
+            wait.recv().unwrap();
+            answer_sync(&mut side);
+        });
+        let mut agent = Agent::connect(&peer.path).unwrap();
+        assert!(!agent.synchronise(Duration::from_millis(10)).unwrap());
+        go.send(()).unwrap();
+        assert!(agent.still_synchronising(Duration::from_secs(10)).unwrap());
+        peer.finish();
+    }
+
+    #[test]
+    fn a_command_is_started_polled_and_its_outputs_are_read_in_pieces() {
+        let peer = Peer::start(|mut side| {
+            answer_sync(&mut side);
+            let exec = side.hear();
+            assert_eq!(exec["arguments"]["path"], "/bin/sh");
+            assert_eq!(exec["arguments"]["arg"][3], "echo");
+            side.say("{\"return\": {\"pid\": 77}}\n");
+            assert_eq!(side.hear()["arguments"]["pid"], 77);
+            side.say("{\"return\": {\"exited\": false}}\n");
+            side.hear();
+            side.say("{\"return\": {\"exited\": true, \"exitcode\": 3}}\n");
+            for (pieces, handle) in [
+                (vec![("aGVs", false), ("bG8=", true)], 1000),
+                (vec![("", true)], 1001),
+            ] {
+                assert_eq!(side.hear()["execute"], "guest-file-open");
+                side.say(format!("{{\"return\": {handle}}}\n"));
+                for (text, eof) in pieces {
+                    assert_eq!(side.hear()["arguments"]["handle"], handle);
+                    side.say(format!("{{\"return\": {{\"count\": 3, \"buf-b64\": \"{text}\", \"eof\": {eof}}}}}\n"));
+                }
+                assert_eq!(side.hear()["execute"], "guest-file-close");
+                side.say("{\"return\": {}}\n");
+            }
+        });
+        let mut agent = connected(&peer);
+        let running = agent.start(&vec!["echo".into(), "hello".into()]).unwrap();
+        assert_eq!(agent.poll(&running).unwrap(), None);
+        let finished = agent.poll(&running).unwrap().unwrap();
+        assert_eq!(
+            finished,
+            Finished {
+                code: 3,
+                stdout: b"hello".to_vec(),
+                stderr: Vec::new()
+            }
+        );
+        peer.finish();
+    }
+
+    #[test]
+    fn a_command_that_a_signal_ended_has_the_shells_code() {
+        let peer = Peer::start(|mut side| {
+            answer_sync(&mut side);
+            side.hear();
+            side.say("{\"return\": {\"exited\": true, \"signal\": 9}}\n");
+            for _ in 0..2 {
+                side.hear();
+                side.say("{\"return\": 1}\n");
+                side.hear();
+                side.say("{\"return\": {\"count\": 0, \"buf-b64\": \"\", \"eof\": true}}\n");
+                side.hear();
+                side.say("{\"return\": {}}\n");
+            }
+        });
+        let mut agent = connected(&peer);
+        let finished = agent
+            .poll(&Running {
+                pid: 1,
+                files: "/x".into(),
+            })
+            .unwrap()
+            .unwrap();
+        assert_eq!(finished.code, 137);
+        peer.finish();
+    }
+
+    #[test]
+    fn an_agent_that_refuses_or_talks_garbage_is_an_error_that_says_so() {
+        let cases = [
+            (
+                "{\"error\": {\"class\": \"GenericError\", \"desc\": \"disabled by policy\"}}\n",
+                "disabled by policy",
+            ),
+            ("{\"return\": {\"pid\": \"many\"}}\n", "no pid"),
+            ("{\"something\": 1}\n", "no answer"),
+            ("kernel panic\n", "not JSON"),
+            ("", "closed the connection"),
+        ];
+        for (said, expected) in cases {
+            let peer = Peer::start(move |mut side| {
+                answer_sync(&mut side);
+                side.hear();
+                side.say(said);
+            });
+            let text = connected(&peer)
+                .start(&vec!["true".into()])
+                .unwrap_err()
+                .to_string();
+            assert!(text.contains(expected), "{said}: {text}");
+            peer.finish();
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_base64_is_an_error_and_is_closed_all_the_same() {
+        let peer = Peer::start(|mut side| {
+            answer_sync(&mut side);
+            side.hear();
+            side.say("{\"return\": 5}\n");
+            side.hear();
+            side.say("{\"return\": {\"count\": 3, \"buf-b64\": \"%%%%\", \"eof\": true}}\n");
+            assert_eq!(side.hear()["execute"], "guest-file-close");
+            side.say("{\"return\": {}}\n");
+        });
+        let text = connected(&peer)
+            .read_file("/proc/stat")
+            .unwrap_err()
+            .to_string();
+        assert!(text.contains("/proc/stat came as"), "{text}");
+        peer.finish();
+    }
+
+    #[test]
+    fn base64_of_the_standards_examples() {
+        for (text, bytes) in [
+            ("", ""),
+            ("Zg==", "f"),
+            ("Zm8=", "fo"),
+            ("Zm9v", "foo"),
+            ("Zm9vYg==", "foob"),
+            ("Zm9vYmFy", "foobar"),
+        ] {
+            assert_eq!(base64(text).unwrap(), bytes.as_bytes());
+        }
+        for text in [
+            "Z", "Zg=", "Zg==Zg==", "====", "Z===", "Zm 9", "=m9v", "Z=9v",
+        ] {
+            assert_eq!(base64(text), None, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn base64_never_panics(text in "[A-Za-z0-9+/=\\n]{0,64}") {
+            if let Some(decoded) = base64(&text) {
+                prop_assert!(decoded.len() <= text.len() / 4 * 3);
+            }
+        }
+    }
+}

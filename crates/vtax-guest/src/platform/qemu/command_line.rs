@@ -1,0 +1,394 @@
+//! QEMU's command line for a machine.
+
+use super::machine::{Accel, Backend, Kind, Machine};
+use super::surroundings::Network;
+use crate::platform::{CommandLine, GuestFiles};
+use std::fmt::Write;
+use std::path::Path;
+use vtax_host::scratch::MOUNT_POINT;
+
+/// The name of the tap, in QEMU and in the switch.
+pub(super) const TAP: &str = "tap0";
+
+/// The address of a guest behind QEMU's own network stack (its default, `docs/system/devices/net.rst`).
+const USER_ADDRESS: &str = "10.0.2.15/24";
+
+/// Its gateway. Forwarded connections keep their client's address, so that answers need a route.
+const USER_GATEWAY: &str = "10.0.2.2";
+
+/// Where the sockets and files of one QEMU are, as QEMU sees them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Files<'a> {
+    /// Of the vtax backend.
+    pub(super) nic: &'a Path,
+    pub(super) monitor: &'a Path,
+    pub(super) agent: &'a Path,
+    pub(super) console: &'a Path,
+    pub(super) scratch: Option<Scratch<'a>>,
+}
+
+/// The image of the scratch disk.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scratch<'a> {
+    pub(super) image: &'a Path,
+    /// Whether reads and writes pass the host's page cache by, as they do on other platforms.
+    pub(super) direct: bool,
+}
+
+/// A path as the value of a QEMU option, where `,` ends a value and `,,` is a comma.
+pub(super) fn value(path: &Path) -> String {
+    path.to_string_lossy().replace(',', ",,")
+}
+
+/// The options that every QEMU of ours gets: no defaults, no display, and an end instead of a
+/// reboot, so that a guest that panics is noticed at once.
+pub(super) fn base(binary: &str) -> CommandLine {
+    let line = [
+        binary,
+        "-nodefaults",
+        "-no-user-config",
+        "-display",
+        "none",
+        "-no-reboot",
+    ];
+    line.map(str::to_owned).to_vec()
+}
+
+/// The command line of `machine`, whose accelerator is decided.
+pub(super) fn command_line(
+    machine: &Machine,
+    guest: &GuestFiles,
+    network: &Network,
+    files: Files,
+) -> CommandLine {
+    let mut line = base(&machine.binary);
+    let mut option = |name: &str, value: String| line.extend([name.to_owned(), value]);
+    let kvm = machine.accel == Accel::Kvm;
+
+    option("-name", "guest=target,debug-threads=on".into());
+    option(
+        "-accel",
+        if kvm { "kvm" } else { "tcg,thread=multi" }.into(),
+    );
+    option(
+        "-cpu",
+        machine
+            .cpu
+            .clone()
+            .unwrap_or_else(|| if kvm { "host" } else { "max" }.into()),
+    );
+    option("-smp", machine.vcpus.to_string());
+    option("-m", format!("{}M", machine.memory_mib));
+    let shared = machine.backend.is_vhost_user();
+    option("-machine", machine_option(machine.kind, shared));
+    if shared {
+        // The backend reads and writes guest memory itself.
+        option(
+            "-object",
+            format!(
+                "memory-backend-memfd,id=memory,size={}M,share=on",
+                machine.memory_mib
+            ),
+        );
+    }
+
+    option("-kernel", guest.kernel.to_string_lossy().into_owned());
+    option("-initrd", guest.initrd.to_string_lossy().into_owned());
+    option(
+        "-append",
+        kernel_command_line(machine, network, files.scratch.is_some()),
+    );
+
+    option(
+        "-chardev",
+        format!("file,id=console,path={}", value(files.console)),
+    );
+    option("-serial", "chardev:console".into());
+    option(
+        "-chardev",
+        format!(
+            "socket,id=monitor,path={},server=on,wait=off",
+            value(files.monitor)
+        ),
+    );
+    option("-mon", "chardev=monitor,mode=control".into());
+    option(
+        "-chardev",
+        format!(
+            "socket,id=agent,path={},server=on,wait=off",
+            value(files.agent)
+        ),
+    );
+    option("-device", "virtio-serial-pci,disable-legacy=on".into());
+    option(
+        "-device",
+        "virtserialport,chardev=agent,name=org.qemu.guest_agent.0".into(),
+    );
+
+    let iothread = if machine.iothread {
+        ",iothread=io0"
+    } else {
+        ""
+    };
+    if machine.iothread {
+        option("-object", "iothread,id=io0".into());
+    }
+    // A snapshot: the guest sees an ordinary writable disk, the shared image is only read, and
+    // what is written goes to an unlinked file that dies with QEMU.
+    option(
+        "-drive",
+        format!(
+            "id=root,if=none,format=raw,snapshot=on,file={}",
+            value(&guest.image)
+        ),
+    );
+    option(
+        "-device",
+        format!("virtio-blk-pci,disable-legacy=on,drive=root{iothread}"),
+    );
+    if let Some(scratch) = files.scratch {
+        let direct = if scratch.direct { "on" } else { "off" };
+        option(
+            "-drive",
+            format!(
+                "id=scratch,if=none,format=raw,cache.direct={direct},file={}",
+                value(scratch.image)
+            ),
+        );
+        option(
+            "-device",
+            format!("virtio-blk-pci,disable-legacy=on,drive=scratch{iothread}"),
+        );
+    }
+
+    for (name, value) in nic(machine, network, files.nic) {
+        option(name, value);
+    }
+    line
+}
+
+/// Without what no guest of ours uses and every boot would wait for: firmware and kernel probe
+/// each controller.
+fn machine_option(kind: Kind, shared_memory: bool) -> String {
+    let mut text = match kind {
+        Kind::Q35 => "q35,usb=off,vmport=off,smm=off,sata=off,smbus=off",
+        Kind::Pc => "pc,usb=off,vmport=off,smm=off",
+    }
+    .to_owned();
+    if shared_memory {
+        text.push_str(",memory-backend=memory");
+    }
+    text
+}
+
+fn kernel_command_line(machine: &Machine, network: &Network, scratch: bool) -> String {
+    // The kernel panics into a reboot, which QEMU turns into its own end. Self-tests of
+    // cryptographic code take 0.4 s of every emulated boot and change nothing after it.
+    let mut text = "console=ttyS0 quiet panic=-1 cryptomgr.notests vtax.root=vda".to_owned();
+    if machine.accel != Accel::Kvm {
+        // An emulated timer that is late on a busy host makes the kernel doubt good clocks.
+        text.push_str(" tsc=reliable no_timer_check");
+    }
+    if matches!(machine.backend, Backend::User(_)) {
+        let _ = write!(text, " vtax.ip={USER_ADDRESS} vtax.gateway={USER_GATEWAY}");
+    } else {
+        let _ = write!(text, " vtax.ip={}/{}", network.address, network.prefix);
+        if let Some((address, prefix)) = network.address_v6 {
+            let _ = write!(text, " vtax.ip6={address}/{prefix}");
+        }
+    }
+    if network.mtu != 1500 {
+        let _ = write!(text, " vtax.mtu={}", network.mtu);
+    }
+    if scratch {
+        let _ = write!(text, " vtax.scratch=vdb:{MOUNT_POINT}");
+    }
+    text
+}
+
+fn nic(machine: &Machine, network: &Network, own_socket: &Path) -> Vec<(&'static str, String)> {
+    let mut options = Vec::new();
+    let queues = if machine.queues > 1 {
+        format!(",queues={}", machine.queues)
+    } else {
+        String::new()
+    };
+    match &machine.backend {
+        Backend::Tap | Backend::TapVhost => {
+            let vhost = if machine.backend == Backend::TapVhost {
+                ",vhost=on"
+            } else {
+                ""
+            };
+            options.push((
+                "-netdev",
+                format!("tap,id=net0,ifname={TAP},script=no,downscript=no{vhost}{queues}"),
+            ));
+        }
+        Backend::User(ports) => {
+            let mut text = "user,id=net0".to_owned();
+            for port in ports {
+                for protocol in ["tcp", "udp"] {
+                    let _ = write!(
+                        text,
+                        ",hostfwd={protocol}:{}:{port}-:{port}",
+                        network.address
+                    );
+                }
+            }
+            options.push(("-netdev", text));
+        }
+        Backend::VhostUser(_) | Backend::Vtax(_) => {
+            let socket = match &machine.backend {
+                Backend::VhostUser(socket) => socket,
+                _ => own_socket,
+            };
+            options.push(("-chardev", format!("socket,id=nic,path={}", value(socket))));
+            options.push(("-netdev", format!("vhost-user,id=net0,chardev=nic{queues}")));
+        }
+    }
+    // No boot ROM: nothing boots from the network.
+    let mut device = format!(
+        "virtio-net-pci,disable-legacy=on,netdev=net0,mac={},romfile=",
+        network.mac
+    );
+    if machine.queues > 1 {
+        device.push_str(",mq=on");
+    }
+    if !machine.msix {
+        device.push_str(",vectors=0");
+    } else if machine.queues > 1 {
+        // A vector for each queue, one for changes of configuration, one for control.
+        let _ = write!(device, ",vectors={}", 2 * machine.queues + 2);
+    }
+    if network.mtu != 1500 && machine.backend.has_tap() {
+        let _ = write!(device, ",host_mtu={}", network.mtu);
+    }
+    if !network.offloads {
+        device.push_str(",csum=off,gso=off,guest_csum=off,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off");
+        device.push_str(",host_tso4=off,host_tso6=off,host_ecn=off,host_ufo=off");
+    }
+    options.push(("-device", device));
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+    use vtax_host::settings::{Level, Settings};
+
+    fn build(levels: &[(&str, Level)], network: &Network, scratch: Option<&Path>) -> String {
+        let settings = Settings(
+            levels
+                .iter()
+                .map(|(key, level)| ((*key).into(), level.clone()))
+                .collect(),
+        );
+        let mut machine = Machine::from_settings(&settings).unwrap();
+        machine.accel = Accel::Tcg;
+        let guest = GuestFiles {
+            root: "/i/root".into(),
+            image: "/i/a,b/root.ext4".into(),
+            kernel: "/i/vmlinuz".into(),
+            initrd: "/i/initrd".into(),
+            recipe: String::new(),
+        };
+        let files = Files {
+            nic: Path::new("/run/nic.sock"),
+            monitor: Path::new("/run/qmp.sock"),
+            agent: Path::new("/run/agent.sock"),
+            console: Path::new("/run/console.log"),
+            scratch: scratch.map(|image| Scratch {
+                image,
+                direct: true,
+            }),
+        };
+        command_line(&machine, &guest, network, files).join(" ")
+    }
+
+    fn text(value: &str) -> Level {
+        Level::Text(value.into())
+    }
+
+    #[test]
+    fn a_comma_in_a_path_does_not_end_the_option() {
+        assert_eq!(value(&PathBuf::from("/a,b,,c")), "/a,,b,,,,c");
+        let line = build(&[], &Network::default(), Some(Path::new("/s,1")));
+        assert!(line.contains("file=/i/a,,b/root.ext4"), "{line}");
+        assert!(line.contains("file=/s,,1"), "{line}");
+        let socket = [
+            ("nic.backend", text("vhost-user")),
+            ("nic.socket", text("/x,server=on")),
+        ];
+        assert!(build(&socket, &Network::default(), None).contains("path=/x,,server=on "));
+    }
+
+    #[test]
+    fn the_shared_image_is_never_opened_for_writing() {
+        let line = build(&[], &Network::default(), None);
+        assert!(
+            line.contains("id=root,if=none,format=raw,snapshot=on,"),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn a_link_without_offloads_is_one_in_the_guest_too() {
+        let network = Network {
+            offloads: false,
+            mtu: 9000,
+            ..Network::default()
+        };
+        let line = build(&[], &network, None);
+        for part in [
+            "csum=off",
+            "guest_tso4=off",
+            "host_tso4=off",
+            "host_mtu=9000",
+            "vtax.mtu=9000",
+        ] {
+            assert!(line.contains(part), "{part}: {line}");
+        }
+        assert!(!build(&[], &Network::default(), None).contains("off,gso=off"));
+    }
+
+    #[test]
+    fn each_backend_has_its_options() {
+        let vhost = build(
+            &[
+                ("nic.backend", text("tap+vhost")),
+                ("nic.queues", Level::Integer(2)),
+            ],
+            &Network::default(),
+            None,
+        );
+        assert!(
+            vhost.contains("vhost=on,queues=2") && vhost.contains("mq=on,vectors=6"),
+            "{vhost}"
+        );
+        let user = build(
+            &[("nic.backend", text("user")), ("nic.ports", text("80"))],
+            &Network::default(),
+            None,
+        );
+        assert!(
+            user.contains("hostfwd=tcp:10.91.0.2:80-:80") && user.contains("vtax.ip=10.0.2.15/24"),
+            "{user}"
+        );
+        let socket = [
+            ("nic.backend", text("vhost-user")),
+            ("nic.socket", text("/x")),
+        ];
+        let shared = build(&socket, &Network::default(), None);
+        assert!(
+            shared.contains("share=on") && shared.contains("memory-backend=memory"),
+            "{shared}"
+        );
+        let own = build(&[("nic.backend", text("vtax"))], &Network::default(), None);
+        for part in ["share=on", "path=/run/nic.sock", "vtax.ip=10.91.0.2/24"] {
+            assert!(own.contains(part), "{part}: {own}");
+        }
+        assert!(!own.contains("vectors=0"), "{own}");
+    }
+}

@@ -1,0 +1,394 @@
+//! The machine that a plan asks for, read from its settings and checked.
+
+use std::path::PathBuf;
+use vtax_host::HostError;
+use vtax_host::cell::cpus::CpuList;
+use vtax_host::settings::{Domain, Parameter, Settings};
+
+/// How the vtax backend holds notifications (`docs/nic-hold.md`).
+const HOLD_MODES: &[&str] = &["off", "fixed", "paper", "adaptive"];
+
+/// What a plan may set of a VM.
+pub(super) const PARAMETERS: &[Parameter] = &[
+    Parameter {
+        key: "vm.vcpus",
+        domain: Domain::Integer(1, 256),
+        default: Some("1"),
+        help: "number of vCPUs",
+    },
+    Parameter {
+        key: "vm.memory_mib",
+        domain: Domain::Integer(128, 1 << 20),
+        default: Some("512"),
+        help: "memory of the guest, in MiB",
+    },
+    Parameter {
+        key: "vm.machine",
+        domain: Domain::Choice(&["q35", "pc"]),
+        default: Some("q35"),
+        help: "QEMU's machine type: PCI Express or plain PCI",
+    },
+    Parameter {
+        key: "vm.accel",
+        domain: Domain::Choice(&["auto", "kvm", "tcg"]),
+        default: Some("auto"),
+        help: "what runs guest code: KVM, or emulation (TCG); auto takes KVM where it boots a stock kernel",
+    },
+    Parameter {
+        key: "vm.cpu",
+        domain: Domain::Text("CPU model"),
+        default: None,
+        help: "QEMU's CPU model with its flags; unset: host under KVM, max under TCG",
+    },
+    Parameter {
+        key: "vm.pin",
+        domain: Domain::Text("cpu list"),
+        default: None,
+        help: "processors for the vCPU threads, one each in ascending order, as in \"2-3\"",
+    },
+    Parameter {
+        key: "vm.iothread",
+        domain: Domain::Bool,
+        default: Some("false"),
+        help: "whether the disks have an I/O thread of their own",
+    },
+    Parameter {
+        key: "vm.binary",
+        domain: Domain::Text("path"),
+        default: Some("qemu-system-x86_64"),
+        help: "the QEMU to run",
+    },
+    Parameter {
+        key: "nic.backend",
+        domain: Domain::Choice(&["tap", "tap+vhost", "vtax", "user", "vhost-user"]),
+        default: Some("tap"),
+        help: "what is behind the guest's virtio NIC; vtax is the NIC of docs/nic.md",
+    },
+    Parameter {
+        key: "nic.hold_us",
+        domain: Domain::Integer(0, 1_000_000),
+        default: Some("1000"),
+        help: "the longest that the vtax backend may hold a notification back, in microseconds",
+    },
+    Parameter {
+        key: "nic.mode",
+        domain: Domain::Choice(HOLD_MODES),
+        default: Some("adaptive"),
+        help: "how the vtax backend decides when to hold",
+    },
+    Parameter {
+        key: "nic.socket",
+        domain: Domain::Text("path"),
+        default: None,
+        help: "the UNIX socket of the vhost-user backend, which must be listening",
+    },
+    Parameter {
+        key: "nic.queues",
+        domain: Domain::Integer(1, 16),
+        default: Some("1"),
+        help: "queue pairs of the NIC; not with the user backend",
+    },
+    Parameter {
+        key: "nic.msix",
+        domain: Domain::Bool,
+        default: Some("true"),
+        help: "message-signalled interrupts, where QEMU has them for the backend; false: the legacy interrupt",
+    },
+    Parameter {
+        key: "nic.ports",
+        domain: Domain::Text("port list"),
+        default: Some("80,5201"),
+        help: "ports of the guest that the user backend lets the client reach",
+    },
+];
+
+/// A machine to boot.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Machine {
+    pub(super) vcpus: u32,
+    pub(super) memory_mib: u32,
+    pub(super) kind: Kind,
+    pub(super) accel: Accel,
+    /// `None`: the accelerator's best.
+    pub(super) cpu: Option<String>,
+    /// Processors for vCPU threads.
+    pub(super) pin: Option<CpuList>,
+    pub(super) iothread: bool,
+    pub(super) binary: String,
+    pub(super) backend: Backend,
+    pub(super) queues: u32,
+    /// Whether the NIC has message-signalled interrupts.
+    pub(super) msix: bool,
+}
+
+/// QEMU's machine types that boot the image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Q35,
+    Pc,
+}
+
+/// Who runs guest code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Accel {
+    Auto,
+    Kvm,
+    Tcg,
+}
+
+/// What is behind the guest's NIC.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Backend {
+    Tap,
+    TapVhost,
+    /// QEMU's own network stack, with the ports that it forwards to the guest.
+    User(Vec<u16>),
+    VhostUser(PathBuf),
+    /// vtax-nic, started for this VM, between it and a tap.
+    Vtax(Hold),
+}
+
+/// How vtax-nic holds notifications back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Hold {
+    pub(super) budget_us: u32,
+    pub(super) mode: String,
+}
+
+impl Backend {
+    /// Whether another process reads and writes the guest's memory.
+    pub(super) fn is_vhost_user(&self) -> bool {
+        matches!(self, Self::VhostUser(_) | Self::Vtax(_))
+    }
+
+    /// Whether frames pass through a tap in the switch.
+    pub(super) fn has_tap(&self) -> bool {
+        matches!(self, Self::Tap | Self::TapVhost | Self::Vtax(_))
+    }
+}
+
+impl Machine {
+    /// The machine that the settings describe.
+    ///
+    /// # Errors
+    /// The key whose value makes no sense, alone or with another.
+    pub(super) fn from_settings(settings: &Settings) -> Result<Self, HostError> {
+        let number = |key: &str, default: i64| {
+            let bounds = PARAMETERS
+                .iter()
+                .find(|parameter| parameter.key == key)
+                .map(|parameter| parameter.domain);
+            let value = settings.integer(key, default);
+            match bounds {
+                Some(Domain::Integer(low, high)) if !(low..=high).contains(&value) => Err(
+                    HostError::Setting(format!("{key} = {value} is not within {low} and {high}")),
+                ),
+                _ => u32::try_from(value)
+                    .map_err(|_| HostError::Setting(format!("{key} = {value} is out of bounds"))),
+            }
+        };
+        let unknown = |key: &str, word: &str, known: &str| {
+            HostError::Setting(format!("{key} = {word:?} is not known; it can be {known}"))
+        };
+        let kind = match settings.text("vm.machine").unwrap_or("q35") {
+            "q35" => Kind::Q35,
+            "pc" => Kind::Pc,
+            other => return Err(unknown("vm.machine", other, "q35 or pc")),
+        };
+        let accel = match settings.text("vm.accel").unwrap_or("auto") {
+            "auto" => Accel::Auto,
+            "kvm" => Accel::Kvm,
+            "tcg" => Accel::Tcg,
+            other => return Err(unknown("vm.accel", other, "auto, kvm or tcg")),
+        };
+        let backend = match settings.text("nic.backend").unwrap_or("tap") {
+            "tap" => Backend::Tap,
+            "tap+vhost" => Backend::TapVhost,
+            "user" => Backend::User(ports(settings.text("nic.ports").unwrap_or("80,5201"))?),
+            "vhost-user" => Backend::VhostUser(socket(settings)?),
+            "vtax" => {
+                let mode = settings.text("nic.mode").unwrap_or("adaptive");
+                if !HOLD_MODES.contains(&mode) {
+                    return Err(unknown("nic.mode", mode, "off, fixed, paper or adaptive"));
+                }
+                Backend::Vtax(Hold {
+                    budget_us: number("nic.hold_us", 1000)?,
+                    mode: mode.to_owned(),
+                })
+            }
+            other => {
+                return Err(unknown(
+                    "nic.backend",
+                    other,
+                    "tap, tap+vhost, vtax, user or vhost-user",
+                ));
+            }
+        };
+        let queues = number("nic.queues", 1)?;
+        if queues > 1 && matches!(backend, Backend::User(_)) {
+            return Err(HostError::Setting(format!(
+                "nic.queues = {queues} needs another nic.backend than user, which has one"
+            )));
+        }
+        let cpu = settings.text("vm.cpu").map(cpu_model).transpose()?;
+        Ok(Self {
+            vcpus: number("vm.vcpus", 1)?,
+            memory_mib: number("vm.memory_mib", 512)?,
+            kind,
+            accel,
+            cpu,
+            pin: settings
+                .text("vm.pin")
+                .map(CpuList::parse_online)
+                .transpose()?,
+            iothread: settings.bool("vm.iothread", false),
+            binary: settings
+                .text("vm.binary")
+                .unwrap_or("qemu-system-x86_64")
+                .to_owned(),
+            backend,
+            queues,
+            msix: settings.bool("nic.msix", true),
+        })
+    }
+}
+
+fn cpu_model(text: &str) -> Result<String, HostError> {
+    let fine = !text.is_empty()
+        && !text.starts_with('-')
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "-_.,+=".contains(c));
+    if fine {
+        return Ok(text.to_owned());
+    }
+    Err(HostError::Setting(format!(
+        "vm.cpu = {text:?} is not a CPU model; `qemu-system-x86_64 -cpu help` lists them"
+    )))
+}
+
+fn socket(settings: &Settings) -> Result<PathBuf, HostError> {
+    match settings.text("nic.socket").map(PathBuf::from) {
+        Some(path) if path.is_absolute() => Ok(path),
+        Some(path) => Err(HostError::Setting(format!(
+            "nic.socket = {:?} must be an absolute path",
+            path.display()
+        ))),
+        None => Err(HostError::Setting(
+            "nic.backend = \"vhost-user\" needs nic.socket, the path of its UNIX socket".into(),
+        )),
+    }
+}
+
+fn ports(text: &str) -> Result<Vec<u16>, HostError> {
+    text.split(',')
+        .map(|word| match word.trim().parse::<u16>() {
+            Ok(port) if port > 0 => Ok(port),
+            _ => Err(HostError::Setting(format!(
+                "nic.ports: {word:?} is not a port; write them as in \"80,5201\""
+            ))),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vtax_host::settings::Level;
+
+    fn machine(levels: &[(&str, Level)]) -> Result<Machine, HostError> {
+        Machine::from_settings(&Settings(
+            levels
+                .iter()
+                .map(|(key, level)| ((*key).into(), level.clone()))
+                .collect(),
+        ))
+    }
+
+    fn text(value: &str) -> Level {
+        Level::Text(value.into())
+    }
+
+    #[test]
+    fn an_empty_plan_gives_the_documented_defaults() {
+        let machine = machine(&[]).unwrap();
+        for parameter in PARAMETERS {
+            let said = parameter.default;
+            let is = match parameter.key {
+                "vm.vcpus" => Some(machine.vcpus.to_string()),
+                "vm.memory_mib" => Some(machine.memory_mib.to_string()),
+                "vm.machine" => (machine.kind == Kind::Q35).then(|| "q35".into()),
+                "vm.accel" => (machine.accel == Accel::Auto).then(|| "auto".into()),
+                "vm.iothread" => Some(machine.iothread.to_string()),
+                "vm.binary" => Some(machine.binary.clone()),
+                "nic.backend" => (machine.backend == Backend::Tap).then(|| "tap".into()),
+                "nic.queues" => Some(machine.queues.to_string()),
+                "nic.msix" => Some(machine.msix.to_string()),
+                "nic.ports" => Some("80,5201".into()),
+                "nic.hold_us" | "nic.mode" => {
+                    let vtax = self::machine(&[("nic.backend", text("vtax"))]).unwrap();
+                    match vtax.backend {
+                        Backend::Vtax(hold) if parameter.key == "nic.mode" => Some(hold.mode),
+                        Backend::Vtax(hold) => Some(hold.budget_us.to_string()),
+                        _ => None,
+                    }
+                }
+                _ => None,
+            };
+            assert_eq!(is.as_deref(), said, "{}", parameter.key);
+        }
+    }
+
+    #[test]
+    fn every_value_that_makes_no_sense_is_named_with_its_key() {
+        for (levels, key) in [
+            (vec![("vm.vcpus", Level::Integer(0))], "vm.vcpus"),
+            (
+                vec![("vm.memory_mib", Level::Integer(i64::MAX))],
+                "vm.memory_mib",
+            ),
+            (vec![("vm.machine", text("amiga"))], "vm.machine"),
+            (vec![("vm.accel", text("hvf"))], "vm.accel"),
+            (vec![("vm.cpu", text("max -daemonize"))], "vm.cpu"),
+            (vec![("vm.cpu", text(""))], "vm.cpu"),
+            (vec![("nic.backend", text("tun"))], "nic.backend"),
+            (vec![("nic.backend", text("vhost-user"))], "nic.socket"),
+            (
+                vec![("nic.backend", text("vtax")), ("nic.mode", text("hopeful"))],
+                "nic.mode",
+            ),
+            (
+                vec![
+                    ("nic.backend", text("vtax")),
+                    ("nic.hold_us", Level::Integer(-1)),
+                ],
+                "nic.hold_us",
+            ),
+            (
+                vec![
+                    ("nic.backend", text("vhost-user")),
+                    ("nic.socket", text("a.sock")),
+                ],
+                "nic.socket",
+            ),
+            (
+                vec![
+                    ("nic.backend", text("user")),
+                    ("nic.queues", Level::Integer(2)),
+                ],
+                "nic.queues",
+            ),
+            (
+                vec![("nic.backend", text("user")), ("nic.ports", text("80,0"))],
+                "nic.ports",
+            ),
+            (
+                vec![("nic.backend", text("user")), ("nic.ports", text("http"))],
+                "nic.ports",
+            ),
+        ] {
+            let message = machine(&levels).unwrap_err().to_string();
+            assert!(message.contains(key), "{levels:?}: {message}");
+        }
+    }
+}

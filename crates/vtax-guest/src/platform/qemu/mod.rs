@@ -1,0 +1,92 @@
+//! QEMU: a VM that is driven over QMP, with a guest that is driven over the QEMU guest agent.
+//! Neither needs a network or a password.
+
+pub(super) mod agent;
+mod command_line;
+pub(super) mod inner;
+mod kvm;
+mod machine;
+mod nic;
+mod qmp;
+mod surroundings;
+mod threads;
+mod vm;
+mod wire;
+
+pub use kvm::{KvmVerdict, backend, kvm_boots};
+
+use super::{GuestFiles, Platform, Target};
+use machine::{Accel, Machine};
+use std::time::Duration;
+use surroundings::Surroundings;
+use vm::Vm;
+use vtax_host::HostError;
+use vtax_host::cell::Cell;
+use vtax_host::settings::{Parameter, Settings};
+
+/// A virtual machine of QEMU, with KVM where it boots a stock kernel, else emulated.
+#[derive(Debug, Clone, Copy)]
+pub struct Qemu;
+
+impl Platform for Qemu {
+    fn kind(&self) -> &'static str {
+        "qemu"
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        machine::PARAMETERS
+    }
+
+    fn check(&self, settings: &Settings) -> Result<(), HostError> {
+        vm::check(&Machine::from_settings(settings)?)
+    }
+
+    fn expected_overhead(&self) -> Duration {
+        // An emulated boot on two cores; under KVM it is a second.
+        Duration::from_secs(5)
+    }
+
+    fn boot(
+        &self,
+        cell: &Cell,
+        guest: &GuestFiles,
+        settings: &Settings,
+    ) -> Result<Box<dyn Target>, HostError> {
+        let machine = Machine::from_settings(settings)?;
+        Ok(Box::new(boot(machine, guest, cell)?))
+    }
+}
+
+/// Decides the accelerator and boots.
+fn boot(
+    mut machine: Machine,
+    guest: &GuestFiles,
+    place: &dyn Surroundings,
+) -> Result<Vm, HostError> {
+    let backend = match machine.accel {
+        Accel::Tcg => backend(),
+        Accel::Auto | Accel::Kvm => {
+            let verdict = kvm::kvm_boots_with(&machine.binary, guest);
+            if machine.accel == Accel::Kvm && !verdict.boots {
+                return Err(HostError::Missing {
+                    what: format!(
+                        "a KVM that boots a stock kernel ({})",
+                        verdict.evidence.replace('\n', "; ")
+                    ),
+                    remedy: "set vm.accel = \"auto\" or \"tcg\" to emulate instead".into(),
+                });
+            }
+            machine.accel = if verdict.boots {
+                Accel::Kvm
+            } else {
+                Accel::Tcg
+            };
+            verdict.backend
+        }
+    };
+    machine.msix = machine.msix && kvm::vhost_user_has_msix(&machine)?;
+    Vm::boot(&machine, &backend, guest, place)
+}
+
+#[cfg(test)]
+mod tests;

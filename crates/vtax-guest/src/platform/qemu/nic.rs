@@ -1,0 +1,172 @@
+//! The vtax backend of a VM's NIC: one `vtax nic` for each VM, between it and its tap. It runs in
+//! the target's control groups, since what it does is a cost of the guest.
+
+use super::command_line::TAP;
+use super::machine::Hold;
+use super::surroundings::Surroundings;
+use super::wire::{Received, Wire, excerpt};
+use crate::platform::CommandLine;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+use vtax_host::HostError;
+
+/// How long the NIC may take to listen, and to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A running NIC, which ends with this value.
+pub(super) struct Nic {
+    child: Child,
+    control: Wire,
+}
+
+impl Nic {
+    /// Starts a NIC on the switch's tap that listens at `socket` (inside `place`).
+    pub(super) fn start(
+        place: &dyn Surroundings,
+        hold: &Hold,
+        socket: &Path,
+    ) -> Result<Self, HostError> {
+        let program = std::env::current_exe().map_err(|cause| {
+            HostError::Other(format!(
+                "cannot find the vtax program, which is also the NIC: {cause}"
+            ))
+        })?;
+        let control = place.run_dir().join("nic-control.sock");
+        let messages = place.outside(&place.run_dir().join("nic.log"));
+        let log = fs::File::create(&messages).map_err(HostError::file("create", &messages))?;
+        let line = command_line(&program, hold, socket, &control);
+        let mut child = place
+            .command(&line)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .map_err(|cause| HostError::Other(format!("cannot start vtax nic: {cause}")))?;
+        let control = match connect(&mut child, &place.outside(&control), &messages) {
+            Ok(control) => control,
+            Err(error) => {
+                end(&mut child);
+                return Err(error);
+            }
+        };
+        Ok(Self { child, control })
+    }
+
+    /// `nic.kicks` (notifications from the guest), `nic.calls` (interrupts to it), `nic.drops`,
+    /// since the NIC started.
+    pub(super) fn counters(&mut self) -> Result<BTreeMap<String, f64>, HostError> {
+        let deadline = Instant::now() + PATIENCE;
+        self.control.send(b"", &json!({"op": "stats"}), deadline)?;
+        let line = match self.control.receive(deadline)? {
+            Received::Line(line) => line,
+            Received::Nothing => {
+                return Err(HostError::Timeout {
+                    what: "the NIC's statistics".into(),
+                    seconds: PATIENCE.as_secs(),
+                    evidence: String::new(),
+                });
+            }
+        };
+        parse(&line).ok_or_else(|| {
+            self.control
+                .protocol(format!("no statistics but {}", excerpt(&line)))
+        })
+    }
+}
+
+impl Drop for Nic {
+    fn drop(&mut self) {
+        end(&mut self.child);
+    }
+}
+
+fn end(child: &mut Child) {
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+fn command_line(program: &Path, hold: &Hold, socket: &Path, control: &Path) -> CommandLine {
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    vec![
+        text(program),
+        "nic".to_owned(),
+        format!("--socket-path={}", text(socket)),
+        format!("--tap={TAP}"),
+        format!("--api={}", text(control)),
+        format!("--mode={}", hold.mode),
+        format!("--hold-us={}", hold.budget_us),
+    ]
+}
+
+/// A connection to the API's socket, as soon as there is one.
+fn connect(child: &mut Child, control: &Path, messages: &PathBuf) -> Result<Wire, HostError> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let cause = match Wire::connect("vtax nic", control) {
+            Ok(wire) => return Ok(wire),
+            Err(cause) => cause,
+        };
+        let said = || fs::read_to_string(messages).unwrap_or_default();
+        if let Ok(Some(status)) = child.try_wait() {
+            return Err(HostError::Program {
+                command: "vtax nic".into(),
+                status: status.to_string(),
+                output: said(),
+            });
+        }
+        if Instant::now() >= deadline {
+            return Err(HostError::Timeout {
+                what: format!("the NIC's control socket ({cause})"),
+                seconds: PATIENCE.as_secs(),
+                evidence: said(),
+            });
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The counters in a line of statistics; the NIC has one port.
+fn parse(line: &[u8]) -> Option<BTreeMap<String, f64>> {
+    let answer: Value = serde_json::from_slice(line).ok()?;
+    let totals = &answer["stats"][0];
+    let count = |name: &str| totals[name].as_f64();
+    let drops = totals["drops"].as_object()?.values();
+    Some(BTreeMap::from([
+        ("nic.kicks".to_owned(), count("kicks")?),
+        (
+            "nic.calls".to_owned(),
+            count("rx_calls")? + count("tx_calls")?,
+        ),
+        (
+            "nic.drops".to_owned(),
+            drops.filter_map(Value::as_f64).sum(),
+        ),
+    ]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_ports_counters_are_read_and_anything_else_is_refused() {
+        let line = br#"{"ok":true,"at_ns":1,"stats":[{"port":"port0","kicks":7,"rx_calls":2,
+            "tx_calls":1,"drops":{"no_buffer":3,"tap":1}}]}"#;
+        let counters = parse(line).unwrap();
+        assert_eq!(
+            counters.into_iter().collect::<Vec<_>>(),
+            [
+                ("nic.calls".to_owned(), 3.0),
+                ("nic.drops".to_owned(), 4.0),
+                ("nic.kicks".to_owned(), 7.0),
+            ]
+        );
+        for garbage in [&b"{\"ok\":false,\"error\":\"no\"}"[..], b"[]", b"", b"\xff"] {
+            assert_eq!(parse(garbage), None);
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! A real guest of the standard image, booted without a cell: no bridge, no client.
+
+use super::surroundings::Network;
+use super::*;
+use crate::image::{self, Recipe};
+use crate::platform::CommandLine;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use vtax_host::settings::Level;
+
+/// A directory in place of a cell; QEMU dies with the test all the same.
+struct Plain {
+    _turn: MutexGuard<'static, ()>,
+    dir: tempfile::TempDir,
+    scratch: Option<PathBuf>,
+}
+
+impl Plain {
+    fn new() -> Self {
+        // One guest at a time: emulated ones keep every core busy.
+        static TURN: Mutex<()> = Mutex::new(());
+        Self {
+            _turn: TURN.lock().unwrap_or_else(PoisonError::into_inner),
+            dir: tempfile::tempdir().unwrap(),
+            scratch: None,
+        }
+    }
+}
+
+impl Surroundings for Plain {
+    fn command(&self, line: &CommandLine) -> Command {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL"]).args(line);
+        command
+    }
+
+    fn run_dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn outside(&self, inside: &Path) -> PathBuf {
+        inside.to_owned()
+    }
+
+    fn cgroups(&self) -> Vec<PathBuf> {
+        Vec::new()
+    }
+
+    fn network(&self) -> Network {
+        // QEMU forwards ports from a loopback address: another one for each test.
+        static NUMBER: AtomicU8 = AtomicU8::new(1);
+        let [.., high, low] = std::process::id().to_be_bytes();
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        Network {
+            address: [127, high, low, number].into(),
+            ..Network::default()
+        }
+    }
+
+    fn scratch(&self) -> Option<&Path> {
+        self.scratch.as_deref()
+    }
+
+    fn attach_tap(&self, _name: &str, _multi_queue: bool) -> Result<(), HostError> {
+        Err(HostError::Other("no tap without a cell".into()))
+    }
+
+    fn answer_for_target(&self) -> Result<(), HostError> {
+        Ok(())
+    }
+}
+
+/// The standard image, from the same cache as the product's; `None`, loudly, where it cannot be
+/// had.
+fn guest() -> Option<GuestFiles> {
+    let found = image::cached(&Recipe::standard()).unwrap();
+    if found.is_some() {
+        return found;
+    }
+    for (program, package) in [
+        ("mmdebstrap", "mmdebstrap"),
+        ("qemu-system-x86_64", "qemu-system-x86"),
+    ] {
+        if Command::new(program).arg("--version").output().is_err() {
+            eprintln!("SKIPPED: {program} is missing (apt-get install {package})");
+            return None;
+        }
+    }
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root can build the guest image");
+        return None;
+    }
+    match image::ensure(&Recipe::standard(), &mut |line| eprintln!("{line}")) {
+        Ok(guest) => Some(guest),
+        Err(error) => {
+            eprintln!("SKIPPED: the guest image cannot be built: {error}");
+            None
+        }
+    }
+}
+
+fn machine(levels: &[(&str, Level)]) -> Machine {
+    let mut settings = Settings(
+        levels
+            .iter()
+            .map(|(key, level)| ((*key).into(), level.clone()))
+            .collect(),
+    );
+    let set = |key: &str, value: &str| (key.to_owned(), Level::Text(value.into()));
+    settings.0.extend([
+        set("vm.accel", "tcg"),
+        set("nic.backend", "user"),
+        set("nic.ports", "65511"),
+    ]);
+    Machine::from_settings(&settings).unwrap()
+}
+
+fn words(line: &[&str]) -> CommandLine {
+    line.iter().map(|word| (*word).to_owned()).collect()
+}
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_guest_boots_runs_commands_counts_and_leaves_no_process() {
+    let Some(guest) = guest() else { return };
+    let image_before = std::fs::metadata(&guest.image).unwrap().modified().unwrap();
+    let place = Plain::new();
+    let machine = machine(&[
+        ("vm.vcpus", Level::Integer(2)),
+        ("vm.iothread", Level::Bool(true)),
+    ]);
+    let mut vm: Box<dyn Target> = Box::new(boot(machine, &guest, &place).unwrap());
+    eprintln!("booted in {} s", vm.environment()["vm.boot_seconds"]);
+    assert_eq!(vm.source(), vtax_units::Source::Emulated);
+    assert_eq!(vm.environment()["accel"], "tcg");
+
+    let kernel = vm.run(&words(&["uname", "-r"]), LIMIT).unwrap();
+    assert_eq!(kernel.code, 0);
+    let release = String::from_utf8(kernel.stdout).unwrap();
+    assert!(release.trim_end().ends_with("cloud-amd64"), "{release}");
+
+    // An output far larger than one message, whose every byte is known.
+    let file = format!("/boot/vmlinuz-{}", release.trim_end());
+    let expected = std::fs::read(&guest.kernel).unwrap();
+    let big = vm
+        .run(&words(&["head", "-c", "5000000", &file]), LIMIT)
+        .unwrap();
+    assert!(
+        big.stdout == expected[..5_000_000],
+        "5 MB came back changed"
+    );
+
+    let odd = vm
+        .run(
+            &words(&[
+                "sh",
+                "-c",
+                "echo \"$1\" >&2; exit 7",
+                "x",
+                "a 'b' \"c\" $d\n*",
+            ]),
+            LIMIT,
+        )
+        .unwrap();
+    assert_eq!(
+        (odd.code, odd.stderr.as_slice()),
+        (7, b"a 'b' \"c\" $d\n*\n".as_slice())
+    );
+    assert_eq!(
+        vm.run(&words(&["/no/such/program"]), LIMIT).unwrap().code,
+        127
+    );
+    let killed = vm.run(&words(&["sh", "-c", "kill -9 $$"]), LIMIT).unwrap();
+    assert_eq!(killed.code, 137);
+
+    // PID 1 reaps what commands leave behind.
+    vm.run(&words(&["sh", "-c", "(sleep 0.1 &) ; true"]), LIMIT)
+        .unwrap();
+    vm.run(&words(&["sleep", "0.5"]), LIMIT).unwrap();
+    let zombies = vm
+        .run(&words(&["sh", "-c", "ps -eo stat= | grep -c ^Z"]), LIMIT)
+        .unwrap();
+    assert_eq!(zombies.stdout, b"0\n");
+
+    let before = vm.inner_counters().unwrap();
+    vm.run(&words(&["cat", "/proc/cpuinfo"]), LIMIT).unwrap();
+    let after = vm.inner_counters().unwrap();
+    for key in ["interrupts.total", "interrupts.LOC", "context_switches"] {
+        assert!(
+            after[key] > before[key],
+            "{key}: {} then {}",
+            before[key],
+            after[key]
+        );
+    }
+    assert!(after["cpu.busy_ns"] >= before["cpu.busy_ns"]);
+
+    let subject = vm.subject();
+    let process = subject.vmm.unwrap();
+    assert_eq!(subject.vcpu_threads.len(), 2);
+    assert_eq!(subject.iothreads.len(), 1);
+    for thread in subject.vcpu_threads.iter().chain(&subject.iothreads) {
+        let name = std::fs::read_to_string(format!("/proc/{process}/task/{thread}/comm")).unwrap();
+        assert!(
+            name.starts_with("CPU ") || name.starts_with("IO "),
+            "{name}"
+        );
+    }
+
+    let started = std::time::Instant::now();
+    vm.stop().unwrap();
+    eprintln!("stopped in {} ms", started.elapsed().as_millis());
+    assert!(!Path::new(&format!("/proc/{process}")).exists());
+    assert_eq!(
+        std::fs::metadata(&guest.image).unwrap().modified().unwrap(),
+        image_before
+    );
+}
+
+fn boot_error(guest: &GuestFiles, levels: &[(&str, Level)]) -> String {
+    let place = Plain::new();
+    let started = std::time::Instant::now();
+    let Err(error) = boot(machine(levels), guest, &place) else {
+        panic!("it booted");
+    };
+    eprintln!("noticed after {:.1} s", started.elapsed().as_secs_f64());
+    error.to_string()
+}
+
+#[test]
+fn a_kernel_panic_is_noticed_at_once_and_its_reason_shown() {
+    let Some(mut guest) = guest() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    guest.initrd = dir.path().join("initrd, broken");
+    std::fs::write(&guest.initrd, "no archive").unwrap();
+    let text = boot_error(&guest, &[]);
+    assert!(
+        text.contains("panicked") && text.contains("Unable to mount root fs"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_guest_whose_init_gives_up_says_why() {
+    let Some(mut guest) = guest() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    guest.image = dir.path().join("empty, image");
+    std::fs::write(&guest.image, vec![0; 1 << 20]).unwrap();
+    let text = boot_error(&guest, &[]);
+    assert!(text.contains("cannot mount vda"), "{text}");
+}
+
+#[test]
+fn a_qemu_that_refuses_its_options_is_quoted() {
+    let Some(guest) = guest() else { return };
+    let text = boot_error(&guest, &[("vm.cpu", Level::Text("no-such-cpu".into()))]);
+    assert!(
+        text.contains("no-such-cpu") && text.contains("QEMU:"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_qemu_that_is_killed_is_told_from_a_silent_agent() {
+    let Some(guest) = guest() else { return };
+    let place = Plain::new();
+    let mut vm = boot(machine(&[]), &guest, &place).unwrap();
+    let process = i32::try_from(vm.subject().vmm.unwrap()).unwrap();
+    let process = rustix::process::Pid::from_raw(process).unwrap();
+    rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
+    let error = vm.run(&words(&["true"]), LIMIT).unwrap_err();
+    assert!(matches!(error, HostError::Program { .. }), "{error}");
+    assert!(error.to_string().contains("signal: 9"), "{error}");
+}
+
+#[test]
+fn the_kvm_verdict_comes_from_a_boot_and_is_kept() {
+    let Some(guest) = guest() else { return };
+    let verdict = kvm_boots(&guest);
+    eprintln!("{verdict:#?}");
+    if !Path::new("/dev/kvm").exists() {
+        assert!(!verdict.boots && verdict.evidence.contains("/dev/kvm"));
+        eprintln!("SKIPPED: the boot: no /dev/kvm");
+        return;
+    }
+    assert!(!verdict.evidence.is_empty());
+    assert!(verdict.backend.starts_with("kvm_") || !verdict.boots);
+    assert_eq!(kvm_boots(&guest), verdict);
+}

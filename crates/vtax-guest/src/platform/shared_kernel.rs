@@ -1,0 +1,157 @@
+//! Targets that run on the host's own kernel: what `native` and `container` have in common once
+//! they are up. They differ in how a command gets inside.
+
+use super::jobs::Jobs;
+use super::root::Root;
+use super::{CommandLine, Finished, Job, Target};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use vtax_host::HostError;
+use vtax_host::cell::cgroup::Group;
+use vtax_host::cell::entry::Entry;
+use vtax_host::cell::{Cell, Space};
+use vtax_host::scratch::MOUNT_POINT;
+use vtax_observe::{NetDevice, Subject};
+use vtax_units::Source;
+
+/// How a command gets inside.
+#[derive(Debug)]
+pub(super) struct Way {
+    /// The network namespace in which `prefix` starts.
+    pub space: Space,
+    /// The control group in which `prefix` starts.
+    pub group: Group,
+    /// The program and arguments that come before the command.
+    pub prefix: CommandLine,
+}
+
+/// A target on the host's own kernel.
+#[derive(Debug)]
+pub(super) struct SharedKernelTarget {
+    entry: Arc<Entry>,
+    jobs: Jobs,
+    way: Way,
+    address: IpAddr,
+    subject: Subject,
+    environment: BTreeMap<String, String>,
+    scratch: (PathBuf, PathBuf),
+}
+
+impl SharedKernelTarget {
+    /// The target in `cell` that is reached by `way`.
+    ///
+    /// # Errors
+    /// When the directory for the output of its commands cannot be made.
+    pub fn new(
+        cell: &Cell,
+        root: &Root,
+        network_device: &str,
+        way: Way,
+        facts: impl IntoIterator<Item = (&'static str, String)>,
+    ) -> Result<Self, HostError> {
+        let mut environment = BTreeMap::from([
+            (
+                "kernel".to_owned(),
+                rustix::system::uname()
+                    .release()
+                    .to_string_lossy()
+                    .into_owned(),
+            ),
+            ("cgroup.layout".to_owned(), cell.cgroup_layout().to_string()),
+            ("root.layer".to_owned(), root.layer.to_string()),
+            ("command.prefix".to_owned(), way.prefix.join(" ")),
+        ]);
+        if let Some(scratch) = &root.scratch {
+            let direct = if scratch.direct {
+                "direct"
+            } else {
+                "through the host's page cache"
+            };
+            environment.insert("scratch.backing".to_owned(), direct.to_owned());
+        }
+        environment.extend(
+            facts
+                .into_iter()
+                .map(|(name, value)| (name.to_owned(), value)),
+        );
+        Ok(Self {
+            entry: cell.entry(),
+            jobs: Jobs::new(cell.outside(&cell.run_dir().join("jobs")))?,
+            way,
+            address: IpAddr::V4(cell.target_address().0),
+            subject: Subject {
+                owner: "target".to_owned(),
+                cgroups: cell.cgroups("target"),
+                net_devices: vec![NetDevice {
+                    namespace_of: cell.holder_pid(),
+                    name: network_device.to_owned(),
+                }],
+                block_devices: root
+                    .scratch
+                    .iter()
+                    .map(vtax_host::scratch::Attached::kernel_name)
+                    .collect(),
+                ..Subject::default()
+            },
+            environment,
+            scratch: root
+                .scratch
+                .as_ref()
+                .map(|scratch| (scratch.device.clone(), PathBuf::from(MOUNT_POINT)))
+                .unwrap_or_default(),
+        })
+    }
+}
+
+impl Target for SharedKernelTarget {
+    fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    fn subject(&self) -> Subject {
+        self.subject.clone()
+    }
+
+    fn source(&self) -> Source {
+        Source::Measured
+    }
+
+    fn environment(&self) -> BTreeMap<String, String> {
+        self.environment.clone()
+    }
+
+    fn scratch(&self) -> (PathBuf, PathBuf) {
+        self.scratch.clone()
+    }
+
+    fn start(&mut self, command: &CommandLine) -> Result<Job, HostError> {
+        let line = [self.way.prefix.as_slice(), command.as_slice()].concat();
+        self.jobs.start(
+            self.entry
+                .command_in(self.way.space, &self.way.group, &line),
+            command,
+        )
+    }
+
+    fn poll(&mut self, job: Job) -> Result<Option<Finished>, HostError> {
+        self.jobs.poll(job)
+    }
+
+    fn inner_counters(&mut self) -> Result<BTreeMap<String, f64>, HostError> {
+        Ok(BTreeMap::new())
+    }
+
+    fn console_tail(&self) -> String {
+        self.jobs.tail()
+    }
+
+    /// There is no kernel to shut down and nothing of the root outlives the cell, so that killing
+    /// what runs is the orderly way.
+    fn stop(mut self: Box<Self>) -> Result<(), HostError> {
+        let killed = self.entry.target.kill();
+        self.jobs.reap();
+        killed
+    }
+}

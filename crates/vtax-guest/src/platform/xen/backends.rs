@@ -1,0 +1,163 @@
+//! A domain's backends in Dom0: kernel threads that work for it, and its scratch disk.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use vtax_host::HostError;
+use vtax_host::cell::cgroup::Group;
+use vtax_host::cell::requirements::PATH;
+
+/// Parent of every kernel thread.
+const KTHREADD: u32 = 2;
+
+/// The threads of netback (`vif3.0-q0-guest-rx`, `vif3.0-q0-dealloc`) and blkback (`3.xvdb-0`)
+/// that serve the domain; the kernel cuts their names at 15 letters.
+pub(super) fn threads(proc: &Path, domain: u32) -> Vec<u32> {
+    let Ok(entries) = fs::read_dir(proc) else {
+        return Vec::new();
+    };
+    let mut threads: Vec<u32> = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|pid| {
+            fs::read_to_string(proc.join(pid.to_string()).join("stat"))
+                .is_ok_and(|stat| is_backend(&stat, domain))
+        })
+        .collect();
+    threads.sort_unstable();
+    threads
+}
+
+/// Whether a line of `/proc/PID/stat` is that of a kernel thread that serves the domain.
+fn is_backend(stat: &str, domain: u32) -> bool {
+    // A name can have any character in it, brackets too: it ends with the last one.
+    let Some((name, rest)) = stat
+        .split_once(" (")
+        .and_then(|(_, rest)| rest.rsplit_once(')'))
+    else {
+        return false;
+    };
+    let parent = rest.split_whitespace().nth(1);
+    parent.and_then(|word| word.parse().ok()) == Some(KTHREADD)
+        && (name.starts_with(&format!("vif{domain}."))
+            || name.starts_with(&format!("{domain}.xvd")))
+}
+
+/// Moves kernel threads into a control group, so that their work counts as the target's: the
+/// same that the kernel does with the vhost workers of a VM.
+///
+/// # Errors
+/// When the kernel refuses; a thread that has ended is none.
+pub(super) fn adopt(group: &Group, threads: &[u32]) -> Result<(), HostError> {
+    for entrance in group.entrances() {
+        for thread in threads {
+            match fs::write(&entrance, thread.to_string()) {
+                Err(cause) if cause.raw_os_error() != Some(libc::ESRCH) => {
+                    return Err(HostError::file("write", &entrance)(cause));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// An image as a block device, which the kernel frees with its last user.
+#[derive(Debug)]
+pub(super) struct Loop {
+    pub(super) device: PathBuf,
+    /// Whether it passes the page cache of Dom0 by.
+    pub(super) direct: bool,
+}
+
+impl Loop {
+    pub(super) fn attach(image: &Path) -> Result<Self, HostError> {
+        let mut direct = true;
+        let device = losetup(&["--find", "--show", "--direct-io=on"], image).or_else(|_| {
+            direct = false;
+            losetup(&["--find", "--show"], image)
+        })?;
+        Ok(Self {
+            device: PathBuf::from(device.trim_end()),
+            direct,
+        })
+    }
+
+    /// Leaves the device to its present users.
+    pub(super) fn release(&self) -> Result<(), HostError> {
+        losetup(&["--detach"], &self.device).map(drop)
+    }
+
+    /// The device's kernel name, such as `loop3`.
+    pub(super) fn kernel_name(&self) -> String {
+        self.device
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default()
+    }
+}
+
+/// Frees what loop devices an image still has: for a domain that outlived its vtax.
+///
+/// # Errors
+/// When `losetup` fails.
+pub(crate) fn release_image(image: &Path) -> Result<(), HostError> {
+    for device in vtax_host::scratch::loop_devices_of(image) {
+        losetup(&["--detach"], &Path::new("/dev").join(device))?;
+    }
+    Ok(())
+}
+
+fn losetup(options: &[&str], file: &Path) -> Result<String, HostError> {
+    let mut command = Command::new("losetup");
+    command
+        .args(options)
+        .arg(file)
+        .env_clear()
+        .env("PATH", PATH)
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null());
+    let what = format!("losetup {} {}", options.join(" "), file.display());
+    super::xl::output(command, &what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn proc_with(processes: &[(u32, &str, u32)]) -> tempfile::TempDir {
+        let proc = tempfile::tempdir().unwrap();
+        for (pid, name, parent) in processes {
+            let folder = proc.path().join(pid.to_string());
+            fs::create_dir(&folder).unwrap();
+            let stat = format!("{pid} ({name}) S {parent} 0 0 0 -1 2129984 0\n");
+            fs::write(folder.join("stat"), stat).unwrap();
+        }
+        fs::create_dir(proc.path().join("self")).unwrap();
+        proc
+    }
+
+    #[test]
+    fn the_threads_of_the_domain_are_found_and_no_others() {
+        let proc = proc_with(&[
+            (100, "vif3.0-q0-guest", 2),
+            (101, "vif3.0-q0-deall", 2),
+            (102, "3.xvdb-0", 2),
+            (103, "vif31.0-q0-guest", 2),
+            (104, "13.xvdb-0", 2),
+            (105, "vif3.0) S 2", 77),
+            (106, "vif3.0-q0-guest", 1),
+        ]);
+        assert_eq!(threads(proc.path(), 3), [100, 101, 102]);
+        assert_eq!(threads(proc.path(), 4), [0u32; 0]);
+        assert_eq!(threads(&proc.path().join("absent"), 3), [0u32; 0]);
+    }
+
+    #[test]
+    fn a_name_with_brackets_cannot_pass_for_a_kernel_thread() {
+        assert!(is_backend("9 (vif3.0-q0-guest) S 2 0", 3));
+        assert!(!is_backend("9 (vif3.0) S 2 0) S 77 0", 3));
+        assert!(!is_backend("", 3));
+        assert!(!is_backend("9 (vif3.0", 3));
+    }
+}

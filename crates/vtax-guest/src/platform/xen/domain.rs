@@ -1,0 +1,379 @@
+//! The domain that a plan asks for, and the xl.cfg(5) that describes it.
+
+use crate::platform::GuestFiles;
+use std::fmt::Write;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+use vtax_host::HostError;
+use vtax_host::cell::cpus::CpuList;
+use vtax_host::scratch::MOUNT_POINT;
+use vtax_host::settings::{Domain as Values, Parameter, Settings};
+
+/// What a plan may set of a domain.
+pub(super) const PARAMETERS: &[Parameter] = &[
+    Parameter {
+        key: "xen.kind",
+        domain: Values::Choice(&["pv", "pvh"]),
+        default: Some("pv"),
+        help: "paravirtual, or paravirtual in a hardware container (needs VT-x or AMD-V)",
+    },
+    Parameter {
+        key: "xen.vcpus",
+        domain: Values::Integer(1, 256),
+        default: Some("1"),
+        help: "number of the domain's vCPUs",
+    },
+    Parameter {
+        key: "xen.memory_mib",
+        domain: Values::Integer(128, 1 << 20),
+        default: Some("512"),
+        help: "memory of the domain, in MiB",
+    },
+    Parameter {
+        key: "xen.pin",
+        domain: Values::Text("cpu list"),
+        default: None,
+        help: "physical processors that the domain's vCPUs may use, as Xen numbers them",
+    },
+];
+
+/// The name by which toolstacks and guests know an agent's channel.
+const AGENT_CHANNEL: &str = "org.qemu.guest_agent.0";
+
+/// The channel is the second console of the guest: the first is `hvc0`.
+const AGENT_DEVICE: &str = "hvc1";
+
+/// How a guest is virtualized.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Page tables and privileged instructions by hypercall; runs on any x86-64 processor.
+    Pv,
+    /// As PV, but with the processor's own virtualization below it.
+    Pvh,
+}
+
+impl Kind {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Pv => "pv",
+            Self::Pvh => "pvh",
+        }
+    }
+}
+
+/// A domain to create.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Domain {
+    pub(super) kind: Kind,
+    pub(super) vcpus: u32,
+    pub(super) memory_mib: u32,
+    pub(super) pin: Option<CpuList>,
+}
+
+/// The files of one domain, as Dom0's own processes see them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Files<'a> {
+    /// The writable layer over the shared image.
+    pub(super) root: &'a Path,
+    /// The block device of the scratch disk.
+    pub(super) scratch: Option<&'a Path>,
+    /// The sockets of two channels, which do not exist yet; the agent is at one of them.
+    pub(super) agents: [&'a Path; 2],
+    /// The hotplug script of the network device.
+    pub(super) vif_script: &'a Path,
+}
+
+/// The guest's side of the link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Network {
+    pub(super) address: (Ipv4Addr, u8),
+    pub(super) address_v6: Option<(Ipv6Addr, u8)>,
+    pub(super) mac: &'static str,
+    pub(super) mtu: u32,
+}
+
+impl Domain {
+    /// The domain that the settings describe.
+    ///
+    /// # Errors
+    /// The key whose value makes no sense.
+    pub(super) fn from_settings(settings: &Settings) -> Result<Self, HostError> {
+        let number = |key: &str, low: u32, high: u32, default: u32| {
+            let value = settings.integer(key, default.into());
+            u32::try_from(value)
+                .ok()
+                .filter(|number| (low..=high).contains(number))
+                .ok_or_else(|| {
+                    HostError::Setting(format!("{key} = {value} is not within {low} and {high}"))
+                })
+        };
+        let kind = match settings.text("xen.kind").unwrap_or("pv") {
+            "pv" => Kind::Pv,
+            "pvh" => Kind::Pvh,
+            other => {
+                return Err(HostError::Setting(format!(
+                    "xen.kind = {other:?} is not known; it can be pv or pvh"
+                )));
+            }
+        };
+        Ok(Self {
+            kind,
+            vcpus: number("xen.vcpus", 1, 256, 1)?,
+            memory_mib: number("xen.memory_mib", 128, 1 << 20, 512)?,
+            // Dom0 need not have all of the machine's processors: Xen knows which there are.
+            pin: settings.text("xen.pin").map(CpuList::parse).transpose()?,
+        })
+    }
+
+    /// The text of its xl.cfg(5).
+    ///
+    /// # Errors
+    /// When a path cannot be written in that format.
+    pub(super) fn config(
+        &self,
+        name: &str,
+        guest: &GuestFiles,
+        files: Files<'_>,
+        network: &Network,
+    ) -> Result<String, HostError> {
+        let mut text = String::new();
+        let mut line = |key: &str, value: String| {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{key} = {value}");
+        };
+        line("name", quoted(name)?);
+        line("type", quoted(self.kind.word())?);
+        line("kernel", quoted_path(&guest.kernel)?);
+        line("ramdisk", quoted_path(&guest.initrd)?);
+        line(
+            "cmdline",
+            quoted(&kernel_command_line(network, files.scratch.is_some()))?,
+        );
+        line("vcpus", self.vcpus.to_string());
+        line("memory", self.memory_mib.to_string());
+        if let Some(pin) = &self.pin {
+            line("cpus", quoted(&pin.to_string())?);
+        }
+        // Whoever created a domain that ended destroys it, and looks at it before.
+        for event in ["on_poweroff", "on_reboot", "on_crash"] {
+            line(event, quoted("preserve")?);
+        }
+        // The layer is served by the QEMU that serves the channel; what is measured, the scratch
+        // disk, by the kernel's blkback.
+        let mut disks = vec![quoted(&format!(
+            "format=qcow2,vdev=xvda,access=rw,backendtype=qdisk,target={}",
+            in_a_list(files.root)?
+        ))?];
+        if let Some(scratch) = files.scratch {
+            disks.push(quoted(&format!(
+                "format=raw,vdev=xvdb,access=rw,backendtype=phy,target={}",
+                in_a_list(scratch)?
+            ))?);
+        }
+        line("disk", format!("[ {} ]", disks.join(", ")));
+        let vif = format!(
+            "mac={},type=vif,script={}",
+            network.mac,
+            in_a_list(files.vif_script)?
+        );
+        line("vif", format!("[ {} ]", quoted(&vif)?));
+        // Releases of libxl count channels from 0 (seen with 4.17) and refuse the first, because
+        // console 0 is the guest's own; others count from 1. One of two is console 1 in any case.
+        let mut channels = Vec::new();
+        for socket in files.agents {
+            let socket = in_a_list(socket)?;
+            channels.push(quoted(&format!(
+                "name={AGENT_CHANNEL},connection=socket,path={socket}"
+            ))?);
+        }
+        line("channel", format!("[ {} ]", channels.join(", ")));
+        Ok(text)
+    }
+}
+
+/// As for every other VM, but with Xen's consoles and disks.
+fn kernel_command_line(network: &Network, scratch: bool) -> String {
+    let (address, prefix) = network.address;
+    let mut text = format!(
+        "console=hvc0 quiet panic=-1 cryptomgr.notests vtax.root=xvda vtax.agent={AGENT_DEVICE} \
+         vtax.ip={address}/{prefix}"
+    );
+    if let Some((address, prefix)) = network.address_v6 {
+        let _ = write!(text, " vtax.ip6={address}/{prefix}");
+    }
+    if network.mtu != 1500 {
+        let _ = write!(text, " vtax.mtu={}", network.mtu);
+    }
+    if scratch {
+        let _ = write!(text, " vtax.scratch=xvdb:{MOUNT_POINT}");
+    }
+    text
+}
+
+/// A string of xl.cfg(5), which has C's escapes and no way to write a line's end in one.
+fn quoted(text: &str) -> Result<String, HostError> {
+    if text.chars().any(char::is_control) {
+        return Err(unwritable(text));
+    }
+    Ok(format!(
+        "\"{}\"",
+        text.replace('\\', "\\\\").replace('"', "\\\"")
+    ))
+}
+
+fn quoted_path(path: &Path) -> Result<String, HostError> {
+    quoted(path.to_str().ok_or_else(|| unwritable(path))?)
+}
+
+/// A path as one of the values that commas separate, which have no escapes.
+fn in_a_list(path: &Path) -> Result<&str, HostError> {
+    path.to_str()
+        .filter(|text| !text.contains(',') && text.trim() == *text)
+        .ok_or_else(|| unwritable(path))
+}
+
+fn unwritable(what: impl std::fmt::Debug) -> HostError {
+    HostError::Other(format!(
+        "{what:?} cannot be written in the configuration of a Xen domain: set VTAX_CACHE_DIR to a \
+         path without control characters, commas and outer blanks"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::path::PathBuf;
+    use vtax_host::settings::Level;
+
+    fn settings(levels: &[(&str, Level)]) -> Settings {
+        Settings(
+            levels
+                .iter()
+                .map(|(key, level)| ((*key).into(), level.clone()))
+                .collect(),
+        )
+    }
+
+    fn text(value: &str) -> Level {
+        Level::Text(value.into())
+    }
+
+    fn network() -> Network {
+        Network {
+            address: (Ipv4Addr::new(10, 91, 0, 2), 24),
+            address_v6: None,
+            mac: "02:76:74:61:78:02",
+            mtu: 1500,
+        }
+    }
+
+    fn config_of(kernel: &str, root: &str, levels: &[(&str, Level)]) -> Result<String, HostError> {
+        let guest = GuestFiles {
+            root: "/i/root".into(),
+            image: "/i/root.ext4".into(),
+            kernel: kernel.into(),
+            initrd: "/i/initrd".into(),
+            recipe: String::new(),
+        };
+        let files = Files {
+            root: Path::new(root),
+            scratch: Some(Path::new("/dev/loop3")),
+            agents: [
+                Path::new("/proc/7/root/run/agent0.sock"),
+                Path::new("/proc/7/root/run/agent1.sock"),
+            ],
+            vif_script: Path::new("/proc/7/root/run/vif"),
+        };
+        Domain::from_settings(&settings(levels))?.config("vtax-1", &guest, files, &network())
+    }
+
+    #[test]
+    fn a_domain_is_described_as_xl_reads_it() {
+        let levels = [
+            ("xen.vcpus", Level::Integer(2)),
+            ("xen.pin", text("2-3")),
+            ("xen.kind", text("pvh")),
+        ];
+        let config = config_of("/i/vmlinuz", "/proc/7/root/run/root.qcow2", &levels).unwrap();
+        let expected = r#"name = "vtax-1"
+type = "pvh"
+kernel = "/i/vmlinuz"
+ramdisk = "/i/initrd"
+cmdline = "console=hvc0 quiet panic=-1 cryptomgr.notests vtax.root=xvda vtax.agent=hvc1 vtax.ip=10.91.0.2/24 vtax.scratch=xvdb:/scratch"
+vcpus = 2
+memory = 512
+cpus = "2-3"
+on_poweroff = "preserve"
+on_reboot = "preserve"
+on_crash = "preserve"
+disk = [ "format=qcow2,vdev=xvda,access=rw,backendtype=qdisk,target=/proc/7/root/run/root.qcow2", "format=raw,vdev=xvdb,access=rw,backendtype=phy,target=/dev/loop3" ]
+vif = [ "mac=02:76:74:61:78:02,type=vif,script=/proc/7/root/run/vif" ]
+channel = [ "name=org.qemu.guest_agent.0,connection=socket,path=/proc/7/root/run/agent0.sock", "name=org.qemu.guest_agent.0,connection=socket,path=/proc/7/root/run/agent1.sock" ]
+"#;
+        assert_eq!(config, expected);
+    }
+
+    #[test]
+    fn quotes_and_backslashes_in_a_path_stay_in_their_string() {
+        let config = config_of(r#"/a" b\c/vmlinuz"#, "/r", &[]).unwrap();
+        assert!(
+            config.contains(r#"kernel = "/a\" b\\c/vmlinuz""#),
+            "{config}"
+        );
+    }
+
+    #[test]
+    fn a_path_that_cannot_be_written_is_refused_with_a_remedy() {
+        for (kernel, root) in [
+            ("/a\nname=\"x\"", "/r"),
+            ("/k", "/r,target=/dev/sda"),
+            ("/k", "/r "),
+            ("/k\0", "/r"),
+        ] {
+            let message = config_of(kernel, root, &[]).unwrap_err().to_string();
+            assert!(message.contains("VTAX_CACHE_DIR"), "{message}");
+        }
+    }
+
+    #[test]
+    fn every_value_that_makes_no_sense_is_named_with_its_key() {
+        for (key, level) in [
+            ("xen.vcpus", Level::Integer(0)),
+            ("xen.memory_mib", Level::Integer(i64::MAX)),
+            ("xen.kind", text("hvm")),
+        ] {
+            let message = Domain::from_settings(&settings(&[(key, level)]))
+                .unwrap_err()
+                .to_string();
+            assert!(message.contains(key), "{message}");
+        }
+        let pin = settings(&[("xen.pin", text("2-"))]);
+        assert!(Domain::from_settings(&pin).is_err());
+    }
+
+    #[test]
+    fn an_empty_plan_gives_the_documented_defaults() {
+        let domain = Domain::from_settings(&Settings::default()).unwrap();
+        for parameter in PARAMETERS {
+            let is = match parameter.key {
+                "xen.kind" => Some(domain.kind.word().to_owned()),
+                "xen.vcpus" => Some(domain.vcpus.to_string()),
+                "xen.memory_mib" => Some(domain.memory_mib.to_string()),
+                _ => domain.pin.as_ref().map(ToString::to_string),
+            };
+            assert_eq!(is.as_deref(), parameter.default, "{}", parameter.key);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_path_adds_a_line_to_the_configuration(kernel in "\\PC{0,40}", root in "\\PC{0,40}") {
+            if let Ok(config) = config_of(&kernel, &root, &[]) {
+                prop_assert_eq!(config.lines().count(), 13);
+                let written = PathBuf::from(kernel).display().to_string();
+                prop_assert!(config.contains(&written.replace('\\', "\\\\").replace('"', "\\\"")));
+            }
+        }
+    }
+}

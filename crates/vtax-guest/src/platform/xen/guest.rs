@@ -1,0 +1,488 @@
+//! One running domain: its creation, its guest's agent, its end.
+
+use super::backends::{self, Loop};
+use super::domain::{Domain, Files, Network};
+use super::xl;
+use crate::platform::qemu::agent::{Agent, Running};
+use crate::platform::qemu::inner;
+use crate::platform::{CommandLine, Finished, GuestFiles, Job, Target};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read;
+use std::net::IpAddr;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use vtax_host::HostError;
+use vtax_host::cell::requirements::PATH;
+use vtax_host::cell::{Cell, link};
+use vtax_host::scratch::MOUNT_POINT;
+use vtax_observe::{NetDevice, Subject};
+use vtax_units::Source;
+
+/// A guest that is not up by then will not be. An emulated host boots one in some 20 s.
+const BOOT_LIMIT: Duration = Duration::from_secs(180);
+
+/// After this long without an answer the agent is asked again: it throws away what came before
+/// it had opened its console.
+const ASK_AGAIN: Duration = Duration::from_secs(3);
+
+/// What the guest's init says when it gives up.
+const INIT_FAILED: &str = "vtax-init: FAILED";
+
+/// netback connects to a guest only after its hotplug script has said that all is set up. There
+/// is nothing to set up: the device waits for its move into the cell.
+const VIF_SCRIPT: &str = "#!/bin/sh
+if [ \"$1\" = online ] || [ \"$1\" = add ]; then
+    exec xenstore-write \"$XENBUS_PATH/hotplug-status\" connected
+fi
+";
+
+/// The name of a cell's domain.
+pub(super) fn name(cell: &Cell) -> String {
+    format!("{}{}", xl::PREFIX, cell.name())
+}
+
+/// A domain; dropping it destroys it, without a word.
+pub(super) struct Guest {
+    name: String,
+    id: u32,
+    agent: Option<Agent>,
+    jobs: BTreeMap<u64, Running>,
+    next_job: u64,
+    address: IpAddr,
+    subject: Subject,
+    environment: BTreeMap<String, String>,
+    console: Console,
+    destroyed: bool,
+}
+
+impl Guest {
+    /// Creates the domain and waits until its agent answers.
+    ///
+    /// # Errors
+    /// What did not work, with the end of the guest's console; no domain is left.
+    pub(super) fn boot(
+        domain: &Domain,
+        files: &GuestFiles,
+        cell: &Cell,
+    ) -> Result<Self, HostError> {
+        let scratch = cell.config().scratch.as_deref();
+        let scratch = scratch.map(Loop::attach).transpose()?;
+        let booted = Self::boot_with(domain, files, cell, scratch.as_ref());
+        // blkback holds the device by now, and frees it with its end; without a domain nobody
+        // does, and it is freed here.
+        let released = scratch.as_ref().map_or(Ok(()), Loop::release);
+        let guest = booted?;
+        released.map(|()| guest)
+    }
+
+    fn boot_with(
+        domain: &Domain,
+        files: &GuestFiles,
+        cell: &Cell,
+        scratch: Option<&Loop>,
+    ) -> Result<Self, HostError> {
+        let started = Instant::now();
+        let mut guest = Self::create(domain, files, cell, scratch)?;
+        let device = format!("vif{}.0", guest.id);
+        cell.adopt_device(&device)?;
+        guest.console.open(guest.id);
+        xl::unpause(&guest.name)?;
+        guest.wait_for_agent()?;
+        let threads = backends::threads(Path::new("/proc"), guest.id);
+        backends::adopt(cell.target_group(), &threads)?;
+        if !cell.config().link.offloads {
+            guest.switch_offloads_off()?;
+        }
+        guest.subject.net_devices = vec![NetDevice {
+            namespace_of: cell.holder_pid(),
+            name: device,
+        }];
+        if let Some(scratch) = scratch {
+            guest.subject.block_devices = vec![scratch.kernel_name()];
+            let backing = if scratch.direct {
+                "direct"
+            } else {
+                "through Dom0's page cache"
+            };
+            guest
+                .environment
+                .insert("scratch.backing".into(), backing.into());
+        }
+        guest.environment.insert(
+            "vm.boot_seconds".into(),
+            format!("{:.3}", started.elapsed().as_secs_f64()),
+        );
+        Ok(guest)
+    }
+
+    /// The domain, created and paused.
+    fn create(
+        domain: &Domain,
+        files: &GuestFiles,
+        cell: &Cell,
+        scratch: Option<&Loop>,
+    ) -> Result<Self, HostError> {
+        let name = name(cell);
+        // xl and QEMU run in Dom0's own namespaces, where the store's and libxl's sockets are,
+        // and reach the cell's directory through its holder.
+        let file = |name: &str| cell.outside(&cell.run_dir().join(name));
+        let (layer, script, config) = (file("root.qcow2"), file("vif"), file("xl.cfg"));
+        let agents = [file("agent0.sock"), file("agent1.sock")];
+        make_layer(&files.image, &layer)?;
+        fs::write(&script, VIF_SCRIPT)
+            .and_then(|()| fs::set_permissions(&script, fs::Permissions::from_mode(0o755)))
+            .map_err(HostError::file("write", &script))?;
+        let network = network(cell);
+        let text = domain.config(
+            &name,
+            files,
+            Files {
+                root: &layer,
+                scratch: scratch.map(|scratch| scratch.device.as_path()),
+                agents: [&agents[0], &agents[1]],
+                vif_script: &script,
+            },
+            &network,
+        )?;
+        fs::write(&config, &text).map_err(HostError::file("write", &config))?;
+
+        let arguments = ["create", "-q", "-p", "-e", &config.to_string_lossy()];
+        let command = cell
+            .entry()
+            .outside_command(cell.target_group(), &xl::line("xl", &arguments));
+        // From here on there may be a domain, whatever xl says.
+        let mut guest = Self {
+            id: u32::MAX,
+            agent: None,
+            jobs: BTreeMap::new(),
+            next_job: 0,
+            address: IpAddr::V4(network.address.0),
+            subject: Subject {
+                owner: "target".into(),
+                cgroups: cell.cgroups("target"),
+                ..Subject::default()
+            },
+            environment: environment(Path::new("/sys"), domain, &text),
+            console: Console::default(),
+            destroyed: false,
+            name,
+        };
+        xl::output(command, &format!("xl create {}", config.display()))?;
+        guest.id = xl::find(&guest.name)?
+            .ok_or_else(|| {
+                HostError::Other(format!(
+                    "`xl create` made no domain {}: see /var/log/xen",
+                    guest.name
+                ))
+            })?
+            .id;
+        guest.subject.domain = Some(guest.id);
+        guest.agent = Some(Agent::connect(&xl::channel(guest.id)?)?);
+        Ok(guest)
+    }
+
+    fn wait_for_agent(&mut self) -> Result<(), HostError> {
+        let deadline = Instant::now() + BOOT_LIMIT;
+        loop {
+            match self.agent()?.synchronise(ASK_AGAIN) {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(error) => return Err(self.explain(error)),
+            }
+            let ended = xl::find(&self.name)?.map_or(Some("is gone"), |domain| domain.end());
+            let console = self.console.text();
+            if ended.is_some() || console.contains(INIT_FAILED) {
+                return Err(HostError::Other(format!(
+                    "the domain {} {}{}",
+                    self.name,
+                    ended.unwrap_or("did not come up"),
+                    self.evidence()
+                )));
+            }
+            if Instant::now() >= deadline {
+                return Err(HostError::Timeout {
+                    what: "the guest agent's first answer".into(),
+                    seconds: BOOT_LIMIT.as_secs(),
+                    evidence: self.evidence(),
+                });
+            }
+        }
+    }
+
+    /// netback offers what it can, and no setting of the domain keeps a guest from taking it.
+    fn switch_offloads_off(&mut self) -> Result<(), HostError> {
+        let line = "ethtool -K eth0 tx off sg off tso off gso off gro off";
+        let words: CommandLine = line.split(' ').map(str::to_owned).collect();
+        let ended = self.run(&words, Duration::from_secs(30))?;
+        if ended.code == 0 {
+            return Ok(());
+        }
+        Err(HostError::Program {
+            command: format!("{line}` in the guest"),
+            status: format!("code {}", ended.code),
+            output: String::from_utf8_lossy(&ended.stderr).into_owned(),
+        })
+    }
+
+    fn agent(&mut self) -> Result<&mut Agent, HostError> {
+        self.agent
+            .as_mut()
+            .ok_or_else(|| HostError::Other(format!("the domain {} has no agent", self.name)))
+    }
+
+    /// An error of the agent, with the domain's end if that is what is behind it.
+    fn explain(&mut self, error: HostError) -> HostError {
+        let state = match xl::find(&self.name) {
+            Ok(Some(domain)) => match domain.end() {
+                Some(end) => end,
+                None => return error,
+            },
+            Ok(None) => "is gone",
+            Err(_) => return error,
+        };
+        HostError::Other(format!(
+            "the domain {} {state}: {error}{}",
+            self.name,
+            self.evidence()
+        ))
+    }
+
+    fn evidence(&self) -> String {
+        let console = self.console.text();
+        let lines: Vec<&str> = console
+            .lines()
+            .map(str::trim_end)
+            .filter(|line| !line.is_empty())
+            .collect();
+        let shown = lines.iter().skip(lines.len().saturating_sub(8));
+        let text: String = shown.map(|line| format!("\nconsole: {line}")).collect();
+        if text.is_empty() {
+            "\nconsole: (nothing)".into()
+        } else {
+            text
+        }
+    }
+
+    fn destroy(&mut self) -> Result<(), HostError> {
+        if self.destroyed {
+            return Ok(());
+        }
+        // The connection goes first, so that QEMU has nobody left to talk to.
+        self.agent = None;
+        xl::destroy(&self.name)?;
+        self.destroyed = true;
+        Ok(())
+    }
+}
+
+/// A file that takes what the guest writes; what it reads is the shared image's.
+fn make_layer(image: &Path, layer: &Path) -> Result<(), HostError> {
+    let mut command = Command::new("qemu-img");
+    command
+        .args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b"])
+        .arg(image)
+        .arg(layer)
+        .env_clear()
+        .env("PATH", PATH)
+        .env("LC_ALL", "C");
+    xl::output(command, &format!("qemu-img create {}", layer.display())).map(drop)
+}
+
+fn network(cell: &Cell) -> Network {
+    let ipv6 = Path::new("/proc/net/if_inet6").exists();
+    Network {
+        address: cell.target_address(),
+        address_v6: ipv6.then_some((link::TARGET_ADDRESS_V6, link::PREFIX_V6)),
+        mac: cell.target_mac(),
+        mtu: cell.config().link.mtu,
+    }
+}
+
+fn environment(sys: &Path, domain: &Domain, config: &str) -> BTreeMap<String, String> {
+    let version: String = ["major", "minor", "extra"]
+        .iter()
+        .filter_map(|part| fs::read_to_string(sys.join("hypervisor/version").join(part)).ok())
+        .map(|part| part.trim().to_owned())
+        .enumerate()
+        // `extra` brings its own dot.
+        .map(|(place, part)| if place == 1 { format!(".{part}") } else { part })
+        .collect();
+    [
+        ("xen.version", version),
+        ("xen.kind", domain.kind.word().to_owned()),
+        ("xen.configuration", config.trim_end().to_owned()),
+        (
+            "xen.dom0_kernel",
+            rustix::system::uname()
+                .release()
+                .to_string_lossy()
+                .into_owned(),
+        ),
+    ]
+    .into_iter()
+    .map(|(key, value)| (key.to_owned(), value))
+    .collect()
+}
+
+/// What the guest has printed. xenconsoled keeps it until somebody reads its terminal, so that
+/// reading it on demand is enough.
+#[derive(Debug, Default)]
+struct Console {
+    terminal: Option<fs::File>,
+    seen: std::cell::RefCell<Vec<u8>>,
+}
+
+impl Console {
+    /// As much of a console as is kept.
+    const KEPT: usize = 64 << 10;
+
+    /// Without a console a guest runs all the same; only its errors say less.
+    fn open(&mut self, domain: u32) {
+        let no_terminal_of_ours = rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::NONBLOCK;
+        self.terminal = xl::console(domain).ok().and_then(|path: PathBuf| {
+            fs::File::options()
+                .read(true)
+                .custom_flags(no_terminal_of_ours.bits().cast_signed())
+                .open(path)
+                .ok()
+        });
+    }
+
+    fn text(&self) -> String {
+        let mut seen = self.seen.borrow_mut();
+        if let Some(mut terminal) = self.terminal.as_ref() {
+            let mut buffer = [0; 4096];
+            // It never blocks: no more is an error.
+            while let Ok(length @ 1..) = terminal.read(&mut buffer) {
+                seen.extend_from_slice(buffer.get(..length).unwrap_or_default());
+                let surplus = seen.len().saturating_sub(Self::KEPT);
+                seen.drain(..surplus);
+                // xenconsoled refills the terminal when it has been emptied.
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+        String::from_utf8_lossy(&seen).replace('\r', "")
+    }
+}
+
+impl Target for Guest {
+    fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    fn subject(&self) -> Subject {
+        self.subject.clone()
+    }
+
+    fn source(&self) -> Source {
+        Source::Measured
+    }
+
+    fn environment(&self) -> BTreeMap<String, String> {
+        self.environment.clone()
+    }
+
+    fn scratch(&self) -> (PathBuf, PathBuf) {
+        (PathBuf::from("/dev/xvdb"), PathBuf::from(MOUNT_POINT))
+    }
+
+    fn start(&mut self, command: &CommandLine) -> Result<Job, HostError> {
+        let running = self.agent()?.start(command);
+        let running = running.map_err(|error| self.explain(error))?;
+        let job = Job(self.next_job);
+        self.next_job += 1;
+        self.jobs.insert(job.0, running);
+        Ok(job)
+    }
+
+    fn poll(&mut self, job: Job) -> Result<Option<Finished>, HostError> {
+        let Some(running) = self.jobs.get(&job.0).cloned() else {
+            return Err(HostError::Other(format!(
+                "command {} is not running in the domain",
+                job.0
+            )));
+        };
+        let finished = self.agent()?.poll(&running);
+        let finished = finished.map_err(|error| self.explain(error))?;
+        if finished.is_some() {
+            self.jobs.remove(&job.0);
+        }
+        Ok(finished)
+    }
+
+    fn inner_counters(&mut self) -> Result<BTreeMap<String, f64>, HostError> {
+        let mut read = |path: &str| -> Result<String, HostError> {
+            let bytes = self.agent()?.read_file(path);
+            let bytes = bytes.map_err(|error| self.explain(error))?;
+            Ok(String::from_utf8_lossy(&bytes).into_owned())
+        };
+        let interrupts = read("/proc/interrupts")?;
+        let stat = read("/proc/stat")?;
+        Ok(inner::counters(&interrupts, &stat))
+    }
+
+    fn console_tail(&self) -> String {
+        let text = self.console.text();
+        let start = text.len().saturating_sub(8192);
+        text.get(start..).unwrap_or(&text).to_owned()
+    }
+
+    fn stop(mut self: Box<Self>) -> Result<(), HostError> {
+        // Nothing in the guest is worth a shutdown: its disks are thrown away.
+        self.destroy()
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        // The journal destroys what this cannot.
+        let _ = self.destroy();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vtax_host::settings::Settings;
+
+    #[test]
+    fn the_record_names_the_hypervisor_and_the_whole_configuration() {
+        let sys = tempfile::tempdir().unwrap();
+        let version = sys.path().join("hypervisor/version");
+        fs::create_dir_all(&version).unwrap();
+        for (part, text) in [("major", "4\n"), ("minor", "17\n"), ("extra", ".7\n")] {
+            fs::write(version.join(part), text).unwrap();
+        }
+        let domain = Domain::from_settings(&Settings::default()).unwrap();
+        let record = environment(sys.path(), &domain, "name = \"x\"\n");
+        assert_eq!(record["xen.version"], "4.17.7");
+        assert_eq!(record["xen.kind"], "pv");
+        assert_eq!(record["xen.configuration"], "name = \"x\"");
+    }
+
+    #[test]
+    fn a_console_keeps_its_end_and_never_waits() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tty");
+        fs::write(
+            &path,
+            [vec![b'x'; Console::KEPT], b"end\r\n".to_vec()].concat(),
+        )
+        .unwrap();
+        let console = Console {
+            terminal: fs::File::open(&path).ok(),
+            ..Console::default()
+        };
+        let text = console.text();
+        assert!(
+            text.ends_with("xend\n") && text.len() < Console::KEPT,
+            "{}",
+            text.len()
+        );
+        assert_eq!(console.text(), text, "nothing new came");
+        assert_eq!(Console::default().text(), "");
+    }
+}

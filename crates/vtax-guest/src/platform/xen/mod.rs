@@ -1,0 +1,130 @@
+//! Xen: a domain that `xl` creates, with its network and disk backends in Dom0. Works wherever
+//! vtax runs in Dom0; see `docs/xen.md`.
+
+mod backends;
+mod domain;
+mod guest;
+mod xl;
+
+use super::{GuestFiles, Platform, Target};
+use domain::Domain;
+use std::path::Path;
+use std::time::Duration;
+use vtax_host::HostError;
+use vtax_host::cell::requirements::need_program;
+use vtax_host::cell::{self, Cell};
+use vtax_host::journal::Change;
+use vtax_host::settings::{Parameter, Settings};
+
+/// A domain of the Xen hypervisor below this host.
+#[derive(Debug, Clone, Copy)]
+pub struct Xen;
+
+/// Ends the domain of a name, if it is there, and frees its scratch disk's image: how the journal
+/// undoes a domain.
+///
+/// # Errors
+/// When it is not one of ours, does not end, or the image stays attached.
+pub fn end(name: &str, scratch: Option<&Path>) -> Result<(), HostError> {
+    xl::destroy(name)?;
+    scratch.map_or(Ok(()), backends::release_image)
+}
+
+/// Programs that are needed, and the Debian packages that bring them.
+pub const PROGRAMS: [(&str, &str); 4] = [
+    ("xl", "xen-utils-4.17"),
+    ("xenstore-read", "xenstore-utils"),
+    ("qemu-img", "qemu-utils"),
+    ("losetup", "mount"),
+];
+
+impl Platform for Xen {
+    fn kind(&self) -> &'static str {
+        "xen"
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        domain::PARAMETERS
+    }
+
+    fn check(&self, settings: &Settings) -> Result<(), HostError> {
+        Domain::from_settings(settings)?;
+        if !is_control_domain(Path::new("/proc")) {
+            return Err(HostError::Missing {
+                what: "Xen with this host as its Dom0 (/proc/xen/capabilities says control_d)"
+                    .into(),
+                remedy: "boot the hypervisor (Debian package xen-system-amd64), or run the plan \
+                         in an emulated one: --at testbed:xen"
+                    .into(),
+            });
+        }
+        for (program, package) in PROGRAMS {
+            need_program(program, package)?;
+        }
+        // The toolstack's daemons answer, or nothing can be created.
+        xl::list()?;
+        cell::check(settings)
+    }
+
+    fn expected_overhead(&self) -> Duration {
+        Duration::from_secs(8)
+    }
+
+    /// A domain belongs to the hypervisor: it lives on when every process of Dom0 has ended.
+    fn outlives(&self, cell: &Cell) -> Vec<Change> {
+        vec![Change::Domain {
+            name: guest::name(cell),
+            scratch: cell.config().scratch.clone(),
+        }]
+    }
+
+    fn boot(
+        &self,
+        cell: &Cell,
+        guest: &GuestFiles,
+        settings: &Settings,
+    ) -> Result<Box<dyn Target>, HostError> {
+        let domain = Domain::from_settings(settings)?;
+        Ok(Box::new(guest::Guest::boot(&domain, guest, cell)?))
+    }
+}
+
+/// Whether this kernel is one that may create domains.
+pub fn is_control_domain(proc: &Path) -> bool {
+    std::fs::read_to_string(proc.join("xen/capabilities"))
+        .is_ok_and(|text| text.split_whitespace().any(|word| word == "control_d"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_domain_that_is_not_ours_is_never_ended() {
+        let message = end("Domain-0", None).unwrap_err().to_string();
+        assert!(message.contains("Domain-0"), "{message}");
+    }
+
+    #[test]
+    fn only_a_control_domain_counts() {
+        let proc = tempfile::tempdir().unwrap();
+        assert!(!is_control_domain(proc.path()));
+        fs::create_dir(proc.path().join("xen")).unwrap();
+        let file = proc.path().join("xen/capabilities");
+        fs::write(&file, "").unwrap();
+        assert!(!is_control_domain(proc.path()));
+        fs::write(&file, "control_d\n").unwrap();
+        assert!(is_control_domain(proc.path()));
+    }
+
+    #[test]
+    fn a_host_without_xen_is_told_what_to_do() {
+        if is_control_domain(Path::new("/proc")) {
+            eprintln!("SKIPPED: this host is a Dom0");
+            return;
+        }
+        let message = Xen.check(&Settings::default()).unwrap_err().to_string();
+        assert!(message.contains("testbed:xen"), "{message}");
+    }
+}

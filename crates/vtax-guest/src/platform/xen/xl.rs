@@ -1,0 +1,300 @@
+//! Xen's toolstack: `xl` and `xenstore-read`, and what they print. Every call has a deadline.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use vtax_host::HostError;
+use vtax_host::cell::requirements::PATH;
+
+/// Far beyond what any call takes, an emulated Dom0's creation of a domain included (4 s).
+const LIMIT_SECONDS: &str = "120";
+
+/// How long a domain may take to vanish after it was destroyed.
+const DESTROY_LIMIT: Duration = Duration::from_secs(15);
+
+/// How the names of our domains start; no other domain is ever destroyed.
+pub(crate) const PREFIX: &str = "vtax-";
+
+/// Where libxl keeps a log of each domain's QEMU.
+const LOG_DIR: &str = "/var/log/xen";
+
+/// A domain in the list of `xl list`.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Listed {
+    pub(super) name: String,
+    pub(super) id: u32,
+    /// What `xl` writes as `-b----`: running, blocked, paused, shut down, crashed, dying.
+    flags: String,
+}
+
+impl Listed {
+    /// Why its guest runs no more, if that is so.
+    pub(super) fn end(&self) -> Option<&'static str> {
+        if self.flags.contains('c') {
+            Some("crashed")
+        } else if self.flags.contains('s') {
+            Some("shut itself down")
+        } else if self.flags.contains('d') {
+            Some("is dying")
+        } else {
+            None
+        }
+    }
+}
+
+/// The table of `xl list`: `Name ID Mem VCPUs State Time(s)`. Names may have blanks in them, and
+/// lines that are not understood are left out.
+fn parse_list(text: &str) -> Vec<Listed> {
+    text.lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace().rev();
+            let _seconds: f64 = words.next()?.parse().ok()?;
+            let flags = words.next()?.to_owned();
+            let _vcpus: u32 = words.next()?.parse().ok()?;
+            let _memory: u64 = words.next()?.parse().ok()?;
+            let id_word = words.next()?;
+            let id = id_word.parse().ok()?;
+            let mut name: Vec<&str> = words.collect();
+            name.reverse();
+            (!name.is_empty()).then(|| Listed {
+                name: name.join(" "),
+                id,
+                flags,
+            })
+        })
+        .collect()
+}
+
+/// The command line of a call, which ends after [`LIMIT_SECONDS`] in any case.
+pub(super) fn line(program: &str, arguments: &[&str]) -> Vec<String> {
+    ["timeout", "--kill-after=5", LIMIT_SECONDS, program]
+        .iter()
+        .chain(arguments)
+        .map(|word| (*word).to_owned())
+        .collect()
+}
+
+/// Runs a command to its end; what it printed.
+///
+/// # Errors
+/// When it cannot be started or fails, with the end of what it said.
+pub(super) fn output(mut command: Command, what: &str) -> Result<String, HostError> {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|cause| HostError::Other(format!("cannot run `{what}`: {cause}")))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if output.status.success() {
+        return Ok(text(&output.stdout));
+    }
+    Err(HostError::Program {
+        command: what.to_owned(),
+        status: if output.status.code() == Some(124) {
+            format!("no answer within {LIMIT_SECONDS} s")
+        } else {
+            output.status.to_string()
+        },
+        output: text(&output.stderr) + &text(&output.stdout),
+    })
+}
+
+fn run(program: &str, arguments: &[&str]) -> Result<String, HostError> {
+    let mut words = line(program, arguments).into_iter();
+    let mut command = Command::new(words.next().unwrap_or_default());
+    command
+        .args(words)
+        .env_clear()
+        .env("PATH", PATH)
+        .env("LC_ALL", "C");
+    output(command, &format!("{program} {}", arguments.join(" ")))
+}
+
+/// Every domain.
+///
+/// # Errors
+/// When `xl` fails.
+pub(super) fn list() -> Result<Vec<Listed>, HostError> {
+    Ok(parse_list(&run("xl", &["list"])?))
+}
+
+/// The domain of a name.
+///
+/// # Errors
+/// As [`list`].
+pub(super) fn find(name: &str) -> Result<Option<Listed>, HostError> {
+    Ok(list()?.into_iter().find(|domain| domain.name == name))
+}
+
+/// Lets a domain that was created paused run.
+///
+/// # Errors
+/// When `xl` fails.
+pub(super) fn unpause(name: &str) -> Result<(), HostError> {
+    run("xl", &["unpause", name]).map(drop)
+}
+
+/// The socket of the channel that is a domain's console 1, the second one.
+///
+/// # Errors
+/// When the store does not answer or does not know it.
+pub(super) fn channel(id: u32) -> Result<PathBuf, HostError> {
+    let backend = run(
+        "xenstore-read",
+        &[&format!("/local/domain/{id}/device/console/1/backend")],
+    )?;
+    let path = run("xenstore-read", &[&format!("{}/path", backend.trim_end())])?;
+    Ok(PathBuf::from(path.trim_end()))
+}
+
+/// The terminal of a domain's console.
+///
+/// # Errors
+/// When the store does not answer or does not know it.
+pub(super) fn console(id: u32) -> Result<PathBuf, HostError> {
+    let path = format!("/local/domain/{id}/console/tty");
+    let tty = run("xenstore-read", &[&path])?;
+    Ok(PathBuf::from(tty.trim_end()))
+}
+
+/// Destroys the domain of that name, if there is one, and removes libxl's logs of it. Also its
+/// processes in Dom0 end.
+///
+/// # Errors
+/// When the name is not one of ours, or the domain does not go.
+pub(crate) fn destroy(name: &str) -> Result<(), HostError> {
+    if !is_ours(name) {
+        return Err(HostError::Other(format!(
+            "the domain {name:?} is not named like one of ours and is not destroyed; look at \
+             `xl list`, then run `vtax restore --forget`"
+        )));
+    }
+    let deadline = Instant::now() + DESTROY_LIMIT;
+    while find(name)?.is_some() {
+        let destroyed = run("xl", &["destroy", name]);
+        if find(name)?.is_none() {
+            break;
+        }
+        if Instant::now() >= deadline {
+            destroyed?;
+            return Err(HostError::Timeout {
+                what: format!("the end of the domain {name}"),
+                seconds: DESTROY_LIMIT.as_secs(),
+                evidence: "`xl list` still shows it".into(),
+            });
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    remove_logs(Path::new(LOG_DIR), name)
+}
+
+fn is_ours(name: &str) -> bool {
+    name.len() > PREFIX.len()
+        && name.starts_with(PREFIX)
+        && name
+            .chars()
+            .all(|letter| letter.is_ascii_alphanumeric() || letter == '-')
+}
+
+/// Removes `qemu-dm-NAME.log` and its like, with the older ones that libxl numbers.
+fn remove_logs(folder: &Path, name: &str) -> Result<(), HostError> {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Ok(());
+    };
+    for entry in entries.flatten() {
+        let file = entry.file_name().to_string_lossy().into_owned();
+        let of_it = ["qemu-dm-", "xl-"]
+            .iter()
+            .filter_map(|prefix| file.strip_prefix(prefix)?.strip_prefix(name))
+            .any(|rest| rest.starts_with(".log"));
+        if !of_it {
+            continue;
+        }
+        match fs::remove_file(entry.path()) {
+            Err(cause) if cause.kind() != ErrorKind::NotFound => {
+                return Err(HostError::file("remove", entry.path())(cause));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The first two as xl 4.17 printed them in an emulated host, the others in its format.
+    const LIST: &str = "\
+Name                                        ID   Mem VCPUs\tState\tTime(s)
+Domain-0                                     0  1536     1     r-----     749.2
+vtax-trial-2402-0-2402-0                     8   512     1     -b----      21.4
+two words                                    7   128     1     ---s--       0.0
+dead                                        12   128     1     ----c-       1.9
+(null)                                      13     0     1     --p--d       1.9
+";
+
+    #[test]
+    fn a_list_is_read_with_the_names_that_people_give() {
+        let list = parse_list(LIST);
+        let seen: Vec<(&str, u32, Option<&str>)> = list
+            .iter()
+            .map(|domain| (domain.name.as_str(), domain.id, domain.end()))
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                ("Domain-0", 0, None),
+                ("vtax-trial-2402-0-2402-0", 8, None),
+                ("two words", 7, Some("shut itself down")),
+                ("dead", 12, Some("crashed")),
+                ("(null)", 13, Some("is dying")),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_domain_that_is_not_ours_is_never_destroyed() {
+        for name in [
+            "Domain-0",
+            "0",
+            "vtax-",
+            "vtax-a b",
+            "vtax-a;reboot",
+            "--all",
+        ] {
+            let message = destroy(name).unwrap_err().to_string();
+            assert!(message.contains("is not destroyed"), "{name}: {message}");
+        }
+    }
+
+    #[test]
+    fn only_the_logs_of_the_domain_itself_go() {
+        let folder = tempfile::tempdir().unwrap();
+        for file in [
+            "qemu-dm-vtax-1.log",
+            "qemu-dm-vtax-1.log.1",
+            "xl-vtax-1.log",
+            "qemu-dm-vtax-12.log",
+            "xen-hotplug.log",
+        ] {
+            fs::write(folder.path().join(file), "x").unwrap();
+        }
+        remove_logs(folder.path(), "vtax-1").unwrap();
+        let mut left: Vec<String> = fs::read_dir(folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        assert_eq!(left, ["qemu-dm-vtax-12.log", "xen-hotplug.log"]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_list_makes_it_panic(text in "[ -~\\n\\t]{0,200}") {
+            parse_list(&text);
+        }
+    }
+}

@@ -1,0 +1,544 @@
+//! A cell on this host's real kernel: what it makes, isolates and removes.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "what cannot be set up fails the test"
+)]
+
+mod common;
+
+use common::{Bench, config, line};
+use std::fs;
+use std::net::IpAddr;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+use vtax_host::HostError;
+use vtax_host::cell::cpus::CpuList;
+use vtax_host::cell::{
+    Cell, CellConfig, LinkConfig, Space, TapOptions, cgroup, process, requirements,
+};
+
+fn run(cell: &Cell, space: Space, group: &str, words: &[&str]) -> Output {
+    cell.command(space, group, &line(words)).output().unwrap()
+}
+
+fn text(cell: &Cell, space: Space, words: &[&str]) -> String {
+    let output = run(cell, space, "target", words);
+    assert!(
+        output.status.success(),
+        "{words:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_destroyed_cell_leaves_no_control_group_process_or_device() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let links_before = fs::read_to_string("/proc/net/dev").unwrap().lines().count();
+    let cell = bench.cell(config("destroy"));
+    let holder = cell.holder_pid();
+    let groups = bench.journalled();
+    assert!(!groups.is_empty() && groups.iter().all(|path| path.is_dir()));
+    let mut child = cell
+        .command(Space::Client, "client", &line(&["sleep", "1000"]))
+        .spawn()
+        .unwrap();
+    let sleeper = cell.host_pid(&child, Duration::from_secs(5)).unwrap();
+    cell.destroy().unwrap();
+    child.wait().unwrap();
+    for pid in [holder, sleeper] {
+        assert!(
+            !Path::new(&format!("/proc/{pid}")).exists(),
+            "process {pid} is left"
+        );
+    }
+    assert!(groups.iter().all(|path| !path.exists()));
+    assert_eq!(
+        fs::read_to_string("/proc/net/dev").unwrap().lines().count(),
+        links_before
+    );
+}
+
+#[test]
+fn a_dropped_cell_leaves_no_control_group() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    drop(bench.cell(config("drop")));
+    assert!(bench.journalled().iter().all(|path| !path.exists()));
+}
+
+#[test]
+fn every_control_group_is_in_the_journal_before_the_cell_is_there() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let cell = bench.cell(config("journal"));
+    let journalled = bench.journalled();
+    for folder in cell.cgroups("target").iter().chain(&cell.cgroups("client")) {
+        assert!(
+            journalled.iter().any(|top| folder.starts_with(top)),
+            "{} is not covered",
+            folder.display()
+        );
+    }
+    cell.destroy().unwrap();
+}
+
+#[test]
+fn two_cells_at_once_have_the_same_addresses_and_do_not_meet() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let (one, two) = (bench.cell(config("twin")), bench.cell(config("twin")));
+    one.attach_target_veth().unwrap();
+    assert!(
+        run(
+            &one,
+            Space::Client,
+            "client",
+            &["busybox", "ping", "-c1", "-W2", "10.91.0.2"]
+        )
+        .status
+        .success()
+    );
+    assert!(
+        !run(
+            &two,
+            Space::Client,
+            "client",
+            &["busybox", "ping", "-c1", "-W1", "10.91.0.2"]
+        )
+        .status
+        .success()
+    );
+    one.destroy().unwrap();
+    assert_eq!(
+        text(&two, Space::Client, &["echo", "still here"]),
+        "still here\n"
+    );
+    two.destroy().unwrap();
+}
+
+#[test]
+fn client_and_target_reach_each_other_over_both_protocols() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let cell = bench.cell(config("reach"));
+    assert_eq!(cell.attach_target_veth().unwrap(), "target0");
+    for (space, address) in [
+        (Space::Client, "10.91.0.2"),
+        (Space::Target, "10.91.0.1"),
+        (Space::Client, "fd91::2"),
+    ] {
+        if address.contains(':') && !Path::new("/proc/net/if_inet6").exists() {
+            eprintln!("SKIPPED: this kernel has no IPv6");
+            continue;
+        }
+        let output = run(
+            &cell,
+            space,
+            "client",
+            &["busybox", "ping", "-c1", "-W2", address],
+        );
+        assert!(output.status.success(), "{address}: {output:?}");
+    }
+    let link = text(&cell, Space::Target, &["ip", "link", "show", "eth0"]);
+    assert!(link.contains(cell.target_mac()), "{link}");
+    cell.destroy().unwrap();
+}
+
+#[test]
+fn a_connection_succeeds_only_where_somebody_listens() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let cell = bench.cell(config("connect"));
+    cell.attach_target_veth().unwrap();
+    let address = IpAddr::from(cell.target_address().0);
+    let client = cell.client();
+    assert!(!client.can_connect(address, 8080).unwrap());
+    let mut server = cell
+        .command(
+            Space::Target,
+            "target",
+            &line(&["busybox", "nc", "-ll", "-p", "8080", "-e", "true"]),
+        )
+        .spawn()
+        .unwrap();
+    let connected = (0..200).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        client.can_connect(address, 8080).unwrap()
+    });
+    assert!(connected);
+    cell.destroy().unwrap();
+    server.wait().unwrap();
+    assert!(
+        matches!(
+            client.can_connect(address, 8080),
+            Err(HostError::File { .. })
+        ),
+        "the client is gone"
+    );
+}
+
+#[test]
+fn commands_are_in_their_control_group_and_killed_with_their_waiter() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let cell = bench.cell(config("groups"));
+    let mut child = cell
+        .command(Space::Client, "client", &line(&["sleep", "1000"]))
+        .spawn()
+        .unwrap();
+    let sleeper = cell.host_pid(&child, Duration::from_secs(5)).unwrap();
+    for folder in cell.cgroups("client") {
+        let inside = fs::read_to_string(folder.join("cgroup.procs")).unwrap();
+        assert!(
+            inside.lines().any(|pid| pid == sleeper.to_string()),
+            "{}: {inside}",
+            folder.display()
+        );
+    }
+    assert!(cell.cgroups("target").iter().all(|folder| {
+        fs::read_to_string(folder.join("cgroup.procs"))
+            .unwrap()
+            .is_empty()
+    }));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let gone = (0..200).any(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        !process::is_alive(sleeper)
+    });
+    assert!(gone, "the command outlives its waiter");
+    cell.destroy().unwrap();
+}
+
+#[test]
+fn exit_codes_and_signals_come_through() {
+    use std::os::unix::process::ExitStatusExt;
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let cell = bench.cell(config("codes"));
+    assert_eq!(
+        run(&cell, Space::Switch, "target", &["sh", "-c", "exit 42"])
+            .status
+            .code(),
+        Some(42)
+    );
+    assert_eq!(
+        run(&cell, Space::Switch, "target", &["sh", "-c", "kill -9 $$"])
+            .status
+            .signal(),
+        Some(9)
+    );
+    assert_eq!(
+        run(&cell, Space::Switch, "target", &["no-such-program"])
+            .status
+            .code(),
+        Some(127)
+    );
+    cell.destroy().unwrap();
+}
+
+#[test]
+fn orphans_in_the_cell_are_reaped() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let cell = bench.cell(config("orphans"));
+    text(
+        &cell,
+        Space::Switch,
+        &["sh", "-c", "(sleep 0.05 &) ; exit 0"],
+    );
+    let zombies = || {
+        text(
+            &cell,
+            Space::Switch,
+            &[
+                "sh",
+                "-c",
+                "grep -l '^State:.Z' /proc/[0-9]*/status || true",
+            ],
+        )
+    };
+    std::thread::sleep(Duration::from_millis(150));
+    assert_eq!(zombies(), "");
+    cell.destroy().unwrap();
+}
+
+#[test]
+fn the_cell_has_its_own_run_directory_and_processes() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let cell = bench.cell(config("own"));
+    let marker = cell.run_dir().join("vtax-test-marker");
+    text(
+        &cell,
+        Space::Switch,
+        &["sh", "-c", &format!("echo inside > {}", marker.display())],
+    );
+    assert!(!marker.exists());
+    assert_eq!(
+        fs::read_to_string(cell.outside(&marker)).unwrap(),
+        "inside\n"
+    );
+    let processes = text(&cell, Space::Switch, &["sh", "-c", "echo /proc/[0-9]*"]);
+    assert!(processes.split_whitespace().count() < 6, "{processes}");
+    cell.destroy().unwrap();
+}
+
+#[test]
+fn threads_inside_are_found_by_their_numbers_there() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let cell = bench.cell(config("threads"));
+    let mut child = cell
+        .command(Space::Switch, "target", &line(&["sleep", "1000"]))
+        .spawn()
+        .unwrap();
+    let outside = cell.host_pid(&child, Duration::from_secs(5)).unwrap();
+    let threads = process::threads(outside);
+    assert_eq!(threads.len(), 1);
+    let (inside, host) = threads.first_key_value().unwrap();
+    assert_eq!(*host, outside);
+    assert!(*inside < outside);
+    cell.destroy().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn the_link_has_the_mtu_rate_and_offloads_that_were_asked_for() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    if requirements::find_program("ethtool").is_none() {
+        eprintln!("SKIPPED: ethtool is not installed (Debian package ethtool)");
+        return;
+    }
+    let link = LinkConfig {
+        mtu: 9000,
+        rate_mbit: Some(50.0),
+        delay_us: 0,
+        offloads: false,
+    };
+    let cell = bench.cell(CellConfig {
+        link,
+        ..config("link")
+    });
+    cell.attach_target_veth().unwrap();
+    cell.attach_tap(
+        "tap0",
+        TapOptions {
+            multi_queue: true,
+            vnet_header: true,
+        },
+    )
+    .unwrap();
+    for (space, device) in [
+        (Space::Switch, "br0"),
+        (Space::Switch, "client0"),
+        (Space::Switch, "target0"),
+        (Space::Switch, "tap0"),
+        (Space::Client, "eth0"),
+        (Space::Target, "eth0"),
+    ] {
+        let shown = text(&cell, space, &["ip", "-d", "link", "show", device]);
+        assert!(shown.contains("mtu 9000"), "{shown}");
+        if device == "tap0" {
+            assert!(
+                shown.contains("multi_queue") && shown.contains("vnet_hdr on"),
+                "{shown}"
+            );
+        }
+        if device != "br0" {
+            let features = text(&cell, space, &["ethtool", "-k", device]);
+            for feature in [
+                "tx-checksumming: off",
+                "tcp-segmentation-offload: off",
+                "generic-segmentation-offload: off",
+            ] {
+                assert!(features.contains(feature), "{device}: {features}");
+            }
+        }
+    }
+    for (space, device) in [(Space::Switch, "client0"), (Space::Client, "eth0")] {
+        let shaping = text(&cell, space, &["tc", "qdisc", "show", "dev", device]);
+        assert!(
+            shaping.contains("tbf") && shaping.contains("rate 50Mbit"),
+            "{shaping}"
+        );
+    }
+    cell.destroy().unwrap();
+}
+
+#[test]
+fn offloads_stay_on_unless_asked_for() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    if requirements::find_program("ethtool").is_none() {
+        eprintln!("SKIPPED: ethtool is not installed (Debian package ethtool)");
+        return;
+    }
+    let cell = bench.cell(config("offloads"));
+    let features = text(&cell, Space::Client, &["ethtool", "-k", "eth0"]);
+    assert!(
+        features.contains("tcp-segmentation-offload: on"),
+        "{features}"
+    );
+    cell.destroy().unwrap();
+}
+
+#[test]
+fn a_delay_works_or_names_what_the_kernel_lacks() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let link = LinkConfig {
+        delay_us: 20_000,
+        ..LinkConfig::default()
+    };
+    let made = Cell::create(
+        CellConfig {
+            link: link.clone(),
+            ..config("delay")
+        },
+        &mut bench.journal,
+    );
+    if requirements::has_netem() {
+        let cell = made.unwrap();
+        let shaping = text(
+            &cell,
+            Space::Client,
+            &["tc", "qdisc", "show", "dev", "eth0"],
+        );
+        assert!(shaping.contains("delay 20ms"), "{shaping}");
+        cell.destroy().unwrap();
+    } else {
+        for message in [
+            made.unwrap_err().to_string(),
+            requirements::check(&link).unwrap_err().to_string(),
+        ] {
+            assert!(
+                message.contains("CONFIG_NET_SCH_NETEM") && message.contains("modprobe sch_netem"),
+                "{message}"
+            );
+        }
+        assert!(
+            bench.journalled().iter().all(|path| !path.exists()),
+            "a failed cell leaves control groups"
+        );
+    }
+}
+
+#[test]
+fn a_tap_with_an_impossible_name_is_refused() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let cell = bench.cell(config("tap"));
+    for name in ["", "a name", "-x", "sixteen-letters-", "a\nlink del br0"] {
+        assert!(
+            cell.attach_tap(name, TapOptions::default()).is_err(),
+            "{name:?}"
+        );
+    }
+    cell.attach_tap("tap0", TapOptions::default()).unwrap();
+    let message = cell
+        .attach_tap("tap0", TapOptions::default())
+        .unwrap_err()
+        .to_string();
+    assert!(message.contains("busy"), "{message}");
+    cell.destroy().unwrap();
+}
+
+#[test]
+fn a_pinned_target_runs_on_its_processors_alone() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let cell = bench.cell(CellConfig {
+        target_pin: Some(CpuList::parse("0").unwrap()),
+        ..config("pin")
+    });
+    let allowed = |group: &str| {
+        let output = run(
+            &cell,
+            Space::Switch,
+            group,
+            &["grep", "Cpus_allowed_list", "/proc/self/status"],
+        );
+        String::from_utf8(output.stdout)
+            .unwrap()
+            .split_whitespace()
+            .nth(1)
+            .map(str::to_owned)
+    };
+    assert_eq!(allowed("target").as_deref(), Some("0"));
+    let everyone = fs::read_to_string("/proc/self/status").unwrap();
+    let everyone = everyone
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
+        .unwrap()
+        .trim()
+        .to_owned();
+    assert_eq!(allowed("client"), Some(everyone));
+    cell.destroy().unwrap();
+}
+
+#[test]
+fn a_stale_control_group_is_emptied_and_removed() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let cell = bench.cell(config("stale"));
+    let mut child = cell
+        .command(Space::Client, "client", &line(&["sleep", "1000"]))
+        .spawn()
+        .unwrap();
+    cell.host_pid(&child, Duration::from_secs(5)).unwrap();
+    for path in bench.journalled() {
+        cgroup::remove_stale(&path).unwrap();
+        assert!(!path.exists());
+        cgroup::remove_stale(&path).unwrap();
+    }
+    assert!(
+        child.wait().unwrap().code().is_none(),
+        "the sleeper was killed"
+    );
+    cell.destroy().unwrap();
+}
+
+#[test]
+fn a_cell_ends_when_its_holder_is_killed() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let cell = bench.cell(config("holder"));
+    let mut child = cell
+        .command(Space::Client, "client", &line(&["sleep", "1000"]))
+        .spawn()
+        .unwrap();
+    cell.host_pid(&child, Duration::from_secs(5)).unwrap();
+    Command::new("kill")
+        .args(["-9", &cell.holder_pid().to_string()])
+        .status()
+        .unwrap();
+    assert!(!child.wait().unwrap().success());
+    cell.destroy().unwrap();
+    assert!(bench.journalled().iter().all(|path| !path.exists()));
+}

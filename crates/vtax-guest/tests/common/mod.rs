@@ -1,0 +1,121 @@
+//! What the tests of cells share: a small root file system, and the reasons to skip.
+
+#![allow(dead_code, reason = "each test program uses a part")]
+#![allow(clippy::unwrap_used, reason = "what cannot be set up fails the test")]
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+use tempfile::TempDir;
+use vtax_guest::platform::{GuestFiles, Target};
+use vtax_host::cell::{Cell, CellConfig, link::LinkConfig, requirements};
+use vtax_host::journal::{Change, Journal};
+
+/// Whether cells can be made here; says why not.
+pub fn can_make_cells() -> bool {
+    match requirements::check(&LinkConfig::default()) {
+        Ok(()) => true,
+        Err(error) => {
+            eprintln!("SKIPPED: {error}");
+            false
+        }
+    }
+}
+
+/// A state directory, its journal, and a root file system of busybox.
+pub struct Bench {
+    pub folder: TempDir,
+    pub journal: Journal,
+    pub guest: GuestFiles,
+}
+
+impl Bench {
+    /// `None` where cells cannot be made or busybox is missing; says why.
+    pub fn new() -> Option<Self> {
+        if !can_make_cells() {
+            return None;
+        }
+        let Some(busybox) = requirements::find_program("busybox") else {
+            eprintln!("SKIPPED: busybox is not installed (Debian package busybox-static)");
+            return None;
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("root, with: odd\\name");
+        busybox_root(&busybox, &root);
+        let journal =
+            Journal::open(&folder.path().join("state"), vtax_guest::platform::xen::end).unwrap();
+        let guest = GuestFiles {
+            root,
+            image: "/nowhere".into(),
+            kernel: "/nowhere".into(),
+            initrd: "/nowhere".into(),
+            recipe: "busybox".to_owned(),
+        };
+        Some(Self {
+            folder,
+            journal,
+            guest,
+        })
+    }
+
+    pub fn cell(&mut self, config: CellConfig) -> Cell {
+        Cell::create(config, &mut self.journal).unwrap()
+    }
+
+    /// The control groups that the journal names.
+    pub fn journalled(&self) -> Vec<std::path::PathBuf> {
+        self.journal
+            .pending()
+            .iter()
+            .filter_map(|change| {
+                if let Change::Cgroup { path } = change {
+                    Some(path.clone())
+                } else {
+                    None
+                }
+            })
+            .collect()
+    }
+}
+
+fn busybox_root(busybox: &Path, root: &Path) {
+    for folder in [
+        "bin", "dev", "etc", "mnt", "proc", "root", "run", "sbin", "sys", "tmp", "usr/bin",
+        "usr/sbin", "var/log",
+    ] {
+        fs::create_dir_all(root.join(folder)).unwrap();
+    }
+    fs::copy(busybox, root.join("bin/busybox")).unwrap();
+    let list = Command::new(busybox).arg("--list").output().unwrap().stdout;
+    for applet in String::from_utf8(list)
+        .unwrap()
+        .lines()
+        .filter(|applet| *applet != "busybox")
+    {
+        symlink("/bin/busybox", root.join("bin").join(applet)).unwrap();
+    }
+    fs::write(root.join("etc/mark"), "the shared root\n").unwrap();
+}
+
+pub fn config(name: &str) -> CellConfig {
+    CellConfig {
+        name: name.to_owned(),
+        ..CellConfig::default()
+    }
+}
+
+pub fn line(words: &[&str]) -> Vec<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
+}
+
+/// Runs a shell script in a target and returns its standard output; panics when it fails.
+pub fn shell(target: &mut dyn Target, script: &str) -> String {
+    let finished = target
+        .run(&line(&["sh", "-c", script]), Duration::from_secs(20))
+        .unwrap();
+    let errors = String::from_utf8_lossy(&finished.stderr);
+    assert_eq!(finished.code, 0, "`{script}`: {errors}");
+    String::from_utf8(finished.stdout).unwrap()
+}

@@ -1,0 +1,327 @@
+//! `kill -9` of the process that owns a cell leaves nothing but control groups, and those are in
+//! the journal.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "what cannot be set up fails the test"
+)]
+
+mod common;
+
+use common::{Bench, config, line};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use vtax_guest::platform::container::Container;
+use vtax_guest::platform::native::Native;
+use vtax_guest::platform::{GuestFiles, Platform};
+use vtax_host::cell::{CellConfig, Space, TapOptions, cgroup, process};
+use vtax_host::journal::{Change, Journal};
+use vtax_host::scratch;
+use vtax_host::settings::Settings;
+
+const STATE: &str = "VTAX_TEST_STATE";
+
+/// The process that is killed: the tests below run this one alone in a process of its own.
+#[test]
+#[ignore = "is run by the tests of kill -9, in a process of its own"]
+fn hold_cells() {
+    let folder = PathBuf::from(std::env::var(STATE).expect("set by the test that runs this one"));
+    let mut journal = Journal::open(&folder.join("state"), vtax_guest::platform::xen::end).unwrap();
+    let guest = GuestFiles {
+        root: folder.join("root, with: odd\\name"),
+        image: PathBuf::new(),
+        kernel: PathBuf::new(),
+        initrd: PathBuf::new(),
+        recipe: String::new(),
+    };
+    let image = scratch::image(&folder.join("cache"), 1).unwrap();
+    let mut cells = Vec::new();
+    for platform in [&Native as &dyn Platform, &Container] {
+        if let Err(error) = platform.check(&Settings::default()) {
+            eprintln!("SKIPPED {}: {error}", platform.kind());
+            continue;
+        }
+        let scratch = (platform.kind() == "native").then(|| image.clone());
+        let cell = vtax_host::cell::Cell::create(
+            CellConfig {
+                scratch,
+                ..config("victim")
+            },
+            &mut journal,
+        )
+        .unwrap();
+        let mut target = platform.boot(&cell, &guest, &Settings::default()).unwrap();
+        cell.attach_tap("tap0", TapOptions::default()).unwrap();
+        target
+            .start(&line(&[
+                "sh",
+                "-c",
+                "trap '' HUP INT TERM; sleep 1000 & sleep 1000",
+            ]))
+            .unwrap();
+        let client = cell.client().start(&line(&["sleep", "1000"])).unwrap();
+        let switch = cell
+            .command(Space::Switch, "target", &line(&["sleep", "1000"]))
+            .spawn()
+            .unwrap();
+        println!("holder {}", cell.holder_pid());
+        cells.push((cell, target, client, switch));
+    }
+    println!("ready");
+    std::thread::sleep(Duration::from_secs(1000));
+}
+
+fn processes_in(groups: &[PathBuf]) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for group in groups {
+        found.extend(
+            fs::read_to_string(group.join("cgroup.procs"))
+                .unwrap_or_default()
+                .lines()
+                .map(str::to_owned),
+        );
+        let below: Vec<PathBuf> = fs::read_dir(group)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| path.is_dir())
+            .collect();
+        found.extend(processes_in(&below));
+    }
+    found
+}
+
+/// Inode numbers of all network, mount and PID namespaces that any process is in.
+fn namespaces() -> BTreeSet<u64> {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let links = processes
+        .flat_map(|entry| ["net", "mnt", "pid"].map(|kind| entry.path().join("ns").join(kind)));
+    links
+        .filter_map(|link| Some(fs::metadata(link).ok()?.ino()))
+        .collect()
+}
+
+/// A failed assertion must not leave the victim behind.
+struct KillOnDrop(Child);
+
+fn victim(folder: &Path) -> KillOnDrop {
+    KillOnDrop(
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "hold_cells", "--ignored", "--nocapture"])
+            .env(STATE, folder)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    )
+}
+
+impl Drop for KillOnDrop {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The processes outside that name one of the cells in their command line.
+fn waiters(holders: &[u32]) -> Vec<u32> {
+    let names: Vec<String> = holders
+        .iter()
+        .map(|holder| format!("--target={holder}\0"))
+        .collect();
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    processes
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|pid| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            names
+                .iter()
+                .any(|name| String::from_utf8_lossy(&line).contains(name))
+        })
+        .collect()
+}
+
+/// Processes that inherited the victim's environment: its holders and what sets cells up.
+fn heirs(folder: &Path) -> Vec<u32> {
+    let mark = format!("{STATE}={}\0", folder.display());
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    processes
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|pid| {
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            String::from_utf8_lossy(&environment).contains(&mark) && process::is_alive(*pid)
+        })
+        .collect()
+}
+
+/// The control groups of a process's cells, in all hierarchies.
+fn groups_of(owner: u32) -> Vec<PathBuf> {
+    let is_ours = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("vtax-") && name.contains(&format!("-{owner}-"))
+    };
+    let mut found = Vec::new();
+    let mut folders = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(folder) = folders.pop() {
+        let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
+        let (ours, others): (Vec<_>, Vec<_>) = entries
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+            .map(|entry| entry.path())
+            .partition(is_ours);
+        found.extend(ours);
+        folders.extend(others);
+    }
+    found
+}
+
+#[test]
+fn kill_9_at_any_moment_leaves_only_what_the_journal_removes() {
+    let Some(bench) = Bench::new() else { return };
+    let image = match scratch::image(&bench.folder.path().join("cache"), 1) {
+        Ok(image) => image,
+        Err(error) => return eprintln!("SKIPPED: {error}"),
+    };
+    // Spread over the time that the victim takes to come up, and a little beyond.
+    for moment in [3, 11, 19, 31, 47, 67, 101, 149, 233, 401] {
+        let victim = victim(bench.folder.path());
+        std::thread::sleep(Duration::from_millis(moment));
+        let owner = victim.0.id();
+        drop(victim);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let left = || (heirs(bench.folder.path()), scratch::loop_devices_of(&image));
+        while left() != (Vec::new(), Vec::new()) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(
+            left(),
+            (Vec::new(), Vec::new()),
+            "after {moment} ms: processes, loop devices"
+        );
+        let journal = Journal::open(
+            &bench.folder.path().join("state"),
+            vtax_guest::platform::xen::end,
+        )
+        .unwrap();
+        for change in journal.pending() {
+            if let Change::Cgroup { path } = change {
+                cgroup::remove_stale(path).unwrap();
+            }
+        }
+        cgroup::sweep_probes();
+        assert_eq!(groups_of(owner), Vec::<PathBuf>::new(), "after {moment} ms");
+    }
+}
+
+#[test]
+fn kill_9_leaves_nothing_but_journalled_control_groups() {
+    let Some(bench) = Bench::new() else { return };
+    if let Err(error) = scratch::image(&bench.folder.path().join("cache"), 1) {
+        eprintln!("SKIPPED: {error}");
+        return;
+    }
+    let links_before = fs::read_to_string("/proc/net/dev").unwrap().lines().count();
+    let mut victim = victim(bench.folder.path());
+    let mut holders = Vec::new();
+    for said in BufReader::new(victim.0.stdout.take().unwrap()).lines() {
+        let said = said.unwrap();
+        if let Some(holder) = said.split("holder ").nth(1) {
+            holders.push(holder.parse::<u32>().unwrap());
+        }
+        if said.ends_with("ready") {
+            break;
+        }
+    }
+    assert!(!holders.is_empty(), "the victim made no cell");
+    let journal = Journal::open(
+        &bench.folder.path().join("state"),
+        vtax_guest::platform::xen::end,
+    )
+    .unwrap();
+    let groups: Vec<PathBuf> = journal
+        .pending()
+        .iter()
+        .filter_map(|change| {
+            if let Change::Cgroup { path } = change {
+                Some(path.clone())
+            } else {
+                None
+            }
+        })
+        .collect();
+    // The commands of the victim come up in their own time.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let mut inside = processes_in(&groups);
+    while inside.len() < 4 * holders.len() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+        inside = processes_in(&groups);
+    }
+    assert!(inside.len() >= 4 * holders.len(), "{inside:?}");
+    let mut of_cells: BTreeSet<u64> = BTreeSet::new();
+    for holder in &holders {
+        for kind in ["net", "mnt", "pid"] {
+            of_cells.insert(
+                fs::metadata(format!("/proc/{holder}/ns/{kind}"))
+                    .unwrap()
+                    .ino(),
+            );
+        }
+        for space in ["client", "target"] {
+            of_cells.insert(
+                fs::metadata(format!("/proc/{holder}/root/run/netns/{space}"))
+                    .unwrap()
+                    .ino(),
+            );
+        }
+    }
+    assert_eq!(of_cells.len(), 5 * holders.len());
+    let image = bench.folder.path().join("cache/scratch-1.ext4");
+    assert_eq!(scratch::loop_devices_of(&image).len(), 1);
+
+    victim.0.kill().unwrap();
+    victim.0.wait().unwrap();
+
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let left = loop {
+        let mut processes: Vec<u32> = inside
+            .iter()
+            .filter_map(|pid| pid.parse().ok())
+            .filter(|pid| process::is_alive(*pid))
+            .collect();
+        processes.extend(waiters(&holders));
+        let namespaces: Vec<u64> = namespaces().intersection(&of_cells).copied().collect();
+        let devices = scratch::loop_devices_of(&image);
+        if processes.is_empty() && namespaces.is_empty() && devices.is_empty() {
+            break None;
+        }
+        if Instant::now() > deadline {
+            break Some((processes, namespaces, devices));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert_eq!(left, None, "left: processes, namespaces, loop devices");
+    assert_eq!(
+        fs::read_to_string("/proc/net/dev").unwrap().lines().count(),
+        links_before
+    );
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(
+        !mounts.contains(&bench.folder.path().display().to_string()),
+        "{mounts}"
+    );
+
+    assert!(
+        groups.iter().all(|path| path.exists()),
+        "only the journal knows of the control groups now"
+    );
+    for path in &groups {
+        cgroup::remove_stale(path).unwrap();
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,251 @@
+//! A real VM in a real cell: tap, bridge, client, scratch disk, and what it leaves.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "what cannot be set up fails the test"
+)]
+
+mod common;
+
+use common::{can_make_cells, config, line};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use vtax_guest::image::{self, Recipe};
+use vtax_guest::platform::qemu::Qemu;
+use vtax_guest::platform::{GuestFiles, Platform, Target};
+use vtax_host::cell::{Cell, CellConfig, LinkConfig, Space};
+use vtax_host::journal::Journal;
+use vtax_host::scratch;
+use vtax_host::settings::{Level, Settings};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn guest() -> Option<GuestFiles> {
+    if !can_make_cells() {
+        return None;
+    }
+    if Command::new("qemu-system-x86_64")
+        .arg("--version")
+        .output()
+        .is_err()
+    {
+        eprintln!("SKIPPED: QEMU is not installed (Debian package qemu-system-x86)");
+        return None;
+    }
+    match image::ensure(&Recipe::standard(), &mut |step| eprintln!("{step}")) {
+        Ok(guest) => Some(guest),
+        Err(error) => {
+            eprintln!("SKIPPED: no guest image: {error}");
+            None
+        }
+    }
+}
+
+fn settings(levels: &[(&str, Level)]) -> Settings {
+    let mut settings = Settings(
+        levels
+            .iter()
+            .map(|(key, level)| ((*key).into(), level.clone()))
+            .collect(),
+    );
+    settings
+        .0
+        .insert("vm.accel".into(), Level::Text("tcg".into()));
+    settings
+}
+
+/// What a load generator in the client prints.
+fn from_client(cell: &Cell, words: &[&str]) -> String {
+    let output = cell
+        .client()
+        .start(&line(words))
+        .unwrap()
+        .wait_with_output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "{words:?}: {text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    text
+}
+
+fn serve_iperf(vm: &mut Box<dyn Target>, cell: &Cell) {
+    vm.start(&line(&["iperf3", "--server"])).unwrap();
+    let deadline = Instant::now() + LIMIT;
+    while !cell.client().can_connect(vm.address(), 5201).unwrap() {
+        assert!(Instant::now() < deadline, "iperf3 does not listen");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_vm_in_a_cell_is_reached_through_its_tap_and_leaves_nothing() {
+    let Some(guest) = guest() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal =
+        Journal::open(&folder.path().join("state"), vtax_guest::platform::xen::end).unwrap();
+    let disk = scratch::image(&folder.path().join("disks, all"), 8).unwrap();
+    let cell = Cell::create(
+        CellConfig {
+            link: LinkConfig {
+                mtu: 9000,
+                ..LinkConfig::default()
+            },
+            scratch: Some(disk),
+            ..config("qemu")
+        },
+        &mut journal,
+    )
+    .unwrap();
+    let plan = settings(&[
+        ("nic.queues", Level::Integer(2)),
+        ("vm.vcpus", Level::Integer(2)),
+        ("vm.iothread", Level::Bool(true)),
+        ("vm.pin", Level::Text("0".into())),
+    ]);
+    Qemu.check(&plan).unwrap();
+    let mut vm = Qemu.boot(&cell, &guest, &plan).unwrap();
+    eprintln!("booted in {} s", vm.environment()["vm.boot_seconds"]);
+
+    // The numbers are the host's, though QEMU counts in the cell's PID namespace.
+    let subject = vm.subject();
+    let vmm = subject.vmm.unwrap();
+    let status = |thread: u32| fs::read_to_string(format!("/proc/{vmm}/task/{thread}/status"));
+    assert!(status(vmm).unwrap().contains("Name:\tqemu-system"));
+    for (index, thread) in subject.vcpu_threads.iter().enumerate() {
+        let status = status(*thread).unwrap();
+        assert!(status.contains(&format!("CPU {index}/TCG")), "{status}");
+        assert!(status.contains("Cpus_allowed_list:\t0\n"), "{status}");
+        let ids = status
+            .lines()
+            .find(|line| line.starts_with("NSpid:"))
+            .unwrap();
+        assert!(ids.split_whitespace().count() >= 3, "{ids}");
+    }
+    assert!(status(subject.iothreads[0]).unwrap().contains("IO io0"));
+    let members = subject
+        .cgroups
+        .iter()
+        .map(|group| fs::read_to_string(group.join("cgroup.procs")).unwrap());
+    assert!(
+        members
+            .into_iter()
+            .all(|pids| pids.lines().any(|pid| pid == vmm.to_string()))
+    );
+
+    // The scratch disk, raw and as a file system.
+    let (device, directory) = vm.scratch();
+    let data = directory.join(scratch::DATA_FILE);
+    let size = vm
+        .run(&line(&["stat", "-c", "%s", data.to_str().unwrap()]), LIMIT)
+        .unwrap();
+    assert_eq!(String::from_utf8(size.stdout).unwrap(), "8388608\n");
+    let raw = vm
+        .run(
+            &line(&["head", "-c", "4096", device.to_str().unwrap()]),
+            LIMIT,
+        )
+        .unwrap();
+    assert_eq!(raw.stdout.len(), 4096);
+
+    // The link.
+    let mtu = vm
+        .run(&line(&["cat", "/sys/class/net/eth0/mtu"]), LIMIT)
+        .unwrap();
+    assert_eq!(mtu.stdout, b"9000\n");
+    serve_iperf(&mut vm, &cell);
+    let before = vm.inner_counters().unwrap();
+    let address = vm.address().to_string();
+    let report = from_client(
+        &cell,
+        &["iperf3", "--client", &address, "--time", "1", "--json"],
+    );
+    let after = vm.inner_counters().unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    let received = report["end"]["sum_received"]["bytes"].as_f64().unwrap();
+    eprintln!("{:.0} MB received in a second", received / 1e6);
+    assert!(received > 1e6, "{received}");
+    let input = |counters: &std::collections::BTreeMap<String, f64>| -> f64 {
+        counters
+            .iter()
+            .filter(|(key, _)| key.contains("-input."))
+            .map(|(_, count)| count)
+            .sum()
+    };
+    assert!(input(&after) > input(&before) + 10.0);
+    let tap = &subject.net_devices[0];
+    let devices = fs::read_to_string(format!("/proc/{}/net/dev", tap.namespace_of)).unwrap();
+    assert!(devices.contains(&tap.name), "{devices}");
+
+    let started = Instant::now();
+    vm.stop().unwrap();
+    eprintln!("stopped in {} ms", started.elapsed().as_millis());
+    assert!(!Path::new(&format!("/proc/{vmm}")).exists());
+    cell.destroy().unwrap();
+}
+
+#[test]
+fn a_vm_behind_qemus_own_network_stack_is_reached_at_the_targets_address() {
+    let Some(guest) = guest() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal =
+        Journal::open(&folder.path().join("state"), vtax_guest::platform::xen::end).unwrap();
+    let cell = Cell::create(config("qemu-user"), &mut journal).unwrap();
+    let plan = settings(&[("nic.backend", Level::Text("user".into()))]);
+    let mut vm = Qemu.boot(&cell, &guest, &plan).unwrap();
+    vm.start(&line(&["iperf3", "--server"])).unwrap();
+    // QEMU accepts connections to forwarded ports whether or not the guest listens yet.
+    let listens = "until ss -ltn | grep -q :5201; do sleep 0.1; done";
+    vm.run(&line(&["sh", "-c", listens]), LIMIT).unwrap();
+    let address = vm.address().to_string();
+    from_client(&cell, &["iperf3", "--client", &address, "--bytes", "1M"]);
+    let vmm = vm.subject().vmm.unwrap();
+    // As when a trial fails: nobody calls stop.
+    drop(vm);
+    let deadline = Instant::now() + LIMIT;
+    while Path::new(&format!("/proc/{vmm}")).exists() {
+        assert!(Instant::now() < deadline, "QEMU outlives its target");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    cell.destroy().unwrap();
+}
+
+#[test]
+fn a_link_without_offloads_has_none_in_the_guest() {
+    let Some(guest) = guest() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal =
+        Journal::open(&folder.path().join("state"), vtax_guest::platform::xen::end).unwrap();
+    let link = LinkConfig {
+        offloads: false,
+        ..LinkConfig::default()
+    };
+    let cell = Cell::create(
+        CellConfig {
+            link,
+            ..config("qemu-plain")
+        },
+        &mut journal,
+    )
+    .unwrap();
+    let mut vm = Qemu.boot(&cell, &guest, &settings(&[])).unwrap();
+    let features = vm.run(&line(&["ethtool", "-k", "eth0"]), LIMIT).unwrap();
+    let features = String::from_utf8(features.stdout).unwrap();
+    for feature in ["tx-checksumming: off", "tcp-segmentation-offload: off"] {
+        assert!(features.contains(feature), "{features}");
+    }
+    let tap = cell
+        .command(Space::Switch, "target", &line(&["ethtool", "-k", "tap0"]))
+        .output()
+        .unwrap();
+    let tap = String::from_utf8(tap.stdout).unwrap();
+    assert!(tap.contains("tcp-segmentation-offload: off"), "{tap}");
+    vm.stop().unwrap();
+    cell.destroy().unwrap();
+}

@@ -1,0 +1,358 @@
+//! Native and container targets on this host's real kernel.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "what cannot be set up fails the test"
+)]
+
+mod common;
+
+use common::{Bench, config, line, shell};
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+use vtax_guest::platform::container::{Container, Runtime, runtime};
+use vtax_guest::platform::native::Native;
+use vtax_guest::platform::{Platform, Target};
+use vtax_host::cell::{Cell, CellConfig};
+use vtax_host::scratch;
+use vtax_host::settings::{Level, Settings};
+use vtax_units::Source;
+
+/// Runs the same test on both platforms; says which cannot run here.
+fn on_both(test: impl Fn(&mut Bench, &dyn Platform)) {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    for platform in [&Native as &dyn Platform, &Container] {
+        match platform.check(&Settings::default()) {
+            Ok(()) => test(&mut bench, platform),
+            Err(error) => eprintln!("SKIPPED {}: {error}", platform.kind()),
+        }
+    }
+}
+
+fn boot(bench: &mut Bench, platform: &dyn Platform, config: CellConfig) -> (Cell, Box<dyn Target>) {
+    let cell = bench.cell(config);
+    let target = platform
+        .boot(&cell, &bench.guest, &Settings::default())
+        .unwrap();
+    (cell, target)
+}
+
+#[test]
+fn a_target_sees_the_shared_root_and_writes_to_none_of_it() {
+    on_both(|bench, platform| {
+        let (cell, mut target) = boot(bench, platform, config("root"));
+        assert_eq!(shell(&mut *target, "cat /etc/mark"), "the shared root\n");
+        shell(
+            &mut *target,
+            "echo changed > /etc/mark; echo new > /tmp/file; cat /etc/mark /tmp/file",
+        );
+        assert_eq!(target.source(), Source::Measured);
+        target.stop().unwrap();
+        assert_eq!(
+            fs::read_to_string(bench.guest.root.join("etc/mark")).unwrap(),
+            "the shared root\n"
+        );
+        assert!(!bench.guest.root.join("tmp/file").exists());
+        cell.destroy().unwrap();
+    });
+}
+
+#[test]
+fn a_target_serves_the_client_at_its_address() {
+    on_both(|bench, platform| {
+        let (cell, mut target) = boot(bench, platform, config("serve"));
+        let server = target
+            .start(&line(&["nc", "-l", "-p", "7000", "-e", "echo", "hello"]))
+            .unwrap();
+        let client = cell.client();
+        let fetched = (0..200).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            let address = target.address().to_string();
+            let output = client
+                .start(&line(&["busybox", "nc", &address, "7000"]))
+                .unwrap()
+                .wait_with_output()
+                .unwrap();
+            output.status.success().then_some(output.stdout)
+        });
+        assert_eq!(fetched.as_deref(), Some(b"hello\n".as_slice()));
+        while target.poll(server).unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        target.stop().unwrap();
+        cell.destroy().unwrap();
+    });
+}
+
+#[test]
+fn codes_and_outputs_come_back_exactly() {
+    on_both(|bench, platform| {
+        let (cell, mut target) = boot(bench, platform, config("exact"));
+        let limit = Duration::from_secs(20);
+        let finished = target
+            .run(
+                &line(&["sh", "-c", r"printf 'a\0b'; printf 'c' >&2; exit 3"]),
+                limit,
+            )
+            .unwrap();
+        assert_eq!(
+            (
+                finished.code,
+                finished.stdout.as_slice(),
+                finished.stderr.as_slice()
+            ),
+            (3, &b"a\0b"[..], &b"c"[..])
+        );
+        let finished = target
+            .run(&line(&["sh", "-c", "kill -9 $$"]), limit)
+            .unwrap();
+        assert_eq!(finished.code, 137);
+        let finished = target.run(&line(&["no-such-program"]), limit).unwrap();
+        assert_ne!(finished.code, 0);
+        assert!(
+            target.console_tail().contains("no-such-program"),
+            "{}",
+            target.console_tail()
+        );
+        let arguments = target
+            .run(&line(&["echo", "$HOME", "a b", "--help", "-x"]), limit)
+            .unwrap();
+        assert_eq!(arguments.stdout, b"$HOME a b --help -x\n");
+        target.stop().unwrap();
+        cell.destroy().unwrap();
+    });
+}
+
+#[test]
+fn ten_megabytes_of_output_arrive_whole() {
+    on_both(|bench, platform| {
+        let (cell, mut target) = boot(bench, platform, config("output"));
+        let script = "head -c 10000000 /dev/zero; head -c 10000000 /dev/zero >&2";
+        let finished = target
+            .run(&line(&["sh", "-c", script]), Duration::from_secs(60))
+            .unwrap();
+        assert_eq!(
+            (finished.stdout.len(), finished.stderr.len()),
+            (10_000_000, 10_000_000)
+        );
+        target.stop().unwrap();
+        cell.destroy().unwrap();
+    });
+}
+
+#[test]
+fn the_work_of_a_target_is_counted_in_its_control_groups() {
+    on_both(|bench, platform| {
+        let (cell, mut target) = boot(bench, platform, config("count"));
+        let subject = target.subject();
+        assert_eq!(subject.owner, "target");
+        let used = || {
+            let read = |name: &str| {
+                subject
+                    .cgroups
+                    .iter()
+                    .find_map(|folder| fs::read_to_string(folder.join(name)).ok())
+            };
+            let v1 = read("cpuacct.usage").map(|text| text.trim().parse::<u64>().unwrap() / 1000);
+            let v2 = || {
+                let text = read("cpu.stat")?;
+                text.lines()
+                    .find_map(|line| line.strip_prefix("usage_usec "))?
+                    .trim()
+                    .parse::<u64>()
+                    .ok()
+            };
+            v1.or_else(v2).unwrap()
+        };
+        let before = used();
+        shell(
+            &mut *target,
+            "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done",
+        );
+        assert!(
+            used() > before + 20_000,
+            "{} µs of work were counted",
+            used() - before
+        );
+        let device = &subject.net_devices[0];
+        let devices = fs::read_to_string(format!("/proc/{}/net/dev", device.namespace_of)).unwrap();
+        assert!(devices.contains(&format!("{}:", device.name)), "{devices}");
+        target.stop().unwrap();
+        cell.destroy().unwrap();
+    });
+}
+
+#[test]
+fn stopping_a_target_ends_all_that_it_started() {
+    on_both(|bench, platform| {
+        let (cell, mut target) = boot(bench, platform, config("stop"));
+        target.start(&line(&["sleep", "1000"])).unwrap();
+        shell(&mut *target, "sh -c 'sleep 1000 & sleep 1000 &'");
+        let groups = target.subject().cgroups;
+        target.stop().unwrap();
+        for folder in groups {
+            assert_eq!(
+                fs::read_to_string(folder.join("cgroup.procs")).unwrap(),
+                "",
+                "{}",
+                folder.display()
+            );
+        }
+        cell.destroy().unwrap();
+    });
+}
+
+#[test]
+fn the_scratch_disk_is_there_raw_and_as_files_and_is_released() {
+    on_both(|bench, platform| {
+        let image = match scratch::image(&bench.folder.path().join("cache"), 4) {
+            Ok(image) => image,
+            Err(error) => return eprintln!("SKIPPED: {error}"),
+        };
+        let (cell, mut target) = boot(
+            bench,
+            platform,
+            CellConfig {
+                scratch: Some(image.clone()),
+                ..config("scratch")
+            },
+        );
+        let (device, directory) = target.scratch();
+        let size = shell(
+            &mut *target,
+            &format!("wc -c < {}/{}", directory.display(), scratch::DATA_FILE),
+        );
+        assert_eq!(size.trim(), (4 << 20).to_string());
+        // The magic number of ext4, 0xef53, is 1080 bytes into the disk.
+        let magic = shell(
+            &mut *target,
+            &format!(
+                "dd if={} bs=1 skip=1080 count=2 2>/dev/null | od -An -tx1",
+                device.display()
+            ),
+        );
+        assert_eq!(magic.trim(), "53 ef");
+        shell(
+            &mut *target,
+            &format!("echo more > {}/more", directory.display()),
+        );
+        assert_eq!(
+            scratch::loop_devices_of(&image),
+            target.subject().block_devices
+        );
+        assert!(target.environment().contains_key("scratch.backing"));
+        target.stop().unwrap();
+        cell.destroy().unwrap();
+        assert_eq!(scratch::loop_devices_of(&image), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_container_is_more_isolated_than_native() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    if let Err(error) = Container.check(&Settings::default()) {
+        eprintln!("SKIPPED: {error}");
+        return;
+    }
+    let (cell, mut target) = boot(&mut bench, &Container, config("isolated"));
+    assert_eq!(shell(&mut *target, "hostname"), "target\n");
+    assert!(shell(&mut *target, "tr '\\0' ' ' < /proc/1/cmdline").starts_with("sh -c while"));
+    assert!(shell(&mut *target, "ip link 2>/dev/null || cat /proc/net/dev").contains("eth0"));
+    let denied = target
+        .run(
+            &line(&["mount", "-t", "tmpfs", "x", "/tmp"]),
+            Duration::from_secs(10),
+        )
+        .unwrap();
+    assert_ne!(denied.code, 0);
+    let facts = target.environment();
+    assert!(facts["container.runtime"].contains("version"), "{facts:?}");
+    target.stop().unwrap();
+    cell.destroy().unwrap();
+}
+
+#[test]
+fn auto_takes_a_runtime_that_really_works_here() {
+    if !common::can_make_cells() {
+        return;
+    }
+    let installed = vtax_guest::platform::container::installed();
+    let working: Vec<Runtime> = Runtime::ALL
+        .into_iter()
+        .filter(|runtime| runtime.check().is_ok())
+        .collect();
+    match runtime(&Settings::default()) {
+        Ok(chosen) => assert_eq!(working.first(), Some(&chosen)),
+        Err(error) => {
+            assert!(working.is_empty());
+            assert!(
+                error.to_string().contains("Debian package runc or crun"),
+                "{error}"
+            );
+        }
+    }
+    for (runtime, _) in installed {
+        if let Err(error) = runtime.check() {
+            let message = error.to_string();
+            assert!(
+                message.contains(runtime.name()) && message.contains("container.runtime"),
+                "{message}"
+            );
+            eprintln!(
+                "{} does not work on this host, as it should say: {message}",
+                runtime.name()
+            );
+        }
+    }
+}
+
+#[test]
+fn an_unknown_runtime_is_refused_by_name() {
+    let mut settings = Settings::default();
+    settings.0.insert(
+        "container.runtime".to_owned(),
+        Level::Text("docker".to_owned()),
+    );
+    let message = runtime(&settings).unwrap_err().to_string();
+    assert!(message.contains("docker"), "{message}");
+}
+
+#[test]
+fn a_root_that_is_none_is_an_error_that_names_it() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let cell = bench.cell(config("none"));
+    let mut guest = bench.guest.clone();
+    guest.root = bench.folder.path().join("state");
+    let message = Native
+        .boot(&cell, &guest, &Settings::default())
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(
+        message.contains("/state") && message.contains("image build"),
+        "{message}"
+    );
+    cell.destroy().unwrap();
+}
+
+#[test]
+fn nothing_of_the_cell_is_mounted_on_the_host() {
+    on_both(|bench, platform| {
+        let (cell, target) = boot(bench, platform, config("mounts"));
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains("/run/root"), "{mounts}");
+        assert!(!Path::new("/run/netns/target").exists());
+        assert!(!Path::new("/run/oci").exists());
+        target.stop().unwrap();
+        cell.destroy().unwrap();
+    });
+}

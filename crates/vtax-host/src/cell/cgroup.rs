@@ -1,0 +1,882 @@
+//! Control groups of a cell, on cgroup v1, v2 and hybrid hosts: found, made, killed, removed.
+//!
+//! A cell's group is `vtax-NAME`, with a group for the target and one for the client below it,
+//! in every hierarchy: what an OCI runtime makes then goes below ours everywhere. Where it goes:
+//!
+//! - v1: below the group of this process, in each hierarchy, so that its limits hold.
+//! - v2: below the nearest ancestor of this process's group that hands its controllers on to its
+//!   children. A group with processes of its own cannot do that (the "no internal process" rule,
+//!   `Documentation/admin-guide/cgroup-v2.rst`), and nothing of the host's own is changed: what
+//!   is not handed on is done without. CPU time needs no controller; pinning falls back to
+//!   `sched_setaffinity`.
+
+use super::cpus::CpuList;
+use super::process;
+use crate::HostError;
+use crate::journal::{Change, Journal};
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Controllers of v2 whose counters or limits a trial uses.
+const WANTED: &[&str] = &["cpu", "cpuset", "io", "memory", "pids"];
+/// Every group of ours starts with this; nothing else is ever killed or removed.
+const PREFIX: &str = "vtax-";
+/// The name of cells that are in no journal because they are over at once.
+pub const PROBE: &str = "probe";
+/// How long killed processes get to leave a group.
+const END_LIMIT: Duration = Duration::from_secs(10);
+/// `f_type` of the two file systems (`linux/magic.h`).
+const CGROUP_MAGIC: i64 = 0x27_e0eb;
+const CGROUP2_MAGIC: i64 = 0x6367_7270;
+
+/// Which interface a hierarchy has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    V1,
+    V2,
+}
+
+/// How a host mounts its control groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// One hierarchy for each controller.
+    V1,
+    /// One hierarchy for all.
+    V2,
+    /// Controllers on v1, beside a v2 hierarchy without them.
+    Hybrid,
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::V1 => "v1",
+            Self::V2 => "v2",
+            Self::Hybrid => "hybrid",
+        })
+    }
+}
+
+/// One mounted hierarchy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Hierarchy {
+    version: Version,
+    /// The topmost group that can be seen.
+    mount: PathBuf,
+    /// The group of this process.
+    own: PathBuf,
+    /// As in `/proc/self/cgroup`: empty on v2, which says it in `cgroup.controllers`.
+    controllers: String,
+}
+
+/// The hierarchies of a host that a cell uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hierarchies(Vec<Hierarchy>);
+
+impl Hierarchies {
+    /// Finds the hierarchies of this host.
+    ///
+    /// # Errors
+    /// When none is mounted.
+    pub fn detect() -> Result<Self, HostError> {
+        Self::read(
+            Path::new("/proc/self/mountinfo"),
+            Path::new("/proc/self/cgroup"),
+        )
+    }
+
+    fn read(mountinfo: &Path, cgroup: &Path) -> Result<Self, HostError> {
+        let text = |path: &Path| fs::read_to_string(path).map_err(HostError::file("read", path));
+        let found = Self::parse(&text(mountinfo)?, &text(cgroup)?);
+        if found.0.is_empty() {
+            return Err(HostError::Missing {
+                what: "a control group hierarchy with a CPU controller".to_owned(),
+                remedy: "mount one: `mount -t cgroup2 cgroup2 /sys/fs/cgroup`; in a container, start it with the \
+                         host's control groups mounted"
+                    .to_owned(),
+            });
+        }
+        Ok(found)
+    }
+
+    fn parse(mountinfo: &str, cgroup: &str) -> Self {
+        let mut found: Vec<Hierarchy> = Vec::new();
+        for line in mountinfo.lines() {
+            let Some(hierarchy) = parse_mount(line, cgroup) else {
+                continue;
+            };
+            // A hierarchy may be mounted more than once.
+            if !found.iter().any(|other| {
+                other.version == hierarchy.version && other.controllers == hierarchy.controllers
+            }) {
+                found.push(hierarchy);
+            }
+        }
+        Self(found)
+    }
+
+    /// Where the v2 hierarchy is mounted.
+    pub fn v2_mount(&self) -> Option<&Path> {
+        self.0
+            .iter()
+            .find(|hierarchy| hierarchy.version == Version::V2)
+            .map(|hierarchy| hierarchy.mount.as_path())
+    }
+
+    /// The path of a group below the mount point of its hierarchy, as `/proc/PID/cgroup` has it.
+    pub fn path_below_mount(&self, folder: &Path) -> Option<PathBuf> {
+        let below = self
+            .0
+            .iter()
+            .find_map(|hierarchy| folder.strip_prefix(&hierarchy.mount).ok())?;
+        Some(Path::new("/").join(below))
+    }
+
+    /// How this host mounts its control groups.
+    pub fn layout(&self) -> Layout {
+        let has = |version| self.0.iter().any(|hierarchy| hierarchy.version == version);
+        match (has(Version::V1), has(Version::V2)) {
+            (true, true) => Layout::Hybrid,
+            (true, false) => Layout::V1,
+            _ => Layout::V2,
+        }
+    }
+}
+
+/// Reads one line of mountinfo (proc_pid_mountinfo(5)), if it is a hierarchy that we want.
+fn parse_mount(line: &str, cgroup: &str) -> Option<Hierarchy> {
+    let (before, after) = line.split_once(" - ")?;
+    let mut before = before.split(' ').skip(3);
+    let (root, mount) = (
+        unescape(before.next()?),
+        PathBuf::from(unescape(before.next()?)),
+    );
+    let mut after = after.split(' ');
+    let version = match after.next()? {
+        "cgroup" => Version::V1,
+        "cgroup2" => Version::V2,
+        _ => return None,
+    };
+    let options: BTreeSet<&str> = after.nth(1).unwrap_or_default().split(',').collect();
+    // `5:cpu,cpuacct:/path`, `9:name=systemd:/path`; the v2 hierarchy is `0::/path`.
+    let (names, path) = cgroup.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':');
+        let (_, names, path) = (fields.next()?, fields.next()?, fields.next()?);
+        let ours = match version {
+            Version::V2 => names.is_empty(),
+            Version::V1 => !names.is_empty() && names.split(',').all(|name| options.contains(name)),
+        };
+        ours.then_some((names, path))
+    })?;
+    let controllers = names.to_owned();
+    // A path outside the mount's root (another cgroup namespace) cannot be named: use the top.
+    let below = Path::new(path).strip_prefix(&root).unwrap_or(Path::new(""));
+    let below = if below.components().any(|part| part.as_os_str() == "..") {
+        Path::new("")
+    } else {
+        below
+    };
+    let own = if below.as_os_str().is_empty() {
+        mount.clone()
+    } else {
+        mount.join(below)
+    };
+    Some(Hierarchy {
+        version,
+        mount,
+        own,
+        controllers,
+    })
+}
+
+/// Undoes the kernel's octal escapes of space, tab, newline and backslash.
+fn unescape(text: &str) -> String {
+    text.replace("\\040", " ")
+        .replace("\\011", "\t")
+        .replace("\\012", "\n")
+        .replace("\\134", "\\")
+}
+
+impl Hierarchy {
+    /// The group below which ours goes.
+    fn parent(&self) -> PathBuf {
+        if self.version == Version::V1 {
+            return self.own.clone();
+        }
+        let handed_on = |folder: &Path| {
+            let handed = words(&folder.join("cgroup.subtree_control"));
+            WANTED
+                .iter()
+                .filter(|wanted| handed.contains(**wanted))
+                .count()
+        };
+        let mut best = (0, self.mount.clone());
+        for folder in self
+            .own
+            .ancestors()
+            .take_while(|folder| folder.starts_with(&self.mount))
+        {
+            let count = handed_on(folder);
+            if count > best.0 {
+                best = (count, folder.to_owned());
+            }
+        }
+        best.1
+    }
+}
+
+fn words(path: &Path) -> BTreeSet<String> {
+    fs::read_to_string(path)
+        .unwrap_or_default()
+        .split_whitespace()
+        .map(str::to_owned)
+        .collect()
+}
+
+/// One group below the cell's.
+#[derive(Debug, Clone)]
+pub struct Group {
+    folders: Vec<(Version, PathBuf)>,
+    /// Processors that no `cpuset` could be set to, so that each process must be pinned itself.
+    pub pin_each: Option<CpuList>,
+}
+
+impl Group {
+    /// The directories: one for each v1 hierarchy, one for v2.
+    pub fn folders(&self) -> Vec<PathBuf> {
+        self.folders
+            .iter()
+            .map(|(_, folder)| folder.clone())
+            .collect()
+    }
+
+    /// The files to which a process writes `0` to join.
+    ///
+    /// On v1 that is `tasks`: moving one thread by itself spares the kernel the lock that a move
+    /// of a whole process takes, and with it an RCU grace period (15 ms and more).
+    pub fn entrances(&self) -> Vec<PathBuf> {
+        self.folders
+            .iter()
+            .map(|(version, folder)| {
+                folder.join(if *version == Version::V1 {
+                    "tasks"
+                } else {
+                    "cgroup.procs"
+                })
+            })
+            .collect()
+    }
+
+    /// The directory on the v2 hierarchy, where there is one.
+    pub fn v2_folder(&self) -> Option<&Path> {
+        self.folders
+            .iter()
+            .find(|(version, _)| *version == Version::V2)
+            .map(|(_, folder)| folder.as_path())
+    }
+
+    /// Kills every process in it and waits until they are gone.
+    ///
+    /// # Errors
+    /// The processes that do not die.
+    pub fn kill(&self) -> Result<(), HostError> {
+        until_done(|| {
+            let mut left = BTreeSet::new();
+            for (_, folder) in &self.folders {
+                left.extend(kill_below(folder));
+            }
+            if left.is_empty() {
+                Ok(())
+            } else {
+                Err(stuck("end", &self.folders, &left))
+            }
+        })
+    }
+
+    /// A further group below this one, for processes that must not be in this one itself.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn below(&self, name: &str) -> Result<Self, HostError> {
+        let mut folders = Vec::new();
+        for (version, folder) in &self.folders {
+            if *version == Version::V2 {
+                hand_on_controllers(folder);
+            }
+            let new = folder.join(name);
+            make(&new)?;
+            if *version == Version::V1 {
+                inherit_cpuset(&new)?;
+            }
+            folders.push((*version, new));
+        }
+        Ok(Self {
+            folders,
+            pin_each: self.pin_each.clone(),
+        })
+    }
+}
+
+/// The groups of a cell. Dropping them removes them, without a word; [`Groups::remove`] reports.
+#[derive(Debug)]
+pub struct Groups {
+    tops: Vec<(Version, PathBuf)>,
+    /// The target's group.
+    pub target: Group,
+    /// The client's group.
+    pub client: Group,
+}
+
+impl Groups {
+    /// Makes the groups of the cell `name`, after writing them to the journal.
+    ///
+    /// # Errors
+    /// When the journal cannot be written or this process may not make groups; nothing is left.
+    pub fn create(
+        hierarchies: &Hierarchies,
+        name: &str,
+        target_pin: Option<&CpuList>,
+        client_pin: Option<&CpuList>,
+        journal: Option<&mut Journal>,
+    ) -> Result<Self, HostError> {
+        let tops: Vec<(Version, PathBuf)> = hierarchies
+            .0
+            .iter()
+            .map(|hierarchy| {
+                (
+                    hierarchy.version,
+                    hierarchy.parent().join(format!("{PREFIX}{name}")),
+                )
+            })
+            .collect();
+        if let Some(journal) = journal {
+            journal.record_all(
+                tops.iter()
+                    .map(|(_, path)| Change::Cgroup { path: path.clone() })
+                    .collect(),
+            )?;
+        }
+        let nothing = Group {
+            folders: Vec::new(),
+            pin_each: None,
+        };
+        // From here on, dropping `groups` removes what has been made.
+        let mut groups = Self {
+            tops: Vec::new(),
+            target: nothing.clone(),
+            client: nothing,
+        };
+        for (version, top) in tops {
+            make(&top)?;
+            groups.tops.push((version, top.clone()));
+            match version {
+                Version::V1 => inherit_cpuset(&top)?,
+                Version::V2 => hand_on_controllers(&top),
+            }
+        }
+        groups.target = leaf(&groups.tops, "target", target_pin)?;
+        groups.client = leaf(&groups.tops, "client", client_pin)?;
+        Ok(groups)
+    }
+
+    /// Kills everything in the groups and removes them.
+    ///
+    /// # Errors
+    /// What is left: the processes that do not die, or the directory that cannot be removed.
+    pub fn remove(&mut self) -> Result<(), HostError> {
+        let mut result = Ok(());
+        for (_, top) in &self.tops {
+            let removed = remove_tree(top);
+            if result.is_ok() {
+                result = removed;
+            }
+        }
+        result
+    }
+}
+
+impl Drop for Groups {
+    fn drop(&mut self) {
+        // What is left after this is in the journal, and undone at the next start.
+        let _ = self.remove();
+    }
+}
+
+fn leaf(
+    tops: &[(Version, PathBuf)],
+    name: &str,
+    pin: Option<&CpuList>,
+) -> Result<Group, HostError> {
+    let mut folders = Vec::new();
+    let mut pinned = false;
+    for (version, top) in tops {
+        let folder = top.join(name);
+        make(&folder)?;
+        if *version == Version::V1 {
+            inherit_cpuset(&folder)?;
+        }
+        let cpus = folder.join("cpuset.cpus");
+        if let Some(pin) = pin
+            && cpus.exists()
+        {
+            fs::write(&cpus, pin.to_string()).map_err(|cause| {
+                HostError::Other(format!(
+                    "cannot pin the {name} to processors {pin} through {}: {cause}; the group above may have \
+                     other processors: see cpuset.cpus there",
+                    cpus.display()
+                ))
+            })?;
+            pinned = true;
+        }
+        folders.push((*version, folder));
+    }
+    Ok(Group {
+        folders,
+        pin_each: pin.filter(|_| !pinned).cloned(),
+    })
+}
+
+fn make(folder: &Path) -> Result<(), HostError> {
+    fs::create_dir(folder).map_err(|cause| {
+        let what = format!("permission to make the control group {} ({cause})", folder.display());
+        match cause.kind() {
+            ErrorKind::PermissionDenied => HostError::Missing {
+                what,
+                remedy: "run as root (CAP_DAC_OVERRIDE), or in a group that is delegated to you: \
+                         `systemd-run --user --scope -p Delegate=yes …`"
+                    .to_owned(),
+            },
+            ErrorKind::ReadOnlyFilesystem => HostError::Missing {
+                what,
+                remedy: "control groups are mounted read-only, as in most containers: start this one with \
+                         writable control groups, or run on the host"
+                    .to_owned(),
+            },
+            _ => HostError::File { action: "create", path: folder.to_owned(), cause },
+        }
+    })
+}
+
+/// On v1 a new cpuset is empty, and nothing can join an empty one (cpuset(7)).
+fn inherit_cpuset(folder: &Path) -> Result<(), HostError> {
+    let Some(above) = folder.parent() else {
+        return Ok(());
+    };
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        let path = folder.join(file);
+        if path.exists() {
+            let value = fs::read_to_string(above.join(file))
+                .map_err(HostError::file("read", above.join(file)))?;
+            fs::write(&path, value.trim()).map_err(HostError::file("write", &path))?;
+        }
+    }
+    Ok(())
+}
+
+/// On v2, hands every wanted controller on to the children, as far as this group has them.
+fn hand_on_controllers(folder: &Path) {
+    let there = words(&folder.join("cgroup.controllers"));
+    for controller in WANTED.iter().filter(|wanted| there.contains(**wanted)) {
+        // One that is refused is done without, as one that is not there.
+        let _ = fs::write(
+            folder.join("cgroup.subtree_control"),
+            format!("+{controller}"),
+        );
+    }
+}
+
+/// Kills the processes of a control group that an earlier run left, and removes it; what is no
+/// longer there counts as removed. For the journal.
+///
+/// # Errors
+/// When the path is not a control group of ours, or what is left of it.
+pub fn remove_stale(path: &Path) -> Result<(), HostError> {
+    let about = match rustix::fs::statfs(path) {
+        Ok(about) => about,
+        Err(rustix::io::Errno::NOENT) => return Ok(()),
+        Err(cause) => {
+            return Err(HostError::File {
+                action: "inspect",
+                path: path.to_owned(),
+                cause: cause.into(),
+            });
+        }
+    };
+    #[allow(
+        clippy::useless_conversion,
+        reason = "the width of f_type depends on the architecture"
+    )]
+    let magic = i64::from(about.f_type);
+    let named = path
+        .file_name()
+        .and_then(|name| name.to_str())
+        .is_some_and(|name| name.starts_with(PREFIX));
+    if !named || !(magic == CGROUP_MAGIC || magic == CGROUP2_MAGIC) {
+        return Err(HostError::Other(format!(
+            "{} is not a control group of vtax, so it is left alone; if the journal names it, the journal is \
+             damaged: remove that line",
+            path.display()
+        )));
+    }
+    remove_tree(path)
+}
+
+/// Removes the empty groups of probes that were killed before they could remove their own. Those
+/// of a probe that still runs have processes in them, and stay.
+pub fn sweep_probes() {
+    let Ok(hierarchies) = Hierarchies::detect() else {
+        return;
+    };
+    for hierarchy in &hierarchies.0 {
+        for folder in folders_in(&hierarchy.parent()) {
+            let name = folder
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
+            let owner = name
+                .strip_prefix(PREFIX)
+                .and_then(|rest| rest.strip_prefix(PROBE)?.split('-').nth(1));
+            if owner.is_some_and(|owner| !Path::new("/proc").join(owner).exists()) {
+                // Busy means that it is somebody's after all.
+                let _ = remove_folders(&folder);
+            }
+        }
+    }
+}
+
+fn remove_tree(top: &Path) -> Result<(), HostError> {
+    until_done(|| {
+        let left = kill_below(top);
+        if !left.is_empty() {
+            return Err(stuck("remove", &[(Version::V1, top.to_owned())], &left));
+        }
+        remove_folders(top).map_err(HostError::file("remove", top))
+    })
+}
+
+/// Tries until it succeeds or [`END_LIMIT`] has passed: killed processes die when they are next
+/// scheduled, and a group is busy until then.
+fn until_done(mut attempt: impl FnMut() -> Result<(), HostError>) -> Result<(), HostError> {
+    let deadline = Instant::now() + END_LIMIT;
+    let mut pause = Duration::from_micros(200);
+    loop {
+        match attempt() {
+            Ok(()) => return Ok(()),
+            Err(left) if Instant::now() >= deadline => return Err(left),
+            Err(_) => {}
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
+}
+
+fn stuck(verb: &str, folders: &[(Version, PathBuf)], pids: &BTreeSet<u32>) -> HostError {
+    let names: Vec<String> = pids
+        .iter()
+        .map(|pid| format!("{pid} ({})", process::name(*pid)))
+        .collect();
+    let folder = folders
+        .first()
+        .map(|(_, folder)| folder.display().to_string())
+        .unwrap_or_default();
+    HostError::Timeout {
+        what: format!("the {verb} of the control group {folder}"),
+        seconds: END_LIMIT.as_secs(),
+        evidence: format!(
+            "still in it after SIGKILL, so stuck in the kernel: {}",
+            names.join(", ")
+        ),
+    }
+}
+
+/// Sends SIGKILL to everything in a group and below it; returns whom.
+fn kill_below(folder: &Path) -> BTreeSet<u32> {
+    // One write kills the whole subtree, without a race against forks (v2, Linux 5.14).
+    let _ = fs::OpenOptions::new()
+        .write(true)
+        .open(folder.join("cgroup.kill"))
+        .and_then(|mut file| io::Write::write_all(&mut file, b"1"));
+    let mut found = BTreeSet::new();
+    for process in fs::read_to_string(folder.join("cgroup.procs"))
+        .unwrap_or_default()
+        .lines()
+    {
+        // 0 stands for a process outside our PID namespace; `kill 0` would mean ourselves.
+        let Some(pid) = process.parse().ok().and_then(Pid::from_raw) else {
+            continue;
+        };
+        found.insert(pid.as_raw_nonzero().get().unsigned_abs());
+        // It may have ended since.
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    for child in folders_in(folder) {
+        found.extend(kill_below(&child));
+    }
+    found
+}
+
+fn remove_folders(folder: &Path) -> io::Result<()> {
+    for child in folders_in(folder) {
+        remove_folders(&child)?;
+    }
+    match fs::remove_dir(folder) {
+        Err(cause) if cause.kind() != ErrorKind::NotFound => Err(cause),
+        _ => Ok(()),
+    }
+}
+
+fn folders_in(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID_MOUNTS: &str = "\
+31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
+32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct
+34 31 0:31 / /sys/fs/cgroup/cpuset rw,relatime - cgroup cgroup rw,cpuset
+35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
+36 31 0:33 / /sys/fs/cgroup/net_cls rw,relatime - cgroup cgroup rw,net_cls
+40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,name=systemd
+41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+";
+    const HYBRID_OWN: &str = "\
+9:name=systemd:/
+5:net_cls:/
+4:memory:/jobs/7
+3:cpuset:/
+2:cpu,cpuacct:/jobs
+0::/user.slice
+";
+
+    fn own(found: &Hierarchies) -> Vec<String> {
+        found
+            .0
+            .iter()
+            .map(|hierarchy| hierarchy.own.display().to_string())
+            .collect()
+    }
+
+    #[test]
+    fn a_hybrid_host_gives_each_controller_its_own_path() {
+        let found = Hierarchies::parse(HYBRID_MOUNTS, HYBRID_OWN);
+        assert_eq!(found.layout(), Layout::Hybrid);
+        assert_eq!(
+            own(&found),
+            [
+                "/sys/fs/cgroup/cpu,cpuacct/jobs",
+                "/sys/fs/cgroup/cpuset",
+                "/sys/fs/cgroup/memory/jobs/7",
+                "/sys/fs/cgroup/net_cls",
+                "/sys/fs/cgroup/systemd",
+                "/sys/fs/cgroup/unified/user.slice"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_host_without_the_unified_mount_is_v1() {
+        let mounts: String = HYBRID_MOUNTS
+            .lines()
+            .filter(|line| !line.contains("cgroup2"))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        assert_eq!(Hierarchies::parse(&mounts, HYBRID_OWN).layout(), Layout::V1);
+    }
+
+    #[test]
+    fn a_v2_host_is_one_hierarchy() {
+        let mounts = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
+        let found = Hierarchies::parse(mounts, "0::/user.slice/user-0.slice/session-1.scope\n");
+        assert_eq!(found.layout(), Layout::V2);
+        assert_eq!(
+            own(&found),
+            ["/sys/fs/cgroup/user.slice/user-0.slice/session-1.scope"]
+        );
+    }
+
+    #[test]
+    fn a_mount_of_a_part_of_the_hierarchy_is_named_from_that_part() {
+        let mounts = "30 23 0:26 /docker/abc /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+        assert_eq!(
+            own(&Hierarchies::parse(mounts, "0::/docker/abc/shell\n")),
+            ["/sys/fs/cgroup/shell"]
+        );
+        assert_eq!(
+            own(&Hierarchies::parse(mounts, "0::/docker/abc\n")),
+            ["/sys/fs/cgroup"]
+        );
+        assert_eq!(
+            own(&Hierarchies::parse(mounts, "0::/../other\n")),
+            ["/sys/fs/cgroup"]
+        );
+    }
+
+    #[test]
+    fn a_mount_point_with_a_space_is_unescaped() {
+        let mounts = "30 23 0:26 / /mnt/control\\040groups rw - cgroup2 cgroup2 rw\n";
+        assert_eq!(
+            own(&Hierarchies::parse(mounts, "0::/\n")),
+            ["/mnt/control groups"]
+        );
+    }
+
+    #[test]
+    fn a_host_without_hierarchies_is_an_error_with_a_remedy() {
+        let empty = tempfile::NamedTempFile::new().unwrap();
+        let message = Hierarchies::read(empty.path(), empty.path())
+            .unwrap_err()
+            .to_string();
+        assert!(message.contains("mount -t cgroup2"), "{message}");
+    }
+
+    /// A v2 tree as systemd leaves it, with our shell in a session scope.
+    fn v2_tree(handing_on: &[(&str, &str)]) -> (tempfile::TempDir, Hierarchies) {
+        let mount = tempfile::tempdir().unwrap();
+        fs::create_dir_all(mount.path().join("user.slice/session.scope")).unwrap();
+        for (folder, controllers) in handing_on {
+            fs::write(
+                mount.path().join(folder).join("cgroup.subtree_control"),
+                controllers,
+            )
+            .unwrap();
+        }
+        let mountinfo = format!(
+            "30 23 0:26 / {} rw - cgroup2 cgroup2 rw\n",
+            mount.path().display()
+        );
+        let found = Hierarchies::parse(&mountinfo, "0::/user.slice/session.scope\n");
+        (mount, found)
+    }
+
+    #[test]
+    fn on_v2_the_nearest_ancestor_that_hands_on_the_most_is_the_parent() {
+        let (mount, found) = v2_tree(&[
+            ("", "cpuset cpu io memory pids\n"),
+            ("user.slice", "memory pids\n"),
+            ("user.slice/session.scope", "\n"),
+        ]);
+        assert_eq!(found.0[0].parent(), mount.path());
+        let (mount, found) = v2_tree(&[
+            ("", "cpu memory pids\n"),
+            ("user.slice", "cpu memory pids\n"),
+        ]);
+        assert_eq!(found.0[0].parent(), mount.path().join("user.slice"));
+    }
+
+    #[test]
+    fn on_v2_where_nothing_is_handed_on_the_top_is_the_parent_and_stays_as_it_is() {
+        let (mount, found) = v2_tree(&[("", "\n")]);
+        assert_eq!(found.0[0].parent(), mount.path());
+        let groups = Groups::create(&found, "x", None, None, None).unwrap();
+        assert_eq!(
+            groups.target.v2_folder(),
+            Some(mount.path().join("vtax-x/target").as_path())
+        );
+        assert_eq!(
+            fs::read_to_string(mount.path().join("cgroup.subtree_control")).unwrap(),
+            "\n"
+        );
+        drop(groups);
+        assert!(!mount.path().join("vtax-x").exists());
+    }
+
+    #[test]
+    fn without_a_cpuset_each_process_is_to_be_pinned() {
+        let (_mount, found) = v2_tree(&[("", "cpu\n")]);
+        let pin = CpuList::parse("0").unwrap();
+        let groups = Groups::create(&found, "x", Some(&pin), None, None).unwrap();
+        assert_eq!(groups.target.pin_each, Some(pin));
+        assert_eq!(groups.client.pin_each, None);
+    }
+
+    #[test]
+    fn groups_are_in_the_journal_before_they_are_made() {
+        let (mount, found) = v2_tree(&[("", "cpu\n")]);
+        let state = tempfile::tempdir().unwrap();
+        let mut journal = crate::journal::open_here(state.path()).unwrap();
+        let taken = mount.path().join("vtax-x");
+        fs::create_dir(&taken).unwrap();
+        let refused = Groups::create(&found, "x", None, None, Some(&mut journal));
+        assert!(refused.is_err());
+        assert!(
+            taken.exists(),
+            "a group that somebody else made is left alone"
+        );
+        let reopened = crate::journal::open_here(state.path()).unwrap();
+        assert_eq!(reopened.pending(), [Change::Cgroup { path: taken }]);
+    }
+
+    #[test]
+    fn a_stale_path_that_is_no_control_group_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("vtax-x");
+        fs::create_dir(&path).unwrap();
+        let message = remove_stale(&path).unwrap_err().to_string();
+        assert!(message.contains("not a control group of vtax"), "{message}");
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn a_stale_group_that_is_already_gone_counts_as_removed() {
+        assert!(remove_stale(Path::new("/sys/fs/cgroup/vtax-never-was")).is_ok());
+    }
+
+    #[test]
+    fn a_group_that_may_not_be_made_says_which_permission_is_missing() {
+        // Nobody may make directories there, root included.
+        let message = make(Path::new("/sys/vtax-x")).unwrap_err().to_string();
+        assert!(
+            message.contains("/sys/vtax-x") && message.contains("CAP_DAC_OVERRIDE"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn a_real_v2_group_is_killed_with_the_groups_below_it() {
+        let found = Hierarchies::detect().map(|found| {
+            Hierarchies(
+                found
+                    .0
+                    .into_iter()
+                    .filter(|hierarchy| hierarchy.version == Version::V2)
+                    .collect(),
+            )
+        });
+        let Ok(found) = found else {
+            return eprintln!("SKIPPED: no control groups are mounted");
+        };
+        let name = format!("unit-{}", std::process::id());
+        let mut groups = match Groups::create(&found, &name, None, None, None) {
+            Ok(groups) if groups.target.v2_folder().is_some() => groups,
+            Ok(_) => return eprintln!("SKIPPED: no v2 hierarchy is mounted"),
+            Err(error) => return eprintln!("SKIPPED: {error}"),
+        };
+        let below = groups.target.below("runtime").unwrap();
+        let mut sleeper = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        fs::write(&below.entrances()[0], sleeper.id().to_string()).unwrap();
+        groups.target.kill().unwrap();
+        assert!(!sleeper.wait().unwrap().success());
+        let top = groups.target.folders()[0].parent().unwrap().to_owned();
+        groups.remove().unwrap();
+        assert!(!top.exists());
+    }
+}

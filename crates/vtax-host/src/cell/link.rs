@@ -1,0 +1,385 @@
+//! The link between client and target: its settings, and the `ip`, `tc` and `ethtool` lines
+//! that make it.
+//!
+//! Rate and delay sit on the client's veth, one queueing discipline for each direction, so that
+//! every platform sees the same link and none pays for it in its target.
+
+use crate::HostError;
+use crate::settings::{Domain, Parameter, Settings};
+use std::fmt::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// The client's address.
+pub const CLIENT_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 91, 0, 1);
+/// The target's address.
+pub const TARGET_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 91, 0, 2);
+/// The client's IPv6 address, a unique local one (RFC 4193).
+pub const CLIENT_ADDRESS_V6: Ipv6Addr = Ipv6Addr::new(0xfd91, 0, 0, 0, 0, 0, 0, 1);
+/// The target's IPv6 address.
+pub const TARGET_ADDRESS_V6: Ipv6Addr = Ipv6Addr::new(0xfd91, 0, 0, 0, 0, 0, 0, 2);
+/// Length of the network prefix of the IPv4 addresses.
+pub const PREFIX: u8 = 24;
+/// Length of the network prefix of the IPv6 addresses.
+pub const PREFIX_V6: u8 = 64;
+/// The target's MAC address: locally administered, "vtax" and its number in the middle. Cells
+/// share no wire, so all of them can use the same.
+pub const TARGET_MAC: &str = "02:76:74:61:78:02";
+const CLIENT_MAC: &str = "02:76:74:61:78:01";
+const BRIDGE_MAC: &str = "02:76:74:61:78:00";
+
+/// What a plan may set of the link.
+pub const PARAMETERS: &[Parameter] = &[
+    Parameter {
+        key: "link.mtu",
+        domain: Domain::Integer(1280, 65_000),
+        default: Some("1500"),
+        help: "MTU of every device between client and target, in bytes",
+    },
+    Parameter {
+        key: "link.rate_mbit",
+        domain: Domain::Number(0.1, 400_000.0),
+        default: None,
+        help: "rate limit in each direction, in Mbit/s",
+    },
+    Parameter {
+        key: "link.delay_us",
+        domain: Domain::Integer(0, 10_000_000),
+        default: Some("0"),
+        help: "added one-way delay, in µs",
+    },
+    Parameter {
+        key: "link.offloads",
+        domain: Domain::Bool,
+        default: Some("true"),
+        help: "checksum and segmentation offloads on veths and taps",
+    },
+];
+
+/// The link between client and target.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LinkConfig {
+    /// MTU in bytes.
+    pub mtu: u32,
+    /// Rate limit in Mbit/s in each direction.
+    pub rate_mbit: Option<f64>,
+    /// Added one-way delay in µs.
+    pub delay_us: u32,
+    /// Checksum and segmentation offloads on veths and taps.
+    pub offloads: bool,
+}
+
+impl Default for LinkConfig {
+    fn default() -> Self {
+        Self {
+            mtu: 1500,
+            rate_mbit: None,
+            delay_us: 0,
+            offloads: true,
+        }
+    }
+}
+
+impl LinkConfig {
+    /// The link that `link.*` describes.
+    ///
+    /// # Errors
+    /// When a number is out of the bounds of [`PARAMETERS`].
+    pub fn from_settings(settings: &Settings) -> Result<Self, HostError> {
+        let out_of_bounds = |key: &str| HostError::Setting(format!("{key} is out of bounds"));
+        let rate_mbit = settings
+            .0
+            .contains_key("link.rate_mbit")
+            .then(|| settings.number("link.rate_mbit", 0.0));
+        if rate_mbit.is_some_and(|rate| !(0.1..=400_000.0).contains(&rate)) {
+            return Err(out_of_bounds("link.rate_mbit"));
+        }
+        let default = Self::default();
+        let mtu = u32::try_from(settings.integer("link.mtu", default.mtu.into()))
+            .ok()
+            .filter(|mtu| (1280..=65_000).contains(mtu))
+            .ok_or_else(|| out_of_bounds("link.mtu"))?;
+        let delay_us = u32::try_from(settings.integer("link.delay_us", default.delay_us.into()))
+            .ok()
+            .filter(|delay| *delay <= 10_000_000)
+            .ok_or_else(|| out_of_bounds("link.delay_us"))?;
+        Ok(Self {
+            mtu,
+            rate_mbit,
+            delay_us,
+            offloads: settings.bool("link.offloads", default.offloads),
+        })
+    }
+}
+
+/// How a tap is made; it must match how the VMM opens it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TapOptions {
+    /// `IFF_MULTI_QUEUE`: the VMM opens it once for each queue pair.
+    pub multi_queue: bool,
+    /// `IFF_VNET_HDR`: every packet carries a virtio-net header, which offloads need.
+    pub vnet_header: bool,
+}
+
+impl Default for TapOptions {
+    fn default() -> Self {
+        Self {
+            multi_queue: false,
+            vnet_header: true,
+        }
+    }
+}
+
+/// The shell lines that make the bridge and the client's side, run in the switch's namespaces.
+pub fn client_side(link: &LinkConfig, ipv6: bool) -> String {
+    let mtu = link.mtu;
+    let mut script = format!(
+        "ip -batch - <<'END'
+netns add client
+netns add target
+link set lo up
+link add br0 address {BRIDGE_MAC} mtu {mtu} type bridge mcast_snooping 0
+link set br0 addrgenmode none up
+END
+ip -n target link set lo up
+ip -n client link set lo up
+"
+    );
+    script.push_str(&veth_side(
+        "client",
+        CLIENT_MAC,
+        &addresses(CLIENT_ADDRESS, CLIENT_ADDRESS_V6, ipv6),
+        link,
+    ));
+    let shaping = shaping(link);
+    if !shaping.is_empty() {
+        for (namespace, device) in [("", "client0"), ("-n client ", "eth0")] {
+            for line in &shaping {
+                // Writing to a string cannot fail.
+                let _ = writeln!(script, "tc {namespace}qdisc add dev {device} {line}");
+            }
+        }
+    }
+    script
+}
+
+/// The shell lines that connect the target's network namespace to the bridge.
+pub fn target_side(link: &LinkConfig, ipv6: bool) -> String {
+    veth_side(
+        "target",
+        TARGET_MAC,
+        &addresses(TARGET_ADDRESS, TARGET_ADDRESS_V6, ipv6),
+        link,
+    )
+}
+
+/// The shell lines that make a tap on the bridge.
+pub fn tap(name: &str, options: TapOptions, link: &LinkConfig) -> String {
+    let multi_queue = if options.multi_queue {
+        " multi_queue"
+    } else {
+        ""
+    };
+    let vnet_header = if options.vnet_header { " vnet_hdr" } else { "" };
+    let mut script = format!(
+        "ip -batch - <<'END'
+tuntap add dev {name} mode tap{multi_queue}{vnet_header}
+link set {name} mtu {} master br0 addrgenmode none up
+END
+",
+        link.mtu
+    );
+    if !link.offloads {
+        let _ = writeln!(script, "{}", offloads_off(name));
+    }
+    script
+}
+
+/// The shell lines that put a device that is already in the switch on the bridge.
+pub fn adopted(name: &str, link: &LinkConfig) -> String {
+    let mut script = format!(
+        "ip link set dev {name} mtu {} master br0 addrgenmode none up\n",
+        link.mtu
+    );
+    if !link.offloads {
+        let _ = writeln!(script, "{}", offloads_off(name));
+    }
+    script
+}
+
+fn addresses(v4: Ipv4Addr, v6: Ipv6Addr, ipv6: bool) -> Vec<(IpAddr, u8)> {
+    let mut addresses = vec![(IpAddr::V4(v4), PREFIX)];
+    if ipv6 {
+        addresses.push((IpAddr::V6(v6), PREFIX_V6));
+    }
+    addresses
+}
+
+fn veth_side(space: &str, mac: &str, addresses: &[(IpAddr, u8)], link: &LinkConfig) -> String {
+    let mtu = link.mtu;
+    let mut script = format!(
+        "ip -batch - <<'END'
+link add {space}0 mtu {mtu} type veth peer name eth0 netns {space} address {mac} mtu {mtu}
+link set {space}0 master br0 addrgenmode none up
+END
+ip -n {space} -batch - <<'END'
+link set eth0 addrgenmode none
+"
+    );
+    for (address, prefix) in addresses {
+        // Nobody else is on this wire: duplicate detection would only delay the first packet.
+        let unchecked = if address.is_ipv6() { " nodad" } else { "" };
+        let _ = writeln!(script, "address add {address}/{prefix} dev eth0{unchecked}");
+    }
+    script.push_str("link set eth0 up\nEND\n");
+    if !link.offloads {
+        let _ = writeln!(script, "{}", offloads_off(&format!("{space}0")));
+        let _ = writeln!(
+            script,
+            "nsenter --net=/run/netns/{space} {}",
+            offloads_off("eth0")
+        );
+    }
+    script
+}
+
+fn offloads_off(device: &str) -> String {
+    format!("ethtool -K {device} tx off sg off tso off gso off gro off >/dev/null")
+}
+
+/// The queueing disciplines of one direction: the delay outermost, the rate within.
+fn shaping(link: &LinkConfig) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut place = "root";
+    if link.delay_us > 0 {
+        // The queue must hold every packet in flight; the default of 1000 is 12 ms of 1 Gbit/s.
+        lines.push(format!(
+            "root handle 1: netem delay {}us limit 100000",
+            link.delay_us
+        ));
+        place = "parent 1:1";
+    }
+    if let Some(rate_mbit) = link.rate_mbit {
+        let bytes_per_second = rate_mbit * 1e6 / 8.0;
+        // tbf can send nothing larger than the burst; the veth hands it frames of MTU + 14.
+        let two_frames = f64::from(2 * (link.mtu + 14));
+        let burst = (bytes_per_second * 0.005).max(two_frames);
+        let limit = (bytes_per_second * 0.050).max(8.0 * two_frames);
+        lines.push(format!(
+            "{place} tbf rate {:.0}bit burst {burst:.0} limit {limit:.0}",
+            rate_mbit * 1e6
+        ));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Level;
+
+    fn settings(levels: &[(&str, Level)]) -> Settings {
+        Settings(
+            levels
+                .iter()
+                .map(|(key, level)| ((*key).to_owned(), level.clone()))
+                .collect(),
+        )
+    }
+
+    #[test]
+    fn unset_link_settings_give_the_documented_defaults() {
+        assert_eq!(
+            LinkConfig::from_settings(&settings(&[])).unwrap(),
+            LinkConfig::default()
+        );
+    }
+
+    #[test]
+    fn link_settings_are_taken_over() {
+        let set = settings(&[
+            ("link.mtu", Level::Integer(9000)),
+            ("link.rate_mbit", Level::Integer(100)),
+            ("link.delay_us", Level::Integer(250)),
+            ("link.offloads", Level::Bool(false)),
+        ]);
+        let expected = LinkConfig {
+            mtu: 9000,
+            rate_mbit: Some(100.0),
+            delay_us: 250,
+            offloads: false,
+        };
+        assert_eq!(LinkConfig::from_settings(&set).unwrap(), expected);
+    }
+
+    #[test]
+    fn link_settings_out_of_bounds_are_refused_by_key() {
+        for (key, level) in [
+            ("link.mtu", Level::Integer(-1)),
+            ("link.mtu", Level::Integer(70_000)),
+            ("link.rate_mbit", Level::Number(f64::NAN)),
+            ("link.rate_mbit", Level::Number(0.0)),
+            ("link.delay_us", Level::Integer(i64::MAX)),
+        ] {
+            let message = LinkConfig::from_settings(&settings(&[(key, level)]))
+                .unwrap_err()
+                .to_string();
+            assert!(message.contains(key), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_rate_shapes_both_directions_of_the_client_veth() {
+        let link = LinkConfig {
+            rate_mbit: Some(100.0),
+            ..LinkConfig::default()
+        };
+        let script = client_side(&link, true);
+        let tbf = "root tbf rate 100000000bit burst 62500 limit 625000";
+        assert!(
+            script.contains(&format!("tc qdisc add dev client0 {tbf}")),
+            "{script}"
+        );
+        assert!(
+            script.contains(&format!("tc -n client qdisc add dev eth0 {tbf}")),
+            "{script}"
+        );
+    }
+
+    #[test]
+    fn the_burst_of_a_slow_link_still_lets_a_whole_frame_through() {
+        let link = LinkConfig {
+            rate_mbit: Some(0.1),
+            mtu: 9000,
+            ..LinkConfig::default()
+        };
+        assert!(
+            shaping(&link)[0].contains("burst 18028 "),
+            "{:?}",
+            shaping(&link)
+        );
+    }
+
+    #[test]
+    fn a_delay_holds_the_rate_within_it() {
+        let link = LinkConfig {
+            rate_mbit: Some(10.0),
+            delay_us: 500,
+            ..LinkConfig::default()
+        };
+        let lines = shaping(&link);
+        assert!(
+            lines[0].starts_with("root handle 1: netem delay 500us"),
+            "{lines:?}"
+        );
+        assert!(
+            lines[1].starts_with("parent 1:1 tbf rate 10000000bit"),
+            "{lines:?}"
+        );
+    }
+
+    #[test]
+    fn a_host_without_ipv6_gets_no_ipv6_addresses() {
+        assert!(client_side(&LinkConfig::default(), true).contains("fd91::1/64"));
+        assert!(!client_side(&LinkConfig::default(), false).contains("fd91"));
+    }
+}

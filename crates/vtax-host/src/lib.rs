@@ -1,0 +1,23 @@
+//! What the host is, what is changed on it, and how it is put back.
+//!
+//! [`facts`] and [`Roots`] read it; [`host_settings`] and [`cell`] change it, each change written to
+//! the [`journal`] before it is made; [`lock`] keeps a second lab away. A [`cell`] is the sandbox of
+//! one trial: whatever the kernel can clean up is tied to its holder process.
+
+pub mod cell;
+pub mod command;
+mod error;
+pub mod facts;
+#[cfg(any(test, feature = "testing"))]
+pub mod fake_host;
+pub mod host_settings;
+pub mod journal;
+pub mod lock;
+pub mod meters;
+pub mod roots;
+pub mod scratch;
+pub mod settings;
+pub mod signals;
+
+pub use error::HostError;
+pub use roots::Roots;

@@ -1,0 +1,221 @@
+//! The meters of a run: opened once, probed once, and read in every trial.
+
+use crate::HostError;
+use crate::roots::Roots;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use vtax_observe::clock::{Clock, SystemClock};
+use vtax_observe::meter::{
+    self, BusyLoad, Found, HostEnergy, Meter, WallConfig, host_energy, keep_moving,
+};
+use vtax_observe::{Instrument, ObserveError, Readings};
+use vtax_units::{Nanoseconds, Source};
+
+/// The environment variable that names a wall meter, as sigrok-cli's `--driver` takes it.
+pub const WALL_METER: &str = "VTAX_WALL_METER";
+/// The environment variable with the mains voltage, for wall meters that show only a current.
+pub const WALL_VOLTS: &str = "VTAX_WALL_VOLTS";
+/// The environment variable that names a calibrated power model.
+pub const POWER_MODEL: &str = "VTAX_POWER_MODEL";
+
+/// The meters that a plan asked for and this host has.
+pub struct Meters {
+    open: Vec<Shared>,
+    /// Series of owner `host` whose sum is the host's energy, with the flag of their meter.
+    pub energy: Vec<(String, Source)>,
+}
+
+impl Meters {
+    /// Opens what a plan wants. `auto` is every meter that moves under load, and the model where
+    /// none of them covers the host.
+    ///
+    /// # Errors
+    /// When a meter that the plan names is absent, with the reason and the remedy.
+    pub fn choose(
+        wanted: &[String],
+        roots: &Roots,
+        note: &mut dyn FnMut(String),
+    ) -> Result<Self, HostError> {
+        if wanted.iter().all(|name| name == "none") {
+            return Ok(Self {
+                open: Vec::new(),
+                energy: Vec::new(),
+            });
+        }
+        let is_auto = wanted.iter().any(|name| name == "auto");
+        let names: Vec<&str> = if is_auto {
+            meter::NAMES
+                .into_iter()
+                .filter(|name| *name != "model")
+                .collect()
+        } else {
+            wanted.iter().map(String::as_str).collect()
+        };
+        let mut meters: Vec<Box<dyn Meter>> = Vec::new();
+        for found in probed(discover(&names, roots)?)? {
+            match found {
+                Found::Meter(meter) => meters.push(meter),
+                Found::Absent(_) if is_auto => {}
+                Found::Absent(absent) => {
+                    return Err(HostError::Missing {
+                        what: format!("the meter that the plan asks for ({absent})"),
+                        remedy: absent
+                            .remedy
+                            .unwrap_or_else(|| "use meters = [\"auto\"]".to_owned()),
+                    });
+                }
+            }
+        }
+        let mut energy = host_energy(meters.iter().map(AsRef::as_ref));
+        if energy.is_none() && is_auto {
+            for found in discover(&["model"], roots)? {
+                if let Found::Meter(meter) = found {
+                    note("no energy meter on this host: joules come from the power model and are marked `modelled`".to_owned());
+                    meters.push(meter);
+                }
+            }
+            energy = host_energy(meters.iter().map(AsRef::as_ref));
+        }
+        Ok(Self {
+            open: meters.into_iter().map(Shared::new).collect(),
+            energy: series(energy),
+        })
+    }
+
+    /// The meters as instruments of one trial.
+    pub fn instruments(&self) -> Vec<Box<dyn Instrument>> {
+        self.open
+            .iter()
+            .map(|meter| Box::new(meter.clone()) as Box<dyn Instrument>)
+            .collect()
+    }
+}
+
+fn series(energy: Option<HostEnergy>) -> Vec<(String, Source)> {
+    let Some(energy) = energy else {
+        return Vec::new();
+    };
+    energy
+        .series
+        .into_iter()
+        .map(|(_, metric)| (metric, energy.source))
+        .collect()
+}
+
+/// Every meter of this host with its state, for `vtax meter list`.
+///
+/// # Errors
+/// When what the environment says of meters is wrong, or the load for the probe cannot start.
+pub fn list(roots: &Roots) -> Result<Vec<Found>, HostError> {
+    probed(discover(&meter::NAMES, roots)?)
+}
+
+/// Every meter of this host, opened and not probed: for those who watch a host at work, where a load to
+/// probe them with would be in the way.
+///
+/// # Errors
+/// When what the environment says of meters is wrong.
+pub fn open(roots: &Roots) -> Result<Vec<Box<dyn Meter>>, HostError> {
+    let found = discover(&meter::NAMES, roots)?;
+    Ok(found
+        .into_iter()
+        .filter_map(|found| match found {
+            Found::Meter(meter) => Some(meter),
+            Found::Absent(_) => None,
+        })
+        .collect())
+}
+
+fn discover(names: &[&str], roots: &Roots) -> Result<Vec<Found>, HostError> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let trees = meter::Roots {
+        proc: roots.proc.clone(),
+        sys: roots.sys.clone(),
+        dev: roots.dev.clone(),
+    };
+    let options = meter::Options {
+        only: names.iter().map(|name| (*name).to_owned()).collect(),
+        wall: wall()?,
+        model: model(),
+        ..meter::Options::default()
+    };
+    Ok(meter::discover(&trees, &options, &clock))
+}
+
+/// Meters that never move are absent, whatever they claim; only measured ones need the load.
+fn probed(found: Vec<Found>) -> Result<Vec<Found>, HostError> {
+    let measured = |found: &Found| {
+        found
+            .meter()
+            .is_some_and(|meter| meter.source() == Source::Measured)
+    };
+    if !found.iter().any(measured) {
+        return Ok(found);
+    }
+    let mut load = BusyLoad::start().map_err(HostError::file("start", "the probe's load"))?;
+    let mut bench = meter::Bench {
+        load: &mut load,
+        clock: &SystemClock,
+        wait: &mut std::thread::sleep,
+    };
+    Ok(keep_moving(found, &mut bench))
+}
+
+fn wall() -> Result<Option<WallConfig>, HostError> {
+    let Ok(driver) = std::env::var(WALL_METER) else {
+        return Ok(None);
+    };
+    let volts = match std::env::var(WALL_VOLTS) {
+        Err(_) => None,
+        Ok(text) => match text.parse::<f64>() {
+            Ok(volts) if volts.is_finite() && volts > 0.0 => Some(meter::Volts(volts)),
+            _ => {
+                return Err(HostError::Other(format!(
+                    "{WALL_VOLTS} is `{text}`: give a voltage, such as 230"
+                )));
+            }
+        },
+    };
+    Ok(Some(WallConfig {
+        volts,
+        ..WallConfig::new(driver)
+    }))
+}
+
+/// The calibrated model: the one that the environment names, or the one in this directory.
+fn model() -> Option<PathBuf> {
+    let here = Path::new("power-model.toml");
+    std::env::var_os(POWER_MODEL)
+        .map(PathBuf::from)
+        .or_else(|| here.exists().then(|| here.to_owned()))
+}
+
+/// A meter that outlives the trials that read it.
+#[derive(Clone)]
+struct Shared {
+    name: String,
+    meter: Arc<Mutex<Box<dyn Meter>>>,
+}
+
+impl Shared {
+    fn new(meter: Box<dyn Meter>) -> Self {
+        Self {
+            name: meter.name().to_owned(),
+            meter: Arc::new(Mutex::new(meter)),
+        }
+    }
+}
+
+impl Instrument for Shared {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn read(&mut self, now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
+        // Trials follow one another, so the lock is free; a meter's panic would not spoil it.
+        self.meter
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .read(now, into)
+    }
+}

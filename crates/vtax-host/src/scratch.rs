@@ -1,0 +1,239 @@
+//! The scratch disk: an ext4 image with one big file of noise, for disk workloads.
+
+use crate::HostError;
+use crate::cell::requirements::need_program;
+use crate::cell::{Cell, Space};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// The big file's name in the file system.
+pub const DATA_FILE: &str = "vtax-disk-read";
+/// Where targets have the file system.
+pub const MOUNT_POINT: &str = "/scratch";
+const MIB: u64 = 1 << 20;
+/// How long a loop device gets to notice that its last user is gone.
+const RELEASE_LIMIT: Duration = Duration::from_secs(5);
+
+/// The image of a scratch disk whose [`DATA_FILE`] has `mib` MiB, in `folder`; made when it is
+/// not there yet. The file is noise, so that nothing on the way can skip or compress it.
+///
+/// # Errors
+/// When `mke2fs` is missing or fails, or the disk is too full; nothing partial is left.
+pub fn image(folder: &Path, mib: u64) -> Result<PathBuf, HostError> {
+    let path = folder.join(format!("scratch-{mib}.ext4"));
+    if path.exists() {
+        return Ok(path);
+    }
+    need_program("mke2fs", "e2fsprogs")?;
+    fs::create_dir_all(folder).map_err(HostError::file("create", folder))?;
+    // Room for the journal and metadata.
+    let size_mib = mib.saturating_add(mib / 16).saturating_add(32);
+    need_space(folder, mib.saturating_add(size_mib))?;
+    let work = tempfile::Builder::new()
+        .prefix(".scratch-")
+        .tempdir_in(folder)
+        .map_err(HostError::file("create a directory in", folder))?;
+    let contents = work.path().join("contents");
+    fs::create_dir(&contents).map_err(HostError::file("create", &contents))?;
+    write_noise(&contents.join(DATA_FILE), mib)?;
+    let new = work.path().join("image");
+    let output = Command::new("mke2fs")
+        .args([
+            "-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0", "-N", "1024",
+        ])
+        // Otherwise the kernel goes on initialising in the background, during the trial.
+        .args([
+            "-E",
+            "lazy_itable_init=0,lazy_journal_init=0,root_owner=0:0",
+            "-d",
+        ])
+        .arg(&contents)
+        .arg(&new)
+        .arg(format!("{size_mib}M"))
+        .output()
+        .map_err(|cause| HostError::Other(format!("cannot run `mke2fs`: {cause}")))?;
+    if !output.status.success() {
+        return Err(HostError::Program {
+            command: format!("mke2fs -d {} {}", contents.display(), new.display()),
+            status: output.status.to_string(),
+            output: String::from_utf8_lossy(&output.stderr).into_owned(),
+        });
+    }
+    File::open(&new)
+        .and_then(|file| file.sync_all())
+        .map_err(HostError::file("write", &new))?;
+    fs::rename(&new, &path).map_err(HostError::file("create", &path))?;
+    Ok(path)
+}
+
+fn need_space(folder: &Path, mib: u64) -> Result<(), HostError> {
+    let about = rustix::fs::statvfs(folder).map_err(|cause| HostError::File {
+        action: "inspect",
+        path: folder.to_owned(),
+        cause: cause.into(),
+    })?;
+    let free = about.f_bavail.saturating_mul(about.f_frsize) / MIB;
+    if free >= mib {
+        return Ok(());
+    }
+    Err(HostError::Other(format!(
+        "a scratch disk needs {mib} MiB in {} while it is made, and {free} MiB are free: make room, or ask for a \
+         smaller one in the plan",
+        folder.display()
+    )))
+}
+
+/// Noise by the SplitMix64 generator (Steele, Lea and Flood, OOPSLA 2014): the same each time.
+fn write_noise(path: &Path, mib: u64) -> Result<(), HostError> {
+    let mut file = File::create(path).map_err(HostError::file("create", path))?;
+    let mut state: u64 = 0;
+    let mut block = Vec::new();
+    for _ in 0..mib {
+        block.clear();
+        for _ in 0..MIB / 8 {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut word = state;
+            word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            block.extend_from_slice(&(word ^ (word >> 31)).to_le_bytes());
+        }
+        file.write_all(&block)
+            .map_err(HostError::file("write", path))?;
+    }
+    Ok(())
+}
+
+/// A scratch disk that is attached to the host's kernel, in a cell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attached {
+    /// The loop device.
+    pub device: PathBuf,
+    /// Where the cell has it mounted.
+    pub directory: PathBuf,
+    /// Whether the loop device passes the host's page cache by.
+    pub direct: bool,
+}
+
+impl Attached {
+    /// Mounts the cell's scratch image, if it has one, through a loop device that the kernel
+    /// frees with the mount.
+    ///
+    /// # Errors
+    /// When the kernel has no loop devices or cannot mount the image.
+    pub fn attach(cell: &Cell) -> Result<Option<Self>, HostError> {
+        let Some(image) = &cell.config().scratch else {
+            return Ok(None);
+        };
+        let directory = cell.run_dir().join("scratch");
+        let script = r#"mkdir "$2"
+mount -t ext4 -o loop,noatime "$1" "$2"
+device=$(findmnt --noheadings --output SOURCE --mountpoint "$2")
+direct=yes
+losetup --direct-io=on "$device" 2>/dev/null || direct=no
+echo "$direct $device""#;
+        let said = cell.script(
+            Space::Switch,
+            "the mount of the scratch disk",
+            script,
+            &[image, &directory],
+        )?;
+        let (direct, device) = said
+            .trim()
+            .split_once(' ')
+            .ok_or_else(|| HostError::Protocol {
+                peer: "findmnt".to_owned(),
+                detail: format!("it printed {said:?} for the scratch disk"),
+            })?;
+        Ok(Some(Self {
+            device: PathBuf::from(device),
+            directory,
+            direct: direct == "yes",
+        }))
+    }
+
+    /// The device's kernel name, such as `loop3`.
+    pub fn kernel_name(&self) -> String {
+        self.device
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default()
+    }
+}
+
+/// The loop devices that an image is attached to, on the whole host.
+pub fn loop_devices_of(image: &Path) -> Vec<String> {
+    let Ok(image) = image.canonicalize() else {
+        return Vec::new();
+    };
+    let Ok(devices) = fs::read_dir("/sys/block") else {
+        return Vec::new();
+    };
+    devices
+        .flatten()
+        .filter(|device| {
+            fs::read_to_string(device.path().join("loop/backing_file"))
+                .is_ok_and(|file| Path::new(file.trim_end()) == image)
+        })
+        .map(|device| device.file_name().to_string_lossy().into_owned())
+        .collect()
+}
+
+/// Waits until no loop device holds the image any more.
+///
+/// # Errors
+/// The devices that still do.
+pub fn wait_released(image: &Path) -> Result<(), HostError> {
+    let deadline = Instant::now() + RELEASE_LIMIT;
+    loop {
+        let devices = loop_devices_of(image);
+        if devices.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            return Err(HostError::Timeout {
+                what: format!("the release of {}", image.display()),
+                seconds: RELEASE_LIMIT.as_secs(),
+                evidence: format!(
+                    "still attached to {}: `losetup --detach` frees it",
+                    devices.join(", ")
+                ),
+            });
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scratch_image_is_made_once_and_leaves_nothing_else() {
+        if need_program("mke2fs", "e2fsprogs").is_err() {
+            eprintln!("SKIPPED: mke2fs is not installed (Debian package e2fsprogs)");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let first = image(folder.path(), 2).unwrap();
+        let made = fs::metadata(&first).unwrap().modified().unwrap();
+        assert_eq!(image(folder.path(), 2).unwrap(), first);
+        assert_eq!(fs::metadata(&first).unwrap().modified().unwrap(), made);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        let noise = tempfile::NamedTempFile::new().unwrap();
+        write_noise(noise.path(), 2).unwrap();
+        let bytes = fs::read(noise.path()).unwrap();
+        assert_eq!(bytes.len(), 2 << 20);
+        assert_ne!(bytes[..1 << 20], bytes[1 << 20..]);
+    }
+
+    #[test]
+    fn a_disk_that_is_too_full_is_refused_before_anything_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let message = image(folder.path(), 1 << 40).unwrap_err().to_string();
+        assert!(message.contains("are free: make room"), "{message}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,191 @@
+//! Closed loop: every connection downloads the file again and again.
+
+use super::connection::Progress;
+use super::pool::Pool;
+use super::report::{Errors, Report, Times};
+use super::{Arguments, nanoseconds, seconds};
+use vtax_host::HostError;
+use vtax_observe::clock::process_cpu;
+
+/// Most download times that a report lists one by one.
+const LISTED: usize = 10_000;
+
+/// Downloads of the measured part.
+struct Count {
+    latency: Times,
+    listed: Vec<f64>,
+    bytes: u64,
+    requests: u64,
+}
+
+/// When a phase of downloads ends.
+#[derive(Clone, Copy)]
+enum Until {
+    /// At this moment, whatever is then under way.
+    Moment(u64),
+    /// When this many downloads are complete.
+    Downloads(u64),
+}
+
+/// Runs for the duration, or until the downloads are done.
+///
+/// A download that fails ends the run: the total of what was asked for can no longer be met.
+pub fn run(arguments: &Arguments) -> Result<Report, HostError> {
+    let begin = nanoseconds(arguments.warmup);
+    let mut pool = Pool::new(
+        arguments.address,
+        arguments.request(),
+        arguments.connections,
+    )?;
+    let mut count = Count {
+        latency: Times::new(),
+        listed: Vec::new(),
+        bytes: 0,
+        requests: 0,
+    };
+    let measured = match arguments.downloads {
+        None => {
+            let end = begin + nanoseconds(arguments.duration);
+            phase(arguments, &mut pool, &mut count, begin, Until::Moment(end))?;
+            arguments.duration
+        }
+        Some(downloads) => {
+            if begin > 0 {
+                phase(
+                    arguments,
+                    &mut pool,
+                    &mut count,
+                    u64::MAX,
+                    Until::Moment(begin),
+                )?;
+                // The measured downloads begin together and from nothing.
+                pool.close_all();
+            }
+            let begun = pool.now();
+            phase(
+                arguments,
+                &mut pool,
+                &mut count,
+                0,
+                Until::Downloads(downloads),
+            )?;
+            seconds(pool.now().saturating_sub(begun))
+        }
+    };
+    Ok(Report {
+        mode: "closed".to_owned(),
+        seconds: measured,
+        requests: count.requests,
+        bytes: count.bytes,
+        due: None,
+        errors: Errors::default(),
+        latency: count.latency.summary(),
+        lag: None,
+        connections: pool.opened,
+        cpu_seconds: process_cpu().as_secs_f64(),
+        download_seconds: count.listed,
+    })
+}
+
+/// Downloads until `until`, counting what happens from `counted_from` on.
+fn phase(
+    arguments: &Arguments,
+    pool: &mut Pool,
+    count: &mut Count,
+    counted_from: u64,
+    until: Until,
+) -> Result<(), HostError> {
+    let timeout = nanoseconds(arguments.timeout);
+    let (end, wanted) = match until {
+        Until::Moment(end) => (end, u64::MAX),
+        Until::Downloads(wanted) => (u64::MAX, wanted),
+    };
+    let failed = |done: u64, cause: &dyn std::fmt::Display| {
+        HostError::Other(format!(
+            "download {} of http://{}{} failed: {cause}; the service in the target may have died or refused",
+            done + 1,
+            arguments.address,
+            arguments.path
+        ))
+    };
+    let (mut begun, mut done) = (0, 0);
+    for _ in 0..u64::from(arguments.connections).min(wanted) {
+        let now = pool.now();
+        again(pool, None, now).map_err(|cause| failed(done, &cause))?;
+        begun += 1;
+    }
+    let mut ready = Vec::new();
+    let mut last_progress = pool.now();
+    while done < wanted {
+        let now = pool.now();
+        if now >= end {
+            break;
+        }
+        let silent_until = last_progress.saturating_add(timeout);
+        if now >= silent_until {
+            return Err(failed(
+                done,
+                &format!("the server sent nothing for {} s", arguments.timeout),
+            ));
+        }
+        pool.wait(end.min(silent_until), &mut ready)?;
+        for &slot in &ready {
+            let Some((progress, since)) = pool.advance(slot) else {
+                continue;
+            };
+            let now = pool.now();
+            let counted = now >= counted_from && now < end;
+            match progress {
+                Progress::Waiting(0) => {}
+                Progress::Waiting(bytes) => {
+                    last_progress = now;
+                    count.bytes += if counted { bytes } else { 0 };
+                }
+                Progress::Done { status, .. } if status != 200 => {
+                    return Err(failed(
+                        done,
+                        &format!("the server answered with status {status}"),
+                    ));
+                }
+                Progress::Done {
+                    bytes, reusable, ..
+                } => {
+                    last_progress = now;
+                    done += 1;
+                    if counted {
+                        count.bytes += bytes;
+                        count.requests += 1;
+                        count.latency.record(now.saturating_sub(since));
+                        if count.listed.len() < LISTED {
+                            count.listed.push(seconds(now.saturating_sub(since)));
+                        }
+                    }
+                    if begun < wanted {
+                        begun += 1;
+                        again(pool, reusable.then_some(slot), now)
+                            .map_err(|cause| failed(done, &cause))?;
+                    }
+                }
+                Progress::Stale => {
+                    again(pool, None, since).map_err(|cause| failed(done, &cause))?
+                }
+                // A connection that is no longer needed.
+                Progress::Closed => {}
+                Progress::Failed(cause) => return Err(failed(done, &cause)),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Begins a download that counts from `since`, on a kept connection or a new one.
+fn again(pool: &mut Pool, kept: Option<usize>, since: u64) -> std::io::Result<()> {
+    let slot = match kept {
+        Some(slot) => slot,
+        None => pool
+            .open()
+            .unwrap_or_else(|| Err(std::io::ErrorKind::NotConnected.into()))?,
+    };
+    let now = pool.now();
+    pool.begin(slot, since, now)
+}

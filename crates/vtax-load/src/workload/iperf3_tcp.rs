@@ -1,0 +1,277 @@
+//! `iperf3-receive` and `iperf3-send`: bulk TCP into and out of the target.
+
+use super::driver::ClientLoad;
+use super::output::{Metrics, garbage, gigabytes, number, positive, shortfall};
+use super::{
+    Extent, Load, LoadClient, Program, Service, Timing, WorkDone, Workload, WorkloadResult, iperf3,
+};
+use vtax_guest::platform::Target;
+use vtax_host::HostError;
+use vtax_host::settings::{Domain, Parameter, Settings};
+use vtax_report::results::Better;
+use vtax_units::{Base, Unit};
+
+/// Which way the data goes, seen from the target.
+pub enum Iperf3Tcp {
+    /// The client sends, the target receives.
+    Receive,
+    /// The target sends.
+    Send,
+}
+
+impl Workload for Iperf3Tcp {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Receive => "iperf3-receive",
+            Self::Send => "iperf3-send",
+        }
+    }
+
+    fn summary(&self) -> &'static str {
+        match self {
+            Self::Receive => "the target receives bulk TCP data from the client (iperf3)",
+            Self::Send => "the target sends bulk TCP data to the client (iperf3)",
+        }
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        const PARAMETERS: &[Parameter] = &[
+            Parameter {
+                key: "load.rate_mbit",
+                domain: Domain::Number(0.0, 1e6),
+                default: Some("0"),
+                help: "total rate of all streams in Mbit/s; 0: as fast as it goes",
+            },
+            Parameter {
+                key: "load.streams",
+                domain: Domain::Integer(1, 128),
+                default: Some("1"),
+                help: "TCP connections in parallel",
+            },
+            Parameter {
+                key: "load.length",
+                domain: Domain::Integer(1, 1_048_576),
+                default: Some("131072"),
+                help: "bytes of each write and read",
+            },
+            Parameter {
+                key: "load.window",
+                domain: Domain::Integer(2048, 536_870_912),
+                default: None,
+                help: "socket buffer in bytes; unset: the kernel tunes it",
+            },
+        ];
+        PARAMETERS
+    }
+
+    fn target_programs(&self) -> &'static [Program] {
+        iperf3::PROGRAMS
+    }
+
+    fn client_programs(&self) -> &'static [Program] {
+        iperf3::PROGRAMS
+    }
+
+    fn extent(&self, _settings: &Settings) -> Extent {
+        Extent::FixedDuration
+    }
+
+    fn serve(
+        &self,
+        target: &mut dyn Target,
+        client: &dyn LoadClient,
+        _settings: &Settings,
+    ) -> Result<Service, HostError> {
+        iperf3::serve(target, client)
+    }
+
+    fn drive(
+        &self,
+        target: &mut dyn Target,
+        client: &dyn LoadClient,
+        service: Service,
+        settings: &Settings,
+        timing: Timing,
+    ) -> Result<Box<dyn Load>, HostError> {
+        let streams = settings.integer("load.streams", 1);
+        let mut line = iperf3::client(target, timing, streams);
+        iperf3::option(
+            &mut line,
+            "--length",
+            settings.integer("load.length", 131_072),
+        );
+        let rate = settings.number("load.rate_mbit", 0.0);
+        if rate > 0.0 {
+            iperf3::option(
+                &mut line,
+                "--bitrate",
+                iperf3::bitrate_per_stream(rate, streams),
+            );
+        }
+        if settings.0.contains_key("load.window") {
+            iperf3::option(&mut line, "--window", settings.integer("load.window", 0));
+        }
+        if matches!(self, Self::Send) {
+            line.push("--reverse".to_owned());
+            // Only who sends knows the round trips.
+            line.push("--get-server-output".to_owned());
+        }
+        let load = ClientLoad::start(
+            client,
+            service,
+            line,
+            iperf3::PROGRAMS,
+            Extent::FixedDuration,
+            timing,
+        )?;
+        Ok(Box::new(load))
+    }
+
+    fn parse(
+        &self,
+        raw: &[u8],
+        settings: &Settings,
+        _timing: Timing,
+    ) -> Result<WorkloadResult, HostError> {
+        let (output, end) = iperf3::read(raw)?;
+        let of_server = output.server_output_json.and_then(|server| server.end);
+        let round_trip = end
+            .round_trip()
+            .or_else(|| of_server.as_ref().and_then(iperf3::End::round_trip));
+        let received = end
+            .sum_received
+            .ok_or_else(|| garbage("iperf3", "`end.sum_received` is missing"))?;
+        let sent = end.sum_sent.unwrap_or_default();
+        let seconds = positive("iperf3", "end.sum_received.seconds", received.seconds)?;
+        let bytes = number("iperf3", "end.sum_received.bytes", received.bytes)?;
+        if bytes == 0.0 {
+            let detail = "not one byte arrived in the measured part; check the link's settings and make it longer";
+            return Err(garbage("iperf3", detail));
+        }
+        let throughput = 8.0 * bytes / seconds;
+        let bit_rate = Unit::per(Base::Bit, Base::Second);
+        let (title, phrase) = match self {
+            Self::Receive => ("TCP throughput into the target", "receive 1 GB"),
+            Self::Send => ("TCP throughput out of the target", "send 1 GB"),
+        };
+        let mut metrics = Metrics::default();
+        metrics.add("throughput", throughput, bit_rate, Better::Higher, title);
+        metrics.lead("throughput");
+        // Only senders whose kernel tells them have this.
+        if sent.retransmits.is_some() {
+            let retransmits = number("iperf3", "end.sum_sent.retransmits", sent.retransmits)?;
+            let unit = Unit::per(Base::Packet, Base::Second);
+            metrics.add(
+                "retransmits",
+                retransmits / seconds,
+                unit,
+                Better::Lower,
+                "TCP segments sent again",
+            );
+        }
+        if let Some(seconds) = round_trip {
+            metrics.add(
+                "rtt.mean",
+                seconds,
+                Unit::of(Base::Second),
+                Better::Lower,
+                "mean round trip that TCP saw",
+            );
+        }
+        let asked = settings.number("load.rate_mbit", 0.0) * 1e6;
+        Ok(WorkloadResult {
+            work: Some(WorkDone::Rate(gigabytes(bytes / seconds, phrase))),
+            metrics: metrics.0,
+            suspect: shortfall("the TCP rate", throughput, asked, bit_rate)
+                .into_iter()
+                .collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use vtax_host::settings::Level;
+
+    const TIMING: Timing = Timing {
+        warmup: Duration::from_secs(1),
+        duration: Duration::from_secs(2),
+    };
+    const RECEIVE: &[u8] = include_bytes!("../../tests/data/iperf3-receive.json");
+    const SEND: &[u8] = include_bytes!("../../tests/data/iperf3-send.json");
+
+    #[test]
+    fn throughput_and_work_are_what_the_receiver_got_in_the_measured_part() {
+        let result = Iperf3Tcp::Receive
+            .parse(RECEIVE, &Settings::default(), TIMING)
+            .unwrap();
+        let throughput = &result.metrics["throughput"];
+        // The recording: 9 772 466 176 bytes in 2.00019 s.
+        assert!(
+            (throughput.quantity.value - 39_086_151_519.6).abs() < 1.0,
+            "{throughput:?}"
+        );
+        assert!(throughput.headline);
+        let Some(WorkDone::Rate(work)) = result.work else {
+            panic!("no rate")
+        };
+        assert!((work.amount - 4.885_768_939).abs() < 1e-6, "{work:?}");
+        assert_eq!(work.phrase, "receive 1 GB");
+        assert!(result.suspect.is_empty());
+    }
+
+    #[test]
+    fn sending_is_counted_at_the_receiver_and_retransmits_at_the_sender() {
+        let result = Iperf3Tcp::Send
+            .parse(SEND, &Settings::default(), TIMING)
+            .unwrap();
+        assert!((result.metrics["throughput"].quantity.value - 33_622_915_485.0).abs() < 1.0);
+        assert_eq!(result.metrics["retransmits"].quantity.value, 0.0);
+        assert!(matches!(result.work, Some(WorkDone::Rate(work)) if work.phrase == "send 1 GB"));
+        // The recording is the receiver's, without the server's document.
+        assert!(!result.metrics.contains_key("rtt.mean"));
+    }
+
+    #[test]
+    fn the_round_trip_is_the_senders_whichever_side_that_is() {
+        let rtt = |workload: Iperf3Tcp, raw: &[u8]| {
+            let result = workload.parse(raw, &Settings::default(), TIMING).unwrap();
+            result.metrics["rtt.mean"].quantity.value
+        };
+        // Two streams, with 14 and 13 µs.
+        assert!((rtt(Iperf3Tcp::Receive, RECEIVE) - 13.5e-6).abs() < 1e-9);
+        let reversed = br#"{"end":{"sum_received":{"seconds":2.0,"bytes":9},
+            "streams":[{"sender":{"mean_rtt":0}}]},
+            "server_output_json":{"end":{"streams":[{"sender":{"mean_rtt":1500}}]}}}"#;
+        assert!((rtt(Iperf3Tcp::Send, reversed) - 1.5e-3).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_rate_that_is_not_reached_makes_the_trial_suspect() {
+        let asked = |rate| Settings([("load.rate_mbit".to_owned(), Level::Number(rate))].into());
+        let suspect = |rate| {
+            Iperf3Tcp::Receive
+                .parse(RECEIVE, &asked(rate), TIMING)
+                .unwrap()
+                .suspect
+        };
+        assert!(suspect(40_000.0).is_empty());
+        assert!(
+            suspect(50_000.0)[0].contains("39.1 Gbit/s of the 50.0 Gbit/s asked"),
+            "{:?}",
+            suspect(50_000.0)
+        );
+    }
+
+    #[test]
+    fn a_test_in_which_nothing_arrives_is_an_error() {
+        let raw = br#"{"end":{"sum_received":{"seconds":2.0,"bytes":0}}}"#;
+        let message = Iperf3Tcp::Receive
+            .parse(raw, &Settings::default(), TIMING)
+            .unwrap_err()
+            .to_string();
+        assert!(message.contains("not one byte"), "{message}");
+    }
+}
