@@ -2,7 +2,7 @@
 
 use crate::HostError;
 use crate::cell::requirements::need_program;
-use crate::cell::{Cell, Space};
+use crate::cell::{Seat, Space};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -118,23 +118,23 @@ pub struct Attached {
 }
 
 impl Attached {
-    /// Mounts the cell's scratch image, if it has one, through a loop device that the kernel
+    /// Mounts the seat's scratch image, if it has one, through a loop device that the kernel
     /// frees with the mount.
     ///
     /// # Errors
     /// When the kernel has no loop devices or cannot mount the image.
-    pub fn attach(cell: &Cell) -> Result<Option<Self>, HostError> {
-        let Some(image) = &cell.config().scratch else {
+    pub fn attach(seat: &Seat<'_>) -> Result<Option<Self>, HostError> {
+        let Some(image) = seat.scratch() else {
             return Ok(None);
         };
-        let directory = cell.run_dir().join("scratch");
+        let directory = seat.run_dir().join("scratch");
         let script = r#"mkdir "$2"
 mount -t ext4 -o loop,noatime "$1" "$2"
 device=$(findmnt --noheadings --output SOURCE --mountpoint "$2")
 direct=yes
 losetup --direct-io=on "$device" 2>/dev/null || direct=no
 echo "$direct $device""#;
-        let said = cell.script(
+        let said = seat.script(
             Space::Switch,
             "the mount of the scratch disk",
             script,

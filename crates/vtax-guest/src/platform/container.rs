@@ -15,7 +15,7 @@ use std::time::Duration;
 use vtax_host::HostError;
 use vtax_host::cell::cgroup::{Group, Hierarchies, Layout};
 use vtax_host::cell::requirements::{PATH, find_program, need_program};
-use vtax_host::cell::{self, Cell, CellConfig, Space};
+use vtax_host::cell::{self, Cell, CellConfig, Seat, Space};
 use vtax_host::scratch::{Attached, MOUNT_POINT};
 use vtax_host::settings::{Domain, Parameter, Settings};
 
@@ -83,9 +83,10 @@ impl Runtime {
     }
 
     /// The runtime's program with the arguments that all of its commands have.
-    fn line(self, arguments: &[&str]) -> CommandLine {
-        let common = [self.name(), "--root", "/run/oci", "--log", "/run/oci.log"];
-        common
+    fn line(self, run_dir: &Path, arguments: &[&str]) -> CommandLine {
+        let [state, log] = ["oci", "oci.log"].map(|name| run_dir.join(name));
+        let [state, log] = [state.to_string_lossy(), log.to_string_lossy()];
+        [self.name(), "--root", &state, "--log", &log]
             .iter()
             .chain(arguments)
             .map(|&part| part.to_owned())
@@ -122,7 +123,7 @@ impl Runtime {
             ..CellConfig::default()
         };
         let cell = Cell::create_unrecorded(config)?;
-        let mut target = boot(&cell, Path::new("/"), self)?;
+        let mut target = boot(&cell.target()?, Path::new("/"), self)?;
         let finished = target.run(&vec!["true".to_owned()], Duration::from_secs(10))?;
         if finished.code != 0 {
             return Err(HostError::Program {
@@ -192,36 +193,37 @@ impl Platform for Container {
 
     fn boot(
         &self,
-        cell: &Cell,
+        seat: &Seat<'_>,
         guest: &GuestFiles,
         settings: &Settings,
     ) -> Result<Box<dyn Target>, HostError> {
-        boot(cell, &guest.root, runtime(settings)?)
+        boot(seat, &guest.root, runtime(settings)?)
     }
 }
 
-fn boot(cell: &Cell, lower: &Path, runtime: Runtime) -> Result<Box<dyn Target>, HostError> {
-    let device = cell.attach_target_veth()?;
-    let root = Root::mount(cell, lower)?;
+fn boot(seat: &Seat<'_>, lower: &Path, runtime: Runtime) -> Result<Box<dyn Target>, HostError> {
+    let device = seat.attach_veth()?;
+    let root = Root::mount(seat, lower)?;
     // The runtime itself counts as the target's, but not as the container: on v2 a group that
     // has groups below it can have no processes.
-    let group = cell.target_group().below("runtime")?;
+    let group = seat.group().below("runtime")?;
     let hierarchies = Hierarchies::detect()?;
     // Named as systemd's driver of control groups would, so that it is told to be a container.
     let name = format!("{}-{NAME}.scope", runtime.name());
     let config = bundle(
         &root,
+        &seat.guest_network(),
         &control_group_path(runtime, &hierarchies, &group, &name)?,
     )?;
-    let folder = cell.outside(&cell.run_dir().join("bundle"));
+    let folder = seat.outside(&seat.run_dir().join("bundle"));
     fs::create_dir(&folder).map_err(HostError::file("create", &folder))?;
     let path = folder.join("config.json");
     fs::write(&path, config.to_string()).map_err(HostError::file("write", &path))?;
-    start(cell, runtime, &hierarchies, &group)?;
+    start(seat, runtime, &hierarchies, &group)?;
     let way = Way {
         space: Space::Switch,
         group,
-        prefix: exec_line(runtime),
+        prefix: exec_line(runtime, &seat.run_dir()),
     };
     let facts = [
         ("container.runtime", runtime.version()),
@@ -229,7 +231,7 @@ fn boot(cell: &Cell, lower: &Path, runtime: Runtime) -> Result<Box<dyn Target>, 
         ("container.capabilities", "Docker's defaults".to_owned()),
     ];
     Ok(Box::new(SharedKernelTarget::new(
-        cell, &root, device, way, facts,
+        seat, &root, &device, way, facts,
     )?))
 }
 
@@ -278,8 +280,8 @@ impl Nursery {
     ///
     /// # Errors
     /// When the group cannot be made, or the runtime cannot be told where it is.
-    pub fn in_cell(cell: &Cell, runtime: Runtime) -> Result<Self, HostError> {
-        let group = cell.target_group().below("runtime")?;
+    pub fn in_cell(seat: &Seat<'_>, runtime: Runtime) -> Result<Self, HostError> {
+        let group = seat.group().below("runtime")?;
         let hierarchies = Hierarchies::detect()?;
         Ok(Self {
             control_group: control_group_path(runtime, &hierarchies, &group, "container")?,
@@ -290,20 +292,20 @@ impl Nursery {
 
     /// As [`Cell::command`], in this place.
     #[must_use]
-    pub fn command(&self, cell: &Cell, line: &CommandLine) -> Command {
+    pub fn command(&self, seat: &Seat<'_>, line: &CommandLine) -> Command {
         let line = [self.hide.clone(), line.clone()].concat();
-        cell.command_in(Space::Switch, &self.group, &line)
+        seat.command_in(Space::Switch, &self.group, &line)
     }
 }
 
 /// What comes before a command in the container. A runtime copies a command's output through
 /// pipes of its own, at the target's expense and until the last process that inherited them has
 /// ended, services in the background included. Descriptors above 2 it passes on as they are.
-fn exec_line(runtime: Runtime) -> CommandLine {
+fn exec_line(runtime: Runtime, run_dir: &Path) -> CommandLine {
     let out: CommandLine = ["sh", "-c", r#"exec "$@" 3>&1 4>&2"#, "vtax-exec"]
         .map(str::to_owned)
         .to_vec();
-    let exec = runtime.line(&["exec", "--preserve-fds", "2", NAME]);
+    let exec = runtime.line(run_dir, &["exec", "--preserve-fds", "2", NAME]);
     let back = ["sh", "-c", r#"exec "$@" >&3 2>&4 3>&- 4>&-"#, "vtax-exec"]
         .map(str::to_owned)
         .to_vec();
@@ -329,47 +331,50 @@ fn hide_v2(runtime: Runtime, hierarchies: &Hierarchies) -> Vec<String> {
 }
 
 fn start(
-    cell: &Cell,
+    seat: &Seat<'_>,
     runtime: Runtime,
     hierarchies: &Hierarchies,
     group: &Group,
 ) -> Result<(), HostError> {
-    let mut line = runtime.line(&[
-        "run",
-        "--detach",
-        "--bundle",
-        "/run/bundle",
-        "--pid-file",
-        "/run/container.pid",
-        NAME,
-    ]);
+    let inside = |name: &str| seat.run_dir().join(name);
+    let mut line = runtime.line(
+        &seat.run_dir(),
+        &[
+            "run",
+            "--detach",
+            "--bundle",
+            &inside("bundle").to_string_lossy(),
+            "--pid-file",
+            &inside("container.pid").to_string_lossy(),
+            NAME,
+        ],
+    );
     line.splice(0..0, hide_v2(runtime, hierarchies));
-    let said = cell.outside(Path::new("/run/container.log"));
+    let said = seat.outside(&inside("container.log"));
     let log = fs::File::create(&said).map_err(HostError::file("create", &said))?;
     let other = log.try_clone().map_err(HostError::file("open", &said))?;
     // Files rather than pipes: the container keeps them open.
-    let status = cell
+    let status = seat
         .command_in(Space::Switch, group, &line)
         .stdout(log)
         .stderr(other)
         .status()
         .map_err(|cause| HostError::Other(format!("cannot run `{}`: {cause}", runtime.name())))?;
     if !status.success() {
-        let read =
-            |name: &str| fs::read_to_string(cell.outside(Path::new(name))).unwrap_or_default();
+        let read = |name: &str| fs::read_to_string(seat.outside(&inside(name))).unwrap_or_default();
         return Err(HostError::Program {
             command: line.join(" "),
             status: status.to_string(),
-            output: format!("{}{}", read("/run/oci.log"), read("/run/container.log")),
+            output: format!("{}{}", read("oci.log"), read("container.log")),
         });
     }
-    check_place(cell, runtime).inspect_err(|_| {
+    check_place(seat, runtime).inspect_err(|_| {
         // Only the runtime knows what it made elsewhere.
-        let _ = cell
+        let _ = seat
             .command_in(
                 Space::Switch,
                 group,
-                &runtime.line(&["delete", "--force", NAME]),
+                &runtime.line(&seat.run_dir(), &["delete", "--force", NAME]),
             )
             .output();
     })
@@ -377,12 +382,12 @@ fn start(
 
 /// Some runtimes take the path of the control group differently on some hosts; a container
 /// elsewhere would be neither counted nor removed.
-fn check_place(cell: &Cell, runtime: Runtime) -> Result<(), HostError> {
-    let pid_file = cell.outside(Path::new("/run/container.pid"));
+fn check_place(seat: &Seat<'_>, runtime: Runtime) -> Result<(), HostError> {
+    let pid_file = seat.outside(&seat.run_dir().join("container.pid"));
     let pid = fs::read_to_string(&pid_file).map_err(HostError::file("read", &pid_file))?;
-    let places = cell.outside(Path::new(&format!("/proc/{}/cgroup", pid.trim())));
+    let places = seat.outside(Path::new(&format!("/proc/{}/cgroup", pid.trim())));
     let places = fs::read_to_string(&places).map_err(HostError::file("read", places))?;
-    let folders = cell.cgroups("target");
+    let folders = seat.cgroups();
     let ours = folders
         .first()
         .and_then(|folder| folder.parent()?.file_name())
@@ -405,7 +410,7 @@ fn check_place(cell: &Cell, runtime: Runtime) -> Result<(), HostError> {
 }
 
 /// The bundle's `config.json` (OCI runtime specification 1.0).
-fn bundle(root: &Root, control_group: &str) -> Result<Value, HostError> {
+fn bundle(root: &Root, network: &str, control_group: &str) -> Result<Value, HostError> {
     let mut mounts = vec![
         json!({"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"]}),
         json!({"destination": "/dev", "type": "tmpfs", "source": "tmpfs",
@@ -440,7 +445,7 @@ fn bundle(root: &Root, control_group: &str) -> Result<Value, HostError> {
         json!({"type": "ipc"}),
         json!({"type": "uts"}),
         json!({"type": "mount"}),
-        json!({"type": "network", "path": "/run/netns/target"}),
+        json!({"type": "network", "path": network}),
     ];
     if Path::new("/proc/self/ns/cgroup").exists() {
         namespaces.push(json!({"type": "cgroup"}));

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use vtax_host::HostError;
-use vtax_host::cell::Cell;
+use vtax_host::cell::Seat;
 pub use vtax_host::command::{CommandLine, Finished, Job};
 use vtax_host::journal::Change;
 use vtax_host::settings::{Parameter, Settings};
@@ -50,7 +50,7 @@ pub trait Platform: Sync {
 
     /// What a target in this cell changes on the host that ends with no process and no cell. It is
     /// written to the journal before [`Platform::boot`].
-    fn outlives(&self, _cell: &Cell) -> Vec<Change> {
+    fn outlives(&self, _seat: &Seat<'_>) -> Vec<Change> {
         Vec::new()
     }
 
@@ -60,7 +60,7 @@ pub trait Platform: Sync {
     /// When it does not come up; nothing is left behind but what the cell removes.
     fn boot(
         &self,
-        cell: &Cell,
+        seat: &Seat<'_>,
         guest: &GuestFiles,
         settings: &Settings,
     ) -> Result<Box<dyn Target>, HostError>;

@@ -6,7 +6,7 @@ use super::shared_kernel::{SharedKernelTarget, Way};
 use super::{GuestFiles, Platform, Target};
 use std::time::Duration;
 use vtax_host::HostError;
-use vtax_host::cell::{self, Cell, Space};
+use vtax_host::cell::{self, Seat, Space};
 use vtax_host::settings::{Parameter, Settings};
 
 /// The platform `native`.
@@ -14,9 +14,9 @@ use vtax_host::settings::{Parameter, Settings};
 pub struct Native;
 
 /// The kernel's file systems in the root: as on the host, but of the cell's namespaces.
-const KERNEL_MOUNTS: &str = "mount -t proc proc /run/root/proc
-mount -t sysfs sysfs /run/root/sys
-mount --rbind /dev /run/root/dev
+const KERNEL_MOUNTS: &str = "mount -t proc proc \"$SEAT/root/proc\"
+mount -t sysfs sysfs \"$SEAT/root/sys\"
+mount --rbind /dev \"$SEAT/root/dev\"
 ";
 
 impl Platform for Native {
@@ -38,14 +38,14 @@ impl Platform for Native {
 
     fn boot(
         &self,
-        cell: &Cell,
+        seat: &Seat<'_>,
         guest: &GuestFiles,
         _settings: &Settings,
     ) -> Result<Box<dyn Target>, HostError> {
-        let device = cell.attach_target_veth()?;
-        let root = Root::mount(cell, &guest.root)?;
+        let device = seat.attach_veth()?;
+        let root = Root::mount(seat, &guest.root)?;
         // In the target's network namespace, so that /sys/class/net shows its devices.
-        cell.script(
+        seat.script(
             Space::Target,
             "the mounts of /proc, /sys and /dev",
             KERNEL_MOUNTS,
@@ -53,13 +53,13 @@ impl Platform for Native {
         )?;
         let way = Way {
             space: Space::Target,
-            group: cell.target_group().clone(),
+            group: seat.group().clone(),
             prefix: vec!["chroot".to_owned(), root.path.display().to_string()],
         };
         Ok(Box::new(SharedKernelTarget::new(
-            cell,
+            seat,
             &root,
-            device,
+            &device,
             way,
             [],
         )?))

@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use vtax_host::HostError;
-use vtax_host::cell::{Cell, Space};
+use vtax_host::cell::{Seat, Space};
 use vtax_host::scratch::{Attached, MOUNT_POINT};
 
 /// What makes the tree writable.
@@ -38,21 +38,21 @@ pub struct Root {
 }
 
 /// The bind mount gives the tree a name without the characters that overlay's options reserve.
-const LOWER: &str = r#"mkdir /run/lower /run/root /run/upper /run/work
-mount --bind "$1" /run/lower
-mount -o remount,bind,ro /run/lower
+const LOWER: &str = r#"mkdir $SEAT/lower $SEAT/root $SEAT/upper $SEAT/work
+mount --bind "$1" $SEAT/lower
+mount -o remount,bind,ro $SEAT/lower
 "#;
 
 const OVERLAY: &str =
-    "mount -t overlay -o lowerdir=/run/lower,upperdir=/run/upper,workdir=/run/work vtax /run/root
+    "mount -t overlay -o lowerdir=$SEAT/lower,upperdir=$SEAT/upper,workdir=$SEAT/work vtax $SEAT/root
 ";
 
 /// /var is copied into memory, small as it is in an image, so that services find their folders.
-const MEMORY: &str = r#"mount --rbind /run/lower /run/root
+const MEMORY: &str = r#"mount --rbind $SEAT/lower $SEAT/root
 for folder in tmp run var; do
-    if [ -d /run/root/$folder ]; then
-        cp -a /run/lower/$folder/. /run/upper/$folder 2>/dev/null || mkdir -p /run/upper/$folder
-        mount --bind /run/upper/$folder /run/root/$folder
+    if [ -d $SEAT/root/$folder ]; then
+        cp -a $SEAT/lower/$folder/. $SEAT/upper/$folder 2>/dev/null || mkdir -p $SEAT/upper/$folder
+        mount --bind $SEAT/upper/$folder $SEAT/root/$folder
     fi
 done
 "#;
@@ -62,20 +62,20 @@ impl Root {
     ///
     /// # Errors
     /// When `lower` is no root file system, or a mount fails.
-    pub fn mount(cell: &Cell, lower: &Path) -> Result<Self, HostError> {
+    pub fn mount(seat: &Seat<'_>, lower: &Path) -> Result<Self, HostError> {
         let layer = if has_overlay() {
             Layer::Overlay
         } else {
             Layer::Memory
         };
-        Self::mount_as(cell, lower, layer)
+        Self::mount_as(seat, lower, layer)
     }
 
     /// As [`Root::mount`], with a given layer.
     ///
     /// # Errors
     /// As [`Root::mount`].
-    pub fn mount_as(cell: &Cell, lower: &Path, layer: Layer) -> Result<Self, HostError> {
+    pub fn mount_as(seat: &Seat<'_>, lower: &Path, layer: Layer) -> Result<Self, HostError> {
         if !lower.join("bin/sh").exists() && fs::symlink_metadata(lower.join("bin/sh")).is_err() {
             return Err(HostError::Missing {
                 what: format!(
@@ -93,18 +93,18 @@ impl Root {
                 MEMORY
             }
         );
-        cell.script(
+        seat.script(
             Space::Switch,
             "the mount of the root file system",
             &script,
             &[lower],
         )?;
-        let scratch = Attached::attach(cell)?;
+        let scratch = Attached::attach(seat)?;
         if let Some(scratch) = &scratch {
             let script = r#"[ -d "$2" ] || mkdir "$2"
 mount --bind "$1" "$2""#;
-            let inside = PathBuf::from(format!("/run/root{MOUNT_POINT}"));
-            cell.script(
+            let inside = seat.run_dir().join(format!("root{MOUNT_POINT}"));
+            seat.script(
                 Space::Switch,
                 "the mount of the scratch disk",
                 script,
@@ -112,7 +112,7 @@ mount --bind "$1" "$2""#;
             )?;
         }
         Ok(Self {
-            path: PathBuf::from("/run/root"),
+            path: seat.run_dir().join("root"),
             layer,
             scratch,
         })
@@ -157,7 +157,7 @@ mod tests {
         })
         .unwrap();
         let root = Root::mount_as(&cell, tree.path(), Layer::Memory).unwrap();
-        let outside = cell.outside(&root.path);
+        let outside = seat.outside(&root.path);
         for path in ["tmp/new", "run/new", "var/log/service/new"] {
             fs::write(outside.join(path), "").unwrap();
             assert!(!tree.path().join(path).exists(), "{path}");

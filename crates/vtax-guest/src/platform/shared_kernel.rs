@@ -11,7 +11,7 @@ use std::sync::Arc;
 use vtax_host::HostError;
 use vtax_host::cell::cgroup::Group;
 use vtax_host::cell::entry::Entry;
-use vtax_host::cell::{Cell, Space};
+use vtax_host::cell::{Seat, Space};
 use vtax_host::scratch::MOUNT_POINT;
 use vtax_observe::{NetDevice, Subject};
 use vtax_units::Source;
@@ -45,7 +45,7 @@ impl SharedKernelTarget {
     /// # Errors
     /// When the directory for the output of its commands cannot be made.
     pub fn new(
-        cell: &Cell,
+        seat: &Seat<'_>,
         root: &Root,
         network_device: &str,
         way: Way,
@@ -59,7 +59,7 @@ impl SharedKernelTarget {
                     .to_string_lossy()
                     .into_owned(),
             ),
-            ("cgroup.layout".to_owned(), cell.cgroup_layout().to_string()),
+            ("cgroup.layout".to_owned(), seat.cgroup_layout().to_string()),
             ("root.layer".to_owned(), root.layer.to_string()),
             ("command.prefix".to_owned(), way.prefix.join(" ")),
         ]);
@@ -77,15 +77,15 @@ impl SharedKernelTarget {
                 .map(|(name, value)| (name.to_owned(), value)),
         );
         Ok(Self {
-            entry: cell.entry(),
-            jobs: Jobs::new(cell.outside(&cell.run_dir().join("jobs")))?,
+            entry: seat.entry(),
+            jobs: Jobs::new(seat.outside(&seat.run_dir().join("jobs")))?,
             way,
-            address: IpAddr::V4(cell.target_address().0),
+            address: IpAddr::V4(seat.address().0),
             subject: Subject {
-                owner: "target".to_owned(),
-                cgroups: cell.cgroups("target"),
+                owner: seat.owner().to_owned(),
+                cgroups: seat.cgroups(),
                 net_devices: vec![NetDevice {
-                    namespace_of: cell.holder_pid(),
+                    namespace_of: seat.holder_pid(),
                     name: network_device.to_owned(),
                 }],
                 block_devices: root
@@ -150,7 +150,7 @@ impl Target for SharedKernelTarget {
     /// There is no kernel to shut down and nothing of the root outlives the cell, so that killing
     /// what runs is the orderly way.
     fn stop(mut self: Box<Self>) -> Result<(), HostError> {
-        let killed = self.entry.target.kill();
+        let killed = self.entry.guest.kill();
         self.jobs.reap();
         killed
     }

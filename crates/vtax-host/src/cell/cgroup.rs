@@ -326,10 +326,6 @@ impl Group {
 #[derive(Debug)]
 pub struct Groups {
     tops: Vec<(Version, PathBuf)>,
-    /// The target's group.
-    pub target: Group,
-    /// The client's group.
-    pub client: Group,
 }
 
 impl Groups {
@@ -340,8 +336,6 @@ impl Groups {
     pub fn create(
         hierarchies: &Hierarchies,
         name: &str,
-        target_pin: Option<&CpuList>,
-        client_pin: Option<&CpuList>,
         journal: Option<&mut Journal>,
     ) -> Result<Self, HostError> {
         let tops: Vec<(Version, PathBuf)> = hierarchies
@@ -361,16 +355,8 @@ impl Groups {
                     .collect(),
             )?;
         }
-        let nothing = Group {
-            folders: Vec::new(),
-            pin_each: None,
-        };
         // From here on, dropping `groups` removes what has been made.
-        let mut groups = Self {
-            tops: Vec::new(),
-            target: nothing.clone(),
-            client: nothing,
-        };
+        let mut groups = Self { tops: Vec::new() };
         for (version, top) in tops {
             make(&top)?;
             groups.tops.push((version, top.clone()));
@@ -379,9 +365,15 @@ impl Groups {
                 Version::V2 => hand_on_controllers(&top),
             }
         }
-        groups.target = leaf(&groups.tops, "target", target_pin)?;
-        groups.client = leaf(&groups.tops, "client", client_pin)?;
         Ok(groups)
+    }
+
+    /// Makes a group of that name, whose processes may use the processors of `pin`.
+    ///
+    /// # Errors
+    /// When this process may not make it.
+    pub fn leaf(&self, name: &str, pin: Option<&CpuList>) -> Result<Group, HostError> {
+        leaf(&self.tops, name, pin)
     }
 
     /// Kills everything in the groups and removes them.
@@ -783,9 +775,10 @@ mod tests {
     fn on_v2_where_nothing_is_handed_on_the_top_is_the_parent_and_stays_as_it_is() {
         let (mount, found) = v2_tree(&[("", "\n")]);
         assert_eq!(found.0[0].parent(), mount.path());
-        let groups = Groups::create(&found, "x", None, None, None).unwrap();
+        let groups = Groups::create(&found, "x", None).unwrap();
+        let target = groups.leaf("target", None).unwrap();
         assert_eq!(
-            groups.target.v2_folder(),
+            target.v2_folder(),
             Some(mount.path().join("vtax-x/target").as_path())
         );
         assert_eq!(
@@ -800,9 +793,10 @@ mod tests {
     fn without_a_cpuset_each_process_is_to_be_pinned() {
         let (_mount, found) = v2_tree(&[("", "cpu\n")]);
         let pin = CpuList::parse("0").unwrap();
-        let groups = Groups::create(&found, "x", Some(&pin), None, None).unwrap();
-        assert_eq!(groups.target.pin_each, Some(pin));
-        assert_eq!(groups.client.pin_each, None);
+        let groups = Groups::create(&found, "x", None).unwrap();
+        let target = groups.leaf("target", Some(&pin)).unwrap();
+        assert_eq!(target.pin_each, Some(pin));
+        assert_eq!(groups.leaf("client", None).unwrap().pin_each, None);
     }
 
     #[test]
@@ -812,7 +806,7 @@ mod tests {
         let mut journal = crate::journal::open_here(state.path()).unwrap();
         let taken = mount.path().join("vtax-x");
         fs::create_dir(&taken).unwrap();
-        let refused = Groups::create(&found, "x", None, None, Some(&mut journal));
+        let refused = Groups::create(&found, "x", Some(&mut journal));
         assert!(refused.is_err());
         assert!(
             taken.exists(),
@@ -862,20 +856,23 @@ mod tests {
             return eprintln!("SKIPPED: no control groups are mounted");
         };
         let name = format!("unit-{}", std::process::id());
-        let mut groups = match Groups::create(&found, &name, None, None, None) {
-            Ok(groups) if groups.target.v2_folder().is_some() => groups,
-            Ok(_) => return eprintln!("SKIPPED: no v2 hierarchy is mounted"),
+        let mut groups = match Groups::create(&found, &name, None) {
+            Ok(groups) => groups,
             Err(error) => return eprintln!("SKIPPED: {error}"),
         };
-        let below = groups.target.below("runtime").unwrap();
+        let target = groups.leaf("target", None).unwrap();
+        if target.v2_folder().is_none() {
+            return eprintln!("SKIPPED: no v2 hierarchy is mounted");
+        }
+        let below = target.below("runtime").unwrap();
         let mut sleeper = std::process::Command::new("sleep")
             .arg("1000")
             .spawn()
             .unwrap();
         fs::write(&below.entrances()[0], sleeper.id().to_string()).unwrap();
-        groups.target.kill().unwrap();
+        target.kill().unwrap();
         assert!(!sleeper.wait().unwrap().success());
-        let top = groups.target.folders()[0].parent().unwrap().to_owned();
+        let top = target.folders()[0].parent().unwrap().to_owned();
         groups.remove().unwrap();
         assert!(!top.exists());
     }

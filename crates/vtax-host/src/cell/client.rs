@@ -22,11 +22,17 @@ const CONNECT_LIMIT: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone)]
 pub struct Client {
     entry: Arc<Entry>,
+    name: String,
 }
 
 impl Client {
-    pub(super) fn new(entry: Arc<Entry>) -> Self {
-        Self { entry }
+    pub(super) fn new(entry: Arc<Entry>, name: String) -> Self {
+        Self { entry, name }
+    }
+
+    /// Its name, the owner of what is read of it: `client`, `pi.client`.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Starts a command as the client; its output is piped. Killing the child kills the command.
@@ -35,7 +41,7 @@ impl Client {
     /// When it cannot be started.
     pub fn start(&self, line: &CommandLine) -> Result<Child, HostError> {
         self.entry
-            .command(Space::Client, "client", line)
+            .command_in(Space::Client, &self.entry.client, line)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -49,17 +55,17 @@ impl Client {
 
     /// The client's address.
     pub fn address(&self) -> IpAddr {
-        IpAddr::V4(link::CLIENT_ADDRESS)
+        IpAddr::V4(link::End::client(self.entry.seat).address())
     }
 
     /// Whom the counters are to watch.
     pub fn subject(&self) -> Subject {
         Subject {
-            owner: "client".to_owned(),
-            cgroups: self.entry.group("client").folders(),
+            owner: self.name.clone(),
+            cgroups: self.entry.client.folders(),
             net_devices: vec![NetDevice {
                 namespace_of: self.entry.holder,
-                name: "client0".to_owned(),
+                name: link::veth(&link::numbered("client", self.entry.seat)),
             }],
             ..Subject::default()
         }

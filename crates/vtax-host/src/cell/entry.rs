@@ -2,6 +2,7 @@
 
 use super::Space;
 use super::cgroup::Group;
+use super::link::numbered;
 use super::requirements::PATH;
 use crate::HostError;
 use crate::command::CommandLine;
@@ -27,43 +28,40 @@ pub fn has_become_the_command(pid: u32) -> bool {
     })
 }
 
-/// What is needed to enter a cell.
+/// What is needed to enter a seat of a cell.
 #[derive(Debug)]
 pub struct Entry {
-    /// The process that holds its namespaces.
+    /// The process that holds the cell's namespaces.
     pub holder: u32,
-    /// The control group of the target.
-    pub target: Group,
-    /// The control group of the client.
+    /// The control group of the guest.
+    pub guest: Group,
+    /// The control group of its client.
     pub client: Group,
+    /// The seat's number.
+    pub seat: u8,
 }
 
 impl Entry {
-    /// The group of a name; everything that is not the client's is the target's.
-    pub fn group(&self, name: &str) -> &Group {
-        if name == "client" {
-            &self.client
-        } else {
-            &self.target
-        }
-    }
-
     /// The network namespace of a space, as a file.
     pub fn network(&self, space: Space) -> PathBuf {
         let holder = self.holder;
-        PathBuf::from(match space {
-            Space::Switch => format!("/proc/{holder}/ns/net"),
-            Space::Client => format!("/proc/{holder}/root/run/netns/client"),
-            Space::Target => format!("/proc/{holder}/root/run/netns/target"),
-        })
+        let name = match space {
+            Space::Switch => return PathBuf::from(format!("/proc/{holder}/ns/net")),
+            Space::Client => numbered("client", self.seat),
+            Space::Target => numbered("target", self.seat),
+        };
+        PathBuf::from(format!("/proc/{holder}/root/run/netns/{name}"))
     }
 
-    /// As [`super::Cell::command`].
-    pub fn command(&self, space: Space, group: &str, line: &CommandLine) -> Command {
-        self.command_in(space, self.group(group), line)
+    /// Where the seat has its sockets and files, as the cell sees it.
+    pub fn run_dir(&self) -> PathBuf {
+        match self.seat {
+            0 => PathBuf::from("/run"),
+            seat => PathBuf::from(format!("/run/seat{seat}")),
+        }
     }
 
-    /// As [`Entry::command`], in a group that was made by [`Group::below`].
+    /// As [`super::Seat::command`], in a given group of the seat.
     pub fn command_in(&self, space: Space, group: &Group, line: &CommandLine) -> Command {
         let mut command = Command::new("nsenter");
         command
@@ -114,7 +112,8 @@ impl Entry {
     }
 
     /// Runs shell lines in the cell's mount namespace and a network namespace, outside its
-    /// control groups: this is building, not part of what is measured.
+    /// control groups: this is building, not part of what is measured. `$SEAT` is the seat's
+    /// directory there.
     pub fn script(
         &self,
         space: Space,
@@ -131,6 +130,7 @@ impl Entry {
             .env_clear()
             .env("PATH", PATH)
             .env("LC_ALL", "C")
+            .env("SEAT", self.run_dir())
             .stdin(Stdio::null())
             .process_group(0)
             .output()

@@ -7,25 +7,56 @@
 use crate::HostError;
 use crate::settings::{Domain, Parameter, Settings};
 use std::fmt::Write;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// The client's address.
-pub const CLIENT_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 91, 0, 1);
-/// The target's address.
-pub const TARGET_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 91, 0, 2);
-/// The client's IPv6 address, a unique local one (RFC 4193).
-pub const CLIENT_ADDRESS_V6: Ipv6Addr = Ipv6Addr::new(0xfd91, 0, 0, 0, 0, 0, 0, 1);
-/// The target's IPv6 address.
-pub const TARGET_ADDRESS_V6: Ipv6Addr = Ipv6Addr::new(0xfd91, 0, 0, 0, 0, 0, 0, 2);
+/// Seats that a cell can have: each takes two addresses of the wire.
+pub const MOST_SEATS: usize = 120;
 /// Length of the network prefix of the IPv4 addresses.
 pub const PREFIX: u8 = 24;
 /// Length of the network prefix of the IPv6 addresses.
 pub const PREFIX_V6: u8 = 64;
-/// The target's MAC address: locally administered, "vtax" and its number in the middle. Cells
-/// share no wire, so all of them can use the same.
-pub const TARGET_MAC: &str = "02:76:74:61:78:02";
-const CLIENT_MAC: &str = "02:76:74:61:78:01";
 const BRIDGE_MAC: &str = "02:76:74:61:78:00";
+
+/// One end of a seat's link: an address on the cell's wire. Cells share no wire, so all of them can
+/// use the same ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct End(u8);
+
+impl End {
+    /// The client's end of the seat of that number.
+    pub fn client(seat: u8) -> Self {
+        Self(seat.saturating_mul(2).saturating_add(1))
+    }
+
+    /// The guest's end of the seat of that number.
+    pub fn guest(seat: u8) -> Self {
+        Self(seat.saturating_mul(2).saturating_add(2))
+    }
+
+    /// Its address.
+    pub fn address(self) -> Ipv4Addr {
+        Ipv4Addr::new(10, 91, 0, self.0)
+    }
+
+    /// Its IPv6 address, a unique local one (RFC 4193).
+    pub fn address_v6(self) -> Ipv6Addr {
+        Ipv6Addr::new(0xfd91, 0, 0, 0, 0, 0, 0, self.0.into())
+    }
+
+    /// Its MAC address: locally administered, with "vtax" in the middle.
+    pub fn mac(self) -> String {
+        format!("02:76:74:61:78:{:02x}", self.0)
+    }
+}
+
+/// What a seat's spaces and devices are called: `client`, `target`, and with their number from the
+/// second seat on.
+pub fn numbered(name: &str, seat: u8) -> String {
+    match seat {
+        0 => name.to_owned(),
+        seat => format!("{name}{seat}"),
+    }
+}
 
 /// What a plan may set of the link.
 pub const PARAMETERS: &[Parameter] = &[
@@ -129,47 +160,51 @@ impl Default for TapOptions {
     }
 }
 
-/// The shell lines that make the bridge and the client's side, run in the switch's namespaces.
-pub fn client_side(link: &LinkConfig, ipv6: bool) -> String {
+/// The shell lines that make the bridge and the clients' sides of so many seats, run in the switch's
+/// namespaces.
+pub fn client_sides(link: &LinkConfig, ipv6: bool, seats: u8) -> String {
     let mtu = link.mtu;
-    let mut script = format!(
-        "ip -batch - <<'END'
-netns add client
-netns add target
-link set lo up
+    let mut script = String::from("ip -batch - <<'END'\n");
+    let spaces = |seat| ["client", "target"].map(|name| numbered(name, seat));
+    for space in (0..seats).flat_map(spaces) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(script, "netns add {space}");
+    }
+    let _ = write!(
+        script,
+        "link set lo up
 link add br0 address {BRIDGE_MAC} mtu {mtu} type bridge mcast_snooping 0
 link set br0 addrgenmode none up
 END
-ip -n target link set lo up
-ip -n client link set lo up
 "
     );
-    script.push_str(&veth_side(
-        "client",
-        CLIENT_MAC,
-        &addresses(CLIENT_ADDRESS, CLIENT_ADDRESS_V6, ipv6),
-        link,
-    ));
-    let shaping = shaping(link);
-    if !shaping.is_empty() {
-        for (namespace, device) in [("", "client0"), ("-n client ", "eth0")] {
-            for line in &shaping {
-                // Writing to a string cannot fail.
-                let _ = writeln!(script, "tc {namespace}qdisc add dev {device} {line}");
-            }
+    for seat in 0..seats {
+        for space in spaces(seat).iter().rev() {
+            let _ = writeln!(script, "ip -n {space} link set lo up");
+        }
+        let client = numbered("client", seat);
+        script.push_str(&veth_side(&client, End::client(seat), link, ipv6));
+        for line in shaping(link) {
+            let device = veth(&client);
+            let _ = writeln!(script, "tc qdisc add dev {device} {line}");
+            let _ = writeln!(script, "tc -n {client} qdisc add dev eth0 {line}");
         }
     }
     script
 }
 
-/// The shell lines that connect the target's network namespace to the bridge.
-pub fn target_side(link: &LinkConfig, ipv6: bool) -> String {
-    veth_side(
-        "target",
-        TARGET_MAC,
-        &addresses(TARGET_ADDRESS, TARGET_ADDRESS_V6, ipv6),
-        link,
-    )
+/// The name of a space's veth in the switch.
+pub fn veth(space: &str) -> String {
+    if space.ends_with(|letter: char| letter.is_ascii_digit()) {
+        space.to_owned()
+    } else {
+        format!("{space}0")
+    }
+}
+
+/// The shell lines that connect a guest's network namespace to the bridge.
+pub fn guest_side(link: &LinkConfig, ipv6: bool, seat: u8) -> String {
+    veth_side(&numbered("target", seat), End::guest(seat), link, ipv6)
 }
 
 /// The shell lines that make a tap on the bridge.
@@ -206,33 +241,30 @@ pub fn adopted(name: &str, link: &LinkConfig) -> String {
     script
 }
 
-fn addresses(v4: Ipv4Addr, v6: Ipv6Addr, ipv6: bool) -> Vec<(IpAddr, u8)> {
-    let mut addresses = vec![(IpAddr::V4(v4), PREFIX)];
-    if ipv6 {
-        addresses.push((IpAddr::V6(v6), PREFIX_V6));
-    }
-    addresses
-}
-
-fn veth_side(space: &str, mac: &str, addresses: &[(IpAddr, u8)], link: &LinkConfig) -> String {
-    let mtu = link.mtu;
+fn veth_side(space: &str, end: End, link: &LinkConfig, ipv6: bool) -> String {
+    let (mtu, veth, mac) = (link.mtu, veth(space), end.mac());
     let mut script = format!(
         "ip -batch - <<'END'
-link add {space}0 mtu {mtu} type veth peer name eth0 netns {space} address {mac} mtu {mtu}
-link set {space}0 master br0 addrgenmode none up
+link add {veth} mtu {mtu} type veth peer name eth0 netns {space} address {mac} mtu {mtu}
+link set {veth} master br0 addrgenmode none up
 END
 ip -n {space} -batch - <<'END'
 link set eth0 addrgenmode none
-"
+address add {}/{PREFIX} dev eth0
+",
+        end.address()
     );
-    for (address, prefix) in addresses {
+    if ipv6 {
         // Nobody else is on this wire: duplicate detection would only delay the first packet.
-        let unchecked = if address.is_ipv6() { " nodad" } else { "" };
-        let _ = writeln!(script, "address add {address}/{prefix} dev eth0{unchecked}");
+        let _ = writeln!(
+            script,
+            "address add {}/{PREFIX_V6} dev eth0 nodad",
+            end.address_v6()
+        );
     }
     script.push_str("link set eth0 up\nEND\n");
     if !link.offloads {
-        let _ = writeln!(script, "{}", offloads_off(&format!("{space}0")));
+        let _ = writeln!(script, "{}", offloads_off(&veth));
         let _ = writeln!(
             script,
             "nsenter --net=/run/netns/{space} {}",
@@ -333,7 +365,7 @@ mod tests {
             rate_mbit: Some(100.0),
             ..LinkConfig::default()
         };
-        let script = client_side(&link, true);
+        let script = client_sides(&link, true, 1);
         let tbf = "root tbf rate 100000000bit burst 62500 limit 625000";
         assert!(
             script.contains(&format!("tc qdisc add dev client0 {tbf}")),
@@ -378,8 +410,29 @@ mod tests {
     }
 
     #[test]
+    fn every_seat_has_spaces_devices_and_addresses_of_its_own() {
+        let script = client_sides(&LinkConfig::default(), true, 3);
+        for line in [
+            "netns add client\n",
+            "netns add target\n",
+            "netns add target2\n",
+        ] {
+            assert!(script.contains(line), "{script}");
+        }
+        for (device, address) in [("client0", 1), ("client1", 3), ("client2", 5)] {
+            assert!(script.contains(&format!("link add {device} ")), "{script}");
+            assert!(
+                script.contains(&format!("address add 10.91.0.{address}/24")),
+                "{script}"
+            );
+        }
+        let last = u8::try_from(MOST_SEATS - 1).unwrap();
+        assert_eq!(End::guest(last).address(), Ipv4Addr::new(10, 91, 0, 240));
+    }
+
+    #[test]
     fn a_host_without_ipv6_gets_no_ipv6_addresses() {
-        assert!(client_side(&LinkConfig::default(), true).contains("fd91::1/64"));
-        assert!(!client_side(&LinkConfig::default(), false).contains("fd91"));
+        assert!(client_sides(&LinkConfig::default(), true, 1).contains("fd91::1/64"));
+        assert!(!client_sides(&LinkConfig::default(), false, 1).contains("fd91"));
     }
 }

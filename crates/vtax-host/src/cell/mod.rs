@@ -8,6 +8,9 @@
 //!   target ── veth ──┘          (native and container have a veth instead)
 //! ```
 //!
+//! A cell has a [`Seat`] for each guest, with a client of its own: `client1` and `target1` are the
+//! second's.
+//!
 //! Only control group directories outlive the holder; they are in the journal. See `docs/cell.md`.
 
 pub mod cgroup;
@@ -18,21 +21,21 @@ mod holder;
 pub mod link;
 pub mod process;
 pub mod requirements;
+mod seat;
 
 pub use client::Client;
 pub use link::{LinkConfig, TapOptions};
+pub use seat::{Seat, SeatConfig, TARGET};
 
 use crate::HostError;
-use crate::command::CommandLine;
 use crate::journal::Journal;
 use crate::settings::{Domain, Parameter, Settings};
-use cgroup::{Group, Groups, Hierarchies, Layout};
-use cpus::CpuList;
+use cgroup::{Groups, Hierarchies, Layout};
 use entry::Entry;
 use holder::Holder;
-use std::net::{IpAddr, Ipv4Addr};
+use link::numbered;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -65,34 +68,36 @@ pub enum Space {
 }
 
 /// What a cell is to be like.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct CellConfig {
     /// A name for people, such as `trial-0007`; the control groups are called `vtax-NAME-…`.
     pub name: String,
-    /// The link between client and target.
+    /// The link between clients and guests.
     pub link: LinkConfig,
-    /// Processors of the target.
-    pub target_pin: Option<CpuList>,
-    /// Processors of the client.
-    pub client_pin: Option<CpuList>,
-    /// The image of the scratch disk, where the workload needs one
-    /// ([`crate::scratch::image`]). One cell at a time may write to it.
-    pub scratch: Option<PathBuf>,
+    /// A seat for each guest, the target's first.
+    pub seats: Vec<SeatConfig>,
+}
+
+impl Default for CellConfig {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            link: LinkConfig::default(),
+            seats: vec![SeatConfig::default()],
+        }
+    }
 }
 
 impl CellConfig {
-    /// The cell that `link.*`, `target.pin` and `client.pin` describe, without a scratch disk.
+    /// The cell that `link.*`, `target.pin` and `client.pin` describe, with the target's seat alone.
     ///
     /// # Errors
     /// When a value is out of bounds, or a list of processors is wrong or names absent ones.
     pub fn from_settings(name: &str, settings: &Settings) -> Result<Self, HostError> {
-        let pin = |key| settings.text(key).map(CpuList::parse_online).transpose();
         Ok(Self {
             name: name.to_owned(),
             link: LinkConfig::from_settings(settings)?,
-            target_pin: pin("target.pin")?,
-            client_pin: pin("client.pin")?,
-            scratch: None,
+            seats: vec![SeatConfig::from_settings(TARGET, settings)?],
         })
     }
 }
@@ -112,7 +117,7 @@ pub struct Cell {
     // Fields are dropped in this order: first the processes, then their control groups.
     holder: Holder,
     groups: Groups,
-    entry: Arc<Entry>,
+    seats: Vec<Arc<Entry>>,
     config: CellConfig,
     name: String,
     layout: Layout,
@@ -121,7 +126,7 @@ pub struct Cell {
 
 impl Cell {
     /// Makes a cell: control groups (after they are in the journal), namespaces, bridge, and the
-    /// client's side of the link.
+    /// clients' sides of the links.
     ///
     /// # Errors
     /// When something is missing or fails; nothing is left behind.
@@ -130,6 +135,9 @@ impl Cell {
     }
 
     /// Makes a cell whose control groups are in no journal, for checks that are over at once.
+    ///
+    /// # Errors
+    /// As [`Cell::create`].
     pub fn create_unrecorded(config: CellConfig) -> Result<Self, HostError> {
         Self::create_recorded(config, None)
     }
@@ -156,25 +164,37 @@ impl Cell {
             std::process::id(),
             NUMBER.fetch_add(1, Ordering::Relaxed)
         );
+        let seats = u8::try_from(config.seats.len())
+            .ok()
+            .filter(|seats| usize::from(*seats) <= link::MOST_SEATS)
+            .ok_or_else(|| {
+                HostError::Setting(format!(
+                    "a cell has addresses for {} guests, and {} are asked for: take fewer neighbours",
+                    link::MOST_SEATS,
+                    config.seats.len()
+                ))
+            })?;
         let hierarchies = Hierarchies::detect()?;
-        let groups = Groups::create(
-            &hierarchies,
-            &unique,
-            config.target_pin.as_ref(),
-            config.client_pin.as_ref(),
-            journal,
-        )?;
+        let groups = Groups::create(&hierarchies, &unique, journal)?;
         let ipv6 = Path::new("/proc/net/if_inet6").exists();
-        let holder = Holder::start(&link::client_side(&config.link, ipv6))?;
-        let entry = Arc::new(Entry {
-            holder: holder.pid(),
-            target: groups.target.clone(),
-            client: groups.client.clone(),
+        let mut setup = link::client_sides(&config.link, ipv6, seats);
+        for seat in 1..seats {
+            setup.push_str(&format!("mkdir /run/seat{seat}\n"));
+        }
+        let holder = Holder::start(&setup)?;
+        let entries = (0..).zip(&config.seats).map(|(seat, of)| {
+            Ok(Arc::new(Entry {
+                holder: holder.pid(),
+                guest: groups.leaf(&numbered("target", seat), of.pin.as_ref())?,
+                client: groups.leaf(&numbered("client", seat), of.client_pin.as_ref())?,
+                seat,
+            }))
         });
+        let entries = entries.collect::<Result<Vec<_>, HostError>>()?;
         Ok(Self {
             holder,
             groups,
-            entry,
+            seats: entries,
             config,
             name: unique,
             layout: hierarchies.layout(),
@@ -184,7 +204,7 @@ impl Cell {
 
     /// The process that holds the cell's namespaces, PID 1 inside, as numbered outside.
     pub fn holder_pid(&self) -> u32 {
-        self.entry.holder
+        self.holder.pid()
     }
 
     /// A name that no other cell of this host has: letters, digits and `-`.
@@ -202,45 +222,25 @@ impl Cell {
         self.layout
     }
 
-    /// A command that will run in this cell: in `space`, in the cell's mount and PID
-    /// namespaces, and in the named control group (`target`, `client`), killed with the cell.
+    /// The seats, the target's first.
+    pub fn seats(&self) -> impl Iterator<Item = Seat<'_>> {
+        self.seats
+            .iter()
+            .zip(&self.config.seats)
+            .map(|(entry, config)| Seat::new(self, entry, config))
+    }
+
+    /// The target's seat: the first one.
     ///
-    /// Its environment is `PATH`, `LC_ALL=C` and `HOME` alone and its input is empty, unless the
-    /// caller sets more. The process that is spawned waits outside for the one inside and ends
-    /// as that does; killing it kills the other ([`Cell::host_pid`] tells that one's PID), but
-    /// for the first few milliseconds, when only the end of the cell does. Should the control
-    /// groups refuse the command, it ends with code 126; when there is no such program, with 127.
-    pub fn command(&self, space: Space, group: &str, line: &CommandLine) -> Command {
-        self.entry.command(space, group, line)
+    /// # Errors
+    /// When the cell was made without seats.
+    pub fn target(&self) -> Result<Seat<'_>, HostError> {
+        self.seats()
+            .next()
+            .ok_or_else(|| HostError::Other(format!("the cell {} has no seats", self.name)))
     }
 
-    /// As [`Cell::command`], in a group that was made by [`Group::below`].
-    pub fn command_in(&self, space: Space, group: &Group, line: &CommandLine) -> Command {
-        self.entry.command_in(space, group, line)
-    }
-
-    /// The way in, which targets and clients keep.
-    pub fn entry(&self) -> Arc<Entry> {
-        Arc::clone(&self.entry)
-    }
-
-    /// The target's control group.
-    pub fn target_group(&self) -> &Group {
-        &self.entry.target
-    }
-
-    /// Runs shell lines in the cell's mount namespace, outside its control groups.
-    pub fn script(
-        &self,
-        space: Space,
-        what: &str,
-        script: &str,
-        arguments: &[&Path],
-    ) -> Result<String, HostError> {
-        self.entry.script(space, what, script, arguments)
-    }
-
-    /// The PID, on the host, of the command that a spawned [`Cell::command`] runs inside, once it
+    /// The PID, on the host, of the command that a spawned [`Seat::command`] runs inside, once it
     /// is in its control groups.
     ///
     /// # Errors
@@ -274,108 +274,7 @@ impl Cell {
             .components()
             .filter(|part| matches!(part, std::path::Component::Normal(_)))
             .collect();
-        PathBuf::from(format!("/proc/{}/root", self.entry.holder)).join(below)
-    }
-
-    /// The control group directories of `group`, one for each v1 controller or one for v2.
-    pub fn cgroups(&self, group: &str) -> Vec<PathBuf> {
-        self.entry.group(group).folders()
-    }
-
-    /// A directory inside the cell (a tmpfs) for sockets and scratch files.
-    pub fn run_dir(&self) -> &Path {
-        Path::new("/run")
-    }
-
-    /// The client emulator.
-    ///
-    /// # Errors
-    /// Never, today.
-    pub fn client(&self) -> Client {
-        Client::new(self.entry())
-    }
-
-    /// The client's address.
-    pub fn client_address(&self) -> IpAddr {
-        IpAddr::V4(link::CLIENT_ADDRESS)
-    }
-
-    /// The address that a target must have, with the length of its prefix.
-    pub fn target_address(&self) -> (Ipv4Addr, u8) {
-        (link::TARGET_ADDRESS, link::PREFIX)
-    }
-
-    /// The MAC address that a target's network device must have.
-    pub fn target_mac(&self) -> &'static str {
-        link::TARGET_MAC
-    }
-
-    /// Makes a tap on the bridge for a VMM that runs in [`Space::Switch`], with the link's MTU.
-    /// The guest must be told the MTU too (virtio-net `host_mtu`), and a VMM must withhold the
-    /// offloads from its guest where the link has them off (`csum=off,gso=off,guest_tso4=off,…`).
-    ///
-    /// # Errors
-    /// When the kernel has no taps, or the name is no device name or taken.
-    pub fn attach_tap(&self, name: &str, options: TapOptions) -> Result<(), HostError> {
-        let is_device_name = !name.is_empty()
-            && name.len() < 16
-            && name
-                .chars()
-                .all(|letter| letter.is_ascii_alphanumeric() || letter == '-' || letter == '_')
-            && !name.starts_with('-');
-        if !is_device_name {
-            return Err(HostError::Other(format!(
-                "{name:?} is no name for a tap: up to 15 letters, digits, `-` and `_`"
-            )));
-        }
-        let script = link::tap(name, options, &self.config.link);
-        self.script(Space::Switch, "the set-up of a tap", &script, &[])
-            .map(drop)
-    }
-
-    /// Takes a network device that the kernel made in the host's network namespace and puts it on
-    /// the bridge. When the cell ends before the device does, the kernel gives it back.
-    ///
-    /// # Errors
-    /// When there is no such device, or a line of the set-up fails.
-    pub fn adopt_device(&self, name: &str) -> Result<(), HostError> {
-        let output = Command::new("ip")
-            .args(["link", "set", "dev", name, "netns"])
-            .arg(self.holder_pid().to_string())
-            .env("LC_ALL", "C")
-            .output()
-            .map_err(|cause| HostError::Other(format!("cannot run `ip`: {cause}")))?;
-        if !output.status.success() {
-            return Err(HostError::Program {
-                command: format!("ip link set dev {name} netns …"),
-                status: output.status.to_string(),
-                output: String::from_utf8_lossy(&output.stderr).into_owned(),
-            });
-        }
-        let script = link::adopted(name, &self.config.link);
-        self.script(
-            Space::Switch,
-            "the set-up of an adopted device",
-            &script,
-            &[],
-        )
-        .map(drop)
-    }
-
-    /// Connects the target's network namespace to the bridge; returns the veth's name in the
-    /// switch, whose counters are the host's view: it *receives* what the target sends.
-    ///
-    /// # Errors
-    /// When it is already connected, or a line of the set-up fails.
-    pub fn attach_target_veth(&self) -> Result<&'static str, HostError> {
-        let script = link::target_side(&self.config.link, self.ipv6);
-        self.script(
-            Space::Switch,
-            "the set-up of the target's veth",
-            &script,
-            &[],
-        )?;
-        Ok("target0")
+        PathBuf::from(format!("/proc/{}/root", self.holder_pid())).join(below)
     }
 
     /// Kills everything inside, removes the control groups and verifies that nothing is left.
@@ -387,10 +286,10 @@ impl Cell {
         let ended = self.holder.end();
         let removed = self.groups.remove();
         ended.and(removed)?;
-        match &self.config.scratch {
-            Some(image) => crate::scratch::wait_released(image),
-            None => Ok(()),
-        }
+        let images = self.config.seats.iter();
+        images
+            .filter_map(|seat| seat.scratch.as_deref())
+            .try_for_each(crate::scratch::wait_released)
     }
 }
 

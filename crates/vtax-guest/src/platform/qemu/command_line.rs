@@ -7,9 +7,6 @@ use std::fmt::Write;
 use std::path::Path;
 use vtax_host::scratch::MOUNT_POINT;
 
-/// The name of the tap, in QEMU and in the switch.
-pub(super) const TAP: &str = "tap0";
-
 /// The address of a guest behind QEMU's own network stack (its default, `docs/system/devices/net.rst`).
 const USER_ADDRESS: &str = "10.0.2.15/24";
 
@@ -222,7 +219,10 @@ fn nic(machine: &Machine, network: &Network, own_socket: &Path) -> Vec<(&'static
             };
             options.push((
                 "-netdev",
-                format!("tap,id=net0,ifname={TAP},script=no,downscript=no{vhost}{queues}"),
+                format!(
+                    "tap,id=net0,ifname={},script=no,downscript=no{vhost}{queues}",
+                    network.tap
+                ),
             ));
         }
         Backend::User(ports) => {

@@ -21,7 +21,7 @@ use std::time::Duration;
 use surroundings::Surroundings;
 use vm::Vm;
 use vtax_host::HostError;
-use vtax_host::cell::Cell;
+use vtax_host::cell::Seat;
 use vtax_host::settings::{Parameter, Settings};
 
 /// A virtual machine of QEMU, with KVM where it boots a stock kernel, else emulated.
@@ -48,12 +48,12 @@ impl Platform for Qemu {
 
     fn boot(
         &self,
-        cell: &Cell,
+        seat: &Seat<'_>,
         guest: &GuestFiles,
         settings: &Settings,
     ) -> Result<Box<dyn Target>, HostError> {
         let machine = Machine::from_settings(settings)?;
-        Ok(Box::new(boot(machine, guest, cell)?))
+        Ok(Box::new(boot(machine, guest, seat)?))
     }
 }
 

@@ -1,7 +1,6 @@
 //! The vtax backend of a VM's NIC: one `vtax nic` for each VM, between it and its tap. It runs in
 //! the target's control groups, since what it does is a cost of the guest.
 
-use super::command_line::TAP;
 use super::machine::Hold;
 use super::surroundings::Surroundings;
 use super::wire::{Received, Wire, excerpt};
@@ -27,6 +26,7 @@ impl Nic {
     /// Starts a NIC on the switch's tap that listens at `socket` (inside `place`).
     pub(super) fn start(
         place: &dyn Surroundings,
+        tap: &str,
         hold: &Hold,
         socket: &Path,
     ) -> Result<Self, HostError> {
@@ -38,7 +38,7 @@ impl Nic {
         let control = place.run_dir().join("nic-control.sock");
         let messages = place.outside(&place.run_dir().join("nic.log"));
         let log = fs::File::create(&messages).map_err(HostError::file("create", &messages))?;
-        let line = command_line(&program, hold, socket, &control);
+        let line = command_line(&program, tap, hold, socket, &control);
         let mut child = place
             .command(&line)
             .stdin(Stdio::null())
@@ -89,13 +89,19 @@ fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
-fn command_line(program: &Path, hold: &Hold, socket: &Path, control: &Path) -> CommandLine {
+fn command_line(
+    program: &Path,
+    tap: &str,
+    hold: &Hold,
+    socket: &Path,
+    control: &Path,
+) -> CommandLine {
     let text = |path: &Path| path.to_string_lossy().into_owned();
     vec![
         text(program),
         "nic".to_owned(),
         format!("--socket-path={}", text(socket)),
-        format!("--tap={TAP}"),
+        format!("--tap={tap}"),
         format!("--api={}", text(control)),
         format!("--mode={}", hold.mode),
         format!("--hold-us={}", hold.budget_us),

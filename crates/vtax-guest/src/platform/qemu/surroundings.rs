@@ -5,15 +5,17 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use vtax_host::HostError;
-use vtax_host::cell::{Cell, Space, TapOptions, link};
+use vtax_host::cell::{Seat, Space, TapOptions};
 
 /// What a guest's network device must be like.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Network {
+    /// The name of its tap, in QEMU and in the switch.
+    pub(super) tap: String,
     pub(super) address: Ipv4Addr,
     pub(super) prefix: u8,
     pub(super) address_v6: Option<(Ipv6Addr, u8)>,
-    pub(super) mac: &'static str,
+    pub(super) mac: String,
     pub(super) mtu: u32,
     pub(super) offloads: bool,
 }
@@ -23,8 +25,11 @@ pub(super) trait Surroundings {
     /// A command that will run here.
     fn command(&self, line: &CommandLine) -> Command;
 
+    /// The guest's name, which owns what is read of it.
+    fn owner(&self) -> &str;
+
     /// A directory for sockets and files, as the command sees it.
-    fn run_dir(&self) -> &Path;
+    fn run_dir(&self) -> PathBuf;
 
     /// Where this process sees a path of the command's.
     fn outside(&self, inside: &Path) -> PathBuf;
@@ -45,42 +50,46 @@ pub(super) trait Surroundings {
     fn answer_for_target(&self) -> Result<(), HostError>;
 }
 
-impl Surroundings for Cell {
+impl Surroundings for Seat<'_> {
     fn command(&self, line: &CommandLine) -> Command {
-        Cell::command(self, Space::Switch, "target", line)
+        Seat::command(self, Space::Switch, line)
     }
 
-    fn run_dir(&self) -> &Path {
-        Cell::run_dir(self)
+    fn owner(&self) -> &str {
+        Seat::owner(self)
+    }
+
+    fn run_dir(&self) -> PathBuf {
+        Seat::run_dir(self)
     }
 
     fn outside(&self, inside: &Path) -> PathBuf {
-        Cell::outside(self, inside)
+        Seat::outside(self, inside)
     }
 
     fn cgroups(&self) -> Vec<PathBuf> {
-        Cell::cgroups(self, "target")
+        Seat::cgroups(self)
     }
 
     fn network(&self) -> Network {
-        let (address, prefix) = self.target_address();
-        let ipv6 = Path::new("/proc/net/if_inet6").exists();
+        let (address, prefix) = self.address();
         Network {
+            tap: self.tap_name(),
             address,
             prefix,
-            address_v6: ipv6.then_some((link::TARGET_ADDRESS_V6, link::PREFIX_V6)),
-            mac: self.target_mac(),
-            mtu: self.config().link.mtu,
-            offloads: self.config().link.offloads,
+            address_v6: self.address_v6(),
+            mac: self.mac(),
+            mtu: self.link().mtu,
+            offloads: self.link().offloads,
         }
     }
 
     fn scratch(&self) -> Option<&Path> {
-        self.config().scratch.as_deref()
+        Seat::scratch(self)
     }
 
     fn attach_tap(&self, name: &str, multi_queue: bool) -> Result<(), HostError> {
-        Cell::attach_tap(
+        Seat::attach_tap(
             self,
             name,
             TapOptions {
@@ -91,7 +100,7 @@ impl Surroundings for Cell {
     }
 
     fn answer_for_target(&self) -> Result<(), HostError> {
-        let (address, prefix) = self.target_address();
+        let (address, prefix) = self.address();
         let script = format!("ip address add {address}/{prefix} dev br0");
         self.script(
             Space::Switch,
@@ -107,10 +116,11 @@ impl Surroundings for Cell {
 impl Default for Network {
     fn default() -> Self {
         Self {
-            address: link::TARGET_ADDRESS,
-            prefix: link::PREFIX,
+            tap: "tap0".to_owned(),
+            address: Ipv4Addr::new(10, 91, 0, 2),
+            prefix: 24,
             address_v6: None,
-            mac: link::TARGET_MAC,
+            mac: "02:76:74:61:78:02".to_owned(),
             mtu: 1500,
             offloads: true,
         }

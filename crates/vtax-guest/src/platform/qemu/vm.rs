@@ -1,7 +1,7 @@
 //! One booted VM: QEMU's process, its monitor, the guest's agent.
 
 use super::agent::{Agent, Running};
-use super::command_line::{self, Files, Scratch, TAP};
+use super::command_line::{self, Files, Scratch};
 use super::inner;
 use super::kvm::{console_text, version};
 use super::machine::{Accel, Backend, Kind, Machine};
@@ -73,7 +73,7 @@ impl Vm {
         let network = place.network();
         let tap = machine.backend.has_tap();
         if tap {
-            place.attach_tap(TAP, machine.queues > 1)?;
+            place.attach_tap(&network.tap, machine.queues > 1)?;
         } else if matches!(machine.backend, Backend::User(_)) {
             place.answer_for_target()?;
         }
@@ -86,7 +86,7 @@ impl Vm {
             inside("nic.sock"),
         );
         let nic = match &machine.backend {
-            Backend::Vtax(hold) => Some(Nic::start(place, hold, &nic_socket)?),
+            Backend::Vtax(hold) => Some(Nic::start(place, &network.tap, hold, &nic_socket)?),
             _ => None,
         };
         let scratch = place.scratch().map(|image| Scratch {
@@ -126,7 +126,7 @@ impl Vm {
 
         let kvm = machine.accel == Accel::Kvm;
         let subject = Subject {
-            owner: "target".into(),
+            owner: place.owner().into(),
             cgroups: place.cgroups(),
             vmm: Some(vmm),
             vcpu_threads,
@@ -135,7 +135,7 @@ impl Vm {
             net_devices: if tap {
                 vec![NetDevice {
                     namespace_of: vmm,
-                    name: TAP.into(),
+                    name: network.tap.clone(),
                 }]
             } else {
                 Vec::new()

@@ -88,7 +88,7 @@ pub(super) struct Files<'a> {
 pub(super) struct Network {
     pub(super) address: (Ipv4Addr, u8),
     pub(super) address_v6: Option<(Ipv6Addr, u8)>,
-    pub(super) mac: &'static str,
+    pub(super) mac: String,
     pub(super) mtu: u32,
 }
 

@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use vtax_host::HostError;
+use vtax_host::cell::Seat;
 use vtax_host::cell::requirements::PATH;
-use vtax_host::cell::{Cell, link};
 use vtax_host::scratch::MOUNT_POINT;
 use vtax_observe::{NetDevice, Subject};
 use vtax_units::Source;
@@ -40,8 +40,8 @@ fi
 ";
 
 /// The name of a cell's domain.
-pub(super) fn name(cell: &Cell) -> String {
-    format!("{}{}", xl::PREFIX, cell.name())
+pub(super) fn name(seat: &Seat<'_>) -> String {
+    format!("{}{}", xl::PREFIX, seat.unique_name())
 }
 
 /// A domain; dropping it destroys it, without a word.
@@ -66,11 +66,11 @@ impl Guest {
     pub(super) fn boot(
         domain: &Domain,
         files: &GuestFiles,
-        cell: &Cell,
+        seat: &Seat<'_>,
     ) -> Result<Self, HostError> {
-        let scratch = cell.config().scratch.as_deref();
+        let scratch = seat.scratch();
         let scratch = scratch.map(Loop::attach).transpose()?;
-        let booted = Self::boot_with(domain, files, cell, scratch.as_ref());
+        let booted = Self::boot_with(domain, files, seat, scratch.as_ref());
         // blkback holds the device by now, and frees it with its end; without a domain nobody
         // does, and it is freed here.
         let released = scratch.as_ref().map_or(Ok(()), Loop::release);
@@ -81,23 +81,23 @@ impl Guest {
     fn boot_with(
         domain: &Domain,
         files: &GuestFiles,
-        cell: &Cell,
+        seat: &Seat<'_>,
         scratch: Option<&Loop>,
     ) -> Result<Self, HostError> {
         let started = Instant::now();
-        let mut guest = Self::create(domain, files, cell, scratch)?;
+        let mut guest = Self::create(domain, files, seat, scratch)?;
         let device = format!("vif{}.0", guest.id);
-        cell.adopt_device(&device)?;
+        seat.adopt_device(&device)?;
         guest.console.open(guest.id);
         xl::unpause(&guest.name)?;
         guest.wait_for_agent()?;
         let threads = backends::threads(Path::new("/proc"), guest.id);
-        backends::adopt(cell.target_group(), &threads)?;
-        if !cell.config().link.offloads {
+        backends::adopt(seat.group(), &threads)?;
+        if !seat.link().offloads {
             guest.switch_offloads_off()?;
         }
         guest.subject.net_devices = vec![NetDevice {
-            namespace_of: cell.holder_pid(),
+            namespace_of: seat.holder_pid(),
             name: device,
         }];
         if let Some(scratch) = scratch {
@@ -122,20 +122,20 @@ impl Guest {
     fn create(
         domain: &Domain,
         files: &GuestFiles,
-        cell: &Cell,
+        seat: &Seat<'_>,
         scratch: Option<&Loop>,
     ) -> Result<Self, HostError> {
-        let name = name(cell);
+        let name = name(seat);
         // xl and QEMU run in Dom0's own namespaces, where the store's and libxl's sockets are,
         // and reach the cell's directory through its holder.
-        let file = |name: &str| cell.outside(&cell.run_dir().join(name));
+        let file = |name: &str| seat.outside(&seat.run_dir().join(name));
         let (layer, script, config) = (file("root.qcow2"), file("vif"), file("xl.cfg"));
         let agents = [file("agent0.sock"), file("agent1.sock")];
         make_layer(&files.image, &layer)?;
         fs::write(&script, VIF_SCRIPT)
             .and_then(|()| fs::set_permissions(&script, fs::Permissions::from_mode(0o755)))
             .map_err(HostError::file("write", &script))?;
-        let network = network(cell);
+        let network = network(seat);
         let text = domain.config(
             &name,
             files,
@@ -150,9 +150,9 @@ impl Guest {
         fs::write(&config, &text).map_err(HostError::file("write", &config))?;
 
         let arguments = ["create", "-q", "-p", "-e", &config.to_string_lossy()];
-        let command = cell
+        let command = seat
             .entry()
-            .outside_command(cell.target_group(), &xl::line("xl", &arguments));
+            .outside_command(seat.group(), &xl::line("xl", &arguments));
         // From here on there may be a domain, whatever xl says.
         let mut guest = Self {
             id: u32::MAX,
@@ -161,8 +161,8 @@ impl Guest {
             next_job: 0,
             address: IpAddr::V4(network.address.0),
             subject: Subject {
-                owner: "target".into(),
-                cgroups: cell.cgroups("target"),
+                owner: seat.owner().into(),
+                cgroups: seat.cgroups(),
                 ..Subject::default()
             },
             environment: environment(Path::new("/sys"), domain, &text),
@@ -291,13 +291,12 @@ fn make_layer(image: &Path, layer: &Path) -> Result<(), HostError> {
     xl::output(command, &format!("qemu-img create {}", layer.display())).map(drop)
 }
 
-fn network(cell: &Cell) -> Network {
-    let ipv6 = Path::new("/proc/net/if_inet6").exists();
+fn network(seat: &Seat<'_>) -> Network {
     Network {
-        address: cell.target_address(),
-        address_v6: ipv6.then_some((link::TARGET_ADDRESS_V6, link::PREFIX_V6)),
-        mac: cell.target_mac(),
-        mtu: cell.config().link.mtu,
+        address: seat.address(),
+        address_v6: seat.address_v6(),
+        mac: seat.mac(),
+        mtu: seat.link().mtu,
     }
 }
 

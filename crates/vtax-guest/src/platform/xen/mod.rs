@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 use vtax_host::HostError;
 use vtax_host::cell::requirements::need_program;
-use vtax_host::cell::{self, Cell};
+use vtax_host::cell::{self, Seat};
 use vtax_host::journal::Change;
 use vtax_host::settings::{Parameter, Settings};
 
@@ -71,21 +71,21 @@ impl Platform for Xen {
     }
 
     /// A domain belongs to the hypervisor: it lives on when every process of Dom0 has ended.
-    fn outlives(&self, cell: &Cell) -> Vec<Change> {
+    fn outlives(&self, seat: &Seat<'_>) -> Vec<Change> {
         vec![Change::Domain {
-            name: guest::name(cell),
-            scratch: cell.config().scratch.clone(),
+            name: guest::name(seat),
+            scratch: seat.scratch().map(Path::to_owned),
         }]
     }
 
     fn boot(
         &self,
-        cell: &Cell,
+        seat: &Seat<'_>,
         guest: &GuestFiles,
         settings: &Settings,
     ) -> Result<Box<dyn Target>, HostError> {
         let domain = Domain::from_settings(settings)?;
-        Ok(Box::new(guest::Guest::boot(&domain, guest, cell)?))
+        Ok(Box::new(guest::Guest::boot(&domain, guest, seat)?))
     }
 }
 

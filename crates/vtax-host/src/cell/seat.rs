@@ -1,0 +1,271 @@
+//! A seat: the place of one guest and its client in a cell, with addresses, namespaces, control
+//! groups and a scratch disk of its own.
+
+use super::cgroup::{Group, Layout};
+use super::cpus::CpuList;
+use super::entry::Entry;
+use super::link::{self, End, LinkConfig, TapOptions};
+use super::{Cell, Client, Space};
+use crate::HostError;
+use crate::command::CommandLine;
+use crate::settings::Settings;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+/// The name of the target's seat.
+pub const TARGET: &str = "target";
+
+/// What a seat is to be like.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SeatConfig {
+    /// The guest's name, which owns what is read of it.
+    pub name: String,
+    /// Processors of the guest, VMM included.
+    pub pin: Option<CpuList>,
+    /// Processors of its client.
+    pub client_pin: Option<CpuList>,
+    /// The image of its scratch disk, where the workload needs one ([`crate::scratch::image`]). One
+    /// seat at a time may write to it.
+    pub scratch: Option<PathBuf>,
+}
+
+impl Default for SeatConfig {
+    fn default() -> Self {
+        Self {
+            name: TARGET.to_owned(),
+            pin: None,
+            client_pin: None,
+            scratch: None,
+        }
+    }
+}
+
+impl SeatConfig {
+    /// The seat that `target.pin` and `client.pin` describe, without a scratch disk.
+    ///
+    /// # Errors
+    /// When a list of processors is wrong or names absent ones.
+    pub fn from_settings(name: &str, settings: &Settings) -> Result<Self, HostError> {
+        let pin = |key| settings.text(key).map(CpuList::parse_online).transpose();
+        Ok(Self {
+            name: name.to_owned(),
+            pin: pin("target.pin")?,
+            client_pin: pin("client.pin")?,
+            scratch: None,
+        })
+    }
+}
+
+/// A seat of a cell.
+#[derive(Debug, Clone, Copy)]
+pub struct Seat<'a> {
+    cell: &'a Cell,
+    entry: &'a Arc<Entry>,
+    config: &'a SeatConfig,
+}
+
+impl<'a> Seat<'a> {
+    pub(super) fn new(cell: &'a Cell, entry: &'a Arc<Entry>, config: &'a SeatConfig) -> Self {
+        Self {
+            cell,
+            entry,
+            config,
+        }
+    }
+
+    /// The guest's name, which owns what is read of it.
+    pub fn owner(&self) -> &'a str {
+        &self.config.name
+    }
+
+    /// A name that no other seat of this host has: letters, digits and `-`.
+    pub fn unique_name(&self) -> String {
+        match self.entry.seat {
+            0 => self.cell.name().to_owned(),
+            seat => format!("{}-{seat}", self.cell.name()),
+        }
+    }
+
+    /// The image of the scratch disk.
+    pub fn scratch(&self) -> Option<&'a Path> {
+        self.config.scratch.as_deref()
+    }
+
+    /// The link.
+    pub fn link(&self) -> &'a LinkConfig {
+        &self.cell.config.link
+    }
+
+    /// As [`Cell::holder_pid`].
+    pub fn holder_pid(&self) -> u32 {
+        self.entry.holder
+    }
+
+    /// As [`Cell::cgroup_layout`].
+    pub fn cgroup_layout(&self) -> Layout {
+        self.cell.layout
+    }
+
+    /// A command that will run in this cell: in `space`, in the cell's mount and PID namespaces, and
+    /// in the guest's control group, killed with the cell.
+    ///
+    /// Its environment is `PATH`, `LC_ALL=C` and `HOME` alone and its input is empty, unless the
+    /// caller sets more. The process that is spawned waits outside for the one inside and ends
+    /// as that does; killing it kills the other ([`Cell::host_pid`] tells that one's PID), but
+    /// for the first few milliseconds, when only the end of the cell does. Should the control
+    /// groups refuse the command, it ends with code 126; when there is no such program, with 127.
+    pub fn command(&self, space: Space, line: &CommandLine) -> Command {
+        self.entry.command_in(space, &self.entry.guest, line)
+    }
+
+    /// As [`Seat::command`], in a group that was made by [`Group::below`].
+    pub fn command_in(&self, space: Space, group: &Group, line: &CommandLine) -> Command {
+        self.entry.command_in(space, group, line)
+    }
+
+    /// The way in, which targets and clients keep.
+    pub fn entry(&self) -> Arc<Entry> {
+        Arc::clone(self.entry)
+    }
+
+    /// The guest's control group.
+    pub fn group(&self) -> &'a Group {
+        &self.entry.guest
+    }
+
+    /// The directories of the guest's control group, one for each v1 controller or one for v2.
+    pub fn cgroups(&self) -> Vec<PathBuf> {
+        self.entry.guest.folders()
+    }
+
+    /// Runs shell lines in the cell's mount namespace, outside its control groups.
+    ///
+    /// # Errors
+    /// When a line fails, with what it printed.
+    pub fn script(
+        &self,
+        space: Space,
+        what: &str,
+        script: &str,
+        arguments: &[&Path],
+    ) -> Result<String, HostError> {
+        self.entry.script(space, what, script, arguments)
+    }
+
+    /// As [`Cell::outside`].
+    pub fn outside(&self, inside: &Path) -> PathBuf {
+        self.cell.outside(inside)
+    }
+
+    /// A directory inside the cell (on a tmpfs) for the seat's sockets and files.
+    pub fn run_dir(&self) -> PathBuf {
+        self.entry.run_dir()
+    }
+
+    /// The client that drives the guest.
+    pub fn client(&self) -> Client {
+        let name = match self.entry.seat {
+            0 => "client".to_owned(),
+            _ => format!("{}.client", self.config.name),
+        };
+        Client::new(self.entry(), name)
+    }
+
+    /// The guest's network namespace, as a file in the cell.
+    pub fn guest_network(&self) -> String {
+        format!("/run/netns/{}", link::numbered("target", self.entry.seat))
+    }
+
+    /// The address that the guest must have, with the length of its prefix.
+    pub fn address(&self) -> (Ipv4Addr, u8) {
+        (End::guest(self.entry.seat).address(), link::PREFIX)
+    }
+
+    /// The IPv6 address that the guest must have, with the length of its prefix, where the host
+    /// has IPv6.
+    pub fn address_v6(&self) -> Option<(Ipv6Addr, u8)> {
+        let end = End::guest(self.entry.seat);
+        self.cell.ipv6.then(|| (end.address_v6(), link::PREFIX_V6))
+    }
+
+    /// The MAC address that the guest's network device must have.
+    pub fn mac(&self) -> String {
+        End::guest(self.entry.seat).mac()
+    }
+
+    /// The client's address.
+    pub fn client_address(&self) -> IpAddr {
+        IpAddr::V4(End::client(self.entry.seat).address())
+    }
+
+    /// The name of the guest's tap: no other seat of the cell has it.
+    pub fn tap_name(&self) -> String {
+        format!("tap{}", self.entry.seat)
+    }
+
+    /// Makes a tap on the bridge for a VMM that runs in [`Space::Switch`], with the link's MTU.
+    /// The guest must be told the MTU too (virtio-net `host_mtu`), and a VMM must withhold the
+    /// offloads from its guest where the link has them off (`csum=off,gso=off,guest_tso4=off,…`).
+    ///
+    /// # Errors
+    /// When the kernel has no taps, or the name is no device name or taken.
+    pub fn attach_tap(&self, name: &str, options: TapOptions) -> Result<(), HostError> {
+        let is_device_name = !name.is_empty()
+            && name.len() < 16
+            && name
+                .chars()
+                .all(|letter| letter.is_ascii_alphanumeric() || letter == '-' || letter == '_')
+            && !name.starts_with('-');
+        if !is_device_name {
+            return Err(HostError::Other(format!(
+                "{name:?} is no name for a tap: up to 15 letters, digits, `-` and `_`"
+            )));
+        }
+        let script = link::tap(name, options, self.link());
+        self.script(Space::Switch, "the set-up of a tap", &script, &[])
+            .map(drop)
+    }
+
+    /// Takes a network device that the kernel made in the host's network namespace and puts it on
+    /// the bridge. When the cell ends before the device does, the kernel gives it back.
+    ///
+    /// # Errors
+    /// When there is no such device, or a line of the set-up fails.
+    pub fn adopt_device(&self, name: &str) -> Result<(), HostError> {
+        let output = Command::new("ip")
+            .args(["link", "set", "dev", name, "netns"])
+            .arg(self.holder_pid().to_string())
+            .env("LC_ALL", "C")
+            .output()
+            .map_err(|cause| HostError::Other(format!("cannot run `ip`: {cause}")))?;
+        if !output.status.success() {
+            return Err(HostError::Program {
+                command: format!("ip link set dev {name} netns …"),
+                status: output.status.to_string(),
+                output: String::from_utf8_lossy(&output.stderr).into_owned(),
+            });
+        }
+        let script = link::adopted(name, self.link());
+        self.script(
+            Space::Switch,
+            "the set-up of an adopted device",
+            &script,
+            &[],
+        )
+        .map(drop)
+    }
+
+    /// Connects the guest's network namespace to the bridge; returns the veth's name in the switch,
+    /// whose counters are the host's view: it *receives* what the guest sends.
+    ///
+    /// # Errors
+    /// When it is already connected, or a line of the set-up fails.
+    pub fn attach_veth(&self) -> Result<String, HostError> {
+        let seat = self.entry.seat;
+        let script = link::guest_side(self.link(), self.cell.ipv6, seat);
+        self.script(Space::Switch, "the set-up of a guest's veth", &script, &[])?;
+        Ok(link::veth(&link::numbered("target", seat)))
+    }
+}
