@@ -19,6 +19,7 @@ pub const WALL_VOLTS: &str = "VTAX_WALL_VOLTS";
 pub const POWER_MODEL: &str = "VTAX_POWER_MODEL";
 
 /// The meters that a plan asked for and this host has.
+#[derive(Default)]
 pub struct Meters {
     open: Vec<Shared>,
     /// Series of owner `host` whose sum is the host's energy, with the flag of their meter.

@@ -48,6 +48,11 @@ pub trait Platform: Sync {
     /// Rough time to boot and stop, for estimates.
     fn expected_overhead(&self) -> Duration;
 
+    /// The memory that a guest with these settings is given, in MiB; 0 where it takes what it needs.
+    fn memory_mib(&self, _settings: &Settings) -> u64 {
+        0
+    }
+
     /// What a target in this cell changes on the host that ends with no process and no cell. It is
     /// written to the journal before [`Platform::boot`].
     fn outlives(&self, _seat: &Seat<'_>) -> Vec<Change> {

@@ -5,6 +5,7 @@
 
 mod catalogue;
 mod diagnostic;
+mod profile;
 mod read;
 mod schedule;
 #[cfg(test)]
@@ -13,8 +14,9 @@ mod treatments;
 
 pub use catalogue::Catalogue;
 pub use diagnostic::{Diagnostic, Diagnostics};
+pub use profile::{Objective, Profile};
 pub use schedule::{Shard, schedule};
-pub use treatments::{PlannedTreatment, treatments};
+pub use treatments::{PlannedGuest, PlannedTreatment, treatments};
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -55,6 +57,12 @@ pub struct Plan {
     pub platforms: Vec<Entry>,
     /// Workloads, in the order of tables.
     pub workloads: Vec<Entry>,
+    /// Guests that a trial can have beside its target, by name.
+    pub neighbours: Vec<Neighbour>,
+    /// Trials that do not count are run again, up to this share of all trials.
+    pub again: f64,
+    /// Where actors live that do not live here.
+    pub places: Places,
     /// True after [`Plan::quick`].
     pub is_quick: bool,
     quick: Quick,
@@ -69,6 +77,68 @@ pub struct Entry {
     pub kind: String,
     /// Its own settings, by full key.
     pub settings: Settings,
+    /// Of a workload: how its load goes on.
+    pub profile: Profile,
+    /// Of a workload: what must hold meanwhile.
+    pub objective: Option<Objective>,
+}
+
+/// The factor that chooses neighbours by name.
+pub const NEIGHBOURS: &str = "neighbours";
+
+/// The level of [`NEIGHBOURS`] that has none.
+pub const ALONE: &str = "none";
+
+/// A guest beside the target: hungry company, loaded from before the warm-up until after the end.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Neighbour {
+    /// Its name, which owns what is read of it.
+    pub name: String,
+    /// What it is.
+    pub kind: NeighbourKind,
+}
+
+/// What a neighbour is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum NeighbourKind {
+    /// The target once more: the same platform, workload, settings and load.
+    Twin,
+    /// A guest of its own.
+    Guest {
+        /// The kind of its workload.
+        workload: String,
+        /// The name of its platform in the plan; unset: the target's.
+        platform: Option<String>,
+        /// Its own settings, by full key.
+        settings: Settings,
+    },
+}
+
+/// Where actors live that do not live on this host.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Places {
+    /// The target's client; unset: this host.
+    pub client: Option<RemoteClient>,
+}
+
+/// A client on another machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemoteClient {
+    /// As `ssh` takes it.
+    pub host: String,
+    /// How the target gets onto the network that leads there.
+    pub uplink: Uplink,
+    /// The target's address on that network, with the length of its prefix.
+    pub target: (std::net::Ipv4Addr, u8),
+}
+
+/// What connects a cell to a network outside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Uplink {
+    /// A bridge of the host, to which the cell gets a veth.
+    Bridge(String),
+    /// A device of the host, on which the cell gets a macvlan.
+    Device(String),
 }
 
 /// The order of trials.
@@ -147,6 +217,9 @@ impl Plan {
                 }
             }
             self.settings.0.insert(key, level);
+        }
+        for workload in &mut self.workloads {
+            workload.profile = workload.profile.clone().with_levels_of(self.duration);
         }
         if let StopRule::Precision { minimum, .. } = &mut self.stop {
             *minimum = (*minimum).min(self.repetitions);

@@ -4,7 +4,7 @@ use super::*;
 use proptest::prelude::*;
 use vtax_guest::platform::{GuestFiles, Platform, Target};
 use vtax_host::HostError;
-use vtax_host::cell::Cell;
+use vtax_host::cell::Seat;
 use vtax_host::settings::{Domain, Parameter};
 use vtax_load::workload::{Extent, Load, LoadClient, Service, Timing, Workload, WorkloadResult};
 
@@ -32,7 +32,7 @@ impl Platform for Fake {
     fn expected_overhead(&self) -> Duration {
         Duration::from_secs(1)
     }
-    fn boot(&self, _: &Cell, _: &GuestFiles, _: &Settings) -> Result<Box<dyn Target>, HostError> {
+    fn boot(&self, _: &Seat<'_'>, _: &GuestFiles, _: &Settings) -> Result<Box<dyn Target>, HostError> {
         Err(HostError::Interrupted)
     }
 }

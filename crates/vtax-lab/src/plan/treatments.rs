@@ -1,7 +1,7 @@
 //! From a plan to its treatments: platform × workload × the levels of every factor that has a
 //! meaning there.
 
-use super::{Catalogue, Entry, Plan};
+use super::{Catalogue, Entry, NEIGHBOURS, NeighbourKind, Objective, Plan, Profile};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use vtax_host::settings::{Level, Settings};
@@ -14,6 +14,27 @@ pub struct PlannedTreatment {
     pub record: Treatment,
     /// The settings in force.
     pub settings: Settings,
+    /// The guests beside the target.
+    pub neighbours: Vec<PlannedGuest>,
+    /// How the target's load goes on.
+    pub profile: Profile,
+    /// What must hold meanwhile.
+    pub objective: Option<Objective>,
+}
+
+/// A guest beside the target.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlannedGuest {
+    /// Its name, which owns what is read of it.
+    pub name: String,
+    /// The kind of its platform.
+    pub platform_kind: String,
+    /// The kind of its workload.
+    pub workload_kind: String,
+    /// Its settings.
+    pub settings: Settings,
+    /// Whether its load goes on as the target's does, level by level.
+    pub is_twin: bool,
 }
 
 /// Expands a plan. A factor that a platform and workload do not understand does not multiply
@@ -50,10 +71,7 @@ fn combinations(
 ) -> Vec<BTreeMap<String, Level>> {
     let mut found = vec![BTreeMap::new()];
     for (key, levels) in &plan.factors {
-        if catalogue
-            .parameter(&platform.kind, &workload.kind, key)
-            .is_none()
-        {
+        if !varies(catalogue, &platform.kind, &workload.kind, key) {
             continue;
         }
         found = found
@@ -70,6 +88,22 @@ fn combinations(
     found
 }
 
+/// Whether a factor has a meaning on a platform for a workload.
+fn varies(catalogue: &Catalogue, platform: &str, workload: &str, key: &str) -> bool {
+    key == NEIGHBOURS || catalogue.parameter(platform, workload, key).is_some()
+}
+
+/// What a plan sets for all trials, as far as it has a meaning there.
+fn common(plan: &Plan, catalogue: &Catalogue, platform: &str, workload: &str) -> Settings {
+    let understood = |key: &str| catalogue.parameter(platform, workload, key).is_some();
+    let all = plan.settings.0.iter();
+    Settings(
+        all.filter(|(key, _)| understood(key))
+            .map(|(key, level)| (key.clone(), level.clone()))
+            .collect(),
+    )
+}
+
 fn treatment(
     plan: &Plan,
     catalogue: &Catalogue,
@@ -77,18 +111,11 @@ fn treatment(
     workload: &Entry,
     levels: BTreeMap<String, Level>,
 ) -> PlannedTreatment {
-    let mut settings = Settings::default();
-    for (key, level) in &plan.settings.0 {
-        if catalogue
-            .parameter(&platform.kind, &workload.kind, key)
-            .is_some()
-        {
-            settings.0.insert(key.clone(), level.clone());
-        }
-    }
+    let mut settings = common(plan, catalogue, &platform.kind, &workload.kind);
     settings.0.extend(platform.settings.0.clone());
     settings.0.extend(workload.settings.0.clone());
     settings.0.extend(levels.clone());
+    settings.0.remove(NEIGHBOURS);
 
     let label = label(&platform.name, &workload.name, &levels);
     let baseline_platform = plan
@@ -100,11 +127,7 @@ fn treatment(
     let baseline_levels = plan
         .factors
         .keys()
-        .filter(|key| {
-            catalogue
-                .parameter(&baseline_platform.kind, &workload.kind, key)
-                .is_some()
-        })
+        .filter(|key| varies(catalogue, &baseline_platform.kind, &workload.kind, key))
         .filter_map(|key| {
             let level = plan.baseline.levels.get(key).or_else(|| levels.get(key))?;
             Some((key.clone(), level.clone()))
@@ -127,8 +150,71 @@ fn treatment(
             platform_kind: platform.kind.clone(),
             workload_kind: workload.kind.clone(),
         },
+        neighbours: company(plan, catalogue, platform, workload, &settings, &levels),
         settings,
+        profile: workload.profile.clone(),
+        objective: workload.objective.clone(),
     }
+}
+
+/// The neighbours of a treatment: those that its level of the factor names, or all of the plan's
+/// where there is no such factor.
+fn company(
+    plan: &Plan,
+    catalogue: &Catalogue,
+    platform: &Entry,
+    workload: &Entry,
+    settings: &Settings,
+    levels: &BTreeMap<String, Level>,
+) -> Vec<PlannedGuest> {
+    let chosen = |name: &str| match levels.get(NEIGHBOURS) {
+        Some(Level::Text(text)) => text.split('+').any(|word| word == name),
+        _ => true,
+    };
+    let present = plan.neighbours.iter().filter(|guest| chosen(&guest.name));
+    present
+        .map(|neighbour| match &neighbour.kind {
+            NeighbourKind::Twin => PlannedGuest {
+                name: neighbour.name.clone(),
+                platform_kind: platform.kind.clone(),
+                workload_kind: workload.kind.clone(),
+                settings: settings.clone(),
+                is_twin: true,
+            },
+            NeighbourKind::Guest {
+                workload: kind,
+                platform: place,
+                settings: own,
+            } => {
+                let named = place.as_ref();
+                let platform = named
+                    .and_then(|name| plan.platforms.iter().find(|entry| entry.name == *name))
+                    .unwrap_or(platform);
+                let mut settings = common(plan, catalogue, &platform.kind, kind);
+                settings.0.extend(platform.settings.0.clone());
+                // What is varied of platforms is varied of all guests; loads and pins are the
+                // target's alone.
+                let varied = levels.iter().filter(|(key, _)| {
+                    let of_target = ["load.", "target.", "client."];
+                    !of_target.iter().any(|prefix| key.starts_with(prefix))
+                        && catalogue.parameter(&platform.kind, kind, key).is_some()
+                });
+                settings
+                    .0
+                    .extend(varied.map(|(key, level)| (key.clone(), level.clone())));
+                settings.0.remove("target.pin");
+                settings.0.remove("client.pin");
+                settings.0.extend(own.0.clone());
+                PlannedGuest {
+                    name: neighbour.name.clone(),
+                    platform_kind: platform.kind.clone(),
+                    workload_kind: kind.clone(),
+                    settings,
+                    is_twin: false,
+                }
+            }
+        })
+        .collect()
 }
 
 fn label(platform: &str, workload: &str, levels: &BTreeMap<String, Level>) -> String {
@@ -148,13 +234,22 @@ impl Plan {
     ) -> Duration {
         let block: Duration = treatments
             .iter()
-            .map(|planned| {
-                let overhead = catalogue
-                    .platform(&planned.record.platform_kind)
-                    .map_or(Duration::ZERO, |platform| platform.expected_overhead());
-                overhead + self.warmup + self.duration
-            })
+            .map(|planned| planned.expected_time(self, catalogue))
             .sum();
         block * self.repetitions
+    }
+}
+
+impl PlannedTreatment {
+    /// A rough time for one trial.
+    pub fn expected_time(&self, plan: &Plan, catalogue: &Catalogue) -> Duration {
+        let others = self.neighbours.iter().map(|guest| &guest.platform_kind);
+        let overhead: Duration = std::iter::once(&self.record.platform_kind)
+            .chain(others)
+            .filter_map(|kind| catalogue.platform(kind))
+            .map(|platform| platform.expected_overhead())
+            .sum();
+        let guests = 1 + self.neighbours.len();
+        overhead + plan.warmup + self.profile.longest(plan.duration, guests)
     }
 }

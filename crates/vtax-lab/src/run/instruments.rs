@@ -8,18 +8,14 @@ use vtax_observe::{Instrument, Kind, Series, SeriesId, Sink, Subject, counters};
 use vtax_report::results::{SampleKind, SampleSeries, SampleSeriesId, SampleWriter};
 use vtax_units::Nanoseconds;
 
-/// Every counter of the host, the target and the client, and what is not to be had with why.
-pub(super) fn all(
-    roots: &Roots,
-    target: &Subject,
-    client: &Subject,
-) -> (Vec<Box<dyn Instrument>>, Vec<String>) {
+/// Every counter of the host and of the actors, and what is not to be had with why.
+pub(super) fn all(roots: &Roots, actors: &[Subject]) -> (Vec<Box<dyn Instrument>>, Vec<String>) {
     let (mut instruments, absent) = counters::for_host(&roots.proc, &roots.sys);
-    for subject in [target, client] {
+    for subject in actors {
         instruments.extend(counters::for_subject(subject, &roots.proc, &roots.sys));
     }
     let mut absent: Vec<String> = absent.iter().map(ToString::to_string).collect();
-    match SubjectSoftirqs::open(&[target, client], &roots.proc, &roots.sys) {
+    match SubjectSoftirqs::open(&actors.iter().collect::<Vec<_>>(), &roots.proc, &roots.sys) {
         Ok(traced) => instruments.push(Box::new(traced)),
         Err(error) => absent.push(error.to_string()),
     }

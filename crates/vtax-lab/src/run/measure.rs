@@ -25,7 +25,17 @@ const HOLDING: &[&str] = &[
     "download.p50",
 ];
 
-/// What a trial observed.
+/// A guest of a trial and its client, by the owners of what is read of them.
+pub(super) struct Party {
+    pub guest: String,
+    pub client: String,
+    /// Whether its stages are told apart; plain processes have one.
+    pub is_vm: bool,
+    /// `Emulated` where guest code is not run by the processor itself.
+    pub source: Source,
+}
+
+/// What was observed of one guest between two marks.
 pub(super) struct Observation<'a> {
     /// The mark that opens the window.
     pub begin: &'a Snapshot,
@@ -33,16 +43,18 @@ pub(super) struct Observation<'a> {
     pub end: &'a Snapshot,
     /// Processors of the host that are online.
     pub processors: usize,
-    /// Stages of a VM that are told apart; empty where the target is plain processes.
-    pub is_vm: bool,
+    /// All guests of the trial, the target first.
+    pub parties: &'a [Party],
+    /// Which of them this is about.
+    pub party: usize,
     /// CPU time of the sampling thread in the window.
     pub observer: Nanoseconds,
     /// Series whose sum is the host's energy, with the flag of the meter.
     pub energy: &'a [(String, Source)],
     /// The guest's own counters around the window, where it has a kernel of its own.
     pub inner: Option<Inner<'a>>,
-    /// `Emulated` where the platform or its host is.
-    pub platform: Source,
+    /// `Emulated` where the host is.
+    pub host: Source,
 }
 
 /// Two readings of a guest's own counters.
@@ -61,19 +73,19 @@ pub(super) struct CpuShares {
     pub busy: f64,
     /// By stage, in seconds; sums to `busy` up to clock granularity.
     pub stages: BTreeMap<&'static str, f64>,
-    /// Whether soft interrupts were charged to whom they worked for.
-    pub is_traced: bool,
+    /// Whether the rest is a cost of this guest: soft interrupts are in it where they cannot be
+    /// traced, and nobody else is there for whose sake the host works.
+    pub owns_rest: bool,
 }
 
 impl CpuShares {
-    /// What was done for the target: its stages, and what nobody owns where that holds its soft
-    /// interrupts.
+    /// What was done for the guest: its stages, and the rest where that is its own.
     pub(super) fn for_target(&self) -> f64 {
         self.stages
             .iter()
             .filter(|(stage, _)| match **stage {
-                "client" | "observer" => false,
-                "rest" => !self.is_traced,
+                "client" | "observer" | "neighbours" => false,
+                "rest" => self.owns_rest,
                 _ => true,
             })
             .map(|(_, seconds)| seconds)
@@ -81,10 +93,154 @@ impl CpuShares {
     }
 }
 
+/// Metrics as they are added, with the flag of the guest's platform.
+struct Adding {
+    metrics: BTreeMap<String, Metric>,
+    source: Source,
+}
+
+impl Adding {
+    fn add(&mut self, name: &str, title: &str, value: f64, unit: Unit, better: Better) {
+        let metric = Metric {
+            quantity: Quantity::new(value, unit),
+            source: self.source,
+            better,
+            headline: false,
+            title: title.to_owned(),
+        };
+        self.metrics.insert(name.to_owned(), metric);
+    }
+
+    fn lead(&mut self, name: &str) {
+        if let Some(metric) = self.metrics.get_mut(name) {
+            metric.headline = true;
+        }
+    }
+}
+
+/// Counters of the host that become rates: metric, series, title, what is counted.
+const HOST_RATES: [(&str, &str, &str, Base); 7] = [
+    (
+        "interrupts.per_second",
+        metric::INTERRUPTS_TOTAL,
+        "interrupts of the host",
+        Base::Interrupt,
+    ),
+    (
+        "context_switches.per_second",
+        metric::CONTEXT_SWITCHES,
+        "context switches of the host",
+        Base::One,
+    ),
+    (
+        "kvm.exits.per_second",
+        metric::KVM_EXITS,
+        "VM exits",
+        Base::Exit,
+    ),
+    (
+        "cycles.per_second",
+        metric::HW_CYCLES,
+        "cycles of the host",
+        Base::Cycle,
+    ),
+    (
+        "instructions.per_second",
+        metric::HW_INSTRUCTIONS,
+        "instructions of the host",
+        Base::Instruction,
+    ),
+    (
+        "llc.references_per_second",
+        metric::HW_LLC_REFERENCES,
+        "last level cache references",
+        Base::CacheEvent,
+    ),
+    (
+        "llc.misses_per_second",
+        metric::HW_LLC_MISSES,
+        "last level cache misses",
+        Base::CacheEvent,
+    ),
+];
+
+/// Counters of a guest that become rates.
+const GUEST_RATES: [(&str, &str, &str, Base); 4] = [
+    (
+        "net.rx_packets_per_second",
+        metric::NET_RX_PACKETS,
+        "frames from the target's device",
+        Base::Packet,
+    ),
+    (
+        "net.tx_packets_per_second",
+        metric::NET_TX_PACKETS,
+        "frames to the target's device",
+        Base::Packet,
+    ),
+    (
+        "net.rx_bytes_per_second",
+        metric::NET_RX_BYTES,
+        "bytes from the target's device",
+        Base::Byte,
+    ),
+    (
+        "net.tx_bytes_per_second",
+        metric::NET_TX_BYTES,
+        "bytes to the target's device",
+        Base::Byte,
+    ),
+];
+
+/// The guest's own counters that become rates: metric, key, title.
+const INNER_RATES: [(&str, &str, &str); 3] = [
+    (
+        "guest.interrupts.per_second",
+        "interrupts.total",
+        "interrupts inside the guest",
+    ),
+    (
+        "nic.calls.per_second",
+        "nic.calls",
+        "interrupts that the NIC raised",
+    ),
+    (
+        "nic.kicks.per_second",
+        "nic.kicks",
+        "notifications that the guest sent to the NIC",
+    ),
+];
+
+/// Notifications of the same frames that they are divided by: both were read together.
+const PER_GB: [(&str, &str, &str); 3] = [
+    (
+        "guest.interrupts.per_gb",
+        "interrupts.virtio",
+        "interrupts of the guest's virtio devices for 1 GB of frames",
+    ),
+    (
+        "nic.calls.per_gb",
+        "nic.calls",
+        "interrupts that the NIC raised for 1 GB of frames",
+    ),
+    (
+        "nic.kicks.per_gb",
+        "nic.kicks",
+        "notifications to the NIC for 1 GB of frames",
+    ),
+];
+
 impl Observation<'_> {
     /// Length of the window in seconds.
     pub(super) fn seconds(&self) -> f64 {
         self.end.at.saturating_since(self.begin.at).as_secs_f64()
+    }
+
+    /// The flag of what is found of this guest.
+    pub(super) fn source(&self) -> Source {
+        self.parties
+            .get(self.party)
+            .map_or(self.host, |party| party.source.combine(self.host))
     }
 
     /// What a counter advanced by in the window.
@@ -98,6 +254,7 @@ impl Observation<'_> {
     /// high resolution clock, while the user and system columns are sampled at the tick.
     #[allow(clippy::cast_precision_loss, reason = "a processor count")]
     pub(super) fn cpu(&self) -> Option<CpuShares> {
+        let party = self.parties.get(self.party)?;
         let seconds = |name| self.delta("host", name).map(|ns| ns / 1e9);
         let idle = seconds(metric::CPU_IDLE)? + seconds(metric::CPU_IOWAIT).unwrap_or(0.0);
         let steal = seconds(metric::CPU_STEAL).unwrap_or(0.0);
@@ -115,26 +272,30 @@ impl Observation<'_> {
         };
         let really_ran = dom0.map_or(1.0, |_| kept);
 
-        let mut stages = BTreeMap::new();
-        let owned = |owner, name| {
+        let owned = |owner: &str, name| {
             self.delta(owner, name)
                 .map_or(0.0, |ns| ns / 1e9 * really_ran)
         };
-        let target = owned("target", metric::CPU_TOTAL);
         // Soft interrupts go from whom they interrupted to whom they worked for, where they are
         // traced; elsewhere these are zero, and they stay where the kernel books them.
-        let traced = |owner, name| self.delta(owner, name).map_or(0.0, |ns| ns / 1e9 * kept);
-        let softirq = |owner| traced(owner, metric::CPU_SOFTIRQ);
-        let context = |owner| traced(owner, metric::CPU_SOFTIRQ_CONTEXT);
-        let own = (target - context("target")).max(0.0);
+        let traced = |owner: &str, name| self.delta(owner, name).map_or(0.0, |ns| ns / 1e9 * kept);
+        let softirq = |owner: &str| traced(owner, metric::CPU_SOFTIRQ);
+        let own = |owner: &str| {
+            let context = traced(owner, metric::CPU_SOFTIRQ_CONTEXT);
+            (owned(owner, metric::CPU_TOTAL) - context).max(0.0)
+        };
         // A Xen domain's time is none of this kernel's: to Dom0 it looks like nothing at all.
-        let domain = self
-            .delta("target", metric::CPU_DOMAIN)
-            .map_or(0.0, |ns| ns / 1e9);
-        if domain > 0.0 {
-            stages.insert("vcpu", domain);
-            stages.insert("backend", own);
-        } else if self.is_vm {
+        let domain = |owner: &str| {
+            self.delta(owner, metric::CPU_DOMAIN)
+                .map_or(0.0, |ns| ns / 1e9)
+        };
+        let guest = party.guest.as_str();
+        let mut stages = BTreeMap::new();
+        if domain(guest) > 0.0 {
+            stages.insert("vcpu", domain(guest));
+            stages.insert("backend", own(guest));
+        } else if party.is_vm {
+            let total = owned(guest, metric::CPU_TOTAL);
             let mut told_apart = 0.0;
             for (stage, name) in [
                 ("vcpu", metric::CPU_VCPU),
@@ -142,38 +303,49 @@ impl Observation<'_> {
                 ("vhost", metric::CPU_VHOST),
             ] {
                 // Which of its threads was interrupted is not known.
-                let spent = owned("target", name) * if target > 0.0 { own / target } else { 1.0 };
+                let spent = owned(guest, name) * if total > 0.0 { own(guest) / total } else { 1.0 };
                 told_apart += spent;
                 if spent > 0.0 {
                     stages.insert(stage, spent);
                 }
             }
-            stages.insert("emulator", (own - told_apart).max(0.0));
+            stages.insert("emulator", (own(guest) - told_apart).max(0.0));
         } else {
-            stages.insert("service", own);
+            stages.insert("service", own(guest));
         }
-        if softirq("target") > 0.0 {
-            stages.insert("softirq", softirq("target"));
+        if softirq(guest) > 0.0 {
+            stages.insert("softirq", softirq(guest));
         }
-        let client = (owned("client", metric::CPU_TOTAL) - context("client")).max(0.0);
-        stages.insert("client", client + softirq("client"));
+        stages.insert("client", own(&party.client) + softirq(&party.client));
+        let others = (0..).zip(self.parties);
+        let others = others.filter(|(index, _)| *index != self.party);
+        let company: f64 = others
+            .flat_map(|(_, other)| [&other.guest, &other.client])
+            .map(|owner| own(owner) + softirq(owner) + domain(owner))
+            .sum();
+        if self.parties.len() > 1 {
+            stages.insert("neighbours", company);
+        }
         stages.insert("observer", self.observer.as_secs_f64() * really_ran);
         let told: f64 = stages.values().sum();
+        let domains: f64 = self.parties.iter().map(|party| domain(&party.guest)).sum();
         // Control groups count nanoseconds, idle time is rounded to ticks: in a short or nearly
         // idle window the parts may exceed the whole, and the parts are the better reading.
-        let rest = (busy + domain - told).max(0.0);
+        let rest = (busy + domains - told).max(0.0);
         stages.insert("rest", rest);
+        let is_traced = self.delta(guest, metric::CPU_SOFTIRQ).is_some();
         Some(CpuShares {
             busy: told + rest,
             stages,
-            is_traced: self.delta("target", metric::CPU_SOFTIRQ).is_some(),
+            owns_rest: !is_traced && self.parties.len() == 1,
         })
     }
 
     /// Joules of the window, and the worst flag of the meters that gave them.
     fn energy(&self) -> Option<(f64, Source)> {
         let mut sum = None;
-        let in_a_domain = self.delta("target", metric::CPU_DOMAIN).is_some();
+        let mut guests = self.parties.iter().map(|party| &party.guest);
+        let in_a_domain = guests.any(|guest| self.delta(guest, metric::CPU_DOMAIN).is_some());
         for (name, source) in self.energy {
             // The model turns this kernel's CPU time into joules, and a Xen domain's is not in it:
             // no number is better than one that leaves the guest out.
@@ -187,318 +359,134 @@ impl Observation<'_> {
         sum
     }
 
-    /// All metrics of the trial, the load generator's included.
+    /// All metrics of the guest, its load generator's included, and of the host where the guest is
+    /// the target.
     pub(super) fn metrics(&self, result: &WorkloadResult) -> BTreeMap<String, Metric> {
-        let mut metrics: BTreeMap<String, Metric> = result
-            .metrics
-            .iter()
-            .map(|(name, metric)| {
-                let source = metric.source.combine(self.platform);
-                (
-                    name.clone(),
-                    Metric {
-                        source,
-                        ..metric.clone()
-                    },
-                )
-            })
-            .collect();
+        let source = self.source();
+        let mut adding = Adding {
+            metrics: result.metrics.clone(),
+            source,
+        };
+        for metric in adding.metrics.values_mut() {
+            metric.source = metric.source.combine(source);
+        }
         let seconds = self.seconds();
         if seconds <= 0.0 {
-            return metrics;
+            return adding.metrics;
         }
-        let mut add = |name: &str,
-                       title: &str,
-                       value: f64,
-                       unit: Unit,
-                       source: Source,
-                       better: Better,
-                       headline: bool| {
-            metrics.insert(
-                name.to_owned(),
-                Metric {
-                    quantity: Quantity::new(value, unit),
-                    source,
-                    better,
-                    headline,
-                    title: title.to_owned(),
-                },
-            );
-        };
-        let platform = self.platform;
         let work = result.work.as_ref().map(|work| in_window(work, seconds));
-        if let Some(cpu) = self.cpu() {
-            let cores = Unit::of(Base::Core);
-            let spent = cpu.for_target();
-            add(
-                "cpu.cores",
-                "processors kept busy for the target",
-                spent / seconds,
-                cores,
-                platform,
-                Better::Lower,
-                work.is_none(),
-            );
-            add(
-                "cpu.machine",
-                "processors kept busy in all",
-                cpu.busy / seconds,
-                cores,
-                platform,
-                Better::Lower,
-                false,
-            );
-            for (stage, value) in &cpu.stages {
-                let title = format!("processors kept busy by {}", stage_in_words(stage));
-                add(
-                    &format!("cpu.stage.{stage}"),
-                    &title,
-                    value / seconds,
-                    cores,
-                    platform,
-                    Better::Neither,
-                    false,
-                );
-            }
-            if let Some(work) = work.as_ref().filter(|work| work.amount > 0.0) {
-                let unit = Unit::per(Base::Second, work.unit.base);
-                let title = format!("CPU time to {}", work.phrase);
-                add(
-                    "cpu.per_work",
-                    &title,
-                    spent / work.amount,
-                    unit,
-                    platform,
-                    Better::Lower,
-                    true,
-                );
-                if let Some(guest) = cpu.stages.get("vcpu") {
-                    let title = format!("CPU time outside guest code to {}", work.phrase);
-                    add(
-                        "cpu.outside_guest.per_work",
-                        &title,
-                        (spent - guest).max(0.0) / work.amount,
-                        unit,
-                        platform,
-                        Better::Lower,
-                        false,
-                    );
-                }
-            }
+        let work = work.filter(|work| work.amount > 0.0);
+        self.add_cpu(&mut adding, seconds, work.as_ref());
+        if result.work.is_none() {
+            adding.lead("cpu.cores");
         }
-        if let Some((joules, source)) = self.energy() {
-            let source = source.combine(platform);
-            add(
-                "power.mean",
-                "mean power of the host",
-                joules / seconds,
-                Unit::of(Base::Watt),
-                source,
-                Better::Lower,
-                work.is_none(),
-            );
-            add(
-                "energy.total",
-                "energy of the host in the window",
-                joules,
-                Unit::of(Base::Joule),
-                source,
-                Better::Lower,
-                false,
-            );
-            if let Some(work) = work.as_ref().filter(|work| work.amount > 0.0) {
-                let unit = Unit::per(Base::Joule, work.unit.base);
-                let title = format!("host energy to {}", work.phrase);
-                add(
-                    "energy.per_work",
-                    &title,
-                    joules / work.amount,
-                    unit,
-                    source,
-                    Better::Lower,
-                    true,
-                );
+        if self.party == 0 {
+            self.add_energy(&mut adding, seconds, work.as_ref());
+            if result.work.is_none() {
+                adding.lead("power.mean");
             }
+            self.add_rates(&mut adding, seconds, "host", &HOST_RATES);
         }
-        for (name, owner, series, title, base) in [
-            (
-                "interrupts.per_second",
-                "host",
-                metric::INTERRUPTS_TOTAL,
-                "interrupts of the host",
-                Base::Interrupt,
-            ),
-            (
-                "context_switches.per_second",
-                "host",
-                metric::CONTEXT_SWITCHES,
-                "context switches of the host",
-                Base::One,
-            ),
-            (
-                "kvm.exits.per_second",
-                "host",
-                metric::KVM_EXITS,
-                "VM exits",
-                Base::Exit,
-            ),
-            (
-                "cycles.per_second",
-                "host",
-                metric::HW_CYCLES,
-                "cycles of the host",
-                Base::Cycle,
-            ),
-            (
-                "instructions.per_second",
-                "host",
-                metric::HW_INSTRUCTIONS,
-                "instructions of the host",
-                Base::Instruction,
-            ),
-            (
-                "llc.references_per_second",
-                "host",
-                metric::HW_LLC_REFERENCES,
-                "last level cache references",
-                Base::CacheEvent,
-            ),
-            (
-                "llc.misses_per_second",
-                "host",
-                metric::HW_LLC_MISSES,
-                "last level cache misses",
-                Base::CacheEvent,
-            ),
-            (
-                "net.rx_packets_per_second",
-                "target",
-                metric::NET_RX_PACKETS,
-                "frames from the target's device",
-                Base::Packet,
-            ),
-            (
-                "net.tx_packets_per_second",
-                "target",
-                metric::NET_TX_PACKETS,
-                "frames to the target's device",
-                Base::Packet,
-            ),
-            (
-                "net.rx_bytes_per_second",
-                "target",
-                metric::NET_RX_BYTES,
-                "bytes from the target's device",
-                Base::Byte,
-            ),
-            (
-                "net.tx_bytes_per_second",
-                "target",
-                metric::NET_TX_BYTES,
-                "bytes to the target's device",
-                Base::Byte,
-            ),
-        ] {
-            if let Some(count) = self.delta(owner, series) {
-                add(
-                    name,
-                    title,
-                    count / seconds,
-                    Unit::per(base, Base::Second),
-                    platform,
-                    Better::Neither,
-                    false,
-                );
-            }
+        if let Some(party) = self.parties.get(self.party) {
+            self.add_rates(&mut adding, seconds, &party.guest, &GUEST_RATES);
         }
-        if let Some(Inner {
-            before,
-            after,
-            between,
-        }) = self.inner.filter(|inner| inner.between > 0.0)
-        {
-            let advanced = |key: &str| Some(after.get(key)? - before.get(key)?);
-            if let Some(count) = advanced("interrupts.total") {
-                let unit = Unit::per(Base::Interrupt, Base::Second);
-                add(
-                    "guest.interrupts.per_second",
-                    "interrupts inside the guest",
-                    count / between,
-                    unit,
-                    platform,
-                    Better::Lower,
-                    false,
-                );
-            }
-            for (key, name, title) in [
-                (
-                    "nic.calls",
-                    "nic.calls.per_second",
-                    "interrupts that the NIC raised",
-                ),
-                (
-                    "nic.kicks",
-                    "nic.kicks.per_second",
-                    "notifications that the guest sent to the NIC",
-                ),
-            ] {
-                if let Some(count) = advanced(key) {
-                    let unit = Unit::per(Base::Interrupt, Base::Second);
-                    let rate = count / between;
-                    add(name, title, rate, unit, platform, Better::Lower, false);
-                }
-            }
-            // Notifications of the same frames that they are divided by: both were read together.
-            if let Some(bytes) = advanced("net.bytes").filter(|bytes| *bytes >= ENOUGH_BYTES) {
-                let unit = Unit::per(Base::Interrupt, Base::Gigabyte);
-                for (key, name, title) in [
-                    (
-                        "interrupts.virtio",
-                        "guest.interrupts.per_gb",
-                        "interrupts of the guest's virtio devices for 1 GB of frames",
-                    ),
-                    (
-                        "nic.calls",
-                        "nic.calls.per_gb",
-                        "interrupts that the NIC raised for 1 GB of frames",
-                    ),
-                    (
-                        "nic.kicks",
-                        "nic.kicks.per_gb",
-                        "notifications to the NIC for 1 GB of frames",
-                    ),
-                ] {
-                    if let Some(count) = advanced(key) {
-                        let each = count / (bytes / 1e9);
-                        add(name, title, each, unit, platform, Better::Lower, false);
-                    }
-                }
-            }
-            if let Some(busy) = advanced("cpu.busy_ns") {
-                let value = busy / 1e9 / between;
-                add(
-                    "guest.cpu.cores",
-                    "processors busy as the guest sees them",
-                    value,
-                    Unit::of(Base::Core),
-                    platform,
-                    Better::Neither,
-                    false,
-                );
-            }
-            // Who chooses a NIC that holds notifications asks what that gives and what it costs.
-            if advanced("nic.kicks").is_some() {
-                for name in HOLDING {
-                    if let Some(metric) = metrics.get_mut(*name) {
-                        metric.headline = true;
-                    }
-                }
-            }
+        if let Some(inner) = self.inner.filter(|inner| inner.between > 0.0) {
+            add_inner(&mut adding, inner);
         }
-        metrics
+        adding.metrics
     }
 
-    /// The work of the window.
+    fn add_cpu(&self, adding: &mut Adding, seconds: f64, work: Option<&Work>) {
+        let Some(cpu) = self.cpu() else { return };
+        let cores = Unit::of(Base::Core);
+        let spent = cpu.for_target();
+        let title = "processors kept busy for the target";
+        adding.add("cpu.cores", title, spent / seconds, cores, Better::Lower);
+        if self.party == 0 {
+            let title = "processors kept busy in all";
+            adding.add(
+                "cpu.machine",
+                title,
+                cpu.busy / seconds,
+                cores,
+                Better::Lower,
+            );
+        }
+        for (stage, value) in &cpu.stages {
+            // Of a neighbour, what everybody else did is told by their own records.
+            if self.party != 0 && ["neighbours", "observer", "rest"].contains(stage) {
+                continue;
+            }
+            let title = format!("processors kept busy by {}", stage_in_words(stage));
+            let name = format!("cpu.stage.{stage}");
+            adding.add(&name, &title, value / seconds, cores, Better::Neither);
+        }
+        let Some(work) = work else { return };
+        let unit = Unit::per(Base::Second, work.unit.base);
+        let title = format!("CPU time to {}", work.phrase);
+        adding.add(
+            "cpu.per_work",
+            &title,
+            spent / work.amount,
+            unit,
+            Better::Lower,
+        );
+        adding.lead("cpu.per_work");
+        if let Some(guest) = cpu.stages.get("vcpu") {
+            let title = format!("CPU time outside guest code to {}", work.phrase);
+            let outside = (spent - guest).max(0.0) / work.amount;
+            adding.add(
+                "cpu.outside_guest.per_work",
+                &title,
+                outside,
+                unit,
+                Better::Lower,
+            );
+        }
+    }
+
+    fn add_energy(&self, adding: &mut Adding, seconds: f64, work: Option<&Work>) {
+        let Some((joules, of_meter)) = self.energy() else {
+            return;
+        };
+        let of_platform = adding.source;
+        adding.source = of_meter.combine(of_platform);
+        let (watt, joule) = (Unit::of(Base::Watt), Unit::of(Base::Joule));
+        let title = "mean power of the host";
+        adding.add("power.mean", title, joules / seconds, watt, Better::Lower);
+        let title = "energy of the host in the window";
+        adding.add("energy.total", title, joules, joule, Better::Lower);
+        if let Some(work) = work {
+            let unit = Unit::per(Base::Joule, work.unit.base);
+            let title = format!("host energy to {}", work.phrase);
+            adding.add(
+                "energy.per_work",
+                &title,
+                joules / work.amount,
+                unit,
+                Better::Lower,
+            );
+            adding.lead("energy.per_work");
+        }
+        adding.source = of_platform;
+    }
+
+    fn add_rates(
+        &self,
+        adding: &mut Adding,
+        seconds: f64,
+        owner: &str,
+        rates: &[(&str, &str, &str, Base)],
+    ) {
+        for (name, series, title, base) in rates {
+            if let Some(count) = self.delta(owner, series) {
+                let unit = Unit::per(*base, Base::Second);
+                adding.add(name, title, count / seconds, unit, Better::Neither);
+            }
+        }
+    }
+
+    /// The work done in the window.
     pub(super) fn work(&self, result: &WorkloadResult) -> Option<Work> {
         result
             .work
@@ -507,7 +495,47 @@ impl Observation<'_> {
     }
 }
 
-/// A rate becomes the amount of the window; a total is one already.
+/// What a guest's own counters say.
+fn add_inner(adding: &mut Adding, inner: Inner<'_>) {
+    let Inner {
+        before,
+        after,
+        between,
+    } = inner;
+    let advanced = |key: &str| Some(after.get(key)? - before.get(key)?);
+    for (name, key, title) in INNER_RATES {
+        if let Some(count) = advanced(key) {
+            let unit = Unit::per(Base::Interrupt, Base::Second);
+            adding.add(name, title, count / between, unit, Better::Lower);
+        }
+    }
+    if let Some(bytes) = advanced("net.bytes").filter(|bytes| *bytes >= ENOUGH_BYTES) {
+        for (name, key, title) in PER_GB {
+            if let Some(count) = advanced(key) {
+                let unit = Unit::per(Base::Interrupt, Base::Gigabyte);
+                adding.add(name, title, count / (bytes / 1e9), unit, Better::Lower);
+            }
+        }
+    }
+    if let Some(busy) = advanced("cpu.busy_ns") {
+        let title = "processors busy as the guest sees them";
+        let cores = Unit::of(Base::Core);
+        adding.add(
+            "guest.cpu.cores",
+            title,
+            busy / 1e9 / between,
+            cores,
+            Better::Neither,
+        );
+    }
+    // Who chooses a NIC that holds notifications asks what that gives and what it costs.
+    if advanced("nic.kicks").is_some() {
+        for name in HOLDING {
+            adding.lead(name);
+        }
+    }
+}
+
 fn in_window(work: &WorkDone, seconds: f64) -> Work {
     match work {
         WorkDone::Rate(rate) => Work {
@@ -528,6 +556,7 @@ fn stage_in_words(stage: &str) -> &str {
         "service" => "the service's processes",
         "softirq" => "soft interrupts for the target",
         "client" => "the client emulator",
+        "neighbours" => "the other guests and their clients",
         "observer" => "vtax's sampling",
         _ => "the rest of the host (soft interrupts, kernel threads)",
     }
@@ -577,11 +606,12 @@ mod tests {
             begin: &begin,
             end: &end,
             processors: 2,
-            is_vm: false,
+            parties: &alone(false),
+            party: 0,
             observer: Nanoseconds(0),
             energy: &[],
             inner: None,
-            platform: Source::Measured,
+            host: Source::Measured,
         };
         observation.cpu().unwrap()
     }
@@ -600,6 +630,64 @@ mod tests {
             readings.record(id, value * 1e9);
         }
         Snapshot::of(Nanoseconds(seconds * 1_000_000_000), &readings)
+    }
+
+    fn alone(is_vm: bool) -> [Party; 1] {
+        [party("target", "client", is_vm)]
+    }
+
+    fn party(guest: &str, client: &str, is_vm: bool) -> Party {
+        Party {
+            guest: guest.to_owned(),
+            client: client.to_owned(),
+            is_vm,
+            source: Source::Measured,
+        }
+    }
+
+    #[test]
+    fn what_neighbours_do_is_neither_the_targets_nor_the_rest() {
+        let counters = |at: f64| {
+            [
+                ("host", metric::CPU_IDLE, at),
+                ("target", metric::CPU_TOTAL, 0.2 * at),
+                ("client", metric::CPU_TOTAL, 0.1 * at),
+                ("pi", metric::CPU_TOTAL, 0.5 * at),
+                ("pi.client", metric::CPU_TOTAL, 0.1 * at),
+            ]
+        };
+        let (begin, end) = (snapshot(0, &counters(0.0)), snapshot(10, &counters(10.0)));
+        let parties = [
+            party("target", "client", false),
+            party("pi", "pi.client", false),
+        ];
+        let of = |party| Observation {
+            begin: &begin,
+            end: &end,
+            processors: 2,
+            parties: &parties,
+            party,
+            observer: Nanoseconds(0),
+            energy: &[],
+            inner: None,
+            host: Source::Measured,
+        };
+        let cpu = of(0).cpu().unwrap();
+        for (stage, expected) in [
+            ("service", 2.0),
+            ("client", 1.0),
+            ("neighbours", 6.0),
+            ("rest", 1.0),
+        ] {
+            assert!((cpu.stages[stage] - expected).abs() < 1e-9, "{cpu:?}");
+        }
+        assert!(
+            (cpu.for_target() - 2.0).abs() < 1e-9,
+            "nobody's rest: {cpu:?}"
+        );
+        let metrics = of(1).metrics(&WorkloadResult::default());
+        assert!((metrics["cpu.cores"].quantity.value - 0.5).abs() < 1e-9);
+        assert!(!metrics.contains_key("cpu.machine"));
     }
 
     fn shares(idle: f64, target: f64, client: f64, is_vm: bool) -> CpuShares {
@@ -625,11 +713,12 @@ mod tests {
             begin: &begin,
             end: &end,
             processors: 2,
-            is_vm,
+            parties: &alone(is_vm),
+            party: 0,
             observer: Nanoseconds(100_000_000),
             energy: &[],
             inner: None,
-            platform: Source::Measured,
+            host: Source::Measured,
         };
         observation.cpu().unwrap()
     }
@@ -687,11 +776,12 @@ mod tests {
             begin: &begin,
             end: &end,
             processors: 1,
-            is_vm: false,
+            parties: &alone(false),
+            party: 0,
             observer: Nanoseconds(0),
             energy: &energy,
             inner: None,
-            platform: Source::Measured,
+            host: Source::Measured,
         };
         let cpu = observation.cpu().unwrap();
         assert!((cpu.busy - 8.0).abs() < 1e-9, "5 s and 3 s: {cpu:?}");

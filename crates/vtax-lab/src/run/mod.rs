@@ -1,36 +1,44 @@
-//! The run loop: a plan and a results directory in, finished trials out. Killed at any moment it
-//! loses at most the trial in flight, and running the same plan on the same directory goes on.
+//! The run loop: an experiment and a results directory in, finished trials out. Killed at any moment
+//! it loses at most the trial in flight, and running the same plan on the same directory goes on.
+//!
+//! There is one loop for every kind of trial. What a trial is says an [`Experiment`]: the scenarios of
+//! a plan ([`run`]), or whatever a crate above brings.
 
+mod busy;
 mod directory;
 mod instruments;
 mod measure;
+mod phases;
 mod progress;
+mod queue;
+mod scenario;
 mod stop;
 mod trial;
 
+pub use directory::NewRun;
 pub use progress::{Event, Progress};
+pub use scenario::run;
+pub use trial::{Attempt, Log};
 
 use crate::LabError;
-use crate::plan::{Catalogue, Plan, PlannedTreatment, Shard, treatments};
-pub use directory::NewRun;
+use crate::plan::Shard;
 use progress::Estimate;
-use std::collections::{BTreeMap, BTreeSet};
+use queue::Queue;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use vtax_guest::image;
 use vtax_guest::platform::xen;
-use vtax_host::HostError;
-use vtax_host::host_settings;
 use vtax_host::journal::Journal;
 use vtax_host::lock::Lock;
-use vtax_host::meters::Meters;
 use vtax_host::roots::Roots;
 use vtax_host::signals::Signals;
-use vtax_report::results::{ResultsDir, Trial, TrialOutcome};
+use vtax_report::results::{ResultsDir, Treatment, Trial, TrialOutcome, TrialWriter};
 use vtax_units::Source;
 
 /// Consecutive failures of one treatment after which the cause is taken to be systematic.
 const FAILURES_TO_GIVE_UP: u32 = 2;
+/// How long a run waits at most for other programs to become quiet, each time.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How to run a plan.
 #[derive(Debug, Clone)]
@@ -60,84 +68,101 @@ pub struct RunSummary {
     pub stopped_early: Option<String>,
 }
 
-/// Runs a plan. Call it on a thread that lives as long as the run, such as the main thread: the
-/// cells die with the thread that made them.
+/// Where a trial stands in its run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Assignment {
+    /// Index of its treatment.
+    pub treatment: usize,
+    /// Its position in the schedule.
+    pub index: u32,
+    /// The block it belongs to.
+    pub block: u32,
+}
+
+/// What is tried, again and again.
+pub trait Experiment {
+    /// What it is in the results, but for its treatments.
+    fn new_run(&self) -> NewRun<'_>;
+
+    /// What is compared, in the order of tables.
+    fn treatments(&self) -> Vec<Treatment>;
+
+    /// Trials that do not count are run again, up to this share of all trials.
+    fn again(&self) -> f64;
+
+    /// Makes ready what all trials share, before the first of them and before there is a directory.
+    ///
+    /// # Errors
+    /// When this host cannot run it: all that is missing, in one message.
+    fn prepare(&mut self, note: &mut dyn FnMut(String)) -> Result<(), LabError>;
+
+    /// A rough time for one trial.
+    fn expected(&self, treatment: usize) -> Duration;
+
+    /// One trial, from an untouched host to one that the journal can restore. What was found is in
+    /// `attempt`, complete or not.
+    ///
+    /// # Errors
+    /// When the trial failed; that is a record too.
+    fn perform(
+        &mut self,
+        assignment: Assignment,
+        journal: &mut Journal,
+        writer: &TrialWriter,
+        log: &mut Log<'_>,
+        attempt: &mut Attempt,
+    ) -> Result<(), LabError>;
+
+    /// Why the run may end before `next_block`, if it may.
+    fn satisfied(
+        &self,
+        _results: &ResultsDir,
+        _next_block: u32,
+        _elapsed: Duration,
+    ) -> Option<String> {
+        None
+    }
+}
+
+/// Runs an experiment. Call it on a thread that lives as long as the run, such as the main thread:
+/// the cells die with the thread that made them.
 ///
 /// # Errors
-/// When the plan cannot run on this host, another lab runs, the directory holds something else,
+/// When the experiment cannot run on this host, another lab runs, the directory holds something else,
 /// the same treatment keeps failing, or the user interrupts. Finished trials stay.
-pub fn run(
-    plan: &Plan,
-    plan_text: &str,
-    catalogue: &Catalogue,
+pub fn run_experiment(
+    experiment: &mut dyn Experiment,
     options: &RunOptions,
     signals: &Signals,
     progress: &mut dyn Progress,
-) -> Result<RunSummary, LabError> {
+) -> Result<(ResultsDir, RunSummary), LabError> {
+    let name = experiment.new_run().name.to_owned();
     let _lock = Lock::acquire(
         &options.state_dir,
-        &format!(
-            "running plan {} into {}",
-            plan.name,
-            options.results.display()
-        ),
+        &format!("running plan {name} into {}", options.results.display()),
     )?;
     let mut journal = Journal::open(&options.state_dir, xen::end)?;
     recover(&mut journal, progress)?;
-
     let roots = Roots::host();
-    let treatments = treatments(plan, catalogue);
-    check(&treatments, catalogue, &roots)?;
-    let guest = image::ensure(&image::Recipe::standard(), &mut |line: &str| {
-        progress.event(Event::Note {
-            message: line.to_owned(),
-        });
-    })?;
-    signals.check()?;
-    let cache_dir = image::cache_dir()?;
-    let new = NewRun {
-        plan_text,
-        name: &plan.name,
-        description: &plan.description,
-        is_quick: plan.is_quick,
-        place: &options.place,
-        seed: plan.seed,
-        repetitions: plan.repetitions,
-        order: plan.order,
-        minimum_effect: plan.minimum_effect,
-    };
-    let results = new.open(&options.results, &roots, || {
-        treatments
-            .iter()
-            .map(|planned| planned.record.clone())
-            .collect()
-    })?;
-    let meters = Meters::choose(&plan.meters, &roots, &mut |message| {
-        progress.event(Event::Note { message });
-    })?;
-    let retried = set_failed_aside(&results)?;
-    if retried > 0 {
-        progress.event(Event::Note {
-            message: format!("{retried} trials that failed earlier are run again"),
-        });
+    let mut note = |message: String| progress.event(Event::Note { message });
+    // In an emulated host nobody else works, and waiting would move what repeats to the bit.
+    let is_shared = options.host != Source::Emulated;
+    if is_shared && let Some(disturbance) = busy::wait(&roots, Duration::ZERO, signals)? {
+        note(disturbance);
     }
-
+    experiment.prepare(&mut note)?;
+    signals.check()?;
+    let results = experiment
+        .new_run()
+        .open(&options.results, &roots, || experiment.treatments())?;
+    let mut queue = Queue::of(&results, options.shard, experiment.again())?;
     let runner = Runner {
-        bench: trial::Bench {
-            plan,
-            catalogue,
-            guest: &guest,
-            roots: &roots,
-            meters: &meters,
-            signals,
-            cache_dir: &cache_dir,
-            host: options.host,
-        },
-        treatments: &treatments,
         results: &results,
-        shard: options.shard,
+        roots: is_shared.then_some(&roots),
+        signals,
     };
-    runner.run(&mut journal, progress)
+    let summary = runner.run(&name, experiment, &mut queue, &mut journal, progress)?;
+    Ok((results, summary))
 }
 
 /// Undoes what an earlier process left behind.
@@ -155,181 +180,120 @@ fn recover(journal: &mut Journal, progress: &mut dyn Progress) -> Result<(), Lab
     Ok(())
 }
 
-/// Whether this host can run every treatment: all that is missing, in one message.
-fn check(
-    treatments: &[PlannedTreatment],
-    catalogue: &Catalogue,
-    roots: &Roots,
-) -> Result<(), LabError> {
-    let mut missing = BTreeSet::new();
-    for planned in treatments {
-        if let Some(platform) = catalogue.platform(&planned.record.platform_kind)
-            && let Err(cause) = platform.check(&planned.settings)
-        {
-            missing.insert(format!("{}: {cause}", planned.record.platform));
-        }
-        if let Err(cause) = host_settings::check(&planned.settings, &roots.sys) {
-            missing.insert(cause.to_string());
-        }
-    }
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let list: Vec<String> = missing.into_iter().collect();
-    Err(LabError::Plan(format!(
-        "this host cannot run the plan:\n  {}\n`vtax doctor` shows what it can",
-        list.join("\n  ")
-    )))
-}
-
-/// Moves the records of failed trials aside, where they stay as evidence, so that they run again.
-fn set_failed_aside(results: &ResultsDir) -> Result<usize, LabError> {
-    let mut moved = 0;
-    for trial in results.trials().filter_map(Result::ok) {
-        if let TrialOutcome::Failed(_) = trial.outcome {
-            let from = results.trial_path(trial.index);
-            let to = (1u32..)
-                .map(|attempt| from.with_extension(format!("failed-{attempt}")))
-                .find(|candidate| !candidate.exists());
-            if let Some(to) = to {
-                std::fs::rename(&from, &to).map_err(HostError::file("move", &from))?;
-                moved += 1;
-            }
-        }
-    }
-    Ok(moved)
-}
-
 struct Runner<'a> {
-    bench: trial::Bench<'a>,
-    treatments: &'a [PlannedTreatment],
     results: &'a ResultsDir,
-    shard: Option<Shard>,
+    /// Where other programs may be at work beside the trials.
+    roots: Option<&'a Roots>,
+    signals: &'a Signals,
 }
 
 impl Runner<'_> {
     fn run(
         &self,
+        name: &str,
+        experiment: &mut dyn Experiment,
+        queue: &mut Queue,
         journal: &mut Journal,
         progress: &mut dyn Progress,
     ) -> Result<RunSummary, LabError> {
         let began = Instant::now();
-        let plan = self.bench.plan;
-        let scheduled = &self.results.run().schedule;
-        let ours = |block: u32| self.shard.is_none_or(|shard| shard.holds(block));
-        let entry = |index: u32| scheduled.get(index as usize);
-        let pending: Vec<u32> = self
-            .results
-            .pending()
-            .into_iter()
-            .filter(|index| entry(*index).is_some_and(|s| ours(s.block)))
-            .collect();
-        let in_all = scheduled.iter().filter(|entry| ours(entry.block)).count();
-        let already = in_all - pending.len();
-        let expected = |treatment: usize| self.expected(treatment);
-        let treatment_of = |index: u32| entry(index).map_or(0, |scheduled| scheduled.treatment);
         let mut estimate = Estimate::default();
+        let rest = |queue: &Queue, estimate: &Estimate, experiment: &dyn Experiment| {
+            estimate
+                .remaining(queue.treatments(), &|treatment| {
+                    experiment.expected(treatment)
+                })
+                .as_secs_f64()
+        };
         progress.event(Event::Started {
-            plan: plan.name.clone(),
+            plan: name.to_owned(),
             results: self.results.path().display().to_string(),
-            trials: pending.len(),
-            finished: already,
-            expected_seconds: estimate
-                .remaining(pending.iter().map(|index| treatment_of(*index)), &expected)
-                .as_secs_f64(),
+            trials: queue.len(),
+            finished: queue.already(),
+            expected_seconds: rest(queue, &estimate, experiment),
         });
-
         let mut summary = RunSummary {
             ran: 0,
-            already,
+            already: queue.already(),
             failed: 0,
             stopped_early: None,
         };
         let mut failures: BTreeMap<usize, u32> = BTreeMap::new();
         let mut last_block = None;
-        for (position, index) in pending.iter().enumerate() {
-            let Some(scheduled) = entry(*index) else {
-                continue;
-            };
-            let Some(treatment) = self.treatments.get(scheduled.treatment) else {
-                continue;
-            };
-            if last_block != Some(scheduled.block) {
-                last_block = Some(scheduled.block);
-                if let Some(reason) =
-                    stop::satisfied(plan, self.results, scheduled.block, began.elapsed())
-                {
-                    summary.stopped_early = Some(reason);
+        while let Some(assignment) = queue.next() {
+            if last_block != Some(assignment.block) {
+                last_block = Some(assignment.block);
+                let elapsed = began.elapsed();
+                summary.stopped_early =
+                    experiment.satisfied(self.results, assignment.block, elapsed);
+                if summary.stopped_early.is_some() {
                     break;
                 }
             }
-            self.bench.signals.check()?;
+            self.signals.check()?;
+            let Some(treatment) = self.results.run().treatments.get(assignment.treatment) else {
+                continue;
+            };
+            if let Some(reason) = queue.make_room(self.results, assignment.index)? {
+                let mut message = format!("trial {:04} runs again: {reason}", assignment.index);
+                if let Some(roots) = self.roots
+                    && let Some(disturbance) = busy::wait(roots, PATIENCE, self.signals)?
+                {
+                    message = format!("{message}; {disturbance}");
+                }
+                progress.event(Event::Note { message });
+            }
             progress.event(Event::TrialStarted {
-                index: *index,
-                treatment: treatment.record.label.clone(),
+                index: assignment.index,
+                treatment: treatment.label.clone(),
             });
             let clock = Instant::now();
-            let assignment = trial::Assignment {
-                treatment,
-                index: *index,
-                block: scheduled.block,
-            };
-            let writer = self.results.trial_writer(*index)?;
-            let trial = trial::run(&self.bench, &assignment, journal, writer, progress)?;
+            let writer = self.results.trial_writer(assignment.index)?;
+            let trial = trial::run(experiment, assignment, treatment, journal, writer, progress)?;
             let took = clock.elapsed();
-            estimate.saw(scheduled.treatment, took);
+            estimate.saw(assignment.treatment, took);
             summary.ran += 1;
             let failed = match &trial.outcome {
                 TrialOutcome::Complete => None,
                 TrialOutcome::Failed(reason) => Some(reason.clone()),
             };
-            let rest = pending
-                .iter()
-                .skip(position + 1)
-                .map(|index| treatment_of(*index));
+            queue.judge(assignment, &trial);
             progress.event(Event::TrialFinished {
-                index: *index,
-                treatment: treatment.record.label.clone(),
+                index: assignment.index,
+                treatment: treatment.label.clone(),
                 seconds: took.as_secs_f64(),
-                done: position + 1,
-                of: pending.len(),
-                remaining_seconds: estimate.remaining(rest, &expected).as_secs_f64(),
+                done: summary.ran,
+                of: summary.ran + queue.len(),
+                remaining_seconds: rest(queue, &estimate, experiment),
                 headline: headline(&trial),
                 suspect: trial.suspect.clone(),
                 failed: failed.clone(),
             });
             match failed {
                 None => {
-                    failures.remove(&scheduled.treatment);
+                    failures.remove(&assignment.treatment);
                 }
                 Some(reason) => {
-                    summary.failed += 1;
-                    let count = failures.entry(scheduled.treatment).or_default();
+                    let count = failures.entry(assignment.treatment).or_default();
                     *count += 1;
                     if *count >= FAILURES_TO_GIVE_UP {
                         return Err(LabError::other(format!(
                             "{} failed {count} times in a row, so the run stops: {reason}\nfinished trials are kept in {}; mend the cause and run the same command again",
-                            treatment.record.label,
+                            treatment.label,
                             self.results.path().display()
                         )));
                     }
                 }
             }
         }
+        let trials = self.results.trials().filter_map(Result::ok);
+        summary.failed = trials
+            .filter(|trial| trial.outcome != TrialOutcome::Complete)
+            .count();
         Ok(summary)
-    }
-
-    fn expected(&self, treatment: usize) -> Duration {
-        let overhead = self
-            .treatments
-            .get(treatment)
-            .and_then(|planned| self.bench.catalogue.platform(&planned.record.platform_kind))
-            .map_or(Duration::ZERO, |platform| platform.expected_overhead());
-        overhead + self.bench.plan.warmup + self.bench.plan.duration
     }
 }
 
-/// A trial's leading numbers, for one line of progress.
 fn headline(trial: &Trial) -> String {
     let mut parts: Vec<String> = trial
         .metrics

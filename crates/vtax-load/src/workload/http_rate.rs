@@ -82,6 +82,14 @@ impl Workload for HttpRate {
         Extent::FixedDuration
     }
 
+    fn level(&self) -> Option<super::LoadLevel> {
+        Some(super::LoadLevel {
+            key: "load.rate",
+            unit: Unit::per(Base::Request, Base::Second),
+            title: "requests asked for",
+        })
+    }
+
     fn serve(
         &self,
         target: &mut dyn Target,

@@ -114,6 +114,17 @@ fn chosen_extent(settings: &Settings, default: Extent) -> Extent {
     }
 }
 
+/// The setting that a workload's load level is, for ramps and searches.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LoadLevel {
+    /// Its key, such as `load.rate`.
+    pub key: &'static str,
+    /// Its unit.
+    pub unit: vtax_units::Unit,
+    /// What it is, in a few words: `requests asked for`.
+    pub title: &'static str,
+}
+
 /// The times of one trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
@@ -146,6 +157,11 @@ pub trait Workload: Sync {
 
     /// How its measured window ends.
     fn extent(&self, settings: &Settings) -> Extent;
+
+    /// The setting that a ramp varies, if the load has a level.
+    fn level(&self) -> Option<LoadLevel> {
+        None
+    }
 
     /// The scratch disk it needs in the target, in MiB; 0 for none.
     fn scratch_mib(&self, _settings: &Settings) -> u64 {

@@ -156,8 +156,9 @@ pub struct Actor {
 pub struct Phase {
     /// Its name, unique in the trial: `100 req/s`.
     pub name: String,
-    /// The load that was asked for.
-    pub level: Quantity,
+    /// The load that was asked for; `None` where guests take turns under a steady one.
+    #[serde(default)]
+    pub level: Option<Quantity>,
     /// Where it lies within `samples.parquet`, on its clock.
     pub window: (Nanoseconds, Nanoseconds),
     /// The work done in it.

@@ -41,6 +41,10 @@ impl Platform for Qemu {
         vm::check(&Machine::from_settings(settings)?)
     }
 
+    fn memory_mib(&self, settings: &Settings) -> u64 {
+        u64::try_from(settings.integer("vm.memory_mib", 512)).unwrap_or(u64::MAX)
+    }
+
     fn expected_overhead(&self) -> Duration {
         // An emulated boot on two cores; under KVM it is a second.
         Duration::from_secs(5)

@@ -66,6 +66,10 @@ impl Platform for Xen {
         cell::check(settings)
     }
 
+    fn memory_mib(&self, settings: &Settings) -> u64 {
+        u64::try_from(settings.integer("xen.memory_mib", 512)).unwrap_or(u64::MAX)
+    }
+
     fn expected_overhead(&self) -> Duration {
         Duration::from_secs(8)
     }

@@ -1,10 +1,17 @@
 //! From TOML to a validated [`Plan`], collecting everything that is wrong on the way.
 
-use super::{Baseline, Catalogue, Diagnostic, Diagnostics, Entry, Order, Plan, Quick, StopRule};
+mod scenario;
+mod values;
+
+use super::{
+    Baseline, Catalogue, Diagnostic, Diagnostics, Entry, NEIGHBOURS, Neighbour, Order, Plan, Quick,
+    StopRule,
+};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+use values::{accepts, as_integer, as_number, describe, flatten};
 use vtax_host::settings::{Domain, Level, Parameter, Settings};
 use vtax_observe::meter;
 
@@ -13,7 +20,7 @@ fn meter_names() -> impl Iterator<Item = &'static str> {
     ["auto", "none"].into_iter().chain(meter::NAMES)
 }
 
-const PLAN_KEYS: [&str; 16] = [
+const PLAN_KEYS: [&str; 19] = [
     "name",
     "description",
     "seed",
@@ -30,6 +37,9 @@ const PLAN_KEYS: [&str; 16] = [
     "settings",
     "factors",
     "platform",
+    "neighbour",
+    "again",
+    "places",
 ];
 
 /// More trials than this are a mistake in the factors, not a plan.
@@ -87,19 +97,20 @@ impl Reader<'_> {
         let workloads = self.entries(root, "workload", |catalogue, kind| {
             catalogue.workload(kind).is_some()
         });
+        let neighbours = self.neighbours(root, &platforms);
         let settings = root
             .get("settings")
             .map(|value| self.settings(value))
             .unwrap_or_default();
         let factors = root
             .get("factors")
-            .map(|value| self.factors(value))
+            .map(|value| self.factors(value, &neighbours))
             .unwrap_or_default();
         let quick = root
             .get("quick")
             .map(|value| self.quick(value))
             .unwrap_or_default();
-        let baseline = self.baseline(root, &platforms, &factors);
+        let baseline = self.baseline(root, &platforms, &neighbours, &factors);
         let repetitions = self.integer(root, "repetitions", 1, 100_000).unwrap_or(5);
         let stop = root
             .get("stop")
@@ -136,6 +147,9 @@ impl Reader<'_> {
             baseline,
             settings,
             factors,
+            again: self.again(root),
+            places: self.places(root),
+            neighbours,
             platforms,
             workloads,
             is_quick: false,
@@ -207,10 +221,13 @@ impl Reader<'_> {
                     .help_with("give each a `name` of its own");
             }
             let settings = self.entry_settings(table, section, &kind_text);
+            let (profile, objective) = self.drive(table, section, &kind_text);
             entries.push(Entry {
                 name,
                 kind: kind_text,
                 settings,
+                profile,
+                objective,
             });
         }
         if array.is_empty() {
@@ -248,7 +265,10 @@ impl Reader<'_> {
         };
         let mut settings = Settings::default();
         for (key, offset, value) in flatten(table) {
-            if key == "kind" || key == "name" {
+            let is_structure = key == "kind"
+                || key == "name"
+                || section == "workload" && (key == "objective" || key.starts_with("profile"));
+            if is_structure {
                 continue;
             }
             let full = if workload.is_empty() || key.contains('.') {
@@ -322,12 +342,20 @@ impl Reader<'_> {
         settings
     }
 
-    fn factors(&mut self, value: &Value<'_>) -> BTreeMap<String, Vec<Level>> {
+    fn factors(
+        &mut self,
+        value: &Value<'_>,
+        neighbours: &[Neighbour],
+    ) -> BTreeMap<String, Vec<Level>> {
         let Some(table) = self.table(value, "factors") else {
             return BTreeMap::new();
         };
         let mut factors = BTreeMap::new();
         for (key, offset, value) in flatten(table) {
+            if key == NEIGHBOURS {
+                factors.insert(key, self.companies(value, neighbours));
+                continue;
+            }
             let Some(parameter) = self.parameter(&key, offset) else {
                 continue;
             };
@@ -488,6 +516,7 @@ impl Reader<'_> {
         &mut self,
         root: &DeTable<'_>,
         platforms: &[Entry],
+        neighbours: &[Neighbour],
         factors: &BTreeMap<String, Vec<Level>>,
     ) -> Baseline {
         let Some(value) = root.get("baseline") else {
@@ -519,6 +548,10 @@ impl Reader<'_> {
                         if let Some(name) = self.text_of(value, "baseline.platform") {
                             self.known_platform(&name, value.span().start, platforms);
                             baseline.platform = Some(name);
+                        }
+                    } else if key == NEIGHBOURS && factors.contains_key(NEIGHBOURS) {
+                        if let Some(level) = self.company(value, neighbours) {
+                            baseline.levels.insert(key, level);
                         }
                     } else if let Some(levels) = factors.get(&key) {
                         let Some(parameter) = self.parameter(&key, offset) else {
@@ -643,195 +676,5 @@ impl Reader<'_> {
             )
             .help_with("vary fewer factors at once, or lower `repetitions`");
         }
-    }
-
-    fn only<'a>(
-        &mut self,
-        table: &DeTable<'_>,
-        valid: impl Iterator<Item = &'a str> + Clone,
-        place: &str,
-    ) {
-        for key in table.keys() {
-            let found: &str = key.get_ref();
-            if !valid.clone().any(|candidate| candidate == found) {
-                self.found.push(
-                    Diagnostic::at(
-                        self.text,
-                        key.span().start,
-                        format!("{place} has no key `{found}`"),
-                    )
-                    .nearest(found, valid.clone()),
-                );
-            }
-        }
-    }
-
-    fn table<'v, 'i>(&mut self, value: &'v Value<'i>, key: &str) -> Option<&'v DeTable<'i>> {
-        let table = value.get_ref().as_table();
-        if table.is_none() {
-            self.complain(value.span().start, format!("`{key}` must be a section"))
-                .help_with(format!("write [{key}] and one setting a line below it"));
-        }
-        table
-    }
-
-    fn integer(&mut self, table: &DeTable<'_>, key: &str, low: i64, high: i64) -> Option<i64> {
-        let value = table.get(key)?;
-        let found = as_integer(value.get_ref()).filter(|found| (low..=high).contains(found));
-        if found.is_none() {
-            let bound = if high == i64::MAX {
-                format!("of at least {low}")
-            } else {
-                format!("from {low} to {high}")
-            };
-            self.complain(
-                value.span().start,
-                format!("`{key}` must be a whole number {bound}"),
-            );
-        }
-        found
-    }
-
-    fn number(&mut self, table: &DeTable<'_>, key: &str, low: f64, high: f64) -> Option<f64> {
-        let value = table.get(key)?;
-        let found = as_number(value.get_ref()).filter(|found| (low..=high).contains(found));
-        if found.is_none() {
-            self.complain(
-                value.span().start,
-                format!("`{key}` must be a number from {low} to {high}"),
-            );
-        }
-        found
-    }
-
-    fn time(&mut self, table: &DeTable<'_>, key: &str, least: Duration) -> Option<Duration> {
-        let value = table.get(key)?;
-        let found = value
-            .get_ref()
-            .as_str()
-            .and_then(|text| text.parse::<jiff::SignedDuration>().ok())
-            .and_then(|span| Duration::try_from(span).ok())
-            .filter(|span| *span >= least && *span <= Duration::from_secs(30 * 24 * 3600));
-        if found.is_none() {
-            self.complain(
-                value.span().start,
-                format!("`{key}` must be a time between {least:?} and 30 days"),
-            )
-            .help_with("write it as text with a unit, such as \"10s\", \"500ms\" or \"1h30m\"");
-        }
-        found
-    }
-
-    fn string(&mut self, table: &DeTable<'_>, key: &str) -> Option<String> {
-        let value = table.get(key)?;
-        self.text_of(value, key)
-    }
-
-    fn text_of(&mut self, value: &Value<'_>, key: &str) -> Option<String> {
-        let text = value.get_ref().as_str().map(str::to_owned);
-        if text.is_none() {
-            self.complain(value.span().start, format!("`{key}` must be text"))
-                .help_with("write it in double quotes");
-        }
-        text
-    }
-
-    /// A name: it becomes part of labels and paths.
-    fn name(&mut self, value: &Value<'_>) -> Option<String> {
-        let name = self.text_of(value, "name")?;
-        let fits = !name.is_empty()
-            && name.len() <= 60
-            && !name.starts_with(['-', '.'])
-            && name
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || "-_.+".contains(c));
-        if !fits {
-            self.complain(
-                value.span().start,
-                "a name is up to 60 letters, digits and -_.+ and does not start with - or .",
-            );
-            return None;
-        }
-        Some(name)
-    }
-
-    fn complain(&mut self, offset: usize, message: impl Into<String>) -> Complaint<'_> {
-        self.found.push(Diagnostic::at(self.text, offset, message));
-        Complaint(self.found.last_mut())
-    }
-}
-
-/// The diagnostic just made, to which a remedy can be added.
-struct Complaint<'a>(Option<&'a mut Diagnostic>);
-
-impl Complaint<'_> {
-    fn help_with(self, help: impl Into<String>) {
-        if let Some(diagnostic) = self.0 {
-            diagnostic.help = Some(help.into());
-        }
-    }
-}
-
-/// `link.mtu = 1` and `[link] mtu = 1` are the same key: every leaf with its dotted key.
-fn flatten<'v, 'i>(table: &'v DeTable<'i>) -> Vec<(String, usize, &'v Value<'i>)> {
-    let mut leaves = Vec::new();
-    let mut open = vec![(String::new(), table)];
-    while let Some((prefix, table)) = open.pop() {
-        for (key, value) in table {
-            let full = format!("{prefix}{}", key.get_ref());
-            match value.get_ref() {
-                DeValue::Table(inner) => open.push((format!("{full}."), inner)),
-                _ => leaves.push((full, key.span().start, value)),
-            }
-        }
-    }
-    leaves
-}
-
-fn as_integer(value: &DeValue<'_>) -> Option<i64> {
-    let integer = value.as_integer()?;
-    i64::from_str_radix(integer.as_str(), integer.radix()).ok()
-}
-
-fn as_number(value: &DeValue<'_>) -> Option<f64> {
-    match value {
-        DeValue::Float(float) => float
-            .as_str()
-            .parse()
-            .ok()
-            .filter(|number: &f64| number.is_finite()),
-        #[allow(
-            clippy::cast_precision_loss,
-            reason = "bounds in plans are far below 2^53"
-        )]
-        other => as_integer(other).map(|integer| integer as f64),
-    }
-}
-
-fn accepts(domain: Domain, level: &Level) -> bool {
-    match (domain, level) {
-        (Domain::Bool, Level::Bool(_)) => true,
-        (Domain::Integer(low, high), Level::Integer(value)) => (low..=high).contains(value),
-        (Domain::Number(low, high), Level::Number(value)) => (low..=high).contains(value),
-        #[allow(
-            clippy::cast_precision_loss,
-            reason = "bounds in plans are far below 2^53"
-        )]
-        (Domain::Number(low, high), Level::Integer(value)) => {
-            (low..=high).contains(&(*value as f64))
-        }
-        (Domain::Choice(choices), Level::Text(text)) => choices.contains(&text.as_str()),
-        (Domain::Text(_), Level::Text(text)) => !text.contains(['\0', '\n']),
-        _ => false,
-    }
-}
-
-fn describe(domain: Domain) -> String {
-    match domain {
-        Domain::Bool => "true or false".to_owned(),
-        Domain::Integer(low, high) => format!("a whole number from {low} to {high}"),
-        Domain::Number(low, high) => format!("a number from {low} to {high}"),
-        Domain::Choice(choices) => format!("one of \"{}\"", choices.join("\", \"")),
-        Domain::Text(rule) => format!("text: {rule}"),
     }
 }

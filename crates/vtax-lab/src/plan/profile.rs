@@ -1,0 +1,310 @@
+//! How the load of a trial goes on, and what has to hold meanwhile.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+use vtax_report::results::Metric;
+use vtax_units::{Base, Quantity, Unit};
+
+/// More levels than this in one trial are a mistake.
+pub const MOST_LEVELS: usize = 1000;
+
+/// How the load level goes on in the measured part of a trial. Levels are values of the one setting
+/// that the workload lets vary (`load.rate` of `http-rate`).
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum Profile {
+    /// One level for the plan's duration.
+    #[default]
+    Steady,
+    /// These levels, rising, whatever becomes of the objective.
+    Steps {
+        /// The levels.
+        levels: Vec<f64>,
+        /// How long each of them lasts.
+        every: Duration,
+    },
+    /// Rising levels, until some time after the objective broke.
+    Ramp {
+        /// The first level.
+        from: f64,
+        /// The last one.
+        to: f64,
+        /// From one to the next.
+        step: f64,
+        /// How long each of them lasts.
+        every: Duration,
+        /// How long the ramp goes on after the objective broke.
+        beyond: Duration,
+    },
+    /// Whatever levels it takes to find the highest that keeps the objective.
+    Search {
+        /// The lowest level.
+        from: f64,
+        /// The highest.
+        to: f64,
+        /// How close the answer is to be, relative to it.
+        within: f64,
+        /// How long each of them lasts.
+        every: Duration,
+    },
+    /// Each guest's load alone, then all of them together, each for the plan's duration.
+    Turns,
+}
+
+impl Profile {
+    /// How long the measured part takes at most, where a steady load is measured for `duration` and
+    /// the trial has so many guests.
+    pub fn longest(&self, duration: Duration, guests: usize) -> Duration {
+        match self {
+            Self::Steady => duration,
+            Self::Turns => duration * u32::try_from(guests + 1).unwrap_or(u32::MAX),
+            Self::Steps { levels, every } => *every * count(levels.len()),
+            Self::Ramp { every, .. } => *every * count(self.rising().len()),
+            Self::Search {
+                from,
+                to,
+                within,
+                every,
+            } => {
+                // Doubling up to the first that breaks, then halving the bracket.
+                let up = (to / from).log2().ceil().max(0.0) + 2.0;
+                let down = (1.0 / within).log2().ceil().max(0.0) + 1.0;
+                every.mul_f64(up + down)
+            }
+        }
+    }
+
+    /// The same with levels that last so long at the most: the quick profile.
+    #[must_use]
+    pub fn with_levels_of(mut self, duration: Duration) -> Self {
+        match &mut self {
+            Self::Steps { every, .. } | Self::Search { every, .. } => {
+                *every = (*every).min(duration)
+            }
+            Self::Ramp { every, beyond, .. } => {
+                *beyond = (*beyond).min(duration);
+                *every = (*every).min(duration);
+            }
+            Self::Steady | Self::Turns => {}
+        }
+        self
+    }
+
+    /// The levels that are known beforehand, in their order.
+    pub fn rising(&self) -> Vec<f64> {
+        match self {
+            Self::Steps { levels, .. } => levels.clone(),
+            Self::Ramp { from, to, step, .. } => {
+                // A little more than the last, so that rounding does not lose it.
+                let last = to + step * 1e-9;
+                (0..MOST_LEVELS)
+                    .map(|number| {
+                        #[allow(clippy::cast_precision_loss, reason = "at most a thousand")]
+                        let number = number as f64;
+                        from + step * number
+                    })
+                    .take_while(|level| *level <= last)
+                    .collect()
+            }
+            Self::Steady | Self::Search { .. } | Self::Turns => Vec::new(),
+        }
+    }
+}
+
+fn count(levels: usize) -> u32 {
+    u32::try_from(levels).unwrap_or(u32::MAX)
+}
+
+/// What must hold: a metric of the target, and its limit. Written `latency.p99 <= 20ms`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Objective {
+    /// The metric's name, such as `latency.p99`.
+    pub metric: String,
+    /// Whether the limit is the least that is allowed, rather than the most.
+    pub at_least: bool,
+    /// The limit.
+    pub limit: Quantity,
+    /// Whether the limit was written with a unit, which the metric must then have.
+    pub has_unit: bool,
+}
+
+/// Suffixes of a limit: what they mean, and in which unit.
+const SUFFIXES: [(&str, f64, Unit); 18] = [
+    ("kbit/s", 1e3, Unit::per(Base::Bit, Base::Second)),
+    ("Mbit/s", 1e6, Unit::per(Base::Bit, Base::Second)),
+    ("Gbit/s", 1e9, Unit::per(Base::Bit, Base::Second)),
+    ("bit/s", 1.0, Unit::per(Base::Bit, Base::Second)),
+    ("kB/s", 1e3, Unit::per(Base::Byte, Base::Second)),
+    ("MB/s", 1e6, Unit::per(Base::Byte, Base::Second)),
+    ("GB/s", 1e9, Unit::per(Base::Byte, Base::Second)),
+    ("B/s", 1.0, Unit::per(Base::Byte, Base::Second)),
+    ("request/s", 1.0, Unit::per(Base::Request, Base::Second)),
+    ("op/s", 1.0, Unit::per(Base::Operation, Base::Second)),
+    ("ns", 1e-9, Unit::of(Base::Second)),
+    ("us", 1e-6, Unit::of(Base::Second)),
+    ("µs", 1e-6, Unit::of(Base::Second)),
+    ("ms", 1e-3, Unit::of(Base::Second)),
+    ("s", 1.0, Unit::of(Base::Second)),
+    ("W", 1.0, Unit::of(Base::Watt)),
+    ("J", 1.0, Unit::of(Base::Joule)),
+    ("%", 1.0, Unit::of(Base::Percent)),
+];
+
+impl Objective {
+    /// Reads `METRIC <= LIMIT` or `METRIC >= LIMIT`.
+    ///
+    /// # Errors
+    /// What is wrong with it, in a sentence.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let (metric, at_least, limit) = match (text.split_once("<="), text.split_once(">=")) {
+            (Some((metric, limit)), None) => (metric, false, limit),
+            (None, Some((metric, limit))) => (metric, true, limit),
+            _ => {
+                return Err(format!(
+                    "`{text}` is no objective: write a metric, <= or >=, and a limit, such as \"latency.p99 <= 20ms\""
+                ));
+            }
+        };
+        let (metric, limit) = (metric.trim(), limit.trim());
+        let is_name = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+        if metric.is_empty() || !metric.chars().all(is_name) {
+            return Err(format!(
+                "`{metric}` is no metric's name, such as latency.p99, errors, rate, cpu.cores"
+            ));
+        }
+        let (number, scale, unit) = SUFFIXES
+            .iter()
+            .find_map(|(suffix, scale, unit)| {
+                Some((limit.strip_suffix(suffix)?, *scale, Some(*unit)))
+            })
+            .unwrap_or((limit, 1.0, None));
+        let value: f64 = number
+            .trim()
+            .parse()
+            .ok()
+            .filter(|value: &f64| value.is_finite())
+            .ok_or_else(|| {
+                format!("`{limit}` is no limit: write a number and a unit, such as 20ms, 0.1% or 90Mbit/s")
+            })?;
+        Ok(Self {
+            metric: metric.to_owned(),
+            at_least,
+            limit: Quantity::new(value * scale, unit.unwrap_or(Unit::of(Base::One))),
+            has_unit: unit.is_some(),
+        })
+    }
+
+    /// Whether it holds, and the value that it was judged by. A metric that is not there breaks it
+    /// only where nothing at all was found: a level under which no request was answered has no
+    /// latency.
+    ///
+    /// # Errors
+    /// Where the metric does not exist for this workload, or has another unit.
+    pub fn judge(&self, metrics: &BTreeMap<String, Metric>) -> Result<(bool, Quantity), String> {
+        let Some(metric) = metrics.get(&self.metric) else {
+            let names: Vec<&str> = metrics.keys().map(String::as_str).collect();
+            return Err(format!(
+                "the objective `{self}` asks for {}, which this trial does not have; it has: {}",
+                self.metric,
+                names.join(", ")
+            ));
+        };
+        let found = metric.quantity;
+        if self.has_unit && found.unit != self.limit.unit {
+            return Err(format!(
+                "the objective `{self}` has a limit in {}, but {} is in {}",
+                self.limit.unit, self.metric, found.unit
+            ));
+        }
+        let holds = if self.at_least {
+            found.value >= self.limit.value
+        } else {
+            found.value <= self.limit.value
+        };
+        Ok((holds, found))
+    }
+}
+
+impl fmt::Display for Objective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let relation = if self.at_least { ">=" } else { "<=" };
+        write!(f, "{} {relation} {}", self.metric, self.limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use vtax_report::results::Better;
+    use vtax_units::Source;
+
+    fn metric(value: f64, base: Base) -> BTreeMap<String, Metric> {
+        let metric = Metric {
+            quantity: Quantity::new(value, Unit::of(base)),
+            source: Source::Measured,
+            better: Better::Lower,
+            headline: false,
+            title: "x".to_owned(),
+        };
+        BTreeMap::from([("latency.p99".to_owned(), metric)])
+    }
+
+    #[test]
+    fn an_objective_is_judged_in_the_unit_of_its_metric() {
+        let objective = Objective::parse("latency.p99 <= 20ms").unwrap();
+        let holds = |seconds| objective.judge(&metric(seconds, Base::Second)).unwrap().0;
+        assert!(holds(0.02) && !holds(0.0201));
+        let other = objective.judge(&metric(1.0, Base::Byte)).unwrap_err();
+        assert!(other.contains("limit in s"), "{other}");
+        let at_least = Objective::parse("latency.p99>=5").unwrap();
+        assert!(at_least.judge(&metric(5.0, Base::Byte)).unwrap().0);
+    }
+
+    #[test]
+    fn a_metric_that_is_not_there_is_an_error_that_lists_what_is() {
+        let objective = Objective::parse("errors <= 0.1%").unwrap();
+        let message = objective.judge(&metric(1.0, Base::Second)).unwrap_err();
+        assert!(message.contains("latency.p99"), "{message}");
+    }
+
+    #[test]
+    fn what_is_no_objective_says_how_to_write_one() {
+        for text in [
+            "",
+            "latency",
+            "a < 3",
+            "a <= b",
+            "a <= 3 apples",
+            "<= 3",
+            "a b <= 3",
+            "a <= inf",
+        ] {
+            assert!(Objective::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_ramp_has_its_first_and_its_last_level() {
+        let ramp = |from, to, step| {
+            Profile::Ramp {
+                from,
+                to,
+                step,
+                every: Duration::from_secs(1),
+                beyond: Duration::ZERO,
+            }
+            .rising()
+        };
+        assert_eq!(ramp(100.0, 300.0, 100.0), [100.0, 200.0, 300.0]);
+        assert_eq!(ramp(0.1, 0.3, 0.1).len(), 3);
+        assert_eq!(ramp(5.0, 5.0, 1.0), [5.0]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics_the_reader_of_objectives(text in ".{0,40}") {
+            let _ = Objective::parse(&text);
+        }
+    }
+}

@@ -1,0 +1,776 @@
+//! The measured part of a trial: which loads run when, the marks between which everything is counted,
+//! and whether the objective held.
+
+use super::Log;
+use super::measure::{Observation, Party};
+use crate::LabError;
+use crate::plan::{Plan, PlannedTreatment, Profile};
+use crate::suspect::{HostReading, HostWatch};
+use std::time::{Duration, Instant};
+use vtax_guest::platform::Target;
+use vtax_host::HostError;
+use vtax_host::cell::TARGET;
+use vtax_host::settings::{Domain, Level, Settings};
+use vtax_host::signals::Signals;
+use vtax_load::workload::{
+    Extent, Load, LoadClient, LoadLevel, Service, Timing, Workload, WorkloadResult,
+};
+use vtax_observe::{Observer, Snapshot, Subject};
+use vtax_report::results::{ObjectiveOutcome, PhaseTimes};
+use vtax_units::{Nanoseconds, Quantity, Source};
+
+/// How often a load's end is looked for where that costs nothing (the client's own processes).
+const POLL: Duration = Duration::from_millis(5);
+/// Beyond its planned time, a load may take this long to finish and print.
+const LOAD_GRACE: Duration = Duration::from_secs(30);
+/// A load may end this much, or a tenth of the window, before the window does: it started first.
+const END_TOLERANCE: Duration = Duration::from_millis(250);
+/// A run-to-completion load that takes longer than this has failed.
+const COMPLETION_LIMIT: Duration = Duration::from_secs(3600);
+/// Loads begin at most this long one after the other: what a program learns at its start about the
+/// clock it should not learn while another one starts.
+const APART: Duration = Duration::from_secs(2);
+/// Neighbours are loaded this long beyond the target's last window.
+const TAIL: Duration = Duration::from_millis(500);
+/// A level settles for at most this long before it is measured, and for a quarter of its time.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// A guest that is up.
+pub(super) struct Guest<'a> {
+    pub name: &'a str,
+    pub platform: &'static str,
+    pub workload: &'static dyn Workload,
+    pub settings: &'a Settings,
+    pub is_twin: bool,
+    pub client: Box<dyn LoadClient>,
+    pub client_subject: Subject,
+    pub target: Box<dyn Target>,
+    pub service: Service,
+}
+
+impl Guest<'_> {
+    /// Starts its service.
+    pub fn serve(&mut self) -> Result<(), LabError> {
+        let served = self
+            .workload
+            .serve(self.target.as_mut(), self.client.as_ref(), self.settings);
+        self.service = served.map_err(|cause| self.blame(cause))?;
+        Ok(())
+    }
+
+    /// An error that names the guest, where that is not the target.
+    fn blame(&self, cause: HostError) -> LabError {
+        match cause {
+            cause if self.name == TARGET => cause.into(),
+            HostError::Interrupted => cause.into(),
+            cause => LabError::other(format!("the neighbour {}: {cause}", self.name)),
+        }
+    }
+}
+
+/// A stretch of the measured part between two marks.
+pub(super) struct Stretch {
+    /// What it is called.
+    pub name: String,
+    /// The load level, where it varies.
+    pub level: Option<Quantity>,
+    pub begin: Snapshot,
+    pub end: Snapshot,
+    pub before: HostReading,
+    pub after: HostReading,
+    /// What each guest's load found in it, where it ran for this stretch.
+    pub results: Vec<Option<WorkloadResult>>,
+    /// Whether the objective held.
+    pub kept: Option<bool>,
+}
+
+/// How the measured part went.
+pub(super) struct Driven {
+    pub stretches: Vec<Stretch>,
+    /// What the target's load generator printed, stretch by stretch.
+    pub raw: Vec<u8>,
+    /// What the loads of neighbours found that ran all the time.
+    pub throughout: Vec<Option<WorkloadResult>>,
+    pub objective: Option<ObjectiveOutcome>,
+    /// The target's level, where it varies.
+    pub level: Option<LoadLevel>,
+}
+
+/// What the measured part is driven with.
+pub(super) struct Drive<'a, 'b, 'c> {
+    pub plan: &'a Plan,
+    pub planned: &'a PlannedTreatment,
+    pub signals: &'a Signals,
+    pub observer: &'a Observer,
+    pub watch: &'a HostWatch,
+    pub guests: &'a mut [Guest<'b>],
+    pub parties: &'a [Party],
+    pub processors: usize,
+    pub energy: &'a [(String, Source)],
+    pub host: Source,
+    pub log: &'a mut Log<'c>,
+}
+
+/// A load that was started.
+struct Running {
+    load: Box<dyn Load>,
+    settings: Settings,
+    timing: Timing,
+    raw: Option<Vec<u8>>,
+    /// Whether it has to last until it is told otherwise.
+    is_throughout: bool,
+}
+
+/// The loads, by guest.
+type Loads = Vec<Option<Running>>;
+
+impl Drive<'_, '_, '_> {
+    /// Drives the measured part from the first load's start to the last one's end.
+    pub fn run(mut self, times: &mut PhaseTimes) -> Result<Driven, LabError> {
+        let profile = &self.planned.profile;
+        let mut loads: Loads = self.guests.iter().map(|_| None).collect();
+        let target_level = self.guests.first().and_then(|guest| guest.workload.level());
+        let level = target_level.filter(|_| !matches!(profile, Profile::Steady | Profile::Turns));
+        let follows = |guest: &Guest<'_>| guest.name == TARGET || level.is_some() && guest.is_twin;
+        let (set, throughout): (Vec<usize>, Vec<usize>) =
+            (0..self.guests.len()).partition(|index| self.guests.get(*index).is_some_and(follows));
+        let mut driven = Driven {
+            stretches: Vec::new(),
+            raw: Vec::new(),
+            throughout: self.guests.iter().map(|_| None).collect(),
+            objective: None,
+            level,
+        };
+        let began = Instant::now();
+        match profile {
+            Profile::Turns => self.turns(&mut loads, &mut driven)?,
+            Profile::Steady => {
+                self.keep_busy(&throughout, &mut loads)?;
+                let warmup = self.plan.warmup;
+                let duration = self.plan.duration;
+                let timing = Timing { warmup, duration };
+                let stretch = self.stretch(&mut loads, &set, None, timing, &mut driven.raw)?;
+                driven.stretches.push(stretch);
+                self.judge_steady(&mut driven)?;
+            }
+            Profile::Steps { .. } | Profile::Ramp { .. } | Profile::Search { .. } => {
+                self.keep_busy(&throughout, &mut loads)?;
+                self.levels(&set, &mut loads, &mut driven)?;
+            }
+        }
+        self.collect(&throughout, &mut loads, &mut driven)?;
+        if let (Some(first), Some(last)) = (driven.stretches.first(), driven.stretches.last()) {
+            let measured = last.end.at.saturating_since(first.begin.at);
+            times.measured = measured;
+            times.warmup = Nanoseconds::from(began.elapsed()).saturating_since(measured);
+        }
+        Ok(driven)
+    }
+
+    /// Starts the loads that run from before the warm-up until after the end, one after the other.
+    fn keep_busy(&mut self, throughout: &[usize], loads: &mut Loads) -> Result<(), LabError> {
+        let apart = self.apart();
+        let mut left = apart * u32::try_from(throughout.len()).unwrap_or(u32::MAX);
+        let to_completion = self.guests.first().is_some_and(|target| {
+            target.workload.extent(target.settings) == Extent::ToCompletion
+                && self.planned.profile == Profile::Steady
+        });
+        let longest = if to_completion {
+            COMPLETION_LIMIT
+        } else {
+            let levels = self
+                .planned
+                .profile
+                .longest(self.plan.duration, self.guests.len());
+            // Between two levels one generator ends and the next one starts.
+            levels + levels / 10
+        };
+        for index in throughout {
+            let timing = Timing {
+                warmup: left + self.plan.warmup,
+                duration: longest + TAIL,
+            };
+            self.start(*index, None, timing, true, loads)?;
+            left -= apart;
+            let until = Instant::now() + apart;
+            self.wait(loads, &[], until)?;
+        }
+        Ok(())
+    }
+
+    fn apart(&self) -> Duration {
+        APART.min(self.plan.warmup / 4)
+    }
+
+    fn start(
+        &mut self,
+        index: usize,
+        level: Option<f64>,
+        timing: Timing,
+        is_throughout: bool,
+        loads: &mut Loads,
+    ) -> Result<(), LabError> {
+        let varies = self.planned.profile != Profile::Steady;
+        let (Some(guest), Some(place)) = (self.guests.get_mut(index), loads.get_mut(index)) else {
+            return Ok(());
+        };
+        let mut settings = guest.settings.clone();
+        let known = |key: &str| {
+            let mut parameters = guest.workload.parameters().iter();
+            parameters.find(|parameter| parameter.key == key)
+        };
+        if (varies || is_throughout) && known("load.extent").is_some() {
+            let extent = Level::Text("duration".to_owned());
+            settings.0.insert("load.extent".to_owned(), extent);
+        }
+        if let Some((level, of)) = level.zip(guest.workload.level()) {
+            let is_whole = known(of.key)
+                .is_some_and(|parameter| matches!(parameter.domain, Domain::Integer(..)));
+            #[allow(
+                clippy::cast_possible_truncation,
+                reason = "levels are bounded by the plan"
+            )]
+            let level = if is_whole {
+                Level::Integer(level.round() as i64)
+            } else {
+                Level::Number(level)
+            };
+            settings.0.insert(of.key.to_owned(), level);
+        }
+        let started = guest.workload.drive(
+            guest.target.as_mut(),
+            guest.client.as_ref(),
+            guest.service,
+            &settings,
+            timing,
+        );
+        let load = started.map_err(|cause| guest.blame(cause))?;
+        *place = Some(Running {
+            load,
+            settings,
+            timing,
+            raw: None,
+            is_throughout,
+        });
+        Ok(())
+    }
+
+    /// Waits until `until`, or until the loads of `set` have ended, if there are any.
+    fn wait(&mut self, loads: &mut Loads, set: &[usize], until: Instant) -> Result<(), LabError> {
+        loop {
+            self.signals.check()?;
+            for (running, guest) in loads.iter_mut().zip(self.guests.iter_mut()) {
+                let Some(running) = running.as_mut().filter(|running| running.raw.is_none()) else {
+                    continue;
+                };
+                let polled = running.load.poll(guest.target.as_mut());
+                running.raw = polled.map_err(|cause| guest.blame(cause))?;
+                if running.is_throughout && running.raw.is_some() {
+                    refuse_early_end(guest.name, running.raw.as_deref(), "measured part")?;
+                }
+            }
+            let ended = |index: &usize| {
+                let running = loads.get(*index).and_then(Option::as_ref);
+                running.is_none_or(|running| running.raw.is_some())
+            };
+            let now = Instant::now();
+            if now >= until || !set.is_empty() && set.iter().all(ended) {
+                return Ok(());
+            }
+            std::thread::sleep(POLL.min(until - now));
+        }
+    }
+
+    /// Loads the guests of `set` once: warm-up, mark, window, mark, and what their generators found.
+    fn stretch(
+        &mut self,
+        loads: &mut Loads,
+        set: &[usize],
+        level: Option<f64>,
+        timing: Timing,
+        printed: &mut Vec<u8>,
+    ) -> Result<Stretch, LabError> {
+        let target = set.first().and_then(|index| self.guests.get(*index));
+        let of = target.and_then(|guest| guest.workload.level());
+        let level_asked = level
+            .zip(of)
+            .map(|(level, of)| Quantity::new(level, of.unit));
+        let name = level_asked.map_or_else(|| "steady".to_owned(), |level| level.to_string());
+        let to_completion = self.planned.profile == Profile::Steady
+            && target
+                .is_some_and(|guest| guest.workload.extent(guest.settings) == Extent::ToCompletion);
+        self.log.phase(&match (to_completion, level_asked) {
+            (true, _) => "measure".to_owned(),
+            (false, None) => "warm-up".to_owned(),
+            (false, Some(level)) => format!("settle at {level}"),
+        });
+        // A run to completion is measured from its first instruction to its last.
+        let opening = match to_completion {
+            true => Some((self.watch.read(), self.observer.mark()?)),
+            false => None,
+        };
+        let began = Instant::now();
+        let opens = began + timing.warmup;
+        let apart = if set.len() > 1 {
+            self.apart()
+        } else {
+            Duration::ZERO
+        };
+        for (before, index) in (0..).zip(set) {
+            self.wait(loads, &[], began + apart * before)?;
+            let left = Timing {
+                warmup: match before {
+                    0 => timing.warmup,
+                    _ => opens.saturating_duration_since(Instant::now()),
+                },
+                ..timing
+            };
+            self.start(*index, level, left, false, loads)?;
+        }
+        let (before, begin) = match opening {
+            Some(opening) => opening,
+            None => {
+                self.wait(loads, set, opens)?;
+                self.refuse_early_ends(loads, set, "warm-up")?;
+                self.log.phase(&match level_asked {
+                    None => "measure".to_owned(),
+                    Some(level) => format!("measure at {level}"),
+                });
+                (self.watch.read(), self.observer.mark()?)
+            }
+        };
+        let opened = Instant::now();
+        if to_completion {
+            self.wait(loads, set, began + COMPLETION_LIMIT)?;
+            self.need_ends(loads, set, COMPLETION_LIMIT)?;
+        } else {
+            // Loads may end a little before the window does, never long before.
+            self.wait(loads, set, opened + timing.duration)?;
+            if let Some(rest) = timing.duration.checked_sub(opened.elapsed()) {
+                if rest > (timing.duration / 10).max(END_TOLERANCE) {
+                    self.refuse_early_ends(loads, set, "measured window")?;
+                }
+                self.wait(loads, &[], opened + timing.duration)?;
+            }
+        }
+        let end = self.observer.mark()?;
+        let after = self.watch.read();
+        let limit = timing.warmup + timing.duration + LOAD_GRACE;
+        self.wait(loads, set, began + limit)?;
+        self.need_ends(loads, set, limit)?;
+        let mut results: Vec<Option<WorkloadResult>> = self.guests.iter().map(|_| None).collect();
+        for index in set {
+            let (Some(guest), Some(running), Some(result)) = (
+                self.guests.get(*index),
+                loads.get_mut(*index).and_then(Option::take),
+                results.get_mut(*index),
+            ) else {
+                continue;
+            };
+            let raw = running.raw.unwrap_or_default();
+            if guest.name == TARGET {
+                if !printed.is_empty() {
+                    printed.push(b'\n');
+                }
+                printed.extend_from_slice(&raw);
+            }
+            let parsed = guest
+                .workload
+                .parse(&raw, &running.settings, running.timing);
+            *result = Some(parsed.map_err(|cause| guest.blame(cause))?);
+        }
+        Ok(Stretch {
+            name,
+            level: level_asked,
+            begin,
+            end,
+            before,
+            after,
+            results,
+            kept: None,
+        })
+    }
+
+    /// Each guest's load alone, then all of them.
+    fn turns(&mut self, loads: &mut Loads, driven: &mut Driven) -> Result<(), LabError> {
+        let timing = Timing {
+            warmup: self.plan.warmup,
+            duration: self.plan.duration,
+        };
+        let all: Vec<usize> = (0..self.guests.len()).collect();
+        let mut sets: Vec<Vec<usize>> = all.iter().map(|index| vec![*index]).collect();
+        if all.len() > 1 {
+            sets.push(all);
+        }
+        for set in sets {
+            let names: Vec<&str> = set
+                .iter()
+                .filter_map(|index| Some(self.guests.get(*index)?.name))
+                .collect();
+            let name = names.join("+");
+            let mut stretch = self.stretch(loads, &set, None, timing, &mut driven.raw)?;
+            stretch.name = name;
+            driven.stretches.push(stretch);
+        }
+        Ok(())
+    }
+
+    /// Level after level, as the profile says.
+    fn levels(
+        &mut self,
+        set: &[usize],
+        loads: &mut Loads,
+        driven: &mut Driven,
+    ) -> Result<(), LabError> {
+        let mut course = Course::of(&self.planned.profile);
+        let mut broke: Option<(f64, String)> = None;
+        let mut broke_at: Option<Instant> = None;
+        let mut best: Option<f64> = None;
+        while let Some(level) = course.next(broke_at.map(|at| at.elapsed())) {
+            let is_first = driven.stretches.is_empty();
+            let settle = SETTLE.min(course.every / 4);
+            let timing = Timing {
+                warmup: if is_first {
+                    self.plan.warmup.max(settle)
+                } else {
+                    settle
+                },
+                duration: course.every - settle,
+            };
+            let stretch = self.stretch(loads, set, Some(level), timing, &mut driven.raw);
+            let judged = match stretch {
+                Ok(mut stretch) => {
+                    let judged = self.judge(&stretch);
+                    if let Ok(Some((kept, _))) = &judged {
+                        stretch.kept = Some(*kept);
+                    }
+                    driven.stretches.push(stretch);
+                    judged
+                }
+                // In overload a generator may find nothing to report, or give up: that is an answer.
+                Err(cause) => {
+                    let is_answer = self.planned.objective.is_some() && !cause.is_interrupt();
+                    if is_first || !is_answer {
+                        return Err(cause);
+                    }
+                    for index in set {
+                        if let Some(place) = loads.get_mut(*index) {
+                            *place = None;
+                        }
+                    }
+                    self.log.line(&format!("no result at {level}: {cause}"));
+                    Ok(Some((false, format!("there was no result ({cause})"))))
+                }
+            };
+            let kept = match judged {
+                Ok(judged) => judged,
+                Err(cause) if is_first => return Err(LabError::Plan(cause)),
+                Err(cause) => Some((false, cause)),
+            };
+            let Some((kept, found)) = kept else {
+                continue;
+            };
+            course.judged(level, kept);
+            if kept {
+                let is_before_the_break = broke.as_ref().is_none_or(|(at, _)| level < *at);
+                if is_before_the_break {
+                    best = Some(best.map_or(level, |best| best.max(level)));
+                }
+            } else {
+                broke_at = broke_at.or_else(|| Some(Instant::now()));
+                if broke.as_ref().is_none_or(|(at, _)| level < *at) {
+                    broke = Some((level, found));
+                    best = best.filter(|best| *best < level);
+                }
+            }
+        }
+        if let Some(objective) = &self.planned.objective {
+            let unit = driven.level.map(|of| of.unit);
+            let quantity = |level: f64| unit.map(|unit| Quantity::new(level, unit));
+            driven.objective = Some(ObjectiveOutcome {
+                text: objective.to_string(),
+                knee: best.and_then(quantity),
+                broke: broke.map(|(level, found)| match quantity(level) {
+                    Some(level) => format!("{found} at {level}"),
+                    None => found,
+                }),
+            });
+        }
+        Ok(())
+    }
+
+    fn judge_steady(&self, driven: &mut Driven) -> Result<(), LabError> {
+        let Some(objective) = &self.planned.objective else {
+            return Ok(());
+        };
+        let Some(stretch) = driven.stretches.first_mut() else {
+            return Ok(());
+        };
+        let judged = self.judge(stretch).map_err(LabError::Plan)?;
+        stretch.kept = judged.as_ref().map(|(kept, _)| *kept);
+        driven.objective = Some(ObjectiveOutcome {
+            text: objective.to_string(),
+            knee: None,
+            broke: judged.filter(|(kept, _)| !kept).map(|(_, found)| found),
+        });
+        Ok(())
+    }
+
+    /// Whether the objective held, and by which value it was judged; `None` where there is none.
+    fn judge(&self, stretch: &Stretch) -> Result<Option<(bool, String)>, String> {
+        let Some(objective) = &self.planned.objective else {
+            return Ok(None);
+        };
+        let observation = Observation {
+            begin: &stretch.begin,
+            end: &stretch.end,
+            processors: self.processors,
+            parties: self.parties,
+            party: 0,
+            observer: Nanoseconds(0),
+            energy: self.energy,
+            inner: None,
+            host: self.host,
+        };
+        let nothing = WorkloadResult::default();
+        let result = stretch.results.first().and_then(Option::as_ref);
+        let metrics = observation.metrics(result.unwrap_or(&nothing));
+        let (kept, found) = objective.judge(&metrics)?;
+        Ok(Some((kept, format!("{} was {found}", objective.metric))))
+    }
+
+    /// Waits for the loads of neighbours to end by their times, and reads what they found.
+    fn collect(
+        &mut self,
+        throughout: &[usize],
+        loads: &mut Loads,
+        driven: &mut Driven,
+    ) -> Result<(), LabError> {
+        for running in loads.iter_mut().flatten() {
+            running.is_throughout = false;
+        }
+        let steady = self.planned.profile == Profile::Steady;
+        let to_completion = self
+            .guests
+            .first()
+            .is_some_and(|target| target.workload.extent(target.settings) == Extent::ToCompletion);
+        // Only of a window of known length is it known when they end; otherwise they are cut off.
+        if steady && !to_completion {
+            let limit = TAIL + self.plan.duration / 10 + LOAD_GRACE;
+            self.wait(loads, throughout, Instant::now() + limit)?;
+            self.need_ends(loads, throughout, limit)?;
+        }
+        for index in throughout {
+            let running = loads.get_mut(*index).and_then(Option::take);
+            let (Some(guest), Some(running), Some(found)) = (
+                self.guests.get(*index),
+                running,
+                driven.throughout.get_mut(*index),
+            ) else {
+                continue;
+            };
+            if let Some(raw) = running.raw {
+                let parsed = guest
+                    .workload
+                    .parse(&raw, &running.settings, running.timing);
+                *found = Some(parsed.map_err(|cause| guest.blame(cause))?);
+            }
+        }
+        Ok(())
+    }
+
+    fn refuse_early_ends(&self, loads: &Loads, set: &[usize], place: &str) -> Result<(), LabError> {
+        for index in set {
+            let running = loads.get(*index).and_then(Option::as_ref);
+            let name = self.guests.get(*index).map_or("", |guest| guest.name);
+            let raw = running.and_then(|running| running.raw.as_deref());
+            refuse_early_end(name, raw, place)?;
+        }
+        Ok(())
+    }
+
+    fn need_ends(&self, loads: &Loads, set: &[usize], limit: Duration) -> Result<(), LabError> {
+        for index in set {
+            let running = loads.get(*index).and_then(Option::as_ref);
+            if running.is_some_and(|running| running.raw.is_none()) {
+                let guest = self.guests.get(*index);
+                return Err(LabError::Host(HostError::Timeout {
+                    what: format!(
+                        "the end of the load of {}",
+                        guest.map_or("", |guest| guest.name)
+                    ),
+                    seconds: limit.as_secs(),
+                    evidence: guest
+                        .map(|guest| guest.target.console_tail())
+                        .unwrap_or_default(),
+                }));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn refuse_early_end(name: &str, raw: Option<&[u8]>, place: &str) -> Result<(), LabError> {
+    let Some(raw) = raw else { return Ok(()) };
+    let text = String::from_utf8_lossy(raw);
+    let skipped = text.chars().count().saturating_sub(400);
+    let end: String = text.chars().skip(skipped).collect();
+    let who = match name {
+        TARGET => "the load".to_owned(),
+        name => format!("the load of the neighbour {name}"),
+    };
+    Err(LabError::other(format!(
+        "{who} ended in its {place}; the end of what it printed: {end}"
+    )))
+}
+
+/// Which level comes next.
+struct Course {
+    kind: Kind,
+    every: Duration,
+}
+
+enum Kind {
+    /// Levels one after the other, highest last; and how long to go on after the objective broke.
+    Rising(std::vec::IntoIter<f64>, Option<Duration>),
+    /// Doubling, then halving the bracket.
+    Search {
+        from: f64,
+        to: f64,
+        within: f64,
+        kept: Option<f64>,
+        broken: Option<f64>,
+    },
+}
+
+impl Course {
+    fn of(profile: &Profile) -> Self {
+        let (kind, every) = match profile {
+            Profile::Search {
+                from,
+                to,
+                within,
+                every,
+            } => (
+                Kind::Search {
+                    from: *from,
+                    to: *to,
+                    within: *within,
+                    kept: None,
+                    broken: None,
+                },
+                *every,
+            ),
+            Profile::Ramp { every, beyond, .. } => (
+                Kind::Rising(profile.rising().into_iter(), Some(*beyond)),
+                *every,
+            ),
+            Profile::Steps { every, .. } => {
+                (Kind::Rising(profile.rising().into_iter(), None), *every)
+            }
+            Profile::Steady | Profile::Turns => {
+                (Kind::Rising(Vec::new().into_iter(), None), Duration::ZERO)
+            }
+        };
+        Self { kind, every }
+    }
+
+    /// The next level, where the objective broke so long ago.
+    fn next(&mut self, broke: Option<Duration>) -> Option<f64> {
+        match &mut self.kind {
+            Kind::Rising(levels, beyond) => {
+                let is_over = beyond.zip(broke).is_some_and(|(beyond, ago)| ago >= beyond);
+                if is_over { None } else { levels.next() }
+            }
+            Kind::Search {
+                from,
+                to,
+                within,
+                kept,
+                broken,
+            } => match (*kept, *broken) {
+                (None, None) => Some(*from),
+                // Even the lowest broke it.
+                (None, Some(_)) => None,
+                (Some(kept), None) => (kept < *to).then(|| (kept * 2.0).min(*to)),
+                (Some(kept), Some(broken)) => {
+                    (broken > kept * (1.0 + *within)).then(|| (kept * broken).sqrt())
+                }
+            },
+        }
+    }
+
+    fn judged(&mut self, level: f64, held: bool) {
+        if let Kind::Search { kept, broken, .. } = &mut self.kind {
+            let side = if held { kept } else { broken };
+            *side = Some(level);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn search(from: f64, to: f64, within: f64, capacity: f64) -> (Option<f64>, usize) {
+        let mut course = Course::of(&Profile::Search {
+            from,
+            to,
+            within,
+            every: Duration::from_secs(1),
+        });
+        let (mut best, mut tried): (Option<f64>, usize) = (None, 0);
+        while let Some(level) = course.next(None) {
+            tried += 1;
+            let kept = level <= capacity;
+            if kept {
+                best = Some(best.map_or(level, |best| best.max(level)));
+            }
+            course.judged(level, kept);
+        }
+        (best, tried)
+    }
+
+    #[test]
+    fn a_search_that_never_breaks_ends_at_its_top_and_one_that_breaks_at_once_finds_nothing() {
+        assert_eq!(search(10.0, 100.0, 0.05, 1e9), (Some(100.0), 5));
+        assert_eq!(search(10.0, 100.0, 0.05, 5.0), (None, 1));
+    }
+
+    proptest! {
+        #[test]
+        fn a_search_comes_as_close_as_it_is_asked_to(
+            capacity in 10.0..1e5f64, within in 0.005..0.5f64
+        ) {
+            let (best, tried) = search(10.0, 1e6, within, capacity);
+            let best = best.unwrap();
+            prop_assert!(best <= capacity && best * (1.0 + within) >= capacity * 0.999_999);
+            prop_assert!(tried < 40, "{tried}");
+        }
+    }
+
+    #[test]
+    fn a_ramp_ends_a_given_time_after_its_objective_broke_and_steps_go_on() {
+        let levels = |profile: &Profile, broke: Option<Duration>| {
+            let mut course = Course::of(profile);
+            std::iter::from_fn(|| course.next(broke)).count()
+        };
+        let every = Duration::from_secs(1);
+        let ramp = Profile::Ramp {
+            from: 1.0,
+            to: 5.0,
+            step: 1.0,
+            every,
+            beyond: every * 2,
+        };
+        assert_eq!(levels(&ramp, None), 5);
+        assert_eq!(levels(&ramp, Some(every)), 5);
+        assert_eq!(levels(&ramp, Some(every * 2)), 0);
+        let steps = Profile::Steps {
+            levels: vec![1.0, 2.0],
+            every,
+        };
+        assert_eq!(levels(&steps, Some(every * 9)), 2);
+    }
+}

@@ -1,0 +1,193 @@
+//! The trials that are still to run, in the order of the schedule. One that does not count comes
+//! again at the end of its block, beside those that it is compared with, as long as the share of the
+//! run that may be run again is not used up.
+
+use super::Assignment;
+use crate::LabError;
+use crate::plan::Shard;
+use std::collections::{BTreeMap, VecDeque};
+use vtax_host::HostError;
+use vtax_report::results::{ResultsDir, Trial, TrialOutcome};
+
+/// A trial is run at most so often.
+const MOST_ATTEMPTS: u32 = 3;
+
+/// The trials that are still to run.
+#[derive(Debug)]
+pub(super) struct Queue {
+    waiting: VecDeque<Assignment>,
+    /// Why a trial whose record is there runs again.
+    reasons: BTreeMap<u32, String>,
+    attempts: BTreeMap<u32, u32>,
+    /// How many more may be run again.
+    budget: usize,
+    already: usize,
+}
+
+impl Queue {
+    /// What a results directory lacks of a shard of its schedule: trials that were never run, and,
+    /// up to `share` of all, those that do not count.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub(super) fn of(
+        results: &ResultsDir,
+        shard: Option<Shard>,
+        share: f64,
+    ) -> Result<Self, LabError> {
+        let ours = |block: u32| shard.is_none_or(|shard| shard.holds(block));
+        let scheduled: Vec<Assignment> = (0..)
+            .zip(&results.run().schedule)
+            .filter(|(_, scheduled)| ours(scheduled.block))
+            .map(|(index, scheduled)| Assignment {
+                treatment: scheduled.treatment,
+                index,
+                block: scheduled.block,
+            })
+            .collect();
+        let attempts = earlier_attempts(results)?;
+        let used: u32 = attempts.values().sum();
+        #[allow(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a share of a count"
+        )]
+        let budget = (share * scheduled.len() as f64) as usize;
+        let mut queue = Self {
+            waiting: VecDeque::new(),
+            reasons: BTreeMap::new(),
+            attempts,
+            budget: budget.saturating_sub(usize::try_from(used).unwrap_or(usize::MAX)),
+            already: 0,
+        };
+        let pending = results.pending();
+        for assignment in scheduled {
+            let missing = pending.binary_search(&assignment.index).is_ok();
+            if missing || queue.wants_again(results, assignment) {
+                queue.waiting.push_back(assignment);
+            } else {
+                queue.already += 1;
+            }
+        }
+        Ok(queue)
+    }
+
+    /// Trials still to run.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Trials that were there when the run began.
+    pub(super) fn already(&self) -> usize {
+        self.already
+    }
+
+    /// The treatments of the trials still to run.
+    pub(super) fn treatments(&self) -> impl Iterator<Item = usize> {
+        self.waiting.iter().map(|assignment| assignment.treatment)
+    }
+
+    /// The next trial.
+    pub(super) fn next(&mut self) -> Option<Assignment> {
+        self.waiting.pop_front()
+    }
+
+    /// Moves the record of a trial that runs again aside, where it stays as evidence, and says why it
+    /// did not count; `None` where the trial runs for the first time.
+    ///
+    /// # Errors
+    /// When it cannot be moved.
+    pub(super) fn make_room(
+        &mut self,
+        results: &ResultsDir,
+        index: u32,
+    ) -> Result<Option<String>, LabError> {
+        let Some(reason) = self.reasons.remove(&index) else {
+            return Ok(None);
+        };
+        let from = results.trial_path(index);
+        let kind = match results.trial(index) {
+            Ok(trial) if trial.outcome != TrialOutcome::Complete => "failed",
+            _ => "again",
+        };
+        let aside = (1u32..)
+            .map(|attempt| from.with_extension(format!("{kind}-{attempt}")))
+            .find(|candidate| !candidate.exists());
+        if let Some(to) = aside {
+            std::fs::rename(&from, &to).map_err(HostError::file("move", &from))?;
+        }
+        Ok(Some(reason))
+    }
+
+    /// Puts a trial that does not count at the end of its block, if it may run again.
+    pub(super) fn judge(&mut self, assignment: Assignment, trial: &Trial) {
+        let Some(reason) = why_not_counted(trial) else {
+            return;
+        };
+        if !self.take_from_budget(assignment.index) {
+            return;
+        }
+        self.reasons.insert(assignment.index, reason);
+        let end = self
+            .waiting
+            .iter()
+            .position(|other| other.block != assignment.block)
+            .unwrap_or(self.waiting.len());
+        self.waiting.insert(end, assignment);
+    }
+
+    fn wants_again(&mut self, results: &ResultsDir, assignment: Assignment) -> bool {
+        let trial = results.trial(assignment.index);
+        let reason = match &trial {
+            Ok(trial) => why_not_counted(trial),
+            Err(cause) => Some(format!("its record is damaged ({cause})")),
+        };
+        let Some(reason) = reason else {
+            return false;
+        };
+        // Who runs a plan again after a failure has mended its cause.
+        let failed = trial.is_ok_and(|trial| trial.outcome != TrialOutcome::Complete);
+        let is_again = failed || self.take_from_budget(assignment.index);
+        if is_again {
+            self.reasons.insert(assignment.index, reason);
+        }
+        is_again
+    }
+
+    fn take_from_budget(&mut self, index: u32) -> bool {
+        let attempts = self.attempts.entry(index).or_default();
+        if self.budget == 0 || *attempts + 1 >= MOST_ATTEMPTS {
+            return false;
+        }
+        *attempts += 1;
+        self.budget -= 1;
+        true
+    }
+}
+
+/// Why a trial does not count, if it does not.
+fn why_not_counted(trial: &Trial) -> Option<String> {
+    match &trial.outcome {
+        TrialOutcome::Failed(reason) => Some(format!("it failed: {reason}")),
+        TrialOutcome::Complete if trial.suspect.is_empty() => None,
+        TrialOutcome::Complete => Some(trial.suspect.join("; ")),
+    }
+}
+
+/// How many records of each trial were set aside.
+fn earlier_attempts(results: &ResultsDir) -> Result<BTreeMap<u32, u32>, LabError> {
+    let trials = results.path().join("trials");
+    let mut attempts = BTreeMap::new();
+    for entry in std::fs::read_dir(&trials).map_err(HostError::file("list", &trials))? {
+        let entry = entry.map_err(HostError::file("list", &trials))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if let Some((index, kind)) = name.split_once('.')
+            && (kind.starts_with("again-") || kind.starts_with("failed-"))
+            && let Ok(index) = index.parse::<u32>()
+        {
+            *attempts.entry(index).or_default() += 1;
+        }
+    }
+    Ok(attempts)
+}

@@ -1,0 +1,655 @@
+//! The scenarios of a plan, as an experiment: guests in one cell, their loads, and what was observed of
+//! each of them.
+
+use super::measure::{Inner, Observation, Party};
+use super::phases::{Drive, Driven, Guest, Stretch};
+use super::{
+    Assignment, Attempt, Experiment, Log, NewRun, Progress, RunOptions, RunSummary, instruments,
+    run_experiment, stop,
+};
+use crate::LabError;
+use crate::plan::{Catalogue, Plan, PlannedTreatment, treatments};
+use crate::suspect::{self, HostWatch, OwnWork};
+use instruments::SampleSink;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use vtax_guest::image::{self, GuestFiles};
+use vtax_guest::platform::{Platform, Target};
+use vtax_host::cell::{Cell, CellConfig, Seat, SeatConfig, TARGET};
+use vtax_host::host_settings;
+use vtax_host::journal::Journal;
+use vtax_host::meters::Meters;
+use vtax_host::roots::Roots;
+use vtax_host::scratch;
+use vtax_host::settings::Settings;
+use vtax_host::signals::Signals;
+use vtax_load::workload::{Workload, WorkloadResult};
+use vtax_observe::clock::SystemClock;
+use vtax_observe::{Observer, ObserverConfig, ObserverReport, Snapshot, metric};
+use vtax_report::results::{
+    Actor, Better, Metric, ObservationCost, Phase, ResultsDir, Role, Treatment, TrialWriter,
+};
+use vtax_units::{Hertz, Nanoseconds, Source};
+
+/// Runs a plan. Call it on a thread that lives as long as the run, such as the main thread: the
+/// cells die with the thread that made them.
+///
+/// # Errors
+/// As [`run_experiment`].
+pub fn run(
+    plan: &Plan,
+    plan_text: &str,
+    catalogue: &Catalogue,
+    options: &RunOptions,
+    signals: &Signals,
+    progress: &mut dyn Progress,
+) -> Result<RunSummary, LabError> {
+    let roots = Roots::host();
+    let mut scenarios = Scenarios {
+        planned: treatments(plan, catalogue),
+        plan,
+        plan_text,
+        catalogue,
+        place: &options.place,
+        host: options.host,
+        roots: &roots,
+        signals,
+        cache_dir: PathBuf::new(),
+        files: None,
+        meters: Meters::default(),
+    };
+    let (_, summary) = run_experiment(&mut scenarios, options, signals, progress)?;
+    Ok(summary)
+}
+
+/// The place of an actor that lives on this host.
+const LOCAL: &str = "local";
+
+struct Scenarios<'a> {
+    plan: &'a Plan,
+    plan_text: &'a str,
+    catalogue: &'a Catalogue,
+    planned: Vec<PlannedTreatment>,
+    place: &'a str,
+    host: Source,
+    roots: &'a Roots,
+    signals: &'a Signals,
+    cache_dir: PathBuf,
+    files: Option<GuestFiles>,
+    meters: Meters,
+}
+
+/// A guest of a trial before it is there.
+struct Cast<'a> {
+    name: &'a str,
+    platform: &'static dyn Platform,
+    workload: &'static dyn Workload,
+    settings: &'a Settings,
+    is_twin: bool,
+}
+
+impl Experiment for Scenarios<'_> {
+    fn new_run(&self) -> NewRun<'_> {
+        NewRun {
+            plan_text: self.plan_text,
+            name: &self.plan.name,
+            description: &self.plan.description,
+            is_quick: self.plan.is_quick,
+            place: self.place,
+            seed: self.plan.seed,
+            repetitions: self.plan.repetitions,
+            order: self.plan.order,
+            minimum_effect: self.plan.minimum_effect,
+        }
+    }
+
+    fn treatments(&self) -> Vec<Treatment> {
+        let planned = self.planned.iter();
+        planned.map(|planned| planned.record.clone()).collect()
+    }
+
+    fn again(&self) -> f64 {
+        self.plan.again
+    }
+
+    fn prepare(&mut self, note: &mut dyn FnMut(String)) -> Result<(), LabError> {
+        self.check()?;
+        let guest = image::ensure(&image::Recipe::standard(), &mut |line: &str| {
+            note(line.to_owned());
+        })?;
+        self.files = Some(guest);
+        self.cache_dir = image::cache_dir()?;
+        self.meters = Meters::choose(&self.plan.meters, self.roots, note)?;
+        Ok(())
+    }
+
+    fn expected(&self, treatment: usize) -> Duration {
+        self.planned
+            .get(treatment)
+            .map_or(Duration::ZERO, |planned| {
+                planned.expected_time(self.plan, self.catalogue)
+            })
+    }
+
+    fn satisfied(
+        &self,
+        results: &ResultsDir,
+        next_block: u32,
+        elapsed: Duration,
+    ) -> Option<String> {
+        stop::satisfied(self.plan, results, next_block, elapsed)
+    }
+
+    fn perform(
+        &mut self,
+        assignment: Assignment,
+        journal: &mut Journal,
+        writer: &TrialWriter,
+        log: &mut Log<'_>,
+        attempt: &mut Attempt,
+    ) -> Result<(), LabError> {
+        let planned = self.planned.get(assignment.treatment).ok_or_else(|| {
+            LabError::Plan(format!(
+                "the plan has no treatment {}",
+                assignment.treatment
+            ))
+        })?;
+        let casts = self.casts(planned)?;
+        self.signals.check()?;
+        log.phase("boot");
+        let clock = Instant::now();
+        host_settings::apply(&planned.settings, &self.roots.sys, journal)?;
+        let cell = Cell::create(self.cell(assignment, planned, &casts)?, journal)?;
+        let mut guests = Vec::new();
+        let booted = self.boot(&casts, &cell, journal, &mut guests);
+        attempt.times.boot = clock.elapsed().into();
+        let done = booted.and_then(|()| {
+            if let Some(target) = guests.first() {
+                attempt.environment = target.target.environment();
+            }
+            self.measure(planned, &mut guests, writer, log, attempt)
+        });
+        for guest in &guests {
+            let console = guest.target.console_tail();
+            if !console.trim().is_empty() {
+                log.line(&format!("console of {}:\n{console}", guest.name));
+            }
+        }
+        log.phase("stop");
+        // Every step is taken even when one before it failed; the first failure is the one to tell.
+        let stopped: Vec<_> = guests
+            .into_iter()
+            .map(|guest| guest.target.stop())
+            .collect();
+        let destroyed = cell.destroy();
+        done?;
+        stopped.into_iter().collect::<Result<(), _>>()?;
+        Ok(destroyed?)
+    }
+}
+
+impl Scenarios<'_> {
+    /// Whether this host can run every treatment: all that is missing, in one message.
+    fn check(&self) -> Result<(), LabError> {
+        let mut missing = BTreeSet::new();
+        let free = self
+            .roots
+            .proc_text("meminfo")
+            .and_then(|text| vtax_host::facts::kib_of(&text, "MemAvailable").map(|kib| kib / 1024));
+        for planned in &self.planned {
+            let casts = self.casts(planned)?;
+            for cast in &casts {
+                if let Err(cause) = cast.platform.check(cast.settings) {
+                    let who = match cast.name {
+                        TARGET => planned.record.platform.clone(),
+                        name => format!("{name} on {}", cast.platform.kind()),
+                    };
+                    missing.insert(format!("{who}: {cause}"));
+                }
+            }
+            let wanted: u64 = casts
+                .iter()
+                .map(|cast| cast.platform.memory_mib(cast.settings))
+                .sum();
+            if let Some(free) = free.filter(|free| wanted > *free) {
+                missing.insert(format!(
+                    "{}: its guests want {wanted} MiB of memory, and {free} MiB are available: give them less (vm.memory_mib), or take fewer neighbours",
+                    planned.record.label
+                ));
+            }
+            if let Err(cause) = host_settings::check(&planned.settings, &self.roots.sys) {
+                missing.insert(cause.to_string());
+            }
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let list: Vec<String> = missing.into_iter().collect();
+        Err(LabError::Plan(format!(
+            "this host cannot run the plan:\n  {}\n`vtax doctor` shows what it can",
+            list.join("\n  ")
+        )))
+    }
+
+    /// The guests of a treatment, the target first.
+    fn casts<'a>(&self, planned: &'a PlannedTreatment) -> Result<Vec<Cast<'a>>, LabError> {
+        let target = (
+            TARGET,
+            planned.record.platform_kind.as_str(),
+            planned.record.workload_kind.as_str(),
+            &planned.settings,
+            false,
+        );
+        let neighbours = planned.neighbours.iter().map(|guest| {
+            (
+                guest.name.as_str(),
+                guest.platform_kind.as_str(),
+                guest.workload_kind.as_str(),
+                &guest.settings,
+                guest.is_twin,
+            )
+        });
+        std::iter::once(target)
+            .chain(neighbours)
+            .map(|(name, platform, workload, settings, is_twin)| {
+                let found = self
+                    .catalogue
+                    .platform(platform)
+                    .zip(self.catalogue.workload(workload));
+                let (platform, workload) = found.ok_or_else(|| {
+                    LabError::Plan(format!(
+                        "{} names a platform or workload that does not exist",
+                        planned.record.label
+                    ))
+                })?;
+                Ok(Cast {
+                    name,
+                    platform,
+                    workload,
+                    settings,
+                    is_twin,
+                })
+            })
+            .collect()
+    }
+
+    fn cell(
+        &self,
+        assignment: Assignment,
+        planned: &PlannedTreatment,
+        casts: &[Cast<'_>],
+    ) -> Result<CellConfig, LabError> {
+        let name = format!("trial-{}-{}", std::process::id(), assignment.index);
+        let mut config = CellConfig::from_settings(&name, &planned.settings)?;
+        config.seats.clear();
+        for (number, cast) in casts.iter().enumerate() {
+            let mut seat = SeatConfig::from_settings(cast.name, cast.settings)?;
+            let mib = cast.workload.scratch_mib(cast.settings);
+            if mib > 0 {
+                // An image for each guest: only one may write to it.
+                let folder = match number {
+                    0 => self.cache_dir.clone(),
+                    number => self.cache_dir.join(format!("guest-{number}")),
+                };
+                seat.scratch = Some(scratch::image(&folder, mib)?);
+            }
+            config.seats.push(seat);
+        }
+        Ok(config)
+    }
+
+    /// Boots the guests one after the other; those that are up are in `guests`, whatever comes.
+    fn boot<'a>(
+        &self,
+        casts: &'a [Cast<'_>],
+        cell: &Cell,
+        journal: &mut Journal,
+        guests: &mut Vec<Guest<'a>>,
+    ) -> Result<(), LabError> {
+        let files = self
+            .files
+            .as_ref()
+            .ok_or_else(|| LabError::other("the guests' image was not made ready"))?;
+        for (cast, seat) in casts.iter().zip(cell.seats()) {
+            self.signals.check()?;
+            let target = boot_one(cast, &seat, files, journal).map_err(|cause| {
+                if cast.name == TARGET || cause.is_interrupt() {
+                    cause
+                } else {
+                    LabError::other(format!(
+                        "the neighbour {} does not boot: {cause}",
+                        cast.name
+                    ))
+                }
+            })?;
+            let client = seat.client();
+            guests.push(Guest {
+                name: cast.name,
+                platform: cast.platform.kind(),
+                workload: cast.workload,
+                settings: cast.settings,
+                is_twin: cast.is_twin,
+                client_subject: client.subject(),
+                client: Box::new(client),
+                target,
+                service: Default::default(),
+            });
+        }
+        Ok(())
+    }
+
+    fn measure(
+        &self,
+        planned: &PlannedTreatment,
+        guests: &mut [Guest<'_>],
+        writer: &TrialWriter,
+        log: &mut Log<'_>,
+        attempt: &mut Attempt,
+    ) -> Result<(), LabError> {
+        log.phase("service");
+        let clock = Instant::now();
+        for guest in guests.iter_mut() {
+            self.signals.check()?;
+            guest.serve()?;
+        }
+        attempt.times.service = clock.elapsed().into();
+
+        let inner_before = inner_counters(guests)?;
+        let watch = HostWatch::new(self.roots, writer.path());
+        let subjects: Vec<_> = guests
+            .iter()
+            .flat_map(|guest| [guest.target.subject(), guest.client_subject.clone()])
+            .collect();
+        let (mut watched, absent) = instruments::all(self.roots, &subjects);
+        watched.extend(self.meters.instruments());
+        for reason in absent {
+            log.line(&format!("not observed: {reason}"));
+        }
+        let sink = SampleSink::new(writer.samples()?);
+        let rate = ObserverConfig {
+            rate: Hertz(self.plan.sample_hz),
+        };
+        let observer = Observer::start(rate, Arc::new(SystemClock), watched, Box::new(sink))?;
+
+        let parties = parties(guests);
+        let processors = online_processors(self.roots);
+        let drive = Drive {
+            plan: self.plan,
+            planned,
+            signals: self.signals,
+            observer: &observer,
+            watch: &watch,
+            guests: &mut *guests,
+            parties: &parties,
+            processors,
+            energy: &self.meters.energy,
+            host: self.host,
+            log,
+        };
+        let driven = drive.run(&mut attempt.times);
+        let report = observer.stop();
+        let driven = driven?;
+        let report = report?;
+        writer.write_workload_json(&driven.raw)?;
+        let inner_after = inner_counters(guests)?;
+        for (instrument, count, first) in &report.failures {
+            log.line(&format!(
+                "{instrument} could not be read {count} times: {first}"
+            ));
+        }
+        let found = Findings {
+            lab: self,
+            guests,
+            parties: &parties,
+            processors,
+            report: &report,
+            inner: (&inner_before, &inner_after),
+        };
+        found.conclude(driven, attempt);
+        Ok(())
+    }
+}
+
+fn boot_one(
+    cast: &Cast<'_>,
+    seat: &Seat<'_>,
+    files: &GuestFiles,
+    journal: &mut Journal,
+) -> Result<Box<dyn Target>, LabError> {
+    let outlives = cast.platform.outlives(seat);
+    if !outlives.is_empty() {
+        journal.record_all(outlives)?;
+    }
+    Ok(cast.platform.boot(seat, files, cast.settings)?)
+}
+
+/// The guests' own counters, and when they were read.
+struct InnerReadings {
+    of: Vec<BTreeMap<String, f64>>,
+    at: Instant,
+}
+
+fn inner_counters(guests: &mut [Guest<'_>]) -> Result<InnerReadings, LabError> {
+    let read = guests.iter_mut().map(|guest| guest.target.inner_counters());
+    Ok(InnerReadings {
+        of: read.collect::<Result<_, _>>()?,
+        at: Instant::now(),
+    })
+}
+
+fn parties(guests: &[Guest<'_>]) -> Vec<Party> {
+    guests
+        .iter()
+        .map(|guest| {
+            let subject = guest.target.subject();
+            Party {
+                guest: subject.owner,
+                client: guest.client_subject.owner.clone(),
+                is_vm: subject.vmm.is_some(),
+                source: guest.target.source(),
+            }
+        })
+        .collect()
+}
+
+/// All that was read of a trial.
+struct Findings<'a, 'b> {
+    lab: &'a Scenarios<'b>,
+    guests: &'a [Guest<'b>],
+    parties: &'a [Party],
+    processors: usize,
+    report: &'a ObserverReport,
+    inner: (&'a InnerReadings, &'a InnerReadings),
+}
+
+impl Findings<'_, '_> {
+    fn conclude(&self, driven: Driven, attempt: &mut Attempt) {
+        let (Some(first), Some(last)) = (driven.stretches.first(), driven.stretches.last()) else {
+            return;
+        };
+        let whole = (&first.begin, &last.end);
+        attempt.window = (first.begin.at, last.end.at);
+        attempt.suspect = suspect::reasons(&first.before, &last.after, &self.own_work(whole));
+        let nothing = WorkloadResult::default();
+        let is_steady = driven.stretches.len() == 1 && first.level.is_none();
+        let of_target = self.observation(whole, 0, true);
+        let result = first.results.first().and_then(Option::as_ref);
+        let result = result.filter(|_| is_steady).unwrap_or(&nothing);
+        attempt.suspect.extend(result.suspect.iter().cloned());
+        attempt.work = of_target.work(result);
+        attempt.metrics = of_target.metrics(result);
+        if !is_steady {
+            attempt.phases = driven
+                .stretches
+                .iter()
+                .map(|stretch| self.phase(stretch))
+                .collect();
+        }
+        let knee = driven.objective.as_ref().and_then(|outcome| outcome.knee);
+        if let (Some(knee), Some(level), Some(outcome)) = (knee, driven.level, &driven.objective) {
+            let metric = Metric {
+                quantity: knee,
+                source: of_target.source(),
+                better: Better::Higher,
+                headline: true,
+                title: format!("highest {} that kept {}", level.title, outcome.text),
+            };
+            attempt.metrics.insert("knee".to_owned(), metric);
+        }
+        attempt.objective = driven.objective;
+        attempt.observation = ObservationCost {
+            cpu: self.report.cpu,
+            passes: self.report.passes,
+            missed: self.report.missed,
+        };
+        attempt.actors = (0..)
+            .zip(self.guests)
+            .flat_map(|(party, guest)| {
+                let throughout = driven.throughout.get(party).and_then(Option::as_ref);
+                let metrics = match party {
+                    0 => BTreeMap::new(),
+                    _ => self
+                        .observation(whole, party, true)
+                        .metrics(throughout.unwrap_or(&nothing)),
+                };
+                self.actors(party, guest, metrics)
+            })
+            .collect();
+    }
+
+    /// A guest and its client.
+    fn actors(
+        &self,
+        party: usize,
+        guest: &Guest<'_>,
+        metrics: BTreeMap<String, Metric>,
+    ) -> [Actor; 2] {
+        let subject = guest.target.subject();
+        [
+            Actor {
+                name: subject.owner.clone(),
+                role: if party == 0 {
+                    Role::Target
+                } else {
+                    Role::Neighbour
+                },
+                platform: Some(guest.platform.to_owned()),
+                workload: Some(guest.workload.kind().to_owned()),
+                drives: None,
+                place: LOCAL.to_owned(),
+                metrics,
+                environment: match party {
+                    0 => BTreeMap::new(),
+                    _ => guest.target.environment(),
+                },
+            },
+            Actor {
+                name: guest.client_subject.owner.clone(),
+                role: Role::Client,
+                platform: None,
+                workload: None,
+                drives: Some(subject.owner),
+                place: LOCAL.to_owned(),
+                metrics: BTreeMap::new(),
+                environment: BTreeMap::new(),
+            },
+        ]
+    }
+
+    fn phase(&self, stretch: &Stretch) -> Phase {
+        let nothing = WorkloadResult::default();
+        let result = |party: usize| {
+            let found = stretch.results.get(party).and_then(Option::as_ref);
+            found.unwrap_or(&nothing)
+        };
+        let of = |party| self.observation((&stretch.begin, &stretch.end), party, false);
+        let others = (1..self.parties.len()).filter_map(|party| {
+            let name = self.parties.get(party)?.guest.clone();
+            Some((name, of(party).metrics(result(party))))
+        });
+        Phase {
+            name: stretch.name.clone(),
+            level: stretch.level,
+            window: (stretch.begin.at, stretch.end.at),
+            work: of(0).work(result(0)),
+            metrics: of(0).metrics(result(0)),
+            others: others.collect(),
+            kept: stretch.kept,
+        }
+    }
+
+    /// What was observed of a guest between two marks; with the guest's own counters, which were read
+    /// around the whole measured part.
+    fn observation<'s>(
+        &'s self,
+        (begin, end): (&'s Snapshot, &'s Snapshot),
+        party: usize,
+        with_inner: bool,
+    ) -> Observation<'s> {
+        let (before, after) = self.inner;
+        let between = after.at.duration_since(before.at);
+        let inner = before.of.get(party).zip(after.of.get(party));
+        let inner = inner.filter(|(before, after)| !before.is_empty() && !after.is_empty());
+        Observation {
+            begin,
+            end,
+            processors: self.processors,
+            parties: self.parties,
+            party,
+            observer: self.observer(end.at.saturating_since(begin.at)),
+            energy: &self.lab.meters.energy,
+            inner: inner.filter(|_| with_inner).map(|(before, after)| Inner {
+                before,
+                after,
+                between: between.as_secs_f64(),
+            }),
+            host: self.lab.host,
+        }
+    }
+
+    /// The part of the sampling thread's time that falls into `span`.
+    fn observer(&self, span: Nanoseconds) -> Nanoseconds {
+        let (before, after) = self.inner;
+        let sampled = Nanoseconds::from(after.at.duration_since(before.at));
+        share_of(self.report.cpu, span, sampled)
+    }
+
+    /// What all actors did: the rest is foreign.
+    fn own_work(&self, (begin, end): (&Snapshot, &Snapshot)) -> OwnWork {
+        let owned = |owner: &str| {
+            let spent = end.since(begin, owner, metric::CPU_TOTAL);
+            instruments::nanoseconds(spent.map_or(0.0, |quantity| quantity.value)).0
+        };
+        let sum = |of: fn(&Party) -> &str| {
+            Nanoseconds(self.parties.iter().map(|party| owned(of(party))).sum())
+        };
+        OwnWork {
+            target: sum(|party| &party.guest),
+            client: sum(|party| &party.client),
+            vtax: self.observer(end.at.saturating_since(begin.at)),
+            period: Nanoseconds::from(Duration::from_secs_f64(1.0 / self.lab.plan.sample_hz)),
+            observer: self.report.clone(),
+        }
+    }
+}
+
+/// Processors that `/proc/stat` counts; an affinity of our own must not lower the number.
+fn online_processors(roots: &Roots) -> usize {
+    let stat = roots.proc_text("stat").unwrap_or_default();
+    let is_processor = |line: &&str| {
+        line.strip_prefix("cpu")
+            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    stat.lines().filter(is_processor).count().max(1)
+}
+
+/// The part of `total`, spent evenly over `whole`, that falls into `span`.
+fn share_of(total: Nanoseconds, span: Nanoseconds, whole: Nanoseconds) -> Nanoseconds {
+    if whole.0 == 0 {
+        return total;
+    }
+    let part = u128::from(total.0) * u128::from(span.0) / u128::from(whole.0);
+    Nanoseconds(u64::try_from(part).unwrap_or(u64::MAX).min(total.0))
+}
