@@ -15,9 +15,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use vtax_guest::image::{self, Recipe};
+use vtax_guest::platform::native::Native;
 use vtax_guest::platform::qemu::Qemu;
 use vtax_guest::platform::{GuestFiles, Platform, Target};
-use vtax_host::cell::{Cell, CellConfig, LinkConfig, Seat, Space};
+use vtax_host::cell::{Cell, CellConfig, LinkConfig, Seat, SeatConfig, Space};
 use vtax_host::journal::Journal;
 use vtax_host::scratch;
 use vtax_host::settings::{Level, Settings};
@@ -249,5 +250,87 @@ fn a_link_without_offloads_has_none_in_the_guest() {
     let tap = String::from_utf8(tap.stdout).unwrap();
     assert!(tap.contains("tcp-segmentation-offload: off"), "{tap}");
     vm.stop().unwrap();
+    cell.destroy().unwrap();
+}
+
+#[test]
+fn vms_and_a_guest_of_the_hosts_kernel_share_a_cell() {
+    let Some(guest) = guest() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal =
+        Journal::open(&folder.path().join("state"), vtax_guest::platform::xen::end).unwrap();
+    let disk = scratch::image(&folder.path().join("disks"), 8).unwrap();
+    let mut config = config("qemu-beside");
+    config.seats.extend([
+        SeatConfig {
+            name: "tap".to_owned(),
+            scratch: Some(disk),
+            ..SeatConfig::default()
+        },
+        SeatConfig {
+            name: "user".to_owned(),
+            ..SeatConfig::default()
+        },
+    ]);
+    let cell = Cell::create(config, &mut journal).unwrap();
+    let user = settings(&[("nic.backend", Level::Text("user".into()))]);
+    let plans: [(&dyn Platform, Settings); 3] = [
+        (&Native, settings(&[])),
+        (&Qemu, settings(&[])),
+        (&Qemu, user),
+    ];
+    let mut guests: Vec<Box<dyn Target>> = cell
+        .seats()
+        .zip(&plans)
+        .map(|(seat, (platform, plan))| platform.boot(&seat, &guest, plan).unwrap())
+        .collect();
+
+    let subjects: Vec<_> = guests.iter().map(|guest| guest.subject()).collect();
+    assert_eq!(subjects[1].net_devices[0].name, "tap1");
+    assert_ne!(subjects[1].vmm, subjects[2].vmm);
+    for (seat, subject) in cell.seats().zip(&subjects) {
+        assert_eq!(subject.owner, seat.owner());
+        assert_eq!(subject.cgroups, seat.cgroups());
+        if let Some(vmm) = subject.vmm {
+            for group in &subject.cgroups {
+                let inside = fs::read_to_string(group.join("cgroup.procs")).unwrap();
+                assert!(inside.lines().any(|pid| pid == vmm.to_string()), "{inside}");
+            }
+        }
+    }
+    let data = guests[1].scratch().1.join(scratch::DATA_FILE);
+    let size = line(&["stat", "-c", "%s", data.to_str().unwrap()]);
+    assert_eq!(guests[1].run(&size, LIMIT).unwrap().stdout, b"8388608\n");
+    assert_ne!(guests[2].run(&size, LIMIT).unwrap().code, 0);
+
+    for guest in &mut guests {
+        guest.start(&line(&["iperf3", "--server"])).unwrap();
+        let listens = "until ss -ltn | grep -q :5201; do sleep 0.1; done";
+        let listening = guest.run(&line(&["sh", "-c", listens]), LIMIT).unwrap();
+        assert_eq!(listening.code, 0);
+    }
+    let addresses: Vec<String> = guests
+        .iter()
+        .map(|guest| guest.address().to_string())
+        .collect();
+    assert_eq!(addresses, ["10.91.0.2", "10.91.0.4", "10.91.0.6"]);
+    let send = |address: &str| line(&["iperf3", "--client", address, "--bytes", "64K"]);
+    for (from, guest) in guests.iter_mut().enumerate() {
+        for (to, address) in addresses.iter().enumerate() {
+            let sent = guest.run(&send(address), LIMIT).unwrap();
+            let said = String::from_utf8_lossy(&sent.stderr).into_owned();
+            assert_eq!(sent.code, 0, "{from} to {to}: {said}");
+        }
+    }
+
+    // One after the other ends, and those that are left serve their clients.
+    let mut left: Vec<_> = cell.seats().zip(guests).collect();
+    while !left.is_empty() {
+        left.remove(0).1.stop().unwrap();
+        for (seat, guest) in &left {
+            let address = guest.address().to_string();
+            from_client(seat, &["iperf3", "--client", &address, "--bytes", "64K"]);
+        }
+    }
     cell.destroy().unwrap();
 }
