@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use vtax_guest::image::{self, EchoGuest, Recipe};
 use vtax_guest::platform::container::{self, Nursery};
-use vtax_host::cell::{Cell, CellConfig, Space};
+use vtax_host::cell::{Cell, CellConfig, Seat, Space};
 use vtax_host::journal::Journal;
 use vtax_host::settings::{Level, Settings};
 use vtax_host::signals::Signals;
@@ -65,12 +65,13 @@ pub fn climb(
     let cell = Cell::create(config, journal)?;
     let before = Accounts::read(bench.roots)?.memory;
     let (cpu_before, began) = (process_cpu(), Instant::now());
-    let keeper = start(&cell, bench, variant)?;
+    let seat = cell.target()?;
+    let keeper = start(&seat, bench, variant)?;
     let facts = keeper.hello.facts.clone();
     let mut ascent = Ascent {
         bench,
         keeper,
-        group: Group::new(&cell),
+        group: Group::new(&seat),
         began,
         guard_cpu: 0.0,
         rate: None,
@@ -163,7 +164,7 @@ fn runtime_settings(runtime: &str) -> Settings {
     settings
 }
 
-fn start(cell: &Cell, bench: &Bench<'_>, variant: &Variant) -> Result<Keeper, HostError> {
+fn start(seat: &Seat<'_>, bench: &Bench<'_>, variant: &Variant) -> Result<Keeper, HostError> {
     let mut nursery = None;
     let guests = match &variant.kind {
         Kind::Thread => Guests::Thread,
@@ -180,7 +181,7 @@ fn start(cell: &Cell, bench: &Bench<'_>, variant: &Variant) -> Result<Keeper, Ho
         }),
         Kind::Container { runtime } => {
             let runtime = container::runtime(&runtime_settings(runtime))?;
-            let place = nursery.insert(Nursery::in_cell(cell, runtime)?);
+            let place = nursery.insert(Nursery::in_cell(seat, runtime)?);
             Guests::Container {
                 runtime: Runtime {
                     program: runtime.name().to_owned(),
@@ -205,8 +206,8 @@ fn start(cell: &Cell, bench: &Bench<'_>, variant: &Variant) -> Result<Keeper, Ho
     line.extend(bench.words.iter().cloned());
     line.push(argument);
     Keeper::start(match &nursery {
-        Some(nursery) => nursery.command(cell, &line),
-        None => cell.command(Space::Switch, "target", &line),
+        Some(nursery) => nursery.command(seat, &line),
+        None => seat.command(Space::Switch, &line),
     })
 }
 
@@ -432,9 +433,9 @@ struct Used {
 }
 
 impl Group {
-    fn new(cell: &Cell) -> Self {
+    fn new(seat: &Seat<'_>) -> Self {
         Self {
-            folders: cell.cgroups("target"),
+            folders: seat.cgroups(),
         }
     }
 

@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 &mut journal,
             )?;
             step(create);
-            let mut target = platform.boot(&cell, &guest, &settings)?;
+            let mut target = platform.boot(&cell.target()?, &guest, &settings)?;
             step(boot);
             target.run(&vec!["true".to_owned()], Duration::from_secs(10))?;
             step(command);

@@ -13,20 +13,30 @@ use common::{Bench, config, line};
 use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
 use std::time::Duration;
 use vtax_host::HostError;
 use vtax_host::cell::cpus::CpuList;
 use vtax_host::cell::{
-    Cell, CellConfig, LinkConfig, Space, TapOptions, cgroup, process, requirements,
+    Cell, CellConfig, LinkConfig, SeatConfig, Space, TapOptions, cgroup, process, requirements,
 };
 
-fn run(cell: &Cell, space: Space, group: &str, words: &[&str]) -> Output {
-    cell.command(space, group, &line(words)).output().unwrap()
+fn run(cell: &Cell, space: Space, words: &[&str]) -> Output {
+    let seat = cell.target().unwrap();
+    seat.command(space, &line(words)).output().unwrap()
+}
+
+fn from_client(cell: &Cell, words: &[&str]) -> Output {
+    start_client(cell, words).wait_with_output().unwrap()
+}
+
+fn start_client(cell: &Cell, words: &[&str]) -> Child {
+    let client = cell.target().unwrap().client();
+    client.start(&line(words)).unwrap()
 }
 
 fn text(cell: &Cell, space: Space, words: &[&str]) -> String {
-    let output = run(cell, space, "target", words);
+    let output = run(cell, space, words);
     assert!(
         output.status.success(),
         "{words:?}: {}",
@@ -45,10 +55,7 @@ fn a_destroyed_cell_leaves_no_control_group_process_or_device() {
     let holder = cell.holder_pid();
     let groups = bench.journalled();
     assert!(!groups.is_empty() && groups.iter().all(|path| path.is_dir()));
-    let mut child = cell
-        .command(Space::Client, "client", &line(&["sleep", "1000"]))
-        .spawn()
-        .unwrap();
+    let mut child = start_client(&cell, &["sleep", "1000"]);
     let sleeper = cell.host_pid(&child, Duration::from_secs(5)).unwrap();
     cell.destroy().unwrap();
     child.wait().unwrap();
@@ -81,7 +88,9 @@ fn every_control_group_is_in_the_journal_before_the_cell_is_there() {
     };
     let cell = bench.cell(config("journal"));
     let journalled = bench.journalled();
-    for folder in cell.cgroups("target").iter().chain(&cell.cgroups("client")) {
+    let seat = cell.target().unwrap();
+    let of_client = seat.client().subject().cgroups;
+    for folder in seat.cgroups().iter().chain(&of_client) {
         assert!(
             journalled.iter().any(|top| folder.starts_with(top)),
             "{} is not covered",
@@ -97,26 +106,16 @@ fn two_cells_at_once_have_the_same_addresses_and_do_not_meet() {
         return;
     };
     let (one, two) = (bench.cell(config("twin")), bench.cell(config("twin")));
-    one.attach_target_veth().unwrap();
+    one.target().unwrap().attach_veth().unwrap();
     assert!(
-        run(
-            &one,
-            Space::Client,
-            "client",
-            &["busybox", "ping", "-c1", "-W2", "10.91.0.2"]
-        )
-        .status
-        .success()
+        from_client(&one, &["busybox", "ping", "-c1", "-W2", "10.91.0.2"])
+            .status
+            .success()
     );
     assert!(
-        !run(
-            &two,
-            Space::Client,
-            "client",
-            &["busybox", "ping", "-c1", "-W1", "10.91.0.2"]
-        )
-        .status
-        .success()
+        !from_client(&two, &["busybox", "ping", "-c1", "-W1", "10.91.0.2"])
+            .status
+            .success()
     );
     one.destroy().unwrap();
     assert_eq!(
@@ -132,7 +131,8 @@ fn client_and_target_reach_each_other_over_both_protocols() {
         return;
     };
     let cell = bench.cell(config("reach"));
-    assert_eq!(cell.attach_target_veth().unwrap(), "target0");
+    let seat = cell.target().unwrap();
+    assert_eq!(seat.attach_veth().unwrap(), "target0");
     for (space, address) in [
         (Space::Client, "10.91.0.2"),
         (Space::Target, "10.91.0.1"),
@@ -142,16 +142,11 @@ fn client_and_target_reach_each_other_over_both_protocols() {
             eprintln!("SKIPPED: this kernel has no IPv6");
             continue;
         }
-        let output = run(
-            &cell,
-            space,
-            "client",
-            &["busybox", "ping", "-c1", "-W2", address],
-        );
+        let output = run(&cell, space, &["busybox", "ping", "-c1", "-W2", address]);
         assert!(output.status.success(), "{address}: {output:?}");
     }
     let link = text(&cell, Space::Target, &["ip", "link", "show", "eth0"]);
-    assert!(link.contains(cell.target_mac()), "{link}");
+    assert!(link.contains(&seat.mac()), "{link}");
     cell.destroy().unwrap();
 }
 
@@ -161,14 +156,14 @@ fn a_connection_succeeds_only_where_somebody_listens() {
         return;
     };
     let cell = bench.cell(config("connect"));
-    cell.attach_target_veth().unwrap();
-    let address = IpAddr::from(cell.target_address().0);
-    let client = cell.client();
+    let seat = cell.target().unwrap();
+    seat.attach_veth().unwrap();
+    let address = IpAddr::from(seat.address().0);
+    let client = seat.client();
     assert!(!client.can_connect(address, 8080).unwrap());
-    let mut server = cell
+    let mut server = seat
         .command(
             Space::Target,
-            "target",
             &line(&["busybox", "nc", "-ll", "-p", "8080", "-e", "true"]),
         )
         .spawn()
@@ -195,12 +190,10 @@ fn commands_are_in_their_control_group_and_killed_with_their_waiter() {
         return;
     };
     let cell = bench.cell(config("groups"));
-    let mut child = cell
-        .command(Space::Client, "client", &line(&["sleep", "1000"]))
-        .spawn()
-        .unwrap();
+    let mut child = start_client(&cell, &["sleep", "1000"]);
     let sleeper = cell.host_pid(&child, Duration::from_secs(5)).unwrap();
-    for folder in cell.cgroups("client") {
+    let seat = cell.target().unwrap();
+    for folder in seat.client().subject().cgroups {
         let inside = fs::read_to_string(folder.join("cgroup.procs")).unwrap();
         assert!(
             inside.lines().any(|pid| pid == sleeper.to_string()),
@@ -208,7 +201,7 @@ fn commands_are_in_their_control_group_and_killed_with_their_waiter() {
             folder.display()
         );
     }
-    assert!(cell.cgroups("target").iter().all(|folder| {
+    assert!(seat.cgroups().iter().all(|folder| {
         fs::read_to_string(folder.join("cgroup.procs"))
             .unwrap()
             .is_empty()
@@ -231,19 +224,19 @@ fn exit_codes_and_signals_come_through() {
     };
     let cell = bench.cell(config("codes"));
     assert_eq!(
-        run(&cell, Space::Switch, "target", &["sh", "-c", "exit 42"])
+        run(&cell, Space::Switch, &["sh", "-c", "exit 42"])
             .status
             .code(),
         Some(42)
     );
     assert_eq!(
-        run(&cell, Space::Switch, "target", &["sh", "-c", "kill -9 $$"])
+        run(&cell, Space::Switch, &["sh", "-c", "kill -9 $$"])
             .status
             .signal(),
         Some(9)
     );
     assert_eq!(
-        run(&cell, Space::Switch, "target", &["no-such-program"])
+        run(&cell, Space::Switch, &["no-such-program"])
             .status
             .code(),
         Some(127)
@@ -284,7 +277,7 @@ fn the_cell_has_its_own_run_directory_and_processes() {
         return;
     };
     let cell = bench.cell(config("own"));
-    let marker = cell.run_dir().join("vtax-test-marker");
+    let marker = cell.target().unwrap().run_dir().join("vtax-test-marker");
     text(
         &cell,
         Space::Switch,
@@ -306,8 +299,9 @@ fn threads_inside_are_found_by_their_numbers_there() {
         return;
     };
     let cell = bench.cell(config("threads"));
-    let mut child = cell
-        .command(Space::Switch, "target", &line(&["sleep", "1000"]))
+    let seat = cell.target().unwrap();
+    let mut child = seat
+        .command(Space::Switch, &line(&["sleep", "1000"]))
         .spawn()
         .unwrap();
     let outside = cell.host_pid(&child, Duration::from_secs(5)).unwrap();
@@ -339,8 +333,9 @@ fn the_link_has_the_mtu_rate_and_offloads_that_were_asked_for() {
         link,
         ..config("link")
     });
-    cell.attach_target_veth().unwrap();
-    cell.attach_tap(
+    let seat = cell.target().unwrap();
+    seat.attach_veth().unwrap();
+    seat.attach_tap(
         "tap0",
         TapOptions {
             multi_queue: true,
@@ -451,14 +446,15 @@ fn a_tap_with_an_impossible_name_is_refused() {
         return;
     };
     let cell = bench.cell(config("tap"));
+    let seat = cell.target().unwrap();
     for name in ["", "a name", "-x", "sixteen-letters-", "a\nlink del br0"] {
         assert!(
-            cell.attach_tap(name, TapOptions::default()).is_err(),
+            seat.attach_tap(name, TapOptions::default()).is_err(),
             "{name:?}"
         );
     }
-    cell.attach_tap("tap0", TapOptions::default()).unwrap();
-    let message = cell
+    seat.attach_tap("tap0", TapOptions::default()).unwrap();
+    let message = seat
         .attach_tap("tap0", TapOptions::default())
         .unwrap_err()
         .to_string();
@@ -472,23 +468,24 @@ fn a_pinned_target_runs_on_its_processors_alone() {
         return;
     };
     let cell = bench.cell(CellConfig {
-        target_pin: Some(CpuList::parse("0").unwrap()),
+        seats: vec![SeatConfig {
+            pin: Some(CpuList::parse("0").unwrap()),
+            ..SeatConfig::default()
+        }],
         ..config("pin")
     });
-    let allowed = |group: &str| {
-        let output = run(
-            &cell,
-            Space::Switch,
-            group,
-            &["grep", "Cpus_allowed_list", "/proc/self/status"],
-        );
+    let ask = ["grep", "Cpus_allowed_list", "/proc/self/status"];
+    let allowed = |output: Output| {
         String::from_utf8(output.stdout)
             .unwrap()
             .split_whitespace()
             .nth(1)
             .map(str::to_owned)
     };
-    assert_eq!(allowed("target").as_deref(), Some("0"));
+    assert_eq!(
+        allowed(run(&cell, Space::Switch, &ask)).as_deref(),
+        Some("0")
+    );
     let everyone = fs::read_to_string("/proc/self/status").unwrap();
     let everyone = everyone
         .lines()
@@ -496,7 +493,7 @@ fn a_pinned_target_runs_on_its_processors_alone() {
         .unwrap()
         .trim()
         .to_owned();
-    assert_eq!(allowed("client"), Some(everyone));
+    assert_eq!(allowed(from_client(&cell, &ask)), Some(everyone));
     cell.destroy().unwrap();
 }
 
@@ -506,10 +503,7 @@ fn a_stale_control_group_is_emptied_and_removed() {
         return;
     };
     let cell = bench.cell(config("stale"));
-    let mut child = cell
-        .command(Space::Client, "client", &line(&["sleep", "1000"]))
-        .spawn()
-        .unwrap();
+    let mut child = start_client(&cell, &["sleep", "1000"]);
     cell.host_pid(&child, Duration::from_secs(5)).unwrap();
     for path in bench.journalled() {
         cgroup::remove_stale(&path).unwrap();
@@ -529,10 +523,7 @@ fn a_cell_ends_when_its_holder_is_killed() {
         return;
     };
     let cell = bench.cell(config("holder"));
-    let mut child = cell
-        .command(Space::Client, "client", &line(&["sleep", "1000"]))
-        .spawn()
-        .unwrap();
+    let mut child = start_client(&cell, &["sleep", "1000"]);
     cell.host_pid(&child, Duration::from_secs(5)).unwrap();
     Command::new("kill")
         .args(["-9", &cell.holder_pid().to_string()])

@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 use vtax_guest::platform::container::Container;
 use vtax_guest::platform::native::Native;
 use vtax_guest::platform::{GuestFiles, Platform};
-use vtax_host::cell::{CellConfig, Space, TapOptions, cgroup, process};
+use vtax_host::HostError;
+use vtax_host::cell::{Cell, CellConfig, SeatConfig, Space, TapOptions, cgroup, process};
 use vtax_host::journal::{Change, Journal};
 use vtax_host::scratch;
 use vtax_host::settings::Settings;
@@ -41,41 +42,68 @@ fn hold_cells() {
         initrd: PathBuf::new(),
         recipe: String::new(),
     };
-    let image = scratch::image(&folder.join("cache"), 1).unwrap();
-    let mut cells = Vec::new();
-    for platform in [&Native as &dyn Platform, &Container] {
-        if let Err(error) = platform.check(&Settings::default()) {
-            eprintln!("SKIPPED {}: {error}", platform.kind());
-            continue;
+    let mut disks = disks(&folder).unwrap().into_iter();
+    let here: Vec<&dyn Platform> = [&Native as &dyn Platform, &Container]
+        .into_iter()
+        .filter(|platform| {
+            let checked = platform.check(&Settings::default());
+            checked
+                .inspect_err(|error| eprintln!("SKIPPED {}: {error}", platform.kind()))
+                .is_ok()
+        })
+        .collect();
+    // Each alone, then all in one cell.
+    let cells = here.iter().map(|platform| vec![*platform]);
+    let mut held = Vec::new();
+    for platforms in cells.chain([here.clone()]) {
+        let seats = platforms.iter().map(|platform| SeatConfig {
+            name: platform.kind().to_owned(),
+            scratch: disks.next(),
+            ..SeatConfig::default()
+        });
+        let config = CellConfig {
+            seats: seats.collect(),
+            ..config("victim")
+        };
+        let cell = Cell::create(config, &mut journal).unwrap();
+        let mut guests = Vec::new();
+        for (seat, platform) in cell.seats().zip(platforms) {
+            let mut target = platform.boot(&seat, &guest, &Settings::default()).unwrap();
+            seat.attach_tap(&seat.tap_name(), TapOptions::default())
+                .unwrap();
+            let stubborn = "trap '' HUP INT TERM; sleep 1000 & sleep 1000";
+            target.start(&line(&["sh", "-c", stubborn])).unwrap();
+            let sleep = line(&["sleep", "1000"]);
+            let client = seat.client().start(&sleep).unwrap();
+            let switch = seat.command(Space::Switch, &sleep).spawn().unwrap();
+            guests.push((target, client, switch));
         }
-        let scratch = (platform.kind() == "native").then(|| image.clone());
-        let cell = vtax_host::cell::Cell::create(
-            CellConfig {
-                scratch,
-                ..config("victim")
-            },
-            &mut journal,
-        )
-        .unwrap();
-        let mut target = platform.boot(&cell, &guest, &Settings::default()).unwrap();
-        cell.attach_tap("tap0", TapOptions::default()).unwrap();
-        target
-            .start(&line(&[
-                "sh",
-                "-c",
-                "trap '' HUP INT TERM; sleep 1000 & sleep 1000",
-            ]))
-            .unwrap();
-        let client = cell.client().start(&line(&["sleep", "1000"])).unwrap();
-        let switch = cell
-            .command(Space::Switch, "target", &line(&["sleep", "1000"]))
-            .spawn()
-            .unwrap();
         println!("holder {}", cell.holder_pid());
-        cells.push((cell, target, client, switch));
+        held.push((cell, guests));
     }
     println!("ready");
     std::thread::sleep(Duration::from_secs(1000));
+}
+
+/// A scratch disk for each seat of the victim; made when they are not there yet.
+fn disks(folder: &Path) -> Result<Vec<PathBuf>, HostError> {
+    let first = scratch::image(&folder.join("cache"), 1)?;
+    let mut disks = vec![first];
+    for number in 1..4 {
+        let disk = folder.join(format!("cache/scratch-of-{number}.ext4"));
+        if !disk.exists() {
+            fs::copy(&disks[0], &disk).map_err(HostError::file("copy to", &disk))?;
+        }
+        disks.push(disk);
+    }
+    Ok(disks)
+}
+
+fn loop_devices(disks: &[PathBuf]) -> Vec<String> {
+    disks
+        .iter()
+        .flat_map(|disk| scratch::loop_devices_of(disk))
+        .collect()
 }
 
 fn processes_in(groups: &[PathBuf]) -> BTreeSet<String> {
@@ -184,18 +212,18 @@ fn groups_of(owner: u32) -> Vec<PathBuf> {
 #[test]
 fn kill_9_at_any_moment_leaves_only_what_the_journal_removes() {
     let Some(bench) = Bench::new() else { return };
-    let image = match scratch::image(&bench.folder.path().join("cache"), 1) {
-        Ok(image) => image,
+    let disks = match disks(bench.folder.path()) {
+        Ok(disks) => disks,
         Err(error) => return eprintln!("SKIPPED: {error}"),
     };
     // Spread over the time that the victim takes to come up, and a little beyond.
-    for moment in [3, 11, 19, 31, 47, 67, 101, 149, 233, 401] {
+    for moment in [3, 11, 19, 31, 47, 67, 101, 149, 233, 401, 617] {
         let victim = victim(bench.folder.path());
         std::thread::sleep(Duration::from_millis(moment));
         let owner = victim.0.id();
         drop(victim);
         let deadline = Instant::now() + Duration::from_secs(10);
-        let left = || (heirs(bench.folder.path()), scratch::loop_devices_of(&image));
+        let left = || (heirs(bench.folder.path()), loop_devices(&disks));
         while left() != (Vec::new(), Vec::new()) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -222,10 +250,10 @@ fn kill_9_at_any_moment_leaves_only_what_the_journal_removes() {
 #[test]
 fn kill_9_leaves_nothing_but_journalled_control_groups() {
     let Some(bench) = Bench::new() else { return };
-    if let Err(error) = scratch::image(&bench.folder.path().join("cache"), 1) {
-        eprintln!("SKIPPED: {error}");
-        return;
-    }
+    let disks = match disks(bench.folder.path()) {
+        Ok(disks) => disks,
+        Err(error) => return eprintln!("SKIPPED: {error}"),
+    };
     let links_before = fs::read_to_string("/proc/net/dev").unwrap().lines().count();
     let mut victim = victim(bench.folder.path());
     let mut holders = Vec::new();
@@ -255,14 +283,22 @@ fn kill_9_leaves_nothing_but_journalled_control_groups() {
             }
         })
         .collect();
+    let spaces: Vec<PathBuf> = holders
+        .iter()
+        .flat_map(|holder| fs::read_dir(format!("/proc/{holder}/root/run/netns")).unwrap())
+        .map(|space| space.unwrap().path())
+        .collect();
+    // A client's and a guest's for each seat, and one cell has a seat for each of the others.
+    let seats = spaces.len() / 2;
+    assert_eq!(seats, 2 * (holders.len() - 1));
     // The commands of the victim come up in their own time.
     let deadline = Instant::now() + Duration::from_secs(10);
     let mut inside = processes_in(&groups);
-    while inside.len() < 4 * holders.len() && Instant::now() < deadline {
+    while inside.len() < 4 * seats && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(10));
         inside = processes_in(&groups);
     }
-    assert!(inside.len() >= 4 * holders.len(), "{inside:?}");
+    assert!(inside.len() >= 4 * seats, "{inside:?}");
     let mut of_cells: BTreeSet<u64> = BTreeSet::new();
     for holder in &holders {
         for kind in ["net", "mnt", "pid"] {
@@ -272,17 +308,14 @@ fn kill_9_leaves_nothing_but_journalled_control_groups() {
                     .ino(),
             );
         }
-        for space in ["client", "target"] {
-            of_cells.insert(
-                fs::metadata(format!("/proc/{holder}/root/run/netns/{space}"))
-                    .unwrap()
-                    .ino(),
-            );
-        }
     }
-    assert_eq!(of_cells.len(), 5 * holders.len());
-    let image = bench.folder.path().join("cache/scratch-1.ext4");
-    assert_eq!(scratch::loop_devices_of(&image).len(), 1);
+    of_cells.extend(
+        spaces
+            .iter()
+            .map(|space| fs::metadata(space).unwrap().ino()),
+    );
+    assert_eq!(of_cells.len(), 3 * holders.len() + 2 * seats);
+    assert_eq!(loop_devices(&disks).len(), seats);
 
     victim.0.kill().unwrap();
     victim.0.wait().unwrap();
@@ -296,7 +329,7 @@ fn kill_9_leaves_nothing_but_journalled_control_groups() {
             .collect();
         processes.extend(waiters(&holders));
         let namespaces: Vec<u64> = namespaces().intersection(&of_cells).copied().collect();
-        let devices = scratch::loop_devices_of(&image);
+        let devices = loop_devices(&disks);
         if processes.is_empty() && namespaces.is_empty() && devices.is_empty() {
             break None;
         }

@@ -9,15 +9,16 @@
 
 mod common;
 
-use common::{can_make_cells, config, line};
+use common::{can_make_cells, config, line, with_scratch};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use vtax_guest::image::{self, Recipe};
+use vtax_guest::platform::native::Native;
 use vtax_guest::platform::qemu::Qemu;
 use vtax_guest::platform::{GuestFiles, Platform, Target};
-use vtax_host::cell::{Cell, CellConfig, LinkConfig, Space};
+use vtax_host::cell::{Cell, CellConfig, LinkConfig, Seat, SeatConfig, Space};
 use vtax_host::journal::Journal;
 use vtax_host::scratch;
 use vtax_host::settings::{Level, Settings};
@@ -59,8 +60,8 @@ fn settings(levels: &[(&str, Level)]) -> Settings {
 }
 
 /// What a load generator in the client prints.
-fn from_client(cell: &Cell, words: &[&str]) -> String {
-    let output = cell
+fn from_client(seat: &Seat<'_>, words: &[&str]) -> String {
+    let output = seat
         .client()
         .start(&line(words))
         .unwrap()
@@ -75,10 +76,10 @@ fn from_client(cell: &Cell, words: &[&str]) -> String {
     text
 }
 
-fn serve_iperf(vm: &mut Box<dyn Target>, cell: &Cell) {
+fn serve_iperf(vm: &mut Box<dyn Target>, seat: &Seat<'_>) {
     vm.start(&line(&["iperf3", "--server"])).unwrap();
     let deadline = Instant::now() + LIMIT;
-    while !cell.client().can_connect(vm.address(), 5201).unwrap() {
+    while !seat.client().can_connect(vm.address(), 5201).unwrap() {
         assert!(Instant::now() < deadline, "iperf3 does not listen");
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -97,8 +98,7 @@ fn a_vm_in_a_cell_is_reached_through_its_tap_and_leaves_nothing() {
                 mtu: 9000,
                 ..LinkConfig::default()
             },
-            scratch: Some(disk),
-            ..config("qemu")
+            ..with_scratch("qemu", disk)
         },
         &mut journal,
     )
@@ -110,7 +110,8 @@ fn a_vm_in_a_cell_is_reached_through_its_tap_and_leaves_nothing() {
         ("vm.pin", Level::Text("0".into())),
     ]);
     Qemu.check(&plan).unwrap();
-    let mut vm = Qemu.boot(&cell, &guest, &plan).unwrap();
+    let seat = cell.target().unwrap();
+    let mut vm = Qemu.boot(&seat, &guest, &plan).unwrap();
     eprintln!("booted in {} s", vm.environment()["vm.boot_seconds"]);
 
     // The numbers are the host's, though QEMU counts in the cell's PID namespace.
@@ -159,11 +160,11 @@ fn a_vm_in_a_cell_is_reached_through_its_tap_and_leaves_nothing() {
         .run(&line(&["cat", "/sys/class/net/eth0/mtu"]), LIMIT)
         .unwrap();
     assert_eq!(mtu.stdout, b"9000\n");
-    serve_iperf(&mut vm, &cell);
+    serve_iperf(&mut vm, &seat);
     let before = vm.inner_counters().unwrap();
     let address = vm.address().to_string();
     let report = from_client(
-        &cell,
+        &seat,
         &["iperf3", "--client", &address, "--time", "1", "--json"],
     );
     let after = vm.inner_counters().unwrap();
@@ -198,13 +199,14 @@ fn a_vm_behind_qemus_own_network_stack_is_reached_at_the_targets_address() {
         Journal::open(&folder.path().join("state"), vtax_guest::platform::xen::end).unwrap();
     let cell = Cell::create(config("qemu-user"), &mut journal).unwrap();
     let plan = settings(&[("nic.backend", Level::Text("user".into()))]);
-    let mut vm = Qemu.boot(&cell, &guest, &plan).unwrap();
+    let seat = cell.target().unwrap();
+    let mut vm = Qemu.boot(&seat, &guest, &plan).unwrap();
     vm.start(&line(&["iperf3", "--server"])).unwrap();
     // QEMU accepts connections to forwarded ports whether or not the guest listens yet.
     let listens = "until ss -ltn | grep -q :5201; do sleep 0.1; done";
     vm.run(&line(&["sh", "-c", listens]), LIMIT).unwrap();
     let address = vm.address().to_string();
-    from_client(&cell, &["iperf3", "--client", &address, "--bytes", "1M"]);
+    from_client(&seat, &["iperf3", "--client", &address, "--bytes", "1M"]);
     let vmm = vm.subject().vmm.unwrap();
     // As when a trial fails: nobody calls stop.
     drop(vm);
@@ -234,18 +236,101 @@ fn a_link_without_offloads_has_none_in_the_guest() {
         &mut journal,
     )
     .unwrap();
-    let mut vm = Qemu.boot(&cell, &guest, &settings(&[])).unwrap();
+    let seat = cell.target().unwrap();
+    let mut vm = Qemu.boot(&seat, &guest, &settings(&[])).unwrap();
     let features = vm.run(&line(&["ethtool", "-k", "eth0"]), LIMIT).unwrap();
     let features = String::from_utf8(features.stdout).unwrap();
     for feature in ["tx-checksumming: off", "tcp-segmentation-offload: off"] {
         assert!(features.contains(feature), "{features}");
     }
-    let tap = cell
-        .command(Space::Switch, "target", &line(&["ethtool", "-k", "tap0"]))
+    let tap = seat
+        .command(Space::Switch, &line(&["ethtool", "-k", "tap0"]))
         .output()
         .unwrap();
     let tap = String::from_utf8(tap.stdout).unwrap();
     assert!(tap.contains("tcp-segmentation-offload: off"), "{tap}");
     vm.stop().unwrap();
+    cell.destroy().unwrap();
+}
+
+#[test]
+fn vms_and_a_guest_of_the_hosts_kernel_share_a_cell() {
+    let Some(guest) = guest() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal =
+        Journal::open(&folder.path().join("state"), vtax_guest::platform::xen::end).unwrap();
+    let disk = scratch::image(&folder.path().join("disks"), 8).unwrap();
+    let mut config = config("qemu-beside");
+    config.seats.extend([
+        SeatConfig {
+            name: "tap".to_owned(),
+            scratch: Some(disk),
+            ..SeatConfig::default()
+        },
+        SeatConfig {
+            name: "user".to_owned(),
+            ..SeatConfig::default()
+        },
+    ]);
+    let cell = Cell::create(config, &mut journal).unwrap();
+    let user = settings(&[("nic.backend", Level::Text("user".into()))]);
+    let plans: [(&dyn Platform, Settings); 3] = [
+        (&Native, settings(&[])),
+        (&Qemu, settings(&[])),
+        (&Qemu, user),
+    ];
+    let mut guests: Vec<Box<dyn Target>> = cell
+        .seats()
+        .zip(&plans)
+        .map(|(seat, (platform, plan))| platform.boot(&seat, &guest, plan).unwrap())
+        .collect();
+
+    let subjects: Vec<_> = guests.iter().map(|guest| guest.subject()).collect();
+    assert_eq!(subjects[1].net_devices[0].name, "tap1");
+    assert_ne!(subjects[1].vmm, subjects[2].vmm);
+    for (seat, subject) in cell.seats().zip(&subjects) {
+        assert_eq!(subject.owner, seat.owner());
+        assert_eq!(subject.cgroups, seat.cgroups());
+        if let Some(vmm) = subject.vmm {
+            for group in &subject.cgroups {
+                let inside = fs::read_to_string(group.join("cgroup.procs")).unwrap();
+                assert!(inside.lines().any(|pid| pid == vmm.to_string()), "{inside}");
+            }
+        }
+    }
+    let data = guests[1].scratch().1.join(scratch::DATA_FILE);
+    let size = line(&["stat", "-c", "%s", data.to_str().unwrap()]);
+    assert_eq!(guests[1].run(&size, LIMIT).unwrap().stdout, b"8388608\n");
+    assert_ne!(guests[2].run(&size, LIMIT).unwrap().code, 0);
+
+    for guest in &mut guests {
+        guest.start(&line(&["iperf3", "--server"])).unwrap();
+        let listens = "until ss -ltn | grep -q :5201; do sleep 0.1; done";
+        let listening = guest.run(&line(&["sh", "-c", listens]), LIMIT).unwrap();
+        assert_eq!(listening.code, 0);
+    }
+    let addresses: Vec<String> = guests
+        .iter()
+        .map(|guest| guest.address().to_string())
+        .collect();
+    assert_eq!(addresses, ["10.91.0.2", "10.91.0.4", "10.91.0.6"]);
+    let send = |address: &str| line(&["iperf3", "--client", address, "--bytes", "64K"]);
+    for (from, guest) in guests.iter_mut().enumerate() {
+        for (to, address) in addresses.iter().enumerate() {
+            let sent = guest.run(&send(address), LIMIT).unwrap();
+            let said = String::from_utf8_lossy(&sent.stderr).into_owned();
+            assert_eq!(sent.code, 0, "{from} to {to}: {said}");
+        }
+    }
+
+    // One after the other ends, and those that are left serve their clients.
+    let mut left: Vec<_> = cell.seats().zip(guests).collect();
+    while !left.is_empty() {
+        left.remove(0).1.stop().unwrap();
+        for (seat, guest) in &left {
+            let address = guest.address().to_string();
+            from_client(seat, &["iperf3", "--client", &address, "--bytes", "64K"]);
+        }
+    }
     cell.destroy().unwrap();
 }

@@ -9,7 +9,7 @@
 
 mod common;
 
-use common::{Bench, config, line, shell};
+use common::{Bench, config, cpu_micros, line, shell, with_scratch};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn on_both(test: impl Fn(&mut Bench, &dyn Platform)) {
 fn boot(bench: &mut Bench, platform: &dyn Platform, config: CellConfig) -> (Cell, Box<dyn Target>) {
     let cell = bench.cell(config);
     let target = platform
-        .boot(&cell, &bench.guest, &Settings::default())
+        .boot(&cell.target().unwrap(), &bench.guest, &Settings::default())
         .unwrap();
     (cell, target)
 }
@@ -69,7 +69,7 @@ fn a_target_serves_the_client_at_its_address() {
         let server = target
             .start(&line(&["nc", "-l", "-p", "7000", "-e", "echo", "hello"]))
             .unwrap();
-        let client = cell.client();
+        let client = cell.target().unwrap().client();
         let fetched = (0..200).find_map(|_| {
             std::thread::sleep(Duration::from_millis(10));
             let address = target.address().to_string();
@@ -151,24 +151,7 @@ fn the_work_of_a_target_is_counted_in_its_control_groups() {
         let (cell, mut target) = boot(bench, platform, config("count"));
         let subject = target.subject();
         assert_eq!(subject.owner, "target");
-        let used = || {
-            let read = |name: &str| {
-                subject
-                    .cgroups
-                    .iter()
-                    .find_map(|folder| fs::read_to_string(folder.join(name)).ok())
-            };
-            let v1 = read("cpuacct.usage").map(|text| text.trim().parse::<u64>().unwrap() / 1000);
-            let v2 = || {
-                let text = read("cpu.stat")?;
-                text.lines()
-                    .find_map(|line| line.strip_prefix("usage_usec "))?
-                    .trim()
-                    .parse::<u64>()
-                    .ok()
-            };
-            v1.or_else(v2).unwrap()
-        };
+        let used = || cpu_micros(&subject);
         let before = used();
         shell(
             &mut *target,
@@ -214,14 +197,7 @@ fn the_scratch_disk_is_there_raw_and_as_files_and_is_released() {
             Ok(image) => image,
             Err(error) => return eprintln!("SKIPPED: {error}"),
         };
-        let (cell, mut target) = boot(
-            bench,
-            platform,
-            CellConfig {
-                scratch: Some(image.clone()),
-                ..config("scratch")
-            },
-        );
+        let (cell, mut target) = boot(bench, platform, with_scratch("scratch", image.clone()));
         let (device, directory) = target.scratch();
         let size = shell(
             &mut *target,
@@ -333,7 +309,7 @@ fn a_root_that_is_none_is_an_error_that_names_it() {
     let mut guest = bench.guest.clone();
     guest.root = bench.folder.path().join("state");
     let message = Native
-        .boot(&cell, &guest, &Settings::default())
+        .boot(&cell.target().unwrap(), &guest, &Settings::default())
         .err()
         .unwrap()
         .to_string();

@@ -276,7 +276,7 @@ pub struct Nursery {
 }
 
 impl Nursery {
-    /// Makes the place in a cell's target group.
+    /// Makes the place in the group of a seat's guest.
     ///
     /// # Errors
     /// When the group cannot be made, or the runtime cannot be told where it is.
@@ -290,7 +290,7 @@ impl Nursery {
         })
     }
 
-    /// As [`Cell::command`], in this place.
+    /// As [`Seat::command`], in this place.
     #[must_use]
     pub fn command(&self, seat: &Seat<'_>, line: &CommandLine) -> Command {
         let line = [self.hide.clone(), line.clone()].concat();

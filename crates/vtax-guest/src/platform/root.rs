@@ -139,7 +139,7 @@ fn has_overlay() -> bool {
 mod tests {
     use super::*;
     use vtax_host::cell::link::LinkConfig;
-    use vtax_host::cell::{CellConfig, requirements};
+    use vtax_host::cell::{Cell, CellConfig, requirements};
 
     #[test]
     fn without_overlayfs_services_can_still_write_where_they_do() {
@@ -156,7 +156,8 @@ mod tests {
             ..CellConfig::default()
         })
         .unwrap();
-        let root = Root::mount_as(&cell, tree.path(), Layer::Memory).unwrap();
+        let seat = cell.target().unwrap();
+        let root = Root::mount_as(&seat, tree.path(), Layer::Memory).unwrap();
         let outside = seat.outside(&root.path);
         for path in ["tmp/new", "run/new", "var/log/service/new"] {
             fs::write(outside.join(path), "").unwrap();

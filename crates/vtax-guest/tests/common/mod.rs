@@ -5,13 +5,14 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 use vtax_guest::platform::{GuestFiles, Target};
-use vtax_host::cell::{Cell, CellConfig, link::LinkConfig, requirements};
+use vtax_host::cell::{Cell, CellConfig, SeatConfig, link::LinkConfig, requirements};
 use vtax_host::journal::{Change, Journal};
+use vtax_observe::Subject;
 
 /// Whether cells can be made here; says why not.
 pub fn can_make_cells() -> bool {
@@ -65,7 +66,7 @@ impl Bench {
     }
 
     /// The control groups that the journal names.
-    pub fn journalled(&self) -> Vec<std::path::PathBuf> {
+    pub fn journalled(&self) -> Vec<PathBuf> {
         self.journal
             .pending()
             .iter()
@@ -106,6 +107,17 @@ pub fn config(name: &str) -> CellConfig {
     }
 }
 
+/// As [`config`], with a scratch disk for the target.
+pub fn with_scratch(name: &str, image: PathBuf) -> CellConfig {
+    CellConfig {
+        seats: vec![SeatConfig {
+            scratch: Some(image),
+            ..SeatConfig::default()
+        }],
+        ..config(name)
+    }
+}
+
 pub fn line(words: &[&str]) -> Vec<String> {
     words.iter().map(|&word| word.to_owned()).collect()
 }
@@ -118,4 +130,20 @@ pub fn shell(target: &mut dyn Target, script: &str) -> String {
     let errors = String::from_utf8_lossy(&finished.stderr);
     assert_eq!(finished.code, 0, "`{script}`: {errors}");
     String::from_utf8(finished.stdout).unwrap()
+}
+
+/// Processor time that was spent in a subject's control groups, in µs.
+pub fn cpu_micros(subject: &Subject) -> u64 {
+    let read = |name: &str| {
+        let mut folders = subject.cgroups.iter();
+        folders.find_map(|folder| fs::read_to_string(folder.join(name)).ok())
+    };
+    let v1 = read("cpuacct.usage").map(|text| text.trim().parse::<u64>().unwrap() / 1000);
+    let v2 = || {
+        let text = read("cpu.stat")?;
+        let mut lines = text.lines();
+        let used = lines.find_map(|line| line.strip_prefix("usage_usec "))?;
+        used.trim().parse::<u64>().ok()
+    };
+    v1.or_else(v2).unwrap()
 }

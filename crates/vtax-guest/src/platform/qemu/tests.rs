@@ -36,8 +36,12 @@ impl Surroundings for Plain {
         command
     }
 
-    fn run_dir(&self) -> &Path {
-        self.dir.path()
+    fn owner(&self) -> &str {
+        vtax_host::cell::TARGET
+    }
+
+    fn run_dir(&self) -> PathBuf {
+        self.dir.path().to_owned()
     }
 
     fn outside(&self, inside: &Path) -> PathBuf {

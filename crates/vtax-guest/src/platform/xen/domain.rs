@@ -263,7 +263,7 @@ mod tests {
         Network {
             address: (Ipv4Addr::new(10, 91, 0, 2), 24),
             address_v6: None,
-            mac: "02:76:74:61:78:02",
+            mac: "02:76:74:61:78:02".to_owned(),
             mtu: 1500,
         }
     }
