@@ -32,7 +32,12 @@ impl Platform for Fake {
     fn expected_overhead(&self) -> Duration {
         Duration::from_secs(1)
     }
-    fn boot(&self, _: &Seat<'_'>, _: &GuestFiles, _: &Settings) -> Result<Box<dyn Target>, HostError> {
+    fn boot(
+        &self,
+        _: &Seat<'_>,
+        _: &GuestFiles,
+        _: &Settings,
+    ) -> Result<Box<dyn Target>, HostError> {
         Err(HostError::Interrupted)
     }
 }
