@@ -333,6 +333,27 @@ fn a_cell_has_as_many_seats_as_addresses_and_says_so() {
 }
 
 #[test]
+fn guests_that_would_share_a_name_or_a_disk_are_refused() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let mut same_name = seated("twins", 3);
+    same_name.seats[2].name = "guest1".to_owned();
+    let mut same_disk = seated("twins", 3);
+    for seat in &mut same_disk.seats[1..] {
+        seat.scratch = Some("/a/disk".into());
+    }
+    for (config, reason) in [
+        (same_name, "two guests of a cell are called guest1"),
+        (same_disk, "guest1 and guest2 have the same scratch disk"),
+    ] {
+        let refused = Cell::create(config, &mut bench.journal).unwrap_err();
+        assert!(refused.to_string().contains(reason), "{refused}");
+    }
+    assert!(bench.journalled().is_empty());
+}
+
+#[test]
 fn a_cell_without_seats_has_no_target() {
     let Some(mut bench) = Bench::new() else {
         return;

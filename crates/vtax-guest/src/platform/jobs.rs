@@ -6,8 +6,12 @@ use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command};
+use std::time::Duration;
 use vtax_host::HostError;
+use vtax_host::cell::entry;
 
+/// Long beyond the few milliseconds that a command takes to enter the cell.
+const START_LIMIT: Duration = Duration::from_secs(5);
 /// How much of each command's errors an error message shows.
 const TAIL_LINES: usize = 12;
 /// Of how many of the last commands.
@@ -89,6 +93,17 @@ impl Jobs {
             stdout: read(self.stdout(number))?,
             stderr: read(self.stderr(number))?,
         }))
+    }
+
+    /// Waits until every command that runs is in its control groups, where a kill finds it: one
+    /// that has just been started may not be there yet.
+    pub fn settle(&mut self) {
+        for started in &mut self.started {
+            if matches!(started.child.try_wait(), Ok(None)) {
+                // One that ends meanwhile is as good.
+                let _ = entry::host_pid(&started.child, START_LIMIT);
+            }
+        }
     }
 
     /// Waits for commands that have been killed.

@@ -150,6 +150,7 @@ impl Target for SharedKernelTarget {
     /// There is no kernel to shut down and nothing of the root outlives the cell, so that killing
     /// what runs is the orderly way.
     fn stop(mut self: Box<Self>) -> Result<(), HostError> {
+        self.jobs.settle();
         let killed = self.entry.guest.kill();
         self.jobs.reap();
         killed

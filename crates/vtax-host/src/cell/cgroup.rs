@@ -1,7 +1,7 @@
 //! Control groups of a cell, on cgroup v1, v2 and hybrid hosts: found, made, killed, removed.
 //!
-//! A cell's group is `vtax-NAME`, with a group for the target and one for the client below it,
-//! in every hierarchy: what an OCI runtime makes then goes below ours everywhere. Where it goes:
+//! A cell's group is `vtax-NAME`, with a group for each guest and one for its client below it, in
+//! every hierarchy: what an OCI runtime makes then goes below ours everywhere. Where it goes:
 //!
 //! - v1: below the group of this process, in each hierarchy, so that its limits hold.
 //! - v2: below the nearest ancestor of this process's group that hands its controllers on to its

@@ -1,14 +1,15 @@
 //! The way into a cell: commands that run in its namespaces and control groups.
 
-use super::Space;
 use super::cgroup::Group;
 use super::link::numbered;
 use super::requirements::PATH;
+use super::{Space, process};
 use crate::HostError;
 use crate::command::CommandLine;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// Joins the control groups named up to `--`, then becomes the command that follows. A process
 /// that writes 0 moves itself, whatever its PID is called.
@@ -19,13 +20,39 @@ const JOIN: &str =
 const MARK: &str = "vtax-join";
 
 /// Whether a process that was started by [`Entry::command`] is past all preparation.
-pub fn has_become_the_command(pid: u32) -> bool {
+fn has_become_the_command(pid: u32) -> bool {
     std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| {
         !line.is_empty()
             && !line
                 .split(|byte| *byte == 0)
                 .any(|argument| argument == MARK.as_bytes())
     })
+}
+
+/// As [`super::Cell::host_pid`].
+///
+/// # Errors
+/// As there.
+pub fn host_pid(spawned: &Child, limit: Duration) -> Result<u32, HostError> {
+    let deadline = Instant::now() + limit;
+    loop {
+        let inside = process::children(spawned.id()).first().copied();
+        if let Some(pid) = inside.filter(|pid| has_become_the_command(*pid)) {
+            return Ok(pid);
+        }
+        if Instant::now() >= deadline || !process::is_alive(spawned.id()) {
+            return Err(HostError::Timeout {
+                what: "the start of a command in the cell".to_owned(),
+                seconds: limit.as_secs(),
+                evidence: format!(
+                    "its waiter is {} (PID {})",
+                    process::name(spawned.id()),
+                    spawned.id()
+                ),
+            });
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// What is needed to enter a seat of a cell.

@@ -38,7 +38,7 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What a plan may set of where target and client run; the link has [`link::PARAMETERS`].
 pub const PARAMETERS: &[Parameter] = &[
@@ -164,16 +164,7 @@ impl Cell {
             std::process::id(),
             NUMBER.fetch_add(1, Ordering::Relaxed)
         );
-        let seats = u8::try_from(config.seats.len())
-            .ok()
-            .filter(|seats| usize::from(*seats) <= link::MOST_SEATS)
-            .ok_or_else(|| {
-                HostError::Setting(format!(
-                    "a cell has addresses for {} guests, and {} are asked for: take fewer neighbours",
-                    link::MOST_SEATS,
-                    config.seats.len()
-                ))
-            })?;
+        let seats = seat::count(&config.seats)?;
         let hierarchies = Hierarchies::detect()?;
         let groups = Groups::create(&hierarchies, &unique, journal)?;
         let ipv6 = Path::new("/proc/net/if_inet6").exists();
@@ -246,25 +237,7 @@ impl Cell {
     /// # Errors
     /// When it has already ended, or is not there within `limit`.
     pub fn host_pid(&self, spawned: &Child, limit: Duration) -> Result<u32, HostError> {
-        let deadline = Instant::now() + limit;
-        loop {
-            let inside = process::children(spawned.id()).first().copied();
-            if let Some(pid) = inside.filter(|pid| entry::has_become_the_command(*pid)) {
-                return Ok(pid);
-            }
-            if Instant::now() >= deadline || !process::is_alive(spawned.id()) {
-                return Err(HostError::Timeout {
-                    what: "the start of a command in the cell".to_owned(),
-                    seconds: limit.as_secs(),
-                    evidence: format!(
-                        "its waiter is {} (PID {})",
-                        process::name(spawned.id()),
-                        spawned.id()
-                    ),
-                });
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        entry::host_pid(spawned, limit)
     }
 
     /// Where a path of the cell's mount namespace is seen from outside (`/proc/PID/root/…`), for

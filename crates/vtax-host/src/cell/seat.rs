@@ -58,6 +58,43 @@ impl SeatConfig {
     }
 }
 
+/// How many seats these are, if they can be in one cell.
+///
+/// # Errors
+/// When there are more than addresses, or two would share a name or a scratch disk.
+pub(super) fn count(seats: &[SeatConfig]) -> Result<u8, HostError> {
+    for (index, seat) in seats.iter().enumerate() {
+        let mut others = seats.iter().take(index);
+        if let Some(other) = others.find(|other| {
+            other.name == seat.name || (other.scratch.is_some() && other.scratch == seat.scratch)
+        }) {
+            return Err(HostError::Setting(if other.name == seat.name {
+                format!(
+                    "two guests of a cell are called {}, so that one could not be told from the \
+                     other: give each a name of its own",
+                    seat.name
+                )
+            } else {
+                format!(
+                    "the guests {} and {} have the same scratch disk, which two kernels or mounts \
+                     would write to at once: give each a copy",
+                    other.name, seat.name
+                )
+            }));
+        }
+    }
+    u8::try_from(seats.len())
+        .ok()
+        .filter(|count| usize::from(*count) <= link::MOST_SEATS)
+        .ok_or_else(|| {
+            HostError::Setting(format!(
+                "a cell has addresses for {} guests, and {} are asked for: take fewer neighbours",
+                link::MOST_SEATS,
+                seats.len()
+            ))
+        })
+}
+
 /// A seat of a cell.
 #[derive(Debug, Clone, Copy)]
 pub struct Seat<'a> {
