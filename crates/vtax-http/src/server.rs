@@ -107,7 +107,12 @@ fn accept_all(
                 Ok(socket) => serve_on_a_thread(socket, places, limits, handler),
                 Err(Errno::AGAIN) => {}
                 // No file descriptors left, or a client that hung up: neither is for ever.
-                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+                Err(cause) => {
+                    if matches!(cause, Errno::MFILE | Errno::NFILE) {
+                        places.lock().make_room();
+                    }
+                    std::thread::sleep(Duration::from_millis(20));
+                }
             }
         }
     }
@@ -280,6 +285,18 @@ struct Taken {
     closed: bool,
 }
 
+impl Taken {
+    /// Sends away who has kept its thread waiting for longest, unless all are being answered.
+    fn make_room(&mut self) -> bool {
+        let waiting = self.by.values_mut().filter_map(|seat| match seat.doing {
+            Doing::Reading(since) | Doing::Writing(since) => Some((since, seat)),
+            Doing::Answering | Doing::Leaving => None,
+        });
+        let oldest = waiting.min_by_key(|(since, _)| *since);
+        oldest.map(|(_, seat)| seat.leave()).is_some()
+    }
+}
+
 #[derive(Debug)]
 struct Seat {
     socket: Arc<OwnedFd>,
@@ -304,11 +321,9 @@ impl Places {
     fn take(places: &Arc<Self>, socket: &Arc<OwnedFd>, most: usize) -> Option<Place> {
         let mut taken = places.lock();
         if taken.by.len() >= most {
-            let waiting = taken.by.values_mut().filter_map(|seat| match seat.doing {
-                Doing::Reading(since) | Doing::Writing(since) => Some((since, seat)),
-                Doing::Answering | Doing::Leaving => None,
-            });
-            waiting.min_by_key(|(since, _)| *since)?.1.leave();
+            if !taken.make_room() {
+                return None;
+            }
             taken = places.wait(taken, |taken| taken.by.len() >= most);
             if taken.by.len() >= most {
                 return None;
