@@ -211,7 +211,7 @@ fn the_unix_socket_replaces_a_dead_socket_and_nothing_else() {
     };
     let refused = || {
         let population = Arc::new(Population::new(plan.clone()).unwrap());
-        let refused = Workers::start(population, 1, &addresses).unwrap_err();
+        let refused = Workers::start(population, 1, &addresses).err().unwrap();
         assert!(refused.to_string().contains(path.to_str().unwrap()));
         refused.to_string()
     };
