@@ -1,6 +1,7 @@
 //! Requests as they are read, answers as they are written.
 
 use std::io::Write;
+use std::mem::MaybeUninit;
 
 /// The longest request line with all its headers, in bytes.
 pub const LONGEST_HEAD: usize = 8 << 10;
@@ -52,9 +53,9 @@ impl<'a> Request<'a> {
 
 /// Reads the first request in `received`.
 pub fn parse(received: &[u8]) -> Parsed<'_> {
-    let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
-    let mut request = httparse::Request::new(&mut headers);
-    let length = match request.parse(received) {
+    let mut headers = [const { MaybeUninit::uninit() }; MOST_HEADERS];
+    let mut request = httparse::Request::new(&mut []);
+    let length = match request.parse_with_uninit_headers(received, &mut headers) {
         Ok(httparse::Status::Complete(length)) if length <= LONGEST_HEAD => length,
         Ok(httparse::Status::Partial) if received.len() < LONGEST_HEAD => {
             return Parsed::Incomplete;
