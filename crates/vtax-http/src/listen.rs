@@ -1,7 +1,6 @@
 //! Where servers listen, and why they cannot.
 
 use crate::unix::{self, Users};
-use crate::{Handler, Limits, Server};
 use std::io::{self, ErrorKind, PipeReader, PipeWriter};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -117,14 +116,6 @@ impl Listeners {
             told,
             stop,
         })
-    }
-
-    /// Answers with `handler` from now on.
-    ///
-    /// # Errors
-    /// When there is no thread to be had.
-    pub fn serve(self, limits: Limits, handler: Handler) -> Result<Server, ListenError> {
-        Server::start(self, limits, handler)
     }
 }
 

@@ -49,38 +49,6 @@ pub enum Kind {
     Histogram,
 }
 
-/// A sample's value.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Value {
-    /// A count, to the last digit.
-    Count(u64),
-    /// Anything else; `NaN` where it is not finite.
-    Real(f64),
-}
-
-impl From<u64> for Value {
-    fn from(count: u64) -> Self {
-        Self::Count(count)
-    }
-}
-
-impl From<f64> for Value {
-    fn from(real: f64) -> Self {
-        Self::Real(real)
-    }
-}
-
-impl std::fmt::Display for Value {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Count(count) => write!(f, "{count}"),
-            // Rust's shortest form that reads back as the same number, without an exponent.
-            Self::Real(real) if real.is_finite() => write!(f, "{real}"),
-            Self::Real(_) => f.write_str("NaN"),
-        }
-    }
-}
-
 /// Writes families one after the other.
 #[derive(Debug)]
 pub struct Exposition {
@@ -127,8 +95,8 @@ impl Exposition {
     }
 
     /// One sample of the family that was begun last.
-    pub fn sample(&mut self, labels: &[(&str, &str)], value: impl Into<Value>) {
-        self.line("", labels, None, value.into());
+    pub fn sample(&mut self, labels: &[(&str, &str)], value: f64) {
+        self.line("", labels, None, value);
     }
 
     /// A histogram of the family that was begun last: for each of `buckets` an upper bound and how
@@ -142,11 +110,11 @@ impl Exposition {
     ) {
         for (bound, below) in buckets {
             let bound = format!("{bound:e}");
-            self.line("_bucket", labels, Some(("le", &bound)), below.into());
+            self.line("_bucket", labels, Some(("le", &bound)), below as f64);
         }
-        self.line("_bucket", labels, Some(("le", "+Inf")), count.into());
-        self.line("_sum", labels, None, sum.into());
-        self.line("_count", labels, None, count.into());
+        self.line("_bucket", labels, Some(("le", "+Inf")), count as f64);
+        self.line("_sum", labels, None, sum);
+        self.line("_count", labels, None, count as f64);
     }
 
     fn line(
@@ -154,7 +122,7 @@ impl Exposition {
         suffix: &str,
         labels: &[(&str, &str)],
         last: Option<(&str, &str)>,
-        value: Value,
+        value: f64,
     ) {
         self.text.push_str(&self.sample);
         self.text.push_str(suffix);
@@ -170,7 +138,12 @@ impl Exposition {
         if before == ',' {
             self.text.push('}');
         }
-        let _ = writeln!(self.text, " {value}");
+        // Rust's shortest form that reads back as the same number, without an exponent.
+        let _ = if value.is_finite() {
+            writeln!(self.text, " {value}")
+        } else {
+            writeln!(self.text, " NaN")
+        };
     }
 
     /// The whole text.
@@ -207,12 +180,7 @@ mod tests {
             exposition.family("b", Kind::Info, None, "Says b.");
             exposition.sample(&[], 1.0);
             exposition.family("c", Kind::Histogram, None, "Says c.");
-            exposition.histogram(
-                &[("port", "p")],
-                [(0.5, 1), (20.0, u64::MAX)],
-                7.5,
-                u64::MAX,
-            );
+            exposition.histogram(&[("port", "p")], [(0.5, 1), (20.0, 3)], 7.5, 3);
             exposition.finish()
         };
         assert_eq!(
@@ -222,9 +190,9 @@ mod tests {
              # TYPE b info\n# HELP b Says b.\nb_info 1\n\
              # TYPE c histogram\n# HELP c Says c.\n\
              c_bucket{port=\"p\",le=\"5e-1\"} 1\n\
-             c_bucket{port=\"p\",le=\"2e1\"} 18446744073709551615\n\
-             c_bucket{port=\"p\",le=\"+Inf\"} 18446744073709551615\n\
-             c_sum{port=\"p\"} 7.5\nc_count{port=\"p\"} 18446744073709551615\n\
+             c_bucket{port=\"p\",le=\"2e1\"} 3\n\
+             c_bucket{port=\"p\",le=\"+Inf\"} 3\n\
+             c_sum{port=\"p\"} 7.5\nc_count{port=\"p\"} 3\n\
              # EOF\n"
         );
         assert_eq!(
@@ -234,9 +202,9 @@ mod tests {
              # TYPE b_info gauge\n# HELP b_info Says b.\nb_info 1\n\
              # TYPE c histogram\n# HELP c Says c.\n\
              c_bucket{port=\"p\",le=\"5e-1\"} 1\n\
-             c_bucket{port=\"p\",le=\"2e1\"} 18446744073709551615\n\
-             c_bucket{port=\"p\",le=\"+Inf\"} 18446744073709551615\n\
-             c_sum{port=\"p\"} 7.5\nc_count{port=\"p\"} 18446744073709551615\n"
+             c_bucket{port=\"p\",le=\"2e1\"} 3\n\
+             c_bucket{port=\"p\",le=\"+Inf\"} 3\n\
+             c_sum{port=\"p\"} 7.5\nc_count{port=\"p\"} 3\n"
         );
     }
 

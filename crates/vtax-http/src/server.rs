@@ -40,31 +40,29 @@ pub struct Server {
     thread: Option<JoinHandle<()>>,
 }
 
-impl Server {
-    pub(crate) fn start(
-        listeners: Listeners,
-        limits: Limits,
-        handler: Handler,
-    ) -> Result<Self, ListenError> {
-        let Listeners {
-            listeners,
-            told,
-            stop,
-        } = listeners;
+impl Listeners {
+    /// Answers with `handler` from now on.
+    ///
+    /// # Errors
+    /// When there is no thread to be had.
+    pub fn serve(self, limits: Limits, handler: Handler) -> Result<Server, ListenError> {
         let places = Arc::new(Places::default());
-        let mut server = Self {
-            addresses: listeners.iter().map(|l| l.address.clone()).collect(),
+        let mut server = Server {
+            addresses: self.listeners.iter().map(|l| l.address.clone()).collect(),
             places: Arc::clone(&places),
-            stop: Some(stop),
+            stop: Some(self.stop),
             thread: None,
         };
+        let (listeners, told) = (self.listeners, self.told);
         let thread = std::thread::Builder::new()
             .name("http".to_owned())
             .spawn(move || accept_all(&listeners, &told, &places, limits, &handler));
         server.thread = Some(thread.map_err(ListenError::Start)?);
         Ok(server)
     }
+}
 
+impl Server {
     /// Where it really listens: with the port that the kernel chose, where port 0 was asked for.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses

@@ -15,6 +15,7 @@ use std::num::NonZeroU64;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path;
 use vtax_http::ListenError;
+use vtax_http::unix::{self, Users};
 
 /// Why the program ends.
 #[derive(Debug, thiserror::Error)]
@@ -92,7 +93,7 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
         api: config
             .api
             .as_deref()
-            .map(server::listen)
+            .map(|path| unix::listen(path, Users::Owner))
             .transpose()
             .map_err(operator)?,
         metrics: config

@@ -6,13 +6,12 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use vtax_http::metrics::Format;
-use vtax_http::unix::{self, Users};
+use vtax_http::unix::Users;
 use vtax_http::{self as http, Address, Limits, ListenError, Listeners};
 
 use super::api::{self, Command, LONGEST_LINE, Postbox, Request, Response};
@@ -40,15 +39,6 @@ pub struct Doors {
     pub api: Option<UnixListener>,
     /// For Prometheus.
     pub metrics: Option<Listeners>,
-}
-
-/// Listens on a UNIX socket that only its owner may use. A socket that a dead process left behind
-/// is replaced; anything else is not.
-///
-/// # Errors
-/// When it cannot.
-pub fn listen(path: &Path) -> Result<UnixListener, ListenError> {
-    unix::listen(path, Users::Owner)
 }
 
 /// Listens for Prometheus on `unix:PATH` or on a loopback `ADDRESS:PORT`.
@@ -378,7 +368,7 @@ mod tests {
         fn new() -> Self {
             let directory = tempfile::tempdir().unwrap();
             let doors = Doors {
-                api: Some(listen(&directory.path().join("api")).unwrap()),
+                api: Some(UnixListener::bind(directory.path().join("api")).unwrap()),
                 metrics: Some(
                     listen_metrics(&format!("unix:{}/metrics", directory.path().display()))
                         .unwrap(),
@@ -505,27 +495,6 @@ mod tests {
         assert!(ask(&mut client, r#"{"op":"list"}"#).ok);
         assert!(scrape(&served).starts_with("HTTP/1.1 200 OK\r\n"));
         drop(silent);
-    }
-
-    #[test]
-    fn a_file_in_the_place_of_the_api_socket_survives() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("api");
-        std::fs::write(&path, "precious").unwrap();
-        let refused = listen(&path).unwrap_err().to_string();
-        assert!(refused.contains("a file, not a socket"), "{refused}");
-        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
-    }
-
-    #[test]
-    fn a_socket_in_use_is_not_taken_and_a_dead_one_is() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("api");
-        let first = listen(&path).unwrap();
-        let refused = listen(&path).unwrap_err().to_string();
-        assert!(refused.contains("another program"), "{refused}");
-        drop(first);
-        assert!(listen(&path).is_ok());
     }
 
     #[test]

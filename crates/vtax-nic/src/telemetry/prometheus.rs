@@ -1,6 +1,6 @@
 //! Telemetry as Prometheus text (exposition format 0.0.4).
 
-use vtax_http::metrics::{Exposition, Format, Kind, Value};
+use vtax_http::metrics::{Exposition, Format, Kind};
 
 use super::{BUCKET_BOUNDS, Distribution, PortSnapshot};
 
@@ -75,7 +75,7 @@ pub fn text(ports: &[PortSnapshot]) -> String {
         Kind::Counter,
         "Processor time of the worker spent on the port.",
         |port, add| {
-            add(&[], (port.totals.cpu_ns as f64 / 1e9).into());
+            add(&[], port.totals.cpu_ns as f64 / 1e9);
         },
     );
     page.family(
@@ -83,7 +83,7 @@ pub fn text(ports: &[PortSnapshot]) -> String {
         Kind::Gauge,
         "The hold budget in force.",
         |port, add| {
-            add(&[("mode", port.mode.name())], (port.budget_us / 1e6).into());
+            add(&[("mode", port.mode.name())], port.budget_us / 1e6);
         },
     );
     page.histogram(
@@ -118,7 +118,7 @@ impl Page<'_> {
         name: &str,
         kind: Kind,
         help: &str,
-        each: impl Fn(&PortSnapshot, &mut dyn FnMut(&[(&str, &str)], Value)),
+        each: impl Fn(&PortSnapshot, &mut dyn FnMut(&[(&str, &str)], f64)),
     ) {
         self.begin(name, kind, help);
         for port in self.ports {
@@ -136,7 +136,7 @@ impl Page<'_> {
         each: impl Fn(&PortSnapshot, &mut dyn FnMut(&[(&str, &str)], u64)),
     ) {
         self.family(name, Kind::Counter, help, |port, add| {
-            each(port, &mut |labels, count| add(labels, count.into()));
+            each(port, &mut |labels, count| add(labels, count as f64));
         });
     }
 
