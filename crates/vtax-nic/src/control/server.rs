@@ -6,7 +6,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -77,18 +77,20 @@ pub fn spawn(doors: Doors, workers: &[Postbox]) -> Result<Option<http::Server>, 
             })
             .map_err(ListenError::Start)?;
     }
-    let workers = workers.to_vec();
+    let workers = Mutex::new(workers.to_vec());
     let serve = |listeners: Listeners| {
         listeners.serve(SCRAPES, Arc::new(move |request| metrics(request, &workers)))
     };
     doors.metrics.map(serve).transpose()
 }
 
-fn metrics(request: &http::Request<'_>, workers: &[Postbox]) -> http::Response {
+fn metrics(request: &http::Request<'_>, workers: &Mutex<Vec<Postbox>>) -> http::Response {
     if request.path() != "/metrics" {
         return http::Response::text(404, "the metrics are at /metrics");
     }
-    match api::ask(workers, Command::Stats, None) {
+    // One scrape at a time: it takes time that workers have for frames.
+    let workers = workers.lock().unwrap_or_else(PoisonError::into_inner);
+    match api::ask(&workers, Command::Stats, None) {
         Ok(reports) => http::Response {
             status: 200,
             content_type: Format::Text.content_type(),
