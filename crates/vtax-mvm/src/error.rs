@@ -39,6 +39,9 @@ pub enum Error {
         /// Why it failed.
         cause: io::Error,
     },
+    /// An address cannot be listened on.
+    #[error(transparent)]
+    Listen(#[from] vtax_http::ListenError),
     /// KVM cannot be used on this host.
     #[error("{tried}: {problem}; {remedy}")]
     Kvm {

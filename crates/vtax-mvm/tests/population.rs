@@ -7,8 +7,11 @@
     reason = "what cannot be set up fails the test"
 )]
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
@@ -186,10 +189,57 @@ fn the_unix_socket_is_a_guests_serial_port() {
         "{refused}"
     );
     running.workers.stop().unwrap();
-    assert!(!path.exists(), "the socket goes with its workers");
 }
 
 /// What a burner has counted, from its answer to `?`.
+#[test]
+fn the_unix_socket_replaces_a_dead_socket_and_nothing_else() {
+    if !kvm() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("population.sock");
+    let plan = Plan {
+        image: Image::shipped("web").unwrap(),
+        first: 0,
+        count: 1,
+        holding: Holding::Parked,
+    };
+    let addresses = Addresses {
+        http: None,
+        unix: Some(path.clone()),
+    };
+    let refused = || {
+        let population = Arc::new(Population::new(plan.clone()).unwrap());
+        let refused = Workers::start(population, 1, &addresses).err().unwrap();
+        assert!(refused.to_string().contains(path.to_str().unwrap()));
+        refused.to_string()
+    };
+    fs::write(&path, "precious").unwrap();
+    assert!(refused().contains("a file, not a socket"));
+    assert_eq!(fs::read(&path).unwrap(), b"precious");
+    fs::remove_file(&path).unwrap();
+    // A listener whose queue is full.
+    let (busy, address) = (unix_socket(), SocketAddrUnix::new(&path).unwrap());
+    rustix::net::bind(&busy, &address).unwrap();
+    rustix::net::listen(&busy, 0).unwrap();
+    let waiting: Vec<_> = std::iter::repeat_with(unix_socket)
+        .take_while(|client| rustix::net::connect(client, &address).is_ok())
+        .collect();
+    assert!(refused().contains("another program"));
+    drop((waiting, busy));
+    assert!(path.exists(), "nobody listens there any more");
+    let running = start(Population::new(plan.clone()).unwrap(), Some(&path));
+    UnixStream::connect(&path).unwrap();
+    drop(running);
+    assert!(!path.exists(), "the socket goes with its workers");
+}
+
+fn unix_socket() -> OwnedFd {
+    let kind = (AddressFamily::UNIX, SocketType::STREAM);
+    rustix::net::socket_with(kind.0, kind.1, SocketFlags::NONBLOCK, None).unwrap()
+}
+
 fn counted(answer: &str) -> u32 {
     let digit = |c: u8| u32::from(c - b'a');
     let pair = |pair: &[u8]| digit(pair[0]) | digit(pair[1]) << 4;

@@ -5,24 +5,23 @@ use crate::poller::{Poller, PortId, Token};
 use crate::protocol::Connection;
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
-    socket_with, sockopt,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, socket_with,
+    sockopt,
 };
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use vtax_http::ListenError;
+use vtax_http::unix::{self, Users};
 
 /// Time between two attempts to connect.
 const RETRY: Nanos = Nanos::from_micros(200_000);
 
 /// Why a port has no socket.
 #[derive(Debug, thiserror::Error)]
-#[error("port {port}: cannot {what} {path}: {cause}{advice}")]
+#[error("port {port}: {cause}")]
 pub struct SocketError {
     port: String,
-    what: &'static str,
-    path: String,
-    cause: Errno,
-    advice: &'static str,
+    cause: ListenError,
 }
 
 /// Which side begins.
@@ -66,31 +65,12 @@ impl FrontEnd {
     /// # Errors
     /// When the path cannot be had.
     pub fn listen(id: PortId, name: &str, path: &Path) -> Result<Self, SocketError> {
-        let failed = |what, cause| SocketError {
+        let failed = |cause| SocketError {
             port: name.into(),
-            what,
-            path: path.display().to_string(),
             cause,
-            advice: match cause {
-                Errno::ADDRINUSE => " (another program listens there)",
-                Errno::NOENT => " (make its directory first)",
-                Errno::NAMETOOLONG => " (a socket's path has at most 107 bytes)",
-                _ => "",
-            },
         };
-        let address = SocketAddrUnix::new(path).map_err(|cause| failed("use", cause))?;
-        let socket = stream().map_err(|cause| failed("open a socket for", cause))?;
-        let bound = bind(&socket, &address).or_else(|cause| {
-            let stale = stream().and_then(|probe| connect(&probe, &address));
-            if cause == Errno::ADDRINUSE && stale == Err(Errno::CONNREFUSED) {
-                rustix::fs::unlink(path)?;
-                return bind(&socket, &address);
-            }
-            Err(cause)
-        });
-        bound.map_err(|cause| failed("bind to", cause))?;
-        listen(&socket, 4).map_err(|cause| failed("listen on", cause))?;
-        Ok(Self::new(id, name, Side::Server(socket)))
+        let socket = unix::listen(path, Users::ByUmask).map_err(failed)?;
+        Ok(Self::new(id, name, Side::Server(socket.into())))
     }
 
     /// Connects to a path, again and again.
@@ -220,4 +200,33 @@ fn stream() -> Result<OwnedFd, Errno> {
         SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
         None,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_ports_socket_replaces_a_dead_socket_and_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("vm.sock");
+        let id = PortId {
+            network: 0,
+            port: 0,
+        };
+        let listen = |path: &Path| FrontEnd::listen(id, "p1", path).map_err(|e| e.to_string());
+        std::fs::write(&path, "precious").unwrap();
+        let refused = listen(&path).unwrap_err();
+        assert!(
+            refused.contains("port p1") && refused.contains("a file, not a socket"),
+            "{refused}"
+        );
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+        std::fs::remove_file(&path).unwrap();
+        drop(UnixListener::bind(&path).unwrap());
+        let _live = listen(&path).unwrap();
+        let refused = listen(&path).unwrap_err();
+        assert!(refused.contains("another program"), "{refused}");
+    }
 }

@@ -25,7 +25,7 @@ use crate::network::{Batch, Network, Port};
 use crate::poller::{Poller, PortId};
 use crate::protocol::Connection;
 use crate::ring::{Direction, PackedRing, SplitRing, Virtqueue};
-use crate::telemetry::{PortCounters, http};
+use crate::telemetry::{PortCounters, prometheus};
 use crate::testing::{
     BUFFERS, CONTROL, Driver, MEMORY, PackedDriver, Peer, RX, Ring, SIZE, TX, USER, linux,
     memory_file, port,
@@ -621,7 +621,8 @@ pub fn operator(data: &[u8]) {
     }
     let name = String::from_utf8_lossy(data);
     let snapshot = PortCounters::default().snapshot(&name, Mode::Off, Nanos::ZERO);
-    let _ = http::respond(data, || Ok(vec![snapshot]));
+    let _ = prometheus::text(&[snapshot]);
+    let _ = vtax_http::parse(data);
 }
 
 /// A frame with a header that passed the checks, split or checksummed for a receiver that cannot

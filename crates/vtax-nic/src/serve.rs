@@ -2,7 +2,7 @@
 
 use crate::config::{Config, Members, PortConfig};
 use crate::control::api::{Mailbox, mailbox};
-use crate::control::server::{self, Listeners};
+use crate::control::server::{self, Doors};
 use crate::front_end::{FrontEnd, SocketError};
 use crate::memory;
 use crate::network::{Guest, Network, Port, Tap, TapError};
@@ -14,6 +14,8 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use std::num::NonZeroU64;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path;
+use vtax_http::ListenError;
+use vtax_http::unix::{self, Users};
 
 /// Why the program ends.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +54,10 @@ fn system(what: &'static str) -> impl Fn(std::io::Error) -> ServeError {
     move |cause| ServeError::System { what, cause }
 }
 
+fn operator(cause: ListenError) -> ServeError {
+    ServeError::Operator(cause.to_string())
+}
+
 /// Serves until every port has lost a front end that cannot come back: forever, unless all came
 /// connected by `--fd`.
 ///
@@ -83,13 +89,13 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
             plan.add(config, &members)?;
         }
     }
-    let listeners = Listeners {
+    let doors = Doors {
         api: config
             .api
             .as_deref()
-            .map(server::listen)
+            .map(|path| unix::listen(path, Users::Owner))
             .transpose()
-            .map_err(ServeError::Operator)?,
+            .map_err(operator)?,
         metrics: config
             .metrics
             .as_deref()
@@ -97,7 +103,7 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
             .transpose()
             .map_err(ServeError::Operator)?,
     };
-    let postboxes = plans.iter().map(|plan| plan.postbox.clone()).collect();
+    let postboxes: Vec<_> = plans.iter().map(|plan| plan.postbox.clone()).collect();
     let workers = plans
         .into_iter()
         .map(Plan::into_worker)
@@ -108,9 +114,7 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
     if !config.no_sandbox {
         sandbox::shut(&client_sockets(config))?;
     }
-    if listeners.api.is_some() || listeners.metrics.is_some() {
-        server::spawn(listeners, postboxes).map_err(system("start the operator's thread"))?;
-    }
+    let _metrics = server::spawn(doors, &postboxes).map_err(operator)?;
     let mut others = Vec::new();
     let mut workers = workers.into_iter();
     let first = workers.next();

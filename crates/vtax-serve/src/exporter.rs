@@ -1,9 +1,7 @@
 //! `vtax exporter`: passes on this thread, scrapes on the server's, and between them one shared
 //! snapshot. A scrape reads nothing of the host, so no number of scrapers makes it work more.
 
-use crate::http::{Address, ListenError, Request, Response, Server};
 use crate::metrics::{self, Own};
-use crate::openmetrics::Format;
 use crate::pace::Pace;
 use crate::roster::{Listing, Roster};
 use crate::snapshot::{Snapshot, Watch};
@@ -11,7 +9,17 @@ use std::collections::HashSet;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use vtax_http::metrics::Format;
+use vtax_http::unix::Users;
+use vtax_http::{Address, Limits, ListenError, Listeners, Request, Response, Server};
 use vtax_observe::ObserveError;
+
+/// A scrape is one small request every few seconds from one or two clients.
+const LIMITS: Limits = Limits {
+    connections: 16,
+    patience: Duration::from_secs(10),
+    idle: None,
+};
 
 /// How to export.
 #[derive(Debug, Clone, PartialEq)]
@@ -62,7 +70,7 @@ impl Shared {
     }
 
     /// The answer to a request.
-    fn answer(&self, request: &Request) -> Response {
+    fn answer(&self, request: &Request<'_>) -> Response {
         let shown = self
             .0
             .lock()
@@ -71,9 +79,9 @@ impl Shared {
         let Some(shown) = shown else {
             return Response::text(503, "the first pass is not over yet");
         };
-        match request.path.as_str() {
+        match request.path() {
             "/metrics" => {
-                let format = Format::accepted(&request.accept);
+                let format = Format::accepted(request.accept);
                 let own = Own {
                     resident_bytes: resident_bytes(),
                     ..shown.own
@@ -108,10 +116,8 @@ impl Shared {
     /// When any of them cannot be listened on.
     pub fn serve(self: &Arc<Self>, addresses: &[Address]) -> Result<Server, ListenError> {
         let shared = Arc::clone(self);
-        Server::start(
-            addresses,
-            Arc::new(move |request: &Request| shared.answer(request)),
-        )
+        Listeners::bind(addresses, Users::ByUmask)?
+            .serve(LIMITS, Arc::new(move |request| shared.answer(request)))
     }
 }
 
@@ -133,7 +139,7 @@ pub fn run(
             Address::Tcp(_) => say(&format!("metrics at {address}/metrics")),
             Address::Unix(_) => say(&format!("metrics at {address}")),
         }
-        if matches!(address, Address::Tcp(socket) if !socket.ip().is_loopback()) {
+        if address.leaves_the_host() {
             say("whoever reaches this address can read the names and the use of all guests");
         }
     }
@@ -188,12 +194,16 @@ fn resident_bytes() -> Option<u64> {
 mod tests {
     use super::*;
     use crate::fake::Host;
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    use vtax_http::Parsed;
 
     fn ask(shared: &Shared, path: &str) -> Response {
-        shared.answer(&Request {
-            path: path.to_owned(),
-            accept: String::new(),
-        })
+        let request = format!("GET {path} HTTP/1.1\r\n\r\n");
+        match vtax_http::parse(request.as_bytes()) {
+            Parsed::Request(request) => shared.answer(&request),
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]
@@ -225,5 +235,25 @@ mod tests {
         shared.show(snapshot, listing, Own::default(), Duration::ZERO);
         std::thread::sleep(Duration::from_millis(2));
         assert_eq!(ask(&shared, "/healthz").status, 503);
+    }
+
+    #[test]
+    fn silent_clients_that_stay_keep_no_scrape_out() {
+        let server = Arc::new(Shared::default())
+            .serve(&["0".parse().unwrap()])
+            .unwrap();
+        let Some(Address::Tcp(address)) = server.addresses().first() else {
+            panic!("no TCP address");
+        };
+        let silent: Vec<_> = (0..LIMITS.connections + 4)
+            .map(|_| TcpStream::connect(address).unwrap())
+            .collect();
+        let mut client = TcpStream::connect(address).unwrap();
+        client.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        client.set_read_timeout(Some(LIMITS.patience / 2)).unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert!(answer.contains("the first pass"), "{answer}");
+        drop(silent);
     }
 }

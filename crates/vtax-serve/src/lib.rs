@@ -7,15 +7,13 @@
 pub mod exporter;
 #[doc(hidden)]
 pub mod fake;
-mod http;
 mod metrics;
-mod openmetrics;
 mod pace;
 pub mod records;
 pub mod roster;
 mod snapshot;
 pub mod top;
 
-pub use http::{Address, ListenError, Server};
 pub use metrics::Own;
 pub use snapshot::{GuestUse, Snapshot, Watch};
+pub use vtax_http::Address;

@@ -3,9 +3,9 @@
 //! Everything is written from one immutable snapshot, so series of guests that are gone are gone,
 //! and the series of one scrape are of one moment.
 
-use crate::openmetrics::{Exposition, Format, Kind};
 use crate::roster::{Listing, Sum};
 use crate::snapshot::{GuestUse, Snapshot, softirq_source};
+use vtax_http::metrics::{Exposition, Format, Kind};
 use vtax_observe::charge::{GuestTotals, Stage};
 use vtax_observe::guests::Platform;
 

@@ -1,16 +1,16 @@
 //! One HTTP address for guests that live in other processes: shards, or QEMUs.
 
-use super::http::{self, Parsed, Target};
-use crate::error::{Error, Result};
+use super::http::{PLAIN, Target};
+use crate::error::Result;
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use vtax_http::unix::Users;
+use vtax_http::{Address, Limits, Listeners, Request, Response, Server};
 
 /// How long another process may take for an answer. Longer than a guest may, so that its own
 /// error arrives.
@@ -79,46 +79,39 @@ pub fn http_answer(received: &[u8]) -> Option<(u16, Vec<u8>)> {
     Some((response.code?, body.to_vec()))
 }
 
-/// Serves a route, with a thread for each client. Stops when dropped.
+/// Clients wait for guests, a thread each. They keep their connections for a minute of silence.
+const LIMITS: Limits = Limits {
+    connections: 256,
+    patience: Duration::from_secs(10),
+    idle: Some(Duration::from_secs(60)),
+};
+
+/// Serves a route. Stops when dropped.
+#[derive(Debug)]
 pub struct Router {
+    _server: Server,
     address: SocketAddr,
-    stopping: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl Router {
     /// Listens on `address`.
     ///
     /// # Errors
-    /// [`Error::System`] when it cannot.
+    /// [`Error::Listen`](crate::error::Error::Listen) when it cannot.
     pub fn start(address: SocketAddr, route: Arc<dyn Route>) -> Result<Self> {
-        let failed = |cause| Error::System {
-            tried: format!("listen on {address}"),
-            cause,
+        let listeners = Listeners::bind(&[Address::Tcp(address)], Users::ByUmask)?;
+        let upstreams = Upstreams::default();
+        let server = listeners.serve(
+            LIMITS,
+            Arc::new(move |request| respond(&*route, &upstreams, request)),
+        )?;
+        let address = match server.addresses() {
+            [Address::Tcp(chosen), ..] => *chosen,
+            _ => address,
         };
-        let listener = TcpListener::bind(address).map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
-        let stopping = Arc::new(AtomicBool::new(false));
-        let stop = Arc::clone(&stopping);
-        let thread = std::thread::Builder::new()
-            .name("router".into())
-            .spawn(move || {
-                for stream in listener.incoming() {
-                    if stop.load(Ordering::SeqCst) {
-                        return;
-                    }
-                    let Ok(stream) = stream else { continue };
-                    let route = Arc::clone(&route);
-                    // A client that gets no thread is closed, which it sees.
-                    let _ = std::thread::Builder::new()
-                        .name("client".into())
-                        .spawn(move || serve(stream, &*route));
-                }
-            });
         Ok(Self {
+            _server: server,
             address,
-            stopping,
-            thread: Some(thread.map_err(|e| Error::of_limit("start the router", e))?),
         })
     }
 
@@ -129,91 +122,78 @@ impl Router {
     }
 }
 
-impl Drop for Router {
-    fn drop(&mut self) {
-        self.stopping.store(true, Ordering::SeqCst);
-        // Its own connection gets the listener out of its wait.
-        let _ = TcpStream::connect_timeout(&self.address, Duration::from_secs(1));
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+fn respond(route: &dyn Route, upstreams: &Upstreams, request: &Request<'_>) -> Response {
+    let (status, body) = match Target::of(request) {
+        Target::Refused(status, why) => return Response::text(status, why),
+        Target::Status => (200, route.status().into_bytes()),
+        Target::Guest(guest, line) => match route.socket(guest) {
+            Some(socket) => forward(route, upstreams, &socket, guest, &line),
+            None => return Response::text(404, "there is no guest of this number"),
+        },
+    };
+    Response {
+        status,
+        content_type: PLAIN,
+        body,
     }
 }
 
-fn serve(mut client: TcpStream, route: &dyn Route) {
-    let _ = client.set_nodelay(true);
-    let mut upstreams: HashMap<PathBuf, UnixStream> = HashMap::new();
-    let mut input = Vec::new();
-    let mut buffer = [0u8; 4096];
-    loop {
-        match http::parse(&input) {
-            Parsed::Incomplete => match client.read(&mut buffer) {
-                Ok(0) | Err(_) => return,
-                Ok(count) => input.extend(buffer.iter().take(count)),
-            },
-            Parsed::Bad(status, why) => {
-                let _ = client.write_all(&http::response(
-                    status,
-                    format!("{why}\n").as_bytes(),
-                    false,
-                ));
-                return;
-            }
-            Parsed::Request(request) => {
-                input.drain(..request.length);
-                let (status, body) = match request.target {
-                    Target::Unknown => (404, b"try /vm/N/path or /status\n".to_vec()),
-                    Target::Status => (200, route.status().into_bytes()),
-                    Target::Guest(guest, line) => forward(route, &mut upstreams, guest, &line),
-                };
-                if client
-                    .write_all(&http::response(status, &body, request.keep_alive))
-                    .is_err()
-                    || !request.keep_alive
-                {
-                    return;
-                }
-            }
-        }
-    }
-}
+/// Of these to each process: there may be hundreds of processes, and few descriptors.
+const MOST_IDLE: usize = 4;
+
+/// Connections to other processes that no request uses at the moment.
+type Upstreams = Mutex<HashMap<PathBuf, Vec<UnixStream>>>;
 
 fn forward(
     route: &dyn Route,
-    upstreams: &mut HashMap<PathBuf, UnixStream>,
+    upstreams: &Upstreams,
+    socket: &Path,
     guest: u32,
     line: &[u8],
 ) -> (u16, Vec<u8>) {
-    let Some(socket) = route.socket(guest) else {
-        return (404, b"there is no guest of this number\n".to_vec());
-    };
-    let outcome = exchange(route, upstreams, &socket, guest, line);
-    if outcome.is_err() {
-        upstreams.remove(&socket);
-    }
-    outcome.unwrap_or_else(|cause| match cause.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            (504, b"the guest did not answer\n".to_vec())
+    let lock = || upstreams.lock().unwrap_or_else(PoisonError::into_inner);
+    let idle = lock().get_mut(socket).and_then(Vec::pop);
+    let asked = idle
+        .map_or_else(|| connect(socket), Ok)
+        .and_then(|mut stream| {
+            let answer = exchange(route, &mut stream, guest, line)?;
+            Ok((answer, stream))
+        });
+    match asked {
+        Ok((answer, stream)) => {
+            let mut upstreams = lock();
+            let idle = upstreams.entry(socket.to_owned()).or_default();
+            if idle.len() < MOST_IDLE {
+                idle.push(stream);
+            }
+            answer
         }
-        _ => (502, format!("the guest's process: {cause}\n").into_bytes()),
-    })
+        Err(cause) => {
+            // The process may be gone, and with it what its other connections lead to.
+            lock().remove(socket);
+            match cause.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                    (504, b"the guest did not answer\n".to_vec())
+                }
+                _ => (502, format!("the guest's process: {cause}\n").into_bytes()),
+            }
+        }
+    }
+}
+
+fn connect(socket: &Path) -> io::Result<UnixStream> {
+    let stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
 }
 
 fn exchange(
     route: &dyn Route,
-    upstreams: &mut HashMap<PathBuf, UnixStream>,
-    socket: &PathBuf,
+    stream: &mut UnixStream,
     guest: u32,
     line: &[u8],
 ) -> io::Result<(u16, Vec<u8>)> {
-    if !upstreams.contains_key(socket) {
-        let stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        upstreams.insert(socket.clone(), stream);
-    }
-    let Some(stream) = upstreams.get_mut(socket) else {
-        return Err(io::ErrorKind::NotConnected.into());
-    };
     stream.write_all(&route.request(guest, line))?;
     let mut received = Vec::new();
     let mut buffer = [0u8; 4096];
@@ -228,5 +208,95 @@ fn exchange(
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             count => received.extend(buffer.iter().take(count)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::BufRead;
+    use std::net::TcpStream;
+    use std::os::unix::net::UnixListener;
+
+    /// One guest that answers with its line.
+    struct Echo(PathBuf);
+
+    impl Route for Echo {
+        fn socket(&self, guest: u32) -> Option<PathBuf> {
+            (guest == 0).then(|| self.0.clone())
+        }
+
+        fn request(&self, _guest: u32, line: &[u8]) -> Vec<u8> {
+            line.to_vec()
+        }
+
+        fn answer(&self, received: &[u8]) -> Option<(u16, Vec<u8>)> {
+            received.ends_with(b"\n").then(|| (200, received.to_vec()))
+        }
+
+        fn status(&self) -> String {
+            "{}\n".to_owned()
+        }
+    }
+
+    fn router(path: &Path) -> Router {
+        let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
+        Router::start(anywhere, Arc::new(Echo(path.to_owned()))).unwrap()
+    }
+
+    fn get(client: &mut TcpStream, path: &str) -> (u16, Vec<u8>) {
+        write!(client, "GET {path} HTTP/1.1\r\n\r\n").unwrap();
+        let (mut received, mut buffer) = (Vec::new(), [0; 1024]);
+        loop {
+            let count = client.read(&mut buffer).unwrap();
+            assert!(count > 0, "closed after {received:?}");
+            received.extend_from_slice(&buffer[..count]);
+            if let Some(answer) = http_answer(&received) {
+                return answer;
+            }
+        }
+    }
+
+    fn connect(router: &Router) -> TcpStream {
+        let client = TcpStream::connect(router.address()).unwrap();
+        let patience = Some(Duration::from_secs(8));
+        client.set_read_timeout(patience).unwrap();
+        client
+    }
+
+    #[test]
+    fn clients_share_connections_to_processes_and_see_when_one_has_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("guest");
+        let listener = UnixListener::bind(&path).unwrap();
+        // It takes one connection, and goes after two lines.
+        let guest = std::thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            let mut lines = io::BufReader::new(stream.try_clone().unwrap()).lines();
+            for _ in 0..2 {
+                let line = lines.next().unwrap().unwrap();
+                writeln!(&stream, "{line}").unwrap();
+            }
+        });
+        let router = router(&path);
+        let (mut one, mut two) = (connect(&router), connect(&router));
+        assert_eq!(get(&mut one, "/vm/0/a"), (200, b"/a\n".to_vec()));
+        assert_eq!(get(&mut two, "/vm/0/b"), (200, b"/b\n".to_vec()));
+        guest.join().unwrap();
+        assert_eq!(get(&mut one, "/vm/0/a").0, 502);
+        assert_eq!(get(&mut two, "/vm/1/a").0, 404);
+        assert_eq!(get(&mut two, "/status"), (200, b"{}\n".to_vec()));
+    }
+
+    #[test]
+    fn silent_clients_that_stay_keep_nobody_out() {
+        let router = router(Path::new("/nowhere"));
+        let silent: Vec<_> = (0..2 * LIMITS.connections + 10)
+            .map(|_| connect(&router))
+            .collect();
+        assert_eq!(get(&mut connect(&router), "/status").0, 200);
+        let threads = std::fs::read_dir("/proc/self/task").unwrap().count();
+        assert!(threads < 2 * LIMITS.connections, "{threads} threads");
+        drop(silent);
     }
 }

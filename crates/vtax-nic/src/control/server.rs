@@ -1,21 +1,21 @@
-//! One thread that serves operators: the JSON API, and telemetry for Prometheus.
+//! Who serves operators, and Prometheus.
 //!
-//! It polls all its clients, so no client waits for another, and starts no threads, so that it
-//! runs in a sandbox. A client that sends too much without a line's end, or that does not read
-//! its answers, is disconnected.
+//! One thread speaks the JSON API. It polls all its clients, so no client waits for another. A
+//! client that sends too much without a line's end, or that does not read its answers, is
+//! disconnected. Prometheus has a server of its own.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpListener;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use vtax_http::metrics::Format;
+use vtax_http::unix::Users;
+use vtax_http::{self as http, Address, Limits, ListenError, Listeners};
 
-use super::api::{self, Command, LONGEST_LINE, Postbox, Report, Request, Response};
-use crate::telemetry::http;
+use super::api::{self, Command, LONGEST_LINE, Postbox, Request, Response};
+use crate::telemetry::prometheus;
 
 /// Clients served at once.
 const MOST_CLIENTS: usize = 64;
@@ -25,98 +25,79 @@ const MOST_UNREAD: usize = 4 << 20;
 
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Where operators knock.
+/// A scrape is one small request every few seconds from one or two clients.
+const SCRAPES: Limits = Limits {
+    connections: 16,
+    patience: Duration::from_secs(10),
+    idle: None,
+};
+
+/// Where operators and Prometheus knock: opened before the sandbox is shut.
 #[derive(Debug, Default)]
-pub struct Listeners {
+pub struct Doors {
     /// For the JSON API.
     pub api: Option<UnixListener>,
     /// For Prometheus.
-    pub metrics: Option<MetricsListener>,
-}
-
-/// Where Prometheus knocks.
-#[derive(Debug)]
-pub enum MetricsListener {
-    /// A UNIX socket.
-    Unix(UnixListener),
-    /// A TCP port on a loopback address.
-    Loopback(TcpListener),
-}
-
-/// Listens on a UNIX socket that only its owner may use. A socket that a dead process left behind
-/// is replaced; one that is in use is not.
-///
-/// # Errors
-///
-/// A sentence with the path and the reason.
-pub fn listen(path: &Path) -> Result<UnixListener, String> {
-    let told = |what: &str, error: io::Error| format!("cannot {what} {}: {error}", path.display());
-    match UnixStream::connect(path) {
-        Ok(_) => {
-            return Err(format!(
-                "cannot listen on {}: another process does; stop it or choose another path",
-                path.display()
-            ));
-        }
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path).map_err(|error| told("replace the dead socket", error))?;
-        }
-        Err(_) => {}
-    }
-    let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
-    let listener = UnixListener::bind(path);
-    rustix::process::umask(before);
-    listener.map_err(|error| told("listen on", error))
+    pub metrics: Option<Listeners>,
 }
 
 /// Listens for Prometheus on `unix:PATH` or on a loopback `ADDRESS:PORT`.
 ///
 /// # Errors
-///
 /// A sentence with the address and the reason.
-pub fn listen_metrics(address: &str) -> Result<MetricsListener, String> {
-    if let Some(path) = address.strip_prefix("unix:") {
-        return listen(Path::new(path)).map(MetricsListener::Unix);
-    }
-    let socket: std::net::SocketAddr = address.parse().map_err(|_| {
-        format!("'{address}' is no metrics address: use unix:PATH or a loopback address such as 127.0.0.1:9464")
-    })?;
-    if !socket.ip().is_loopback() {
+pub fn listen_metrics(address: &str) -> Result<Listeners, String> {
+    let address: Address = address.parse()?;
+    if address.leaves_the_host() {
         return Err(format!(
             "metrics are served on loopback addresses only, not on {address}"
         ));
     }
-    TcpListener::bind(socket)
-        .map(MetricsListener::Loopback)
-        .map_err(|error| format!("cannot listen on {address}: {error}"))
+    Listeners::bind(&[address], Users::Owner).map_err(|refused| refused.to_string())
 }
 
-/// Starts the thread. It ends with the process.
+/// Serves whoever knocks. Prometheus is served until the server is dropped, and has places of its
+/// own, so that its clients keep no operator out; operators until the process ends.
 ///
 /// # Errors
-///
-/// A listener cannot be made non-blocking, or there are no more threads.
-pub fn spawn(listeners: Listeners, workers: Vec<Postbox>) -> io::Result<JoinHandle<()>> {
-    if let Some(api) = &listeners.api {
-        api.set_nonblocking(true)?;
+/// The API's listener cannot be made non-blocking, or there are no more threads.
+pub fn spawn(doors: Doors, workers: &[Postbox]) -> Result<Option<http::Server>, ListenError> {
+    if let Some(api) = doors.api {
+        api.set_nonblocking(true).map_err(ListenError::Start)?;
+        let mut server = Server {
+            listener: api,
+            workers: workers.to_vec(),
+            clients: Vec::new(),
+        };
+        std::thread::Builder::new()
+            .name("operator".into())
+            .spawn(move || {
+                loop {
+                    server.turn();
+                }
+            })
+            .map_err(ListenError::Start)?;
     }
-    match &listeners.metrics {
-        Some(MetricsListener::Unix(listener)) => listener.set_nonblocking(true)?,
-        Some(MetricsListener::Loopback(listener)) => listener.set_nonblocking(true)?,
-        None => {}
+    let workers = Mutex::new(workers.to_vec());
+    let serve = |listeners: Listeners| {
+        listeners.serve(SCRAPES, Arc::new(move |request| metrics(request, &workers)))
+    };
+    doors.metrics.map(serve).transpose()
+}
+
+fn metrics(request: &http::Request<'_>, workers: &Mutex<Vec<Postbox>>) -> http::Response {
+    if request.path() != "/metrics" {
+        return http::Response::text(404, "the metrics are at /metrics");
     }
-    std::thread::Builder::new()
-        .name("operator".into())
-        .spawn(move || {
-            let mut server = Server {
-                listeners,
-                workers,
-                clients: Vec::new(),
-            };
-            loop {
-                server.turn();
-            }
-        })
+    // One scrape at a time: it takes time that workers have for frames.
+    let workers = workers.lock().unwrap_or_else(PoisonError::into_inner);
+    match api::ask(&workers, Command::Stats, None) {
+        Ok(reports) => http::Response {
+            status: 200,
+            content_type: Format::Text.content_type(),
+            body: prometheus::text(&Response::of(reports).stats).into_bytes(),
+        },
+        Err(error) => http::Response::text(503, &error),
+    }
 }
 
 /// Who knocked. The door stays open for who cannot come in, because there are no descriptors left:
@@ -133,18 +114,8 @@ fn come_in<T>(knock: io::Result<T>) -> Option<T> {
     }
 }
 
-trait Stream: Read + Write + AsFd + Send {}
-impl<T: Read + Write + AsFd + Send> Stream for T {}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Speaks {
-    Json,
-    Http,
-}
-
 struct Client {
-    stream: Box<dyn Stream>,
-    speaks: Speaks,
+    stream: UnixStream,
     input: Vec<u8>,
     output: Vec<u8>,
     subscription: Option<Subscription>,
@@ -160,7 +131,7 @@ struct Subscription {
 }
 
 struct Server {
-    listeners: Listeners,
+    listener: UnixListener,
     workers: Vec<Postbox>,
     clients: Vec<Client>,
 }
@@ -192,22 +163,11 @@ impl Server {
             if !client.output.is_empty() {
                 events |= PollFlags::OUT;
             }
-            fds.push(PollFd::from_borrowed_fd(client.stream.as_fd(), events));
+            fds.push(PollFd::new(&client.stream, events));
         }
         // A full house does not look at the door, or it would never sleep.
         if self.clients.len() < MOST_CLIENTS {
-            let doors: [Option<BorrowedFd<'_>>; 2] = [
-                self.listeners.api.as_ref().map(AsFd::as_fd),
-                self.listeners
-                    .metrics
-                    .as_ref()
-                    .map(|listener| match listener {
-                        MetricsListener::Unix(listener) => listener.as_fd(),
-                        MetricsListener::Loopback(listener) => listener.as_fd(),
-                    }),
-            ];
-            let doors = doors.into_iter().flatten();
-            fds.extend(doors.map(|door| PollFd::from_borrowed_fd(door, PollFlags::IN)));
+            fds.push(PollFd::new(&self.listener, PollFlags::IN));
         }
         let next = self
             .clients
@@ -232,40 +192,20 @@ impl Server {
     }
 
     fn accept(&mut self) {
-        while self.clients.len() < MOST_CLIENTS {
-            let json = self.listeners.api.as_ref().and_then(|listener| {
-                let (stream, _) = come_in(listener.accept())?;
-                stream.set_nonblocking(true).ok()?;
-                Some(Client::new(Box::new(stream), Speaks::Json))
-            });
-            let http = self.listeners.metrics.as_ref().and_then(|listener| {
-                let stream: Box<dyn Stream> = match listener {
-                    MetricsListener::Unix(listener) => {
-                        let (stream, _) = come_in(listener.accept())?;
-                        stream.set_nonblocking(true).ok()?;
-                        Box::new(stream)
-                    }
-                    MetricsListener::Loopback(listener) => {
-                        let (stream, _) = come_in(listener.accept())?;
-                        stream.set_nonblocking(true).ok()?;
-                        Box::new(stream)
-                    }
-                };
-                Some(Client::new(stream, Speaks::Http))
-            });
-            if json.is_none() && http.is_none() {
-                return;
+        while self.clients.len() < MOST_CLIENTS
+            && let Some((stream, _)) = come_in(self.listener.accept())
+        {
+            if stream.set_nonblocking(true).is_ok() {
+                self.clients.push(Client::new(stream));
             }
-            self.clients.extend(json.into_iter().chain(http));
         }
     }
 }
 
 impl Client {
-    fn new(stream: Box<dyn Stream>, speaks: Speaks) -> Self {
+    fn new(stream: UnixStream) -> Self {
         Self {
             stream,
-            speaks,
             input: Vec::new(),
             output: Vec::new(),
             subscription: None,
@@ -289,31 +229,20 @@ impl Client {
     }
 
     fn serve(&mut self, workers: &[Postbox]) {
-        match self.speaks {
-            Speaks::Json => {
-                while !self.last_words
-                    && let Some(end) = self.input.iter().position(|byte| *byte == b'\n')
-                {
-                    let line: Vec<u8> = self.input.drain(..=end).collect();
-                    let line = line.trim_ascii();
-                    if !line.is_empty() {
-                        let response = self.answer(line, workers);
-                        self.output.extend(response.to_line());
-                    }
-                }
-                if self.input.len() > LONGEST_LINE {
-                    let error = format!("a request line has at most {LONGEST_LINE} bytes");
-                    self.output.extend(Response::failed(error).to_line());
-                    self.last_words = true;
-                }
+        while !self.last_words
+            && let Some(end) = self.input.iter().position(|byte| *byte == b'\n')
+        {
+            let line: Vec<u8> = self.input.drain(..=end).collect();
+            let line = line.trim_ascii();
+            if !line.is_empty() {
+                let response = self.answer(line, workers);
+                self.output.extend(response.to_line());
             }
-            Speaks::Http => {
-                let snapshots = || api::ask(workers, Command::Stats, None).map(stats);
-                if let Some(response) = http::respond(&self.input, snapshots) {
-                    self.output.extend(response);
-                    self.last_words = true;
-                }
-            }
+        }
+        if self.input.len() > LONGEST_LINE {
+            let error = format!("a request line has at most {LONGEST_LINE} bytes");
+            self.output.extend(Response::failed(error).to_line());
+            self.last_words = true;
         }
     }
 
@@ -377,23 +306,13 @@ impl Client {
     }
 }
 
-fn stats(reports: Vec<Report>) -> Vec<crate::telemetry::PortSnapshot> {
-    reports
-        .into_iter()
-        .filter_map(|report| match report {
-            Report::Stats(stats) => Some(*stats),
-            Report::Info(_) => None,
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead, BufReader};
 
     use super::*;
     use crate::control::Desk;
-    use crate::control::api::{Mailbox, PortInfo};
+    use crate::control::api::{Mailbox, PortInfo, Report};
     use crate::control::terms::Terms;
     use crate::hold::{HoldSettings, Nanos};
     use crate::telemetry::PortCounters;
@@ -444,13 +363,14 @@ mod tests {
 
     struct Served {
         directory: tempfile::TempDir,
+        _metrics: Option<http::Server>,
     }
 
     impl Served {
         fn new() -> Self {
             let directory = tempfile::tempdir().unwrap();
-            let listeners = Listeners {
-                api: Some(listen(&directory.path().join("api")).unwrap()),
+            let doors = Doors {
+                api: Some(UnixListener::bind(directory.path().join("api")).unwrap()),
                 metrics: Some(
                     listen_metrics(&format!("unix:{}/metrics", directory.path().display()))
                         .unwrap(),
@@ -462,14 +382,16 @@ mod tests {
                 worker(mailbox, names);
                 postboxes.push(postbox);
             }
-            spawn(listeners, postboxes).unwrap();
-            Self { directory }
+            Self {
+                directory,
+                _metrics: spawn(doors, &postboxes).unwrap(),
+            }
         }
 
         fn connect(&self, name: &str) -> BufReader<UnixStream> {
             let stream = UnixStream::connect(self.directory.path().join(name)).unwrap();
             stream
-                .set_read_timeout(Some(Duration::from_secs(20)))
+                .set_read_timeout(Some(Duration::from_secs(8)))
                 .unwrap();
             BufReader::new(stream)
         }
@@ -544,9 +466,7 @@ mod tests {
         assert_eq!(third.stats.len(), 1);
     }
 
-    #[test]
-    fn prometheus_is_answered_over_http() {
-        let served = Served::new();
+    fn scrape(served: &Served) -> String {
         let mut client = served.connect("metrics");
         client
             .get_mut()
@@ -554,6 +474,12 @@ mod tests {
             .unwrap();
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    #[test]
+    fn prometheus_is_answered_over_http() {
+        let answer = scrape(&Served::new());
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
         assert!(
             answer.contains(r#"vtax_nic_packets_total{port="c\"\n",direction="rx"} 0"#),
@@ -562,13 +488,15 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_in_use_is_not_taken_and_a_dead_one_is() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("api");
-        let first = listen(&path).unwrap();
-        assert!(listen(&path).unwrap_err().contains("another process"));
-        drop(first);
-        assert!(listen(&path).is_ok());
+    fn silent_clients_of_the_metrics_keep_neither_operators_nor_scrapes_out() {
+        let served = Served::new();
+        let silent: Vec<_> = (0..80).map(|_| served.connect("metrics")).collect();
+        // Time for all of them to be let in.
+        std::thread::sleep(Duration::from_millis(300));
+        let mut client = served.connect("api");
+        assert!(ask(&mut client, r#"{"op":"list"}"#).ok);
+        assert!(scrape(&served).starts_with("HTTP/1.1 200 OK\r\n"));
+        drop(silent);
     }
 
     #[test]

@@ -4,7 +4,6 @@
 //! nothing and locks nothing.
 
 mod cpu;
-pub mod http;
 mod port;
 pub mod prometheus;
 pub mod top;

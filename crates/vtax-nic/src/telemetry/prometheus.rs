@@ -1,6 +1,6 @@
 //! Telemetry as Prometheus text (exposition format 0.0.4).
 
-use std::fmt::Write;
+use vtax_http::metrics::{Exposition, Format, Kind};
 
 use super::{BUCKET_BOUNDS, Distribution, PortSnapshot};
 
@@ -8,41 +8,33 @@ use super::{BUCKET_BOUNDS, Distribution, PortSnapshot};
 pub fn text(ports: &[PortSnapshot]) -> String {
     let mut page = Page {
         ports,
-        text: String::new(),
+        out: Exposition::new(Format::Text),
     };
     page.counter(
-        "packets_total",
+        "packets",
         "Packets, as the guest sees directions.",
         |port, add| {
             add(&[("direction", "rx")], port.totals.rx_packets);
             add(&[("direction", "tx")], port.totals.tx_packets);
         },
     );
+    page.counter("bytes", "Bytes without virtio-net headers.", |port, add| {
+        add(&[("direction", "rx")], port.totals.rx_bytes);
+        add(&[("direction", "tx")], port.totals.tx_bytes);
+    });
+    page.counter("calls", "Call events sent to the guest.", |port, add| {
+        add(&[("queue", "rx")], port.totals.rx_calls);
+        add(&[("queue", "tx")], port.totals.tx_calls);
+    });
     page.counter(
-        "bytes_total",
-        "Bytes without virtio-net headers.",
-        |port, add| {
-            add(&[("direction", "rx")], port.totals.rx_bytes);
-            add(&[("direction", "tx")], port.totals.tx_bytes);
-        },
-    );
-    page.counter(
-        "calls_total",
-        "Call events sent to the guest.",
-        |port, add| {
-            add(&[("queue", "rx")], port.totals.rx_calls);
-            add(&[("queue", "tx")], port.totals.tx_calls);
-        },
-    );
-    page.counter(
-        "kicks_total",
+        "kicks",
         "Kick events received from the guest.",
         |port, add| {
             add(&[], port.totals.kicks);
         },
     );
     page.counter(
-        "notifications_suppressed_total",
+        "notifications_suppressed",
         "Notifications that were not needed.",
         |port, add| {
             add(&[("kind", "call")], port.totals.calls_suppressed);
@@ -50,13 +42,13 @@ pub fn text(ports: &[PortSnapshot]) -> String {
             add(&[("kind", "kick")], port.totals.kicks_suppressed);
         },
     );
-    page.counter("drops_total", "Packets dropped.", |port, add| {
+    page.counter("drops", "Packets dropped.", |port, add| {
         for (reason, packets) in port.totals.drops.named() {
             add(&[("reason", reason)], packets);
         }
     });
     page.counter(
-        "control_frames_total",
+        "control_frames",
         "Control frames from the guest.",
         |port, add| {
             add(&[("result", "answered")], port.totals.control_frames);
@@ -65,44 +57,33 @@ pub fn text(ports: &[PortSnapshot]) -> String {
         },
     );
     page.counter(
-        "faults_total",
+        "faults",
         "Stops because of a front end's behaviour.",
         |port, add| {
             add(&[], port.totals.faults);
         },
     );
     page.counter(
-        "timer_wakeups_total",
+        "timer_wakeups",
         "Wake-ups of the worker for a deadline.",
         |port, add| {
             add(&[], port.totals.timer_wakeups);
         },
     );
-    page.metric(
-        "cpu_seconds_total",
-        "counter",
+    page.family(
+        "cpu_seconds",
+        Kind::Counter,
         "Processor time of the worker spent on the port.",
-        |port, out| {
-            let _ = writeln!(
-                out,
-                "{} {}",
-                series("cpu_seconds_total", port, &[]),
-                port.totals.cpu_ns as f64 / 1e9
-            );
+        |port, add| {
+            add(&[], port.totals.cpu_ns as f64 / 1e9);
         },
     );
-    page.metric(
+    page.family(
         "budget_seconds",
-        "gauge",
+        Kind::Gauge,
         "The hold budget in force.",
-        |port, out| {
-            let labels = [("mode", port.mode.name())];
-            let _ = writeln!(
-                out,
-                "{} {}",
-                series("budget_seconds", port, &labels),
-                port.budget_us / 1e6
-            );
+        |port, add| {
+            add(&[("mode", port.mode.name())], port.budget_us / 1e6);
         },
     );
     page.histogram(
@@ -117,29 +98,34 @@ pub fn text(ports: &[PortSnapshot]) -> String {
     page.histogram("tx_drain_packets", "Packets a TX drain.", 1.0, |port| {
         &port.tx_batch
     });
-    page.text
+    page.out.finish()
 }
 
 struct Page<'a> {
     ports: &'a [PortSnapshot],
-    text: String,
+    out: Exposition,
 }
 
 impl Page<'_> {
-    fn metric(
+    fn begin(&mut self, name: &str, kind: Kind, help: &str) {
+        self.out
+            .family(&format!("vtax_nic_{name}"), kind, None, help);
+    }
+
+    /// `each` adds a port's samples, by their further labels.
+    fn family(
         &mut self,
         name: &str,
-        kind: &str,
+        kind: Kind,
         help: &str,
-        each: impl Fn(&PortSnapshot, &mut String),
+        each: impl Fn(&PortSnapshot, &mut dyn FnMut(&[(&str, &str)], f64)),
     ) {
-        // Writing to a string cannot fail.
-        let _ = writeln!(
-            self.text,
-            "# HELP vtax_nic_{name} {help}\n# TYPE vtax_nic_{name} {kind}"
-        );
+        self.begin(name, kind, help);
         for port in self.ports {
-            each(port, &mut self.text);
+            each(port, &mut |labels, value| {
+                let labels = [&[("port", port.port.as_str())], labels].concat();
+                self.out.sample(&labels, value);
+            });
         }
     }
 
@@ -149,10 +135,8 @@ impl Page<'_> {
         help: &str,
         each: impl Fn(&PortSnapshot, &mut dyn FnMut(&[(&str, &str)], u64)),
     ) {
-        self.metric(name, "counter", help, |port, out| {
-            each(port, &mut |labels, value| {
-                let _ = writeln!(out, "{} {value}", series(name, port, labels));
-            });
+        self.family(name, Kind::Counter, help, |port, add| {
+            each(port, &mut |labels, count| add(labels, count as f64));
         });
     }
 
@@ -163,50 +147,18 @@ impl Page<'_> {
         scale: f64,
         of: impl Fn(&PortSnapshot) -> &Distribution,
     ) {
-        self.metric(name, "histogram", help, |port, out| {
+        self.begin(name, Kind::Histogram, help);
+        for port in self.ports {
             let distribution = of(port);
-            let bucket = format!("{name}_bucket");
-            for (bound, count) in BUCKET_BOUNDS.iter().zip(&distribution.buckets) {
-                let bound = format!("{:e}", *bound as f64 * scale);
-                let _ = writeln!(out, "{} {count}", series(&bucket, port, &[("le", &bound)]));
-            }
-            let _ = writeln!(
-                out,
-                "{} {}",
-                series(&bucket, port, &[("le", "+Inf")]),
-                distribution.count
+            let bounds = BUCKET_BOUNDS.iter().map(|bound| *bound as f64 * scale);
+            self.out.histogram(
+                &[("port", &port.port)],
+                bounds.zip(distribution.buckets.iter().copied()),
+                distribution.sum * scale,
+                distribution.count,
             );
-            let _ = writeln!(
-                out,
-                "{} {}",
-                series(&format!("{name}_sum"), port, &[]),
-                distribution.sum * scale
-            );
-            let _ = writeln!(
-                out,
-                "{} {}",
-                series(&format!("{name}_count"), port, &[]),
-                distribution.count
-            );
-        });
+        }
     }
-}
-
-fn series(name: &str, port: &PortSnapshot, labels: &[(&str, &str)]) -> String {
-    let mut series = format!("vtax_nic_{name}{{port=\"{}\"", escaped(&port.port));
-    for (key, value) in labels {
-        let _ = write!(series, ",{key}=\"{}\"", escaped(value));
-    }
-    series.push('}');
-    series
-}
-
-/// A label's value as the format wants it.
-fn escaped(value: &str) -> String {
-    value
-        .replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
 }
 
 #[cfg(test)]

@@ -3,12 +3,12 @@
 //! Events say only that something changed, so what is left unread is remembered here.
 
 use super::super::ReplyTo;
-use crate::front::http;
+use crate::front::http::PLAIN;
 use mio::net::{TcpStream, UnixStream};
 use std::io::{self, Read, Write};
 
 /// What is kept of a client's requests; the rest stays in the kernel and holds the client back.
-const MAX_INPUT: usize = 4 * http::MAX_HEAD;
+const MAX_INPUT: usize = 4 * vtax_http::LONGEST_HEAD;
 
 /// Bytes that wait for a slow reader; beyond, serial output for it is dropped.
 const MAX_UNREAD: usize = 256 << 10;
@@ -135,7 +135,8 @@ impl Connection {
     }
 
     pub fn respond(&mut self, status: u16, body: &[u8], keep_alive: bool) {
-        self.output.extend(http::response(status, body, keep_alive));
+        vtax_http::write_head(&mut self.output, status, PLAIN, body.len(), keep_alive);
+        self.output.extend(body);
         if !keep_alive {
             self.flush();
             self.open = false;

@@ -3,6 +3,9 @@
 //! A request is read, its guest woken, run and parked, and the answer written, by one thread
 //! without a hand-over. A worker without work sleeps in the kernel, without a timer unless some
 //! guest's own timer is due.
+//!
+//! So HTTP is served here rather than by [`vtax_http::Server`], which has a thread for each client:
+//! an answer would be handed over twice. Requests are read and answers begun as there.
 
 mod connection;
 mod event_loop;
@@ -18,11 +21,12 @@ use mailbox::Mailboxes;
 use mio::Poll;
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use vtax_http::unix::{self, Users};
 
 /// How long a guest may take for an answer.
 pub const PATIENCE: Duration = Duration::from_secs(5);
@@ -80,7 +84,12 @@ impl Workers {
         };
         let http = tcp.as_ref().and_then(|l| l.local_addr().ok());
         let unix = match &addresses.unix {
-            Some(path) => Some(bind_unix(path)?),
+            Some(path) => {
+                let listener = unix::listen(path, Users::ByUmask)?;
+                let failed = system(format!("listen on {}", path.display()));
+                listener.set_nonblocking(true).map_err(failed)?;
+                Some(listener)
+            }
             None => None,
         };
         let polls = (0..count)
@@ -167,7 +176,7 @@ impl Workers {
             outcome = outcome.and(ended);
         }
         if let Some(path) = self.unix.take() {
-            let _ = std::fs::remove_file(path);
+            unix::remove(&path);
         }
         outcome
     }
@@ -177,24 +186,4 @@ impl Drop for Workers {
     fn drop(&mut self) {
         let _ = self.halt();
     }
-}
-
-/// Binds a UNIX socket, in the place of one that nobody listens on any more.
-fn bind_unix(path: &Path) -> Result<std::os::unix::net::UnixListener> {
-    use std::os::unix::net::{UnixListener, UnixStream};
-    let failed = |cause| Error::File {
-        action: "listen on",
-        path: path.to_owned(),
-        cause,
-    };
-    let listener = match UnixListener::bind(path) {
-        Err(e) if e.kind() == io::ErrorKind::AddrInUse && UnixStream::connect(path).is_err() => {
-            std::fs::remove_file(path).map_err(failed)?;
-            UnixListener::bind(path)
-        }
-        other => other,
-    }
-    .map_err(failed)?;
-    listener.set_nonblocking(true).map_err(failed)?;
-    Ok(listener)
 }

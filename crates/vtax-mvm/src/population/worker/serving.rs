@@ -4,9 +4,10 @@ use super::super::{Answer, Refused, ReplyTo};
 use super::PATIENCE;
 use super::connection::{Connection, Protocol, Stream, Waiting};
 use super::event_loop::{TCP, Timer, Worker};
-use crate::front::http::{self, Parsed, Target};
+use crate::front::http::{self, Target};
 use mio::{Interest, Token};
 use std::io;
+use vtax_http::Parsed;
 
 /// How long after accepting failed it is tried again.
 const ACCEPT_AGAIN_NS: u64 = 20_000_000;
@@ -127,15 +128,17 @@ impl Worker {
                     && connection.open
                     && !connection.input.is_empty()
                 {
-                    match http::parse(&connection.input) {
+                    match vtax_http::parse(&connection.input) {
                         Parsed::Incomplete => break,
-                        Parsed::Bad(status, why) => {
+                        Parsed::Refused(status, why) => {
                             connection.respond(status, format!("{why}\n").as_bytes(), false);
                             connection.input.clear();
                         }
                         Parsed::Request(request) => {
-                            connection.input.drain(..request.length);
-                            self.request(number, connection, request);
+                            let (length, keep_alive) = (request.length, request.keep_alive);
+                            let target = Target::of(&request);
+                            connection.input.drain(..length);
+                            self.request(number, connection, target, keep_alive);
                         }
                     }
                 }
@@ -180,10 +183,16 @@ impl Worker {
         connection.refuse(&format!("ERROR {refused}\n"));
     }
 
-    fn request(&mut self, number: usize, connection: &mut Connection, request: http::Request) {
-        match request.target {
-            Target::Unknown => {
-                connection.respond(404, b"try /vm/N/path or /status\n", request.keep_alive)
+    fn request(
+        &mut self,
+        number: usize,
+        connection: &mut Connection,
+        target: Target,
+        keep_alive: bool,
+    ) {
+        match target {
+            Target::Refused(status, why) => {
+                connection.respond(status, format!("{why}\n").as_bytes(), keep_alive);
             }
             Target::Status => {
                 let c = self.shared.population.full_census();
@@ -191,7 +200,7 @@ impl Worker {
                     "{{\"guests\":{},\"booted\":{},\"dead\":{},\"turns\":{},\"stored_bytes\":{},\"lost_output\":{}}}\n",
                     c.guests, c.booted, c.dead, c.turns, c.stored_bytes, c.lost_output
                 );
-                connection.respond(200, body.as_bytes(), request.keep_alive);
+                connection.respond(200, body.as_bytes(), keep_alive);
             }
             Target::Guest(guest, line) => {
                 self.next_request += 1;
@@ -208,7 +217,7 @@ impl Worker {
                             guest,
                             reply,
                             timer,
-                            keep_alive: request.keep_alive,
+                            keep_alive,
                         });
                     }
                     Err(refused) => {
@@ -220,7 +229,7 @@ impl Worker {
                         connection.respond(
                             status,
                             format!("{}\n", say(&refused)).as_bytes(),
-                            request.keep_alive,
+                            keep_alive,
                         );
                     }
                 }

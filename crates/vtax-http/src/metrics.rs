@@ -45,6 +45,8 @@ pub enum Kind {
     Gauge,
     /// Always 1; the labels are what it says. Its samples end in `_info`.
     Info,
+    /// Values by size, see [`Exposition::histogram`].
+    Histogram,
 }
 
 /// Writes families one after the other.
@@ -72,7 +74,7 @@ impl Exposition {
         self.sample.push_str(name);
         self.sample.push_str(match kind {
             Kind::Counter => "_total",
-            Kind::Gauge => "",
+            Kind::Gauge | Kind::Histogram => "",
             Kind::Info => "_info",
         });
         let (family, kind) = match (self.format, kind) {
@@ -80,6 +82,7 @@ impl Exposition {
             (Format::OpenMetrics, Kind::Info) => (name, "info"),
             (Format::Text, Kind::Counter) => (self.sample.as_str(), "counter"),
             (_, Kind::Gauge | Kind::Info) => (self.sample.as_str(), "gauge"),
+            (_, Kind::Histogram) => (name, "histogram"),
         };
         // Writing to a string does not fail.
         let _ = writeln!(self.text, "# TYPE {family} {kind}");
@@ -93,15 +96,46 @@ impl Exposition {
 
     /// One sample of the family that was begun last.
     pub fn sample(&mut self, labels: &[(&str, &str)], value: f64) {
+        self.line("", labels, None, value);
+    }
+
+    /// A histogram of the family that was begun last: for each of `buckets` an upper bound and how
+    /// many values are up to it, which `count` values of this `sum` are in all.
+    pub fn histogram(
+        &mut self,
+        labels: &[(&str, &str)],
+        buckets: impl IntoIterator<Item = (f64, u64)>,
+        sum: f64,
+        count: u64,
+    ) {
+        for (bound, below) in buckets {
+            let bound = format!("{bound:e}");
+            self.line("_bucket", labels, Some(("le", &bound)), below as f64);
+        }
+        self.line("_bucket", labels, Some(("le", "+Inf")), count as f64);
+        self.line("_sum", labels, None, sum);
+        self.line("_count", labels, None, count as f64);
+    }
+
+    fn line(
+        &mut self,
+        suffix: &str,
+        labels: &[(&str, &str)],
+        last: Option<(&str, &str)>,
+        value: f64,
+    ) {
         self.text.push_str(&self.sample);
-        for (index, (name, label)) in labels.iter().enumerate() {
-            self.text.push(if index == 0 { '{' } else { ',' });
+        self.text.push_str(suffix);
+        let mut before = '{';
+        for (name, label) in labels.iter().copied().chain(last) {
+            self.text.push(before);
             self.text.push_str(name);
             self.text.push_str("=\"");
             escape(&mut self.text, label, true);
             self.text.push('"');
+            before = ',';
         }
-        if !labels.is_empty() {
+        if before == ',' {
             self.text.push('}');
         }
         // Rust's shortest form that reads back as the same number, without an exponent.
@@ -145,19 +179,32 @@ mod tests {
             exposition.sample(&[("guest", "x"), ("stage", "vcpu")], 0.25);
             exposition.family("b", Kind::Info, None, "Says b.");
             exposition.sample(&[], 1.0);
+            exposition.family("c", Kind::Histogram, None, "Says c.");
+            exposition.histogram(&[("port", "p")], [(0.5, 1), (20.0, 3)], 7.5, 3);
             exposition.finish()
         };
         assert_eq!(
             write(Format::OpenMetrics),
             "# TYPE a_seconds counter\n# UNIT a_seconds seconds\n# HELP a_seconds Says \\\"a\\\".\n\
              a_seconds_total{guest=\"x\",stage=\"vcpu\"} 0.25\n\
-             # TYPE b info\n# HELP b Says b.\nb_info 1\n# EOF\n"
+             # TYPE b info\n# HELP b Says b.\nb_info 1\n\
+             # TYPE c histogram\n# HELP c Says c.\n\
+             c_bucket{port=\"p\",le=\"5e-1\"} 1\n\
+             c_bucket{port=\"p\",le=\"2e1\"} 3\n\
+             c_bucket{port=\"p\",le=\"+Inf\"} 3\n\
+             c_sum{port=\"p\"} 7.5\nc_count{port=\"p\"} 3\n\
+             # EOF\n"
         );
         assert_eq!(
             write(Format::Text),
             "# TYPE a_seconds_total counter\n# HELP a_seconds_total Says \"a\".\n\
              a_seconds_total{guest=\"x\",stage=\"vcpu\"} 0.25\n\
-             # TYPE b_info gauge\n# HELP b_info Says b.\nb_info 1\n"
+             # TYPE b_info gauge\n# HELP b_info Says b.\nb_info 1\n\
+             # TYPE c histogram\n# HELP c Says c.\n\
+             c_bucket{port=\"p\",le=\"5e-1\"} 1\n\
+             c_bucket{port=\"p\",le=\"2e1\"} 3\n\
+             c_bucket{port=\"p\",le=\"+Inf\"} 3\n\
+             c_sum{port=\"p\"} 7.5\nc_count{port=\"p\"} 3\n"
         );
     }
 

@@ -1,0 +1,194 @@
+//! Where servers listen, and why they cannot.
+
+use crate::unix::{self, Users};
+use std::io::{self, ErrorKind, PipeReader, PipeWriter};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Where to listen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// An IP address and port.
+    Tcp(SocketAddr),
+    /// A path in the file system.
+    Unix(PathBuf),
+}
+
+impl Address {
+    /// Whether other hosts may reach it.
+    pub fn leaves_the_host(&self) -> bool {
+        matches!(self, Self::Tcp(address) if !address.ip().is_loopback())
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    /// `unix:PATH`, `ADDRESS:PORT` (`127.0.0.1:19190`, `[::1]:19190`), or a port of the loopback
+    /// address.
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return if path.is_empty() {
+                Err("`unix:` needs a path, such as unix:/run/vtax.sock".to_owned())
+            } else {
+                Ok(Self::Unix(path.into()))
+            };
+        }
+        if let Ok(port) = text.parse::<u16>() {
+            return Ok(Self::Tcp(SocketAddr::from(([127, 0, 0, 1], port))));
+        }
+        text.parse().map(Self::Tcp).map_err(|_| {
+            format!("`{text}` is no place to listen: give ADDRESS:PORT, PORT or unix:PATH")
+        })
+    }
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "http://{address}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// Why a program cannot listen.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// The kernel refused.
+    #[error("cannot listen on {address}: {cause}{}", remedy(.cause))]
+    Bind {
+        /// Where.
+        address: Address,
+        /// Why.
+        cause: io::Error,
+    },
+    /// The path exists and is something else.
+    #[error(
+        "cannot listen on {}: there is {found}, not a socket; remove it or give another path",
+        path.display()
+    )]
+    NotASocket {
+        /// The path.
+        path: PathBuf,
+        /// What is there.
+        found: &'static str,
+    },
+    /// The pipe or thread of the server.
+    #[error("cannot start the server: {0}")]
+    Start(#[source] io::Error),
+}
+
+fn remedy(cause: &io::Error) -> &'static str {
+    match cause.kind() {
+        ErrorKind::AddrInUse => "; another program has it: stop that one or give another address",
+        ErrorKind::PermissionDenied => {
+            "; ports below 1024 and most directories need root: give another address"
+        }
+        ErrorKind::AddrNotAvailable => "; no interface of this host has that address",
+        ErrorKind::NotFound => "; make the directory first",
+        ErrorKind::InvalidFilename => "; a socket's path has at most 107 bytes",
+        _ => "",
+    }
+}
+
+/// Addresses that are listened on, before anybody is served: what remains to do opens no file and
+/// no socket, so that a sandbox may be entered in between.
+#[derive(Debug)]
+pub struct Listeners {
+    pub(crate) listeners: Vec<Listener>,
+    pub(crate) told: PipeReader,
+    pub(crate) stop: PipeWriter,
+}
+
+impl Listeners {
+    /// Listens on every one of `addresses`, which `users` may connect to where it is a path.
+    ///
+    /// # Errors
+    /// When any of them cannot be listened on.
+    pub fn bind(addresses: &[Address], users: Users) -> Result<Self, ListenError> {
+        let (told, stop) = io::pipe().map_err(ListenError::Start)?;
+        let listen = |address| Listener::bind(address, users);
+        Ok(Self {
+            listeners: addresses.iter().map(listen).collect::<Result<_, _>>()?,
+            told,
+            stop,
+        })
+    }
+}
+
+/// One of them. The path goes with it.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pub address: Address,
+    socket: OwnedFd,
+}
+
+impl Listener {
+    fn bind(address: &Address, users: Users) -> Result<Self, ListenError> {
+        let failed = |cause| ListenError::Bind {
+            address: address.clone(),
+            cause,
+        };
+        let (address, socket) = match address {
+            Address::Tcp(asked) => {
+                let listener = TcpListener::bind(asked).map_err(failed)?;
+                let chosen = listener.local_addr().map_err(failed)?;
+                (Address::Tcp(chosen), OwnedFd::from(listener))
+            }
+            Address::Unix(path) => (address.clone(), unix::listen(path, users)?.into()),
+        };
+        let listener = Self { address, socket };
+        // Who knocked may have gone before the door is opened.
+        rustix::io::ioctl_fionbio(&listener.socket, true).map_err(|cause| failed(cause.into()))?;
+        Ok(listener)
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Address::Unix(path) = &self.address {
+            unix::remove(path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_as_people_write_them() {
+        let read = |text: &str| text.parse::<Address>().map(|address| address.to_string());
+        assert_eq!(read("19190").unwrap(), "http://127.0.0.1:19190");
+        assert_eq!(read("[::1]:80").unwrap(), "http://[::1]:80");
+        assert_eq!(read("unix:/run/vtax.sock").unwrap(), "unix:/run/vtax.sock");
+        for wrong in ["", "unix:", "localhost:x", "99999", "/run/vtax.sock"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+        let leaves = |text: &str| text.parse::<Address>().unwrap().leaves_the_host();
+        assert!(leaves("0.0.0.0:1") && !leaves("1") && !leaves("[::1]:1") && !leaves("unix:a"));
+    }
+
+    #[test]
+    fn what_was_bound_is_given_back_when_another_cannot_be() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addresses = [
+            Address::Unix(path.clone()),
+            Address::Tcp(taken.local_addr().unwrap()),
+        ];
+        let refused = Listeners::bind(&addresses, Users::ByUmask).unwrap_err();
+        assert!(refused.to_string().contains("another program"), "{refused}");
+        assert!(!path.exists());
+    }
+}

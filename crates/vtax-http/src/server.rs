@@ -1,0 +1,633 @@
+//! Clients, a thread each: as many as there are places, and no longer than they have a use for it.
+
+use crate::listen::{Address, ListenError, Listener, Listeners};
+use crate::message::{self, Method, Parsed, Request, Response};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout, set_tcp_nodelay};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags, accept_with, recv, send, shutdown};
+use std::collections::HashMap;
+use std::io::{PipeReader, PipeWriter};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a client that was told to leave, or an answer when the server stops, may take.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Answers requests, on many threads at once.
+pub type Handler = Arc<dyn Fn(&Request<'_>) -> Response + Send + Sync>;
+
+/// What clients cannot exceed. A request's head has at most [`crate::LONGEST_HEAD`] bytes and no
+/// body.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Clients at once. For one more, who has kept the server waiting for longest must leave.
+    pub connections: usize,
+    /// From a request's first byte to its last, and likewise for its answer.
+    pub patience: Duration,
+    /// How long a connection is kept for the next request; without it each has one request.
+    pub idle: Option<Duration>,
+}
+
+/// A server that runs until it is dropped. Then answers that are on their way are finished.
+#[derive(Debug)]
+pub struct Server {
+    addresses: Vec<Address>,
+    places: Arc<Places>,
+    stop: Option<PipeWriter>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Listeners {
+    /// Answers with `handler` from now on.
+    ///
+    /// # Errors
+    /// When there is no thread to be had.
+    pub fn serve(self, limits: Limits, handler: Handler) -> Result<Server, ListenError> {
+        let places = Arc::new(Places::default());
+        let mut server = Server {
+            addresses: self.listeners.iter().map(|l| l.address.clone()).collect(),
+            places: Arc::clone(&places),
+            stop: Some(self.stop),
+            thread: None,
+        };
+        let (listeners, told) = (self.listeners, self.told);
+        let thread = std::thread::Builder::new()
+            .name("http".to_owned())
+            .spawn(move || accept_all(&listeners, &told, &places, limits, &handler));
+        server.thread = Some(thread.map_err(ListenError::Start)?);
+        Ok(server)
+    }
+}
+
+impl Server {
+    /// Where it really listens: with the port that the kernel chose, where port 0 was asked for.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // The pipe's end is what the thread waits for.
+        self.stop.take();
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been printed already.
+            let _ = thread.join();
+        }
+        self.places.close();
+    }
+}
+
+fn accept_all(
+    listeners: &[Listener],
+    told: &PipeReader,
+    places: &Arc<Places>,
+    limits: Limits,
+    handler: &Handler,
+) {
+    loop {
+        let mut waiting: Vec<PollFd<'_>> = Vec::with_capacity(listeners.len() + 1);
+        waiting.push(PollFd::new(told, PollFlags::empty()));
+        waiting.extend(listeners.iter().map(|l| PollFd::new(l, PollFlags::IN)));
+        match poll(&mut waiting, None) {
+            Ok(_) | Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(_) => return,
+        }
+        let mut ready = waiting.iter().map(|fd| !fd.revents().is_empty());
+        if ready.next() == Some(true) {
+            return;
+        }
+        for (listener, _) in listeners.iter().zip(ready).filter(|(_, ready)| *ready) {
+            match accept_with(listener, SocketFlags::CLOEXEC) {
+                Ok(socket) => serve_on_a_thread(socket, places, limits, handler),
+                Err(Errno::AGAIN) => {}
+                // No file descriptors left, or a client that hung up: neither is for ever.
+                Err(cause) => {
+                    if matches!(cause, Errno::MFILE | Errno::NFILE) {
+                        places.lock().make_room();
+                    }
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            }
+        }
+    }
+}
+
+fn serve_on_a_thread(socket: OwnedFd, places: &Arc<Places>, limits: Limits, handler: &Handler) {
+    // Answers are whole: waiting to fill a segment only costs time. A UNIX socket has none.
+    let _ = set_tcp_nodelay(&socket, true);
+    let socket = Arc::new(socket);
+    let Some(place) = Places::take(places, &socket, limits.connections) else {
+        let busy = encode(
+            &Response::text(503, "too many requests at once"),
+            true,
+            false,
+        );
+        // Without waiting: it fits into an empty send buffer.
+        let _ = send(&socket, &busy, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        return;
+    };
+    let handler = Arc::clone(handler);
+    // Where no thread can be had, the connection closes unanswered, which clients report.
+    let _ = std::thread::Builder::new()
+        .name("client".to_owned())
+        .stack_size(256 << 10)
+        .spawn(move || {
+            // A client that went away needs no answer.
+            let _ = serve(&place, limits, &*handler);
+        });
+}
+
+fn serve(
+    place: &Place,
+    limits: Limits,
+    handler: &(dyn Fn(&Request<'_>) -> Response + Send + Sync),
+) -> Result<(), Errno> {
+    let socket = &*place.socket;
+    let mut received = Vec::new();
+    let mut until = Instant::now() + limits.patience;
+    loop {
+        let (answer, length) = match message::parse(&received) {
+            Parsed::Incomplete => match receive(socket, &mut received, &mut until, limits)? {
+                None => continue,
+                Some(refused) => (encode(&refused, true, false), None),
+            },
+            Parsed::Refused(status, why) => {
+                (encode(&Response::text(status, why), true, false), None)
+            }
+            Parsed::Request(request) => {
+                place.now(Doing::Answering)?;
+                let response = handler(&request);
+                let keep = request.keep_alive && limits.idle.is_some();
+                let whole = request.method == Method::Get;
+                let answer = encode(&response, whole, keep);
+                (answer, keep.then_some(request.length))
+            }
+        };
+        place.now(Doing::Writing(Instant::now()))?;
+        write(socket, &answer, Instant::now() + limits.patience)?;
+        place.now(Doing::Reading(Instant::now()))?;
+        let Some(length) = length else {
+            return finish(socket);
+        };
+        received.drain(..length);
+        until = Instant::now() + limits.idle.unwrap_or_default();
+    }
+}
+
+/// Reads once. `Some`: no request will come of it.
+fn receive(
+    socket: &OwnedFd,
+    received: &mut Vec<u8>,
+    until: &mut Instant,
+    limits: Limits,
+) -> Result<Option<Response>, Errno> {
+    let nothing = received.is_empty();
+    let mut piece = [0u8; 4096];
+    match before(*until, socket, Timeout::Recv)
+        .and_then(|()| recv(socket, &mut piece, RecvFlags::empty()))
+    {
+        // It connected and said nothing, like a port scanner, or has asked all that it wanted.
+        Ok((0, _)) | Err(Errno::TIMEDOUT) if nothing => Err(Errno::TIMEDOUT),
+        Ok((0, _)) => Ok(Some(Response::text(400, "the request has no end"))),
+        Ok((read, _)) => {
+            if nothing {
+                *until = Instant::now() + limits.patience;
+            }
+            received.extend_from_slice(piece.get(..read).unwrap_or_default());
+            Ok(None)
+        }
+        Err(Errno::TIMEDOUT) => Ok(Some(Response::text(408, "the request took too long"))),
+        Err(Errno::INTR | Errno::AGAIN) => Ok(None),
+        Err(cause) => Err(cause),
+    }
+}
+
+fn write(socket: &OwnedFd, mut rest: &[u8], until: Instant) -> Result<(), Errno> {
+    while !rest.is_empty() {
+        before(until, socket, Timeout::Send)?;
+        match send(socket, rest, SendFlags::NOSIGNAL) {
+            Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(cause) => return Err(cause),
+        }
+    }
+    Ok(())
+}
+
+/// Ends the answer, and takes what the client may still send: closing with unread bytes would
+/// reset the connection and could cost it the answer's end.
+fn finish(socket: &OwnedFd) -> Result<(), Errno> {
+    shutdown(socket, Shutdown::Write)?;
+    let until = Instant::now() + GRACE;
+    let mut piece = [0u8; 4096];
+    loop {
+        before(until, socket, Timeout::Recv)?;
+        match recv(socket, &mut piece, RecvFlags::empty()) {
+            Ok((0, _)) => return Ok(()),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(cause) => return Err(cause),
+        }
+    }
+}
+
+/// Lets the next call on `socket` wait until then.
+fn before(until: Instant, socket: &OwnedFd, direction: Timeout) -> Result<(), Errno> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(Errno::TIMEDOUT);
+    }
+    set_socket_timeout(socket, direction, Some(left))
+}
+
+fn encode(response: &Response, whole: bool, keep_alive: bool) -> Vec<u8> {
+    let mut out = Vec::with_capacity(256 + response.body.len());
+    let length = response.body.len();
+    message::write_head(
+        &mut out,
+        response.status,
+        response.content_type,
+        length,
+        keep_alive,
+    );
+    if whole {
+        out.extend_from_slice(&response.body);
+    }
+    out
+}
+
+/// What a client's thread does: waits for the client, or works for it.
+#[derive(Debug, Clone, Copy)]
+enum Doing {
+    Reading(Instant),
+    Answering,
+    Writing(Instant),
+    /// It was told to leave.
+    Leaving,
+}
+
+#[derive(Debug, Default)]
+struct Places {
+    taken: Mutex<Taken>,
+    freed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    next: u64,
+    by: HashMap<u64, Seat>,
+    /// No more requests.
+    closed: bool,
+}
+
+impl Taken {
+    /// Sends away who has kept its thread waiting for longest, unless all are being answered.
+    fn make_room(&mut self) -> bool {
+        let waiting = self.by.values_mut().filter_map(|seat| match seat.doing {
+            Doing::Reading(since) | Doing::Writing(since) => Some((since, seat)),
+            Doing::Answering | Doing::Leaving => None,
+        });
+        let oldest = waiting.min_by_key(|(since, _)| *since);
+        oldest.map(|(_, seat)| seat.leave()).is_some()
+    }
+}
+
+#[derive(Debug)]
+struct Seat {
+    socket: Arc<OwnedFd>,
+    doing: Doing,
+}
+
+impl Seat {
+    fn leave(&mut self) {
+        self.doing = Doing::Leaving;
+        // Its thread's read or write ends, and the thread with it.
+        let _ = shutdown(&*self.socket, Shutdown::Both);
+    }
+}
+
+impl Places {
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place: a free one, or that of who has kept its thread waiting for longest. `None`: all
+    /// clients are being answered.
+    fn take(places: &Arc<Self>, socket: &Arc<OwnedFd>, most: usize) -> Option<Place> {
+        let mut taken = places.lock();
+        if taken.by.len() >= most {
+            if !taken.make_room() {
+                return None;
+            }
+            taken = places.wait(taken, |taken| taken.by.len() >= most);
+            if taken.by.len() >= most {
+                return None;
+            }
+        }
+        let number = taken.next;
+        taken.next += 1;
+        let seat = Seat {
+            socket: Arc::clone(socket),
+            doing: Doing::Reading(Instant::now()),
+        };
+        taken.by.insert(number, seat);
+        Some(Place {
+            places: Arc::clone(places),
+            number,
+            socket: Arc::clone(socket),
+        })
+    }
+
+    fn wait<'a>(
+        &self,
+        taken: MutexGuard<'a, Taken>,
+        full: impl FnMut(&mut Taken) -> bool,
+    ) -> MutexGuard<'a, Taken> {
+        let waited = self.freed.wait_timeout_while(taken, GRACE, full);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Sends away who is not being answered, and waits for those who are.
+    fn close(&self) {
+        let mut taken = self.lock();
+        taken.closed = true;
+        for seat in taken.by.values_mut() {
+            if matches!(seat.doing, Doing::Reading(_)) {
+                seat.leave();
+            }
+        }
+        drop(self.wait(taken, |taken| !taken.by.is_empty()));
+    }
+}
+
+/// A client's place, until its thread ends.
+#[derive(Debug)]
+struct Place {
+    places: Arc<Places>,
+    number: u64,
+    socket: Arc<OwnedFd>,
+}
+
+impl Place {
+    /// Says what the thread does from now on, which it must not where it is to leave.
+    fn now(&self, doing: Doing) -> Result<(), Errno> {
+        let mut taken = self.places.lock();
+        let closed = taken.closed && matches!(doing, Doing::Reading(_));
+        match taken.by.get_mut(&self.number) {
+            Some(seat) if !closed && !matches!(seat.doing, Doing::Leaving) => {
+                seat.doing = doing;
+                Ok(())
+            }
+            _ => Err(Errno::CANCELED),
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.places.lock().by.remove(&self.number);
+        self.places.freed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::unix::Users;
+    use std::io::{ErrorKind, Read, Write};
+    use std::net::TcpStream;
+    use std::os::unix::net::UnixStream;
+    use std::sync::mpsc;
+
+    const REQUEST: &[u8] = b"GET /metrics?x=1 HTTP/1.1\r\nhost: a\r\nACCEPT: text/plain\r\n\r\n";
+
+    const LIMITS: Limits = Limits {
+        connections: 4,
+        patience: Duration::from_secs(10),
+        idle: None,
+    };
+
+    fn echo() -> Handler {
+        Arc::new(|request: &Request<'_>| {
+            Response::text(200, &format!("{} {}", request.path(), request.accept))
+        })
+    }
+
+    fn start(limits: Limits, handler: Handler) -> Server {
+        let anywhere = ["0".parse().unwrap()];
+        let listeners = Listeners::bind(&anywhere, Users::ByUmask).unwrap();
+        listeners.serve(limits, handler).unwrap()
+    }
+
+    fn tcp(server: &Server) -> TcpStream {
+        let Some(Address::Tcp(address)) = server.addresses().first() else {
+            panic!("no TCP address");
+        };
+        let stream = TcpStream::connect(address).unwrap();
+        let patience = Some(Duration::from_secs(20));
+        stream.set_read_timeout(patience).unwrap();
+        stream
+    }
+
+    fn ask(mut stream: impl Read + Write, request: &[u8]) -> String {
+        stream.write_all(request).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// Whether the server has closed it, with whatever it says.
+    fn is_closed(stream: &mut TcpStream) -> bool {
+        match stream.read(&mut [0; 512]) {
+            Ok(0) => true,
+            Ok(_) => is_closed(stream),
+            Err(cause) => cause.kind() == ErrorKind::ConnectionReset,
+        }
+    }
+
+    #[test]
+    fn a_request_is_answered_also_in_pieces_and_over_a_unix_socket() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let addresses = ["127.0.0.1:0".parse().unwrap(), Address::Unix(path.clone())];
+        let listeners = Listeners::bind(&addresses, Users::ByUmask).unwrap();
+        let server = listeners.serve(LIMITS, echo()).unwrap();
+        let answer = ask(tcp(&server), REQUEST);
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        assert!(
+            answer.ends_with("\r\n\r\n/metrics text/plain\n"),
+            "{answer}"
+        );
+        let answer = ask(UnixStream::connect(&path).unwrap(), REQUEST);
+        assert!(answer.ends_with("/metrics text/plain\n"), "{answer}");
+        let mut slow = tcp(&server);
+        slow.set_nodelay(true).unwrap();
+        for byte in REQUEST.iter().take(REQUEST.len() - 1) {
+            slow.write_all(&[*byte]).unwrap();
+        }
+        assert!(ask(slow, b"\n").ends_with("/metrics text/plain\n"));
+        drop(server);
+        assert!(!path.exists(), "its socket goes with it");
+    }
+
+    #[test]
+    fn head_has_no_content_and_what_is_no_request_is_refused() {
+        let server = start(LIMITS, echo());
+        let answer = ask(tcp(&server), b"HEAD / HTTP/1.1\r\n\r\n");
+        assert!(
+            answer.contains("Content-Length: 3\r\n") && answer.ends_with("\r\n\r\n"),
+            "{answer}"
+        );
+        let post = b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc";
+        let answer = ask(tcp(&server), post);
+        assert!(
+            answer.starts_with("HTTP/1.1 405 ") && answer.contains("Allow: GET"),
+            "{answer}"
+        );
+        assert!(ask(tcp(&server), b"\x16\x03\x01\x02\x00").starts_with("HTTP/1.1 400 "));
+        let mut endless = tcp(&server);
+        endless.write_all(b"GET / HTTP/1.1\r\nx: ").unwrap();
+        // The server may close before it has taken all.
+        let _ = endless.write_all(&[b'a'; message::LONGEST_HEAD + 2048]);
+        let mut answer = [0; 12];
+        endless.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 431");
+        let mut half = tcp(&server);
+        half.write_all(b"GET / HT").unwrap();
+        half.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(ask(half, b"").starts_with("HTTP/1.1 400 "));
+    }
+
+    #[test]
+    fn silent_clients_that_stay_make_room_the_oldest_first() {
+        let server = start(LIMITS, echo());
+        let mut silent: Vec<TcpStream> = Vec::new();
+        for _ in 0..LIMITS.connections {
+            silent.push(tcp(&server));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // One that is slow, and not the oldest to be heard of.
+        silent[1].write_all(b"GET / HTTP").unwrap();
+        let began = Instant::now();
+        assert!(ask(tcp(&server), REQUEST).starts_with("HTTP/1.1 200 "));
+        assert!(
+            began.elapsed() < LIMITS.patience / 2,
+            "nobody waits for the silent"
+        );
+        assert!(is_closed(&mut silent[0]));
+        let answer = ask(silent.remove(LIMITS.connections - 1), REQUEST);
+        assert!(answer.starts_with("HTTP/1.1 200 "), "the youngest stays");
+        // Many more than there are places, and all of them stay.
+        silent.extend((0..10 * LIMITS.connections).map(|_| tcp(&server)));
+        for _ in 0..3 {
+            assert!(ask(tcp(&server), REQUEST).starts_with("HTTP/1.1 200 "));
+        }
+        drop(silent);
+    }
+
+    #[test]
+    fn clients_that_do_not_read_their_answers_make_room_too() {
+        let huge: Handler = Arc::new(|_: &Request<'_>| Response::text(200, &"a".repeat(8 << 20)));
+        let server = start(LIMITS, huge);
+        let silent: Vec<TcpStream> = (0..LIMITS.connections)
+            .map(|_| {
+                let mut client = tcp(&server);
+                client.write_all(REQUEST).unwrap();
+                // Its answer has begun, and goes no further.
+                client.read_exact(&mut [0]).unwrap();
+                client
+            })
+            .collect();
+        assert!(ask(tcp(&server), REQUEST).len() > 8 << 20);
+        drop(silent);
+    }
+
+    #[test]
+    fn a_request_and_a_silence_have_an_end() {
+        let limits = Limits {
+            patience: Duration::from_millis(200),
+            ..LIMITS
+        };
+        let server = start(limits, echo());
+        let mut silent = tcp(&server);
+        let mut slow = tcp(&server);
+        slow.write_all(b"GET / HT").unwrap();
+        assert!(is_closed(&mut silent));
+        let mut answer = String::new();
+        slow.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    }
+
+    #[test]
+    fn a_connection_is_kept_for_as_long_as_it_is_to_be() {
+        let limits = Limits {
+            idle: Some(Duration::from_millis(300)),
+            ..LIMITS
+        };
+        let server = start(limits, echo());
+        let mut client = tcp(&server);
+        let expected = "Connection: keep-alive\r\n\r\n/metrics text/plain\n";
+        // Two at once, and one after them.
+        for requests in [2, 1] {
+            client.write_all(&REQUEST.repeat(requests)).unwrap();
+            let mut answers = String::new();
+            while answers.matches(expected).count() < requests {
+                let mut piece = [0; 512];
+                let count = client.read(&mut piece).unwrap();
+                assert!(count > 0, "{answers}");
+                answers += std::str::from_utf8(&piece[..count]).unwrap();
+            }
+        }
+        assert!(is_closed(&mut client), "after a silence");
+        let last = b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n";
+        assert!(ask(tcp(&server), last).contains("Connection: close\r\n"));
+    }
+
+    /// A handler that says when it has begun, and answers when it may.
+    fn held() -> (Handler, mpsc::Receiver<()>, mpsc::Sender<()>) {
+        let (begun, has_begun) = mpsc::channel();
+        let (go, may_go) = mpsc::channel();
+        let may_go = Mutex::new(may_go);
+        let handler: Handler = Arc::new(move |_: &Request<'_>| {
+            begun.send(()).unwrap();
+            may_go.lock().unwrap().recv().unwrap();
+            Response::text(200, "done")
+        });
+        (handler, has_begun, go)
+    }
+
+    #[test]
+    fn clients_that_are_being_answered_keep_their_places() {
+        let (handler, has_begun, go) = held();
+        let server = start(LIMITS, handler);
+        let mut clients: Vec<TcpStream> = (0..LIMITS.connections).map(|_| tcp(&server)).collect();
+        for client in &mut clients {
+            client.write_all(REQUEST).unwrap();
+            has_begun.recv().unwrap();
+        }
+        assert!(ask(tcp(&server), b"").starts_with("HTTP/1.1 503 "));
+        for client in clients {
+            go.send(()).unwrap();
+            assert!(ask(client, b"").ends_with("done\n"));
+        }
+    }
+
+    #[test]
+    fn a_server_that_stops_finishes_its_answers_and_leaves_the_silent() {
+        let (handler, has_begun, go) = held();
+        let server = start(LIMITS, handler);
+        let (mut silent, mut client) = (tcp(&server), tcp(&server));
+        client.write_all(REQUEST).unwrap();
+        has_begun.recv().unwrap();
+        let answer = std::thread::spawn(move || ask(client, b""));
+        let stopping = std::thread::spawn(move || drop(server));
+        assert!(is_closed(&mut silent));
+        assert!(!stopping.is_finished(), "an answer is on its way");
+        go.send(()).unwrap();
+        assert!(answer.join().unwrap().ends_with("done\n"));
+        stopping.join().unwrap();
+    }
+}

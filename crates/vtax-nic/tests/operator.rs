@@ -1,0 +1,126 @@
+//! The running program in its sandbox, as operators and Prometheus meet it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that cannot go on fails"
+)]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_vtax-nic");
+
+/// Ends with the test.
+struct Nic(Child);
+
+impl Drop for Nic {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start(directory: &Path, metrics: SocketAddr) -> Nic {
+    let child = Command::new(PROGRAM)
+        .arg("--socket-path")
+        .arg(directory.join("vm1.sock"))
+        .arg("--socket-path")
+        .arg(directory.join("vm2.sock"))
+        .arg("--api")
+        .arg(directory.join("api"))
+        .args(["--metrics", &metrics.to_string()])
+        .stdin(Stdio::null())
+        .spawn();
+    let nic = Nic(child.unwrap());
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !lists(directory) {
+        assert!(Instant::now() < deadline, "it does not answer");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    nic
+}
+
+fn lists(directory: &Path) -> bool {
+    let list = Command::new(PROGRAM)
+        .args(["ctl", "--socket"])
+        .arg(directory.join("api"))
+        .arg("list")
+        .stderr(Stdio::null())
+        .output()
+        .unwrap();
+    list.status.success() && String::from_utf8_lossy(&list.stdout).contains("override")
+}
+
+fn a_free_port() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap()
+}
+
+#[test]
+fn silent_clients_of_the_metrics_keep_neither_ctl_nor_scrapes_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let metrics = a_free_port();
+    let nic = start(directory.path(), metrics);
+    let silent: Vec<_> = (0..80)
+        .map(|_| TcpStream::connect(metrics).unwrap())
+        .collect();
+    // Time for all of them to be let in.
+    std::thread::sleep(Duration::from_millis(300));
+    let began = Instant::now();
+    assert!(lists(directory.path()));
+    let mut scrape = TcpStream::connect(metrics).unwrap();
+    scrape.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    scrape.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("vtax_nic_packets_total{port="), "{answer}");
+    assert!(
+        began.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        began.elapsed()
+    );
+    // Clients' threads too are in the sandbox.
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", nic.0.id())).unwrap();
+    let statuses: Vec<String> = tasks
+        .filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("status")).ok())
+        .collect();
+    assert!(statuses.len() > 3, "{}", statuses.len());
+    assert!(statuses.iter().all(|status| status.contains("Seccomp:\t2")));
+    drop(silent);
+}
+
+#[test]
+fn files_in_the_places_of_sockets_survive_and_are_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    std::fs::write(at("file"), "precious").unwrap();
+    let file = at("file");
+    let (one, two, metrics) = (at("vm1.sock"), at("vm2.sock"), format!("unix:{file}"));
+    for arguments in [
+        &["--socket-path", &file][..],
+        &["--socket-path", &two, "--api", &file],
+        &["--socket-path", &two, "--metrics", &metrics],
+    ] {
+        let mut child = Command::new(PROGRAM)
+            .args(["--socket-path", &one])
+            .args(arguments)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while child.try_wait().unwrap().is_none() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = child.kill();
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            said.contains(&file) && said.contains("a file, not a socket"),
+            "{arguments:?}: {said}"
+        );
+        assert_eq!(std::fs::read(&file).unwrap(), b"precious");
+    }
+}
