@@ -1,15 +1,15 @@
 //! The plain words of a report: what platforms are called, and one sentence per finding.
 
-use super::{Analysis, Comparison, ReadTrial, Sentence, TreatmentSummary, counts};
+use super::{Analysis, Comparison, Read, Sentence, TreatmentSummary, TrialRow, counts};
 use crate::numbers::{count, ratio};
 use crate::results::Treatment;
 use crate::stats::Verdict;
 use std::collections::BTreeMap;
 use vtax_units::Source;
 
-/// What a platform is called in a sentence, from its name and its trials' environment.
-pub fn noun(platform: &str, environment: &BTreeMap<String, String>) -> String {
-    match platform {
+/// What a platform is called in a sentence, from its kind and its trials' environment.
+pub(super) fn noun(treatment: &Treatment, environment: &BTreeMap<String, String>) -> String {
+    match treatment.kind() {
         "native" => "bare metal".to_owned(),
         "container" => "a container".to_owned(),
         "qemu" => match environment.get("accel").map(String::as_str) {
@@ -23,8 +23,51 @@ pub fn noun(platform: &str, environment: &BTreeMap<String, String>) -> String {
             Some("pv") => "a Xen domain (PV)".to_owned(),
             _ => "a Xen domain".to_owned(),
         },
-        other => other.to_owned(),
+        _ => treatment.platform.clone(),
     }
+}
+
+/// Two platforms that would be called the same get their names in the plan too.
+pub(super) fn tell_nouns_apart(summaries: &mut [TreatmentSummary]) {
+    let called: Vec<(String, String)> = summaries
+        .iter()
+        .map(|summary| (summary.treatment.platform.clone(), summary.noun.clone()))
+        .collect();
+    for summary in summaries {
+        let platform = &summary.treatment.platform;
+        let mut others = called.iter().filter(|(other, _)| other != platform);
+        if others.any(|(_, noun)| *noun == summary.noun) {
+            summary.noun.push_str(&format!(" named {platform}"));
+        }
+    }
+}
+
+/// What would help where every trial is suspect: the most frequent reason, and what to do.
+pub(super) fn advice(rows: &[TrialRow], place: &str) -> String {
+    // Reasons differ in their numbers; what stands before the first of them is common.
+    let mut reasons: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
+    for reason in rows.iter().flat_map(|row| &row.suspect) {
+        let cause = reason.split(|c: char| c.is_ascii_digit()).next();
+        let entry = reasons
+            .entry(cause.unwrap_or(reason))
+            .or_insert((0, reason));
+        entry.0 += 1;
+    }
+    let most = reasons.values().max_by_key(|(times, _)| *times);
+    let cause = most.map_or_else(String::new, |(times, reason)| {
+        format!(" Most often ({}): {reason}.", count(*times, "time"))
+    });
+    let mut ways = vec!["wait until the host is quiet and run the plan again"];
+    if place.starts_with("testbed") {
+        ways.push("leave the machine that emulates the testbed more processors");
+    } else {
+        ways.push("take another host (`--at ssh:HOST`)");
+        ways.push("take an emulated one, whose counts repeat (`--at testbed:kvm`)");
+    }
+    format!(
+        "No trial counts, so nothing is claimed.{cause} What helps: {}.",
+        ways.join("; or ")
+    )
 }
 
 /// A treatment's name within its workload: the platform, the varied levels, or, where these do
@@ -57,7 +100,7 @@ pub(super) fn short(
 }
 
 /// One sentence per headline comparison; where no metric is a headline, one per comparison.
-pub(super) fn sentences(analysis: &Analysis, trials: &[ReadTrial]) -> Vec<Sentence> {
+pub(super) fn sentences(analysis: &Analysis, trials: &[Read]) -> Vec<Sentence> {
     let any_headline = analysis
         .comparisons
         .iter()
@@ -76,8 +119,10 @@ pub(super) fn sentences(analysis: &Analysis, trials: &[ReadTrial]) -> Vec<Senten
             let (treatment, baseline) = (find(&comparison.treatment)?, find(&comparison.baseline)?);
             let phrase = trials
                 .iter()
-                .filter(|(trial, _)| trial.treatment.label == comparison.treatment && counts(trial))
-                .find_map(|(trial, _)| Some(trial.work.as_ref()?.phrase.clone()));
+                .filter(|Read { trial, .. }| {
+                    trial.treatment.label == comparison.treatment && counts(trial)
+                })
+                .find_map(|Read { trial, .. }| Some(trial.work.as_ref()?.phrase.clone()));
             Some(Sentence {
                 text: sentence(analysis, comparison, treatment, baseline, phrase.as_deref()),
                 workload: comparison.workload.clone(),
