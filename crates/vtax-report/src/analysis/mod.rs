@@ -3,7 +3,9 @@
 mod scenario;
 mod words;
 
-pub use scenario::{ActorSummary, Distribution, Layer, LevelSummary, ObjectiveSummary, Timeline};
+pub use scenario::{
+    ActorSummary, Distribution, Layer, LevelSummary, ObjectiveSummary, Timeline, TimelinePhase,
+};
 
 use crate::results::{
     Better, HistogramRecord, Metric, ResultsDir, ResultsError, SampleKind, Samples, Treatment,
@@ -176,6 +178,11 @@ impl TreatmentSummary {
         self.metrics.iter().find(|metric| metric.name == name)
     }
 
+    /// Its knee in words, with what broke the objective; `None` where it has no objective.
+    pub fn knee_in_words(&self) -> Option<String> {
+        words::knee(self)
+    }
+
     /// Of trials that do not count there are values, but nothing to infer from them.
     fn forget_intervals(&mut self) {
         let levels = self.levels.iter_mut().map(|level| &mut level.metrics);
@@ -286,7 +293,7 @@ impl TrialRow {
 pub struct RateSeries {
     /// What it is, in words: `CPU`, `received`, `sent`.
     pub name: &'static str,
-    /// Unit of the rates; `1` for cores.
+    /// Unit of the rates.
     pub unit: Unit,
     /// One rate per second of the window.
     pub rates: Vec<f64>,
@@ -648,8 +655,8 @@ fn row(trial: &Trial, samples: &[Samples]) -> TrialRow {
             Nanoseconds(1_000_000_000),
         );
         let (unit, scale) = match (samples.series.kind, samples.series.unit.base) {
-            (SampleKind::Counter, Base::Nanosecond) => (Unit::of(Base::One), 1e9),
-            (SampleKind::Counter, Base::Second) => (Unit::of(Base::One), 1.0),
+            (SampleKind::Counter, Base::Nanosecond) => (Unit::of(Base::Core), 1e9),
+            (SampleKind::Counter, Base::Second) => (Unit::of(Base::Core), 1.0),
             (SampleKind::Counter, base) => (Unit::per(base, Base::Second), 1.0),
             (SampleKind::Gauge, _) => (samples.series.unit, 1.0),
         };

@@ -85,8 +85,21 @@ pub struct Timeline {
     pub cpu: Vec<Layer>,
     /// The host's power, with its flag.
     pub watts: Option<(Vec<f64>, Source)>,
-    /// The phases: name, start and end in seconds of the window.
-    pub phases: Vec<(String, f64, f64)>,
+    /// The phases, in order.
+    pub phases: Vec<TimelinePhase>,
+}
+
+/// One phase on the axis of a [`Timeline`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct TimelinePhase {
+    /// Its name.
+    pub name: String,
+    /// The load that was asked for.
+    pub level: Quantity,
+    /// Its start, in seconds of the window.
+    pub start: f64,
+    /// Its end, likewise.
+    pub end: f64,
 }
 
 /// The CPU time of one actor in one stage.
@@ -274,9 +287,11 @@ pub(super) fn timeline(trial: &Trial, samples: &[Samples]) -> Timeline {
         phases: trial
             .phases
             .iter()
-            .map(|phase| {
-                let (start, end) = phase.window;
-                (phase.name.clone(), seconds(start), seconds(end))
+            .map(|phase| TimelinePhase {
+                name: phase.name.clone(),
+                level: phase.level,
+                start: seconds(phase.window.0),
+                end: seconds(phase.window.1),
             })
             .collect(),
     }

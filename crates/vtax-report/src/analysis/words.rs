@@ -1,7 +1,7 @@
 //! The plain words of a report: what platforms are called, and one sentence per finding.
 
 use super::{Analysis, Comparison, Read, Sentence, TreatmentSummary, TrialRow, counts};
-use crate::numbers::{count, ratio};
+use crate::numbers::{count, estimate, ratio};
 use crate::results::Treatment;
 use crate::stats::Verdict;
 use std::collections::BTreeMap;
@@ -40,6 +40,46 @@ pub(super) fn tell_nouns_apart(summaries: &mut [TreatmentSummary]) {
             summary.noun.push_str(&format!(" named {platform}"));
         }
     }
+}
+
+/// `qemu: 310 [290–330] request/s kept latency.p99 <= 20ms (n = 4); broken by p99 31 ms at …`.
+pub(super) fn knee(summary: &TreatmentSummary) -> Option<String> {
+    let objective = summary.objective.as_ref()?;
+    let text = &objective.text;
+    let short = &summary.short;
+    let mut line = match summary.metric("knee") {
+        Some(knee) => {
+            let shown = estimate(knee.description.mean, knee.interval, knee.unit).line();
+            let n = knee.description.n;
+            let bound = if objective.held_to_last > 0 {
+                "at least "
+            } else {
+                ""
+            };
+            format!("{short}: {bound}{shown} kept {text} (n = {n})")
+        }
+        None => format!("{short}: no load kept {text}"),
+    };
+    let of = |times: usize| format!("{times} of {}", count(objective.trials, "trial"));
+    if objective.held_to_last > 0 {
+        line.push_str(&format!(
+            "; in {} the highest load kept it",
+            of(objective.held_to_last)
+        ));
+    }
+    if objective.broken_at_first > 0 {
+        line.push_str(&format!(
+            "; in {} the lowest load broke it",
+            of(objective.broken_at_first)
+        ));
+    }
+    if let Some((first, others)) = objective.broke.split_first() {
+        line.push_str(&format!("; broken by {first}"));
+        if !others.is_empty() {
+            line.push_str(", for instance");
+        }
+    }
+    Some(line)
 }
 
 /// What would help where every trial is suspect: the most frequent reason, and what to do.
