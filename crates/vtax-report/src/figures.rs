@@ -257,14 +257,20 @@ fn by_platform(
     encoding("platform", shown, &range, legend)
 }
 
-/// Each name of a field has its colour or symbol.
-fn encoding(field: &str, names: &[String], range: &[&str], legend: bool) -> Value {
-    let mut encoding =
-        json!({"field": field, "type": "nominal", "scale": {"domain": names, "range": range}});
-    if let (false, Some(encoding)) = (legend, encoding.as_object_mut()) {
-        encoding.insert("legend".to_owned(), Value::Null);
-    }
-    encoding
+/// Each name of a field has its colour or symbol. The legend has as many columns as fit.
+fn encoding<T: AsRef<str> + serde::Serialize>(
+    field: &str,
+    names: &[T],
+    range: &[&str],
+    legend: bool,
+) -> Value {
+    let longest = names.iter().map(|name| name.as_ref().chars().count()).max();
+    // Roughly what a letter of the legend and its symbol take, in pixels.
+    let column = 7 * longest.unwrap_or(0) + 30;
+    let legend = legend.then(|| {
+        json!({"columns": {"expr": format!("max(1, floor(width / {column}))")}, "labelLimit": {"expr": "max(140, width - 20)"}})
+    });
+    json!({"field": field, "type": "nominal", "scale": {"domain": names, "range": range}, "sort": names, "legend": legend})
 }
 
 fn flag(source: Source) -> String {
@@ -391,7 +397,7 @@ fn forest(analysis: &Analysis) -> Option<Figure> {
                 {"data": {"values": [{"one": 1}]}, "mark": {"type": "rule", "strokeDash": [3, 3], "color": "#888"},
                  "encoding": {"x": {"datum": 1}}},
                 {"transform": [{"filter": "isValid(datum.label)"}],
-                 "mark": {"type": "text", "align": "left", "baseline": "middle", "fontSize": 11.5, "color": "#333", "limit": 620},
+                 "mark": {"type": "text", "align": "left", "baseline": "middle", "fontSize": 11.5, "color": "#333", "limit": {"expr": "width"}},
                  "encoding": {"y": y, "yOffset": offset, "x": {"value": 0}, "text": {"field": "label"}}},
                 {"transform": [{"filter": "isValid(datum.low)"}], "mark": {"type": "rule", "strokeWidth": 2},
                  "encoding": {"y": y, "yOffset": offset, "x": x("low"), "x2": {"field": "high"},
@@ -715,8 +721,7 @@ fn stages(analysis: &Analysis, workload: &str) -> Option<Figure> {
             "encoding": {
                 "y": {"field": "treatment", "type": "nominal", "sort": order, "title": null},
                 "x": {"field": "mean", "type": "quantitative", "stack": "zero", "title": "mean cores busy", "axis": {"tickCount": 5}},
-                "color": {"field": "stage", "type": "nominal", "scale": {"domain": names, "range": range}, "sort": names,
-                          "legend": {"columns": 2, "labelLimit": 300}},
+                "color": encoding("stage", &names, &range, true),
                 "order": {"field": "place", "type": "quantitative"},
                 "tooltip": [{"field": "treatment"}, {"field": "stage"}, {"field": "shown", "title": "mean cores [95 % CI]"}, {"field": "source"}]
             }

@@ -49,7 +49,11 @@ pub(super) fn knee(summary: &TreatmentSummary) -> Option<String> {
     let short = &summary.short;
     let mut line = match summary.metric("knee") {
         Some(knee) => {
-            let shown = estimate(knee.description.mean, knee.interval, knee.unit).line();
+            // Trials that agree on a level do not know the knee any better than levels are apart.
+            let interval = knee
+                .interval
+                .filter(|interval| interval.low < interval.high);
+            let shown = estimate(knee.description.mean, interval, knee.unit).line();
             let n = knee.description.n;
             let bound = if objective.held_to_last > 0 {
                 "at least "

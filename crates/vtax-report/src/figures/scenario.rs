@@ -164,7 +164,7 @@ impl<'a> LevelAxis<'a> {
         let color = self.curves.color();
         let words: Vec<&str> = panel.metrics.iter().map(|(_, word)| *word).collect();
         let dash = if words.len() > 1 {
-            json!({"field": "what", "type": "nominal", "scale": {"domain": words, "range": [[4, 3], [1, 0]]}})
+            json!({"field": "what", "type": "nominal", "scale": {"domain": words, "range": [[4, 3], [1, 0]]}, "legend": null})
         } else {
             json!({"value": [1, 0]})
         };
@@ -209,7 +209,7 @@ impl<'a> LevelAxis<'a> {
         };
         let caption = format!(
             "Means over trials with their 95 % confidence intervals as bands, cut where they leave the frame{lines}.{}{}",
-            self.knees_in_words(treatments),
+            self.knees_in_words(treatments, panel.id == "achieved"),
             flags(points.iter().map(|(_, _, metric, _)| metric.source)),
         );
         Some(Figure {
@@ -230,7 +230,7 @@ impl<'a> LevelAxis<'a> {
             let knee = summary.metric("knee").filter(|knee| knee.unit == self.unit)?;
             let shown = scaled(
                 knee.description.mean,
-                knee.interval,
+                knee.interval.filter(|interval| interval.low < interval.high),
                 self.scale,
                 self.name.clone(),
             );
@@ -244,17 +244,33 @@ impl<'a> LevelAxis<'a> {
         rows.collect()
     }
 
-    fn knees_in_words(&self, treatments: &[&TreatmentSummary]) -> String {
-        let lines: Vec<String> = treatments
-            .iter()
-            .filter_map(|summary| summary.knee_in_words())
-            .collect();
+    /// Which rule is whose knee; `fully` also says what broke the objective.
+    fn knees_in_words(&self, treatments: &[&TreatmentSummary], fully: bool) -> String {
+        let lines: Vec<String> = if fully {
+            let lines = treatments
+                .iter()
+                .filter_map(|summary| summary.knee_in_words());
+            lines.collect()
+        } else {
+            let knees = self.knees(treatments);
+            let text = |row: &Value, field: &str| {
+                row.get(field).and_then(Value::as_str).map(str::to_owned)
+            };
+            let line = |row| {
+                Some(format!(
+                    "{} at {}",
+                    text(row, "treatment")?,
+                    text(row, "shown")?
+                ))
+            };
+            knees.iter().filter_map(line).collect()
+        };
         if lines.is_empty() {
             return String::new();
         }
         format!(
-            " Dashed rules are the knees, shaded their intervals. {}.",
-            lines.join(". ")
+            " Dashed rules are the knees, shaded their intervals: {}.",
+            lines.join(if fully { ". " } else { "; " })
         )
     }
 
@@ -618,7 +634,7 @@ fn phases(timeline: &Timeline) -> (Vec<Value>, String) {
         .enumerate()
         .map(|(place, phase)| {
             json!({"start": phase.start, "end": phase.end, "middle": (phase.start + phase.end) / 2.0, "name": phase.name,
-                   "odd": place % 2, "text": scaled(phase.level.value / scale, None, 1.0, String::new()).value.trim_end_matches('0').trim_end_matches('.')})
+                   "odd": place % 2, "text": label(phase.level.value / scale)})
         })
         .collect();
     let layers = vec![
@@ -639,9 +655,24 @@ fn phases(timeline: &Timeline) -> (Vec<Value>, String) {
     )
 }
 
+/// A level as short as it can be said: `100`, `2.5`.
+fn label(level: f64) -> String {
+    ((level * 1000.0).round() / 1000.0).to_string()
+}
+
 fn seconds() -> Value {
     json!({"field": "second", "type": "quantitative", "title": "seconds into the window", "scale": {"nice": false}, "axis": {"grid": false}})
 }
+
+/// Neighbours and their clients, told apart from each other and from every stage.
+const NEIGHBOURS: [&str; 6] = [
+    Stage::Neighbours.color(),
+    "#C49C94",
+    "#17808A",
+    "#8FC1C6",
+    "#6A3D9A",
+    "#B89FD0",
+];
 
 fn cpu_over_time(
     workload: &str,
@@ -652,9 +683,7 @@ fn cpu_over_time(
     let mut colors: Vec<&str> = Vec::new();
     let mut rows = Vec::new();
     let mut top: Vec<f64> = Vec::new();
-    let mut spare = [Stage::Neighbours.color(), "#C49C94", "#E6AB02", "#A6761D"]
-        .into_iter()
-        .cycle();
+    let mut spare = NEIGHBOURS.into_iter().cycle();
     let mut layers: Vec<_> = timeline.cpu.iter().collect();
     layers.sort_by_key(|layer| layer.stage);
     for (place, layer) in layers.into_iter().enumerate() {
@@ -681,14 +710,7 @@ fn cpu_over_time(
     }
     let highest = top.iter().copied().fold(0.0, f64::max);
     let (mut drawn, explained) = phases(timeline);
-    let mut color = encoding("who", &names, &colors, true);
-    if let Some(color) = color.as_object_mut() {
-        color.insert("sort".to_owned(), json!(names));
-        color.insert(
-            "legend".to_owned(),
-            json!({"columns": 2, "labelLimit": 260}),
-        );
-    }
+    let color = encoding("who", &names, &colors, true);
     let place = drawn.len().min(1);
     drawn.insert(
         place,

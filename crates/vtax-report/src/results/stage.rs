@@ -93,7 +93,7 @@ impl Stage {
     }
 
     /// Its colour in every figure.
-    pub fn color(self) -> &'static str {
+    pub const fn color(self) -> &'static str {
         match self {
             Self::Service => "#0072B2",
             Self::Vcpu => "#D55E00",

@@ -158,7 +158,7 @@ pub fn trial(run: &RunInfo, index: u32) -> Trial {
         "none" => 430.0,
         "pi" => 360.0,
         _ => 270.0,
-    };
+    } * (1.0 + 0.06 * normal(&mut random));
     let window = |place: u64| {
         let start = START + place * PHASE_SECONDS * SECOND;
         (
