@@ -331,7 +331,8 @@ fn forest(analysis: &Analysis) -> Option<Figure> {
             .short
             .strip_prefix(&summary.treatment.platform)
             .unwrap_or(&summary.short);
-        let row = format!("{} · {}{levels}", comparison.workload, comparison.title);
+        // What tells rows apart comes first: a narrow page cuts their ends.
+        let row = format!("{}{levels} · {}", comparison.workload, comparison.title);
         if !rows.contains(&row) {
             rows.push(row.clone());
             values.push(json!({"row": row, "offset": " ", "label": row}));

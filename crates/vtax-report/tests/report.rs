@@ -774,6 +774,45 @@ fn a_ramp_shows_its_levels_its_knees_and_what_broke() {
 }
 
 #[test]
+fn a_knee_that_is_a_bound_says_so() {
+    let (_folder, results, _) = ramp_run();
+    for index in results.trial_indexes() {
+        let mut trial = results.trial(index).unwrap();
+        let objective = trial.objective.as_mut().unwrap();
+        match trial.treatment.factors["neighbours"].as_str() {
+            "none" => objective.broke = None,
+            "pi" => {}
+            _ => {
+                objective.knee = None;
+                trial.metrics.remove("knee");
+            }
+        }
+        results.rewrite_trial(&trial).unwrap();
+    }
+    let analysis = analyse(&results).unwrap();
+    let knees: Vec<String> = analysis
+        .treatments
+        .iter()
+        .map(|one| one.knee_in_words().unwrap())
+        .collect();
+    assert!(
+        knees[0].contains(": at least 350 request/s kept"),
+        "{}",
+        knees[0]
+    );
+    assert!(knees[0].contains("in 4 of 4 trials the highest load kept it"));
+    assert!(knees[2].contains("no load kept latency.p99") && knees[2].contains("lowest load"));
+    let compared = |neighbours: &str| {
+        let mut all = analysis.comparisons.iter();
+        all.find(|one| one.metric == "knee" && one.treatment.ends_with(neighbours))
+    };
+    let note = compared("pi").unwrap().note.as_deref().unwrap();
+    assert!(note.contains("the knee is a lower bound"), "{note}");
+    assert!(compared("disk+net").is_none());
+    assert!(analysis.treatments.iter().all(|one| one.steady.is_empty()));
+}
+
+#[test]
 fn steady_runs_have_no_figures_of_scenarios() {
     let (_folder, _, analysis) = run(&Fake::default());
     for figure in figures::figures(&analysis) {

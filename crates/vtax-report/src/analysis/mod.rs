@@ -669,7 +669,10 @@ fn row(trial: &Trial, samples: &[Samples]) -> TrialRow {
         if stats::mean(&found).is_none_or(|mean| mean < quiet) {
             continue;
         }
-        steady.insert(name.to_owned(), classify(&found, better).class);
+        // Where the load changes, so does everything else: nothing is steady, and needs not be.
+        if trial.phases.is_empty() {
+            steady.insert(name.to_owned(), classify(&found, better).class);
+        }
         series.push(RateSeries {
             name,
             unit,
@@ -873,6 +876,7 @@ fn compare_with_baselines(summaries: &[TreatmentSummary], trials: &[Read]) -> Ve
                     "{} without a partner in its block left out",
                     crate::numbers::count(dropped, "trial")
                 )),
+                Ok(_) if metric.name == "knee" => words::bounds(summary, baseline),
                 Ok(_) => None,
             };
             comparisons.push(Comparison {

@@ -86,6 +86,32 @@ pub(super) fn knee(summary: &TreatmentSummary) -> Option<String> {
     Some(line)
 }
 
+/// What a ratio of knees leaves out; `None` where every trial of both has its knee.
+pub(super) fn bounds(summary: &TreatmentSummary, baseline: &TreatmentSummary) -> Option<String> {
+    let mut parts = Vec::new();
+    for one in [summary, baseline] {
+        let Some(objective) = &one.objective else {
+            continue;
+        };
+        for (times, what) in [
+            (objective.held_to_last, "is a lower bound"),
+            (
+                objective.broken_at_first,
+                "is missing: the lowest load broke it",
+            ),
+        ] {
+            if times > 0 {
+                parts.push(format!(
+                    "in {} of {} the knee {what}",
+                    count(times, "trial"),
+                    one.short
+                ));
+            }
+        }
+    }
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
 /// What would help where every trial is suspect: the most frequent reason, and what to do.
 pub(super) fn advice(rows: &[TrialRow], place: &str) -> String {
     // Reasons differ in their numbers; what stands before the first of them is common.
