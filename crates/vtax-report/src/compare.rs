@@ -156,8 +156,9 @@ fn cautions(first: &Analysis, others: &[&Analysis]) -> Vec<String> {
     cautions
 }
 
-/// Columns of one run.
-const COLUMN: usize = 22;
+/// Columns of one run, and of the metrics' names before them.
+const COLUMN: usize = 23;
+const METRIC: usize = 22;
 
 /// The comparison as a table with a column for each run: every headline metric, and every other one
 /// that differs somewhere, marked by a star. Runs that do not fit beside each other follow below.
@@ -168,7 +169,7 @@ pub fn table(comparison: &RunComparison, width: usize) -> String {
     for (letter, other) in &runs {
         lines.push(format!("{letter}  {}", clean(&other.run)));
     }
-    let fit = ((width - 2 - 24 - 16) / COLUMN).max(1);
+    let fit = ((width - 4 - METRIC) / COLUMN).max(1);
     for part in runs.chunks(fit) {
         lines.push(String::new());
         lines.extend(rows(part, width));
@@ -196,8 +197,7 @@ pub fn table(comparison: &RunComparison, width: usize) -> String {
 
 /// The rows of runs that fit beside each other.
 fn rows(runs: &[(char, &ComparedRun)], width: usize) -> Vec<String> {
-    let label_width = width - 2 - 17 - runs.len() * COLUMN;
-    let mut header = format!("  {} {}", pad("treatment", label_width), pad("metric", 16));
+    let mut header = format!("    {}", pad("metric", METRIC));
     for (letter, _) in runs {
         header.push_str(&pad(&format!("{letter} / A"), COLUMN));
     }
@@ -216,12 +216,14 @@ fn rows(runs: &[(char, &ComparedRun)], width: usize) -> Vec<String> {
     if keys.is_empty() {
         lines.push("  no treatment is in both".to_owned());
     }
+    let mut heading = None;
     for (treatment, metric) in keys {
-        let mut line = format!(
-            "  {} {}",
-            pad(&cut(&clean(treatment), label_width), label_width),
-            pad(&cut(&clean(metric), 15), 16)
-        );
+        if heading != Some(treatment) {
+            heading = Some(treatment);
+            lines.push(format!("  {}", cut(&clean(treatment), width - 2)));
+        }
+        let name = cut(&clean(metric), METRIC - 1);
+        let mut line = format!("    {}", pad(&name, METRIC));
         for (_, run) in runs {
             let mut own = run.comparisons.iter();
             let found = own.find(|row| row.treatment == treatment && row.metric == metric);

@@ -398,7 +398,7 @@ fn forest(analysis: &Analysis) -> Option<Figure> {
                 {"data": {"values": [{"one": 1}]}, "mark": {"type": "rule", "strokeDash": [3, 3], "color": "#888"},
                  "encoding": {"x": {"datum": 1}}},
                 {"transform": [{"filter": "isValid(datum.label)"}],
-                 "mark": {"type": "text", "align": "left", "baseline": "middle", "fontSize": 11.5, "color": "#333", "limit": {"expr": "width"}},
+                 "mark": {"type": "text", "align": "left", "baseline": "middle", "fontSize": 11.5, "color": "#333", "limit": {"expr": "width - 8"}},
                  "encoding": {"y": y, "yOffset": offset, "x": {"value": 0}, "text": {"field": "label"}}},
                 {"transform": [{"filter": "isValid(datum.low)"}], "mark": {"type": "rule", "strokeWidth": 2},
                  "encoding": {"y": y, "yOffset": offset, "x": x("low"), "x2": {"field": "high"},
@@ -797,7 +797,13 @@ fn over_time(analysis: &Analysis, workload: &str) -> Vec<Figure> {
         } else {
             unit
         };
-        let curves = Curves::of(analysis, "", lines.iter().map(|(summary, ..)| *summary));
+        // In the plan's order, whatever the order of the trials was.
+        let drawn = |one: &&TreatmentSummary| lines.iter().any(|(own, ..)| own.short == one.short);
+        let own = analysis
+            .treatments
+            .iter()
+            .filter(|one| one.treatment.workload == workload);
+        let curves = Curves::of(analysis, "", own.filter(drawn));
         let mut values = Vec::new();
         for (summary, index, series) in &lines {
             for (second, rate) in series.rates.iter().enumerate().step_by(every) {
