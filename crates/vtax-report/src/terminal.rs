@@ -103,7 +103,8 @@ impl Page {
 
     /// What was found, in words: the first number of each treatment.
     fn findings(&mut self, analysis: &Analysis) {
-        let first = |sentence: &&Sentence| sentence.metric == "cpu.per_work";
+        let first =
+            |sentence: &&Sentence| ["knee", "cpu.per_work"].contains(&sentence.metric.as_str());
         let found: Vec<&Sentence> = analysis.sentences.iter().filter(first).collect();
         if analysis.provisional || found.is_empty() {
             return;

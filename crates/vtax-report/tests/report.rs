@@ -767,6 +767,10 @@ fn a_ramp_shows_its_levels_its_knees_and_what_broke() {
         "{table}"
     );
     assert!(table.lines().all(|line| line.chars().count() <= 80));
+    assert!(
+        flat.contains("A VM (QEMU, KVM) with neighbours = pi bears 0."),
+        "{table}"
+    );
     let html = page(&results, &analysis);
     assert!(html.contains("kept latency.p99 &lt;= 20ms (n = 4)"));
     assert!(html.contains("neighbours=disk+net, by actor"));

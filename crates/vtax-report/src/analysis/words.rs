@@ -247,6 +247,7 @@ fn sentence(
         "energy.per_work" => "energy".to_owned(),
         "throughput" => "throughput".to_owned(),
         "power.mean" => "power".to_owned(),
+        "knee" => "the load borne".to_owned(),
         _ => comparison.title.clone(),
     };
     let per_work = matches!(
@@ -286,6 +287,14 @@ fn sentence(
                     "{} reaches {shown} the throughput of {object}",
                     capital(&subject)
                 ),
+                "knee" => {
+                    let objective = treatment.objective.as_ref();
+                    let within = objective.map_or("its objective", |one| one.text.as_str());
+                    format!(
+                        "{} bears {shown} the load of {object} within {within}",
+                        capital(&subject)
+                    )
+                }
                 "power.mean" => {
                     format!("{} draws {shown} the power of {object}", capital(&subject))
                 }
