@@ -1,4 +1,4 @@
-//! Two results directories side by side: what changed between one run and another.
+//! Results directories side by side: what changed between one run and others.
 
 use crate::analysis::{Analysis, Comparison, judge};
 use crate::numbers::ratio;
@@ -8,40 +8,80 @@ use crate::terminal::{clean, cut, pad};
 use serde::Serialize;
 use vtax_units::Source;
 
-/// The second run against the first.
+/// Runs against the first of them.
 #[derive(Debug, Clone, Serialize)]
 pub struct RunComparison {
-    /// Name and start of the first run.
+    /// Name and start of the run that the others are compared against.
     pub first: String,
-    /// Name and start of the second.
-    pub second: String,
-    /// Treatments, by label, that only the first run has.
-    pub only_first: Vec<String>,
-    /// Treatments that only the second has.
-    pub only_second: Vec<String>,
-    /// Every metric with a direction of every treatment that both have: second over first.
-    pub comparisons: Vec<Comparison>,
+    /// The others, in the order given.
+    pub others: Vec<ComparedRun>,
     /// What a reader must know before believing a difference.
     pub cautions: Vec<String>,
 }
 
-/// Compares two runs. Trials of different runs never shared a block, so nothing is paired.
-pub fn compare(first: &Analysis, second: &Analysis) -> RunComparison {
-    let missing_in = |from: &Analysis, other: &Analysis| -> Vec<String> {
-        from.treatments
+/// One run against the first.
+#[derive(Debug, Clone, Serialize)]
+pub struct ComparedRun {
+    /// Its name and start.
+    pub run: String,
+    /// Treatments, by label, that only the first run has.
+    pub only_first: Vec<String>,
+    /// Treatments that only this one has.
+    pub only_here: Vec<String>,
+    /// Every metric with a direction of every treatment that both have: this run over the first.
+    pub comparisons: Vec<Comparison>,
+}
+
+/// Compares runs with the first. Trials of different runs never shared a block, so nothing is
+/// paired. All comparisons of all runs are one family.
+pub fn compare(first: &Analysis, others: &[&Analysis]) -> RunComparison {
+    let mut all: Vec<Comparison> = Vec::new();
+    let mut lengths = Vec::new();
+    for other in others {
+        let own = comparisons(first, other);
+        lengths.push(own.len());
+        all.extend(own);
+    }
+    let minimum_effect = others
+        .iter()
+        .map(|other| other.minimum_effect)
+        .fold(first.minimum_effect, f64::max);
+    judge(&mut all, minimum_effect);
+    let named = |run: &Analysis| format!("{}, {}", run.name, run.started);
+    let mut judged = all.into_iter();
+    RunComparison {
+        first: named(first),
+        others: others
             .iter()
-            .map(|summary| &summary.treatment.label)
-            .filter(|label| {
-                !other
-                    .treatments
-                    .iter()
-                    .any(|summary| &summary.treatment.label == *label)
+            .zip(lengths)
+            .map(|(other, length)| ComparedRun {
+                run: named(other),
+                only_first: missing(first, other),
+                only_here: missing(other, first),
+                comparisons: judged.by_ref().take(length).collect(),
             })
-            .cloned()
-            .collect()
+            .collect(),
+        cautions: cautions(first, others),
+    }
+}
+
+/// Labels of the treatments of `from` that `other` lacks.
+fn missing(from: &Analysis, other: &Analysis) -> Vec<String> {
+    let has = |label: &String| {
+        let mut treatments = other.treatments.iter();
+        treatments.any(|summary| &summary.treatment.label == label)
     };
+    from.treatments
+        .iter()
+        .map(|summary| &summary.treatment.label)
+        .filter(|label| !has(label))
+        .cloned()
+        .collect()
+}
+
+fn comparisons(first: &Analysis, other: &Analysis) -> Vec<Comparison> {
     let mut comparisons = Vec::new();
-    for after in &second.treatments {
+    for after in &other.treatments {
         let Some(before) = first
             .treatments
             .iter()
@@ -85,83 +125,66 @@ pub fn compare(first: &Analysis, second: &Analysis) -> RunComparison {
             });
         }
     }
-    judge(
-        &mut comparisons,
-        first.minimum_effect.max(second.minimum_effect),
-    );
+    comparisons
+}
+
+fn cautions(first: &Analysis, others: &[&Analysis]) -> Vec<String> {
     let mut cautions = vec![
         "The runs were not interleaved: a change of the host between them looks like a difference."
             .to_owned(),
     ];
-    if first.plan_sha256 != second.plan_sha256 {
-        cautions.push("The two plans differ.".to_owned());
+    for (letter, other) in ('B'..).zip(others) {
+        if first.plan_sha256 != other.plan_sha256 {
+            cautions.push(format!("The plans of A and {letter} differ."));
+        }
+        for (what, mine, theirs) in [
+            ("profiles", &first.profile, &other.profile),
+            ("places", &first.place, &other.place),
+        ] {
+            if mine != theirs {
+                cautions.push(format!(
+                    "The {what} of A and {letter} differ: {mine} and {theirs}."
+                ));
+            }
+        }
+        if first.advice.is_some() || other.advice.is_some() {
+            cautions.push(format!(
+                "Of A or {letter} nothing counts: their values are suspect."
+            ));
+        }
     }
-    if first.profile != second.profile {
-        cautions.push(format!(
-            "The profiles differ: {} and {}.",
-            first.profile, second.profile
-        ));
-    }
-    if first.place != second.place {
-        cautions.push(format!(
-            "The places differ: {} and {}.",
-            first.place, second.place
-        ));
-    }
-    RunComparison {
-        first: format!("{}, {}", first.name, first.started),
-        second: format!("{}, {}", second.name, second.started),
-        only_first: missing_in(first, second),
-        only_second: missing_in(second, first),
-        comparisons,
-        cautions,
-    }
+    cautions
 }
 
-/// The comparison as a table: every headline metric, and every other one that differs.
+/// Columns of one run, and of the metrics' names before them.
+const COLUMN: usize = 23;
+const METRIC: usize = 22;
+
+/// The comparison as a table with a column for each run: every headline metric, and every other one
+/// that differs somewhere, marked by a star. Runs that do not fit beside each other follow below.
 pub fn table(comparison: &RunComparison, width: usize) -> String {
     let width = width.clamp(72, 120);
-    let label_width = width - 58;
-    let mut lines = vec![
-        format!("A  {}", clean(&comparison.first)),
-        format!("B  {}", clean(&comparison.second)),
-        String::new(),
-        format!(
-            "  {} {} {} difference",
-            pad("treatment", label_width),
-            pad("metric", 18),
-            pad("B / A", 20)
-        ),
-    ];
-    let shown = |row: &&Comparison| row.headline || row.verdict == Verdict::Different;
-    for row in comparison.comparisons.iter().filter(shown) {
-        let tax = row.tax.map_or_else(
-            || "–".to_owned(),
-            |tax| ratio(tax.ratio, tax.interval).line(),
-        );
-        let verdict = match row.verdict {
-            Verdict::Different => "shown",
-            Verdict::NoDifferenceShown => "none shown",
-            other => other.words(),
-        };
-        lines.push(format!(
-            "  {} {} {} {verdict}",
-            pad(&cut(&clean(&row.treatment), label_width), label_width),
-            pad(&cut(&clean(&row.metric), 18), 18),
-            pad(&tax, 20),
-        ));
+    let mut lines = vec![format!("A  {}", clean(&comparison.first))];
+    let runs: Vec<(char, &ComparedRun)> = ('B'..).zip(&comparison.others).collect();
+    for (letter, other) in &runs {
+        lines.push(format!("{letter}  {}", clean(&other.run)));
     }
-    if comparison.comparisons.is_empty() {
-        lines.push("  no treatment is in both".to_owned());
-    }
-    let only = [
-        ("A", &comparison.only_first),
-        ("B", &comparison.only_second),
-    ];
-    for (name, labels) in only.into_iter().filter(|(_, labels)| !labels.is_empty()) {
-        lines.push(format!("  only in {name}: {}", clean(&labels.join(", "))));
+    let fit = ((width - 4 - METRIC) / COLUMN).max(1);
+    for part in runs.chunks(fit) {
+        lines.push(String::new());
+        lines.extend(rows(part, width));
     }
     lines.push(String::new());
+    lines.push("  * a difference is shown; ratios are to A [95 % CI]".to_owned());
+    for (letter, run) in &runs {
+        let only = [
+            (format!("not in {letter}"), &run.only_first),
+            (format!("only in {letter}"), &run.only_here),
+        ];
+        for (what, labels) in only.into_iter().filter(|(_, labels)| !labels.is_empty()) {
+            lines.push(format!("  {what}: {}", clean(&labels.join(", "))));
+        }
+    }
     lines.extend(
         comparison
             .cautions
@@ -170,4 +193,55 @@ pub fn table(comparison: &RunComparison, width: usize) -> String {
     );
     lines.push(String::new());
     lines.join("\n")
+}
+
+/// The rows of runs that fit beside each other.
+fn rows(runs: &[(char, &ComparedRun)], width: usize) -> Vec<String> {
+    let mut header = format!("    {}", pad("metric", METRIC));
+    for (letter, _) in runs {
+        header.push_str(&pad(&format!("{letter} / A"), COLUMN));
+    }
+    let mut lines = vec![header.trim_end().to_owned()];
+    let shown = |row: &&Comparison| row.headline || row.verdict == Verdict::Different;
+    let mut keys: Vec<(&str, &str)> = Vec::new();
+    for row in runs
+        .iter()
+        .flat_map(|(_, run)| run.comparisons.iter().filter(shown))
+    {
+        let key = (row.treatment.as_str(), row.metric.as_str());
+        if !keys.contains(&key) {
+            keys.push(key);
+        }
+    }
+    if keys.is_empty() {
+        lines.push("  no treatment is in both".to_owned());
+    }
+    let mut heading = None;
+    for (treatment, metric) in keys {
+        if heading != Some(treatment) {
+            heading = Some(treatment);
+            lines.push(format!("  {}", cut(&clean(treatment), width - 2)));
+        }
+        let name = cut(&clean(metric), METRIC - 1);
+        let mut line = format!("    {}", pad(&name, METRIC));
+        for (_, run) in runs {
+            let mut own = run.comparisons.iter();
+            let found = own.find(|row| row.treatment == treatment && row.metric == metric);
+            let shown = match found {
+                Some(row) => {
+                    let tax = row.tax.map(|tax| ratio(tax.ratio, tax.interval).line());
+                    let star = if row.verdict == Verdict::Different {
+                        " *"
+                    } else {
+                        ""
+                    };
+                    format!("{}{star}", tax.unwrap_or_else(|| "–".to_owned()))
+                }
+                None => String::new(),
+            };
+            line.push_str(&pad(&shown, COLUMN));
+        }
+        lines.push(line.trim_end().to_owned());
+    }
+    lines
 }

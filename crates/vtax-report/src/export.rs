@@ -1,4 +1,5 @@
-//! The data for other programs: one row per trial and metric, and every sample.
+//! The data for other programs: one row per trial and metric, and every sample. Attempts that were
+//! set aside and run again are left out: each is a whole trial directory beside its replacement.
 
 use crate::results::{
     Better, ResultsDir, ResultsError, SampleKind, Trial, TrialOutcome, write_column,

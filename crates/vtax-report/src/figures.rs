@@ -1,10 +1,13 @@
 //! Figures as Vega-Lite specifications, which anyone can restyle.
 
+mod scenario;
+
 use crate::analysis::{Analysis, Comparison, MetricSummary, TreatmentSummary};
 use crate::numbers::{common_scale, ratio, scaled};
+use crate::results::{Stage, Treatment};
 use crate::stats::Verdict;
 use serde_json::{Value, json};
-use vtax_units::{Base, Source, Unit};
+use vtax_units::Source;
 
 /// One figure.
 #[derive(Debug, Clone)]
@@ -20,66 +23,77 @@ pub struct Figure {
 }
 
 /// Okabe and Ito's palette, which readers with any colour vision can tell apart, in an order
-/// that gives each known platform a colour of its own in every report.
-const PLATFORMS: [(&str, &str, &str); 4] = [
-    ("native", "#0072B2", "circle"),
-    ("container", "#009E73", "square"),
-    ("qemu", "#D55E00", "triangle-up"),
-    ("xen", "#CC79A7", "diamond"),
+/// that gives each known kind of platform a colour of its own in every report.
+const KINDS: [(&str, Mark); 4] = [
+    ("native", ("#0072B2", "circle")),
+    ("container", ("#009E73", "square")),
+    ("qemu", ("#D55E00", "triangle-up")),
+    ("xen", ("#CC79A7", "diamond")),
 ];
-const OTHERS: [(&str, &str); 4] = [
+/// For other kinds, and for the second platform of a kind.
+const OTHERS: [Mark; 4] = [
     ("#E69F00", "triangle-down"),
     ("#56B4E9", "cross"),
     ("#8C6BB1", "triangle-right"),
     ("#7F7F7F", "triangle-left"),
 ];
-/// A stage keeps its colour too.
-const STAGES: [(&str, &str); 9] = [
-    ("target", "#0072B2"),
-    ("vcpu", "#D55E00"),
-    ("emulator", "#E69F00"),
-    ("iothread", "#F0E442"),
-    ("vhost", "#CC79A7"),
-    ("backend", "#CC79A7"),
-    ("softirq", "#56B4E9"),
-    ("irq", "#009E73"),
-    ("host", "#7F7F7F"),
-];
 
-/// The colour and the symbol of a platform.
-pub(crate) fn mark_of(platform: &str, all: &[String]) -> (&'static str, &'static str) {
-    if let Some((_, color, shape)) = PLATFORMS.iter().find(|(name, ..)| *name == platform) {
-        return (color, shape);
-    }
-    let unknown = all
-        .iter()
-        .filter(|name| !PLATFORMS.iter().any(|(known, ..)| known == name));
-    let place = unknown.take_while(|name| *name != platform).count();
-    OTHERS
-        .get(place % OTHERS.len())
-        .copied()
-        .unwrap_or(("#7F7F7F", "circle"))
+/// A colour and a symbol.
+type Mark = (&'static str, &'static str);
+
+/// A platform's name in the plan, and how it is drawn.
+pub(crate) struct Platform {
+    name: String,
+    mark: Mark,
+}
+
+/// The colour of a platform.
+pub(crate) fn color_of(platform: &str, all: &[Platform]) -> &'static str {
+    mark_of(platform, all).0
+}
+
+fn mark_of(platform: &str, all: &[Platform]) -> Mark {
+    let known = all.iter().find(|known| known.name == platform);
+    known.map_or(("#7F7F7F", "circle"), |known| known.mark)
 }
 
 /// Colours and symbols for curves that are not told apart by their platforms alone.
-fn mark_of_curve(place: usize) -> (&'static str, &'static str) {
-    let known = PLATFORMS.iter().map(|(_, color, shape)| (*color, *shape));
-    let marks: Vec<_> = known.chain(OTHERS).collect();
+fn mark_of_curve(place: usize) -> Mark {
+    let known = KINDS.iter().map(|(_, mark)| *mark);
+    let marks: Vec<Mark> = known.chain(OTHERS).collect();
     marks
         .get(place % marks.len())
         .copied()
         .unwrap_or(("#7F7F7F", "circle"))
 }
 
-/// The platforms of an analysis, in order of appearance.
-pub(crate) fn platforms(analysis: &Analysis) -> Vec<String> {
-    let mut platforms: Vec<String> = Vec::new();
-    for summary in &analysis.treatments {
-        if !platforms.contains(&summary.treatment.platform) {
-            platforms.push(summary.treatment.platform.clone());
+/// The platforms of an analysis, in order of appearance: the first of a kind looks like the kind.
+pub(crate) fn platforms(analysis: &Analysis) -> Vec<Platform> {
+    let mut platforms: Vec<Platform> = Vec::new();
+    let mut spare = OTHERS.into_iter().cycle();
+    for Treatment { platform, .. } in analysis.treatments.iter().map(|one| &one.treatment) {
+        if platforms.iter().any(|known| known.name == *platform) {
+            continue;
         }
+        let kind = analysis
+            .treatments
+            .iter()
+            .find(|one| one.treatment.platform == *platform)
+            .and_then(|one| KINDS.iter().find(|(kind, _)| *kind == one.treatment.kind()))
+            .map(|(_, mark)| *mark)
+            .filter(|mark| platforms.iter().all(|known| known.mark != *mark));
+        platforms.push(Platform {
+            name: platform.clone(),
+            mark: kind
+                .or_else(|| spare.next())
+                .unwrap_or(("#7F7F7F", "circle")),
+        });
     }
     platforms
+}
+
+fn names(platforms: &[Platform]) -> Vec<String> {
+    platforms.iter().map(|known| known.name.clone()).collect()
 }
 
 /// Every figure of a report, the most telling first.
@@ -104,9 +118,14 @@ pub fn figures(analysis: &Analysis) -> Vec<Figure> {
         }
     }
     for workload in &analysis.workloads {
+        figures.extend(scenario::levels(analysis, workload));
+        figures.extend(scenario::percentiles(analysis, workload));
+    }
+    for workload in &analysis.workloads {
         figures.extend(stages(analysis, workload));
     }
     for workload in &analysis.workloads {
+        figures.extend(scenario::timelines(analysis, workload));
         figures.extend(over_time(analysis, workload));
     }
     for (number, figure) in figures.iter_mut().enumerate() {
@@ -238,14 +257,20 @@ fn by_platform(
     encoding("platform", shown, &range, legend)
 }
 
-/// Each name of a field has its colour or symbol.
-fn encoding(field: &str, names: &[String], range: &[&str], legend: bool) -> Value {
-    let mut encoding =
-        json!({"field": field, "type": "nominal", "scale": {"domain": names, "range": range}});
-    if let (false, Some(encoding)) = (legend, encoding.as_object_mut()) {
-        encoding.insert("legend".to_owned(), Value::Null);
-    }
-    encoding
+/// Each name of a field has its colour or symbol. The legend has as many columns as fit.
+fn encoding<T: AsRef<str> + serde::Serialize>(
+    field: &str,
+    names: &[T],
+    range: &[&str],
+    legend: bool,
+) -> Value {
+    let longest = names.iter().map(|name| name.as_ref().chars().count()).max();
+    // Roughly what a letter of the legend and its symbol take, in pixels.
+    let column = 7 * longest.unwrap_or(0) + 30;
+    let legend = legend.then(|| {
+        json!({"columns": {"expr": format!("max(1, floor(width / {column}))")}, "labelLimit": {"expr": "max(140, width - 20)"}})
+    });
+    json!({"field": field, "type": "nominal", "scale": {"domain": names, "range": range}, "sort": names, "legend": legend})
 }
 
 fn flag(source: Source) -> String {
@@ -306,7 +331,8 @@ fn forest(analysis: &Analysis) -> Option<Figure> {
             .short
             .strip_prefix(&summary.treatment.platform)
             .unwrap_or(&summary.short);
-        let row = format!("{} · {}{levels}", comparison.workload, comparison.title);
+        // What tells rows apart comes first: a narrow page cuts their ends.
+        let row = format!("{}{levels} · {}", comparison.workload, comparison.title);
         if !rows.contains(&row) {
             rows.push(row.clone());
             values.push(json!({"row": row, "offset": " ", "label": row}));
@@ -372,7 +398,7 @@ fn forest(analysis: &Analysis) -> Option<Figure> {
                 {"data": {"values": [{"one": 1}]}, "mark": {"type": "rule", "strokeDash": [3, 3], "color": "#888"},
                  "encoding": {"x": {"datum": 1}}},
                 {"transform": [{"filter": "isValid(datum.label)"}],
-                 "mark": {"type": "text", "align": "left", "baseline": "middle", "fontSize": 11.5, "color": "#333", "limit": 620},
+                 "mark": {"type": "text", "align": "left", "baseline": "middle", "fontSize": 11.5, "color": "#333", "limit": {"expr": "width - 8"}},
                  "encoding": {"y": y, "yOffset": offset, "x": {"value": 0}, "text": {"field": "label"}}},
                 {"transform": [{"filter": "isValid(datum.low)"}], "mark": {"type": "rule", "strokeWidth": 2},
                  "encoding": {"y": y, "yOffset": offset, "x": x("low"), "x2": {"field": "high"},
@@ -438,7 +464,17 @@ fn dots(
     let title = format!("{workload}: {}", metric.title);
     let order: Vec<&String> = own.iter().map(|(summary, _)| &summary.short).collect();
     let y = json!({"field": "treatment", "type": "nominal", "sort": order, "title": null});
-    let x = |field: &str| json!({"field": field, "type": "quantitative", "title": unit, "scale": {"zero": true, "nice": true}, "axis": {"tickCount": 5}});
+    // Trials set the scale: intervals of few trials are so wide that they would hide the rest.
+    let values = own.iter().flat_map(|(_, own)| &own.values);
+    let (low, high) = values.fold((0.0_f64, 0.0_f64), |(low, high), (_, value)| {
+        (low.min(value / scale), high.max(value / scale))
+    });
+    let domain = if high > low {
+        [1.4 * low, 1.4 * high]
+    } else {
+        [0.0, 1.0]
+    };
+    let x = |field: &str| json!({"field": field, "type": "quantitative", "title": unit, "scale": {"domain": domain, "nice": true}, "axis": {"tickCount": 5}});
     let tooltip = json!([
         {"field": "treatment"}, {"field": "shown", "title": "mean [95 % CI]"}, {"field": "n"}, {"field": "source"}
     ]);
@@ -448,12 +484,12 @@ fn dots(
         json!({
             "layer": [
                 {"data": {"values": trials}, "mark": {"type": "tick", "thickness": 1.5, "size": 15, "opacity": 0.55, "yOffset": 0},
-                 "encoding": {"y": y, "x": x("value"), "color": color(analysis, &platforms(analysis), false),
+                 "encoding": {"y": y, "x": x("value"), "color": color(analysis, &names(&platforms(analysis)), false),
                               "tooltip": [{"field": "treatment"}, {"field": "trial"}, {"field": "shown", "title": "value"}]}},
-                {"data": {"values": means}, "transform": [{"filter": "isValid(datum.low)"}], "mark": {"type": "rule", "strokeWidth": 2},
-                 "encoding": {"y": y, "x": x("low"), "x2": {"field": "high"}, "color": color(analysis, &platforms(analysis), false), "tooltip": tooltip}},
+                {"data": {"values": means}, "transform": [{"filter": "isValid(datum.low)"}], "mark": {"type": "rule", "strokeWidth": 2, "clip": true},
+                 "encoding": {"y": y, "x": x("low"), "x2": {"field": "high"}, "color": color(analysis, &names(&platforms(analysis)), false), "tooltip": tooltip}},
                 {"data": {"values": means}, "mark": {"type": "point", "filled": true, "size": 95, "opacity": 1},
-                 "encoding": {"y": y, "x": x("mean"), "color": color(analysis, &platforms(analysis), false), "shape": shape(analysis, &platforms(analysis), false), "tooltip": tooltip}},
+                 "encoding": {"y": y, "x": x("mean"), "color": color(analysis, &names(&platforms(analysis)), false), "shape": shape(analysis, &names(&platforms(analysis)), false), "tooltip": tooltip}},
                 {"data": {"values": means}, "mark": {"type": "text", "dy": -14, "fontSize": 11, "color": "#333"},
                  "encoding": {"y": y, "x": x("mean"), "text": {"field": "text"}}}
             ]
@@ -463,7 +499,7 @@ fn dots(
         id: format!("{workload} {}", metric.name),
         title,
         caption: format!(
-            "{}. Ticks are single trials; symbols are means; bars are 95 % confidence intervals.",
+            "{}. Ticks are single trials; symbols are means; bars are 95 % confidence intervals, cut where they leave the frame.",
             direction(metric)
         ),
         spec,
@@ -651,77 +687,32 @@ fn sweep(
 
 /// Where the CPU time went, by stage.
 fn stages(analysis: &Analysis, workload: &str) -> Option<Figure> {
-    const PREFIX: &str = "cpu.stage.";
     let mut values = Vec::new();
     let mut order: Vec<&String> = Vec::new();
-    let mut names: Vec<String> = Vec::new();
-    let mut unit = Unit::of(Base::One);
+    let mut shown: Vec<Stage> = Vec::new();
     for summary in analysis
         .treatments
         .iter()
         .filter(|summary| summary.treatment.workload == workload)
     {
-        let mut staged: Vec<(String, &MetricSummary)> = summary
-            .metrics
-            .iter()
-            .filter_map(|metric| Some((metric.name.strip_prefix(PREFIX)?.to_owned(), metric)))
-            .collect();
-        if staged.is_empty() {
-            staged.extend(
-                summary
-                    .metric("cpu.target")
-                    .map(|metric| ("target".to_owned(), metric)),
-            );
-        }
-        if staged.is_empty() {
-            continue;
-        }
-        order.push(&summary.short);
-        for (stage, metric) in staged {
-            unit = metric.unit;
-            values.push(json!({"treatment": summary.short, "stage": stage, "mean": metric.description.mean,
-                               "shown": scaled(metric.description.mean, metric.interval, 1.0, String::new()).line(),
-                               "source": metric.source.to_string()}));
-            if !names.contains(&stage) {
-                names.push(stage);
+        for (place, stage) in Stage::ALL.into_iter().enumerate() {
+            let Some(metric) = summary.metric(&stage.metric()) else {
+                continue;
+            };
+            let estimate = scaled(metric.description.mean, metric.interval, 1.0, String::new());
+            values.push(json!({"treatment": summary.short, "stage": stage.words(), "mean": metric.description.mean,
+                               "shown": estimate.line(), "place": place, "source": metric.source.to_string()}));
+            shown.push(stage);
+            if !order.contains(&&summary.short) {
+                order.push(&summary.short);
             }
         }
     }
     if values.is_empty() {
         return None;
     }
-    names.sort_by_key(|name| {
-        STAGES
-            .iter()
-            .position(|(known, _)| known == name)
-            .unwrap_or(STAGES.len())
-    });
-    let mut spare = OTHERS.iter().map(|(color, _)| *color).cycle();
-    let range: Vec<&str> = names
-        .iter()
-        .filter_map(|name| {
-            STAGES
-                .iter()
-                .find(|(known, _)| known == name)
-                .map(|(_, color)| *color)
-                .or_else(|| spare.next())
-        })
-        .collect();
-    for value in &mut values {
-        let place = names
-            .iter()
-            .position(|name| value.get("stage").and_then(Value::as_str) == Some(name));
-        if let Some(value) = value.as_object_mut() {
-            value.insert("place".to_owned(), json!(place));
-        }
-    }
-    let cores = unit == Unit::of(Base::One);
+    let (names, range) = stage_colors(&shown);
     let title = format!("{workload}: where the CPU time goes");
-    let axis = if cores {
-        "mean cores busy".to_owned()
-    } else {
-        unit.to_string()
-    };
     let spec = specification(
         &title,
         json!({"step": 30}),
@@ -730,10 +721,10 @@ fn stages(analysis: &Analysis, workload: &str) -> Option<Figure> {
             "mark": {"type": "bar", "size": 18},
             "encoding": {
                 "y": {"field": "treatment", "type": "nominal", "sort": order, "title": null},
-                "x": {"field": "mean", "type": "quantitative", "stack": "zero", "title": axis, "axis": {"tickCount": 5}},
-                "color": {"field": "stage", "type": "nominal", "scale": {"domain": names, "range": range}, "sort": names},
+                "x": {"field": "mean", "type": "quantitative", "stack": "zero", "title": "mean cores busy", "axis": {"tickCount": 5}},
+                "color": encoding("stage", &names, &range, true),
                 "order": {"field": "place", "type": "quantitative"},
-                "tooltip": [{"field": "treatment"}, {"field": "stage"}, {"field": "shown", "title": "mean [95 % CI]"}, {"field": "source"}]
+                "tooltip": [{"field": "treatment"}, {"field": "stage"}, {"field": "shown", "title": "mean cores [95 % CI]"}, {"field": "source"}]
             }
         }),
     );
@@ -743,6 +734,24 @@ fn stages(analysis: &Analysis, workload: &str) -> Option<Figure> {
         caption: "Mean over the trials that count, stacked by who spent it.".to_owned(),
         spec,
     })
+}
+
+/// The words and the colours of the stages that are `shown`, in the order of [`Stage::ALL`].
+fn stage_colors(shown: &[Stage]) -> (Vec<&'static str>, Vec<&'static str>) {
+    Stage::ALL
+        .into_iter()
+        .filter(|stage| shown.contains(stage))
+        .map(|stage| (stage.words(), stage.color()))
+        .unzip()
+}
+
+/// How a reader moves along a time axis; a part of the captions.
+const ZOOM: &str = "Drag along the time axis to move, zoom with Ctrl and the wheel or a pinch, double click to reset.";
+
+/// A time axis that can be moved and zoomed. The bare wheel goes on scrolling the page.
+fn zoom() -> Value {
+    json!({"name": "zoom", "bind": "scales",
+           "select": {"type": "interval", "encodings": ["x"], "zoom": "wheel![event.ctrlKey]", "clear": "dblclick"}})
 }
 
 /// The rates within the measured window, one line a trial.
@@ -783,15 +792,23 @@ fn over_time(analysis: &Analysis, workload: &str) -> Vec<Figure> {
                 .flat_map(|(_, _, series)| series.rates.iter().copied()),
             first.unit,
         );
-        let unit = match (name, unit.is_empty()) {
-            ("CPU", true) => "cores busy".to_owned(),
-            _ => unit,
+        let unit = if name == "CPU" {
+            "cores busy".to_owned()
+        } else {
+            unit
         };
+        // In the plan's order, whatever the order of the trials was.
+        let drawn = |one: &&TreatmentSummary| lines.iter().any(|(own, ..)| own.short == one.short);
+        let own = analysis
+            .treatments
+            .iter()
+            .filter(|one| one.treatment.workload == workload);
+        let curves = Curves::of(analysis, "", own.filter(drawn));
         let mut values = Vec::new();
         for (summary, index, series) in &lines {
             for (second, rate) in series.rates.iter().enumerate().step_by(every) {
                 values.push(json!({"second": second, "rate": rate / scale, "trial": format!("{index:04}"),
-                                   "platform": summary.treatment.platform, "treatment": summary.short}));
+                                   "curve": curves.name(analysis, "", summary), "treatment": summary.short}));
             }
         }
         let what = if name == "CPU" {
@@ -805,11 +822,12 @@ fn over_time(analysis: &Analysis, workload: &str) -> Vec<Figure> {
             json!(170),
             json!({
                 "data": {"values": values},
-                "mark": {"type": "line", "strokeWidth": 1.2, "opacity": 0.75, "interpolate": "step-after"},
+                "params": [zoom()],
+                "mark": {"type": "line", "strokeWidth": 1.2, "opacity": 0.75, "interpolate": "step-after", "clip": true},
                 "encoding": {
                     "x": {"field": "second", "type": "quantitative", "title": "seconds into the window", "scale": {"nice": false}, "axis": {"grid": false}},
                     "y": {"field": "rate", "type": "quantitative", "title": unit, "scale": {"zero": true}, "axis": {"tickCount": 4}},
-                    "color": color(analysis, &platforms(analysis), true),
+                    "color": curves.color(),
                     "detail": {"field": "trial"},
                     "tooltip": [{"field": "treatment"}, {"field": "trial"}, {"field": "second"}, {"field": "rate", "format": ".3~g"}]
                 }
@@ -818,7 +836,9 @@ fn over_time(analysis: &Analysis, workload: &str) -> Vec<Figure> {
         figures.push(Figure {
             id: format!("{workload} {name} over time"),
             title,
-            caption: "One line a trial. A level line is a steady state; the classes are in the table of treatments.".to_owned(),
+            caption: format!(
+                "One line a trial. A level line is a steady state; the classes are in the table of treatments. {ZOOM}"
+            ),
             spec,
         });
     }

@@ -1,7 +1,10 @@
 //! `report.html`: one self-contained file that works offline, on a phone and on paper.
 
-use crate::analysis::{Analysis, Comparison, MetricSummary, Sentence, TreatmentSummary, TrialRow};
-use crate::figures::{Figure, figures, mark_of, platforms};
+use crate::analysis::{
+    ActorSummary, Analysis, Comparison, LevelSummary, MetricSummary, Sentence, TreatmentSummary,
+    TrialRow,
+};
+use crate::figures::{Figure, Platform, color_of, figures, platforms};
 use crate::numbers::{count, estimate, plain, ratio};
 use crate::results::{ResultsDir, ResultsError, write_atomically};
 use crate::stats::Verdict;
@@ -212,7 +215,7 @@ fn masthead(out: &mut String, analysis: &Analysis) {
         out,
         "<header class=\"masthead\">\n<p class=\"eyebrow\">vtax report</p>\n<button id=\"theme\" type=\"button\" hidden>Dark</button>\n\
          <h1>{}</h1>\n<p class=\"lede\">{}</p>\n<ul class=\"facts\"><li>place <b>{}</b></li><li>started <b>{}</b></li>\
-         <li>profile <b>{}</b></li><li><b>{} of {}</b> trials count</li><li>order <b>random, interleaved, seed {}</b></li></ul>\n",
+         <li>profile <b>{}</b></li><li><b>{} of {}</b> trials count{}</li><li>order <b>random, interleaved, seed {}</b></li></ul>\n",
         escape(&analysis.name),
         escape(&analysis.description),
         escape(&analysis.place),
@@ -220,6 +223,7 @@ fn masthead(out: &mut String, analysis: &Analysis) {
         escape(&analysis.profile),
         counts.counted,
         counts.planned,
+        if counts.counted == 1 { "s" } else { "" },
         analysis.seed,
     );
     if analysis.profile == "quick" {
@@ -227,7 +231,13 @@ fn masthead(out: &mut String, analysis: &Analysis) {
             "<p class=\"banner\"><b>Quick profile.</b> Trials were cut short for a first look. Run the full plan before you draw conclusions.</p>\n",
         );
     }
-    if analysis.provisional {
+    if let Some(advice) = &analysis.advice {
+        add!(
+            out,
+            "<p class=\"banner\"><b>Nothing counts.</b> {} The suspect trials’ values are shown without intervals, to look at.</p>\n",
+            escape(advice)
+        );
+    } else if analysis.provisional {
         out.push_str(
             "<p class=\"banner\"><b>Provisional.</b> Some treatment has only suspect trials, so suspect trials are shown and no \
              difference is claimed. The table of trials names the reasons; run again when the host is quiet.</p>\n",
@@ -270,10 +280,23 @@ fn summary(out: &mut String, analysis: &Analysis) {
             .iter()
             .filter(|sentence| &sentence.workload == workload)
             .collect();
-        if found.is_empty() {
+        let knees: Vec<String> = analysis
+            .treatments
+            .iter()
+            .filter(|summary| &summary.treatment.workload == workload)
+            .filter_map(TreatmentSummary::knee_in_words)
+            .collect();
+        if found.is_empty() && knees.is_empty() {
             continue;
         }
         add!(out, "<h3>{}</h3>\n", escape(workload));
+        if !knees.is_empty() {
+            out.push_str("<p class=\"key\">The highest load that kept the objective:</p>\n<ul class=\"knees\">\n");
+            for knee in knees {
+                add!(out, "<li>{}</li>\n", escape(&knee));
+            }
+            out.push_str("</ul>\n");
+        }
         let (different, other): (Vec<&Sentence>, Vec<&Sentence>) = found
             .iter()
             .copied()
@@ -306,10 +329,12 @@ fn summary(out: &mut String, analysis: &Analysis) {
     } else {
         counts.suspect
     };
+    let again = analysis.attempts.len();
     let left_out: Vec<String> = [
         (suspect, "marked suspect"),
         (counts.failed, "failed"),
         (counts.unreadable, "damaged on disk"),
+        (again, "run again"),
     ]
     .iter()
     .filter(|(n, _)| *n > 0)
@@ -390,10 +415,10 @@ pub fn drawn(out: &mut String, figures: &[Figure]) {
     out.push_str("</div>\n</section>\n");
 }
 
-fn swatch(platform: &str, all: &[String]) -> String {
+fn swatch(platform: &str, all: &[Platform]) -> String {
     format!(
         "<span class=\"swatch\" style=\"background:{}\"></span>",
-        mark_of(platform, all).0
+        color_of(platform, all)
     )
 }
 
@@ -407,6 +432,10 @@ fn tables(out: &mut String, analysis: &Analysis) {
             .filter(|summary| &summary.treatment.workload == workload)
             .collect();
         metrics_table(out, workload, &treatments, &all);
+        levels_table(out, workload, &treatments, &all);
+        for summary in treatments.iter().filter(|one| one.has_neighbours()) {
+            actors_table(out, workload, summary);
+        }
     }
     comparisons_table(out, analysis);
     treatments_table(out, analysis, &all);
@@ -419,7 +448,7 @@ fn metrics_table(
     out: &mut String,
     workload: &str,
     treatments: &[&TreatmentSummary],
-    all: &[String],
+    all: &[Platform],
 ) {
     add!(out, "<h3>{}</h3>\n", escape(workload));
     let mut metrics: Vec<&MetricSummary> = Vec::new();
@@ -475,6 +504,125 @@ fn metrics_table(
     out.push_str("</tbody></table></div>\n");
 }
 
+/// One metric's cell: mean with interval, and the number of trials.
+fn cell(metric: Option<&MetricSummary>) -> String {
+    let Some(metric) = metric else {
+        return "<td>–</td>".to_owned();
+    };
+    format!(
+        "<td class=\"number\">{}{}<span class=\"detail\">n = {}</span></td>",
+        escape(&estimate(metric.description.mean, metric.interval, metric.unit).line()),
+        badge(metric.source),
+        metric.description.n
+    )
+}
+
+/// What a table of levels shows of each, as far as it is there.
+const LEVEL_METRICS: [&str; 6] = [
+    "throughput",
+    "latency.p50",
+    "latency.p99",
+    "errors",
+    "cpu.cores",
+    "power.mean",
+];
+
+fn levels_table(
+    out: &mut String,
+    workload: &str,
+    treatments: &[&TreatmentSummary],
+    all: &[Platform],
+) {
+    let levels: Vec<(&TreatmentSummary, &LevelSummary)> = treatments
+        .iter()
+        .flat_map(|summary| summary.levels.iter().map(move |level| (*summary, level)))
+        .collect();
+    let metrics: Vec<&MetricSummary> = LEVEL_METRICS
+        .iter()
+        .filter_map(|name| levels.iter().find_map(|(_, level)| level.metric(name)))
+        .collect();
+    if metrics.is_empty() {
+        return;
+    }
+    add!(
+        out,
+        "<details class=\"more\"><summary>{}: {} of load</summary>\n<div class=\"scroll\"><table>\n<thead><tr><th>treatment</th><th>load</th><th>objective kept</th>",
+        escape(workload),
+        count(levels.len(), "level")
+    );
+    for metric in &metrics {
+        add!(out, "<th scope=\"col\">{}</th>", escape(&metric.title));
+    }
+    out.push_str("</tr></thead>\n<tbody>\n");
+    for (summary, level) in &levels {
+        let kept = match level.judged {
+            0 => "–".to_owned(),
+            judged => format!("{} of {judged}", level.kept),
+        };
+        add!(
+            out,
+            "<tr><th scope=\"row\">{}{}</th><td class=\"number\">{}</td><td>{kept}</td>",
+            swatch(&summary.treatment.platform, all),
+            escape(&summary.short),
+            escape(&level.name)
+        );
+        for metric in &metrics {
+            out.push_str(&cell(level.metric(&metric.name)));
+        }
+        out.push_str("</tr>\n");
+    }
+    out.push_str("</tbody></table></div></details>\n");
+}
+
+/// The other actors' metrics, beside the target's of the same name.
+fn actors_table(out: &mut String, workload: &str, summary: &TreatmentSummary) {
+    let actors: Vec<&ActorSummary> = summary
+        .actors
+        .iter()
+        .filter(|actor| !actor.metrics.is_empty())
+        .collect();
+    let mut metrics: Vec<&MetricSummary> = Vec::new();
+    for metric in actors.iter().flat_map(|actor| &actor.metrics) {
+        if !metrics.iter().any(|known| known.name == metric.name) {
+            metrics.push(metric);
+        }
+    }
+    if metrics.is_empty() {
+        return;
+    }
+    add!(
+        out,
+        "<h3>{}, {}, by actor</h3>\n<div class=\"scroll\"><table>\n<thead><tr><th>metric</th><th scope=\"col\">target</th>",
+        escape(workload),
+        escape(&summary.short)
+    );
+    for actor in &actors {
+        add!(
+            out,
+            "<th scope=\"col\">{}<span class=\"detail\">{}</span></th>",
+            escape(&actor.name),
+            escape(&actor.facts)
+        );
+    }
+    out.push_str("</tr></thead>\n<tbody>\n");
+    for metric in metrics {
+        add!(
+            out,
+            "<tr><th scope=\"row\">{}<span class=\"detail\">{}</span></th>{}",
+            escape(&metric.title),
+            escape(&metric.name),
+            cell(summary.metric(&metric.name))
+        );
+        for actor in &actors {
+            out.push_str(&cell(
+                actor.metrics.iter().find(|own| own.name == metric.name),
+            ));
+        }
+        out.push_str("</tr>\n");
+    }
+    out.push_str("</tbody></table></div>\n");
+}
+
 fn comparisons_table(out: &mut String, analysis: &Analysis) {
     if analysis.comparisons.is_empty() {
         return;
@@ -508,7 +656,7 @@ fn comparison_rows(out: &mut String, comparisons: &[&Comparison]) {
         let (tax, n, effect, p) = match &comparison.tax {
             Some(tax) => (
                 ratio(tax.ratio, tax.interval).line(),
-                format!("{} {}", tax.n, if tax.paired { "pairs" } else { "trials" }),
+                count(tax.n, if tax.paired { "pair" } else { "trial" }),
                 format!("{:.2}", tax.effect),
                 probability(tax.p),
             ),
@@ -550,7 +698,7 @@ fn probability(p: f64) -> String {
     }
 }
 
-fn treatments_table(out: &mut String, analysis: &Analysis, all: &[String]) {
+fn treatments_table(out: &mut String, analysis: &Analysis, all: &[Platform]) {
     out.push_str(
         "<h3>Treatments: trials, steadiness, time by phase</h3>\n<div class=\"scroll\"><table>\n<thead><tr><th>treatment</th><th>count</th>\
          <th>left out</th><th>steadiness</th><th>boot</th><th>service</th><th>warm-up</th><th>measured</th><th>teardown</th></tr></thead>\n<tbody>\n",
@@ -607,24 +755,47 @@ fn left_out_table(out: &mut String, analysis: &Analysis) {
         .iter()
         .filter(|trial| trial.failed.is_some() || !trial.suspect.is_empty())
         .collect();
-    if left_out.is_empty() && analysis.unreadable.is_empty() {
+    if left_out.is_empty() && analysis.unreadable.is_empty() && analysis.attempts.is_empty() {
         out.push_str("<p>None.</p>\n");
         return;
     }
     out.push_str("<div class=\"scroll\"><table>\n<thead><tr><th>trial</th><th>treatment</th><th>state</th><th>reason</th></tr></thead>\n<tbody>\n");
-    for trial in left_out {
-        let (state, reason) = match &trial.failed {
-            Some(reason) => ("failed", reason.clone()),
-            None => ("suspect", trial.suspect.join("; ")),
-        };
-        add!(
-            out,
-            "<tr><td>{:04}</td><td>{}</td><td>{state}</td><td class=\"reason\">{}</td></tr>\n",
-            trial.index,
-            escape(&trial.treatment),
-            escape(&reason)
-        );
+    // An earlier attempt stands before what replaced it.
+    let mut rows: Vec<(u32, bool, String)> = Vec::new();
+    for attempt in &analysis.attempts {
+        rows.push((
+            attempt.index,
+            false,
+            format!(
+                "<tr><td>{:04}.{}</td><td>{}</td><td>{}<span class=\"detail\">run again: {}</span></td><td class=\"reason\">{}</td></tr>\n",
+                attempt.index,
+                escape(&attempt.attempt),
+                escape(&attempt.treatment),
+                attempt.state,
+                attempt.replacement,
+                escape(&attempt.reason)
+            ),
+        ));
     }
+    for trial in left_out {
+        let reason = match &trial.failed {
+            Some(reason) => reason.clone(),
+            None => trial.suspect.join("; "),
+        };
+        rows.push((
+            trial.index,
+            true,
+            format!(
+                "<tr><td>{:04}</td><td>{}</td><td>{}</td><td class=\"reason\">{}</td></tr>\n",
+                trial.index,
+                escape(&trial.treatment),
+                trial.state(),
+                escape(&reason)
+            ),
+        ));
+    }
+    rows.sort_by_key(|(index, replaced, _)| (*index, *replaced));
+    rows.iter().for_each(|(.., row)| out.push_str(row));
     for reason in &analysis.unreadable {
         add!(
             out,
@@ -646,11 +817,7 @@ fn trials_table(out: &mut String, analysis: &Analysis) {
         count(analysis.trials.len(), "trial")
     );
     for trial in &analysis.trials {
-        let state = match (&trial.failed, trial.suspect.is_empty()) {
-            (Some(_), _) => "failed",
-            (None, false) => "suspect",
-            (None, true) => "counts",
-        };
+        let state = trial.state();
         let class = if state == "counts" {
             ""
         } else {
@@ -761,7 +928,7 @@ fn methods(analysis: &Analysis) -> Vec<String> {
         ),
         format!(
             "<b>Intervals.</b> 95 %, bootstrap with {} resamples and expanded percentiles ({}), on log ratios for the tax; Student’s t below five values, \
-             where resampling cannot reach 95 %.",
+             where resampling cannot reach 95 %, of logarithms where a quantity cannot be negative.",
             crate::stats::RESAMPLES,
             link("https://doi.org/10.1080/00031305.2015.1089789", "Hesterberg 2015")
         ),
@@ -779,6 +946,7 @@ fn methods(analysis: &Analysis) -> Vec<String> {
         "<b>Flags.</b> <span class=\"badge\">modelled</span> is computed by a model from measured counters; <span class=\"badge\">emulated</span> comes \
          from a machine whose instructions were emulated. A derived number carries the worst flag of its inputs; without a flag it was measured."
             .to_owned(),
-        "<b>Suspect trials</b> are kept and listed, never deleted, and left out of every mean and ratio.".to_owned(),
+        "<b>Suspect trials</b> are kept and listed, never deleted, and left out of every mean and ratio; so is every attempt at a trial that was run again."
+            .to_owned(),
     ]
 }

@@ -50,8 +50,17 @@ pub(crate) fn estimate(mean: f64, interval: Option<Interval>, unit: Unit) -> Sho
     scaled(mean, interval, scale, unit)
 }
 
-/// A mean with its interval, divided by `scale`.
+/// Beyond this factor from the estimate itself a bound says only that nothing is known.
+const VAGUE: f64 = 1000.0;
+
+/// A mean with its interval, divided by `scale`. An interval so wide that it says nothing (two
+/// trials give such) is shown as that, not by its digits.
 pub(crate) fn scaled(mean: f64, interval: Option<Interval>, scale: f64, unit: String) -> Shown {
+    let vague = interval.is_some_and(|interval| {
+        let Interval { low, high } = interval;
+        mean > 0.0 && (high > mean * VAGUE || (low > 0.0 && low < mean / VAGUE))
+    });
+    let interval = interval.filter(|_| !vague);
     let half = interval.map_or(0.0, |interval| (interval.high - interval.low) / scale / 2.0);
     let digits = digits(mean / scale, half);
     let range = interval.map(|interval| {
@@ -63,23 +72,19 @@ pub(crate) fn scaled(mean: f64, interval: Option<Interval>, scale: f64, unit: St
     });
     Shown {
         value: number(mean / scale, digits),
-        range: range.unwrap_or_default(),
+        range: match range {
+            Some(range) => range,
+            None if vague => "[unknown]".to_owned(),
+            None => String::new(),
+        },
         unit,
     }
 }
 
-/// Beyond this factor from the ratio itself a bound says only that nothing is known.
-const VAGUE: f64 = 1000.0;
-
-/// A ratio, as `3.1×`, with its interval, as `[2.9–3.3]`. An interval so wide that it says nothing
-/// (two trials give such) is shown as that, not by its digits.
+/// A ratio, as `3.1×`, with its interval, as `[2.9–3.3]`.
 pub(crate) fn ratio(value: f64, interval: Option<Interval>) -> Shown {
-    let vague = interval.is_some_and(|i| i.high > value * VAGUE || i.low < value / VAGUE);
-    let mut shown = scaled(value, interval.filter(|_| !vague), 1.0, String::new());
+    let mut shown = scaled(value, interval, 1.0, String::new());
     shown.value.push('×');
-    if vague {
-        shown.range = "[unknown]".to_owned();
-    }
     shown
 }
 
@@ -158,6 +163,14 @@ mod tests {
         assert_eq!(
             ratio(0.0614, interval(4.34e-17, 9.58e13)).line(),
             "0.0614× [unknown]"
+        );
+        assert_eq!(
+            estimate(0.014, interval(1e-6, 190.0), unit("s")).line(),
+            "14.0 [unknown] ms"
+        );
+        assert_eq!(
+            estimate(2.0, interval(0.0, 9.0), unit("s")).line(),
+            "2.0 [0.0–9.0] s"
         );
         assert_eq!(ratio(0.31415, None).line(), "0.314×");
         assert_eq!(

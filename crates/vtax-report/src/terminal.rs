@@ -15,8 +15,11 @@ pub fn table(analysis: &Analysis, width: usize, color: bool) -> String {
     page.heading(analysis);
     page.provisional(analysis);
     page.findings(analysis);
-    for workload in &analysis.workloads {
-        page.workload(analysis, workload);
+    // Where nothing counts, numbers would only mislead; the reasons and what helps are below.
+    if analysis.advice.is_none() {
+        for workload in &analysis.workloads {
+            page.workload(analysis, workload);
+        }
     }
     page.footer(analysis);
     page.text
@@ -70,14 +73,17 @@ impl Page {
         let name = self.paint(BOLD, &clean(&analysis.name));
         let counts = analysis.counts;
         let mut facts = vec![format!(
-            "{} of {} trials count",
-            counts.counted, counts.planned
+            "{} of {} trials count{}",
+            counts.counted,
+            counts.planned,
+            if counts.counted == 1 { "s" } else { "" }
         )];
         let parts = [
             (counts.suspect, "suspect"),
             (counts.failed, "failed"),
             (counts.unreadable, "damaged"),
             (counts.pending, "not run yet"),
+            (analysis.attempts.len(), "run again"),
         ];
         facts.extend(
             parts
@@ -97,7 +103,8 @@ impl Page {
 
     /// What was found, in words: the first number of each treatment.
     fn findings(&mut self, analysis: &Analysis) {
-        let first = |sentence: &&Sentence| sentence.metric == "cpu.per_work";
+        let first =
+            |sentence: &&Sentence| ["knee", "cpu.per_work"].contains(&sentence.metric.as_str());
         let found: Vec<&Sentence> = analysis.sentences.iter().filter(first).collect();
         if analysis.provisional || found.is_empty() {
             return;
@@ -109,7 +116,9 @@ impl Page {
     }
 
     fn provisional(&mut self, analysis: &Analysis) {
-        if analysis.provisional {
+        if let Some(advice) = &analysis.advice {
+            self.paragraph(YELLOW, "", advice);
+        } else if analysis.provisional {
             self.paragraph(
                 YELLOW,
                 "",
@@ -152,6 +161,9 @@ impl Page {
         }
         for metric in names {
             self.metric(analysis, &treatments, metric);
+        }
+        for knee in treatments.iter().filter_map(|one| one.knee_in_words()) {
+            self.paragraph(BOLD, "  ", &knee);
         }
     }
 
@@ -248,11 +260,13 @@ impl Page {
             };
             self.paragraph(YELLOW, "  ", meaning);
         }
-        self.paragraph(
-            DIM,
-            "  ",
-            "n trials, mean [95 % CI]; tax is the ratio to the baseline [95 % CI]",
-        );
+        if analysis.advice.is_none() {
+            self.paragraph(
+                DIM,
+                "  ",
+                "n trials, mean [95 % CI]; tax is the ratio to the baseline [95 % CI]",
+            );
+        }
         let left_out: Vec<String> = analysis
             .trials
             .iter()

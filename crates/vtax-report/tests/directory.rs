@@ -13,7 +13,8 @@ use proptest::prelude::*;
 use std::fs;
 use std::path::Path;
 use vtax_report::results::{
-    ResultsDir, ResultsError, SampleKind, SampleReader, SampleSeries, SampleWriter,
+    Aside, FORMAT, HistogramRecord, ResultsDir, ResultsError, SampleKind, SampleReader,
+    SampleSeries, SampleWriter,
 };
 use vtax_units::{Nanoseconds, Source};
 
@@ -163,20 +164,119 @@ fn a_newer_format_is_refused_by_name() {
         results.trial_path(0).join("trial.json"),
         results.path().join("run.json"),
     ] {
-        let text = fs::read_to_string(&file)
-            .unwrap()
-            .replacen("\"format\": 1", "\"format\": 2", 1);
+        let text = fs::read_to_string(&file).unwrap().replacen(
+            &format!("\"format\": {FORMAT}"),
+            "\"format\": 7",
+            1,
+        );
         fs::write(&file, text).unwrap();
     }
     let message = results.trial(0).unwrap_err().to_string();
     assert!(
-        message.contains("results format 2") && message.contains("use a newer vtax"),
+        message.contains("results format 7") && message.contains("use a newer vtax"),
         "{message}"
     );
     assert!(matches!(
         ResultsDir::open(results.path()),
-        Err(ResultsError::NewerFormat { found: 2, .. })
+        Err(ResultsError::NewerFormat { found: 7, .. })
     ));
+    // What a newer vtax wrote is not damaged.
+    assert!(results.damaged().is_empty());
+}
+
+#[test]
+fn a_directory_of_format_1_is_read_as_it_is() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/format-1");
+    let results = ResultsDir::open(&path).unwrap();
+    assert_eq!((results.run().format, results.pending()), (1, vec![]));
+    let trials: Vec<_> = results.trials().collect::<Result<_, _>>().unwrap();
+    assert_eq!(trials.len(), 4);
+    for trial in &trials {
+        assert_eq!(trial.format, 1);
+        assert!(trial.actors.is_empty() && trial.phases.is_empty() && trial.objective.is_none());
+        assert_eq!(trial.treatment.platform_kind, "");
+        assert_eq!(trial.treatment.kind(), trial.treatment.platform);
+        assert!(results.histograms(trial.index).unwrap().is_empty());
+    }
+    assert!(results.damaged().is_empty() && results.attempts().is_empty());
+    let analysis = vtax_report::analysis::analyse(&results).unwrap();
+    assert_eq!((analysis.counts.counted, analysis.unreadable.len()), (4, 0));
+    assert_eq!(analysis.treatments[1].noun, "a VM (QEMU, TCG emulation)");
+}
+
+#[test]
+fn an_attempt_that_is_set_aside_is_kept_and_its_trial_is_pending() {
+    let folder = tempfile::tempdir().unwrap();
+    let fake = small();
+    let results = fake.write(&folder.path().join("run"));
+    let kept = results.set_aside(3, Aside::Again).unwrap();
+    assert!(kept.ends_with("trials/0003.again-1"));
+    assert_eq!(results.pending(), [3]);
+    fake.write_trial(&results, 3);
+    let kept = results.set_aside(3, Aside::Again).unwrap();
+    assert!(kept.ends_with("trials/0003.again-2"));
+    fake.write_trial(&results, 3);
+    let kept = results.set_aside(3, Aside::Failed).unwrap();
+    assert!(kept.ends_with("trials/0003.failed-1"));
+    assert!(results.set_aside(3, Aside::Failed).is_err(), "it is gone");
+    fs::create_dir(results.path().join("trials/0004.copy-1")).unwrap();
+    fs::write(kept.join("trial.json"), "{").unwrap();
+    let attempts = results.attempts();
+    let told: Vec<_> = attempts
+        .iter()
+        .map(|one| (one.index, one.aside, one.number, one.trial.is_ok()))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (3, Aside::Again, 1, true),
+            (3, Aside::Again, 2, true),
+            (3, Aside::Failed, 1, false)
+        ]
+    );
+    assert_eq!(results.trials().count(), 8, "attempts are no trials");
+}
+
+#[test]
+fn damage_is_found_in_each_file_and_ends_when_the_trial_is_set_aside() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = small().write(&folder.path().join("run"));
+    assert!(results.damaged().is_empty());
+    fs::write(results.trial_path(1).join("trial.json"), "{").unwrap();
+    fs::write(results.trial_path(4).join("samples.parquet"), "PAR1").unwrap();
+    fs::write(results.trial_path(6).join("latencies.hlog"), "Tag=x\n").unwrap();
+    let damaged = results.damaged();
+    let indexes: Vec<u32> = damaged.iter().map(|(index, _)| *index).collect();
+    assert_eq!(indexes, [1, 4, 6]);
+    assert!(damaged[1].1.to_string().contains("samples.parquet"));
+    assert!(results.pending().is_empty(), "damaged is not yet pending");
+    for index in indexes {
+        results.set_aside(index, Aside::Again).unwrap();
+    }
+    assert!(results.damaged().is_empty());
+    assert_eq!(results.pending(), [1, 4, 6]);
+}
+
+#[test]
+fn histograms_are_part_of_the_trial() {
+    let folder = tempfile::tempdir().unwrap();
+    let fake = small();
+    let results = fake.create(&folder.path().join("run"));
+    let mut histogram = hdrhistogram::Histogram::new(3).unwrap();
+    histogram.record_n(1_500_000, 40).unwrap();
+    let record = HistogramRecord {
+        actor: "client".to_owned(),
+        metric: "latency".to_owned(),
+        window: (Nanoseconds(3_000_000_000), Nanoseconds(6_000_000_000)),
+        histogram,
+    };
+    let writer = results.trial_writer(0).unwrap();
+    writer
+        .write_histograms(std::slice::from_ref(&record))
+        .unwrap();
+    writer.finish(fake.trial(results.run(), 0)).unwrap();
+    assert_eq!(results.histograms(0).unwrap(), [record]);
+    assert!(results.histograms(1).unwrap().is_empty());
 }
 
 #[test]

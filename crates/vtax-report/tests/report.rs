@@ -8,12 +8,12 @@
 
 mod common;
 
-use common::Fake;
+use common::{Fake, ramp};
 use std::fs;
 use std::path::Path;
 use vtax_report::analysis::{Analysis, analyse, analyse_shards};
 use vtax_report::html::{Provenance, render, write_report};
-use vtax_report::results::{ResultsDir, ResultsError};
+use vtax_report::results::{Aside, ResultsDir, ResultsError, Stage};
 use vtax_report::stats::{SteadyState, Verdict};
 use vtax_report::{compare, export, figures, terminal};
 use vtax_units::Source;
@@ -473,7 +473,7 @@ fn shards_are_read_together_and_strangers_refused() {
 }
 
 #[test]
-fn two_runs_are_compared_by_label() {
+fn any_number_of_runs_are_compared_with_the_first_by_label() {
     let (_one, _, before) = run(&Fake {
         trouble: false,
         ..Fake::default()
@@ -487,13 +487,15 @@ fn two_runs_are_compared_by_label() {
         platforms: vec!["native", "container"],
         ..Fake::default()
     });
-    let same = compare::compare(&before, &before);
+    let comparison = compare::compare(&before, &[&before, &after, &less]);
+    let [same, changed, fewer] = comparison.others.as_slice() else {
+        panic!("three runs against one: {comparison:?}");
+    };
     assert!(
         same.comparisons
             .iter()
             .all(|c| c.verdict != Verdict::Different)
     );
-    let changed = compare::compare(&before, &after);
     let vm = changed
         .comparisons
         .iter()
@@ -508,16 +510,26 @@ fn two_runs_are_compared_by_label() {
             .filter(|c| c.platform == "native")
             .all(|c| c.verdict != Verdict::Different)
     );
-    let fewer = compare::compare(&before, &less);
-    assert_eq!((fewer.only_first.len(), fewer.only_second.len()), (3, 0));
-    let table = compare::table(&fewer, 80);
+    assert_eq!((fewer.only_first.len(), fewer.only_here.len()), (3, 0));
+    for width in [80, 120] {
+        let table = compare::table(&comparison, width);
+        assert!(table.contains("not in D: qemu · iperf3-receive"), "{table}");
+        assert!(table.contains("were not interleaved"));
+        for column in ["B / A", "C / A", "D / A"] {
+            assert!(table.contains(column), "{table}");
+        }
+        let beside = table.lines().find(|line| line.contains("B / A")).unwrap();
+        assert!(beside.contains("C / A") && beside.contains("D / A") == (width == 120));
+        let vm = "    cpu.per_work          1.00×";
+        assert!(table.contains(vm) && table.contains("] *"), "{table}");
+        let mut lines = table.lines().filter(|line| !line.contains("not in"));
+        assert!(
+            lines.all(|line| line.chars().count() <= width),
+            "{width}:\n{table}"
+        );
+    }
     assert!(
-        table.contains("only in A: qemu · iperf3-receive"),
-        "{table}"
-    );
-    assert!(table.contains("were not interleaved"));
-    assert!(
-        serde_json::to_string(&changed)
+        serde_json::to_string(&comparison)
             .unwrap()
             .contains("\"verdict\":\"different\"")
     );
@@ -579,4 +591,389 @@ fn an_analysis_of_the_same_data_is_the_same() {
         serde_json::to_string(&analysis).unwrap(),
         serde_json::to_string(&again).unwrap()
     );
+}
+
+fn figure<'a>(figures: &'a [figures::Figure], title: &str) -> &'a figures::Figure {
+    let found = figures.iter().find(|figure| figure.title.contains(title));
+    let titles: Vec<&str> = figures.iter().map(|figure| figure.title.as_str()).collect();
+    found.unwrap_or_else(|| panic!("no `{title}` among {titles:#?}"))
+}
+
+fn ramp_run() -> (tempfile::TempDir, ResultsDir, Analysis) {
+    let folder = tempfile::tempdir().unwrap();
+    let results = ramp::write(&folder.path().join("run"));
+    let analysis = analyse(&results).unwrap();
+    (folder, results, analysis)
+}
+
+#[test]
+fn the_cpu_figure_shows_the_stages_that_the_lab_writes_in_cores() {
+    let (_folder, _, analysis) = run(&Fake::default());
+    let figures = figures::figures(&analysis);
+    let spec = &figure(&figures, "iperf3-receive: where the CPU time goes").spec;
+    let names = spec["encoding"]["color"]["scale"]["domain"].clone();
+    let shown = [
+        Stage::Service,
+        Stage::Vcpu,
+        Stage::Emulator,
+        Stage::Vhost,
+        Stage::Softirq,
+        Stage::Client,
+        Stage::Observer,
+        Stage::Rest,
+    ];
+    assert_eq!(names, serde_json::json!(shown.map(Stage::words)));
+    let colors = &spec["encoding"]["color"]["scale"]["range"];
+    assert_eq!(*colors, serde_json::json!(shown.map(Stage::color)));
+    assert_eq!(spec["encoding"]["x"]["title"], "mean cores busy");
+}
+
+#[test]
+fn words_and_colours_follow_the_kind_of_a_platform_and_not_its_name() {
+    let (_folder, results, _) = run(&Fake {
+        trouble: false,
+        ..Fake::default()
+    });
+    // The plan calls them otherwise, and has two of one kind.
+    for index in results.trial_indexes() {
+        let mut trial = results.trial(index).unwrap();
+        let treatment = &mut trial.treatment;
+        for (kind, name) in [("qemu", "vm"), ("native", "metal")] {
+            if treatment.platform == kind {
+                treatment.platform = name.to_owned();
+            }
+        }
+        if treatment.platform == "container" {
+            treatment.platform_kind = "qemu".to_owned();
+            trial.environment = [("accel".to_owned(), "tcg".to_owned())].into();
+        }
+        results.rewrite_trial(&trial).unwrap();
+    }
+    let file = results.path().join("run.json");
+    let mut info: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    info["treatments"] = serde_json::json!([]);
+    fs::write(&file, info.to_string()).unwrap();
+    let analysis = analyse(&ResultsDir::open(results.path()).unwrap()).unwrap();
+    let noun = |platform: &str| {
+        let mut all = analysis.treatments.iter();
+        all.find(|one| one.treatment.platform == platform)
+            .unwrap()
+            .noun
+            .clone()
+    };
+    assert_eq!(noun("vm"), "a VM (QEMU, TCG emulation) named vm");
+    assert_eq!(
+        noun("container"),
+        "a VM (QEMU, TCG emulation) named container"
+    );
+    assert_eq!(noun("metal"), "bare metal");
+    let figures = figures::figures(&analysis);
+    let color = &figure(&figures, "The tax of each platform").spec["layer"][2]["encoding"]["color"];
+    let names: Vec<&str> = color["scale"]["domain"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|name| name.as_str())
+        .collect();
+    let colors = color["scale"]["range"].as_array().unwrap();
+    assert_eq!(names.len(), 2);
+    assert_ne!(colors[0], colors[1]);
+    assert!(colors.contains(&serde_json::json!("#D55E00")), "{colors:?}");
+}
+
+#[test]
+fn two_trials_never_give_a_negative_time_and_nothing_that_counts_gives_advice() {
+    let fake = Fake {
+        blocks: 2,
+        trouble: false,
+        ..Fake::default()
+    };
+    let (_folder, results, analysis) = run(&fake);
+    let intervals = analysis
+        .treatments
+        .iter()
+        .flat_map(|summary| &summary.metrics)
+        .filter_map(|metric| metric.interval);
+    assert!(intervals.clone().count() > 50);
+    for interval in intervals {
+        assert!(interval.low >= 0.0, "{interval:?}");
+    }
+    for index in results.trial_indexes() {
+        let mut trial = results.trial(index).unwrap();
+        trial.suspect = vec![format!("foreign load: 0.{index} cores outside the cell")];
+        results.rewrite_trial(&trial).unwrap();
+    }
+    let nothing = analyse(&results).unwrap();
+    assert_eq!(nothing.counts.counted, 0);
+    assert!(nothing.comparisons.is_empty() && nothing.sentences.is_empty());
+    let mut metrics = nothing.treatments.iter().flat_map(|one| &one.metrics);
+    assert!(metrics.all(|metric| metric.interval.is_none()));
+    for text in [
+        terminal::table(&nothing, 80, false).replace("\n  ", " "),
+        page(&results, &nothing),
+    ] {
+        assert!(
+            text.contains("Most often (18 times): foreign load"),
+            "{text}"
+        );
+        assert!(text.contains("--at testbed:kvm") && text.contains("wait until"));
+    }
+    let table = terminal::table(&nothing, 80, false);
+    assert!(!table.contains("s/GB"), "{table}");
+}
+
+#[test]
+fn a_ramp_shows_its_levels_its_knees_and_what_broke() {
+    let (_folder, results, analysis) = ramp_run();
+    let alone = &analysis.treatments[0];
+    assert_eq!((alone.levels.len(), alone.levels[0].trials), (8, 4));
+    let knees: Vec<f64> = analysis
+        .treatments
+        .iter()
+        .map(|one| one.metric("knee").unwrap().description.mean)
+        .collect();
+    assert!(knees[0] > knees[1] && knees[1] > knees[2], "{knees:?}");
+    let figures = figures::figures(&analysis);
+    let served = figure(&figures, "http-rate: what was served at each load");
+    let layers = served.spec["layer"].as_array().unwrap();
+    assert_eq!(layers[0]["mark"]["type"], "rect");
+    assert_eq!(layers[1]["data"]["values"].as_array().unwrap().len(), 3);
+    assert_eq!(layers[1]["data"]["values"][0]["knee"], knees[0]);
+    assert!(
+        served.caption.contains("kept latency.p99 <= 20ms (n = 4)")
+            && served.caption.contains("broken by latency.p99 = "),
+        "{}",
+        served.caption
+    );
+    assert_eq!(served.spec["data"]["values"].as_array().unwrap().len(), 24);
+    let latency = figure(&figures, "latency at each load");
+    assert_eq!(latency.spec["data"]["values"].as_array().unwrap().len(), 48);
+    for title in [
+        "errors at each load",
+        "99th percentile of latency against what was served",
+        "power against what was served",
+        "latency by percentile",
+        "neighbours=pi: CPU by actor and stage over time",
+        "power of the host over time",
+    ] {
+        figure(&figures, title);
+    }
+    let power = figure(&figures, "power against what was served");
+    assert!(power.caption.contains("modelled"));
+    let table = terminal::table(&analysis, 80, false);
+    let flat = table.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        flat.contains("request/s kept latency.p99 <= 20ms (n = 4)"),
+        "{table}"
+    );
+    assert!(table.lines().all(|line| line.chars().count() <= 80));
+    assert!(
+        flat.contains("A VM (QEMU, KVM) with neighbours = pi bears 0."),
+        "{table}"
+    );
+    let html = page(&results, &analysis);
+    assert!(html.contains("kept latency.p99 &lt;= 20ms (n = 4)"));
+    assert!(html.contains("neighbours=disk+net, by actor"));
+    assert!(!html.contains("neighbours=none, by actor"));
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("report-ramp");
+    let _ = fs::remove_dir_all(&path);
+    let kept = ramp::write(&path);
+    write_report(&kept, &analyse(&kept).unwrap()).unwrap();
+}
+
+#[test]
+fn a_knee_that_is_a_bound_says_so() {
+    let (_folder, results, _) = ramp_run();
+    for index in results.trial_indexes() {
+        let mut trial = results.trial(index).unwrap();
+        let objective = trial.objective.as_mut().unwrap();
+        match trial.treatment.factors["neighbours"].as_str() {
+            "none" => objective.broke = None,
+            "pi" => {}
+            _ => {
+                objective.knee = None;
+                trial.metrics.remove("knee");
+            }
+        }
+        results.rewrite_trial(&trial).unwrap();
+    }
+    let analysis = analyse(&results).unwrap();
+    let knees: Vec<String> = analysis
+        .treatments
+        .iter()
+        .map(|one| one.knee_in_words().unwrap())
+        .collect();
+    assert!(
+        knees[0].contains(": at least 350 request/s kept"),
+        "{}",
+        knees[0]
+    );
+    assert!(knees[0].contains("in 4 of 4 trials the highest load kept it"));
+    assert!(knees[2].contains("no load kept latency.p99") && knees[2].contains("lowest load"));
+    let compared = |neighbours: &str| {
+        let mut all = analysis.comparisons.iter();
+        all.find(|one| one.metric == "knee" && one.treatment.ends_with(neighbours))
+    };
+    let note = compared("pi").unwrap().note.as_deref().unwrap();
+    assert!(note.contains("the knee is a lower bound"), "{note}");
+    assert!(compared("disk+net").is_none());
+    assert!(analysis.treatments.iter().all(|one| one.steady.is_empty()));
+}
+
+#[test]
+fn steady_runs_have_no_figures_of_scenarios() {
+    let (_folder, _, analysis) = run(&Fake::default());
+    for figure in figures::figures(&analysis) {
+        for title in [
+            "each load",
+            "percentile",
+            "actor",
+            "power of the host",
+            "served",
+        ] {
+            let headline = figure.title.contains("99th percentile of response time");
+            assert!(
+                headline || !figure.title.contains(title),
+                "{}",
+                figure.title
+            );
+        }
+    }
+}
+
+#[test]
+fn time_series_can_be_zoomed_and_say_so() {
+    let (_folder, _, analysis) = ramp_run();
+    let all = figures::figures(&analysis);
+    let over_time: Vec<_> = all
+        .iter()
+        .filter(|figure| {
+            figure.title.contains("over time") || figure.title.contains("over the measured")
+        })
+        .collect();
+    assert!(over_time.len() >= 5);
+    for figure in over_time {
+        let layers = figure.spec["layer"].as_array();
+        let mut views: Vec<&serde_json::Value> = layers.into_iter().flatten().collect();
+        views.push(&figure.spec);
+        let bound = views
+            .iter()
+            .filter(|view| view["params"][0]["bind"] == "scales");
+        assert_eq!(bound.count(), 1, "{}", figure.title);
+        assert!(figure.caption.contains("double click to reset"));
+    }
+}
+
+#[test]
+fn distributions_add_up_over_trials_and_are_compared_where_all_kept_the_objective() {
+    let (_folder, results, analysis) = ramp_run();
+    let alone = &analysis.treatments[0];
+    assert_eq!(alone.distributions.len(), 8);
+    assert!(
+        alone
+            .distributions
+            .iter()
+            .all(|one| one.trials == 4 && one.histogram.len() == 8000)
+    );
+    let figures = figures::figures(&analysis);
+    let curves = figure(&figures, "latency by percentile");
+    let lowest_knee = analysis.treatments[2]
+        .metric("knee")
+        .unwrap()
+        .description
+        .min;
+    assert!(
+        curves.caption.contains(&format!("at {lowest_knee} req/s")),
+        "{lowest_knee}: {}",
+        curves.caption
+    );
+    let values = curves.spec["data"]["values"].as_array().unwrap();
+    let p99 = |curve: &str| {
+        let at = values.iter().find(|value| {
+            value["curve"] == curve && (value["beyond"].as_f64().unwrap() - 100.0).abs() < 1e-6
+        });
+        at.unwrap()["value"].as_f64().unwrap()
+    };
+    assert!(p99("neighbours = disk+net") > p99("neighbours = none"));
+    // A damaged file costs its distributions and is named.
+    fs::write(results.trial_path(0).join("latencies.hlog"), "not a log\n").unwrap();
+    let damaged = analyse(&results).unwrap();
+    assert_eq!(damaged.counts.counted, 12);
+    assert!(damaged.unreadable[0].contains("0000/latencies.hlog is corrupted"));
+    assert_eq!(results.damaged()[0].0, 0);
+}
+
+#[test]
+fn the_timeline_splits_the_cpu_by_actor_and_finds_the_watts() {
+    let (_folder, _, analysis) = ramp_run();
+    let crowded = analysis.treatments[2].timeline.as_ref().unwrap();
+    let who: Vec<(&str, Stage)> = crowded
+        .cpu
+        .iter()
+        .map(|layer| (layer.actor.as_str(), layer.stage))
+        .collect();
+    assert_eq!(
+        who,
+        [
+            ("target", Stage::Vcpu),
+            ("target", Stage::Vhost),
+            ("target", Stage::Emulator),
+            ("target", Stage::Softirq),
+            ("client", Stage::Client),
+            ("disk", Stage::Neighbours),
+            ("disk.client", Stage::Neighbours),
+            ("net", Stage::Neighbours),
+            ("net.client", Stage::Neighbours),
+        ]
+    );
+    let mean = |place: usize| {
+        let cores = &crowded.cpu[place].cores;
+        cores.iter().sum::<f64>() / cores.len() as f64
+    };
+    assert!((mean(5) - 0.8).abs() < 0.02, "{}", mean(5));
+    assert_eq!(crowded.cpu[0].cores.len(), 160);
+    // Not the idle part, and not the sum of both.
+    let (watts, _) = crowded.watts.as_ref().unwrap();
+    assert!(watts.iter().sum::<f64>() / watts.len() as f64 > 15.0);
+    assert_eq!(crowded.phases.len(), 8);
+    assert_eq!(
+        (crowded.phases[1].start, crowded.phases[1].end),
+        (20.0, 40.0)
+    );
+}
+
+#[test]
+fn what_was_run_again_is_shown_beside_its_replacement() {
+    let folder = tempfile::tempdir().unwrap();
+    let fake = Fake::default();
+    let results = fake.write(&folder.path().join("run"));
+    // Trial 4 is suspect, 11 failed; the second attempt at 4 counts, that at 11 is not run yet.
+    results.set_aside(4, Aside::Again).unwrap();
+    results.set_aside(11, Aside::Failed).unwrap();
+    let quiet = Fake {
+        trouble: false,
+        ..fake
+    };
+    quiet.write_trial(&results, 4);
+    let analysis = analyse(&results).unwrap();
+    let rows: Vec<_> = analysis
+        .attempts
+        .iter()
+        .map(|row| (row.index, row.attempt.as_str(), row.state, row.replacement))
+        .collect();
+    assert_eq!(
+        rows,
+        [
+            (4, "again-1", "suspect", "counts"),
+            (11, "failed-1", "failed", "not run yet")
+        ]
+    );
+    assert_eq!((analysis.counts.counted, analysis.counts.pending), (44, 1));
+    let html = page(&results, &analysis);
+    assert!(html.contains("<td>0004.again-1</td>") && html.contains("run again: counts"));
+    assert!(html.contains("foreign load: 0.31 cores"));
+    let mut csv = Vec::new();
+    export::csv(&results, &mut csv).unwrap();
+    let text = String::from_utf8(csv).unwrap();
+    assert!(!text.contains("foreign load"), "attempts are left out");
 }

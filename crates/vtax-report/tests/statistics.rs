@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use vtax_report::results::{Better, SampleKind};
 use vtax_report::stats::{
-    NoTax, Random, SteadyState, Verdict, classify, describe, mean_interval, paired_tax, quantile,
-    rates, seed_of, unpaired_tax, verdict,
+    NoTax, Random, SteadyState, Verdict, classify, describe, mean_interval, paired_tax,
+    positive_mean_interval, quantile, rates, seed_of, unpaired_tax, verdict,
 };
 use vtax_units::Nanoseconds;
 
@@ -83,6 +83,49 @@ fn the_interval_of_a_mean_covers_the_truth_as_often_as_it_says() {
             "n = {n}: coverage {coverage}"
         );
     }
+}
+
+#[test]
+fn the_interval_of_a_positive_mean_covers_the_truth_and_stays_positive() {
+    for noise in [0.1, 0.4] {
+        for n in [2, 3, 4, 5, 8] {
+            let mut random = Random::new(seed_of(&["positive"]) + n as u64);
+            let mut normal_low = 0;
+            let covered = (0..WORLDS)
+                .filter(|world| {
+                    // The arithmetic mean of such values is 10.
+                    let values: Vec<f64> = (0..n)
+                        .map(|_| 10.0 * (noise * normal(&mut random) - noise * noise / 2.0).exp())
+                        .collect();
+                    let interval = positive_mean_interval(&values, *world as u64).unwrap();
+                    assert!(interval.low > 0.0, "{values:?}: {interval:?}");
+                    normal_low += usize::from(mean_interval(&values, 1).unwrap().low < 0.0);
+                    interval.contains(10.0)
+                })
+                .count();
+            let coverage = share(covered);
+            eprintln!(
+                "positive, n = {n}, noise {noise}: coverage {coverage:.3}; plain ones below zero {:.3}",
+                share(normal_low)
+            );
+            assert!(
+                (0.90..=0.99).contains(&coverage),
+                "n = {n}, noise {noise}: coverage {coverage}"
+            );
+        }
+    }
+}
+
+#[test]
+fn zeros_cut_a_positive_interval_and_a_negative_value_is_taken_at_its_word() {
+    let cut = positive_mean_interval(&[0.0, 0.0, 3.0], 1).unwrap();
+    assert!(cut.low == 0.0 && cut.high > 3.0, "{cut:?}");
+    let values = [-1.0, 2.0, 3.0];
+    assert_eq!(
+        positive_mean_interval(&values, 1),
+        mean_interval(&values, 1)
+    );
+    assert_eq!(positive_mean_interval(&[5.0], 1), None);
 }
 
 #[test]
@@ -320,6 +363,15 @@ proptest! {
     }
 
     #[test]
+    fn the_interval_of_a_positive_mean_is_positive_and_holds_the_mean(
+        values in proptest::collection::vec(1e-6f64..1e6, 2..9),
+    ) {
+        let interval = positive_mean_interval(&values, 4).unwrap();
+        let mean = describe(&values).unwrap().mean;
+        prop_assert!(interval.low > 0.0 && interval.contains(mean), "{:?} {:?}", values, interval);
+    }
+
+    #[test]
     fn no_numbers_make_the_statistics_panic(
         first in proptest::collection::vec(any::<f64>(), 0..12),
         second in proptest::collection::vec(any::<f64>(), 0..12),
@@ -327,6 +379,7 @@ proptest! {
         let _ = paired_tax(&first, &second, 1);
         let _ = unpaired_tax(&first, &second, 1);
         let _ = mean_interval(&first, 1);
+        let _ = positive_mean_interval(&first, 1);
         let _ = describe(&first);
         let _ = classify(&first, Better::Neither);
     }

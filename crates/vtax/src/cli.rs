@@ -30,7 +30,7 @@ pub enum Command {
     Run(RunArgs),
     /// Make report.html, the figures and analysis.json from results, and print the table.
     Report(ReportArgs),
-    /// Compare two results directories, treatment by treatment.
+    /// Compare results directories with the first of them, treatment by treatment.
     Compare(CompareArgs),
     /// Write the trials or samples of a run as CSV or Parquet.
     Export(ExportArgs),
@@ -139,10 +139,9 @@ pub struct ReportArgs {
 
 #[derive(Debug, Args)]
 pub struct CompareArgs {
-    /// The results to compare against.
-    pub before: PathBuf,
-    /// The results to judge.
-    pub after: PathBuf,
+    /// Results directories; the others are compared against the first.
+    #[arg(required = true, num_args = 2.., value_name = "RESULTS")]
+    pub results: Vec<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

@@ -1,15 +1,19 @@
 //! From trials to estimates, comparisons and sentences: everything that a report shows, as data.
 
+mod scenario;
 mod words;
 
-pub use words::noun;
+pub use scenario::{
+    ActorSummary, Distribution, Layer, LevelSummary, ObjectiveSummary, Timeline, TimelinePhase,
+};
 
 use crate::results::{
-    Better, ResultsDir, ResultsError, SampleKind, Samples, Treatment, Trial, TrialOutcome,
+    Better, HistogramRecord, Metric, ResultsDir, ResultsError, SampleKind, Samples, Treatment,
+    Trial, TrialOutcome, is_difference,
 };
 use crate::stats::{
     self, Description, Interval, NoTax, SteadyState, Tax, Verdict, benjamini_hochberg, classify,
-    describe, mean_interval, rates, seed_of,
+    describe, mean_interval, positive_mean_interval, rates, seed_of,
 };
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,6 +46,8 @@ pub struct Analysis {
     /// tables and figures after all, so that there is something to look at, and no difference is
     /// claimed.
     pub provisional: bool,
+    /// What would help, where nothing counts: then no interval is given and nothing compared.
+    pub advice: Option<String>,
     /// What was found, in plain words.
     pub sentences: Vec<Sentence>,
     /// Workloads in the plan's order.
@@ -54,6 +60,8 @@ pub struct Analysis {
     pub comparisons: Vec<Comparison>,
     /// Every trial in order.
     pub trials: Vec<TrialRow>,
+    /// Attempts that were set aside and run again, by trial.
+    pub attempts: Vec<AttemptRow>,
     /// Trials whose files could not be read, with the reason and the remedy.
     pub unreadable: Vec<String>,
     /// What watching cost, over all trials.
@@ -75,6 +83,23 @@ pub struct Counts {
     pub pending: usize,
     /// Damaged on disk.
     pub unreadable: usize,
+}
+
+/// An attempt at a trial that was set aside when the trial was run again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AttemptRow {
+    /// The trial's position in the schedule.
+    pub index: u32,
+    /// Which attempt: `again-1`, `failed-2`.
+    pub attempt: String,
+    /// Label of its treatment.
+    pub treatment: String,
+    /// `suspect`, `failed` or `damaged`; `counts` where it was set aside without a reason in it.
+    pub state: &'static str,
+    /// Why.
+    pub reason: String,
+    /// What became of the trial: `counts`, `suspect`, `failed`, `damaged`, `not run yet`.
+    pub replacement: &'static str,
 }
 
 /// What watching cost.
@@ -127,12 +152,43 @@ pub struct TreatmentSummary {
     pub environment: BTreeMap<String, String>,
     /// Mean seconds by phase: boot, service, warmup, measured, teardown, total.
     pub phases: BTreeMap<&'static str, f64>,
+    /// Its load levels, where the load changed within trials.
+    pub levels: Vec<LevelSummary>,
+    /// How its objective fared, where it has one.
+    pub objective: Option<ObjectiveSummary>,
+    /// The actors beside the target.
+    pub actors: Vec<ActorSummary>,
+    /// Its distributions.
+    #[serde(skip)]
+    pub distributions: Vec<Distribution>,
+    /// Its first trial over time, where it is more than one guest under one steady load.
+    #[serde(skip)]
+    pub timeline: Option<Timeline>,
 }
 
 impl TreatmentSummary {
+    /// Whether guests ran beside the target.
+    pub fn has_neighbours(&self) -> bool {
+        let mut actors = self.actors.iter();
+        actors.any(|actor| actor.role == crate::results::Role::Neighbour)
+    }
+
     /// One metric by name.
     pub fn metric(&self, name: &str) -> Option<&MetricSummary> {
         self.metrics.iter().find(|metric| metric.name == name)
+    }
+
+    /// Its knee in words, with what broke the objective; `None` where it has no objective.
+    pub fn knee_in_words(&self) -> Option<String> {
+        words::knee(self)
+    }
+
+    /// Of trials that do not count there are values, but nothing to infer from them.
+    fn forget_intervals(&mut self) {
+        let levels = self.levels.iter_mut().map(|level| &mut level.metrics);
+        let actors = self.actors.iter_mut().map(|actor| &mut actor.metrics);
+        let all = levels.chain(actors).chain([&mut self.metrics]);
+        all.flatten().for_each(|metric| metric.interval = None);
     }
 }
 
@@ -221,12 +277,23 @@ pub struct TrialRow {
     pub series: Vec<RateSeries>,
 }
 
+impl TrialRow {
+    /// `counts`, `suspect` or `failed`.
+    pub fn state(&self) -> &'static str {
+        match (&self.failed, self.suspect.is_empty()) {
+            (Some(_), _) => "failed",
+            (None, false) => "suspect",
+            (None, true) => "counts",
+        }
+    }
+}
+
 /// The rate of one series over a trial's window.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RateSeries {
     /// What it is, in words: `CPU`, `received`, `sent`.
     pub name: &'static str,
-    /// Unit of the rates; `1` for cores.
+    /// Unit of the rates.
     pub unit: Unit,
     /// One rate per second of the window.
     pub rates: Vec<f64>,
@@ -273,21 +340,34 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
     let factors = varied_factors(&treatments);
     let rows: Vec<TrialRow> = trials
         .iter()
-        .map(|(trial, series)| row(trial, series))
+        .map(|read| row(&read.trial, &read.samples))
         .collect();
-    let counted = trials.iter().filter(|(trial, _)| counts(trial)).count();
+    let counted = trials
+        .iter()
+        .filter(|Read { trial, .. }| counts(trial))
+        .count();
     let provisional = lacks_trustworthy_trials(&trials);
     if provisional {
         // The rows above keep the reasons; the statistics below use every completed trial.
         trials
             .iter_mut()
-            .for_each(|(trial, _)| trial.suspect.clear());
+            .for_each(|read| read.trial.suspect.clear());
     }
-    let summaries: Vec<TreatmentSummary> = treatments
+    let mut summaries: Vec<TreatmentSummary> = treatments
         .iter()
         .map(|treatment| summarise(treatment, &treatments, &factors, &trials, &rows))
         .collect();
-    let mut comparisons = compare_with_baselines(&summaries, &trials);
+    words::tell_nouns_apart(&mut summaries);
+    let advice = (provisional && counted == 0).then(|| words::advice(&rows, &run.place));
+    if advice.is_some() {
+        summaries
+            .iter_mut()
+            .for_each(TreatmentSummary::forget_intervals);
+    }
+    let mut comparisons = match advice {
+        None => compare_with_baselines(&summaries, &trials),
+        Some(_) => Vec::new(),
+    };
     judge(&mut comparisons, run.minimum_effect);
     if provisional {
         for comparison in &mut comparisons {
@@ -303,7 +383,7 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
     }
     let failed = trials
         .iter()
-        .filter(|(trial, _)| trial.outcome != TrialOutcome::Complete)
+        .filter(|Read { trial, .. }| trial.outcome != TrialOutcome::Complete)
         .count();
     let source = summaries
         .iter()
@@ -330,12 +410,14 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
             unreadable: unreadable.len(),
         },
         provisional,
+        advice,
         sentences: Vec::new(),
         workloads,
         factors,
         treatments: summaries,
         comparisons,
         observation: observation(&trials),
+        attempts: attempts(shards, &rows),
         trials: rows,
         unreadable,
     };
@@ -343,10 +425,17 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
     Ok(analysis)
 }
 
-type ReadTrial = (Trial, Vec<Samples>);
+/// A trial with what else is read of it.
+struct Read {
+    trial: Trial,
+    /// The series whose steadiness is judged.
+    samples: Vec<Samples>,
+    histograms: Vec<HistogramRecord>,
+    timeline: Option<Timeline>,
+}
 
 /// Every readable trial with its samples, what could not be read, and how many are still to run.
-fn read(shards: &[&ResultsDir]) -> (Vec<ReadTrial>, Vec<String>, usize) {
+fn read(shards: &[&ResultsDir]) -> (Vec<Read>, Vec<String>, usize) {
     let mut work: BTreeMap<u32, &ResultsDir> = BTreeMap::new();
     for shard in shards {
         for index in shard.trial_indexes() {
@@ -378,34 +467,48 @@ fn read(shards: &[&ResultsDir]) -> (Vec<ReadTrial>, Vec<String>, usize) {
             .collect();
         for reader in readers {
             for result in reader.join().unwrap_or_default() {
-                match result {
-                    (Some(trial), problem) => {
-                        trials.push(trial);
-                        unreadable.extend(problem);
-                    }
-                    (None, problem) => unreadable.extend(problem),
-                }
+                let (trial, problems) = result;
+                trials.extend(trial);
+                unreadable.extend(problems);
             }
         }
     });
     (trials, unreadable, missing)
 }
 
-fn read_one(from: &ResultsDir, index: u32) -> (Option<ReadTrial>, Option<String>) {
+fn read_one(from: &ResultsDir, index: u32) -> (Option<Read>, Vec<String>) {
     let trial = match from.trial(index) {
         Ok(trial) => trial,
-        Err(error) => return (None, Some(error.to_string())),
+        Err(error) => return (None, vec![error.to_string()]),
     };
-    let wanted = |owner: &str, metric: &str| {
+    let is_steadiness = |owner: &str, metric: &str| {
         owner == "target" && STEADY_SERIES.iter().any(|(name, ..)| *name == metric)
     };
-    if !from.trial_path(index).join("samples.parquet").exists() {
-        return (Some((trial, Vec::new())), None);
+    let is_scenario = scenario::is_scenario(&trial);
+    let wanted = |owner: &str, metric: &str| {
+        is_steadiness(owner, metric) || (is_scenario && scenario::is_wanted(owner, metric))
+    };
+    let mut problems = Vec::new();
+    let mut samples = Vec::new();
+    if from.trial_path(index).join("samples.parquet").exists() {
+        match from.samples(index).and_then(|reader| reader.load(wanted)) {
+            Ok(found) => samples = found,
+            Err(error) => problems.push(error.to_string()),
+        }
     }
-    match from.samples(index).and_then(|reader| reader.load(wanted)) {
-        Ok(samples) => (Some((trial, samples)), None),
-        Err(error) => (Some((trial, Vec::new())), Some(error.to_string())),
-    }
+    let histograms = from.histograms(index).unwrap_or_else(|error| {
+        problems.push(error.to_string());
+        Vec::new()
+    });
+    let timeline = is_scenario.then(|| scenario::timeline(&trial, &samples));
+    samples.retain(|samples| is_steadiness(&samples.series.owner, &samples.series.metric));
+    let read = Read {
+        trial,
+        samples,
+        histograms,
+        timeline,
+    };
+    (Some(read), problems)
 }
 
 /// Whether a trial's numbers are part of the headlines.
@@ -414,25 +517,66 @@ fn counts(trial: &Trial) -> bool {
 }
 
 /// Whether some treatment completed trials and all of them are suspect.
-fn lacks_trustworthy_trials(trials: &[ReadTrial]) -> bool {
-    let completed = |(trial, _): &&ReadTrial| trial.outcome == TrialOutcome::Complete;
+fn lacks_trustworthy_trials(trials: &[Read]) -> bool {
+    let completed = |Read { trial, .. }: &&Read| trial.outcome == TrialOutcome::Complete;
     let labels: BTreeSet<&str> = trials
         .iter()
         .filter(completed)
-        .map(|(trial, _)| trial.treatment.label.as_str())
+        .map(|Read { trial, .. }| trial.treatment.label.as_str())
         .collect();
     labels.iter().any(|label| {
         let mut own = trials
             .iter()
-            .filter(|(trial, _)| trial.treatment.label == *label);
-        !own.any(|(trial, _)| counts(trial))
+            .filter(|Read { trial, .. }| trial.treatment.label == *label);
+        !own.any(|Read { trial, .. }| counts(trial))
     })
 }
 
+/// What was set aside in any of the shards, and what became of it.
+fn attempts(shards: &[&ResultsDir], rows: &[TrialRow]) -> Vec<AttemptRow> {
+    let mut attempts: Vec<AttemptRow> = shards
+        .iter()
+        .flat_map(|shard| {
+            shard.attempts().into_iter().map(|attempt| {
+                let (state, reason) = match &attempt.trial {
+                    Err(error) => ("damaged", error.to_string()),
+                    Ok(trial) => match &trial.outcome {
+                        TrialOutcome::Failed(reason) => ("failed", reason.clone()),
+                        TrialOutcome::Complete if trial.suspect.is_empty() => (
+                            "counts",
+                            "set aside by hand, or its files are damaged".to_owned(),
+                        ),
+                        TrialOutcome::Complete => ("suspect", trial.suspect.join("; ")),
+                    },
+                };
+                let row = rows.iter().find(|row| row.index == attempt.index);
+                let entry = usize::try_from(attempt.index)
+                    .ok()
+                    .and_then(|index| shard.run().schedule.get(index));
+                let planned = entry.and_then(|entry| shard.run().treatments.get(entry.treatment));
+                AttemptRow {
+                    index: attempt.index,
+                    attempt: format!("{}-{}", attempt.aside.name(), attempt.number),
+                    treatment: planned.map_or_else(String::new, |known| known.label.clone()),
+                    state,
+                    reason,
+                    replacement: match row {
+                        Some(row) => row.state(),
+                        None if shard.trial_path(attempt.index).exists() => "damaged",
+                        None => "not run yet",
+                    },
+                }
+            })
+        })
+        .collect();
+    attempts.sort_by(|a, b| (a.index, &a.attempt).cmp(&(b.index, &b.attempt)));
+    attempts
+}
+
 /// The plan's treatments, then any that only trials know.
-fn every_treatment(planned: &[Treatment], trials: &[ReadTrial]) -> Vec<Treatment> {
+fn every_treatment(planned: &[Treatment], trials: &[Read]) -> Vec<Treatment> {
     let mut treatments = planned.to_vec();
-    for (trial, _) in trials {
+    for Read { trial, .. } in trials {
         if !treatments
             .iter()
             .any(|treatment| treatment.label == trial.treatment.label)
@@ -476,15 +620,15 @@ fn observation_cores(trial: &Trial) -> Option<f64> {
         .then(|| trial.observation.cpu.as_secs_f64() / observed)
 }
 
-fn observation(trials: &[ReadTrial]) -> Observation {
+fn observation(trials: &[Read]) -> Observation {
     let cores: Vec<f64> = trials
         .iter()
-        .filter_map(|(trial, _)| observation_cores(trial))
+        .filter_map(|Read { trial, .. }| observation_cores(trial))
         .collect();
     let total = |of: fn(&Trial) -> u64| {
-        trials
-            .iter()
-            .fold(0u64, |sum, (trial, _)| sum.saturating_add(of(trial)))
+        trials.iter().fold(0u64, |sum, Read { trial, .. }| {
+            sum.saturating_add(of(trial))
+        })
     };
     Observation {
         cores: stats::mean(&cores),
@@ -511,8 +655,8 @@ fn row(trial: &Trial, samples: &[Samples]) -> TrialRow {
             Nanoseconds(1_000_000_000),
         );
         let (unit, scale) = match (samples.series.kind, samples.series.unit.base) {
-            (SampleKind::Counter, Base::Nanosecond) => (Unit::of(Base::One), 1e9),
-            (SampleKind::Counter, Base::Second) => (Unit::of(Base::One), 1.0),
+            (SampleKind::Counter, Base::Nanosecond) => (Unit::of(Base::Core), 1e9),
+            (SampleKind::Counter, Base::Second) => (Unit::of(Base::Core), 1.0),
             (SampleKind::Counter, base) => (Unit::per(base, Base::Second), 1.0),
             (SampleKind::Gauge, _) => (samples.series.unit, 1.0),
         };
@@ -525,7 +669,10 @@ fn row(trial: &Trial, samples: &[Samples]) -> TrialRow {
         if stats::mean(&found).is_none_or(|mean| mean < quiet) {
             continue;
         }
-        steady.insert(name.to_owned(), classify(&found, better).class);
+        // Where the load changes, so does everything else: nothing is steady, and needs not be.
+        if trial.phases.is_empty() {
+            steady.insert(name.to_owned(), classify(&found, better).class);
+        }
         series.push(RateSeries {
             name,
             unit,
@@ -553,28 +700,28 @@ fn summarise(
     treatment: &Treatment,
     all: &[Treatment],
     factors: &BTreeMap<String, Vec<String>>,
-    trials: &[ReadTrial],
+    trials: &[Read],
     rows: &[TrialRow],
 ) -> TreatmentSummary {
-    let mine: Vec<&Trial> = trials
+    let read: Vec<&Read> = trials
         .iter()
-        .map(|(trial, _)| trial)
-        .filter(|trial| trial.treatment.label == treatment.label)
+        .filter(|read| read.trial.treatment.label == treatment.label)
         .collect();
+    let mine: Vec<&Trial> = read.iter().map(|read| &read.trial).collect();
     let counted: Vec<&Trial> = mine.iter().copied().filter(|trial| counts(trial)).collect();
+    let read: Vec<&Read> = read
+        .into_iter()
+        .filter(|read| counts(&read.trial))
+        .collect();
     let failed = mine
         .iter()
         .filter(|trial| trial.outcome != TrialOutcome::Complete)
         .count();
-    let names: BTreeSet<&String> = counted
+    let found: Vec<(u32, &BTreeMap<String, Metric>)> = counted
         .iter()
-        .flat_map(|trial| trial.metrics.keys())
+        .map(|trial| (trial.index, &trial.metrics))
         .collect();
-    let mut metrics: Vec<MetricSummary> = names
-        .into_iter()
-        .filter_map(|name| metric_summary(treatment, name, &counted))
-        .collect();
-    metrics.sort_by_key(|metric| !metric.headline);
+    let metrics = metric_summaries(&[&treatment.label], &found);
     let mut steady: BTreeMap<String, SteadyState> = BTreeMap::new();
     for row in rows.iter().filter(|row| {
         row.treatment == treatment.label && row.failed.is_none() && row.suspect.is_empty()
@@ -602,7 +749,7 @@ fn summarise(
         .unwrap_or_default();
     TreatmentSummary {
         short: words::short(treatment, all, factors),
-        noun: noun(&treatment.platform, &environment),
+        noun: words::noun(treatment, &environment),
         treatment: treatment.clone(),
         counts: Counts {
             planned: mine.len(),
@@ -619,23 +766,57 @@ fn summarise(
             .into_iter()
             .filter_map(|(phase, values)| Some((phase, stats::mean(&values)?)))
             .collect(),
+        levels: scenario::levels(treatment, &counted),
+        objective: scenario::objective(&counted),
+        actors: scenario::actors(treatment, &counted),
+        distributions: scenario::distributions(&read),
+        timeline: read.iter().find_map(|read| read.timeline.clone()),
     }
 }
 
-fn metric_summary(treatment: &Treatment, name: &str, counted: &[&Trial]) -> Option<MetricSummary> {
-    let first = counted.iter().find_map(|trial| trial.metrics.get(name))?;
-    let metrics: Vec<(u32, &crate::results::Metric)> = counted
+/// Every metric of `found` (the metrics of each trial, by its index), headlines first, then by
+/// name. `whose` tells the seeds of their intervals apart.
+fn metric_summaries(
+    whose: &[&str],
+    found: &[(u32, &BTreeMap<String, Metric>)],
+) -> Vec<MetricSummary> {
+    let names: BTreeSet<&String> = found
         .iter()
-        .filter_map(|trial| Some((trial.index, trial.metrics.get(name)?)))
-        // A unit that changed between trials would make the mean meaningless.
-        .filter(|(_, metric)| {
-            metric.quantity.unit == first.quantity.unit && metric.quantity.value.is_finite()
+        .flat_map(|(_, metrics)| metrics.keys())
+        .collect();
+    let mut summaries: Vec<MetricSummary> = names
+        .into_iter()
+        .filter_map(|name| {
+            let values = found
+                .iter()
+                .filter_map(|(index, metrics)| Some((*index, metrics.get(name)?)));
+            metric_summary(whose, name, values.collect())
         })
         .collect();
+    summaries.sort_by_key(|metric| !metric.headline);
+    summaries
+}
+
+fn metric_summary(
+    whose: &[&str],
+    name: &str,
+    mut metrics: Vec<(u32, &Metric)>,
+) -> Option<MetricSummary> {
+    let first = metrics.first()?.1;
+    // A unit that changed between trials would make the mean meaningless.
+    metrics.retain(|(_, metric)| {
+        metric.quantity.unit == first.quantity.unit && metric.quantity.value.is_finite()
+    });
     let values: Vec<f64> = metrics
         .iter()
         .map(|(_, metric)| metric.quantity.value)
         .collect();
+    let seed = seed_of(&[&["mean"], whose, &[name]].concat());
+    let interval = if is_difference(name) {
+        mean_interval(&values, seed)
+    } else {
+        positive_mean_interval(&values, seed)
+    };
     Some(MetricSummary {
         name: name.to_owned(),
         title: first.title.clone(),
@@ -644,7 +825,7 @@ fn metric_summary(treatment: &Treatment, name: &str, counted: &[&Trial]) -> Opti
         headline: first.headline,
         source: metrics.iter().map(|(_, metric)| metric.source).max()?,
         description: describe(&values)?,
-        interval: mean_interval(&values, seed_of(&["mean", &treatment.label, name])),
+        interval,
         values: metrics
             .iter()
             .map(|(index, metric)| (*index, metric.quantity.value))
@@ -652,10 +833,10 @@ fn metric_summary(treatment: &Treatment, name: &str, counted: &[&Trial]) -> Opti
     })
 }
 
-fn compare_with_baselines(summaries: &[TreatmentSummary], trials: &[ReadTrial]) -> Vec<Comparison> {
+fn compare_with_baselines(summaries: &[TreatmentSummary], trials: &[Read]) -> Vec<Comparison> {
     let block_of: BTreeMap<u32, u32> = trials
         .iter()
-        .map(|(trial, _)| (trial.index, trial.block))
+        .map(|Read { trial, .. }| (trial.index, trial.block))
         .collect();
     let mut comparisons = Vec::new();
     for summary in summaries {
@@ -695,6 +876,7 @@ fn compare_with_baselines(summaries: &[TreatmentSummary], trials: &[ReadTrial]) 
                     "{} without a partner in its block left out",
                     crate::numbers::count(dropped, "trial")
                 )),
+                Ok(_) if metric.name == "knee" => words::bounds(summary, baseline),
                 Ok(_) => None,
             };
             comparisons.push(Comparison {

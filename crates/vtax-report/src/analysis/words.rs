@@ -1,15 +1,15 @@
 //! The plain words of a report: what platforms are called, and one sentence per finding.
 
-use super::{Analysis, Comparison, ReadTrial, Sentence, TreatmentSummary, counts};
-use crate::numbers::{count, ratio};
+use super::{Analysis, Comparison, Read, Sentence, TreatmentSummary, TrialRow, counts};
+use crate::numbers::{count, estimate, ratio};
 use crate::results::Treatment;
 use crate::stats::Verdict;
 use std::collections::BTreeMap;
 use vtax_units::Source;
 
-/// What a platform is called in a sentence, from its name and its trials' environment.
-pub fn noun(platform: &str, environment: &BTreeMap<String, String>) -> String {
-    match platform {
+/// What a platform is called in a sentence, from its kind and its trials' environment.
+pub(super) fn noun(treatment: &Treatment, environment: &BTreeMap<String, String>) -> String {
+    match treatment.kind() {
         "native" => "bare metal".to_owned(),
         "container" => "a container".to_owned(),
         "qemu" => match environment.get("accel").map(String::as_str) {
@@ -23,8 +23,121 @@ pub fn noun(platform: &str, environment: &BTreeMap<String, String>) -> String {
             Some("pv") => "a Xen domain (PV)".to_owned(),
             _ => "a Xen domain".to_owned(),
         },
-        other => other.to_owned(),
+        _ => treatment.platform.clone(),
     }
+}
+
+/// Two platforms that would be called the same get their names in the plan too.
+pub(super) fn tell_nouns_apart(summaries: &mut [TreatmentSummary]) {
+    let called: Vec<(String, String)> = summaries
+        .iter()
+        .map(|summary| (summary.treatment.platform.clone(), summary.noun.clone()))
+        .collect();
+    for summary in summaries {
+        let platform = &summary.treatment.platform;
+        let mut others = called.iter().filter(|(other, _)| other != platform);
+        if others.any(|(_, noun)| *noun == summary.noun) {
+            summary.noun.push_str(&format!(" named {platform}"));
+        }
+    }
+}
+
+/// `qemu: 310 [290–330] request/s kept latency.p99 <= 20ms (n = 4); broken by p99 31 ms at …`.
+pub(super) fn knee(summary: &TreatmentSummary) -> Option<String> {
+    let objective = summary.objective.as_ref()?;
+    let text = &objective.text;
+    let short = &summary.short;
+    let mut line = match summary.metric("knee") {
+        Some(knee) => {
+            // Trials that agree on a level do not know the knee any better than levels are apart.
+            let interval = knee
+                .interval
+                .filter(|interval| interval.low < interval.high);
+            let shown = estimate(knee.description.mean, interval, knee.unit).line();
+            let n = knee.description.n;
+            let bound = if objective.held_to_last > 0 {
+                "at least "
+            } else {
+                ""
+            };
+            format!("{short}: {bound}{shown} kept {text} (n = {n})")
+        }
+        None => format!("{short}: no load kept {text}"),
+    };
+    let of = |times: usize| format!("{times} of {}", count(objective.trials, "trial"));
+    if objective.held_to_last > 0 {
+        line.push_str(&format!(
+            "; in {} the highest load kept it",
+            of(objective.held_to_last)
+        ));
+    }
+    if objective.broken_at_first > 0 {
+        line.push_str(&format!(
+            "; in {} the lowest load broke it",
+            of(objective.broken_at_first)
+        ));
+    }
+    if let Some((first, others)) = objective.broke.split_first() {
+        line.push_str(&format!("; broken by {first}"));
+        if !others.is_empty() {
+            line.push_str(", for instance");
+        }
+    }
+    Some(line)
+}
+
+/// What a ratio of knees leaves out; `None` where every trial of both has its knee.
+pub(super) fn bounds(summary: &TreatmentSummary, baseline: &TreatmentSummary) -> Option<String> {
+    let mut parts = Vec::new();
+    for one in [summary, baseline] {
+        let Some(objective) = &one.objective else {
+            continue;
+        };
+        for (times, what) in [
+            (objective.held_to_last, "is a lower bound"),
+            (
+                objective.broken_at_first,
+                "is missing: the lowest load broke it",
+            ),
+        ] {
+            if times > 0 {
+                parts.push(format!(
+                    "in {} of {} the knee {what}",
+                    count(times, "trial"),
+                    one.short
+                ));
+            }
+        }
+    }
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+/// What would help where every trial is suspect: the most frequent reason, and what to do.
+pub(super) fn advice(rows: &[TrialRow], place: &str) -> String {
+    // Reasons differ in their numbers; what stands before the first of them is common.
+    let mut reasons: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
+    for reason in rows.iter().flat_map(|row| &row.suspect) {
+        let cause = reason.split(|c: char| c.is_ascii_digit()).next();
+        let entry = reasons
+            .entry(cause.unwrap_or(reason))
+            .or_insert((0, reason));
+        entry.0 += 1;
+    }
+    let most = reasons.values().max_by_key(|(times, _)| *times);
+    let cause = most.map_or_else(String::new, |(times, reason)| {
+        format!(" Most often ({}): {reason}.", count(*times, "time"))
+    });
+    let mut ways = vec!["wait until the host is quiet and run the plan again"];
+    if place.starts_with("testbed") {
+        ways.push("leave the machine that emulates the testbed more processors");
+    } else {
+        ways.push("take another host (`--at ssh:HOST`)");
+        ways.push("take an emulated one, whose counts repeat (`--at testbed:kvm`)");
+    }
+    format!(
+        "No trial counts, so nothing is claimed.{cause} What helps: {}.",
+        ways.join("; or ")
+    )
 }
 
 /// A treatment's name within its workload: the platform, the varied levels, or, where these do
@@ -57,7 +170,7 @@ pub(super) fn short(
 }
 
 /// One sentence per headline comparison; where no metric is a headline, one per comparison.
-pub(super) fn sentences(analysis: &Analysis, trials: &[ReadTrial]) -> Vec<Sentence> {
+pub(super) fn sentences(analysis: &Analysis, trials: &[Read]) -> Vec<Sentence> {
     let any_headline = analysis
         .comparisons
         .iter()
@@ -76,8 +189,10 @@ pub(super) fn sentences(analysis: &Analysis, trials: &[ReadTrial]) -> Vec<Senten
             let (treatment, baseline) = (find(&comparison.treatment)?, find(&comparison.baseline)?);
             let phrase = trials
                 .iter()
-                .filter(|(trial, _)| trial.treatment.label == comparison.treatment && counts(trial))
-                .find_map(|(trial, _)| Some(trial.work.as_ref()?.phrase.clone()));
+                .filter(|Read { trial, .. }| {
+                    trial.treatment.label == comparison.treatment && counts(trial)
+                })
+                .find_map(|Read { trial, .. }| Some(trial.work.as_ref()?.phrase.clone()));
             Some(Sentence {
                 text: sentence(analysis, comparison, treatment, baseline, phrase.as_deref()),
                 workload: comparison.workload.clone(),
@@ -132,6 +247,7 @@ fn sentence(
         "energy.per_work" => "energy".to_owned(),
         "throughput" => "throughput".to_owned(),
         "power.mean" => "power".to_owned(),
+        "knee" => "the load borne".to_owned(),
         _ => comparison.title.clone(),
     };
     let per_work = matches!(
@@ -171,6 +287,14 @@ fn sentence(
                     "{} reaches {shown} the throughput of {object}",
                     capital(&subject)
                 ),
+                "knee" => {
+                    let objective = treatment.objective.as_ref();
+                    let within = objective.map_or("its objective", |one| one.text.as_str());
+                    format!(
+                        "{} bears {shown} the load of {object} within {within}",
+                        capital(&subject)
+                    )
+                }
                 "power.mean" => {
                     format!("{} draws {shown} the power of {object}", capital(&subject))
                 }

@@ -1,6 +1,8 @@
 //! Creating, extending and reading a results directory; the only place that knows its layout.
 
-use super::{FORMAT, ResultsError, RunInfo, SampleReader, SampleWriter, Trial};
+use super::{
+    FORMAT, HistogramRecord, ResultsError, RunInfo, SampleReader, SampleWriter, Trial, histograms,
+};
 use serde::de::DeserializeOwned;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -151,7 +153,8 @@ impl ResultsDir {
     ///
     /// A trial whose directory is there counts as run even when its `trial.json` turns out to be
     /// corrupted: it was complete when it was renamed into place, so the damage came later, may
-    /// be repairable, and is for a person to judge. Moving the directory away makes it pending.
+    /// be repairable, and is for a person to judge ([`ResultsDir::damaged`]). Once it is set aside
+    /// ([`ResultsDir::set_aside`]) it is pending.
     pub fn pending(&self) -> Vec<u32> {
         (0..self.run.schedule.len())
             .filter_map(|index| u32::try_from(index).ok())
@@ -220,33 +223,7 @@ impl ResultsDir {
     /// # Errors
     /// When it is absent, corrupted, or written by a newer vtax.
     pub fn trial(&self, index: u32) -> Result<Trial, ResultsError> {
-        let directory = self.trial_path(index);
-        let file = directory.join("trial.json");
-        let remedy = format!(
-            "Move {} away and run the plan again on this directory: only that trial is repeated",
-            directory.display()
-        );
-        let trial: Trial = match read_json(&file, &remedy) {
-            Err(ResultsError::Io { source, .. })
-                if source.kind() == std::io::ErrorKind::NotFound =>
-            {
-                return Err(ResultsError::Corrupted {
-                    path: file,
-                    why: "it is missing".to_owned(),
-                    remedy,
-                });
-            }
-            other => other?,
-        };
-        if trial.index != index {
-            let why = format!("it says that it is trial {}", trial.index);
-            return Err(ResultsError::Corrupted {
-                path: file,
-                why,
-                remedy,
-            });
-        }
-        Ok(trial)
+        read_trial(&self.trial_path(index), index)
     }
 
     /// Writes a finished trial again, with metrics that were derived from it later.
@@ -265,6 +242,14 @@ impl ResultsDir {
     /// When they are absent or corrupted.
     pub fn samples(&self, index: u32) -> Result<SampleReader, ResultsError> {
         SampleReader::open(&self.trial_path(index).join("samples.parquet"))
+    }
+
+    /// The distributions of one trial; none where it has no `latencies.hlog`.
+    ///
+    /// # Errors
+    /// When the file is unreadable or corrupted.
+    pub fn histograms(&self, index: u32) -> Result<Vec<HistogramRecord>, ResultsError> {
+        histograms::read(&self.trial_path(index).join(histograms::FILE))
     }
 }
 
@@ -297,6 +282,14 @@ impl TrialWriter {
     /// When the file cannot be created.
     pub fn samples(&self) -> Result<SampleWriter, ResultsError> {
         SampleWriter::create(&self.temporary.join("samples.parquet"))
+    }
+
+    /// Writes `latencies.hlog`.
+    ///
+    /// # Errors
+    /// When an actor's or metric's name cannot be a tag, or the disk does not take the file.
+    pub fn write_histograms(&self, records: &[HistogramRecord]) -> Result<(), ResultsError> {
+        histograms::write(&self.temporary.join(histograms::FILE), records)
     }
 
     /// Keeps what the load generator printed, byte for byte, as `workload.json`.
@@ -386,7 +379,35 @@ impl Drop for TrialWriter {
     }
 }
 
-fn trial_name(index: u32) -> String {
+/// Reads the `trial.json` of a trial's directory.
+pub(super) fn read_trial(directory: &Path, index: u32) -> Result<Trial, ResultsError> {
+    let file = directory.join("trial.json");
+    let remedy = format!(
+        "Move {} away and run the plan again on this directory: only that trial is repeated",
+        directory.display()
+    );
+    let trial: Trial = match read_json(&file, &remedy) {
+        Err(ResultsError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            return Err(ResultsError::Corrupted {
+                path: file,
+                why: "it is missing".to_owned(),
+                remedy,
+            });
+        }
+        other => other?,
+    };
+    if trial.index != index {
+        let why = format!("it says that it is trial {}", trial.index);
+        return Err(ResultsError::Corrupted {
+            path: file,
+            why,
+            remedy,
+        });
+    }
+    Ok(trial)
+}
+
+pub(super) fn trial_name(index: u32) -> String {
     format!("{index:04}")
 }
 
@@ -394,7 +415,7 @@ fn is_partial(name: &str) -> bool {
     name.starts_with('.') && name.contains(".partial-")
 }
 
-fn sync(path: &Path) -> Result<(), ResultsError> {
+pub(super) fn sync(path: &Path) -> Result<(), ResultsError> {
     File::open(path)
         .and_then(|file| file.sync_all())
         .map_err(ResultsError::io("sync", path))

@@ -6,24 +6,32 @@
 //! host.json                    hardware, kernel, versions, mitigations, clock source
 //! trials/0007/trial.json       one trial: treatment, timing, metrics, suspicion
 //! trials/0007/samples.parquet  every sample: t_ns, owner, metric, unit, kind, source, value
+//! trials/0007/latencies.hlog   distributions, an HdrHistogram interval log, where there are any
 //! trials/0007/workload.json    what the load generator printed, untouched
 //! trials/0007/log              what was done, and what the guest's console said
+//! trials/0007.again-1/         an attempt that did not count and was run again; .failed-1 likewise
 //! report.html, figures/*.vl.json
 //! ```
 
+mod attempts;
 mod directory;
 mod error;
+mod histograms;
 mod samples;
+mod stage;
 mod trial;
 
+pub use attempts::{Aside, Attempt};
 pub(crate) use directory::write_atomically;
 pub use directory::{ResultsDir, TrialWriter};
 pub use error::ResultsError;
+pub use histograms::HistogramRecord;
 pub(crate) use samples::write_column;
 pub use samples::{SampleKind, SampleReader, SampleSeries, SampleSeriesId, SampleWriter, Samples};
+pub use stage::Stage;
 pub use trial::{
     Actor, Better, Metric, ObjectiveOutcome, ObservationCost, Phase, PhaseTimes, Role, RunInfo,
-    Scheduled, Treatment, Trial, TrialOutcome, Work,
+    Scheduled, Treatment, Trial, TrialOutcome, Work, is_difference,
 };
 
 /// Version of the results format; readers refuse a newer one, and read older ones. Since 2 a trial

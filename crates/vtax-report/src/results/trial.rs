@@ -26,6 +26,25 @@ pub struct Treatment {
     pub workload_kind: String,
 }
 
+impl Treatment {
+    /// The platform's kind; in records that did not keep it, the platform's name stands in.
+    pub fn kind(&self) -> &str {
+        if self.platform_kind.is_empty() {
+            &self.platform
+        } else {
+            &self.platform_kind
+        }
+    }
+}
+
+/// Whether a metric's quantity can be negative: a difference, which its name says. Every other one
+/// (times, rates, bytes, watts, counts, shares) is positive by nature.
+pub fn is_difference(metric: &str) -> bool {
+    metric
+        .split(['.', '_'])
+        .any(|word| ["change", "delta", "difference", "error", "offset"].contains(&word))
+}
+
 /// `run.json`: what was going to be run, written before the first trial.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunInfo {

@@ -10,7 +10,7 @@ mod random;
 mod steady;
 mod tax;
 
-pub use bootstrap::{Interval, RESAMPLES, mean_interval};
+pub use bootstrap::{Interval, RESAMPLES, mean_interval, positive_mean_interval};
 pub use describe::{Description, describe, mean, median, quantile};
 pub use permutation::{benjamini_hochberg, cliffs_delta};
 pub use random::{Random, seed_of};

@@ -5,12 +5,14 @@
     reason = "the benchmark uses it too, and is no test to clippy"
 )]
 
+pub mod ramp;
+
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 use vtax_report::results::{
     Better, FORMAT, Metric, ObservationCost, PhaseTimes, ResultsDir, RunInfo, SampleKind,
-    SampleSeries, Scheduled, Treatment, Trial, TrialOutcome, Work,
+    SampleSeries, Scheduled, Stage, Treatment, Trial, TrialOutcome, Work,
 };
 use vtax_report::stats::Random;
 use vtax_units::{Nanoseconds, Quantity, Source};
@@ -60,6 +62,26 @@ impl Default for Fake {
 pub fn normal(random: &mut Random) -> f64 {
     (-2.0 * (1.0 - random.uniform()).ln()).sqrt()
         * (2.0 * std::f64::consts::PI * random.uniform()).cos()
+}
+
+/// What the lab splits the CPU time into, as shares of what is spent for the target.
+fn shares(vm: bool) -> Vec<(Stage, f64)> {
+    let mut shares = if vm {
+        vec![
+            (Stage::Vcpu, 0.7),
+            (Stage::Emulator, 0.12),
+            (Stage::Vhost, 0.08),
+        ]
+    } else {
+        vec![(Stage::Service, 0.9)]
+    };
+    shares.extend([
+        (Stage::Softirq, 0.1),
+        (Stage::Client, 0.4),
+        (Stage::Observer, 0.01),
+        (Stage::Rest, 0.03),
+    ]);
+    shares
 }
 
 const WORKLOADS: [&str; 3] = ["iperf3-receive", "http-rate", "cpu-control"];
@@ -381,38 +403,13 @@ impl Fake {
         add(
             "cpu.cores",
             cores,
-            "1",
+            "core",
             source,
             lower,
             false,
             "Cores busy on its behalf",
         );
-        add(
-            "cpu.target",
-            cores * 0.9,
-            "1",
-            source,
-            neither,
-            false,
-            "Cores busy in the target",
-        );
         if vm {
-            for (stage, share) in [
-                ("vcpu", 0.7),
-                ("emulator", 0.12),
-                ("vhost", 0.08),
-                ("softirq", 0.1),
-            ] {
-                add(
-                    &format!("cpu.stage.{stage}"),
-                    cores * share,
-                    "1",
-                    source,
-                    neither,
-                    false,
-                    &format!("Cores busy in {stage}"),
-                );
-            }
             add(
                 "exits.per_second",
                 noisy(21_000.0),
@@ -422,18 +419,17 @@ impl Fake {
                 false,
                 "VM exits",
             );
-        } else {
-            for (stage, share) in [("target", 0.85), ("softirq", 0.15)] {
-                add(
-                    &format!("cpu.stage.{stage}"),
-                    cores * share,
-                    "1",
-                    source,
-                    neither,
-                    false,
-                    &format!("Cores busy in {stage}"),
-                );
-            }
+        }
+        for (stage, share) in shares(vm) {
+            add(
+                &stage.metric(),
+                cores * share,
+                "core",
+                source,
+                neither,
+                false,
+                &format!("processors kept busy by {}", stage.words()),
+            );
         }
         add(
             "interrupts.per_second",

@@ -59,9 +59,15 @@ fn read(directories: &[PathBuf]) -> Result<(ResultsDir, Analysis), Box<dyn Error
 }
 
 pub fn compare(arguments: &CompareArgs) -> Outcome {
-    let before = analyse(&ResultsDir::open(&arguments.before)?)?;
-    let after = analyse(&ResultsDir::open(&arguments.after)?)?;
-    let comparison = compare::compare(&before, &after);
+    let analyses: Vec<Analysis> = arguments
+        .results
+        .iter()
+        .map(|path| ResultsDir::open(path).and_then(|results| analyse(&results)))
+        .collect::<Result<_, _>>()?;
+    let (first, others) = analyses
+        .split_first()
+        .ok_or("give at least two results directories")?;
+    let comparison = compare::compare(first, &others.iter().collect::<Vec<_>>());
     if arguments.json {
         return json(&comparison);
     }

@@ -1,0 +1,224 @@
+//! `latencies.hlog`: the distributions of a trial, in the interval log that HdrHistogram's tools read.
+
+use super::ResultsError;
+use base64::Engine;
+use hdrhistogram::Histogram;
+use hdrhistogram::serialization::interval_log::{
+    IntervalLogIterator, IntervalLogWriterBuilder, IntervalLogWriterError, LogEntry, Tag,
+};
+use hdrhistogram::serialization::{Deserializer, V2DeflateSerializer};
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+use vtax_units::Nanoseconds;
+
+/// The file's name in a trial's directory.
+pub(super) const FILE: &str = "latencies.hlog";
+
+/// Nanoseconds of the unit of the log's third column, which other tools show as milliseconds.
+const NANOSECONDS_PER_MILLISECOND: f64 = 1e6;
+
+/// The distribution of one metric of one actor within one phase, or within the whole window.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HistogramRecord {
+    /// Whose it is, such as `client` or `pi.client`: an actor of the trial.
+    pub actor: String,
+    /// What it is, without a point in it: `latency`.
+    pub metric: String,
+    /// The phase's window on the clock of `samples.parquet`; kept to the millisecond.
+    pub window: (Nanoseconds, Nanoseconds),
+    /// The values, in nanoseconds.
+    pub histogram: Histogram<u64>,
+}
+
+impl HistogramRecord {
+    /// Whether it lies in `window`: its middle does, since its ends are rounded.
+    pub fn is_of(&self, window: (Nanoseconds, Nanoseconds)) -> bool {
+        let middle = self.window.0.0 / 2 + self.window.1.0 / 2;
+        (window.0.0..window.1.0).contains(&middle)
+    }
+}
+
+/// Writes the log, its entries in order of time, as the format asks.
+///
+/// # Errors
+/// When an actor's or metric's name cannot be a tag, or the disk does not take the file.
+pub(super) fn write(path: &Path, records: &[HistogramRecord]) -> Result<(), ResultsError> {
+    let refused = |why: String| ResultsError::io("write", path)(io::Error::other(why));
+    let mut ordered: Vec<&HistogramRecord> = records.iter().collect();
+    ordered.sort_by_key(|record| record.window);
+    let mut text = Vec::new();
+    let mut serializer = V2DeflateSerializer::new();
+    let mut log = IntervalLogWriterBuilder::new()
+        .add_comment("[Histogram log format version 1.3]")
+        .add_comment(
+            "Values in ns, maxima in ms; start and length in s on the clock of samples.parquet",
+        )
+        .with_max_value_divisor(NANOSECONDS_PER_MILLISECOND)
+        .begin_log_with(&mut text, &mut serializer)
+        .map_err(|error| refused(error.to_string()))?;
+    for HistogramRecord {
+        actor,
+        metric,
+        window,
+        histogram,
+    } in ordered
+    {
+        let name = format!("{actor}.{metric}");
+        let tag = Tag::new(&name)
+            .filter(|_| !metric.contains('.') && !actor.is_empty() && !metric.is_empty())
+            .ok_or_else(|| refused(format!("`{name}` cannot be a tag")))?;
+        let length = window.1.saturating_since(window.0);
+        log.write_histogram(
+            histogram,
+            Duration::from_nanos(window.0.0),
+            Duration::from_nanos(length.0),
+            Some(tag),
+        )
+        .map_err(|error| match error {
+            IntervalLogWriterError::IoError(error) => ResultsError::io("write", path)(error),
+            IntervalLogWriterError::SerializeError(error) => refused(error.to_string()),
+        })?;
+    }
+    fs::write(path, text).map_err(ResultsError::io("write", path))
+}
+
+/// Reads the log; a file that is not there holds nothing.
+///
+/// # Errors
+/// When it cannot be read, or does not hold what it should.
+pub(super) fn read(path: &Path) -> Result<Vec<HistogramRecord>, ResultsError> {
+    let bytes = match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.map_err(ResultsError::io("read", path))?,
+    };
+    // The decoder trusts the counts that a file states, so a damaged one must be contained here.
+    std::panic::catch_unwind(|| parse(&bytes))
+        .unwrap_or_else(|_| Err("a histogram contradicts its own description".to_owned()))
+        .map_err(|why| ResultsError::Corrupted {
+            path: path.to_owned(),
+            why,
+            remedy:
+                "The trial's metrics are still in its trial.json; only its distributions are lost"
+                    .to_owned(),
+        })
+}
+
+fn parse(bytes: &[u8]) -> Result<Vec<HistogramRecord>, String> {
+    let mut records = Vec::new();
+    let mut deserializer = Deserializer::new();
+    for entry in IntervalLogIterator::new(bytes) {
+        let interval = match entry {
+            Ok(LogEntry::Interval(interval)) => interval,
+            Ok(_) => continue,
+            Err(error) => return Err(format!("it is no interval log: {error:?}")),
+        };
+        let name = interval.tag().map_or("", |tag| tag.as_str());
+        let (actor, metric) = name
+            .rsplit_once('.')
+            .ok_or_else(|| format!("the tag `{name}` is not ACTOR.METRIC"))?;
+        let encoded = base64::engine::general_purpose::STANDARD
+            .decode(interval.encoded_histogram())
+            .map_err(|error| format!("{name}: {error}"))?;
+        let histogram = deserializer
+            .deserialize(&mut encoded.as_slice())
+            .map_err(|error| format!("{name}: {error}"))?;
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let start = nanoseconds(interval.start_timestamp());
+        records.push(HistogramRecord {
+            actor: actor.to_owned(),
+            metric: metric.to_owned(),
+            window: (
+                Nanoseconds(start),
+                Nanoseconds(start.saturating_add(nanoseconds(interval.duration()))),
+            ),
+            histogram,
+        });
+    }
+    Ok(records)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn record(actor: &str, start: u64, values: &[u64]) -> HistogramRecord {
+        let mut histogram = Histogram::new(3).unwrap();
+        for value in values {
+            histogram.record(*value).unwrap();
+        }
+        HistogramRecord {
+            actor: actor.to_owned(),
+            metric: "latency".to_owned(),
+            window: (Nanoseconds(start), Nanoseconds(start + 2_500_000_000)),
+            histogram,
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_in_order_of_time_and_adds_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE);
+        let late = record("pi.client", 4_000_000_000, &[1_000_000, 2_000_000]);
+        let early = record("client", 1_000_000_000, &[5_000_000; 3]);
+        write(&path, &[late.clone(), early.clone()]).unwrap();
+        let found = read(&path).unwrap();
+        assert_eq!(found, [early.clone(), late.clone()]);
+        assert!(early.is_of((Nanoseconds(0), Nanoseconds(3_000_000_000))));
+        assert!(!late.is_of((Nanoseconds(0), Nanoseconds(3_000_000_000))));
+        let mut sum = early.histogram;
+        sum.add(&late.histogram).unwrap();
+        assert_eq!(sum.len(), 5);
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains("Tag=client.latency,1.000,2.500,"), "{text}");
+    }
+
+    #[test]
+    fn a_name_that_cannot_be_a_tag_is_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE);
+        for actor in ["a,b", "a b", ""] {
+            let error = write(&path, &[record(actor, 0, &[1])]).unwrap_err();
+            assert!(error.to_string().contains("cannot be a tag"), "{error}");
+        }
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_bad_file_is_an_error_that_names_it_and_a_missing_one_is_empty() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE);
+        assert_eq!(read(&path).unwrap(), []);
+        for text in [
+            "no log\n",
+            "Tag=client,0,1,1,AAAA\n",
+            "Tag=client.latency,0,1,1,!!\n",
+            "Tag=client.latency,0,1,1,HISTFAAAACx4\n",
+        ] {
+            fs::write(&path, text).unwrap();
+            let error = read(&path).unwrap_err().to_string();
+            assert!(
+                error.contains(FILE) && error.contains("corrupted"),
+                "{error}"
+            );
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn no_damage_panics_the_reader(place in 0usize..400, byte in any::<u8>()) {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join(FILE);
+            write(&path, &[record("client", 0, &[3, 40_000, 7_000_000])]).unwrap();
+            let mut bytes = fs::read(&path).unwrap();
+            let place = place % bytes.len();
+            bytes[place] = byte;
+            fs::write(&path, bytes).unwrap();
+            let _ = read(&path);
+        }
+    }
+}
