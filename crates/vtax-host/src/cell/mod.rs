@@ -19,7 +19,7 @@ pub mod link;
 pub mod process;
 pub mod requirements;
 
-pub use client::Client;
+pub use client::{Client, ClientProcess};
 pub use link::{LinkConfig, TapOptions};
 
 use crate::HostError;

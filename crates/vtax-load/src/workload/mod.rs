@@ -1,27 +1,39 @@
 //! Workloads: a service in the target and the load generator that drives it. One file each;
 //! [`all`] registers them.
+//!
+//! A workload is data and a parser: what it starts in the target, its load's command line as a
+//! function of the settings, and what that prints.
 
+mod apache;
 mod cpu;
 mod disk_read;
 mod driver;
 mod http_download;
 mod http_rate;
-mod http_server;
 mod idle;
 mod iperf3;
 mod iperf3_tcp;
 mod iperf3_udp;
+mod memcached;
+mod open_loop;
 mod output;
+mod sysbench_oltp;
+mod tbench;
 
+use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::process::Child;
+use std::path::PathBuf;
 use std::time::Duration;
-use vtax_guest::platform::{CommandLine, Job, Target};
+use vtax_guest::platform::{CommandLine, Finished, Job, Target};
 use vtax_host::HostError;
-use vtax_host::cell::Client;
+use vtax_host::cell::{Client, ClientProcess};
 use vtax_host::settings::{Domain, Parameter, Settings};
 use vtax_report::results::{Metric, Work};
+use vtax_units::{Base, Unit};
+
+/// What came of something that a host can refuse.
+pub type Outcome<T> = Result<T, HostError>;
 
 /// Every workload, in the order of tables.
 pub fn all() -> &'static [&'static dyn Workload] {
@@ -32,6 +44,9 @@ pub fn all() -> &'static [&'static dyn Workload] {
         &iperf3_udp::Iperf3Udp,
         &http_download::HttpDownload,
         &http_rate::HttpRate,
+        &memcached::Memcached,
+        &tbench::Tbench,
+        &sysbench_oltp::SysbenchOltp,
         &cpu::Cpu,
         &disk_read::DiskRead,
     ]
@@ -45,28 +60,43 @@ pub fn by_kind(kind: &str) -> Option<&'static dyn Workload> {
         .find(|workload| workload.kind() == kind)
 }
 
-/// Where load generators run: a [`Client`] in a cell.
+/// Where load generators run: a [`Client`] in a cell, or another machine.
 pub trait LoadClient {
-    /// Starts a command as the client; its output is piped.
+    /// Starts a command as the client.
     ///
     /// # Errors
     /// When it cannot be started.
-    fn start(&self, line: &CommandLine) -> Result<Child, HostError>;
+    fn start(&self, line: &CommandLine) -> Outcome<Box<dyn Running>>;
 
     /// Whether a TCP connection from the client to `port` succeeds.
     ///
     /// # Errors
     /// When the client itself is gone.
-    fn can_connect(&self, address: IpAddr, port: u16) -> Result<bool, HostError>;
+    fn can_connect(&self, address: IpAddr, port: u16) -> Outcome<bool>;
+}
+
+/// A command that runs as the client. Dropping it kills the command.
+pub trait Running {
+    /// What became of it, once; `None` while it runs.
+    ///
+    /// # Errors
+    /// When the client cannot tell.
+    fn poll(&mut self) -> Outcome<Option<Finished>>;
 }
 
 impl LoadClient for Client {
-    fn start(&self, line: &CommandLine) -> Result<Child, HostError> {
-        Client::start(self, line)
+    fn start(&self, line: &CommandLine) -> Outcome<Box<dyn Running>> {
+        Ok(Box::new(Client::start(self, line)?))
     }
 
-    fn can_connect(&self, address: IpAddr, port: u16) -> Result<bool, HostError> {
+    fn can_connect(&self, address: IpAddr, port: u16) -> Outcome<bool> {
         Client::can_connect(self, address, port)
+    }
+}
+
+impl Running for ClientProcess {
+    fn poll(&mut self) -> Outcome<Option<Finished>> {
+        ClientProcess::poll(self)
     }
 }
 
@@ -77,6 +107,13 @@ pub struct Program {
     pub name: &'static str,
     /// The Debian package.
     pub package: &'static str,
+}
+
+impl Program {
+    /// A program and its package.
+    pub const fn of(name: &'static str, package: &'static str) -> Self {
+        Self { name, package }
+    }
 }
 
 /// The service that a workload started in the target, if it needs one.
@@ -95,22 +132,20 @@ pub enum Extent {
     ToCompletion,
 }
 
-/// The parameter that chooses the extent, for workloads that offer both.
-const fn extent_parameter(default: &'static str) -> Parameter {
-    Parameter {
-        key: "load.extent",
-        domain: Domain::Choice(&["duration", "completion"]),
-        default: Some(default),
-        help: "measure for the plan's duration, or until the work is done",
+impl Extent {
+    /// The parameter that chooses the extent, for workloads that offer both.
+    const fn parameter(default: &'static str) -> Parameter {
+        let domain = Domain::Choice(&["duration", "completion"]);
+        Parameter::new("load.extent", domain, default)
+            .help("measure for the plan's duration, or until the work is done")
     }
-}
 
-/// The chosen extent.
-fn chosen_extent(settings: &Settings, default: Extent) -> Extent {
-    match settings.text("load.extent") {
-        Some("duration") => Extent::FixedDuration,
-        Some("completion") => Extent::ToCompletion,
-        _ => default,
+    /// The extent that such a parameter chooses.
+    fn chosen(parameter: &Parameter, settings: &Settings) -> Self {
+        match parameter.text(settings) {
+            "completion" => Self::ToCompletion,
+            _ => Self::FixedDuration,
+        }
     }
 }
 
@@ -123,7 +158,96 @@ pub struct Timing {
     pub duration: Duration,
 }
 
-/// A load: a service, its driver and the reading of what the driver printed.
+/// The parameter that says how much load there is: the one that a ramp varies.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LoadLevel {
+    /// The parameter's key.
+    pub key: &'static str,
+    /// The unit of the load.
+    pub unit: Unit,
+    /// How much in that unit 1 of the parameter is, such as 10⁶ for Mbit/s.
+    pub scale: f64,
+    /// What it is, for axes.
+    pub title: &'static str,
+}
+
+impl LoadLevel {
+    const fn of(parameter: &Parameter, unit: Unit, scale: f64, title: &'static str) -> Self {
+        Self {
+            key: parameter.key,
+            unit,
+            scale,
+            title,
+        }
+    }
+}
+
+/// The scratch disk as the target sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scratch {
+    /// The block device.
+    pub device: PathBuf,
+    /// Where its file system is mounted.
+    pub directory: PathBuf,
+}
+
+impl Scratch {
+    /// A target's.
+    pub fn of(target: &dyn Target) -> Self {
+        let (device, directory) = target.scratch();
+        Self { device, directory }
+    }
+}
+
+/// Where a load runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Runs {
+    /// As the client.
+    Client,
+    /// In the target itself.
+    Target,
+}
+
+/// The command that is the load.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoadCommand {
+    /// The command line; an empty one lets the time pass.
+    pub line: CommandLine,
+    /// Where it runs.
+    pub runs: Runs,
+    /// How long a load that ends by its times may outlast them before it counts as stuck.
+    pub patience: Duration,
+}
+
+impl LoadCommand {
+    /// A command that runs as the client.
+    pub fn client(line: CommandLine) -> Self {
+        Self {
+            line,
+            runs: Runs::Client,
+            patience: Duration::from_secs(30),
+        }
+    }
+
+    /// A command that runs in the target.
+    pub fn target(line: CommandLine) -> Self {
+        Self {
+            runs: Runs::Target,
+            ..Self::client(line)
+        }
+    }
+
+    /// With so much more patience.
+    pub fn patient(mut self, more: Duration) -> Self {
+        self.patience += more;
+        self
+    }
+}
+
+/// A load: a service, the command that drives it and the reading of what that prints.
+///
+/// What has to be written is data ([`Workload::load`] is a function of the settings alone) and a
+/// parser; [`Workload::drive`] does the rest.
 pub trait Workload: Sync {
     /// The name in plans: `iperf3-receive`, `http-rate`, `cpu`.
     fn kind(&self) -> &'static str;
@@ -134,22 +258,34 @@ pub trait Workload: Sync {
     /// What a plan may set for it; keys start with `load.`.
     fn parameters(&self) -> &'static [Parameter];
 
-    /// The programs it runs in the target; the shared image has their packages.
+    /// The programs it runs in the target; the image has their packages.
     fn target_programs(&self) -> &'static [Program] {
         &[]
     }
 
-    /// The programs it runs as the client, on the host.
+    /// The programs it runs as the client, to be checked before anything boots.
     fn client_programs(&self) -> &'static [Program] {
         &[]
     }
 
+    /// The Debian packages it needs in the target beyond those of the shared image.
+    fn packages(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// How its measured window ends.
-    fn extent(&self, settings: &Settings) -> Extent;
+    fn extent(&self, _settings: &Settings) -> Extent {
+        Extent::FixedDuration
+    }
 
     /// The scratch disk it needs in the target, in MiB; 0 for none.
     fn scratch_mib(&self, _settings: &Settings) -> u64 {
         0
+    }
+
+    /// The parameter that a ramp varies, if it has one.
+    fn level(&self) -> Option<LoadLevel> {
+        None
     }
 
     /// Starts the service inside the target and waits until it answers (from the client, where
@@ -159,16 +295,29 @@ pub trait Workload: Sync {
     /// When the service does not come up.
     fn serve(
         &self,
-        target: &mut dyn Target,
-        client: &dyn LoadClient,
-        settings: &Settings,
-    ) -> Result<Service, HostError>;
+        _target: &mut dyn Target,
+        _client: &dyn LoadClient,
+        _settings: &Settings,
+    ) -> Outcome<Service> {
+        Ok(Service::default())
+    }
 
-    /// Starts the load on what [`Workload::serve`] returned: warm-up first, then the measured
-    /// part. Returns at once.
+    /// The load's command for a target at `address`: warm-up first, then the measured part.
     ///
     /// # Errors
-    /// When the driver cannot be started.
+    /// When the settings allow none.
+    fn load(
+        &self,
+        address: IpAddr,
+        scratch: &Scratch,
+        settings: &Settings,
+        timing: Timing,
+    ) -> Outcome<LoadCommand>;
+
+    /// Starts the load on what [`Workload::serve`] returned. Returns at once.
+    ///
+    /// # Errors
+    /// When it cannot be started.
     fn drive(
         &self,
         target: &mut dyn Target,
@@ -176,28 +325,96 @@ pub trait Workload: Sync {
         service: Service,
         settings: &Settings,
         timing: Timing,
-    ) -> Result<Box<dyn Load>, HostError>;
+    ) -> Outcome<Box<dyn Load>> {
+        let command = self.load(target.address(), &Scratch::of(target), settings, timing)?;
+        let programs = match command.runs {
+            Runs::Client => self.client_programs(),
+            Runs::Target => self.target_programs(),
+        };
+        let extent = self.extent(settings);
+        driver::start(target, client, service, command, programs, extent, timing)
+    }
 
-    /// Reads what the driver printed. A pure function, tested on recorded and on garbage input.
+    /// Reads what the load printed. A pure function, tested on recorded and on garbage input.
     ///
     /// # Errors
-    /// When it is not what the driver prints when all is well; the message quotes it.
-    fn parse(
+    /// When it is not what the load prints when all is well; the message quotes it.
+    fn parse(&self, raw: &[u8], settings: &Settings, timing: Timing) -> Outcome<WorkloadResult>;
+
+    /// For a generator that goes through load levels by itself: the command that does. Level after
+    /// level takes `each.warmup` and then `each.duration`, without a pause, as if each were a load
+    /// of its own. `None`: a load is started for each level.
+    ///
+    /// # Errors
+    /// As [`Workload::load`].
+    fn ramp(
         &self,
-        raw: &[u8],
+        _address: IpAddr,
+        _scratch: &Scratch,
+        _settings: &Settings,
+        _levels: &[f64],
+        _each: Timing,
+    ) -> Outcome<Option<LoadCommand>> {
+        Ok(None)
+    }
+
+    /// As [`Workload::drive`], for [`Workload::ramp`].
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    fn drive_ramp(
+        &self,
+        target: &mut dyn Target,
+        client: &dyn LoadClient,
+        service: Service,
         settings: &Settings,
-        timing: Timing,
-    ) -> Result<WorkloadResult, HostError>;
+        levels: &[f64],
+        each: Timing,
+    ) -> Outcome<Option<Box<dyn Load>>> {
+        let scratch = Scratch::of(target);
+        let Some(command) = self.ramp(target.address(), &scratch, settings, levels, each)? else {
+            return Ok(None);
+        };
+        let programs = match command.runs {
+            Runs::Client => self.client_programs(),
+            Runs::Target => self.target_programs(),
+        };
+        let number = u32::try_from(levels.len()).unwrap_or(u32::MAX);
+        let whole = Timing {
+            warmup: each.warmup,
+            duration: (each.warmup + each.duration)
+                .saturating_mul(number)
+                .saturating_sub(each.warmup),
+        };
+        let extent = Extent::FixedDuration;
+        driver::start(target, client, service, command, programs, extent, whole).map(Some)
+    }
+
+    /// Reads what [`Workload::ramp`] printed: a result for each level, in order.
+    ///
+    /// # Errors
+    /// As [`Workload::parse`].
+    fn parse_ramp(
+        &self,
+        _raw: &[u8],
+        _settings: &Settings,
+        _each: Timing,
+    ) -> Outcome<Vec<WorkloadResult>> {
+        Err(output::garbage(
+            self.kind(),
+            "it cannot go through load levels by itself",
+        ))
+    }
 }
 
 /// A load in progress.
 pub trait Load {
-    /// What the driver printed, once it has ended; `None` while it runs. To be called often: it
+    /// What the load printed, once it has ended; `None` while it runs. To be called often: it
     /// decides for itself when asking the target would not disturb what is measured.
     ///
     /// # Errors
-    /// When the driver or the service died, with what it said.
-    fn poll(&mut self, target: &mut dyn Target) -> Result<Option<Vec<u8>>, HostError>;
+    /// When the load or the service died, with what it said.
+    fn poll(&mut self, target: &mut dyn Target) -> Outcome<Option<Vec<u8>>>;
 }
 
 /// What a workload found.
@@ -207,6 +424,8 @@ pub struct WorkloadResult {
     pub work: Option<WorkDone>,
     /// Its metrics by stable name: `throughput`, `latency.p99`, `jitter`.
     pub metrics: BTreeMap<String, Metric>,
+    /// Whole distributions in nanoseconds, by the name of what they are of: `latency`.
+    pub histograms: Vec<(String, Histogram<u64>)>,
     /// Reasons not to trust this trial that only the load generator can see.
     pub suspect: Vec<String>,
 }
@@ -220,17 +439,19 @@ pub enum WorkDone {
     Total(Work),
 }
 
+/// Of the recorded outputs that tests parse.
+#[cfg(test)]
+const TIMING: Timing = Timing {
+    warmup: Duration::from_secs(1),
+    duration: Duration::from_secs(2),
+};
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
     use vtax_host::settings::Level;
-
-    const TIMING: Timing = Timing {
-        warmup: Duration::from_secs(1),
-        duration: Duration::from_secs(2),
-    };
 
     /// What the real drivers printed once, by workload.
     const RECORDED: &[(&str, &str)] = &[
@@ -256,6 +477,12 @@ mod tests {
             include_str!("../../tests/data/http-download.json"),
         ),
         ("http-rate", include_str!("../../tests/data/http-rate.json")),
+        ("memcached", include_str!("../../tests/data/memcached.json")),
+        ("tbench", include_str!("../../tests/data/tbench.txt")),
+        (
+            "sysbench-oltp",
+            include_str!("../../tests/data/sysbench-oltp.txt"),
+        ),
         ("cpu", include_str!("../../tests/data/cpu.json")),
         ("disk-read", include_str!("../../tests/data/disk-read.json")),
     ];
@@ -282,46 +509,80 @@ mod tests {
         assert!(by_kind("iperf4").is_none());
     }
 
+    /// All that a workload makes of its settings.
+    fn made_of(
+        workload: &dyn Workload,
+        settings: &Settings,
+    ) -> impl PartialEq + std::fmt::Debug + use<> {
+        let scratch = Scratch {
+            device: "/dev/vdb".into(),
+            directory: "/scratch".into(),
+        };
+        let address = IpAddr::from([10, 91, 0, 2]);
+        let load = workload.load(address, &scratch, settings, TIMING).unwrap();
+        (
+            load,
+            workload.extent(settings),
+            workload.scratch_mib(settings),
+        )
+    }
+
     #[test]
-    fn documented_defaults_are_allowed_and_are_the_defaults_in_force() {
+    fn every_documented_default_is_allowed_and_is_the_one_in_force() {
         for workload in all() {
             for parameter in workload.parameters() {
                 let Some(default) = parameter.default else {
                     continue;
                 };
+                let key = parameter.key;
+                let unset = Settings::default();
                 let level = match parameter.domain {
                     Domain::Bool => Level::Bool(default.parse().unwrap()),
                     Domain::Integer(low, high) => {
                         let value = default.parse().unwrap();
-                        assert!((low..=high).contains(&value), "{}", parameter.key);
+                        assert!((low..=high).contains(&value), "{key}");
+                        assert_eq!(parameter.integer(&unset), value, "{key}");
                         Level::Integer(value)
                     }
                     Domain::Number(low, high) => {
                         let value = default.parse().unwrap();
-                        assert!((low..=high).contains(&value), "{}", parameter.key);
+                        assert!((low..=high).contains(&value), "{key}");
+                        assert_eq!(parameter.number(&unset), value, "{key}");
                         Level::Number(value)
                     }
                     Domain::Choice(words) => {
-                        assert!(words.contains(&default), "{}", parameter.key);
+                        assert!(words.contains(&default), "{key}");
                         Level::Text(default.to_owned())
                     }
                     Domain::Text(_) => Level::Text(default.to_owned()),
                 };
-                let settings = Settings([(parameter.key.to_owned(), level)].into());
-                let unset = Settings::default();
+                let set = Settings([(key.to_owned(), level)].into());
                 assert_eq!(
-                    workload.extent(&settings),
-                    workload.extent(&unset),
-                    "{}",
-                    parameter.key
-                );
-                assert_eq!(
-                    workload.scratch_mib(&settings),
-                    workload.scratch_mib(&unset),
-                    "{}",
-                    parameter.key
+                    made_of(*workload, &set),
+                    made_of(*workload, &unset),
+                    "{}: {key}",
+                    workload.kind()
                 );
             }
+        }
+    }
+
+    #[test]
+    fn a_load_level_is_a_numeric_parameter_that_changes_the_command() {
+        for workload in all() {
+            let Some(level) = workload.level() else {
+                continue;
+            };
+            let found = workload.parameters().iter().find(|it| it.key == level.key);
+            let set = match found.unwrap().domain {
+                Domain::Integer(low, high) => Level::Integer(low.max(7).min(high)),
+                Domain::Number(low, high) => Level::Number(7.5_f64.clamp(low, high)),
+                other => panic!("{}: {other:?}", workload.kind()),
+            };
+            let set = Settings([(level.key.to_owned(), set)].into());
+            let unset = made_of(*workload, &Settings::default());
+            assert_ne!(made_of(*workload, &set), unset, "{}", workload.kind());
+            assert!(level.scale > 0.0 && !level.title.is_empty());
         }
     }
 
@@ -375,6 +636,7 @@ mod tests {
         fn no_bytes_panic_a_parser(raw in prop::collection::vec(any::<u8>(), 0..300)) {
             for workload in all() {
                 let _ = workload.parse(&raw, &Settings::default(), TIMING);
+                let _ = workload.parse_ramp(&raw, &Settings::default(), TIMING);
             }
         }
 
