@@ -52,6 +52,7 @@ pub struct Head {
 
 /// Which server, how much load, and for how long.
 #[derive(Debug, Clone, PartialEq, clap::Args)]
+#[group(skip)]
 pub struct Arguments {
     /// Server address and port, such as 10.0.0.2:80 or [fd00::2]:80
     #[arg(long)]

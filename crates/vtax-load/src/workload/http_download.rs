@@ -79,7 +79,7 @@ impl Workload for HttpDownload {
     }
 
     fn parse(&self, raw: &[u8], settings: &Settings, _timing: Timing) -> Outcome<WorkloadResult> {
-        let (report, histograms) = open_loop::read(DRIVER, raw, "closed")?;
+        let (report, histogram) = open_loop::read(DRIVER, raw, "closed")?;
         if report.bytes == 0 {
             let detail = "not one byte arrived in the measured part; measure longer";
             return Err(garbage(DRIVER, detail));
@@ -107,7 +107,7 @@ impl Workload for HttpDownload {
             (report.seconds, "time until all downloads were done"),
         );
         Ok(WorkloadResult {
-            histograms,
+            histograms: open_loop::named("download", histogram),
             ..metrics.result(work)
         })
     }

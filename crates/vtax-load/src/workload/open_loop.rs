@@ -62,18 +62,14 @@ pub fn generator(name: &str, flags: Vec<String>) -> Outcome<CommandLine> {
     Ok(begin.into_iter().chain(flags).collect())
 }
 
-/// Reads a report of that mode, and its histogram.
-pub fn read(
-    driver: &str,
-    raw: &[u8],
-    mode: &str,
-) -> Outcome<(Report, Vec<(String, Histogram<u64>)>)> {
+/// Reads a report of that mode, and its histogram if it has one.
+pub fn read(driver: &str, raw: &[u8], mode: &str) -> Outcome<(Report, Option<Histogram<u64>>)> {
     let report: Report = json(driver, raw)?;
-    let histograms = check(driver, &report, mode)?;
-    Ok((report, histograms))
+    let histogram = check(driver, &report, mode)?;
+    Ok((report, histogram))
 }
 
-fn check(driver: &str, report: &Report, mode: &str) -> Outcome<Vec<(String, Histogram<u64>)>> {
+fn check(driver: &str, report: &Report, mode: &str) -> Outcome<Option<Histogram<u64>>> {
     if report.mode != mode {
         let detail = format!("its mode is {:?}, not {mode:?}", report.mode);
         return Err(garbage(driver, &detail));
@@ -92,10 +88,14 @@ fn check(driver: &str, report: &Report, mode: &str) -> Outcome<Vec<(String, Hist
     ] {
         number(driver, "latency", Some(time))?;
     }
-    let histogram = decoded(&report.histogram)
-        .map_err(|cause| garbage(driver, &format!("its histogram cannot be read: {cause}")))?;
-    let named = histogram.map(|histogram| ("latency".to_owned(), histogram));
-    Ok(named.into_iter().collect())
+    decoded(&report.histogram)
+        .map_err(|cause| garbage(driver, &format!("its histogram cannot be read: {cause}")))
+}
+
+/// A histogram, if there is one, as results have it.
+pub fn named(name: &str, histogram: Option<Histogram<u64>>) -> Vec<(String, Histogram<u64>)> {
+    let named = histogram.map(|histogram| (name.to_owned(), histogram));
+    named.into_iter().collect()
 }
 
 /// A load generator of our own in open loop.
@@ -137,7 +137,7 @@ impl OpenLoop {
     )]
     fn result(&self, report: &Report) -> Outcome<WorkloadResult> {
         let (driver, what) = (self.driver(), self.what);
-        let histograms = check(&driver, report, "open")?;
+        let histogram = check(&driver, report, "open")?;
         let kinds = report.errors;
         let failed = format!(
             "{} connections failed, {} answers with an error status, {} timeouts, {} never sent",
@@ -194,7 +194,7 @@ impl OpenLoop {
         let phrase = format!("serve 1 {what} request");
         let work = WorkDone::Rate(work(rate, Base::Request, &phrase));
         Ok(WorkloadResult {
-            histograms,
+            histograms: named("latency", histogram),
             suspect,
             ..metrics.result(work)
         })
