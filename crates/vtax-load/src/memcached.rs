@@ -269,7 +269,8 @@ mod tests {
 
     #[test]
     fn senseless_arguments_are_refused_by_name() {
-        let cases: [(fn(&mut Arguments), &str); 5] = [
+        type Change = fn(&mut Arguments);
+        let cases: [(Change, &str); 5] = [
             (|it| it.set_percent = 101.0, "--set-percent"),
             (|it| it.keys = 0, "--key-bytes"),
             (|it| it.key_bytes = 2, "--key-bytes"),

@@ -174,7 +174,8 @@ mod tests {
 
     #[test]
     fn senseless_arguments_are_refused_by_name() {
-        let cases: [(fn(&mut Arguments), &str); 10] = [
+        type Change = fn(&mut Arguments);
+        let cases: [(Change, &str); 10] = [
             (|it| it.common.rate = 0.0, "--rate"),
             (|it| it.common.rate = f64::NAN, "--rate"),
             (|it| it.common.ramp = vec![1.0, -1.0], "--ramp"),
