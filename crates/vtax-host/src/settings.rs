@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::str::FromStr;
 
 /// A value in a plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -52,10 +53,53 @@ pub struct Parameter {
     pub key: &'static str,
     /// What it accepts.
     pub domain: Domain,
-    /// The default as it would be written in a plan, for documentation; `None`: unset.
+    /// The default as it would be written in a plan; `None`: unset.
     pub default: Option<&'static str>,
     /// What it does, in one line, with its unit.
     pub help: &'static str,
+}
+
+impl Parameter {
+    /// A parameter with a default.
+    pub const fn new(key: &'static str, domain: Domain, default: &'static str) -> Self {
+        Self {
+            key,
+            domain,
+            default: Some(default),
+            help: "",
+        }
+    }
+
+    /// With what it does, in one line, with its unit.
+    pub const fn help(mut self, help: &'static str) -> Self {
+        self.help = help;
+        self
+    }
+
+    /// The whole number in force: the one that is set, else the default, else 0.
+    pub fn integer(&self, settings: &Settings) -> i64 {
+        settings.integer(self.key, self.parsed())
+    }
+
+    /// The number in force: the one that is set, else the default, else 0.
+    pub fn number(&self, settings: &Settings) -> f64 {
+        settings.number(self.key, self.parsed())
+    }
+
+    /// The switch in force: the one that is set, else the default, else `false`.
+    pub fn bool(&self, settings: &Settings) -> bool {
+        settings.bool(self.key, self.parsed())
+    }
+
+    /// The text in force: the one that is set, else the default, else nothing.
+    pub fn text<'a>(&self, settings: &'a Settings) -> &'a str {
+        settings.text(self.key).or(self.default).unwrap_or_default()
+    }
+
+    fn parsed<T: FromStr + Default>(&self) -> T {
+        let default = self.default.and_then(|text| text.parse().ok());
+        default.unwrap_or_default()
+    }
 }
 
 /// The levels in force for one trial, by full dotted key. Validated against [`Parameter`]s

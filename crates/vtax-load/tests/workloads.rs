@@ -19,23 +19,31 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use vtax_guest::platform::{CommandLine, Finished, Job, Target};
 use vtax_host::HostError;
+use vtax_host::cell::ClientProcess;
 use vtax_host::settings::{Level, Settings};
-use vtax_load::http;
-use vtax_load::workload::{LoadClient, Timing, WorkDone, Workload, WorkloadResult, by_kind};
+use vtax_load::workload::{
+    Load, LoadClient, Running, Timing, WorkDone, Workload, WorkloadResult, by_kind,
+};
+use vtax_load::{generator, http, memcached};
 use vtax_observe::Subject;
 use vtax_units::Source;
 
+/// The load generators, as `vtax load` has them.
 #[derive(Parser)]
-struct LoadCommand {
-    #[command(flatten)]
-    arguments: http::Arguments,
+#[command(no_binary_name = true)]
+enum LoadCommand {
+    Http(http::Arguments),
+    Memcached(memcached::Arguments),
 }
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
     if arguments.get(1).is_some_and(|word| word == "load") {
-        let command = LoadCommand::parse_from(arguments.into_iter().skip(2));
-        return match http::main(&command.arguments) {
+        let outcome = match LoadCommand::parse_from(arguments.into_iter().skip(2)) {
+            LoadCommand::Http(arguments) => http::main(&arguments),
+            LoadCommand::Memcached(arguments) => memcached::main(&arguments),
+        };
+        return match outcome {
             Ok(()) => ExitCode::SUCCESS,
             Err(cause) => {
                 eprintln!("{cause}");
@@ -67,6 +75,19 @@ fn main() -> ExitCode {
             http_rate,
         ),
         (
+            "http_rate_goes_through_a_ramp_in_one_process",
+            http_rate_ramp,
+        ),
+        (
+            "memcached_answers_every_request_that_was_due_and_misses_none",
+            memcached_rate,
+        ),
+        ("tbench_measures_throughput_after_its_warm_up", tbench),
+        (
+            "sysbench_oltp_commits_transactions_at_a_rate",
+            sysbench_oltp,
+        ),
+        (
             "cpu_reports_operations_for_a_duration_and_to_completion",
             cpu,
         ),
@@ -82,6 +103,10 @@ fn main() -> ExitCode {
         (
             "a_stall_of_the_server_shows_in_every_request_that_was_due_meanwhile",
             stall,
+        ),
+        (
+            "a_ramp_gives_each_rate_a_window_and_keeps_their_backlogs_apart",
+            ramp,
         ),
         (
             "a_saturated_server_shows_as_unanswered_requests_and_growing_latency",
@@ -288,13 +313,15 @@ struct LocalClient {
 }
 
 impl LoadClient for LocalClient {
-    fn start(&self, line: &CommandLine) -> Result<Child, HostError> {
-        spawn_inside(&self.inside, &["--net", "--pid"], line)
+    fn start(&self, line: &CommandLine) -> Result<Box<dyn Running>, HostError> {
+        let child = spawn_inside(&self.inside, &["--net", "--pid"], line)?;
+        Ok(Box::new(ClientProcess::new(child)))
     }
 
     fn can_connect(&self, address: IpAddr, port: u16) -> Result<bool, HostError> {
         let script = format!("exec 3<>/dev/tcp/{address}/{port}");
-        let mut child = LoadClient::start(self, &vec!["bash".to_owned(), "-c".to_owned(), script])?;
+        let line = ["bash", "-c", &script].map(str::to_owned).to_vec();
+        let mut child = spawn_inside(&self.inside, &["--net", "--pid"], &line)?;
         Ok(child.wait().unwrap().success())
     }
 }
@@ -325,7 +352,12 @@ fn drive(
 ) -> Result<Vec<u8>, HostError> {
     let client = host.client();
     let service = workload.serve(host, &client, settings)?;
-    let mut load = workload.drive(host, &client, service, settings, TIMING)?;
+    let load = workload.drive(host, &client, service, settings, TIMING)?;
+    wait(host, load)
+}
+
+/// Waits until a load ends; what it printed.
+fn wait(host: &mut Host, mut load: Box<dyn Load>) -> Result<Vec<u8>, HostError> {
     loop {
         if let Some(raw) = load.poll(host)? {
             return Ok(raw);
@@ -468,7 +500,76 @@ fn http_rate() {
         assert!(values.is_sorted() && values[0] > 0.0, "{values:?}");
         assert_eq!(value(&result, "errors"), 0.0);
         assert_eq!(rate(&result), value(&result, "rate"));
+        let (name, histogram) = &result.histograms[0];
+        let p99 = histogram.value_at_quantile(0.99) as f64 / 1e9;
+        assert_eq!((name.as_str(), p99), ("latency", values[2]));
     }
+}
+
+fn http_rate_ramp() {
+    let Some(mut host) = Host::new(&["apache2"]) else {
+        return;
+    };
+    let (client, settings) = (host.client(), Settings::default());
+    let workload = by_kind("http-rate").unwrap();
+    let service = workload.serve(&mut host, &client, &settings).unwrap();
+    let rates = [50.0, 200.0, 100.0];
+    let load = workload.drive_ramp(&mut host, &client, service, &settings, &rates, TIMING);
+    let raw = wait(&mut host, load.unwrap().unwrap()).unwrap();
+    let results = workload.parse_ramp(&raw, &settings, TIMING).unwrap();
+    let found: Vec<f64> = results.iter().map(rate).collect();
+    // A second of Poisson arrivals: five standard deviations at most.
+    let near = |(found, asked): (&f64, &f64)| (found - asked).abs() <= 5.0 * asked.sqrt();
+    assert!(
+        found.len() == 3 && found.iter().zip(&rates).all(near),
+        "{found:?}"
+    );
+    assert!(results.iter().all(|result| result.histograms.len() == 1));
+    let idle = by_kind("idle").unwrap();
+    let none = idle.drive_ramp(&mut host, &client, service, &settings, &rates, TIMING);
+    assert!(none.unwrap().is_none());
+}
+
+fn memcached_rate() {
+    let settings = settings([
+        ("load.rate", Level::Number(500.0)),
+        ("load.set_percent", Level::Number(20.0)),
+        ("load.keys", Level::Integer(1000)),
+        ("load.value_bytes", Level::Integer(5000)),
+    ]);
+    let Some(result) = run("memcached", &["memcached"], &settings) else {
+        return;
+    };
+    assert_eq!(value(&result, "errors"), 0.0, "{result:?}");
+    assert_eq!(rate(&result), value(&result, "rate"));
+    assert!(value(&result, "latency.p50") <= value(&result, "latency.p99"));
+    // Four in five answers carry a value.
+    let each = value(&result, "throughput") / 8.0 / rate(&result);
+    assert!((3000.0..5000.0).contains(&each), "{each}");
+}
+
+fn tbench() {
+    let settings = settings([("load.clients", Level::Integer(2))]);
+    let Some(result) = run("tbench", &["tbench", "tbench_srv"], &settings) else {
+        return;
+    };
+    assert_eq!(rate(&result) * 1e9, value(&result, "throughput"));
+    assert!(value(&result, "latency.mean") <= value(&result, "latency.max"));
+}
+
+fn sysbench_oltp() {
+    let settings = settings([
+        ("load.rate", Level::Integer(20)),
+        ("load.threads", Level::Integer(2)),
+        ("load.rows", Level::Integer(100)),
+    ]);
+    let Some(result) = run("sysbench-oltp", &["sysbench", "mariadbd"], &settings) else {
+        return;
+    };
+    assert!(rate(&result) > 0.0);
+    let (p50, p99) = (value(&result, "latency.p50"), value(&result, "latency.p99"));
+    assert!(p50 > 0.0 && p50 <= p99, "{result:?}");
+    assert!(result.histograms[0].1.len() > 0);
 }
 
 fn cpu() {
@@ -618,17 +719,17 @@ fn ok(socket: &mut TcpStream) -> bool {
 
 fn open_loop(address: SocketAddr) -> http::Arguments {
     http::Arguments {
-        address,
+        common: generator::Arguments {
+            connections: 4,
+            duration: 1.0,
+            rate: 100.0,
+            arrival: generator::Arrival::Constant,
+            timeout: 5.0,
+            ..generator::Arguments::new(address)
+        },
         path: "/".to_owned(),
-        connections: 4,
-        warmup: 0.0,
-        duration: 1.0,
-        rate: 100.0,
-        arrival: http::Arrival::Constant,
-        seed: 1,
         closed: false,
         downloads: None,
-        timeout: 5.0,
     }
 }
 
@@ -638,6 +739,15 @@ fn closed_loop(address: SocketAddr, downloads: u64) -> http::Arguments {
         downloads: Some(downloads),
         ..open_loop(address)
     }
+}
+
+/// With some of the common arguments changed.
+fn with(
+    mut arguments: http::Arguments,
+    change: impl Fn(&mut generator::Arguments),
+) -> http::Arguments {
+    change(&mut arguments.common);
+    arguments
 }
 
 fn stall() {
@@ -655,12 +765,11 @@ fn stall() {
         }
         ok(socket)
     });
-    let report = http::run(&http::Arguments {
-        rate: 1000.0,
-        duration: 2.0,
-        ..open_loop(address)
-    })
-    .unwrap();
+    let arguments = with(open_loop(address), |it| {
+        it.rate = 1000.0;
+        it.duration = 2.0;
+    });
+    let report = http::run(&arguments).unwrap();
     assert!(stalled.load(Ordering::Relaxed) <= 4);
     assert_eq!(report.due, Some(2000));
     assert_eq!(report.latency.count, 2000);
@@ -675,11 +784,10 @@ fn saturation() {
         ok(socket)
     });
     // Four connections at 20 ms each can answer 200 a second.
-    let arguments = http::Arguments {
-        rate: 2000.0,
-        timeout: 0.5,
-        ..open_loop(address)
-    };
+    let arguments = with(open_loop(address), |it| {
+        it.rate = 2000.0;
+        it.timeout = 0.5;
+    });
     let report = http::run(&arguments).unwrap();
     assert_eq!(report.due, Some(2000));
     assert!(report.requests <= 250, "{report:?}");
@@ -701,6 +809,31 @@ fn saturation() {
     );
 }
 
+fn ramp() {
+    // Four connections at 20 ms each can answer 200 a second; the middle rate is ten times that.
+    let address = server(|_, socket| {
+        std::thread::sleep(Duration::from_millis(20));
+        ok(socket)
+    });
+    let arguments = with(open_loop(address), |it| {
+        it.ramp = vec![50.0, 2000.0, 50.0];
+        it.warmup = 0.5;
+        it.timeout = 0.2;
+    });
+    let levels = http::ramp(&arguments).unwrap().levels;
+    let due: Vec<_> = levels.iter().map(|level| level.due).collect();
+    assert_eq!(due, [Some(50), Some(2000), Some(50)]);
+    let counts: Vec<_> = levels.iter().map(|level| level.latency.count).collect();
+    assert_eq!(counts, [50, 2000, 50]);
+    assert!(levels[1].errors.total() > 1000, "{:?}", levels[1]);
+    for calm in [&levels[0], &levels[2]] {
+        assert!(
+            calm.errors.total() == 0 && calm.latency.p90 < 0.2,
+            "{calm:?}"
+        );
+    }
+}
+
 fn constant_load() {
     let count = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&count);
@@ -708,11 +841,7 @@ fn constant_load() {
         counter.fetch_add(1, Ordering::Relaxed);
         ok(socket)
     });
-    let report = http::run(&http::Arguments {
-        warmup: 0.5,
-        ..open_loop(address)
-    })
-    .unwrap();
+    let report = http::run(&with(open_loop(address), |it| it.warmup = 0.5)).unwrap();
     assert_eq!(count.load(Ordering::Relaxed), 150);
     assert_eq!(report.due, Some(100));
     assert_eq!(report.latency.count, 100);
@@ -783,19 +912,12 @@ fn foreign_protocol() {
 
 fn silent() {
     let address = server(|_, _| true);
-    let cause = http::run(&http::Arguments {
-        timeout: 0.2,
-        ..closed_loop(address, 3)
-    })
-    .unwrap_err()
-    .to_string();
+    let cause = http::run(&with(closed_loop(address, 3), |it| it.timeout = 0.2))
+        .unwrap_err()
+        .to_string();
     assert!(cause.contains("sent nothing for 0.2 s"), "{cause}");
     let address = server(|_, _| true);
-    let report = http::run(&http::Arguments {
-        timeout: 0.2,
-        ..open_loop(address)
-    })
-    .unwrap();
+    let report = http::run(&with(open_loop(address), |it| it.timeout = 0.2)).unwrap();
     assert_eq!(report.requests, 0);
     assert_eq!(report.errors.timeout + report.errors.unsent, 100);
     assert_eq!(report.latency.count, 100);
@@ -831,11 +953,7 @@ fn stale() {
         // The third request is read and dropped: the client has sent it on a dying connection.
         *count < 3 && ok(socket)
     });
-    let report = http::run(&http::Arguments {
-        warmup: 0.2,
-        ..open_loop(address)
-    })
-    .unwrap();
+    let report = http::run(&with(open_loop(address), |it| it.warmup = 0.2)).unwrap();
     assert_eq!(report.errors.total(), 0, "{report:?}");
     assert_eq!(report.latency.count, 100);
     let report = http::run(&closed_loop(address, 20)).unwrap();

@@ -361,6 +361,8 @@ pub struct RestoreArgs {
 pub enum LoadCommand {
     /// HTTP requests at a rate, or downloads.
     Http(vtax_load::http::Arguments),
+    /// Memcached requests at a rate.
+    Memcached(vtax_load::memcached::Arguments),
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ mod commands;
 mod progress;
 
 use clap::Parser;
-use cli::{AccuracyCommand, Cli, Command, ImageCommand, LoadCommand, MeterCommand, PlanCommand};
+use cli::{AccuracyCommand, Cli, Command, ImageCommand, MeterCommand, PlanCommand};
 use std::error::Error;
 use std::process::ExitCode;
 
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
             commands::accuracy::table(&results)
         }
         Command::Restore(arguments) => commands::run::restore(arguments.forget),
-        Command::Load(LoadCommand::Http(arguments)) => commands::load::http(arguments),
+        Command::Load(command) => commands::load::execute(&command),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -37,7 +37,7 @@ pub struct RecipeFile {
 }
 
 impl Recipe {
-    /// The image that every plan uses: the services and tools of all workloads, and a kernel.
+    /// The image that workloads share: their services and tools, and a kernel.
     pub fn standard() -> Self {
         let strings = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         let file = |path: &str, executable, text: &str| RecipeFile {
@@ -72,6 +72,18 @@ impl Recipe {
                 file("/etc/hostname", false, "target\n"),
             ],
         }
+    }
+
+    /// The shared image with these packages added: an image of its own, cached by its own hash.
+    /// Without any it is the shared image itself.
+    pub fn for_packages(packages: &[&str]) -> Self {
+        let mut recipe = Self::standard();
+        let added = packages.iter().map(|package| (*package).to_owned());
+        recipe.packages.extend(added);
+        // The order and number of mentions do not matter, so they must not change the hash.
+        recipe.packages.sort();
+        recipe.packages.dedup();
+        recipe
     }
 
     /// The recipe as it is stored beside the image.
@@ -166,6 +178,15 @@ mod tests {
         hashes.sort();
         hashes.dedup();
         assert_eq!(hashes.len(), 6);
+    }
+
+    #[test]
+    fn packages_make_an_image_of_their_own_and_no_packages_the_shared_one() {
+        let hash = |packages: &[&str]| Recipe::for_packages(packages).hash().unwrap();
+        assert_eq!(hash(&[]), Recipe::standard().hash().unwrap());
+        assert_eq!(hash(&["fio"]), hash(&[]), "it has that one already");
+        assert_ne!(hash(&["memcached"]), hash(&[]));
+        assert_eq!(hash(&["jq", "memcached"]), hash(&["memcached", "jq"]));
     }
 
     #[test]

@@ -4,14 +4,16 @@ use super::Space;
 use super::entry::Entry;
 use super::link;
 use crate::HostError;
-use crate::command::CommandLine;
+use crate::command::{CommandLine, Finished};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
+use std::io::Read;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
-use std::process::{Child, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use vtax_observe::{NetDevice, Subject};
 
@@ -35,16 +37,17 @@ impl Client {
         &self.name
     }
 
-    /// Starts a command as the client; its output is piped. Killing the child kills the command.
+    /// Starts a command as the client.
     ///
     /// # Errors
     /// When it cannot be started.
-    pub fn start(&self, line: &CommandLine) -> Result<Child, HostError> {
+    pub fn start(&self, line: &CommandLine) -> Result<ClientProcess, HostError> {
         self.entry
             .command_in(Space::Client, &self.entry.client, line)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
+            .map(ClientProcess::new)
             .map_err(|cause| {
                 HostError::Other(format!(
                     "cannot start `{}` as the client: {cause}",
@@ -97,4 +100,81 @@ impl Client {
             cause,
         })
     }
+}
+
+/// A command that runs as the client. Dropping it kills the command.
+#[derive(Debug)]
+pub struct ClientProcess {
+    child: Child,
+    stdout: Option<JoinHandle<Vec<u8>>>,
+    stderr: Option<JoinHandle<Vec<u8>>>,
+}
+
+impl ClientProcess {
+    /// Takes over a child process and what it prints into its pipes.
+    pub fn new(mut child: Child) -> Self {
+        Self {
+            stdout: child.stdout.take().map(drain),
+            stderr: child.stderr.take().map(drain),
+            child,
+        }
+    }
+
+    /// What became of it, once; `None` while it runs.
+    ///
+    /// # Errors
+    /// When it cannot be waited for.
+    pub fn poll(&mut self) -> Result<Option<Finished>, HostError> {
+        let ended = self.child.try_wait().map_err(unwaitable)?;
+        Ok(ended.map(|status| self.finished(status)))
+    }
+
+    /// Waits until it ends.
+    ///
+    /// # Errors
+    /// As [`ClientProcess::poll`].
+    pub fn wait(mut self) -> Result<Finished, HostError> {
+        let status = self.child.wait().map_err(unwaitable)?;
+        Ok(self.finished(status))
+    }
+
+    fn finished(&mut self, status: ExitStatus) -> Finished {
+        let signal = || 128 + status.signal().unwrap_or(0);
+        Finished {
+            code: status.code().unwrap_or_else(signal),
+            stdout: collected(&mut self.stdout),
+            stderr: collected(&mut self.stderr),
+        }
+    }
+}
+
+fn unwaitable(cause: std::io::Error) -> HostError {
+    HostError::Other(format!("cannot wait for a command of the client: {cause}"))
+}
+
+impl Drop for ClientProcess {
+    fn drop(&mut self) {
+        if !matches!(self.child.try_wait(), Ok(Some(_))) {
+            // It may have ended in between; then there is nothing to kill.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Reads to the end on a thread of its own: a command that fills its pipe would stop.
+fn drain(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What came before a failed read is still worth showing.
+        let _ = pipe.read_to_end(&mut bytes);
+        bytes
+    })
+}
+
+fn collected(reader: &mut Option<JoinHandle<Vec<u8>>>) -> Vec<u8> {
+    reader
+        .take()
+        .and_then(|thread| thread.join().ok())
+        .unwrap_or_default()
 }

@@ -23,7 +23,7 @@ pub mod process;
 pub mod requirements;
 mod seat;
 
-pub use client::Client;
+pub use client::{Client, ClientProcess};
 pub use link::{LinkConfig, TapOptions};
 pub use seat::{Seat, SeatConfig, TARGET};
 

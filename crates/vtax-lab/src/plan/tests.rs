@@ -6,7 +6,7 @@ use vtax_guest::platform::{GuestFiles, Platform, Target};
 use vtax_host::HostError;
 use vtax_host::cell::Seat;
 use vtax_host::settings::{Domain, Parameter};
-use vtax_load::workload::{Extent, Load, LoadClient, Service, Timing, Workload, WorkloadResult};
+use vtax_load::workload::{LoadCommand, Scratch, Timing, Workload, WorkloadResult};
 
 struct Fake(&'static str, &'static [Parameter]);
 
@@ -52,25 +52,13 @@ impl Workload for Fake {
     fn parameters(&self) -> &'static [Parameter] {
         self.1
     }
-    fn extent(&self, _: &Settings) -> Extent {
-        Extent::FixedDuration
-    }
-    fn serve(
+    fn load(
         &self,
-        _: &mut dyn Target,
-        _: &dyn LoadClient,
-        _: &Settings,
-    ) -> Result<Service, HostError> {
-        Ok(Service::default())
-    }
-    fn drive(
-        &self,
-        _: &mut dyn Target,
-        _: &dyn LoadClient,
-        _: Service,
+        _: std::net::IpAddr,
+        _: &Scratch,
         _: &Settings,
         _: Timing,
-    ) -> Result<Box<dyn Load>, HostError> {
+    ) -> Result<LoadCommand, HostError> {
         Err(HostError::Interrupted)
     }
     fn parse(&self, _: &[u8], _: &Settings, _: Timing) -> Result<WorkloadResult, HostError> {

@@ -1,9 +1,10 @@
 //! Closed loop: every connection downloads the file again and again.
 
-use super::connection::Progress;
-use super::pool::Pool;
-use super::report::{Errors, Report, Times};
-use super::{Arguments, nanoseconds, seconds};
+use super::Arguments;
+use crate::generator::connection::Progress;
+use crate::generator::pool::Pool;
+use crate::generator::report::{Errors, Report, Times};
+use crate::generator::{nanoseconds, seconds};
 use vtax_host::HostError;
 use vtax_observe::clock::process_cpu;
 
@@ -31,12 +32,9 @@ enum Until {
 ///
 /// A download that fails ends the run: the total of what was asked for can no longer be met.
 pub fn run(arguments: &Arguments) -> Result<Report, HostError> {
-    let begin = nanoseconds(arguments.warmup);
-    let mut pool = Pool::new(
-        arguments.address,
-        arguments.request(),
-        arguments.connections,
-    )?;
+    let common = &arguments.common;
+    let begin = nanoseconds(common.warmup);
+    let mut pool = arguments.pool()?;
     let mut count = Count {
         latency: Times::new(),
         listed: Vec::new(),
@@ -45,9 +43,9 @@ pub fn run(arguments: &Arguments) -> Result<Report, HostError> {
     };
     let measured = match arguments.downloads {
         None => {
-            let end = begin + nanoseconds(arguments.duration);
+            let end = begin + nanoseconds(common.duration);
             phase(arguments, &mut pool, &mut count, begin, Until::Moment(end))?;
-            arguments.duration
+            common.duration
         }
         Some(downloads) => {
             if begin > 0 {
@@ -74,12 +72,14 @@ pub fn run(arguments: &Arguments) -> Result<Report, HostError> {
     };
     Ok(Report {
         mode: "closed".to_owned(),
+        rate: None,
         seconds: measured,
         requests: count.requests,
         bytes: count.bytes,
         due: None,
         errors: Errors::default(),
         latency: count.latency.summary(),
+        histogram: count.latency.encoded(),
         lag: None,
         connections: pool.opened,
         cpu_seconds: process_cpu().as_secs_f64(),
@@ -95,7 +95,8 @@ fn phase(
     counted_from: u64,
     until: Until,
 ) -> Result<(), HostError> {
-    let timeout = nanoseconds(arguments.timeout);
+    let common = &arguments.common;
+    let timeout = nanoseconds(common.timeout);
     let (end, wanted) = match until {
         Until::Moment(end) => (end, u64::MAX),
         Until::Downloads(wanted) => (u64::MAX, wanted),
@@ -104,12 +105,12 @@ fn phase(
         HostError::Other(format!(
             "download {} of http://{}{} failed: {cause}; the service in the target may have died or refused",
             done + 1,
-            arguments.address,
+            common.address,
             arguments.path
         ))
     };
     let (mut begun, mut done) = (0, 0);
-    for _ in 0..u64::from(arguments.connections).min(wanted) {
+    for _ in 0..u64::from(common.connections).min(wanted) {
         let now = pool.now();
         again(pool, None, now).map_err(|cause| failed(done, &cause))?;
         begun += 1;
@@ -125,7 +126,7 @@ fn phase(
         if now >= silent_until {
             return Err(failed(
                 done,
-                &format!("the server sent nothing for {} s", arguments.timeout),
+                &format!("the server sent nothing for {} s", common.timeout),
             ));
         }
         pool.wait(end.min(silent_until), &mut ready)?;
@@ -141,12 +142,10 @@ fn phase(
                     last_progress = now;
                     count.bytes += if counted { bytes } else { 0 };
                 }
-                Progress::Done { status, .. } if status != 200 => {
-                    return Err(failed(
-                        done,
-                        &format!("the server answered with status {status}"),
-                    ));
-                }
+                Progress::Done {
+                    refused: Some(answer),
+                    ..
+                } => return Err(failed(done, &format!("the server answered with {answer}"))),
                 Progress::Done {
                     bytes, reusable, ..
                 } => {

@@ -5,26 +5,21 @@
 //! steps, and its result is checked. bash makes a system call or two for each expression, so an
 //! expression is a thousand steps.
 
-use super::driver::{TargetLoad, script};
-use super::output::{Metrics, garbage, json, number, positive};
-use super::{
-    Extent, Load, LoadClient, Program, Service, Timing, WorkDone, Workload, WorkloadResult,
-    chosen_extent, extent_parameter,
-};
+use super::driver::script;
+use super::output::{Metrics, OP_RATE, garbage, json, number, positive, work};
+use super::*;
 use serde::Deserialize;
-use vtax_guest::platform::Target;
-use vtax_host::HostError;
-use vtax_host::settings::{Domain, Parameter, Settings};
-use vtax_report::results::{Better, Work};
-use vtax_units::{Base, Unit};
 
 /// See the module.
 pub struct Cpu;
 
-const PROGRAMS: &[Program] = &[Program {
-    name: "bash",
-    package: "bash",
-}];
+const PROGRAMS: &[Program] = &[Program::of("bash", "bash")];
+const THREADS: Parameter = Parameter::new("load.threads", Domain::Integer(1, 1024), "1")
+    .help("processes that work in parallel");
+const OPERATIONS: Parameter =
+    Parameter::new("load.operations", Domain::Integer(1, 1_000_000_000), "200")
+        .help("operations of each thread where the extent is `completion`");
+const EXTENT: Parameter = Extent::parameter("duration");
 
 /// `$1` warm-up and `$2` duration in µs, `$3` operations of each thread or 0, `$4` threads.
 ///
@@ -58,10 +53,6 @@ for pid in "${pids[@]}"; do wait "$pid" || exit 1; done
 echo "{\"threads\":$4}]"
 "#;
 
-fn threads(settings: &Settings) -> i64 {
-    settings.integer("load.threads", 1)
-}
-
 /// One line of what the script prints.
 #[derive(Debug, Deserialize)]
 struct Line {
@@ -82,22 +73,7 @@ impl Workload for Cpu {
     }
 
     fn parameters(&self) -> &'static [Parameter] {
-        const PARAMETERS: &[Parameter] = &[
-            Parameter {
-                key: "load.threads",
-                domain: Domain::Integer(1, 1024),
-                default: Some("1"),
-                help: "processes that work in parallel",
-            },
-            Parameter {
-                key: "load.operations",
-                domain: Domain::Integer(1, 1_000_000_000),
-                default: Some("200"),
-                help: "operations of each thread where the extent is `completion`",
-            },
-            extent_parameter("duration"),
-        ];
-        PARAMETERS
+        &[THREADS, OPERATIONS, EXTENT]
     }
 
     fn target_programs(&self) -> &'static [Program] {
@@ -105,52 +81,36 @@ impl Workload for Cpu {
     }
 
     fn extent(&self, settings: &Settings) -> Extent {
-        chosen_extent(settings, Extent::FixedDuration)
+        Extent::chosen(&EXTENT, settings)
     }
 
-    fn serve(
-        &self,
-        _target: &mut dyn Target,
-        _client: &dyn LoadClient,
-        _settings: &Settings,
-    ) -> Result<Service, HostError> {
-        Ok(Service::default())
+    fn level(&self) -> Option<LoadLevel> {
+        let unit = Unit::of(Base::One);
+        Some(LoadLevel::of(&THREADS, unit, 1.0, "processes at work"))
     }
 
-    fn drive(
+    fn load(
         &self,
-        target: &mut dyn Target,
-        _client: &dyn LoadClient,
-        _service: Service,
+        _address: IpAddr,
+        _scratch: &Scratch,
         settings: &Settings,
         timing: Timing,
-    ) -> Result<Box<dyn Load>, HostError> {
-        let extent = self.extent(settings);
-        let operations = match extent {
+    ) -> Outcome<LoadCommand> {
+        let operations = match self.extent(settings) {
             Extent::FixedDuration => 0,
-            Extent::ToCompletion => settings.integer("load.operations", 200),
+            Extent::ToCompletion => OPERATIONS.integer(settings),
         };
-        let line = script(
-            "bash",
-            SCRIPT,
-            &[
-                &timing.warmup.as_micros().to_string(),
-                &timing.duration.as_micros().to_string(),
-                &operations.to_string(),
-                &threads(settings).to_string(),
-            ],
-        );
-        Ok(Box::new(TargetLoad::start(
-            target, line, PROGRAMS, extent, timing,
-        )?))
+        let arguments = [
+            timing.warmup.as_micros().to_string(),
+            timing.duration.as_micros().to_string(),
+            operations.to_string(),
+            THREADS.integer(settings).to_string(),
+        ];
+        let arguments = arguments.each_ref().map(String::as_str);
+        Ok(LoadCommand::target(script("bash", SCRIPT, &arguments)))
     }
 
-    fn parse(
-        &self,
-        raw: &[u8],
-        settings: &Settings,
-        _timing: Timing,
-    ) -> Result<WorkloadResult, HostError> {
+    fn parse(&self, raw: &[u8], settings: &Settings, _timing: Timing) -> Outcome<WorkloadResult> {
         let lines: Vec<Line> = json("the cpu script", raw)?;
         let (mut operations, mut rate, mut cpu, mut elapsed) = (0.0, 0.0, 0.0, 0.0_f64);
         let mut seen = 0;
@@ -165,70 +125,31 @@ impl Workload for Cpu {
             seen += 1;
         }
         let said = lines.last().and_then(|line| line.threads);
-        if said != Some(seen) || seen != threads(settings) {
-            let detail = format!(
-                "{seen} threads reported, and {} were asked for",
-                threads(settings)
-            );
+        let asked = THREADS.integer(settings);
+        if said != Some(seen) || seen != asked {
+            let detail = format!("{seen} threads reported, and {asked} were asked for");
             return Err(garbage("the cpu script", &detail));
         }
-        let op_rate = Unit::per(Base::Operation, Base::Second);
         let mut metrics = Metrics::default();
-        metrics.add(
-            "rate",
-            rate,
-            op_rate,
-            Better::Higher,
-            "integer operations (10 000 steps each)",
-        );
+        let title = "integer operations (10 000 steps each)";
+        metrics.higher("rate", rate, OP_RATE, title);
         metrics.lead("rate");
         let per_op = Unit::per(Base::Second, Base::Operation);
         let title = "CPU time per operation, as the target counts it";
-        metrics.add(
-            "cpu.inside_per_work",
-            cpu / operations,
-            per_op,
-            Better::Lower,
-            title,
-        );
-        let phrase = "do 1 integer operation";
-        let work = |amount| Work {
-            amount,
-            unit: Unit::of(Base::Operation),
-            phrase: phrase.to_owned(),
-        };
-        let work = match self.extent(settings) {
-            Extent::FixedDuration => WorkDone::Rate(work(rate)),
-            Extent::ToCompletion => {
-                let second = Unit::of(Base::Second);
-                metrics.add(
-                    "elapsed",
-                    elapsed,
-                    second,
-                    Better::Lower,
-                    "time until all operations were done",
-                );
-                WorkDone::Total(work(operations))
-            }
-        };
-        Ok(WorkloadResult {
-            work: Some(work),
-            metrics: metrics.0,
-            suspect: Vec::new(),
-        })
+        metrics.lower("cpu.inside_per_work", cpu / operations, per_op, title);
+        let work = |amount| work(amount, Base::Operation, "do 1 integer operation");
+        let elapsed = (elapsed, "time until all operations were done");
+        let extent = self.extent(settings);
+        let work = metrics.done(extent, work(rate), work(operations), elapsed);
+        Ok(metrics.result(work))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
     use vtax_host::settings::Level;
 
-    const TIMING: Timing = Timing {
-        warmup: Duration::ZERO,
-        duration: Duration::from_secs(2),
-    };
     const TWO: &[u8] = br#"[
 {"operations":100,"real":2.000,"user":1.990,"system":0.010},
 {"operations":60,"real":2.000,"user":1.200,"system":0.000},

@@ -1,29 +1,36 @@
 //! `disk-read`: reads from the target's scratch disk, raw or through a file system (fio).
 
-use super::driver::{TargetLoad, command, prepare};
-use super::output::{Metrics, garbage, gigabytes, json, number, positive};
-use super::{
-    Extent, Load, LoadClient, Program, Service, Timing, WorkDone, Workload, WorkloadResult,
-    chosen_extent, extent_parameter,
-};
+use super::driver::{command, prepare};
+use super::output::{BYTE_RATE, Metrics, OP_RATE, garbage, gigabytes, json, number, positive};
+use super::*;
+use crate::generator::Summary;
 use serde::Deserialize;
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::time::Duration;
-use vtax_guest::platform::Target;
-use vtax_host::HostError;
-use vtax_host::settings::{Domain, Parameter, Settings};
-use vtax_report::results::Better;
-use vtax_units::{Base, Unit};
 
 /// See the module.
 pub struct DiskRead;
 
-const PROGRAMS: &[Program] = &[Program {
-    name: "fio",
-    package: "fio",
-}];
-const LAYOUT_LIMIT: Duration = Duration::from_secs(600);
+const PROGRAMS: &[Program] = &[Program::of("fio", "fio")];
+const ACCESS: Parameter = Parameter::new("load.access", Domain::Choice(&["file", "raw"]), "file")
+    .help("through the file system, or from the block device below it");
+const PATTERN: Parameter = Parameter::new(
+    "load.pattern",
+    Domain::Choice(&["random", "sequential"]),
+    "random",
+)
+.help("the order of the blocks");
+const BLOCK_BYTES: Parameter =
+    Parameter::new("load.block_bytes", Domain::Integer(512, 16_777_216), "4096")
+        .help("bytes of each read");
+const QUEUE_DEPTH: Parameter = Parameter::new("load.queue_depth", Domain::Integer(1, 1024), "16")
+    .help("reads under way at once");
+const DIRECT: Parameter =
+    Parameter::new("load.direct", Domain::Bool, "true").help("past the page cache (O_DIRECT)");
+const SIZE_MIB: Parameter = Parameter::new("load.size_mib", Domain::Integer(1, 1_048_576), "256")
+    .help("how much of the disk is read, in MiB; once where the extent is `completion`");
+const RATE_MB: Parameter = Parameter::new("load.rate_mb", Domain::Number(0.0, 1e6), "0")
+    .help("MB a second, at most; 0: as fast as the disk is");
+const EXTENT: Parameter = Extent::parameter("duration");
+
 /// At most this long does a paced fio wait before its first read: at its start it measures how long
 /// the shortest sleep takes, and spins for as long before every read. Who starts several targets
 /// one after the other gives each of them a moment in which no other works.
@@ -31,12 +38,8 @@ const QUIET_START: Duration = Duration::from_secs(4);
 /// The job whose numbers count.
 const MEASURED: &str = "measured";
 
-fn size_mib(settings: &Settings) -> i64 {
-    settings.integer("load.size_mib", 256).max(1)
-}
-
-fn file(target: &dyn Target) -> PathBuf {
-    target.scratch().1.join("vtax-disk-read")
+fn file(scratch: &Scratch) -> PathBuf {
+    scratch.directory.join("vtax-disk-read")
 }
 
 /// fio's report, as far as it counts.
@@ -79,52 +82,16 @@ impl Workload for DiskRead {
     }
 
     fn parameters(&self) -> &'static [Parameter] {
-        const PARAMETERS: &[Parameter] = &[
-            Parameter {
-                key: "load.access",
-                domain: Domain::Choice(&["file", "raw"]),
-                default: Some("file"),
-                help: "through the file system, or from the block device below it",
-            },
-            Parameter {
-                key: "load.pattern",
-                domain: Domain::Choice(&["random", "sequential"]),
-                default: Some("random"),
-                help: "the order of the blocks",
-            },
-            Parameter {
-                key: "load.block_bytes",
-                domain: Domain::Integer(512, 16_777_216),
-                default: Some("4096"),
-                help: "bytes of each read",
-            },
-            Parameter {
-                key: "load.queue_depth",
-                domain: Domain::Integer(1, 1024),
-                default: Some("16"),
-                help: "reads under way at once",
-            },
-            Parameter {
-                key: "load.direct",
-                domain: Domain::Bool,
-                default: Some("true"),
-                help: "past the page cache (O_DIRECT)",
-            },
-            Parameter {
-                key: "load.size_mib",
-                domain: Domain::Integer(1, 1_048_576),
-                default: Some("256"),
-                help: "how much of the disk is read, in MiB; once where the extent is `completion`",
-            },
-            Parameter {
-                key: "load.rate_mb",
-                domain: Domain::Number(0.0, 1e6),
-                default: Some("0"),
-                help: "MB a second, at most; 0: as fast as the disk is",
-            },
-            extent_parameter("duration"),
-        ];
-        PARAMETERS
+        &[
+            ACCESS,
+            PATTERN,
+            BLOCK_BYTES,
+            QUEUE_DEPTH,
+            DIRECT,
+            SIZE_MIB,
+            RATE_MB,
+            EXTENT,
+        ]
     }
 
     fn target_programs(&self) -> &'static [Program] {
@@ -132,13 +99,18 @@ impl Workload for DiskRead {
     }
 
     fn extent(&self, settings: &Settings) -> Extent {
-        chosen_extent(settings, Extent::FixedDuration)
+        Extent::chosen(&EXTENT, settings)
     }
 
     fn scratch_mib(&self, settings: &Settings) -> u64 {
-        let size = u64::try_from(size_mib(settings)).unwrap_or(1);
+        let size = SIZE_MIB.integer(settings).unsigned_abs();
         // A file system takes some of the disk for itself.
         size + size / 8 + 64
+    }
+
+    fn level(&self) -> Option<LoadLevel> {
+        let title = "disk reads asked for";
+        Some(LoadLevel::of(&RATE_MB, BYTE_RATE, 1e6, title))
     }
 
     /// Fills the disk with a file of real data: reads of holes never reach a disk. For raw
@@ -148,9 +120,9 @@ impl Workload for DiskRead {
         target: &mut dyn Target,
         _client: &dyn LoadClient,
         settings: &Settings,
-    ) -> Result<Service, HostError> {
-        let name = format!("--filename={}", file(target).display());
-        let size = format!("--size={}M", size_mib(settings));
+    ) -> Outcome<Service> {
+        let name = format!("--filename={}", file(&Scratch::of(target)).display());
+        let size = format!("--size={}M", SIZE_MIB.integer(settings));
         let line = command([
             "fio",
             "--name=layout",
@@ -163,38 +135,36 @@ impl Workload for DiskRead {
             "--end_fsync=1",
             "--output-format=json",
         ]);
-        prepare(target, &line, LAYOUT_LIMIT, PROGRAMS)?;
+        prepare(target, &line, PROGRAMS)?;
         Ok(Service::default())
     }
 
     /// One fio with two jobs, the second of which begins when the first, the warm-up, is over.
-    fn drive(
+    fn load(
         &self,
-        target: &mut dyn Target,
-        _client: &dyn LoadClient,
-        _service: Service,
+        _address: IpAddr,
+        scratch: &Scratch,
         settings: &Settings,
         timing: Timing,
-    ) -> Result<Box<dyn Load>, HostError> {
-        let extent = self.extent(settings);
-        let path = match settings.text("load.access") {
-            Some("raw") => target.scratch().0,
-            _ => file(target),
+    ) -> Outcome<LoadCommand> {
+        let path = match ACCESS.text(settings) {
+            "raw" => scratch.device.clone(),
+            _ => file(scratch),
         };
-        let pattern = match settings.text("load.pattern") {
-            Some("sequential") => "read",
+        let pattern = match PATTERN.text(settings) {
+            "sequential" => "read",
             _ => "randread",
         };
-        let rate = settings.number("load.rate_mb", 0.0);
+        let rate = RATE_MB.number(settings);
         let job = |name: &str| {
             let mut job = vec![
                 format!("--name={name}"),
                 format!("--filename={}", path.display()),
-                format!("--size={}M", size_mib(settings)),
+                format!("--size={}M", SIZE_MIB.integer(settings)),
                 format!("--rw={pattern}"),
-                format!("--bs={}", settings.integer("load.block_bytes", 4096)),
-                format!("--iodepth={}", settings.integer("load.queue_depth", 16)),
-                format!("--direct={}", i32::from(settings.bool("load.direct", true))),
+                format!("--bs={}", BLOCK_BYTES.integer(settings)),
+                format!("--iodepth={}", QUEUE_DEPTH.integer(settings)),
+                format!("--direct={}", i32::from(DIRECT.bool(settings))),
                 "--ioengine=libaio".to_owned(),
                 "--readonly".to_owned(),
                 "--lat_percentiles=1".to_owned(),
@@ -229,20 +199,13 @@ impl Workload for DiskRead {
         if timing.warmup > Duration::ZERO {
             line.push("--stonewall".to_owned());
         }
-        if extent == Extent::FixedDuration {
+        if self.extent(settings) == Extent::FixedDuration {
             line.extend(timed(timing.duration));
         }
-        Ok(Box::new(TargetLoad::start(
-            target, line, PROGRAMS, extent, timing,
-        )?))
+        Ok(LoadCommand::target(line))
     }
 
-    fn parse(
-        &self,
-        raw: &[u8],
-        settings: &Settings,
-        _timing: Timing,
-    ) -> Result<WorkloadResult, HostError> {
+    fn parse(&self, raw: &[u8], settings: &Settings, _timing: Timing) -> Outcome<WorkloadResult> {
         // fio prints its remarks before the JSON, on the same stream.
         let begin = raw
             .windows(2)
@@ -265,84 +228,36 @@ impl Workload for DiskRead {
         let bytes = positive("fio", "io_bytes", job.read.io_bytes)?;
         let seconds = positive("fio", "runtime", job.read.runtime)? / 1e3;
         let iops = number("fio", "iops", job.read.iops)?;
-        let second = Unit::of(Base::Second);
-        let byte_rate = Unit::per(Base::Byte, Base::Second);
         let mut metrics = Metrics::default();
-        metrics.add(
-            "throughput",
-            bytes / seconds,
-            byte_rate,
-            Better::Higher,
-            "disk read throughput",
-        );
-        let op_rate = Unit::per(Base::Operation, Base::Second);
-        metrics.add("rate", iops, op_rate, Better::Higher, "disk reads");
-        let percentile = |key: &str| job.read.lat_ns.percentile.get(key).copied();
-        let latencies = [
-            (
-                "latency.p50",
-                percentile("50.000000"),
-                "disk read latency, median",
-            ),
-            (
-                "latency.p90",
-                percentile("90.000000"),
-                "disk read latency, 90th percentile",
-            ),
-            (
-                "latency.p99",
-                percentile("99.000000"),
-                "disk read latency, 99th percentile",
-            ),
-            (
-                "latency.p999",
-                percentile("99.900000"),
-                "disk read latency, 99.9th percentile",
-            ),
-            (
-                "latency.mean",
-                job.read.lat_ns.mean,
-                "disk read latency, mean",
-            ),
-            (
-                "latency.max",
-                job.read.lat_ns.max,
-                "disk read latency, longest",
-            ),
-        ];
-        for (name, value, title) in latencies {
-            metrics.add(
-                name,
-                number("fio", name, value)? / 1e9,
-                second,
-                Better::Lower,
-                title,
-            );
-        }
+        let throughput = bytes / seconds;
+        let title = "disk read throughput";
+        metrics.higher("throughput", throughput, BYTE_RATE, title);
+        metrics.higher("rate", iops, OP_RATE, "disk reads");
+        let latency = &job.read.lat_ns;
+        let of = |name: &str, value| Ok::<_, HostError>(number("fio", name, value)? / 1e9);
+        let percentile = |key: &str| of(key, latency.percentile.get(key).copied());
+        let times = Summary {
+            p50: percentile("50.000000")?,
+            p90: percentile("90.000000")?,
+            p99: percentile("99.000000")?,
+            p999: percentile("99.900000")?,
+            mean: of("lat_ns.mean", latency.mean)?,
+            max: of("lat_ns.max", latency.max)?,
+            ..Summary::default()
+        };
+        metrics.latency("disk read latency", &times);
         metrics.lead("throughput");
-        metrics.lead("latency.p99");
-        let phrase = match settings.text("load.access") {
-            Some("raw") => "read 1 GB from the raw disk",
+        let phrase = match ACCESS.text(settings) {
+            "raw" => "read 1 GB from the raw disk",
             _ => "read 1 GB from a file",
         };
-        let work = match self.extent(settings) {
-            Extent::FixedDuration => WorkDone::Rate(gigabytes(bytes / seconds, phrase)),
-            Extent::ToCompletion => {
-                metrics.add(
-                    "elapsed",
-                    seconds,
-                    second,
-                    Better::Lower,
-                    "time until all was read",
-                );
-                WorkDone::Total(gigabytes(bytes, phrase))
-            }
-        };
-        Ok(WorkloadResult {
-            work: Some(work),
-            metrics: metrics.0,
-            suspect: Vec::new(),
-        })
+        let work = metrics.done(
+            self.extent(settings),
+            gigabytes(throughput, phrase),
+            gigabytes(bytes, phrase),
+            (seconds, "time until all was read"),
+        );
+        Ok(metrics.result(work))
     }
 }
 
@@ -350,10 +265,6 @@ impl Workload for DiskRead {
 mod tests {
     use super::*;
 
-    const TIMING: Timing = Timing {
-        warmup: Duration::from_millis(500),
-        duration: Duration::from_secs(1),
-    };
     const RECORDED: &[u8] = include_bytes!("../../tests/data/disk-read.json");
 
     #[test]

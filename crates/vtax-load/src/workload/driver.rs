@@ -1,19 +1,18 @@
 //! Starting services and load generators, and waiting for them without disturbing what is
 //! measured.
 
-use super::{Extent, Load, LoadClient, Program, Service, Timing};
-use std::io::Read;
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, ExitStatus};
-use std::thread::JoinHandle;
+use super::{
+    Extent, Load, LoadClient, LoadCommand, Outcome, Program, Running, Runs, Service, Timing,
+};
+use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 use vtax_guest::platform::{CommandLine, Finished, Job, Target};
 use vtax_host::HostError;
 
-/// How long a service may take to answer. An emulated machine on a busy host is slow.
+/// How long a service may take to answer.
 const SERVICE_LIMIT: Duration = Duration::from_secs(60);
-/// How long a driver may outlast the times it was given before it counts as stuck.
-const GRACE: Duration = Duration::from_secs(30);
+/// How long the making of files and tables may take. An emulated machine on a busy host is slow.
+const PREPARE_LIMIT: Duration = Duration::from_secs(600);
 /// How often a target is asked outside the measured window.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -37,6 +36,11 @@ pub fn script(shell: &str, text: &str, arguments: &[&str]) -> CommandLine {
             .into_iter()
             .chain(arguments.iter().copied()),
     )
+}
+
+/// A time for programs that count whole seconds, rounded up.
+pub fn whole_seconds(time: Duration) -> u64 {
+    time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
 /// Says why a command failed: by a missing program, or as it printed.
@@ -82,15 +86,34 @@ fn status(code: i32) -> String {
 }
 
 /// Runs a command in the target that has to succeed.
-pub fn prepare(
-    target: &mut dyn Target,
-    line: &CommandLine,
-    limit: Duration,
-    programs: &[Program],
-) -> Result<(), HostError> {
-    match target.run(line, limit)? {
+pub fn prepare(target: &mut dyn Target, line: &CommandLine, programs: &[Program]) -> Outcome<()> {
+    match target.run(line, PREPARE_LIMIT)? {
         Finished { code: 0, .. } => Ok(()),
         finished => Err(failure(line, &finished, "target", programs)),
+    }
+}
+
+/// Runs a command as the client that has to succeed.
+pub fn prepare_client(
+    client: &dyn LoadClient,
+    line: &CommandLine,
+    programs: &[Program],
+) -> Outcome<()> {
+    let mut running = client.start(line)?;
+    let deadline = Instant::now() + PREPARE_LIMIT;
+    loop {
+        match running.poll()? {
+            Some(Finished { code: 0, .. }) => return Ok(()),
+            Some(finished) => return Err(failure(line, &finished, "client", programs)),
+            None if Instant::now() >= deadline => {
+                return Err(HostError::Timeout {
+                    what: format!("the end of `{}` as the client", shown(line)),
+                    seconds: PREPARE_LIMIT.as_secs(),
+                    evidence: String::new(),
+                });
+            }
+            None => std::thread::sleep(Duration::from_millis(20)),
+        }
     }
 }
 
@@ -102,7 +125,7 @@ pub fn start_service(
     line: &CommandLine,
     port: u16,
     programs: &[Program],
-) -> Result<Service, HostError> {
+) -> Outcome<Service> {
     let job = target.start(line)?;
     let address = target.address();
     let deadline = Instant::now() + SERVICE_LIMIT;
@@ -127,7 +150,7 @@ pub fn start_service(
 }
 
 /// The error where a service has ended.
-fn dead_service(target: &mut dyn Target, service: Service) -> Result<(), HostError> {
+fn dead_service(target: &mut dyn Target, service: Service) -> Outcome<()> {
     let Some((job, name)) = service.job else {
         return Ok(());
     };
@@ -141,77 +164,87 @@ fn dead_service(target: &mut dyn Target, service: Service) -> Result<(), HostErr
     }
 }
 
-/// A load generator that runs as the client.
-pub struct ClientLoad {
-    line: CommandLine,
-    child: Child,
-    stdout: Option<JoinHandle<Vec<u8>>>,
-    stderr: Option<JoinHandle<Vec<u8>>>,
+/// Starts a load. One that ends by its times is given up when it outlasts them for too long.
+pub fn start(
+    target: &mut dyn Target,
+    client: &dyn LoadClient,
     service: Service,
+    command: LoadCommand,
     programs: &'static [Program],
-    limit: Option<(Instant, Duration)>,
-}
-
-impl ClientLoad {
-    /// Starts it. A load that ends by its times is given up some time after them.
-    pub fn start(
-        client: &dyn LoadClient,
-        service: Service,
-        line: CommandLine,
-        programs: &'static [Program],
-        extent: Extent,
-        timing: Timing,
-    ) -> Result<Self, HostError> {
-        let mut child = client.start(&line)?;
-        let limit = timing.warmup + timing.duration + GRACE;
-        Ok(Self {
-            line,
-            stdout: child.stdout.take().map(drain),
-            stderr: child.stderr.take().map(drain),
-            child,
+    extent: Extent,
+    timing: Timing,
+) -> Outcome<Box<dyn Load>> {
+    let begun = Instant::now();
+    if command.line.is_empty() {
+        let length = timing.warmup + timing.duration;
+        return Ok(Box::new(Pause { begun, length }));
+    }
+    let limit = timing.warmup + timing.duration + command.patience;
+    let limit = (extent == Extent::FixedDuration).then_some(limit);
+    let load: Box<dyn Load> = match command.runs {
+        Runs::Client => Box::new(ClientLoad {
+            running: client.start(&command.line)?,
+            line: command.line,
             service,
             programs,
-            limit: (extent == Extent::FixedDuration).then(|| (Instant::now() + limit, limit)),
-        })
+            begun,
+            limit,
+        }),
+        Runs::Target => Box::new(TargetLoad {
+            job: target.start(&command.line)?,
+            line: command.line,
+            programs,
+            begun,
+            extent,
+            timing,
+            limit,
+            next_poll: begun,
+        }),
+    };
+    Ok(load)
+}
+
+/// What a load without a command prints.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Passed {
+    /// How long it took.
+    pub seconds: f64,
+}
+
+/// Time that passes.
+struct Pause {
+    begun: Instant,
+    length: Duration,
+}
+
+impl Load for Pause {
+    fn poll(&mut self, _target: &mut dyn Target) -> Outcome<Option<Vec<u8>>> {
+        let passed = self.begun.elapsed();
+        if passed < self.length {
+            return Ok(None);
+        }
+        let seconds = passed.as_secs_f64();
+        let text = serde_json::to_vec(&Passed { seconds });
+        text.map(Some)
+            .map_err(|cause| HostError::Other(cause.to_string()))
     }
 }
 
-/// Reads to the end on a thread of its own: a driver that fills its pipe would stop.
-fn drain(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        // What came before a failed read is still worth showing.
-        let _ = pipe.read_to_end(&mut bytes);
-        bytes
-    })
-}
-
-fn collected(reader: &mut Option<JoinHandle<Vec<u8>>>) -> Vec<u8> {
-    reader
-        .take()
-        .and_then(|thread| thread.join().ok())
-        .unwrap_or_default()
-}
-
-fn code(status: ExitStatus) -> i32 {
-    status
-        .code()
-        .unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+/// A load generator that runs as the client.
+struct ClientLoad {
+    line: CommandLine,
+    running: Box<dyn Running>,
+    service: Service,
+    programs: &'static [Program],
+    begun: Instant,
+    limit: Option<Duration>,
 }
 
 impl Load for ClientLoad {
-    fn poll(&mut self, target: &mut dyn Target) -> Result<Option<Vec<u8>>, HostError> {
-        let waited = self.child.try_wait().map_err(|cause| {
-            HostError::Other(format!(
-                "cannot wait for the load generator `{}`: {cause}",
-                shown(&self.line)
-            ))
-        })?;
-        let Some(exit) = waited else {
-            let Some((_, limit)) = self
-                .limit
-                .filter(|(deadline, _)| Instant::now() >= *deadline)
-            else {
+    fn poll(&mut self, target: &mut dyn Target) -> Outcome<Option<Vec<u8>>> {
+        let Some(finished) = self.running.poll()? else {
+            let elapsed = self.begun.elapsed();
+            let Some(limit) = self.limit.filter(|limit| elapsed >= *limit) else {
                 return Ok(None);
             };
             dead_service(target, self.service)?;
@@ -221,12 +254,7 @@ impl Load for ClientLoad {
                 evidence: target.console_tail(),
             });
         };
-        let finished = Finished {
-            code: code(exit),
-            stdout: collected(&mut self.stdout),
-            stderr: collected(&mut self.stderr),
-        };
-        // First the cause, then the symptom: the driver of a dead service fails too.
+        // First the cause, then the symptom: the generator of a dead service fails too.
         dead_service(target, self.service)?;
         match finished.code {
             0 => Ok(Some(finished.stdout)),
@@ -235,50 +263,20 @@ impl Load for ClientLoad {
     }
 }
 
-impl Drop for ClientLoad {
-    fn drop(&mut self) {
-        if !matches!(self.child.try_wait(), Ok(Some(_))) {
-            // It may have ended in between; then there is nothing to kill.
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
-    }
-}
-
 /// A load that runs in the target itself. The target is asked for it during the warm-up and
 /// after the measured window of fixed length, and never in between.
-pub struct TargetLoad {
+struct TargetLoad {
     line: CommandLine,
     job: Job,
     programs: &'static [Program],
     begun: Instant,
     extent: Extent,
     timing: Timing,
+    limit: Option<Duration>,
     next_poll: Instant,
 }
 
 impl TargetLoad {
-    /// Starts it.
-    pub fn start(
-        target: &mut dyn Target,
-        line: CommandLine,
-        programs: &'static [Program],
-        extent: Extent,
-        timing: Timing,
-    ) -> Result<Self, HostError> {
-        let job = target.start(&line)?;
-        let begun = Instant::now();
-        Ok(Self {
-            line,
-            job,
-            programs,
-            begun,
-            extent,
-            timing,
-            next_poll: begun,
-        })
-    }
-
     /// When to ask next, having asked after `elapsed`.
     fn next(extent: Extent, timing: Timing, elapsed: Duration) -> Duration {
         let end = timing.warmup + timing.duration;
@@ -296,7 +294,7 @@ impl TargetLoad {
 }
 
 impl Load for TargetLoad {
-    fn poll(&mut self, target: &mut dyn Target) -> Result<Option<Vec<u8>>, HostError> {
+    fn poll(&mut self, target: &mut dyn Target) -> Outcome<Option<Vec<u8>>> {
         let now = Instant::now();
         if now < self.next_poll {
             return Ok(None);
@@ -307,8 +305,7 @@ impl Load for TargetLoad {
             None => {}
         }
         let elapsed = self.begun.elapsed();
-        let limit = self.timing.warmup + self.timing.duration + GRACE;
-        if self.extent == Extent::FixedDuration && elapsed >= limit {
+        if let Some(limit) = self.limit.filter(|limit| elapsed >= *limit) {
             return Err(HostError::Timeout {
                 what: format!("the end of `{}` in the target", shown(&self.line)),
                 seconds: limit.as_secs(),
@@ -360,10 +357,7 @@ mod tests {
 
     #[test]
     fn a_missing_program_is_named_with_its_package() {
-        let programs = [Program {
-            name: "fio",
-            package: "fio",
-        }];
+        let programs = [Program::of("fio", "fio")];
         let finished = Finished {
             code: 127,
             stdout: vec![],
@@ -380,6 +374,13 @@ mod tests {
             message,
             "`fio` in the target is missing: it comes with the Debian package fio"
         );
+    }
+
+    #[test]
+    fn times_are_rounded_up_to_whole_seconds() {
+        assert_eq!(whole_seconds(Duration::from_millis(1)), 1);
+        assert_eq!(whole_seconds(Duration::from_secs(2)), 2);
+        assert_eq!(whole_seconds(Duration::from_millis(2500)), 3);
     }
 
     #[test]

@@ -1,24 +1,20 @@
 //! `http-download`: many clients download one large file at once from Apache in the target.
 
-use super::driver::ClientLoad;
-use super::output::{Metrics, garbage, gigabytes};
-use super::{
-    Extent, Load, LoadClient, Program, Service, Timing, WorkDone, Workload, WorkloadResult,
-    chosen_extent, extent_parameter, http_server,
-};
+use super::output::{BIT_RATE, Metrics, SECONDS, garbage, gigabytes};
+use super::*;
+use crate::generator;
 use crate::http::Arguments;
-use vtax_guest::platform::Target;
-use vtax_host::HostError;
-use vtax_host::settings::{Domain, Parameter, Settings};
-use vtax_report::results::Better;
-use vtax_units::{Base, Unit};
 
 /// See the module.
 pub struct HttpDownload;
 
-fn connections(settings: &Settings) -> i64 {
-    settings.integer("load.connections", 100)
-}
+const DRIVER: &str = "vtax load http";
+const CONNECTIONS: Parameter =
+    Parameter::new("load.connections", Domain::Integer(1, 10_000), "100")
+        .help("clients that download at once, on one connection each");
+const FILE_MB: Parameter = Parameter::new("load.file_mb", Domain::Integer(1, 10_000), "20")
+    .help("size of the file in MB (10^6 bytes)");
+const EXTENT: Parameter = Extent::parameter("completion");
 
 impl Workload for HttpDownload {
     fn kind(&self) -> &'static str {
@@ -30,30 +26,20 @@ impl Workload for HttpDownload {
     }
 
     fn parameters(&self) -> &'static [Parameter] {
-        const PARAMETERS: &[Parameter] = &[
-            Parameter {
-                key: "load.connections",
-                domain: Domain::Integer(1, 10_000),
-                default: Some("100"),
-                help: "clients that download at once, on one connection each",
-            },
-            Parameter {
-                key: "load.file_mb",
-                domain: Domain::Integer(1, 10_000),
-                default: Some("20"),
-                help: "size of the file in MB (10^6 bytes)",
-            },
-            extent_parameter("completion"),
-        ];
-        PARAMETERS
+        &[CONNECTIONS, FILE_MB, EXTENT]
     }
 
     fn target_programs(&self) -> &'static [Program] {
-        http_server::PROGRAMS
+        apache::PROGRAMS
     }
 
     fn extent(&self, settings: &Settings) -> Extent {
-        chosen_extent(settings, Extent::ToCompletion)
+        Extent::chosen(&EXTENT, settings)
+    }
+
+    fn level(&self) -> Option<LoadLevel> {
+        let unit = Unit::of(Base::One);
+        Some(LoadLevel::of(&CONNECTIONS, unit, 1.0, "clients at once"))
     }
 
     fn serve(
@@ -61,106 +47,68 @@ impl Workload for HttpDownload {
         target: &mut dyn Target,
         client: &dyn LoadClient,
         settings: &Settings,
-    ) -> Result<Service, HostError> {
-        let bytes = settings
-            .integer("load.file_mb", 20)
-            .saturating_mul(1_000_000);
-        http_server::serve(target, client, bytes, connections(settings))
+    ) -> Outcome<Service> {
+        let bytes = FILE_MB.integer(settings).saturating_mul(1_000_000);
+        apache::serve(target, client, bytes, CONNECTIONS.integer(settings))
     }
 
-    fn drive(
+    fn load(
         &self,
-        target: &mut dyn Target,
-        client: &dyn LoadClient,
-        service: Service,
+        address: IpAddr,
+        _scratch: &Scratch,
         settings: &Settings,
         timing: Timing,
-    ) -> Result<Box<dyn Load>, HostError> {
-        let extent = self.extent(settings);
-        let connections = connections(settings);
-        let line = http_server::client(&Arguments {
+    ) -> Outcome<LoadCommand> {
+        let connections = CONNECTIONS.integer(settings);
+        let arguments = Arguments {
+            common: generator::Arguments {
+                connections: u32::try_from(connections).unwrap_or(1),
+                warmup: timing.warmup.as_secs_f64(),
+                duration: timing.duration.as_secs_f64(),
+                timeout: 20.0,
+                ..generator::Arguments::new(apache::socket(address))
+            },
+            path: apache::PATH.to_owned(),
             closed: true,
-            warmup: timing.warmup.as_secs_f64(),
-            duration: timing.duration.as_secs_f64(),
-            downloads: match extent {
+            downloads: match self.extent(settings) {
                 Extent::FixedDuration => None,
                 Extent::ToCompletion => u64::try_from(connections).ok(),
             },
-            timeout: 20.0,
-            ..http_server::arguments(target, connections)
-        })?;
-        Ok(Box::new(ClientLoad::start(
-            client,
-            service,
-            line,
-            &[],
-            extent,
-            timing,
-        )?))
+        };
+        open_loop::generator("http", arguments.to_flags()).map(LoadCommand::client)
     }
 
-    fn parse(
-        &self,
-        raw: &[u8],
-        settings: &Settings,
-        _timing: Timing,
-    ) -> Result<WorkloadResult, HostError> {
-        let report = http_server::read(raw, "closed")?;
+    fn parse(&self, raw: &[u8], settings: &Settings, _timing: Timing) -> Outcome<WorkloadResult> {
+        let (report, histogram) = open_loop::read(DRIVER, raw, "closed")?;
         if report.bytes == 0 {
-            return Err(garbage(
-                "vtax load http",
-                "not one byte arrived in the measured part; measure longer",
-            ));
+            let detail = "not one byte arrived in the measured part; measure longer";
+            return Err(garbage(DRIVER, detail));
         }
         #[allow(clippy::cast_precision_loss, reason = "2^53 bytes are 9 PB")]
         let bytes = report.bytes as f64;
-        let second = Unit::of(Base::Second);
-        let bit_rate = Unit::per(Base::Bit, Base::Second);
+        let rate = bytes / report.seconds;
         let mut metrics = Metrics::default();
-        metrics.add(
-            "throughput",
-            8.0 * bytes / report.seconds,
-            bit_rate,
-            Better::Higher,
-            "HTTP download throughput",
-        );
+        let title = "HTTP download throughput";
+        metrics.higher("throughput", 8.0 * rate, BIT_RATE, title);
+        metrics.lead("throughput");
         // In a short window on a slow target not one download may be complete.
         if report.latency.count > 0 {
             let times = &report.latency;
-            metrics.add(
-                "download.p50",
-                times.p50,
-                second,
-                Better::Lower,
-                "time of one download, median",
-            );
-            metrics.add(
-                "download.max",
-                times.max,
-                second,
-                Better::Lower,
-                "time of one download, longest",
-            );
+            let title = "time of one download, median";
+            metrics.lower("download.p50", times.p50, SECONDS, title);
+            let title = "time of one download, longest";
+            metrics.lower("download.max", times.max, SECONDS, title);
         }
         let phrase = "serve 1 GB over HTTP";
-        let work = match self.extent(settings) {
-            Extent::FixedDuration => WorkDone::Rate(gigabytes(bytes / report.seconds, phrase)),
-            Extent::ToCompletion => {
-                metrics.add(
-                    "elapsed",
-                    report.seconds,
-                    second,
-                    Better::Lower,
-                    "time until all downloads were done",
-                );
-                WorkDone::Total(gigabytes(bytes, phrase))
-            }
-        };
-        metrics.lead("throughput");
+        let work = metrics.done(
+            self.extent(settings),
+            gigabytes(rate, phrase),
+            gigabytes(bytes, phrase),
+            (report.seconds, "time until all downloads were done"),
+        );
         Ok(WorkloadResult {
-            work: Some(work),
-            metrics: metrics.0,
-            suspect: Vec::new(),
+            histograms: open_loop::named("download", histogram),
+            ..metrics.result(work)
         })
     }
 }
@@ -168,13 +116,7 @@ impl Workload for HttpDownload {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
     use vtax_host::settings::Level;
-
-    const TIMING: Timing = Timing {
-        warmup: Duration::from_secs(1),
-        duration: Duration::from_secs(2),
-    };
 
     #[test]
     fn downloads_that_are_all_under_way_at_the_end_still_count_by_their_bytes() {

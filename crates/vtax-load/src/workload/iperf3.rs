@@ -4,26 +4,20 @@
 //! The target always runs the server, so that one address and port suffice on every platform;
 //! `--reverse` makes it send.
 
-use super::driver::{command, start_service};
+use super::driver::{command, start_service, whole_seconds};
 use super::output::{garbage, json};
-use super::{LoadClient, Program, Service, Timing};
+use super::*;
 use serde::Deserialize;
-use std::time::Duration;
-use vtax_guest::platform::{CommandLine, Target};
-use vtax_host::HostError;
 
 /// The port that iperf3 listens on by default.
 pub const PORT: u16 = 5201;
 
 /// What both sides run.
-pub const PROGRAMS: &[Program] = &[Program {
-    name: "iperf3",
-    package: "iperf3",
-}];
+pub const PROGRAMS: &[Program] = &[Program::of("iperf3", "iperf3")];
 
 /// Starts the server. It is not told to end after one test (`-1`), because the attempt to
 /// connect that finds out whether it is up would be that test.
-pub fn serve(target: &mut dyn Target, client: &dyn LoadClient) -> Result<Service, HostError> {
+pub fn serve(target: &mut dyn Target, client: &dyn LoadClient) -> Outcome<Service> {
     let port = PORT.to_string();
     let line = command(["iperf3", "--server", "--json", "--port", &port]);
     start_service(target, client, "iperf3", &line, PORT, PROGRAMS)
@@ -33,8 +27,8 @@ pub fn serve(target: &mut dyn Target, client: &dyn LoadClient) -> Result<Service
 ///
 /// `--omit` leaves the warm-up out of every total. iperf3 counts in whole seconds: both times
 /// are rounded up, so that the load covers the measured window.
-pub fn client(target: &dyn Target, timing: Timing, streams: i64) -> CommandLine {
-    let address = target.address().to_string();
+pub fn client(address: IpAddr, timing: Timing, streams: i64) -> CommandLine {
+    let address = address.to_string();
     let port = PORT.to_string();
     let warmup = whole_seconds(timing.warmup).to_string();
     let duration = whole_seconds(timing.duration).max(1).to_string();
@@ -47,10 +41,6 @@ pub fn client(target: &dyn Target, timing: Timing, streams: i64) -> CommandLine 
         line.extend(["--omit".to_owned(), warmup]);
     }
     line
-}
-
-fn whole_seconds(time: Duration) -> u64 {
-    time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
 /// Adds an option to a command line.
@@ -138,7 +128,7 @@ pub struct Sum {
 }
 
 /// Reads what the client printed.
-pub fn read(raw: &[u8]) -> Result<(Output, End), HostError> {
+pub fn read(raw: &[u8]) -> Outcome<(Output, End)> {
     let mut output: Output = json("iperf3", raw)?;
     // iperf3 reports its errors in the JSON and still exits with 0.
     if let Some(error) = &output.error {
@@ -189,13 +179,6 @@ mod tests {
         let raw = br#"{"start":{},"intervals":[],"end":{},"error":"unable to write to stream socket: Connection reset by peer"}"#;
         let message = read(raw).unwrap_err().to_string();
         assert!(message.contains("ended in mid-test"), "{message}");
-    }
-
-    #[test]
-    fn times_are_rounded_up_because_iperf3_counts_whole_seconds() {
-        assert_eq!(whole_seconds(Duration::from_millis(1)), 1);
-        assert_eq!(whole_seconds(Duration::from_secs(2)), 2);
-        assert_eq!(whole_seconds(Duration::from_millis(2500)), 3);
     }
 
     #[test]

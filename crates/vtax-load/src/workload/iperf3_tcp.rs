@@ -1,15 +1,9 @@
 //! `iperf3-receive` and `iperf3-send`: bulk TCP into and out of the target.
 
-use super::driver::ClientLoad;
-use super::output::{Metrics, garbage, gigabytes, number, positive, shortfall};
-use super::{
-    Extent, Load, LoadClient, Program, Service, Timing, WorkDone, Workload, WorkloadResult, iperf3,
+use super::output::{
+    BIT_RATE, Metrics, PACKET_RATE, SECONDS, garbage, gigabytes, number, positive, shortfall,
 };
-use vtax_guest::platform::Target;
-use vtax_host::HostError;
-use vtax_host::settings::{Domain, Parameter, Settings};
-use vtax_report::results::Better;
-use vtax_units::{Base, Unit};
+use super::*;
 
 /// Which way the data goes, seen from the target.
 pub enum Iperf3Tcp {
@@ -18,6 +12,19 @@ pub enum Iperf3Tcp {
     /// The target sends.
     Send,
 }
+
+const RATE_MBIT: Parameter = Parameter::new("load.rate_mbit", Domain::Number(0.0, 1e6), "0")
+    .help("total rate of all streams in Mbit/s; 0: as fast as it goes");
+const STREAMS: Parameter = Parameter::new("load.streams", Domain::Integer(1, 128), "1")
+    .help("TCP connections in parallel");
+const LENGTH: Parameter = Parameter::new("load.length", Domain::Integer(1, 1_048_576), "131072")
+    .help("bytes of each write and read");
+const WINDOW: Parameter = Parameter {
+    key: "load.window",
+    domain: Domain::Integer(2048, 536_870_912),
+    default: None,
+    help: "socket buffer in bytes; unset: the kernel tunes it",
+};
 
 impl Workload for Iperf3Tcp {
     fn kind(&self) -> &'static str {
@@ -35,33 +42,7 @@ impl Workload for Iperf3Tcp {
     }
 
     fn parameters(&self) -> &'static [Parameter] {
-        const PARAMETERS: &[Parameter] = &[
-            Parameter {
-                key: "load.rate_mbit",
-                domain: Domain::Number(0.0, 1e6),
-                default: Some("0"),
-                help: "total rate of all streams in Mbit/s; 0: as fast as it goes",
-            },
-            Parameter {
-                key: "load.streams",
-                domain: Domain::Integer(1, 128),
-                default: Some("1"),
-                help: "TCP connections in parallel",
-            },
-            Parameter {
-                key: "load.length",
-                domain: Domain::Integer(1, 1_048_576),
-                default: Some("131072"),
-                help: "bytes of each write and read",
-            },
-            Parameter {
-                key: "load.window",
-                domain: Domain::Integer(2048, 536_870_912),
-                default: None,
-                help: "socket buffer in bytes; unset: the kernel tunes it",
-            },
-        ];
-        PARAMETERS
+        &[RATE_MBIT, STREAMS, LENGTH, WINDOW]
     }
 
     fn target_programs(&self) -> &'static [Program] {
@@ -72,8 +53,9 @@ impl Workload for Iperf3Tcp {
         iperf3::PROGRAMS
     }
 
-    fn extent(&self, _settings: &Settings) -> Extent {
-        Extent::FixedDuration
+    fn level(&self) -> Option<LoadLevel> {
+        let title = "TCP rate asked for";
+        Some(LoadLevel::of(&RATE_MBIT, BIT_RATE, 1e6, title))
     }
 
     fn serve(
@@ -81,58 +63,38 @@ impl Workload for Iperf3Tcp {
         target: &mut dyn Target,
         client: &dyn LoadClient,
         _settings: &Settings,
-    ) -> Result<Service, HostError> {
+    ) -> Outcome<Service> {
         iperf3::serve(target, client)
     }
 
-    fn drive(
+    fn load(
         &self,
-        target: &mut dyn Target,
-        client: &dyn LoadClient,
-        service: Service,
+        address: IpAddr,
+        _scratch: &Scratch,
         settings: &Settings,
         timing: Timing,
-    ) -> Result<Box<dyn Load>, HostError> {
-        let streams = settings.integer("load.streams", 1);
-        let mut line = iperf3::client(target, timing, streams);
-        iperf3::option(
-            &mut line,
-            "--length",
-            settings.integer("load.length", 131_072),
-        );
-        let rate = settings.number("load.rate_mbit", 0.0);
+    ) -> Outcome<LoadCommand> {
+        let streams = STREAMS.integer(settings);
+        let mut line = iperf3::client(address, timing, streams);
+        iperf3::option(&mut line, "--length", LENGTH.integer(settings));
+        let rate = RATE_MBIT.number(settings);
         if rate > 0.0 {
-            iperf3::option(
-                &mut line,
-                "--bitrate",
-                iperf3::bitrate_per_stream(rate, streams),
-            );
+            let each = iperf3::bitrate_per_stream(rate, streams);
+            iperf3::option(&mut line, "--bitrate", each);
         }
-        if settings.0.contains_key("load.window") {
-            iperf3::option(&mut line, "--window", settings.integer("load.window", 0));
+        let window = WINDOW.integer(settings);
+        if window > 0 {
+            iperf3::option(&mut line, "--window", window);
         }
         if matches!(self, Self::Send) {
             line.push("--reverse".to_owned());
             // Only who sends knows the round trips.
             line.push("--get-server-output".to_owned());
         }
-        let load = ClientLoad::start(
-            client,
-            service,
-            line,
-            iperf3::PROGRAMS,
-            Extent::FixedDuration,
-            timing,
-        )?;
-        Ok(Box::new(load))
+        Ok(LoadCommand::client(line))
     }
 
-    fn parse(
-        &self,
-        raw: &[u8],
-        settings: &Settings,
-        _timing: Timing,
-    ) -> Result<WorkloadResult, HostError> {
+    fn parse(&self, raw: &[u8], settings: &Settings, _timing: Timing) -> Outcome<WorkloadResult> {
         let (output, end) = iperf3::read(raw)?;
         let of_server = output.server_output_json.and_then(|server| server.end);
         let round_trip = end
@@ -149,42 +111,29 @@ impl Workload for Iperf3Tcp {
             return Err(garbage("iperf3", detail));
         }
         let throughput = 8.0 * bytes / seconds;
-        let bit_rate = Unit::per(Base::Bit, Base::Second);
         let (title, phrase) = match self {
             Self::Receive => ("TCP throughput into the target", "receive 1 GB"),
             Self::Send => ("TCP throughput out of the target", "send 1 GB"),
         };
         let mut metrics = Metrics::default();
-        metrics.add("throughput", throughput, bit_rate, Better::Higher, title);
+        metrics.higher("throughput", throughput, BIT_RATE, title);
         metrics.lead("throughput");
         // Only senders whose kernel tells them have this.
         if sent.retransmits.is_some() {
             let retransmits = number("iperf3", "end.sum_sent.retransmits", sent.retransmits)?;
-            let unit = Unit::per(Base::Packet, Base::Second);
-            metrics.add(
-                "retransmits",
-                retransmits / seconds,
-                unit,
-                Better::Lower,
-                "TCP segments sent again",
-            );
+            let (rate, title) = (retransmits / seconds, "TCP segments sent again");
+            metrics.lower("retransmits", rate, PACKET_RATE, title);
         }
         if let Some(seconds) = round_trip {
-            metrics.add(
-                "rtt.mean",
-                seconds,
-                Unit::of(Base::Second),
-                Better::Lower,
-                "mean round trip that TCP saw",
-            );
+            let title = "mean round trip that TCP saw";
+            metrics.lower("rtt.mean", seconds, SECONDS, title);
         }
-        let asked = settings.number("load.rate_mbit", 0.0) * 1e6;
+        let asked = RATE_MBIT.number(settings) * 1e6;
+        let suspect = shortfall("the TCP rate", throughput, asked, BIT_RATE);
+        let work = WorkDone::Rate(gigabytes(bytes / seconds, phrase));
         Ok(WorkloadResult {
-            work: Some(WorkDone::Rate(gigabytes(bytes / seconds, phrase))),
-            metrics: metrics.0,
-            suspect: shortfall("the TCP rate", throughput, asked, bit_rate)
-                .into_iter()
-                .collect(),
+            suspect: suspect.into_iter().collect(),
+            ..metrics.result(work)
         })
     }
 }
@@ -192,13 +141,8 @@ impl Workload for Iperf3Tcp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
     use vtax_host::settings::Level;
 
-    const TIMING: Timing = Timing {
-        warmup: Duration::from_secs(1),
-        duration: Duration::from_secs(2),
-    };
     const RECEIVE: &[u8] = include_bytes!("../../tests/data/iperf3-receive.json");
     const SEND: &[u8] = include_bytes!("../../tests/data/iperf3-send.json");
 

@@ -1,24 +1,30 @@
 //! `iperf3-udp`: datagrams at a fixed rate; jitter, loss and reordering.
 
-use super::driver::ClientLoad;
-use super::output::{Metrics, garbage, gigabytes, number, positive, shortfall};
-use super::{
-    Extent, Load, LoadClient, Program, Service, Timing, WorkDone, Workload, WorkloadResult, iperf3,
+use super::output::{
+    BIT_RATE, Metrics, PACKET_RATE, PERCENT, SECONDS, garbage, gigabytes, number, positive,
+    shortfall,
 };
-use vtax_guest::platform::Target;
-use vtax_host::HostError;
-use vtax_host::settings::{Domain, Parameter, Settings};
-use vtax_report::results::Better;
-use vtax_units::{Base, Unit};
+use super::*;
 
 /// See the module.
 pub struct Iperf3Udp;
 
-const DEFAULT_RATE_MBIT: f64 = 100.0;
+const RATE_MBIT: Parameter = Parameter::new("load.rate_mbit", Domain::Number(0.001, 1e6), "100")
+    .help("total rate of all streams in Mbit/s");
+const LENGTH: Parameter = Parameter::new("load.length", Domain::Integer(16, 65_507), "1400")
+    .help("bytes of payload of each datagram");
+const DIRECTION: Parameter = Parameter::new(
+    "load.direction",
+    Domain::Choice(&["receive", "send"]),
+    "receive",
+)
+.help("whether the target receives or sends");
+const STREAMS: Parameter =
+    Parameter::new("load.streams", Domain::Integer(1, 128), "1").help("UDP flows in parallel");
 
 /// Whether the target sends; it receives by default.
 fn target_sends(settings: &Settings) -> bool {
-    settings.text("load.direction") == Some("send")
+    DIRECTION.text(settings) == "send"
 }
 
 impl Workload for Iperf3Udp {
@@ -31,33 +37,7 @@ impl Workload for Iperf3Udp {
     }
 
     fn parameters(&self) -> &'static [Parameter] {
-        const PARAMETERS: &[Parameter] = &[
-            Parameter {
-                key: "load.rate_mbit",
-                domain: Domain::Number(0.001, 1e6),
-                default: Some("100"),
-                help: "total rate of all streams in Mbit/s",
-            },
-            Parameter {
-                key: "load.length",
-                domain: Domain::Integer(16, 65_507),
-                default: Some("1400"),
-                help: "bytes of payload of each datagram",
-            },
-            Parameter {
-                key: "load.direction",
-                domain: Domain::Choice(&["receive", "send"]),
-                default: Some("receive"),
-                help: "whether the target receives or sends",
-            },
-            Parameter {
-                key: "load.streams",
-                domain: Domain::Integer(1, 128),
-                default: Some("1"),
-                help: "UDP flows in parallel",
-            },
-        ];
-        PARAMETERS
+        &[RATE_MBIT, LENGTH, DIRECTION, STREAMS]
     }
 
     fn target_programs(&self) -> &'static [Program] {
@@ -68,8 +48,9 @@ impl Workload for Iperf3Udp {
         iperf3::PROGRAMS
     }
 
-    fn extent(&self, _settings: &Settings) -> Extent {
-        Extent::FixedDuration
+    fn level(&self) -> Option<LoadLevel> {
+        let title = "UDP rate asked for";
+        Some(LoadLevel::of(&RATE_MBIT, BIT_RATE, 1e6, title))
     }
 
     fn serve(
@@ -77,51 +58,34 @@ impl Workload for Iperf3Udp {
         target: &mut dyn Target,
         client: &dyn LoadClient,
         _settings: &Settings,
-    ) -> Result<Service, HostError> {
+    ) -> Outcome<Service> {
         iperf3::serve(target, client)
     }
 
-    fn drive(
+    fn load(
         &self,
-        target: &mut dyn Target,
-        client: &dyn LoadClient,
-        service: Service,
+        address: IpAddr,
+        _scratch: &Scratch,
         settings: &Settings,
         timing: Timing,
-    ) -> Result<Box<dyn Load>, HostError> {
-        let streams = settings.integer("load.streams", 1);
-        let mut line = iperf3::client(target, timing, streams);
+    ) -> Outcome<LoadCommand> {
+        let streams = STREAMS.integer(settings);
+        let mut line = iperf3::client(address, timing, streams);
         line.push("--udp".to_owned());
-        let rate = settings.number("load.rate_mbit", DEFAULT_RATE_MBIT);
-        iperf3::option(
-            &mut line,
-            "--bitrate",
-            iperf3::bitrate_per_stream(rate, streams),
-        );
-        iperf3::option(&mut line, "--length", settings.integer("load.length", 1400));
-        if target_sends(settings) {
-            line.push("--reverse".to_owned());
+        let each = iperf3::bitrate_per_stream(RATE_MBIT.number(settings), streams);
+        iperf3::option(&mut line, "--bitrate", each);
+        iperf3::option(&mut line, "--length", LENGTH.integer(settings));
+        // Only a receiver sees the order of datagrams.
+        let direction = if target_sends(settings) {
+            "--reverse"
         } else {
-            // Only a receiver sees the order of datagrams.
-            line.push("--get-server-output".to_owned());
-        }
-        let load = ClientLoad::start(
-            client,
-            service,
-            line,
-            iperf3::PROGRAMS,
-            Extent::FixedDuration,
-            timing,
-        )?;
-        Ok(Box::new(load))
+            "--get-server-output"
+        };
+        line.push(direction.to_owned());
+        Ok(LoadCommand::client(line))
     }
 
-    fn parse(
-        &self,
-        raw: &[u8],
-        settings: &Settings,
-        _timing: Timing,
-    ) -> Result<WorkloadResult, HostError> {
+    fn parse(&self, raw: &[u8], settings: &Settings, _timing: Timing) -> Outcome<WorkloadResult> {
         let (output, end) = iperf3::read(raw)?;
         let missing = |name: &str| {
             garbage(
@@ -161,70 +125,35 @@ impl Workload for Iperf3Udp {
             .filter(|count| count.is_finite() && *count >= 0.0)
             .collect();
 
-        let bit_rate = Unit::per(Base::Bit, Base::Second);
-        let percent = Unit::of(Base::Percent);
         let mut metrics = Metrics::default();
-        metrics.add(
-            "jitter",
-            jitter,
-            Unit::of(Base::Second),
-            Better::Lower,
-            "UDP jitter (RFC 3550)",
-        );
-        metrics.add(
-            "loss",
-            100.0 * lost / packets,
-            percent,
-            Better::Lower,
-            "UDP datagrams lost",
-        );
-        metrics.add(
-            "throughput",
-            8.0 * bytes / seconds,
-            bit_rate,
-            Better::Higher,
-            "UDP throughput received",
-        );
-        metrics.add(
-            "sent",
-            sent_rate,
-            bit_rate,
-            Better::Neither,
-            "UDP rate sent",
-        );
-        let packet_rate = Unit::per(Base::Packet, Base::Second);
-        metrics.add(
-            "packets",
-            packets / seconds,
-            packet_rate,
-            Better::Neither,
-            "UDP datagrams sent",
-        );
+        metrics.lower("jitter", jitter, SECONDS, "UDP jitter (RFC 3550)");
+        let loss = 100.0 * lost / packets;
+        metrics.lower("loss", loss, PERCENT, "UDP datagrams lost");
+        let (rate, title) = (8.0 * bytes / seconds, "UDP throughput received");
+        metrics.higher("throughput", rate, BIT_RATE, title);
+        metrics.neutral("sent", sent_rate, BIT_RATE, "UDP rate sent");
+        let (rate, title) = (packets / seconds, "UDP datagrams sent");
+        metrics.neutral("packets", rate, PACKET_RATE, title);
         if !receivers.is_empty() {
             let share = 100.0 * receivers.iter().sum::<f64>() / packets;
-            metrics.add(
-                "out_of_order",
-                share,
-                percent,
-                Better::Lower,
-                "UDP datagrams out of order",
-            );
+            let title = "UDP datagrams out of order";
+            metrics.lower("out_of_order", share, PERCENT, title);
         }
         metrics.lead("jitter");
         metrics.lead("loss");
-        let asked = settings.number("load.rate_mbit", DEFAULT_RATE_MBIT) * 1e6;
+        let asked = RATE_MBIT.number(settings) * 1e6;
         let phrase = if target_sends(settings) {
             "send 1 GB over UDP"
         } else {
             "receive 1 GB over UDP"
         };
+        let suspect = shortfall("the UDP sender", sent_rate, asked, BIT_RATE);
         Ok(WorkloadResult {
             // Nothing received is a result, a loss of 100 %; a cost per GB it has not.
             work: (bytes > 0.0).then(|| WorkDone::Rate(gigabytes(bytes / seconds, phrase))),
             metrics: metrics.0,
-            suspect: shortfall("the UDP sender", sent_rate, asked, bit_rate)
-                .into_iter()
-                .collect(),
+            suspect: suspect.into_iter().collect(),
+            ..WorkloadResult::default()
         })
     }
 }
@@ -232,12 +161,6 @@ impl Workload for Iperf3Udp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
-
-    const TIMING: Timing = Timing {
-        warmup: Duration::from_secs(1),
-        duration: Duration::from_secs(2),
-    };
 
     fn value(result: &WorkloadResult, name: &str) -> f64 {
         result.metrics[name].quantity.value

@@ -1,5 +1,7 @@
 //! Reading what drivers print, and naming what was found.
 
+use super::{Extent, Outcome, WorkDone, WorkloadResult};
+use crate::generator::Summary;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use vtax_host::HostError;
@@ -7,7 +9,7 @@ use vtax_report::results::{Better, Metric, Work};
 use vtax_units::{Base, Quantity, Source, Unit};
 
 /// Reads JSON that `driver` printed.
-pub fn json<T: DeserializeOwned>(driver: &str, raw: &[u8]) -> Result<T, HostError> {
+pub fn json<T: DeserializeOwned>(driver: &str, raw: &[u8]) -> Outcome<T> {
     serde_json::from_slice(raw).map_err(|cause| {
         let what = if raw.iter().all(u8::is_ascii_whitespace) {
             return garbage(driver, "it printed nothing");
@@ -20,6 +22,27 @@ pub fn json<T: DeserializeOwned>(driver: &str, raw: &[u8]) -> Result<T, HostErro
         };
         garbage(driver, &format!("{what}; it begins {}", quote(raw)))
     })
+}
+
+/// The text that `driver` printed, to the end of its last line.
+pub fn text(driver: &str, raw: &[u8]) -> Outcome<String> {
+    if raw.iter().all(u8::is_ascii_whitespace) {
+        return Err(garbage(driver, "it printed nothing"));
+    }
+    if !raw.ends_with(b"\n") {
+        let detail = format!(
+            "its text is cut off after {} bytes; it begins {}",
+            raw.len(),
+            quote(raw)
+        );
+        return Err(garbage(driver, &detail));
+    }
+    Ok(String::from_utf8_lossy(raw).into_owned())
+}
+
+/// A word of such a text, if it is a number.
+pub fn figure(word: &str) -> Option<f64> {
+    word.trim_start_matches('(').parse().ok()
 }
 
 /// An error about a driver's output.
@@ -38,7 +61,7 @@ pub fn quote(raw: &[u8]) -> String {
 }
 
 /// A number from a driver that has to be there, finite and not negative.
-pub fn number(driver: &str, name: &str, value: Option<f64>) -> Result<f64, HostError> {
+pub fn number(driver: &str, name: &str, value: Option<f64>) -> Outcome<f64> {
     match value {
         Some(value) if value.is_finite() && (0.0..=1e18).contains(&value) => Ok(value),
         Some(value) => Err(garbage(driver, &format!("`{name}` is {value}"))),
@@ -47,20 +70,49 @@ pub fn number(driver: &str, name: &str, value: Option<f64>) -> Result<f64, HostE
 }
 
 /// As [`number`], and not 0, to be divided by.
-pub fn positive(driver: &str, name: &str, value: Option<f64>) -> Result<f64, HostError> {
+pub fn positive(driver: &str, name: &str, value: Option<f64>) -> Outcome<f64> {
     match number(driver, name, value)? {
         value if value >= 1e-9 => Ok(value),
         value => Err(garbage(driver, &format!("`{name}` is {value}"))),
     }
 }
 
+/// Seconds.
+pub const SECONDS: Unit = Unit::of(Base::Second);
+/// Percent.
+pub const PERCENT: Unit = Unit::of(Base::Percent);
+/// Bits per second.
+pub const BIT_RATE: Unit = Unit::per(Base::Bit, Base::Second);
+/// Bytes per second.
+pub const BYTE_RATE: Unit = Unit::per(Base::Byte, Base::Second);
+/// Packets per second.
+pub const PACKET_RATE: Unit = Unit::per(Base::Packet, Base::Second);
+/// Requests per second.
+pub const REQUEST_RATE: Unit = Unit::per(Base::Request, Base::Second);
+/// Operations per second.
+pub const OP_RATE: Unit = Unit::per(Base::Operation, Base::Second);
+
 /// Metrics by name. Load generators measure; where the target is emulated, the lab says so.
 #[derive(Debug, Default)]
 pub struct Metrics(pub BTreeMap<String, Metric>);
 
 impl Metrics {
-    /// Adds a metric.
-    pub fn add(&mut self, name: &str, value: f64, unit: Unit, better: Better, title: &str) {
+    /// Adds a metric of which more is better.
+    pub fn higher(&mut self, name: &str, value: f64, unit: Unit, title: &str) {
+        self.add(name, value, unit, Better::Higher, title);
+    }
+
+    /// Adds a metric of which less is better.
+    pub fn lower(&mut self, name: &str, value: f64, unit: Unit, title: &str) {
+        self.add(name, value, unit, Better::Lower, title);
+    }
+
+    /// Adds a metric that is neither.
+    pub fn neutral(&mut self, name: &str, value: f64, unit: Unit, title: &str) {
+        self.add(name, value, unit, Better::Neither, title);
+    }
+
+    fn add(&mut self, name: &str, value: f64, unit: Unit, better: Better, title: &str) {
         let metric = Metric {
             quantity: Quantity::new(value, unit),
             source: Source::Measured,
@@ -77,15 +129,63 @@ impl Metrics {
             metric.headline = true;
         }
     }
+
+    /// Adds the percentiles of a latency, led by the 99th; `what` is such as `HTTP latency`.
+    pub fn latency(&mut self, what: &str, times: &Summary) {
+        let values = [
+            ("p50", times.p50, "median"),
+            ("p90", times.p90, "90th percentile"),
+            ("p99", times.p99, "99th percentile"),
+            ("p999", times.p999, "99.9th percentile"),
+            ("max", times.max, "longest"),
+            ("mean", times.mean, "mean"),
+        ];
+        for (name, value, title) in values {
+            let (name, title) = (format!("latency.{name}"), format!("{what}, {title}"));
+            self.lower(&name, value, SECONDS, &title);
+        }
+        self.lead("latency.p99");
+    }
+
+    /// The result of a load with these metrics.
+    pub fn result(self, work: WorkDone) -> WorkloadResult {
+        WorkloadResult {
+            work: Some(work),
+            metrics: self.0,
+            ..WorkloadResult::default()
+        }
+    }
+
+    /// The work of a load: `rate` each second, or `total` in the `seconds` that are then a metric.
+    pub fn done(
+        &mut self,
+        extent: Extent,
+        rate: Work,
+        total: Work,
+        (seconds, title): (f64, &str),
+    ) -> WorkDone {
+        match extent {
+            Extent::FixedDuration => WorkDone::Rate(rate),
+            Extent::ToCompletion => {
+                self.lower("elapsed", seconds, SECONDS, title);
+                WorkDone::Total(total)
+            }
+        }
+    }
+}
+
+/// Work of any unit.
+pub fn work(amount: f64, base: Base, phrase: &str) -> Work {
+    Work {
+        amount,
+        unit: Unit::of(base),
+        phrase: phrase.to_owned(),
+    }
 }
 
 /// Work in units of 10⁹ bytes.
 pub fn gigabytes(bytes: f64, phrase: &str) -> Work {
-    Work {
-        amount: bytes / 1e9,
-        unit: Unit::of(Base::Gigabyte),
-        phrase: phrase.to_owned(),
-    }
+    work(bytes / 1e9, Base::Gigabyte, phrase)
 }
 
 /// A reason for suspicion where `reached` is less than 95 % of what was asked.

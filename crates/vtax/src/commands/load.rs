@@ -1,8 +1,11 @@
 //! `vtax load`: load generators, as workloads start them in the client.
 
 use crate::Outcome;
-use vtax_load::http::Arguments;
+use crate::cli::LoadCommand;
 
-pub fn http(arguments: Arguments) -> Outcome {
-    Ok(vtax_load::http::main(&arguments)?)
+pub fn execute(command: &LoadCommand) -> Outcome {
+    Ok(match command {
+        LoadCommand::Http(arguments) => vtax_load::http::main(arguments),
+        LoadCommand::Memcached(arguments) => vtax_load::memcached::main(arguments),
+    }?)
 }

@@ -1,27 +1,20 @@
-//! Apache in the target with one file to serve, and the command line of the load generator that
-//! asks for it.
+//! Apache in the target with one file to serve, for the workloads that ask for it.
 //!
 //! Apache gets its whole configuration on the command line, so that it is the same on every
 //! platform whatever a distribution configures.
 
 use super::driver::{command, prepare, script, start_service};
-use super::output::{garbage, json, number, positive};
-use super::{LoadClient, Program, Service};
-use crate::http::{Arguments, Report};
-use std::time::Duration;
-use vtax_guest::platform::{CommandLine, Target};
-use vtax_host::HostError;
+use super::*;
+use std::net::SocketAddr;
 
 /// What runs in the target.
-pub const PROGRAMS: &[Program] = &[Program {
-    name: "apache2",
-    package: "apache2-bin",
-}];
+pub const PROGRAMS: &[Program] = &[Program::of("apache2", "apache2-bin")];
+/// The path of the file.
+pub const PATH: &str = "/file";
 
 const PORT: u16 = 80;
 const DIRECTORY: &str = "/tmp/vtax-http";
 const THREADS: i64 = 64;
-const CONTENT_LIMIT: Duration = Duration::from_secs(120);
 
 /// Makes a file of `bytes` bytes, starts Apache and waits until it answers. Every connection
 /// can have a thread of its own.
@@ -30,15 +23,10 @@ pub fn serve(
     client: &dyn LoadClient,
     bytes: i64,
     connections: i64,
-) -> Result<Service, HostError> {
+) -> Outcome<Service> {
     let bytes = bytes.to_string();
     let content = r#"umask 022 && mkdir -p "$1" && head -c "$2" /dev/zero > "$1/file""#;
-    prepare(
-        target,
-        &script("sh", content, &[DIRECTORY, &bytes]),
-        CONTENT_LIMIT,
-        &[],
-    )?;
+    prepare(target, &script("sh", content, &[DIRECTORY, &bytes]), &[])?;
     start_service(
         target,
         client,
@@ -97,62 +85,7 @@ fn server(connections: i64) -> CommandLine {
     line
 }
 
-/// The command line of the load generator: this program again, as a process of its own.
-pub fn client(arguments: &Arguments) -> Result<CommandLine, HostError> {
-    let program = std::env::current_exe().map_err(|cause| {
-        HostError::Other(format!(
-            "cannot find the vtax program, which is also the HTTP load generator: {cause}"
-        ))
-    })?;
-    let mut line = vec![
-        program.to_string_lossy().into_owned(),
-        "load".to_owned(),
-        "http".to_owned(),
-    ];
-    line.extend(arguments.to_flags());
-    Ok(line)
-}
-
-/// Where the file is.
-pub fn arguments(target: &dyn Target, connections: i64) -> Arguments {
-    Arguments {
-        address: (target.address(), PORT).into(),
-        path: "/file".to_owned(),
-        connections: u32::try_from(connections).unwrap_or(1),
-        warmup: 0.0,
-        duration: 0.0,
-        rate: 0.0,
-        arrival: crate::http::Arrival::Constant,
-        seed: 0,
-        closed: false,
-        downloads: None,
-        timeout: 10.0,
-    }
-}
-
-/// Reads what the load generator printed.
-pub fn read(raw: &[u8], mode: &str) -> Result<Report, HostError> {
-    const DRIVER: &str = "vtax load http";
-    let report: Report = json(DRIVER, raw)?;
-    if report.mode != mode {
-        return Err(garbage(
-            DRIVER,
-            &format!("its mode is {:?}, not {mode:?}", report.mode),
-        ));
-    }
-    positive(DRIVER, "seconds", Some(report.seconds))?;
-    let latency = &report.latency;
-    let lag = report.lag.unwrap_or_default();
-    for time in [
-        latency.p50,
-        latency.p90,
-        latency.p99,
-        latency.p999,
-        latency.max,
-        latency.mean,
-        lag.p99,
-    ] {
-        number(DRIVER, "latency", Some(time))?;
-    }
-    Ok(report)
+/// Where it listens.
+pub fn socket(address: IpAddr) -> SocketAddr {
+    (address, PORT).into()
 }

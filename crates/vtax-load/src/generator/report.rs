@@ -1,7 +1,10 @@
-//! What the HTTP load generator prints.
+//! What the load generators print.
 
-use super::seconds;
+use super::{nanoseconds, seconds};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use hdrhistogram::Histogram;
+use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
 use serde::{Deserialize, Serialize};
 
 /// The result of one run of the load generator.
@@ -9,9 +12,12 @@ use serde::{Deserialize, Serialize};
 pub struct Report {
     /// `open` or `closed`.
     pub mode: String,
+    /// Open loop: the rate that was asked for, in requests per second.
+    #[serde(default)]
+    pub rate: Option<f64>,
     /// Length of the measured part in seconds: as asked, or (downloads) as long as it took.
     pub seconds: f64,
-    /// Complete answers with status 200 within the measured part.
+    /// Complete answers, with what was asked for, within the measured part.
     pub requests: u64,
     /// Bytes of bodies received within the measured part.
     pub bytes: u64,
@@ -21,24 +27,34 @@ pub struct Report {
     pub errors: Errors,
     /// From the moment a request was due (open) or sent (closed) to the last byte of its answer.
     pub latency: Summary,
+    /// The whole distribution of that latency: an HDR histogram in nanoseconds, V2 deflate, base64.
+    #[serde(default)]
+    pub histogram: String,
     /// How late the generator itself was in sending a request that was due and for which a
     /// connection was free (open loop).
     pub lag: Option<Summary>,
-    /// Connections opened in all.
+    /// Connections opened in all, by every rate of a ramp.
     pub connections: u64,
-    /// CPU time that the generator used in all, in seconds.
+    /// CPU time that the generator used in all, for every rate of a ramp, in seconds.
     pub cpu_seconds: f64,
     /// Closed loop: how long each download took, in seconds, in the order in which they ended;
     /// the first 10 000 of them.
     pub download_seconds: Vec<f64>,
 }
 
-/// Requests that did not end in a complete answer with status 200.
+/// What `--ramp` prints.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Ramp {
+    /// A report for each rate, in order.
+    pub levels: Vec<Report>,
+}
+
+/// Requests that did not end in a complete answer with what was asked for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Errors {
-    /// Connections refused, reset or closed early, and answers that are not HTTP.
+    /// Connections refused, reset or closed early, and answers in another protocol.
     pub connection: u64,
-    /// Answers with another status than 200.
+    /// Answers with something else: another status than 200, or a value that is not there.
     pub status: u64,
     /// No complete answer within the timeout; counted in the latency with the time waited.
     pub timeout: u64,
@@ -77,7 +93,7 @@ pub struct Summary {
 
 /// Collects times in nanoseconds with three significant digits.
 #[derive(Debug)]
-pub struct Times(Histogram<u64>);
+pub struct Times(pub Histogram<u64>);
 
 impl Times {
     /// An empty collection.
@@ -96,6 +112,21 @@ impl Times {
         self.0.saturating_record(nanoseconds);
     }
 
+    /// Adds one time, in seconds, as often as it occurred.
+    pub fn record_n(&mut self, seconds: f64, count: u64) {
+        self.0.saturating_record_n(nanoseconds(seconds), count);
+    }
+
+    /// All of it, as in [`Report::histogram`].
+    pub fn encoded(&self) -> String {
+        let mut bytes = Vec::new();
+        match V2DeflateSerializer::new().serialize(&self.0, &mut bytes) {
+            Ok(_) => BASE64_STANDARD.encode(bytes),
+            // Writing to memory does not fail.
+            Err(_) => String::new(),
+        }
+    }
+
     /// What was collected.
     pub fn summary(&self) -> Summary {
         if self.0.is_empty() {
@@ -111,5 +142,38 @@ impl Times {
             p999: at(0.999),
             max: seconds(self.0.max()),
         }
+    }
+}
+
+/// The histogram in a report; `None` where it has none.
+///
+/// # Errors
+/// Why the text is no histogram.
+pub fn decoded(text: &str) -> Result<Option<Histogram<u64>>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let bytes = BASE64_STANDARD
+        .decode(text)
+        .map_err(|cause| cause.to_string())?;
+    let histogram = Deserializer::new().deserialize(&mut bytes.as_slice());
+    histogram.map(Some).map_err(|cause| cause.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_histogram_survives_its_text_and_garbage_is_refused() {
+        let mut times = Times::new();
+        for time in [1, 900, 1_000_000, u64::MAX] {
+            times.record(time);
+        }
+        let text = times.encoded();
+        assert_eq!(decoded(&text).unwrap().unwrap(), times.0);
+        assert!(decoded("").unwrap().is_none());
+        assert!(decoded(&text[..text.len() / 2]).is_err());
+        assert!(decoded("Segmentation fault").is_err());
     }
 }

@@ -1,11 +1,12 @@
-//! One keep-alive connection: connect, send a request, take the answer, again. Never blocks.
+//! One kept connection: connect, send a request, take the answer, again. Never blocks.
 
+use super::Protocol;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, socket_with, sockopt};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-/// Longest head of an answer that is taken for HTTP.
+/// Longest head of an answer that is taken for one.
 const HEAD_LIMIT: usize = 16 * 1024;
 
 /// What a connection is doing.
@@ -25,7 +26,8 @@ enum Phase {
 pub struct Connection {
     socket: TcpStream,
     phase: Phase,
-    status: u16,
+    request: Vec<u8>,
+    refused: Option<String>,
     closes: bool,
     /// When the request was due, in nanoseconds since the start.
     pub due: u64,
@@ -48,8 +50,8 @@ pub enum Progress {
     Done {
         /// Bytes of body received by this event.
         bytes: u64,
-        /// The status, such as 200.
-        status: u16,
+        /// What the server answered instead of what was asked for, such as `status 503`.
+        refused: Option<String>,
         /// Whether another request can be sent.
         reusable: bool,
     },
@@ -82,7 +84,8 @@ impl Connection {
         Ok(Self {
             socket,
             phase: Phase::Idle,
-            status: 0,
+            request: Vec::new(),
+            refused: None,
             closes: false,
             due: idle_since,
             sent: idle_since,
@@ -118,19 +121,21 @@ impl Connection {
         untouched && self.answered > 0
     }
 
-    /// Gives it a request and sends as much of it as goes.
-    pub fn begin(&mut self, request: &[u8], due: u64, now: u64) -> io::Result<()> {
+    /// Gives it the next request and sends as much of it as goes.
+    pub fn begin(&mut self, protocol: &mut dyn Protocol, due: u64, now: u64) -> io::Result<()> {
+        self.request.clear();
+        protocol.request(&mut self.request);
         self.due = due;
         self.sent = now;
         self.phase = Phase::Sending(0);
-        self.send(request)
+        self.send()
     }
 
-    fn send(&mut self, request: &[u8]) -> io::Result<()> {
+    fn send(&mut self) -> io::Result<()> {
         let Phase::Sending(mut out) = self.phase else {
             return Ok(());
         };
-        while let Some(rest) = request.get(out..).filter(|rest| !rest.is_empty()) {
+        while let Some(rest) = self.request.get(out..).filter(|rest| !rest.is_empty()) {
             match self.socket.write(rest) {
                 Ok(count) => out += count,
                 // Not connected yet reads as EAGAIN too: the kernel wakes us when it is.
@@ -147,9 +152,9 @@ impl Connection {
     }
 
     /// Does what an event on the socket allows: one send or one receive into `buffer`.
-    pub fn advance(&mut self, request: &[u8], buffer: &mut [u8]) -> Progress {
+    pub fn advance(&mut self, protocol: &dyn Protocol, buffer: &mut [u8]) -> Progress {
         if self.is_sending() {
-            return match self.send(request) {
+            return match self.send() {
                 Ok(()) => Progress::Waiting(0),
                 Err(_) if self.may_be_stale() => Progress::Stale,
                 Err(cause) => Progress::Failed(cause),
@@ -170,10 +175,10 @@ impl Connection {
             Ok(count) => count,
             Err(cause) => return Progress::Failed(cause),
         };
-        self.take(buffer.get(..count).unwrap_or_default())
+        self.take(protocol, buffer.get(..count).unwrap_or_default())
     }
 
-    fn take(&mut self, bytes: &[u8]) -> Progress {
+    fn take(&mut self, protocol: &dyn Protocol, bytes: &[u8]) -> Progress {
         let (body, left) = match &mut self.phase {
             Phase::Idle | Phase::Sending(_) => {
                 return failed("the server sent what was not asked for");
@@ -185,9 +190,9 @@ impl Connection {
                     pieces.extend_from_slice(bytes);
                 }
                 let whole = if in_pieces { pieces.as_slice() } else { bytes };
-                match Head::parse(whole) {
+                match protocol.head(whole) {
                     Ok(Some(head)) => {
-                        self.status = head.status;
+                        self.refused = head.refused;
                         self.closes = head.closes;
                         (whole.len().saturating_sub(head.length) as u64, head.body)
                     }
@@ -205,13 +210,13 @@ impl Connection {
             }
         };
         match left.checked_sub(body) {
-            None => failed("the answer is longer than its Content-Length"),
+            None => failed("the answer is longer than it says"),
             Some(0) => {
                 self.phase = Phase::Idle;
                 self.answered += 1;
                 Progress::Done {
                     bytes: body,
-                    status: self.status,
+                    refused: self.refused.take(),
                     reusable: !self.closes,
                 }
             }
@@ -227,125 +232,35 @@ fn failed(what: &str) -> Progress {
     Progress::Failed(io::Error::new(ErrorKind::InvalidData, what))
 }
 
-/// What the head of an answer says.
-#[derive(Debug, PartialEq, Eq)]
-struct Head {
-    /// Its own length in bytes.
-    length: usize,
-    status: u16,
-    /// Length of the body in bytes.
-    body: u64,
-    /// Whether the server closes the connection after it.
-    closes: bool,
-}
-
-impl Head {
-    /// Reads a head; `None` while it is incomplete.
-    fn parse(bytes: &[u8]) -> io::Result<Option<Self>> {
-        let invalid = |what: String| io::Error::new(ErrorKind::InvalidData, what);
-        let mut headers = [httparse::EMPTY_HEADER; 64];
-        let mut response = httparse::Response::new(&mut headers);
-        let length = match response.parse(bytes) {
-            Ok(httparse::Status::Complete(length)) => length,
-            Ok(httparse::Status::Partial) => return Ok(None),
-            Err(cause) => return Err(invalid(format!("the answer is not HTTP: {cause}"))),
-        };
-        let status = response.code.unwrap_or(0);
-        let header = |name: &str| {
-            let found = response
-                .headers
-                .iter()
-                .find(|header| header.name.eq_ignore_ascii_case(name));
-            found
-                .and_then(|header| std::str::from_utf8(header.value).ok())
-                .map(str::trim)
-        };
-        let body = match header("Content-Length").map(str::parse) {
-            Some(Ok(body)) => body,
-            None if matches!(status, 204 | 304) => 0,
-            // RFC 9112, 6.3: without a length the body is chunked or ends with the connection.
-            // The files of these workloads always have one.
-            _ => {
-                return Err(invalid(
-                    "the answer has no Content-Length, which this load generator needs".to_owned(),
-                ));
-            }
-        };
-        let closes = match header("Connection") {
-            Some(value) => value.eq_ignore_ascii_case("close"),
-            None => response.version == Some(0),
-        };
-        Ok(Some(Self {
-            length,
-            status,
-            body,
-            closes,
-        }))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::Get;
     use proptest::prelude::*;
 
     const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nServer: Apache\r\ncontent-length: 5\r\n\r\nhello";
 
-    #[test]
-    fn a_head_says_status_length_and_whether_the_connection_stays() {
-        let head = Head::parse(ANSWER).unwrap().unwrap();
-        assert_eq!(
-            head,
-            Head {
-                length: ANSWER.len() - 5,
-                status: 200,
-                body: 5,
-                closes: false
-            }
-        );
-        let closing = b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\nConnection: Close\r\n\r\n";
-        let head = Head::parse(closing).unwrap().unwrap();
-        assert_eq!((head.status, head.body, head.closes), (503, 0, true));
-        let old = b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n";
-        assert!(Head::parse(old).unwrap().unwrap().closes);
-    }
-
-    #[test]
-    fn an_answer_without_a_length_is_refused_with_the_reason() {
-        let chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
-        assert!(
-            Head::parse(chunked)
-                .unwrap_err()
-                .to_string()
-                .contains("Content-Length")
-        );
-        assert!(
-            Head::parse(b"SSH-2.0-OpenSSH\r\n")
-                .unwrap_err()
-                .to_string()
-                .contains("not HTTP")
-        );
-    }
-
     /// Feeds `pieces` of an answer to a connection that has sent its request.
     fn feed(pieces: &[&[u8]]) -> (u64, Progress) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut connection = Connection::open(listener.local_addr().unwrap(), 0).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut connection = Connection::open(address, 0).unwrap();
+        let get = Get::new(address, "/");
         connection.phase = Phase::Head(Vec::new());
         let mut total = 0;
         for piece in pieces {
-            match connection.take(piece) {
+            match connection.take(&get, piece) {
                 Progress::Waiting(bytes) => total += bytes,
                 Progress::Done {
                     bytes,
-                    status,
+                    refused,
                     reusable,
                 } => {
                     return (
                         total + bytes,
                         Progress::Done {
                             bytes,
-                            status,
+                            refused,
                             reusable,
                         },
                     );
@@ -375,7 +290,7 @@ mod tests {
             let pieces: Vec<&[u8]> = cuts.windows(2).map(|pair| &ANSWER[pair[0]..pair[1]]).collect();
             let (bytes, progress) = feed(&pieces);
             prop_assert_eq!(bytes, 5);
-            let done = matches!(progress, Progress::Done { status: 200, reusable: true, .. });
+            let done = matches!(progress, Progress::Done { refused: None, reusable: true, .. });
             prop_assert!(done);
         }
 

@@ -1,5 +1,6 @@
 //! The connections of a run and the wait for their events.
 
+use super::Protocol;
 use super::connection::{Connection, Progress};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
@@ -21,7 +22,7 @@ pub struct Pool {
     vacant: Vec<(usize, u64)>,
     buffer: Vec<u8>,
     address: SocketAddr,
-    request: Vec<u8>,
+    protocol: Box<dyn Protocol>,
     start: Instant,
     /// Connections opened so far.
     pub opened: u64,
@@ -29,7 +30,11 @@ pub struct Pool {
 
 impl Pool {
     /// A pool of up to `limit` connections to `address`; its clock starts now.
-    pub fn new(address: SocketAddr, request: Vec<u8>, limit: u32) -> Result<Self, HostError> {
+    pub fn new(
+        address: SocketAddr,
+        protocol: Box<dyn Protocol>,
+        limit: u32,
+    ) -> Result<Self, HostError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|cause| {
             HostError::Other(format!("cannot create an epoll instance: {cause}"))
         })?;
@@ -41,7 +46,7 @@ impl Pool {
             vacant: (0..limit).rev().map(|slot| (slot, 0)).collect(),
             buffer: vec![0; BUFFER],
             address,
-            request,
+            protocol,
             start: Instant::now(),
             opened: 0,
         })
@@ -85,12 +90,12 @@ impl Pool {
         self.slots.get_mut(slot)?.as_mut()
     }
 
-    /// Gives the connection in `slot` a request.
+    /// Gives the connection in `slot` the next request.
     pub fn begin(&mut self, slot: usize, due: u64, now: u64) -> io::Result<()> {
         let Some(Some(connection)) = self.slots.get_mut(slot) else {
             return Err(io::ErrorKind::NotConnected.into());
         };
-        connection.begin(&self.request, due, now)?;
+        connection.begin(self.protocol.as_mut(), due, now)?;
         Self::watch(&self.epoll, connection, slot)
     }
 
@@ -115,7 +120,7 @@ impl Pool {
     pub fn advance(&mut self, slot: usize) -> Option<(Progress, u64)> {
         let connection = self.slots.get_mut(slot)?.as_mut()?;
         let due = connection.due;
-        let mut progress = connection.advance(&self.request, &mut self.buffer);
+        let mut progress = connection.advance(self.protocol.as_ref(), &mut self.buffer);
         if let Err(cause) = Self::watch(&self.epoll, connection, slot) {
             progress = Progress::Failed(cause);
         }

@@ -1,0 +1,17 @@
+//! The image of a workload that needs packages of its own, built for real.
+
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+use vtax_guest::image::{self, Recipe};
+
+#[test]
+#[ignore = "builds an image: a minute or two, as root, with Debian's packages"]
+fn the_image_for_a_workload_has_its_programs_beside_the_shared_ones() {
+    let recipe = Recipe::for_packages(&["memcached"]);
+    let files = image::ensure(&recipe, &mut |line| eprintln!("{line}")).unwrap();
+    for program in ["usr/bin/memcached", "usr/bin/iperf3", "usr/lib/vtax/init"] {
+        assert!(files.root.join(program).is_file(), "{program}");
+    }
+    assert!(files.image.is_file() && files.kernel.is_file() && files.initrd.is_file());
+    assert_ne!(files.recipe, Recipe::standard().hash().unwrap());
+}

@@ -1,0 +1,223 @@
+//! What the load generators of our own share: when requests are due, connections that never block,
+//! the open loop, and what is printed.
+//!
+//! Open loop: requests are due at moments that are fixed beforehand, and the latency of each is
+//! counted from the moment it was *due*, not from when a connection was free to send it. A service
+//! that stalls therefore shows the stall in every request that was due meanwhile (no coordinated
+//! omission; Tene, "How NOT to Measure Latency", 2015).
+//!
+//! One thread, one epoll instance, connections that are kept. The result is one JSON document on
+//! standard output: a [`Report`], or with `--ramp` a [`Ramp`] of them.
+
+mod arrivals;
+pub(crate) mod connection;
+pub(crate) mod open;
+pub(crate) mod pool;
+pub(crate) mod report;
+
+pub use arrivals::Arrival;
+pub use report::{Errors, Ramp, Report, Summary};
+
+use serde::Serialize;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::num::NonZeroU64;
+use std::time::Duration;
+use vtax_host::HostError;
+
+/// What is asked of a server and how its answers begin. A connection carries one request at a time.
+pub trait Protocol {
+    /// Writes the next request.
+    fn request(&mut self, out: &mut Vec<u8>);
+
+    /// Reads the head of an answer; `None` while it is incomplete.
+    ///
+    /// # Errors
+    /// When it is none.
+    fn head(&self, bytes: &[u8]) -> io::Result<Option<Head>>;
+}
+
+/// What the head of an answer says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Head {
+    /// Its own length in bytes.
+    pub length: usize,
+    /// Length in bytes of what follows it.
+    pub body: u64,
+    /// What was answered instead of what was asked for, such as `status 503`.
+    pub refused: Option<String>,
+    /// Whether the server closes the connection after it.
+    pub closes: bool,
+}
+
+/// Which server, how much load, and for how long.
+#[derive(Debug, Clone, PartialEq, clap::Args)]
+#[group(skip)]
+pub struct Arguments {
+    /// Server address and port, such as 10.0.0.2:80 or [fd00::2]:80
+    #[arg(long)]
+    pub address: SocketAddr,
+    /// Most connections at once
+    #[arg(long, default_value_t = 100)]
+    pub connections: u32,
+    /// Seconds of load before the measured part
+    #[arg(long, default_value_t = 0.0)]
+    pub warmup: f64,
+    /// Seconds of the measured part
+    #[arg(long, default_value_t = 10.0)]
+    pub duration: f64,
+    /// Open loop: requests per second
+    #[arg(long, default_value_t = 1000.0)]
+    pub rate: f64,
+    /// Open loop: several rates, one after the other, each with its warm-up and measured part
+    #[arg(long, value_delimiter = ',', conflicts_with = "rate")]
+    pub ramp: Vec<f64>,
+    /// Open loop: how the requests are spaced
+    #[arg(long, value_enum, default_value_t = Arrival::Poisson)]
+    pub arrival: Arrival,
+    /// Open loop: seed of all that is random, the same for every rate
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Seconds after which a request (open loop) or a silent server (closed loop) is given up
+    #[arg(long, default_value_t = 10.0)]
+    pub timeout: f64,
+}
+
+impl Arguments {
+    /// The defaults of the command line, for a server at `address`.
+    pub fn new(address: SocketAddr) -> Self {
+        Self {
+            address,
+            connections: 100,
+            warmup: 0.0,
+            duration: 10.0,
+            rate: 1000.0,
+            ramp: Vec::new(),
+            arrival: Arrival::Poisson,
+            seed: 1,
+            timeout: 10.0,
+        }
+    }
+
+    /// The flags that every loop has.
+    pub(crate) fn common_flags(&self) -> Vec<String> {
+        let mut flags = Vec::new();
+        flag(&mut flags, "address", self.address);
+        flag(&mut flags, "connections", self.connections);
+        flag(&mut flags, "warmup", self.warmup);
+        flag(&mut flags, "duration", self.duration);
+        flag(&mut flags, "timeout", self.timeout);
+        flags
+    }
+
+    /// The flags of an open loop.
+    pub(crate) fn open_flags(&self) -> Vec<String> {
+        let mut flags = self.common_flags();
+        if self.ramp.is_empty() {
+            flag(&mut flags, "rate", self.rate);
+        } else {
+            let rates: Vec<String> = self.ramp.iter().map(f64::to_string).collect();
+            flag(&mut flags, "ramp", rates.join(","));
+        }
+        flag(&mut flags, "arrival", self.arrival);
+        flag(&mut flags, "seed", self.seed);
+        flags
+    }
+
+    /// The rates of an open loop, in order.
+    pub(crate) fn rates(&self) -> Vec<f64> {
+        match self.ramp.as_slice() {
+            [] => vec![self.rate],
+            ramp => ramp.to_vec(),
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), HostError> {
+        let seconds = [
+            ("--warmup", self.warmup),
+            ("--duration", self.duration),
+            ("--timeout", self.timeout),
+        ];
+        for (name, value) in seconds {
+            if !(0.0..=86_400.0).contains(&value) {
+                return wrong(format!("{name} {value} is not between 0 and 86400 seconds"));
+            }
+        }
+        if self.timeout == 0.0 {
+            return wrong("--timeout 0 gives up on every request; give a longer one".to_owned());
+        }
+        let name = if self.ramp.is_empty() {
+            "--rate"
+        } else {
+            "--ramp"
+        };
+        for rate in self.rates() {
+            if !(0.001..=10_000_000.0).contains(&rate) {
+                return wrong(format!(
+                    "{name} {rate} is not between 0.001 and 10000000 requests per second"
+                ));
+            }
+        }
+        if !(1..=60_000).contains(&self.connections) {
+            return wrong(format!(
+                "--connections {} is not between 1 and 60000",
+                self.connections
+            ));
+        }
+        Ok(())
+    }
+
+    /// A run without time has nothing to measure.
+    pub(crate) fn check_duration(&self) -> Result<(), HostError> {
+        if self.duration == 0.0 {
+            return wrong("--duration 0 measures nothing; give a longer one".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// Adds an option and its value to a command line.
+pub(crate) fn flag(line: &mut Vec<String>, name: &str, value: impl ToString) {
+    line.extend([format!("--{name}"), value.to_string()]);
+}
+
+/// An error about an argument.
+pub(crate) fn wrong<T>(what: String) -> Result<T, HostError> {
+    Err(HostError::Other(format!("vtax load: {what}")))
+}
+
+/// Prints what a run found as one line of JSON on standard output; on failure `{"error": …}`, so
+/// that whoever reads the output gets the reason too.
+///
+/// # Errors
+/// The failure, or that of printing.
+pub(crate) fn print<T: Serialize>(outcome: Result<T, HostError>) -> Result<(), HostError> {
+    let line = match &outcome {
+        Ok(report) => serde_json::to_string(report),
+        Err(cause) => serde_json::to_string(&serde_json::json!({ "error": cause.to_string() })),
+    };
+    let mut line = line
+        .map_err(|cause| HostError::Other(format!("cannot write the report as JSON: {cause}")))?;
+    line.push('\n');
+    io::stdout()
+        .write_all(line.as_bytes())
+        .map_err(HostError::file("write", "standard output"))?;
+    outcome.map(|_| ())
+}
+
+/// Asks to be woken on time: the kernel may wake sleepers 50 µs late to save power, as late as the
+/// latencies that are measured here. Where it refuses, the report's `lag` shows it.
+pub(crate) fn wake_exactly() {
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+}
+
+/// Seconds, checked to be sane, as nanoseconds.
+pub(crate) fn nanoseconds(seconds: f64) -> u64 {
+    u64::try_from(Duration::from_secs_f64(seconds.clamp(0.0, 1e9)).as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Nanoseconds as seconds.
+#[allow(clippy::cast_precision_loss, reason = "2^53 ns are 104 days")]
+pub(crate) fn seconds(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1e9
+}

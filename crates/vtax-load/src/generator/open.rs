@@ -1,0 +1,283 @@
+//! Open loop: requests go out when they are due, whatever the server does.
+
+use super::arrivals::Arrivals;
+use super::connection::Progress;
+use super::pool::Pool;
+use super::report::{Errors, Report, Times};
+use super::{Arguments, nanoseconds};
+use std::collections::VecDeque;
+use std::ops::Range;
+use vtax_host::HostError;
+use vtax_observe::clock::process_cpu;
+
+/// How often requests are checked against the timeout, in nanoseconds.
+const TIMEOUT_CHECK: u64 = 50_000_000;
+
+/// The requests of one rate, as far as they count.
+struct Count {
+    /// The measured part, in nanoseconds since the start.
+    window: Range<u64>,
+    rate: f64,
+    latency: Times,
+    lag: Times,
+    errors: Errors,
+    requests: u64,
+    bytes: u64,
+    due: u64,
+}
+
+/// The counts of a run: the rates follow each other, each with a warm-up and a window.
+struct Counts {
+    rates: Vec<Count>,
+    /// Length of one rate's turn, warm-up and window, in nanoseconds.
+    turn: u64,
+}
+
+impl Counts {
+    fn new(rates: &[f64], warmup: u64, duration: u64) -> Self {
+        let turn = warmup + duration;
+        let begins = (0..).map(|number: u64| number.saturating_mul(turn));
+        let count = |(rate, begin): (&f64, u64)| Count {
+            window: begin.saturating_add(warmup)..begin.saturating_add(turn),
+            rate: *rate,
+            latency: Times::new(),
+            lag: Times::new(),
+            errors: Errors::default(),
+            requests: 0,
+            bytes: 0,
+            due: 0,
+        };
+        Self {
+            rates: rates.iter().zip(begins).map(count).collect(),
+            turn,
+        }
+    }
+
+    /// Whose window that moment is in: a request counts by when it was due.
+    fn at(&mut self, moment: u64) -> Option<&mut Count> {
+        let number = usize::try_from(moment / self.turn.max(1)).ok()?;
+        let count = self.rates.get_mut(number)?;
+        count.window.contains(&moment).then_some(count)
+    }
+
+    /// When the turn of that moment ends.
+    fn end_of_turn(&self, moment: u64) -> u64 {
+        (moment / self.turn.max(1) + 1).saturating_mul(self.turn)
+    }
+
+    fn received(&mut self, bytes: u64, now: u64) {
+        if let Some(count) = self.at(now) {
+            count.bytes += bytes;
+        }
+    }
+
+    fn finished(&mut self, refused: bool, due: u64, now: u64) {
+        // The rate is of answers within the window; the latency, of requests due within it.
+        if let (false, Some(count)) = (refused, self.at(now)) {
+            count.requests += 1;
+        }
+        match self.at(due) {
+            Some(count) if refused => count.errors.status += 1,
+            Some(count) => count.latency.record(now.saturating_sub(due)),
+            None => {}
+        }
+    }
+
+    fn failed(&mut self, due: u64) {
+        if let Some(count) = self.at(due) {
+            count.errors.connection += 1;
+        }
+    }
+
+    fn timed_out(&mut self, due: u64, now: u64) {
+        if let Some(count) = self.at(due) {
+            count.errors.timeout += 1;
+            count.latency.record(now.saturating_sub(due));
+        }
+    }
+
+    /// What was due and never sent waited too: leaving it out would flatter a saturated server.
+    fn unsent(&mut self, (due, first): (u64, bool), now: u64) {
+        if let Some(count) = self.at(due) {
+            count.due += u64::from(first);
+            count.errors.unsent += 1;
+            count.latency.record(now.saturating_sub(due));
+        }
+    }
+}
+
+/// Requests that are due and not sent.
+struct Pending {
+    arrivals: Vec<Arrivals>,
+    /// Those whose connection turned out to be closed.
+    again: VecDeque<u64>,
+}
+
+impl Pending {
+    fn peek(&self) -> Option<u64> {
+        let again = self.again.front().copied();
+        again.or_else(|| self.arrivals.iter().find_map(Arrivals::peek))
+    }
+
+    /// The next one, and whether it is taken for the first time.
+    fn take(&mut self) -> Option<(u64, bool)> {
+        let again = self.again.pop_front().map(|due| (due, false));
+        again.or_else(|| {
+            let next = self.arrivals.iter_mut().find_map(Iterator::next);
+            next.map(|due| (due, true))
+        })
+    }
+}
+
+/// Runs until the last request that was due is answered or given up; a report for each rate.
+pub fn run(arguments: &Arguments, mut pool: Pool) -> Result<Vec<Report>, HostError> {
+    let rates = arguments.rates();
+    let (warmup, duration) = (
+        nanoseconds(arguments.warmup),
+        nanoseconds(arguments.duration),
+    );
+    let mut counts = Counts::new(&rates, warmup, duration);
+    let arrivals = |count: &Count| {
+        let turn = count.window.start.saturating_sub(warmup)..count.window.end;
+        Arrivals::new(arguments.arrival, count.rate, arguments.seed, turn)
+    };
+    let mut pending = Pending {
+        arrivals: counts.rates.iter().map(arrivals).collect(),
+        again: VecDeque::new(),
+    };
+    let end = counts.rates.last().map_or(0, |count| count.window.end);
+    let timeout = nanoseconds(arguments.timeout);
+    let mut idle: Vec<usize> = Vec::new();
+    let mut ready = Vec::new();
+    let mut next_check = TIMEOUT_CHECK;
+    let mut in_flight = 0_u64;
+    loop {
+        let mut now = pool.now();
+        // What one rate left unsent is given up as at the end of a run, and not left to the next.
+        while let Some(due) = pending.peek()
+            && now >= counts.end_of_turn(due).saturating_add(timeout)
+            && let Some(request) = pending.take()
+        {
+            counts.unsent(request, now);
+        }
+        while pending.peek().is_some_and(|due| due <= now) {
+            // The connection used last is taken first: few are open where few are needed.
+            let opened = match idle.pop() {
+                Some(slot) => Ok(slot),
+                None => match pool.open() {
+                    None => break,
+                    Some(opened) => opened,
+                },
+            };
+            let Some((due, first)) = pending.take() else {
+                break;
+            };
+            now = pool.now();
+            if let (true, Some(count)) = (first, counts.at(due)) {
+                count.due += 1;
+            }
+            let Ok(slot) = opened else {
+                counts.failed(due);
+                continue;
+            };
+            if let (true, Some(count)) = (first, counts.at(due)) {
+                let free_since = pool
+                    .get(slot)
+                    .map_or(due, |connection| connection.idle_since);
+                count.lag.record(now.saturating_sub(due.max(free_since)));
+            }
+            match pool.begin(slot, due, now) {
+                Ok(()) => in_flight += 1,
+                Err(_) => {
+                    let stale = pool
+                        .get(slot)
+                        .is_some_and(|connection| connection.may_be_stale());
+                    pool.close(slot);
+                    if stale {
+                        pending.again.push_back(due)
+                    } else {
+                        counts.failed(due)
+                    }
+                }
+            }
+        }
+        if now >= next_check {
+            next_check = now + TIMEOUT_CHECK;
+            let late: Vec<(usize, u64)> = pool
+                .busy()
+                .filter(|(_, connection)| now.saturating_sub(connection.sent) > timeout)
+                .map(|(slot, connection)| (slot, connection.due))
+                .collect();
+            for (slot, due) in late {
+                pool.close(slot);
+                in_flight -= 1;
+                counts.timed_out(due, now);
+            }
+        }
+        let waiting = pending.peek();
+        if (waiting.is_none() && in_flight == 0) || now >= end + timeout {
+            break;
+        }
+        // A request that is due but finds no connection waits for an event, not for its moment.
+        let wake = waiting
+            .filter(|due| *due > now)
+            .unwrap_or(u64::MAX)
+            .min(next_check)
+            .min(end + timeout);
+        pool.wait(wake, &mut ready)?;
+        for &slot in &ready {
+            let Some((progress, due)) = pool.advance(slot) else {
+                continue;
+            };
+            let now = pool.now();
+            match progress {
+                Progress::Waiting(bytes) => counts.received(bytes, now),
+                Progress::Done {
+                    bytes,
+                    refused,
+                    reusable,
+                } => {
+                    counts.received(bytes, now);
+                    counts.finished(refused.is_some(), due, now);
+                    in_flight -= 1;
+                    if let Some(connection) = pool.get(slot).filter(|_| reusable) {
+                        connection.idle_since = now;
+                        idle.push(slot);
+                    }
+                }
+                Progress::Closed => idle.retain(|free| *free != slot),
+                Progress::Stale => {
+                    pending.again.push_back(due);
+                    in_flight -= 1;
+                }
+                Progress::Failed(_) => {
+                    counts.failed(due);
+                    in_flight -= 1;
+                }
+            }
+        }
+    }
+    let stopped = pool.now();
+    for (_, connection) in pool.busy() {
+        counts.timed_out(connection.due, stopped);
+    }
+    while let Some(request) = pending.take() {
+        counts.unsent(request, stopped);
+    }
+    let report = |count: Count| Report {
+        mode: "open".to_owned(),
+        rate: Some(count.rate),
+        seconds: arguments.duration,
+        requests: count.requests,
+        bytes: count.bytes,
+        due: Some(count.due),
+        errors: count.errors,
+        latency: count.latency.summary(),
+        histogram: count.latency.encoded(),
+        lag: Some(count.lag.summary()),
+        connections: pool.opened,
+        cpu_seconds: process_cpu().as_secs_f64(),
+        download_seconds: Vec::new(),
+    };
+    Ok(counts.rates.into_iter().map(report).collect())
+}

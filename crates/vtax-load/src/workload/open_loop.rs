@@ -1,0 +1,202 @@
+//! The load generators of our own, as workloads use them: the settings of an open loop, the command
+//! line, and the reading of a report.
+
+use super::output::{
+    BIT_RATE, Metrics, PERCENT, REQUEST_RATE, SECONDS, garbage, json, number, positive, work,
+};
+use super::*;
+use crate::generator::report::decoded;
+use crate::generator::{Arguments, Arrival, Ramp, Report};
+use std::net::SocketAddr;
+use vtax_units::Quantity;
+
+/// The load.
+pub const RATE: Parameter =
+    Parameter::new("load.rate", Domain::Number(0.1, 1e6), "1000").help("requests per second");
+/// When requests are due.
+pub const ARRIVAL: Parameter = Parameter::new(
+    "load.arrival",
+    Domain::Choice(&["poisson", "constant"]),
+    "poisson",
+)
+.help("how requests are spaced: as from many independent users, or equally");
+/// All that is random.
+pub const SEED: Parameter = Parameter::new("load.seed", Domain::Integer(0, i64::MAX), "1")
+    .help("seed of the Poisson arrivals; every trial has the same ones");
+/// How many requests can be under way.
+pub const CONNECTIONS: Parameter =
+    Parameter::new("load.connections", Domain::Integer(1, 10_000), "100")
+        .help("most connections at once; requests beyond wait, and the wait counts");
+/// How long a request may take.
+pub const TIMEOUT: Parameter = Parameter::new("load.timeout_s", Domain::Number(0.01, 600.0), "5")
+    .help("seconds after which a request is given up");
+/// What a ramp varies.
+pub const LEVEL: LoadLevel = LoadLevel::of(&RATE, REQUEST_RATE, 1.0, "requests asked for");
+
+/// The generator's arguments that these settings stand for.
+pub fn arguments(address: SocketAddr, settings: &Settings, timing: Timing) -> Arguments {
+    Arguments {
+        connections: u32::try_from(CONNECTIONS.integer(settings)).unwrap_or(1),
+        warmup: timing.warmup.as_secs_f64(),
+        duration: timing.duration.as_secs_f64(),
+        rate: RATE.number(settings),
+        arrival: match ARRIVAL.text(settings) {
+            "constant" => Arrival::Constant,
+            _ => Arrival::Poisson,
+        },
+        seed: SEED.integer(settings).unsigned_abs(),
+        timeout: TIMEOUT.number(settings),
+        ..Arguments::new(address)
+    }
+}
+
+/// The command line of a load generator: this program again, as a process of its own.
+pub fn generator(name: &str, flags: Vec<String>) -> Outcome<CommandLine> {
+    let program = std::env::current_exe().map_err(|cause| {
+        HostError::Other(format!(
+            "cannot find the vtax program, which is also the load generator: {cause}"
+        ))
+    })?;
+    let program = program.to_string_lossy().into_owned();
+    let begin = [program, "load".to_owned(), name.to_owned()];
+    Ok(begin.into_iter().chain(flags).collect())
+}
+
+/// Reads a report of that mode, and its histogram if it has one.
+pub fn read(driver: &str, raw: &[u8], mode: &str) -> Outcome<(Report, Option<Histogram<u64>>)> {
+    let report: Report = json(driver, raw)?;
+    let histogram = check(driver, &report, mode)?;
+    Ok((report, histogram))
+}
+
+fn check(driver: &str, report: &Report, mode: &str) -> Outcome<Option<Histogram<u64>>> {
+    if report.mode != mode {
+        let detail = format!("its mode is {:?}, not {mode:?}", report.mode);
+        return Err(garbage(driver, &detail));
+    }
+    positive(driver, "seconds", Some(report.seconds))?;
+    let latency = &report.latency;
+    let lag = report.lag.unwrap_or_default();
+    for time in [
+        latency.p50,
+        latency.p90,
+        latency.p99,
+        latency.p999,
+        latency.max,
+        latency.mean,
+        lag.p99,
+    ] {
+        number(driver, "latency", Some(time))?;
+    }
+    decoded(&report.histogram)
+        .map_err(|cause| garbage(driver, &format!("its histogram cannot be read: {cause}")))
+}
+
+/// A histogram, if there is one, as results have it.
+pub fn named(name: &str, histogram: Option<Histogram<u64>>) -> Vec<(String, Histogram<u64>)> {
+    let named = histogram.map(|histogram| (name.to_owned(), histogram));
+    named.into_iter().collect()
+}
+
+/// A load generator of our own in open loop.
+pub struct OpenLoop {
+    /// Its name after `vtax load`.
+    pub generator: &'static str,
+    /// What its requests are, for titles.
+    pub what: &'static str,
+}
+
+impl OpenLoop {
+    fn driver(&self) -> String {
+        format!("vtax load {}", self.generator)
+    }
+
+    /// The command with these flags. Requests that are due at the very end may take as long as the
+    /// timeout.
+    pub fn command(&self, flags: Vec<String>, timeout: f64) -> Outcome<LoadCommand> {
+        let line = generator(self.generator, flags)?;
+        let timeout = Duration::try_from_secs_f64(timeout).unwrap_or_default();
+        Ok(LoadCommand::client(line).patient(timeout))
+    }
+
+    /// Reads what one rate printed.
+    pub fn parse(&self, raw: &[u8]) -> Outcome<WorkloadResult> {
+        let report: Report = json(&self.driver(), raw)?;
+        self.result(&report)
+    }
+
+    /// Reads what a ramp printed.
+    pub fn parse_ramp(&self, raw: &[u8]) -> Outcome<Vec<WorkloadResult>> {
+        let ramp: Ramp = json(&self.driver(), raw)?;
+        ramp.levels.iter().map(|level| self.result(level)).collect()
+    }
+
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "counts of requests are far below 2^53"
+    )]
+    fn result(&self, report: &Report) -> Outcome<WorkloadResult> {
+        let (driver, what) = (self.driver(), self.what);
+        let histogram = check(&driver, report, "open")?;
+        let kinds = report.errors;
+        let failed = format!(
+            "{} connections failed, {} answers with an error status, {} timeouts, {} never sent",
+            kinds.connection, kinds.status, kinds.timeout, kinds.unsent
+        );
+        if report.requests == 0 {
+            let detail = format!(
+                "not one answer arrived in the measured part ({failed}); check the link's settings \
+                 and the service in the target, or measure longer"
+            );
+            return Err(garbage(&driver, &detail));
+        }
+        let missing = |name: &str| garbage(&driver, &format!("`{name}` is missing"));
+        let due = report.due.ok_or_else(|| missing("due"))? as f64;
+        let lag = report.lag.ok_or_else(|| missing("lag"))?;
+        let (answered, errors) = (report.requests as f64, kinds.total() as f64);
+        let latency = &report.latency;
+
+        let mut metrics = Metrics::default();
+        metrics.latency(&format!("{what} latency"), latency);
+        let rate = answered / report.seconds;
+        let title = format!("{what} requests answered");
+        metrics.higher("rate", rate, REQUEST_RATE, &title);
+        let throughput = 8.0 * report.bytes as f64 / report.seconds;
+        let title = format!("{what} payload received");
+        metrics.higher("throughput", throughput, BIT_RATE, &title);
+        let share = if due > 0.0 { 100.0 * errors / due } else { 0.0 };
+        let title = format!("{what} requests that failed");
+        metrics.lower("errors", share, PERCENT, &title);
+        let title = "lateness of the load generator itself, 99th percentile";
+        metrics.neutral("lag.p99", lag.p99, SECONDS, title);
+
+        let mut suspect = Vec::new();
+        // Against what was due, not the rate asked: Poisson arrivals vary. A few requests are
+        // always under way when the window closes.
+        if answered < 0.95 * due && due - answered >= 10.0 {
+            suspect.push(format!(
+                "only {} of the {} that were due were answered ({:.0} %): the target or the load generator is saturated",
+                Quantity::new(rate, REQUEST_RATE),
+                Quantity::new(due / report.seconds, REQUEST_RATE),
+                100.0 * answered / due
+            ));
+        }
+        if share > 0.1 {
+            suspect.push(format!("{share:.1} % of the requests failed: {failed}"));
+        }
+        if lag.p50 > 0.5 * latency.p50 {
+            suspect.push(format!(
+                "the load generator itself sent late, by {} of a latency of {} (medians): the client lacks CPU time",
+                Quantity::new(lag.p50, SECONDS),
+                Quantity::new(latency.p50, SECONDS)
+            ));
+        }
+        let phrase = format!("serve 1 {what} request");
+        let work = WorkDone::Rate(work(rate, Base::Request, &phrase));
+        Ok(WorkloadResult {
+            histograms: named("latency", histogram),
+            suspect,
+            ..metrics.result(work)
+        })
+    }
+}

@@ -1,0 +1,150 @@
+//! `sysbench-oltp`: transactions on MariaDB in the target, on its scratch disk (sysbench).
+
+use super::driver::{command, prepare_client, script, start_service, whole_seconds};
+use super::output::{Metrics, OP_RATE, figure, garbage, number, positive, shortfall, text, work};
+use super::*;
+use crate::generator::report::Times;
+
+/// See the module.
+pub struct SysbenchOltp;
+
+const SERVER: &[Program] = &[Program::of("mariadbd", "mariadb-server")];
+const CLIENT: &[Program] = &[Program::of("sysbench", "sysbench")];
+const PORT: u16 = 3306;
+const RATE: Parameter = Parameter::new("load.rate", Domain::Integer(0, 1_000_000), "50")
+    .help("transactions per second, Poisson arrivals; 0: as fast as it goes");
+const THREADS: Parameter = Parameter::new("load.threads", Domain::Integer(1, 1024), "8")
+    .help("connections, one transaction at a time on each");
+const ROWS: Parameter = Parameter::new("load.rows", Domain::Integer(1, 100_000_000), "10000")
+    .help("rows of each of the two tables");
+
+/// `$1` is the data directory. A database is a directory in it. Without grant tables nothing has
+/// to be installed; with a small log, data of some 40 MB is all that is written at first.
+const SERVICE: &str = r#"# MariaDB
+mkdir -p "$1/vtax" && exec mariadbd --no-defaults --user=root --datadir="$1" --socket="$1/socket" \
+  --pid-file="$1/pid" --port="$2" --skip-grant-tables --skip-name-resolve --log-warnings=0 \
+  --innodb-log-file-size=8M --innodb-stats-persistent=OFF --max-connections=1100
+"#;
+
+fn sysbench(address: IpAddr, settings: &Settings, rest: &str) -> CommandLine {
+    let size = ROWS.integer(settings);
+    let line = format!(
+        "sysbench oltp_read_write --db-driver=mysql --mysql-host={address} --mysql-port={PORT} \
+         --mysql-user=root --mysql-db=vtax --tables=2 --table-size={size} {rest}"
+    );
+    command(line.split_whitespace())
+}
+
+impl Workload for SysbenchOltp {
+    fn kind(&self) -> &'static str {
+        "sysbench-oltp"
+    }
+
+    fn summary(&self) -> &'static str {
+        "database transactions at a fixed rate, open loop (sysbench, MariaDB in the target)"
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        &[RATE, THREADS, ROWS]
+    }
+
+    fn target_programs(&self) -> &'static [Program] {
+        SERVER
+    }
+
+    fn client_programs(&self) -> &'static [Program] {
+        CLIENT
+    }
+
+    fn packages(&self) -> &'static [&'static str] {
+        &["mariadb-server"]
+    }
+
+    fn scratch_mib(&self, settings: &Settings) -> u64 {
+        256 + ROWS.integer(settings).unsigned_abs() / 1000
+    }
+
+    fn level(&self) -> Option<LoadLevel> {
+        Some(LoadLevel::of(&RATE, OP_RATE, 1.0, "transactions asked"))
+    }
+
+    fn serve(
+        &self,
+        target: &mut dyn Target,
+        client: &dyn LoadClient,
+        settings: &Settings,
+    ) -> Outcome<Service> {
+        let directory = Scratch::of(target).directory.join("vtax-mariadb");
+        let port = PORT.to_string();
+        let line = script("sh", SERVICE, &[&directory.to_string_lossy(), &port]);
+        let service = start_service(target, client, "mariadbd", &line, PORT, SERVER)?;
+        let line = sysbench(target.address(), settings, "prepare");
+        prepare_client(client, &line, CLIENT)?;
+        Ok(service)
+    }
+
+    /// A checkpoint at the end of the warm-up sets every count to 0.
+    fn load(
+        &self,
+        address: IpAddr,
+        _scratch: &Scratch,
+        settings: &Settings,
+        timing: Timing,
+    ) -> Outcome<LoadCommand> {
+        let (threads, rate) = (THREADS.integer(settings), RATE.integer(settings));
+        let warmup = whole_seconds(timing.warmup);
+        let time = warmup + whole_seconds(timing.duration).max(1);
+        let mut rest = format!("--threads={threads} --rate={rate} --time={time} --rand-seed=1");
+        if warmup > 0 {
+            rest += &format!(" --report-checkpoints={warmup}");
+        }
+        rest += " --percentile=99 --histogram=on run";
+        Ok(LoadCommand::client(sysbench(address, settings, &rest)))
+    }
+
+    fn parse(&self, raw: &[u8], settings: &Settings, _: Timing) -> Outcome<WorkloadResult> {
+        let text = text("sysbench", raw)?;
+        // The last report, with the histogram before it, is of what came after the checkpoint.
+        let last = text.rsplit_once("Latency histogram");
+        let (_, report) = last.ok_or_else(|| garbage("sysbench", "its histogram is missing"))?;
+        let (mut rate, mut mean, mut max) = (None, None, None);
+        let mut times = Times::new();
+        for line in report.lines() {
+            match line.split_whitespace().collect::<Vec<_>>()[..] {
+                ["transactions:", _, each, "per", "sec.)"] => rate = figure(each),
+                ["avg:", value] => mean = figure(value),
+                ["max:", value] => max = figure(value),
+                [value, bar, count] if bar.starts_with('|') => {
+                    let value = number("sysbench", "histogram", figure(value))?;
+                    times.record_n(value / 1e3, count.parse().unwrap_or(0));
+                }
+                _ => {}
+            }
+        }
+        let rate = positive("sysbench", "transactions", rate)?;
+        let mut summary = times.summary();
+        summary.mean = number("sysbench", "avg", mean)? / 1e3;
+        summary.max = number("sysbench", "max", max)? / 1e3;
+        let mut metrics = Metrics::default();
+        metrics.latency("transaction latency", &summary);
+        metrics.higher("rate", rate, OP_RATE, "transactions");
+        let suspect = shortfall("transactions", rate, RATE.number(settings), OP_RATE);
+        let work = work(rate, Base::Operation, "commit 1 transaction");
+        Ok(WorkloadResult {
+            histograms: vec![("latency".to_owned(), times.0)],
+            suspect: suspect.into_iter().collect(),
+            ..metrics.result(WorkDone::Rate(work))
+        })
+    }
+}
+
+#[cfg(test)]
+#[test]
+fn the_report_after_the_checkpoint_and_its_histogram_are_read() {
+    let raw = include_bytes!("../../tests/data/sysbench-oltp.txt");
+    let parsed = SysbenchOltp.parse(raw, &Settings::default(), TIMING);
+    let result = parsed.unwrap();
+    assert_eq!(result.metrics["rate"].quantity.value, 58.05);
+    assert!((result.metrics["latency.max"].quantity.value - 0.097_85).abs() < 1e-9);
+    assert_eq!(result.histograms[0].1.len(), 176);
+}

@@ -1,0 +1,135 @@
+//! `tbench`: the network part of a file server's load, as recorded by dbench, over TCP.
+
+use super::driver::{command, script, start_service, whole_seconds};
+use super::output::{BYTE_RATE, Metrics, OP_RATE, SECONDS};
+use super::output::{figure, garbage, gigabytes, number, positive, text};
+use super::*;
+
+/// See the module.
+pub struct Tbench;
+
+const SERVER: &[Program] = &[Program::of("tbench_srv", "dbench")];
+const CLIENT: &[Program] = &[Program::of("tbench", "dbench")];
+const PORT: u16 = 7003;
+const CLIENTS: Parameter = Parameter::new("load.clients", Domain::Integer(1, 1024), "4")
+    .help("clients that replay the recording at once, on one connection each");
+
+/// `$1` seconds of warm-up before tbench's own, `$2` seconds to measure, then tbench.
+const SCRIPT: &str = r#"# tbench after its warm-up
+before=$1 measured=$2; shift 2
+[ "$before" = 0 ] || timeout "$before" "$@" -t 86400 >/dev/null
+exec "$@" -t "$measured"
+"#;
+
+/// tbench counts whole seconds, and shows a rate only from the second one on.
+fn measured(timing: Timing) -> u64 {
+    whole_seconds(timing.duration).max(2)
+}
+
+impl Workload for Tbench {
+    fn kind(&self) -> &'static str {
+        "tbench"
+    }
+
+    fn summary(&self) -> &'static str {
+        "a file server's requests and answers over TCP, without its disk (dbench's tbench)"
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        &[CLIENTS]
+    }
+
+    fn target_programs(&self) -> &'static [Program] {
+        SERVER
+    }
+
+    fn client_programs(&self) -> &'static [Program] {
+        CLIENT
+    }
+
+    fn packages(&self) -> &'static [&'static str] {
+        &["dbench"]
+    }
+
+    fn level(&self) -> Option<LoadLevel> {
+        let unit = Unit::of(Base::One);
+        Some(LoadLevel::of(&CLIENTS, unit, 1.0, "clients at once"))
+    }
+
+    fn serve(
+        &self,
+        target: &mut dyn Target,
+        client: &dyn LoadClient,
+        _settings: &Settings,
+    ) -> Outcome<Service> {
+        let line = command(["tbench_srv"]);
+        start_service(target, client, "tbench_srv", &line, PORT, SERVER)
+    }
+
+    /// tbench warms up by itself, for a fifth of the time that it is told to measure.
+    fn load(
+        &self,
+        address: IpAddr,
+        _scratch: &Scratch,
+        settings: &Settings,
+        timing: Timing,
+    ) -> Outcome<LoadCommand> {
+        let own = Duration::from_secs(measured(timing) / 5);
+        let before = timing.warmup.saturating_sub(own).as_secs_f64().to_string();
+        let (clients, address) = (CLIENTS.integer(settings).to_string(), address.to_string());
+        let recording = "/usr/share/dbench/client.txt";
+        let time = measured(timing).to_string();
+        let tbench = ["tbench", "-c", recording, &clients, &address];
+        let arguments = [&[before.as_str(), &time], tbench.as_slice()].concat();
+        Ok(LoadCommand::client(script("sh", SCRIPT, &arguments)).patient(own))
+    }
+
+    fn parse(&self, raw: &[u8], _: &Settings, timing: Timing) -> Outcome<WorkloadResult> {
+        let text = text("tbench", raw)?;
+        let (mut count, mut total, mut longest) = (0.0, 0.0, 0.0_f64);
+        let mut throughput = None;
+        for line in text.lines() {
+            match line.split_whitespace().collect::<Vec<_>>().as_slice() {
+                ["Throughput", rate, "MB/sec", ..] => throughput = figure(rate),
+                [name, times, mean, max] if figure(times).is_some() => {
+                    let times = number("tbench", name, figure(times))?;
+                    count += times;
+                    total += times * number("tbench", name, figure(mean))? / 1e3;
+                    longest = longest.max(number("tbench", name, figure(max))? / 1e3);
+                }
+                _ => {}
+            }
+        }
+        let throughput = positive("tbench", "Throughput", throughput)? * 1e6;
+        if count == 0.0 {
+            return Err(garbage("tbench", "its table of operations is missing"));
+        }
+        let mut metrics = Metrics::default();
+        metrics.higher("throughput", throughput, BYTE_RATE, "tbench throughput");
+        metrics.lead("throughput");
+        #[allow(clippy::cast_precision_loss, reason = "seconds of a trial")]
+        let rate = count / measured(timing) as f64;
+        metrics.higher("rate", rate, OP_RATE, "tbench operations");
+        let title = "tbench latency, mean";
+        metrics.lower("latency.mean", total / count, SECONDS, title);
+        metrics.lower("latency.max", longest, SECONDS, "tbench latency, longest");
+        let work = gigabytes(throughput, "serve 1 GB to tbench");
+        Ok(metrics.result(WorkDone::Rate(work)))
+    }
+}
+
+#[cfg(test)]
+#[test]
+fn throughput_and_latency_over_all_operations_are_read() {
+    let raw = include_bytes!("../../tests/data/tbench.txt");
+    let second = Duration::from_secs(1);
+    let (warmup, duration) = (second, 5 * second);
+    let timing = Timing { warmup, duration };
+    let result = Tbench.parse(raw, &Settings::default(), timing).unwrap();
+    let value = |name: &str| result.metrics[name].quantity.value;
+    assert_eq!(value("throughput"), 423_205_000.0);
+    assert!((value("rate") - 372_713.0 / 5.0).abs() < 1e-6, "{result:?}");
+    assert_eq!(value("latency.max"), 0.016_632);
+    let failed = b"FAILED TO START 2 CLIENTS (started -1)\nThroughput 0 MB/sec  2 clients\n";
+    assert!(Tbench.parse(failed, &Settings::default(), timing).is_err());
+}

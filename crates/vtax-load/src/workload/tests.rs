@@ -1,0 +1,212 @@
+//! What holds for every workload: its parameters, its command, its parser on real and other output.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use vtax_host::settings::Level;
+
+/// What the real drivers printed once, by workload.
+const RECORDED: &[(&str, &str)] = &[
+    ("idle", r#"{"seconds":3.0}"#),
+    (
+        "iperf3-receive",
+        include_str!("../../tests/data/iperf3-receive.json"),
+    ),
+    (
+        "iperf3-send",
+        include_str!("../../tests/data/iperf3-send.json"),
+    ),
+    (
+        "iperf3-udp",
+        include_str!("../../tests/data/iperf3-udp.json"),
+    ),
+    (
+        "iperf3-udp",
+        include_str!("../../tests/data/iperf3-udp-send.json"),
+    ),
+    (
+        "http-download",
+        include_str!("../../tests/data/http-download.json"),
+    ),
+    ("http-rate", include_str!("../../tests/data/http-rate.json")),
+    ("memcached", include_str!("../../tests/data/memcached.json")),
+    ("tbench", include_str!("../../tests/data/tbench.txt")),
+    (
+        "sysbench-oltp",
+        include_str!("../../tests/data/sysbench-oltp.txt"),
+    ),
+    ("cpu", include_str!("../../tests/data/cpu.json")),
+    ("disk-read", include_str!("../../tests/data/disk-read.json")),
+];
+
+#[test]
+fn kinds_are_unique_and_parameters_belong_to_the_load() {
+    let kinds: BTreeSet<_> = all().iter().map(|workload| workload.kind()).collect();
+    assert_eq!(kinds.len(), all().len());
+    for workload in all() {
+        let keys: BTreeSet<_> = workload
+            .parameters()
+            .iter()
+            .map(|parameter| parameter.key)
+            .collect();
+        assert_eq!(
+            keys.len(),
+            workload.parameters().len(),
+            "{}",
+            workload.kind()
+        );
+        assert!(keys.iter().all(|key| key.starts_with("load.")), "{keys:?}");
+        assert!(by_kind(workload.kind()).is_some());
+    }
+    assert!(by_kind("iperf4").is_none());
+}
+
+/// All that a workload makes of its settings.
+fn made_of(
+    workload: &dyn Workload,
+    settings: &Settings,
+) -> impl PartialEq + std::fmt::Debug + use<> {
+    let scratch = Scratch {
+        device: "/dev/vdb".into(),
+        directory: "/scratch".into(),
+    };
+    let address = IpAddr::from([10, 91, 0, 2]);
+    let load = workload.load(address, &scratch, settings, TIMING).unwrap();
+    (
+        load,
+        workload.extent(settings),
+        workload.scratch_mib(settings),
+    )
+}
+
+#[test]
+fn every_documented_default_is_allowed_and_is_the_one_in_force() {
+    for workload in all() {
+        for parameter in workload.parameters() {
+            let Some(default) = parameter.default else {
+                continue;
+            };
+            let key = parameter.key;
+            let unset = Settings::default();
+            let level = match parameter.domain {
+                Domain::Bool => Level::Bool(default.parse().unwrap()),
+                Domain::Integer(low, high) => {
+                    let value = default.parse().unwrap();
+                    assert!((low..=high).contains(&value), "{key}");
+                    assert_eq!(parameter.integer(&unset), value, "{key}");
+                    Level::Integer(value)
+                }
+                Domain::Number(low, high) => {
+                    let value = default.parse().unwrap();
+                    assert!((low..=high).contains(&value), "{key}");
+                    assert_eq!(parameter.number(&unset), value, "{key}");
+                    Level::Number(value)
+                }
+                Domain::Choice(words) => {
+                    assert!(words.contains(&default), "{key}");
+                    Level::Text(default.to_owned())
+                }
+                Domain::Text(_) => Level::Text(default.to_owned()),
+            };
+            let set = Settings([(key.to_owned(), level)].into());
+            assert_eq!(
+                made_of(*workload, &set),
+                made_of(*workload, &unset),
+                "{}: {key}",
+                workload.kind()
+            );
+        }
+    }
+}
+
+#[test]
+fn a_load_level_is_a_numeric_parameter_that_changes_the_command() {
+    for workload in all() {
+        let Some(level) = workload.level() else {
+            continue;
+        };
+        let found = workload.parameters().iter().find(|it| it.key == level.key);
+        let set = match found.unwrap().domain {
+            Domain::Integer(low, high) => Level::Integer(low.max(7).min(high)),
+            Domain::Number(low, high) => Level::Number(7.5_f64.clamp(low, high)),
+            other => panic!("{}: {other:?}", workload.kind()),
+        };
+        let set = Settings([(level.key.to_owned(), set)].into());
+        let unset = made_of(*workload, &Settings::default());
+        assert_ne!(made_of(*workload, &set), unset, "{}", workload.kind());
+        assert!(level.scale > 0.0 && !level.title.is_empty());
+    }
+}
+
+#[test]
+fn every_recorded_output_gives_titled_finite_numbers_and_one_headline_at_least() {
+    for (kind, raw) in RECORDED {
+        let result = by_kind(kind)
+            .unwrap()
+            .parse(raw.as_bytes(), &Settings::default(), TIMING);
+        let result = result.unwrap_or_else(|cause| panic!("{kind}: {cause}"));
+        assert!(result.work.is_some(), "{kind}");
+        for (name, metric) in &result.metrics {
+            assert!(metric.quantity.value.is_finite(), "{kind}: {name}");
+            assert!(!metric.title.is_empty(), "{kind}: {name}");
+        }
+        assert!(
+            *kind == "idle" || result.metrics.values().any(|metric| metric.headline),
+            "{kind}"
+        );
+    }
+}
+
+#[test]
+fn output_that_ends_early_or_is_empty_or_foreign_is_an_error_that_quotes_it() {
+    for (kind, raw) in RECORDED {
+        let workload = by_kind(kind).unwrap();
+        let parse = |raw: &[u8]| {
+            workload
+                .parse(raw, &Settings::default(), TIMING)
+                .map(|_| ())
+        };
+        let cut = parse(&raw.trim_end().as_bytes()[..raw.trim_end().len() - 2])
+            .unwrap_err()
+            .to_string();
+        assert!(cut.contains("cut off"), "{kind}: {cut}");
+        let empty = parse(b"").unwrap_err().to_string();
+        assert!(empty.contains("nothing"), "{kind}: {empty}");
+        let foreign = parse(b"Segmentation fault \xff\x00")
+            .unwrap_err()
+            .to_string();
+        assert!(foreign.contains("Segmentation fault"), "{kind}: {foreign}");
+        assert!(parse(b"{}").is_err(), "{kind}");
+        assert!(parse(b"[]").is_err(), "{kind}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn no_bytes_panic_a_parser(raw in prop::collection::vec(any::<u8>(), 0..300)) {
+        for workload in all() {
+            let _ = workload.parse(&raw, &Settings::default(), TIMING);
+            let _ = workload.parse_ramp(&raw, &Settings::default(), TIMING);
+        }
+    }
+
+    #[test]
+    fn no_mutation_of_real_output_panics_a_parser_or_gives_a_number_that_is_not_finite(
+        places in prop::collection::vec((any::<prop::sample::Index>(), prop::sample::select(&b"0-9e.,\"{}[]nax"[..])), 1..6),
+    ) {
+        for (kind, raw) in RECORDED {
+            let mut raw = raw.as_bytes().to_vec();
+            for (place, byte) in &places {
+                let at = place.index(raw.len());
+                raw[at] = *byte;
+            }
+            if let Ok(result) = by_kind(kind).unwrap().parse(&raw, &Settings::default(), TIMING) {
+                for (name, metric) in result.metrics {
+                    prop_assert!(metric.quantity.value.is_finite(), "{}: {}", kind, name);
+                }
+            }
+        }
+    }
+}
