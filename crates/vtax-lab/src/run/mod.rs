@@ -5,10 +5,12 @@ mod directory;
 mod instruments;
 mod measure;
 mod progress;
+mod restore;
 mod stop;
 mod trial;
 
 pub use progress::{Event, Progress};
+pub use restore::{Restored, restore};
 
 use crate::LabError;
 use crate::plan::{Catalogue, Plan, PlannedTreatment, Shard, treatments};
@@ -27,7 +29,7 @@ use vtax_host::meters::Meters;
 use vtax_host::roots::Roots;
 use vtax_host::signals::Signals;
 use vtax_report::results::{ResultsDir, Trial, TrialOutcome};
-use vtax_units::Source;
+use vtax_units::{Source, counted};
 
 /// Consecutive failures of one treatment after which the cause is taken to be systematic.
 const FAILURES_TO_GIVE_UP: u32 = 2;
@@ -118,7 +120,10 @@ pub fn run(
     let retried = set_failed_aside(&results)?;
     if retried > 0 {
         progress.event(Event::Note {
-            message: format!("{retried} trials that failed earlier are run again"),
+            message: format!(
+                "run again, since earlier failed: {}",
+                counted(retried, "trial")
+            ),
         });
     }
 
@@ -148,8 +153,10 @@ fn recover(journal: &mut Journal, progress: &mut dyn Progress) -> Result<(), Lab
         ))
     })?;
     if undone > 0 {
-        let message =
-            format!("an earlier run was cut off; {undone} changes to the host were undone");
+        let message = format!(
+            "an earlier run was cut off; undone on the host: {}",
+            counted(undone, "change")
+        );
         progress.event(Event::Note { message });
     }
     Ok(())
@@ -353,27 +360,4 @@ pub fn default_state_dir() -> PathBuf {
         || PathBuf::from("/tmp/vtax-state"),
         |home| Path::new(&home).join(".local/state/vtax"),
     )
-}
-
-/// Undoes what a cut-off run left on this host, without running anything.
-///
-/// # Errors
-/// What could not be undone; with `forget`, only when the journal itself cannot be written.
-pub fn restore(state_dir: &Path, forget: bool) -> Result<Vec<String>, LabError> {
-    let _lock = Lock::acquire(state_dir, "restoring the host")?;
-    let mut journal = Journal::open(state_dir, xen::end)?;
-    let mut lines: Vec<String> = journal
-        .pending()
-        .iter()
-        .map(|change| format!("{change:?}"))
-        .collect();
-    while let Err(cause) = journal.undo_all() {
-        if !forget {
-            return Err(cause.into());
-        }
-        if let Some(change) = journal.forget_last()? {
-            lines.push(format!("forgotten, not undone: {change:?} ({cause})"));
-        }
-    }
-    Ok(lines)
 }
