@@ -4,6 +4,7 @@
 mod directory;
 mod instruments;
 mod measure;
+mod programs;
 mod progress;
 mod restore;
 mod stop;
@@ -16,12 +17,13 @@ use crate::LabError;
 use crate::plan::{Catalogue, Plan, PlannedTreatment, Shard, treatments};
 pub use directory::NewRun;
 use progress::Estimate;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use vtax_guest::image;
 use vtax_guest::platform::xen;
 use vtax_host::HostError;
+use vtax_host::cell::requirements;
 use vtax_host::host_settings;
 use vtax_host::journal::Journal;
 use vtax_host::lock::Lock;
@@ -95,6 +97,7 @@ pub fn run(
             message: line.to_owned(),
         });
     })?;
+    programs::check_image(&treatments, catalogue, &guest.root)?;
     signals.check()?;
     let cache_dir = image::cache_dir()?;
     let new = NewRun {
@@ -168,7 +171,8 @@ fn check(
     catalogue: &Catalogue,
     roots: &Roots,
 ) -> Result<(), LabError> {
-    let mut missing = BTreeSet::new();
+    let is_installed = |name: &str| requirements::find_program(name).is_some();
+    let mut missing = programs::missing_on_host(treatments, catalogue, &is_installed);
     for planned in treatments {
         if let Some(platform) = catalogue.platform(&planned.record.platform_kind)
             && let Err(cause) = platform.check(&planned.settings)
