@@ -39,12 +39,10 @@ impl Client {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .map_err(|cause| {
-                HostError::Other(format!(
-                    "cannot start `{}` as the client: {cause}",
-                    line.join(" ")
-                ))
-            })
+            .map_err(HostError::process(
+                "start",
+                format!("`{}` as the client", line.join(" ")),
+            ))
     }
 
     /// The client's address.
