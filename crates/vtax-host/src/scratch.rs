@@ -235,7 +235,10 @@ mod tests {
     fn a_disk_that_is_too_full_is_refused_before_anything_is_written() {
         let folder = tempfile::tempdir().unwrap();
         let message = image(folder.path(), 1 << 40).unwrap_err().to_string();
-        assert!(message.contains("are free: make room"), "{message}");
+        assert!(
+            message.contains("MiB are free") && message.contains("make room"),
+            "{message}"
+        );
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }
