@@ -149,8 +149,10 @@ impl Study {
     pub fn read(directory: &Path) -> Result<Self, HostError> {
         let path = directory.join(FILE);
         let text = fs::read_to_string(&path).map_err(HostError::file("read", &path))?;
-        serde_json::from_str(&text)
-            .map_err(|cause| HostError::Other(format!("{} is no study: {cause}", path.display())))
+        serde_json::from_str(&text).map_err(|cause| HostError::Invalid {
+            what: format!("the study {}", path.display()),
+            problem: cause.to_string(),
+        })
     }
 
     /// Writes it into a directory, which is made.

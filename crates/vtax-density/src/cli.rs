@@ -1,6 +1,6 @@
 //! The command line: `vtax-density`, which `vtax density` includes.
 
-use crate::plan::{Plan, platforms};
+use crate::plan::Plan;
 use crate::run::{self, Event, Options};
 use crate::{keeper, report};
 use clap::Args;
@@ -11,12 +11,13 @@ use vtax_host::signals::Signals;
 use vtax_host::{HostError, Roots};
 use vtax_lab::LabError;
 use vtax_report::results::ResultsDir;
+use vtax_units::counted;
 
 /// How many guests this host holds, platform by platform.
 #[derive(Debug, Args)]
 pub struct DensityArguments {
-    /// A density plan, a TOML file
-    #[arg(conflicts_with = "platform")]
+    /// A density plan, a TOML file, such as plans/density.toml
+    #[arg(conflicts_with = "platform", required_unless_present_any = ["platform", "keep"])]
     pub plan: Option<PathBuf>,
     /// Climb this platform as it is, without a plan; may be given several times: mvm-parked,
     /// mvm-live, qemu, firecracker, cloud-hypervisor, container, process, thread
@@ -31,7 +32,8 @@ pub struct DensityArguments {
     /// The results directory [default: results/NAME-TIME]
     #[arg(long, value_name = "DIR")]
     pub results: Option<PathBuf>,
-    /// Print one JSON object a line instead of progress for people
+    /// Print events as JSON lines, one object each, instead of progress for people; the last one,
+    /// `report`, says where the report is
     #[arg(long)]
     pub json: bool,
     /// Hold guests for a climb; what `vtax density` starts itself
@@ -50,12 +52,6 @@ pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabErr
     }
     let mut text = match &arguments.plan {
         Some(path) => std::fs::read_to_string(path).map_err(HostError::file("read", path))?,
-        None if arguments.platform.is_empty() => {
-            return Err(LabError::Plan(format!(
-                "give a plan, such as plans/density.toml, or --platform with one of {}",
-                platforms().collect::<Vec<_>>().join(", ")
-            )));
-        }
         None => Plan::of_platforms(&arguments.platform),
     };
     if let Some(maximum) = arguments.max {
@@ -77,8 +73,8 @@ pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabErr
     };
     let signals = Signals::install()
         .map_err(|cause| LabError::other(format!("cannot handle signals: {cause}")))?;
+    // Where nobody reads any more, the run ends in order.
     let mut tell: Box<dyn FnMut(Event)> = if arguments.json {
-        // Nobody reads any more: the run ends in order.
         let asked = signals.flag();
         Box::new(move |event| {
             if let Ok(line) = serde_json::to_string(&event)
@@ -88,7 +84,12 @@ pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabErr
             }
         })
     } else {
-        Box::new(|event| eprintln!("{}", words_of(&event)))
+        let asked = signals.flag();
+        Box::new(move |event| {
+            if writeln!(io::stderr(), "{}", words_of(&event)).is_err() {
+                asked.store(true, Ordering::SeqCst);
+            }
+        })
     };
     for label in absent {
         tell(Event::Note {
@@ -98,16 +99,21 @@ pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabErr
     same_platforms(&plan, &options.results)?;
     let results = run::run(&plan, &text, &options, &signals, &mut tell)?;
     let (path, summary) = report::write(&results)?;
-    if arguments.json {
+    let said = if arguments.json {
         say(&serde_json::json!({"event": "report", "path": path}).to_string())
     } else {
         say(&format!("{summary}\nreport: {}", path.display()))
+    };
+    // The report is written; who reads no further has had enough.
+    if let Err(cause) = said
+        && cause.kind() != io::ErrorKind::BrokenPipe
+    {
+        return Err(HostError::file("write", "standard output")(cause).into());
     }
-    .map_err(HostError::file("write", "standard output"))?;
     if summary.failed > 0 {
         return Err(LabError::other(format!(
-            "{} climbs failed; the report names the reasons",
-            summary.failed
+            "{} failed; the report names the reasons",
+            counted(summary.failed, "climb")
         )));
     }
     Ok(())
@@ -157,7 +163,7 @@ fn words_of(event: &Event) -> String {
     match event {
         Event::Note { message } => message.clone(),
         Event::ClimbStarted { treatment, maximum } => {
-            format!("{treatment}: up to {maximum} guests")
+            format!("{treatment}: up to {}", counted(*maximum, "guest"))
         }
         Event::Interval {
             population,
@@ -189,7 +195,10 @@ fn words_of(event: &Event) -> String {
             let each = bytes_each.map_or_else(String::new, |bytes| {
                 format!(", {} each", report::bytes(bytes))
             });
-            let mut line = format!("{treatment}: {guests} guests{each}; ended by {binding}");
+            let mut line = format!(
+                "{treatment}: {}{each}; ended by {binding}",
+                counted(*guests, "guest")
+            );
             for reason in suspect {
                 line += &format!("\n  suspect: {reason}");
             }

@@ -198,8 +198,7 @@ fn start(seat: &Seat<'_>, bench: &Bench<'_>, variant: &Variant) -> Result<Keeper
         limits: bench.method.limits,
         words: bench.words.to_vec(),
     };
-    let program = std::env::current_exe()
-        .map_err(|cause| HostError::Other(format!("cannot find this program: {cause}")))?;
+    let program = std::env::current_exe().map_err(HostError::process("find", "this program"))?;
     let argument =
         serde_json::to_string(&keep).map_err(|cause| HostError::Other(cause.to_string()))?;
     let mut line = vec![program.display().to_string()];

@@ -21,7 +21,7 @@ use vtax_report::results::{
     Better, Metric, ObservationCost, PhaseTimes, ResultsDir, SampleKind, SampleSeries,
     SampleWriter, Trial, TrialOutcome, TrialWriter,
 };
-use vtax_units::{Base, Nanoseconds, Quantity, Source, Unit};
+use vtax_units::{Base, Nanoseconds, Quantity, Source, Unit, counted};
 
 /// How to run a density plan.
 #[derive(Debug, Clone)]
@@ -117,7 +117,8 @@ pub fn run(
     if undone > 0 {
         tell(Event::Note {
             message: format!(
-                "an earlier run was cut off; {undone} changes to the host were undone"
+                "an earlier run was cut off; undone on the host: {}",
+                counted(undone, "change")
             ),
         });
     }

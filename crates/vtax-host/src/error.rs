@@ -17,6 +17,17 @@ pub enum HostError {
         #[source]
         cause: io::Error,
     },
+    /// A program could not be started or waited for.
+    #[error("cannot {action} {program}: {cause}")]
+    Process {
+        /// The verb: `start`, `wait for`.
+        action: &'static str,
+        /// The program, or what it is to this host.
+        program: String,
+        /// Why.
+        #[source]
+        cause: io::Error,
+    },
     /// A program ended with an error.
     #[error("`{command}` failed ({status}){}", tail(.output))]
     Program {
@@ -53,10 +64,34 @@ pub enum HostError {
         /// What was wrong.
         detail: String,
     },
+    /// A peer ended its connection.
+    #[error("{peer} closed the connection{detail}")]
+    Closed {
+        /// Whom was talked to.
+        peer: String,
+        /// What had come until then, or how it broke.
+        detail: String,
+    },
+    /// Something is used by somebody else; it may be free later.
+    #[error("{what}: {remedy}")]
+    Busy {
+        /// What is in use, and by whom.
+        what: String,
+        /// What to do.
+        remedy: String,
+    },
+    /// A name, a file or a variable that the user gave says nothing that can be used.
+    #[error("{what} is not valid: {problem}")]
+    Invalid {
+        /// What was given.
+        what: String,
+        /// What is wrong with it, or what would be right.
+        problem: String,
+    },
     /// A plan sets what this host cannot be set to.
     #[error("{0}")]
     Setting(String),
-    /// Anything else, in a sentence with its remedy.
+    /// Anything else that no caller could act on, in a sentence with its remedy.
     #[error("{0}")]
     Other(String),
     /// An instrument or the sampling thread failed.
@@ -77,6 +112,19 @@ fn tail(text: &str) -> String {
 }
 
 impl HostError {
+    /// For `map_err` on starting a program or waiting for it.
+    pub fn process(
+        action: &'static str,
+        program: impl Into<String>,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let program = program.into();
+        move |cause| Self::Process {
+            action,
+            program,
+            cause,
+        }
+    }
+
     /// For `map_err` on a file operation.
     pub fn file(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();

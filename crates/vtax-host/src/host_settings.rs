@@ -184,7 +184,7 @@ impl Assignment {
         match store(&self.path, &self.value) {
             Ok(()) => verify(&self.path, &self.value),
             Err(_) if self.vanished() => Ok(()),
-            Err(cause) => Err(HostError::Other(format!(
+            Err(cause) => Err(HostError::Setting(format!(
                 "cannot set {} = `{}`: writing {}: {cause}; {}",
                 self.key,
                 self.value,
@@ -360,10 +360,10 @@ fn unreadable(path: &Path) -> HostError {
             path: path.to_owned(),
             cause,
         },
-        Ok(_) => HostError::Other(format!(
-            "{} changed while it was read; try again",
-            path.display()
-        )),
+        Ok(_) => HostError::Busy {
+            what: format!("{} changed while it was read", path.display()),
+            remedy: "try again".to_owned(),
+        },
     }
 }
 
@@ -381,7 +381,7 @@ fn verify(path: &Path, wanted: &str) -> Result<(), HostError> {
     if chosen(&now) == wanted {
         return Ok(());
     }
-    Err(HostError::Other(format!(
+    Err(HostError::Setting(format!(
         "{} was set to `{wanted}` but reads `{}`: the kernel, its firmware or another program \
          (tuned, thermald, power-profiles-daemon) overrides it; stop that program or leave the \
          setting out of the plan",

@@ -9,6 +9,7 @@ use crate::HostError;
 use crate::cell::cgroup;
 use crate::host_settings;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
@@ -48,6 +49,26 @@ pub enum Change {
         /// The line.
         line: String,
     },
+}
+
+impl fmt::Display for Change {
+    /// What was changed, as a thing: `the control group /sys/fs/cgroup/vtax-1`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Setting { path, old } => {
+                write!(
+                    f,
+                    "the setting {}, which was `{}`",
+                    path.display(),
+                    old.trim()
+                )
+            }
+            Self::Cgroup { path } => write!(f, "the control group {}", path.display()),
+            Self::Domain { name, .. } => write!(f, "the Xen domain {name}"),
+            Self::Directory { path } => write!(f, "the directory {}", path.display()),
+            Self::Unknown { line } => write!(f, "a change that this version does not know: {line}"),
+        }
+    }
 }
 
 /// An entry as stored: the change, and the boot in which it was made.

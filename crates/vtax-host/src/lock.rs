@@ -32,10 +32,11 @@ impl Lock {
                 let mut holder = String::new();
                 file.read_to_string(&mut holder)
                     .map_err(HostError::file("read", &path))?;
-                return Err(HostError::Other(format!(
-                    "another lab runs on this host ({}): two labs would measure each other; wait for it to end, or stop it",
-                    holder.trim()
-                )));
+                return Err(HostError::Busy {
+                    what: format!("another lab runs on this host ({})", holder.trim()),
+                    remedy: "two labs would measure each other; wait for it to end, or stop it"
+                        .to_owned(),
+                });
             }
             Err(TryLockError::Error(cause)) => {
                 return Err(HostError::File {

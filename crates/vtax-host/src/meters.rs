@@ -171,9 +171,10 @@ fn wall() -> Result<Option<WallConfig>, HostError> {
         Ok(text) => match text.parse::<f64>() {
             Ok(volts) if volts.is_finite() && volts > 0.0 => Some(meter::Volts(volts)),
             _ => {
-                return Err(HostError::Other(format!(
-                    "{WALL_VOLTS} is `{text}`: give a voltage, such as 230"
-                )));
+                return Err(HostError::Invalid {
+                    what: format!("{WALL_VOLTS}={text}"),
+                    problem: "give a voltage, such as 230".to_owned(),
+                });
             }
         },
     };

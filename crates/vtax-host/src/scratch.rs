@@ -54,7 +54,7 @@ pub fn image(folder: &Path, mib: u64) -> Result<PathBuf, HostError> {
         .arg(&new)
         .arg(format!("{size_mib}M"))
         .output()
-        .map_err(|cause| HostError::Other(format!("cannot run `mke2fs`: {cause}")))?;
+        .map_err(HostError::process("start", "`mke2fs`"))?;
     if !output.status.success() {
         return Err(HostError::Program {
             command: format!("mke2fs -d {} {}", contents.display(), new.display()),
@@ -79,11 +79,13 @@ fn need_space(folder: &Path, mib: u64) -> Result<(), HostError> {
     if free >= mib {
         return Ok(());
     }
-    Err(HostError::Other(format!(
-        "a scratch disk needs {mib} MiB in {} while it is made, and {free} MiB are free: make room, or ask for a \
-         smaller one in the plan",
-        folder.display()
-    )))
+    Err(HostError::Missing {
+        what: format!(
+            "room for a scratch disk, {mib} MiB in {} while it is made where {free} MiB are free,",
+            folder.display()
+        ),
+        remedy: "make room, or ask for a smaller one in the plan".to_owned(),
+    })
 }
 
 /// Noise by the SplitMix64 generator (Steele, Lea and Flood, OOPSLA 2014): the same each time.
@@ -233,7 +235,10 @@ mod tests {
     fn a_disk_that_is_too_full_is_refused_before_anything_is_written() {
         let folder = tempfile::tempdir().unwrap();
         let message = image(folder.path(), 1 << 40).unwrap_err().to_string();
-        assert!(message.contains("are free: make room"), "{message}");
+        assert!(
+            message.contains("MiB are free") && message.contains("make room"),
+            "{message}"
+        );
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

@@ -3,7 +3,7 @@
 //! the next start.
 
 use crate::HostError;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -69,6 +69,23 @@ impl Signals {
     pub fn flag(&self) -> Arc<AtomicBool> {
         self.asked.clone()
     }
+}
+
+/// From here on this process ends, as by SIGPIPE, when it writes to a pipe whose reader has gone:
+/// right for a command that only prints. Whoever writes to sockets must not call it first: Rust
+/// ignores SIGPIPE, so that a peer who goes is an error there and not the end.
+///
+/// # Errors
+/// When the kernel refuses the handler.
+pub fn end_with_reader() -> io::Result<()> {
+    signal_hook::flag::register_conditional_default(SIGPIPE, Arc::new(AtomicBool::new(true)))?;
+    Ok(())
+}
+
+/// Ends this process as by SIGPIPE: for one that has stopped in order because nobody reads.
+pub fn end_unread() {
+    // A system call that refuses leaves a process that ends with a status of its own.
+    let _ = signal_hook::low_level::emulate_default_handler(SIGPIPE);
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::population::{Holding, Plan, Population};
 use crate::shard::{Capacity, GUESTS_PER_PROCESS, ShardCommand, Shards};
 use crate::tcg::{Accelerator, Qemus};
 use clap::{Args, Subcommand, ValueEnum};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -137,6 +137,13 @@ fn build(arguments: &BuildArguments) -> Result<()> {
     Ok(())
 }
 
+/// Prints a line for whoever still reads it: guests do not end because nobody does.
+macro_rules! say {
+    ($($words:tt)*) => {{
+        let _ = writeln!(io::stdout(), $($words)*);
+    }};
+}
+
 /// Set by SIGINT and SIGTERM.
 static ENDED: AtomicBool = AtomicBool::new(false);
 
@@ -215,21 +222,21 @@ fn run(arguments: &RunArguments, words: &[&str]) -> Result<()> {
     } else {
         "parked when halted"
     };
-    println!(
+    say!(
         "{count} guests, {state}, on {} after {:.1} s",
         Host::backend(),
         started.elapsed().as_secs_f64()
     );
     if let Some(address) = running.http() {
-        println!("http://{address}/vm/N/path, http://{address}/status");
+        say!("http://{address}/vm/N/path, http://{address}/status");
     }
     if let Some(socket) = &arguments.socket {
-        println!("{}: CONNECT N", socket.display());
+        say!("{}: CONNECT N", socket.display());
     }
     until_ended(|| !running.stopped());
     if let (Some(path), false) = (&arguments.save, running.stopped()) {
         population.save(path)?;
-        println!("saved to {}", path.display());
+        say!("saved to {}", path.display());
     }
     running.stop()
 }
@@ -250,12 +257,12 @@ fn run_shards(arguments: &RunArguments, words: &[&str], capacity: Capacity) -> R
     let size = GUESTS_PER_PROCESS.min(capacity.guests);
     let count = arguments.count.div_ceil(size);
     if size < GUESTS_PER_PROCESS {
-        println!(
+        say!(
             "{count} processes: {} allow {size} live guests each",
             capacity.limit
         );
     } else {
-        println!("{count} processes of {size} live guests: more in one would slow each other");
+        say!("{count} processes of {size} live guests: more in one would slow each other");
     }
     let started = Instant::now();
     let words: Vec<String> = words
@@ -280,7 +287,7 @@ fn run_shards(arguments: &RunArguments, words: &[&str], capacity: Capacity) -> R
 
 fn serve(address: SocketAddr, route: Arc<dyn Route>, what: &str) -> Result<()> {
     let router = Router::start(address, route)?;
-    println!(
+    say!(
         "{what}\nhttp://{}/vm/N/path, http://{0}/status",
         router.address()
     );
@@ -326,7 +333,7 @@ fn shard(arguments: &ShardArguments) -> Result<()> {
         // No guest boots faster; to look more often would cost what boots could use.
         std::thread::sleep(FASTEST_BOOT * missing);
     }
-    println!("ready");
+    say!("ready");
     let _ = std::io::stdout().flush();
     // The parent holds the other end: when it ends, however it ends, so do we.
     let _ = std::io::stdin().read(&mut [0]);

@@ -111,8 +111,10 @@ impl Counts {
     /// When they cannot be read or are not counts.
     pub fn read(path: &Path) -> Result<Self, HostError> {
         let text = fs::read_to_string(path).map_err(HostError::file("read", path))?;
-        toml::from_str(&text)
-            .map_err(|cause| HostError::Other(format!("{}: {cause}", path.display())))
+        toml::from_str(&text).map_err(|cause| HostError::Invalid {
+            what: path.display().to_string(),
+            problem: cause.to_string(),
+        })
     }
 
     /// Writes counts, to be committed.

@@ -244,7 +244,7 @@ impl Running {
     fn ended(&mut self) -> Result<Option<ExitStatus>, HostError> {
         self.child
             .try_wait()
-            .map_err(|cause| HostError::Other(format!("cannot wait for QEMU: {cause}")))
+            .map_err(HostError::process("wait for", "QEMU"))
     }
 
     /// What QEMU said of itself, but for the features that emulation lacks.

@@ -7,11 +7,13 @@
 //! assert_eq!(rate.to_string(), "3.20 Gbit/s");
 //! ```
 
+mod count;
 mod quantity;
 mod source;
 mod typed;
 mod unit;
 
+pub use count::{counted, noun};
 pub use quantity::Quantity;
 pub use source::Source;
 pub use typed::{Bytes, Hertz, Joules, Nanoseconds, Watts};

@@ -11,9 +11,27 @@ use vtax_observe::charge::{IdleRule, MethodChoice, Weights};
 use vtax_serve::Address;
 use vtax_serve::top::Key;
 
+/// What every command has in common.
+const AFTER_HELP: &str = "\
+Exit status:
+  0  it did what was asked
+  1  it could not, was stopped, or found wanting what it judged: trials failed, counts moved, no
+     platform runs here; standard error says which
+  2  the command line was wrong
+  A second signal N ends at once a command that is ending in order: 128 + N. Where nobody reads its
+  output any more, a command ends quietly, as by SIGPIPE.
+
+Environment:
+  VTAX_STATE_DIR    the journal of changes to this host, and the lock
+                    [/var/lib/vtax; for users other than root ~/.local/state/vtax]
+  VTAX_CACHE_DIR    images of guests and testbeds [/var/cache/vtax; else ~/.cache/vtax]
+  VTAX_WALL_METER   the wall meter, as sigrok names it: DRIVER:conn=PORT
+  VTAX_WALL_VOLTS   the volts that go with a wall meter of amperes
+  VTAX_POWER_MODEL  the power model, a file of `vtax meter calibrate`";
+
 /// Measures what virtualization costs: the same workload on bare metal, in containers and in VMs.
 #[derive(Debug, Parser)]
-#[command(name = "vtax", version, disable_help_subcommand = true)]
+#[command(name = "vtax", version, disable_help_subcommand = true, after_help = AFTER_HELP)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -68,7 +86,7 @@ pub enum Command {
 
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// Print JSON.
+    /// Print one JSON document: the findings and their summary.
     #[arg(long)]
     pub json: bool,
     /// Scan serial ports for wall meters too (sends bytes to whatever is attached).
@@ -85,9 +103,16 @@ pub enum PlanCommand {
         /// Use the quick profile.
         #[arg(long)]
         quick: bool,
+        /// Print one JSON document: the treatments, trials and expected seconds.
+        #[arg(long)]
+        json: bool,
     },
     /// Print everything that a plan can set or vary.
-    Keys,
+    Keys {
+        /// Print one JSON document: the parameters of every trial, platform and workload.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -116,7 +141,8 @@ pub struct PlanRunArgs {
     /// Settings of the testbed, a TOML file (with `--at testbed:…`).
     #[arg(long, value_name = "FILE")]
     pub testbed: Option<PathBuf>,
-    /// Print one JSON object a line instead of progress for people.
+    /// Print events as JSON lines, one object each, tagged `event`, instead of progress and tables
+    /// for people; the numbers are in the results directory's analysis.json (a study: study.json).
     #[arg(long)]
     pub json: bool,
     /// What the results say of the place, when another vtax started this one.
@@ -132,7 +158,7 @@ pub struct ReportArgs {
     /// Results directories; several shards of one plan are read together.
     #[arg(required = true)]
     pub results: Vec<PathBuf>,
-    /// Print the analysis as JSON instead of the table.
+    /// Print one JSON document, the analysis, instead of the table.
     #[arg(long)]
     pub json: bool,
 }
@@ -142,7 +168,7 @@ pub struct CompareArgs {
     /// Results directories; the others are compared against the first.
     #[arg(required = true, num_args = 2.., value_name = "RESULTS")]
     pub results: Vec<PathBuf>,
-    /// Print JSON.
+    /// Print one JSON document: the comparison.
     #[arg(long)]
     pub json: bool,
 }
@@ -164,7 +190,7 @@ pub struct ExportArgs {
     #[arg(long)]
     pub samples: bool,
     /// The file to write; CSV goes to standard output without it.
-    #[arg(long, short, value_name = "FILE")]
+    #[arg(long, short, value_name = "FILE", required_if_eq("format", "parquet"))]
     pub output: Option<PathBuf>,
 }
 
@@ -197,7 +223,7 @@ pub struct TopArgs {
     /// One interval, then end.
     #[arg(long)]
     pub once: bool,
-    /// Print one JSON object an interval.
+    /// Print JSON lines: one object an interval.
     #[arg(long)]
     pub json: bool,
     /// What to sort by: cpu, a stage (vcpu, emulator, iothread, vhost, softirq, backend), hidden,
@@ -217,7 +243,7 @@ pub struct ChargeArgs {
     /// How many sets; until stopped without it.
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
-    /// One JSON object a line.
+    /// JSON lines: one object a record.
     #[arg(long, group = "format")]
     pub json: bool,
     /// Comma-separated values.
@@ -271,7 +297,11 @@ fn watts(text: &str) -> Result<f64, String> {
 #[derive(Debug, Subcommand)]
 pub enum MeterCommand {
     /// List the meters of this host, and why others are absent.
-    List,
+    List {
+        /// Print one JSON document: an array of meters, those that are absent with the reason.
+        #[arg(long)]
+        json: bool,
+    },
     /// Fit the power model from a real meter, stepping the load from idle to full.
     Calibrate {
         /// The file to write.
@@ -309,7 +339,11 @@ pub enum TestbedCommand {
         testbed: Option<PathBuf>,
     },
     /// List the images of hosts in the cache.
-    List,
+    List {
+        /// Print one JSON document: an array of images.
+        #[arg(long)]
+        json: bool,
+    },
     /// Remove a host's images from the cache.
     Rm {
         /// What runs on it: `kvm` or `xen`.
@@ -347,6 +381,9 @@ pub enum AccuracyCommand {
         /// Their results directories.
         #[arg(required = true)]
         results: Vec<PathBuf>,
+        /// Print one JSON document: an array of the studies, with every measurement.
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -355,6 +392,10 @@ pub struct RestoreArgs {
     /// Give up on what cannot be undone.
     #[arg(long)]
     pub forget: bool,
+    /// Print one JSON document: an array of the changes, newest first; `forgotten` says why one was
+    /// given up.
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Subcommand)]

@@ -6,17 +6,31 @@ mod progress;
 
 use clap::Parser;
 use cli::{AccuracyCommand, Cli, Command, ImageCommand, MeterCommand, PlanCommand};
+use progress::{is_unread, note};
 use std::error::Error;
 use std::process::ExitCode;
+use vtax_host::HostError;
+use vtax_host::signals::{end_unread, end_with_reader};
+use vtax_lab::LabError;
+use vtax_mvm::cli::MvmCommand;
 
 /// What every command ends with.
 type Outcome = Result<(), Box<dyn Error>>;
 
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let command = Cli::parse().command;
+    if only_prints(&command)
+        && let Err(cause) = end_with_reader()
+    {
+        note(&format!("vtax: cannot handle signals: {cause}"));
+        return ExitCode::FAILURE;
+    }
+    let outcome = match command {
         Command::Doctor(arguments) => commands::doctor::run(&arguments),
-        Command::Plan(PlanCommand::Check { plan, quick }) => commands::plan::check(&plan, quick),
-        Command::Plan(PlanCommand::Keys) => commands::plan::keys(),
+        Command::Plan(PlanCommand::Check { plan, quick, json }) => {
+            commands::plan::check(&plan, quick, json)
+        }
+        Command::Plan(PlanCommand::Keys { json }) => commands::plan::keys(json),
         Command::Run(arguments) => commands::run::run(arguments),
         Command::Report(arguments) => commands::report::report(&arguments),
         Command::Compare(arguments) => commands::report::compare(&arguments),
@@ -24,7 +38,7 @@ fn main() -> ExitCode {
         Command::Top(arguments) => commands::charge::top(&arguments),
         Command::Charge(arguments) => commands::charge::charge(&arguments),
         Command::Exporter(arguments) => commands::charge::exporter(arguments),
-        Command::Meter(MeterCommand::List) => commands::meter::list(),
+        Command::Meter(MeterCommand::List { json }) => commands::meter::list(json),
         Command::Meter(MeterCommand::Calibrate { output, seconds }) => {
             commands::meter::calibrate(&output, seconds)
         }
@@ -36,17 +50,42 @@ fn main() -> ExitCode {
             vtax_density::cli::execute(arguments, &["density"]).map_err(Into::into)
         }
         Command::Accuracy(AccuracyCommand::Run(arguments)) => commands::accuracy::run(arguments),
-        Command::Accuracy(AccuracyCommand::Table { results }) => {
-            commands::accuracy::table(&results)
+        Command::Accuracy(AccuracyCommand::Table { results, json }) => {
+            commands::accuracy::table(&results, json)
         }
-        Command::Restore(arguments) => commands::run::restore(arguments.forget),
+        Command::Restore(arguments) => commands::run::restore(&arguments),
         Command::Load(command) => commands::load::execute(&command),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
+        // It was stopped because nobody reads any more: there is nobody to tell.
+        Err(cause) if is_interrupt(cause.as_ref()) && is_unread() => {
+            end_unread();
+            ExitCode::FAILURE
+        }
         Err(cause) => {
-            eprintln!("vtax: {cause}");
+            note(&format!("vtax: {cause}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Whether a command does nothing but read files and print: it may end with its reader at any
+/// moment. The others work first, some with sockets, where SIGPIPE must stay ignored; they call
+/// [`end_with_reader`] before they print.
+fn only_prints(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Plan(_)
+            | Command::Report(_)
+            | Command::Compare(_)
+            | Command::Export(_)
+            | Command::Mvm(MvmCommand::Build(_))
+    )
+}
+
+fn is_interrupt(cause: &(dyn Error + 'static)) -> bool {
+    let lab = cause.downcast_ref::<LabError>();
+    let host = cause.downcast_ref::<HostError>();
+    lab.is_some_and(LabError::is_interrupt) || matches!(host, Some(HostError::Interrupted))
 }

@@ -1,11 +1,13 @@
 //! How a run looks: one moving line on a terminal, plain lines in a log, JSON for programs.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use vtax_host::signals::Signals;
 use vtax_lab::run::{Event, Progress};
+use vtax_units::counted;
 
 /// JSON lines, or what fits where standard error goes.
 pub fn choose(json: bool, signals: &Signals) -> Box<dyn Progress> {
@@ -14,22 +16,42 @@ pub fn choose(json: bool, signals: &Signals) -> Box<dyn Progress> {
             interrupted: signals.flag(),
         })
     } else {
-        for_people()
+        for_people(signals)
     }
 }
 
 /// The progress that fits where standard error goes.
-pub fn for_people() -> Box<dyn Progress> {
+pub fn for_people(signals: &Signals) -> Box<dyn Progress> {
     if io::stderr().is_terminal() {
         Box::new(Terminal::default())
     } else {
-        Box::new(Plain)
+        Box::new(Plain {
+            interrupted: signals.flag(),
+        })
     }
+}
+
+/// A line on standard error for whoever still reads it.
+pub fn note(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// Whether standard output or standard error is a pipe that nobody reads any more.
+pub fn is_unread() -> bool {
+    let (out, err) = (io::stdout(), io::stderr());
+    let mut pipes = [
+        PollFd::new(&out, PollFlags::empty()),
+        PollFd::new(&err, PollFlags::empty()),
+    ];
+    let _ = poll(&mut pipes, Some(&Timespec::default()));
+    pipes
+        .iter()
+        .any(|pipe| pipe.revents().contains(PollFlags::ERR))
 }
 
 /// One JSON object a line on standard output.
 struct Json {
-    /// Set when nobody reads any more: a run over ssh whose connection broke must end.
+    /// Set when nobody reads any more: that run must end, as one over ssh whose connection broke.
     interrupted: Arc<AtomicBool>,
 }
 
@@ -45,12 +67,17 @@ impl Progress for Json {
 }
 
 /// Plain lines.
-struct Plain;
+struct Plain {
+    /// Set when nobody reads any more.
+    interrupted: Arc<AtomicBool>,
+}
 
 impl Progress for Plain {
     fn event(&mut self, event: Event) {
-        if let Some(text) = lines(&event) {
-            eprintln!("{text}");
+        if let Some(text) = lines(&event)
+            && writeln!(io::stderr(), "{text}").is_err()
+        {
+            self.interrupted.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -91,7 +118,7 @@ impl Progress for Terminal {
             Event::Note { .. } => {}
         }
         if let Some(text) = lines(&event) {
-            eprintln!("\r\x1b[K{text}");
+            note(&format!("\r\x1b[K{text}"));
         }
         let finished = self.of > 0 && self.done == self.of;
         if self.of > 0 && !finished {
@@ -108,8 +135,8 @@ impl Progress for Terminal {
             );
             let width = 79;
             let shown: String = line.chars().take(width).collect();
-            eprint!("\r\x1b[K{shown}");
-            let _ = io::stderr().flush();
+            // A terminal that is gone has hung up: that signal ends the run.
+            let _ = write!(io::stderr(), "\r\x1b[K{shown}");
         }
     }
 }
@@ -131,7 +158,8 @@ fn lines(event: &Event) -> Option<String> {
             };
             let expected = in_words(Duration::from_secs_f64(expected_seconds.max(0.0)));
             Some(format!(
-                "{plan}: {trials} trials to run{resumed}, about {expected}; results in {results}"
+                "{plan}: {} to run{resumed}, about {expected}; results in {results}",
+                counted(*trials, "trial")
             ))
         }
         Event::TrialStarted { .. } | Event::Phase { .. } => None,

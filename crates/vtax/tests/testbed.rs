@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use vtax_accuracy::analysis::Method;
 use vtax_accuracy::study::Study;
-use vtax_report::results::ResultsDir;
+use vtax_report::results::{ResultsDir, Trial};
 use vtax_testbed::guard::Counts;
 use vtax_units::Source;
 
@@ -58,37 +58,45 @@ fn succeeded(output: &Output) {
     assert!(output.status.success(), "{said}");
 }
 
-/// Runs a plan twice and compares: the results, and how many metrics agreed. Where they differ, a
-/// third run has to be equal to one of the two, and what differed is said loudly: seen once in dozens
-/// of pairs, with three emulated hosts on two processors.
+/// How far a metric of two runs may be apart, relative to the first: where a busy machine moves an
+/// instruction of the emulated host, hundredths of this were seen (docs/testbed.md).
+const APART: f64 = 1e-3;
+
+/// Runs a plan twice and compares: the results, and how many metrics agreed. That no metric is apart
+/// by more than [`APART`] is demanded of these two runs; what is not equal to the last bit is said.
 fn run_twice(place: &str, plan: &Path, work: &Path) -> (ResultsDir, usize) {
     let [first, second] = ["first", "second"].map(|name| run(place, plan, &work.join(name)));
-    let why = match agree(&first, &second) {
-        Ok(compared) => return (first, compared),
-        Err(why) => why,
-    };
-    eprintln!("NOTE: two runs at {place} differ, a third decides: {why}");
-    let third = run(place, plan, &work.join("third"));
-    let compared = agree(&third, &first).or_else(|_| agree(&third, &second));
-    (third, compared.unwrap())
-}
-
-/// How many metrics two runs have, all of them emulated and none apart by more than 0.1 %; or which
-/// one is.
-fn agree(first: &ResultsDir, second: &ResultsDir) -> Result<usize, String> {
-    let mut compared = 0;
+    let (mut compared, mut unequal, mut apart) = (0, Vec::new(), Vec::new());
+    assert_eq!(first.trial_indexes(), second.trial_indexes());
     for index in first.trial_indexes() {
         let (one, other) = (first.trial(index).unwrap(), second.trial(index).unwrap());
+        let names = |trial: &Trial| trial.metrics.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(names(&one), names(&other), "{}", one.treatment.label);
         for (name, metric) in &one.metrics {
             assert_eq!(metric.source, Source::Emulated, "{name}");
             let (a, b) = (metric.quantity.value, other.metrics[name].quantity.value);
-            if (a - b).abs() > 0.001 * a.abs() {
-                return Err(format!("{name} of {}: {a} and {b}", one.treatment.label));
+            let line = || format!("{name} of {}: {a} and {b}", one.treatment.label);
+            if (a - b).abs() > APART * a.abs() {
+                apart.push(line());
+            } else if a.to_bits() != b.to_bits() {
+                unequal.push(line());
             }
             compared += 1;
         }
     }
-    Ok(compared)
+    assert!(
+        apart.is_empty(),
+        "two runs of one plan at {place} differ by more than {APART}; see docs/testbed.md, and whether the \
+         machine was busy:\n  {}",
+        apart.join("\n  ")
+    );
+    if !unequal.is_empty() {
+        eprintln!(
+            "NOTE: two runs at {place} agree within {APART}, but not to the last bit:\n  {}",
+            unequal.join("\n  ")
+        );
+    }
+    (first, compared)
 }
 
 #[test]

@@ -26,9 +26,7 @@ impl Keeper {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .map_err(|cause| {
-                HostError::Other(format!("cannot start the keeper of guests: {cause}"))
-            })?;
+            .map_err(HostError::process("start", "the keeper of guests"))?;
         let requests = child.stdin.take();
         let Some(answers) = child.stdout.take() else {
             return Err(HostError::Other("the keeper has no output".to_owned()));

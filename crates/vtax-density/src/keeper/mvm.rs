@@ -155,7 +155,10 @@ impl Population for MicroVms {
                 (seen, since) = (census.booted, Instant::now());
             }
             if census.dead > 0 {
-                return Err(format!("{} guests died while booting", census.dead));
+                return Err(format!(
+                    "{} died while booting",
+                    vtax_units::counted(census.dead, "guest")
+                ));
             }
             if running.workers.stopped() {
                 let cause = self.running.take().map(|running| running.workers.stop());

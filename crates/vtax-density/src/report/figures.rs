@@ -7,6 +7,7 @@ use crate::resources::Resource;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use vtax_report::figures::{Figure, specification};
+use vtax_units::counted;
 
 /// Okabe and Ito's palette and shapes; each known platform keeps its own in every report.
 const MARKS: [(&str, &str, &str); 8] = [
@@ -270,9 +271,8 @@ fn resources(seen: &Seen) -> Option<Figure> {
         ),
         title,
         caption: format!(
-            "All of the host’s resources over the population ({} climb{}); bars are one standard deviation over samples and climbs, the dashed line ends a climb.{bound}",
-            climbs,
-            if climbs == 1 { "" } else { "s" }
+            "All of the host’s resources over the population ({}); bars are one standard deviation over samples and climbs, the dashed line ends a climb.{bound}",
+            counted(climbs, "climb")
         ),
         spec,
     })

@@ -10,6 +10,7 @@ use std::fmt::Write;
 use vtax_report::figures::Figure;
 use vtax_report::html::{document, drawn, escape, when};
 use vtax_report::results::ResultsDir;
+use vtax_units::{counted, noun};
 
 /// Appends formatted text; writing to a string cannot fail.
 macro_rules! add {
@@ -40,13 +41,14 @@ fn masthead(out: &mut String, results: &ResultsDir, summary: &Summary) {
         out,
         "<header class=\"masthead\">\n<p class=\"eyebrow\">vtax density report</p>\n<button id=\"theme\" type=\"button\" hidden>Dark</button>\n\
          <h1>{}</h1>\n<p class=\"lede\">{}</p>\n<ul class=\"facts\"><li>place <b>{}</b></li><li>started <b>{}</b></li><li>profile <b>{}</b></li>\
-         <li><b>{climbs} of {}</b> climbs</li><li>order <b>random, interleaved, seed {}</b></li></ul>\n",
+         <li><b>{climbs} of {}</b> {}</li><li>order <b>random, interleaved, seed {}</b></li></ul>\n",
         escape(&run.name),
         escape(&run.description),
         escape(&run.place),
         escape(&when(&run.started)),
         escape(&run.profile),
         run.schedule.len(),
+        noun(run.schedule.len(), "climb"),
         run.seed,
     );
     let mut banner = |head: &str, text: &str| {
@@ -68,14 +70,15 @@ fn masthead(out: &mut String, results: &ResultsDir, summary: &Summary) {
         banner(
             "Suspect.",
             &format!(
-                "{suspect} of {climbs} climbs have reasons not to be trusted; the table of climbs names them. They are shown all the same."
+                "There are reasons not to trust {suspect} of {}: the table of climbs names them. What is suspect is shown all the same.",
+                counted(climbs, "climb")
             ),
         );
     }
     if summary.pending > 0 {
         banner(
             "Unfinished.",
-            &format!("{} climbs not run yet.", summary.pending),
+            &format!("{} not run yet.", counted(summary.pending, "climb")),
         );
     }
     out.push_str("</header>\n");
@@ -90,7 +93,15 @@ fn found(out: &mut String, summary: &Summary) {
             add!(out, "<li>{label}: {}</li>\n", escape(why));
             continue;
         };
-        let mut sentence = format!("<b>{label}</b>: {} guests were held at once", count(guests));
+        let mut sentence = format!(
+            "<b>{label}</b>: {} {} held at once",
+            count(guests),
+            if guests == 1.0 {
+                "guest was"
+            } else {
+                "guests were"
+            }
+        );
         match seen.memory_each() {
             Some(Each::ByHost(each)) => {
                 sentence += &format!(", {} of memory each, all in", bytes(each));

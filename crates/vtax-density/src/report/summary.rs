@@ -5,10 +5,12 @@ use crate::fit::Line;
 use crate::record::{Climb, Interval, Latency};
 use crate::resources::Resource;
 use crate::stop::{Binding, median, nearest};
+use serde_json::{Value, json};
 use std::fmt;
 use vtax_host::HostError;
 use vtax_lab::LabError;
 use vtax_report::results::{ResultsDir, Treatment, Trial, TrialOutcome};
+use vtax_units::noun;
 
 /// All climbs of one treatment.
 #[derive(Debug, Clone)]
@@ -335,13 +337,63 @@ impl Bound {
     pub fn line(&self) -> String {
         if self.modelled {
             format!(
-                "{} at about {} guests (modelled)",
+                "{} at about {} {} (modelled)",
                 self.words,
-                about(self.guests)
+                about(self.guests),
+                noun(self.guests, "guest")
             )
         } else {
-            format!("{} at {} guests", self.words, count(self.guests))
+            format!(
+                "{} at {} {}",
+                self.words,
+                count(self.guests),
+                noun(self.guests, "guest")
+            )
         }
+    }
+}
+
+impl Summary {
+    /// The same for programs: what [`Summary`]'s table shows, with its units in the names, and every
+    /// climb.
+    #[must_use]
+    pub fn document(&self) -> Value {
+        let platform = |seen: &Seen| {
+            let (by, each) = match seen.memory_each() {
+                Some(Each::ByHost(each)) => (Some("host"), Some(each)),
+                Some(Each::Charged(each)) => (Some("control group"), Some(each)),
+                None => (None, None),
+            };
+            let climbs = seen.climbs.iter().map(|(trial, climb)| {
+                json!({
+                    "trial": trial.index,
+                    "guests": climb.guests(),
+                    "ended_by": climb.binding,
+                    "suspect": trial.suspect,
+                })
+            });
+            json!({
+                "treatment": seen.treatment,
+                "guests": seen.guests(),
+                "memory_each_bytes": each,
+                "memory_each_by": by,
+                "boot_p50_us": seen.at_top(|_, top| Some(top.births?.boot?.p50_us)),
+                "answer_p99_us": seen.at_top(|_, top| Some(top.probe?.p99_us)),
+                "idle_core_percent": seen.at_top(|climb, _| Some(climb.idle?.core_percent)),
+                "bound": seen.bound().map(|bound| json!({
+                    "by": bound.words,
+                    "guests": bound.guests,
+                    "source": if bound.modelled { "modelled" } else { "measured" },
+                })),
+                "climbs": climbs.collect::<Vec<_>>(),
+                "failures": seen.failures,
+            })
+        };
+        json!({
+            "platforms": self.seen.iter().map(platform).collect::<Vec<_>>(),
+            "failed": self.failed,
+            "pending": self.pending,
+        })
     }
 }
 

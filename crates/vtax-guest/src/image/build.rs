@@ -289,8 +289,7 @@ fn run_logged(
     let child = command.spawn();
     // It holds the writing ends; only the program may, or the reading below would never end.
     drop(command);
-    let mut child =
-        child.map_err(|cause| HostError::Other(format!("cannot start `{line}`: {cause}")))?;
+    let mut child = child.map_err(HostError::process("start", format!("`{line}`")))?;
     let mut reader = BufReader::new(reader);
     let mut bytes = Vec::new();
     let mut copied = Ok(());
@@ -319,7 +318,7 @@ fn run_logged(
     }
     let status = child
         .wait()
-        .map_err(|cause| HostError::Other(format!("cannot wait for `{line}`: {cause}")))?;
+        .map_err(HostError::process("wait for", format!("`{line}`")))?;
     copied.map_err(HostError::file("write", log))?;
     if status.success() {
         return Ok(());

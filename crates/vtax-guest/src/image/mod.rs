@@ -104,11 +104,9 @@ fn ensure_in(
     }
     remove_abandoned(&images, &hash)?;
     build::build(&images, recipe, &hash, progress)?;
-    find(cache, &hash).ok_or_else(|| {
-        HostError::Other(format!(
-            "the image in {} vanished; build again",
-            images.display()
-        ))
+    find(cache, &hash).ok_or_else(|| HostError::Missing {
+        what: format!("the image that was just built in {}", images.display()),
+        remedy: "somebody removed it; build it again".to_owned(),
     })
 }
 
@@ -197,12 +195,13 @@ fn refuse_mounts(path: &Path) -> Result<(), HostError> {
     let path = path.canonicalize().map_err(HostError::file("read", path))?;
     match mount_below(&text, &path) {
         None => Ok(()),
-        Some(mount) => Err(HostError::Other(format!(
-            "{} is left of an unfinished build and is not removed, because something is mounted in it: \
-             `umount {}`, then try again",
-            path.display(),
-            mount.display()
-        ))),
+        Some(mount) => Err(HostError::Busy {
+            what: format!(
+                "{} is left of an unfinished build and is not removed, because something is mounted in it",
+                path.display()
+            ),
+            remedy: format!("`umount {}`, then try again", mount.display()),
+        }),
     }
 }
 

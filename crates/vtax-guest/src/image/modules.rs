@@ -14,10 +14,10 @@ pub(super) fn in_load_order(directory: &Path, names: &[String]) -> Result<Vec<Pa
     };
     let order =
         resolve(&read("modules.dep")?, &read("modules.builtin")?, names).map_err(|name| {
-            HostError::Other(format!(
-                "the kernel in {} has no module {name}",
-                directory.display()
-            ))
+            HostError::Missing {
+                what: format!("the module {name} of the kernel in {}", directory.display()),
+                remedy: "use a kernel that has it".to_owned(),
+            }
         })?;
     Ok(order.into_iter().map(|path| directory.join(path)).collect())
 }

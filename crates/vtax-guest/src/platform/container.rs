@@ -106,12 +106,12 @@ impl Runtime {
         let known = known
             .entry(self)
             .or_insert_with(|| self.probe().map_err(|error| error.to_string()));
-        known.clone().map_err(|why| {
-            HostError::Other(format!(
-                "{} does not work on this host: {why}; set container.runtime to `auto`, or install the Debian \
-                 package runc or crun in a version that supports this host's control groups",
-                self.name()
-            ))
+        known.clone().map_err(|why| HostError::Missing {
+            what: format!("a {} that works on this host ({why})", self.name()),
+            remedy:
+                "set container.runtime to `auto`, or install the Debian package runc or crun in a \
+                         version that supports this host's control groups"
+                    .to_owned(),
         })
     }
 
@@ -359,7 +359,7 @@ fn start(
         .stdout(log)
         .stderr(other)
         .status()
-        .map_err(|cause| HostError::Other(format!("cannot run `{}`: {cause}", runtime.name())))?;
+        .map_err(HostError::process("start", format!("`{}`", runtime.name())))?;
     if !status.success() {
         let read = |name: &str| fs::read_to_string(seat.outside(&inside(name))).unwrap_or_default();
         return Err(HostError::Program {

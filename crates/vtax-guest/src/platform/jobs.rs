@@ -60,9 +60,10 @@ impl Jobs {
             .stdout(create(self.stdout(number))?)
             .stderr(create(self.stderr(number))?)
             .spawn()
-            .map_err(|cause| {
-                HostError::Other(format!("cannot start `{line}` in the target: {cause}"))
-            })?;
+            .map_err(HostError::process(
+                "start",
+                format!("`{line}` in the target"),
+            ))?;
         self.started.push(Started { line, child });
         Ok(Job(number as u64))
     }
@@ -77,9 +78,10 @@ impl Jobs {
             .and_then(|number| Some((number, self.started.get_mut(number)?)))
             .ok_or_else(|| HostError::Other(format!("the target has no command number {}", job.0)));
         let (number, started) = started?;
-        let status = started.child.try_wait().map_err(|cause| {
-            HostError::Other(format!("cannot wait for `{}`: {cause}", started.line))
-        })?;
+        let status = started.child.try_wait().map_err(HostError::process(
+            "wait for",
+            format!("`{}`", started.line),
+        ))?;
         let Some(status) = status else {
             return Ok(None);
         };

@@ -417,7 +417,7 @@ fn leaf(
             && cpus.exists()
         {
             fs::write(&cpus, pin.to_string()).map_err(|cause| {
-                HostError::Other(format!(
+                HostError::Setting(format!(
                     "cannot pin the {name} to processors {pin} through {}: {cause}; the group above may have \
                      other processors: see cpuset.cpus there",
                     cpus.display()

@@ -48,12 +48,10 @@ impl Client {
             .stderr(Stdio::piped())
             .spawn()
             .map(ClientProcess::new)
-            .map_err(|cause| {
-                HostError::Other(format!(
-                    "cannot start `{}` as the client: {cause}",
-                    line.join(" ")
-                ))
-            })
+            .map_err(HostError::process(
+                "start",
+                format!("`{}` as the client", line.join(" ")),
+            ))
     }
 
     /// The client's address.

@@ -161,9 +161,7 @@ impl Entry {
             .stdin(Stdio::null())
             .process_group(0)
             .output()
-            .map_err(|cause| {
-                HostError::Other(format!("cannot run `nsenter` for {what}: {cause}"))
-            })?;
+            .map_err(HostError::process("start", format!("`nsenter` for {what}")))?;
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }

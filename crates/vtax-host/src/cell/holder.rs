@@ -107,9 +107,7 @@ impl Holder {
                     });
                 }
                 Err(cause) => {
-                    return Err(HostError::Other(format!(
-                        "cannot wait for the cell's holder: {cause}"
-                    )));
+                    return Err(HostError::process("wait for", "the cell's holder")(cause));
                 }
             }
             std::thread::sleep(pause);

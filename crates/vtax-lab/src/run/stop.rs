@@ -31,21 +31,21 @@ pub(super) fn satisfied(
     if next_block <= *minimum {
         return None;
     }
-    let mut values: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    // Also of treatments that have no trial to count: nothing is known of them.
+    let mut values: BTreeMap<&str, Vec<f64>> = results
+        .run()
+        .treatments
+        .iter()
+        .map(|treatment| (treatment.label.as_str(), Vec::new()))
+        .collect();
     for trial in results.trials().filter_map(Result::ok) {
-        if trial.outcome == TrialOutcome::Complete && trial.suspect.is_empty() {
-            let series = values.entry(trial.treatment.label).or_default();
-            series.extend(
-                trial
-                    .metrics
-                    .get(metric)
-                    .map(|metric| metric.quantity.value),
-            );
+        if trial.outcome == TrialOutcome::Complete
+            && trial.suspect.is_empty()
+            && let Some(series) = values.get_mut(trial.treatment.label.as_str())
+            && let Some(metric) = trial.metrics.get(metric)
+        {
+            series.push(metric.quantity.value);
         }
-    }
-    values.retain(|_, series| !series.is_empty());
-    if values.is_empty() {
-        return None;
     }
     let widest = values
         .values()
@@ -70,5 +70,140 @@ fn relative_half_width(series: &[f64]) -> f64 {
         f64::INFINITY
     } else {
         (interval.high - interval.low) / 2.0 / mean.abs()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Catalogue, Order, schedule};
+    use std::path::Path;
+    use vtax_report::results::{
+        Better, FORMAT, Metric, ObservationCost, PhaseTimes, RunInfo, Treatment, Trial,
+    };
+    use vtax_units::{Base, Nanoseconds, Quantity, Source, Unit};
+
+    const METRIC: &str = "throughput";
+
+    fn treatment(label: &str) -> Treatment {
+        Treatment {
+            label: label.to_owned(),
+            platform: label.to_owned(),
+            workload: "idle".to_owned(),
+            factors: BTreeMap::new(),
+            baseline: None,
+            platform_kind: String::new(),
+            workload_kind: String::new(),
+        }
+    }
+
+    /// Four blocks of two treatments; what `record` says of each of their trials, by label and block.
+    fn results(
+        path: &Path,
+        record: impl Fn(&str, u32) -> (Option<f64>, TrialOutcome, Vec<String>),
+    ) -> ResultsDir {
+        let treatments = vec![treatment("vm"), treatment("bare")];
+        let run = RunInfo {
+            format: FORMAT,
+            name: "stop".to_owned(),
+            description: String::new(),
+            seed: 1,
+            profile: "full".to_owned(),
+            place: "local".to_owned(),
+            started: String::new(),
+            plan_sha256: String::new(),
+            schedule: schedule(2, 5, Order::Sequential, 1),
+            treatments,
+            minimum_effect: 0.01,
+        };
+        let results = ResultsDir::create(path, &run, "", &serde_json::json!({})).unwrap();
+        for (index, scheduled) in (0u32..).zip(&run.schedule) {
+            if scheduled.block == 4 {
+                continue;
+            }
+            let treatment = run.treatments[scheduled.treatment].clone();
+            let (value, outcome, suspect) = record(&treatment.label, scheduled.block);
+            let metric = value.map(|value| Metric {
+                quantity: Quantity::new(value, Unit::of(Base::One)),
+                source: Source::Measured,
+                better: Better::Higher,
+                headline: false,
+                title: String::new(),
+            });
+            let trial = Trial {
+                format: FORMAT,
+                index,
+                block: scheduled.block,
+                treatment,
+                started: String::new(),
+                outcome,
+                suspect,
+                times: PhaseTimes::default(),
+                window: (Nanoseconds(0), Nanoseconds(1)),
+                work: None,
+                metrics: metric.map(|m| (METRIC.to_owned(), m)).into_iter().collect(),
+                environment: BTreeMap::new(),
+                observation: ObservationCost::default(),
+                actors: Vec::new(),
+                phases: Vec::new(),
+                objective: None,
+            };
+            results.trial_writer(index).unwrap().finish(trial).unwrap();
+        }
+        results
+    }
+
+    fn plan() -> Plan {
+        let text = format!(
+            "name = \"stop\"\nrepetitions = 5\n[stop]\nrule = \"precision\"\nmetric = \"{METRIC}\"\n\
+             width = 0.05\nminimum = 2\ntime_cap = \"1h\"\n\
+             [[platform]]\nkind = \"native\"\n[[workload]]\nkind = \"idle\"\n"
+        );
+        Plan::read("stop.toml", &text, &Catalogue::standard()).unwrap()
+    }
+
+    /// Whether a run stops whose `vm` has these trials, while `bare` is known to 1 %.
+    fn stops(vm: impl Fn(u32) -> (Option<f64>, TrialOutcome, Vec<String>)) -> bool {
+        let directory = tempfile::tempdir().unwrap();
+        let close = |block| 100.0 + f64::from(block % 2);
+        let found = results(&directory.path().join("results"), |label, block| {
+            if label == "vm" {
+                vm(block)
+            } else {
+                (Some(close(block)), TrialOutcome::Complete, Vec::new())
+            }
+        });
+        satisfied(&plan(), &found, 4, Duration::ZERO).is_some()
+    }
+
+    #[test]
+    fn a_run_stops_when_every_treatment_is_known_well_enough() {
+        let complete = |value: f64| (Some(value), TrialOutcome::Complete, Vec::new());
+        assert!(stops(|block| complete(50.0 + f64::from(block % 2) / 2.0)));
+        assert!(!stops(|block| complete(50.0 + f64::from(block) * 10.0)));
+    }
+
+    #[test]
+    fn a_treatment_without_one_trial_that_counts_keeps_the_run_going() {
+        let failed = || TrialOutcome::Failed("the guest did not come up".to_owned());
+        assert!(!stops(|_| (None, failed(), Vec::new())));
+        assert!(!stops(|_| (
+            Some(50.0),
+            TrialOutcome::Complete,
+            vec!["swapped".to_owned()]
+        )));
+        assert!(!stops(|_| (None, TrialOutcome::Complete, Vec::new())));
+    }
+
+    #[test]
+    fn one_trial_that_counts_is_not_enough() {
+        assert!(!stops(|block| match block {
+            0 => (Some(50.0), TrialOutcome::Complete, Vec::new()),
+            _ => (
+                None,
+                TrialOutcome::Failed("no answer".to_owned()),
+                Vec::new()
+            ),
+        }));
     }
 }

@@ -1,6 +1,6 @@
 //! `vtax accuracy`: how right charge-back is.
 
-use super::{plan, testbed};
+use super::{json, plan, testbed};
 use crate::Outcome;
 use crate::cli::PlanRunArgs;
 use crate::progress;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use vtax_accuracy::run::{self, StudyOptions};
 use vtax_accuracy::study::Study;
 use vtax_accuracy::table;
-use vtax_host::signals::Signals;
+use vtax_host::signals::{Signals, end_with_reader};
 use vtax_lab::place::Place;
 use vtax_lab::plan::Catalogue;
 use vtax_lab::run::default_state_dir;
@@ -33,9 +33,6 @@ pub fn run(arguments: PlanRunArgs) -> Outcome {
             let study = run::run(&plan, &catalogue, &options, &signals, progress.as_mut());
             drop(progress);
             study?.write(&results)?;
-            if arguments.json {
-                return Ok(());
-            }
         }
         Place::Ssh(_) => {
             return Err("a study of charge-back runs locally or in a testbed; \
@@ -61,12 +58,23 @@ pub fn run(arguments: PlanRunArgs) -> Outcome {
             ended?;
         }
     }
-    table(&[results])
+    if arguments.json {
+        return Ok(());
+    }
+    table(&[results], false)
 }
 
-pub fn table(results: &[PathBuf]) -> Outcome {
-    for directory in results {
-        print!("{}", table::of(&Study::read(directory)?));
+pub fn table(results: &[PathBuf], as_json: bool) -> Outcome {
+    let studies: Vec<Study> = results
+        .iter()
+        .map(|directory| Study::read(directory))
+        .collect::<Result<_, _>>()?;
+    end_with_reader()?;
+    if as_json {
+        return json(&studies);
+    }
+    for study in &studies {
+        print!("{}", table::of(study));
     }
     Ok(())
 }

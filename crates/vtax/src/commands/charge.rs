@@ -66,7 +66,7 @@ pub fn exporter(arguments: ExporterArgs) -> Outcome {
 }
 
 fn note(line: &str) {
-    eprintln!("vtax: {line}");
+    crate::progress::note(&format!("vtax: {line}"));
 }
 
 fn watch(arguments: &LedgerArgs) -> Result<Watch, Box<dyn Error>> {

@@ -6,7 +6,7 @@ use vtax_doctor::{self as doctor, HostProbes, KvmBoot, Options, Style};
 use vtax_guest::image::{self, Recipe};
 use vtax_guest::platform::qemu;
 use vtax_host::Roots;
-use vtax_host::signals::Signals;
+use vtax_host::signals::{Signals, end_with_reader};
 
 pub fn run(arguments: &DoctorArgs) -> Outcome {
     let signals = Signals::install()?;
@@ -21,6 +21,7 @@ pub fn run(arguments: &DoctorArgs) -> Outcome {
     };
     let findings = doctor::examine(&Roots::host(), &options);
     signals.check()?;
+    end_with_reader()?;
     if arguments.json {
         println!("{}", doctor::json(&findings)?);
     } else {

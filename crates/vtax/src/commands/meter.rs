@@ -1,19 +1,28 @@
 //! `vtax meter`: energy meters, and fitting the power model from one.
 
+use super::json;
 use crate::Outcome;
+use crate::progress::note;
+use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 use vtax_host::Roots;
 use vtax_host::meters;
+use vtax_host::signals::end_with_reader;
 use vtax_observe::clock::SystemClock;
 use vtax_observe::meter::{
     Bench, BusyLoad, CalibrationSettings, Found, calibrate as fit, host_domains,
 };
 use vtax_units::Source;
 
-pub fn list() -> Outcome {
-    for found in meters::list(&Roots::host())? {
+pub fn list(as_json: bool) -> Outcome {
+    let all = meters::list(&Roots::host())?;
+    end_with_reader()?;
+    if as_json {
+        return json(&all.iter().map(document).collect::<Vec<_>>());
+    }
+    for found in all {
         match found {
             Found::Meter(meter) => {
                 let domains: Vec<&str> = meter
@@ -40,6 +49,25 @@ pub fn list() -> Outcome {
         }
     }
     Ok(())
+}
+
+fn document(found: &Found) -> Value {
+    match found {
+        Found::Meter(meter) => {
+            let domains = meter.domains().iter().map(|domain| domain.name.as_str());
+            json!({
+                "name": meter.name(),
+                "source": meter.source(),
+                "domains": domains.collect::<Vec<_>>(),
+                "caveats": meter.caveats(),
+            })
+        }
+        Found::Absent(absent) => json!({
+            "name": absent.meter,
+            "absent": absent.reason,
+            "remedy": absent.remedy,
+        }),
+    }
 }
 
 pub fn calibrate(output: &Path, seconds: u64) -> Outcome {
@@ -69,10 +97,10 @@ pub fn calibrate(output: &Path, seconds: u64) -> Outcome {
         clock: &SystemClock,
         wait: &mut |time: Duration| std::thread::sleep(time),
     };
-    eprintln!(
+    note(&format!(
         "fitting the model to {}; leave the host alone meanwhile",
         meter.name()
-    );
+    ));
     let fitted = fit(
         meter.as_mut(),
         &mut bench,
@@ -80,16 +108,17 @@ pub fn calibrate(output: &Path, seconds: u64) -> Outcome {
         "this host",
         settings,
         &mut |step| {
-            eprintln!(
+            note(&format!(
                 "{:>3} %  busy {:>5.1} %  {:>7.2} W",
                 step.level * 10,
                 step.utilization * 100.0,
                 step.power.0
-            );
+            ));
         },
     )?;
     fs::write(output, fitted.to_toml())
         .map_err(|cause| format!("cannot write {}: {cause}", output.display()))?;
+    end_with_reader()?;
     println!("wrote {}", output.display());
     Ok(())
 }

@@ -10,3 +10,11 @@ pub mod plan;
 pub mod report;
 pub mod run;
 pub mod testbed;
+
+use crate::Outcome;
+
+/// Prints one JSON document.
+fn json(value: &impl serde::Serialize) -> Outcome {
+    println!("{}", serde_json::to_string_pretty(value)?);
+    Ok(())
+}

@@ -12,12 +12,13 @@ use vtax_report::results::{ResultsDir, ResultsError};
 use vtax_report::{compare, export, html, terminal};
 
 pub fn report(arguments: &ReportArgs) -> Outcome {
-    if let [only] = arguments.results.as_slice()
-        && !arguments.json
-    {
+    if let [only] = arguments.results.as_slice() {
         let results = ResultsDir::open(only)?;
         if vtax_density::run::is_density(&results) {
             let (path, summary) = vtax_density::report::write(&results)?;
+            if arguments.json {
+                return json(&summary.document());
+            }
             println!("{summary}\nreport: {}", path.display());
             return Ok(());
         }

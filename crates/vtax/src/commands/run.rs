@@ -1,16 +1,16 @@
 //! `vtax run` and `vtax restore`.
 
-use super::{plan, report, testbed};
+use super::{json, plan, report, testbed};
 use crate::Outcome;
-use crate::cli::{PlanRunArgs, RunArgs};
-use crate::progress::{self, in_words};
+use crate::cli::{PlanRunArgs, RestoreArgs, RunArgs};
+use crate::progress::{self, in_words, note};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use vtax_host::signals::Signals;
+use vtax_host::signals::{Signals, end_with_reader};
 use vtax_lab::place::{Line, Place, SshRun, run_over_ssh};
 use vtax_lab::plan::{Catalogue, Shard};
 use vtax_lab::run::{self, RunOptions};
-use vtax_units::Source;
+use vtax_units::{Source, counted};
 
 pub fn run(arguments: RunArgs) -> Outcome {
     let RunArgs {
@@ -26,7 +26,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
     let signals = Signals::install()?;
     let mut progress = progress::choose(arguments.json, &signals);
     let began = Instant::now();
-    match &arguments.at {
+    let failed = match &arguments.at {
         Place::Local => {
             let options = RunOptions {
                 results: results.clone(),
@@ -53,30 +53,28 @@ pub fn run(arguments: RunArgs) -> Outcome {
             drop(progress);
             let summary = ended?;
             if let Some(reason) = &summary.stopped_early {
-                eprintln!("stopped before the last block: {reason}");
+                note(&format!("stopped before the last block: {reason}"));
             }
             if summary.ran == 0 {
-                eprintln!(
-                    "this run is finished: all {} trials were already in {}",
-                    summary.already,
+                note(&format!(
+                    "this run is finished: {} already in {}",
+                    counted(summary.already, "trial"),
                     results.display()
-                );
+                ));
             } else {
-                eprintln!("{} trials in {}", summary.ran, in_words(began.elapsed()));
+                note(&format!(
+                    "{} in {}",
+                    counted(summary.ran, "trial"),
+                    in_words(began.elapsed())
+                ));
             }
-            if arguments.json {
-                // Whoever reads JSON lines reads analysis.json too.
-                report::write(std::slice::from_ref(&results))?;
-            } else {
-                report::show(std::slice::from_ref(&results))?;
-            }
-            if summary.failed > 0 {
-                return Err(format!(
-                    "{} of {} trials failed; the same command runs them again",
-                    summary.failed, summary.ran
+            (summary.failed > 0).then(|| {
+                format!(
+                    "{} of {} failed; the same command runs them again",
+                    summary.failed,
+                    counted(summary.ran, "trial")
                 )
-                .into());
-            }
+            })
         }
         Place::Ssh(host) => {
             let elsewhere = SshRun {
@@ -89,11 +87,11 @@ pub fn run(arguments: RunArgs) -> Outcome {
             };
             let ended = run_over_ssh(&elsewhere, &signals, &mut |line| match line {
                 Line::Event(event) => progress.event(event),
-                Line::Text(text) => eprintln!("{host}: {text}"),
+                Line::Text(text) => note(&format!("{host}: {text}")),
             });
             drop(progress);
             ended?;
-            report::show(std::slice::from_ref(&results))?;
+            None
         }
         Place::Testbed(hypervisor) => {
             let inside = testbed::Inside {
@@ -108,10 +106,17 @@ pub fn run(arguments: RunArgs) -> Outcome {
             let ended = inside.run(&signals, progress.as_mut());
             drop(progress);
             ended?;
-            report::show(std::slice::from_ref(&results))?;
+            None
         }
+    };
+    end_with_reader()?;
+    if arguments.json {
+        // Whoever reads JSON lines reads analysis.json too.
+        report::write(std::slice::from_ref(&results))?;
+    } else {
+        report::show(std::slice::from_ref(&results))?;
     }
-    Ok(())
+    failed.map_or(Ok(()), |failed| Err(failed.into()))
 }
 
 /// The arguments that the other vtax needs too.
@@ -121,13 +126,17 @@ fn forwarded(arguments: &PlanRunArgs, shard: Option<Shard>) -> Vec<String> {
     quick.into_iter().chain(shard).collect()
 }
 
-pub fn restore(forget: bool) -> Outcome {
-    let undone = run::restore(&run::default_state_dir(), forget)?;
-    if undone.is_empty() {
+pub fn restore(arguments: &RestoreArgs) -> Outcome {
+    let restored = run::restore(&run::default_state_dir(), arguments.forget)?;
+    end_with_reader()?;
+    if arguments.json {
+        return json(&restored);
+    }
+    if restored.is_empty() {
         println!("nothing to restore: the host is as it was found");
     }
-    for line in undone {
-        println!("{line}");
+    for change in restored {
+        println!("{change}");
     }
     Ok(())
 }

@@ -1,13 +1,14 @@
 //! `vtax testbed`, and `vtax run --at testbed:…`.
 
-use super::plan;
+use super::{json, plan};
 use crate::Outcome;
 use crate::cli::TestbedCommand;
-use crate::progress::{self, in_words};
+use crate::progress::{self, in_words, note};
+use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use vtax_host::HostError;
-use vtax_host::signals::Signals;
+use vtax_host::signals::{Signals, end_with_reader};
 use vtax_lab::LabError;
 use vtax_lab::place::{Hypervisor, Line};
 use vtax_lab::plan::Catalogue;
@@ -15,7 +16,8 @@ use vtax_lab::run::{Event, Progress};
 use vtax_report::results::ResultsDir;
 use vtax_testbed::cost::{self, CostModel};
 use vtax_testbed::guard::{Counts, TOLERANCE};
-use vtax_testbed::{PlanRun, Settings};
+use vtax_testbed::{Kept, PlanRun, Settings};
+use vtax_units::counted;
 
 pub fn execute(command: TestbedCommand) -> Outcome {
     match command {
@@ -24,10 +26,11 @@ pub fn execute(command: TestbedCommand) -> Outcome {
             hypervisor,
             testbed,
         } => shell(hypervisor, testbed.as_deref()),
-        TestbedCommand::List => list(),
+        TestbedCommand::List { json } => list(json),
         TestbedCommand::Rm { hypervisor } => remove(hypervisor),
         TestbedCommand::Cost { results, model } => {
             cost::apply_again(&ResultsDir::open(&results)?, &read_model(model.as_deref())?)?;
+            end_with_reader()?;
             super::report::show(std::slice::from_ref(&results))
         }
         TestbedCommand::Guard {
@@ -40,7 +43,8 @@ pub fn execute(command: TestbedCommand) -> Outcome {
 
 fn build(hypervisor: Hypervisor) -> Outcome {
     let began = Instant::now();
-    vtax_testbed::build(hypervisor, &mut |line: &str| eprintln!("{line}"))?;
+    vtax_testbed::build(hypervisor, &mut note)?;
+    end_with_reader()?;
     println!(
         "testbed:{hypervisor} is ready, {}",
         in_words(began.elapsed())
@@ -50,12 +54,24 @@ fn build(hypervisor: Hypervisor) -> Outcome {
 
 fn shell(hypervisor: Hypervisor, file: Option<&Path>) -> Outcome {
     let settings = read_settings(file)?;
-    let host = vtax_testbed::build(hypervisor, &mut |line: &str| eprintln!("{line}"))?;
+    let host = vtax_testbed::build(hypervisor, &mut note)?;
     Ok(vtax_testbed::shell(&host, &settings)?)
 }
 
-fn list() -> Outcome {
+fn list(as_json: bool) -> Outcome {
     let kept = vtax_testbed::list()?;
+    end_with_reader()?;
+    if as_json {
+        let document = |host: &Kept| {
+            json!({
+                "hypervisor": host.hypervisor.to_string(),
+                "bytes": host.bytes,
+                "path": host.path,
+                "is_current": host.is_current,
+            })
+        };
+        return json(&kept.iter().map(document).collect::<Vec<_>>());
+    }
     if kept.is_empty() {
         println!("no testbed is built: `vtax testbed build kvm` builds one");
     }
@@ -78,12 +94,12 @@ fn list() -> Outcome {
 fn remove(hypervisor: Hypervisor) -> Outcome {
     let removed = vtax_testbed::remove(hypervisor)?;
     let bytes: u64 = removed.iter().map(|host| host.bytes).sum();
-    let images = if removed.len() == 1 {
-        "image"
-    } else {
-        "images"
-    };
-    println!("{} {images} removed, {} MiB", removed.len(), bytes >> 20);
+    end_with_reader()?;
+    println!(
+        "{} removed, {} MiB",
+        counted(removed.len(), "image"),
+        bytes >> 20
+    );
     Ok(())
 }
 
@@ -100,18 +116,19 @@ fn guard(path: &Path, counts: &Path, accept: bool) -> Outcome {
         arguments: Vec::new(),
         silence: plan.warmup + plan.duration,
     };
-    let mut progress = progress::for_people();
+    let mut progress = progress::for_people(&signals);
     let ended = inside.run(&signals, progress.as_mut());
     drop(progress);
     let found = ended.and_then(|()| Counts::of(&ResultsDir::open(&directory)?));
     // Only counts are wanted of it; what cannot be removed is in the directory for such files.
     let _ = std::fs::remove_dir_all(&directory);
     let found = found?;
+    end_with_reader()?;
     if accept {
         found.write(counts)?;
         println!(
-            "{} counts written to {}; commit it",
-            found.len(),
+            "{} written to {}; commit it",
+            counted(found.len(), "count"),
             counts.display()
         );
         return Ok(());
@@ -119,10 +136,10 @@ fn guard(path: &Path, counts: &Path, accept: bool) -> Outcome {
     let moved = found.moved(&Counts::read(counts)?);
     if moved.is_empty() {
         println!(
-            "{} counts are within {} % of {}",
-            found.len(),
+            "within {} % of {}: {}",
             TOLERANCE * 100.0,
-            counts.display()
+            counts.display(),
+            counted(found.len(), "count")
         );
         return Ok(());
     }
@@ -130,9 +147,9 @@ fn guard(path: &Path, counts: &Path, accept: bool) -> Outcome {
         println!("{line}");
     }
     Err(format!(
-        "{} of {} counts moved by more than {} %; if that is wanted, `vtax testbed guard --accept` and commit {}",
+        "{} of {} moved by more than {} %; if that is wanted, `vtax testbed guard --accept` and commit {}",
         moved.len(),
-        found.len(),
+        counted(found.len(), "count"),
         TOLERANCE * 100.0,
         counts.display()
     )
@@ -158,14 +175,14 @@ impl Inside<'_> {
     pub fn run(self, signals: &Signals, progress: &mut dyn Progress) -> Result<(), LabError> {
         let settings = read_settings(self.settings)?;
         let cost_model = read_model(settings.cost_model.as_deref())?;
-        let mut note = |line: &str| {
+        let mut tell = |line: &str| {
             progress.event(Event::Note {
                 message: line.to_owned(),
             });
         };
-        let host = vtax_testbed::build(self.hypervisor, &mut note)?;
+        let host = vtax_testbed::build(self.hypervisor, &mut tell)?;
         signals.check()?;
-        note("booting an emulated host: its seconds are longer than ours");
+        tell("booting an emulated host: its seconds are longer than ours");
         let run = PlanRun {
             host: &host,
             settings: &settings,
@@ -180,7 +197,7 @@ impl Inside<'_> {
         let hypervisor = self.hypervisor;
         vtax_testbed::run_plan(&run, signals, &mut |line| match line {
             Line::Event(event) => progress.event(event),
-            Line::Text(text) => eprintln!("testbed:{hypervisor}: {text}"),
+            Line::Text(text) => note(&format!("testbed:{hypervisor}: {text}")),
         })
     }
 }

@@ -202,13 +202,13 @@ fn probe(binary: &str, guest: &GuestFiles, limit: Duration) -> Result<KvmVerdict
         .stdout(Stdio::null())
         .stderr(stderr)
         .spawn()
-        .map_err(|cause| HostError::Other(format!("cannot start {binary}: {cause}")))?;
+        .map_err(HostError::process("start", binary))?;
     let mut ended = None;
     while ended.is_none() && started.elapsed() < limit {
         std::thread::sleep(Duration::from_millis(10));
         ended = child
             .try_wait()
-            .map_err(|cause| HostError::Other(format!("cannot wait for {binary}: {cause}")))?;
+            .map_err(HostError::process("wait for", binary))?;
     }
     let seconds = started.elapsed().as_secs_f64();
     if ended.is_none() {

@@ -30,11 +30,10 @@ impl Nic {
         hold: &Hold,
         socket: &Path,
     ) -> Result<Self, HostError> {
-        let program = std::env::current_exe().map_err(|cause| {
-            HostError::Other(format!(
-                "cannot find the vtax program, which is also the NIC: {cause}"
-            ))
-        })?;
+        let program = std::env::current_exe().map_err(HostError::process(
+            "find",
+            "the vtax program, which is also the NIC",
+        ))?;
         let control = place.run_dir().join("nic-control.sock");
         let messages = place.outside(&place.run_dir().join("nic.log"));
         let log = fs::File::create(&messages).map_err(HostError::file("create", &messages))?;
@@ -45,7 +44,7 @@ impl Nic {
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
-            .map_err(|cause| HostError::Other(format!("cannot start vtax nic: {cause}")))?;
+            .map_err(HostError::process("start", "vtax nic"))?;
         let control = match connect(&mut child, &place.outside(&control), &messages) {
             Ok(control) => control,
             Err(error) => {

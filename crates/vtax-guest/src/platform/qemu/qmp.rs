@@ -253,7 +253,7 @@ impl Qmp {
     /// an ending QEMU does, and no error.
     pub(super) fn quit(&mut self) -> Result<(), HostError> {
         match self.execute_within("quit", Value::Null, Duration::from_secs(2)) {
-            Err(HostError::Protocol { detail, .. }) if detail.contains("connection") => Ok(()),
+            Err(HostError::Closed { .. }) => Ok(()),
             other => other.map(drop),
         }
     }

@@ -237,7 +237,7 @@ fn pin_each(threads: &[u32], cpus: &[u32]) -> Result<(), HostError> {
         set.set(cpu_index);
         let pid = i32::try_from(*thread).ok().and_then(Pid::from_raw);
         sched_setaffinity(pid, &set).map_err(|cause| {
-            HostError::Other(format!(
+            HostError::Setting(format!(
                 "cannot pin vCPU thread {thread} to processor {cpu} (vm.pin): {cause}"
             ))
         })?;
@@ -284,7 +284,7 @@ impl Process {
             .stdout(output)
             .stderr(error)
             .spawn()
-            .map_err(|cause| HostError::Other(format!("cannot start QEMU: {cause}")))?;
+            .map_err(HostError::process("start", "QEMU"))?;
         Ok(Self {
             child,
             vmm: None,
@@ -342,7 +342,7 @@ impl Process {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
             Ok(Some(status)) => Err(self.ended(status)),
-            Err(cause) => Err(HostError::Other(format!("cannot wait for QEMU: {cause}"))),
+            Err(cause) => Err(HostError::process("wait for", "QEMU")(cause)),
         }
     }
 

@@ -66,7 +66,12 @@ impl Wire {
         self.stream
             .set_write_timeout(Some(limit))
             .and_then(|()| self.stream.write_all(&bytes))
-            .map_err(|cause| self.protocol(format!("it does not take `{value}`: {cause}")))
+            .map_err(|cause| match cause.kind() {
+                ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => {
+                    self.closed(format!(" before it took `{value}`"))
+                }
+                _ => self.protocol(format!("it does not take `{value}`: {cause}")),
+            })
     }
 
     /// Waits for the next line.
@@ -89,9 +94,7 @@ impl Wire {
                 .and_then(|()| self.stream.read(&mut buffer));
             match read {
                 Ok(0) => {
-                    return Err(
-                        self.protocol(format!("it closed the connection{}", after(&self.pending)))
-                    );
+                    return Err(self.closed(after(&self.pending)));
                 }
                 Ok(length) => self
                     .pending
@@ -101,7 +104,7 @@ impl Wire {
                         cause.kind(),
                         ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
                     ) => {}
-                Err(cause) => return Err(self.protocol(format!("the connection broke: {cause}"))),
+                Err(cause) => return Err(self.closed(format!(": {cause}"))),
             }
         }
     }
@@ -109,6 +112,13 @@ impl Wire {
     /// An error that names the peer.
     pub(super) fn protocol(&self, detail: String) -> HostError {
         HostError::Protocol {
+            peer: self.peer.into(),
+            detail,
+        }
+    }
+
+    fn closed(&self, detail: String) -> HostError {
+        HostError::Closed {
             peer: self.peer.into(),
             detail,
         }

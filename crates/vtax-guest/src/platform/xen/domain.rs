@@ -233,10 +233,11 @@ fn in_a_list(path: &Path) -> Result<&str, HostError> {
 }
 
 fn unwritable(what: impl std::fmt::Debug) -> HostError {
-    HostError::Other(format!(
-        "{what:?} cannot be written in the configuration of a Xen domain: set VTAX_CACHE_DIR to a \
-         path without control characters, commas and outer blanks"
-    ))
+    HostError::Invalid {
+        what: format!("{what:?} in the configuration of a Xen domain"),
+        problem: "set VTAX_CACHE_DIR to a path without control characters, commas and outer blanks"
+            .to_owned(),
+    }
 }
 
 #[cfg(test)]

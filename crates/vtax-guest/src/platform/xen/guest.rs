@@ -172,11 +172,9 @@ impl Guest {
         };
         xl::output(command, &format!("xl create {}", config.display()))?;
         guest.id = xl::find(&guest.name)?
-            .ok_or_else(|| {
-                HostError::Other(format!(
-                    "`xl create` made no domain {}: see /var/log/xen",
-                    guest.name
-                ))
+            .ok_or_else(|| HostError::Protocol {
+                peer: "`xl create`".to_owned(),
+                detail: format!("it made no domain {}; see /var/log/xen", guest.name),
             })?
             .id;
         guest.subject.domain = Some(guest.id);

@@ -84,7 +84,7 @@ pub(super) fn output(mut command: Command, what: &str) -> Result<String, HostErr
     let output = command
         .stdin(Stdio::null())
         .output()
-        .map_err(|cause| HostError::Other(format!("cannot run `{what}`: {cause}")))?;
+        .map_err(HostError::process("start", format!("`{what}`")))?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if output.status.success() {
         return Ok(text(&output.stdout));

@@ -1,0 +1,127 @@
+//! Whether the programs that a plan's workloads run are there, before anything boots.
+
+use crate::LabError;
+use crate::plan::{Catalogue, PlannedTreatment};
+use std::collections::BTreeSet;
+use std::path::Path;
+use vtax_host::HostError;
+use vtax_host::cell::requirements::PATH;
+use vtax_load::workload::{Program, Workload};
+
+/// The programs of the client that this host lacks, each with its remedy; `is_installed` is the
+/// search that cells use.
+pub(super) fn missing_on_host(
+    treatments: &[PlannedTreatment],
+    catalogue: &Catalogue,
+    is_installed: &dyn Fn(&str) -> bool,
+) -> BTreeSet<String> {
+    programs(treatments, catalogue, |workload| workload.client_programs())
+        .into_iter()
+        .filter(|(_, program)| !is_installed(program.name))
+        .map(|(workload, program)| format!("{workload}: {}", missing(program)))
+        .collect()
+}
+
+/// Checks that the image whose tree is at `root` has the programs of the target.
+///
+/// # Errors
+/// All that it lacks.
+pub(super) fn check_image(
+    treatments: &[PlannedTreatment],
+    catalogue: &Catalogue,
+    root: &Path,
+) -> Result<(), LabError> {
+    // The entry itself, which may be a link that leads to its end only inside.
+    let is_there = |name: &str| {
+        std::env::split_paths(PATH).any(|folder| {
+            let inside = folder.strip_prefix("/").unwrap_or(&folder);
+            root.join(inside).join(name).symlink_metadata().is_ok()
+        })
+    };
+    let lacking: BTreeSet<String> =
+        programs(treatments, catalogue, |workload| workload.target_programs())
+            .into_iter()
+            .filter(|(_, program)| !is_there(program.name))
+            .map(|(workload, program)| {
+                format!(
+                    "{workload}: the program `{}` of the Debian package {}",
+                    program.name, program.package
+                )
+            })
+            .collect();
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    let list: Vec<String> = lacking.into_iter().collect();
+    Err(LabError::Host(HostError::Missing {
+        what: format!("of the image in {}, {}", root.display(), list.join(", ")),
+        remedy: "build it again with `vtax image build --force`".to_owned(),
+    }))
+}
+
+/// The programs of every workload, with the workload's name in the plan.
+fn programs<'a>(
+    treatments: &'a [PlannedTreatment],
+    catalogue: &Catalogue,
+    of: impl Fn(&dyn Workload) -> &'static [Program],
+) -> BTreeSet<(&'a str, Program)> {
+    let mut all = BTreeSet::new();
+    for planned in treatments {
+        if let Some(workload) = catalogue.workload(&planned.record.workload_kind) {
+            let name = planned.record.workload.as_str();
+            all.extend(of(workload).iter().map(|program| (name, *program)));
+        }
+    }
+    all
+}
+
+fn missing(program: Program) -> HostError {
+    HostError::Missing {
+        what: format!("the program `{}`", program.name),
+        remedy: format!("install the Debian package {}", program.package),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Plan, treatments};
+    use std::fs;
+
+    fn planned(catalogue: &Catalogue) -> Vec<PlannedTreatment> {
+        let text = "name = \"programs\"\n[[platform]]\nkind = \"native\"\n\
+                    [[workload]]\nkind = \"iperf3-send\"\nname = \"send\"\n\
+                    [[workload]]\nkind = \"idle\"\n";
+        let plan = Plan::read("plan.toml", text, catalogue).unwrap();
+        treatments(&plan, catalogue)
+    }
+
+    #[test]
+    fn a_missing_client_is_named_with_its_package_before_anything_boots() {
+        let catalogue = Catalogue::standard();
+        let planned = planned(&catalogue);
+        let missing = missing_on_host(&planned, &catalogue, &|name| name != "iperf3");
+        assert_eq!(
+            missing.into_iter().collect::<Vec<_>>(),
+            ["send: the program `iperf3` is missing: install the Debian package iperf3"]
+        );
+        assert!(missing_on_host(&planned, &catalogue, &|_| true).is_empty());
+    }
+
+    #[test]
+    fn an_image_without_the_target_s_program_is_refused_and_a_link_is_a_program() {
+        let catalogue = Catalogue::standard();
+        let planned = planned(&catalogue);
+        let root = tempfile::tempdir().unwrap();
+        let refused = check_image(&planned, &catalogue, root.path()).unwrap_err();
+        let message = refused.to_string();
+        assert!(
+            message.contains("send: the program `iperf3`") && message.contains("--force"),
+            "{message}"
+        );
+        let bin = root.path().join("usr/bin");
+        fs::create_dir_all(&bin).unwrap();
+        std::os::unix::fs::symlink("/etc/alternatives/iperf3", bin.join("iperf3")).unwrap();
+        check_image(&planned, &catalogue, root.path()).unwrap();
+    }
+}

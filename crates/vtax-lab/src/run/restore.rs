@@ -1,0 +1,96 @@
+//! Undoing what a cut-off run left on this host, without running anything.
+
+use crate::LabError;
+use serde::Serialize;
+use std::fmt;
+use std::path::Path;
+use vtax_guest::platform::xen;
+use vtax_host::journal::Journal;
+use vtax_host::lock::Lock;
+
+/// A change that a cut-off run had made to this host, and what became of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Restored {
+    /// What had been changed, in words.
+    pub change: String,
+    /// Why it could not be undone and was given up on; `None`: it is undone.
+    pub forgotten: Option<String>,
+}
+
+impl fmt::Display for Restored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.forgotten {
+            None => write!(f, "restored: {}", self.change),
+            Some(cause) => write!(f, "forgotten, not restored: {} ({cause})", self.change),
+        }
+    }
+}
+
+/// Undoes it, the newest change first.
+///
+/// # Errors
+/// What could not be undone; with `forget`, only when the journal itself cannot be written.
+pub fn restore(state_dir: &Path, forget: bool) -> Result<Vec<Restored>, LabError> {
+    let _lock = Lock::acquire(state_dir, "restoring the host")?;
+    let mut journal = Journal::open(state_dir, xen::end)?;
+    let mut restored: Vec<Restored> = journal
+        .pending()
+        .iter()
+        .map(|change| Restored {
+            change: change.to_string(),
+            forgotten: None,
+        })
+        .collect();
+    while let Err(cause) = journal.undo_all() {
+        if !forget {
+            return Err(cause.into());
+        }
+        // The newest that is still there is the one that could not be undone.
+        let failed = journal.pending().len().checked_sub(1);
+        if let Some(entry) = failed.and_then(|newest| restored.get_mut(newest)) {
+            entry.forgotten = Some(cause.to_string());
+        }
+        journal.forget_last()?;
+    }
+    restored.reverse();
+    Ok(restored)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use vtax_host::journal::Change;
+
+    #[test]
+    fn what_is_restored_and_what_is_given_up_are_told_apart_in_words() {
+        let state = tempfile::tempdir().unwrap();
+        let ours = state.path().join("vtax-scratch");
+        fs::create_dir(&ours).unwrap();
+        let foreign = state.path().join("foreign");
+        fs::create_dir(&foreign).unwrap();
+        let mut journal = Journal::open(state.path(), xen::end).unwrap();
+        for path in [&ours, &foreign] {
+            let path = path.clone();
+            journal.record(Change::Directory { path }).unwrap();
+        }
+        drop(journal);
+
+        assert!(restore(state.path(), false).is_err());
+        let restored = restore(state.path(), true).unwrap();
+        let words: Vec<String> = restored.iter().map(ToString::to_string).collect();
+        assert!(
+            words[0].starts_with(&format!(
+                "forgotten, not restored: the directory {}",
+                foreign.display()
+            )),
+            "{words:?}"
+        );
+        assert_eq!(
+            words[1],
+            format!("restored: the directory {}", ours.display())
+        );
+        assert!(foreign.exists() && !ours.exists());
+        assert_eq!(restore(state.path(), true).unwrap(), []);
+    }
+}

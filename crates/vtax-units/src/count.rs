@@ -1,0 +1,19 @@
+//! How many of something, with the noun in the right number.
+
+use std::fmt::Display;
+
+/// A count with its noun: `1 trial`, `2 trials`.
+///
+/// ```
+/// assert_eq!(vtax_units::counted(1, "climb"), "1 climb");
+/// assert_eq!(vtax_units::counted(0, "climb"), "0 climbs");
+/// ```
+pub fn counted<N: Display + PartialEq + From<u8> + Copy>(count: N, singular: &str) -> String {
+    format!("{count} {}", noun(count, singular))
+}
+
+/// The noun alone, for a count that is printed in another way: `singular`, which takes an `s`.
+pub fn noun<N: PartialEq + From<u8>>(count: N, singular: &str) -> String {
+    let ending = if count == N::from(1) { "" } else { "s" };
+    format!("{singular}{ending}")
+}

@@ -1,0 +1,222 @@
+//! What every command has in common: pipes whose reader goes, JSON, exit codes, numbers in words.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "in a test, a failure is a panic"
+)]
+
+#[allow(dead_code, reason = "the state of the host is for tests of runs")]
+mod support;
+
+use serde_json::Value;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use support::{cannot_run_trials, finish, vtax};
+
+const PLAN: &str = r#"
+name = "single"
+description = "one trial"
+repetitions = 1
+warmup = "100ms"
+duration = "300ms"
+sample_hz = 10
+meters = ["none"]
+[[platform]]
+kind = "native"
+[[workload]]
+kind = "idle"
+"#;
+
+const SIGPIPE: i32 = 13;
+
+/// A state directory, a plan and an empty cache in one place.
+fn work() -> tempfile::TempDir {
+    let work = tempfile::tempdir().unwrap();
+    fs::write(work.path().join("plan.toml"), PLAN).unwrap();
+    work
+}
+
+/// `vtax ARGUMENTS` in a work directory, with its cache.
+fn command(work: &Path, arguments: &[&str]) -> Command {
+    let mut command = vtax(&work.join("state"));
+    command
+        .args(arguments)
+        .current_dir(work)
+        .env("VTAX_CACHE_DIR", work.join("cache"));
+    command
+}
+
+/// Runs with standard output, or that and standard error, into a pipe that nobody reads.
+fn unread(mut command: Command, also_stderr: bool) -> Output {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    command.stdout(writer.try_clone().unwrap());
+    if also_stderr {
+        command.stderr(writer);
+    } else {
+        command.stderr(Stdio::piped());
+    }
+    command.spawn().unwrap().wait_with_output().unwrap()
+}
+
+fn ended_quietly(output: &Output, what: &str) {
+    let quiet = output.status.success() || output.status.signal() == Some(SIGPIPE);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        quiet && !said.contains("panicked") && !said.contains("roken pipe"),
+        "{what}: {}: {said}",
+        output.status
+    );
+}
+
+#[test]
+fn commands_end_quietly_when_their_reader_goes() {
+    let work = work();
+    for line in [
+        "plan keys",
+        "plan keys --json",
+        "plan check plan.toml",
+        "meter list",
+        "testbed list",
+        "testbed rm kvm",
+        "restore",
+        "charge --json --interval 100ms --count 3",
+        "top --once --json --interval 100ms",
+        "--help",
+    ] {
+        let words: Vec<&str> = line.split(' ').collect();
+        ended_quietly(&unread(command(work.path(), &words), false), line);
+    }
+}
+
+#[test]
+fn a_wrong_plan_is_told_also_where_nobody_reads_the_output() {
+    let work = work();
+    let output = unread(command(work.path(), &["plan", "check", "none.toml"]), false);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot read none.toml"));
+}
+
+#[test]
+fn a_run_ends_in_order_when_its_reader_goes() {
+    if let Some(reason) = cannot_run_trials() {
+        eprintln!("SKIPPED: {reason}");
+        return;
+    }
+    let work = work();
+    let start = |arguments: &[&str]| {
+        let mut command = vtax(&work.path().join("state"));
+        command
+            .args(["run", "plan.toml", "--results", "results"])
+            .args(arguments)
+            .current_dir(work.path());
+        command
+    };
+    ended_quietly(&unread(start(&["--json"]), false), "run --json");
+    ended_quietly(&unread(start(&[]), true), "run");
+    let journal = fs::read_to_string(work.path().join("state/journal.jsonl")).unwrap();
+    assert_eq!(journal, "");
+    // It goes on from there, and says one trial in the singular.
+    let output = finish(&mut start(&[]), true);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("single: 1 trial to run,"), "{said}");
+
+    let results = work.path().join("results");
+    let results = results.to_str().unwrap();
+    for line in [
+        vec!["report", results],
+        vec!["report", "--json", results],
+        vec!["compare", results, results],
+        vec!["export", results],
+        vec!["export", "--samples", results],
+    ] {
+        ended_quietly(&unread(command(work.path(), &line), false), &line.join(" "));
+    }
+}
+
+#[test]
+fn json_is_one_document() {
+    let work = work();
+    let read = |line: &str| -> Value {
+        let words: Vec<&str> = line.split(' ').collect();
+        let output = finish(&mut command(work.path(), &words), true);
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|cause| panic!("{line}: {cause}"))
+    };
+    let plan = read("plan check plan.toml --json");
+    assert_eq!(plan["trials"], 1);
+    assert_eq!(plan["treatments"][0]["platform"], "native");
+    assert!(plan["expected_seconds"].as_f64().unwrap() > 0.4);
+
+    let keys = read("plan keys --json");
+    assert!(
+        keys["settings"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|parameter| parameter["key"] == "link.mtu" && parameter["values"].is_string())
+    );
+    assert!(!keys["workloads"].as_array().unwrap().is_empty());
+
+    let meters = read("meter list --json");
+    for meter in meters.as_array().unwrap() {
+        assert!(meter["name"].is_string());
+        assert!(meter["absent"].is_string() || meter["domains"].is_array());
+    }
+    assert_eq!(read("testbed list --json"), Value::Array(Vec::new()));
+    assert_eq!(read("restore --json"), Value::Array(Vec::new()));
+}
+
+#[test]
+fn a_restored_change_is_told_in_words_and_as_json() {
+    let work = work();
+    let scratch = work.path().join("vtax-scratch");
+    for arguments in [&["restore"][..], &["restore", "--json"]] {
+        fs::create_dir(&scratch).unwrap();
+        fs::create_dir_all(work.path().join("state")).unwrap();
+        let entry = serde_json::json!({"boot": "another", "change": "directory", "path": scratch});
+        fs::write(
+            work.path().join("state/journal.jsonl"),
+            format!("{entry}\n"),
+        )
+        .unwrap();
+        let output = finish(&mut command(work.path(), arguments), true);
+        let said = String::from_utf8_lossy(&output.stdout);
+        let change = format!("the directory {}", scratch.display());
+        assert!(said.contains(&change), "{said}");
+        assert!(!said.contains('{') || arguments.len() == 2, "{said}");
+        assert!(!scratch.exists());
+    }
+}
+
+#[test]
+fn exit_codes_are_those_of_the_help() {
+    let work = work();
+    let code = |arguments: &[&str]| {
+        command(work.path(), arguments)
+            .output()
+            .unwrap()
+            .status
+            .code()
+    };
+    assert_eq!(code(&["plan", "check", "plan.toml"]), Some(0));
+    assert_eq!(code(&["plan", "check", "none.toml"]), Some(1));
+    assert_eq!(code(&["plan", "chekc", "plan.toml"]), Some(2));
+    assert_eq!(code(&["export", "results", "--format", "parquet"]), Some(2));
+    assert_eq!(code(&["density"]), Some(2));
+
+    let help = finish(&mut command(work.path(), &["--help"]), true);
+    let help = String::from_utf8_lossy(&help.stdout).into_owned();
+    assert!(help.contains("Exit status:\n  0 "), "{help}");
+    for variable in [
+        "VTAX_STATE_DIR",
+        "VTAX_CACHE_DIR",
+        vtax_host::meters::WALL_METER,
+        vtax_host::meters::WALL_VOLTS,
+        vtax_host::meters::POWER_MODEL,
+    ] {
+        assert!(help.contains(variable), "{variable} is not in the help");
+    }
+}
