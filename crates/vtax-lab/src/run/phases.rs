@@ -485,8 +485,8 @@ impl Drive<'_, '_, '_> {
             }
         }
         if let Some(objective) = &self.planned.objective {
-            let unit = driven.level.map(|of| of.unit);
-            let quantity = |level: f64| unit.map(|unit| Quantity::new(level, unit));
+            let of = driven.level;
+            let quantity = |level: f64| of.map(|of| Quantity::new(level * of.scale, of.unit));
             driven.objective = Some(ObjectiveOutcome {
                 text: objective.to_string(),
                 knee: best.and_then(quantity),

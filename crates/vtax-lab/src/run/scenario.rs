@@ -5,19 +5,19 @@ use super::measure::{Inner, Observation, Party};
 use super::phases::{Drive, Driven, Guest, Stretch};
 use super::{
     Assignment, Attempt, Experiment, Log, NewRun, Progress, RunOptions, RunSummary, instruments,
-    run_experiment, stop,
+    programs, run_experiment, stop,
 };
 use crate::LabError;
 use crate::plan::{Catalogue, Plan, PlannedTreatment, treatments};
 use crate::suspect::{self, HostWatch, OwnWork};
 use instruments::SampleSink;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vtax_guest::image::{self, GuestFiles};
 use vtax_guest::platform::{Platform, Target};
-use vtax_host::cell::{Cell, CellConfig, Seat, SeatConfig, TARGET};
+use vtax_host::cell::{Cell, CellConfig, Seat, SeatConfig, TARGET, requirements};
 use vtax_host::host_settings;
 use vtax_host::journal::Journal;
 use vtax_host::meters::Meters;
@@ -29,7 +29,8 @@ use vtax_load::workload::{Workload, WorkloadResult};
 use vtax_observe::clock::SystemClock;
 use vtax_observe::{Observer, ObserverConfig, ObserverReport, Snapshot, metric};
 use vtax_report::results::{
-    Actor, Better, Metric, ObservationCost, Phase, ResultsDir, Role, Treatment, TrialWriter,
+    Actor, Better, HistogramRecord, Metric, ObservationCost, Phase, ResultsDir, Role, Treatment,
+    TrialWriter,
 };
 use vtax_units::{Hertz, Nanoseconds, Source};
 
@@ -57,7 +58,7 @@ pub fn run(
         roots: &roots,
         signals,
         cache_dir: PathBuf::new(),
-        files: None,
+        files: BTreeMap::new(),
         meters: Meters::default(),
     };
     let (_, summary) = run_experiment(&mut scenarios, options, signals, progress)?;
@@ -77,7 +78,8 @@ struct Scenarios<'a> {
     roots: &'a Roots,
     signals: &'a Signals,
     cache_dir: PathBuf,
-    files: Option<GuestFiles>,
+    /// The image of every set of packages beyond the base.
+    files: BTreeMap<&'static [&'static str], GuestFiles>,
     meters: Meters,
 }
 
@@ -116,10 +118,18 @@ impl Experiment for Scenarios<'_> {
 
     fn prepare(&mut self, note: &mut dyn FnMut(String)) -> Result<(), LabError> {
         self.check()?;
-        let guest = image::ensure(&image::Recipe::standard(), &mut |line: &str| {
-            note(line.to_owned());
-        })?;
-        self.files = Some(guest);
+        for planned in &self.planned {
+            for cast in self.casts(planned)? {
+                let packages = cast.workload.packages();
+                if self.files.contains_key(packages) {
+                    continue;
+                }
+                let recipe = image::Recipe::for_packages(packages);
+                let files = image::ensure(&recipe, &mut |line: &str| note(line.to_owned()))?;
+                programs::check_image(&self.planned, self.catalogue, packages, &files.root)?;
+                self.files.insert(packages, files);
+            }
+        }
         self.cache_dir = image::cache_dir()?;
         self.meters = Meters::choose(&self.plan.meters, self.roots, note)?;
         Ok(())
@@ -193,7 +203,8 @@ impl Experiment for Scenarios<'_> {
 impl Scenarios<'_> {
     /// Whether this host can run every treatment: all that is missing, in one message.
     fn check(&self) -> Result<(), LabError> {
-        let mut missing = BTreeSet::new();
+        let is_installed = |name: &str| requirements::find_program(name).is_some();
+        let mut missing = programs::missing_on_host(&self.planned, self.catalogue, &is_installed);
         let free = self
             .roots
             .proc_text("meminfo")
@@ -308,12 +319,11 @@ impl Scenarios<'_> {
         journal: &mut Journal,
         guests: &mut Vec<Guest<'a>>,
     ) -> Result<(), LabError> {
-        let files = self
-            .files
-            .as_ref()
-            .ok_or_else(|| LabError::other("the guests' image was not made ready"))?;
         for (cast, seat) in casts.iter().zip(cell.seats()) {
             self.signals.check()?;
+            let files = self.files.get(cast.workload.packages());
+            let files =
+                files.ok_or_else(|| LabError::other("the guest's image was not made ready"))?;
             let target = boot_one(cast, &seat, files, journal).map_err(|cause| {
                 if cast.name == TARGET || cause.is_interrupt() {
                     cause
@@ -393,6 +403,7 @@ impl Scenarios<'_> {
         let driven = driven?;
         let report = report?;
         writer.write_workload_json(&driven.raw)?;
+        writer.write_histograms(&histograms(&driven, &parties))?;
         let inner_after = inner_counters(guests)?;
         for (instrument, count, first) in &report.failures {
             log.line(&format!(
@@ -450,6 +461,33 @@ fn parties(guests: &[Guest<'_>]) -> Vec<Party> {
                 is_vm: subject.vmm.is_some(),
                 source: guest.target.source(),
             }
+        })
+        .collect()
+}
+
+/// The distributions that the loads found, by client and stretch.
+fn histograms(driven: &Driven, parties: &[Party]) -> Vec<HistogramRecord> {
+    let (Some(first), Some(last)) = (driven.stretches.first(), driven.stretches.last()) else {
+        return Vec::new();
+    };
+    let throughout = (first.begin.at, last.end.at);
+    let stretches = driven.stretches.iter();
+    stretches
+        .map(|stretch| ((stretch.begin.at, stretch.end.at), &stretch.results))
+        .chain([(throughout, &driven.throughout)])
+        .flat_map(|(window, results)| {
+            parties
+                .iter()
+                .zip(results)
+                .flat_map(move |(party, result)| {
+                    let found = result.iter().flat_map(|result| &result.histograms);
+                    found.map(move |(metric, histogram)| HistogramRecord {
+                        actor: party.client.clone(),
+                        metric: metric.clone(),
+                        window,
+                        histogram: histogram.clone(),
+                    })
+                })
         })
         .collect()
 }
