@@ -5,6 +5,7 @@
 //! a plan ([`run`]), or whatever a crate above brings.
 
 mod busy;
+mod charging;
 mod directory;
 mod instruments;
 mod measure;
@@ -15,9 +16,10 @@ mod scenario;
 mod stop;
 mod trial;
 
+pub use charging::why_not_traced;
 pub use directory::NewRun;
 pub use progress::{Event, Progress};
-pub use scenario::run;
+pub use scenario::{run, run_planned};
 pub use trial::{Attempt, Log};
 
 use crate::LabError;
