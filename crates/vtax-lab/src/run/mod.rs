@@ -5,6 +5,7 @@
 //! a plan ([`run`]), or whatever a crate above brings.
 
 mod busy;
+mod charging;
 mod directory;
 mod instruments;
 mod measure;
@@ -17,10 +18,11 @@ mod scenario;
 mod stop;
 mod trial;
 
+pub use charging::why_not_traced;
 pub use directory::NewRun;
 pub use progress::{Event, Progress};
 pub use restore::{Restored, restore};
-pub use scenario::run;
+pub use scenario::{run, run_planned};
 pub use trial::{Attempt, Log};
 
 use crate::LabError;

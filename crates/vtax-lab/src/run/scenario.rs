@@ -1,6 +1,7 @@
 //! The scenarios of a plan, as an experiment: guests in one cell, their loads, and what was observed of
 //! each of them.
 
+use super::charging::{self, Charging};
 use super::measure::{Inner, Observation, Party};
 use super::phases::{Drive, Driven, Guest, Stretch};
 use super::{
@@ -26,8 +27,10 @@ use vtax_host::scratch;
 use vtax_host::settings::Settings;
 use vtax_host::signals::Signals;
 use vtax_load::workload::{Workload, WorkloadResult};
+use vtax_observe::charge::MethodChoice;
 use vtax_observe::clock::SystemClock;
 use vtax_observe::{Observer, ObserverConfig, ObserverReport, Snapshot, metric};
+use vtax_report::analysis::charge::metric::NOT_TRACED;
 use vtax_report::results::{
     Actor, Better, HistogramRecord, Metric, ObservationCost, Phase, ResultsDir, Role, Treatment,
     TrialWriter,
@@ -47,9 +50,28 @@ pub fn run(
     signals: &Signals,
     progress: &mut dyn Progress,
 ) -> Result<RunSummary, LabError> {
+    let planned = treatments(plan, catalogue);
+    run_planned(
+        plan, plan_text, planned, catalogue, options, signals, progress,
+    )
+}
+
+/// Runs other treatments than a plan's own under all else that the plan says.
+///
+/// # Errors
+/// As [`run_experiment`].
+pub fn run_planned(
+    plan: &Plan,
+    plan_text: &str,
+    planned: Vec<PlannedTreatment>,
+    catalogue: &Catalogue,
+    options: &RunOptions,
+    signals: &Signals,
+    progress: &mut dyn Progress,
+) -> Result<RunSummary, LabError> {
     let roots = Roots::host();
     let mut scenarios = Scenarios {
-        planned: treatments(plan, catalogue),
+        planned,
         plan,
         plan_text,
         catalogue,
@@ -234,6 +256,14 @@ impl Scenarios<'_> {
                 missing.insert(cause.to_string());
             }
         }
+        let is_traced = |planned: &&PlannedTreatment| {
+            charging::chosen(&planned.settings) == Some(MethodChoice::Traced)
+        };
+        if let Some(planned) = self.planned.iter().find(is_traced)
+            && let Some(cause) = charging::why_not_traced()
+        {
+            missing.insert(format!("{}: {cause}", planned.record.label));
+        }
         if missing.is_empty() {
             return Ok(());
         }
@@ -366,13 +396,20 @@ impl Scenarios<'_> {
         }
         attempt.times.service = clock.elapsed().into();
 
+        let charging = Charging::begin(&planned.settings, guests)?;
+        if let Some(why) = charging
+            .as_ref()
+            .and_then(|charging| charging.not_traced.clone())
+        {
+            attempt.environment.insert(NOT_TRACED.to_owned(), why);
+        }
         let inner_before = inner_counters(guests)?;
         let watch = HostWatch::new(self.roots, writer.path());
         let subjects: Vec<_> = guests
             .iter()
             .flat_map(|guest| [guest.target.subject(), guest.client_subject.clone()])
             .collect();
-        let (mut watched, absent) = instruments::all(self.roots, &subjects);
+        let (mut watched, absent) = instruments::all(self.roots, &subjects, charging.is_some());
         watched.extend(self.meters.instruments());
         for reason in absent {
             log.line(&format!("not observed: {reason}"));
@@ -396,6 +433,7 @@ impl Scenarios<'_> {
             processors,
             energy: &self.meters.energy,
             host: self.host,
+            charging,
             log,
         };
         let driven = drive.run(&mut attempt.times);
@@ -518,7 +556,9 @@ impl Findings<'_, '_> {
         attempt.suspect.extend(result.suspect.iter().cloned());
         attempt.work = of_target.work(result);
         attempt.metrics = of_target.metrics(result);
-        if !is_steady {
+        if is_steady {
+            attempt.metrics.extend(self.charged(first, 0, Some(result)));
+        } else {
             attempt.phases = driven
                 .stretches
                 .iter()
@@ -546,12 +586,14 @@ impl Findings<'_, '_> {
             .zip(self.guests)
             .flat_map(|(party, guest)| {
                 let throughout = driven.throughout.get(party).and_then(Option::as_ref);
-                let metrics = match party {
-                    0 => BTreeMap::new(),
-                    _ => self
-                        .observation(whole, party, true)
-                        .metrics(throughout.unwrap_or(&nothing)),
-                };
+                let mut metrics = BTreeMap::new();
+                if party != 0 {
+                    let of = self.observation(whole, party, true);
+                    metrics = of.metrics(throughout.unwrap_or(&nothing));
+                    if is_steady {
+                        metrics.extend(self.charged(first, party, throughout));
+                    }
+                }
                 self.actors(party, guest, metrics)
             })
             .collect();
@@ -603,19 +645,41 @@ impl Findings<'_, '_> {
             found.unwrap_or(&nothing)
         };
         let of = |party| self.observation((&stretch.begin, &stretch.end), party, false);
+        let metrics = |party| {
+            let mut metrics = of(party).metrics(result(party));
+            let found = stretch.results.get(party).and_then(Option::as_ref);
+            metrics.extend(self.charged(stretch, party, found));
+            metrics
+        };
         let others = (1..self.parties.len()).filter_map(|party| {
             let name = self.parties.get(party)?.guest.clone();
-            Some((name, of(party).metrics(result(party))))
+            Some((name, metrics(party)))
         });
         Phase {
             name: stretch.name.clone(),
             level: stretch.level,
             window: (stretch.begin.at, stretch.end.at),
             work: of(0).work(result(0)),
-            metrics: of(0).metrics(result(0)),
+            metrics: metrics(0),
             others: others.collect(),
             kept: stretch.kept,
         }
+    }
+
+    /// What a guest was charged in a stretch, where guests are charged.
+    fn charged(
+        &self,
+        stretch: &Stretch,
+        party: usize,
+        result: Option<&WorkloadResult>,
+    ) -> BTreeMap<String, Metric> {
+        let Some(charged) = &stretch.charged else {
+            return BTreeMap::new();
+        };
+        let of = self.observation((&stretch.begin, &stretch.end), party, false);
+        let work = result.and_then(|result| of.work(result));
+        let work = work.as_ref().map(|work| (work, of.seconds()));
+        charged.metrics(party, work, of.source())
     }
 
     /// What was observed of a guest between two marks; with the guest's own counters, which were read
