@@ -5,7 +5,7 @@ use super::{Reader, Value};
 use crate::plan::profile::MOST_LEVELS;
 use crate::plan::{
     ALONE, Diagnostic, Entry, NEIGHBOURS, Neighbour, NeighbourKind, Objective, Places, Profile,
-    RemoteClient, Uplink,
+    RemoteClient, Step, Uplink,
 };
 use std::time::Duration;
 use toml::de::DeTable;
@@ -332,30 +332,36 @@ impl Reader<'_> {
             "ramp" => {
                 self.only(
                     table,
-                    ["from", "to", "step", "every", "beyond"].into_iter(),
+                    ["from", "to", "step", "times", "every", "beyond"].into_iter(),
                     "a ramp",
                 );
                 let (from, to) = self.bounds(table, offset)?;
-                let Some(step) = self.number(table, "step", 1e-6, 1e12) else {
-                    self.complain(offset, "the ramp has no `step`");
-                    return None;
+                let plus = self.number(table, "step", 1e-6, 1e12).map(Step::Plus);
+                let times = self.number(table, "times", 1.01, 100.0).map(Step::Times);
+                let step = match (plus, times) {
+                    (Some(step), None) | (None, Some(step)) => step,
+                    _ => {
+                        self.complain(offset, "a ramp has either a `step` or `times`")
+                            .help_with("step = 100 adds, times = 1.5 multiplies");
+                        return None;
+                    }
                 };
                 let beyond = self
                     .time(table, "beyond", Duration::ZERO)
                     .unwrap_or(every * 2);
-                #[allow(clippy::cast_precision_loss, reason = "a thousand")]
-                if (to - from) / step >= MOST_LEVELS as f64 {
-                    self.complain(offset, format!("more than {MOST_LEVELS} levels"))
-                        .help_with("take larger steps");
-                    return None;
-                }
-                Some(Profile::Ramp {
+                let ramp = Profile::Ramp {
                     from,
                     to,
                     step,
                     every,
                     beyond,
-                })
+                };
+                if ramp.rising().len() >= MOST_LEVELS {
+                    self.complain(offset, format!("more than {MOST_LEVELS} levels"))
+                        .help_with("take larger steps");
+                    return None;
+                }
+                Some(ramp)
             }
             "search" => {
                 self.only(
