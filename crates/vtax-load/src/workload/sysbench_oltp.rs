@@ -18,12 +18,14 @@ const THREADS: Parameter = Parameter::new("load.threads", Domain::Integer(1, 102
 const ROWS: Parameter = Parameter::new("load.rows", Domain::Integer(1, 100_000_000), "10000")
     .help("rows of each of the two tables");
 
-/// `$1` is the data directory. A database is a directory in it. Without grant tables nothing has
-/// to be installed; with a small log, data of some 40 MB is all that is written at first.
+/// `$1` is the scratch disk, full of noise for `disk-read` or with the tables of another trial. A
+/// database is a directory of the data. Without grant tables nothing has to be installed, and with
+/// a small log the data has some 40 MB at first.
 const SERVICE: &str = r#"# MariaDB
-mkdir -p "$1/vtax" && exec mariadbd --no-defaults --user=root --datadir="$1" --socket="$1/socket" \
-  --pid-file="$1/pid" --port="$2" --skip-grant-tables --skip-name-resolve --log-warnings=0 \
-  --innodb-log-file-size=8M --innodb-stats-persistent=OFF --max-connections=1100
+rm -rf "$1/vtax-disk-read" "$1/vtax-mariadb" && mkdir -p "$1/vtax-mariadb/vtax" && cd "$1/vtax-mariadb" &&
+exec mariadbd --no-defaults --user=root --datadir="$PWD" --socket="$PWD/socket" --pid-file="$PWD/pid" \
+  --port=3306 --skip-grant-tables --skip-name-resolve --log-warnings=0 --max-connections=1100 \
+  --innodb-log-file-size=8M --innodb-stats-persistent=OFF
 "#;
 
 fn sysbench(address: IpAddr, settings: &Settings, rest: &str) -> CommandLine {
@@ -74,9 +76,8 @@ impl Workload for SysbenchOltp {
         client: &dyn LoadClient,
         settings: &Settings,
     ) -> Outcome<Service> {
-        let directory = Scratch::of(target).directory.join("vtax-mariadb");
-        let port = PORT.to_string();
-        let line = script("sh", SERVICE, &[&directory.to_string_lossy(), &port]);
+        let directory = Scratch::of(target).directory;
+        let line = script("sh", SERVICE, &[&directory.to_string_lossy()]);
         let service = start_service(target, client, "mariadbd", &line, PORT, SERVER)?;
         let line = sysbench(target.address(), settings, "prepare");
         prepare_client(client, &line, CLIENT)?;
