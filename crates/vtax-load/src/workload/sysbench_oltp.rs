@@ -18,9 +18,8 @@ const THREADS: Parameter = Parameter::new("load.threads", Domain::Integer(1, 102
 const ROWS: Parameter = Parameter::new("load.rows", Domain::Integer(1, 100_000_000), "10000")
     .help("rows of each of the two tables");
 
-/// `$1` is the scratch disk, full of noise for `disk-read` or with the tables of another trial. A
-/// database is a directory of the data. Without grant tables nothing has to be installed, and with
-/// a small log the data has some 40 MB at first.
+/// `$1` is the scratch disk, which another trial may have filled. A database is a directory of the
+/// data. Without grant tables nothing has to be installed; with a small log, 40 MB are written.
 const SERVICE: &str = r#"# MariaDB
 rm -rf "$1/vtax-disk-read" "$1/vtax-mariadb" && mkdir -p "$1/vtax-mariadb/vtax" && cd "$1/vtax-mariadb" &&
 exec mariadbd --no-defaults --user=root --datadir="$PWD" --socket="$PWD/socket" --pid-file="$PWD/pid" \
