@@ -1,7 +1,8 @@
 //! `sysbench-oltp`: transactions on MariaDB in the target, on its scratch disk (sysbench).
 
 use super::driver::{command, prepare_client, script, start_service, whole_seconds};
-use super::output::{Metrics, OP_RATE, figure, garbage, number, positive, shortfall, text, work};
+use super::output::{Metrics, OP_RATE, figure, garbage, number, positive};
+use super::output::{random_shortfall, text, work};
 use super::*;
 use crate::generator::report::Times;
 
@@ -102,7 +103,7 @@ impl Workload for SysbenchOltp {
         Ok(LoadCommand::client(sysbench(address, settings, &rest)))
     }
 
-    fn parse(&self, raw: &[u8], settings: &Settings, _: Timing) -> Outcome<WorkloadResult> {
+    fn parse(&self, raw: &[u8], settings: &Settings, timing: Timing) -> Outcome<WorkloadResult> {
         let text = text("sysbench", raw)?;
         // The last report, with the histogram before it, is of what came after the checkpoint.
         let last = text.rsplit_once("Latency histogram");
@@ -128,7 +129,7 @@ impl Workload for SysbenchOltp {
         let mut metrics = Metrics::default();
         metrics.latency("transaction latency", &summary);
         metrics.higher("rate", rate, OP_RATE, "transactions");
-        let suspect = shortfall("transactions", rate, RATE.number(settings), OP_RATE);
+        let suspect = random_shortfall(rate, RATE.number(settings), timing);
         let work = work(rate, Base::Operation, "commit 1 transaction");
         Ok(WorkloadResult {
             histograms: vec![("latency".to_owned(), times.0)],
