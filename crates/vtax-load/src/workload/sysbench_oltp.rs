@@ -1,8 +1,7 @@
 //! `sysbench-oltp`: transactions on MariaDB in the target, on its scratch disk (sysbench).
 
 use super::driver::{command, prepare_client, script, start_service, whole_seconds};
-use super::output::{Metrics, OP_RATE, figure, garbage, number, positive};
-use super::output::{random_shortfall, text, work};
+use super::output::*;
 use super::*;
 use crate::generator::report::Times;
 
