@@ -570,7 +570,7 @@ impl Drive<'_, '_, '_> {
             .first()
             .is_some_and(|target| target.workload.extent(target.settings) == Extent::ToCompletion);
         // Only of a window of known length is it known when they end; otherwise they are cut off.
-        if steady && !to_completion {
+        if steady && !to_completion && !throughout.is_empty() {
             let limit = TAIL + self.plan.duration / 10 + LOAD_GRACE;
             self.wait(loads, throughout, Instant::now() + limit)?;
             self.need_ends(loads, throughout, limit)?;
