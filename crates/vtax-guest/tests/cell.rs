@@ -325,7 +325,7 @@ fn the_link_has_the_mtu_rate_and_offloads_that_were_asked_for() {
     let Some(mut bench) = Bench::new() else {
         return;
     };
-    if requirements::find_program("ethtool").is_none() {
+    if vtax_host::Roots::host().program("ethtool").is_none() {
         eprintln!("SKIPPED: ethtool is not installed (Debian package ethtool)");
         return;
     }
@@ -390,7 +390,7 @@ fn offloads_stay_on_unless_asked_for() {
     let Some(mut bench) = Bench::new() else {
         return;
     };
-    if requirements::find_program("ethtool").is_none() {
+    if vtax_host::Roots::host().program("ethtool").is_none() {
         eprintln!("SKIPPED: ethtool is not installed (Debian package ethtool)");
         return;
     }

@@ -13,9 +13,11 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 use vtax_host::HostError;
-use vtax_host::cell::cgroup::{Group, Hierarchies, Layout};
-use vtax_host::cell::requirements::{PATH, find_program, need_program};
+use vtax_host::cell::cgroup::{Group, Hierarchies};
+use vtax_host::cell::requirements::need_program;
 use vtax_host::cell::{self, Cell, CellConfig, Space};
+use vtax_host::facts::CgroupVersion;
+use vtax_host::roots::PATH;
 use vtax_host::scratch::{Attached, MOUNT_POINT};
 use vtax_host::settings::{Domain, Parameter, Settings};
 
@@ -250,7 +252,7 @@ fn control_group_path(
         .filter_map(|folder| hierarchies.path_below_mount(folder))
         .collect();
     match (hierarchies.layout(), runtime, paths.first()) {
-        (Layout::V2, _, Some(path)) => Ok(path.with_file_name(name).display().to_string()),
+        (CgroupVersion::V2, _, Some(path)) => Ok(path.with_file_name(name).display().to_string()),
         (_, Runtime::Crun, Some(path)) if paths.len() == 1 => {
             Ok(path.join(name).display().to_string())
         }
@@ -317,7 +319,7 @@ const HIDE_V2: &str = r#"umount "$1"; shift; exec "$@""#;
 /// The words before a runtime's command that hide the v2 hierarchy, where it must not see one.
 fn hide_v2(runtime: Runtime, hierarchies: &Hierarchies) -> Vec<String> {
     match (runtime, hierarchies.layout(), hierarchies.v2_mount()) {
-        (Runtime::Runc, Layout::Hybrid, Some(mount)) => {
+        (Runtime::Runc, CgroupVersion::Hybrid, Some(mount)) => {
             ["unshare", "--mount", "sh", "-c", HIDE_V2, "vtax-hide"]
                 .map(str::to_owned)
                 .into_iter()
@@ -476,12 +478,4 @@ fn device_number(scratch: &Attached) -> Result<(u32, u32), HostError> {
         fs::metadata(&scratch.device).map_err(HostError::file("inspect", &scratch.device))?;
     let device = about.rdev();
     Ok((rustix::fs::major(device), rustix::fs::minor(device)))
-}
-
-/// The runtimes that are installed, whether they work or not.
-pub fn installed() -> Vec<(Runtime, PathBuf)> {
-    Runtime::ALL
-        .into_iter()
-        .filter_map(|runtime| Some((runtime, find_program(runtime.name())?)))
-        .collect()
 }

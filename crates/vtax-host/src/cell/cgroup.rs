@@ -13,10 +13,11 @@
 use super::cpus::CpuList;
 use super::process;
 use crate::HostError;
+use crate::facts::CgroupVersion;
 use crate::journal::{Change, Journal};
+use crate::mounts::{self, Mount};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
-use std::fmt;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -39,27 +40,6 @@ const CGROUP2_MAGIC: i64 = 0x6367_7270;
 enum Version {
     V1,
     V2,
-}
-
-/// How a host mounts its control groups.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Layout {
-    /// One hierarchy for each controller.
-    V1,
-    /// One hierarchy for all.
-    V2,
-    /// Controllers on v1, beside a v2 hierarchy without them.
-    Hybrid,
-}
-
-impl fmt::Display for Layout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::V1 => "v1",
-            Self::V2 => "v2",
-            Self::Hybrid => "hybrid",
-        })
-    }
 }
 
 /// One mounted hierarchy.
@@ -91,8 +71,9 @@ impl Hierarchies {
     }
 
     fn read(mountinfo: &Path, cgroup: &Path) -> Result<Self, HostError> {
-        let text = |path: &Path| fs::read_to_string(path).map_err(HostError::file("read", path));
-        let found = Self::parse(&text(mountinfo)?, &text(cgroup)?);
+        let read = |path: &Path| fs::read(path).map_err(HostError::file("read", path));
+        let cgroup = read(cgroup)?;
+        let found = Self::parse(&read(mountinfo)?, &String::from_utf8_lossy(&cgroup));
         if found.0.is_empty() {
             return Err(HostError::Missing {
                 what: "a control group hierarchy with a CPU controller".to_owned(),
@@ -104,12 +85,9 @@ impl Hierarchies {
         Ok(found)
     }
 
-    fn parse(mountinfo: &str, cgroup: &str) -> Self {
+    fn parse(mountinfo: &[u8], cgroup: &str) -> Self {
         let mut found: Vec<Hierarchy> = Vec::new();
-        for line in mountinfo.lines() {
-            let Some(hierarchy) = parse_mount(line, cgroup) else {
-                continue;
-            };
+        for hierarchy in mounts::parse(mountinfo).filter_map(|mount| hierarchy(mount, cgroup)) {
             // A hierarchy may be mounted more than once.
             if !found.iter().any(|other| {
                 other.version == hierarchy.version && other.controllers == hierarchy.controllers
@@ -138,68 +116,59 @@ impl Hierarchies {
     }
 
     /// How this host mounts its control groups.
-    pub fn layout(&self) -> Layout {
+    pub fn layout(&self) -> CgroupVersion {
         let has = |version| self.0.iter().any(|hierarchy| hierarchy.version == version);
         match (has(Version::V1), has(Version::V2)) {
-            (true, true) => Layout::Hybrid,
-            (true, false) => Layout::V1,
-            _ => Layout::V2,
+            (true, true) => CgroupVersion::Hybrid,
+            (true, false) => CgroupVersion::V1,
+            _ => CgroupVersion::V2,
         }
     }
 }
 
-/// Reads one line of mountinfo (proc_pid_mountinfo(5)), if it is a hierarchy that we want.
-fn parse_mount(line: &str, cgroup: &str) -> Option<Hierarchy> {
-    let (before, after) = line.split_once(" - ")?;
-    let mut before = before.split(' ').skip(3);
-    let (root, mount) = (
-        unescape(before.next()?),
-        PathBuf::from(unescape(before.next()?)),
-    );
-    let mut after = after.split(' ');
-    let version = match after.next()? {
+/// A mount as a hierarchy, if it is one that we want.
+fn hierarchy(mount: Mount, cgroup: &str) -> Option<Hierarchy> {
+    let version = match mount.kind.as_str() {
         "cgroup" => Version::V1,
         "cgroup2" => Version::V2,
         _ => return None,
     };
-    let options: BTreeSet<&str> = after.nth(1).unwrap_or_default().split(',').collect();
     // `5:cpu,cpuacct:/path`, `9:name=systemd:/path`; the v2 hierarchy is `0::/path`.
     let (names, path) = cgroup.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
         let (_, names, path) = (fields.next()?, fields.next()?, fields.next()?);
         let ours = match version {
             Version::V2 => names.is_empty(),
-            Version::V1 => !names.is_empty() && names.split(',').all(|name| options.contains(name)),
+            Version::V1 => {
+                !names.is_empty()
+                    && names
+                        .split(',')
+                        .all(|name| mount.options.iter().any(|option| option == name))
+            }
         };
         ours.then_some((names, path))
     })?;
     let controllers = names.to_owned();
     // A path outside the mount's root (another cgroup namespace) cannot be named: use the top.
-    let below = Path::new(path).strip_prefix(&root).unwrap_or(Path::new(""));
+    let below = Path::new(path)
+        .strip_prefix(&mount.root)
+        .unwrap_or(Path::new(""));
     let below = if below.components().any(|part| part.as_os_str() == "..") {
         Path::new("")
     } else {
         below
     };
     let own = if below.as_os_str().is_empty() {
-        mount.clone()
+        mount.point.clone()
     } else {
-        mount.join(below)
+        mount.point.join(below)
     };
     Some(Hierarchy {
         version,
-        mount,
+        mount: mount.point,
         own,
         controllers,
     })
-}
-
-/// Undoes the kernel's octal escapes of space, tab, newline and backslash.
-fn unescape(text: &str) -> String {
-    text.replace("\\040", " ")
-        .replace("\\011", "\t")
-        .replace("\\012", "\n")
-        .replace("\\134", "\\")
 }
 
 impl Hierarchy {
@@ -674,8 +643,8 @@ mod tests {
 
     #[test]
     fn a_hybrid_host_gives_each_controller_its_own_path() {
-        let found = Hierarchies::parse(HYBRID_MOUNTS, HYBRID_OWN);
-        assert_eq!(found.layout(), Layout::Hybrid);
+        let found = Hierarchies::parse(HYBRID_MOUNTS.as_bytes(), HYBRID_OWN);
+        assert_eq!(found.layout(), CgroupVersion::Hybrid);
         assert_eq!(
             own(&found),
             [
@@ -696,14 +665,20 @@ mod tests {
             .filter(|line| !line.contains("cgroup2"))
             .map(|line| format!("{line}\n"))
             .collect();
-        assert_eq!(Hierarchies::parse(&mounts, HYBRID_OWN).layout(), Layout::V1);
+        assert_eq!(
+            Hierarchies::parse(mounts.as_bytes(), HYBRID_OWN).layout(),
+            CgroupVersion::V1
+        );
     }
 
     #[test]
     fn a_v2_host_is_one_hierarchy() {
         let mounts = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
-        let found = Hierarchies::parse(mounts, "0::/user.slice/user-0.slice/session-1.scope\n");
-        assert_eq!(found.layout(), Layout::V2);
+        let found = Hierarchies::parse(
+            mounts.as_bytes(),
+            "0::/user.slice/user-0.slice/session-1.scope\n",
+        );
+        assert_eq!(found.layout(), CgroupVersion::V2);
         assert_eq!(
             own(&found),
             ["/sys/fs/cgroup/user.slice/user-0.slice/session-1.scope"]
@@ -714,15 +689,18 @@ mod tests {
     fn a_mount_of_a_part_of_the_hierarchy_is_named_from_that_part() {
         let mounts = "30 23 0:26 /docker/abc /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
         assert_eq!(
-            own(&Hierarchies::parse(mounts, "0::/docker/abc/shell\n")),
+            own(&Hierarchies::parse(
+                mounts.as_bytes(),
+                "0::/docker/abc/shell\n"
+            )),
             ["/sys/fs/cgroup/shell"]
         );
         assert_eq!(
-            own(&Hierarchies::parse(mounts, "0::/docker/abc\n")),
+            own(&Hierarchies::parse(mounts.as_bytes(), "0::/docker/abc\n")),
             ["/sys/fs/cgroup"]
         );
         assert_eq!(
-            own(&Hierarchies::parse(mounts, "0::/../other\n")),
+            own(&Hierarchies::parse(mounts.as_bytes(), "0::/../other\n")),
             ["/sys/fs/cgroup"]
         );
     }
@@ -731,7 +709,7 @@ mod tests {
     fn a_mount_point_with_a_space_is_unescaped() {
         let mounts = "30 23 0:26 / /mnt/control\\040groups rw - cgroup2 cgroup2 rw\n";
         assert_eq!(
-            own(&Hierarchies::parse(mounts, "0::/\n")),
+            own(&Hierarchies::parse(mounts.as_bytes(), "0::/\n")),
             ["/mnt/control groups"]
         );
     }
@@ -760,7 +738,7 @@ mod tests {
             "30 23 0:26 / {} rw - cgroup2 cgroup2 rw\n",
             mount.path().display()
         );
-        let found = Hierarchies::parse(&mountinfo, "0::/user.slice/session.scope\n");
+        let found = Hierarchies::parse(mountinfo.as_bytes(), "0::/user.slice/session.scope\n");
         (mount, found)
     }
 

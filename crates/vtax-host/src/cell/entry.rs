@@ -2,9 +2,9 @@
 
 use super::Space;
 use super::cgroup::Group;
-use super::requirements::PATH;
 use crate::HostError;
 use crate::command::CommandLine;
+use crate::roots::PATH;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -24,9 +24,10 @@ pub use link::{LinkConfig, TapOptions};
 
 use crate::HostError;
 use crate::command::CommandLine;
+use crate::facts::CgroupVersion;
 use crate::journal::Journal;
 use crate::settings::{Domain, Parameter, Settings};
-use cgroup::{Group, Groups, Hierarchies, Layout};
+use cgroup::{Group, Groups, Hierarchies};
 use cpus::CpuList;
 use entry::Entry;
 use holder::Holder;
@@ -115,7 +116,7 @@ pub struct Cell {
     entry: Arc<Entry>,
     config: CellConfig,
     name: String,
-    layout: Layout,
+    layout: CgroupVersion,
     ipv6: bool,
 }
 
@@ -198,7 +199,7 @@ impl Cell {
     }
 
     /// How this host mounts its control groups.
-    pub fn cgroup_layout(&self) -> Layout {
+    pub fn cgroup_layout(&self) -> CgroupVersion {
         self.layout
     }
 

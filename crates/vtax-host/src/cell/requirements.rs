@@ -2,10 +2,8 @@
 
 use super::cgroup::Hierarchies;
 use super::link::LinkConfig;
-use crate::HostError;
-use std::env;
+use crate::{HostError, Roots};
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -34,28 +32,17 @@ const CAPABILITIES: &[(u32, &str, &str)] = &[
     (21, "CAP_SYS_ADMIN", "to make namespaces and mounts"),
 ];
 
-/// The search path of commands in a cell, whatever the caller's is.
-pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
-/// Where a program is, if it is installed.
-pub fn find_program(name: &str) -> Option<PathBuf> {
-    env::split_paths(PATH)
-        .map(|folder| folder.join(name))
-        .find(|path| {
-            fs::metadata(path)
-                .is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o111 != 0)
-        })
-}
-
 /// Checks that a program is installed.
 ///
 /// # Errors
 /// That it is not, and the Debian package that brings it.
 pub fn need_program(name: &str, package: &str) -> Result<PathBuf, HostError> {
-    find_program(name).ok_or_else(|| HostError::Missing {
-        what: format!("the program `{name}`"),
-        remedy: format!("install the Debian package {package}"),
-    })
+    Roots::host()
+        .program(name)
+        .ok_or_else(|| HostError::Missing {
+            what: format!("the program `{name}`"),
+            remedy: format!("install the Debian package {package}"),
+        })
 }
 
 /// The capabilities that a cell needs and this process lacks, as `CAP_X (why)`.

@@ -25,7 +25,7 @@ mod wall;
 pub use calibrate::{
     Bench, CalibrateError, Calibration, CalibrationSettings, Observation, Progress, calibrate,
 };
-pub use discovery::{Found, NAMES, Options, Roots, discover};
+pub use discovery::{Found, NAMES, Options, discover};
 pub use energy::{EnergyCounter, ImplausiblePower, PowerIntegral, Step};
 pub use hwmon::Hwmon;
 pub use ipmi::{Ipmi, IpmiConfig};

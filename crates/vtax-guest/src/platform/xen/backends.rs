@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use vtax_host::HostError;
 use vtax_host::cell::cgroup::Group;
-use vtax_host::cell::requirements::PATH;
+use vtax_host::roots::PATH;
 
 /// Parent of every kernel thread.
 const KTHREADD: u32 = 2;

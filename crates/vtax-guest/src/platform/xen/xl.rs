@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use vtax_host::HostError;
-use vtax_host::cell::requirements::PATH;
+use vtax_host::roots::PATH;
 
 /// Far beyond what any call takes, an emulated Dom0's creation of a domain included (4 s).
 const LIMIT_SECONDS: &str = "120";
