@@ -2,50 +2,9 @@
 
 use super::{Answer, Finding, Options, Topic};
 use vtax_host::Roots;
+use vtax_host::cell::requirements;
 
 pub(super) const PRIVILEGES: &str = "privileges";
-
-/// The capabilities that vtax uses, by bit (`linux/capability.h`), with what is lost without.
-const CAPABILITIES: [(u32, &str, &str); 9] = [
-    (
-        21,
-        "CAP_SYS_ADMIN",
-        "no namespaces, mounts or control groups: no trial can run",
-    ),
-    (
-        12,
-        "CAP_NET_ADMIN",
-        "no bridges, veths, taps or link emulation: no trial can run",
-    ),
-    (
-        1,
-        "CAP_DAC_OVERRIDE",
-        "no control groups, host settings or powercap energy unless their files are open to this user",
-    ),
-    (5, "CAP_KILL", "targets of other users cannot be stopped"),
-    (
-        6,
-        "CAP_SETGID",
-        "services in targets cannot drop to their own user",
-    ),
-    (
-        7,
-        "CAP_SETUID",
-        "services in targets cannot drop to their own user",
-    ),
-    (
-        18,
-        "CAP_SYS_CHROOT",
-        "no root file system for native targets",
-    ),
-    (
-        38,
-        "CAP_PERFMON",
-        "no hardware counters, no RAPL through perf",
-    ),
-    (39, "CAP_BPF", "no BPF programs"),
-];
-const CAP_SYS_ADMIN: u32 = 21;
 
 pub(super) fn examine(roots: &Roots, _options: &Options) -> Vec<Finding> {
     let mut findings = privileges(roots);
@@ -91,20 +50,7 @@ fn privileges(roots: &Roots) -> Vec<Finding> {
     } else {
         format!("user {user}")
     };
-    let Some(held) = field("CapEff:").and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-    else {
-        return vec![
-            finding(
-                PRIVILEGES,
-                Answer::No,
-                "/proc/self/status tells no capabilities",
-            )
-            .remedy("is procfs mounted on /proc?"),
-        ];
-    };
-    // CAP_SYS_ADMIN contains the two newest ones (capabilities(7)).
-    let has = |bit: u32| held & (1 << bit) != 0 || (bit >= 38 && held & (1 << CAP_SYS_ADMIN) != 0);
-    let missing: Vec<_> = CAPABILITIES.iter().filter(|(bit, ..)| !has(*bit)).collect();
+    let missing = requirements::lacking(&status);
     if missing.is_empty() {
         return vec![finding(
             PRIVILEGES,
@@ -112,9 +58,7 @@ fn privileges(roots: &Roots) -> Vec<Finding> {
             format!("{user}, with every capability that vtax uses"),
         )];
     }
-    let essential = missing
-        .iter()
-        .any(|(bit, ..)| *bit == CAP_SYS_ADMIN || *bit == 12);
+    let essential = missing.iter().any(|capability| capability.needed);
     let answer = if essential {
         Answer::No
     } else {
@@ -128,16 +72,14 @@ fn privileges(roots: &Roots) -> Vec<Finding> {
             format!(
                 "{user}, {} of {} needed capabilities missing",
                 missing.len(),
-                CAPABILITIES.len()
+                requirements::CAPABILITIES.len()
             ),
         )
         .remedy(format!("run as root: sudo vtax …; {works}")),
     ];
-    findings.extend(
-        missing
-            .into_iter()
-            .map(|(_, name, cost)| finding(name, Answer::No, "not held").remedy(*cost)),
-    );
+    findings.extend(missing.into_iter().map(|capability| {
+        finding(capability.name, Answer::No, "not held").remedy(capability.without)
+    }));
     findings
 }
 

@@ -21,7 +21,7 @@ use std::time::Duration;
 use surroundings::Surroundings;
 use vm::Vm;
 use vtax_host::HostError;
-use vtax_host::cell::Cell;
+use vtax_host::cell::{self, Cell};
 use vtax_host::settings::{Parameter, Settings};
 
 /// A virtual machine of QEMU, with KVM where it boots a stock kernel, else emulated.
@@ -38,7 +38,8 @@ impl Platform for Qemu {
     }
 
     fn check(&self, settings: &Settings) -> Result<(), HostError> {
-        vm::check(&Machine::from_settings(settings)?)
+        vm::check(&Machine::from_settings(settings)?)?;
+        cell::check(settings)
     }
 
     fn expected_overhead(&self) -> Duration {
