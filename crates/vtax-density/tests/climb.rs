@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
+use vtax_density::limits::Binding;
 use vtax_density::record::Climb;
-use vtax_density::stop::Binding;
 use vtax_report::results::{ResultsDir, TrialOutcome};
 
 /// Climbs follow one another: each has its own state directory, so that the lab's lock would not

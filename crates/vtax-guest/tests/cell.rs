@@ -17,9 +17,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 use vtax_host::HostError;
 use vtax_host::cell::cpus::CpuList;
-use vtax_host::cell::{
-    Cell, CellConfig, LinkConfig, Space, TapOptions, cgroup, process, requirements,
-};
+use vtax_host::cell::{Cell, CellConfig, LinkConfig, Space, TapOptions, process, requirements};
 
 fn run(cell: &Cell, space: Space, group: &str, words: &[&str]) -> Output {
     cell.command(space, group, &line(words)).output().unwrap()
@@ -512,9 +510,9 @@ fn a_stale_control_group_is_emptied_and_removed() {
         .unwrap();
     cell.host_pid(&child, Duration::from_secs(5)).unwrap();
     for path in bench.journalled() {
-        cgroup::remove_stale(&path).unwrap();
+        vtax_host::cell::remove::remove_stale(&path).unwrap();
         assert!(!path.exists());
-        cgroup::remove_stale(&path).unwrap();
+        vtax_host::cell::remove::remove_stale(&path).unwrap();
     }
     assert!(
         child.wait().unwrap().code().is_none(),

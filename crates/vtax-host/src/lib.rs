@@ -12,6 +12,7 @@ pub mod facts;
 pub mod fake_host;
 pub mod host_settings;
 pub mod journal;
+pub mod kernel_file;
 pub mod lock;
 pub mod meters;
 pub mod mounts;

@@ -19,8 +19,8 @@ pub use container::Runtime;
 pub use linux::{LinuxOptions, Vmm};
 pub use qemu::{Devices, QemuOptions};
 
+use crate::limits::{Binding, Limits};
 use crate::resources::{Accounts, ProcessLevels};
-use crate::stop::{Binding, Limits};
 use serde::{Deserialize, Serialize};
 use singly::OneByOne;
 use std::collections::BTreeMap;
@@ -237,7 +237,7 @@ fn capacity(guests: &Guests) -> u32 {
         Guests::Thread => (crate::resources::most_mappings() * 0.45) as u32,
         Guests::Mvm { live: true, .. } => {
             // The answering descriptors of the keeper and its workers besides.
-            vtax_mvm::shard::Capacity::of_this_process()
+            vtax_mvm::population::capacity::Capacity::of_this_process()
                 .guests
                 .saturating_sub(64)
                 .min(vtax_mvm::shard::GUESTS_PER_PROCESS)

@@ -13,12 +13,13 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 use vtax_host::HostError;
+use vtax_host::cell::Attached;
 use vtax_host::cell::cgroup::{Group, Hierarchies};
 use vtax_host::cell::requirements::need_program;
 use vtax_host::cell::{self, Cell, CellConfig, Space};
 use vtax_host::facts::CgroupVersion;
 use vtax_host::roots::PATH;
-use vtax_host::scratch::{Attached, MOUNT_POINT};
+use vtax_host::scratch::MOUNT_POINT;
 use vtax_host::settings::{Domain, Parameter, Settings};
 
 /// The platform `container`.

@@ -5,8 +5,9 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use vtax_host::HostError;
+use vtax_host::cell::Attached;
 use vtax_host::cell::{Cell, Space};
-use vtax_host::scratch::{Attached, MOUNT_POINT};
+use vtax_host::scratch::MOUNT_POINT;
 
 /// What makes the tree writable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,13 +13,16 @@
 pub mod cgroup;
 mod client;
 pub mod cpus;
+mod disk;
 pub mod entry;
 mod holder;
 pub mod link;
 pub mod process;
+pub mod remove;
 pub mod requirements;
 
 pub use client::Client;
+pub use disk::Attached;
 pub use link::{LinkConfig, TapOptions};
 
 use crate::HostError;
