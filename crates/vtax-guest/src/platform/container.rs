@@ -1,6 +1,7 @@
 //! A container: an OCI bundle with Docker's default capabilities, run by runc or crun, in the
 //! cell's target network namespace and control group.
 
+use super::oci::Bundle;
 use super::root::Root;
 use super::shared_kernel::{SharedKernelTarget, Way};
 use super::{CommandLine, GuestFiles, Platform, Target};
@@ -407,12 +408,9 @@ fn check_place(cell: &Cell, runtime: Runtime) -> Result<(), HostError> {
     })
 }
 
-/// The bundle's `config.json` (OCI runtime specification 1.0).
+/// The bundle's `config.json`, as Docker would have it.
 fn bundle(root: &Root, control_group: &str) -> Result<Value, HostError> {
     let mut mounts = vec![
-        json!({"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"]}),
-        json!({"destination": "/dev", "type": "tmpfs", "source": "tmpfs",
-               "options": ["nosuid", "strictatime", "mode=755", "size=65536k"]}),
         json!({"destination": "/dev/pts", "type": "devpts", "source": "devpts",
                "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"]}),
         json!({"destination": "/dev/shm", "type": "tmpfs", "source": "shm",
@@ -438,40 +436,42 @@ fn bundle(root: &Root, control_group: &str) -> Result<Value, HostError> {
             json!({"allow": true, "type": "b", "major": major, "minor": minor, "access": "rwm"}),
         );
     }
-    let mut namespaces = vec![
-        json!({"type": "pid"}),
-        json!({"type": "ipc"}),
-        json!({"type": "uts"}),
-        json!({"type": "mount"}),
-        json!({"type": "network", "path": "/run/netns/target"}),
-    ];
-    if Path::new("/proc/self/ns/cgroup").exists() {
-        namespaces.push(json!({"type": "cgroup"}));
+    let path = format!("PATH={PATH}");
+    let mut config = Bundle {
+        name: NAME,
+        root: &root.path,
+        writable: true,
+        arguments: &["sh", "-c", INIT],
+        environment: &[&path, "LC_ALL=C", "HOME=/root"],
+        network: Some(Path::new("/run/netns/target")),
+        control_group,
+        mounts,
     }
-    Ok(json!({
-        "ociVersion": "1.0.2",
-        "hostname": NAME,
-        "process": {
-            "terminal": false,
-            "user": {"uid": 0, "gid": 0},
-            "args": ["sh", "-c", INIT],
-            "env": [format!("PATH={PATH}"), "LC_ALL=C", "HOME=/root"],
-            "cwd": "/",
-            "capabilities": {"bounding": CAPABILITIES, "effective": CAPABILITIES, "permitted": CAPABILITIES},
-            "noNewPrivileges": true,
-        },
-        "root": {"path": root.path, "readonly": false},
-        "mounts": mounts,
-        "linux": {
-            "cgroupsPath": control_group,
-            "resources": {"devices": allowed},
-            "devices": devices,
-            "namespaces": namespaces,
-            "maskedPaths": ["/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
-                            "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware"],
-            "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],
-        },
-    }))
+    .config();
+    config["process"]["capabilities"] =
+        json!({"bounding": CAPABILITIES, "effective": CAPABILITIES, "permitted": CAPABILITIES});
+    let linux = &mut config["linux"];
+    linux["resources"] = json!({"devices": allowed});
+    linux["devices"] = json!(devices);
+    linux["maskedPaths"] = json!([
+        "/proc/acpi",
+        "/proc/kcore",
+        "/proc/keys",
+        "/proc/latency_stats",
+        "/proc/timer_list",
+        "/proc/timer_stats",
+        "/proc/sched_debug",
+        "/proc/scsi",
+        "/sys/firmware"
+    ]);
+    linux["readonlyPaths"] = json!([
+        "/proc/bus",
+        "/proc/fs",
+        "/proc/irq",
+        "/proc/sys",
+        "/proc/sysrq-trigger"
+    ]);
+    Ok(config)
 }
 
 fn device_number(scratch: &Attached) -> Result<(u32, u32), HostError> {

@@ -101,21 +101,6 @@ pub(super) fn entries(directory: &Path) -> Vec<(String, PathBuf)> {
     entries
 }
 
-/// The numbers of a kernel list such as `0,18-20`; `None` when it is not one.
-pub(super) fn cpu_list(text: &str) -> Option<Vec<u32>> {
-    let mut numbers = Vec::new();
-    for part in text.trim().split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        // No machine has so many processors; a garbled list must not fill the memory.
-        if last < first || last - first > 65_536 {
-            return None;
-        }
-        numbers.extend(first..=last);
-    }
-    Some(numbers)
-}
-
 /// `text` with everything but letters, digits, `-` and `_` replaced, in lower case: fit for a
 /// metric's name.
 pub(super) fn slug(text: &str) -> String {
@@ -133,14 +118,6 @@ pub(super) fn slug(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn kernel_lists_are_read_and_garbage_is_refused() {
-        assert_eq!(cpu_list("0,18-20\n"), Some(vec![0, 18, 19, 20]));
-        assert_eq!(cpu_list("3-1"), None);
-        assert_eq!(cpu_list("0-4294967295"), None);
-        assert_eq!(cpu_list("x"), None);
-    }
 
     #[test]
     fn a_number_file_that_holds_no_number_says_what_it_holds() {

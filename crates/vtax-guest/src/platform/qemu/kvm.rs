@@ -1,8 +1,8 @@
 //! Whether KVM can be used here, decided by booting a real kernel: on some hosts `/dev/kvm`
 //! opens and creates VMs and still cannot boot a stock kernel.
 
-use super::command_line;
 use super::machine::{Accel, Machine};
+use super::options::Options;
 use crate::image;
 use crate::platform::GuestFiles;
 use serde::{Deserialize, Serialize};
@@ -177,27 +177,17 @@ fn probe(binary: &str, guest: &GuestFiles, limit: Duration) -> Result<KvmVerdict
     fs::write(&initrd, image::probe(&guest.root)?).map_err(HostError::file("write", &initrd))?;
     let stderr = fs::File::create(&messages).map_err(HostError::file("create", &messages))?;
 
-    // QEMU dies with us, also by `kill -9`.
-    let mut command = Command::new("setpriv");
-    command
-        .args(["--pdeathsig", "KILL"])
-        .args(command_line::base(binary));
-    command.args([
-        "-accel", "kvm", "-cpu", "host", "-machine", "q35", "-m", "256M",
-    ]);
-    command
-        .arg("-kernel")
-        .arg(&guest.kernel)
-        .arg("-initrd")
-        .arg(&initrd);
-    command.args(["-append", "console=ttyS0 panic=-1"]);
-    command.arg("-chardev").arg(format!(
-        "file,id=console,path={}",
-        command_line::value(&console)
-    ));
-    command.args(["-serial", "chardev:console"]);
+    let mut line = Options::bare(binary);
+    line.option("-accel", "kvm")
+        .option("-cpu", "host")
+        .option("-machine", "q35")
+        .option("-m", "256M")
+        .kernel(&guest.kernel, &initrd, "console=ttyS0 panic=-1")
+        .file("console", &console)
+        .option("-serial", "chardev:console");
     let started = Instant::now();
-    let mut child = command
+    let mut child = line
+        .command()
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(stderr)

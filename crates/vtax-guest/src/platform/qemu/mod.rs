@@ -7,6 +7,7 @@ pub(super) mod inner;
 mod kvm;
 mod machine;
 mod nic;
+mod options;
 mod qmp;
 mod surroundings;
 mod threads;
@@ -14,6 +15,7 @@ mod vm;
 mod wire;
 
 pub use kvm::{KvmVerdict, backend, kvm_boots};
+pub use options::{Options, Q35, value};
 
 use super::{GuestFiles, Platform, Target};
 use machine::{Accel, Machine};
