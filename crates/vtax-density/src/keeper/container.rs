@@ -3,7 +3,6 @@
 
 use super::process::busybox;
 use super::singly::{Echo, Singly};
-use super::version;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use vtax_guest::platform::oci::Bundle;
+use vtax_host::command::version_line;
 
 /// How to start containers here; the lab knows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -138,7 +138,7 @@ impl Singly for Containers {
     }
 
     fn facts(&self) -> BTreeMap<String, String> {
-        let version = version(&self.runtime.program);
+        let version = version_line(&self.runtime.program);
         [("container.runtime".to_owned(), version)].into()
     }
 }

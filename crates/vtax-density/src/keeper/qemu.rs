@@ -2,7 +2,7 @@
 //! sector; the first is a probe that answers on its serial port.
 
 use super::singly::PATIENCE;
-use super::{Guard, Population, Tally, micros, version};
+use super::{Guard, Population, Tally, micros};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use vtax_guest::platform::qemu::{Options, value};
+use vtax_host::command::version_line;
 use vtax_mvm::image::{DiskFormat, Image, write_disk};
 
 /// Which devices a guest has.
@@ -318,7 +319,7 @@ impl Population for Qemus {
                 .command_line(&self.disk, Path::new("N.serial"), Path::new("N.monitor"));
         let fact = |name: &str, value: String| (name.to_owned(), value);
         [
-            fact("qemu.version", version(&self.options.program)),
+            fact("qemu.version", version_line(&self.options.program)),
             fact("qemu.command", line.words().join(" ")),
         ]
         .into()

@@ -18,6 +18,7 @@ use vtax_host::cell::Attached;
 use vtax_host::cell::cgroup::{Group, Hierarchies};
 use vtax_host::cell::requirements::need_program;
 use vtax_host::cell::{self, Cell, CellConfig, Space};
+use vtax_host::command::version_line;
 use vtax_host::facts::CgroupVersion;
 use vtax_host::roots::PATH;
 use vtax_host::scratch::MOUNT_POINT;
@@ -71,19 +72,6 @@ impl Runtime {
             Self::Runc => "runc",
             Self::Crun => "crun",
         }
-    }
-
-    fn version(self) -> String {
-        let said = Command::new(self.name())
-            .arg("--version")
-            .output()
-            .map(|output| output.stdout)
-            .unwrap_or_default();
-        String::from_utf8_lossy(&said)
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .to_owned()
     }
 
     /// The runtime's program with the arguments that all of its commands have.
@@ -228,7 +216,7 @@ fn boot(cell: &Cell, lower: &Path, runtime: Runtime) -> Result<Box<dyn Target>, 
         prefix: exec_line(runtime),
     };
     let facts = [
-        ("container.runtime", runtime.version()),
+        ("container.runtime", version_line(runtime.name())),
         ("container.seccomp", "none".to_owned()),
         ("container.capabilities", "Docker's defaults".to_owned()),
     ];

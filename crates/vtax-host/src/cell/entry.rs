@@ -3,11 +3,10 @@
 use super::Space;
 use super::cgroup::Group;
 use crate::HostError;
-use crate::command::CommandLine;
-use crate::roots::PATH;
+use crate::command::{CommandLine, plain};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// Joins the control groups named up to `--`, then becomes the command that follows. A process
 /// that writes 0 moves itself, whatever its PID is called.
@@ -65,7 +64,7 @@ impl Entry {
 
     /// As [`Entry::command`], in a group that was made by [`Group::below`].
     pub fn command_in(&self, space: Space, group: &Group, line: &CommandLine) -> Command {
-        let mut command = Command::new("nsenter");
+        let mut command = plain("nsenter");
         command
             .arg(format!("--target={}", self.holder))
             .args(["--mount", "--pid"])
@@ -81,12 +80,7 @@ impl Entry {
         }
         command
             .args(line)
-            // The same surroundings on every host.
-            .env_clear()
-            .env("PATH", PATH)
-            .env("LC_ALL", "C")
             .env("HOME", "/root")
-            .stdin(Stdio::null())
             // Ctrl-C on the terminal is for vtax, which ends the cell in its own order.
             .process_group(0);
         command
@@ -95,7 +89,7 @@ impl Entry {
     /// A command in a control group of the cell but in the namespaces of this process, for
     /// programs that talk to the host's own daemons. It does not end with the cell.
     pub fn outside_command(&self, group: &Group, line: &CommandLine) -> Command {
-        let mut command = Command::new("sh");
+        let mut command = plain("sh");
         command
             .args(["-c", JOIN, MARK])
             .args(group.entrances())
@@ -103,13 +97,7 @@ impl Entry {
         if let Some(pin) = &group.pin_each {
             command.args(["taskset", "-c", &pin.to_string()]);
         }
-        command
-            .args(line)
-            .env_clear()
-            .env("PATH", PATH)
-            .env("LC_ALL", "C")
-            .stdin(Stdio::null())
-            .process_group(0);
+        command.args(line).process_group(0);
         command
     }
 
@@ -122,16 +110,12 @@ impl Entry {
         script: &str,
         arguments: &[&Path],
     ) -> Result<String, HostError> {
-        let output = Command::new("nsenter")
+        let output = plain("nsenter")
             .arg(format!("--target={}", self.holder))
             .args(["--mount", "--pid"])
             .arg(format!("--net={}", self.network(space).display()))
             .args(["--", "sh", "-ec", script, "vtax-setup"])
             .args(arguments)
-            .env_clear()
-            .env("PATH", PATH)
-            .env("LC_ALL", "C")
-            .stdin(Stdio::null())
             .process_group(0)
             .output()
             .map_err(|cause| {

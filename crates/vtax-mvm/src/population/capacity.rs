@@ -32,20 +32,26 @@ impl std::fmt::Display for Limit {
     }
 }
 
+/// Raises this process's soft limit on descriptors to the hard one; returns it.
+pub fn raise_descriptors() -> u64 {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let hard = limit.maximum.unwrap_or(1 << 20);
+    let _ = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: Some(hard),
+            maximum: limit.maximum,
+        },
+    );
+    hard
+}
+
 impl Capacity {
     /// What this host allows; raises the soft descriptor limit to the hard one.
     #[must_use]
     pub fn of_this_process() -> Self {
-        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-        let limit = getrlimit(Resource::Nofile);
-        let hard = limit.maximum.unwrap_or(1 << 20);
-        let _ = setrlimit(
-            Resource::Nofile,
-            Rlimit {
-                current: Some(hard),
-                maximum: limit.maximum,
-            },
-        );
+        let hard = raise_descriptors();
         let mappings = std::fs::read_to_string("/proc/sys/vm/max_map_count");
         let mappings = mappings
             .ok()
