@@ -40,6 +40,7 @@ test:
 	@./scripts/test
 
 lint:
+	@./scripts/setup lint
 	@./scripts/circles
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings

@@ -9,29 +9,12 @@ pub(super) const PRIVILEGES: &str = "privileges";
 pub(super) fn examine(roots: &Roots, _options: &Options) -> Vec<Finding> {
     let mut findings = privileges(roots);
     findings.push(open_files(roots));
-    findings.extend([
-        kernel_limit(
-            roots,
-            "mappings",
-            "sys/vm/max_map_count",
-            "vm.max_map_count",
-            65_530,
-        ),
-        kernel_limit(
-            roots,
-            "process ids",
-            "sys/kernel/pid_max",
-            "kernel.pid_max",
-            32_768,
-        ),
-        kernel_limit(
-            roots,
-            "threads",
-            "sys/kernel/threads-max",
-            "kernel.threads-max",
-            16_384,
-        ),
-    ]);
+    let limits = [
+        ("mappings", "vm.max_map_count", 65_530),
+        ("process ids", "kernel.pid_max", 32_768),
+        ("threads", "kernel.threads-max", 16_384),
+    ];
+    findings.extend(limits.map(|(name, sysctl, wanted)| kernel_limit(roots, name, sysctl, wanted)));
     findings
 }
 
@@ -106,9 +89,9 @@ fn open_files(roots: &Roots) -> Finding {
     }
 }
 
-fn kernel_limit(roots: &Roots, name: &str, file: &str, sysctl: &str, wanted: u64) -> Finding {
+fn kernel_limit(roots: &Roots, name: &str, sysctl: &str, wanted: u64) -> Finding {
     match roots
-        .proc_text(file)
+        .proc_text(&format!("sys/{}", sysctl.replace('.', "/")))
         .and_then(|value| value.parse::<u64>().ok())
     {
         Some(value) if value >= wanted => finding(name, Answer::Yes, format!("{sysctl} = {value}")),

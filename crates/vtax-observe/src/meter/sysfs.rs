@@ -2,6 +2,7 @@
 
 use super::Step;
 use crate::ObserveError;
+use crate::roots::names;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -85,20 +86,8 @@ pub(super) fn text(path: &Path) -> io::Result<String> {
 
 /// The entries of a directory by name, sorted; empty when it does not exist.
 pub(super) fn entries(directory: &Path) -> Vec<(String, PathBuf)> {
-    let Ok(list) = fs::read_dir(directory) else {
-        return Vec::new();
-    };
-    let mut entries: Vec<(String, PathBuf)> = list
-        .flatten()
-        .map(|entry| {
-            (
-                entry.file_name().to_string_lossy().into_owned(),
-                entry.path(),
-            )
-        })
-        .collect();
-    entries.sort();
-    entries
+    let with_path = |name: String| (name.clone(), directory.join(name));
+    names(directory).into_iter().map(with_path).collect()
 }
 
 /// `text` with everything but letters, digits, `-` and `_` replaced, in lower case: fit for a

@@ -10,9 +10,11 @@ use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
-use vtax_host::HostError;
+use vtax_host::command::plain;
+use vtax_host::facts::KvmBackend;
+use vtax_host::{HostError, Roots};
 
 /// A kernel that KVM can run reaches user space in a second or two, even on a loaded host.
 const LIMIT: Duration = Duration::from_secs(15);
@@ -72,26 +74,21 @@ pub(super) fn kvm_boots_with(binary: &str, guest: &GuestFiles) -> KvmVerdict {
     }
 }
 
-/// Which KVM this kernel has. The modules' names say it, also where they are built in.
+/// Which KVM this kernel has, by what it does: `kvm_vmx`, `kvm_svm`, `kvm_pvm`, or `none`.
 pub fn backend() -> String {
-    let has = |module: &str| Path::new("/sys/module").join(module).exists();
-    let names = [
-        ("kvm_pvm", "kvm_pvm"),
-        ("kvm_intel", "kvm_vmx"),
-        ("kvm_amd", "kvm_svm"),
-    ];
-    names
-        .into_iter()
-        .find(|(module, _)| has(module))
-        .map_or("none", |(_, name)| name)
-        .to_owned()
+    match KvmBackend::detect(&Roots::host()) {
+        Some(KvmBackend::KvmIntel) => "kvm_vmx",
+        Some(KvmBackend::KvmAmd) => "kvm_svm",
+        Some(KvmBackend::KvmPvm) => "kvm_pvm",
+        None => "none",
+    }
+    .to_owned()
 }
 
 /// The first line that QEMU says of itself, which also shows that it can be run.
 pub(super) fn version(binary: &str) -> Result<String, HostError> {
-    let output = Command::new(binary)
+    let output = plain(binary)
         .arg("--version")
-        .stdin(Stdio::null())
         .output()
         .map_err(|cause| HostError::Missing {
             what: format!("the program {binary} ({cause})"),

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 use vtax_host::command::CommandLine;
+use vtax_host::roots::PATH;
 
 /// The q35 machine without what no guest of ours uses and every boot would wait for: firmware and
 /// kernel probe each controller.
@@ -85,7 +86,10 @@ impl Options {
     /// It as a command that dies with this process, also by `kill -9`.
     pub fn command(&self) -> Command {
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "--"]).args(&self.0);
+        command
+            .args(["--pdeathsig", "KILL", "--"])
+            .args(&self.0)
+            .env("PATH", PATH);
         command
     }
 }
