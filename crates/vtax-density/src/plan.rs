@@ -1,7 +1,7 @@
 //! A density plan: a TOML file that names platforms, what to vary of them, and how to climb.
 
 use crate::keeper::{Devices, QemuOptions, Vmm};
-use crate::stop::Limits;
+use crate::limits::Limits;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::Duration;

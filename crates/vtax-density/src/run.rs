@@ -2,10 +2,10 @@
 //! into an ordinary results directory. Killed at any moment it loses at most the climb in flight.
 
 use crate::climb::{Bench, Energy, check, climb};
+use crate::limits::Binding;
 use crate::plan::{Plan, Variant};
 use crate::record::{Climb, Interval};
 use crate::resources::Resource;
-use crate::stop::Binding;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
+use vtax_density::limits::Binding;
 use vtax_density::record::Climb;
-use vtax_density::stop::Binding;
 use vtax_report::results::{ResultsDir, TrialOutcome};
 
 /// Climbs follow one another: each has its own state directory, so that the lab's lock would not
@@ -220,11 +220,12 @@ fn stand_in(name: &str, parse: &str) -> tempfile::TempDir {
     folder
 }
 
-/// `vtax-density`, which finds programs in `folder` first.
+/// `vtax-density` on a host whose first programs are those of `folder`.
 fn with_programs_of(folder: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_vtax-density"));
-    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
-    command.env("PATH", path);
+    let script = r#"mount --bind "$1" /usr/local/sbin; shift; exec "$@""#;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]);
+    command.arg(folder).arg(env!("CARGO_BIN_EXE_vtax-density"));
     command
 }
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 use vtax_host::HostError;
 use vtax_host::cell::cpus::CpuList;
 use vtax_host::cell::{
-    Cell, CellConfig, LinkConfig, SeatConfig, Space, TapOptions, cgroup, process, requirements,
+    Cell, CellConfig, LinkConfig, SeatConfig, Space, TapOptions, process, requirements,
 };
 
 fn run(cell: &Cell, space: Space, words: &[&str]) -> Output {
@@ -319,7 +319,7 @@ fn the_link_has_the_mtu_rate_and_offloads_that_were_asked_for() {
     let Some(mut bench) = Bench::new() else {
         return;
     };
-    if requirements::find_program("ethtool").is_none() {
+    if vtax_host::Roots::host().program("ethtool").is_none() {
         eprintln!("SKIPPED: ethtool is not installed (Debian package ethtool)");
         return;
     }
@@ -385,7 +385,7 @@ fn offloads_stay_on_unless_asked_for() {
     let Some(mut bench) = Bench::new() else {
         return;
     };
-    if requirements::find_program("ethtool").is_none() {
+    if vtax_host::Roots::host().program("ethtool").is_none() {
         eprintln!("SKIPPED: ethtool is not installed (Debian package ethtool)");
         return;
     }
@@ -506,9 +506,9 @@ fn a_stale_control_group_is_emptied_and_removed() {
     let mut child = start_client(&cell, &["sleep", "1000"]);
     cell.host_pid(&child, Duration::from_secs(5)).unwrap();
     for path in bench.journalled() {
-        cgroup::remove_stale(&path).unwrap();
+        vtax_host::cell::remove::remove_stale(&path).unwrap();
         assert!(!path.exists());
-        cgroup::remove_stale(&path).unwrap();
+        vtax_host::cell::remove::remove_stale(&path).unwrap();
     }
     assert!(
         child.wait().unwrap().code().is_none(),

@@ -16,21 +16,25 @@
 pub mod cgroup;
 mod client;
 pub mod cpus;
+mod disk;
 pub mod entry;
 mod holder;
 pub mod link;
 pub mod process;
+pub mod remove;
 pub mod requirements;
 mod seat;
 
 pub use client::{Client, ClientProcess};
+pub use disk::Attached;
 pub use link::{LinkConfig, TapOptions};
 pub use seat::{Seat, SeatConfig, TARGET};
 
 use crate::HostError;
+use crate::facts::CgroupVersion;
 use crate::journal::Journal;
 use crate::settings::{Domain, Parameter, Settings};
-use cgroup::{Groups, Hierarchies, Layout};
+use cgroup::{Groups, Hierarchies};
 use entry::Entry;
 use holder::Holder;
 use link::numbered;
@@ -120,7 +124,7 @@ pub struct Cell {
     seats: Vec<Arc<Entry>>,
     config: CellConfig,
     name: String,
-    layout: Layout,
+    layout: CgroupVersion,
     ipv6: bool,
 }
 
@@ -209,7 +213,7 @@ impl Cell {
     }
 
     /// How this host mounts its control groups.
-    pub fn cgroup_layout(&self) -> Layout {
+    pub fn cgroup_layout(&self) -> CgroupVersion {
         self.layout
     }
 
