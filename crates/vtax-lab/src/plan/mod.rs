@@ -6,7 +6,7 @@
 mod catalogue;
 mod diagnostic;
 mod profile;
-mod read;
+pub mod read;
 mod schedule;
 #[cfg(test)]
 mod tests;
@@ -16,7 +16,7 @@ pub use catalogue::Catalogue;
 pub use diagnostic::{Diagnostic, Diagnostics};
 pub use profile::{Objective, Profile};
 pub use schedule::{Shard, schedule};
-pub use treatments::{PlannedGuest, PlannedTreatment, treatments};
+pub use treatments::{PlannedGuest, PlannedTreatment, combinations, treatments};
 
 use std::collections::BTreeMap;
 use std::time::Duration;
