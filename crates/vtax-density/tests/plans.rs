@@ -24,7 +24,7 @@ fn described(name: &str, is_quick: bool) -> String {
         .join("../../plans")
         .join(name);
     let text = std::fs::read_to_string(path).unwrap();
-    let plan = Plan::parse(&text, is_quick).unwrap();
+    let plan = Plan::read(name, &text, is_quick).unwrap();
     let mut said = format!(
         "{name}, quick {}: {:?}, seed {}, repetitions {}\n{:?}\n",
         plan.is_quick, plan.name, plan.seed, plan.repetitions, plan.method
@@ -33,13 +33,13 @@ fn described(name: &str, is_quick: bool) -> String {
         let treatment = &variant.treatment;
         writeln!(
             said,
-            "{}: {} {} {} {:?}\n  {:?}, up to {}, host {:?}, if present {}",
+            "{}: {} {} {} {:?}\n  {}, up to {}, host {:?}, if present {}",
             treatment.label,
             treatment.platform,
             treatment.workload,
             treatment.platform_kind,
             treatment.factors,
-            variant.kind,
+            variant.kind.program().unwrap_or("no program"),
             variant.maximum,
             variant.host.0,
             variant.if_present

@@ -88,7 +88,7 @@ impl Progress for Terminal {
                 self.ends =
                     Some(Instant::now() + Duration::from_secs_f64(remaining_seconds.max(0.0)));
             }
-            Event::Note { .. } => {}
+            Event::Note { .. } | Event::Sampled { .. } => {}
         }
         if let Some(text) = lines(&event) {
             eprintln!("\r\x1b[K{text}");
@@ -134,7 +134,7 @@ fn lines(event: &Event) -> Option<String> {
                 "{plan}: {trials} trials to run{resumed}, about {expected}; results in {results}"
             ))
         }
-        Event::TrialStarted { .. } | Event::Phase { .. } => None,
+        Event::TrialStarted { .. } | Event::Phase { .. } | Event::Sampled { .. } => None,
         Event::TrialFinished {
             treatment,
             seconds,
