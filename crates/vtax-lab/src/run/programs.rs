@@ -5,7 +5,7 @@ use crate::plan::{Catalogue, PlannedTreatment};
 use std::collections::BTreeSet;
 use std::path::Path;
 use vtax_host::HostError;
-use vtax_host::cell::requirements::PATH;
+use vtax_host::roots::PATH;
 use vtax_load::workload::{Program, Workload};
 
 /// The programs of the client that this host lacks, each with its remedy; `is_installed` is the
