@@ -7,7 +7,7 @@ use crate::HostError;
 use crate::command::{CommandLine, plain};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Joins the control groups named up to `--`, then becomes the command that follows. A process
@@ -32,22 +32,18 @@ fn has_become_the_command(pid: u32) -> bool {
 ///
 /// # Errors
 /// As there.
-pub fn host_pid(spawned: &Child, limit: Duration) -> Result<u32, HostError> {
+pub fn host_pid(spawned: u32, limit: Duration) -> Result<u32, HostError> {
     let deadline = Instant::now() + limit;
     loop {
-        let inside = process::children(spawned.id()).first().copied();
+        let inside = process::children(spawned).first().copied();
         if let Some(pid) = inside.filter(|pid| has_become_the_command(*pid)) {
             return Ok(pid);
         }
-        if Instant::now() >= deadline || !process::is_alive(spawned.id()) {
+        if Instant::now() >= deadline || !process::is_alive(spawned) {
             return Err(HostError::Timeout {
                 what: "the start of a command in the cell".to_owned(),
                 seconds: limit.as_secs(),
-                evidence: format!(
-                    "its waiter is {} (PID {})",
-                    process::name(spawned.id()),
-                    spawned.id()
-                ),
+                evidence: format!("its waiter is {} (PID {})", process::name(spawned), spawned),
             });
         }
         std::thread::sleep(Duration::from_millis(1));

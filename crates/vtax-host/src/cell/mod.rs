@@ -39,7 +39,6 @@ use entry::Entry;
 use holder::Holder;
 use link::numbered;
 use std::path::{Path, PathBuf};
-use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -240,7 +239,7 @@ impl Cell {
     ///
     /// # Errors
     /// When it has already ended, or is not there within `limit`.
-    pub fn host_pid(&self, spawned: &Child, limit: Duration) -> Result<u32, HostError> {
+    pub fn host_pid(&self, spawned: u32, limit: Duration) -> Result<u32, HostError> {
         entry::host_pid(spawned, limit)
     }
 
