@@ -3,8 +3,20 @@
 use vtax_guest::platform::{self, Platform};
 use vtax_host::cell;
 use vtax_host::host_settings;
-use vtax_host::settings::Parameter;
+use vtax_host::settings::{Domain, Parameter};
 use vtax_load::workload::{self, Workload};
+use vtax_report::analysis::charge::metric;
+
+/// The setting that has the guests of a trial charged.
+pub const CHARGE: &str = metric::CHARGE;
+
+/// What can be set of what is read.
+const OBSERVED: [Parameter; 1] = [Parameter {
+    key: CHARGE,
+    domain: Domain::Choice(&["none", "counted", "traced", "both"]),
+    default: Some("none"),
+    help: "charge-back beside the readings: what each guest is charged, by which methods",
+}];
 
 /// What plans are validated against and run with. Injected, so that tests bring their own.
 #[derive(Clone)]
@@ -23,6 +35,7 @@ impl Catalogue {
         let shared = (cell::PARAMETERS.iter())
             .chain(cell::link::PARAMETERS)
             .chain(host_settings::parameters())
+            .chain(&OBSERVED)
             .copied()
             .collect();
         Self {

@@ -8,19 +8,22 @@ mod diagnostic;
 mod profile;
 mod read;
 mod schedule;
+mod study;
 #[cfg(test)]
 mod tests;
 mod treatments;
 
-pub use catalogue::Catalogue;
+pub use catalogue::{CHARGE, Catalogue};
 pub use diagnostic::{Diagnostic, Diagnostics};
 pub use profile::{Objective, Profile};
 pub use schedule::{Shard, schedule};
+pub use study::charge_study;
 pub use treatments::{PlannedGuest, PlannedTreatment, treatments};
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 use vtax_host::settings::{Level, Settings};
+use vtax_report::analysis::charge::metric;
 
 /// A validated plan.
 #[derive(Debug, Clone, PartialEq)]
@@ -84,7 +87,7 @@ pub struct Entry {
 }
 
 /// The factor that chooses neighbours by name.
-pub const NEIGHBOURS: &str = "neighbours";
+pub const NEIGHBOURS: &str = metric::NEIGHBOURS;
 
 /// The level of [`NEIGHBOURS`] that has none.
 pub const ALONE: &str = "none";

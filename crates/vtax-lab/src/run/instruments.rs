@@ -8,13 +8,21 @@ use vtax_observe::{Instrument, Kind, Series, SeriesId, Sink, Subject, counters};
 use vtax_report::results::{SampleKind, SampleSeries, SampleSeriesId, SampleWriter};
 use vtax_units::Nanoseconds;
 
-/// Every counter of the host and of the actors, and what is not to be had with why.
-pub(super) fn all(roots: &Roots, actors: &[Subject]) -> (Vec<Box<dyn Instrument>>, Vec<String>) {
+/// Every counter of the host and of the actors, and what is not to be had with why. Where guests
+/// are charged, soft interrupts are traced for that or not at all: twice would cost twice.
+pub(super) fn all(
+    roots: &Roots,
+    actors: &[Subject],
+    is_charged: bool,
+) -> (Vec<Box<dyn Instrument>>, Vec<String>) {
     let (mut instruments, absent) = counters::for_host(&roots.proc, &roots.sys);
     for subject in actors {
         instruments.extend(counters::for_subject(subject, &roots.proc, &roots.sys));
     }
     let mut absent: Vec<String> = absent.iter().map(ToString::to_string).collect();
+    if is_charged {
+        return (instruments, absent);
+    }
     match SubjectSoftirqs::open(&actors.iter().collect::<Vec<_>>(), &roots.proc, &roots.sys) {
         Ok(traced) => instruments.push(Box::new(traced)),
         Err(error) => absent.push(error.to_string()),

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use vtax_load::workload::{WorkDone, WorkloadResult};
 use vtax_observe::{Snapshot, metric};
-use vtax_report::results::{Better, Metric, Work};
+use vtax_report::results::{Better, Metric, Stage, Work};
 use vtax_units::{Base, Nanoseconds, Quantity, Source, Unit};
 
 /// What a guest's frames must amount to before notifications are divided by them.
@@ -72,7 +72,7 @@ pub(super) struct CpuShares {
     /// All that the host did.
     pub busy: f64,
     /// By stage, in seconds; sums to `busy` up to clock granularity.
-    pub stages: BTreeMap<&'static str, f64>,
+    pub stages: BTreeMap<Stage, f64>,
     /// Whether the rest is a cost of this guest: soft interrupts are in it where they cannot be
     /// traced, and nobody else is there for whose sake the host works.
     pub owns_rest: bool,
@@ -83,11 +83,7 @@ impl CpuShares {
     pub(super) fn for_target(&self) -> f64 {
         self.stages
             .iter()
-            .filter(|(stage, _)| match **stage {
-                "client" | "observer" | "neighbours" => false,
-                "rest" => self.owns_rest,
-                _ => true,
-            })
+            .filter(|(stage, _)| stage.is_targets() || **stage == Stage::Rest && self.owns_rest)
             .map(|(_, seconds)| seconds)
             .sum()
     }
@@ -292,15 +288,15 @@ impl Observation<'_> {
         let guest = party.guest.as_str();
         let mut stages = BTreeMap::new();
         if domain(guest) > 0.0 {
-            stages.insert("vcpu", domain(guest));
-            stages.insert("backend", own(guest));
+            stages.insert(Stage::Vcpu, domain(guest));
+            stages.insert(Stage::Backend, own(guest));
         } else if party.is_vm {
             let total = owned(guest, metric::CPU_TOTAL);
             let mut told_apart = 0.0;
             for (stage, name) in [
-                ("vcpu", metric::CPU_VCPU),
-                ("iothread", metric::CPU_IOTHREAD),
-                ("vhost", metric::CPU_VHOST),
+                (Stage::Vcpu, metric::CPU_VCPU),
+                (Stage::Iothread, metric::CPU_IOTHREAD),
+                (Stage::Vhost, metric::CPU_VHOST),
             ] {
                 // Which of its threads was interrupted is not known.
                 let spent = owned(guest, name) * if total > 0.0 { own(guest) / total } else { 1.0 };
@@ -309,14 +305,14 @@ impl Observation<'_> {
                     stages.insert(stage, spent);
                 }
             }
-            stages.insert("emulator", (own(guest) - told_apart).max(0.0));
+            stages.insert(Stage::Emulator, (own(guest) - told_apart).max(0.0));
         } else {
-            stages.insert("service", own(guest));
+            stages.insert(Stage::Service, own(guest));
         }
         if softirq(guest) > 0.0 {
-            stages.insert("softirq", softirq(guest));
+            stages.insert(Stage::Softirq, softirq(guest));
         }
-        stages.insert("client", own(&party.client) + softirq(&party.client));
+        stages.insert(Stage::Client, own(&party.client) + softirq(&party.client));
         let others = (0..).zip(self.parties);
         let others = others.filter(|(index, _)| *index != self.party);
         let company: f64 = others
@@ -324,15 +320,15 @@ impl Observation<'_> {
             .map(|owner| own(owner) + softirq(owner) + domain(owner))
             .sum();
         if self.parties.len() > 1 {
-            stages.insert("neighbours", company);
+            stages.insert(Stage::Neighbours, company);
         }
-        stages.insert("observer", self.observer.as_secs_f64() * really_ran);
+        stages.insert(Stage::Observer, self.observer.as_secs_f64() * really_ran);
         let told: f64 = stages.values().sum();
         let domains: f64 = self.parties.iter().map(|party| domain(&party.guest)).sum();
         // Control groups count nanoseconds, idle time is rounded to ticks: in a short or nearly
         // idle window the parts may exceed the whole, and the parts are the better reading.
         let rest = (busy + domains - told).max(0.0);
-        stages.insert("rest", rest);
+        stages.insert(Stage::Rest, rest);
         let is_traced = self.delta(guest, metric::CPU_SOFTIRQ).is_some();
         Some(CpuShares {
             busy: told + rest,
@@ -414,11 +410,12 @@ impl Observation<'_> {
         }
         for (stage, value) in &cpu.stages {
             // Of a neighbour, what everybody else did is told by their own records.
-            if self.party != 0 && ["neighbours", "observer", "rest"].contains(stage) {
+            if self.party != 0 && [Stage::Neighbours, Stage::Observer, Stage::Rest].contains(stage)
+            {
                 continue;
             }
-            let title = format!("processors kept busy by {}", stage_in_words(stage));
-            let name = format!("cpu.stage.{stage}");
+            let title = format!("processors kept busy by {}", stage.words());
+            let name = stage.metric();
             adding.add(&name, &title, value / seconds, cores, Better::Neither);
         }
         let Some(work) = work else { return };
@@ -432,7 +429,7 @@ impl Observation<'_> {
             Better::Lower,
         );
         adding.lead("cpu.per_work");
-        if let Some(guest) = cpu.stages.get("vcpu") {
+        if let Some(guest) = cpu.stages.get(&Stage::Vcpu) {
             let title = format!("CPU time outside guest code to {}", work.phrase);
             let outside = (spent - guest).max(0.0) / work.amount;
             adding.add(
@@ -546,22 +543,6 @@ fn in_window(work: &WorkDone, seconds: f64) -> Work {
     }
 }
 
-fn stage_in_words(stage: &str) -> &str {
-    match stage {
-        "vcpu" => "guest code (vCPU threads)",
-        "emulator" => "the VMM's own threads",
-        "iothread" => "I/O threads",
-        "vhost" => "vhost workers",
-        "backend" => "the domain's backends in Dom0",
-        "service" => "the service's processes",
-        "softirq" => "soft interrupts for the target",
-        "client" => "the client emulator",
-        "neighbours" => "the other guests and their clients",
-        "observer" => "vtax's sampling",
-        _ => "the rest of the host (soft interrupts, kernel threads)",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -570,9 +551,9 @@ mod tests {
     #[test]
     fn traced_soft_interrupts_move_to_whom_they_worked_for_and_the_sum_stays() {
         let cpu = traced(0.0);
-        let stage = |name: &str| (cpu.stages[name] * 1000.0).round() / 1000.0;
-        assert_eq!((stage("service"), stage("softirq")), (1.0, 3.0));
-        assert_eq!((stage("client"), stage("rest")), (4.5, 1.5));
+        let stage = |stage| (cpu.stages[&stage] * 1000.0).round() / 1000.0;
+        assert_eq!((stage(Stage::Service), stage(Stage::Softirq)), (1.0, 3.0));
+        assert_eq!((stage(Stage::Client), stage(Stage::Rest)), (4.5, 1.5));
         assert!((cpu.busy - 10.0).abs() < 1e-9);
         // The service's 1 s and its 3 s of soft interrupts; the rest is nobody's.
         assert!((cpu.for_target() - 4.0).abs() < 1e-9, "{cpu:?}");
@@ -582,9 +563,9 @@ mod tests {
     fn soft_interrupts_go_on_while_a_hypervisor_below_runs_something_else() {
         // Of 10 s that were not idle it took 2: of 3 s by the clock 2.4 s are left.
         let cpu = traced(0.2);
-        assert!((cpu.stages["softirq"] - 2.4).abs() < 1e-9, "{cpu:?}");
+        assert!((cpu.stages[&Stage::Softirq] - 2.4).abs() < 1e-9, "{cpu:?}");
         // The service's 2 s are its own already; 0.8 s of them were soft interrupts.
-        assert!((cpu.stages["service"] - 1.2).abs() < 1e-9, "{cpu:?}");
+        assert!((cpu.stages[&Stage::Service] - 1.2).abs() < 1e-9, "{cpu:?}");
     }
 
     /// Ten seconds of two processors, one idle, with traced soft interrupts.
@@ -594,11 +575,11 @@ mod tests {
                 ("host", metric::CPU_IDLE, at),
                 ("host", metric::CPU_STEAL, stolen * at),
                 ("target", metric::CPU_TOTAL, 0.2 * at),
-                ("client", metric::CPU_TOTAL, 0.6 * at),
+                (Stage::Client, metric::CPU_TOTAL, 0.6 * at),
                 ("target", metric::CPU_SOFTIRQ, 0.3 * at),
-                ("client", metric::CPU_SOFTIRQ, 0.05 * at),
+                (Stage::Client, metric::CPU_SOFTIRQ, 0.05 * at),
                 ("target", metric::CPU_SOFTIRQ_CONTEXT, 0.1 * at),
-                ("client", metric::CPU_SOFTIRQ_CONTEXT, 0.2 * at),
+                (Stage::Client, metric::CPU_SOFTIRQ_CONTEXT, 0.2 * at),
             ]
         };
         let (begin, end) = (snapshot(0, &counters(0.0)), snapshot(10, &counters(10.0)));
@@ -651,7 +632,7 @@ mod tests {
             [
                 ("host", metric::CPU_IDLE, at),
                 ("target", metric::CPU_TOTAL, 0.2 * at),
-                ("client", metric::CPU_TOTAL, 0.1 * at),
+                (Stage::Client, metric::CPU_TOTAL, 0.1 * at),
                 ("pi", metric::CPU_TOTAL, 0.5 * at),
                 ("pi.client", metric::CPU_TOTAL, 0.1 * at),
             ]
@@ -674,12 +655,12 @@ mod tests {
         };
         let cpu = of(0).cpu().unwrap();
         for (stage, expected) in [
-            ("service", 2.0),
-            ("client", 1.0),
-            ("neighbours", 6.0),
-            ("rest", 1.0),
+            (Stage::Service, 2.0),
+            (Stage::Client, 1.0),
+            (Stage::Neighbours, 6.0),
+            (Stage::Rest, 1.0),
         ] {
-            assert!((cpu.stages[stage] - expected).abs() < 1e-9, "{cpu:?}");
+            assert!((cpu.stages[&stage] - expected).abs() < 1e-9, "{cpu:?}");
         }
         assert!(
             (cpu.for_target() - 2.0).abs() < 1e-9,
@@ -696,7 +677,7 @@ mod tests {
             &[
                 ("host", metric::CPU_IDLE, 1.0),
                 ("target", metric::CPU_TOTAL, 1.0),
-                ("client", metric::CPU_TOTAL, 1.0),
+                (Stage::Client, metric::CPU_TOTAL, 1.0),
                 ("target", metric::CPU_VCPU, 0.0),
             ],
         );
@@ -705,7 +686,7 @@ mod tests {
             &[
                 ("host", metric::CPU_IDLE, 1.0 + idle),
                 ("target", metric::CPU_TOTAL, 1.0 + target),
-                ("client", metric::CPU_TOTAL, 1.0 + client),
+                (Stage::Client, metric::CPU_TOTAL, 1.0 + client),
                 ("target", metric::CPU_VCPU, target / 2.0),
             ],
         );
@@ -746,11 +727,15 @@ mod tests {
     fn a_vm_is_told_apart_and_plain_processes_are_not() {
         let vm = shares(12.0, 4.0, 2.0, true);
         assert!(
-            (vm.stages["vcpu"] - 2.0).abs() < 1e-9 && (vm.stages["emulator"] - 2.0).abs() < 1e-9,
+            (vm.stages[&Stage::Vcpu] - 2.0).abs() < 1e-9
+                && (vm.stages[&Stage::Emulator] - 2.0).abs() < 1e-9,
             "{vm:?}"
         );
         let plain = shares(12.0, 4.0, 2.0, false);
-        assert!((plain.stages["service"] - 4.0).abs() < 1e-9, "{plain:?}");
+        assert!(
+            (plain.stages[&Stage::Service] - 4.0).abs() < 1e-9,
+            "{plain:?}"
+        );
     }
 
     #[test]
@@ -764,7 +749,7 @@ mod tests {
                     ("host", metric::CPU_DOM0, dom0),
                     ("target", metric::CPU_DOMAIN, domain),
                     ("target", metric::CPU_TOTAL, backend),
-                    ("client", metric::CPU_TOTAL, backend),
+                    (Stage::Client, metric::CPU_TOTAL, backend),
                 ],
             )
         };
@@ -786,12 +771,12 @@ mod tests {
         let cpu = observation.cpu().unwrap();
         assert!((cpu.busy - 8.0).abs() < 1e-9, "5 s and 3 s: {cpu:?}");
         for (stage, expected) in [
-            ("vcpu", 3.0),
-            ("backend", 1.5),
-            ("client", 1.5),
-            ("rest", 2.0),
+            (Stage::Vcpu, 3.0),
+            (Stage::Backend, 1.5),
+            (Stage::Client, 1.5),
+            (Stage::Rest, 2.0),
         ] {
-            assert!((cpu.stages[stage] - expected).abs() < 1e-9, "{cpu:?}");
+            assert!((cpu.stages[&stage] - expected).abs() < 1e-9, "{cpu:?}");
         }
         assert!(
             observation.energy().is_none(),

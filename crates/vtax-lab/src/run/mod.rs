@@ -5,19 +5,24 @@
 //! a plan ([`run`]), or whatever a crate above brings.
 
 mod busy;
+mod charging;
 mod directory;
 mod instruments;
 mod measure;
 mod phases;
+mod programs;
 mod progress;
 mod queue;
+mod restore;
 mod scenario;
 mod stop;
 mod trial;
 
+pub use charging::why_not_traced;
 pub use directory::NewRun;
 pub use progress::{Event, Progress};
-pub use scenario::run;
+pub use restore::{Restored, restore};
+pub use scenario::{run, run_planned};
 pub use trial::{Attempt, Log};
 
 use crate::LabError;
@@ -33,7 +38,7 @@ use vtax_host::lock::Lock;
 use vtax_host::roots::Roots;
 use vtax_host::signals::Signals;
 use vtax_report::results::{ResultsDir, Treatment, Trial, TrialOutcome, TrialWriter};
-use vtax_units::Source;
+use vtax_units::{Source, counted};
 
 /// Consecutive failures of one treatment after which the cause is taken to be systematic.
 const FAILURES_TO_GIVE_UP: u32 = 2;
@@ -155,7 +160,7 @@ pub fn run_experiment(
     let results = experiment
         .new_run()
         .open(&options.results, &roots, || experiment.treatments())?;
-    let mut queue = Queue::of(&results, options.shard, experiment.again())?;
+    let mut queue = Queue::of(&results, options.shard, experiment.again());
     let runner = Runner {
         results: &results,
         roots: is_shared.then_some(&roots),
@@ -173,8 +178,10 @@ fn recover(journal: &mut Journal, progress: &mut dyn Progress) -> Result<(), Lab
         ))
     })?;
     if undone > 0 {
-        let message =
-            format!("an earlier run was cut off; {undone} changes to the host were undone");
+        let message = format!(
+            "an earlier run was cut off; undone on the host: {}",
+            counted(undone, "change")
+        );
         progress.event(Event::Note { message });
     }
     Ok(())
@@ -317,27 +324,4 @@ pub fn default_state_dir() -> PathBuf {
         || PathBuf::from("/tmp/vtax-state"),
         |home| Path::new(&home).join(".local/state/vtax"),
     )
-}
-
-/// Undoes what a cut-off run left on this host, without running anything.
-///
-/// # Errors
-/// What could not be undone; with `forget`, only when the journal itself cannot be written.
-pub fn restore(state_dir: &Path, forget: bool) -> Result<Vec<String>, LabError> {
-    let _lock = Lock::acquire(state_dir, "restoring the host")?;
-    let mut journal = Journal::open(state_dir, xen::end)?;
-    let mut lines: Vec<String> = journal
-        .pending()
-        .iter()
-        .map(|change| format!("{change:?}"))
-        .collect();
-    while let Err(cause) = journal.undo_all() {
-        if !forget {
-            return Err(cause.into());
-        }
-        if let Some(change) = journal.forget_last()? {
-            lines.push(format!("forgotten, not undone: {change:?} ({cause})"));
-        }
-    }
-    Ok(lines)
 }

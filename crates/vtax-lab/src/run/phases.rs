@@ -2,6 +2,7 @@
 //! and whether the objective held.
 
 use super::Log;
+use super::charging::{Charged, Charging};
 use super::measure::{Observation, Party};
 use crate::LabError;
 use crate::plan::{Plan, PlannedTreatment, Profile};
@@ -80,6 +81,8 @@ pub(super) struct Stretch {
     pub after: HostReading,
     /// What each guest's load found in it, where it ran for this stretch.
     pub results: Vec<Option<WorkloadResult>>,
+    /// What the guests were charged, where they are.
+    pub charged: Option<Charged>,
     /// Whether the objective held.
     pub kept: Option<bool>,
 }
@@ -108,6 +111,7 @@ pub(super) struct Drive<'a, 'b, 'c> {
     pub processors: usize,
     pub energy: &'a [(String, Source)],
     pub host: Source,
+    pub charging: Option<Charging>,
     pub log: &'a mut Log<'c>,
 }
 
@@ -306,7 +310,7 @@ impl Drive<'_, '_, '_> {
         });
         // A run to completion is measured from its first instruction to its last.
         let opening = match to_completion {
-            true => Some((self.watch.read(), self.observer.mark()?)),
+            true => Some(self.open()?),
             false => None,
         };
         let began = Instant::now();
@@ -336,7 +340,7 @@ impl Drive<'_, '_, '_> {
                     None => "measure".to_owned(),
                     Some(level) => format!("measure at {level}"),
                 });
-                (self.watch.read(), self.observer.mark()?)
+                self.open()?
             }
         };
         let opened = Instant::now();
@@ -354,6 +358,7 @@ impl Drive<'_, '_, '_> {
             }
         }
         let end = self.observer.mark()?;
+        let charged = self.charging.as_mut().map(Charging::pass).transpose()?;
         let after = self.watch.read();
         let limit = timing.warmup + timing.duration + LOAD_GRACE;
         self.wait(loads, set, began + limit)?;
@@ -387,8 +392,18 @@ impl Drive<'_, '_, '_> {
             before,
             after,
             results,
+            charged,
             kept: None,
         })
+    }
+
+    /// Reads everything where a stretch begins.
+    fn open(&mut self) -> Result<(HostReading, Snapshot), LabError> {
+        let before = self.watch.read();
+        if let Some(charging) = &mut self.charging {
+            charging.pass()?;
+        }
+        Ok((before, self.observer.mark()?))
     }
 
     /// Each guest's load alone, then all of them.
@@ -485,8 +500,8 @@ impl Drive<'_, '_, '_> {
             }
         }
         if let Some(objective) = &self.planned.objective {
-            let unit = driven.level.map(|of| of.unit);
-            let quantity = |level: f64| unit.map(|unit| Quantity::new(level, unit));
+            let of = driven.level;
+            let quantity = |level: f64| of.map(|of| Quantity::new(level * of.scale, of.unit));
             driven.objective = Some(ObjectiveOutcome {
                 text: objective.to_string(),
                 knee: best.and_then(quantity),

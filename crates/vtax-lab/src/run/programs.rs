@@ -22,13 +22,15 @@ pub(super) fn missing_on_host(
         .collect()
 }
 
-/// Checks that the image whose tree is at `root` has the programs of the target.
+/// Checks that the image whose tree is at `root`, which has `packages` besides the base, has the
+/// programs of the guests that are booted from it.
 ///
 /// # Errors
 /// All that it lacks.
 pub(super) fn check_image(
     treatments: &[PlannedTreatment],
     catalogue: &Catalogue,
+    packages: &[&str],
     root: &Path,
 ) -> Result<(), LabError> {
     // The entry itself, which may be a link that leads to its end only inside.
@@ -38,17 +40,22 @@ pub(super) fn check_image(
             root.join(inside).join(name).symlink_metadata().is_ok()
         })
     };
-    let lacking: BTreeSet<String> =
-        programs(treatments, catalogue, |workload| workload.target_programs())
-            .into_iter()
-            .filter(|(_, program)| !is_there(program.name))
-            .map(|(workload, program)| {
-                format!(
-                    "{workload}: the program `{}` of the Debian package {}",
-                    program.name, program.package
-                )
-            })
-            .collect();
+    let lacking: BTreeSet<String> = programs(treatments, catalogue, |workload| {
+        if workload.packages() == packages {
+            workload.target_programs()
+        } else {
+            &[]
+        }
+    })
+    .into_iter()
+    .filter(|(_, program)| !is_there(program.name))
+    .map(|(workload, program)| {
+        format!(
+            "{workload}: the program `{}` of the Debian package {}",
+            program.name, program.package
+        )
+    })
+    .collect();
     if lacking.is_empty() {
         return Ok(());
     }
@@ -59,7 +66,7 @@ pub(super) fn check_image(
     }))
 }
 
-/// The programs of every workload, with the workload's name in the plan.
+/// The programs of every guest's workload, with the name that the plan has for it.
 fn programs<'a>(
     treatments: &'a [PlannedTreatment],
     catalogue: &Catalogue,
@@ -67,9 +74,13 @@ fn programs<'a>(
 ) -> BTreeSet<(&'a str, Program)> {
     let mut all = BTreeSet::new();
     for planned in treatments {
-        if let Some(workload) = catalogue.workload(&planned.record.workload_kind) {
-            let name = planned.record.workload.as_str();
-            all.extend(of(workload).iter().map(|program| (name, *program)));
+        let target = (&planned.record.workload, &planned.record.workload_kind);
+        let neighbours = planned.neighbours.iter();
+        let neighbours = neighbours.map(|guest| (&guest.name, &guest.workload_kind));
+        for (name, kind) in std::iter::once(target).chain(neighbours) {
+            if let Some(workload) = catalogue.workload(kind) {
+                all.extend(of(workload).iter().map(|program| (name.as_str(), *program)));
+            }
         }
     }
     all
@@ -113,7 +124,7 @@ mod tests {
         let catalogue = Catalogue::standard();
         let planned = planned(&catalogue);
         let root = tempfile::tempdir().unwrap();
-        let refused = check_image(&planned, &catalogue, root.path()).unwrap_err();
+        let refused = check_image(&planned, &catalogue, &[], root.path()).unwrap_err();
         let message = refused.to_string();
         assert!(
             message.contains("send: the program `iperf3`") && message.contains("--force"),
@@ -122,6 +133,6 @@ mod tests {
         let bin = root.path().join("usr/bin");
         fs::create_dir_all(&bin).unwrap();
         std::os::unix::fs::symlink("/etc/alternatives/iperf3", bin.join("iperf3")).unwrap();
-        check_image(&planned, &catalogue, root.path()).unwrap();
+        check_image(&planned, &catalogue, &[], root.path()).unwrap();
     }
 }

@@ -6,8 +6,7 @@ use super::Assignment;
 use crate::LabError;
 use crate::plan::Shard;
 use std::collections::{BTreeMap, VecDeque};
-use vtax_host::HostError;
-use vtax_report::results::{ResultsDir, Trial, TrialOutcome};
+use vtax_report::results::{Aside, ResultsDir, Trial, TrialOutcome};
 
 /// A trial is run at most so often.
 const MOST_ATTEMPTS: u32 = 3;
@@ -19,6 +18,8 @@ pub(super) struct Queue {
     /// Why a trial whose record is there runs again.
     reasons: BTreeMap<u32, String>,
     attempts: BTreeMap<u32, u32>,
+    /// Trials whose record is there but cannot be read, and why.
+    damaged: BTreeMap<u32, String>,
     /// How many more may be run again.
     budget: usize,
     already: usize,
@@ -27,14 +28,7 @@ pub(super) struct Queue {
 impl Queue {
     /// What a results directory lacks of a shard of its schedule: trials that were never run, and,
     /// up to `share` of all, those that do not count.
-    ///
-    /// # Errors
-    /// When the directory cannot be read.
-    pub(super) fn of(
-        results: &ResultsDir,
-        shard: Option<Shard>,
-        share: f64,
-    ) -> Result<Self, LabError> {
+    pub(super) fn of(results: &ResultsDir, shard: Option<Shard>, share: f64) -> Self {
         let ours = |block: u32| shard.is_none_or(|shard| shard.holds(block));
         let scheduled: Vec<Assignment> = (0..)
             .zip(&results.run().schedule)
@@ -45,7 +39,10 @@ impl Queue {
                 block: scheduled.block,
             })
             .collect();
-        let attempts = earlier_attempts(results)?;
+        let mut attempts: BTreeMap<u32, u32> = BTreeMap::new();
+        for attempt in results.attempts() {
+            *attempts.entry(attempt.index).or_default() += 1;
+        }
         let used: u32 = attempts.values().sum();
         #[allow(
             clippy::cast_precision_loss,
@@ -57,6 +54,11 @@ impl Queue {
         let mut queue = Self {
             waiting: VecDeque::new(),
             reasons: BTreeMap::new(),
+            damaged: results
+                .damaged()
+                .into_iter()
+                .map(|(index, cause)| (index, format!("its record is damaged ({cause})")))
+                .collect(),
             attempts,
             budget: budget.saturating_sub(usize::try_from(used).unwrap_or(usize::MAX)),
             already: 0,
@@ -70,7 +72,7 @@ impl Queue {
                 queue.already += 1;
             }
         }
-        Ok(queue)
+        queue
     }
 
     /// Trials still to run.
@@ -106,17 +108,11 @@ impl Queue {
         let Some(reason) = self.reasons.remove(&index) else {
             return Ok(None);
         };
-        let from = results.trial_path(index);
-        let kind = match results.trial(index) {
-            Ok(trial) if trial.outcome != TrialOutcome::Complete => "failed",
-            _ => "again",
+        let aside = match results.trial(index) {
+            Ok(trial) if trial.outcome != TrialOutcome::Complete => Aside::Failed,
+            _ => Aside::Again,
         };
-        let aside = (1u32..)
-            .map(|attempt| from.with_extension(format!("{kind}-{attempt}")))
-            .find(|candidate| !candidate.exists());
-        if let Some(to) = aside {
-            std::fs::rename(&from, &to).map_err(HostError::file("move", &from))?;
-        }
+        results.set_aside(index, aside)?;
         Ok(Some(reason))
     }
 
@@ -140,7 +136,9 @@ impl Queue {
     fn wants_again(&mut self, results: &ResultsDir, assignment: Assignment) -> bool {
         let trial = results.trial(assignment.index);
         let reason = match &trial {
-            Ok(trial) => why_not_counted(trial),
+            Ok(trial) => self
+                .damage(assignment.index)
+                .or_else(|| why_not_counted(trial)),
             Err(cause) => Some(format!("its record is damaged ({cause})")),
         };
         let Some(reason) = reason else {
@@ -153,6 +151,10 @@ impl Queue {
             self.reasons.insert(assignment.index, reason);
         }
         is_again
+    }
+
+    fn damage(&self, index: u32) -> Option<String> {
+        self.damaged.get(&index).cloned()
     }
 
     fn take_from_budget(&mut self, index: u32) -> bool {
@@ -173,21 +175,4 @@ fn why_not_counted(trial: &Trial) -> Option<String> {
         TrialOutcome::Complete if trial.suspect.is_empty() => None,
         TrialOutcome::Complete => Some(trial.suspect.join("; ")),
     }
-}
-
-/// How many records of each trial were set aside.
-fn earlier_attempts(results: &ResultsDir) -> Result<BTreeMap<u32, u32>, LabError> {
-    let trials = results.path().join("trials");
-    let mut attempts = BTreeMap::new();
-    for entry in std::fs::read_dir(&trials).map_err(HostError::file("list", &trials))? {
-        let entry = entry.map_err(HostError::file("list", &trials))?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if let Some((index, kind)) = name.split_once('.')
-            && (kind.starts_with("again-") || kind.starts_with("failed-"))
-            && let Ok(index) = index.parse::<u32>()
-        {
-            *attempts.entry(index).or_default() += 1;
-        }
-    }
-    Ok(attempts)
 }

@@ -1,23 +1,24 @@
 //! The scenarios of a plan, as an experiment: guests in one cell, their loads, and what was observed of
 //! each of them.
 
+use super::charging::{self, Charging};
 use super::measure::{Inner, Observation, Party};
 use super::phases::{Drive, Driven, Guest, Stretch};
 use super::{
     Assignment, Attempt, Experiment, Log, NewRun, Progress, RunOptions, RunSummary, instruments,
-    run_experiment, stop,
+    programs, run_experiment, stop,
 };
 use crate::LabError;
 use crate::plan::{Catalogue, Plan, PlannedTreatment, treatments};
 use crate::suspect::{self, HostWatch, OwnWork};
 use instruments::SampleSink;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vtax_guest::image::{self, GuestFiles};
 use vtax_guest::platform::{Platform, Target};
-use vtax_host::cell::{Cell, CellConfig, Seat, SeatConfig, TARGET};
+use vtax_host::cell::{Cell, CellConfig, Seat, SeatConfig, TARGET, requirements};
 use vtax_host::host_settings;
 use vtax_host::journal::Journal;
 use vtax_host::meters::Meters;
@@ -26,10 +27,13 @@ use vtax_host::scratch;
 use vtax_host::settings::Settings;
 use vtax_host::signals::Signals;
 use vtax_load::workload::{Workload, WorkloadResult};
+use vtax_observe::charge::MethodChoice;
 use vtax_observe::clock::SystemClock;
 use vtax_observe::{Observer, ObserverConfig, ObserverReport, Snapshot, metric};
+use vtax_report::analysis::charge::metric::NOT_TRACED;
 use vtax_report::results::{
-    Actor, Better, Metric, ObservationCost, Phase, ResultsDir, Role, Treatment, TrialWriter,
+    Actor, Better, HistogramRecord, Metric, ObservationCost, Phase, ResultsDir, Role, Treatment,
+    TrialWriter,
 };
 use vtax_units::{Hertz, Nanoseconds, Source};
 
@@ -46,9 +50,28 @@ pub fn run(
     signals: &Signals,
     progress: &mut dyn Progress,
 ) -> Result<RunSummary, LabError> {
+    let planned = treatments(plan, catalogue);
+    run_planned(
+        plan, plan_text, planned, catalogue, options, signals, progress,
+    )
+}
+
+/// Runs other treatments than a plan's own under all else that the plan says.
+///
+/// # Errors
+/// As [`run_experiment`].
+pub fn run_planned(
+    plan: &Plan,
+    plan_text: &str,
+    planned: Vec<PlannedTreatment>,
+    catalogue: &Catalogue,
+    options: &RunOptions,
+    signals: &Signals,
+    progress: &mut dyn Progress,
+) -> Result<RunSummary, LabError> {
     let roots = Roots::host();
     let mut scenarios = Scenarios {
-        planned: treatments(plan, catalogue),
+        planned,
         plan,
         plan_text,
         catalogue,
@@ -57,7 +80,7 @@ pub fn run(
         roots: &roots,
         signals,
         cache_dir: PathBuf::new(),
-        files: None,
+        files: BTreeMap::new(),
         meters: Meters::default(),
     };
     let (_, summary) = run_experiment(&mut scenarios, options, signals, progress)?;
@@ -77,7 +100,8 @@ struct Scenarios<'a> {
     roots: &'a Roots,
     signals: &'a Signals,
     cache_dir: PathBuf,
-    files: Option<GuestFiles>,
+    /// The image of every set of packages beyond the base.
+    files: BTreeMap<&'static [&'static str], GuestFiles>,
     meters: Meters,
 }
 
@@ -116,10 +140,18 @@ impl Experiment for Scenarios<'_> {
 
     fn prepare(&mut self, note: &mut dyn FnMut(String)) -> Result<(), LabError> {
         self.check()?;
-        let guest = image::ensure(&image::Recipe::standard(), &mut |line: &str| {
-            note(line.to_owned());
-        })?;
-        self.files = Some(guest);
+        for planned in &self.planned {
+            for cast in self.casts(planned)? {
+                let packages = cast.workload.packages();
+                if self.files.contains_key(packages) {
+                    continue;
+                }
+                let recipe = image::Recipe::for_packages(packages);
+                let files = image::ensure(&recipe, &mut |line: &str| note(line.to_owned()))?;
+                programs::check_image(&self.planned, self.catalogue, packages, &files.root)?;
+                self.files.insert(packages, files);
+            }
+        }
         self.cache_dir = image::cache_dir()?;
         self.meters = Meters::choose(&self.plan.meters, self.roots, note)?;
         Ok(())
@@ -193,7 +225,8 @@ impl Experiment for Scenarios<'_> {
 impl Scenarios<'_> {
     /// Whether this host can run every treatment: all that is missing, in one message.
     fn check(&self) -> Result<(), LabError> {
-        let mut missing = BTreeSet::new();
+        let is_installed = |name: &str| requirements::find_program(name).is_some();
+        let mut missing = programs::missing_on_host(&self.planned, self.catalogue, &is_installed);
         let free = self
             .roots
             .proc_text("meminfo")
@@ -222,6 +255,14 @@ impl Scenarios<'_> {
             if let Err(cause) = host_settings::check(&planned.settings, &self.roots.sys) {
                 missing.insert(cause.to_string());
             }
+        }
+        let is_traced = |planned: &&PlannedTreatment| {
+            charging::chosen(&planned.settings) == Some(MethodChoice::Traced)
+        };
+        if let Some(planned) = self.planned.iter().find(is_traced)
+            && let Some(cause) = charging::why_not_traced()
+        {
+            missing.insert(format!("{}: {cause}", planned.record.label));
         }
         if missing.is_empty() {
             return Ok(());
@@ -308,12 +349,11 @@ impl Scenarios<'_> {
         journal: &mut Journal,
         guests: &mut Vec<Guest<'a>>,
     ) -> Result<(), LabError> {
-        let files = self
-            .files
-            .as_ref()
-            .ok_or_else(|| LabError::other("the guests' image was not made ready"))?;
         for (cast, seat) in casts.iter().zip(cell.seats()) {
             self.signals.check()?;
+            let files = self.files.get(cast.workload.packages());
+            let files =
+                files.ok_or_else(|| LabError::other("the guest's image was not made ready"))?;
             let target = boot_one(cast, &seat, files, journal).map_err(|cause| {
                 if cast.name == TARGET || cause.is_interrupt() {
                     cause
@@ -356,13 +396,20 @@ impl Scenarios<'_> {
         }
         attempt.times.service = clock.elapsed().into();
 
+        let charging = Charging::begin(&planned.settings, guests)?;
+        if let Some(why) = charging
+            .as_ref()
+            .and_then(|charging| charging.not_traced.clone())
+        {
+            attempt.environment.insert(NOT_TRACED.to_owned(), why);
+        }
         let inner_before = inner_counters(guests)?;
         let watch = HostWatch::new(self.roots, writer.path());
         let subjects: Vec<_> = guests
             .iter()
             .flat_map(|guest| [guest.target.subject(), guest.client_subject.clone()])
             .collect();
-        let (mut watched, absent) = instruments::all(self.roots, &subjects);
+        let (mut watched, absent) = instruments::all(self.roots, &subjects, charging.is_some());
         watched.extend(self.meters.instruments());
         for reason in absent {
             log.line(&format!("not observed: {reason}"));
@@ -386,6 +433,7 @@ impl Scenarios<'_> {
             processors,
             energy: &self.meters.energy,
             host: self.host,
+            charging,
             log,
         };
         let driven = drive.run(&mut attempt.times);
@@ -393,6 +441,7 @@ impl Scenarios<'_> {
         let driven = driven?;
         let report = report?;
         writer.write_workload_json(&driven.raw)?;
+        writer.write_histograms(&histograms(&driven, &parties))?;
         let inner_after = inner_counters(guests)?;
         for (instrument, count, first) in &report.failures {
             log.line(&format!(
@@ -454,6 +503,33 @@ fn parties(guests: &[Guest<'_>]) -> Vec<Party> {
         .collect()
 }
 
+/// The distributions that the loads found, by client and stretch.
+fn histograms(driven: &Driven, parties: &[Party]) -> Vec<HistogramRecord> {
+    let (Some(first), Some(last)) = (driven.stretches.first(), driven.stretches.last()) else {
+        return Vec::new();
+    };
+    let throughout = (first.begin.at, last.end.at);
+    let stretches = driven.stretches.iter();
+    stretches
+        .map(|stretch| ((stretch.begin.at, stretch.end.at), &stretch.results))
+        .chain([(throughout, &driven.throughout)])
+        .flat_map(|(window, results)| {
+            parties
+                .iter()
+                .zip(results)
+                .flat_map(move |(party, result)| {
+                    let found = result.iter().flat_map(|result| &result.histograms);
+                    found.map(move |(metric, histogram)| HistogramRecord {
+                        actor: party.client.clone(),
+                        metric: metric.clone(),
+                        window,
+                        histogram: histogram.clone(),
+                    })
+                })
+        })
+        .collect()
+}
+
 /// All that was read of a trial.
 struct Findings<'a, 'b> {
     lab: &'a Scenarios<'b>,
@@ -480,7 +556,9 @@ impl Findings<'_, '_> {
         attempt.suspect.extend(result.suspect.iter().cloned());
         attempt.work = of_target.work(result);
         attempt.metrics = of_target.metrics(result);
-        if !is_steady {
+        if is_steady {
+            attempt.metrics.extend(self.charged(first, 0, Some(result)));
+        } else {
             attempt.phases = driven
                 .stretches
                 .iter()
@@ -508,12 +586,14 @@ impl Findings<'_, '_> {
             .zip(self.guests)
             .flat_map(|(party, guest)| {
                 let throughout = driven.throughout.get(party).and_then(Option::as_ref);
-                let metrics = match party {
-                    0 => BTreeMap::new(),
-                    _ => self
-                        .observation(whole, party, true)
-                        .metrics(throughout.unwrap_or(&nothing)),
-                };
+                let mut metrics = BTreeMap::new();
+                if party != 0 {
+                    let of = self.observation(whole, party, true);
+                    metrics = of.metrics(throughout.unwrap_or(&nothing));
+                    if is_steady {
+                        metrics.extend(self.charged(first, party, throughout));
+                    }
+                }
                 self.actors(party, guest, metrics)
             })
             .collect();
@@ -565,19 +645,41 @@ impl Findings<'_, '_> {
             found.unwrap_or(&nothing)
         };
         let of = |party| self.observation((&stretch.begin, &stretch.end), party, false);
+        let metrics = |party| {
+            let mut metrics = of(party).metrics(result(party));
+            let found = stretch.results.get(party).and_then(Option::as_ref);
+            metrics.extend(self.charged(stretch, party, found));
+            metrics
+        };
         let others = (1..self.parties.len()).filter_map(|party| {
             let name = self.parties.get(party)?.guest.clone();
-            Some((name, of(party).metrics(result(party))))
+            Some((name, metrics(party)))
         });
         Phase {
             name: stretch.name.clone(),
             level: stretch.level,
             window: (stretch.begin.at, stretch.end.at),
             work: of(0).work(result(0)),
-            metrics: of(0).metrics(result(0)),
+            metrics: metrics(0),
             others: others.collect(),
             kept: stretch.kept,
         }
+    }
+
+    /// What a guest was charged in a stretch, where guests are charged.
+    fn charged(
+        &self,
+        stretch: &Stretch,
+        party: usize,
+        result: Option<&WorkloadResult>,
+    ) -> BTreeMap<String, Metric> {
+        let Some(charged) = &stretch.charged else {
+            return BTreeMap::new();
+        };
+        let of = self.observation((&stretch.begin, &stretch.end), party, false);
+        let work = result.and_then(|result| of.work(result));
+        let work = work.as_ref().map(|work| (work, of.seconds()));
+        charged.metrics(party, work, of.source())
     }
 
     /// What was observed of a guest between two marks; with the guest's own counters, which were read

@@ -56,14 +56,6 @@ impl Workload for HttpRate {
         Some(open_loop::LEVEL)
     }
 
-    fn level(&self) -> Option<super::LoadLevel> {
-        Some(super::LoadLevel {
-            key: "load.rate",
-            unit: Unit::per(Base::Request, Base::Second),
-            title: "requests asked for",
-        })
-    }
-
     fn serve(
         &self,
         target: &mut dyn Target,

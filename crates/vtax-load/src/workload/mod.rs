@@ -151,17 +151,6 @@ impl Extent {
     }
 }
 
-/// The setting that a workload's load level is, for ramps and searches.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct LoadLevel {
-    /// Its key, such as `load.rate`.
-    pub key: &'static str,
-    /// Its unit.
-    pub unit: vtax_units::Unit,
-    /// What it is, in a few words: `requests asked for`.
-    pub title: &'static str,
-}
-
 /// The times of one trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
@@ -289,11 +278,6 @@ pub trait Workload: Sync {
     /// How its measured window ends.
     fn extent(&self, _settings: &Settings) -> Extent {
         Extent::FixedDuration
-    }
-
-    /// The setting that a ramp varies, if the load has a level.
-    fn level(&self) -> Option<LoadLevel> {
-        None
     }
 
     /// The scratch disk it needs in the target, in MiB; 0 for none.

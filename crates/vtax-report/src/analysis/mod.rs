@@ -1,5 +1,6 @@
 //! From trials to estimates, comparisons and sentences: everything that a report shows, as data.
 
+pub mod charge;
 mod scenario;
 mod words;
 

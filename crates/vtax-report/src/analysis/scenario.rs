@@ -95,7 +95,7 @@ pub struct TimelinePhase {
     /// Its name.
     pub name: String,
     /// The load that was asked for.
-    pub level: Quantity,
+    pub level: Option<Quantity>,
     /// Its start, in seconds of the window.
     pub start: f64,
     /// Its end, likewise.
@@ -145,7 +145,7 @@ pub(super) fn levels(treatment: &Treatment, counted: &[&Trial]) -> Vec<LevelSumm
             };
             Some(LevelSummary {
                 name: name.to_owned(),
-                level: own.first()?.1.level,
+                level: own.first()?.1.level?,
                 trials: own.len(),
                 judged: judged(&|_| true),
                 kept: judged(&|held| held),

@@ -626,15 +626,18 @@ fn phases(timeline: &Timeline) -> (Vec<Value>, String) {
     let Some(first) = timeline.phases.first() else {
         return (Vec::new(), String::new());
     };
-    let levels = timeline.phases.iter().map(|phase| phase.level.value);
-    let (scale, unit) = common_scale(levels, first.level.unit);
+    let levels = timeline.phases.iter().filter_map(|phase| phase.level);
+    let (scale, unit) = match first.level {
+        Some(level) => common_scale(levels.map(|level| level.value), level.unit),
+        None => (1.0, String::new()),
+    };
     let rows: Vec<Value> = timeline
         .phases
         .iter()
         .enumerate()
         .map(|(place, phase)| {
             json!({"start": phase.start, "end": phase.end, "middle": (phase.start + phase.end) / 2.0, "name": phase.name,
-                   "odd": place % 2, "text": label(phase.level.value / scale)})
+                   "odd": place % 2, "text": phase.level.map_or_else(|| phase.name.clone(), |level| label(level.value / scale))})
         })
         .collect();
     let layers = vec![

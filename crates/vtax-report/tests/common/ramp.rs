@@ -173,7 +173,7 @@ pub fn trial(run: &RunInfo, index: u32) -> Trial {
             let metrics = at_level(*level, capacity, 1.0 + 0.02 * normal(&mut random));
             Phase {
                 name: format!("{level} req/s"),
-                level: Quantity::new(*level, "request/s".parse().unwrap()),
+                level: Some(Quantity::new(*level, "request/s".parse().unwrap())),
                 window: window(place as u64),
                 work: None,
                 kept: Some(metrics["latency.p99"].quantity.value <= 0.02),
@@ -183,7 +183,7 @@ pub fn trial(run: &RunInfo, index: u32) -> Trial {
         })
         .collect();
     let kept = phases.iter().take_while(|phase| phase.kept == Some(true));
-    let knee = kept.last().map(|phase| phase.level);
+    let knee = kept.last().and_then(|phase| phase.level);
     let broke = phases.iter().find(|phase| phase.kept == Some(false));
     let broke = broke.map(|phase| {
         let p99 = phase.metrics["latency.p99"].quantity;

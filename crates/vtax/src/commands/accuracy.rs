@@ -1,38 +1,49 @@
 //! `vtax accuracy`: how right charge-back is.
 
-use super::{json, plan, testbed};
+use super::{json, plan, run, testbed};
 use crate::Outcome;
 use crate::cli::PlanRunArgs;
 use crate::progress;
 use std::path::{Path, PathBuf};
-use vtax_accuracy::run::{self, StudyOptions};
-use vtax_accuracy::study::Study;
-use vtax_accuracy::table;
 use vtax_host::signals::{Signals, end_with_reader};
 use vtax_lab::place::Place;
-use vtax_lab::plan::Catalogue;
-use vtax_lab::run::default_state_dir;
+use vtax_lab::plan::{Catalogue, charge_study};
+use vtax_lab::run::{Event, run_planned, why_not_traced};
+use vtax_report::analysis::charge::{self, Study};
+use vtax_units::counted;
 
 pub fn run(arguments: PlanRunArgs) -> Outcome {
     let catalogue = Catalogue::standard();
     let (plan, text) = plan::read(&arguments.plan, arguments.quick, &catalogue)?;
+    // What is refused is refused here, before a testbed is booted for it.
+    charge_study(&plan, &catalogue, true)?;
     let results = arguments
         .results
+        .clone()
         .unwrap_or_else(|| Path::new("results").join(&plan.name));
     let signals = Signals::install()?;
     let mut progress = progress::choose(arguments.json, &signals);
+    let mut failed = 0;
     match &arguments.at {
         Place::Local => {
-            let options = StudyOptions {
-                state_dir: default_state_dir(),
-                place: arguments
-                    .place_name
-                    .unwrap_or_else(|| arguments.at.to_string()),
-                emulated: arguments.emulated,
-            };
-            let study = run::run(&plan, &catalogue, &options, &signals, progress.as_mut());
+            let untraced = why_not_traced();
+            if let Some(why) = &untraced {
+                let message = format!("traced is missing: {why}");
+                progress.event(Event::Note { message });
+            }
+            let study = charge_study(&plan, &catalogue, untraced.is_none())?;
+            let options = run::options(&arguments, results.clone(), None);
+            let ended = run_planned(
+                &plan,
+                &text,
+                study,
+                &catalogue,
+                &options,
+                &signals,
+                progress.as_mut(),
+            );
             drop(progress);
-            study?.write(&results)?;
+            failed = ended?.failed;
         }
         Place::Ssh(_) => {
             return Err("a study of charge-back runs locally or in a testbed; \
@@ -46,11 +57,7 @@ pub fn run(arguments: PlanRunArgs) -> Outcome {
                 command: "accuracy run",
                 plan: text,
                 results: results.clone(),
-                arguments: arguments
-                    .quick
-                    .then(|| "--quick".to_owned())
-                    .into_iter()
-                    .collect(),
+                arguments: run::forwarded(&arguments, None),
                 silence: plan.warmup + plan.duration,
             };
             let ended = inside.run(&signals, progress.as_mut());
@@ -58,10 +65,17 @@ pub fn run(arguments: PlanRunArgs) -> Outcome {
             ended?;
         }
     }
-    if arguments.json {
-        return Ok(());
+    if !arguments.json {
+        table(&[results], false)?;
     }
-    table(&[results], false)
+    if failed > 0 {
+        return Err(format!(
+            "{} failed; the same command runs them again",
+            counted(failed, "trial")
+        )
+        .into());
+    }
+    Ok(())
 }
 
 pub fn table(results: &[PathBuf], as_json: bool) -> Outcome {
@@ -74,7 +88,7 @@ pub fn table(results: &[PathBuf], as_json: bool) -> Outcome {
         return json(&studies);
     }
     for study in &studies {
-        print!("{}", table::of(study));
+        print!("{}", charge::table(study));
     }
     Ok(())
 }

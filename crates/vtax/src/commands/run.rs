@@ -28,20 +28,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
     let began = Instant::now();
     let failed = match &arguments.at {
         Place::Local => {
-            let options = RunOptions {
-                results: results.clone(),
-                shard,
-                state_dir: run::default_state_dir(),
-                place: arguments
-                    .place_name
-                    .clone()
-                    .unwrap_or_else(|| arguments.at.to_string()),
-                host: if arguments.emulated {
-                    Source::Emulated
-                } else {
-                    Source::Measured
-                },
-            };
+            let options = options(&arguments, results.clone(), shard);
             let ended = run::run(
                 &plan,
                 &text,
@@ -119,8 +106,24 @@ pub fn run(arguments: RunArgs) -> Outcome {
     failed.map_or(Ok(()), |failed| Err(failed.into()))
 }
 
+/// How a run on this host is run.
+pub fn options(arguments: &PlanRunArgs, results: PathBuf, shard: Option<Shard>) -> RunOptions {
+    let place = arguments.place_name.clone();
+    RunOptions {
+        results,
+        shard,
+        state_dir: run::default_state_dir(),
+        place: place.unwrap_or_else(|| arguments.at.to_string()),
+        host: if arguments.emulated {
+            Source::Emulated
+        } else {
+            Source::Measured
+        },
+    }
+}
+
 /// The arguments that the other vtax needs too.
-fn forwarded(arguments: &PlanRunArgs, shard: Option<Shard>) -> Vec<String> {
+pub fn forwarded(arguments: &PlanRunArgs, shard: Option<Shard>) -> Vec<String> {
     let quick = arguments.quick.then(|| "--quick".to_owned());
     let shard = shard.map(|shard| format!("--shard={shard}"));
     quick.into_iter().chain(shard).collect()

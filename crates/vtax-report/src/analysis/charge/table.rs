@@ -1,9 +1,8 @@
 //! A study as tables in Markdown.
 
-use crate::analysis::{Comparison, Method, mean};
-use crate::study::{PlatformStudy, Study};
+use super::metric::STAGES;
+use super::{Comparison, Method, PlatformStudy, Study, mean};
 use std::fmt::Write;
-use vtax_observe::charge::Stage;
 
 /// The tables of a study, one platform after another.
 pub fn of(study: &Study) -> String {
@@ -111,7 +110,7 @@ fn write(text: &mut String, study: &Study, platform: &PlatformStudy) -> std::fmt
 
 /// Where a guest's time went, alone and together.
 fn stages(text: &mut String, platform: &PlatformStudy, load: &str) -> std::fmt::Result {
-    let of = |running: usize, stage: Stage| {
+    let of = |running: usize, stage: &str| {
         let found = platform.measurements.iter().filter(|measurement| {
             measurement.guests.len() == 2 && measurement.running().count() == running
         });
@@ -120,18 +119,18 @@ fn stages(text: &mut String, platform: &PlatformStudy, load: &str) -> std::fmt::
                 let guest = measurement.guest(load)?;
                 let work = guest.work.filter(|work| *work > 0.0)?;
                 guest.charged.get("traced")?;
-                let time = guest.stage("traced", stage.name()).as_secs_f64();
+                let time = guest.stage("traced", stage).as_secs_f64();
                 Some(time * 1e6 / (work * measurement.span.as_secs_f64()))
             })
             .collect();
         mean(&times)
     };
     let mut parts = Vec::new();
-    for stage in Stage::ALL {
+    for stage in STAGES {
         if let (Some(alone), Some(together)) = (of(1, stage), of(2, stage))
             && alone > 0.0
         {
-            parts.push(format!("{} {alone:.1} → {together:.1}", stage.name()));
+            parts.push(format!("{stage} {alone:.1} → {together:.1}"));
         }
     }
     if parts.is_empty() {

@@ -1,8 +1,60 @@
-//! What two guests are charged together, over what each is charged alone; and the weights of the
-//! counted method, fitted to loads that are none of the two.
+//! How right charge-back is: what two guests are charged together, over what each is charged alone,
+//! where all that the host does for guests is for this one; and the weights of the counted method,
+//! fitted to loads that are none of the two.
 
-use crate::study::{GuestCharge, Measurement, PlatformStudy};
-use vtax_observe::charge::{GuestExchanges, Stage, Weights};
+pub mod metric;
+mod study;
+mod table;
+
+pub use study::{GuestCharge, Measurement, MonitorCost, PlatformStudy, Study, StudyError};
+pub use table::of as table;
+
+/// What an exchange costs in soft interrupts, in nanoseconds. Only ratios count.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Weights {
+    /// A packet that a guest received.
+    pub received: f64,
+    /// A packet that it sent.
+    pub sent: f64,
+    /// A completed block request.
+    pub block_request: f64,
+    /// A run of a soft interrupt for no I/O.
+    pub other: f64,
+}
+
+/// What charging itself takes where nothing says better: estimates.
+impl Default for Weights {
+    fn default() -> Self {
+        Self {
+            received: 0.0,
+            sent: 0.0,
+            block_request: 6000.0,
+            other: 1200.0,
+        }
+    }
+}
+
+impl Weights {
+    /// What a guest's exchanges cost.
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "an interval's counts are below 2^53"
+    )]
+    fn cost(&self, guest: &GuestCharge) -> f64 {
+        guest.received as f64 * self.received
+            + guest.sent as f64 * self.sent
+            + guest.block_requests as f64 * self.block_request
+    }
+
+    /// What the host's own soft interrupts cost: a packet of its is received and sent.
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "an interval's counts are below 2^53"
+    )]
+    fn host_cost(&self, packets: u64, other: u64) -> f64 {
+        packets as f64 * (self.received + self.sent) / 2.0 + other as f64 * self.other
+    }
+}
 
 /// Who says what a guest used.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -48,16 +100,6 @@ pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-fn exchanges(guest: &GuestCharge) -> GuestExchanges {
-    GuestExchanges {
-        received: guest.received,
-        sent: guest.sent,
-        bytes: guest.bytes,
-        block_requests: guest.block_requests,
-        exits: None,
-    }
-}
-
 impl PlatformStudy {
     /// Nanoseconds that a guest was charged in a measurement, all stages.
     #[allow(
@@ -76,9 +118,9 @@ impl PlatformStudy {
             Method::Traced => total("traced"),
             Method::Counted => total("counted"),
             Method::Fitted(weights) => {
-                let softirq = guest.stage("counted", Stage::Softirq.name()).0 as f64;
+                let softirq = guest.stage("counted", "softirq").0 as f64;
                 let cost = self.cost_of_exchanges(&weights);
-                Some(total("counted")? - softirq + weights.cost(&exchanges(guest)) * cost)
+                Some(total("counted")? - softirq + weights.cost(&guest) * cost)
             }
         }
         .filter(|_| measurement.span.0 > 0)
@@ -95,9 +137,7 @@ impl PlatformStudy {
             softirq += measurement.softirq.0 as f64;
             cost += weights.host_cost(measurement.host_packets, measurement.other_softirqs);
             let guests = measurement.guests.iter();
-            cost += guests
-                .map(|guest| weights.cost(&exchanges(guest)))
-                .sum::<f64>();
+            cost += guests.map(|guest| weights.cost(&guest)).sum::<f64>();
         }
         if cost > 0.0 { softirq / cost } else { 0.0 }
     }
@@ -151,7 +191,7 @@ impl PlatformStudy {
             .filter_map(|measurement| {
                 let guest = measurement.guest(load)?;
                 let work = guest.work.filter(|work| *work > 0.0)?;
-                let own = guest.stage("traced", Stage::Vcpu.name());
+                let own = guest.stage("traced", "vcpu");
                 let io = guest.total("traced")?.0.saturating_sub(own.0);
                 #[allow(clippy::cast_precision_loss, reason = "as above")]
                 let io = io as f64;
@@ -192,7 +232,7 @@ impl PlatformStudy {
         let by_requests = requests > packets;
         let points: Vec<[f64; 3]> = between()
             .map(|guest| {
-                let softirq = guest.stage("traced", Stage::Softirq.name()).0 as f64;
+                let softirq = guest.stage("traced", "softirq").0 as f64;
                 let (a, b) = if by_requests {
                     (guest.block_requests, 0)
                 } else {
@@ -202,12 +242,7 @@ impl PlatformStudy {
             })
             .collect();
         let (a, b) = two_slopes(&points)?;
-        let none = Weights {
-            received: 0.0,
-            sent: 0.0,
-            kibibyte: 0.0,
-            ..Weights::default()
-        };
+        let none = Weights::default();
         Some(if by_requests {
             Weights {
                 block_request: a,

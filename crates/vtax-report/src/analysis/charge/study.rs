@@ -1,0 +1,399 @@
+//! A study of charge-back: what was charged in each measurement, taken from the trials of a results
+//! directory. Everything else is computed from it, so that other weights need no other run.
+
+use super::metric;
+use crate::results::{Metric, ResultsDir, ResultsError, Treatment, Trial, TrialOutcome};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use vtax_units::{Nanoseconds, Source};
+
+/// The file of a study by a vtax that kept no trials of it.
+const OLD_FILE: &str = "accuracy.json";
+
+/// A study could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum StudyError {
+    /// The results directory is not readable.
+    #[error(transparent)]
+    Results(#[from] ResultsError),
+    /// A study of an earlier vtax is not one.
+    #[error("cannot read {} as a study: {why}", path.display())]
+    Old {
+        /// Its file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// The run was for something else, or has not come so far.
+    #[error("{} holds no study of charge-back: `vtax accuracy run PLAN` makes one, and goes on with one that was cut off", .0.display())]
+    NoStudy(PathBuf),
+}
+
+/// A study of one or several platforms on one host.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Study {
+    /// The plan's name.
+    pub name: String,
+    /// Where it ran: `local`, `testbed:kvm`.
+    pub place: String,
+    /// Whether that is a real or an emulated host.
+    pub source: Source,
+    /// The host's kernel.
+    pub kernel: String,
+    /// Its processors.
+    pub processors: usize,
+    /// What was missing, in words.
+    pub notes: Vec<String>,
+    /// By platform, in the plan's order.
+    pub platforms: Vec<PlatformStudy>,
+}
+
+/// The measurements of one platform.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PlatformStudy {
+    /// Its name in the plan.
+    pub name: String,
+    /// The two loads that ran alone and together, by name.
+    pub pair: [String; 2],
+    /// In the order in which they ran.
+    pub measurements: Vec<Measurement>,
+    /// What tracing itself costs; `None` where it does not work.
+    pub monitor: Option<MonitorCost>,
+}
+
+/// The host's busy time for a load, without tracing and with it, in nanoseconds for a unit of work,
+/// one for each block.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MonitorCost {
+    /// The load.
+    pub load: String,
+    /// Without.
+    pub without: Vec<f64>,
+    /// With.
+    pub with: Vec<f64>,
+}
+
+/// One interval under steady load.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Measurement {
+    /// The repetition.
+    pub block: u32,
+    /// The guests that were there, with or without load.
+    pub guests: Vec<GuestCharge>,
+    /// The interval's length.
+    pub span: Nanoseconds,
+    /// What all of the host's processors did.
+    pub total: Nanoseconds,
+    /// The kernel's own account of soft interrupts.
+    pub softirq: Nanoseconds,
+    /// Packets that were no guest's.
+    pub host_packets: u64,
+    /// Runs of soft interrupts for no I/O.
+    pub other_softirqs: u64,
+    /// What each method charged to the host itself, by method: tasks, and soft interrupts.
+    pub host: BTreeMap<String, [Nanoseconds; 2]>,
+    /// What each method left unattributed.
+    pub unattributed: BTreeMap<String, Nanoseconds>,
+}
+
+/// What one guest was charged in an interval.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GuestCharge {
+    /// The load that is this guest's.
+    pub load: String,
+    /// The work that its load generator saw done in a second, while the load ran.
+    pub work: Option<f64>,
+    /// Packets that it received.
+    pub received: u64,
+    /// Packets that it sent.
+    pub sent: u64,
+    /// Bytes in both directions.
+    pub bytes: u64,
+    /// Block requests.
+    pub block_requests: u64,
+    /// What the kernel books on its threads and processes: what dividing by processes sees.
+    pub booked: Nanoseconds,
+    /// By method, by stage.
+    pub charged: BTreeMap<String, BTreeMap<String, Nanoseconds>>,
+}
+
+impl GuestCharge {
+    /// All that a method charged to it.
+    pub fn total(&self, method: &str) -> Option<Nanoseconds> {
+        let stages = self.charged.get(method)?;
+        let sum = stages
+            .values()
+            .fold(0u64, |sum, time| sum.saturating_add(time.0));
+        Some(Nanoseconds(sum))
+    }
+
+    /// A stage of it.
+    pub fn stage(&self, method: &str, stage: &str) -> Nanoseconds {
+        let stages = self.charged.get(method);
+        let time = stages.and_then(|stages| stages.get(stage)).copied();
+        time.unwrap_or(Nanoseconds(0))
+    }
+}
+
+impl Measurement {
+    /// The loads that ran.
+    pub fn running(&self) -> impl Iterator<Item = &GuestCharge> {
+        self.guests.iter().filter(|guest| guest.work.is_some())
+    }
+
+    /// What all of the host's processors did for a unit of the work that was done, in nanoseconds;
+    /// `None` without work.
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "an interval's nanoseconds are below 2^53"
+    )]
+    pub fn host_cost_of_work(&self) -> Option<f64> {
+        let rate: f64 = self.running().filter_map(|guest| guest.work).sum();
+        let work = rate * self.span.as_secs_f64();
+        (work > 0.0).then(|| self.total.0 as f64 / work)
+    }
+
+    /// A guest by its load.
+    pub fn guest(&self, load: &str) -> Option<&GuestCharge> {
+        self.guests.iter().find(|guest| guest.load == load)
+    }
+}
+
+impl Study {
+    /// Reads the study in a results directory, or the one of an earlier vtax.
+    ///
+    /// # Errors
+    /// When there is none, or it is damaged.
+    pub fn read(directory: &Path) -> Result<Self, StudyError> {
+        let path = directory.join(OLD_FILE);
+        if !path.exists() {
+            return Self::of(&ResultsDir::open(directory)?);
+        }
+        let old = |why: String| StudyError::Old {
+            path: path.clone(),
+            why,
+        };
+        let text = fs::read_to_string(&path).map_err(|cause| old(cause.to_string()))?;
+        serde_json::from_str(&text).map_err(|cause| old(cause.to_string()))
+    }
+
+    /// The study that the trials of a run are.
+    ///
+    /// # Errors
+    /// When a trial is damaged, or none of them was charged.
+    pub fn of(results: &ResultsDir) -> Result<Self, StudyError> {
+        let run = results.run();
+        let host = results.host()?;
+        let mut notes = Vec::new();
+        let trials = counted(results, &mut notes)?;
+        let metrics = || trials.iter().flat_map(|trial| trial.metrics.values());
+        let names: Vec<&str> = run
+            .treatments
+            .iter()
+            .map(|of| of.platform.as_str())
+            .collect();
+        let mut seen = BTreeSet::new();
+        let platforms: Vec<PlatformStudy> = names
+            .into_iter()
+            .filter(|name| seen.insert(*name))
+            .filter_map(|name| platform(name, &run.treatments, &trials))
+            .collect();
+        if platforms.is_empty() {
+            return Err(StudyError::NoStudy(results.path().to_owned()));
+        }
+        let fact = |pointer: &str| host.pointer(pointer).cloned().unwrap_or_default();
+        Ok(Self {
+            name: run.name.clone(),
+            place: run.place.clone(),
+            source: metrics().fold(Source::Measured, |worst, of| worst.combine(of.source)),
+            kernel: fact("/kernel").as_str().unwrap_or_default().to_owned(),
+            processors: fact("/cpu/threads")
+                .as_u64()
+                .and_then(|count| usize::try_from(count).ok())
+                .unwrap_or(0),
+            notes,
+            platforms,
+        })
+    }
+}
+
+/// The trials that count: those above suspicion and, of a treatment that has none, all that are
+/// complete. What has to be known of them goes into `notes`.
+fn counted(results: &ResultsDir, notes: &mut Vec<String>) -> Result<Vec<Trial>, ResultsError> {
+    let mut trials: Vec<Trial> = results.trials().collect::<Result<_, _>>()?;
+    let planned = results.run().schedule.len();
+    trials.retain(|trial| trial.outcome == TrialOutcome::Complete);
+    if trials.len() < planned {
+        let missing = planned - trials.len();
+        notes.push(format!(
+            "{missing} of {planned} trials failed or have not run: the same command runs them"
+        ));
+    }
+    let trusted: BTreeSet<String> = trials
+        .iter()
+        .filter(|trial| trial.suspect.is_empty())
+        .map(|trial| trial.treatment.label.clone())
+        .collect();
+    let mut doubted = BTreeSet::new();
+    trials.retain(|trial| {
+        let label = &trial.treatment.label;
+        if let Some(reason) = trial.suspect.first().filter(|_| !trusted.contains(label))
+            && doubted.insert(label.clone())
+        {
+            notes.push(format!("{label} has only suspect trials: {reason}"));
+        }
+        trial.suspect.is_empty() || !trusted.contains(label)
+    });
+    let reasons: BTreeSet<&String> = trials
+        .iter()
+        .filter_map(|trial| trial.environment.get(metric::NOT_TRACED))
+        .collect();
+    notes.extend(
+        reasons
+            .into_iter()
+            .map(|why| format!("traced is missing: {why}")),
+    );
+    Ok(trials)
+}
+
+/// What the trials of one platform say; `None` without a pair that was measured.
+fn platform(name: &str, treatments: &[Treatment], trials: &[Trial]) -> Option<PlatformStudy> {
+    let beside = |treatment: &Treatment| treatment.factors.get(metric::NEIGHBOURS).cloned();
+    let mut of_platform = treatments.iter().filter(|of| of.platform == name);
+    let pair = of_platform.find_map(|of| Some([of.workload.clone(), beside(of)?]))?;
+    let mut measurements = Vec::new();
+    let mut monitor: Option<MonitorCost> = None;
+    for trial in trials.iter().filter(|of| of.treatment.platform == name) {
+        let treatment = &trial.treatment;
+        let Some(method) = treatment.factors.get(metric::CHARGE) else {
+            measurements.extend(of_trial(trial, beside(treatment).as_deref()));
+            continue;
+        };
+        let cost = monitor.get_or_insert_with(|| MonitorCost {
+            load: treatment.workload.clone(),
+            without: Vec::new(),
+            with: Vec::new(),
+        });
+        let costs = of_trial(trial, None)
+            .into_iter()
+            .filter_map(|measured| measured.host_cost_of_work());
+        match method.as_str() {
+            "counted" => cost.without.extend(costs),
+            _ => cost.with.extend(costs),
+        }
+    }
+    (!measurements.is_empty()).then(|| PlatformStudy {
+        name: name.to_owned(),
+        pair,
+        measurements,
+        monitor,
+    })
+}
+
+/// What a trial measured: once, or once in each stretch where guests took turns. `beside` is the load
+/// of the second guest, if there was one.
+fn of_trial(trial: &Trial, beside: Option<&str>) -> Vec<Measurement> {
+    let load = trial.treatment.workload.as_str();
+    if trial.phases.is_empty() {
+        let found = measurement(
+            trial.block,
+            trial.window,
+            &trial.metrics,
+            &[(load, &trial.metrics)],
+        );
+        return found.into_iter().collect();
+    }
+    let of_phases = trial.phases.iter().filter_map(|phase| {
+        let mut guests = vec![(load, &phase.metrics)];
+        guests.extend(beside.zip(phase.others.values().next()));
+        measurement(trial.block, phase.window, &phase.metrics, &guests)
+    });
+    of_phases.collect()
+}
+
+type Metrics = BTreeMap<String, Metric>;
+
+/// The rates of a stretch as what they came to in it; `None` where nothing was charged.
+fn measurement(
+    block: u32,
+    window: (Nanoseconds, Nanoseconds),
+    host: &Metrics,
+    guests: &[(&str, &Metrics)],
+) -> Option<Measurement> {
+    let span = window.1.saturating_since(window.0);
+    let by_method = |name: fn(&str) -> String| {
+        metric::METHODS
+            .into_iter()
+            .filter_map(move |method| Some((method.to_owned(), time(host, &name(method), span)?)))
+    };
+    let softirqs: BTreeMap<String, Nanoseconds> = by_method(metric::host_softirq).collect();
+    Some(Measurement {
+        block,
+        guests: guests
+            .iter()
+            .map(|(load, metrics)| guest(load, metrics, span))
+            .collect(),
+        span,
+        total: time(host, metric::TOTAL, span)?,
+        softirq: time(host, metric::SOFTIRQ, span).unwrap_or_default(),
+        host_packets: count(host, metric::HOST_PACKETS, span),
+        other_softirqs: count(host, metric::OTHER_SOFTIRQS, span),
+        host: by_method(metric::host)
+            .map(|(method, tasks)| {
+                let softirq = softirqs.get(&method).copied().unwrap_or_default();
+                (method, [tasks, softirq])
+            })
+            .collect(),
+        unattributed: by_method(metric::unattributed).collect(),
+    })
+}
+
+fn guest(load: &str, metrics: &Metrics, span: Nanoseconds) -> GuestCharge {
+    let charged = metric::METHODS.into_iter().filter_map(|method| {
+        let stages: BTreeMap<String, Nanoseconds> = metric::STAGES
+            .into_iter()
+            .filter_map(|stage| {
+                let spent = time(metrics, &metric::stage(method, stage), span)?;
+                Some((stage.to_owned(), spent))
+            })
+            .collect();
+        (!stages.is_empty()).then(|| (method.to_owned(), stages))
+    });
+    let work = metrics.get(metric::WORK);
+    GuestCharge {
+        load: load.to_owned(),
+        work: work.map(|work| work.quantity.value),
+        received: count(metrics, metric::RECEIVED, span),
+        sent: count(metrics, metric::SENT, span),
+        bytes: count(metrics, metric::BYTES, span),
+        block_requests: count(metrics, metric::BLOCK_REQUESTS, span),
+        booked: time(metrics, metric::BOOKED, span).unwrap_or_default(),
+        charged: charged.collect(),
+    }
+}
+
+/// What a rate came to in `span`.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a cast of a float saturates"
+)]
+fn count(metrics: &Metrics, name: &str, span: Nanoseconds) -> u64 {
+    let rate = metrics.get(name).map_or(0.0, |found| found.quantity.value);
+    (rate * span.as_secs_f64()).round() as u64
+}
+
+/// What processors kept busy come to in `span`.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a cast of a float saturates"
+)]
+fn time(metrics: &Metrics, name: &str, span: Nanoseconds) -> Option<Nanoseconds> {
+    let cores = metrics.get(name)?.quantity.value;
+    Some(Nanoseconds(
+        (cores * span.as_secs_f64() * 1e9).round() as u64
+    ))
+}
