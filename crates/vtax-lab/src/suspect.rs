@@ -29,7 +29,8 @@ pub const FREQUENCY_DRIFT: f64 = 0.10;
 /// How far the wall clock may move against the monotonic clock: a millisecond for reading both,
 /// and the 500 ppm that the kernel lets NTP slew (adjtimex(2)).
 pub const CLOCK_STEP: Nanoseconds = Nanoseconds(1_000_000);
-const CLOCK_SLEW_PPM: f64 = 500.0;
+/// See [`CLOCK_STEP`].
+pub const CLOCK_SLEW_PPM: u32 = 500;
 
 /// Passes that the sampler may miss, as a share of those due.
 pub const MISSED_SHARE: f64 = 0.05;
@@ -256,7 +257,7 @@ fn throttling(before: &HostReading, after: &HostReading) -> Option<String> {
 
 fn clock_step(before: &HostReading, after: &HostReading, own: &OwnWork) -> Option<String> {
     let window = difference(after.at, before.at);
-    let allowed = number(CLOCK_STEP.0) + number(window.0) * CLOCK_SLEW_PPM / 1e6;
+    let allowed = number(CLOCK_STEP.0) + number(window.0) * f64::from(CLOCK_SLEW_PPM) / 1e6;
     let step = number(own.observer.wall_clock_step.0);
     (step > allowed).then(|| {
         format!(

@@ -82,6 +82,9 @@ pub enum Command {
     /// A load generator, as workloads start it in the client.
     #[command(subcommand, hide = true)]
     Load(LoadCommand),
+    /// An actor of another host's trials, spoken to in JSON lines: that vtax starts it through ssh.
+    #[command(hide = true)]
+    Actor,
 }
 
 #[derive(Debug, Args)]

@@ -55,6 +55,7 @@ fn main() -> ExitCode {
         }
         Command::Restore(arguments) => commands::run::restore(&arguments),
         Command::Load(command) => commands::load::execute(&command),
+        Command::Actor => commands::actor::serve(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -4,6 +4,7 @@
 //! Rate and delay sit on the client's veth, one queueing discipline for each direction, so that
 //! every platform sees the same link and none pays for it in its target.
 
+use super::uplink::OuterNetwork;
 use crate::HostError;
 use crate::settings::{Domain, Parameter, Settings};
 use std::fmt::Write;
@@ -15,6 +16,12 @@ pub const MOST_SEATS: usize = 120;
 pub const PREFIX: u8 = 24;
 /// Length of the network prefix of the IPv6 addresses.
 pub const PREFIX_V6: u8 = 64;
+/// The bridge of the cell's own wire.
+pub const WIRE: &str = "br0";
+/// The bridge of a target whose client is elsewhere: the others' wire is not connected to it.
+pub const OUTER: &str = "out0";
+/// The device in the switch that leads to the network outside.
+pub const UPLINK: &str = "uplink";
 const BRIDGE_MAC: &str = "02:76:74:61:78:00";
 
 /// One end of a seat's link: an address on the cell's wire. Cells share no wire, so all of them can
@@ -46,6 +53,31 @@ impl End {
     /// Its MAC address: locally administered, with "vtax" in the middle.
     pub fn mac(self) -> String {
         format!("02:76:74:61:78:{:02x}", self.0)
+    }
+}
+
+/// Where a device is plugged in, and who it is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Port {
+    /// The bridge.
+    pub bridge: &'static str,
+    /// Its address, with the length of the prefix.
+    pub address: (Ipv4Addr, u8),
+    /// Its IPv6 address, with the length of the prefix, if it has one.
+    pub address_v6: Option<(Ipv6Addr, u8)>,
+    /// Its MAC address.
+    pub mac: String,
+}
+
+impl Port {
+    /// An end of a seat's link on the cell's own wire.
+    pub fn on_wire(end: End, ipv6: bool) -> Self {
+        Self {
+            bridge: WIRE,
+            address: (end.address(), PREFIX),
+            address_v6: ipv6.then(|| (end.address_v6(), PREFIX_V6)),
+            mac: end.mac(),
+        }
     }
 }
 
@@ -160,9 +192,14 @@ impl Default for TapOptions {
     }
 }
 
-/// The shell lines that make the bridge and the clients' sides of so many seats, run in the switch's
-/// namespaces.
-pub fn client_sides(link: &LinkConfig, ipv6: bool, seats: u8) -> String {
+/// The shell lines that make the bridges and the clients' sides of so many seats, run in the switch's
+/// namespaces. A first seat with a way outside has no client here.
+pub fn client_sides(
+    link: &LinkConfig,
+    ipv6: bool,
+    seats: u8,
+    outer: Option<&OuterNetwork>,
+) -> String {
     let mtu = link.mtu;
     let mut script = String::from("ip -batch - <<'END'\n");
     let spaces = |seat| ["client", "target"].map(|name| numbered(name, seat));
@@ -173,17 +210,23 @@ pub fn client_sides(link: &LinkConfig, ipv6: bool, seats: u8) -> String {
     let _ = write!(
         script,
         "link set lo up
-link add br0 address {BRIDGE_MAC} mtu {mtu} type bridge mcast_snooping 0
-link set br0 addrgenmode none up
-END
-"
+{}",
+        bridge(WIRE, BRIDGE_MAC, mtu)
     );
+    if let Some(outer) = outer {
+        script.push_str(&bridge(OUTER, &outer.bridge_mac(), mtu));
+    }
+    script.push_str("END\n");
     for seat in 0..seats {
         for space in spaces(seat).iter().rev() {
             let _ = writeln!(script, "ip -n {space} link set lo up");
         }
+        if seat == 0 && outer.is_some() {
+            continue;
+        }
         let client = numbered("client", seat);
-        script.push_str(&veth_side(&client, End::client(seat), link, ipv6));
+        let port = Port::on_wire(End::client(seat), ipv6);
+        script.push_str(&veth_side(&client, &port, link));
         for line in shaping(link) {
             let device = veth(&client);
             let _ = writeln!(script, "tc qdisc add dev {device} {line}");
@@ -191,6 +234,14 @@ END
         }
     }
     script
+}
+
+fn bridge(name: &str, mac: &str, mtu: u32) -> String {
+    format!(
+        "link add {name} address {mac} mtu {mtu} type bridge mcast_snooping 0
+link set {name} addrgenmode none up
+"
+    )
 }
 
 /// The name of a space's veth in the switch.
@@ -202,13 +253,13 @@ pub fn veth(space: &str) -> String {
     }
 }
 
-/// The shell lines that connect a guest's network namespace to the bridge.
-pub fn guest_side(link: &LinkConfig, ipv6: bool, seat: u8) -> String {
-    veth_side(&numbered("target", seat), End::guest(seat), link, ipv6)
+/// The shell lines that connect a guest's network namespace to its bridge.
+pub fn guest_side(link: &LinkConfig, port: &Port, seat: u8) -> String {
+    veth_side(&numbered("target", seat), port, link)
 }
 
-/// The shell lines that make a tap on the bridge.
-pub fn tap(name: &str, options: TapOptions, link: &LinkConfig) -> String {
+/// The shell lines that make a tap on a bridge.
+pub fn tap(name: &str, options: TapOptions, link: &LinkConfig, bridge: &str) -> String {
     let multi_queue = if options.multi_queue {
         " multi_queue"
     } else {
@@ -218,7 +269,7 @@ pub fn tap(name: &str, options: TapOptions, link: &LinkConfig) -> String {
     let mut script = format!(
         "ip -batch - <<'END'
 tuntap add dev {name} mode tap{multi_queue}{vnet_header}
-link set {name} mtu {} master br0 addrgenmode none up
+link set {name} mtu {} master {bridge} addrgenmode none up
 END
 ",
         link.mtu
@@ -229,10 +280,10 @@ END
     script
 }
 
-/// The shell lines that put a device that is already in the switch on the bridge.
-pub fn adopted(name: &str, link: &LinkConfig) -> String {
+/// The shell lines that put a device that is already in the switch on a bridge.
+pub fn adopted(name: &str, link: &LinkConfig, bridge: &str) -> String {
     let mut script = format!(
-        "ip link set dev {name} mtu {} master br0 addrgenmode none up\n",
+        "ip link set dev {name} mtu {} master {bridge} addrgenmode none up\n",
         link.mtu
     );
     if !link.offloads {
@@ -241,26 +292,22 @@ pub fn adopted(name: &str, link: &LinkConfig) -> String {
     script
 }
 
-fn veth_side(space: &str, end: End, link: &LinkConfig, ipv6: bool) -> String {
-    let (mtu, veth, mac) = (link.mtu, veth(space), end.mac());
+fn veth_side(space: &str, port: &Port, link: &LinkConfig) -> String {
+    let (mtu, veth, mac, bridge) = (link.mtu, veth(space), &port.mac, port.bridge);
+    let (address, prefix) = port.address;
     let mut script = format!(
         "ip -batch - <<'END'
 link add {veth} mtu {mtu} type veth peer name eth0 netns {space} address {mac} mtu {mtu}
-link set {veth} master br0 addrgenmode none up
+link set {veth} master {bridge} addrgenmode none up
 END
 ip -n {space} -batch - <<'END'
 link set eth0 addrgenmode none
-address add {}/{PREFIX} dev eth0
-",
-        end.address()
+address add {address}/{prefix} dev eth0
+"
     );
-    if ipv6 {
+    if let Some((address, prefix)) = port.address_v6 {
         // Nobody else is on this wire: duplicate detection would only delay the first packet.
-        let _ = writeln!(
-            script,
-            "address add {}/{PREFIX_V6} dev eth0 nodad",
-            end.address_v6()
-        );
+        let _ = writeln!(script, "address add {address}/{prefix} dev eth0 nodad");
     }
     script.push_str("link set eth0 up\nEND\n");
     if !link.offloads {
@@ -365,7 +412,7 @@ mod tests {
             rate_mbit: Some(100.0),
             ..LinkConfig::default()
         };
-        let script = client_sides(&link, true, 1);
+        let script = client_sides(&link, true, 1, None);
         let tbf = "root tbf rate 100000000bit burst 62500 limit 625000";
         assert!(
             script.contains(&format!("tc qdisc add dev client0 {tbf}")),
@@ -411,7 +458,7 @@ mod tests {
 
     #[test]
     fn every_seat_has_spaces_devices_and_addresses_of_its_own() {
-        let script = client_sides(&LinkConfig::default(), true, 3);
+        let script = client_sides(&LinkConfig::default(), true, 3, None);
         for line in [
             "netns add client\n",
             "netns add target\n",
@@ -432,7 +479,7 @@ mod tests {
 
     #[test]
     fn a_host_without_ipv6_gets_no_ipv6_addresses() {
-        assert!(client_sides(&LinkConfig::default(), true, 1).contains("fd91::1/64"));
-        assert!(!client_sides(&LinkConfig::default(), false, 1).contains("fd91"));
+        assert!(client_sides(&LinkConfig::default(), true, 1, None).contains("fd91::1/64"));
+        assert!(!client_sides(&LinkConfig::default(), false, 1, None).contains("fd91"));
     }
 }

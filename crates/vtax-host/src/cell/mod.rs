@@ -9,7 +9,8 @@
 //! ```
 //!
 //! A cell has a [`Seat`] for each guest, with a client of its own: `client1` and `target1` are the
-//! second's.
+//! second's. Where the target's client is on another machine, its seat has a bridge of its own with a
+//! way to an [`OuterNetwork`].
 //!
 //! Only control group directories outlive the holder; they are in the journal. See `docs/cell.md`.
 
@@ -24,11 +25,13 @@ pub mod process;
 pub mod remove;
 pub mod requirements;
 mod seat;
+mod uplink;
 
 pub use client::{Client, ClientProcess};
 pub use disk::Attached;
 pub use link::{LinkConfig, TapOptions};
 pub use seat::{Seat, SeatConfig, TARGET};
+pub use uplink::{OuterNetwork, Uplink};
 
 use crate::HostError;
 use crate::facts::CgroupVersion;
@@ -79,6 +82,8 @@ pub struct CellConfig {
     pub link: LinkConfig,
     /// A seat for each guest, the target's first.
     pub seats: Vec<SeatConfig>,
+    /// The network of the target's seat, where its client is on another machine.
+    pub outer: Option<OuterNetwork>,
 }
 
 impl Default for CellConfig {
@@ -87,6 +92,7 @@ impl Default for CellConfig {
             name: String::new(),
             link: LinkConfig::default(),
             seats: vec![SeatConfig::default()],
+            outer: None,
         }
     }
 }
@@ -101,6 +107,7 @@ impl CellConfig {
             name: name.to_owned(),
             link: LinkConfig::from_settings(settings)?,
             seats: vec![SeatConfig::from_settings(TARGET, settings)?],
+            outer: None,
         })
     }
 }
@@ -171,7 +178,7 @@ impl Cell {
         let hierarchies = Hierarchies::detect()?;
         let groups = Groups::create(&hierarchies, &unique, journal)?;
         let ipv6 = Path::new("/proc/net/if_inet6").exists();
-        let mut setup = link::client_sides(&config.link, ipv6, seats);
+        let mut setup = link::client_sides(&config.link, ipv6, seats, config.outer.as_ref());
         for seat in 1..seats {
             setup.push_str(&format!("mkdir /run/seat{seat}\n"));
         }
@@ -185,6 +192,9 @@ impl Cell {
             }))
         });
         let entries = entries.collect::<Result<Vec<_>, HostError>>()?;
+        if let (Some(outer), Some(target)) = (&config.outer, entries.first()) {
+            outer.connect(target, &config.link)?;
+        }
         Ok(Self {
             holder,
             groups,
@@ -261,7 +271,9 @@ impl Cell {
         // Both are tried, whatever becomes of the first.
         let ended = self.holder.end();
         let removed = self.groups.remove();
-        ended.and(removed)?;
+        let outer = self.config.outer.as_ref();
+        let gone = outer.map_or(Ok(()), |outer| outer.wait_gone(self.holder.pid()));
+        ended.and(removed).and(gone)?;
         let images = self.config.seats.iter();
         images
             .filter_map(|seat| seat.scratch.as_deref())

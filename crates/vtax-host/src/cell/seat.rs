@@ -4,8 +4,8 @@
 use super::cgroup::Group;
 use super::cpus::CpuList;
 use super::entry::Entry;
-use super::link::{self, End, LinkConfig, TapOptions};
-use super::{Cell, Client, Space};
+use super::link::{self, End, LinkConfig, Port, TapOptions};
+use super::{Cell, Client, OuterNetwork, Space};
 use crate::HostError;
 use crate::command::CommandLine;
 use crate::facts::CgroupVersion;
@@ -216,24 +216,46 @@ impl<'a> Seat<'a> {
         format!("/run/netns/{}", link::numbered("target", self.entry.seat))
     }
 
+    /// The network of the host that the seat is connected to, if it is: its client is there.
+    pub fn outer_network(&self) -> Option<&'a OuterNetwork> {
+        let outer = self.cell.config.outer.as_ref();
+        outer.filter(|_| self.entry.seat == 0)
+    }
+
+    fn port(&self) -> Port {
+        match self.outer_network() {
+            Some(outer) => Port {
+                bridge: link::OUTER,
+                address: outer.target,
+                address_v6: None,
+                mac: outer.mac(),
+            },
+            None => Port::on_wire(End::guest(self.entry.seat), self.cell.ipv6),
+        }
+    }
+
+    /// The bridge in [`Space::Switch`] that the guest is on.
+    pub fn bridge(&self) -> &'static str {
+        self.port().bridge
+    }
+
     /// The address that the guest must have, with the length of its prefix.
     pub fn address(&self) -> (Ipv4Addr, u8) {
-        (End::guest(self.entry.seat).address(), link::PREFIX)
+        self.port().address
     }
 
     /// The IPv6 address that the guest must have, with the length of its prefix, where the host
-    /// has IPv6.
+    /// has IPv6 and the network is the cell's own.
     pub fn address_v6(&self) -> Option<(Ipv6Addr, u8)> {
-        let end = End::guest(self.entry.seat);
-        self.cell.ipv6.then(|| (end.address_v6(), link::PREFIX_V6))
+        self.port().address_v6
     }
 
     /// The MAC address that the guest's network device must have.
     pub fn mac(&self) -> String {
-        End::guest(self.entry.seat).mac()
+        self.port().mac
     }
 
-    /// The client's address.
+    /// The address of the client in the cell.
     pub fn client_address(&self) -> IpAddr {
         IpAddr::V4(End::client(self.entry.seat).address())
     }
@@ -261,7 +283,7 @@ impl<'a> Seat<'a> {
                 "{name:?} is no name for a tap: up to 15 letters, digits, `-` and `_`"
             )));
         }
-        let script = link::tap(name, options, self.link());
+        let script = link::tap(name, options, self.link(), self.bridge());
         self.script(Space::Switch, "the set-up of a tap", &script, &[])
             .map(drop)
     }
@@ -285,7 +307,7 @@ impl<'a> Seat<'a> {
                 output: String::from_utf8_lossy(&output.stderr).into_owned(),
             });
         }
-        let script = link::adopted(name, self.link());
+        let script = link::adopted(name, self.link(), self.bridge());
         self.script(
             Space::Switch,
             "the set-up of an adopted device",
@@ -295,14 +317,14 @@ impl<'a> Seat<'a> {
         .map(drop)
     }
 
-    /// Connects the guest's network namespace to the bridge; returns the veth's name in the switch,
+    /// Connects the guest's network namespace to its bridge; returns the veth's name in the switch,
     /// whose counters are the host's view: it *receives* what the guest sends.
     ///
     /// # Errors
     /// When it is already connected, or a line of the set-up fails.
     pub fn attach_veth(&self) -> Result<String, HostError> {
         let seat = self.entry.seat;
-        let script = link::guest_side(self.link(), self.cell.ipv6, seat);
+        let script = link::guest_side(self.link(), &self.port(), seat);
         self.script(Space::Switch, "the set-up of a guest's veth", &script, &[])?;
         Ok(link::veth(&link::numbered("target", seat)))
     }

@@ -1,5 +1,9 @@
-//! Where a plan runs: on this host, on another one through the system's ssh, or on an emulated one.
+//! Where a plan runs: on this host, on another one through the system's ssh, or on an emulated one;
+//! and where an actor of it lives that does not live there.
 
+pub mod actor;
+pub mod clocks;
+mod remote;
 mod ssh;
 
 pub use ssh::{Line, SshRun, run_over_ssh};

@@ -2,12 +2,13 @@
 //! system's ssh, progress streams back as JSON lines, and the results come home as a tar stream.
 //! Nothing is left on the other machine but its image cache.
 
+use super::remote::Remote;
 use crate::run::Event;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use vtax_host::HostError;
 use vtax_host::signals::Signals;
 
@@ -37,7 +38,10 @@ pub fn run_over_ssh(
     signals: &Signals,
     each: &mut dyn FnMut(Line),
 ) -> Result<(), HostError> {
-    let remote = Remote { run };
+    let remote = Remote {
+        ssh: run.ssh.clone(),
+        host: run.host.clone(),
+    };
     let directory = remote.ask("mktemp -d /var/tmp/vtax-run-XXXXXX")?;
     if !directory.starts_with("/var/tmp/vtax-run-") || directory.contains(['\'', '\n']) {
         return Err(HostError::Protocol {
@@ -45,7 +49,7 @@ pub fn run_over_ssh(
             detail: format!("asked for a temporary directory, got `{directory}`"),
         });
     }
-    let outcome = run_in(&remote, &directory, signals, each);
+    let outcome = run_in(run, &remote, &directory, signals, each);
     let cleaned = remote.ask(&format!("rm -rf -- '{directory}'")).map(drop);
     outcome.and(cleaned)
 }
@@ -60,12 +64,12 @@ pub enum Line {
 }
 
 fn run_in(
-    remote: &Remote<'_>,
+    run: &SshRun,
+    remote: &Remote,
     directory: &str,
     signals: &Signals,
     each: &mut dyn FnMut(Line),
 ) -> Result<(), HostError> {
-    let run = remote.run;
     let binary = File::open(&run.binary).map_err(HostError::file("read", &run.binary))?;
     remote.send(
         binary.into(),
@@ -99,146 +103,85 @@ fn run_in(
         run.host.replace('\'', ""),
         arguments.join(" ")
     );
-    let ran = remote.follow(&command, signals, each);
-    let fetched = remote.fetch(directory, &run.results);
+    let ran = follow(remote, &command, signals, each);
+    let fetched = fetch(remote, directory, &run.results);
     ran.and(fetched)
 }
 
-struct Remote<'a> {
-    run: &'a SshRun,
+/// Runs a line there and hands on what it prints, until it ends or the user interrupts.
+fn follow(
+    remote: &Remote,
+    line: &str,
+    signals: &Signals,
+    each: &mut dyn FnMut(Line),
+) -> Result<(), HostError> {
+    let mut child = remote
+        .command(line)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(HostError::file("run", "ssh"))?;
+    let errors = child.stderr.take().map(|mut stderr| {
+        std::thread::spawn(move || {
+            let mut text = String::new();
+            // What is not text is of no use in a message.
+            let _ = stderr.read_to_string(&mut text);
+            text
+        })
+    });
+    if let Some(stdout) = child.stdout.take() {
+        relay(stdout, each)?;
+    }
+    let status = child.wait().map_err(HostError::file("run", "ssh"))?;
+    let said = errors
+        .and_then(|thread| thread.join().ok())
+        .unwrap_or_default();
+    signals.check()?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(HostError::Program {
+        command: format!("vtax run, on {}", remote.host),
+        status: status.to_string(),
+        output: said,
+    })
 }
 
-impl Remote<'_> {
-    fn command(&self, line: &str) -> Command {
-        let mut command = Command::new(&self.run.ssh);
-        command
-            .args(["-o", "BatchMode=yes", "-T", "--"])
-            .arg(&self.run.host)
-            .arg(line);
-        command
+fn fetch(remote: &Remote, directory: &str, results: &Path) -> Result<(), HostError> {
+    // A run that ended before its first line has no results to bring.
+    if remote.ask(&format!(
+        "test -d '{directory}/results' && echo yes || echo no"
+    ))? == "no"
+    {
+        return Ok(());
     }
-
-    fn failed(&self, line: &str, output: &Output) -> HostError {
-        HostError::Program {
-            command: format!("ssh {} {line}", self.run.host),
-            status: output.status.to_string(),
-            output: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
+    fs::create_dir_all(results).map_err(HostError::file("create", results))?;
+    let line = format!("tar -C '{directory}/results' -cf - .");
+    let mut sender = remote
+        .command(&line)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(HostError::file("run", "ssh"))?;
+    let stream = sender.stdout.take().map_or_else(Stdio::null, Stdio::from);
+    let unpacked = Command::new("tar")
+        .args(["--no-same-owner", "-C"])
+        .arg(results)
+        .args(["-xf", "-"])
+        .stdin(stream)
+        .output()
+        .map_err(HostError::file("run", "tar"))?;
+    let sent = sender.wait().map_err(HostError::file("run", "ssh"))?;
+    if sent.success() && unpacked.status.success() {
+        return Ok(());
     }
-
-    /// Runs a line there; its standard output, trimmed.
-    fn ask(&self, line: &str) -> Result<String, HostError> {
-        let output = self
-            .command(line)
-            .stdin(Stdio::null())
-            .output()
-            .map_err(HostError::file("run", "ssh"))?;
-        if !output.status.success() {
-            return Err(self.failed(line, &output));
-        }
-        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    }
-
-    fn send(&self, from: Stdio, line: &str) -> Result<(), HostError> {
-        let output = self
-            .command(line)
-            .stdin(from)
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .and_then(Child::wait_with_output)
-            .map_err(HostError::file("run", "ssh"))?;
-        if output.status.success() {
-            Ok(())
-        } else {
-            Err(self.failed(line, &output))
-        }
-    }
-
-    fn send_text(&self, text: &str, line: &str) -> Result<(), HostError> {
-        let mut file =
-            tempfile::tempfile().map_err(HostError::file("create", "a temporary file"))?;
-        std::io::Write::write_all(&mut file, text.as_bytes())
-            .and_then(|()| std::io::Seek::rewind(&mut file))
-            .map_err(HostError::file("write", "a temporary file"))?;
-        self.send(file.into(), line)
-    }
-
-    /// Runs a line there and hands on what it prints, until it ends or the user interrupts.
-    fn follow(
-        &self,
-        line: &str,
-        signals: &Signals,
-        each: &mut dyn FnMut(Line),
-    ) -> Result<(), HostError> {
-        let mut child = self
-            .command(line)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(HostError::file("run", "ssh"))?;
-        let errors = child.stderr.take().map(|mut stderr| {
-            std::thread::spawn(move || {
-                let mut text = String::new();
-                // What is not text is of no use in a message.
-                let _ = stderr.read_to_string(&mut text);
-                text
-            })
-        });
-        if let Some(stdout) = child.stdout.take() {
-            relay(stdout, each)?;
-        }
-        let status = child.wait().map_err(HostError::file("run", "ssh"))?;
-        let said = errors
-            .and_then(|thread| thread.join().ok())
-            .unwrap_or_default();
-        signals.check()?;
-        if status.success() {
-            return Ok(());
-        }
-        Err(HostError::Program {
-            command: format!("vtax run, on {}", self.run.host),
-            status: status.to_string(),
-            output: said,
-        })
-    }
-
-    fn fetch(&self, directory: &str, results: &Path) -> Result<(), HostError> {
-        // A run that ended before its first line has no results to bring.
-        if self.ask(&format!(
-            "test -d '{directory}/results' && echo yes || echo no"
-        ))? == "no"
-        {
-            return Ok(());
-        }
-        fs::create_dir_all(results).map_err(HostError::file("create", results))?;
-        let line = format!("tar -C '{directory}/results' -cf - .");
-        let mut sender = self
-            .command(&line)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(HostError::file("run", "ssh"))?;
-        let stream = sender.stdout.take().map_or_else(Stdio::null, Stdio::from);
-        let unpacked = Command::new("tar")
-            .args(["--no-same-owner", "-C"])
-            .arg(results)
-            .args(["-xf", "-"])
-            .stdin(stream)
-            .output()
-            .map_err(HostError::file("run", "tar"))?;
-        let sent = sender.wait().map_err(HostError::file("run", "ssh"))?;
-        if sent.success() && unpacked.status.success() {
-            return Ok(());
-        }
-        Err(HostError::Other(format!(
-            "the results could not be fetched from {} ({}): {}",
-            self.run.host,
-            sent,
-            String::from_utf8_lossy(&unpacked.stderr).trim()
-        )))
-    }
+    Err(HostError::Other(format!(
+        "the results could not be fetched from {} ({}): {}",
+        remote.host,
+        sent,
+        String::from_utf8_lossy(&unpacked.stderr).trim()
+    )))
 }
 
 fn relay(stdout: ChildStdout, each: &mut dyn FnMut(Line)) -> Result<(), HostError> {

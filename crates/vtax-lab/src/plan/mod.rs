@@ -22,6 +22,7 @@ pub use treatments::{PlannedGuest, PlannedTreatment, combinations, treatments};
 
 use std::collections::BTreeMap;
 use std::time::Duration;
+use vtax_host::cell::OuterNetwork;
 use vtax_host::settings::{Level, Settings};
 use vtax_report::analysis::charge::metric;
 
@@ -129,19 +130,8 @@ pub struct Places {
 pub struct RemoteClient {
     /// As `ssh` takes it.
     pub host: String,
-    /// How the target gets onto the network that leads there.
-    pub uplink: Uplink,
-    /// The target's address on that network, with the length of its prefix.
-    pub target: (std::net::Ipv4Addr, u8),
-}
-
-/// What connects a cell to a network outside.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Uplink {
-    /// A bridge of the host, to which the cell gets a veth.
-    Bridge(String),
-    /// A device of the host, on which the cell gets a macvlan.
-    Device(String),
+    /// The network that leads there, and the target's address on it.
+    pub network: OuterNetwork,
 }
 
 /// The order of trials.

@@ -1,11 +1,14 @@
 //! What is read during a trial, and where the readings go.
 
+use crate::place::actor::Gathered;
+use crate::place::clocks::Alignment;
 use std::collections::HashMap;
 use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vtax_host::roots::Roots;
 use vtax_observe::charge::SubjectSoftirqs;
 use vtax_observe::{Instrument, Kind, Series, SeriesId, Sink, Subject, counters};
-use vtax_report::results::{SampleKind, SampleSeries, SampleSeriesId, SampleWriter};
+use vtax_report::results::{ResultsError, SampleKind, SampleSeries, SampleSeriesId, SampleWriter};
 use vtax_units::Nanoseconds;
 
 /// Every counter of the host and of the actors, and what is not to be had with why. Where guests
@@ -30,17 +33,51 @@ pub(super) fn all(
     (instruments, absent)
 }
 
-/// Carries readings from the sampling thread into `samples.parquet`.
+/// Carries readings from the sampling thread into `samples.parquet`. Clones are of the same file, and
+/// the last one finishes it: an actor elsewhere adds its samples when the others are there.
+#[derive(Clone)]
 pub(super) struct SampleSink {
-    writer: Option<SampleWriter>,
+    writer: Arc<Mutex<SampleWriter>>,
     ids: HashMap<SeriesId, SampleSeriesId>,
 }
 
 impl SampleSink {
     pub(super) fn new(writer: SampleWriter) -> Self {
         Self {
-            writer: Some(writer),
+            writer: Arc::new(Mutex::new(writer)),
             ids: HashMap::new(),
+        }
+    }
+
+    /// Adds what an actor elsewhere gathered for `client`, at these times on our clock.
+    pub(super) fn add(
+        &self,
+        gathered: &Gathered,
+        client: &str,
+        clocks: &Alignment,
+    ) -> Result<(), ResultsError> {
+        let mut writer = self.writer();
+        for column in &gathered.columns {
+            let id = writer.register(&column.series(client));
+            for (at, value) in column.at.iter().zip(&column.values) {
+                writer.push(id, clocks.ours(*at), *value)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn writer(&self) -> MutexGuard<'_, SampleWriter> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes the file, where this is the last clone.
+    pub(super) fn close(self) -> Result<(), ResultsError> {
+        match Arc::into_inner(self.writer) {
+            Some(writer) => writer
+                .into_inner()
+                .unwrap_or_else(PoisonError::into_inner)
+                .finish(),
+            None => Ok(()),
         }
     }
 }
@@ -53,9 +90,7 @@ impl Sink for SampleSink {
         at: Nanoseconds,
         value: f64,
     ) -> io::Result<()> {
-        let Some(writer) = &mut self.writer else {
-            return Ok(());
-        };
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let stored = *self.ids.entry(id).or_insert_with(|| {
             writer.register(&SampleSeries {
                 owner: series.owner.clone(),
@@ -72,9 +107,7 @@ impl Sink for SampleSink {
     }
 
     fn finish(&mut self) -> io::Result<()> {
-        self.writer
-            .take()
-            .map_or(Ok(()), |writer| writer.finish().map_err(io::Error::other))
+        Ok(())
     }
 }
 

@@ -7,6 +7,7 @@
 mod busy;
 mod charging;
 mod directory;
+mod elsewhere;
 mod instruments;
 mod measure;
 mod phases;

@@ -7,6 +7,7 @@ use super::measure::{Observation, Party};
 use crate::LabError;
 use crate::plan::{Plan, PlannedTreatment, Profile};
 use crate::suspect::{HostReading, HostWatch};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use vtax_guest::platform::Target;
 use vtax_host::HostError;
@@ -45,6 +46,10 @@ pub(super) struct Guest<'a> {
     pub is_twin: bool,
     pub client: Box<dyn LoadClient>,
     pub client_subject: Subject,
+    /// Where the client lives, as records name it.
+    pub client_place: String,
+    /// Facts about that place, where it is not this host.
+    pub client_environment: BTreeMap<String, String>,
     pub target: Box<dyn Target>,
     pub service: Service,
 }

@@ -8,18 +8,41 @@ use vtax_host::HostError;
 use vtax_host::roots::PATH;
 use vtax_load::workload::{Program, Workload};
 
-/// The programs of the client that this host lacks, each with its remedy; `is_installed` is the
-/// search that cells use.
+/// The guests whose workloads are meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// Every guest's.
+    All,
+    /// The target's alone.
+    Target,
+    /// The neighbours' alone.
+    Neighbours,
+}
+
+/// The programs of the clients that a host lacks, each with its remedy; `is_installed` is the
+/// search that clients use there.
 pub(super) fn missing_on_host(
     treatments: &[PlannedTreatment],
     catalogue: &Catalogue,
+    whose: Whose,
     is_installed: &dyn Fn(&str) -> bool,
 ) -> BTreeSet<String> {
-    programs(treatments, catalogue, |workload| workload.client_programs())
+    client_programs(treatments, catalogue, whose)
         .into_iter()
         .filter(|(_, program)| !is_installed(program.name))
         .map(|(workload, program)| format!("{workload}: {}", missing(program)))
         .collect()
+}
+
+/// The programs of the clients, with the name that the plan has for the workload.
+pub(super) fn client_programs<'a>(
+    treatments: &'a [PlannedTreatment],
+    catalogue: &Catalogue,
+    whose: Whose,
+) -> BTreeSet<(&'a str, Program)> {
+    programs(treatments, catalogue, whose, |workload| {
+        workload.client_programs()
+    })
 }
 
 /// Checks that the image whose tree is at `root`, which has `packages` besides the base, has the
@@ -40,7 +63,7 @@ pub(super) fn check_image(
             root.join(inside).join(name).symlink_metadata().is_ok()
         })
     };
-    let lacking: BTreeSet<String> = programs(treatments, catalogue, |workload| {
+    let lacking: BTreeSet<String> = programs(treatments, catalogue, Whose::All, |workload| {
         if workload.packages() == packages {
             workload.target_programs()
         } else {
@@ -70,6 +93,7 @@ pub(super) fn check_image(
 fn programs<'a>(
     treatments: &'a [PlannedTreatment],
     catalogue: &Catalogue,
+    whose: Whose,
     of: impl Fn(&dyn Workload) -> &'static [Program],
 ) -> BTreeSet<(&'a str, Program)> {
     let mut all = BTreeSet::new();
@@ -77,7 +101,8 @@ fn programs<'a>(
         let target = (&planned.record.workload, &planned.record.workload_kind);
         let neighbours = planned.neighbours.iter();
         let neighbours = neighbours.map(|guest| (&guest.name, &guest.workload_kind));
-        for (name, kind) in std::iter::once(target).chain(neighbours) {
+        let target = std::iter::once(target).filter(|_| whose != Whose::Neighbours);
+        for (name, kind) in target.chain(neighbours.filter(|_| whose != Whose::Target)) {
             if let Some(workload) = catalogue.workload(kind) {
                 all.extend(of(workload).iter().map(|program| (name.as_str(), *program)));
             }
@@ -111,12 +136,12 @@ mod tests {
     fn a_missing_client_is_named_with_its_package_before_anything_boots() {
         let catalogue = Catalogue::standard();
         let planned = planned(&catalogue);
-        let missing = missing_on_host(&planned, &catalogue, &|name| name != "iperf3");
+        let missing = missing_on_host(&planned, &catalogue, Whose::All, &|name| name != "iperf3");
         assert_eq!(
             missing.into_iter().collect::<Vec<_>>(),
             ["send: the program `iperf3` is missing: install the Debian package iperf3"]
         );
-        assert!(missing_on_host(&planned, &catalogue, &|_| true).is_empty());
+        assert!(missing_on_host(&planned, &catalogue, Whose::All, &|_| true).is_empty());
     }
 
     #[test]

@@ -2,23 +2,26 @@
 //! each of them.
 
 use super::charging::{self, Charging};
+use super::elsewhere::{self, Elsewhere, Watch};
 use super::measure::{Inner, Observation, Party};
 use super::phases::{Drive, Driven, Guest, Stretch};
+use super::programs::{self, Whose};
 use super::{
     Assignment, Attempt, Experiment, Log, NewRun, Progress, RunOptions, RunSummary, instruments,
-    programs, run_experiment, stop,
+    run_experiment, stop,
 };
 use crate::LabError;
+use crate::place::actor::RemoteActor;
 use crate::plan::{Catalogue, Plan, PlannedTreatment, treatments};
 use crate::suspect::{self, HostWatch, OwnWork};
 use instruments::SampleSink;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vtax_guest::image::{self, GuestFiles};
 use vtax_guest::platform::{Platform, Target};
-use vtax_host::cell::{Cell, CellConfig, Seat, SeatConfig, TARGET};
+use vtax_host::cell::{Cell, CellConfig, LinkConfig, Seat, SeatConfig, TARGET};
 use vtax_host::host_settings;
 use vtax_host::journal::Journal;
 use vtax_host::meters::Meters;
@@ -26,7 +29,7 @@ use vtax_host::roots::Roots;
 use vtax_host::scratch;
 use vtax_host::settings::Settings;
 use vtax_host::signals::Signals;
-use vtax_load::workload::{Workload, WorkloadResult};
+use vtax_load::workload::{LoadClient, Workload, WorkloadResult};
 use vtax_observe::charge::MethodChoice;
 use vtax_observe::clock::SystemClock;
 use vtax_observe::{Observer, ObserverConfig, ObserverReport, Snapshot, metric};
@@ -82,6 +85,7 @@ pub fn run_planned(
         cache_dir: PathBuf::new(),
         files: BTreeMap::new(),
         meters: Meters::default(),
+        elsewhere: plan.places.client.clone().map(Elsewhere::new),
     };
     let (_, summary) = run_experiment(&mut scenarios, options, signals, progress)?;
     Ok(summary)
@@ -103,6 +107,8 @@ struct Scenarios<'a> {
     /// The image of every set of packages beyond the base.
     files: BTreeMap<&'static [&'static str], GuestFiles>,
     meters: Meters,
+    /// Where the target's client lives, if not here.
+    elsewhere: Option<Elsewhere>,
 }
 
 /// A guest of a trial before it is there.
@@ -139,7 +145,8 @@ impl Experiment for Scenarios<'_> {
     }
 
     fn prepare(&mut self, note: &mut dyn FnMut(String)) -> Result<(), LabError> {
-        self.check()?;
+        let actor = self.elsewhere.as_mut().map(Elsewhere::actor).transpose()?;
+        self.check(actor.as_ref())?;
         for planned in &self.planned {
             for cast in self.casts(planned)? {
                 let packages = cast.workload.packages();
@@ -182,6 +189,7 @@ impl Experiment for Scenarios<'_> {
         log: &mut Log<'_>,
         attempt: &mut Attempt,
     ) -> Result<(), LabError> {
+        let actor = self.elsewhere.as_mut().map(Elsewhere::actor).transpose()?;
         let planned = self.planned.get(assignment.treatment).ok_or_else(|| {
             LabError::Plan(format!(
                 "the plan has no treatment {}",
@@ -195,13 +203,13 @@ impl Experiment for Scenarios<'_> {
         host_settings::apply(&planned.settings, &self.roots.sys, journal)?;
         let cell = Cell::create(self.cell(assignment, planned, &casts)?, journal)?;
         let mut guests = Vec::new();
-        let booted = self.boot(&casts, &cell, journal, &mut guests);
+        let booted = self.boot(&casts, &cell, actor.as_ref(), journal, &mut guests);
         attempt.times.boot = clock.elapsed().into();
         let done = booted.and_then(|()| {
             if let Some(target) = guests.first() {
                 attempt.environment = target.target.environment();
             }
-            self.measure(planned, &mut guests, writer, log, attempt)
+            self.measure(planned, &mut guests, actor.as_ref(), writer, log, attempt)
         });
         for guest in &guests {
             let console = guest.target.console_tail();
@@ -224,9 +232,17 @@ impl Experiment for Scenarios<'_> {
 
 impl Scenarios<'_> {
     /// Whether this host can run every treatment: all that is missing, in one message.
-    fn check(&self) -> Result<(), LabError> {
+    fn check(&self, actor: Option<&RemoteActor>) -> Result<(), LabError> {
         let is_installed = |name: &str| self.roots.program(name).is_some();
-        let mut missing = programs::missing_on_host(&self.planned, self.catalogue, &is_installed);
+        let whose = match actor {
+            Some(_) => Whose::Neighbours,
+            None => Whose::All,
+        };
+        let mut missing =
+            programs::missing_on_host(&self.planned, self.catalogue, whose, &is_installed);
+        if let (Some(actor), Some(elsewhere)) = (actor, &self.elsewhere) {
+            missing.extend(self.missing_elsewhere(actor, elsewhere)?);
+        }
         let free = self
             .roots
             .proc_text("meminfo")
@@ -272,6 +288,30 @@ impl Scenarios<'_> {
             "this host cannot run the plan:\n  {}\n`vtax doctor` shows what it can",
             list.join("\n  ")
         )))
+    }
+
+    /// What the client's machine and the way there lack.
+    fn missing_elsewhere(
+        &self,
+        actor: &RemoteActor,
+        elsewhere: &Elsewhere,
+    ) -> Result<BTreeSet<String>, LabError> {
+        let (planned, catalogue) = (&self.planned, self.catalogue);
+        let programs = programs::client_programs(planned, catalogue, Whose::Target);
+        let programs: Vec<&str> = programs.iter().map(|(_, program)| program.name).collect();
+        let lacks = actor.lacks(&programs)?;
+        let is_installed = |name: &str| !lacks.iter().any(|lacking| lacking == name);
+        let missing = programs::missing_on_host(planned, catalogue, Whose::Target, &is_installed);
+        let place = elsewhere.place();
+        let missing = missing.into_iter().map(|what| format!("{place}: {what}"));
+        let mut missing: BTreeSet<String> = missing.collect();
+        for planned in &self.planned {
+            let link = LinkConfig::from_settings(&planned.settings)?;
+            if let Err(cause) = elsewhere.client.network.check(&link) {
+                missing.insert(cause.to_string());
+            }
+        }
+        Ok(missing)
     }
 
     /// The guests of a treatment, the target first.
@@ -324,6 +364,8 @@ impl Scenarios<'_> {
     ) -> Result<CellConfig, LabError> {
         let name = format!("trial-{}-{}", std::process::id(), assignment.index);
         let mut config = CellConfig::from_settings(&name, &planned.settings)?;
+        let elsewhere = self.elsewhere.as_ref();
+        config.outer = elsewhere.map(|elsewhere| elsewhere.client.network.clone());
         config.seats.clear();
         for (number, cast) in casts.iter().enumerate() {
             let mut seat = SeatConfig::from_settings(cast.name, cast.settings)?;
@@ -346,6 +388,7 @@ impl Scenarios<'_> {
         &self,
         casts: &'a [Cast<'_>],
         cell: &Cell,
+        actor: Option<&RemoteActor>,
         journal: &mut Journal,
         guests: &mut Vec<Guest<'a>>,
     ) -> Result<(), LabError> {
@@ -364,15 +407,26 @@ impl Scenarios<'_> {
                     ))
                 }
             })?;
-            let client = seat.client();
+            let place = self.elsewhere.as_ref().map(Elsewhere::place);
+            let (client, client_subject, place): (Box<dyn LoadClient>, _, _) =
+                match actor.zip(place).filter(|_| seat.outer_network().is_some()) {
+                    Some((actor, place)) => (Box::new(actor.clone()), elsewhere::subject(), place),
+                    None => {
+                        let client = seat.client();
+                        let subject = client.subject();
+                        (Box::new(client), subject, LOCAL.to_owned())
+                    }
+                };
             guests.push(Guest {
                 name: cast.name,
                 platform: cast.platform.kind(),
                 workload: cast.workload,
                 settings: cast.settings,
                 is_twin: cast.is_twin,
-                client_subject: client.subject(),
-                client: Box::new(client),
+                client,
+                client_subject,
+                client_place: place,
+                client_environment: BTreeMap::new(),
                 target,
                 service: Default::default(),
             });
@@ -384,6 +438,7 @@ impl Scenarios<'_> {
         &self,
         planned: &PlannedTreatment,
         guests: &mut [Guest<'_>],
+        actor: Option<&RemoteActor>,
         writer: &TrialWriter,
         log: &mut Log<'_>,
         attempt: &mut Attempt,
@@ -414,11 +469,18 @@ impl Scenarios<'_> {
         for reason in absent {
             log.line(&format!("not observed: {reason}"));
         }
-        let sink = SampleSink::new(writer.samples()?);
+        let watch_there = actor.map(|actor| Watch::begin(actor, self.plan.sample_hz));
+        let watch_there = watch_there.transpose()?;
+        let samples = SampleSink::new(writer.samples()?);
         let rate = ObserverConfig {
             rate: Hertz(self.plan.sample_hz),
         };
-        let observer = Observer::start(rate, Arc::new(SystemClock), watched, Box::new(sink))?;
+        let observer = Observer::start(
+            rate,
+            Arc::new(SystemClock),
+            watched,
+            Box::new(samples.clone()),
+        )?;
 
         let parties = parties(guests);
         let processors = online_processors(self.roots);
@@ -438,8 +500,18 @@ impl Scenarios<'_> {
         };
         let driven = drive.run(&mut attempt.times);
         let report = observer.stop();
+        let there = watch_there.filter(|_| driven.is_ok());
+        let there = there.map(|watch| watch.end(&samples, log)).transpose();
+        // Also after a failure: what is stored already should be readable.
+        let closed = samples.close();
         let driven = driven?;
         let report = report?;
+        let there = there?;
+        closed?;
+        if let (Some(there), Some(target)) = (there, guests.first_mut()) {
+            target.client_environment = there.environment;
+            attempt.suspect.extend(there.suspect);
+        }
         writer.write_workload_json(&driven.raw)?;
         writer.write_histograms(&histograms(&driven, &parties))?;
         let inner_after = inner_counters(guests)?;
@@ -547,7 +619,8 @@ impl Findings<'_, '_> {
         };
         let whole = (&first.begin, &last.end);
         attempt.window = (first.begin.at, last.end.at);
-        attempt.suspect = suspect::reasons(&first.before, &last.after, &self.own_work(whole));
+        let reasons = suspect::reasons(&first.before, &last.after, &self.own_work(whole));
+        attempt.suspect.extend(reasons);
         let nothing = WorkloadResult::default();
         let is_steady = driven.stretches.len() == 1 && first.level.is_none();
         let of_target = self.observation(whole, 0, true);
@@ -631,9 +704,9 @@ impl Findings<'_, '_> {
                 platform: None,
                 workload: None,
                 drives: Some(subject.owner),
-                place: LOCAL.to_owned(),
+                place: guest.client_place.clone(),
                 metrics: BTreeMap::new(),
-                environment: BTreeMap::new(),
+                environment: guest.client_environment.clone(),
             },
         ]
     }

@@ -3,6 +3,7 @@
 
 mod block;
 mod cgroup;
+mod children;
 pub(crate) mod event_group;
 pub(crate) mod file;
 mod hardware;
@@ -21,6 +22,7 @@ mod xen;
 
 pub use block::BlockDevices;
 pub use cgroup::ControlGroup;
+pub use children::Children;
 pub use hardware::HardwareCounters;
 pub use host_cpu::HostCpu;
 pub use interrupts::{Interrupts, parse_interrupts};

@@ -1,6 +1,7 @@
 //! One file a command.
 
 pub mod accuracy;
+pub mod actor;
 pub mod charge;
 pub mod doctor;
 pub mod image;

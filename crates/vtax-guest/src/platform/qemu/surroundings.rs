@@ -101,7 +101,7 @@ impl Surroundings for Seat<'_> {
 
     fn answer_for_target(&self) -> Result<(), HostError> {
         let (address, prefix) = self.address();
-        let script = format!("ip address add {address}/{prefix} dev br0");
+        let script = format!("ip address add {address}/{prefix} dev {}", self.bridge());
         self.script(
             Space::Switch,
             "the address of QEMU's own network stack",

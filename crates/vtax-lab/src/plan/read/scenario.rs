@@ -5,10 +5,11 @@ use super::{Reader, Value};
 use crate::plan::profile::MOST_LEVELS;
 use crate::plan::{
     ALONE, Catalogue, Entry, NEIGHBOURS, Neighbour, NeighbourKind, Objective, Places, Profile,
-    RemoteClient, Step, Uplink,
+    RemoteClient, Step,
 };
 use std::time::Duration;
 use toml::de::DeTable;
+use vtax_host::cell::{OuterNetwork, Uplink};
 use vtax_host::cell::{TARGET, link};
 use vtax_host::settings::{Level, Settings};
 use vtax_load::workload::Extent;
@@ -466,8 +467,7 @@ impl Reader<'_, &Catalogue> {
         Places {
             client: Some(RemoteClient {
                 host: host.to_owned(),
-                uplink,
-                target,
+                network: OuterNetwork { uplink, target },
             }),
         }
     }

@@ -1,0 +1,728 @@
+//! Our side of an actor on another host.
+
+use super::super::clocks::Offset;
+use super::super::remote::Remote;
+use super::{BEAT, Gathered, Hello, Reply, Request, VERSION};
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::IpAddr;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use vtax_host::HostError;
+use vtax_host::command::{CommandLine, Finished};
+use vtax_load::workload::{LoadClient, Outcome, Running};
+use vtax_observe::clock::{Clock, SystemClock};
+
+/// How long an actor may take to say hello: it has to travel first.
+const HELLO_LIMIT: Duration = Duration::from_secs(180);
+/// How long an answer may take.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+/// How long an actor and its ssh may take to end.
+const END_LIMIT: Duration = Duration::from_secs(5);
+
+/// Options of a connection that must not hang: a host that has vanished is noticed after a quarter
+/// of a minute.
+const OPTIONS: &[&str] = &[
+    "-o",
+    "ConnectTimeout=15",
+    "-o",
+    "ServerAliveInterval=5",
+    "-o",
+    "ServerAliveCountMax=3",
+];
+
+/// An actor on another host, such as the target's client. Clones are the same one; the last that is
+/// dropped ends it.
+#[derive(Debug, Clone)]
+pub struct RemoteActor {
+    connection: Arc<Connection>,
+    hello: Arc<Hello>,
+}
+
+/// The way there, closed when it is dropped.
+struct Connection {
+    host: String,
+    /// One asker at a time; `None` once closed.
+    input: Mutex<Option<Input>>,
+    heard: Arc<Heard>,
+    jobs: AtomicU64,
+    ssh: Mutex<Option<Child>>,
+}
+
+type Input = Box<dyn Write + Send>;
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("host", &self.host)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What came from there.
+#[derive(Default)]
+struct Heard {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    replies: VecDeque<Reply>,
+    ended: BTreeMap<u64, Finished>,
+    /// Why nothing comes any more.
+    lost: Option<String>,
+}
+
+impl Heard {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, line: &str) {
+        let mut state = self.state();
+        match serde_json::from_str(line) {
+            Ok(Reply::Ended { job, finished }) => {
+                state.ended.insert(job, finished.into());
+            }
+            Ok(reply) => state.replies.push_back(reply),
+            Err(cause) => {
+                let start: String = line.chars().take(200).collect();
+                state.lost = Some(format!(
+                    "it said `{start}`, which is not understood: {cause}"
+                ));
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    fn lose(&self, why: String) {
+        self.state().lost.get_or_insert(why);
+        self.changed.notify_all();
+    }
+}
+
+impl RemoteActor {
+    /// Starts this program as an actor on `host`, which `ssh` reaches.
+    ///
+    /// # Errors
+    /// When the host cannot be reached, is of another kind than this one, or does not run it.
+    pub fn start(ssh: &OsStr, host: &str, binary: &Path) -> Result<Self, HostError> {
+        let remote = Remote {
+            ssh: ssh.to_owned(),
+            host: host.to_owned(),
+        };
+        let there = remote
+            .ask("uname -s -m")
+            .map_err(|cause| unreachable(host, &cause.to_string()))?;
+        let here = rustix::system::uname();
+        let here = format!(
+            "{} {}",
+            here.sysname().to_string_lossy(),
+            here.machine().to_string_lossy()
+        );
+        if there != here {
+            return Err(HostError::Other(format!(
+                "the client's host {host} is of another kind ({there}) than this one ({here}), so that this vtax cannot run there: name a host of this kind"
+            )));
+        }
+        let mut file = File::open(binary).map_err(HostError::file("read", binary))?;
+        let size = file
+            .metadata()
+            .map_err(HostError::file("read", binary))?
+            .len();
+        let mut child = remote
+            .command_with(OPTIONS, &boot(size))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // Ctrl-C on the terminal is for vtax, which ends its actors in its own order.
+            .process_group(0)
+            .spawn()
+            .map_err(HostError::file("run", "ssh"))?;
+        let errors = child.stderr.take().map(collect);
+        let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(HostError::Other("ssh has no pipes".to_owned()));
+        };
+        // Where that fails, what ssh said says why.
+        let sent = io::copy(&mut file, &mut input);
+        let actor = Self::over(host, output, Box::new(input), Some(child), errors)?;
+        sent.map_err(|cause| unreachable(host, &cause.to_string()))?;
+        Ok(actor)
+    }
+
+    /// Greets an actor at the other end of a pipe.
+    fn over(
+        host: &str,
+        output: impl Read + Send + 'static,
+        input: Input,
+        ssh: Option<Child>,
+        errors: Option<JoinHandle<String>>,
+    ) -> Result<Self, HostError> {
+        let heard = Arc::new(Heard::default());
+        let listener = Arc::clone(&heard);
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines() {
+                match line {
+                    Ok(line) => listener.take(&line),
+                    Err(_) => break,
+                }
+            }
+            let said = errors
+                .and_then(|thread| thread.join().ok())
+                .unwrap_or_default();
+            listener.lose(match said.trim() {
+                "" => "its connection ended".to_owned(),
+                said => format!("its connection ended: {said}"),
+            });
+        });
+        let connection = Connection {
+            host: host.to_owned(),
+            input: Mutex::new(Some(input)),
+            heard,
+            jobs: AtomicU64::new(0),
+            ssh: Mutex::new(ssh),
+        };
+        let hello = match connection.next(HELLO_LIMIT)? {
+            Reply::Hello(hello) => hello,
+            other => return Err(connection.odd(&other)),
+        };
+        if hello.version != VERSION {
+            return Err(HostError::Other(format!(
+                "the actor on {host} is vtax {}, and this is vtax {VERSION}: both must be the same",
+                hello.version
+            )));
+        }
+        let actor = Self {
+            connection: Arc::new(connection),
+            hello: Arc::new(hello),
+        };
+        let beating = Arc::downgrade(&actor.connection);
+        std::thread::spawn(move || {
+            loop {
+                std::thread::sleep(BEAT);
+                let Some(connection) = beating.upgrade() else {
+                    return;
+                };
+                if connection.send(&Request::Alive).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(actor)
+    }
+
+    /// Who it is.
+    pub fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    /// The host as ssh understands it.
+    pub fn host(&self) -> &str {
+        &self.connection.host
+    }
+
+    /// Whether it is known to be gone.
+    pub fn is_lost(&self) -> bool {
+        self.connection.heard.state().lost.is_some()
+    }
+
+    /// Which of these programs its host lacks.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn lacks(&self, programs: &[&str]) -> Result<Vec<String>, HostError> {
+        let programs = programs.iter().map(|name| (*name).to_owned()).collect();
+        match self.connection.ask(&Request::Lacks { programs })? {
+            Reply::Lacks { programs } => Ok(programs),
+            other => Err(self.connection.odd(&other)),
+        }
+    }
+
+    /// Looks at its clock.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn offset(&self) -> Result<Offset, HostError> {
+        Offset::probe(|| {
+            let before = SystemClock.now();
+            match self.connection.ask(&Request::Clock)? {
+                Reply::Clock { at } => Ok((before, at, SystemClock.now())),
+                other => Err(self.connection.odd(&other)),
+            }
+        })
+    }
+
+    /// Has it sample its host and what its commands use of it, `hz` times a second; what is not to be
+    /// had there.
+    ///
+    /// # Errors
+    /// When it is gone or cannot.
+    pub fn observe(&self, hz: f64) -> Result<Vec<String>, HostError> {
+        match self.connection.ask(&Request::Observe { hz })? {
+            Reply::Observing { absent } => Ok(absent),
+            other => Err(self.connection.odd(&other)),
+        }
+    }
+
+    /// Ends that; what was sampled.
+    ///
+    /// # Errors
+    /// When it is gone or sampled nothing.
+    pub fn collect(&self) -> Result<Gathered, HostError> {
+        match self.connection.ask(&Request::Collect)? {
+            Reply::Collected(gathered) => Ok(gathered),
+            other => Err(self.connection.odd(&other)),
+        }
+    }
+}
+
+impl LoadClient for RemoteActor {
+    fn start(&self, line: &CommandLine) -> Outcome<Box<dyn Running>> {
+        let job = self.connection.jobs.fetch_add(1, Ordering::Relaxed);
+        let this = std::env::current_exe().ok();
+        let own = this.as_deref() == line.first().map(Path::new);
+        let line = line.clone();
+        match self.connection.ask(&Request::Start { job, own, line })? {
+            Reply::Done => Ok(Box::new(RemoteJob {
+                connection: Arc::clone(&self.connection),
+                job,
+                has_ended: false,
+            })),
+            other => Err(self.connection.odd(&other)),
+        }
+    }
+
+    fn can_connect(&self, address: IpAddr, port: u16) -> Outcome<bool> {
+        match self.connection.ask(&Request::Connect { address, port })? {
+            Reply::Connected { yes } => Ok(yes),
+            other => Err(self.connection.odd(&other)),
+        }
+    }
+}
+
+/// A command there. Its end is told unasked, so that looking for it costs the network nothing.
+struct RemoteJob {
+    connection: Arc<Connection>,
+    job: u64,
+    has_ended: bool,
+}
+
+impl Running for RemoteJob {
+    fn poll(&mut self) -> Outcome<Option<Finished>> {
+        let mut state = self.connection.heard.state();
+        if let Some(finished) = state.ended.remove(&self.job) {
+            self.has_ended = true;
+            return Ok(Some(finished));
+        }
+        match &state.lost {
+            Some(why) if !self.has_ended => Err(self.connection.gone(why)),
+            _ => Ok(None),
+        }
+    }
+}
+
+impl Drop for RemoteJob {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            // An actor that is gone has ended it already.
+            let _ = self.connection.ask(&Request::Kill { job: self.job });
+        }
+    }
+}
+
+impl Connection {
+    fn ask(&self, request: &Request) -> Result<Reply, HostError> {
+        // Held until the answer is there: answers come in the order of requests.
+        let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
+        self.write(&mut input, request)?;
+        let reply = self.next(ANSWER_LIMIT);
+        if reply.is_err() {
+            // A late answer would be taken for the next one's.
+            self.heard.lose("it did not answer in time".to_owned());
+        }
+        match reply? {
+            Reply::Refused { cause } => Err(HostError::Other(format!(
+                "the client's host {}: {cause}",
+                self.host
+            ))),
+            reply => Ok(reply),
+        }
+    }
+
+    fn send(&self, request: &Request) -> Result<(), HostError> {
+        let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
+        self.write(&mut input, request)
+    }
+
+    fn write(&self, input: &mut Option<Input>, request: &Request) -> Result<(), HostError> {
+        if let Some(why) = &self.heard.state().lost {
+            return Err(self.gone(why));
+        }
+        let mut line =
+            serde_json::to_vec(request).map_err(|cause| HostError::Other(cause.to_string()))?;
+        line.push(b'\n');
+        let input = input.as_mut().ok_or_else(|| self.gone("it was ended"))?;
+        let sent = input.write_all(&line).and_then(|()| input.flush());
+        sent.map_err(|cause| {
+            // What ssh said says more than a broken pipe; it is there in a moment.
+            let why = self.await_loss().unwrap_or_else(|| cause.to_string());
+            self.gone(&why)
+        })
+    }
+
+    fn await_loss(&self) -> Option<String> {
+        let state = self.heard.state();
+        let limit = Duration::from_secs(1);
+        let waited = self
+            .heard
+            .changed
+            .wait_timeout_while(state, limit, |state| state.lost.is_none());
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.lost.clone()
+    }
+
+    fn next(&self, limit: Duration) -> Result<Reply, HostError> {
+        let state = self.heard.state();
+        let waited = self
+            .heard
+            .changed
+            .wait_timeout_while(state, limit, |state| {
+                state.replies.is_empty() && state.lost.is_none()
+            });
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        match (state.replies.pop_front(), &state.lost) {
+            (Some(reply), _) => Ok(reply),
+            (None, Some(why)) => Err(self.gone(why)),
+            (None, None) => Err(HostError::Timeout {
+                what: format!("an answer of the actor on {}", self.host),
+                seconds: limit.as_secs(),
+                evidence: String::new(),
+            }),
+        }
+    }
+
+    fn gone(&self, why: &str) -> HostError {
+        unreachable(&self.host, why)
+    }
+
+    fn odd(&self, reply: &Reply) -> HostError {
+        let shown: String = format!("{reply:?}").chars().take(200).collect();
+        HostError::Protocol {
+            peer: format!("the actor on {}", self.host),
+            detail: shown,
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // The end of its input ends the actor, and that ends ssh.
+        drop(self.input.get_mut().map(Option::take));
+        let Ok(Some(ssh)) = self.ssh.get_mut() else {
+            return;
+        };
+        let deadline = Instant::now() + END_LIMIT;
+        while matches!(ssh.try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // Without its ssh an actor ends too.
+        let _ = ssh.kill();
+        let _ = ssh.wait();
+    }
+}
+
+fn unreachable(host: &str, why: &str) -> HostError {
+    HostError::Other(format!(
+        "the client's host {host} is not to be reached: {why}; try `ssh {host} true`"
+    ))
+}
+
+/// The shell lines that become the actor, whose program is the first `size` bytes of their input. The
+/// file is gone before anything is in it.
+fn boot(size: u64) -> String {
+    format!(
+        "exec sh -c 'set -e; umask 077; f=$(mktemp /var/tmp/vtax-actor-XXXXXX); chmod 700 \"$f\"; \
+         exec 3>\"$f\" 4<\"$f\"; rm -f \"$f\"; head -c {size} >&3; exec 3>&-; \
+         test \"$(wc -c <&4)\" -eq {size}; exec /proc/self/fd/4 actor'"
+    )
+}
+
+fn collect(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What came before a failed read is still worth showing.
+        let _ = pipe.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::serve::serve;
+    use super::*;
+    use crate::place::clocks::Alignment;
+    use std::net::{Shutdown, TcpListener};
+    use std::os::unix::net::UnixStream;
+    use std::sync::atomic::AtomicI64;
+    use vtax_units::Nanoseconds;
+
+    /// A clock that a test moves.
+    #[derive(Default)]
+    struct Steppable(AtomicI64);
+
+    impl Clock for Steppable {
+        fn now(&self) -> Nanoseconds {
+            let step = self.0.load(Ordering::SeqCst);
+            Nanoseconds(SystemClock.now().0.checked_add_signed(step).unwrap())
+        }
+        fn wall(&self) -> Nanoseconds {
+            SystemClock.wall()
+        }
+    }
+
+    /// An actor on a thread, and the wire to it.
+    fn actor(clock: Arc<dyn Clock>) -> (RemoteActor, UnixStream, JoinHandle<()>) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let input = theirs.try_clone().unwrap();
+        let thread = std::thread::spawn(move || {
+            // A wire that is cut is its end.
+            let _ = serve(input, theirs, clock);
+        });
+        let (output, wire) = (ours.try_clone().unwrap(), ours.try_clone().unwrap());
+        let actor = RemoteActor::over("there", output, Box::new(ours), None, None).unwrap();
+        (actor, wire, thread)
+    }
+
+    fn line(words: &[&str]) -> CommandLine {
+        words.iter().map(|word| (*word).to_owned()).collect()
+    }
+
+    fn wait(running: &mut dyn Running) -> Outcome<Finished> {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            if let Some(finished) = running.poll()? {
+                return Ok(finished);
+            }
+            assert!(Instant::now() < deadline, "it does not end");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn is_alive(pid: i32) -> bool {
+        vtax_host::cell::process::is_alive(u32::try_from(pid).unwrap())
+    }
+
+    /// A command that tells its PID into a file and then waits for long.
+    fn sleeper(actor: &RemoteActor, folder: &Path) -> (Box<dyn Running>, i32) {
+        let file = folder.join("pid");
+        let script = format!(
+            "echo $$ > {0}.new; mv {0}.new {0}; sleep 1000 & wait",
+            file.display()
+        );
+        let running = actor.start(&line(&["sh", "-c", &script])).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            if let Ok(text) = std::fs::read_to_string(&file) {
+                return (running, text.trim().parse().unwrap());
+            }
+            assert!(Instant::now() < deadline);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn eventually_gone(pid: i32) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while is_alive(pid) {
+            assert!(Instant::now() < deadline, "{pid} lives on");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn commands_run_there_with_their_code_and_output_and_several_at_once() {
+        let (actor, _wire, _thread) = actor(Arc::new(SystemClock));
+        let mut one = actor
+            .start(&line(&["sh", "-c", "printf a\\\\0b; echo no >&2; exit 3"]))
+            .unwrap();
+        let mut two = actor.start(&line(&["true"])).unwrap();
+        let finished = wait(one.as_mut()).unwrap();
+        assert_eq!(finished.code, 3);
+        assert_eq!(finished.stdout, b"a\0b");
+        assert_eq!(finished.stderr, b"no\n");
+        assert_eq!(wait(two.as_mut()).unwrap().code, 0);
+        let missing = actor.start(&line(&["/no/such/program"]));
+        let message = missing.err().unwrap().to_string();
+        assert!(
+            message.contains("there") && message.contains("/no/such/program"),
+            "{message}"
+        );
+        assert_eq!(
+            actor.lacks(&["sh", "no-such-program"]).unwrap(),
+            ["no-such-program"]
+        );
+    }
+
+    #[test]
+    fn it_connects_as_the_client_would() {
+        let (actor, _wire, _thread) = actor(Arc::new(SystemClock));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        assert!(actor.can_connect(address.ip(), address.port()).unwrap());
+        drop(listener);
+        assert!(!actor.can_connect(address.ip(), address.port()).unwrap());
+    }
+
+    #[test]
+    fn a_load_that_is_dropped_is_killed_with_all_that_it_started() {
+        let (actor, _wire, _thread) = actor(Arc::new(SystemClock));
+        let folder = tempfile::tempdir().unwrap();
+        let (running, pid) = sleeper(&actor, folder.path());
+        let children = vtax_host::cell::process::children(u32::try_from(pid).unwrap());
+        drop(running);
+        eventually_gone(pid);
+        for child in children {
+            eventually_gone(i32::try_from(child).unwrap());
+        }
+    }
+
+    #[test]
+    fn a_cut_wire_fails_the_load_and_ends_the_actor_and_what_it_started() {
+        let (actor, wire, thread) = actor(Arc::new(SystemClock));
+        let folder = tempfile::tempdir().unwrap();
+        let (mut running, pid) = sleeper(&actor, folder.path());
+        wire.shutdown(Shutdown::Both).unwrap();
+        let message = wait(running.as_mut()).unwrap_err().to_string();
+        assert!(
+            message.contains("the client's host there is not to be reached"),
+            "{message}"
+        );
+        thread.join().unwrap();
+        eventually_gone(pid);
+        assert!(actor.is_lost());
+        assert!(actor.offset().is_err());
+    }
+
+    #[test]
+    fn what_is_sampled_there_comes_with_its_owners_and_times() {
+        let clock = Arc::new(Steppable::default());
+        clock.0.store(5_000_000_000, Ordering::SeqCst);
+        let (actor, _wire, _thread) = actor(clock);
+        let before = actor.offset().unwrap();
+        assert!(
+            before.ahead.abs_diff(5_000_000_000) <= before.bound.0.into(),
+            "{before:?}"
+        );
+        let began = SystemClock.now();
+        actor.observe(50.0).unwrap();
+        let mut busy = actor
+            .start(&line(&[
+                "sh",
+                "-c",
+                "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done",
+            ]))
+            .unwrap();
+        wait(busy.as_mut()).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        let gathered = actor.collect().unwrap();
+        let clocks = Alignment {
+            before,
+            after: actor.offset().unwrap(),
+        };
+        assert_eq!(clocks.suspicion(), None);
+        let owners: std::collections::BTreeSet<String> = gathered
+            .columns
+            .iter()
+            .map(|column| column.series("client").owner)
+            .collect();
+        assert_eq!(
+            owners.into_iter().collect::<Vec<_>>(),
+            ["client", "client.host", "client.vtax"]
+        );
+        let used = gathered
+            .columns
+            .iter()
+            .find(|column| column.owner == "client")
+            .unwrap();
+        assert!(
+            used.values.last().unwrap() - used.values[0] > 1e6,
+            "{:?}",
+            used.values
+        );
+        for at in gathered.columns.iter().flat_map(|column| &column.at) {
+            let ours = clocks.ours(*at);
+            let slack = 1_000_000 + clocks.before.bound.0;
+            assert!(ours.0 + slack >= began.0 && ours.0 <= SystemClock.now().0 + slack);
+        }
+        assert!(actor.collect().is_err(), "nothing is sampled any more");
+    }
+
+    #[test]
+    fn a_clock_that_steps_during_a_trial_is_a_suspicion() {
+        let clock = Arc::new(Steppable::default());
+        let (actor, _wire, _thread) = actor(clock.clone());
+        let before = actor.offset().unwrap();
+        clock.0.store(2_000_000_000, Ordering::SeqCst);
+        let after = actor.offset().unwrap();
+        let reason = Alignment { before, after }.suspicion().unwrap();
+        assert!(
+            reason.contains("clock of the client's host moved by 2000."),
+            "{reason}"
+        );
+    }
+
+    /// What is said where something else than this vtax answers.
+    fn greeted_with(hello: &'static [u8]) -> String {
+        let greeted = RemoteActor::over("there", hello, Box::new(io::sink()), None, None);
+        greeted.unwrap_err().to_string()
+    }
+
+    #[test]
+    fn another_version_and_no_vtax_at_all_are_refused() {
+        let other = greeted_with(b"{\"tell\":\"hello\",\"version\":\"9.9.9\",\"more\":[]}\n");
+        assert!(
+            other.contains("vtax 9.9.9") && other.contains(VERSION),
+            "{other}"
+        );
+        let motd = greeted_with(b"Welcome to Linux!\n");
+        assert!(motd.contains("Welcome to Linux!"), "{motd}");
+        let nothing = greeted_with(b"");
+        assert!(nothing.contains("its connection ended"), "{nothing}");
+    }
+
+    #[test]
+    fn a_host_that_ssh_cannot_reach_is_named_with_what_ssh_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let ssh = folder.path().join("ssh");
+        let script = "#!/bin/sh\necho 'Could not resolve hostname moon' >&2\nexit 255\n";
+        std::fs::write(&ssh, script).unwrap();
+        std::fs::set_permissions(&ssh, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
+        let refused = RemoteActor::start(ssh.as_os_str(), "moon", Path::new("/proc/self/exe"));
+        let message = refused.unwrap_err().to_string();
+        assert!(
+            message.contains("host moon") && message.contains("Could not resolve"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn a_host_of_another_kind_is_refused_before_anything_is_sent() {
+        let folder = tempfile::tempdir().unwrap();
+        let ssh = folder.path().join("ssh");
+        std::fs::write(&ssh, "#!/bin/sh\necho Linux m68k\n").unwrap();
+        std::fs::set_permissions(&ssh, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
+        let refused = RemoteActor::start(ssh.as_os_str(), "amiga", Path::new("/no/such/binary"));
+        let message = refused.unwrap_err().to_string();
+        assert!(message.contains("Linux m68k"), "{message}");
+    }
+}

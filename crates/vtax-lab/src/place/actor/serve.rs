@@ -1,0 +1,283 @@
+//! The actor's side: what `vtax actor` does until nobody speaks to it any more.
+
+use super::gather::{Gathered, Keeper};
+use super::{Hello, Reply, Request, SILENCE, VERSION};
+use rustix::process::{
+    Pid, Signal, getpid, getppid, kill_process_group, set_parent_process_death_signal,
+};
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::{Duration, Instant};
+use vtax_host::cell::ClientProcess;
+use vtax_host::roots::PATH;
+use vtax_host::{HostError, Roots, facts};
+use vtax_observe::clock::Clock;
+use vtax_observe::counters::{self, Children};
+use vtax_observe::{Observer, ObserverConfig};
+use vtax_units::Hertz;
+
+/// How often the end of a command is looked for.
+const POLL: Duration = Duration::from_millis(5);
+/// Longer than any healthy handshake between two hosts of one site.
+const CONNECT_LIMIT: Duration = Duration::from_millis(500);
+/// The owner of what the commands do.
+const CLIENT: &str = "client";
+
+/// Serves until `input` ends, or is silent for too long, or `output` is closed; then ends what it
+/// started. Call it on the process's main thread: what it starts dies with the thread that calls.
+///
+/// # Errors
+/// When `output` cannot be written to.
+pub fn serve(
+    input: impl Read + Send + 'static,
+    output: impl Write,
+    clock: Arc<dyn Clock>,
+) -> io::Result<()> {
+    let (lines, inbox) = sync_channel(1);
+    // It ends with its input, at the latest with this process.
+    std::thread::spawn(move || {
+        for line in BufReader::new(input).lines() {
+            let Ok(line) = line else { return };
+            if lines.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    let mut actor = Actor {
+        output,
+        clock,
+        jobs: BTreeMap::new(),
+        observing: None,
+    };
+    actor.tell(&Reply::Hello(hello()))?;
+    actor.listen(&inbox)
+}
+
+fn hello() -> Hello {
+    let found = facts::facts(&Roots::host(), None);
+    let facts = [
+        ("vtax", Some(found.vtax)),
+        ("kernel", found.kernel),
+        ("distribution", found.distribution),
+        ("cpu", found.cpu.model),
+        ("processors", Some(found.cpu.threads.to_string())),
+        (
+            "memory_bytes",
+            found.memory_bytes.map(|bytes| bytes.to_string()),
+        ),
+        ("hypervisor", found.hypervisor),
+        ("clock_source", found.clock_source),
+    ];
+    let facts = facts
+        .into_iter()
+        .filter_map(|(name, fact)| Some((name.to_owned(), fact?)));
+    Hello {
+        version: VERSION.to_owned(),
+        is_root: rustix::process::geteuid().is_root(),
+        facts: facts.collect(),
+    }
+}
+
+struct Actor<W> {
+    output: W,
+    clock: Arc<dyn Clock>,
+    jobs: BTreeMap<u64, Job>,
+    observing: Option<(Observer, Keeper)>,
+}
+
+/// A command; dropping it kills it and whatever it started.
+struct Job {
+    group: Option<Pid>,
+    process: ClientProcess,
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if let Some(group) = self.group {
+            // It may have ended in between; then there is nothing to kill.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
+impl<W: Write> Actor<W> {
+    fn listen(&mut self, inbox: &Receiver<String>) -> io::Result<()> {
+        let mut heard = Instant::now();
+        loop {
+            let limit = if self.jobs.is_empty() { SILENCE } else { POLL };
+            match inbox.recv_timeout(limit) {
+                Ok(line) => {
+                    heard = Instant::now();
+                    let reply = match serde_json::from_str(&line) {
+                        Ok(request) => self.answer(request),
+                        Err(cause) => Some(Reply::Refused {
+                            cause: format!("not understood: {cause}"),
+                        }),
+                    };
+                    if let Some(reply) = reply {
+                        self.tell(&reply)?;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+            if heard.elapsed() >= SILENCE {
+                return Ok(());
+            }
+            self.tell_ends()?;
+        }
+    }
+
+    fn tell(&mut self, reply: &Reply) -> io::Result<()> {
+        let mut line = serde_json::to_vec(reply)?;
+        line.push(b'\n');
+        self.output.write_all(&line)?;
+        self.output.flush()
+    }
+
+    fn tell_ends(&mut self) -> io::Result<()> {
+        let mut ended = Vec::new();
+        for (number, job) in &mut self.jobs {
+            match job.process.poll() {
+                Ok(None) => {}
+                Ok(Some(finished)) => ended.push((*number, finished)),
+                Err(cause) => ended.push((
+                    *number,
+                    vtax_host::command::Finished {
+                        code: 126,
+                        stderr: cause.to_string().into_bytes(),
+                        ..Default::default()
+                    },
+                )),
+            }
+        }
+        for (job, finished) in ended {
+            if let Some(mut ended) = self.jobs.remove(&job) {
+                // It has been waited for: its number may be another's by now.
+                ended.group = None;
+            }
+            self.tell(&Reply::Ended {
+                job,
+                finished: finished.into(),
+            })?;
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, request: Request) -> Option<Reply> {
+        let refused = |cause: HostError| Reply::Refused {
+            cause: cause.to_string(),
+        };
+        Some(match request {
+            Request::Alive => return None,
+            Request::Clock => Reply::Clock {
+                at: self.clock.now(),
+            },
+            Request::Lacks { programs } => Reply::Lacks {
+                programs: programs
+                    .into_iter()
+                    .filter(|name| vtax_host::Roots::host().program(name).is_none())
+                    .collect(),
+            },
+            Request::Start { job, own, line } => match start(own, &line) {
+                Ok(started) => {
+                    self.jobs.insert(job, started);
+                    Reply::Done
+                }
+                Err(cause) => refused(cause),
+            },
+            Request::Kill { job } => {
+                self.jobs.remove(&job);
+                Reply::Done
+            }
+            Request::Connect { address, port } => Reply::Connected {
+                yes: can_connect(address, port),
+            },
+            Request::Observe { hz } => match self.observe(hz) {
+                Ok(absent) => Reply::Observing { absent },
+                Err(cause) => refused(cause),
+            },
+            Request::Collect => match self.collect() {
+                Ok(gathered) => Reply::Collected(gathered),
+                Err(cause) => refused(cause),
+            },
+        })
+    }
+
+    /// Samples this host and what the commands use of it; what is not to be had.
+    fn observe(&mut self, hz: f64) -> Result<Vec<String>, HostError> {
+        let roots = Roots::host();
+        let (mut instruments, absent) = counters::for_host(&roots.proc, &roots.sys);
+        let mut absent: Vec<String> = absent.iter().map(ToString::to_string).collect();
+        match Children::open(CLIENT, Path::new("/proc")) {
+            Ok(children) => instruments.push(Box::new(children)),
+            Err(cause) => absent.push(cause.to_string()),
+        }
+        let keeper = Keeper::default();
+        let rate = ObserverConfig { rate: Hertz(hz) };
+        let sink = Box::new(keeper.clone());
+        let observer = Observer::start(rate, Arc::clone(&self.clock), instruments, sink)?;
+        self.observing = Some((observer, keeper));
+        Ok(absent)
+    }
+
+    fn collect(&mut self) -> Result<Gathered, HostError> {
+        let (observer, keeper) = self
+            .observing
+            .take()
+            .ok_or_else(|| HostError::Other("nothing is being sampled".to_owned()))?;
+        let report = observer.stop()?;
+        Ok(Gathered {
+            columns: keeper.take(),
+            failures: report.failures,
+        })
+    }
+}
+
+fn start(own: bool, line: &[String]) -> Result<Job, HostError> {
+    let (program, arguments) = line
+        .split_first()
+        .ok_or_else(|| HostError::Other("an empty command".to_owned()))?;
+    let mut command = Command::new(if own { "/proc/self/exe" } else { program });
+    command
+        .args(arguments)
+        // The same surroundings on every host.
+        .env_clear()
+        .env("PATH", PATH)
+        .env("LC_ALL", "C")
+        .env("HOME", "/")
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0);
+    let actor = getpid();
+    let die_with_the_actor = move || {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // The actor may have died before that took effect.
+        if getppid() == Some(actor) {
+            Ok(())
+        } else {
+            Err(io::Error::from(io::ErrorKind::BrokenPipe))
+        }
+    };
+    // SAFETY: the closure makes two system calls and allocates nothing.
+    unsafe { command.pre_exec(die_with_the_actor) };
+    let child = command
+        .spawn()
+        .map_err(|cause| HostError::Other(format!("cannot start `{}`: {cause}", line.join(" "))))?;
+    Ok(Job {
+        group: Some(Pid::from_child(&child)),
+        process: ClientProcess::new(child),
+    })
+}
+
+fn can_connect(address: IpAddr, port: u16) -> bool {
+    TcpStream::connect_timeout(&SocketAddr::new(address, port), CONNECT_LIMIT).is_ok()
+}

@@ -1,0 +1,175 @@
+//! How another host's monotonic clock stands to ours, and its times on ours.
+
+use crate::suspect::CLOCK_SLEW_PPM;
+use vtax_units::Nanoseconds;
+
+/// Round trips of one look at the other clock.
+const ROUNDS: usize = 32;
+
+/// What one look at the other clock found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offset {
+    /// When it was looked at, on our clock.
+    pub at: Nanoseconds,
+    /// How far theirs is ahead of ours, in nanoseconds.
+    pub ahead: i128,
+    /// How wrong that can be: half of the round trip.
+    pub bound: Nanoseconds,
+}
+
+impl Offset {
+    /// The offset by the round trip with the least delay. A trip is our clock before, theirs, and
+    /// ours after: theirs was read somewhere in between, so that the middle is wrong by half at most.
+    ///
+    /// # Errors
+    /// What the trips fail with.
+    pub fn probe<E>(
+        mut trip: impl FnMut() -> Result<(Nanoseconds, Nanoseconds, Nanoseconds), E>,
+    ) -> Result<Self, E> {
+        let mut best = Self::of(trip()?);
+        for _ in 1..ROUNDS {
+            let next = Self::of(trip()?);
+            if next.bound < best.bound {
+                best = next;
+            }
+        }
+        Ok(best)
+    }
+
+    fn of((before, theirs, after): (Nanoseconds, Nanoseconds, Nanoseconds)) -> Self {
+        let round = after.saturating_since(before);
+        let middle = Nanoseconds(before.0.saturating_add(round.0 / 2));
+        Self {
+            at: middle,
+            ahead: i128::from(theirs.0) - i128::from(middle.0),
+            bound: Nanoseconds(round.0.div_ceil(2)),
+        }
+    }
+
+    /// Their clock at that moment.
+    fn theirs(&self) -> i128 {
+        i128::from(self.at.0) + self.ahead
+    }
+}
+
+/// Two looks at the other clock, around a trial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Alignment {
+    /// Before it.
+    pub before: Offset,
+    /// After it.
+    pub after: Offset,
+}
+
+impl Alignment {
+    /// A time of theirs on our clock. Between the two looks the clocks drift evenly.
+    pub fn ours(&self, theirs: Nanoseconds) -> Nanoseconds {
+        let (from, to) = (self.before.theirs(), self.after.theirs());
+        let theirs = i128::from(theirs.0);
+        let passed = (theirs - from).clamp(0, (to - from).max(0));
+        let drift = self.after.ahead - self.before.ahead;
+        let drifted = if to > from {
+            drift * passed / (to - from)
+        } else {
+            0
+        };
+        let ours = theirs - self.before.ahead - drifted;
+        Nanoseconds(u64::try_from(ours.max(0)).unwrap_or(u64::MAX))
+    }
+
+    /// Why the times are not to be trusted, if they are not: the clocks moved against each other by
+    /// more than both looks can be wrong by, and by more than the kernel lets a clock drift.
+    pub fn suspicion(&self) -> Option<String> {
+        let moved = (self.after.ahead - self.before.ahead).unsigned_abs();
+        let between = self.after.at.saturating_since(self.before.at);
+        let slewed = u128::from(between.0) * u128::from(CLOCK_SLEW_PPM) / 1_000_000;
+        let limit = u128::from(self.before.bound.0) + u128::from(self.after.bound.0) + slewed;
+        (moved > limit).then(|| {
+            format!(
+                "the clock of the client's host moved by {} against this one's in {:.1} s (limit {}): its samples are not where they belong",
+                millis(moved),
+                between.as_secs_f64(),
+                millis(limit)
+            )
+        })
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "for people")]
+fn millis(nanoseconds: u128) -> String {
+    format!("{:.3} ms", nanoseconds as f64 / 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn offset(at: u64, ahead: i128, bound: u64) -> Offset {
+        Offset {
+            at: Nanoseconds(at),
+            ahead,
+            bound: Nanoseconds(bound),
+        }
+    }
+
+    #[test]
+    fn the_round_trip_with_the_least_delay_decides() {
+        let mut ours = 0_u64;
+        let mut number = 0_u64;
+        let found = Offset::probe(|| {
+            number += 1;
+            let (there, back) = if number == 7 { (10, 20) } else { (500, 9000) };
+            let before = ours;
+            ours += there + back;
+            let theirs = Nanoseconds(before + there + 1_000_000);
+            Ok::<_, ()>((Nanoseconds(before), theirs, Nanoseconds(ours)))
+        });
+        let found = found.unwrap();
+        assert_eq!(found.bound, Nanoseconds(15));
+        assert_eq!(found.ahead, 1_000_000 - 5);
+        assert_eq!(number, 32);
+    }
+
+    #[test]
+    fn drift_within_what_kernels_allow_is_no_suspicion_and_a_step_is() {
+        let minute = 60_000_000_000;
+        let drifting = Alignment {
+            before: offset(0, 5, 1000),
+            after: offset(minute, 20_000_000, 1000),
+        };
+        assert_eq!(drifting.suspicion(), None, "333 ppm");
+        let stepped = Alignment {
+            before: offset(0, 5, 1000),
+            after: offset(minute, -1_000_000_000, 1000),
+        };
+        let reason = stepped.suspicion().unwrap();
+        assert!(
+            reason.contains("1000.000 ms") && reason.contains("30.002 ms"),
+            "{reason}"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_between_the_looks_stays_there_and_in_order(
+            ahead in -1_000_000_000_i64..1_000_000_000, drift in -1_000_000_i64..1_000_000,
+            at in 0_u64..10_000_000_000, later in 0_u64..10_000_000_000,
+        ) {
+            let alignment = Alignment {
+                before: offset(2_000_000_000, ahead.into(), 10),
+                after: offset(12_000_000_000, i128::from(ahead) + i128::from(drift), 10),
+            };
+            let theirs = |at: u64| {
+                let even = 2_000_000_000 + i128::from(at) + i128::from(ahead)
+                    + i128::from(drift) * i128::from(at) / 10_000_000_000;
+                Nanoseconds(u64::try_from(even).unwrap())
+            };
+            let ours = alignment.ours(theirs(at));
+            prop_assert!(ours.0.abs_diff(2_000_000_000 + at) <= 2, "{ours:?}");
+            if later >= at {
+                prop_assert!(alignment.ours(theirs(later)) >= ours);
+            }
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Commands on another host through the system's ssh.
+
+use std::ffi::OsString;
+use std::io::{Seek, Write};
+use std::process::{Child, Command, Output, Stdio};
+use vtax_host::HostError;
+
+/// Another host.
+#[derive(Debug, Clone)]
+pub(super) struct Remote {
+    /// The program to reach it with.
+    pub ssh: OsString,
+    /// The host as ssh understands it.
+    pub host: String,
+}
+
+impl Remote {
+    /// A line for the shell there.
+    pub fn command(&self, line: &str) -> Command {
+        self.command_with(&[], line)
+    }
+
+    /// As [`Remote::command`], with further options of ssh.
+    pub fn command_with(&self, options: &[&str], line: &str) -> Command {
+        let mut command = Command::new(&self.ssh);
+        command
+            .args(["-o", "BatchMode=yes", "-T"])
+            .args(options)
+            .arg("--")
+            .arg(&self.host)
+            .arg(line);
+        command
+    }
+
+    pub fn failed(&self, line: &str, output: &Output) -> HostError {
+        HostError::Program {
+            command: format!("ssh {} {line}", self.host),
+            status: output.status.to_string(),
+            output: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// Runs a line there; its standard output, trimmed.
+    pub fn ask(&self, line: &str) -> Result<String, HostError> {
+        let output = self
+            .command(line)
+            .stdin(Stdio::null())
+            .output()
+            .map_err(HostError::file("run", "ssh"))?;
+        if !output.status.success() {
+            return Err(self.failed(line, &output));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+
+    /// Runs a line there with this as its input.
+    pub fn send(&self, from: Stdio, line: &str) -> Result<(), HostError> {
+        let output = self
+            .command(line)
+            .stdin(from)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .and_then(Child::wait_with_output)
+            .map_err(HostError::file("run", "ssh"))?;
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(self.failed(line, &output))
+        }
+    }
+
+    /// As [`Remote::send`], of a text.
+    pub fn send_text(&self, text: &str, line: &str) -> Result<(), HostError> {
+        let mut file =
+            tempfile::tempfile().map_err(HostError::file("create", "a temporary file"))?;
+        file.write_all(text.as_bytes())
+            .and_then(|()| file.rewind())
+            .map_err(HostError::file("write", "a temporary file"))?;
+        self.send(file.into(), line)
+    }
+}

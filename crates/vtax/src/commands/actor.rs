@@ -1,0 +1,14 @@
+//! `vtax actor`: what another host's vtax starts here through ssh.
+
+use crate::Outcome;
+use std::sync::Arc;
+use vtax_observe::clock::SystemClock;
+
+pub fn serve() -> Outcome {
+    let (input, output) = (std::io::stdin(), std::io::stdout());
+    Ok(vtax_lab::place::actor::serve(
+        input,
+        output,
+        Arc::new(SystemClock),
+    )?)
+}
