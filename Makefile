@@ -10,7 +10,7 @@ help:
 	@echo "make demo-density   how many guests this host holds, in three minutes"
 	@echo "make testbed        the published tables on an emulated host"
 	@echo "make test           run every test"
-	@echo "make lint           formatting and lints"
+	@echo "make lint           formatting, lints, and no circle of imports"
 	@echo "make bench          measure vtax itself"
 	@echo "make bench-density  what the scalability test costs"
 	@echo "make bench-mvm      measure micro VMs: MVM='parked 1000000 live 4000 bare 4000 qemu 4'"
@@ -40,6 +40,8 @@ test:
 	@./scripts/test
 
 lint:
+	@./scripts/setup lint
+	@./scripts/circles
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 

@@ -1,7 +1,7 @@
 //! The command line: `vtax-density`, which `vtax density` includes.
 
 use crate::plan::Plan;
-use crate::run::{self, Event, Options};
+use crate::run;
 use crate::{keeper, report};
 use clap::Args;
 use std::io::{self, Write};
@@ -10,8 +10,10 @@ use std::sync::atomic::Ordering;
 use vtax_host::signals::Signals;
 use vtax_host::{HostError, Roots};
 use vtax_lab::LabError;
+use vtax_lab::plan::Diagnostics;
+use vtax_lab::run::{Event, RunOptions, default_state_dir};
 use vtax_report::results::ResultsDir;
-use vtax_units::counted;
+use vtax_units::{Source, counted};
 
 /// How many guests this host holds, platform by platform.
 #[derive(Debug, Args)]
@@ -24,7 +26,7 @@ pub struct DensityArguments {
     #[arg(long, value_name = "NAME")]
     pub platform: Vec<String>,
     /// The expected maximum of every platform, in the place of the plan's
-    #[arg(long, value_name = "GUESTS")]
+    #[arg(long, value_name = "GUESTS", value_parser = clap::value_parser!(u32).range(1..))]
     pub max: Option<u32>,
     /// A first look: fewer guests, one climb each, marked as such in the report
     #[arg(long)]
@@ -54,23 +56,36 @@ pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabErr
         Some(path) => std::fs::read_to_string(path).map_err(HostError::file("read", path))?,
         None => Plan::of_platforms(&arguments.platform),
     };
+    let file = arguments.plan.as_ref().map_or_else(
+        || "--platform".to_owned(),
+        |path| path.display().to_string(),
+    );
+    let read = |text: &str| {
+        let wrong = |found: Diagnostics| LabError::Plan(found.to_string());
+        Plan::read(&file, text, arguments.quick).map_err(wrong)
+    };
+    let mut plan = read(&text)?;
     if let Some(maximum) = arguments.max {
         text = with_maximum(&text, maximum)?;
+        plan = read(&text)?;
     }
-    let mut plan = Plan::parse(&text, arguments.quick)?;
     let absent = plan.leave_out_absent(&Roots::host());
-    let options = Options {
+    let options = RunOptions {
         results: arguments
             .results
             .clone()
             .unwrap_or_else(|| run::default_results(&plan)),
-        state_dir: vtax_lab::run::default_state_dir(),
-        words: words
-            .iter()
-            .map(|word| (*word).to_owned())
-            .chain(["--keep".to_owned()])
-            .collect(),
+        shard: None,
+        state_dir: default_state_dir(),
+        place: "local".to_owned(),
+        host: Source::Measured,
     };
+    let words: Vec<String> = words
+        .iter()
+        .copied()
+        .chain(["--keep"])
+        .map(str::to_owned)
+        .collect();
     let signals = Signals::install()
         .map_err(|cause| LabError::other(format!("cannot handle signals: {cause}")))?;
     // Where nobody reads any more, the run ends in order.
@@ -86,7 +101,9 @@ pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabErr
     } else {
         let asked = signals.flag();
         Box::new(move |event| {
-            if writeln!(io::stderr(), "{}", words_of(&event)).is_err() {
+            if let Some(words) = words_of(&event)
+                && writeln!(io::stderr(), "{words}").is_err()
+            {
                 asked.store(true, Ordering::SeqCst);
             }
         })
@@ -97,7 +114,7 @@ pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabErr
         });
     }
     same_platforms(&plan, &options.results)?;
-    let results = run::run(&plan, &text, &options, &signals, &mut tell)?;
+    let (results, _) = run::run(&plan, &text, &words, &options, &signals, &mut tell)?;
     let (path, summary) = report::write(&results)?;
     let said = if arguments.json {
         say(&serde_json::json!({"event": "report", "path": path}).to_string())
@@ -159,53 +176,51 @@ fn with_maximum(text: &str, maximum: u32) -> Result<String, LabError> {
     toml::to_string(&table).map_err(|cause| unreadable(&cause))
 }
 
-fn words_of(event: &Event) -> String {
-    match event {
+fn words_of(event: &Event) -> Option<String> {
+    let line = match event {
         Event::Note { message } => message.clone(),
-        Event::ClimbStarted { treatment, maximum } => {
-            format!("{treatment}: up to {}", counted(*maximum, "guest"))
-        }
-        Event::Interval {
-            population,
-            maximum,
-            nearest,
-            rate,
-            probe_p99_us,
+        Event::Started {
+            plan,
+            results,
+            trials,
+            finished,
             ..
+        } => format!(
+            "{plan}: {trials} of {} climbs to make; results in {results}",
+            trials + finished
+        ),
+        Event::TrialStarted { treatment, .. } => format!("{treatment}:"),
+        Event::Phase { .. } => return None,
+        Event::Sampled {
+            level,
+            of,
+            readings,
         } => {
-            let mut line = format!("  {population:>9} of {maximum}");
-            if let Some((resource, share)) = nearest {
-                line += &format!("   {resource} {share:.1} %");
-            }
-            if let Some(rate) = rate {
-                line += &format!("   {rate:.0} guests/s");
-            }
-            if let Some(p99) = probe_p99_us {
-                line += &format!("   probe p99 {:.2} ms", p99 / 1000.0);
+            let mut line = format!("  {level:>9} of {of}");
+            for (name, reading) in readings {
+                line += &format!("   {name} {reading}");
             }
             line
         }
-        Event::ClimbFinished {
+        Event::TrialFinished {
             treatment,
-            guests,
-            binding,
-            bytes_each,
+            done,
+            of,
             suspect,
+            failed,
+            ..
         } => {
-            let each = bytes_each.map_or_else(String::new, |bytes| {
-                format!(", {} each", report::bytes(bytes))
-            });
-            let mut line = format!(
-                "{treatment}: {}{each}; ended by {binding}",
-                counted(*guests, "guest")
-            );
+            let mut line = format!("  {done} of {} made", counted(*of, "climb"));
             for reason in suspect {
                 line += &format!("\n  suspect: {reason}");
             }
+            if let Some(reason) = failed {
+                line += &format!("\n{treatment} failed: {reason}");
+            }
             line
         }
-        Event::ClimbFailed { treatment, reason } => format!("{treatment} failed: {reason}"),
-    }
+    };
+    Some(line)
 }
 
 #[cfg(test)]
@@ -217,7 +232,7 @@ mod tests {
         let text = Plan::of_platforms(&["thread".to_owned(), "process".to_owned()]);
         let text = with_maximum(&text, 7).unwrap();
         for quick in [false, true] {
-            let plan = Plan::parse(&text, quick).unwrap();
+            let plan = Plan::read("plan.toml", &text, quick).unwrap();
             assert!(plan.variants.iter().all(|variant| variant.maximum == 7));
         }
     }

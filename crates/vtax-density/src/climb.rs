@@ -5,10 +5,11 @@ mod energy;
 pub use energy::Energy;
 
 use crate::keeper::{Answer, Guests, Keep, Keeper, LinuxOptions, Request, Runtime, Vmm};
+use crate::limits::Binding;
 use crate::plan::{Kind, Method, Variant};
 use crate::record::{Births, Climb, Idle, Interval, Latency, Sample, VERSION};
 use crate::resources::{Accounts, Memory};
-use crate::stop::{Binding, judge, steps};
+use crate::stop::{judge, steps};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};

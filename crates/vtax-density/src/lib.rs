@@ -10,6 +10,7 @@ pub mod cli;
 pub mod climb;
 pub mod fit;
 pub mod keeper;
+pub mod limits;
 pub mod plan;
 pub mod record;
 pub mod report;

@@ -1,20 +1,21 @@
 //! A density plan: a TOML file that names platforms, what to vary of them, and how to climb.
 
 use crate::keeper::{Devices, QemuOptions, Vmm};
-use crate::stop::Limits;
-use serde::Deserialize;
+use crate::limits::Limits;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use toml::{Table, Value};
-use vtax_host::settings::{Level, Settings};
-use vtax_host::{HostError, Roots};
+use toml::de::DeTable;
+use vtax_host::settings::{Domain, Level, Parameter, Settings};
+use vtax_host::{Roots, host_settings};
+use vtax_lab::plan::read::{self, Value, flatten};
+use vtax_lab::plan::{Diagnostics, combinations};
 use vtax_report::results::Treatment;
 
 /// What every trial of a density run says of its workload.
 pub const WORKLOAD: &str = "density";
 
 /// How a climb is made.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Method {
     /// Steps to the expected maximum.
     pub intervals: u32,
@@ -95,6 +96,8 @@ pub struct Plan {
     pub seed: u64,
     /// Climbs of each platform.
     pub repetitions: u32,
+    /// Climbs that do not count are made again, up to this share of all climbs.
+    pub again: f64,
     /// How they are made.
     pub method: Method,
     /// What is climbed.
@@ -103,129 +106,106 @@ pub struct Plan {
     pub is_quick: bool,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    name: String,
-    #[serde(default)]
-    description: String,
-    #[serde(default = "one")]
-    seed: u64,
-    #[serde(default = "three")]
-    repetitions: u32,
-    density: Table,
-    platform: Vec<Table>,
-    #[serde(default)]
-    quick: Table,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Climbing {
-    intervals: u32,
-    stop_percent: f64,
-    reserve_percent: f64,
-    probe_p99_ms: f64,
-    samples: u32,
-    sample_ms: u64,
-    probes: u32,
-    idle_seconds: f64,
-    one_process: bool,
-    /// Only in `[quick]`.
-    repetitions: Option<u32>,
-}
-
-impl Default for Climbing {
+impl Default for Method {
     fn default() -> Self {
         Self {
             intervals: 20,
-            stop_percent: 90.0,
-            reserve_percent: 10.0,
-            probe_p99_ms: 1000.0,
+            limits: Limits {
+                stop_percent: 90.0,
+                reserve_percent: 10.0,
+                probe_p99_ms: 1000.0,
+            },
             samples: 5,
-            sample_ms: 200,
+            sample: Duration::from_millis(200),
             probes: 100,
-            idle_seconds: 10.0,
+            idle: Duration::from_secs(10),
             one_process: false,
-            repetitions: None,
         }
     }
 }
 
-fn one() -> u64 {
-    1
+impl Method {
+    /// The time of a climb whose guests are made in none.
+    #[must_use]
+    pub fn least_time(&self) -> Duration {
+        self.sample * self.samples * (1 + self.intervals) + self.idle
+    }
 }
 
-fn three() -> u32 {
-    3
-}
-
-/// What a platform's table may hold besides [`COMMON_KEYS`] and [`HOST_KEYS`]: key, the texts
-/// that it accepts (none: any), and the default, which comes first.
-struct Parameters {
+/// A platform that a plan can name.
+struct Platform {
     kind: &'static str,
+    /// The expected maximum where a plan does not say.
     maximum: u32,
-    keys: &'static [(&'static str, &'static [&'static str], &'static str)],
+    /// What can be varied, besides the host's settings.
+    parameters: &'static [Parameter],
 }
 
-/// Keys of every platform that are no factors.
-const COMMON_KEYS: [&str; 4] = ["kind", "maximum", "quick_maximum", "if_present"];
+const fn platform(kind: &'static str, maximum: u32, parameters: &'static [Parameter]) -> Platform {
+    Platform {
+        kind,
+        maximum,
+        parameters,
+    }
+}
 
-const HOST_KEYS: [&str; 5] = [
-    "host.ksm",
-    "host.governor",
-    "host.turbo",
-    "host.smt",
-    "host.thp",
+const fn parameter(
+    key: &'static str,
+    domain: Domain,
+    default: Option<&'static str>,
+    help: &'static str,
+) -> Parameter {
+    Parameter {
+        key,
+        domain,
+        default,
+        help,
+    }
+}
+
+/// One of `words`, of which the first is the default.
+const fn choice(key: &'static str, words: &'static [&'static str]) -> Parameter {
+    let help = "how its guests are made";
+    parameter(key, Domain::Choice(words), Some(words[0]), help)
+}
+
+const fn image(default: &'static str) -> Parameter {
+    let rule = "an image of micro VMs by name, or a file";
+    parameter("image", Domain::Text(rule), Some(default), "what boots")
+}
+
+const fn guests(key: &'static str, help: &'static str) -> Parameter {
+    parameter(key, Domain::Integer(1, u32::MAX as i64), None, help)
+}
+
+/// What every platform has, and what is no factor.
+const COMMON: [Parameter; 3] = [
+    guests("maximum", "guests expected at most"),
+    guests("quick_maximum", "the same for a first look"),
+    parameter("if_present", Domain::Bool, None, "only where installed"),
 ];
 
-const PLATFORMS: &[Parameters] = &[
-    Parameters {
-        kind: "mvm-parked",
-        maximum: 1_000_000,
-        keys: &[("image", &[], "web")],
-    },
-    Parameters {
-        kind: "mvm-live",
-        maximum: 40_000,
-        keys: &[("image", &[], "web")],
-    },
-    Parameters {
-        kind: "qemu",
-        maximum: 1_500,
-        keys: &[
-            ("accel", &["tcg", "kvm"], "tcg"),
-            ("machine", &["pc", "q35", "isapc"], "pc"),
-            ("devices", &["off", "stock"], "off"),
-            ("binary", &["x86_64", "i386"], "x86_64"),
-            ("image", &[], "idle"),
-        ],
-    },
-    Parameters {
-        kind: "firecracker",
-        maximum: 300,
-        keys: &[],
-    },
-    Parameters {
-        kind: "cloud-hypervisor",
-        maximum: 300,
-        keys: &[],
-    },
-    Parameters {
-        kind: "container",
-        maximum: 5_000,
-        keys: &[("runtime", &["auto", "runc", "crun"], "auto")],
-    },
-    Parameters {
-        kind: "process",
-        maximum: 30_000,
-        keys: &[],
-    },
-    Parameters {
-        kind: "thread",
-        maximum: 30_000,
-        keys: &[],
-    },
+const PLATFORMS: [Platform; 8] = [
+    platform("mvm-parked", 1_000_000, &[image("web")]),
+    platform("mvm-live", 40_000, &[image("web")]),
+    platform("qemu", 1_500, &QEMU),
+    platform("firecracker", 300, &[]),
+    platform("cloud-hypervisor", 300, &[]),
+    platform(
+        "container",
+        5_000,
+        &[choice("runtime", &["auto", "runc", "crun"])],
+    ),
+    platform("process", 30_000, &[]),
+    platform("thread", 30_000, &[]),
+];
+
+const QEMU: [Parameter; 5] = [
+    choice("accel", &["tcg", "kvm"]),
+    choice("machine", &["pc", "q35", "isapc"]),
+    choice("devices", &["off", "stock"]),
+    choice("binary", &["x86_64", "i386"]),
+    image("idle"),
 ];
 
 /// The platforms that a plan can name.
@@ -233,81 +213,14 @@ pub fn platforms() -> impl Iterator<Item = &'static str> {
     PLATFORMS.iter().map(|platform| platform.kind)
 }
 
-fn bad(what: impl Into<String>) -> HostError {
-    HostError::Setting(what.into())
-}
-
 impl Plan {
-    /// Reads a plan's text.
+    /// Reads and validates a plan, or its quick profile. `file` only names it in messages.
     ///
     /// # Errors
-    /// What is wrong with it, and what it could say instead.
-    pub fn parse(text: &str, is_quick: bool) -> Result<Self, HostError> {
-        let file: File = toml::from_str(text)
-            .map_err(|cause| bad(format!("the plan cannot be read: {cause}")))?;
-        let mut table = file.density;
-        if is_quick {
-            table.extend(file.quick);
-        }
-        let climbing: Climbing = table
-            .try_into()
-            .map_err(|cause| bad(format!("[density] or [quick]: {cause}")))?;
-        let within = |name: &str, value: f64, low: f64, high: f64| {
-            if (low..=high).contains(&value) {
-                Ok(())
-            } else {
-                Err(bad(format!(
-                    "{name} = {value} is not within {low} to {high}"
-                )))
-            }
-        };
-        within("intervals", f64::from(climbing.intervals), 2.0, 1000.0)?;
-        within("stop_percent", climbing.stop_percent, 1.0, 100.0)?;
-        within("reserve_percent", climbing.reserve_percent, 5.0, 99.0)?;
-        within("probe_p99_ms", climbing.probe_p99_ms, 0.001, 1e6)?;
-        within("samples", f64::from(climbing.samples), 1.0, 1000.0)?;
-        #[allow(clippy::cast_precision_loss, reason = "checked right here")]
-        within("sample_ms", climbing.sample_ms as f64, 10.0, 60_000.0)?;
-        within("probes", f64::from(climbing.probes), 1.0, 1e6)?;
-        within("idle_seconds", climbing.idle_seconds, 0.0, 3600.0)?;
-        let repetitions = climbing.repetitions.unwrap_or(file.repetitions);
-        within("repetitions", f64::from(repetitions), 1.0, 1000.0)?;
-        let mut variants = Vec::new();
-        for platform in &file.platform {
-            variants.extend(variants_of(platform, is_quick)?);
-        }
-        if variants.is_empty() {
-            return Err(bad("the plan names no [[platform]]"));
-        }
-        let mut labels: Vec<&str> = variants
-            .iter()
-            .map(|variant: &Variant| variant.treatment.label.as_str())
-            .collect();
-        labels.sort_unstable();
-        if let Some(twice) = labels.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(bad(format!("{} is in the plan twice", twice[0])));
-        }
-        Ok(Self {
-            name: file.name,
-            description: file.description,
-            seed: file.seed,
-            repetitions,
-            method: Method {
-                intervals: climbing.intervals,
-                limits: Limits {
-                    stop_percent: climbing.stop_percent,
-                    reserve_percent: climbing.reserve_percent,
-                    probe_p99_ms: climbing.probe_p99_ms,
-                },
-                samples: climbing.samples,
-                sample: Duration::from_millis(climbing.sample_ms),
-                probes: climbing.probes,
-                idle: Duration::from_secs_f64(climbing.idle_seconds),
-                one_process: climbing.one_process,
-            },
-            variants,
-            is_quick,
-        })
+    /// Everything that is wrong with it, each with line, column and, where one is near, the valid
+    /// spelling.
+    pub fn read(file: &str, text: &str, is_quick: bool) -> Result<Self, Diagnostics> {
+        read::document(file, text, (), |reader, root| plan(reader, root, is_quick))
     }
 
     /// Leaves out what is to be climbed only where its program is present. Returns these platforms.
@@ -335,125 +248,232 @@ impl Plan {
     }
 }
 
-fn variants_of(table: &Table, is_quick: bool) -> Result<Vec<Variant>, HostError> {
-    let kind = table
-        .get("kind")
-        .and_then(Value::as_str)
-        .ok_or_else(|| bad("a [[platform]] has no kind"))?;
-    let known = || platforms().collect::<Vec<_>>().join(", ");
-    let parameters = PLATFORMS
-        .iter()
-        .find(|platform| platform.kind == kind)
-        .ok_or_else(|| {
-            bad(format!(
-                "no platform is called {kind:?}; there are {}",
-                known()
-            ))
-        })?;
-    let number = |key: &str| -> Result<Option<u32>, HostError> {
-        match table.get(key) {
-            None => Ok(None),
-            Some(value) => value
-                .as_integer()
-                .and_then(|n| u32::try_from(n).ok())
-                .filter(|n| *n > 0)
-                .map(Some)
-                .ok_or_else(|| bad(format!("{kind}: {key} is a number of guests, not {value}"))),
-        }
-    };
-    let maximum = number("maximum")?.unwrap_or(parameters.maximum);
-    let quick = number("quick_maximum")?.unwrap_or_else(|| (maximum / 20).max(1));
-    let maximum = if is_quick { quick } else { maximum };
-    let if_present = match table.get("if_present") {
-        None => false,
-        Some(value) => value
-            .as_bool()
-            .ok_or_else(|| bad(format!("{kind}: if_present is true or false, not {value}")))?,
-    };
-    let mut levels: Vec<(String, Vec<Value>)> = Vec::new();
-    for (key, value) in table {
-        if COMMON_KEYS.contains(&key.as_str()) {
-            continue;
-        }
-        let known = parameters.keys.iter().find(|(name, ..)| name == key);
-        if known.is_none() && !HOST_KEYS.contains(&key.as_str()) {
-            let mut keys: Vec<&str> = parameters.keys.iter().map(|(name, ..)| *name).collect();
-            keys.extend(COMMON_KEYS.iter().skip(1));
-            keys.extend(HOST_KEYS);
-            return Err(bad(format!(
-                "{kind} knows no {key:?}; it knows {}",
-                keys.join(", ")
-            )));
-        }
-        let values = match value {
-            Value::Array(values) if !values.is_empty() => values.clone(),
-            Value::Array(_) => return Err(bad(format!("{kind}: {key} has no levels"))),
-            other => vec![other.clone()],
-        };
-        if let Some((_, choices, _)) = known {
-            for value in &values {
-                let text = value
-                    .as_str()
-                    .ok_or_else(|| bad(format!("{kind}: {key} is a text, not {value}")))?;
-                if !choices.is_empty() && !choices.contains(&text) {
-                    return Err(bad(format!(
-                        "{kind}: {key} is one of {}, not {text:?}",
-                        choices.join(", ")
-                    )));
-                }
+type Reader<'a> = read::Reader<'a, ()>;
+
+const METHOD: [&str; 9] = [
+    "intervals",
+    "stop_percent",
+    "reserve_percent",
+    "probe_p99_ms",
+    "samples",
+    "sample_ms",
+    "probes",
+    "idle_seconds",
+    "one_process",
+];
+
+fn plan(reader: &mut Reader<'_>, root: &DeTable<'_>, is_quick: bool) -> Option<Plan> {
+    let keys = [
+        "name",
+        "description",
+        "seed",
+        "repetitions",
+        "again",
+        "density",
+        "quick",
+        "platform",
+    ];
+    reader.only(root, keys.into_iter(), "a density plan");
+    let mut method = Method::default();
+    let mut repetitions = repetitions(reader, root).unwrap_or(3);
+    match root.get("density") {
+        None => reader
+            .complain(0, "`[density]` is missing")
+            .help_with("add a section [density]; whatever it leaves out has a default"),
+        Some(value) => {
+            if let Some(table) = reader.table(value, "density") {
+                reader.only(table, METHOD.into_iter(), "[density]");
+                method = read_method(reader, table, method);
             }
         }
-        levels.push((key.clone(), values));
     }
-    let mut combinations: Vec<BTreeMap<String, Value>> = vec![BTreeMap::new()];
-    for (key, values) in &levels {
-        combinations = combinations
+    if let Some(value) = root.get("quick")
+        && let Some(table) = reader.table(value, "quick")
+    {
+        reader.only(table, METHOD.into_iter().chain(["repetitions"]), "[quick]");
+        let quick = read_method(reader, table, method);
+        let fewer = self::repetitions(reader, table);
+        if is_quick {
+            (method, repetitions) = (quick, fewer.unwrap_or(repetitions));
+        }
+    }
+    let variants = read_variants(reader, root, repetitions, is_quick);
+    Some(Plan {
+        name: reader.title(root)?,
+        description: reader.string(root, "description").unwrap_or_default(),
+        seed: reader.integer(root, "seed", 0, i64::MAX).unwrap_or(1),
+        repetitions,
+        again: reader.again(root),
+        method,
+        variants,
+        is_quick,
+    })
+}
+
+fn repetitions(reader: &mut Reader<'_>, table: &DeTable<'_>) -> Option<u32> {
+    reader.integer(table, "repetitions", 1, 1000)
+}
+
+/// What a section says of the method; whatever it leaves out is as before.
+fn read_method(reader: &mut Reader<'_>, table: &DeTable<'_>, before: Method) -> Method {
+    let mut number = |key: &str, low: f64, high: f64, before: f64| {
+        reader.number(table, key, low, high).unwrap_or(before)
+    };
+    let limits = Limits {
+        stop_percent: number("stop_percent", 1.0, 100.0, before.limits.stop_percent),
+        reserve_percent: number("reserve_percent", 5.0, 99.0, before.limits.reserve_percent),
+        probe_p99_ms: number("probe_p99_ms", 0.001, 1e6, before.limits.probe_p99_ms),
+    };
+    let idle = number("idle_seconds", 0.0, 3600.0, before.idle.as_secs_f64());
+    let mut count = |key: &str, low: i64, high: i64, before: u32| {
+        reader.integer(table, key, low, high).unwrap_or(before)
+    };
+    Method {
+        limits,
+        idle: Duration::from_secs_f64(idle),
+        intervals: count("intervals", 2, 1000, before.intervals),
+        samples: count("samples", 1, 1000, before.samples),
+        probes: count("probes", 1, 1_000_000, before.probes),
+        sample: reader
+            .integer(table, "sample_ms", 10, 60_000)
+            .map_or(before.sample, Duration::from_millis),
+        one_process: reader
+            .switch(table, "one_process")
+            .unwrap_or(before.one_process),
+    }
+}
+
+fn read_variants(
+    reader: &mut Reader<'_>,
+    root: &DeTable<'_>,
+    repetitions: u32,
+    is_quick: bool,
+) -> Vec<Variant> {
+    let kinds: Vec<&str> = platforms().collect();
+    let mut climbs = 0u64;
+    let mut variants: Vec<Variant> = Vec::new();
+    for (offset, kind, table) in reader.sections(root, "platform", &kinds) {
+        let Some(platform) = PLATFORMS.iter().find(|platform| platform.kind == kind) else {
+            continue;
+        };
+        let (own, factors) = read_platform(reader, platform, table);
+        climbs = factors
+            .values()
+            .map(|levels| levels.len() as u64)
+            .fold(u64::from(repetitions), u64::saturating_mul)
+            .saturating_add(climbs);
+        if !reader.accepts_size(climbs, offset) {
+            break;
+        }
+        for levels in combinations(factors.iter()) {
+            let variant = variant(platform, &own, &factors, levels, is_quick);
+            let label = &variant.treatment.label;
+            if variants.iter().any(|other| other.treatment.label == *label) {
+                reader
+                    .complain(offset, format!("`{label}` is in the plan twice"))
+                    .help_with(
+                        "write what differs between them as a list of levels of one of them",
+                    );
+            }
+            variants.push(variant);
+        }
+    }
+    variants
+}
+
+/// What a `[[platform]]` says that is no factor, and its factors; one with a single level is not
+/// varied.
+fn read_platform(
+    reader: &mut Reader<'_>,
+    platform: &Platform,
+    table: &DeTable<'_>,
+) -> (Settings, BTreeMap<String, Vec<Level>>) {
+    let known = || {
+        let varied = platform
+            .parameters
             .iter()
-            .flat_map(|combination| {
-                values.iter().map(move |value| {
-                    let mut with = combination.clone();
-                    with.insert(key.clone(), value.clone());
-                    with
-                })
-            })
-            .collect();
+            .chain(host_settings::parameters());
+        COMMON.iter().chain(varied)
+    };
+    let mut own = Settings::default();
+    let mut factors = BTreeMap::new();
+    for (key, offset, value) in flatten(table) {
+        if key == "kind" {
+            continue;
+        }
+        let Some(parameter) = known().find(|parameter| parameter.key == key) else {
+            let kind = platform.kind;
+            reader.unknown(
+                offset,
+                format!("platform `{kind}` has no setting `{key}`"),
+                &key,
+                known().map(|parameter| parameter.key),
+            );
+            continue;
+        };
+        let level = |reader: &mut Reader<'_>, value: &Value<'_>| reader.level(value, parameter);
+        if COMMON.iter().any(|common| common.key == key) {
+            own.0.extend(level(reader, value).map(|level| (key, level)));
+        } else if let Some(levels) = reader.levels(value, &key, level) {
+            factors.insert(key, levels);
+        } else if let Some(level) = level(reader, value) {
+            factors.insert(key, vec![level]);
+        }
     }
-    let varied: Vec<&String> = levels
-        .iter()
-        .filter(|(_, values)| values.len() > 1)
-        .map(|(key, _)| key)
-        .collect();
-    combinations
-        .iter()
-        .map(|levels| {
-            let variant = variant(parameters, maximum, levels, &varied)?;
-            Ok(Variant {
-                if_present,
-                ..variant
-            })
-        })
-        .collect()
+    (own, factors)
 }
 
 fn variant(
-    parameters: &Parameters,
-    maximum: u32,
-    levels: &BTreeMap<String, Value>,
-    varied: &[&String],
-) -> Result<Variant, HostError> {
-    let text = |key: &str| -> String {
-        let default = parameters
-            .keys
-            .iter()
-            .find(|(name, ..)| *name == key)
-            .map_or("", |(.., default)| default);
-        levels
-            .get(key)
-            .and_then(Value::as_str)
-            .unwrap_or(default)
-            .to_owned()
+    platform: &Platform,
+    own: &Settings,
+    factors: &BTreeMap<String, Vec<Level>>,
+    levels: BTreeMap<String, Level>,
+    is_quick: bool,
+) -> Variant {
+    let guests = |key: &str, default: u32| {
+        u32::try_from(own.integer(key, default.into())).unwrap_or(default)
     };
-    let kind = match parameters.kind {
+    let full = guests("maximum", platform.maximum);
+    let quick = guests("quick_maximum", (full / 20).max(1));
+    let varied = levels
+        .iter()
+        .filter(|(key, _)| factors.get(*key).is_some_and(|levels| levels.len() > 1));
+    let shown = varied.map(|(key, level)| format!(" {key}={level}"));
+    let label = platform.kind.to_owned() + &shown.collect::<String>();
+    let is_of_host = |key: &str| key.starts_with("host.");
+    let (host, of_guests): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        levels.into_iter().partition(|(key, _)| is_of_host(key));
+    let mut settings = Settings::default();
+    for parameter in platform.parameters {
+        let default = parameter.default.unwrap_or_default();
+        let level = Level::Text(default.to_owned());
+        settings.0.insert(parameter.key.to_owned(), level);
+    }
+    settings.0.extend(of_guests);
+    let written = settings.0.iter().chain(&host);
+    Variant {
+        treatment: Treatment {
+            label,
+            platform: platform.kind.to_owned(),
+            workload: WORKLOAD.to_owned(),
+            factors: written
+                .map(|(key, level)| (key.clone(), level.to_string()))
+                .collect(),
+            baseline: None,
+            platform_kind: platform.kind.to_owned(),
+            workload_kind: WORKLOAD.to_owned(),
+        },
+        kind: kind(platform.kind, &settings),
+        maximum: if is_quick { quick } else { full },
+        host: Settings(host),
+        if_present: own.bool("if_present", false),
+    }
+}
+
+/// A platform with all that it can be told.
+fn kind(name: &str, settings: &Settings) -> Kind {
+    let text = |key: &str| settings.text(key).unwrap_or_default().to_owned();
+    match name {
         "thread" => Kind::Thread,
         "process" => Kind::Process,
         "container" => Kind::Container {
@@ -463,10 +483,9 @@ fn variant(
             program: format!("qemu-system-{}", text("binary")),
             machine: text("machine"),
             accel: text("accel"),
-            devices: if text("devices") == "stock" {
-                Devices::Stock
-            } else {
-                Devices::Off
+            devices: match settings.text("devices") {
+                Some("stock") => Devices::Stock,
+                _ => Devices::Off,
             },
             image: text("image"),
         }),
@@ -476,63 +495,22 @@ fn variant(
             live: other == "mvm-live",
             image: text("image"),
         },
-    };
-    let mut host = Settings::default();
-    for key in HOST_KEYS {
-        let level = match levels.get(key) {
-            None => continue,
-            Some(Value::Boolean(on)) => Level::Bool(*on),
-            Some(Value::String(text)) => Level::Text(text.clone()),
-            Some(other) => return Err(bad(format!("{key} cannot be {other}"))),
-        };
-        host.0.insert(key.to_owned(), level);
     }
-    let plain = |value: &Value| match value {
-        Value::String(text) => text.clone(),
-        Value::Boolean(true) => "on".to_owned(),
-        Value::Boolean(false) => "off".to_owned(),
-        other => other.to_string(),
-    };
-    let mut factors: BTreeMap<String, String> = parameters
-        .keys
-        .iter()
-        .map(|(key, ..)| ((*key).to_owned(), text(key)))
-        .collect();
-    factors.extend(
-        levels
-            .iter()
-            .map(|(key, value)| (key.clone(), plain(value))),
-    );
-    let shown: Vec<String> = varied
-        .iter()
-        .filter_map(|key| Some(format!("{key}={}", plain(levels.get(*key)?))))
-        .collect();
-    let label = [vec![parameters.kind.to_owned()], shown].concat().join(" ");
-    Ok(Variant {
-        treatment: Treatment {
-            label,
-            platform: parameters.kind.to_owned(),
-            workload: WORKLOAD.to_owned(),
-            factors,
-            baseline: None,
-            platform_kind: parameters.kind.to_owned(),
-            workload_kind: WORKLOAD.to_owned(),
-        },
-        kind,
-        maximum,
-        host,
-        if_present: false,
-    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const HEAD: &str = "name = \"x\"\n[density]\n";
 
+    fn read(text: &str, is_quick: bool) -> Result<Plan, Diagnostics> {
+        Plan::read("plan.toml", text, is_quick)
+    }
+
     fn complaint(text: &str) -> String {
-        Plan::parse(text, false).unwrap_err().to_string()
+        read(text, false).unwrap_err().to_string()
     }
 
     #[test]
@@ -540,7 +518,7 @@ mod tests {
         let text = format!(
             "{HEAD}[[platform]]\nkind = \"qemu\"\nbinary = [\"i386\", \"x86_64\"]\nimage = [\"idle\", \"idle-pit\"]\n\"host.ksm\" = [true, false]\n"
         );
-        let plan = Plan::parse(&text, false).unwrap();
+        let plan = read(&text, false).unwrap();
         assert_eq!(plan.variants.len(), 8);
         let labels: Vec<&str> = plan
             .variants
@@ -561,8 +539,8 @@ mod tests {
         let text = format!(
             "{HEAD}intervals = 10\n[quick]\nintervals = 4\nrepetitions = 1\n[[platform]]\nkind = \"thread\"\nmaximum = 1000\nquick_maximum = 70\n"
         );
-        let full = Plan::parse(&text, false).unwrap();
-        let quick = Plan::parse(&text, true).unwrap();
+        let full = read(&text, false).unwrap();
+        let quick = read(&text, true).unwrap();
         assert_eq!((full.method.intervals, full.repetitions), (10, 3));
         assert_eq!((quick.method.intervals, quick.repetitions), (4, 1));
         assert_eq!(
@@ -572,24 +550,89 @@ mod tests {
     }
 
     #[test]
-    fn complaints_name_the_mistake_and_the_choices() {
+    fn complaints_point_at_the_mistake_and_name_the_choices() {
         let platform = |lines: &str| complaint(&format!("{HEAD}[[platform]]\n{lines}"));
-        assert!(platform("kind = \"xen\"").contains("mvm-parked, mvm-live, qemu"));
-        assert!(platform("kind = \"qemu\"\naccel = \"hvf\"").contains("tcg, kvm"));
-        assert!(platform("kind = \"thread\"\nimage = \"web\"").contains("knows no \"image\""));
-        assert!(platform("kind = \"thread\"\nmaximum = -3").contains("number of guests"));
-        assert!(platform("kind = \"thread\"\n[[platform]]\nkind = \"thread\"").contains("twice"));
+        let kind = platform("kind = \"xen\"");
         assert!(
-            complaint(
-                "name = \"x\"\n[density]\nreserve_percent = 0\n[[platform]]\nkind = \"thread\""
-            )
-            .contains("within 5 to 99")
+            kind.contains("plan.toml:4:8: there is no platform `xen`")
+                && kind.contains("container, firecracker"),
+            "{kind}"
         );
+        let accel = platform("kind = \"qemu\"\naccel = [\"tcg\", \"kvn\"]");
         assert!(
-            complaint(&format!(
-                "{HEAD}colour = 1\n[[platform]]\nkind = \"thread\""
-            ))
-            .contains("colour")
+            accel.contains("plan.toml:5:17: `accel` must be one of \"tcg\", \"kvm\"")
+                && accel.contains("did you mean `kvm`?"),
+            "{accel}"
+        );
+        let other = platform("kind = \"thread\"\nimage = \"web\"");
+        assert!(
+            other.contains("plan.toml:5:1: platform `thread` has no setting `image`"),
+            "{other}"
+        );
+        let near = platform("kind = \"thread\"\nmaximun = 3");
+        assert!(near.contains("did you mean `maximum`?"), "{near}");
+        for guests in ["-3", "0", "[1, 2]", "\"many\""] {
+            let said = platform(&format!("kind = \"thread\"\nmaximum = {guests}"));
+            assert!(
+                said.contains("plan.toml:5:11: `maximum` must be a whole number"),
+                "{said}"
+            );
+        }
+        let twice = platform("kind = \"thread\"\n[[platform]]\nkind = \"thread\"");
+        assert!(
+            twice.contains("plan.toml:5:1: `thread` is in the plan twice"),
+            "{twice}"
+        );
+        let levels = platform("kind = \"qemu\"\naccel = [\"tcg\", \"tcg\"]");
+        assert!(levels.contains("has the level `tcg` twice"), "{levels}");
+        let host = platform("kind = \"thread\"\nhost.governor = \"fast\"");
+        assert!(
+            host.contains("plan.toml:5:17: `host.governor` must be one of"),
+            "{host}"
+        );
+    }
+
+    #[test]
+    fn complaints_of_sections_have_their_place_too_and_all_are_told() {
+        let thread = "[[platform]]\nkind = \"thread\"";
+        let said = complaint(&format!(
+            "name = \"x\"\n[density]\nreserve_percent = 0\ninterval = 3\n[quick]\nsamples = 2.5\n{thread}"
+        ));
+        for part in [
+            "plan.toml:3:19: `reserve_percent` must be a number from 5 to 99",
+            "plan.toml:4:1: [density] has no key `interval`",
+            "did you mean `intervals`?",
+            "plan.toml:6:11: `samples` must be a whole number from 1 to 1000",
+        ] {
+            assert!(said.contains(part), "{said}");
+        }
+        let missing = complaint("");
+        for part in [
+            "`name` is missing",
+            "`[density]` is missing",
+            "no `[[platform]]`",
+        ] {
+            assert!(missing.contains(part), "{missing}");
+        }
+        let many = (0..9)
+            .map(|index| format!("\"{index}\", "))
+            .collect::<String>();
+        let many = format!(
+            "repetitions = 1000\n{HEAD}[[platform]]\nkind = \"mvm-live\"\nimage = [{many}]\n[[platform]]\nkind = \"qemu\"\nimage = [{many}]\nmachine = [\"pc\", \"q35\", \"isapc\"]\naccel = [\"tcg\", \"kvm\"]\nbinary = [\"i386\", \"x86_64\"]"
+        );
+        assert!(complaint(&many).contains("plan.toml:7:1: the plan comes to 117000 trials"));
+    }
+
+    #[test]
+    fn climbs_are_made_again_up_to_the_share_that_the_plan_gives() {
+        let thread = "[[platform]]\nkind = \"thread\"";
+        assert_eq!(read(&format!("{HEAD}{thread}"), false).unwrap().again, 0.5);
+        let text = format!("again.share = 0.2\n{HEAD}{thread}");
+        assert_eq!(read(&text, false).unwrap().again, 0.2);
+        let said = complaint(&text.replace("0.2", "-1"));
+        assert!(
+            said.contains("plan.toml:1:15: `share` must be a number"),
+            "{said}"
         );
     }
 
@@ -600,7 +643,7 @@ mod tests {
         let text = format!(
             "{HEAD}[[platform]]\nkind = \"firecracker\"\nif_present = true\n[[platform]]\nkind = \"qemu\"\n"
         );
-        let mut plan = Plan::parse(&text, false).unwrap();
+        let mut plan = read(&text, false).unwrap();
         assert_eq!(plan.leave_out_absent(&roots), ["firecracker"]);
         let left: Vec<&str> = plan
             .variants
@@ -613,16 +656,55 @@ mod tests {
         std::fs::write(&program, "").unwrap();
         let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(&program, executable).unwrap();
-        let mut plan = Plan::parse(&text, false).unwrap();
+        let mut plan = read(&text, false).unwrap();
         assert!(plan.leave_out_absent(&roots).is_empty());
         let wrong = text.replace("if_present = true", "if_present = 3");
-        assert!(complaint(&wrong).contains("true or false"));
+        assert!(complaint(&wrong).contains("plan.toml:5:14: `if_present` must be true or false"));
     }
 
     #[test]
     fn every_platform_can_be_climbed_without_a_file() {
         let all: Vec<String> = platforms().map(str::to_owned).collect();
-        let plan = Plan::parse(&Plan::of_platforms(&all), true).unwrap();
+        let plan = read(&Plan::of_platforms(&all), true).unwrap();
         assert_eq!(plan.variants.len(), all.len());
+    }
+
+    /// Ways to spoil a plan: at a position, delete, duplicate, or insert something.
+    fn mutated() -> impl Strategy<Value = String> {
+        const GOOD: &str = include_str!("../../../plans/papers/bratterud-tuning.toml");
+        let edit = (
+            any::<prop::sample::Index>(),
+            0usize..40,
+            "[\\x00-\\x7fµ·\"\\[\\]{}=.0-9a-z\\n-]{0,12}",
+        );
+        prop::collection::vec(edit, 1..6).prop_map(|edits| {
+            let mut characters: Vec<char> = GOOD.chars().collect();
+            for (place, length, text) in edits {
+                let start = place.index(characters.len().max(1)).min(characters.len());
+                let end = (start + length).min(characters.len());
+                characters.splice(start..end, text.chars());
+            }
+            characters.into_iter().collect()
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+
+        #[test]
+        fn mutated_plans_give_clear_errors_and_never_panic(text in mutated(), is_quick: bool) {
+            match read(&text, is_quick) {
+                Ok(plan) => prop_assert!(!plan.variants.is_empty()),
+                Err(diagnostics) => {
+                    prop_assert!(!diagnostics.list.is_empty());
+                    let lines = text.lines().count() + 1;
+                    for found in &diagnostics.list {
+                        prop_assert!(!found.message.is_empty());
+                        prop_assert!(found.line >= 1 && found.line <= lines, "line {} of {}", found.line, lines);
+                    }
+                    prop_assert!(diagnostics.to_string().contains("plan.toml:"));
+                }
+            }
+        }
     }
 }

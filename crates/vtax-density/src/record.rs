@@ -1,7 +1,7 @@
 //! What a climb writes down (`workload.json` of its trial), and what reports read again.
 
+use crate::limits::{Binding, Limits};
 use crate::resources::{Memory, Resource, Shares};
-use crate::stop::{Binding, Limits};
 use serde::{Deserialize, Serialize};
 
 /// The version of this record.

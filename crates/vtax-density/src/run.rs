@@ -1,91 +1,28 @@
-//! The run loop: every variant of a plan climbed in interleaved random order, one trial a climb,
-//! into an ordinary results directory. Killed at any moment it loses at most the climb in flight.
+//! The climbs of a plan, as an experiment of the lab, and what each of them leaves in its trial.
 
 use crate::climb::{Bench, Energy, check, climb};
+use crate::limits::{Binding, Limits};
 use crate::plan::{Plan, Variant};
 use crate::record::{Climb, Interval};
 use crate::resources::Resource;
-use crate::stop::Binding;
-use serde::Serialize;
+use crate::stop::nearest;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use vtax_host::journal::Journal;
-use vtax_host::lock::Lock;
 use vtax_host::signals::Signals;
-use vtax_host::{HostError, Roots, host_settings};
+use vtax_host::{Roots, host_settings};
 use vtax_lab::LabError;
 use vtax_lab::plan::Order;
-use vtax_lab::run::NewRun;
-use vtax_report::results::{
-    Better, Metric, ObservationCost, PhaseTimes, ResultsDir, SampleKind, SampleSeries,
-    SampleWriter, Trial, TrialOutcome, TrialWriter,
+use vtax_lab::run::{
+    Assignment, Attempt, Event, Experiment, Log, NewRun, Progress, RunOptions, RunSummary,
+    run_experiment,
 };
-use vtax_units::{Base, Nanoseconds, Quantity, Source, Unit, counted};
-
-/// How to run a density plan.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// The results directory; created, or gone on with where it holds an unfinished run of this plan.
-    pub results: PathBuf,
-    /// Where the journal and the lock are.
-    pub state_dir: PathBuf,
-    /// The words that make this program a keeper.
-    pub words: Vec<String>,
-}
-
-/// What a run tells whoever watches it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case", tag = "event")]
-pub enum Event {
-    /// Something worth a line.
-    Note {
-        /// The line.
-        message: String,
-    },
-    /// A climb begins.
-    ClimbStarted {
-        /// What is climbed.
-        treatment: String,
-        /// The expected maximum.
-        maximum: u32,
-    },
-    /// An interval is sampled.
-    Interval {
-        /// What is climbed.
-        treatment: String,
-        /// Guests.
-        population: u32,
-        /// The expected maximum.
-        maximum: u32,
-        /// The resource that is nearest to its limit, and its share in percent.
-        nearest: Option<(Resource, f64)>,
-        /// Guests made a second.
-        rate: Option<f64>,
-        /// The probe's 99th percentile, in microseconds.
-        probe_p99_us: Option<f64>,
-    },
-    /// A climb ended.
-    ClimbFinished {
-        /// What was climbed.
-        treatment: String,
-        /// Guests at the top.
-        guests: u32,
-        /// What ended it, in words.
-        binding: String,
-        /// Memory of a guest in bytes, all in.
-        bytes_each: Option<f64>,
-        /// Reasons not to trust it.
-        suspect: Vec<String>,
-    },
-    /// A climb failed.
-    ClimbFailed {
-        /// What was climbed.
-        treatment: String,
-        /// Why.
-        reason: String,
-    },
-}
+use vtax_report::results::{
+    Better, Metric, ObservationCost, ResultsDir, SampleKind, SampleSeries, SampleWriter, Treatment,
+    TrialWriter,
+};
+use vtax_units::{Base, Nanoseconds, Quantity, Source, Unit};
 
 /// A ratio this near to 1 is no effect.
 const MINIMUM_EFFECT: f64 = 0.02;
@@ -98,198 +35,179 @@ const RETURNED_PERCENT: f64 = 95.0;
 /// Below this much memory, what other programs take or give back is larger than what is measured.
 const JUDGED_BYTES: f64 = 64e6;
 
-/// Runs a plan. Returns the results directory.
+/// Runs a plan. `words` make this program a keeper.
 ///
 /// # Errors
-/// When the plan cannot run on this host, another lab runs, the directory holds something else, or
-/// the user interrupts. Finished climbs stay.
+/// As [`run_experiment`]. Finished climbs stay.
 pub fn run(
     plan: &Plan,
     text: &str,
-    options: &Options,
+    words: &[String],
+    options: &RunOptions,
     signals: &Signals,
-    tell: &mut dyn FnMut(Event),
-) -> Result<ResultsDir, LabError> {
-    let purpose = format!("climbing {} into {}", plan.name, options.results.display());
-    let _lock = Lock::acquire(&options.state_dir, &purpose)?;
-    let mut journal = Journal::open(&options.state_dir, vtax_guest::platform::xen::end)?;
-    let undone = journal.undo_all()?;
-    if undone > 0 {
-        tell(Event::Note {
-            message: format!(
-                "an earlier run was cut off; undone on the host: {}",
-                counted(undone, "change")
-            ),
-        });
-    }
-    let roots = Roots::host();
-    let missing: Vec<String> = plan
-        .variants
-        .iter()
-        .filter_map(|variant| {
-            let cause = check(variant, &roots).err()?;
-            Some(format!("{}: {cause}", variant.treatment.label))
-        })
-        .collect();
-    if !missing.is_empty() {
-        return Err(LabError::Plan(format!(
-            "this host cannot run the plan:\n  {}",
-            missing.join("\n  ")
-        )));
-    }
-    let new = NewRun {
-        plan_text: text,
-        name: &plan.name,
-        description: &plan.description,
-        is_quick: plan.is_quick,
-        place: "local",
-        seed: plan.seed,
-        repetitions: plan.repetitions,
-        order: Order::Interleaved,
-        minimum_effect: MINIMUM_EFFECT,
+    progress: &mut dyn Progress,
+) -> Result<(ResultsDir, RunSummary), LabError> {
+    let mut climbs = Climbs {
+        plan,
+        text,
+        words,
+        place: &options.place,
+        signals,
+        roots: Roots::host(),
+        energy: None,
     };
-    let results = new.open(&options.results, &roots, || {
-        plan.variants
-            .iter()
-            .map(|variant| variant.treatment.clone())
-            .collect()
-    })?;
-    let mut energy = Energy::open(&roots)?;
-    if energy.is_none() {
-        tell(Event::Note {
-            message: "no energy meter on this host: no joules".to_owned(),
-        });
-    }
-    for index in results.pending() {
-        signals.check()?;
-        let Some(scheduled) = results.run().schedule.get(index as usize) else {
-            continue;
-        };
-        let Some(variant) = plan.variants.get(scheduled.treatment) else {
-            continue;
-        };
-        let mut bench = Bench {
-            method: &plan.method,
-            roots: &roots,
-            signals,
-            words: &options.words,
-            energy: &mut energy,
-        };
-        let writer = results.trial_writer(index)?;
-        one(
-            &mut bench,
-            variant,
-            scheduled.block,
-            writer,
-            &mut journal,
-            tell,
-        )?;
-    }
-    Ok(results)
+    run_experiment(&mut climbs, options, signals, progress)
 }
 
-fn one(
-    bench: &mut Bench<'_>,
-    variant: &Variant,
-    block: u32,
-    writer: TrialWriter,
-    journal: &mut Journal,
-    tell: &mut dyn FnMut(Event),
-) -> Result<(), LabError> {
-    let label = variant.treatment.label.clone();
-    tell(Event::ClimbStarted {
-        treatment: label.clone(),
-        maximum: variant.maximum,
-    });
-    let (began, started) = (Instant::now(), jiff::Timestamp::now().to_string());
-    let limits = bench.method.limits;
-    let mark = journal.mark();
-    let applied = host_settings::apply(&variant.host, &bench.roots.sys, journal);
-    let outcome = applied.and_then(|()| {
-        climb(bench, variant, journal, &mut |interval| {
-            tell(Event::Interval {
-                treatment: label.clone(),
-                population: interval.population,
-                maximum: variant.maximum,
-                nearest: crate::stop::nearest(&limits, interval),
-                rate: interval
-                    .births
-                    .filter(|births| births.seconds > 0.0)
-                    .map(|births| f64::from(births.count) / births.seconds),
-                probe_p99_us: interval.probe.map(|probe| probe.p99_us),
-            });
-        })
-    });
-    journal.undo_to(mark)?;
-    let mut trial = Trial {
-        format: vtax_report::results::FORMAT,
-        index: writer.index(),
-        block,
-        treatment: variant.treatment.clone(),
-        started,
-        outcome: TrialOutcome::Complete,
-        suspect: Vec::new(),
-        times: PhaseTimes::default(),
-        window: (Nanoseconds(0), Nanoseconds(0)),
-        work: None,
-        metrics: BTreeMap::new(),
-        environment: BTreeMap::new(),
-        observation: ObservationCost::default(),
-        actors: Vec::new(),
-        phases: Vec::new(),
-        objective: None,
-    };
-    match outcome {
-        Err(HostError::Interrupted) => return Err(HostError::Interrupted.into()),
-        Err(cause) => {
-            trial.outcome = TrialOutcome::Failed(cause.to_string());
-            tell(Event::ClimbFailed {
-                treatment: label,
-                reason: cause.to_string(),
-            });
-        }
-        Ok((record, facts)) => {
-            let raw = serde_json::to_vec_pretty(&record)
-                .map_err(|cause| LabError::other(cause.to_string()))?;
-            writer.write_workload_json(&raw)?;
-            samples(&record, writer.samples()?)?;
-            trial.suspect = suspicions(&record);
-            trial.metrics = metrics(&record, source_of(variant));
-            trial.environment = facts;
-            trial.environment.extend(
-                variant
-                    .treatment
-                    .factors
-                    .iter()
-                    .map(|(key, level)| (format!("factor.{key}"), level.clone())),
-            );
-            trial
-                .environment
-                .insert("density.binding".to_owned(), record.binding.to_string());
-            trial.window = (Nanoseconds(0), nanoseconds(record.seconds));
-            trial.times.measured = nanoseconds(record.seconds);
-            trial.observation = ObservationCost {
-                cpu: nanoseconds(record.own_cpu),
-                passes: record
-                    .climb
-                    .iter()
-                    .chain(&record.descent)
-                    .map(|interval| interval.samples.len() as u64)
-                    .sum(),
-                missed: 0,
-            };
-            tell(Event::ClimbFinished {
-                treatment: label,
-                guests: record.guests(),
-                binding: record.binding.to_string(),
-                bytes_each: record.bytes_each(),
-                suspect: trial.suspect.clone(),
-            });
+struct Climbs<'a> {
+    plan: &'a Plan,
+    text: &'a str,
+    words: &'a [String],
+    place: &'a str,
+    signals: &'a Signals,
+    roots: Roots,
+    energy: Option<Energy>,
+}
+
+impl Experiment for Climbs<'_> {
+    fn new_run(&self) -> NewRun<'_> {
+        NewRun {
+            plan_text: self.text,
+            name: &self.plan.name,
+            description: &self.plan.description,
+            is_quick: self.plan.is_quick,
+            place: self.place,
+            seed: self.plan.seed,
+            repetitions: self.plan.repetitions,
+            order: Order::Interleaved,
+            minimum_effect: MINIMUM_EFFECT,
         }
     }
-    trial.times.total = nanoseconds(began.elapsed().as_secs_f64());
-    writer.finish(trial)?;
-    Ok(())
+
+    fn treatments(&self) -> Vec<Treatment> {
+        let variants = self.plan.variants.iter();
+        variants.map(|variant| variant.treatment.clone()).collect()
+    }
+
+    fn again(&self) -> f64 {
+        self.plan.again
+    }
+
+    fn prepare(&mut self, note: &mut dyn FnMut(String)) -> Result<(), LabError> {
+        let missing: Vec<String> = self
+            .plan
+            .variants
+            .iter()
+            .filter_map(|variant| {
+                let cause = check(variant, &self.roots).err()?;
+                Some(format!("{}: {cause}", variant.treatment.label))
+            })
+            .collect();
+        if !missing.is_empty() {
+            return Err(LabError::Plan(format!(
+                "this host cannot run the plan:\n  {}",
+                missing.join("\n  ")
+            )));
+        }
+        self.energy = Energy::open(&self.roots)?;
+        if self.energy.is_none() {
+            note("no energy meter on this host: no joules".to_owned());
+        }
+        Ok(())
+    }
+
+    fn expected(&self, _treatment: usize) -> Duration {
+        self.plan.method.least_time()
+    }
+
+    fn perform(
+        &mut self,
+        assignment: Assignment,
+        journal: &mut Journal,
+        writer: &TrialWriter,
+        log: &mut Log<'_>,
+        attempt: &mut Attempt,
+    ) -> Result<(), LabError> {
+        let Some(variant) = self.plan.variants.get(assignment.treatment) else {
+            let treatment = assignment.treatment;
+            return Err(LabError::Plan(format!(
+                "the plan has no treatment {treatment}"
+            )));
+        };
+        host_settings::apply(&variant.host, &self.roots.sys, journal)?;
+        let limits = &self.plan.method.limits;
+        let mut bench = Bench {
+            method: &self.plan.method,
+            roots: &self.roots,
+            signals: self.signals,
+            words: self.words,
+            energy: &mut self.energy,
+        };
+        let (record, facts) = climb(&mut bench, variant, journal, &mut |interval| {
+            log.event(sampled(limits, interval, variant.maximum));
+        })?;
+        let raw = serde_json::to_vec_pretty(&record)
+            .map_err(|cause| LabError::other(cause.to_string()))?;
+        writer.write_workload_json(&raw)?;
+        samples(&record, writer.samples()?)?;
+        attempt.suspect = suspicions(&record);
+        attempt.metrics = metrics(&record, source_of(variant));
+        attempt.environment = facts;
+        let factors = variant.treatment.factors.iter();
+        attempt
+            .environment
+            .extend(factors.map(|(key, level)| (format!("factor.{key}"), level.clone())));
+        let binding = record.binding.to_string();
+        attempt
+            .environment
+            .insert("density.binding".to_owned(), binding.clone());
+        attempt.window = (Nanoseconds(0), nanoseconds(record.seconds));
+        attempt.times.measured = nanoseconds(record.seconds);
+        attempt.observation = ObservationCost {
+            cpu: nanoseconds(record.own_cpu),
+            passes: record
+                .climb
+                .iter()
+                .chain(&record.descent)
+                .map(|interval| interval.samples.len() as u64)
+                .sum(),
+            missed: 0,
+        };
+        let each = record.bytes_each().map_or_else(String::new, |each| {
+            format!(", {} each", Quantity::new(each, Unit::of(Base::Byte)))
+        });
+        let message = format!(
+            "{}: {} guests{each}; ended by {binding}",
+            variant.treatment.label,
+            record.guests()
+        );
+        log.line(&message);
+        log.event(Event::Note { message });
+        Ok(())
+    }
+}
+
+/// What whoever watches is told of an interval.
+fn sampled(limits: &Limits, interval: &Interval, maximum: u32) -> Event {
+    let mut readings = BTreeMap::new();
+    if let Some((resource, share)) = nearest(limits, interval) {
+        let share = Quantity::new(share, Unit::of(Base::Percent));
+        readings.insert(resource.name().to_owned(), share);
+    }
+    if let Some(births) = interval.births.filter(|births| births.seconds > 0.0) {
+        let rate = f64::from(births.count) / births.seconds;
+        let rate = Quantity::new(rate, Unit::per(Base::One, Base::Second));
+        readings.insert("guests made".to_owned(), rate);
+    }
+    if let Some(probe) = interval.probe {
+        let p99 = Quantity::new(probe.p99_us / 1e6, Unit::of(Base::Second));
+        readings.insert("probe p99".to_owned(), p99);
+    }
+    Event::Sampled {
+        level: interval.population,
+        of: maximum,
+        readings,
+    }
 }
 
 /// Guests whose instructions are emulated say nothing about the processor time of others.
@@ -301,14 +219,9 @@ fn source_of(variant: &Variant) -> Source {
 }
 
 fn nanoseconds(seconds: f64) -> Nanoseconds {
-    Nanoseconds(
-        u64::try_from(
-            Duration::try_from_secs_f64(seconds.max(0.0))
-                .unwrap_or_default()
-                .as_nanos(),
-        )
-        .unwrap_or(u64::MAX),
-    )
+    Duration::try_from_secs_f64(seconds)
+        .unwrap_or_default()
+        .into()
 }
 
 /// Reasons not to trust a climb.

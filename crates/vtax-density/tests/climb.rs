@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
+use vtax_density::limits::Binding;
 use vtax_density::record::Climb;
-use vtax_density::stop::Binding;
 use vtax_report::results::{ResultsDir, TrialOutcome};
 
 /// Climbs follow one another: each has its own state directory, so that the lab's lock would not
@@ -220,11 +220,12 @@ fn stand_in(name: &str, parse: &str) -> tempfile::TempDir {
     folder
 }
 
-/// `vtax-density`, which finds programs in `folder` first.
+/// `vtax-density` on a host whose first programs are those of `folder`.
 fn with_programs_of(folder: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_vtax-density"));
-    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
-    command.env("PATH", path);
+    let script = r#"mount --bind "$1" /usr/local/sbin; shift; exec "$@""#;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]);
+    command.arg(folder).arg(env!("CARGO_BIN_EXE_vtax-density"));
     command
 }
 
@@ -505,7 +506,7 @@ fn a_plan_that_this_host_cannot_run_is_refused_before_any_climb() {
 }
 
 /// Starts a long climb and waits until guests are held. What it says is to be kept open.
-fn long_climb(bench: &Bench) -> (Child, impl Iterator) {
+fn long_climb(bench: &Bench) -> (Child, impl Iterator<Item = std::io::Result<String>>) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vtax-density"));
     bench.arguments(&mut command);
     let mut child = command
@@ -514,10 +515,7 @@ fn long_climb(bench: &Bench) -> (Child, impl Iterator) {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let interval = lines.find(|line| {
-        line.as_ref()
-            .is_ok_and(|line| line.contains("\"interval\""))
-    });
+    let interval = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains("\"sampled\"")));
     assert!(interval.is_some(), "the climb ended early");
     (child, lines)
 }
@@ -583,4 +581,43 @@ fn ctrl_c_ends_a_climb_in_order() {
     assert!(groups.iter().all(|group| !group.exists()), "{groups:?}");
     let results = ResultsDir::open(&bench.results()).unwrap();
     assert_eq!(results.pending(), [0], "the climb is to be made again");
+}
+
+/// The process that makes and holds the guests of a climb.
+fn keeper_in(groups: &[PathBuf]) -> Option<rustix::process::Pid> {
+    let processes = groups.iter().filter_map(|group| {
+        let text = fs::read_to_string(group.join("cgroup.procs")).ok()?;
+        Some(text.lines().map(str::to_owned).collect::<Vec<_>>())
+    });
+    let keeper = processes.flatten().find(|pid| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).any(|word| word == b"--keep")
+    })?;
+    rustix::process::Pid::from_raw(keeper.parse().ok()?)
+}
+
+#[test]
+fn a_climb_that_fails_is_made_again_and_the_failure_is_kept() {
+    if !root() {
+        return;
+    }
+    let _turn = turn();
+    let bench = Bench::new("", "kind = \"process\"\nmaximum = 60");
+    bench.change("idle_seconds = 0.2", "idle_seconds = 2");
+    bench.change("[density]", "again.share = 1\n[density]");
+    let (mut child, said) = long_climb(&bench);
+    let keeper = keeper_in(&bench.groups()).expect("a keeper");
+    rustix::process::kill_process(keeper, rustix::process::Signal::KILL).unwrap();
+    let said: Vec<String> = said.map_while(Result::ok).collect();
+    assert!(child.wait().unwrap().success(), "{said:?}");
+    assert!(
+        said.iter()
+            .any(|line| line.contains("runs again: it failed")),
+        "{said:?}"
+    );
+    let climb = bench.record();
+    assert_eq!((climb.guests(), climb.binding), (60, Binding::Maximum));
+    let aside = bench.results().join("trials/0000.failed-1/trial.json");
+    assert!(fs::read_to_string(aside).unwrap().contains("keeper"));
+    assert_eq!(bench.journal(), "");
 }

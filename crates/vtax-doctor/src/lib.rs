@@ -1,9 +1,9 @@
 //! What this host can run and measure: each finding says yes, no or partly, by which evidence,
 //! and what to do about a no. One file a group of checks.
 //!
-//! What can be decided by trying is tried: kernels are booted, bundles run, devices created
-//! (in a network namespace that ends with the probe), counters watched under load. Nothing that
-//! a probe makes outlives it. See `docs/doctor.md`.
+//! The doctor asks what a run would ask: each platform's own check, a cell made and destroyed, a
+//! kernel booted, a container run, meters watched under load. Nothing that a probe makes outlives
+//! it. See `docs/doctor.md`.
 
 mod containers;
 mod counters;
@@ -13,22 +13,19 @@ mod kvm;
 mod limits;
 mod memory;
 mod network;
+mod platforms;
 mod probes;
 mod programs;
 mod render;
-mod summary;
-mod xen;
 
-pub use probes::{
-    CounterEvent, CounterScope, HostProbes, KvmBoot, KvmDevice, Probes, ProgramOutput, ReadCounter,
-};
+pub use platforms::{Summary, Usable, summarize};
+pub use probes::{Counters, HostProbes, KvmBoot, Probes};
 pub use render::{Style, render};
-pub use summary::{Summary, Usable, summarize};
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use vtax_host::Roots;
 use vtax_host::signals::Signals;
+use vtax_host::{HostError, Roots};
 
 /// Whether the host can do a thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,6 +61,8 @@ pub enum Topic {
     Limits,
     /// Needed programs.
     Programs,
+    /// What can be used now.
+    Platforms,
 }
 
 impl Topic {
@@ -79,6 +78,7 @@ impl Topic {
             Self::Memory => "Memory and disk",
             Self::Limits => "Privileges and limits",
             Self::Programs => "Programs",
+            Self::Platforms => "Usable now",
         }
     }
 }
@@ -114,6 +114,16 @@ impl Finding {
         }
     }
 
+    /// A no, in the words of the one who refused.
+    fn refused(topic: Topic, name: &str, error: &HostError) -> Self {
+        match error {
+            HostError::Missing { what, remedy } => {
+                Self::new(topic, name, Answer::No, format!("{what} is missing")).remedy(remedy)
+            }
+            other => Self::new(topic, name, Answer::No, other.to_string()),
+        }
+    }
+
     fn remedy(self, remedy: impl Into<String>) -> Self {
         Self {
             remedy: Some(remedy.into()),
@@ -141,13 +151,13 @@ pub struct Options<'a> {
     pub signals: Option<&'a Signals>,
 }
 
-/// Examines the host. Takes about a second, and as long again as a kernel needs to boot on KVM.
+/// Examines the host. Takes about a second, three more for each meter that measures, and as long
+/// again as a kernel needs to boot on KVM.
 /// It never fails: what cannot be examined is a finding with the reason. After a stop request
 /// the findings so far are returned.
 pub fn examine(roots: &Roots, options: &Options) -> Vec<Finding> {
-    let groups: [fn(&Roots, &Options) -> Vec<Finding>; 10] = [
+    let groups: [fn(&Roots, &Options) -> Vec<Finding>; 9] = [
         kvm::examine,
-        xen::examine,
         containers::examine,
         network::examine,
         energy::examine,
@@ -158,18 +168,22 @@ pub fn examine(roots: &Roots, options: &Options) -> Vec<Finding> {
         programs::examine,
     ];
     let stopped = || options.signals.is_some_and(Signals::interrupted);
-    groups
+    let mut findings: Vec<Finding> = groups
         .iter()
         .take_while(|_| !stopped())
         .flat_map(|examine| examine(roots, options))
-        .collect()
+        .collect();
+    if !stopped() {
+        findings.extend(platforms::examine(&findings, options));
+    }
+    findings
 }
 
 /// The report for programs: findings and summary as one JSON object.
 ///
 /// # Errors
 /// Never, in practice: every part of it is plain text.
-pub fn json(findings: &[Finding]) -> Result<String, vtax_host::HostError> {
+pub fn json(findings: &[Finding]) -> Result<String, HostError> {
     #[derive(Serialize)]
     struct Report<'a> {
         findings: &'a [Finding],
@@ -180,7 +194,7 @@ pub fn json(findings: &[Finding]) -> Result<String, vtax_host::HostError> {
         summary: summarize(findings),
     };
     serde_json::to_string_pretty(&report)
-        .map_err(|cause| vtax_host::HostError::Other(format!("cannot encode the report: {cause}")))
+        .map_err(|cause| HostError::Other(format!("cannot encode the report: {cause}")))
 }
 
 /// Why the kernel refused, without the number that Rust adds: readers know the words.

@@ -2,77 +2,19 @@
 
 use super::{Answer, Finding, Options, Topic};
 use vtax_host::Roots;
+use vtax_host::cell::requirements;
 
 pub(super) const PRIVILEGES: &str = "privileges";
-
-/// The capabilities that vtax uses, by bit (`linux/capability.h`), with what is lost without.
-const CAPABILITIES: [(u32, &str, &str); 9] = [
-    (
-        21,
-        "CAP_SYS_ADMIN",
-        "no namespaces, mounts or control groups: no trial can run",
-    ),
-    (
-        12,
-        "CAP_NET_ADMIN",
-        "no bridges, veths, taps or link emulation: no trial can run",
-    ),
-    (
-        1,
-        "CAP_DAC_OVERRIDE",
-        "no control groups, host settings or powercap energy unless their files are open to this user",
-    ),
-    (5, "CAP_KILL", "targets of other users cannot be stopped"),
-    (
-        6,
-        "CAP_SETGID",
-        "services in targets cannot drop to their own user",
-    ),
-    (
-        7,
-        "CAP_SETUID",
-        "services in targets cannot drop to their own user",
-    ),
-    (
-        18,
-        "CAP_SYS_CHROOT",
-        "no root file system for native targets",
-    ),
-    (
-        38,
-        "CAP_PERFMON",
-        "no hardware counters, no RAPL through perf",
-    ),
-    (39, "CAP_BPF", "no BPF programs"),
-];
-const CAP_SYS_ADMIN: u32 = 21;
 
 pub(super) fn examine(roots: &Roots, _options: &Options) -> Vec<Finding> {
     let mut findings = privileges(roots);
     findings.push(open_files(roots));
-    findings.extend([
-        kernel_limit(
-            roots,
-            "mappings",
-            "sys/vm/max_map_count",
-            "vm.max_map_count",
-            65_530,
-        ),
-        kernel_limit(
-            roots,
-            "process ids",
-            "sys/kernel/pid_max",
-            "kernel.pid_max",
-            32_768,
-        ),
-        kernel_limit(
-            roots,
-            "threads",
-            "sys/kernel/threads-max",
-            "kernel.threads-max",
-            16_384,
-        ),
-    ]);
+    let limits = [
+        ("mappings", "vm.max_map_count", 65_530),
+        ("process ids", "kernel.pid_max", 32_768),
+        ("threads", "kernel.threads-max", 16_384),
+    ];
+    findings.extend(limits.map(|(name, sysctl, wanted)| kernel_limit(roots, name, sysctl, wanted)));
     findings
 }
 
@@ -91,20 +33,7 @@ fn privileges(roots: &Roots) -> Vec<Finding> {
     } else {
         format!("user {user}")
     };
-    let Some(held) = field("CapEff:").and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-    else {
-        return vec![
-            finding(
-                PRIVILEGES,
-                Answer::No,
-                "/proc/self/status tells no capabilities",
-            )
-            .remedy("is procfs mounted on /proc?"),
-        ];
-    };
-    // CAP_SYS_ADMIN contains the two newest ones (capabilities(7)).
-    let has = |bit: u32| held & (1 << bit) != 0 || (bit >= 38 && held & (1 << CAP_SYS_ADMIN) != 0);
-    let missing: Vec<_> = CAPABILITIES.iter().filter(|(bit, ..)| !has(*bit)).collect();
+    let missing = requirements::lacking(&status);
     if missing.is_empty() {
         return vec![finding(
             PRIVILEGES,
@@ -112,9 +41,7 @@ fn privileges(roots: &Roots) -> Vec<Finding> {
             format!("{user}, with every capability that vtax uses"),
         )];
     }
-    let essential = missing
-        .iter()
-        .any(|(bit, ..)| *bit == CAP_SYS_ADMIN || *bit == 12);
+    let essential = missing.iter().any(|capability| capability.needed);
     let answer = if essential {
         Answer::No
     } else {
@@ -128,16 +55,14 @@ fn privileges(roots: &Roots) -> Vec<Finding> {
             format!(
                 "{user}, {} of {} needed capabilities missing",
                 missing.len(),
-                CAPABILITIES.len()
+                requirements::CAPABILITIES.len()
             ),
         )
         .remedy(format!("run as root: sudo vtax …; {works}")),
     ];
-    findings.extend(
-        missing
-            .into_iter()
-            .map(|(_, name, cost)| finding(name, Answer::No, "not held").remedy(*cost)),
-    );
+    findings.extend(missing.into_iter().map(|capability| {
+        finding(capability.name, Answer::No, "not held").remedy(capability.without)
+    }));
     findings
 }
 
@@ -164,9 +89,9 @@ fn open_files(roots: &Roots) -> Finding {
     }
 }
 
-fn kernel_limit(roots: &Roots, name: &str, file: &str, sysctl: &str, wanted: u64) -> Finding {
+fn kernel_limit(roots: &Roots, name: &str, sysctl: &str, wanted: u64) -> Finding {
     match roots
-        .proc_text(file)
+        .proc_text(&format!("sys/{}", sysctl.replace('.', "/")))
         .and_then(|value| value.parse::<u64>().ok())
     {
         Some(value) if value >= wanted => finding(name, Answer::Yes, format!("{sysctl} = {value}")),

@@ -1,10 +1,9 @@
 //! The programs that vtax runs on the host, and the Debian package that brings each.
 
-use super::containers::RUNTIMES;
 use super::{Answer, Finding, Options, Topic};
-use std::time::Duration;
+use vtax_guest::platform::container::Runtime;
 use vtax_host::Roots;
-use vtax_host::facts::version_in;
+use vtax_host::facts::version;
 
 /// A program that vtax runs on the host.
 struct Program {
@@ -81,10 +80,10 @@ const PROGRAMS: [Program; 15] = [
     optional("ipmitool", "ipmitool", "-V", "server power meters"),
 ];
 
-pub(super) fn examine(roots: &Roots, options: &Options) -> Vec<Finding> {
-    let has_runtime = RUNTIMES
+pub(super) fn examine(roots: &Roots, _options: &Options) -> Vec<Finding> {
+    let has_runtime = Runtime::ALL
         .iter()
-        .any(|runtime| roots.program(runtime).is_some());
+        .any(|runtime| roots.program(runtime.name()).is_some());
     PROGRAMS
         .iter()
         .map(|program| {
@@ -109,26 +108,14 @@ pub(super) fn examine(roots: &Roots, options: &Options) -> Vec<Finding> {
                     ))
                 };
             };
-            match options
-                .probes
-                .run(&path, &[program.version], Duration::from_secs(10))
-            {
-                Ok(output) => {
-                    // mke2fs says its version on standard error.
-                    let version = version_in(&output.stdout).or_else(|| version_in(&output.stderr));
-                    let version = version.unwrap_or_else(|| "version unknown".to_owned());
-                    finding(
-                        Answer::Yes,
-                        format!("{version} (package {})", program.package),
-                    )
-                }
-                Err(cause) => finding(
-                    Answer::No,
-                    format!(
-                        "{} does not run: {cause}",
-                        path.display(),
-                        cause = super::reason(&cause)
-                    ),
+            match version(roots, program.name, program.version) {
+                Some(version) => finding(
+                    Answer::Yes,
+                    format!("{version} (package {})", program.package),
+                ),
+                None => finding(
+                    Answer::Partly,
+                    format!("{} tells no version", path.display()),
                 )
                 .remedy(format!("apt-get install --reinstall {}", program.package)),
             }

@@ -107,10 +107,6 @@ impl Page {
     }
 
     fn summary(&mut self, summary: &Summary) {
-        self.heading("Usable now");
-        for platform in &summary.platforms {
-            self.line(platform.answer, &platform.name, &platform.reason);
-        }
         let measured = summary.meters.len() > 1;
         let answer = if measured {
             Answer::Yes

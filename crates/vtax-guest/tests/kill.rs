@@ -239,7 +239,7 @@ fn kill_9_at_any_moment_leaves_only_what_the_journal_removes() {
         .unwrap();
         for change in journal.pending() {
             if let Change::Cgroup { path } = change {
-                cgroup::remove_stale(path).unwrap();
+                vtax_host::cell::remove::remove_stale(path).unwrap();
             }
         }
         cgroup::sweep_probes();
@@ -354,7 +354,7 @@ fn kill_9_leaves_nothing_but_journalled_control_groups() {
         "only the journal knows of the control groups now"
     );
     for path in &groups {
-        cgroup::remove_stale(path).unwrap();
+        vtax_host::cell::remove::remove_stale(path).unwrap();
         assert!(!path.exists());
     }
 }

@@ -87,8 +87,8 @@ fn answer(ask: &mut dyn FnMut(&str) -> String, address: &str) -> String {
 
 fn ask_client(seat: &Seat<'_>, script: &str) -> String {
     let client = seat.client().start(&line(&["sh", "-c", script])).unwrap();
-    let output = client.wait_with_output().unwrap();
-    assert!(output.status.success(), "`{script}`: {output:?}");
+    let output = client.wait().unwrap();
+    assert!(output.code == 0, "`{script}`: {output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -284,14 +284,14 @@ fn a_destroyed_cell_of_several_guests_leaves_nothing() {
         for (seat, guest) in cell.seats().zip(&mut guests) {
             guest.start(&line(&["sleep", "1000"])).unwrap();
             let client = seat.client().start(&line(&["sleep", "1000"])).unwrap();
-            inside.push(cell.host_pid(&client, Duration::from_secs(5)).unwrap());
+            inside.push(cell.host_pid(client.id(), Duration::from_secs(5)).unwrap());
             children.push(client);
         }
         let groups = bench.journalled();
         assert!(!groups.is_empty());
         // Nobody stops the guests: the end of the cell is theirs.
         cell.destroy().unwrap();
-        for mut child in children {
+        for child in children {
             child.wait().unwrap();
         }
         let left: Vec<&u32> = inside

@@ -2,6 +2,7 @@
 //! machine or its owner: no host name, no machine id, no address.
 
 use crate::Roots;
+use crate::mounts;
 use crate::roots::{names, numbered, text};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -208,25 +209,19 @@ impl CgroupLayout {
     /// The layout in this process's mount namespace (`/proc/self/mountinfo`).
     pub fn detect(roots: &Roots) -> Self {
         let mut layout = Self::default();
-        for line in roots
-            .proc_text("self/mountinfo")
-            .unwrap_or_default()
-            .lines()
-        {
-            let Some(mount) = Mount::parse(line) else {
-                continue;
-            };
-            match mount.kind {
+        let table = fs::read(roots.proc.join("self/mountinfo")).unwrap_or_default();
+        for mount in mounts::parse(&table) {
+            match mount.kind.as_str() {
                 "cgroup" => {
-                    for option in mount.options.split(',') {
+                    for option in mount.options {
                         if !matches!(
-                            option,
+                            option.as_str(),
                             "rw" | "ro" | "xattr" | "clone_children" | "noprefix"
                         ) && !option.starts_with("release_agent")
                         {
                             layout
                                 .v1
-                                .entry(option.to_owned())
+                                .entry(option)
                                 .or_insert_with(|| mount.point.clone());
                         }
                     }
@@ -253,29 +248,6 @@ impl CgroupLayout {
     pub fn has(&self, controller: &str) -> bool {
         self.v1.contains_key(controller)
             || self.v2_controllers.iter().any(|name| name == controller)
-    }
-}
-
-/// One line of `/proc/self/mountinfo` (proc(5)).
-struct Mount<'a> {
-    point: PathBuf,
-    kind: &'a str,
-    options: &'a str,
-}
-
-impl<'a> Mount<'a> {
-    fn parse(line: &'a str) -> Option<Self> {
-        let (before, after) = line.split_once(" - ")?;
-        // The kernel writes blanks in paths as octal escapes.
-        let point = before.split(' ').nth(4)?.replace("\\040", " ");
-        let mut after = after.split(' ');
-        let kind = after.next()?;
-        let _source = after.next()?;
-        Some(Self {
-            point: PathBuf::from(point),
-            kind,
-            options: after.next().unwrap_or(""),
-        })
     }
 }
 

@@ -3,11 +3,10 @@
 
 use crate::facts::{chosen, frequency_policies};
 use crate::journal::{Change, Journal};
+use crate::kernel_file::{store, unreadable, verify};
 use crate::roots::text;
 use crate::settings::{Domain, Parameter, Settings};
 use crate::{HostError, Roots};
-use std::fs::OpenOptions;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// What a plan may set of the host.
@@ -53,15 +52,6 @@ pub fn parameters() -> &'static [Parameter] {
     ]
 }
 
-/// What became of the undoing of a setting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Restored {
-    /// The old value is in force again.
-    Done,
-    /// The file is gone, and with it what was changed (a CPU or driver was removed).
-    Gone,
-}
-
 /// Whether this host has what the `host.*` settings change, without changing anything.
 ///
 /// # Errors
@@ -91,33 +81,6 @@ pub fn apply(settings: &Settings, sys: &Path, journal: &mut Journal) -> Result<(
         }
     }
     Ok(())
-}
-
-/// Writes an old value back and verifies it.
-///
-/// # Errors
-/// When it cannot be written or does not stay.
-pub fn restore_setting(path: &Path, old: &str) -> Result<Restored, HostError> {
-    let Some(now) = text(path) else {
-        return if path.exists() {
-            Err(unreadable(path))
-        } else {
-            Ok(Restored::Gone)
-        };
-    };
-    if chosen(&now) == old {
-        return Ok(Restored::Done);
-    }
-    match store(path, old) {
-        Ok(()) => verify(path, old).map(|()| Restored::Done),
-        // A CPU can go between reading and writing.
-        Err(_) if !path.exists() => Ok(Restored::Gone),
-        Err(cause) => Err(HostError::Other(format!(
-            "cannot restore {} to `{old}`: {cause}; as root: echo {old} > {}",
-            path.display(),
-            path.display()
-        ))),
-    }
 }
 
 fn roots_of(sys: &Path) -> Roots {
@@ -353,47 +316,11 @@ fn absent(key: &str, path: &Path, why: &str) -> HostError {
     }
 }
 
-fn unreadable(path: &Path) -> HostError {
-    match std::fs::read(path) {
-        Err(cause) => HostError::File {
-            action: "read",
-            path: path.to_owned(),
-            cause,
-        },
-        Ok(_) => HostError::Busy {
-            what: format!("{} changed while it was read", path.display()),
-            remedy: "try again".to_owned(),
-        },
-    }
-}
-
-fn store(path: &Path, value: &str) -> std::io::Result<()> {
-    // Kernel files take one value in one write and must not be created.
-    OpenOptions::new()
-        .write(true)
-        .truncate(true)
-        .open(path)?
-        .write_all(value.as_bytes())
-}
-
-fn verify(path: &Path, wanted: &str) -> Result<(), HostError> {
-    let now = text(path).ok_or_else(|| unreadable(path))?;
-    if chosen(&now) == wanted {
-        return Ok(());
-    }
-    Err(HostError::Setting(format!(
-        "{} was set to `{wanted}` but reads `{}`: the kernel, its firmware or another program \
-         (tuned, thermald, power-profiles-daemon) overrides it; stop that program or leave the \
-         setting out of the plan",
-        path.display(),
-        chosen(&now)
-    )))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::fake_host::FakeHost;
+    use crate::kernel_file::{Restored, restore};
     use crate::settings::Level;
 
     fn settings(levels: &[(&str, Level)]) -> Settings {
@@ -415,7 +342,7 @@ mod tests {
 
     fn undo(journal: &Journal) -> Vec<Restored> {
         let undone = journal.pending().iter().rev().map(|change| match change {
-            Change::Setting { path, old } => restore_setting(path, old).unwrap(),
+            Change::Setting { path, old } => restore(path, old).unwrap(),
             other => panic!("{other:?}"),
         });
         undone.collect()
@@ -605,10 +532,10 @@ mod tests {
     fn restoring_what_cannot_be_restored_is_an_error_that_says_how_to_do_it_by_hand() {
         let host = FakeHost::empty();
         host.link("sys/setting", Path::new("/proc/version"));
-        let error = restore_setting(&host.path("sys/setting"), "powersave").unwrap_err();
+        let error = restore(&host.path("sys/setting"), "powersave").unwrap_err();
         assert!(error.to_string().contains("echo powersave >"), "{error}");
         host.link("sys/setting", Path::new("/dev/null"));
-        let error = restore_setting(&host.path("sys/setting"), "powersave").unwrap_err();
+        let error = restore(&host.path("sys/setting"), "powersave").unwrap_err();
         assert!(
             error
                 .to_string()

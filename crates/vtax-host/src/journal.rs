@@ -6,8 +6,8 @@
 //! cut off the file, so an empty file means that the host is as it was found.
 
 use crate::HostError;
-use crate::cell::cgroup;
-use crate::host_settings;
+use crate::cell::remove;
+use crate::kernel_file;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -290,8 +290,8 @@ impl Journal {
 
 fn undo(change: &Change, end_domain: EndDomain) -> Result<(), HostError> {
     match change {
-        Change::Setting { path, old } => host_settings::restore_setting(path, old).map(drop),
-        Change::Cgroup { path } => cgroup::remove_stale(path),
+        Change::Setting { path, old } => kernel_file::restore(path, old).map(drop),
+        Change::Cgroup { path } => remove::remove_stale(path),
         Change::Unknown { line } => Err(HostError::Other(format!(
             "the journal holds a change that this version does not know, perhaps a newer one's: {line}; restore with the version that made it, or undo it by hand and run `vtax restore --forget`"
         ))),

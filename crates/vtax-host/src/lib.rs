@@ -12,12 +12,13 @@ pub mod facts;
 pub mod fake_host;
 pub mod host_settings;
 pub mod journal;
+pub mod kernel_file;
 pub mod lock;
 pub mod meters;
-pub mod roots;
+pub mod mounts;
 pub mod scratch;
 pub mod settings;
 pub mod signals;
 
 pub use error::HostError;
-pub use roots::Roots;
+pub use vtax_observe::roots::{self, Roots};

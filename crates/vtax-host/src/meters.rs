@@ -1,7 +1,7 @@
 //! The meters of a run: opened once, probed once, and read in every trial.
 
 use crate::HostError;
-use crate::roots::Roots;
+use crate::Roots;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use vtax_observe::clock::{Clock, SystemClock};
@@ -129,18 +129,13 @@ pub fn open(roots: &Roots) -> Result<Vec<Box<dyn Meter>>, HostError> {
 
 fn discover(names: &[&str], roots: &Roots) -> Result<Vec<Found>, HostError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let trees = meter::Roots {
-        proc: roots.proc.clone(),
-        sys: roots.sys.clone(),
-        dev: roots.dev.clone(),
-    };
     let options = meter::Options {
         only: names.iter().map(|name| (*name).to_owned()).collect(),
         wall: wall()?,
         model: model(),
         ..meter::Options::default()
     };
-    Ok(meter::discover(&trees, &options, &clock))
+    Ok(meter::discover(roots, &options, &clock))
 }
 
 /// Meters that never move are absent, whatever they claim; only measured ones need the load.

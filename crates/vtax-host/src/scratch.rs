@@ -2,7 +2,6 @@
 
 use crate::HostError;
 use crate::cell::requirements::need_program;
-use crate::cell::{Seat, Space};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -106,63 +105,6 @@ fn write_noise(path: &Path, mib: u64) -> Result<(), HostError> {
             .map_err(HostError::file("write", path))?;
     }
     Ok(())
-}
-
-/// A scratch disk that is attached to the host's kernel, in a cell.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attached {
-    /// The loop device.
-    pub device: PathBuf,
-    /// Where the cell has it mounted.
-    pub directory: PathBuf,
-    /// Whether the loop device passes the host's page cache by.
-    pub direct: bool,
-}
-
-impl Attached {
-    /// Mounts the seat's scratch image, if it has one, through a loop device that the kernel
-    /// frees with the mount.
-    ///
-    /// # Errors
-    /// When the kernel has no loop devices or cannot mount the image.
-    pub fn attach(seat: &Seat<'_>) -> Result<Option<Self>, HostError> {
-        let Some(image) = seat.scratch() else {
-            return Ok(None);
-        };
-        let directory = seat.run_dir().join("scratch");
-        let script = r#"mkdir "$2"
-mount -t ext4 -o loop,noatime "$1" "$2"
-device=$(findmnt --noheadings --output SOURCE --mountpoint "$2")
-direct=yes
-losetup --direct-io=on "$device" 2>/dev/null || direct=no
-echo "$direct $device""#;
-        let said = seat.script(
-            Space::Switch,
-            "the mount of the scratch disk",
-            script,
-            &[image, &directory],
-        )?;
-        let (direct, device) = said
-            .trim()
-            .split_once(' ')
-            .ok_or_else(|| HostError::Protocol {
-                peer: "findmnt".to_owned(),
-                detail: format!("it printed {said:?} for the scratch disk"),
-            })?;
-        Ok(Some(Self {
-            device: PathBuf::from(device),
-            directory,
-            direct: direct == "yes",
-        }))
-    }
-
-    /// The device's kernel name, such as `loop3`.
-    pub fn kernel_name(&self) -> String {
-        self.device
-            .file_name()
-            .map(|name| name.to_string_lossy().into_owned())
-            .unwrap_or_default()
-    }
 }
 
 /// The loop devices that an image is attached to, on the whole host.

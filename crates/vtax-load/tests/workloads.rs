@@ -569,7 +569,7 @@ fn sysbench_oltp() {
     assert!(rate(&result) > 0.0);
     let (p50, p99) = (value(&result, "latency.p50"), value(&result, "latency.p99"));
     assert!(p50 > 0.0 && p50 <= p99, "{result:?}");
-    assert!(result.histograms[0].1.len() > 0);
+    assert!(!result.histograms[0].1.is_empty());
 }
 
 fn cpu() {

@@ -21,74 +21,6 @@ use tempfile::TempDir;
 /// three times as long to make as one in a process of a hundred.
 pub const GUESTS_PER_PROCESS: u32 = 64;
 
-/// Descriptors and mappings of one live guest: its vCPU; the run page.
-const PER_GUEST: u64 = 1;
-/// What the process needs for itself.
-const RESERVE: u64 = 512;
-
-/// How many live guests one process can hold, and which limit says so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Capacity {
-    /// Guests.
-    pub guests: u32,
-    /// The limit that binds.
-    pub limit: Limit,
-}
-
-/// A limit on live guests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
-    /// `ulimit -n`, the hard one.
-    Descriptors(u64),
-    /// `vm.max_map_count`.
-    Mappings(u64),
-}
-
-impl std::fmt::Display for Limit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Descriptors(n) => write!(f, "{n} file descriptors a process"),
-            Self::Mappings(n) => write!(f, "{n} mappings a process (vm.max_map_count)"),
-        }
-    }
-}
-
-impl Capacity {
-    /// What this host allows; raises the soft descriptor limit to the hard one.
-    #[must_use]
-    pub fn of_this_process() -> Self {
-        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-        let limit = getrlimit(Resource::Nofile);
-        let hard = limit.maximum.unwrap_or(1 << 20);
-        let _ = setrlimit(
-            Resource::Nofile,
-            Rlimit {
-                current: Some(hard),
-                maximum: limit.maximum,
-            },
-        );
-        let mappings = std::fs::read_to_string("/proc/sys/vm/max_map_count");
-        let mappings = mappings
-            .ok()
-            .and_then(|text| text.trim().parse().ok())
-            .unwrap_or(65_530);
-        Self::of(hard, mappings)
-    }
-
-    fn of(descriptors: u64, mappings: u64) -> Self {
-        let fit = |limit: u64| limit.saturating_sub(RESERVE) / PER_GUEST;
-        let (guests, limit) = if fit(descriptors) <= fit(mappings) {
-            (fit(descriptors), Limit::Descriptors(descriptors))
-        } else {
-            (fit(mappings), Limit::Mappings(mappings))
-        };
-        Self {
-            guests: u32::try_from(guests).unwrap_or(u32::MAX),
-            limit,
-        }
-    }
-}
-
 /// A process that holds a range of guests.
 #[derive(Debug)]
 pub struct Shard {
@@ -345,24 +277,5 @@ impl Drop for Shards {
         for shard in &mut self.shards {
             let _ = shard.child.kill();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_limit_that_binds_is_named() {
-        assert_eq!(
-            Capacity::of(20_000, 65_530),
-            Capacity {
-                guests: 19_488,
-                limit: Limit::Descriptors(20_000)
-            }
-        );
-        assert_eq!(Capacity::of(1 << 20, 65_530).guests, 65_018);
-        assert_eq!(Capacity::of(1 << 20, 65_530).limit, Limit::Mappings(65_530));
-        assert_eq!(Capacity::of(100, 65_530).guests, 0);
     }
 }

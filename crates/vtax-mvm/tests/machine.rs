@@ -10,7 +10,8 @@
 use proptest::prelude::*;
 use vtax_mvm::image::{Image, SECTOR};
 use vtax_mvm::machine::kvm::{Arena, Host, Slot, Tenancy};
-use vtax_mvm::machine::state::{Processor, Reset, pack, unpack};
+use vtax_mvm::machine::pack::{pack, unpack};
+use vtax_mvm::machine::state::{Processor, Reset};
 use vtax_mvm::machine::{Clock, Fault, Stop, devices::Devices, run};
 
 fn host() -> Option<Host> {

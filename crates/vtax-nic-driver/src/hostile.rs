@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 
 use rustix::event::EventfdFlags;
 
+use crate::descriptor::{Descriptor, INDIRECT, NEXT, WRITE};
 use crate::nic::{BUFFER_LEN, HEADER_LEN, Nic, Queue};
-use crate::ring::{Descriptor, INDIRECT, NEXT, WRITE};
 use crate::session::{SessionError, message, request, state};
 
 /// What is wrong with a ring or a frame. Committed on queue pair 0 of a running NIC.

@@ -3,6 +3,7 @@
 
 pub mod arrivals;
 pub mod backend;
+pub mod descriptor;
 pub mod hostile;
 pub mod load;
 pub mod memory;

@@ -9,8 +9,9 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use vtax_nic::features::Features;
 
+use crate::descriptor::{Descriptor, INDIRECT, NEXT, WRITE};
 use crate::memory::{GUEST_BASE, GuestMemory};
-use crate::ring::{Descriptor, DriverRing, INDIRECT, NEXT, WRITE};
+use crate::ring::DriverRing;
 use crate::session::{Session, SessionError, request, state};
 
 /// The virtio-net header's length with VERSION_1.

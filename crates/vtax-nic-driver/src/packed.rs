@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{Ordering, fence};
 
+use crate::descriptor::Descriptor;
 use crate::memory::GuestMemory;
-use crate::ring::Descriptor;
 
 const AVAILABLE: u16 = 1 << 7;
 const USED: u16 = 1 << 15;
@@ -163,7 +163,7 @@ impl PackedRing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ring::NEXT;
+    use crate::descriptor::NEXT;
 
     #[test]
     fn a_chain_is_hidden_until_published_and_comes_back_once() {

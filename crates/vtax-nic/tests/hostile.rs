@@ -19,10 +19,10 @@ use vtax_nic::control::api::Request;
 use vtax_nic::features::Features;
 use vtax_nic::hold::Mode;
 use vtax_nic_driver::backend::Backend;
+use vtax_nic_driver::descriptor::Descriptor;
 use vtax_nic_driver::hostile::{BadMessage, Misdeed};
 use vtax_nic_driver::load::ping_pong;
 use vtax_nic_driver::nic::{Nic, Options};
-use vtax_nic_driver::ring::Descriptor;
 use vtax_nic_driver::session::{Session, message, request};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_vtax-nic");

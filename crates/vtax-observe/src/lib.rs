@@ -15,9 +15,11 @@ pub mod meter;
 pub mod metric;
 mod observer;
 mod reading;
+pub mod roots;
 mod subject;
 
 pub use error::ObserveError;
 pub use observer::{Observer, ObserverConfig, ObserverReport};
 pub use reading::{Instrument, Kind, Readings, Series, SeriesId, Sink, Snapshot};
+pub use roots::Roots;
 pub use subject::{NetDevice, Subject, ThreadRole};

@@ -3,6 +3,7 @@
 use crate::host::Host;
 use crate::settings::{Settings, Timers};
 use std::path::Path;
+use vtax_guest::platform::qemu::{Options, Q35, value};
 use vtax_lab::place::Hypervisor;
 
 /// A memory device occupies whole GiB of addresses.
@@ -22,37 +23,21 @@ pub(crate) struct Files<'a> {
     pub ports: Option<(&'a Path, &'a Path)>,
 }
 
-/// A path as the value of a QEMU option, where `,,` is a comma.
-fn value(path: &Path) -> String {
-    path.to_string_lossy().replace(',', ",,")
-}
-
 /// The command line of a host's machine.
-pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -> Vec<String> {
-    let mut line: Vec<String> = [
-        "qemu-system-x86_64",
-        "-nodefaults",
-        "-no-user-config",
-        "-display",
-        "none",
-        "-no-reboot",
-    ]
-    .map(str::to_owned)
-    .to_vec();
-    let mut option = |name: &str, value: String| line.extend([name.to_owned(), value]);
-
+pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -> Options {
+    let mut line = Options::bare("qemu-system-x86_64");
     if settings.deterministic {
         // One thread runs all, the clock is what it has executed and jumps where it would idle.
-        option("-accel", "tcg,thread=single".into());
         let shift = settings.frequency.shift();
-        option("-icount", format!("shift={shift},sleep=off"));
-        option("-smp", "1".into());
-        option("-rtc", "base=2026-01-01T00:00:00,clock=vm".into());
-        option("-seed", settings.seed.to_string());
+        line.option("-accel", "tcg,thread=single")
+            .option("-icount", format!("shift={shift},sleep=off"))
+            .option("-smp", "1")
+            .option("-rtc", "base=2026-01-01T00:00:00,clock=vm")
+            .option("-seed", settings.seed.to_string());
     } else {
-        option("-accel", "tcg,thread=multi".into());
-        option("-smp", "2".into());
-        option("-rtc", "base=utc".into());
+        line.option("-accel", "tcg,thread=multi")
+            .option("-smp", "2")
+            .option("-rtc", "base=utc");
     }
     let nested = host.hypervisor == Hypervisor::Kvm;
     // Under Xen, Dom0 crashes at its entry with richer models; nested SVM has no XSAVES.
@@ -61,9 +46,8 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
     } else {
         "qemu64"
     };
-    option("-cpu", cpu.into());
-    let machine = "q35,usb=off,vmport=off,smm=off,sata=off,smbus=off";
-    option("-machine", format!("{machine},nvdimm=on"));
+    line.option("-cpu", cpu)
+        .option("-machine", format!("{Q35},nvdimm=on"));
     let ends = host.disks.iter().scan(DOM0_DISKS, |end, disk| {
         let start = *end;
         *end += disk.bytes.next_multiple_of(GIB) + GIB;
@@ -76,7 +60,7 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
     } else {
         places.last().map_or(0, |(_, end)| *end)
     };
-    option(
+    line.option(
         "-m",
         format!(
             "{}M,slots={},maxmem={}M",
@@ -87,7 +71,7 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
     );
     for (position, (disk, (start, _))) in host.disks.iter().zip(&places).enumerate() {
         // Private: what the host writes stays in memory and goes with it.
-        option(
+        line.option(
             "-object",
             format!(
                 "memory-backend-file,id=disk{position},share=off,readonly=off,mem-path={},size={}",
@@ -100,7 +84,7 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
         } else {
             format!(",addr={start:#x}")
         };
-        option(
+        line.option(
             "-device",
             format!("nvdimm,id=nvdimm{position},memdev=disk{position}{address}"),
         );
@@ -131,14 +115,12 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
     );
     match &host.xen {
         None => {
-            option("-kernel", host.files.kernel.to_string_lossy().into_owned());
-            option("-initrd", files.initrd.to_string_lossy().into_owned());
-            option("-append", kernel);
+            line.kernel(&host.files.kernel, files.initrd, kernel);
         }
         Some(xen) => {
-            option("-kernel", xen.to_string_lossy().into_owned());
+            line.option("-kernel", xen.to_string_lossy());
             // Multiboot modules: the file and its command line, then the next after a comma.
-            option(
+            line.option(
                 "-initrd",
                 format!(
                     "{} {kernel},{}",
@@ -147,7 +129,7 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
                 ),
             );
             let dom0 = settings.memory_mib / 2;
-            option(
+            line.option(
                 "-append",
                 format!(
                     "dom0_mem={dom0}M,max:{dom0}M console=com1 com1=115200,8n1 loglvl=warning noreboot=1"
@@ -157,24 +139,21 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
     }
 
     match files.console {
-        Some(path) => option("-chardev", format!("file,id=console,path={}", value(path))),
-        None => option("-chardev", "stdio,id=console,signal=off".into()),
-    }
-    option("-serial", "chardev:console".into());
+        Some(path) => line.file("console", path),
+        None => line.option("-chardev", "stdio,id=console,signal=off"),
+    };
+    line.option("-serial", "chardev:console");
     if let Some((events, results)) = files.ports {
         for (name, path) in [("events", events), ("results", results)] {
-            option("-chardev", format!("file,id={name},path={}", value(path)));
+            line.file(name, path);
         }
         // Without an event file descriptor what is written leaves at that very instruction.
-        option(
+        line.option(
             "-device",
-            "virtio-serial-pci,disable-legacy=on,ioeventfd=off".into(),
+            "virtio-serial-pci,disable-legacy=on,ioeventfd=off",
         );
         for name in ["events", "results"] {
-            option(
-                "-device",
-                format!("virtserialport,chardev={name},name=vtax.{name}"),
-            );
+            line.port(name, &format!("vtax.{name}"));
         }
     }
     line
@@ -186,6 +165,55 @@ mod tests {
     use crate::host::tests::fake_host;
     use crate::settings::Frequency;
 
+    const KVM: &str = "qemu-system-x86_64 -nodefaults -no-user-config -display none -no-reboot -accel \
+        tcg,thread=single -icount shift=0,sleep=off -smp 1 -rtc base=2026-01-01T00:00:00,clock=vm \
+        -seed 1 -cpu EPYC,+svm,-xsaves -machine \
+        q35,usb=off,vmport=off,smm=off,sata=off,smbus=off,nvdimm=on -m 3072M,slots=2,maxmem=7168M \
+        -object \
+        memory-backend-file,id=disk0,share=off,readonly=off,mem-path=/cache/root.ext4,size=805306368 \
+        -device nvdimm,id=nvdimm0,memdev=disk0 -object \
+        memory-backend-file,id=disk1,share=off,readonly=off,mem-path=/cache/guests.ext4,size=805306368 \
+        -device nvdimm,id=nvdimm1,memdev=disk1 -kernel /cache/vmlinuz -initrd /tmp/a,b/initrd \
+        -append console=ttyS0 quiet panic=-1 cryptomgr.notests tsc=reliable no_timer_check nokaslr \
+        mitigations=off testbed.root=pmem0 testbed.guests=pmem1 testbed.image=guest -chardev \
+        file,id=console,path=/tmp/console -serial chardev:console -chardev \
+        file,id=events,path=/tmp/events -chardev file,id=results,path=/tmp/results -device \
+        virtio-serial-pci,disable-legacy=on,ioeventfd=off -device \
+        virtserialport,chardev=events,name=vtax.events -device \
+        virtserialport,chardev=results,name=vtax.results";
+    const XEN: &str = "qemu-system-x86_64 -nodefaults -no-user-config -display none -no-reboot -accel \
+        tcg,thread=single -icount shift=0,sleep=off -smp 1 -rtc base=2026-01-01T00:00:00,clock=vm \
+        -seed 1 -cpu qemu64 -machine q35,usb=off,vmport=off,smm=off,sata=off,smbus=off,nvdimm=on -m \
+        3072M,slots=2,maxmem=69632M -object \
+        memory-backend-file,id=disk0,share=off,readonly=off,mem-path=/cache/root.ext4,size=805306368 \
+        -device nvdimm,id=nvdimm0,memdev=disk0,addr=0x1000000000 -object \
+        memory-backend-file,id=disk1,share=off,readonly=off,mem-path=/cache/guests.ext4,size=805306368 \
+        -device nvdimm,id=nvdimm1,memdev=disk1,addr=0x1080000000 -kernel /cache/xen -initrd \
+        /cache/vmlinuz console=hvc0 quiet panic=-1 cryptomgr.notests tsc=reliable no_timer_check \
+        nokaslr mitigations=off testbed.root=mtdblock0 testbed.guests=mtdblock1 \
+        testbed.memory=0x1000000000:0x30000000 testbed.memory=0x1080000000:0x30000000 \
+        testbed.image=guest,/tmp/a,,b/initrd -append dom0_mem=1536M,max:1536M console=com1 \
+        com1=115200,8n1 loglvl=warning noreboot=1 -chardev file,id=console,path=/tmp/console -serial \
+        chardev:console -chardev file,id=events,path=/tmp/events -chardev \
+        file,id=results,path=/tmp/results -device virtio-serial-pci,disable-legacy=on,ioeventfd=off \
+        -device virtserialport,chardev=events,name=vtax.events -device \
+        virtserialport,chardev=results,name=vtax.results";
+    const FREE: &str = "qemu-system-x86_64 -nodefaults -no-user-config -display none -no-reboot -accel \
+        tcg,thread=multi -smp 2 -rtc base=utc -cpu EPYC,+svm,-xsaves -machine \
+        q35,usb=off,vmport=off,smm=off,sata=off,smbus=off,nvdimm=on -m 3072M,slots=2,maxmem=7168M \
+        -object \
+        memory-backend-file,id=disk0,share=off,readonly=off,mem-path=/cache/root.ext4,size=805306368 \
+        -device nvdimm,id=nvdimm0,memdev=disk0 -object \
+        memory-backend-file,id=disk1,share=off,readonly=off,mem-path=/cache/guests.ext4,size=805306368 \
+        -device nvdimm,id=nvdimm1,memdev=disk1 -kernel /cache/vmlinuz -initrd /tmp/a,b/initrd \
+        -append console=ttyS0 quiet panic=-1 cryptomgr.notests tsc=reliable no_timer_check nokaslr \
+        mitigations=off testbed.root=pmem0 testbed.guests=pmem1 testbed.image=guest -chardev \
+        file,id=console,path=/tmp/console -serial chardev:console -chardev \
+        file,id=events,path=/tmp/events -chardev file,id=results,path=/tmp/results -device \
+        virtio-serial-pci,disable-legacy=on,ioeventfd=off -device \
+        virtserialport,chardev=events,name=vtax.events -device \
+        virtserialport,chardev=results,name=vtax.results";
+
     fn line(hypervisor: Hypervisor, settings: &Settings) -> String {
         let host = fake_host(Path::new("/cache"), hypervisor);
         let files = Files {
@@ -193,7 +221,19 @@ mod tests {
             console: Some(Path::new("/tmp/console")),
             ports: Some((Path::new("/tmp/events"), Path::new("/tmp/results"))),
         };
-        command_line(&host, settings, files).join(" ")
+        command_line(&host, settings, files).words().join(" ")
+    }
+
+    #[test]
+    fn the_whole_line_is_as_it_was() {
+        // The guard's counts hold for exactly these machines.
+        assert_eq!(line(Hypervisor::Kvm, &Settings::default()), KVM);
+        assert_eq!(line(Hypervisor::Xen, &Settings::default()), XEN);
+        let free = Settings {
+            deterministic: false,
+            ..Settings::default()
+        };
+        assert_eq!(line(Hypervisor::Kvm, &free), FREE);
     }
 
     #[test]

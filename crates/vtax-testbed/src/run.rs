@@ -11,6 +11,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use vtax_guest::platform::qemu::Options;
 use vtax_host::HostError;
 use vtax_host::signals::Signals;
 use vtax_lab::LabError;
@@ -219,12 +220,13 @@ struct Running {
 }
 
 impl Running {
-    fn start(line: &[String]) -> Result<Self, HostError> {
+    fn start(line: &Options) -> Result<Self, HostError> {
         let messages = tempfile::tempfile().map_err(HostError::file("create", "a log"))?;
         let output = messages
             .try_clone()
             .map_err(HostError::file("create", "a log"))?;
-        let child = command(line)
+        let child = line
+            .command()
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(output)
@@ -279,13 +281,6 @@ fn processor_time(stat: &str) -> Option<Duration> {
     let system: u64 = times.next()?.parse().ok()?;
     let ticks = rustix::param::clock_ticks_per_second();
     Some(Duration::from_secs(user.checked_add(system)?) / u32::try_from(ticks).ok()?)
-}
-
-/// QEMU as a command that dies with this process, also by `kill -9`.
-pub(crate) fn command(line: &[String]) -> Command {
-    let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "--"]).args(line);
-    command
 }
 
 pub(crate) fn missing(cause: std::io::Error) -> HostError {

@@ -3,7 +3,7 @@
 use crate::host::Host;
 use crate::machine::{self, Files};
 use crate::payload::{self, Errand};
-use crate::run::{command, missing};
+use crate::run::missing;
 use crate::settings::Settings;
 use std::fs;
 use vtax_host::HostError;
@@ -26,12 +26,12 @@ pub fn shell(host: &Host, settings: &Settings) -> Result<(), HostError> {
         ports: None,
     };
     let line = machine::command_line(host, settings, files);
-    let status = command(&line).status().map_err(missing)?;
+    let status = line.command().status().map_err(missing)?;
     if status.success() {
         return Ok(());
     }
     Err(HostError::Program {
-        command: line.join(" "),
+        command: line.words().join(" "),
         status: status.to_string(),
         output: String::new(),
     })

@@ -115,7 +115,7 @@ impl Progress for Terminal {
                 self.ends =
                     Some(Instant::now() + Duration::from_secs_f64(remaining_seconds.max(0.0)));
             }
-            Event::Note { .. } => {}
+            Event::Note { .. } | Event::Sampled { .. } => {}
         }
         if let Some(text) = lines(&event) {
             note(&format!("\r\x1b[K{text}"));
@@ -162,7 +162,7 @@ fn lines(event: &Event) -> Option<String> {
                 counted(*trials, "trial")
             ))
         }
-        Event::TrialStarted { .. } | Event::Phase { .. } => None,
+        Event::TrialStarted { .. } | Event::Phase { .. } | Event::Sampled { .. } => None,
         Event::TrialFinished {
             treatment,
             seconds,

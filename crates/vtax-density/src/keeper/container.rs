@@ -3,14 +3,14 @@
 
 use super::process::busybox;
 use super::singly::{Echo, Singly};
-use super::version;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use vtax_guest::platform::oci::Bundle;
+use vtax_host::command::version_line;
 
 /// How to start containers here; the lab knows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -67,33 +67,18 @@ impl Containers {
     }
 }
 
-/// The bundle's `config.json` (OCI runtime specification 1.0): namespaces of its own, the network's
-/// included, no capabilities, a read-only root that all containers share.
-fn config(name: &str, root: &Path, control_group: &str) -> Value {
-    let mut namespaces: Vec<Value> = ["pid", "ipc", "uts", "mount", "network"]
-        .map(|kind| json!({"type": kind}))
-        .to_vec();
-    if Path::new("/proc/self/ns/cgroup").exists() {
-        namespaces.push(json!({"type": "cgroup"}));
+/// One for `cat` of a read-only root that all containers share, without capabilities.
+fn described<'a>(name: &'a str, root: &'a Path, control_group: &'a str) -> Bundle<'a> {
+    Bundle {
+        name,
+        root,
+        writable: false,
+        arguments: &["/bin/busybox", "cat"],
+        environment: &["PATH=/bin"],
+        network: None,
+        control_group,
+        mounts: Vec::new(),
     }
-    json!({
-        "ociVersion": "1.0.2",
-        "hostname": name,
-        "process": {
-            "terminal": false,
-            "user": {"uid": 0, "gid": 0},
-            "args": ["/bin/busybox", "cat"],
-            "env": ["PATH=/bin"],
-            "cwd": "/",
-            "noNewPrivileges": true,
-        },
-        "root": {"path": root, "readonly": true},
-        "mounts": [
-            {"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"]},
-            {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755", "size=65536k"]},
-        ],
-        "linux": {"cgroupsPath": control_group, "namespaces": namespaces},
-    })
 }
 
 impl Singly for Containers {
@@ -106,7 +91,7 @@ impl Singly for Containers {
             |cause: std::io::Error| format!("cannot make the bundle of container {name}: {cause}");
         fs::create_dir_all(&bundle).map_err(failed)?;
         let group = format!("{}-{name}", self.runtime.control_group);
-        let config = config(&name, &self.folder.join("root"), &group);
+        let config = described(&name, &self.folder.join("root"), &group).config();
         fs::write(bundle.join("config.json"), config.to_string()).map_err(failed)?;
         let (echo, theirs) = Echo::pair().map_err(failed)?;
         let status = self
@@ -153,25 +138,7 @@ impl Singly for Containers {
     }
 
     fn facts(&self) -> BTreeMap<String, String> {
-        let version = version(&self.runtime.program);
+        let version = version_line(&self.runtime.program);
         [("container.runtime".to_owned(), version)].into()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_container_has_namespaces_and_a_control_group_of_its_own() {
-        let config = config("g7", Path::new("/root"), "container-g7");
-        let kinds = config.pointer("/linux/namespaces").unwrap().to_string();
-        for kind in ["pid", "ipc", "uts", "mount", "network"] {
-            assert!(kinds.contains(kind), "{kinds}");
-        }
-        assert_eq!(
-            config.pointer("/linux/cgroupsPath").unwrap(),
-            "container-g7"
-        );
     }
 }

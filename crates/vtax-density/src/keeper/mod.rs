@@ -19,14 +19,12 @@ pub use container::Runtime;
 pub use linux::{LinuxOptions, Vmm};
 pub use qemu::{Devices, QemuOptions};
 
+use crate::limits::{Binding, Limits};
 use crate::resources::{Accounts, ProcessLevels};
-use crate::stop::{Binding, Limits};
 use serde::{Deserialize, Serialize};
 use singly::OneByOne;
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::io::{self, BufRead, Write};
-use std::process::Command;
 use std::time::{Duration, Instant};
 use vtax_host::{HostError, Roots};
 use vtax_mvm::population::Holding;
@@ -198,30 +196,10 @@ impl Guard {
     }
 }
 
-/// The first line of what a program says of its version; empty where it says nothing.
-fn version(program: impl AsRef<OsStr>) -> String {
-    let output = Command::new(program).arg("--version").output();
-    let said = output.map(|output| output.stdout).unwrap_or_default();
-    let said = String::from_utf8_lossy(&said);
-    said.lines().next().unwrap_or_default().to_owned()
-}
-
-/// Raises the soft limit on descriptors to the hard one; returns it.
-fn raise_descriptors() -> u64 {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
-    };
-    // A process may always raise its soft limit to its hard one.
-    let _ = setrlimit(Resource::Nofile, raised);
-    limit.maximum.unwrap_or(1 << 20)
-}
-
 /// Guests that one process of ours can hold.
 fn capacity(guests: &Guests) -> u32 {
-    let descriptors = u32::try_from(raise_descriptors()).unwrap_or(u32::MAX);
+    let descriptors =
+        u32::try_from(vtax_mvm::population::capacity::raise_descriptors()).unwrap_or(u32::MAX);
     match guests {
         // Starting a process copies its parent's table of descriptors, one for each guest: a
         // large one would make guests look slow to create.
@@ -237,7 +215,7 @@ fn capacity(guests: &Guests) -> u32 {
         Guests::Thread => (crate::resources::most_mappings() * 0.45) as u32,
         Guests::Mvm { live: true, .. } => {
             // The answering descriptors of the keeper and its workers besides.
-            vtax_mvm::shard::Capacity::of_this_process()
+            vtax_mvm::population::capacity::Capacity::of_this_process()
                 .guests
                 .saturating_sub(64)
                 .min(vtax_mvm::shard::GUESTS_PER_PROCESS)

@@ -2,7 +2,7 @@
 //! sector; the first is a probe that answers on its serial port.
 
 use super::singly::PATIENCE;
-use super::{Guard, Population, Tally, micros, version};
+use super::{Guard, Population, Tally, micros};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,6 +11,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use vtax_guest::platform::qemu::{Options, value};
+use vtax_host::command::version_line;
 use vtax_mvm::image::{DiskFormat, Image, write_disk};
 
 /// Which devices a guest has.
@@ -45,37 +47,33 @@ const LOOK_EVERY: Duration = Duration::from_millis(25);
 const FOLDER: &str = "/run/density-qemu";
 
 impl QemuOptions {
-    /// The arguments of one guest.
-    fn arguments(&self, disk: &Path, serial: &Path, monitor: &Path) -> Vec<String> {
+    /// What one guest is started with.
+    fn command_line(&self, disk: &Path, serial: &Path, monitor: &Path) -> Options {
         let socket = |path: &Path| format!("unix:{},server=on,wait=off", path.display());
         let stock = self.devices == Devices::Stock;
-        let machine = if stock || self.machine == "isapc" {
-            self.machine.clone()
-        } else {
-            format!("{},usb=off,hpet=off,vmport=off", self.machine)
-        };
-        let mut arguments: Vec<String> = Vec::new();
+        let mut line = Options::stock(&self.program);
         if !stock {
-            let none = ["-nodefaults", "-no-user-config", "-vga", "none", "-m", "1"];
-            arguments.extend(none.map(str::to_owned));
+            line.flag("-nodefaults")
+                .flag("-no-user-config")
+                .option("-vga", "none")
+                .option("-m", "1");
         }
-        let rest = [
-            "-machine",
-            &machine,
-            "-accel",
-            &self.accel,
-            "-display",
-            "none",
-            "-drive",
+        let trimmed = if stock || self.machine == "isapc" {
+            ""
+        } else {
+            ",usb=off,hpet=off,vmport=off"
+        };
+        line.option("-machine", format!("{}{trimmed}", self.machine))
+            .option("-accel", self.accel.as_str())
+            .option("-display", "none")
             // All guests share one disk that none writes to.
-            &format!("file={},format=raw,if=ide,file.locking=off", disk.display()),
-            "-serial",
-            &socket(serial),
-            "-monitor",
-            &socket(monitor),
-        ];
-        arguments.extend(rest.map(str::to_owned));
-        arguments
+            .option(
+                "-drive",
+                format!("file={},format=raw,if=ide,file.locking=off", value(disk)),
+            )
+            .option("-serial", socket(serial))
+            .option("-monitor", socket(monitor));
+        line
     }
 }
 
@@ -141,8 +139,9 @@ fn start(options: &QemuOptions, disk: &Path, name: &str) -> Result<Guest, String
     let log = path("log");
     let said = fs::File::create(&log)
         .map_err(|cause| format!("cannot create {}: {cause}", log.display()))?;
+    let line = options.command_line(disk, &serial, &monitor);
     let child = Command::new(&options.program)
-        .args(options.arguments(disk, &serial, &monitor))
+        .args(line.words().iter().skip(1))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(said)
@@ -317,14 +316,11 @@ impl Population for Qemus {
     fn facts(&self) -> BTreeMap<String, String> {
         let line =
             self.options
-                .arguments(&self.disk, Path::new("N.serial"), Path::new("N.monitor"));
+                .command_line(&self.disk, Path::new("N.serial"), Path::new("N.monitor"));
         let fact = |name: &str, value: String| (name.to_owned(), value);
         [
-            fact("qemu.version", version(&self.options.program)),
-            fact(
-                "qemu.command",
-                format!("{} {}", self.options.program, line.join(" ")),
-            ),
+            fact("qemu.version", version_line(&self.options.program)),
+            fact("qemu.command", line.words().join(" ")),
         ]
         .into()
     }
@@ -344,10 +340,25 @@ mod tests {
         }
     }
 
+    const STOCK: &str = "qemu-system-x86_64 -machine pc -accel tcg -display none -drive \
+        file=d,format=raw,if=ide,file.locking=off -serial unix:s,server=on,wait=off -monitor \
+        unix:m,server=on,wait=off";
+    const TUNED: &str = "qemu-system-x86_64 -nodefaults -no-user-config -vga none -m 1 -machine \
+        q35,usb=off,hpet=off,vmport=off -accel tcg -display none -drive \
+        file=d,format=raw,if=ide,file.locking=off -serial unix:s,server=on,wait=off -monitor \
+        unix:m,server=on,wait=off";
+
     fn line(options: &QemuOptions) -> String {
         options
-            .arguments(Path::new("d"), Path::new("s"), Path::new("m"))
+            .command_line(Path::new("d"), Path::new("s"), Path::new("m"))
+            .words()
             .join(" ")
+    }
+
+    #[test]
+    fn the_whole_line_is_as_it_was() {
+        assert_eq!(line(&options(Devices::Stock, "pc")), STOCK);
+        assert_eq!(line(&options(Devices::Off, "q35")), TUNED);
     }
 
     #[test]

@@ -2,9 +2,10 @@
 
 use super::{about, bytes, count, time};
 use crate::fit::Line;
+use crate::limits::Binding;
 use crate::record::{Climb, Interval, Latency};
 use crate::resources::Resource;
-use crate::stop::{Binding, median, nearest};
+use crate::stop::{median, nearest};
 use serde_json::{Value, json};
 use std::fmt;
 use vtax_host::HostError;
@@ -457,9 +458,9 @@ impl fmt::Display for Summary {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::Limits;
     use crate::record::Sample;
     use crate::resources::Memory;
-    use crate::stop::Limits;
     use std::collections::BTreeMap;
 
     /// A climb whose guests each take `each` bytes of 100 GB, and `cpu` percent of 4 processors.

@@ -6,7 +6,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use vtax_host::HostError;
+use vtax_host::roots::PATH;
+use vtax_host::{HostError, Roots};
 
 /// A tree of 420 MB, its image, and mmdebstrap's downloads, with room for a longer recipe.
 const NEEDED_MIB: u64 = 2048;
@@ -102,7 +103,7 @@ fn require_root_and_programs() -> Result<(), HostError> {
         ("setpriv", "util-linux"),
         ("unshare", "util-linux"),
     ] {
-        if !on_path(program) {
+        if Roots::host().program(program).is_none() {
             return Err(HostError::Missing {
                 what: format!("the program {program}, which builds the guest image,"),
                 remedy: format!("apt-get install {package}"),
@@ -116,14 +117,6 @@ fn require_root_and_programs() -> Result<(), HostError> {
         });
     }
     Ok(())
-}
-
-fn on_path(program: &str) -> bool {
-    // Not every user has the system directories on the path.
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain([PathBuf::from("/usr/sbin"), PathBuf::from("/sbin")])
-        .any(|dir| dir.join(program).is_file())
 }
 
 fn require_space(images: &Path) -> Result<(), HostError> {
@@ -429,8 +422,7 @@ fn pack(root: &Path, image: &Path, log: &Path) -> Result<(), HostError> {
         .arg(root)
         .arg(image)
         .arg(format!("{mib}M"));
-    let path = std::env::var("PATH").unwrap_or_default();
-    command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
+    command.env("PATH", PATH);
     run_logged(command, log, &mut |_| {})
 }
 

@@ -21,7 +21,7 @@ use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use vtax_host::HostError;
+use vtax_host::{HostError, mounts};
 
 /// The first initial RAM disk of a kernel probe: prints [`PROBE_TOKEN`] and powers off.
 pub(crate) use initrd::{PROBE_TOKEN, probe};
@@ -191,7 +191,7 @@ fn remove_abandoned(images: &Path, hash: &str) -> Result<(), HostError> {
 /// of a build mounts anything where this process sees it, so a person has to look.
 fn refuse_mounts(path: &Path) -> Result<(), HostError> {
     let table = Path::new("/proc/self/mountinfo");
-    let text = fs::read_to_string(table).map_err(HostError::file("read", table))?;
+    let text = fs::read(table).map_err(HostError::file("read", table))?;
     let path = path.canonicalize().map_err(HostError::file("read", path))?;
     match mount_below(&text, &path) {
         None => Ok(()),
@@ -205,20 +205,10 @@ fn refuse_mounts(path: &Path) -> Result<(), HostError> {
     }
 }
 
-/// The first mount point at or below `path` (proc(5), `mountinfo`, field 5).
-fn mount_below(mountinfo: &str, path: &Path) -> Option<PathBuf> {
-    mountinfo
-        .lines()
-        .filter_map(|line| line.split(' ').nth(4))
-        // Blanks and the like are octal escapes.
-        .map(|point| {
-            point
-                .replace("\\040", " ")
-                .replace("\\011", "\t")
-                .replace("\\012", "\n")
-                .replace("\\134", "\\")
-        })
-        .map(PathBuf::from)
+/// The first mount point at or below `path`.
+fn mount_below(mountinfo: &[u8], path: &Path) -> Option<PathBuf> {
+    mounts::parse(mountinfo)
+        .map(|mount| mount.point)
         .find(|point| point.starts_with(path))
 }
 
@@ -266,11 +256,11 @@ mod tests {
 
     #[test]
     fn what_is_mounted_below_is_found_and_what_is_beside_is_not() {
-        let table = "22 1 0:1 / /a rw - ext4 x rw\n68 27 0:27 / /a/b\\040c/root/dev/shm rw - tmpfs tmpfs rw\n";
+        let table = b"22 1 0:1 / /a rw - ext4 x rw\n68 27 0:27 / /a/b\\040c/root/dev/shm rw - tmpfs tmpfs rw\n";
         let found = mount_below(table, Path::new("/a/b c"));
         assert_eq!(found, Some("/a/b c/root/dev/shm".into()));
         assert_eq!(mount_below(table, Path::new("/a/b")), None);
-        assert_eq!(mount_below("garbage\n\n", Path::new("/a")), None);
+        assert_eq!(mount_below(b"garbage\n\n", Path::new("/a")), None);
     }
 
     #[test]

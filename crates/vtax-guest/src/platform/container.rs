@@ -1,6 +1,7 @@
 //! A container: an OCI bundle with Docker's default capabilities, run by runc or crun, in the
 //! cell's target network namespace and control group.
 
+use super::oci::Bundle;
 use super::root::Root;
 use super::shared_kernel::{SharedKernelTarget, Way};
 use super::{CommandLine, GuestFiles, Platform, Target};
@@ -13,10 +14,14 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 use vtax_host::HostError;
-use vtax_host::cell::cgroup::{Group, Hierarchies, Layout};
-use vtax_host::cell::requirements::{PATH, find_program, need_program};
+use vtax_host::cell::Attached;
+use vtax_host::cell::cgroup::{Group, Hierarchies};
+use vtax_host::cell::requirements::need_program;
 use vtax_host::cell::{self, Cell, CellConfig, Seat, Space};
-use vtax_host::scratch::{Attached, MOUNT_POINT};
+use vtax_host::command::version_line;
+use vtax_host::facts::CgroupVersion;
+use vtax_host::roots::PATH;
+use vtax_host::scratch::MOUNT_POINT;
 use vtax_host::settings::{Domain, Parameter, Settings};
 
 /// The platform `container`.
@@ -67,19 +72,6 @@ impl Runtime {
             Self::Runc => "runc",
             Self::Crun => "crun",
         }
-    }
-
-    fn version(self) -> String {
-        let said = Command::new(self.name())
-            .arg("--version")
-            .output()
-            .map(|output| output.stdout)
-            .unwrap_or_default();
-        String::from_utf8_lossy(&said)
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .to_owned()
     }
 
     /// The runtime's program with the arguments that all of its commands have.
@@ -226,7 +218,7 @@ fn boot(seat: &Seat<'_>, lower: &Path, runtime: Runtime) -> Result<Box<dyn Targe
         prefix: exec_line(runtime, &seat.run_dir()),
     };
     let facts = [
-        ("container.runtime", runtime.version()),
+        ("container.runtime", version_line(runtime.name())),
         ("container.seccomp", "none".to_owned()),
         ("container.capabilities", "Docker's defaults".to_owned()),
     ];
@@ -252,7 +244,7 @@ fn control_group_path(
         .filter_map(|folder| hierarchies.path_below_mount(folder))
         .collect();
     match (hierarchies.layout(), runtime, paths.first()) {
-        (Layout::V2, _, Some(path)) => Ok(path.with_file_name(name).display().to_string()),
+        (CgroupVersion::V2, _, Some(path)) => Ok(path.with_file_name(name).display().to_string()),
         (_, Runtime::Crun, Some(path)) if paths.len() == 1 => {
             Ok(path.join(name).display().to_string())
         }
@@ -319,7 +311,7 @@ const HIDE_V2: &str = r#"umount "$1"; shift; exec "$@""#;
 /// The words before a runtime's command that hide the v2 hierarchy, where it must not see one.
 fn hide_v2(runtime: Runtime, hierarchies: &Hierarchies) -> Vec<String> {
     match (runtime, hierarchies.layout(), hierarchies.v2_mount()) {
-        (Runtime::Runc, Layout::Hybrid, Some(mount)) => {
+        (Runtime::Runc, CgroupVersion::Hybrid, Some(mount)) => {
             ["unshare", "--mount", "sh", "-c", HIDE_V2, "vtax-hide"]
                 .map(str::to_owned)
                 .into_iter()
@@ -409,12 +401,9 @@ fn check_place(seat: &Seat<'_>, runtime: Runtime) -> Result<(), HostError> {
     })
 }
 
-/// The bundle's `config.json` (OCI runtime specification 1.0).
+/// The bundle's `config.json`, as Docker would have it.
 fn bundle(root: &Root, network: &str, control_group: &str) -> Result<Value, HostError> {
     let mut mounts = vec![
-        json!({"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"]}),
-        json!({"destination": "/dev", "type": "tmpfs", "source": "tmpfs",
-               "options": ["nosuid", "strictatime", "mode=755", "size=65536k"]}),
         json!({"destination": "/dev/pts", "type": "devpts", "source": "devpts",
                "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"]}),
         json!({"destination": "/dev/shm", "type": "tmpfs", "source": "shm",
@@ -440,40 +429,42 @@ fn bundle(root: &Root, network: &str, control_group: &str) -> Result<Value, Host
             json!({"allow": true, "type": "b", "major": major, "minor": minor, "access": "rwm"}),
         );
     }
-    let mut namespaces = vec![
-        json!({"type": "pid"}),
-        json!({"type": "ipc"}),
-        json!({"type": "uts"}),
-        json!({"type": "mount"}),
-        json!({"type": "network", "path": network}),
-    ];
-    if Path::new("/proc/self/ns/cgroup").exists() {
-        namespaces.push(json!({"type": "cgroup"}));
+    let path = format!("PATH={PATH}");
+    let mut config = Bundle {
+        name: NAME,
+        root: &root.path,
+        writable: true,
+        arguments: &["sh", "-c", INIT],
+        environment: &[&path, "LC_ALL=C", "HOME=/root"],
+        network: Some(Path::new(network)),
+        control_group,
+        mounts,
     }
-    Ok(json!({
-        "ociVersion": "1.0.2",
-        "hostname": NAME,
-        "process": {
-            "terminal": false,
-            "user": {"uid": 0, "gid": 0},
-            "args": ["sh", "-c", INIT],
-            "env": [format!("PATH={PATH}"), "LC_ALL=C", "HOME=/root"],
-            "cwd": "/",
-            "capabilities": {"bounding": CAPABILITIES, "effective": CAPABILITIES, "permitted": CAPABILITIES},
-            "noNewPrivileges": true,
-        },
-        "root": {"path": root.path, "readonly": false},
-        "mounts": mounts,
-        "linux": {
-            "cgroupsPath": control_group,
-            "resources": {"devices": allowed},
-            "devices": devices,
-            "namespaces": namespaces,
-            "maskedPaths": ["/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
-                            "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware"],
-            "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],
-        },
-    }))
+    .config();
+    config["process"]["capabilities"] =
+        json!({"bounding": CAPABILITIES, "effective": CAPABILITIES, "permitted": CAPABILITIES});
+    let linux = &mut config["linux"];
+    linux["resources"] = json!({"devices": allowed});
+    linux["devices"] = json!(devices);
+    linux["maskedPaths"] = json!([
+        "/proc/acpi",
+        "/proc/kcore",
+        "/proc/keys",
+        "/proc/latency_stats",
+        "/proc/timer_list",
+        "/proc/timer_stats",
+        "/proc/sched_debug",
+        "/proc/scsi",
+        "/sys/firmware"
+    ]);
+    linux["readonlyPaths"] = json!([
+        "/proc/bus",
+        "/proc/fs",
+        "/proc/irq",
+        "/proc/sys",
+        "/proc/sysrq-trigger"
+    ]);
+    Ok(config)
 }
 
 fn device_number(scratch: &Attached) -> Result<(u32, u32), HostError> {
@@ -481,12 +472,4 @@ fn device_number(scratch: &Attached) -> Result<(u32, u32), HostError> {
         fs::metadata(&scratch.device).map_err(HostError::file("inspect", &scratch.device))?;
     let device = about.rdev();
     Ok((rustix::fs::major(device), rustix::fs::minor(device)))
-}
-
-/// The runtimes that are installed, whether they work or not.
-pub fn installed() -> Vec<(Runtime, PathBuf)> {
-    Runtime::ALL
-        .into_iter()
-        .filter_map(|runtime| Some((runtime, find_program(runtime.name())?)))
-        .collect()
 }

@@ -103,7 +103,7 @@ impl Jobs {
         for started in &mut self.started {
             if matches!(started.child.try_wait(), Ok(None)) {
                 // One that ends meanwhile is as good.
-                let _ = entry::host_pid(&started.child, START_LIMIT);
+                let _ = entry::host_pid(started.child.id(), START_LIMIT);
             }
         }
     }

@@ -3,6 +3,7 @@
 pub mod container;
 mod jobs;
 pub mod native;
+pub mod oci;
 pub mod qemu;
 mod root;
 mod shared_kernel;

@@ -5,8 +5,8 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use vtax_host::HostError;
-use vtax_host::cell::{Seat, Space};
-use vtax_host::scratch::{Attached, MOUNT_POINT};
+use vtax_host::cell::{Attached, Seat, Space};
+use vtax_host::scratch::MOUNT_POINT;
 
 /// What makes the tree writable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -91,7 +91,7 @@ impl SharedKernelTarget {
                 block_devices: root
                     .scratch
                     .iter()
-                    .map(vtax_host::scratch::Attached::kernel_name)
+                    .map(vtax_host::cell::Attached::kernel_name)
                     .collect(),
                 ..Subject::default()
             },

@@ -38,7 +38,7 @@ impl Bench {
         if !can_make_cells() {
             return None;
         }
-        let Some(busybox) = requirements::find_program("busybox") else {
+        let Some(busybox) = vtax_host::Roots::host().program("busybox") else {
             eprintln!("SKIPPED: busybox is not installed (Debian package busybox-static)");
             return None;
         };

@@ -11,55 +11,27 @@
 //!   `sched_setaffinity`.
 
 use super::cpus::CpuList;
-use super::process;
+use super::remove::{
+    PREFIX, folders_in, kill_below, remove_folders, remove_tree, stuck, until_done,
+};
 use crate::HostError;
+use crate::facts::CgroupVersion;
 use crate::journal::{Change, Journal};
-use rustix::process::{Pid, Signal, kill_process};
+use crate::mounts::{self, Mount};
 use std::collections::BTreeSet;
-use std::fmt;
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 /// Controllers of v2 whose counters or limits a trial uses.
 const WANTED: &[&str] = &["cpu", "cpuset", "io", "memory", "pids"];
-/// Every group of ours starts with this; nothing else is ever killed or removed.
-const PREFIX: &str = "vtax-";
 /// The name of cells that are in no journal because they are over at once.
 pub const PROBE: &str = "probe";
-/// How long killed processes get to leave a group.
-const END_LIMIT: Duration = Duration::from_secs(10);
-/// `f_type` of the two file systems (`linux/magic.h`).
-const CGROUP_MAGIC: i64 = 0x27_e0eb;
-const CGROUP2_MAGIC: i64 = 0x6367_7270;
-
 /// Which interface a hierarchy has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
     V1,
     V2,
-}
-
-/// How a host mounts its control groups.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Layout {
-    /// One hierarchy for each controller.
-    V1,
-    /// One hierarchy for all.
-    V2,
-    /// Controllers on v1, beside a v2 hierarchy without them.
-    Hybrid,
-}
-
-impl fmt::Display for Layout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::V1 => "v1",
-            Self::V2 => "v2",
-            Self::Hybrid => "hybrid",
-        })
-    }
 }
 
 /// One mounted hierarchy.
@@ -91,8 +63,9 @@ impl Hierarchies {
     }
 
     fn read(mountinfo: &Path, cgroup: &Path) -> Result<Self, HostError> {
-        let text = |path: &Path| fs::read_to_string(path).map_err(HostError::file("read", path));
-        let found = Self::parse(&text(mountinfo)?, &text(cgroup)?);
+        let read = |path: &Path| fs::read(path).map_err(HostError::file("read", path));
+        let cgroup = read(cgroup)?;
+        let found = Self::parse(&read(mountinfo)?, &String::from_utf8_lossy(&cgroup));
         if found.0.is_empty() {
             return Err(HostError::Missing {
                 what: "a control group hierarchy with a CPU controller".to_owned(),
@@ -104,12 +77,9 @@ impl Hierarchies {
         Ok(found)
     }
 
-    fn parse(mountinfo: &str, cgroup: &str) -> Self {
+    fn parse(mountinfo: &[u8], cgroup: &str) -> Self {
         let mut found: Vec<Hierarchy> = Vec::new();
-        for line in mountinfo.lines() {
-            let Some(hierarchy) = parse_mount(line, cgroup) else {
-                continue;
-            };
+        for hierarchy in mounts::parse(mountinfo).filter_map(|mount| hierarchy(mount, cgroup)) {
             // A hierarchy may be mounted more than once.
             if !found.iter().any(|other| {
                 other.version == hierarchy.version && other.controllers == hierarchy.controllers
@@ -138,68 +108,59 @@ impl Hierarchies {
     }
 
     /// How this host mounts its control groups.
-    pub fn layout(&self) -> Layout {
+    pub fn layout(&self) -> CgroupVersion {
         let has = |version| self.0.iter().any(|hierarchy| hierarchy.version == version);
         match (has(Version::V1), has(Version::V2)) {
-            (true, true) => Layout::Hybrid,
-            (true, false) => Layout::V1,
-            _ => Layout::V2,
+            (true, true) => CgroupVersion::Hybrid,
+            (true, false) => CgroupVersion::V1,
+            _ => CgroupVersion::V2,
         }
     }
 }
 
-/// Reads one line of mountinfo (proc_pid_mountinfo(5)), if it is a hierarchy that we want.
-fn parse_mount(line: &str, cgroup: &str) -> Option<Hierarchy> {
-    let (before, after) = line.split_once(" - ")?;
-    let mut before = before.split(' ').skip(3);
-    let (root, mount) = (
-        unescape(before.next()?),
-        PathBuf::from(unescape(before.next()?)),
-    );
-    let mut after = after.split(' ');
-    let version = match after.next()? {
+/// A mount as a hierarchy, if it is one that we want.
+fn hierarchy(mount: Mount, cgroup: &str) -> Option<Hierarchy> {
+    let version = match mount.kind.as_str() {
         "cgroup" => Version::V1,
         "cgroup2" => Version::V2,
         _ => return None,
     };
-    let options: BTreeSet<&str> = after.nth(1).unwrap_or_default().split(',').collect();
     // `5:cpu,cpuacct:/path`, `9:name=systemd:/path`; the v2 hierarchy is `0::/path`.
     let (names, path) = cgroup.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
         let (_, names, path) = (fields.next()?, fields.next()?, fields.next()?);
         let ours = match version {
             Version::V2 => names.is_empty(),
-            Version::V1 => !names.is_empty() && names.split(',').all(|name| options.contains(name)),
+            Version::V1 => {
+                !names.is_empty()
+                    && names
+                        .split(',')
+                        .all(|name| mount.options.iter().any(|option| option == name))
+            }
         };
         ours.then_some((names, path))
     })?;
     let controllers = names.to_owned();
     // A path outside the mount's root (another cgroup namespace) cannot be named: use the top.
-    let below = Path::new(path).strip_prefix(&root).unwrap_or(Path::new(""));
+    let below = Path::new(path)
+        .strip_prefix(&mount.root)
+        .unwrap_or(Path::new(""));
     let below = if below.components().any(|part| part.as_os_str() == "..") {
         Path::new("")
     } else {
         below
     };
     let own = if below.as_os_str().is_empty() {
-        mount.clone()
+        mount.point.clone()
     } else {
-        mount.join(below)
+        mount.point.join(below)
     };
     Some(Hierarchy {
         version,
-        mount,
+        mount: mount.point,
         own,
         controllers,
     })
-}
-
-/// Undoes the kernel's octal escapes of space, tab, newline and backslash.
-fn unescape(text: &str) -> String {
-    text.replace("\\040", " ")
-        .replace("\\011", "\t")
-        .replace("\\012", "\n")
-        .replace("\\134", "\\")
 }
 
 impl Hierarchy {
@@ -293,7 +254,8 @@ impl Group {
             if left.is_empty() {
                 Ok(())
             } else {
-                Err(stuck("end", &self.folders, &left))
+                let folder = self.folders.first().map(|(_, folder)| folder.as_path());
+                Err(stuck("end", folder.unwrap_or(Path::new("")), &left))
             }
         })
     }
@@ -482,42 +444,6 @@ fn hand_on_controllers(folder: &Path) {
     }
 }
 
-/// Kills the processes of a control group that an earlier run left, and removes it; what is no
-/// longer there counts as removed. For the journal.
-///
-/// # Errors
-/// When the path is not a control group of ours, or what is left of it.
-pub fn remove_stale(path: &Path) -> Result<(), HostError> {
-    let about = match rustix::fs::statfs(path) {
-        Ok(about) => about,
-        Err(rustix::io::Errno::NOENT) => return Ok(()),
-        Err(cause) => {
-            return Err(HostError::File {
-                action: "inspect",
-                path: path.to_owned(),
-                cause: cause.into(),
-            });
-        }
-    };
-    #[allow(
-        clippy::useless_conversion,
-        reason = "the width of f_type depends on the architecture"
-    )]
-    let magic = i64::from(about.f_type);
-    let named = path
-        .file_name()
-        .and_then(|name| name.to_str())
-        .is_some_and(|name| name.starts_with(PREFIX));
-    if !named || !(magic == CGROUP_MAGIC || magic == CGROUP2_MAGIC) {
-        return Err(HostError::Other(format!(
-            "{} is not a control group of vtax, so it is left alone; if the journal names it, the journal is \
-             damaged: remove that line",
-            path.display()
-        )));
-    }
-    remove_tree(path)
-}
-
 /// Removes the empty groups of probes that were killed before they could remove their own. Those
 /// of a probe that still runs have processes in them, and stay.
 pub fn sweep_probes() {
@@ -542,101 +468,10 @@ pub fn sweep_probes() {
     }
 }
 
-fn remove_tree(top: &Path) -> Result<(), HostError> {
-    until_done(|| {
-        let left = kill_below(top);
-        if !left.is_empty() {
-            return Err(stuck("remove", &[(Version::V1, top.to_owned())], &left));
-        }
-        remove_folders(top).map_err(HostError::file("remove", top))
-    })
-}
-
-/// Tries until it succeeds or [`END_LIMIT`] has passed: killed processes die when they are next
-/// scheduled, and a group is busy until then.
-fn until_done(mut attempt: impl FnMut() -> Result<(), HostError>) -> Result<(), HostError> {
-    let deadline = Instant::now() + END_LIMIT;
-    let mut pause = Duration::from_micros(200);
-    loop {
-        match attempt() {
-            Ok(()) => return Ok(()),
-            Err(left) if Instant::now() >= deadline => return Err(left),
-            Err(_) => {}
-        }
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(20));
-    }
-}
-
-fn stuck(verb: &str, folders: &[(Version, PathBuf)], pids: &BTreeSet<u32>) -> HostError {
-    let names: Vec<String> = pids
-        .iter()
-        .map(|pid| format!("{pid} ({})", process::name(*pid)))
-        .collect();
-    let folder = folders
-        .first()
-        .map(|(_, folder)| folder.display().to_string())
-        .unwrap_or_default();
-    HostError::Timeout {
-        what: format!("the {verb} of the control group {folder}"),
-        seconds: END_LIMIT.as_secs(),
-        evidence: format!(
-            "still in it after SIGKILL, so stuck in the kernel: {}",
-            names.join(", ")
-        ),
-    }
-}
-
-/// Sends SIGKILL to everything in a group and below it; returns whom.
-fn kill_below(folder: &Path) -> BTreeSet<u32> {
-    // One write kills the whole subtree, without a race against forks (v2, Linux 5.14).
-    let _ = fs::OpenOptions::new()
-        .write(true)
-        .open(folder.join("cgroup.kill"))
-        .and_then(|mut file| io::Write::write_all(&mut file, b"1"));
-    let mut found = BTreeSet::new();
-    for process in fs::read_to_string(folder.join("cgroup.procs"))
-        .unwrap_or_default()
-        .lines()
-    {
-        // 0 stands for a process outside our PID namespace; `kill 0` would mean ourselves.
-        let Some(pid) = process.parse().ok().and_then(Pid::from_raw) else {
-            continue;
-        };
-        found.insert(pid.as_raw_nonzero().get().unsigned_abs());
-        // It may have ended since.
-        let _ = kill_process(pid, Signal::KILL);
-    }
-    for child in folders_in(folder) {
-        found.extend(kill_below(&child));
-    }
-    found
-}
-
-fn remove_folders(folder: &Path) -> io::Result<()> {
-    for child in folders_in(folder) {
-        remove_folders(&child)?;
-    }
-    match fs::remove_dir(folder) {
-        Err(cause) if cause.kind() != ErrorKind::NotFound => Err(cause),
-        _ => Ok(()),
-    }
-}
-
-fn folders_in(folder: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(folder) else {
-        return Vec::new();
-    };
-    entries
-        .flatten()
-        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-        .map(|entry| entry.path())
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cell::remove::remove_stale;
 
     const HYBRID_MOUNTS: &str = "\
 31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
@@ -666,8 +501,8 @@ mod tests {
 
     #[test]
     fn a_hybrid_host_gives_each_controller_its_own_path() {
-        let found = Hierarchies::parse(HYBRID_MOUNTS, HYBRID_OWN);
-        assert_eq!(found.layout(), Layout::Hybrid);
+        let found = Hierarchies::parse(HYBRID_MOUNTS.as_bytes(), HYBRID_OWN);
+        assert_eq!(found.layout(), CgroupVersion::Hybrid);
         assert_eq!(
             own(&found),
             [
@@ -688,14 +523,20 @@ mod tests {
             .filter(|line| !line.contains("cgroup2"))
             .map(|line| format!("{line}\n"))
             .collect();
-        assert_eq!(Hierarchies::parse(&mounts, HYBRID_OWN).layout(), Layout::V1);
+        assert_eq!(
+            Hierarchies::parse(mounts.as_bytes(), HYBRID_OWN).layout(),
+            CgroupVersion::V1
+        );
     }
 
     #[test]
     fn a_v2_host_is_one_hierarchy() {
         let mounts = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
-        let found = Hierarchies::parse(mounts, "0::/user.slice/user-0.slice/session-1.scope\n");
-        assert_eq!(found.layout(), Layout::V2);
+        let found = Hierarchies::parse(
+            mounts.as_bytes(),
+            "0::/user.slice/user-0.slice/session-1.scope\n",
+        );
+        assert_eq!(found.layout(), CgroupVersion::V2);
         assert_eq!(
             own(&found),
             ["/sys/fs/cgroup/user.slice/user-0.slice/session-1.scope"]
@@ -706,15 +547,18 @@ mod tests {
     fn a_mount_of_a_part_of_the_hierarchy_is_named_from_that_part() {
         let mounts = "30 23 0:26 /docker/abc /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
         assert_eq!(
-            own(&Hierarchies::parse(mounts, "0::/docker/abc/shell\n")),
+            own(&Hierarchies::parse(
+                mounts.as_bytes(),
+                "0::/docker/abc/shell\n"
+            )),
             ["/sys/fs/cgroup/shell"]
         );
         assert_eq!(
-            own(&Hierarchies::parse(mounts, "0::/docker/abc\n")),
+            own(&Hierarchies::parse(mounts.as_bytes(), "0::/docker/abc\n")),
             ["/sys/fs/cgroup"]
         );
         assert_eq!(
-            own(&Hierarchies::parse(mounts, "0::/../other\n")),
+            own(&Hierarchies::parse(mounts.as_bytes(), "0::/../other\n")),
             ["/sys/fs/cgroup"]
         );
     }
@@ -723,7 +567,7 @@ mod tests {
     fn a_mount_point_with_a_space_is_unescaped() {
         let mounts = "30 23 0:26 / /mnt/control\\040groups rw - cgroup2 cgroup2 rw\n";
         assert_eq!(
-            own(&Hierarchies::parse(mounts, "0::/\n")),
+            own(&Hierarchies::parse(mounts.as_bytes(), "0::/\n")),
             ["/mnt/control groups"]
         );
     }
@@ -752,7 +596,7 @@ mod tests {
             "30 23 0:26 / {} rw - cgroup2 cgroup2 rw\n",
             mount.path().display()
         );
-        let found = Hierarchies::parse(&mountinfo, "0::/user.slice/session.scope\n");
+        let found = Hierarchies::parse(mountinfo.as_bytes(), "0::/user.slice/session.scope\n");
         (mount, found)
     }
 

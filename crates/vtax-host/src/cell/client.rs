@@ -127,6 +127,11 @@ impl ClientProcess {
         Ok(ended.map(|status| self.finished(status)))
     }
 
+    /// The PID, on the host, of the process that waits outside of the cell.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits until it ends.
     ///
     /// # Errors

@@ -2,13 +2,12 @@
 
 use super::cgroup::Group;
 use super::link::numbered;
-use super::requirements::PATH;
 use super::{Space, process};
 use crate::HostError;
-use crate::command::CommandLine;
+use crate::command::{CommandLine, plain};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Joins the control groups named up to `--`, then becomes the command that follows. A process
@@ -33,22 +32,18 @@ fn has_become_the_command(pid: u32) -> bool {
 ///
 /// # Errors
 /// As there.
-pub fn host_pid(spawned: &Child, limit: Duration) -> Result<u32, HostError> {
+pub fn host_pid(spawned: u32, limit: Duration) -> Result<u32, HostError> {
     let deadline = Instant::now() + limit;
     loop {
-        let inside = process::children(spawned.id()).first().copied();
+        let inside = process::children(spawned).first().copied();
         if let Some(pid) = inside.filter(|pid| has_become_the_command(*pid)) {
             return Ok(pid);
         }
-        if Instant::now() >= deadline || !process::is_alive(spawned.id()) {
+        if Instant::now() >= deadline || !process::is_alive(spawned) {
             return Err(HostError::Timeout {
                 what: "the start of a command in the cell".to_owned(),
                 seconds: limit.as_secs(),
-                evidence: format!(
-                    "its waiter is {} (PID {})",
-                    process::name(spawned.id()),
-                    spawned.id()
-                ),
+                evidence: format!("its waiter is {} (PID {})", process::name(spawned), spawned),
             });
         }
         std::thread::sleep(Duration::from_millis(1));
@@ -90,7 +85,7 @@ impl Entry {
 
     /// As [`super::Seat::command`], in a given group of the seat.
     pub fn command_in(&self, space: Space, group: &Group, line: &CommandLine) -> Command {
-        let mut command = Command::new("nsenter");
+        let mut command = plain("nsenter");
         command
             .arg(format!("--target={}", self.holder))
             .args(["--mount", "--pid"])
@@ -106,12 +101,7 @@ impl Entry {
         }
         command
             .args(line)
-            // The same surroundings on every host.
-            .env_clear()
-            .env("PATH", PATH)
-            .env("LC_ALL", "C")
             .env("HOME", "/root")
-            .stdin(Stdio::null())
             // Ctrl-C on the terminal is for vtax, which ends the cell in its own order.
             .process_group(0);
         command
@@ -120,7 +110,7 @@ impl Entry {
     /// A command in a control group of the cell but in the namespaces of this process, for
     /// programs that talk to the host's own daemons. It does not end with the cell.
     pub fn outside_command(&self, group: &Group, line: &CommandLine) -> Command {
-        let mut command = Command::new("sh");
+        let mut command = plain("sh");
         command
             .args(["-c", JOIN, MARK])
             .args(group.entrances())
@@ -128,13 +118,7 @@ impl Entry {
         if let Some(pin) = &group.pin_each {
             command.args(["taskset", "-c", &pin.to_string()]);
         }
-        command
-            .args(line)
-            .env_clear()
-            .env("PATH", PATH)
-            .env("LC_ALL", "C")
-            .stdin(Stdio::null())
-            .process_group(0);
+        command.args(line).process_group(0);
         command
     }
 
@@ -148,17 +132,13 @@ impl Entry {
         script: &str,
         arguments: &[&Path],
     ) -> Result<String, HostError> {
-        let output = Command::new("nsenter")
+        let output = plain("nsenter")
             .arg(format!("--target={}", self.holder))
             .args(["--mount", "--pid"])
             .arg(format!("--net={}", self.network(space).display()))
             .args(["--", "sh", "-ec", script, "vtax-setup"])
             .args(arguments)
-            .env_clear()
-            .env("PATH", PATH)
-            .env("LC_ALL", "C")
             .env("SEAT", self.run_dir())
-            .stdin(Stdio::null())
             .process_group(0)
             .output()
             .map_err(HostError::process("start", format!("`nsenter` for {what}")))?;

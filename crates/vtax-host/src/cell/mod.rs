@@ -17,28 +17,31 @@
 pub mod cgroup;
 mod client;
 pub mod cpus;
+mod disk;
 pub mod entry;
 mod holder;
 pub mod link;
 pub mod process;
+pub mod remove;
 pub mod requirements;
 mod seat;
 mod uplink;
 
 pub use client::{Client, ClientProcess};
+pub use disk::Attached;
 pub use link::{LinkConfig, TapOptions};
 pub use seat::{Seat, SeatConfig, TARGET};
 pub use uplink::{OuterNetwork, Uplink};
 
 use crate::HostError;
+use crate::facts::CgroupVersion;
 use crate::journal::Journal;
 use crate::settings::{Domain, Parameter, Settings};
-use cgroup::{Groups, Hierarchies, Layout};
+use cgroup::{Groups, Hierarchies};
 use entry::Entry;
 use holder::Holder;
 use link::numbered;
 use std::path::{Path, PathBuf};
-use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -127,7 +130,7 @@ pub struct Cell {
     seats: Vec<Arc<Entry>>,
     config: CellConfig,
     name: String,
-    layout: Layout,
+    layout: CgroupVersion,
     ipv6: bool,
 }
 
@@ -175,7 +178,8 @@ impl Cell {
         let hierarchies = Hierarchies::detect()?;
         let groups = Groups::create(&hierarchies, &unique, journal)?;
         let ipv6 = Path::new("/proc/net/if_inet6").exists();
-        let mut setup = link::client_sides(&config.link, ipv6, seats, config.outer.as_ref());
+        let outer = config.outer.as_ref().map(OuterNetwork::bridge_mac);
+        let mut setup = link::client_sides(&config.link, ipv6, seats, outer.as_deref());
         for seat in 1..seats {
             setup.push_str(&format!("mkdir /run/seat{seat}\n"));
         }
@@ -219,7 +223,7 @@ impl Cell {
     }
 
     /// How this host mounts its control groups.
-    pub fn cgroup_layout(&self) -> Layout {
+    pub fn cgroup_layout(&self) -> CgroupVersion {
         self.layout
     }
 
@@ -246,7 +250,7 @@ impl Cell {
     ///
     /// # Errors
     /// When it has already ended, or is not there within `limit`.
-    pub fn host_pid(&self, spawned: &Child, limit: Duration) -> Result<u32, HostError> {
+    pub fn host_pid(&self, spawned: u32, limit: Duration) -> Result<u32, HostError> {
         entry::host_pid(spawned, limit)
     }
 

@@ -2,10 +2,8 @@
 
 use super::cgroup::Hierarchies;
 use super::link::LinkConfig;
-use crate::HostError;
-use std::env;
+use crate::{HostError, Roots};
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -22,58 +20,97 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("chroot", "coreutils"),
 ];
 
-/// Capabilities that a cell takes, by bit (`linux/capability.h`).
-const CAPABILITIES: &[(u32, &str, &str)] = &[
-    (1, "CAP_DAC_OVERRIDE", "to make control groups"),
-    (
+/// A privilege that vtax uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capability {
+    /// Its bit (`linux/capability.h`).
+    bit: u32,
+    /// Its name.
+    pub name: &'static str,
+    /// What is lost without it.
+    pub without: &'static str,
+    /// Whether every cell takes it.
+    pub needed: bool,
+}
+
+const fn capability(bit: u32, name: &'static str, without: &'static str) -> Capability {
+    let needed = matches!(bit, 1 | 12 | 18 | SYS_ADMIN);
+    Capability {
+        bit,
+        name,
+        without,
+        needed,
+    }
+}
+
+const SYS_ADMIN: u32 = 21;
+
+/// The capabilities that vtax uses.
+pub const CAPABILITIES: [Capability; 9] = [
+    capability(
+        SYS_ADMIN,
+        "CAP_SYS_ADMIN",
+        "no namespaces, mounts or control groups: no trial can run",
+    ),
+    capability(
         12,
         "CAP_NET_ADMIN",
-        "to make the cell's bridge, veths and taps",
+        "no bridges, veths, taps or link emulation: no trial can run",
     ),
-    (18, "CAP_SYS_CHROOT", "to enter the shared root file system"),
-    (21, "CAP_SYS_ADMIN", "to make namespaces and mounts"),
+    capability(
+        1,
+        "CAP_DAC_OVERRIDE",
+        "no control groups, host settings or powercap energy: no trial can run",
+    ),
+    capability(
+        18,
+        "CAP_SYS_CHROOT",
+        "no root file system for targets: no trial can run",
+    ),
+    capability(5, "CAP_KILL", "targets of other users cannot be stopped"),
+    capability(
+        6,
+        "CAP_SETGID",
+        "services in targets cannot drop to their own user",
+    ),
+    capability(
+        7,
+        "CAP_SETUID",
+        "services in targets cannot drop to their own user",
+    ),
+    capability(
+        38,
+        "CAP_PERFMON",
+        "no hardware counters, no RAPL through perf",
+    ),
+    capability(39, "CAP_BPF", "no BPF programs"),
 ];
-
-/// The search path of commands in a cell, whatever the caller's is.
-pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
-/// Where a program is, if it is installed.
-pub fn find_program(name: &str) -> Option<PathBuf> {
-    env::split_paths(PATH)
-        .map(|folder| folder.join(name))
-        .find(|path| {
-            fs::metadata(path)
-                .is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o111 != 0)
-        })
-}
 
 /// Checks that a program is installed.
 ///
 /// # Errors
 /// That it is not, and the Debian package that brings it.
 pub fn need_program(name: &str, package: &str) -> Result<PathBuf, HostError> {
-    find_program(name).ok_or_else(|| HostError::Missing {
-        what: format!("the program `{name}`"),
-        remedy: format!("install the Debian package {package}"),
-    })
+    Roots::host()
+        .program(name)
+        .ok_or_else(|| HostError::Missing {
+            what: format!("the program `{name}`"),
+            remedy: format!("install the Debian package {package}"),
+        })
 }
 
-/// The capabilities that a cell needs and this process lacks, as `CAP_X (why)`.
-pub fn missing_capabilities() -> Vec<String> {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    lacking(&status)
-}
-
-fn lacking(status: &str) -> Vec<String> {
-    let effective = status
+/// The capabilities that a process lacks, by its `/proc/PID/status`: all where that tells none.
+pub fn lacking(status: &str) -> Vec<Capability> {
+    let held = status
         .lines()
         .find_map(|line| line.strip_prefix("CapEff:"))
         .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
         .unwrap_or(0);
+    // CAP_SYS_ADMIN contains the two newest ones (capabilities(7)).
+    let has = |bit: u32| held & (1 << bit) != 0 || (bit >= 38 && held & (1 << SYS_ADMIN) != 0);
     CAPABILITIES
-        .iter()
-        .filter(|(bit, ..)| effective & (1 << bit) == 0)
-        .map(|(_, name, why)| format!("{name} ({why})"))
+        .into_iter()
+        .filter(|capability| !has(capability.bit))
         .collect()
 }
 
@@ -88,7 +125,12 @@ pub fn check(link: &LinkConfig) -> Result<(), HostError> {
     if !link.offloads {
         need_program("ethtool", "ethtool")?;
     }
-    let lacking = missing_capabilities();
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let lacking: Vec<String> = lacking(&status)
+        .into_iter()
+        .filter(|capability| capability.needed)
+        .map(|capability| format!("{} ({})", capability.name, capability.without))
+        .collect();
     if !lacking.is_empty() {
         return Err(HostError::Missing {
             what: lacking.join(", "),
@@ -131,17 +173,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_missing_capability_is_named_with_its_use() {
-        let without_net_admin = format!("Name:\tx\nCapEff:\t{:016x}\n", !(1_u64 << 12));
+    fn each_missing_capability_is_named_with_what_is_lost() {
+        let names = |mask: u64| -> Vec<&str> {
+            let status = format!("Name:\tx\nCapEff:\t{mask:016x}\n");
+            lacking(&status).iter().map(|lost| lost.name).collect()
+        };
+        assert_eq!(names(!(1 << 12)), ["CAP_NET_ADMIN"]);
+        assert_eq!(names(0).len(), CAPABILITIES.len());
         assert_eq!(
-            lacking(&without_net_admin),
-            ["CAP_NET_ADMIN (to make the cell's bridge, veths and taps)"]
+            names(0x3f_ffff_ffff),
+            Vec::<&str>::new(),
+            "before Linux 5.8"
         );
-        assert_eq!(
-            lacking("CapEff:\t0000000000000000\n").len(),
-            CAPABILITIES.len()
-        );
-        assert_eq!(lacking("CapEff:\t000001ffffffffff\n"), Vec::<String>::new());
+        assert_eq!(lacking("").len(), CAPABILITIES.len());
     }
 
     #[test]

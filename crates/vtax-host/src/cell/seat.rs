@@ -1,13 +1,14 @@
 //! A seat: the place of one guest and its client in a cell, with addresses, namespaces, control
 //! groups and a scratch disk of its own.
 
-use super::cgroup::{Group, Layout};
+use super::cgroup::Group;
 use super::cpus::CpuList;
 use super::entry::Entry;
 use super::link::{self, End, LinkConfig, Port, TapOptions};
 use super::{Cell, Client, OuterNetwork, Space};
 use crate::HostError;
 use crate::command::CommandLine;
+use crate::facts::CgroupVersion;
 use crate::settings::Settings;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
@@ -141,7 +142,7 @@ impl<'a> Seat<'a> {
     }
 
     /// As [`Cell::cgroup_layout`].
-    pub fn cgroup_layout(&self) -> Layout {
+    pub fn cgroup_layout(&self) -> CgroupVersion {
         self.cell.layout
     }
 

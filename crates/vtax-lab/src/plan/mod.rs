@@ -6,7 +6,7 @@
 mod catalogue;
 mod diagnostic;
 mod profile;
-mod read;
+pub mod read;
 mod schedule;
 mod study;
 #[cfg(test)]
@@ -15,10 +15,10 @@ mod treatments;
 
 pub use catalogue::{CHARGE, Catalogue};
 pub use diagnostic::{Diagnostic, Diagnostics};
-pub use profile::{Objective, Profile};
+pub use profile::{Objective, Profile, Step};
 pub use schedule::{Shard, schedule};
 pub use study::charge_study;
-pub use treatments::{PlannedGuest, PlannedTreatment, treatments};
+pub use treatments::{PlannedGuest, PlannedTreatment, combinations, treatments};
 
 use std::collections::BTreeMap;
 use std::time::Duration;

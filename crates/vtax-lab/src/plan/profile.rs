@@ -30,7 +30,7 @@ pub enum Profile {
         /// The last one.
         to: f64,
         /// From one to the next.
-        step: f64,
+        step: Step,
         /// How long each of them lasts.
         every: Duration,
         /// How long the ramp goes on after the objective broke.
@@ -49,6 +49,33 @@ pub enum Profile {
     },
     /// Each guest's load alone, then all of them together, each for the plan's duration.
     Turns,
+}
+
+/// How a ramp gets from one level to the next.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Step {
+    /// By so much more.
+    Plus(f64),
+    /// By a factor above 1.
+    Times(f64),
+}
+
+impl Step {
+    /// The level that comes so many steps after `from`.
+    fn after(self, from: f64, steps: usize) -> f64 {
+        #[allow(clippy::cast_precision_loss, reason = "at most a thousand")]
+        let steps = steps as f64;
+        match self {
+            Self::Plus(step) => from + step * steps,
+            // Levels that one can read: three digits are more than any load can tell apart.
+            Self::Times(factor) => three_digits(from * factor.powf(steps)),
+        }
+    }
+}
+
+fn three_digits(value: f64) -> f64 {
+    let unit = 10f64.powf(value.log10().floor() - 2.0);
+    (value / unit).round() * unit
 }
 
 impl Profile {
@@ -96,13 +123,9 @@ impl Profile {
             Self::Steps { levels, .. } => levels.clone(),
             Self::Ramp { from, to, step, .. } => {
                 // A little more than the last, so that rounding does not lose it.
-                let last = to + step * 1e-9;
+                let last = to * (1.0 + 1e-9);
                 (0..MOST_LEVELS)
-                    .map(|number| {
-                        #[allow(clippy::cast_precision_loss, reason = "at most a thousand")]
-                        let number = number as f64;
-                        from + step * number
-                    })
+                    .map(|steps| step.after(*from, steps))
                     .take_while(|level| *level <= last)
                     .collect()
             }
@@ -290,7 +313,7 @@ mod tests {
             Profile::Ramp {
                 from,
                 to,
-                step,
+                step: Step::Plus(step),
                 every: Duration::from_secs(1),
                 beyond: Duration::ZERO,
             }
@@ -299,6 +322,17 @@ mod tests {
         assert_eq!(ramp(100.0, 300.0, 100.0), [100.0, 200.0, 300.0]);
         assert_eq!(ramp(0.1, 0.3, 0.1).len(), 3);
         assert_eq!(ramp(5.0, 5.0, 1.0), [5.0]);
+        let doubling = Profile::Ramp {
+            from: 100.0,
+            to: 1000.0,
+            step: Step::Times(1.5),
+            every: Duration::from_secs(1),
+            beyond: Duration::ZERO,
+        };
+        assert_eq!(
+            doubling.rising(),
+            [100.0, 150.0, 225.0, 338.0, 506.0, 759.0]
+        );
     }
 
     proptest! {

@@ -43,7 +43,10 @@ pub fn treatments(plan: &Plan, catalogue: &Catalogue) -> Vec<PlannedTreatment> {
     let mut all = Vec::new();
     for platform in &plan.platforms {
         for workload in &plan.workloads {
-            for levels in combinations(plan, catalogue, platform, workload) {
+            let factors = plan.factors.iter();
+            let meant =
+                factors.filter(|(key, _)| varies(catalogue, &platform.kind, &workload.kind, key));
+            for levels in combinations(meant) {
                 all.push(treatment(plan, catalogue, platform, workload, levels));
             }
         }
@@ -63,29 +66,21 @@ pub fn treatments(plan: &Plan, catalogue: &Catalogue) -> Vec<PlannedTreatment> {
     all
 }
 
-fn combinations(
-    plan: &Plan,
-    catalogue: &Catalogue,
-    platform: &Entry,
-    workload: &Entry,
+/// Every combination of one level of each factor.
+pub fn combinations<'a>(
+    factors: impl Iterator<Item = (&'a String, &'a Vec<Level>)>,
 ) -> Vec<BTreeMap<String, Level>> {
-    let mut found = vec![BTreeMap::new()];
-    for (key, levels) in &plan.factors {
-        if !varies(catalogue, &platform.kind, &workload.kind, key) {
-            continue;
-        }
-        found = found
+    factors.fold(vec![BTreeMap::new()], |found, (key, levels)| {
+        let with = |chosen: &BTreeMap<String, Level>, level: &Level| {
+            let mut next = chosen.clone();
+            next.insert(key.clone(), level.clone());
+            next
+        };
+        found
             .iter()
-            .flat_map(|chosen: &BTreeMap<String, Level>| {
-                levels.iter().map(move |level| {
-                    let mut next = chosen.clone();
-                    next.insert(key.clone(), level.clone());
-                    next
-                })
-            })
-            .collect();
-    }
-    found
+            .flat_map(|chosen| levels.iter().map(move |level| with(chosen, level)))
+            .collect()
+    })
 }
 
 /// Whether a factor has a meaning on a platform for a workload.

@@ -32,11 +32,10 @@ pub struct NewRun<'a> {
 }
 
 impl NewRun<'_> {
-    /// Begins the run in a new or empty directory, or goes on with it where it was begun. The
-    /// treatments are asked for when it begins.
+    /// Begins the run in a new or empty directory, or goes on with it where it was begun.
     ///
     /// # Errors
-    /// When the directory holds another plan's run or something else, or cannot be read or written.
+    /// When the directory holds another plan's or command's run, or something else, or cannot be read or written.
     pub fn open(
         &self,
         path: &Path,
@@ -54,6 +53,16 @@ impl NewRun<'_> {
                     path.display(),
                     run.name,
                     run.profile
+                )));
+            }
+            let labels = |of: &[Treatment]| -> Vec<String> {
+                of.iter().map(|treatment| treatment.label.clone()).collect()
+            };
+            if labels(&run.treatments) != labels(&treatments()) {
+                return Err(LabError::other(format!(
+                    "{} holds a run of other treatments of {}: another command began it, or this host offered something else then; give another directory with --results",
+                    path.display(),
+                    run.name
                 )));
             }
             return Ok(results);

@@ -575,11 +575,11 @@ mod tests {
                 ("host", metric::CPU_IDLE, at),
                 ("host", metric::CPU_STEAL, stolen * at),
                 ("target", metric::CPU_TOTAL, 0.2 * at),
-                (Stage::Client, metric::CPU_TOTAL, 0.6 * at),
+                ("client", metric::CPU_TOTAL, 0.6 * at),
                 ("target", metric::CPU_SOFTIRQ, 0.3 * at),
-                (Stage::Client, metric::CPU_SOFTIRQ, 0.05 * at),
+                ("client", metric::CPU_SOFTIRQ, 0.05 * at),
                 ("target", metric::CPU_SOFTIRQ_CONTEXT, 0.1 * at),
-                (Stage::Client, metric::CPU_SOFTIRQ_CONTEXT, 0.2 * at),
+                ("client", metric::CPU_SOFTIRQ_CONTEXT, 0.2 * at),
             ]
         };
         let (begin, end) = (snapshot(0, &counters(0.0)), snapshot(10, &counters(10.0)));
@@ -632,7 +632,7 @@ mod tests {
             [
                 ("host", metric::CPU_IDLE, at),
                 ("target", metric::CPU_TOTAL, 0.2 * at),
-                (Stage::Client, metric::CPU_TOTAL, 0.1 * at),
+                ("client", metric::CPU_TOTAL, 0.1 * at),
                 ("pi", metric::CPU_TOTAL, 0.5 * at),
                 ("pi.client", metric::CPU_TOTAL, 0.1 * at),
             ]
@@ -677,7 +677,7 @@ mod tests {
             &[
                 ("host", metric::CPU_IDLE, 1.0),
                 ("target", metric::CPU_TOTAL, 1.0),
-                (Stage::Client, metric::CPU_TOTAL, 1.0),
+                ("client", metric::CPU_TOTAL, 1.0),
                 ("target", metric::CPU_VCPU, 0.0),
             ],
         );
@@ -686,7 +686,7 @@ mod tests {
             &[
                 ("host", metric::CPU_IDLE, 1.0 + idle),
                 ("target", metric::CPU_TOTAL, 1.0 + target),
-                (Stage::Client, metric::CPU_TOTAL, 1.0 + client),
+                ("client", metric::CPU_TOTAL, 1.0 + client),
                 ("target", metric::CPU_VCPU, target / 2.0),
             ],
         );
@@ -749,7 +749,7 @@ mod tests {
                     ("host", metric::CPU_DOM0, dom0),
                     ("target", metric::CPU_DOMAIN, domain),
                     ("target", metric::CPU_TOTAL, backend),
-                    (Stage::Client, metric::CPU_TOTAL, backend),
+                    ("client", metric::CPU_TOTAL, backend),
                 ],
             )
         };

@@ -575,7 +575,7 @@ impl Drive<'_, '_, '_> {
             .first()
             .is_some_and(|target| target.workload.extent(target.settings) == Extent::ToCompletion);
         // Only of a window of known length is it known when they end; otherwise they are cut off.
-        if steady && !to_completion {
+        if steady && !to_completion && !throughout.is_empty() {
             let limit = TAIL + self.plan.duration / 10 + LOAD_GRACE;
             self.wait(loads, throughout, Instant::now() + limit)?;
             self.need_ends(loads, throughout, limit)?;
@@ -731,6 +731,7 @@ impl Course {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Step;
     use proptest::prelude::*;
 
     fn search(from: f64, to: f64, within: f64, capacity: f64) -> (Option<f64>, usize) {
@@ -780,7 +781,7 @@ mod tests {
         let ramp = Profile::Ramp {
             from: 1.0,
             to: 5.0,
-            step: 1.0,
+            step: Step::Plus(1.0),
             every,
             beyond: every * 2,
         };

@@ -5,7 +5,7 @@ use crate::plan::{Catalogue, PlannedTreatment};
 use std::collections::BTreeSet;
 use std::path::Path;
 use vtax_host::HostError;
-use vtax_host::cell::requirements::PATH;
+use vtax_host::roots::PATH;
 use vtax_load::workload::{Program, Workload};
 
 /// The guests whose workloads are meant.

@@ -1,7 +1,9 @@
 //! What a run tells whoever watches it. The command decides how it looks.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::time::Duration;
+use vtax_units::Quantity;
 
 /// One thing that happened in a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -37,6 +39,15 @@ pub enum Event {
         /// `boot`, `service`, `warm-up`, `measure`, `stop`.
         phase: String,
     },
+    /// A trial has looked at one level of what it raises step by step.
+    Sampled {
+        /// The level.
+        level: u32,
+        /// The highest that it goes to.
+        of: u32,
+        /// What was seen there, by name.
+        readings: BTreeMap<String, Quantity>,
+    },
     /// A trial ended.
     TrialFinished {
         /// Position in the schedule.
@@ -64,6 +75,12 @@ pub enum Event {
 pub trait Progress {
     /// Something happened.
     fn event(&mut self, event: Event);
+}
+
+impl<F: FnMut(Event)> Progress for F {
+    fn event(&mut self, event: Event) {
+        self(event);
+    }
 }
 
 /// Estimates the rest from what trials of the same treatment took so far.

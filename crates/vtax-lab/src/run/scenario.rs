@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vtax_guest::image::{self, GuestFiles};
 use vtax_guest::platform::{Platform, Target};
-use vtax_host::cell::{Cell, CellConfig, LinkConfig, Seat, SeatConfig, TARGET, requirements};
+use vtax_host::cell::{Cell, CellConfig, LinkConfig, Seat, SeatConfig, TARGET};
 use vtax_host::host_settings;
 use vtax_host::journal::Journal;
 use vtax_host::meters::Meters;
@@ -233,7 +233,7 @@ impl Experiment for Scenarios<'_> {
 impl Scenarios<'_> {
     /// Whether this host can run every treatment: all that is missing, in one message.
     fn check(&self, actor: Option<&RemoteActor>) -> Result<(), LabError> {
-        let is_installed = |name: &str| requirements::find_program(name).is_some();
+        let is_installed = |name: &str| self.roots.program(name).is_some();
         let whose = match actor {
             Some(_) => Whose::Neighbours,
             None => Whose::All,

@@ -210,6 +210,16 @@ pub enum Runs {
     Target,
 }
 
+impl Runs {
+    /// What belongs to this side.
+    fn pick<T>(self, client: T, target: T) -> T {
+        match self {
+            Self::Client => client,
+            Self::Target => target,
+        }
+    }
+}
+
 /// The command that is the load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadCommand {
@@ -329,10 +339,9 @@ pub trait Workload: Sync {
         timing: Timing,
     ) -> Outcome<Box<dyn Load>> {
         let command = self.load(target.address(), &Scratch::of(target), settings, timing)?;
-        let programs = match command.runs {
-            Runs::Client => self.client_programs(),
-            Runs::Target => self.target_programs(),
-        };
+        let programs = command
+            .runs
+            .pick(self.client_programs(), self.target_programs());
         let extent = self.extent(settings);
         driver::start(target, client, service, command, programs, extent, timing)
     }
@@ -377,10 +386,9 @@ pub trait Workload: Sync {
         let Some(command) = self.ramp(target.address(), &scratch, settings, levels, each)? else {
             return Ok(None);
         };
-        let programs = match command.runs {
-            Runs::Client => self.client_programs(),
-            Runs::Target => self.target_programs(),
-        };
+        let programs = command
+            .runs
+            .pick(self.client_programs(), self.target_programs());
         let number = u32::try_from(levels.len()).unwrap_or(u32::MAX);
         let whole = Timing {
             warmup: each.warmup,

@@ -1,6 +1,6 @@
 //! Reading what drivers print, and naming what was found.
 
-use super::{Extent, Outcome, WorkDone, WorkloadResult};
+use super::{Extent, Outcome, Timing, WorkDone, WorkloadResult};
 use crate::generator::Summary;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -198,4 +198,26 @@ pub fn shortfall(what: &str, reached: f64, asked: f64, unit: Unit) -> Option<Str
             100.0 * reached / asked
         )
     })
+}
+
+/// As [`shortfall`], for operations that arrive at random: three standard deviations (Poisson)
+/// below what was asked are mere chance.
+pub fn random_shortfall(reached: f64, asked: f64, timing: Timing) -> Option<String> {
+    let seconds = timing.duration.as_secs_f64().max(1.0);
+    let chance = 3.0 * (asked / seconds).sqrt();
+    shortfall("the rate", reached, asked, OP_RATE).filter(|_| reached + chance < asked)
+}
+
+#[cfg(test)]
+#[test]
+fn fewer_arrivals_than_asked_are_suspect_only_beyond_chance() {
+    let timing = Timing {
+        warmup: std::time::Duration::ZERO,
+        duration: std::time::Duration::from_secs(4),
+    };
+    // A standard deviation of 100 in 4 s is 5 each second, and of 10 000 it is 50.
+    assert_eq!(random_shortfall(86.0, 100.0, timing), None);
+    assert!(random_shortfall(84.0, 100.0, timing).is_some());
+    assert!(random_shortfall(9_400.0, 10_000.0, timing).is_some());
+    assert_eq!(random_shortfall(9_600.0, 10_000.0, timing), None);
 }

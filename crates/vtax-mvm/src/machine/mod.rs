@@ -2,6 +2,7 @@
 
 pub mod devices;
 pub mod kvm;
+pub mod pack;
 pub mod slice;
 pub mod state;
 

@@ -4,6 +4,7 @@
 //! timer, no descriptor of its own beyond what KVM needs. Input makes it active; an active guest
 //! waits for its turn in one queue, ordered by the processor time that guests have had.
 
+pub mod capacity;
 pub(crate) mod memory;
 mod queue;
 pub mod share;
@@ -459,7 +460,7 @@ fn check_capacity(plan: &Plan) -> Result<()> {
     if plan.holding == Holding::Parked {
         return Ok(());
     }
-    let capacity = crate::shard::Capacity::of_this_process();
+    let capacity = capacity::Capacity::of_this_process();
     if plan.count <= capacity.guests {
         return Ok(());
     }

@@ -2,7 +2,7 @@
 
 use super::packet::{Batch, Frame};
 use super::queue::Queue;
-use super::transfer;
+use super::transfer::{self, Delivery};
 use crate::control::api::{Change, PortInfo};
 use crate::control::frame::FRAME_LEN;
 use crate::control::{Answer, Desk, Terms};
@@ -17,17 +17,6 @@ use crate::telemetry::{DropReason, PortCounters, PortSnapshot};
 
 /// The most queue pairs of a port.
 pub const MAX_PAIRS: u8 = 8;
-
-/// What became of a frame for this guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Delivery {
-    /// It is in the ring, to be published.
-    Delivered,
-    /// There are too few buffers now.
-    Full,
-    /// It will never be.
-    Dropped(DropReason),
-}
 
 /// How a transmit queue that was seen empty goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

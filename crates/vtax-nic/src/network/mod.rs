@@ -16,10 +16,11 @@ mod tap;
 mod tests;
 mod transfer;
 
-pub use guest::{Delivery, Drained, Guest, MAX_PAIRS, Outcome};
+pub use guest::{Drained, Guest, MAX_PAIRS, Outcome};
 pub use packet::{BATCH, Batch, Frame, Packet};
 pub use switch::{MacTable, Route};
 pub use tap::{Tap, TapError};
+pub use transfer::Delivery;
 
 use crate::control::frame as control;
 use crate::frame::{self, ETHERNET, GsoKind, MAX_FRAME, Mac, NetHeader, Offloads};

@@ -1,8 +1,8 @@
 //! A tap of the kernel: frames with virtio-net headers, a batch of them in one system call where
 //! the kernel has io_uring.
 
-use super::guest::Delivery;
 use super::packet::{BATCH, Batch, Frame, Packet};
+use super::transfer::Delivery;
 use crate::frame::{ETHERNET, HEADER_LEN, MAX_FRAME, NetHeader, Offloads};
 use crate::memory::{Segment, own};
 use crate::poller::{Poller, PortId, Token};

@@ -1,12 +1,22 @@
 //! Frames out of a guest's rings and into them: all that is done for each packet.
 
-use super::guest::Delivery;
 use super::packet::{BATCH, Batch, Frame};
 use crate::frame::{NetHeader, Offloads};
 use crate::hold::RxBatch;
 use crate::memory::{self, DirtyLog, GuestMemory, Segment};
 use crate::ring::{Chain, Direction, RingFault, Virtqueue};
 use crate::telemetry::DropReason;
+
+/// What became of a frame for this guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delivery {
+    /// It is in the ring, to be published.
+    Delivered,
+    /// There are too few buffers now.
+    Full,
+    /// It will never be.
+    Dropped(DropReason),
+}
 
 /// Takes up to a batch of frames from a ring.
 #[inline]

@@ -216,11 +216,11 @@ impl Method for Counted {
 mod tests {
     use super::super::ledger::{GuestUse, Ledger, Stage, Stages};
     use super::*;
-    use crate::guests::Roots;
+    use crate::Roots;
     use proptest::prelude::*;
 
     fn charge(usage: &Usage, exchanges: &IntervalExchanges) -> IoCharge {
-        let guests = Guests::new(Roots::default());
+        let guests = Guests::new(Roots::host());
         Counted::default()
             .charge(&guests, usage, exchanges)
             .unwrap()
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn chance_of_the_tick_evens_out_and_a_clock_is_believed_at_once() {
-        let guests = Guests::new(Roots::default());
+        let guests = Guests::new(Roots::host());
         let exchanges = IntervalExchanges {
             guests: [(1, packets(1000))].into(),
             ..IntervalExchanges::default()
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn what_an_exchange_costs_is_forgotten_when_it_changes() {
-        let guests = Guests::new(Roots::default());
+        let guests = Guests::new(Roots::host());
         let exchanges = IntervalExchanges {
             guests: [(1, packets(1000))].into(),
             ..IntervalExchanges::default()

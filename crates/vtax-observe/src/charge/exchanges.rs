@@ -3,9 +3,10 @@
 //! Packets are counted at the host's end of a guest's device where there is one: a single file has
 //! all of them.
 
+use crate::Roots;
 use crate::counters::file::KernelFile;
 use crate::counters::text;
-use crate::guests::{Guest, Guests, Roots};
+use crate::guests::{Guest, Guests};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
@@ -493,14 +494,7 @@ mod tests {
         }
 
         fn roots(&self) -> Roots {
-            Roots {
-                proc: self.path("proc"),
-                sys: self.path("sys"),
-                dev: self.path("dev"),
-                run: self.path("run"),
-                lib: self.path("lib"),
-                xl: self.path("xl"),
-            }
+            Roots::below(&self.path(""))
         }
     }
 

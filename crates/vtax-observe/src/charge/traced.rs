@@ -569,7 +569,7 @@ fn explain(error: &dyn std::error::Error) -> ObserveError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guests::Roots;
+    use crate::Roots;
     use std::process::Command;
     use std::time::Duration;
 
@@ -621,7 +621,7 @@ mod tests {
             probe,
             groups: Groups::default(),
         };
-        let guests = Guests::new(Roots::default());
+        let guests = Guests::new(Roots::host());
         let mut charge = || {
             let exchanges = IntervalExchanges::default();
             traced

@@ -392,7 +392,7 @@ pub(super) fn books_softirqs_apart(sys: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guests::Roots;
+    use crate::Roots;
     use std::fs;
     use std::os::unix::process::CommandExt;
     use std::process::{Child, Command};
@@ -449,15 +449,7 @@ mod tests {
         }
 
         fn roots(&self) -> Roots {
-            let path = |name: &str| self.0.path().join(name);
-            Roots {
-                proc: path("proc"),
-                sys: path("sys"),
-                dev: path("dev"),
-                run: path("run"),
-                lib: path("lib"),
-                xl: path("xl"),
-            }
+            Roots::below(self.0.path())
         }
     }
 
@@ -600,7 +592,7 @@ mod tests {
             .args(["-c", "while :; do :; done", "--id=spinner"])
             .spawn();
         let _child = Kill(spin.unwrap());
-        let roots = Roots::default();
+        let roots = Roots::host();
         let mut guests = Guests::new(roots.clone());
         let mut reader = UsageReader::open(&roots.proc, &roots.sys).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(50));

@@ -43,36 +43,6 @@ pub(crate) struct EventGroup {
     buffer: Vec<u8>,
 }
 
-/// One event of the calling thread, or of everything on one CPU: to find out whether it counts.
-#[derive(Debug)]
-pub struct SingleCounter(EventGroup);
-
-impl SingleCounter {
-    /// Opens and starts an event by the kernel's numbers, of one CPU or else of this thread.
-    ///
-    /// # Errors
-    /// The kernel's reason (perf_event_open(2)).
-    pub fn open(pmu: u32, config: u64, cpu: Option<u32>) -> io::Result<Self> {
-        let event = Event {
-            kind: pmu,
-            config,
-            filter: None,
-        };
-        let scope = cpu.map_or(Scope::ThisThread, Scope::Cpu);
-        EventGroup::open(scope, &[event]).map(Self)
-    }
-
-    /// The count since it was opened.
-    ///
-    /// # Errors
-    /// When the event has been taken off the PMU for good.
-    pub fn read(&mut self) -> io::Result<u64> {
-        let counts = self.0.read()?;
-        let count = counts.values().next();
-        count.ok_or_else(|| io::Error::other("the event has no count"))
-    }
-}
-
 /// One reading of a group.
 pub(crate) struct Counts<'a> {
     /// How long the group was enabled, in nanoseconds.

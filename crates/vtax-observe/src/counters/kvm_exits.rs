@@ -16,7 +16,7 @@
 
 use super::event_group::{Event, EventGroup, Scope, explain};
 use super::series::Column;
-use super::{Availability, hardware, text};
+use super::{hardware, text};
 use crate::{Instrument, ObserveError, Readings, metric};
 use perf_event_open_sys::bindings;
 use std::ffi::CString;
@@ -163,17 +163,16 @@ impl KvmExits {
 
     /// Whether the tracepoint can be counted here. It cannot be made to move without a VM, so
     /// this only says that it opens.
-    pub fn probe(sys: &Path) -> Availability {
-        match Self::host(sys) {
-            Ok(exits) => Availability::Works {
-                evidence: format!(
-                    "opened on {} CPUs, {:?} reasons",
-                    exits.groups.len(),
-                    KvmBackend::detect(sys)
-                ),
-            },
-            Err(error) => Availability::absent(&error),
-        }
+    ///
+    /// # Errors
+    /// As [`KvmExits::host`].
+    pub fn probe(sys: &Path) -> Result<String, ObserveError> {
+        let exits = Self::host(sys)?;
+        Ok(format!(
+            "opened on {} CPUs, {:?} reasons",
+            exits.groups.len(),
+            KvmBackend::detect(sys)
+        ))
     }
 }
 

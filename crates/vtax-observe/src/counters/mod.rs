@@ -23,7 +23,6 @@ mod xen;
 pub use block::BlockDevices;
 pub use cgroup::ControlGroup;
 pub use children::Children;
-pub use event_group::SingleCounter;
 pub use hardware::HardwareCounters;
 pub use host_cpu::HostCpu;
 pub use interrupts::{Interrupts, parse_interrupts};
@@ -38,29 +37,6 @@ pub use xen::{XenClock, XenDomain, XenHost, XenRings};
 use crate::{Instrument, ObserveError, Readings, Subject};
 use std::path::Path;
 use vtax_units::Nanoseconds;
-
-/// Whether something can be measured here, for `vtax doctor`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Availability {
-    /// It was tried and it counted.
-    Works {
-        /// What was seen.
-        evidence: String,
-    },
-    /// It cannot be used, or it is there and never moves, which is the same.
-    Absent {
-        /// What was tried, what happened and what to do.
-        reason: String,
-    },
-}
-
-impl Availability {
-    fn absent(error: &ObserveError) -> Self {
-        Self::Absent {
-            reason: error.to_string(),
-        }
-    }
-}
 
 /// What the whole host does; second, what this host does not offer, and why.
 pub fn for_host(proc: &Path, sys: &Path) -> (Vec<Box<dyn Instrument>>, Vec<ObserveError>) {

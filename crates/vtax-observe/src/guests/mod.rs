@@ -19,6 +19,7 @@ mod xen;
 
 pub use device::{Device, Disk};
 
+use crate::Roots;
 use crate::counters::text;
 use container::OciStates;
 use device::HostLinks;
@@ -176,36 +177,6 @@ struct Found {
     cpus: Option<u32>,
 }
 
-/// Where the kernel's and the engines' files are; elsewhere in tests.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Roots {
-    /// `/proc`.
-    pub proc: PathBuf,
-    /// `/sys`.
-    pub sys: PathBuf,
-    /// `/dev`.
-    pub dev: PathBuf,
-    /// `/run`.
-    pub run: PathBuf,
-    /// `/var/lib`.
-    pub lib: PathBuf,
-    /// Xen's `xl`.
-    pub xl: PathBuf,
-}
-
-impl Default for Roots {
-    fn default() -> Self {
-        Self {
-            proc: "/proc".into(),
-            sys: "/sys".into(),
-            dev: "/dev".into(),
-            run: "/run".into(),
-            lib: "/var/lib".into(),
-            xl: "xl".into(),
-        }
-    }
-}
-
 /// The control group hierarchy that accounts CPU time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hierarchy {
@@ -308,7 +279,7 @@ impl Guests {
             oci: OciStates::default(),
             links: HostLinks::default(),
             links_changed_in: 0,
-            xen: xen::Toolstack::open(&roots.proc, &roots.sys, &roots.xl),
+            xen: xen::Toolstack::open(&roots),
             guests: BTreeMap::new(),
             found_in: HashMap::new(),
             entries: vec![MaybeUninit::uninit(); 32 << 10],

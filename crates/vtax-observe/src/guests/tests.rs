@@ -76,14 +76,7 @@ impl Host {
     }
 
     fn guests(&self) -> Guests {
-        Guests::new(Roots {
-            proc: self.path("proc"),
-            sys: self.path("sys"),
-            dev: self.path("dev"),
-            run: self.path("run"),
-            lib: self.path("lib"),
-            xl: self.path("xl"),
-        })
+        Guests::new(Roots::below(&self.path("")))
     }
 }
 
@@ -266,10 +259,10 @@ fn xen_domains_have_their_backends_and_device_models() {
     host.v2();
     host.put("proc/xen/capabilities", "control_d\n");
     host.put(
-        "xl",
+        "bin/xl",
         "#!/bin/sh\n[ \"$2\" = -l ] && { echo '[]'; exit; }\necho 'Name ID Mem VCPUs State Time(s)'\necho 'Domain-0 0 1 1 r 9.0'\necho 'web 3 512 1 -b---- 1.5'\n",
     );
-    fs::set_permissions(host.path("xl"), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(host.path("bin/xl"), fs::Permissions::from_mode(0o755)).unwrap();
     host.put("sys/class/net/vif3.0/ifindex", "8\n");
     host.put("sys/class/net/vif3.0/iflink", "8\n");
     host.kernel_thread(30, "vif3.0-q0-guest");
@@ -320,7 +313,7 @@ fn a_device_of_a_shared_namespace_belongs_to_one_guest() {
 
 #[test]
 fn the_processes_of_this_machine_can_be_scanned() {
-    let mut guests = Guests::new(Roots::default());
+    let mut guests = Guests::new(Roots::host());
     guests.scan();
     guests.scan();
     for guest in guests.iter() {

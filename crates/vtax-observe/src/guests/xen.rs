@@ -4,10 +4,10 @@
 //! libxenstat where that is installed, says it in nanoseconds); `xl list -l`, asked when a domain is
 //! new, gives its UUID. Dom0 itself is this host.
 
-use crate::ObserveError;
 use crate::counters::{XenClock, text};
+use crate::{ObserveError, Roots};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// One domain.
@@ -31,14 +31,14 @@ pub(super) struct Toolstack {
 }
 
 impl Toolstack {
-    /// `None` where this is no Dom0. `program` is `xl`.
-    pub(super) fn open(proc: &Path, sys: &Path, program: &Path) -> Option<Self> {
-        let can = std::fs::read(proc.join("xen/capabilities")).ok()?;
+    /// `None` where this is no Dom0.
+    pub(super) fn open(roots: &Roots) -> Option<Self> {
+        let can = std::fs::read(roots.proc.join("xen/capabilities")).ok()?;
         can.windows(9)
             .any(|part| part == b"control_d")
             .then(|| Self {
-                program: program.to_owned(),
-                clock: XenClock::open(sys).ok(),
+                program: roots.program("xl").unwrap_or_else(|| "xl".into()),
+                clock: XenClock::open(&roots.sys).ok(),
                 uuids: Vec::new(),
             })
     }
@@ -150,12 +150,14 @@ two words                                    2   512     1     r-----       0.0
 
     fn dom0() -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
-        std::fs::create_dir(root.path().join("xen")).unwrap();
-        std::fs::write(root.path().join("xen/capabilities"), "control_d\n").unwrap();
+        for folder in ["proc/xen", "bin"] {
+            std::fs::create_dir_all(root.path().join(folder)).unwrap();
+        }
+        std::fs::write(root.path().join("proc/xen/capabilities"), "control_d\n").unwrap();
         let script = format!(
             "#!/bin/sh\nif [ \"$2\" = -l ]; then cat <<'E'\n{LONG}\nE\nelse cat <<'E'\n{LIST}E\nfi\n"
         );
-        let program = root.path().join("xl");
+        let program = root.path().join("bin/xl");
         std::fs::write(&program, script).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
         root
@@ -164,7 +166,7 @@ two words                                    2   512     1     r-----       0.0
     #[test]
     fn domains_are_listed_with_their_time_and_dom0_is_not_among_them() {
         let root = dom0();
-        let mut xen = Toolstack::open(root.path(), root.path(), &root.path().join("xl")).unwrap();
+        let mut xen = Toolstack::open(&Roots::below(root.path())).unwrap();
         let domains = xen.domains().unwrap();
         assert_eq!(domains.len(), 2);
         assert_eq!(
@@ -184,12 +186,13 @@ two words                                    2   512     1     r-----       0.0
     #[test]
     fn a_host_that_is_no_dom0_has_no_domains_and_a_broken_toolstack_says_so() {
         let root = tempfile::tempdir().unwrap();
-        assert!(Toolstack::open(root.path(), root.path(), Path::new("xl")).is_none());
+        assert!(Toolstack::open(&Roots::below(root.path())).is_none());
         let root = dom0();
-        let mut xen =
-            Toolstack::open(root.path(), root.path(), &root.path().join("missing")).unwrap();
+        let mut roots = Roots::below(root.path());
+        roots.path.clear();
+        let mut xen = Toolstack::open(&roots).unwrap();
         let error = xen.domains().unwrap_err();
-        assert!(error.to_string().contains("missing list"), "{error}");
+        assert!(error.to_string().contains("xl list"), "{error}");
         assert!(parse_list(b"garbage\nmore garbage\n").is_empty());
         assert!(parse_long_list(b"[{\"domid\":\"x\"}]").is_empty());
     }

@@ -1,24 +1,12 @@
 //! Fits a power model to a real meter: steps the load from idle to full and reads both.
 
-use super::load::Load;
 use super::model::{Fit, IdleTime, Model, POINTS};
-use super::probe::{energy_since, take};
+use super::probe::{Bench, energy_since, take};
 use super::{Meter, host_domains};
 use crate::ObserveError;
-use crate::clock::Clock;
 use std::path::Path;
 use std::time::Duration;
 use vtax_units::{Source, Watts};
-
-/// What a probe or a calibration works with; all of it simulated in tests.
-pub struct Bench<'a> {
-    /// Makes the processors busy.
-    pub load: &'a mut dyn Load,
-    /// Stamps readings.
-    pub clock: &'a dyn Clock,
-    /// Lets time pass: `std::thread::sleep`.
-    pub wait: &'a mut dyn FnMut(Duration),
-}
 
 /// How long a calibration takes its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -360,7 +348,10 @@ fn count(number: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::meter::{Domain, Found, ModelMeter, Part, Probe, keep_moving, probe_under_load};
+    use crate::clock::Clock;
+    use crate::meter::{
+        Domain, Found, Load, ModelMeter, Part, Probe, keep_moving, probe_under_load,
+    };
     use crate::{Instrument, Readings};
     use std::cell::RefCell;
     use std::fs;

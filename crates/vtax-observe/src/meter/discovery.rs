@@ -4,31 +4,11 @@ use super::{
     Absent, Hwmon, Ipmi, IpmiConfig, Meter, ModelMeter, NvmlMeter, PerfPower, Powercap, WallConfig,
     WallMeter, hwmon, ipmi, model, nvml, open_event, perf_power, powercap, wall,
 };
+use crate::Roots;
 use crate::clock::Clock;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-
-/// Where the kernel's trees are; elsewhere in tests.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Roots {
-    /// `/proc`.
-    pub proc: PathBuf,
-    /// `/sys`.
-    pub sys: PathBuf,
-    /// `/dev`.
-    pub dev: PathBuf,
-}
-
-impl Default for Roots {
-    fn default() -> Self {
-        Self {
-            proc: "/proc".into(),
-            sys: "/sys".into(),
-            dev: "/dev".into(),
-        }
-    }
-}
 
 /// What cannot be found out by looking.
 #[derive(Debug, Clone, Default)]
@@ -149,12 +129,9 @@ mod tests {
     #[test]
     fn every_meter_of_a_bare_host_is_absent_with_a_reason_and_the_model_steps_in() {
         let root = TempDir::new().unwrap();
-        fs::write(root.path().join("stat"), "cpu 1 0 0 1 0\ncpu0 1 0 0 1 0\n").unwrap();
-        let roots = Roots {
-            proc: root.path().into(),
-            sys: root.path().into(),
-            dev: root.path().into(),
-        };
+        let roots = Roots::below(root.path());
+        fs::create_dir(&roots.proc).unwrap();
+        fs::write(roots.proc.join("stat"), "cpu 1 0 0 1 0\ncpu0 1 0 0 1 0\n").unwrap();
         let options = Options {
             nvml_library: Some(root.path().join("libnvidia-ml.so.1")),
             ..Options::default()
@@ -184,14 +161,14 @@ mod tests {
             ..Options::default()
         };
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let found = discover(&Roots::default(), &options, &clock);
+        let found = discover(&Roots::host(), &options, &clock);
         assert_eq!(found.len(), 1);
     }
 
     #[test]
     fn the_meters_of_this_machine_can_be_listed() {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        for found in discover(&Roots::default(), &Options::default(), &clock) {
+        for found in discover(&Roots::host(), &Options::default(), &clock) {
             eprintln!("{found:?}");
         }
     }

@@ -23,9 +23,9 @@ mod sysfs;
 mod wall;
 
 pub use calibrate::{
-    Bench, CalibrateError, Calibration, CalibrationSettings, Observation, Progress, calibrate,
+    CalibrateError, Calibration, CalibrationSettings, Observation, Progress, calibrate,
 };
-pub use discovery::{Found, NAMES, Options, Roots, discover};
+pub use discovery::{Found, NAMES, Options, discover};
 pub use energy::{EnergyCounter, ImplausiblePower, PowerIntegral, Step};
 pub use hwmon::Hwmon;
 pub use ipmi::{Ipmi, IpmiConfig};
@@ -34,7 +34,7 @@ pub use model::{DEFAULT_MODEL, Fit, Model, ModelMeter, POINTS};
 pub use nvml::NvmlMeter;
 pub use perf_power::{PerfPower, PowerEvent, ReadCount, open_event};
 pub use powercap::Powercap;
-pub use probe::{Probe, keep_moving, probe_under_load};
+pub use probe::{Bench, Probe, keep_moving, probe_under_load};
 pub use wall::{Volts, WallConfig, WallMeter};
 
 use crate::Instrument;

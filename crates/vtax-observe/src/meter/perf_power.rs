@@ -1,9 +1,10 @@
 //! RAPL through perf: the `power` PMU, 64-bit counters that never wrap in practice.
 
 use super::series::MeterSeries;
-use super::sysfs::{complaint, cpu_list, entries, text};
+use super::sysfs::{complaint, entries, text};
 use super::{Absent, Domain, EnergyCounter, Meter, Part};
 use crate::counters::event_group::{Event as PerfEvent, EventGroup, Scope};
+use crate::counters::text::cpu_list;
 use crate::{Instrument, ObserveError, Readings};
 use std::fmt;
 use std::io;
@@ -95,7 +96,7 @@ impl PerfPower {
         };
         let pmu_type = pmu_type.parse().map_err(|_| garbled("type", &pmu_type))?;
         let mask = text(&pmu.join("cpumask")).unwrap_or_default();
-        let cpus = cpu_list(&mask).ok_or_else(|| garbled("cpumask", &mask))?;
+        let cpus = cpu_list(mask.as_bytes()).ok_or_else(|| garbled("cpumask", &mask))?;
         let events = describe(&pmu, pmu_type)?;
         if events.is_empty() {
             return Err(Absent::because(

@@ -1,10 +1,22 @@
 //! Does a meter move under load? One that never does is absent, whatever it claims to be: inside
 //! VMs, energy counters are often present and 0 forever.
 
-use super::{Absent, Bench, Found, Meter, host_domains, joules_metric};
+use super::load::Load;
+use super::{Absent, Found, Meter, host_domains, joules_metric};
+use crate::clock::Clock;
 use crate::{ObserveError, Readings, Snapshot};
 use std::time::Duration;
 use vtax_units::{Joules, Nanoseconds, Watts};
+
+/// What a probe or a calibration works with; all of it simulated in tests.
+pub struct Bench<'a> {
+    /// Makes the processors busy.
+    pub load: &'a mut dyn Load,
+    /// Stamps readings.
+    pub clock: &'a dyn Clock,
+    /// Lets time pass: `std::thread::sleep`.
+    pub wait: &'a mut dyn FnMut(Duration),
+}
 
 /// What a meter showed while every processor was busy.
 #[derive(Debug, Clone, PartialEq)]

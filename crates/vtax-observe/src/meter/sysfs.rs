@@ -2,6 +2,7 @@
 
 use super::Step;
 use crate::ObserveError;
+use crate::roots::names;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -85,35 +86,8 @@ pub(super) fn text(path: &Path) -> io::Result<String> {
 
 /// The entries of a directory by name, sorted; empty when it does not exist.
 pub(super) fn entries(directory: &Path) -> Vec<(String, PathBuf)> {
-    let Ok(list) = fs::read_dir(directory) else {
-        return Vec::new();
-    };
-    let mut entries: Vec<(String, PathBuf)> = list
-        .flatten()
-        .map(|entry| {
-            (
-                entry.file_name().to_string_lossy().into_owned(),
-                entry.path(),
-            )
-        })
-        .collect();
-    entries.sort();
-    entries
-}
-
-/// The numbers of a kernel list such as `0,18-20`; `None` when it is not one.
-pub(super) fn cpu_list(text: &str) -> Option<Vec<u32>> {
-    let mut numbers = Vec::new();
-    for part in text.trim().split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        // No machine has so many processors; a garbled list must not fill the memory.
-        if last < first || last - first > 65_536 {
-            return None;
-        }
-        numbers.extend(first..=last);
-    }
-    Some(numbers)
+    let with_path = |name: String| (name.clone(), directory.join(name));
+    names(directory).into_iter().map(with_path).collect()
 }
 
 /// `text` with everything but letters, digits, `-` and `_` replaced, in lower case: fit for a
@@ -133,14 +107,6 @@ pub(super) fn slug(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn kernel_lists_are_read_and_garbage_is_refused() {
-        assert_eq!(cpu_list("0,18-20\n"), Some(vec![0, 18, 19, 20]));
-        assert_eq!(cpu_list("3-1"), None);
-        assert_eq!(cpu_list("0-4294967295"), None);
-        assert_eq!(cpu_list("x"), None);
-    }
 
     #[test]
     fn a_number_file_that_holds_no_number_says_what_it_holds() {

@@ -5,7 +5,6 @@ mod cloud_hypervisor;
 mod firecracker;
 
 use super::singly::{Echo, Singly};
-use super::version;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -13,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::Duration;
 use vtax_guest::image::{ECHO_TOKEN, EchoGuest};
+use vtax_host::command::version_line;
 
 /// The VMMs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -154,7 +154,7 @@ impl Singly for Linuxes {
     fn facts(&self) -> BTreeMap<String, String> {
         let fact = |name: &str, value: String| (name.to_owned(), value);
         [
-            fact("vmm.version", version(&self.options.program)),
+            fact("vmm.version", version_line(&self.options.program)),
             fact(
                 "kvm.backend",
                 vtax_mvm::machine::kvm::Host::backend().to_owned(),

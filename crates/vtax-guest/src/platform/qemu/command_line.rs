@@ -1,8 +1,9 @@
 //! QEMU's command line for a machine.
 
 use super::machine::{Accel, Backend, Kind, Machine};
+use super::options::{Options, Q35, value};
 use super::surroundings::Network;
-use crate::platform::{CommandLine, GuestFiles};
+use crate::platform::GuestFiles;
 use std::fmt::Write;
 use std::path::Path;
 use vtax_host::scratch::MOUNT_POINT;
@@ -32,95 +33,47 @@ pub(super) struct Scratch<'a> {
     pub(super) direct: bool,
 }
 
-/// A path as the value of a QEMU option, where `,` ends a value and `,,` is a comma.
-pub(super) fn value(path: &Path) -> String {
-    path.to_string_lossy().replace(',', ",,")
-}
-
-/// The options that every QEMU of ours gets: no defaults, no display, and an end instead of a
-/// reboot, so that a guest that panics is noticed at once.
-pub(super) fn base(binary: &str) -> CommandLine {
-    let line = [
-        binary,
-        "-nodefaults",
-        "-no-user-config",
-        "-display",
-        "none",
-        "-no-reboot",
-    ];
-    line.map(str::to_owned).to_vec()
-}
-
 /// The command line of `machine`, whose accelerator is decided.
 pub(super) fn command_line(
     machine: &Machine,
     guest: &GuestFiles,
     network: &Network,
     files: Files,
-) -> CommandLine {
-    let mut line = base(&machine.binary);
-    let mut option = |name: &str, value: String| line.extend([name.to_owned(), value]);
+) -> Options {
+    let mut line = Options::bare(&machine.binary);
     let kvm = machine.accel == Accel::Kvm;
-
-    option("-name", "guest=target,debug-threads=on".into());
-    option(
-        "-accel",
-        if kvm { "kvm" } else { "tcg,thread=multi" }.into(),
-    );
-    option(
-        "-cpu",
-        machine
-            .cpu
-            .clone()
-            .unwrap_or_else(|| if kvm { "host" } else { "max" }.into()),
-    );
-    option("-smp", machine.vcpus.to_string());
-    option("-m", format!("{}M", machine.memory_mib));
+    let (accel, cpu) = if kvm {
+        ("kvm", "host")
+    } else {
+        ("tcg,thread=multi", "max")
+    };
+    let memory = format!("{}M", machine.memory_mib);
     let shared = machine.backend.is_vhost_user();
-    option("-machine", machine_option(machine.kind, shared));
+    line.option("-name", "guest=target,debug-threads=on")
+        .option("-accel", accel)
+        .option("-cpu", machine.cpu.as_deref().unwrap_or(cpu))
+        .option("-smp", machine.vcpus.to_string())
+        .option("-m", memory.as_str())
+        .option("-machine", machine_option(machine.kind, shared));
     if shared {
         // The backend reads and writes guest memory itself.
-        option(
+        line.option(
             "-object",
-            format!(
-                "memory-backend-memfd,id=memory,size={}M,share=on",
-                machine.memory_mib
-            ),
+            format!("memory-backend-memfd,id=memory,size={memory},share=on"),
         );
     }
-
-    option("-kernel", guest.kernel.to_string_lossy().into_owned());
-    option("-initrd", guest.initrd.to_string_lossy().into_owned());
-    option(
-        "-append",
+    line.kernel(
+        &guest.kernel,
+        &guest.initrd,
         kernel_command_line(machine, network, files.scratch.is_some()),
-    );
-
-    option(
-        "-chardev",
-        format!("file,id=console,path={}", value(files.console)),
-    );
-    option("-serial", "chardev:console".into());
-    option(
-        "-chardev",
-        format!(
-            "socket,id=monitor,path={},server=on,wait=off",
-            value(files.monitor)
-        ),
-    );
-    option("-mon", "chardev=monitor,mode=control".into());
-    option(
-        "-chardev",
-        format!(
-            "socket,id=agent,path={},server=on,wait=off",
-            value(files.agent)
-        ),
-    );
-    option("-device", "virtio-serial-pci,disable-legacy=on".into());
-    option(
-        "-device",
-        "virtserialport,chardev=agent,name=org.qemu.guest_agent.0".into(),
-    );
+    )
+    .file("console", files.console)
+    .option("-serial", "chardev:console")
+    .socket("monitor", files.monitor)
+    .option("-mon", "chardev=monitor,mode=control")
+    .socket("agent", files.agent)
+    .option("-device", "virtio-serial-pci,disable-legacy=on")
+    .port("agent", "org.qemu.guest_agent.0");
 
     let iothread = if machine.iothread {
         ",iothread=io0"
@@ -128,47 +81,45 @@ pub(super) fn command_line(
         ""
     };
     if machine.iothread {
-        option("-object", "iothread,id=io0".into());
+        line.option("-object", "iothread,id=io0");
     }
     // A snapshot: the guest sees an ordinary writable disk, the shared image is only read, and
     // what is written goes to an unlinked file that dies with QEMU.
-    option(
+    line.option(
         "-drive",
         format!(
             "id=root,if=none,format=raw,snapshot=on,file={}",
             value(&guest.image)
         ),
     );
-    option(
+    line.option(
         "-device",
         format!("virtio-blk-pci,disable-legacy=on,drive=root{iothread}"),
     );
     if let Some(scratch) = files.scratch {
         let direct = if scratch.direct { "on" } else { "off" };
-        option(
+        line.option(
             "-drive",
             format!(
                 "id=scratch,if=none,format=raw,cache.direct={direct},file={}",
                 value(scratch.image)
             ),
         );
-        option(
+        line.option(
             "-device",
             format!("virtio-blk-pci,disable-legacy=on,drive=scratch{iothread}"),
         );
     }
 
     for (name, value) in nic(machine, network, files.nic) {
-        option(name, value);
+        line.option(name, value);
     }
     line
 }
 
-/// Without what no guest of ours uses and every boot would wait for: firmware and kernel probe
-/// each controller.
 fn machine_option(kind: Kind, shared_memory: bool) -> String {
     let mut text = match kind {
-        Kind::Q35 => "q35,usb=off,vmport=off,smm=off,sata=off,smbus=off",
+        Kind::Q35 => Q35,
         Kind::Pc => "pc,usb=off,vmport=off,smm=off",
     }
     .to_owned();
@@ -304,11 +255,58 @@ mod tests {
                 direct: true,
             }),
         };
-        command_line(&machine, &guest, network, files).join(" ")
+        command_line(&machine, &guest, network, files)
+            .words()
+            .join(" ")
     }
+
+    const WIDE: &str = "qemu-system-x86_64 -nodefaults -no-user-config -display none -no-reboot -name \
+        guest=target,debug-threads=on -accel tcg,thread=multi -cpu max -smp 1 -m 512M -machine \
+        pc,usb=off,vmport=off,smm=off,memory-backend=memory -object \
+        memory-backend-memfd,id=memory,size=512M,share=on -kernel /i/vmlinuz -initrd /i/initrd \
+        -append console=ttyS0 quiet panic=-1 cryptomgr.notests vtax.root=vda tsc=reliable \
+        no_timer_check vtax.ip=10.91.0.2/24 vtax.scratch=vdb:/scratch -chardev \
+        file,id=console,path=/run/console.log -serial chardev:console -chardev \
+        socket,id=monitor,path=/run/qmp.sock,server=on,wait=off -mon chardev=monitor,mode=control \
+        -chardev socket,id=agent,path=/run/agent.sock,server=on,wait=off -device \
+        virtio-serial-pci,disable-legacy=on -device \
+        virtserialport,chardev=agent,name=org.qemu.guest_agent.0 -object iothread,id=io0 -drive \
+        id=root,if=none,format=raw,snapshot=on,file=/i/a,,b/root.ext4 -device \
+        virtio-blk-pci,disable-legacy=on,drive=root,iothread=io0 -drive \
+        id=scratch,if=none,format=raw,cache.direct=on,file=/s,,1 -device \
+        virtio-blk-pci,disable-legacy=on,drive=scratch,iothread=io0 -chardev \
+        socket,id=nic,path=/run/nic.sock -netdev vhost-user,id=net0,chardev=nic,queues=2 -device \
+        virtio-net-pci,disable-legacy=on,netdev=net0,mac=02:76:74:61:78:02,romfile=,mq=on,vectors=6";
+    const PLAIN: &str = "qemu-system-x86_64 -nodefaults -no-user-config -display none -no-reboot -name \
+        guest=target,debug-threads=on -accel tcg,thread=multi -cpu max -smp 1 -m 512M -machine \
+        q35,usb=off,vmport=off,smm=off,sata=off,smbus=off -kernel /i/vmlinuz -initrd /i/initrd \
+        -append console=ttyS0 quiet panic=-1 cryptomgr.notests vtax.root=vda tsc=reliable \
+        no_timer_check vtax.ip=10.91.0.2/24 -chardev file,id=console,path=/run/console.log -serial \
+        chardev:console -chardev socket,id=monitor,path=/run/qmp.sock,server=on,wait=off -mon \
+        chardev=monitor,mode=control -chardev \
+        socket,id=agent,path=/run/agent.sock,server=on,wait=off -device \
+        virtio-serial-pci,disable-legacy=on -device \
+        virtserialport,chardev=agent,name=org.qemu.guest_agent.0 -drive \
+        id=root,if=none,format=raw,snapshot=on,file=/i/a,,b/root.ext4 -device \
+        virtio-blk-pci,disable-legacy=on,drive=root -netdev \
+        tap,id=net0,ifname=tap0,script=no,downscript=no -device \
+        virtio-net-pci,disable-legacy=on,netdev=net0,mac=02:76:74:61:78:02,romfile=";
 
     fn text(value: &str) -> Level {
         Level::Text(value.into())
+    }
+
+    #[test]
+    fn the_whole_line_is_as_it_was() {
+        let wide = [
+            ("nic.backend", text("vtax")),
+            ("nic.queues", Level::Integer(2)),
+            ("vm.iothread", Level::Bool(true)),
+            ("vm.machine", text("pc")),
+        ];
+        let scratch = Some(Path::new("/s,1"));
+        assert_eq!(build(&wide, &Network::default(), scratch), WIDE);
+        assert_eq!(build(&[], &Network::default(), None), PLAIN);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Whether KVM can be used here, decided by booting a real kernel: on some hosts `/dev/kvm`
 //! opens and creates VMs and still cannot boot a stock kernel.
 
-use super::command_line;
 use super::machine::{Accel, Machine};
+use super::options::Options;
 use crate::image;
 use crate::platform::GuestFiles;
 use serde::{Deserialize, Serialize};
@@ -10,9 +10,11 @@ use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
-use vtax_host::HostError;
+use vtax_host::command::plain;
+use vtax_host::facts::KvmBackend;
+use vtax_host::{HostError, Roots};
 
 /// A kernel that KVM can run reaches user space in a second or two, even on a loaded host.
 const LIMIT: Duration = Duration::from_secs(15);
@@ -72,26 +74,21 @@ pub(super) fn kvm_boots_with(binary: &str, guest: &GuestFiles) -> KvmVerdict {
     }
 }
 
-/// Which KVM this kernel has. The modules' names say it, also where they are built in.
+/// Which KVM this kernel has, by what it does: `kvm_vmx`, `kvm_svm`, `kvm_pvm`, or `none`.
 pub fn backend() -> String {
-    let has = |module: &str| Path::new("/sys/module").join(module).exists();
-    let names = [
-        ("kvm_pvm", "kvm_pvm"),
-        ("kvm_intel", "kvm_vmx"),
-        ("kvm_amd", "kvm_svm"),
-    ];
-    names
-        .into_iter()
-        .find(|(module, _)| has(module))
-        .map_or("none", |(_, name)| name)
-        .to_owned()
+    match KvmBackend::detect(&Roots::host()) {
+        Some(KvmBackend::KvmIntel) => "kvm_vmx",
+        Some(KvmBackend::KvmAmd) => "kvm_svm",
+        Some(KvmBackend::KvmPvm) => "kvm_pvm",
+        None => "none",
+    }
+    .to_owned()
 }
 
 /// The first line that QEMU says of itself, which also shows that it can be run.
 pub(super) fn version(binary: &str) -> Result<String, HostError> {
-    let output = Command::new(binary)
+    let output = plain(binary)
         .arg("--version")
-        .stdin(Stdio::null())
         .output()
         .map_err(|cause| HostError::Missing {
             what: format!("the program {binary} ({cause})"),
@@ -177,27 +174,17 @@ fn probe(binary: &str, guest: &GuestFiles, limit: Duration) -> Result<KvmVerdict
     fs::write(&initrd, image::probe(&guest.root)?).map_err(HostError::file("write", &initrd))?;
     let stderr = fs::File::create(&messages).map_err(HostError::file("create", &messages))?;
 
-    // QEMU dies with us, also by `kill -9`.
-    let mut command = Command::new("setpriv");
-    command
-        .args(["--pdeathsig", "KILL"])
-        .args(command_line::base(binary));
-    command.args([
-        "-accel", "kvm", "-cpu", "host", "-machine", "q35", "-m", "256M",
-    ]);
-    command
-        .arg("-kernel")
-        .arg(&guest.kernel)
-        .arg("-initrd")
-        .arg(&initrd);
-    command.args(["-append", "console=ttyS0 panic=-1"]);
-    command.arg("-chardev").arg(format!(
-        "file,id=console,path={}",
-        command_line::value(&console)
-    ));
-    command.args(["-serial", "chardev:console"]);
+    let mut line = Options::bare(binary);
+    line.option("-accel", "kvm")
+        .option("-cpu", "host")
+        .option("-machine", "q35")
+        .option("-m", "256M")
+        .kernel(&guest.kernel, &initrd, "console=ttyS0 panic=-1")
+        .file("console", &console)
+        .option("-serial", "chardev:console");
     let started = Instant::now();
-    let mut child = command
+    let mut child = line
+        .command()
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(stderr)

@@ -7,6 +7,7 @@ pub(super) mod inner;
 mod kvm;
 mod machine;
 mod nic;
+mod options;
 mod qmp;
 mod surroundings;
 mod threads;
@@ -14,6 +15,7 @@ mod vm;
 mod wire;
 
 pub use kvm::{KvmVerdict, backend, kvm_boots};
+pub use options::{Options, Q35, value};
 
 use super::{GuestFiles, Platform, Target};
 use machine::{Accel, Machine};
@@ -21,7 +23,7 @@ use std::time::Duration;
 use surroundings::Surroundings;
 use vm::Vm;
 use vtax_host::HostError;
-use vtax_host::cell::Seat;
+use vtax_host::cell::{self, Seat};
 use vtax_host::settings::{Parameter, Settings};
 
 /// A virtual machine of QEMU, with KVM where it boots a stock kernel, else emulated.
@@ -38,7 +40,8 @@ impl Platform for Qemu {
     }
 
     fn check(&self, settings: &Settings) -> Result<(), HostError> {
-        vm::check(&Machine::from_settings(settings)?)
+        vm::check(&Machine::from_settings(settings)?)?;
+        cell::check(settings)
     }
 
     fn memory_mib(&self, settings: &Settings) -> u64 {

@@ -100,7 +100,7 @@ impl Vm {
             console: &console,
             scratch,
         };
-        let line = command_line::command_line(machine, guest, &network, files);
+        let line = command_line::command_line(machine, guest, &network, files).into();
         let started = Instant::now();
         let mut process = Process::start(place, &line)?;
 

@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+
 use vtax_host::HostError;
 use vtax_host::cell::cgroup::Group;
-use vtax_host::cell::requirements::PATH;
+use vtax_host::command::plain;
 
 /// Parent of every kernel thread.
 const KTHREADD: u32 = 2;
@@ -109,14 +109,8 @@ pub(crate) fn release_image(image: &Path) -> Result<(), HostError> {
 }
 
 fn losetup(options: &[&str], file: &Path) -> Result<String, HostError> {
-    let mut command = Command::new("losetup");
-    command
-        .args(options)
-        .arg(file)
-        .env_clear()
-        .env("PATH", PATH)
-        .env("LC_ALL", "C")
-        .stdin(Stdio::null());
+    let mut command = plain("losetup");
+    command.args(options).arg(file);
     let what = format!("losetup {} {}", options.join(" "), file.display());
     super::xl::output(command, &what)
 }

@@ -12,11 +12,11 @@ use std::io::Read;
 use std::net::IpAddr;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+
 use std::time::{Duration, Instant};
 use vtax_host::HostError;
 use vtax_host::cell::Seat;
-use vtax_host::cell::requirements::PATH;
+use vtax_host::command::plain;
 use vtax_host::scratch::MOUNT_POINT;
 use vtax_observe::{NetDevice, Subject};
 use vtax_units::Source;
@@ -278,14 +278,11 @@ impl Guest {
 
 /// A file that takes what the guest writes; what it reads is the shared image's.
 fn make_layer(image: &Path, layer: &Path) -> Result<(), HostError> {
-    let mut command = Command::new("qemu-img");
+    let mut command = plain("qemu-img");
     command
         .args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b"])
         .arg(image)
-        .arg(layer)
-        .env_clear()
-        .env("PATH", PATH)
-        .env("LC_ALL", "C");
+        .arg(layer);
     xl::output(command, &format!("qemu-img create {}", layer.display())).map(drop)
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use vtax_host::HostError;
-use vtax_host::cell::requirements::PATH;
+use vtax_host::command::plain;
 
 /// Far beyond what any call takes, an emulated Dom0's creation of a domain included (4 s).
 const LIMIT_SECONDS: &str = "120";
@@ -102,12 +102,8 @@ pub(super) fn output(mut command: Command, what: &str) -> Result<String, HostErr
 
 fn run(program: &str, arguments: &[&str]) -> Result<String, HostError> {
     let mut words = line(program, arguments).into_iter();
-    let mut command = Command::new(words.next().unwrap_or_default());
-    command
-        .args(words)
-        .env_clear()
-        .env("PATH", PATH)
-        .env("LC_ALL", "C");
+    let mut command = plain(words.next().unwrap_or_default());
+    command.args(words);
     output(command, &format!("{program} {}", arguments.join(" ")))
 }
 

@@ -3,16 +3,15 @@
 mod scenario;
 mod values;
 
+pub use values::{Complaint, Reader, Value, document, flatten};
+
 use super::{
-    Baseline, Catalogue, Diagnostic, Diagnostics, Entry, NEIGHBOURS, Neighbour, Order, Plan, Quick,
-    StopRule,
+    Baseline, Catalogue, Diagnostics, Entry, NEIGHBOURS, Neighbour, Order, Plan, Quick, StopRule,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
-use toml::Spanned;
 use toml::de::{DeTable, DeValue};
-use values::{accepts, as_integer, as_number, describe, flatten};
-use vtax_host::settings::{Domain, Level, Parameter, Settings};
+use vtax_host::settings::{Level, Parameter, Settings};
 use vtax_observe::meter;
 
 /// The names that `meters` takes.
@@ -42,61 +41,19 @@ const PLAN_KEYS: [&str; 19] = [
     "places",
 ];
 
-/// More trials than this are a mistake in the factors, not a plan.
-const MAXIMUM_TRIALS: u64 = 100_000;
-
-type Value<'i> = Spanned<DeValue<'i>>;
-
 pub(super) fn read(file: &str, text: &str, catalogue: &Catalogue) -> Result<Plan, Diagnostics> {
-    let (document, syntax) = DeTable::parse_recoverable(text);
-    let mut reader = Reader {
-        text,
-        catalogue,
-        found: Vec::new(),
-    };
-    for error in syntax {
-        let offset = error.span().map_or(0, |span| span.start);
-        reader
-            .found
-            .push(Diagnostic::at(text, offset, error.message().to_owned()));
-    }
-    // After a syntax error the rest of the document is guesswork: say only what is certain.
-    let plan = if reader.found.is_empty() {
-        reader.plan(document.get_ref())
-    } else {
-        None
-    };
-    reader
-        .found
-        .sort_by_key(|diagnostic| (diagnostic.line, diagnostic.column));
-    match plan {
-        Some(plan) if reader.found.is_empty() => Ok(plan),
-        _ => Err(Diagnostics {
-            file: file.to_owned(),
-            list: reader.found,
-        }),
-    }
+    document(file, text, catalogue, |reader, root| reader.plan(root))
 }
 
-struct Reader<'a> {
-    text: &'a str,
-    catalogue: &'a Catalogue,
-    found: Vec<Diagnostic>,
-}
-
-impl Reader<'_> {
+impl Reader<'_, &Catalogue> {
     fn plan(&mut self, root: &DeTable<'_>) -> Option<Plan> {
         self.only(
             root,
             PLAN_KEYS.iter().copied().chain(["workload"]),
             "a plan",
         );
-        let platforms = self.entries(root, "platform", |catalogue, kind| {
-            catalogue.platform(kind).is_some()
-        });
-        let workloads = self.entries(root, "workload", |catalogue, kind| {
-            catalogue.workload(kind).is_some()
-        });
+        let platforms = self.entries(root, "platform");
+        let workloads = self.entries(root, "workload");
         let neighbours = self.neighbours(root, &platforms);
         let settings = root
             .get("settings")
@@ -115,22 +72,12 @@ impl Reader<'_> {
         let stop = root
             .get("stop")
             .map_or(Some(StopRule::Fixed), |value| self.stop(value, repetitions));
-        let name = match root.get("name") {
-            Some(value) => self.name(value),
-            None => {
-                self.complain(0, "`name` is missing")
-                    .help_with("add a line such as: name = \"network-tax\"");
-                None
-            }
-        };
+        let name = self.title(root);
         let plan = Plan {
             name: name?,
             description: self.string(root, "description").unwrap_or_default(),
-            seed: self
-                .integer(root, "seed", 0, i64::MAX)
-                .and_then(|seed| u64::try_from(seed).ok())
-                .unwrap_or(1),
-            repetitions: u32::try_from(repetitions).unwrap_or(u32::MAX),
+            seed: self.integer(root, "seed", 0, i64::MAX).unwrap_or(1),
+            repetitions,
             warmup: self
                 .time(root, "warmup", Duration::ZERO)
                 .unwrap_or(Duration::from_secs(2)),
@@ -160,81 +107,27 @@ impl Reader<'_> {
     }
 
     /// Platforms or workloads: `[[platform]]` tables with `kind`, optional `name`, and settings.
-    fn entries(
-        &mut self,
-        root: &DeTable<'_>,
-        section: &'static str,
-        known: fn(&Catalogue, &str) -> bool,
-    ) -> Vec<Entry> {
+    fn entries(&mut self, root: &DeTable<'_>, section: &'static str) -> Vec<Entry> {
         let kinds = self.kinds(section);
-        let Some(value) = root.get(section) else {
-            self.complain(0, format!("the plan has no `[[{section}]]`"))
-                .help_with(format!(
-                    "add a section: [[{section}]] with kind = \"{}\"",
-                    kinds.join("\" or \"")
-                ));
-            return Vec::new();
-        };
-        let Some(array) = value.get_ref().as_array() else {
-            self.complain(
-                value.span().start,
-                format!("`{section}` must be a list of sections"),
-            )
-            .help_with(format!("write [[{section}]] with two brackets"));
-            return Vec::new();
-        };
         let mut entries: Vec<Entry> = Vec::new();
-        for item in array {
-            let offset = item.span().start;
-            let Some(table) = item.get_ref().as_table() else {
-                self.complain(
-                    offset,
-                    format!("each `{section}` must be a section with `kind`"),
-                );
-                continue;
-            };
-            let Some(kind) = table.get("kind") else {
-                self.complain(offset, format!("this `[[{section}]]` has no `kind`"))
-                    .help_with(format!("one of: {}", kinds.join(", ")));
-                continue;
-            };
-            let Some(kind_text) = self.text_of(kind, "kind") else {
-                continue;
-            };
-            if !known(self.catalogue, &kind_text) {
-                self.found.push(
-                    Diagnostic::at(
-                        self.text,
-                        kind.span().start,
-                        format!("there is no {section} `{kind_text}`"),
-                    )
-                    .nearest(&kind_text, kinds.iter().copied()),
-                );
-                continue;
-            }
+        for (offset, kind, table) in self.sections(root, section, &kinds) {
             let name = table
                 .get("name")
                 .and_then(|value| self.name(value))
-                .unwrap_or_else(|| kind_text.clone());
+                .unwrap_or_else(|| kind.clone());
             if entries.iter().any(|entry| entry.name == name) {
                 self.complain(offset, format!("two {section}s are called `{name}`"))
                     .help_with("give each a `name` of its own");
             }
-            let settings = self.entry_settings(table, section, &kind_text);
-            let (profile, objective) = self.drive(table, section, &kind_text);
+            let settings = self.entry_settings(table, section, &kind);
+            let (profile, objective) = self.drive(table, section, &kind);
             entries.push(Entry {
                 name,
-                kind: kind_text,
+                kind,
                 settings,
                 profile,
                 objective,
             });
-        }
-        if array.is_empty() {
-            self.complain(
-                value.span().start,
-                format!("the plan has no `[[{section}]]`"),
-            );
         }
         entries
     }
@@ -280,13 +173,11 @@ impl Reader<'_> {
             let parameter = self.own_parameter(section, kind, &full);
             let Some(parameter) = parameter else {
                 let valid = self.own_keys(section, platform, workload);
-                self.found.push(
-                    Diagnostic::at(
-                        self.text,
-                        offset,
-                        format!("{section} `{kind}` has no setting `{key}`"),
-                    )
-                    .nearest(&full, valid.iter().map(String::as_str)),
+                self.unknown(
+                    offset,
+                    format!("{section} `{kind}` has no setting `{key}`"),
+                    &full,
+                    valid.iter().map(String::as_str),
                 );
                 continue;
             };
@@ -359,7 +250,8 @@ impl Reader<'_> {
             let Some(parameter) = self.parameter(&key, offset) else {
                 continue;
             };
-            let Some(array) = value.get_ref().as_array() else {
+            let level = |reader: &mut Self, item: &Value<'_>| reader.level(item, &parameter);
+            let Some(levels) = self.levels(value, &key, level) else {
                 self.complain(
                     value.span().start,
                     format!("factor `{key}` must list its levels"),
@@ -369,22 +261,6 @@ impl Reader<'_> {
                 ));
                 continue;
             };
-            let mut levels: Vec<Level> = Vec::new();
-            for item in array {
-                let Some(level) = self.level(item, &parameter) else {
-                    continue;
-                };
-                if levels.contains(&level) {
-                    self.complain(
-                        item.span().start,
-                        format!("factor `{key}` has the level `{level}` twice"),
-                    );
-                }
-                levels.push(level);
-            }
-            if array.is_empty() {
-                self.complain(value.span().start, format!("factor `{key}` has no levels"));
-            }
             factors.insert(key, levels);
         }
         factors
@@ -393,48 +269,14 @@ impl Reader<'_> {
     fn parameter(&mut self, key: &str, offset: usize) -> Option<Parameter> {
         let parameter = self.catalogue.parameter("", "", key);
         if parameter.is_none() {
-            self.found.push(
-                Diagnostic::at(
-                    self.text,
-                    offset,
-                    format!("no platform or workload has a setting `{key}`"),
-                )
-                .nearest(key, self.catalogue.keys()),
+            self.unknown(
+                offset,
+                format!("no platform or workload has a setting `{key}`"),
+                key,
+                self.catalogue.keys(),
             );
         }
         parameter
-    }
-
-    /// A value, checked against what its parameter accepts.
-    fn level(&mut self, value: &Value<'_>, parameter: &Parameter) -> Option<Level> {
-        let level = match value.get_ref() {
-            DeValue::Boolean(value) => Some(Level::Bool(*value)),
-            DeValue::Integer(_) => as_integer(value.get_ref()).map(Level::Integer),
-            DeValue::Float(_) => as_number(value.get_ref()).map(Level::Number),
-            DeValue::String(text) => Some(Level::Text(text.to_string())),
-            _ => None,
-        };
-        let accepted = level
-            .as_ref()
-            .is_some_and(|level| accepts(parameter.domain, level));
-        if !accepted {
-            let key = parameter.key;
-            let wanted = describe(parameter.domain);
-            let mut diagnostic = Diagnostic::at(
-                self.text,
-                value.span().start,
-                format!("`{key}` must be {wanted}"),
-            );
-            diagnostic = match (&level, parameter.domain) {
-                (Some(Level::Text(found)), Domain::Choice(choices)) => {
-                    diagnostic.nearest(found, choices.iter().copied())
-                }
-                _ => diagnostic.help(parameter.help),
-            };
-            self.found.push(diagnostic);
-            return None;
-        }
-        level
     }
 
     fn quick(&mut self, value: &Value<'_>) -> Quick {
@@ -447,9 +289,7 @@ impl Reader<'_> {
             "[quick]",
         );
         Quick {
-            repetitions: self
-                .integer(table, "repetitions", 1, 100_000)
-                .and_then(|n| u32::try_from(n).ok()),
+            repetitions: self.integer(table, "repetitions", 1, 100_000),
             warmup: self.time(table, "warmup", Duration::ZERO),
             duration: self.time(table, "duration", Duration::from_millis(100)),
             sample_hz: self.number(table, "sample_hz", 0.1, 50.0),
@@ -460,7 +300,7 @@ impl Reader<'_> {
         }
     }
 
-    fn stop(&mut self, value: &Value<'_>, repetitions: i64) -> Option<StopRule> {
+    fn stop(&mut self, value: &Value<'_>, repetitions: u32) -> Option<StopRule> {
         let table = self.table(value, "stop")?;
         self.only(
             table,
@@ -486,7 +326,7 @@ impl Reader<'_> {
                         .string(table, "metric")
                         .unwrap_or_else(|| "cpu.per_work".to_owned()),
                     width: self.number(table, "width", 0.001, 1.0).unwrap_or(0.05),
-                    minimum: u32::try_from(minimum).unwrap_or(u32::MAX),
+                    minimum,
                     time_cap: self
                         .time(table, "time_cap", Duration::from_secs(1))
                         .unwrap_or(Duration::from_secs(24 * 3600)),
@@ -497,13 +337,11 @@ impl Reader<'_> {
                     .get("rule")
                     .map_or(value.span().start, |rule| rule.span().start);
                 let found = found.unwrap_or_default().to_owned();
-                self.found.push(
-                    Diagnostic::at(
-                        self.text,
-                        offset,
-                        "`stop.rule` must be \"fixed\" or \"precision\"",
-                    )
-                    .nearest(&found, ["fixed", "precision"]),
+                self.unknown(
+                    offset,
+                    "`stop.rule` must be \"fixed\" or \"precision\"",
+                    &found,
+                    ["fixed", "precision"],
                 );
                 None
             }
@@ -568,13 +406,11 @@ impl Reader<'_> {
                         }
                         baseline.levels.insert(key, level);
                     } else {
-                        self.found.push(
-                            Diagnostic::at(
-                                self.text,
-                                offset,
-                                format!("`{key}` is not a factor of this plan"),
-                            )
-                            .nearest(&key, factors.keys().map(String::as_str).chain(["platform"])),
+                        self.unknown(
+                            offset,
+                            format!("`{key}` is not a factor of this plan"),
+                            &key,
+                            factors.keys().map(String::as_str).chain(["platform"]),
                         );
                     }
                 }
@@ -591,13 +427,11 @@ impl Reader<'_> {
 
     fn known_platform(&mut self, name: &str, offset: usize, platforms: &[Entry]) {
         if !platforms.iter().any(|entry| entry.name == name) {
-            self.found.push(
-                Diagnostic::at(
-                    self.text,
-                    offset,
-                    format!("the plan has no platform called `{name}`"),
-                )
-                .nearest(name, platforms.iter().map(|entry| entry.name.as_str())),
+            self.unknown(
+                offset,
+                format!("the plan has no platform called `{name}`"),
+                name,
+                platforms.iter().map(|entry| entry.name.as_str()),
             );
         }
     }
@@ -617,13 +451,11 @@ impl Reader<'_> {
                 continue;
             };
             if !meter_names().any(|known| known == name) {
-                self.found.push(
-                    Diagnostic::at(
-                        self.text,
-                        item.span().start,
-                        format!("there is no meter `{name}`"),
-                    )
-                    .nearest(&name, meter_names()),
+                self.unknown(
+                    item.span().start,
+                    format!("there is no meter `{name}`"),
+                    &name,
+                    meter_names(),
                 );
             }
             meters.push(name);
@@ -639,13 +471,11 @@ impl Reader<'_> {
             Some("interleaved") => Order::Interleaved,
             Some("sequential") => Order::Sequential,
             Some(found) => {
-                self.found.push(
-                    Diagnostic::at(
-                        self.text,
-                        value.span().start,
-                        "`order` must be \"interleaved\" or \"sequential\"",
-                    )
-                    .nearest(found, ["interleaved", "sequential"]),
+                self.unknown(
+                    value.span().start,
+                    "`order` must be \"interleaved\" or \"sequential\"",
+                    found,
+                    ["interleaved", "sequential"],
                 );
                 Order::Interleaved
             }
@@ -663,18 +493,10 @@ impl Reader<'_> {
             .saturating_mul(plan.platforms.len() as u64)
             .saturating_mul(plan.workloads.len() as u64)
             .saturating_mul(u64::from(plan.repetitions));
-        if trials > MAXIMUM_TRIALS {
-            let offset = root
-                .get("factors")
-                .or(root.get("repetitions"))
-                .map_or(0, |value| value.span().start);
-            self.complain(
-                offset,
-                format!(
-                    "the plan comes to {trials} trials; more than {MAXIMUM_TRIALS} are refused"
-                ),
-            )
-            .help_with("vary fewer factors at once, or lower `repetitions`");
-        }
+        let offset = root
+            .get("factors")
+            .or(root.get("repetitions"))
+            .map_or(0, |value| value.span().start);
+        self.accepts_size(trials, offset);
     }
 }

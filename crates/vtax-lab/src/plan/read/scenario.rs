@@ -4,8 +4,8 @@ use super::values::{as_number, flatten};
 use super::{Reader, Value};
 use crate::plan::profile::MOST_LEVELS;
 use crate::plan::{
-    ALONE, Diagnostic, Entry, NEIGHBOURS, Neighbour, NeighbourKind, Objective, Places, Profile,
-    RemoteClient,
+    ALONE, Catalogue, Entry, NEIGHBOURS, Neighbour, NeighbourKind, Objective, Places, Profile,
+    RemoteClient, Step,
 };
 use std::time::Duration;
 use toml::de::DeTable;
@@ -14,14 +14,12 @@ use vtax_host::cell::{TARGET, link};
 use vtax_host::settings::{Level, Settings};
 use vtax_load::workload::Extent;
 
-/// The share of trials that are run again where a plan does not say.
-const AGAIN: f64 = 0.5;
 /// How long a level lasts where a plan does not say.
 const EVERY: Duration = Duration::from_secs(10);
 /// How close a search comes where a plan does not say.
 const WITHIN: f64 = 0.05;
 
-impl Reader<'_> {
+impl Reader<'_, &Catalogue> {
     /// `[[neighbour]]` sections.
     pub(super) fn neighbours(&mut self, root: &DeTable<'_>, platforms: &[Entry]) -> Vec<Neighbour> {
         let Some(value) = root.get("neighbour") else {
@@ -98,13 +96,11 @@ impl Reader<'_> {
         let workload = self.text_of(kind, "kind")?;
         if self.catalogue.workload(&workload).is_none() {
             let kinds = self.catalogue.workloads.iter().map(|known| known.kind());
-            self.found.push(
-                Diagnostic::at(
-                    self.text,
-                    kind.span().start,
-                    format!("there is no workload `{workload}`"),
-                )
-                .nearest(&workload, kinds),
+            self.unknown(
+                kind.span().start,
+                format!("there is no workload `{workload}`"),
+                &workload,
+                kinds,
             );
             return None;
         }
@@ -155,15 +151,11 @@ impl Reader<'_> {
                 let known = self.catalogue.workload(workload);
                 let keys = known.iter().flat_map(|known| known.parameters());
                 let keys = keys.map(|own| own.key.strip_prefix("load.").unwrap_or(own.key));
-                self.found.push(
-                    Diagnostic::at(
-                        self.text,
-                        offset,
-                        format!(
-                            "a neighbour with the workload `{workload}` has no setting `{key}`"
-                        ),
-                    )
-                    .nearest(&key, keys.chain(["pin", "client_pin", "platform"])),
+                self.unknown(
+                    offset,
+                    format!("a neighbour with the workload `{workload}` has no setting `{key}`"),
+                    &key,
+                    keys.chain(["pin", "client_pin", "platform"]),
                 );
                 continue;
             };
@@ -176,34 +168,15 @@ impl Reader<'_> {
 
     /// The levels of the factor `neighbours`: lists of names.
     pub(super) fn companies(&mut self, value: &Value<'_>, neighbours: &[Neighbour]) -> Vec<Level> {
-        let Some(array) = value.get_ref().as_array() else {
+        let company = |reader: &mut Self, item: &Value<'_>| reader.company(item, neighbours);
+        self.levels(value, NEIGHBOURS, company).unwrap_or_else(|| {
             self.complain(
                 value.span().start,
                 format!("factor `{NEIGHBOURS}` must list lists of names"),
             )
             .help_with("write neighbours = [[], [\"pi\"], [\"pi\", \"disk\"]]");
-            return Vec::new();
-        };
-        let mut levels: Vec<Level> = Vec::new();
-        for item in array {
-            let Some(level) = self.company(item, neighbours) else {
-                continue;
-            };
-            if levels.contains(&level) {
-                self.complain(
-                    item.span().start,
-                    format!("factor `{NEIGHBOURS}` has the level `{level}` twice"),
-                );
-            }
-            levels.push(level);
-        }
-        if array.is_empty() {
-            self.complain(
-                value.span().start,
-                format!("factor `{NEIGHBOURS}` has no levels"),
-            );
-        }
-        levels
+            Vec::new()
+        })
     }
 
     /// One of them, as the text `pi+disk`.
@@ -218,13 +191,11 @@ impl Reader<'_> {
             let name = self.text_of(item, NEIGHBOURS)?;
             if !neighbours.iter().any(|known| known.name == name) || names.contains(&name) {
                 let known = neighbours.iter().map(|known| known.name.as_str());
-                self.found.push(
-                    Diagnostic::at(
-                        self.text,
-                        item.span().start,
-                        format!("the plan has no other `[[neighbour]]` called `{name}`"),
-                    )
-                    .nearest(&name, known),
+                self.unknown(
+                    item.span().start,
+                    format!("the plan has no other `[[neighbour]]` called `{name}`"),
+                    &name,
+                    known,
                 );
                 return None;
             }
@@ -306,10 +277,7 @@ impl Reader<'_> {
                 "steady" => Some(Profile::Steady),
                 "turns" => Some(Profile::Turns),
                 _ => {
-                    self.found.push(
-                        Diagnostic::at(self.text, offset, format!("there is no profile `{word}`"))
-                            .nearest(word, KINDS),
-                    );
+                    self.unknown(offset, format!("there is no profile `{word}`"), word, KINDS);
                     None
                 }
             };
@@ -333,30 +301,36 @@ impl Reader<'_> {
             "ramp" => {
                 self.only(
                     table,
-                    ["from", "to", "step", "every", "beyond"].into_iter(),
+                    ["from", "to", "step", "times", "every", "beyond"].into_iter(),
                     "a ramp",
                 );
                 let (from, to) = self.bounds(table, offset)?;
-                let Some(step) = self.number(table, "step", 1e-6, 1e12) else {
-                    self.complain(offset, "the ramp has no `step`");
-                    return None;
+                let plus = self.number(table, "step", 1e-6, 1e12).map(Step::Plus);
+                let times = self.number(table, "times", 1.01, 100.0).map(Step::Times);
+                let step = match (plus, times) {
+                    (Some(step), None) | (None, Some(step)) => step,
+                    _ => {
+                        self.complain(offset, "a ramp has either a `step` or `times`")
+                            .help_with("step = 100 adds, times = 1.5 multiplies");
+                        return None;
+                    }
                 };
                 let beyond = self
                     .time(table, "beyond", Duration::ZERO)
                     .unwrap_or(every * 2);
-                #[allow(clippy::cast_precision_loss, reason = "a thousand")]
-                if (to - from) / step >= MOST_LEVELS as f64 {
-                    self.complain(offset, format!("more than {MOST_LEVELS} levels"))
-                        .help_with("take larger steps");
-                    return None;
-                }
-                Some(Profile::Ramp {
+                let ramp = Profile::Ramp {
                     from,
                     to,
                     step,
                     every,
                     beyond,
-                })
+                };
+                if ramp.rising().len() >= MOST_LEVELS {
+                    self.complain(offset, format!("more than {MOST_LEVELS} levels"))
+                        .help_with("take larger steps");
+                    return None;
+                }
+                Some(ramp)
             }
             "search" => {
                 self.only(
@@ -373,9 +347,11 @@ impl Reader<'_> {
                 })
             }
             other => {
-                self.found.push(
-                    Diagnostic::at(self.text, offset, format!("there is no profile `{other}`"))
-                        .nearest(other, KINDS),
+                self.unknown(
+                    offset,
+                    format!("there is no profile `{other}`"),
+                    other,
+                    KINDS,
                 );
                 None
             }
@@ -390,10 +366,9 @@ impl Reader<'_> {
             "steps",
         );
         let levels: Vec<f64> = if let Some(of) = self.number(table, "of", 1e-6, 1e12) {
-            let count = self.integer(table, "count", 1, 1000).unwrap_or(10);
-            #[allow(clippy::cast_precision_loss, reason = "at most a thousand")]
+            let count: u32 = self.integer(table, "count", 1, 1000).unwrap_or(10);
             (1..=count)
-                .map(|part| of * part as f64 / count as f64)
+                .map(|part| of * f64::from(part) / f64::from(count))
                 .collect()
         } else {
             let array = table
@@ -443,18 +418,6 @@ impl Reader<'_> {
             return None;
         }
         Some((from, to))
-    }
-
-    /// `again = { share = 0.5 }`.
-    pub(super) fn again(&mut self, root: &DeTable<'_>) -> f64 {
-        let Some(table) = root
-            .get("again")
-            .and_then(|value| self.table(value, "again"))
-        else {
-            return AGAIN;
-        };
-        self.only(table, ["share"].into_iter(), "[again]");
-        self.number(table, "share", 0.0, 10.0).unwrap_or(AGAIN)
     }
 
     /// `[places] client = "ssh:HOST"`, and the network that leads there.

@@ -1,13 +1,169 @@
-//! Values of a plan: what each must be, and what is said of one that is not.
+//! What the reader of any plan is made of: the document, what each of its values must be, and what is
+//! said of one that is not.
 
-use super::{Reader, Value};
-use crate::plan::Diagnostic;
+use crate::plan::{Diagnostic, Diagnostics};
 use std::time::Duration;
+use toml::Spanned;
 use toml::de::{DeTable, DeValue};
-use vtax_host::settings::{Domain, Level};
+use vtax_host::settings::{Domain, Level, Parameter};
 
-impl Reader<'_> {
-    pub(super) fn only<'a>(
+/// A value of a document, with its place.
+pub type Value<'i> = Spanned<DeValue<'i>>;
+
+/// The share of trials that are run again where a plan does not say.
+const AGAIN: f64 = 0.5;
+/// More trials than this are a mistake in the factors, not a plan.
+const MAXIMUM_TRIALS: u64 = 100_000;
+
+/// Reads a document with `plan`, which gets what it may name from `catalogue`. `file` only names it
+/// in messages.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn document<T, C>(
+    file: &str,
+    text: &str,
+    catalogue: C,
+    plan: impl FnOnce(&mut Reader<'_, C>, &DeTable<'_>) -> Option<T>,
+) -> Result<T, Diagnostics> {
+    let (document, syntax) = DeTable::parse_recoverable(text);
+    let mut reader = Reader {
+        text,
+        catalogue,
+        found: Vec::new(),
+    };
+    for error in syntax {
+        let offset = error.span().map_or(0, |span| span.start);
+        reader.complain(offset, error.message());
+    }
+    // After a syntax error the rest of the document is guesswork: say only what is certain.
+    let plan = if reader.found.is_empty() {
+        plan(&mut reader, document.get_ref())
+    } else {
+        None
+    };
+    reader
+        .found
+        .sort_by_key(|diagnostic| (diagnostic.line, diagnostic.column));
+    match plan {
+        Some(plan) if reader.found.is_empty() => Ok(plan),
+        _ => Err(Diagnostics {
+            file: file.to_owned(),
+            list: reader.found,
+        }),
+    }
+}
+
+/// A document while it is read. Every method that returns an option has complained where a value is
+/// there and is wrong.
+pub struct Reader<'a, C> {
+    text: &'a str,
+    /// What the plan may name.
+    pub(super) catalogue: C,
+    found: Vec<Diagnostic>,
+}
+
+impl<C> Reader<'_, C> {
+    /// The plan's name.
+    pub fn title(&mut self, root: &DeTable<'_>) -> Option<String> {
+        let Some(value) = root.get("name") else {
+            self.complain(0, "`name` is missing")
+                .help_with("add a line such as: name = \"network-tax\"");
+            return None;
+        };
+        self.name(value)
+    }
+
+    /// `again = { share = 0.5 }`: trials that do not count are run again, up to this share of all.
+    pub fn again(&mut self, root: &DeTable<'_>) -> f64 {
+        let Some(table) = root
+            .get("again")
+            .and_then(|value| self.table(value, "again"))
+        else {
+            return AGAIN;
+        };
+        self.only(table, ["share"].into_iter(), "[again]");
+        self.number(table, "share", 0.0, 10.0).unwrap_or(AGAIN)
+    }
+
+    /// Whether a plan of so many trials is none that a mistake made.
+    pub fn accepts_size(&mut self, trials: u64, offset: usize) -> bool {
+        let accepted = trials <= MAXIMUM_TRIALS;
+        if !accepted {
+            self.complain(
+                offset,
+                format!(
+                    "the plan comes to {trials} trials; more than {MAXIMUM_TRIALS} are refused"
+                ),
+            )
+            .help_with("vary fewer factors at once, or lower `repetitions`");
+        }
+        accepted
+    }
+
+    /// Every `[[section]]` of one of the `kinds`, with its offset and its kind.
+    pub fn sections<'v, 'i>(
+        &mut self,
+        root: &'v DeTable<'i>,
+        section: &str,
+        kinds: &[&str],
+    ) -> Vec<(usize, String, &'v DeTable<'i>)> {
+        let mut sections = Vec::new();
+        let Some(value) = root.get(section) else {
+            self.complain(0, format!("the plan has no `[[{section}]]`"))
+                .help_with(format!(
+                    "add a section: [[{section}]] with kind = \"{}\"",
+                    kinds.join("\" or \"")
+                ));
+            return sections;
+        };
+        let Some(array) = value.get_ref().as_array() else {
+            self.complain(
+                value.span().start,
+                format!("`{section}` must be a list of sections"),
+            )
+            .help_with(format!("write [[{section}]] with two brackets"));
+            return sections;
+        };
+        for item in array {
+            let offset = item.span().start;
+            let Some(table) = item.get_ref().as_table() else {
+                self.complain(
+                    offset,
+                    format!("each `{section}` must be a section with `kind`"),
+                );
+                continue;
+            };
+            let Some(kind) = table.get("kind") else {
+                self.complain(offset, format!("this `[[{section}]]` has no `kind`"))
+                    .help_with(format!("one of: {}", kinds.join(", ")));
+                continue;
+            };
+            let Some(name) = self.text_of(kind, "kind") else {
+                continue;
+            };
+            if kinds.contains(&name.as_str()) {
+                sections.push((offset, name, table));
+            } else {
+                self.unknown(
+                    kind.span().start,
+                    format!("there is no {section} `{name}`"),
+                    &name,
+                    kinds.iter().copied(),
+                );
+            }
+        }
+        if array.is_empty() {
+            self.complain(
+                value.span().start,
+                format!("the plan has no `[[{section}]]`"),
+            );
+        }
+        sections
+    }
+
+    /// Refuses every key but the `valid` ones; `place` is what has them.
+    pub fn only<'a>(
         &mut self,
         table: &DeTable<'_>,
         valid: impl Iterator<Item = &'a str> + Clone,
@@ -16,23 +172,18 @@ impl Reader<'_> {
         for key in table.keys() {
             let found: &str = key.get_ref();
             if !valid.clone().any(|candidate| candidate == found) {
-                self.found.push(
-                    Diagnostic::at(
-                        self.text,
-                        key.span().start,
-                        format!("{place} has no key `{found}`"),
-                    )
-                    .nearest(found, valid.clone()),
+                self.unknown(
+                    key.span().start,
+                    format!("{place} has no key `{found}`"),
+                    found,
+                    valid.clone(),
                 );
             }
         }
     }
 
-    pub(super) fn table<'v, 'i>(
-        &mut self,
-        value: &'v Value<'i>,
-        key: &str,
-    ) -> Option<&'v DeTable<'i>> {
+    /// A section.
+    pub fn table<'v, 'i>(&mut self, value: &'v Value<'i>, key: &str) -> Option<&'v DeTable<'i>> {
         let table = value.get_ref().as_table();
         if table.is_none() {
             self.complain(value.span().start, format!("`{key}` must be a section"))
@@ -41,13 +192,14 @@ impl Reader<'_> {
         table
     }
 
-    pub(super) fn integer(
+    /// A whole number within bounds, both included, which must fit into an `N`.
+    pub fn integer<N: TryFrom<i64>>(
         &mut self,
         table: &DeTable<'_>,
         key: &str,
         low: i64,
         high: i64,
-    ) -> Option<i64> {
+    ) -> Option<N> {
         let value = table.get(key)?;
         let found = as_integer(value.get_ref()).filter(|found| (low..=high).contains(found));
         if found.is_none() {
@@ -61,16 +213,11 @@ impl Reader<'_> {
                 format!("`{key}` must be a whole number {bound}"),
             );
         }
-        found
+        found.and_then(|found| N::try_from(found).ok())
     }
 
-    pub(super) fn number(
-        &mut self,
-        table: &DeTable<'_>,
-        key: &str,
-        low: f64,
-        high: f64,
-    ) -> Option<f64> {
+    /// A number within bounds, both included.
+    pub fn number(&mut self, table: &DeTable<'_>, key: &str, low: f64, high: f64) -> Option<f64> {
         let value = table.get(key)?;
         let found = as_number(value.get_ref()).filter(|found| (low..=high).contains(found));
         if found.is_none() {
@@ -82,12 +229,18 @@ impl Reader<'_> {
         found
     }
 
-    pub(super) fn time(
-        &mut self,
-        table: &DeTable<'_>,
-        key: &str,
-        least: Duration,
-    ) -> Option<Duration> {
+    /// `true` or `false`.
+    pub fn switch(&mut self, table: &DeTable<'_>, key: &str) -> Option<bool> {
+        let value = table.get(key)?;
+        let found = value.get_ref().as_bool();
+        if found.is_none() {
+            self.complain(value.span().start, format!("`{key}` must be true or false"));
+        }
+        found
+    }
+
+    /// A time, written with its unit.
+    pub fn time(&mut self, table: &DeTable<'_>, key: &str, least: Duration) -> Option<Duration> {
         let value = table.get(key)?;
         let found = value
             .get_ref()
@@ -105,12 +258,14 @@ impl Reader<'_> {
         found
     }
 
-    pub(super) fn string(&mut self, table: &DeTable<'_>, key: &str) -> Option<String> {
+    /// Text under a key.
+    pub fn string(&mut self, table: &DeTable<'_>, key: &str) -> Option<String> {
         let value = table.get(key)?;
         self.text_of(value, key)
     }
 
-    pub(super) fn text_of(&mut self, value: &Value<'_>, key: &str) -> Option<String> {
+    /// Text.
+    pub fn text_of(&mut self, value: &Value<'_>, key: &str) -> Option<String> {
         let text = value.get_ref().as_str().map(str::to_owned);
         if text.is_none() {
             self.complain(value.span().start, format!("`{key}` must be text"))
@@ -120,7 +275,7 @@ impl Reader<'_> {
     }
 
     /// A name: it becomes part of labels and paths.
-    pub(super) fn name(&mut self, value: &Value<'_>) -> Option<String> {
+    pub fn name(&mut self, value: &Value<'_>) -> Option<String> {
         let name = self.text_of(value, "name")?;
         let fits = !name.is_empty()
             && name.len() <= 60
@@ -138,17 +293,86 @@ impl Reader<'_> {
         Some(name)
     }
 
-    pub(super) fn complain(&mut self, offset: usize, message: impl Into<String>) -> Complaint<'_> {
+    /// A value, checked against what its parameter accepts.
+    pub fn level(&mut self, value: &Value<'_>, parameter: &Parameter) -> Option<Level> {
+        let level = match value.get_ref() {
+            DeValue::Boolean(value) => Some(Level::Bool(*value)),
+            DeValue::Integer(_) => as_integer(value.get_ref()).map(Level::Integer),
+            DeValue::Float(_) => as_number(value.get_ref()).map(Level::Number),
+            DeValue::String(text) => Some(Level::Text(text.to_string())),
+            _ => None,
+        };
+        let accepted = level
+            .as_ref()
+            .is_some_and(|level| accepts(parameter.domain, level));
+        if !accepted {
+            let key = parameter.key;
+            let wanted = describe(parameter.domain);
+            let (offset, message) = (value.span().start, format!("`{key}` must be {wanted}"));
+            match (&level, parameter.domain) {
+                (Some(Level::Text(found)), Domain::Choice(choices)) => {
+                    self.unknown(offset, message, found, choices.iter().copied());
+                }
+                _ => self.complain(offset, message).help_with(parameter.help),
+            }
+            return None;
+        }
+        level
+    }
+
+    /// The levels of the factor `key`: a list of values, none of them twice. `None`, and no
+    /// complaint, where it is no list.
+    pub fn levels(
+        &mut self,
+        value: &Value<'_>,
+        key: &str,
+        mut level: impl FnMut(&mut Self, &Value<'_>) -> Option<Level>,
+    ) -> Option<Vec<Level>> {
+        let array = value.get_ref().as_array()?;
+        let mut levels = Vec::new();
+        for item in array {
+            let Some(level) = level(self, item) else {
+                continue;
+            };
+            if levels.contains(&level) {
+                self.complain(
+                    item.span().start,
+                    format!("factor `{key}` has the level `{level}` twice"),
+                );
+            }
+            levels.push(level);
+        }
+        if array.is_empty() {
+            self.complain(value.span().start, format!("factor `{key}` has no levels"));
+        }
+        Some(levels)
+    }
+
+    /// Complains of something that is `found` in the place of one of the `valid` words.
+    pub fn unknown<'v>(
+        &mut self,
+        offset: usize,
+        message: impl Into<String>,
+        found: &str,
+        valid: impl IntoIterator<Item = &'v str>,
+    ) {
+        let diagnostic = Diagnostic::at(self.text, offset, message);
+        self.found.push(diagnostic.nearest(found, valid));
+    }
+
+    /// Complains of what is at a byte offset.
+    pub fn complain(&mut self, offset: usize, message: impl Into<String>) -> Complaint<'_> {
         self.found.push(Diagnostic::at(self.text, offset, message));
         Complaint(self.found.last_mut())
     }
 }
 
 /// The diagnostic just made, to which a remedy can be added.
-pub(super) struct Complaint<'a>(Option<&'a mut Diagnostic>);
+pub struct Complaint<'a>(Option<&'a mut Diagnostic>);
 
 impl Complaint<'_> {
-    pub(super) fn help_with(self, help: impl Into<String>) {
+    /// Adds what to do.
+    pub fn help_with(self, help: impl Into<String>) {
         if let Some(diagnostic) = self.0 {
             diagnostic.help = Some(help.into());
         }
@@ -156,7 +380,7 @@ impl Complaint<'_> {
 }
 
 /// `link.mtu = 1` and `[link] mtu = 1` are the same key: every leaf with its dotted key.
-pub(super) fn flatten<'v, 'i>(table: &'v DeTable<'i>) -> Vec<(String, usize, &'v Value<'i>)> {
+pub fn flatten<'v, 'i>(table: &'v DeTable<'i>) -> Vec<(String, usize, &'v Value<'i>)> {
     let mut leaves = Vec::new();
     let mut open = vec![(String::new(), table)];
     while let Some((prefix, table)) = open.pop() {
@@ -191,7 +415,7 @@ pub(super) fn as_number(value: &DeValue<'_>) -> Option<f64> {
     }
 }
 
-pub(super) fn accepts(domain: Domain, level: &Level) -> bool {
+fn accepts(domain: Domain, level: &Level) -> bool {
     match (domain, level) {
         (Domain::Bool, Level::Bool(_)) => true,
         (Domain::Integer(low, high), Level::Integer(value)) => (low..=high).contains(value),
@@ -209,7 +433,7 @@ pub(super) fn accepts(domain: Domain, level: &Level) -> bool {
     }
 }
 
-pub(super) fn describe(domain: Domain) -> String {
+fn describe(domain: Domain) -> String {
     match domain {
         Domain::Bool => "true or false".to_owned(),
         Domain::Integer(low, high) => format!("a whole number from {low} to {high}"),

@@ -8,7 +8,7 @@ use super::event_loop::{Timer, Worker};
 use crate::error::{Error, Result};
 use crate::machine::devices::Devices;
 use crate::machine::kvm::{Slot, Tenancy};
-use crate::machine::state::{pack, unpack};
+use crate::machine::pack::{pack, unpack};
 use crate::machine::{Fault, Stop, run};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -120,7 +120,7 @@ impl PlatformStudy {
             Method::Fitted(weights) => {
                 let softirq = guest.stage("counted", "softirq").0 as f64;
                 let cost = self.cost_of_exchanges(&weights);
-                Some(total("counted")? - softirq + weights.cost(&guest) * cost)
+                Some(total("counted")? - softirq + weights.cost(guest) * cost)
             }
         }
         .filter(|_| measurement.span.0 > 0)
@@ -137,7 +137,7 @@ impl PlatformStudy {
             softirq += measurement.softirq.0 as f64;
             cost += weights.host_cost(measurement.host_packets, measurement.other_softirqs);
             let guests = measurement.guests.iter();
-            cost += guests.map(|guest| weights.cost(&guest)).sum::<f64>();
+            cost += guests.map(|guest| weights.cost(guest)).sum::<f64>();
         }
         if cost > 0.0 { softirq / cost } else { 0.0 }
     }

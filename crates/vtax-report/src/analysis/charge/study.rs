@@ -397,3 +397,249 @@ fn time(metrics: &Metrics, name: &str, span: Nanoseconds) -> Option<Nanoseconds>
         (cores * span.as_secs_f64() * 1e9).round() as u64
     ))
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::super::Method;
+    use super::*;
+    use crate::results::{Better, FORMAT, ObservationCost, Phase, PhaseTimes, RunInfo, Scheduled};
+    use vtax_units::{Base, Quantity, Unit};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn metrics(values: &[(&str, f64)]) -> Metrics {
+        let metric = |value: f64| Metric {
+            quantity: Quantity::new(value, Unit::of(Base::One)),
+            source: Source::Emulated,
+            better: Better::Neither,
+            headline: false,
+            title: String::new(),
+        };
+        let named = values.iter();
+        named
+            .map(|(name, value)| ((*name).to_owned(), metric(*value)))
+            .collect()
+    }
+
+    /// A guest whose load does `work` a second at 2 ms each, a quarter of it soft interrupts, and the
+    /// host, which does nothing else.
+    fn charged(work: Option<f64>) -> Metrics {
+        let rate = work.unwrap_or(0.0);
+        let mut found = metrics(&[
+            ("charge.traced.vcpu", rate * 0.0015),
+            ("charge.traced.softirq", rate * 0.0005),
+            ("charge.traced.host", 0.01),
+            ("charge.traced.host_softirq", 0.02),
+            ("charge.traced.unattributed", 0.03),
+            (metric::BOOKED, rate * 0.0015),
+            (metric::RECEIVED, rate * 3.0),
+            (metric::SENT, rate * 2.0),
+            (metric::TOTAL, rate * 0.002),
+        ]);
+        if let Some(work) = work {
+            found.extend(metrics(&[(metric::WORK, work)]));
+        }
+        found
+    }
+
+    fn treatment(workload: &str, factor: Option<(&str, &str)>) -> Treatment {
+        let factors: BTreeMap<String, String> = factor
+            .into_iter()
+            .map(|(key, level)| (key.to_owned(), level.to_owned()))
+            .collect();
+        Treatment {
+            label: format!("container · {workload} {factors:?}"),
+            platform: "container".to_owned(),
+            workload: workload.to_owned(),
+            factors,
+            baseline: None,
+            platform_kind: "container".to_owned(),
+            workload_kind: "http-rate".to_owned(),
+        }
+    }
+
+    fn trial(treatment: &Treatment, metrics: Metrics) -> Trial {
+        Trial {
+            format: FORMAT,
+            index: 0,
+            block: 0,
+            treatment: treatment.clone(),
+            started: String::new(),
+            outcome: TrialOutcome::Complete,
+            suspect: Vec::new(),
+            times: PhaseTimes::default(),
+            window: (Nanoseconds(SECOND), Nanoseconds(3 * SECOND)),
+            work: None,
+            metrics,
+            environment: BTreeMap::new(),
+            observation: ObservationCost::default(),
+            actors: Vec::new(),
+            phases: Vec::new(),
+            objective: None,
+        }
+    }
+
+    fn pair(small: f64, large: f64) -> Trial {
+        let turns = [
+            (Some(small), None),
+            (None, Some(large)),
+            (Some(small), Some(large)),
+        ];
+        let phases = turns.map(|(target, neighbour)| Phase {
+            name: String::new(),
+            level: None,
+            window: (Nanoseconds(0), Nanoseconds(2 * SECOND)),
+            work: None,
+            metrics: charged(target),
+            others: BTreeMap::from([("neighbour".to_owned(), charged(neighbour))]),
+            kept: None,
+        });
+        let beside = treatment("small", Some((metric::NEIGHBOURS, "large")));
+        Trial {
+            phases: phases.into(),
+            ..trial(&beside, metrics(&[("cpu.cores", 0.1)]))
+        }
+    }
+
+    fn monitored(method: &str, cores: f64) -> Trial {
+        let mut found = charged(Some(50.0));
+        found.extend(metrics(&[(metric::TOTAL, cores)]));
+        let treatment = treatment("middle", Some((metric::CHARGE, method)));
+        trial(&treatment, found)
+    }
+
+    fn stored(directory: &Path, trials: Vec<Trial>) -> ResultsDir {
+        let treatments: Vec<Treatment> =
+            trials.iter().map(|trial| trial.treatment.clone()).collect();
+        let run = RunInfo {
+            format: FORMAT,
+            name: "pair".to_owned(),
+            description: String::new(),
+            seed: 1,
+            profile: "full".to_owned(),
+            place: "testbed:kvm".to_owned(),
+            started: String::new(),
+            plan_sha256: String::new(),
+            schedule: (0..treatments.len())
+                .map(|treatment| Scheduled {
+                    treatment,
+                    block: 0,
+                })
+                .collect(),
+            treatments,
+            minimum_effect: 0.02,
+        };
+        let host = serde_json::json!({"kernel": "6.1.0", "cpu": {"threads": 2}});
+        let results = ResultsDir::create(directory, &run, "", &host).unwrap();
+        for (index, trial) in (0..).zip(trials) {
+            results.trial_writer(index).unwrap().finish(trial).unwrap();
+        }
+        results
+    }
+
+    #[test]
+    fn the_trials_of_a_run_are_a_study() {
+        let directory = tempfile::tempdir().unwrap();
+        let alone = trial(&treatment("middle", None), charged(Some(50.0)));
+        let trials = vec![
+            alone,
+            pair(100.0, 10.0),
+            monitored("counted", 0.1),
+            monitored("traced", 0.102),
+        ];
+        stored(directory.path(), trials);
+        let study = Study::read(directory.path()).unwrap();
+        assert_eq!(study.kernel, "6.1.0");
+        assert_eq!((study.processors, study.source), (2, Source::Emulated));
+        assert!(study.notes.is_empty(), "{:?}", study.notes);
+
+        let containers = &study.platforms[0];
+        assert_eq!(containers.pair, ["small", "large"]);
+        let running = |of: &Measurement| of.running().count();
+        let ran: Vec<(usize, usize)> = (containers.measurements.iter())
+            .map(|of| (of.guests.len(), running(of)))
+            .collect();
+        assert_eq!(ran, [(1, 1), (2, 1), (2, 1), (2, 2)]);
+        let together = containers.measurements.last().unwrap();
+        assert_eq!(together.span, Nanoseconds(2 * SECOND));
+        assert_eq!(together.host["traced"][1], Nanoseconds(SECOND / 25));
+        let large = together.guest("large").unwrap();
+        assert_eq!(large.stage("traced", "softirq"), Nanoseconds(SECOND / 100));
+        assert_eq!(
+            (large.received, large.sent, large.work),
+            (60, 40, Some(10.0))
+        );
+        assert_eq!(large.total("counted"), None, "it was not counted");
+
+        let ratio = containers.compare("small", Method::Traced).ratio().unwrap();
+        assert!((ratio - 1.0).abs() < 1e-9, "{ratio}");
+        let alone = containers.compare("large", Method::Traced).alone;
+        assert!((alone[0] - 2e6).abs() < 1.0, "2 ms each: {alone:?}");
+        let monitor = containers.monitor.as_ref().unwrap();
+        assert_eq!(monitor.load, "middle");
+        assert!((monitor.with[0] / monitor.without[0] - 1.02).abs() < 1e-6);
+        let table = super::super::table(&study);
+        assert!(
+            table.contains("(+2.00 %)") && table.contains("1 round of 2 s"),
+            "{table}"
+        );
+    }
+
+    #[test]
+    fn suspect_and_failed_trials_are_left_out_or_said() {
+        let doubted = |mut trial: Trial| {
+            trial.suspect = vec!["other programs".to_owned()];
+            trial
+        };
+        let read = |trials: Vec<Trial>| {
+            let directory = tempfile::tempdir().unwrap();
+            Study::of(&stored(directory.path(), trials)).unwrap()
+        };
+        let good = read(vec![pair(100.0, 10.0), doubted(pair(900.0, 10.0))]);
+        assert_eq!(good.platforms[0].measurements.len(), 3);
+        assert!(good.notes.is_empty(), "{:?}", good.notes);
+
+        let mut failed = pair(100.0, 10.0);
+        failed.outcome = TrialOutcome::Failed("it broke".to_owned());
+        let mut doubtful = doubted(pair(100.0, 10.0));
+        let why = "no BTF".to_owned();
+        doubtful
+            .environment
+            .insert(metric::NOT_TRACED.to_owned(), why);
+        let poor = read(vec![failed, doubtful]);
+        assert_eq!(poor.platforms[0].measurements.len(), 3);
+        for said in ["1 of 2 trials", "other programs", "no BTF"] {
+            assert!(poor.notes.iter().any(|note| note.contains(said)), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_run_for_something_else_is_no_study() {
+        let directory = tempfile::tempdir().unwrap();
+        let trials = vec![trial(&treatment("small", None), metrics(&[]))];
+        stored(directory.path(), trials);
+        let refused = Study::read(directory.path()).unwrap_err().to_string();
+        assert!(refused.contains("vtax accuracy run"), "{refused}");
+    }
+
+    #[test]
+    fn a_study_of_an_earlier_vtax_is_still_read() {
+        let old = r#"{"name": "pair", "place": "testbed:xen", "source": "emulated",
+            "kernel": "6.1.0", "processors": 1, "notes": ["a note"], "platforms": [{
+            "name": "xen", "pair": ["small", "large"], "monitor": null, "measurements": [{
+            "block": 0, "span": 1000000000, "total": 5, "softirq": 3, "host_packets": 1,
+            "other_softirqs": 2, "host": {"traced": [7, 8]}, "unattributed": {"traced": 9},
+            "guests": [{"load": "small", "work": 100.0, "received": 1, "sent": 2, "bytes": 3,
+            "block_requests": 4, "booked": 5, "charged": {"traced": {"vcpu": 6}}}]}]}]}"#;
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join(OLD_FILE);
+        fs::write(&file, old).unwrap();
+        let study = Study::read(directory.path()).unwrap();
+        let measured = &study.platforms[0].measurements[0];
+        assert_eq!(measured.guests[0].total("traced"), Some(Nanoseconds(6)));
+        fs::write(&file, "{}").unwrap();
+        let refused = Study::read(directory.path()).unwrap_err().to_string();
+        assert!(refused.contains(OLD_FILE), "{refused}");
+    }
+}

@@ -2,6 +2,7 @@
 
 use super::metric::STAGES;
 use super::{Comparison, Method, PlatformStudy, Study, mean};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// The tables of a study, one platform after another.
@@ -15,7 +16,8 @@ pub fn of(study: &Study) -> String {
 }
 
 fn write(text: &mut String, study: &Study, platform: &PlatformStudy) -> std::fmt::Result {
-    let blocks = platform.measurements.iter().map(|found| found.block + 1);
+    let blocks = platform.measurements.iter().map(|found| found.block);
+    let blocks: BTreeSet<u32> = blocks.collect();
     let seconds = platform.measurements.first();
     writeln!(
         text,
@@ -25,7 +27,7 @@ fn write(text: &mut String, study: &Study, platform: &PlatformStudy) -> std::fmt
         study.place,
         study.source,
         study.kernel,
-        match blocks.max().unwrap_or(0) {
+        match blocks.len() {
             1 => "1 round".to_owned(),
             many => format!("{many} rounds"),
         },

@@ -17,38 +17,24 @@ pub struct Roots {
     pub etc: PathBuf,
     /// Kernels and their configurations, `/boot`.
     pub boot: PathBuf,
+    /// What running services keep, `/run`.
+    pub run: PathBuf,
+    /// What services keep for good, `/var/lib`.
+    pub lib: PathBuf,
     /// The directories that programs are searched in, first match wins.
     pub path: Vec<PathBuf>,
 }
 
-/// Where programs are searched besides `$PATH`: system programs are not in every user's.
-const SYSTEM_PATH: [&str; 6] = [
-    "/usr/local/sbin",
-    "/usr/local/bin",
-    "/usr/sbin",
-    "/usr/bin",
-    "/sbin",
-    "/bin",
-];
+/// Where programs are looked for, whatever the caller's `$PATH` is: what is found here is what a
+/// trial runs, on every host and for every user. A program elsewhere is named by its whole path.
+pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 impl Roots {
     /// This host.
     pub fn host() -> Self {
-        let mut path: Vec<PathBuf> = std::env::var_os("PATH")
-            .map(|value| std::env::split_paths(&value).collect())
-            .unwrap_or_default();
-        for directory in SYSTEM_PATH.map(PathBuf::from) {
-            if !path.contains(&directory) {
-                path.push(directory);
-            }
-        }
         Self {
-            proc: "/proc".into(),
-            sys: "/sys".into(),
-            dev: "/dev".into(),
-            etc: "/etc".into(),
-            boot: "/boot".into(),
-            path,
+            path: std::env::split_paths(PATH).collect(),
+            ..Self::below(Path::new("/"))
         }
     }
 
@@ -60,6 +46,8 @@ impl Roots {
             dev: directory.join("dev"),
             etc: directory.join("etc"),
             boot: directory.join("boot"),
+            run: directory.join("run"),
+            lib: directory.join("var/lib"),
             path: vec![directory.join("bin")],
         }
     }
@@ -93,7 +81,8 @@ impl Roots {
         path.to_owned()
     }
 
-    /// The first file called `program` in the search path that somebody may execute.
+    /// The first file called `program` in the search path that somebody may execute; a whole path
+    /// is searched nowhere else.
     pub fn program(&self, program: &str) -> Option<PathBuf> {
         use std::os::unix::fs::PermissionsExt;
         self.path
@@ -104,6 +93,12 @@ impl Roots {
                     metadata.is_file() && metadata.permissions().mode() & 0o111 != 0
                 })
             })
+    }
+}
+
+impl Default for Roots {
+    fn default() -> Self {
+        Self::host()
     }
 }
 
@@ -174,6 +169,17 @@ mod tests {
         assert_eq!(roots.program("runc"), None);
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
         assert_eq!(roots.program("runc"), Some(file));
+    }
+
+    #[test]
+    fn what_only_the_callers_path_has_is_found_by_its_whole_path_alone() {
+        // Tests run from a file whose folder is in no search path of ours.
+        let own = std::env::current_exe().unwrap();
+        let name = own.file_name().unwrap().to_str().unwrap();
+        let host = Roots::host();
+        assert_eq!(host.program(name), None);
+        assert_eq!(host.program(own.to_str().unwrap()), Some(own));
+        assert!(host.program("sh").is_some());
     }
 
     #[test]

@@ -1,0 +1,81 @@
+//! What a climb may use up, and what it was that ended it.
+
+use crate::resources::{Resource, Shares};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What a climb may use up.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Limits {
+    /// The share of any resource at which a climb ends, in percent.
+    pub stop_percent: f64,
+    /// The share of memory that stays available whatever happens, in percent.
+    pub reserve_percent: f64,
+    /// The longest 99th percentile of the probe's response times, in milliseconds.
+    pub probe_p99_ms: f64,
+}
+
+impl Limits {
+    /// The share of a resource at which a climb ends, in percent.
+    #[must_use]
+    pub fn of(&self, resource: Resource) -> f64 {
+        if resource == Resource::Memory {
+            self.stop_percent.min(100.0 - self.reserve_percent)
+        } else {
+            self.stop_percent
+        }
+    }
+
+    /// The level that is at its limit and furthest beyond it. Levels alone: while guests boot,
+    /// processors and disks may be as busy as they like.
+    #[must_use]
+    pub fn exceeded(&self, levels: &Shares) -> Option<Binding> {
+        levels
+            .iter()
+            .filter(|(resource, share)| **share >= self.of(**resource))
+            .max_by(|(a, x), (b, y)| (*x - self.of(**a)).total_cmp(&(*y - self.of(**b))))
+            .map(|(resource, share)| Binding::Resource {
+                resource: *resource,
+                percent: *share,
+            })
+    }
+}
+
+/// What ended a climb.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "by")]
+pub enum Binding {
+    /// A resource is at its limit.
+    Resource {
+        /// Which.
+        resource: Resource,
+        /// Its share in percent.
+        percent: f64,
+    },
+    /// The probe answers too slowly, or no longer.
+    Probe {
+        /// The 99th percentile of its response times in milliseconds; none: no answer.
+        p99_ms: Option<f64>,
+    },
+    /// A guest could not be made: the platform's or the kernel's own words.
+    Refused {
+        /// Why.
+        why: String,
+    },
+    /// The expected maximum is reached.
+    Maximum,
+}
+
+impl fmt::Display for Binding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Resource { resource, percent } => write!(f, "{resource} at {percent:.1} %"),
+            Self::Probe { p99_ms: Some(p99) } => {
+                write!(f, "the probe's 99th percentile at {p99:.0} ms")
+            }
+            Self::Probe { p99_ms: None } => f.write_str("the probe gave no answer"),
+            Self::Refused { why } => write!(f, "no further guest: {why}"),
+            Self::Maximum => f.write_str("nothing yet: the expected maximum was reached first"),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The end of the report: which platforms and meters can be used now, and the one command that
+//! installs what is missing.
+
+use super::kvm::KVM;
+use super::network::CELL;
+use super::{Answer, Finding, Options, Topic};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use vtax_guest::platform::{self, container::Runtime};
+
+/// Every platform's own check, with what the findings so far say of it.
+pub(super) fn examine(findings: &[Finding], options: &Options) -> Vec<Finding> {
+    let answer = |topic, name: &str| {
+        let is_it = |finding: &&Finding| finding.topic == topic && finding.name == name;
+        let found = findings.iter().find(is_it);
+        found.map_or(Answer::No, |finding| finding.answer)
+    };
+    let runtime = Runtime::ALL
+        .into_iter()
+        .map(Runtime::name)
+        .find(|name| answer(Topic::Containers, name) == Answer::Yes);
+    platform::all()
+        .iter()
+        .map(|platform| {
+            let kind = platform.kind();
+            let finding = |answer, seen: String| Finding::new(Topic::Platforms, kind, answer, seen);
+            if let Err(error) = options.probes.platform(*platform) {
+                return Finding::refused(Topic::Platforms, kind, &error);
+            }
+            if answer(Topic::Network, CELL) != Answer::Yes {
+                return finding(Answer::No, format!("lacks a {CELL}: see Network"));
+            }
+            match (kind, answer(Topic::Kvm, KVM)) {
+                ("qemu", Answer::Yes) => finding(Answer::Yes, "with KVM".to_owned()),
+                ("qemu", Answer::Partly) => finding(
+                    Answer::Partly,
+                    "with KVM if a kernel boots on it, else TCG, emulated".to_owned(),
+                ),
+                ("qemu", Answer::No) => finding(
+                    Answer::Partly,
+                    "with TCG: results are flagged `emulated`".to_owned(),
+                ),
+                ("container", _) => {
+                    finding(Answer::Yes, format!("with {}", runtime.unwrap_or_default()))
+                }
+                ("xen", _) => finding(Answer::Yes, "with xl".to_owned()),
+                _ => finding(
+                    Answer::Yes,
+                    "in a control group and namespaces of its own".to_owned(),
+                ),
+            }
+        })
+        .collect()
+}
+
+/// What a user can do now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Every platform.
+    pub platforms: Vec<Usable>,
+    /// The sources of joules, best first; `model` is always there.
+    pub meters: Vec<String>,
+    /// What installs everything that is missing and needed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub install: Option<String>,
+}
+
+impl Summary {
+    /// Whether any platform runs here, if only with flagged results: what `vtax doctor`'s exit
+    /// status tells.
+    pub fn can_run(&self) -> bool {
+        self.platforms
+            .iter()
+            .any(|platform| platform.answer != Answer::No)
+    }
+}
+
+/// Whether something can be used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usable {
+    /// The platform's name in plans.
+    pub name: String,
+    /// Whether it can be used now; partly: with results that are flagged.
+    pub answer: Answer,
+    /// By which means, or what is in the way.
+    pub reason: String,
+}
+
+/// Draws the conclusions from findings.
+pub fn summarize(findings: &[Finding]) -> Summary {
+    let of = |topic| {
+        findings
+            .iter()
+            .filter(move |finding| finding.topic == topic)
+    };
+    let packages: BTreeSet<&str> = findings
+        .iter()
+        .filter_map(|finding| finding.package.as_deref())
+        .collect();
+    Summary {
+        platforms: of(Topic::Platforms)
+            .map(|finding| Usable {
+                name: finding.name.clone(),
+                answer: finding.answer,
+                reason: finding.evidence.clone(),
+            })
+            .collect(),
+        meters: of(Topic::Energy)
+            .filter(|finding| finding.answer == Answer::Yes)
+            .map(|finding| finding.name.clone())
+            .chain(["model".to_owned()])
+            .collect(),
+        install: (!packages.is_empty()).then(|| {
+            let packages: Vec<&str> = packages.into_iter().collect();
+            format!("apt-get install {}", packages.join(" "))
+        }),
+    }
+}

@@ -1,0 +1,101 @@
+//! QEMU's command line, an option at a time: every QEMU that vtax starts is described with this.
+
+use std::path::Path;
+use std::process::Command;
+use vtax_host::command::CommandLine;
+use vtax_host::roots::PATH;
+
+/// The q35 machine without what no guest of ours uses and every boot would wait for: firmware and
+/// kernel probe each controller.
+pub const Q35: &str = "q35,usb=off,vmport=off,smm=off,sata=off,smbus=off";
+
+/// A path as the value of a QEMU option, where `,` ends a value and `,,` is a comma.
+pub fn value(path: &Path) -> String {
+    path.to_string_lossy().replace(',', ",,")
+}
+
+/// A command line in the making.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options(CommandLine);
+
+impl Options {
+    /// A machine with whatever QEMU gives it by itself.
+    pub fn stock(binary: &str) -> Self {
+        Self(vec![binary.to_owned()])
+    }
+
+    /// A machine with nothing but what is asked for, without a display, that ends instead of a
+    /// reboot, so that a guest that panics is noticed at once.
+    pub fn bare(binary: &str) -> Self {
+        let mut options = Self::stock(binary);
+        options
+            .flag("-nodefaults")
+            .flag("-no-user-config")
+            .option("-display", "none")
+            .flag("-no-reboot");
+        options
+    }
+
+    /// An option without a value.
+    pub fn flag(&mut self, name: &str) -> &mut Self {
+        self.0.push(name.to_owned());
+        self
+    }
+
+    /// An option.
+    pub fn option(&mut self, name: &str, value: impl Into<String>) -> &mut Self {
+        self.flag(name);
+        self.0.push(value.into());
+        self
+    }
+
+    /// A kernel that is booted without firmware's help.
+    pub fn kernel(&mut self, kernel: &Path, initrd: &Path, line: impl Into<String>) -> &mut Self {
+        self.option("-kernel", kernel.to_string_lossy())
+            .option("-initrd", initrd.to_string_lossy())
+            .option("-append", line)
+    }
+
+    /// A character device that writes a file.
+    pub fn file(&mut self, id: &str, path: &Path) -> &mut Self {
+        self.option("-chardev", format!("file,id={id},path={}", value(path)))
+    }
+
+    /// A character device that listens at a UNIX socket and waits for nobody.
+    pub fn socket(&mut self, id: &str, path: &Path) -> &mut Self {
+        let path = value(path);
+        self.option(
+            "-chardev",
+            format!("socket,id={id},path={path},server=on,wait=off"),
+        )
+    }
+
+    /// A port to the guest, of the name that it sees there, over a character device.
+    pub fn port(&mut self, chardev: &str, name: &str) -> &mut Self {
+        self.option(
+            "-device",
+            format!("virtserialport,chardev={chardev},name={name}"),
+        )
+    }
+
+    /// The words of it, program included.
+    pub fn words(&self) -> &[String] {
+        &self.0
+    }
+
+    /// It as a command that dies with this process, also by `kill -9`.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig", "KILL", "--"])
+            .args(&self.0)
+            .env("PATH", PATH);
+        command
+    }
+}
+
+impl From<Options> for CommandLine {
+    fn from(options: Options) -> Self {
+        options.0
+    }
+}
