@@ -4,7 +4,6 @@
 //! Rate and delay sit on the client's veth, one queueing discipline for each direction, so that
 //! every platform sees the same link and none pays for it in its target.
 
-use super::uplink::OuterNetwork;
 use crate::HostError;
 use crate::settings::{Domain, Parameter, Settings};
 use std::fmt::Write;
@@ -193,13 +192,9 @@ impl Default for TapOptions {
 }
 
 /// The shell lines that make the bridges and the clients' sides of so many seats, run in the switch's
-/// namespaces. A first seat with a way outside has no client here.
-pub fn client_sides(
-    link: &LinkConfig,
-    ipv6: bool,
-    seats: u8,
-    outer: Option<&OuterNetwork>,
-) -> String {
+/// namespaces. With the MAC address of an outer bridge the first seat is on that, and has no client
+/// here.
+pub fn client_sides(link: &LinkConfig, ipv6: bool, seats: u8, outer: Option<&str>) -> String {
     let mtu = link.mtu;
     let mut script = String::from("ip -batch - <<'END'\n");
     let spaces = |seat| ["client", "target"].map(|name| numbered(name, seat));
@@ -213,8 +208,8 @@ pub fn client_sides(
 {}",
         bridge(WIRE, BRIDGE_MAC, mtu)
     );
-    if let Some(outer) = outer {
-        script.push_str(&bridge(OUTER, &outer.bridge_mac(), mtu));
+    if let Some(mac) = outer {
+        script.push_str(&bridge(OUTER, mac, mtu));
     }
     script.push_str("END\n");
     for seat in 0..seats {

@@ -178,7 +178,8 @@ impl Cell {
         let hierarchies = Hierarchies::detect()?;
         let groups = Groups::create(&hierarchies, &unique, journal)?;
         let ipv6 = Path::new("/proc/net/if_inet6").exists();
-        let mut setup = link::client_sides(&config.link, ipv6, seats, config.outer.as_ref());
+        let outer = config.outer.as_ref().map(OuterNetwork::bridge_mac);
+        let mut setup = link::client_sides(&config.link, ipv6, seats, outer.as_deref());
         for seat in 1..seats {
             setup.push_str(&format!("mkdir /run/seat{seat}\n"));
         }

@@ -10,10 +10,10 @@ use super::Space;
 use super::entry::Entry;
 use super::link::{self, LinkConfig};
 use crate::HostError;
+use crate::command::plain;
 use serde::Deserialize;
 use std::fmt;
 use std::net::Ipv4Addr;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long the kernel may take to remove the port of a cell that has ended.
@@ -263,10 +263,8 @@ fn port_mac(holder: u32) -> String {
 }
 
 fn ip(arguments: &[&str]) -> Result<String, HostError> {
-    let output = Command::new("ip")
+    let output = plain("ip")
         .args(arguments)
-        .env("LC_ALL", "C")
-        .stdin(Stdio::null())
         .output()
         .map_err(|cause| HostError::Other(format!("cannot run `ip`: {cause}")))?;
     if output.status.success() {
@@ -281,14 +279,11 @@ fn ip(arguments: &[&str]) -> Result<String, HostError> {
 
 /// Whether the kernel has macvlans, found out by making one in a network namespace of its own.
 fn need_macvlan() -> Result<(), HostError> {
-    let made = Command::new("unshare")
+    let made = plain("unshare")
         .args(["--net", "sh", "-ec"])
         .arg("ip link add a type veth peer name b; ip link add link a type macvlan mode passthru")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success());
+        .output()
+        .is_ok_and(|output| output.status.success());
     if made {
         return Ok(());
     }

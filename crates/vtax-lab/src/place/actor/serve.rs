@@ -10,15 +10,17 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 use vtax_host::cell::ClientProcess;
-use vtax_host::roots::PATH;
-use vtax_host::{HostError, Roots, facts};
+use vtax_host::command::{Finished, plain};
+use vtax_host::{HostError, facts};
+use vtax_observe::Roots;
 use vtax_observe::clock::Clock;
 use vtax_observe::counters::{self, Children};
+use vtax_observe::roots::PATH;
 use vtax_observe::{Observer, ObserverConfig};
 use vtax_units::Hertz;
 
@@ -149,7 +151,7 @@ impl<W: Write> Actor<W> {
                 Ok(Some(finished)) => ended.push((*number, finished)),
                 Err(cause) => ended.push((
                     *number,
-                    vtax_host::command::Finished {
+                    Finished {
                         code: 126,
                         stderr: cause.to_string().into_bytes(),
                         ..Default::default()
@@ -182,7 +184,7 @@ impl<W: Write> Actor<W> {
             Request::Lacks { programs } => Reply::Lacks {
                 programs: programs
                     .into_iter()
-                    .filter(|name| vtax_host::Roots::host().program(name).is_none())
+                    .filter(|name| Roots::host().program(name).is_none())
                     .collect(),
             },
             Request::Start { job, own, line } => match start(own, &line) {
@@ -244,16 +246,11 @@ fn start(own: bool, line: &[String]) -> Result<Job, HostError> {
     let (program, arguments) = line
         .split_first()
         .ok_or_else(|| HostError::Other("an empty command".to_owned()))?;
-    let mut command = Command::new(if own { "/proc/self/exe" } else { program });
+    let mut command = plain(if own { "/proc/self/exe" } else { program });
     command
         .args(arguments)
-        // The same surroundings on every host.
-        .env_clear()
-        .env("PATH", PATH)
-        .env("LC_ALL", "C")
         .env("HOME", "/")
         .current_dir("/")
-        .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0);

@@ -1,0 +1,593 @@
+//! The target's client on another machine: an sshd in namespaces of its own (network, mounts, processes
+//! and clock), behind a bridge in a network namespace that stands for this host's.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "in a test, a failure is a panic"
+)]
+
+mod support;
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use support::{HostState, cannot_run_trials, finish, vtax};
+use vtax_report::results::{ResultsDir, Role, TrialOutcome};
+
+/// How far the other machine's monotonic clock is ahead, where the kernel has time namespaces.
+const AHEAD: f64 = 5000.0;
+
+const PLAN: &str = r#"
+name = "places"
+repetitions = 1
+warmup = "300ms"
+duration = "1s"
+sample_hz = 10
+[places]
+client = "ssh:root@10.93.0.2"
+bridge = "lan"
+target = "10.93.0.10/24"
+[[platform]]
+kind = "native"
+[[platform]]
+kind = "container"
+[[workload]]
+kind = "http-rate"
+rate = 200
+[[workload]]
+kind = "iperf3-receive"
+rate_mbit = 50
+"#;
+
+/// The tests take turns: each would see the other's cells and bridges.
+static HOST: Mutex<()> = Mutex::new(());
+
+/// Two machines: this host, as a network namespace with a bridge, and another with an sshd.
+struct Machines {
+    work: tempfile::TempDir,
+    host: Child,
+    other: Child,
+    has_clock: bool,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Drop for Machines {
+    fn drop(&mut self) {
+        for child in [&mut self.host, &mut self.other] {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn sh(script: &str) -> String {
+    let output = Command::new("sh").args(["-ec", script]).output().unwrap();
+    assert!(
+        output.status.success(),
+        "{script}: {}",
+        text(&output.stderr)
+    );
+    text(&output.stdout)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A process in namespaces of its own that says when it is ready, and its PID.
+fn namespaces(options: &[&str], script: &str) -> (Child, u32) {
+    let mut child = Command::new("unshare")
+        .args(options)
+        .args(["--net", "--fork", "--kill-child", "sh", "-ec", script])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    let mut ready = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap())
+        .read_line(&mut ready)
+        .unwrap();
+    assert_eq!(ready.trim(), "ready", "{script}");
+    let inside = sh(&format!("cat /proc/{0}/task/{0}/children", child.id()));
+    let pid = inside.trim().parse().unwrap();
+    (child, pid)
+}
+
+impl Machines {
+    /// Both, unless this machine cannot have them.
+    fn start(plan: &str) -> Option<Self> {
+        let turn = HOST.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(reason) = cannot_run_trials() {
+            eprintln!("SKIPPED: {reason}");
+            return None;
+        }
+        if !Path::new("/usr/sbin/sshd").exists() {
+            eprintln!("SKIPPED: the program sshd is missing (Debian package openssh-server)");
+            return None;
+        }
+        let work = tempfile::tempdir().unwrap();
+        finish(
+            vtax(&work.path().join("state")).args(["image", "build"]),
+            true,
+        );
+        let path = work.path().display().to_string();
+        sh(&format!(
+            "cd {path}; for key in host user; do ssh-keygen -q -t ed25519 -N '' -f $key; done
+             chmod 755 .; cp user.pub authorized; chmod 644 authorized
+             cp /etc/passwd passwd; echo 'loader:x:12345:12345::/:/bin/sh' >> passwd
+             cp /etc/shadow shadow; echo 'loader:*:19000:0:99999:7:::' >> shadow"
+        ));
+        fs::write(
+            work.path().join("sshd_config"),
+            format!(
+                "ListenAddress 10.93.0.2\nHostKey {path}/host\nAuthorizedKeysFile {path}/authorized\n\
+                 PidFile none\nStrictModes no\nUsePAM no\nPasswordAuthentication no\n\
+                 PermitRootLogin prohibit-password\nAllowUsers root loader\nMaxStartups 100\n"
+            ),
+        )
+        .unwrap();
+        let bin = work.path().join("bin");
+        fs::create_dir(&bin).unwrap();
+        let ssh = format!(
+            "#!/bin/sh\nexec /usr/bin/ssh -F none -i {path}/user -o UserKnownHostsFile=/dev/null \
+             -o StrictHostKeyChecking=no -o LogLevel=ERROR \"$@\"\n"
+        );
+        fs::write(bin.join("ssh"), ssh).unwrap();
+        fs::set_permissions(bin.join("ssh"), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(work.path().join("plan.toml"), plan).unwrap();
+
+        let ahead = format!("{AHEAD}");
+        let clock = ["--time", "--monotonic", &ahead];
+        let has_clock = Command::new("unshare")
+            .args(clock)
+            .args(["--fork", "true"])
+            .status()
+            .is_ok_and(|status| status.success());
+        let mut options = vec!["--mount", "--pid", "--mount-proc"];
+        options.extend(clock.iter().filter(|_| has_clock));
+        let (host, host_pid) = namespaces(&[], "ip link set lo up; echo ready; exec sleep 3600");
+        let (other, other_pid) = namespaces(
+            &options,
+            &format!(
+                "mount -t tmpfs -o size=2g none /var/tmp; chmod 1777 /var/tmp
+                 mount -t tmpfs none /run; mkdir -m 755 /run/sshd
+                 mount --bind {path}/passwd /etc/passwd; mount --bind {path}/shadow /etc/shadow
+                 ip link set lo up; echo ready
+                 while ! ip address show dev eth0 2>/dev/null | grep -q 10.93.0.2; do sleep 0.05; done
+                 exec /usr/sbin/sshd -D -e -f {path}/sshd_config 2> {path}/sshd.log"
+            ),
+        );
+        sh(&format!(
+            "nsenter --net=/proc/{host_pid}/ns/net sh -ec '
+                 ip link add lan type bridge
+                 ip address add 10.93.0.1/24 dev lan
+                 ip link set lan up
+                 ip link add nic type veth peer name eth0 netns {other_pid}
+                 ip link set nic master lan up'
+             nsenter --net=/proc/{other_pid}/ns/net sh -ec '
+                 ip link set eth0 up; ip address add 10.93.0.2/24 dev eth0'"
+        ));
+        let machines = Self {
+            work,
+            host,
+            other,
+            has_clock,
+            _turn: turn,
+        };
+        machines.await_sshd();
+        Some(machines)
+    }
+
+    /// The PID, on this machine, of what runs in the namespaces of a machine.
+    fn inside(machine: &Child) -> u32 {
+        let children = sh(&format!("cat /proc/{0}/task/{0}/children", machine.id()));
+        children.trim().parse().unwrap()
+    }
+
+    fn on_host(&self, script: &str) -> String {
+        let pid = Self::inside(&self.host);
+        sh(&format!(
+            "nsenter --net=/proc/{pid}/ns/net sh -ec '{script}'"
+        ))
+    }
+
+    fn await_sshd(&self) {
+        let pid = Self::inside(&self.host);
+        let namespace = fs::File::open(format!("/proc/{pid}/ns/net")).unwrap();
+        let answered = std::thread::spawn(move || {
+            rustix::thread::move_into_link_name_space(
+                std::os::fd::AsFd::as_fd(&namespace),
+                Some(rustix::thread::LinkNameSpaceType::Network),
+            )
+            .unwrap();
+            let deadline = Instant::now() + Duration::from_secs(30);
+            while Instant::now() < deadline {
+                let address = "10.93.0.2:22".parse().unwrap();
+                if TcpStream::connect_timeout(&address, Duration::from_millis(500)).is_ok() {
+                    return true;
+                }
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            false
+        });
+        assert!(answered.join().unwrap(), "{}", self.sshd_said());
+    }
+
+    fn sshd_said(&self) -> String {
+        fs::read_to_string(self.work.path().join("sshd.log")).unwrap_or_default()
+    }
+
+    /// `vtax run` of the plan, on the host.
+    fn run(&self) -> Command {
+        let pid = Self::inside(&self.host);
+        let state = self.work.path().join("state");
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--net=/proc/{pid}/ns/net"))
+            .arg(env!("CARGO_BIN_EXE_vtax"))
+            .arg("run")
+            .arg(self.work.path().join("plan.toml"))
+            .arg("--results")
+            .arg(self.results())
+            .env("VTAX_STATE_DIR", state)
+            .env(
+                "PATH",
+                format!(
+                    "{}:{}",
+                    self.work.path().join("bin").display(),
+                    std::env::var("PATH").unwrap()
+                ),
+            );
+        command
+    }
+
+    fn results(&self) -> std::path::PathBuf {
+        self.work.path().join("results")
+    }
+
+    /// Everything of the other machine that an actor touches.
+    fn other_machine(&self) -> BTreeSet<String> {
+        let pid = Self::inside(&self.other);
+        let root = format!("/proc/{pid}/root/var/tmp");
+        let files = fs::read_dir(root).unwrap().flatten();
+        let files = files.map(|file| file.path().display().to_string());
+        files
+            .chain(self.processes().into_keys().map(|pid| pid.to_string()))
+            .collect()
+    }
+
+    /// The processes of the other machine by their PID on this one, with their command lines.
+    fn processes(&self) -> BTreeMap<i32, String> {
+        let own = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+        let inside = own(&Self::inside(&self.other).to_string());
+        let all = fs::read_dir("/proc").unwrap().flatten();
+        all.filter_map(|entry| {
+            let name = entry.file_name().to_str()?.to_owned();
+            let pid: i32 = name.parse().ok()?;
+            (own(&name) == inside).then_some(())?;
+            let line = fs::read(entry.path().join("cmdline")).ok()?;
+            Some((pid, text(&line).replace('\0', " ")))
+        })
+        .collect()
+    }
+
+    fn actor(&self) -> Option<i32> {
+        let processes = self.processes();
+        let mut found = processes
+            .into_iter()
+            .filter(|(_, line)| line.starts_with("/proc/self/fd/4 actor"));
+        found.next().map(|(pid, _)| pid)
+    }
+
+    /// Waits until both machines are as they were.
+    fn assert_as_found(&self, host: &HostState, links: &str, other: &BTreeSet<String>, when: &str) {
+        let deadline = Instant::now() + Duration::from_secs(15);
+        loop {
+            let (links_now, other_now) = (self.on_host("ip -o link"), self.other_machine());
+            let strip = |text: &str| text.replace("NO-CARRIER,", "");
+            if strip(&links_now) == strip(links) && other_now == *other {
+                break;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "{when}: {links}\n{links_now}\n{other:?}\n{other_now:?}\n{:?}",
+                self.processes()
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert_eq!(&HostState::read(), host, "{when}");
+    }
+}
+
+/// The records of finished trials.
+fn finished(results: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs::read_dir(results.join("trials"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    entries
+        .filter_map(|entry| {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let record = fs::read(entry.path().join("trial.json")).ok()?;
+            let is_whole = name.len() == 4 && !text(&record).contains("\"failed\"");
+            is_whole.then_some((name, record))
+        })
+        .collect()
+}
+
+fn said(output: &Output) -> String {
+    text(&output.stdout) + &text(&output.stderr)
+}
+
+#[test]
+fn http_and_iperf3_are_driven_from_another_machine_and_its_samples_are_on_our_clock() {
+    let Some(machines) = Machines::start(PLAN) else {
+        return;
+    };
+    let (host, links, other) = (
+        HostState::read(),
+        machines.on_host("ip -o link"),
+        machines.other_machine(),
+    );
+    let output = machines.run().output().unwrap();
+    assert!(
+        output.status.success(),
+        "{}\n{}",
+        said(&output),
+        machines.sshd_said()
+    );
+    machines.assert_as_found(&host, &links, &other, "after a run");
+
+    let results = ResultsDir::open(&machines.results()).unwrap();
+    let trials: Vec<_> = results.trials().map(Result::unwrap).collect();
+    assert_eq!(trials.len(), 4, "2 platforms x 2 workloads");
+    for trial in trials {
+        assert_eq!(trial.outcome, TrialOutcome::Complete);
+        let label = &trial.treatment.label;
+        let client = trial
+            .actors
+            .iter()
+            .find(|actor| actor.role == Role::Client)
+            .unwrap();
+        assert_eq!(
+            (client.name.as_str(), client.place.as_str()),
+            ("client", "ssh:root@10.93.0.2")
+        );
+        let fact = |name: &str| {
+            client
+                .environment
+                .get(name)
+                .unwrap_or_else(|| panic!("{name}: {client:?}"))
+        };
+        assert!(!fact("kernel").is_empty());
+        for when in ["before", "after"] {
+            let ahead: f64 = fact(&format!("clock.{when}.ahead_ns")).parse().unwrap();
+            let bound: f64 = fact(&format!("clock.{when}.bound_ns")).parse().unwrap();
+            let truth = if machines.has_clock { AHEAD * 1e9 } else { 0.0 };
+            assert!((ahead - truth).abs() <= bound, "{label}: {ahead} ± {bound}");
+        }
+        assert!(
+            !trial.suspect.iter().any(|reason| reason.contains("clock")),
+            "{:?}",
+            trial.suspect
+        );
+
+        let mut seen: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+        let mut used: Vec<f64> = Vec::new();
+        let samples = results.samples(trial.index).unwrap();
+        for samples in samples.load(|_, _| true).unwrap() {
+            let span = seen
+                .entry(samples.series.owner.clone())
+                .or_insert((u64::MAX, 0));
+            for (at, _) in &samples.points {
+                *span = (span.0.min(at.0), span.1.max(at.0));
+            }
+            if samples.series.owner == "client" && samples.series.metric == "cpu.total_ns" {
+                used.extend(samples.points.iter().map(|(_, value)| *value));
+            }
+        }
+        let (begin, end) = seen["host"];
+        for owner in ["client", "client.host"] {
+            let (first, last) = seen[owner];
+            let slack = 2_000_000_000;
+            assert!(
+                first + slack >= begin && last <= end + slack,
+                "{label}: {owner} {seen:?}"
+            );
+            assert!(
+                first <= trial.window.0.0 && last >= trial.window.1.0,
+                "{label}: {owner}"
+            );
+        }
+        assert!(
+            used.last() > used.first(),
+            "{label}: the load cost the client nothing: {used:?}"
+        );
+        let work = trial.work.as_ref().unwrap().quantity.value;
+        assert!(work > 0.0, "{label}");
+    }
+}
+
+#[test]
+fn either_side_killed_at_any_moment_costs_one_trial_and_leaves_nothing() {
+    let plan = PLAN.replace("repetitions = 1", "repetitions = 30");
+    let Some(machines) = Machines::start(&plan) else {
+        return;
+    };
+    let (host, links, other) = (
+        HostState::read(),
+        machines.on_host("ip -o link"),
+        machines.other_machine(),
+    );
+    let mut seen = BTreeMap::new();
+    let mut check = |when: &str| {
+        machines.assert_as_found(&host, &links, &other, when);
+        let now = finished(&machines.results());
+        for (name, record) in &seen {
+            assert_eq!(
+                now.get(name),
+                Some(record),
+                "{when}: trial {name} was lost or run again"
+            );
+        }
+        seen = now;
+    };
+    // A fixed seed of moments, spread over the actor's journey, boot, load and teardown.
+    let moments = [100, 400, 700, 1000, 1300, 1700, 2200, 2900, 3700, 4600_u64];
+    let start = || {
+        machines
+            .run()
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    for moment in moments {
+        let mut run = start();
+        std::thread::sleep(Duration::from_millis(moment));
+        assert!(run.try_wait().unwrap().is_none(), "the plan is too short");
+        // nsenter has become vtax.
+        run.kill().unwrap();
+        run.wait().unwrap();
+        // What no process owns is undone at the next start.
+        finish(
+            vtax(&machines.work.path().join("state")).arg("restore"),
+            true,
+        );
+        check(&format!("vtax killed after {moment} ms"));
+    }
+    for (number, moment) in (0..).zip(moments) {
+        let mut run = start();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let actor = loop {
+            if let Some(actor) = machines.actor() {
+                break actor;
+            }
+            assert!(Instant::now() < deadline && run.try_wait().unwrap().is_none());
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        std::thread::sleep(Duration::from_millis(moment / 2));
+        // By turns the actor itself, and the ssh that leads to it.
+        let victim = match number % 2 {
+            0 => actor,
+            _ => ssh_of(run.id()),
+        };
+        kill_process(Pid::from_raw(victim).unwrap(), Signal::KILL).unwrap();
+        // The run goes on with another actor.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while machines.actor().is_none_or(|another| another == actor) {
+            if run.try_wait().unwrap().is_some() {
+                break;
+            }
+            assert!(Instant::now() < deadline, "no other actor was started");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let pid = Pid::from_child(&run);
+        kill_process(pid, Signal::TERM).unwrap_or_default();
+        run.wait().unwrap();
+        check(&format!(
+            "the client killed {} ms after it came",
+            moment / 2
+        ));
+    }
+    assert!(
+        !seen.is_empty(),
+        "not one trial was finished in twenty runs"
+    );
+    let failed = fs::read_dir(machines.results().join("trials"))
+        .unwrap()
+        .flatten();
+    let told = failed.filter_map(|entry| fs::read_to_string(entry.path().join("trial.json")).ok());
+    assert!(
+        told.into_iter()
+            .any(|record| record.contains("is not to be reached")),
+        "no failed trial says that the client's host was lost"
+    );
+}
+
+/// The ssh that a vtax talks to its actor through.
+fn ssh_of(vtax: u32) -> i32 {
+    let children = sh(&format!("cat /proc/{vtax}/task/*/children"));
+    children
+        .split_whitespace()
+        .find(|pid| {
+            fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "ssh")
+        })
+        .expect("an ssh")
+        .parse()
+        .unwrap()
+}
+
+#[test]
+fn without_root_there_the_load_runs_all_the_same_and_the_record_says_what_is_missing() {
+    let plan = PLAN.replace("root@", "loader@");
+    let Some(machines) = Machines::start(&plan) else {
+        return;
+    };
+    let (host, links, other) = (
+        HostState::read(),
+        machines.on_host("ip -o link"),
+        machines.other_machine(),
+    );
+    let output = machines.run().output().unwrap();
+    assert!(
+        output.status.success(),
+        "{}\n{}",
+        said(&output),
+        machines.sshd_said()
+    );
+    machines.assert_as_found(&host, &links, &other, "after a run");
+    for trial in ResultsDir::open(&machines.results()).unwrap().trials() {
+        let trial = trial.unwrap();
+        let client = trial
+            .actors
+            .iter()
+            .find(|actor| actor.role == Role::Client)
+            .unwrap();
+        assert_eq!(client.environment["root"], "false");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_the_places_is_said_before_anything_boots() {
+    let Some(machines) = Machines::start(PLAN) else {
+        return;
+    };
+    let refused = |plan: String, parts: &[&str]| {
+        fs::write(machines.work.path().join("plan.toml"), plan).unwrap();
+        let output = machines.run().output().unwrap();
+        assert!(!output.status.success());
+        let said = said(&output);
+        for part in parts {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        assert!(!machines.results().join("run.json").exists());
+    };
+    refused(
+        PLAN.replace("root@10.93.0.2", "10.93.0.77"),
+        &["10.93.0.77", "is not to be reached"],
+    );
+    refused(
+        PLAN.replace("\"lan\"", "\"wan\""),
+        &["the bridge `wan`", "ip -brief link"],
+    );
+    refused(
+        PLAN.replace("bridge = \"lan\"", "device = \"nic\""),
+        &["`nic` is a port of `lan`"],
+    );
+    refused(
+        format!("{PLAN}[settings]\nlink.delay_us = 100\n"),
+        &["link.delay_us"],
+    );
+}
