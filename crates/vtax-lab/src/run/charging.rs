@@ -288,3 +288,95 @@ impl Rates {
         self.metrics.insert(name.to_owned(), metric);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+    use vtax_observe::charge::{GuestExchanges, IntervalExchanges, Ledger, Row, Stages};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// Two guests in two seconds: the first used half a processor for itself and a tenth in soft
+    /// interrupts, the second nothing.
+    fn charged() -> Charged {
+        let mut stages = Stages::default();
+        stages.add(Stage::Vcpu, Nanoseconds(SECOND));
+        stages.add(Stage::Softirq, Nanoseconds(SECOND / 5));
+        let row = |number, stages| Row {
+            number,
+            stages,
+            booked: Nanoseconds(SECOND),
+            ..Row::default()
+        };
+        let ledger = Ledger {
+            span: Nanoseconds(2 * SECOND),
+            total: Nanoseconds(3 * SECOND),
+            rows: vec![row(4, stages), row(9, Stages::default())],
+            host_softirq: Nanoseconds(SECOND / 5),
+            ..Ledger::default()
+        };
+        let exchanged = GuestExchanges {
+            received: 30,
+            ..GuestExchanges::default()
+        };
+        Charged {
+            pass: Pass {
+                at: Nanoseconds(0),
+                ledgers: vec![("traced", ledger.clone()), ("counted", ledger)],
+                exchanges: IntervalExchanges {
+                    guests: HashMap::from([(4, exchanged)]),
+                    ..IntervalExchanges::default()
+                },
+                energy: None,
+                problems: Vec::new(),
+            },
+            numbers: vec![4, 9],
+        }
+    }
+
+    #[test]
+    fn what_was_charged_in_a_stretch_becomes_rates() {
+        let work = Work {
+            amount: 500.0,
+            unit: Unit::of(Base::Request),
+            phrase: "serve 1 request".to_owned(),
+        };
+        let found = charged().metrics(0, Some((&work, 2.5)), Source::Emulated);
+        let value = |name: &str| found[name].quantity.value;
+        assert!((value("charge.traced.vcpu") - 0.5).abs() < 1e-9);
+        assert!(
+            (value(metric::SOFTIRQ) - 0.2).abs() < 1e-9,
+            "the guest's and the host's"
+        );
+        assert!((value(metric::TOTAL) - 1.5).abs() < 1e-9);
+        assert!((value(metric::RECEIVED) - 15.0).abs() < 1e-9);
+        // Work is of the interval between the marks, which is the load generator's.
+        assert_eq!(found[metric::WORK].quantity.to_string(), "200 request/s");
+        assert_eq!(found[metric::WORK].source, Source::Emulated);
+    }
+
+    #[test]
+    fn a_guest_without_load_has_no_work_and_only_the_target_tells_of_the_host() {
+        let found = charged().metrics(1, None, Source::Measured);
+        assert_eq!(found["charge.counted.softirq"].quantity.value, 0.0);
+        for absent in [metric::WORK, metric::TOTAL, metric::HOST_PACKETS] {
+            assert!(!found.contains_key(absent), "{absent}");
+        }
+    }
+
+    #[test]
+    fn the_record_knows_every_stage_of_the_ledger() {
+        assert_eq!(Stage::ALL.map(Stage::name), metric::STAGES);
+    }
+
+    #[test]
+    fn only_settings_that_ask_for_it_have_guests_charged() {
+        let with = |text: &str| {
+            let level = vtax_host::settings::Level::Text(text.to_owned());
+            chosen(&Settings(BTreeMap::from([(CHARGE.to_owned(), level)])))
+        };
+        assert_eq!(with("both"), Some(MethodChoice::Both));
+        assert_eq!((with("none"), chosen(&Settings::default())), (None, None));
+    }
+}

@@ -271,6 +271,9 @@ fn platform(name: &str, treatments: &[Treatment], trials: &[Trial]) -> Option<Pl
             measurements.extend(of_trial(trial, beside(treatment).as_deref()));
             continue;
         };
+        if is_cold(trial, trials) {
+            continue;
+        }
         let cost = monitor.get_or_insert_with(|| MonitorCost {
             load: treatment.workload.clone(),
             without: Vec::new(),
@@ -290,6 +293,18 @@ fn platform(name: &str, treatments: &[Treatment], trials: &[Trial]) -> Option<Pl
         measurements,
         monitor,
     })
+}
+
+/// Whether a trial found a host that had just booted and still did work of its own, and others of its
+/// treatment did not.
+fn is_cold(trial: &Trial, trials: &[Trial]) -> bool {
+    let total = trial.metrics.get(metric::TOTAL);
+    let is_first_of_its_host =
+        trial.index == 0 && total.is_some_and(|total| total.source == Source::Emulated);
+    let others = trials
+        .iter()
+        .filter(|other| other.index != 0 && other.treatment.label == trial.treatment.label);
+    is_first_of_its_host && others.count() > 0
 }
 
 /// What a trial measured: once, or once in each stretch where guests took turns. `beside` is the load
@@ -612,6 +627,19 @@ mod tests {
         for said in ["1 of 2 trials", "other programs", "no BTF"] {
             assert!(poor.notes.iter().any(|note| note.contains(said)), "{said}");
         }
+    }
+
+    #[test]
+    fn what_tracing_costs_is_not_taken_from_a_host_that_has_just_booted() {
+        let of = |trials: Vec<Trial>| {
+            let directory = tempfile::tempdir().unwrap();
+            let study = Study::of(&stored(directory.path(), trials)).unwrap();
+            study.platforms[0].monitor.clone().unwrap().without.len()
+        };
+        let cold = || monitored("counted", 0.2);
+        let warm = || monitored("counted", 0.1);
+        assert_eq!(of(vec![cold(), pair(100.0, 10.0), warm(), warm()]), 2);
+        assert_eq!(of(vec![cold(), pair(100.0, 10.0)]), 1, "better than none");
     }
 
     #[test]
