@@ -5,14 +5,13 @@ use crate::run;
 use crate::{keeper, report};
 use clap::Args;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use vtax_host::signals::Signals;
 use vtax_host::{HostError, Roots};
 use vtax_lab::LabError;
 use vtax_lab::plan::Diagnostics;
 use vtax_lab::run::{Event, RunOptions, default_state_dir};
-use vtax_report::results::ResultsDir;
 use vtax_units::{Source, counted};
 
 /// How many guests this host holds, platform by platform.
@@ -113,7 +112,6 @@ pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabErr
             message: format!("{label} is not installed here and left out"),
         });
     }
-    same_platforms(&plan, &options.results)?;
     let (results, _) = run::run(&plan, &text, &words, &options, &signals, &mut tell)?;
     let (path, summary) = report::write(&results)?;
     let said = if arguments.json {
@@ -134,22 +132,6 @@ pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabErr
         )));
     }
     Ok(())
-}
-
-/// A run that goes on must have the platforms that it began with.
-fn same_platforms(plan: &Plan, results: &Path) -> Result<(), LabError> {
-    if !results.join("run.json").exists() {
-        return Ok(());
-    }
-    let begun = ResultsDir::open(results)?;
-    let treatments = plan.variants.iter().map(|variant| &variant.treatment);
-    if begun.run().treatments.iter().eq(treatments) {
-        return Ok(());
-    }
-    Err(LabError::Plan(format!(
-        "{} holds a run of other platforms: it began with another plan, or before a program was installed or removed; give another directory with --results",
-        results.display()
-    )))
 }
 
 /// A line on standard output, which may be closed.

@@ -276,21 +276,16 @@ fn plan(reader: &mut Reader<'_>, root: &DeTable<'_>, is_quick: bool) -> Option<P
     reader.only(root, keys.into_iter(), "a density plan");
     let mut method = Method::default();
     let mut repetitions = repetitions(reader, root).unwrap_or(3);
-    match root.get("density") {
-        None => reader
+    if root.get("density").is_none() {
+        reader
             .complain(0, "`[density]` is missing")
-            .help_with("add a section [density]; whatever it leaves out has a default"),
-        Some(value) => {
-            if let Some(table) = reader.table(value, "density") {
-                reader.only(table, METHOD.into_iter(), "[density]");
-                method = read_method(reader, table, method);
-            }
-        }
+            .help_with("add a section [density]; whatever it leaves out has a default");
     }
-    if let Some(value) = root.get("quick")
-        && let Some(table) = reader.table(value, "quick")
-    {
-        reader.only(table, METHOD.into_iter().chain(["repetitions"]), "[quick]");
+    if let Some(table) = reader.section(root, "density", METHOD.into_iter()) {
+        method = read_method(reader, table, method);
+    }
+    let of_quick = METHOD.into_iter().chain(["repetitions"]);
+    if let Some(table) = reader.section(root, "quick", of_quick) {
         let quick = read_method(reader, table, method);
         let fewer = self::repetitions(reader, table);
         if is_quick {

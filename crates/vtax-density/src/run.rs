@@ -3,8 +3,8 @@
 use crate::climb::{Bench, Energy, check, climb};
 use crate::limits::{Binding, Limits};
 use crate::plan::{Plan, Variant};
-use crate::record::{Climb, Interval};
-use crate::resources::Resource;
+use crate::record::{Climb, Interval, Latency};
+use crate::resources::{Memory, Resource};
 use crate::stop::nearest;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -265,163 +265,89 @@ fn suspicions(climb: &Climb) -> Vec<String> {
 
 /// The numbers of a climb that tables compare.
 fn metrics(climb: &Climb, source: Source) -> BTreeMap<String, Metric> {
-    let mut metrics = BTreeMap::new();
-    let mut put = |name: &str, title: &str, value: Option<f64>, base: Base, better, headline| {
-        if let Some(value) = value.filter(|value| value.is_finite()) {
-            let metric = Metric {
-                quantity: Quantity::new(value, Unit::of(base)),
-                source,
-                better,
-                headline,
-                title: title.to_owned(),
-            };
-            metrics.insert(name.to_owned(), metric);
-        }
-    };
+    use Base::{Byte, Joule, One, Percent, Second};
+    use Better::{Higher, Lower, Neither};
     let guests = f64::from(climb.guests());
     let top = climb.top();
-    put(
-        "guests",
-        "guests held",
-        Some(guests),
-        Base::One,
-        Better::Higher,
-        true,
-    );
-    put(
-        "memory.each",
-        "memory of a guest, all in",
-        climb.bytes_each(),
-        Base::Byte,
-        Better::Lower,
-        true,
-    );
-    put(
-        "memory.charged.each",
-        "memory of a guest that its control group is charged for",
-        climb.charged_each(),
-        Base::Byte,
-        Better::Lower,
-        false,
-    );
-    let per_guest = |of: &dyn Fn(&crate::resources::Memory) -> f64| {
-        top.filter(|top| top.population > 0)
-            .map(|top| (of(&top.memory) - of(&climb.before)) / f64::from(top.population))
+    let per_guest = |of: fn(&Memory) -> f64| {
+        let top = top.filter(|top| top.population > 0)?;
+        Some((of(&top.memory) - of(&climb.before)) / f64::from(top.population))
     };
-    put(
-        "memory.user.each",
-        "of which processes' pages",
-        per_guest(&|m| m.user + m.swap),
-        Base::Byte,
-        Better::Lower,
-        false,
-    );
-    put(
-        "memory.kernel.each",
-        "of which kernel",
-        per_guest(&|m| m.kernel()),
-        Base::Byte,
-        Better::Lower,
-        false,
-    );
     let cpu = top.and_then(|top| {
-        crate::stop::median(top.samples.iter().map(|sample| sample.population_cpu))
+        let shares = top.samples.iter().map(|sample| sample.population_cpu);
+        crate::stop::median(shares)
     });
-    put(
-        "cpu.top",
-        "CPU of the sleeping population at the top",
-        cpu,
-        Base::Percent,
-        Better::Lower,
-        false,
-    );
-    put(
-        "cpu.idle",
-        "CPU of the idle population, of one processor",
-        climb.idle.map(|idle| idle.core_percent),
-        Base::Percent,
-        Better::Lower,
-        true,
-    );
-    let born = |interval: Option<&Interval>| {
-        interval
-            .and_then(|interval| interval.births)
-            .and_then(|births| births.boot)
-            .map(|boot| boot.p50_us / 1e6)
+    let user = |memory: &Memory| memory.user + memory.swap;
+    let idle = climb.idle.map(|idle| idle.core_percent);
+    let boot = |interval: Option<&Interval>| Some(interval?.births?.boot?.p50_us / 1e6);
+    let probe = |of: fn(&Latency) -> f64| Some(of(top?.probe.as_ref()?) / 1e6);
+    let joules = || {
+        let idle = climb.idle.filter(|_| guests > 0.0)?;
+        Some(idle.joules? / idle.seconds / guests)
     };
-    put(
-        "boot.first",
-        "time to a booted guest, first interval",
-        born(climb.climb.get(1)),
-        Base::Second,
-        Better::Lower,
-        false,
-    );
-    put(
-        "boot.last",
-        "time to a booted guest, last interval",
-        born(top),
-        Base::Second,
-        Better::Lower,
-        true,
-    );
-    let probe = |of: fn(&crate::record::Latency) -> f64| {
-        top.and_then(|top| top.probe.as_ref().map(|probe| of(probe) / 1e6))
+    let binding = match climb.binding {
+        Binding::Resource { percent, .. } => Some(percent),
+        _ => None,
     };
-    put(
-        "probe.p50",
-        "response time at the top, median",
-        probe(|probe| probe.p50_us),
-        Base::Second,
-        Better::Lower,
-        false,
-    );
-    put(
-        "probe.p99",
-        "response time at the top, 99th percentile",
-        probe(|probe| probe.p99_us),
-        Base::Second,
-        Better::Lower,
-        true,
-    );
-    put(
-        "joules.each",
-        "energy of an idle guest in a second, host's share included",
-        climb
-            .idle
-            .and_then(|idle| Some(idle.joules? / idle.seconds / guests))
-            .filter(|_| guests > 0.0),
-        Base::Joule,
-        Better::Lower,
-        false,
-    );
-    put(
-        "returned",
-        "memory that came back",
-        climb.returned_percent(),
-        Base::Percent,
-        Better::Higher,
-        false,
-    );
-    put(
-        "overhead",
-        "CPU of the climb itself, of one processor",
-        Some(climb.overhead_percent()),
-        Base::Percent,
-        Better::Lower,
-        false,
-    );
-    if let Binding::Resource { percent, .. } = climb.binding {
-        put(
-            "binding",
-            "share of the binding resource",
-            Some(percent),
-            Base::Percent,
-            Better::Neither,
-            false,
-        );
+    let all = [
+        ("guests", One, Higher, Some(guests)),
+        ("memory.each", Byte, Lower, climb.bytes_each()),
+        ("memory.charged.each", Byte, Lower, climb.charged_each()),
+        ("memory.user.each", Byte, Lower, per_guest(user)),
+        ("memory.kernel.each", Byte, Lower, per_guest(Memory::kernel)),
+        ("cpu.top", Percent, Lower, cpu),
+        ("cpu.idle", Percent, Lower, idle),
+        ("boot.first", Second, Lower, boot(climb.climb.get(1))),
+        ("boot.last", Second, Lower, boot(top)),
+        ("probe.p50", Second, Lower, probe(|probe| probe.p50_us)),
+        ("probe.p99", Second, Lower, probe(|probe| probe.p99_us)),
+        ("joules.each", Joule, Lower, joules()),
+        ("returned", Percent, Higher, climb.returned_percent()),
+        ("overhead", Percent, Lower, Some(climb.overhead_percent())),
+        ("binding", Percent, Neither, binding),
+    ];
+    let known = all.into_iter().filter_map(|(name, base, better, value)| {
+        let metric = Metric {
+            quantity: Quantity::new(value.filter(|value| value.is_finite())?, Unit::of(base)),
+            source,
+            better,
+            headline: HEADLINES.contains(&name),
+            title: title(name).to_owned(),
+        };
+        Some((name.to_owned(), metric))
+    });
+    known.collect()
+}
+
+/// What summaries lead with.
+const HEADLINES: [&str; 5] = [
+    "guests",
+    "memory.each",
+    "cpu.idle",
+    "boot.last",
+    "probe.p99",
+];
+
+/// A metric in words.
+fn title(name: &str) -> &str {
+    match name {
+        "guests" => "guests held",
+        "memory.each" => "memory of a guest, all in",
+        "memory.charged.each" => "memory of a guest that its control group is charged for",
+        "memory.user.each" => "of which processes' pages",
+        "memory.kernel.each" => "of which kernel",
+        "cpu.top" => "CPU of the sleeping population at the top",
+        "cpu.idle" => "CPU of the idle population, of one processor",
+        "boot.first" => "time to a booted guest, first interval",
+        "boot.last" => "time to a booted guest, last interval",
+        "probe.p50" => "response time at the top, median",
+        "probe.p99" => "response time at the top, 99th percentile",
+        "joules.each" => "energy of an idle guest in a second, host's share included",
+        "returned" => "memory that came back",
+        "overhead" => "CPU of the climb itself, of one processor",
+        "binding" => "share of the binding resource",
+        other => other,
     }
-    metrics
 }
 
 /// Every sample, as in any other trial.

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use vtax_lab::LabError;
 use vtax_report::html;
 use vtax_report::results::ResultsDir;
+use vtax_units::{Base, Quantity, Unit};
 
 /// Writes `report.html` and `figures/*.vl.json` into the results directory; returns the report's
 /// path and the summary for a terminal.
@@ -29,31 +30,12 @@ pub fn write(results: &ResultsDir) -> Result<(PathBuf, Summary), LabError> {
 /// Bytes as people write them.
 #[must_use]
 pub fn bytes(bytes: f64) -> String {
-    let (scale, unit) = match bytes.abs() {
-        b if b >= 1e9 => (1e9, "GB"),
-        b if b >= 1e6 => (1e6, "MB"),
-        b if b >= 1e3 => (1e3, "kB"),
-        _ => (1.0, "B"),
-    };
-    let value = bytes / scale;
-    let digits = if scale <= 1.0 || value.abs() >= 100.0 {
-        0
-    } else if value.abs() >= 10.0 {
-        1
-    } else {
-        2
-    };
-    format!("{value:.digits$} {unit}")
+    Quantity::new(bytes, Unit::of(Base::Byte)).to_string()
 }
 
 /// A duration in microseconds as people write it.
 pub(crate) fn time(micros: f64) -> String {
-    match micros {
-        us if us >= 1e6 => format!("{:.2} s", us / 1e6),
-        us if us >= 1e4 => format!("{:.0} ms", us / 1e3),
-        us if us >= 1e3 => format!("{:.1} ms", us / 1e3),
-        us => format!("{us:.0} µs"),
-    }
+    Quantity::new(micros / 1e6, Unit::of(Base::Second)).to_string()
 }
 
 /// A count with thousands apart.
@@ -89,7 +71,7 @@ mod tests {
         assert_eq!(bytes(12_600_000.0), "12.6 MB");
         assert_eq!(bytes(-2_000.0), "-2.00 kB");
         assert_eq!(time(127.0), "127 µs");
-        assert_eq!(time(2_600.0), "2.6 ms");
+        assert_eq!(time(2_600.0), "2.60 ms");
         assert_eq!(count(1_000_000.0), "1,000,000");
         assert_eq!(count(12.0), "12");
         assert_eq!(about(43_210_987.0), "43,200,000");

@@ -35,12 +35,13 @@ impl NewRun<'_> {
     /// Begins the run in a new or empty directory, or goes on with it where it was begun.
     ///
     /// # Errors
-    /// When the directory holds another plan's or command's run, or something else, or cannot be read or written.
+    /// When the directory holds a run of another plan, command or treatments, or something else, or
+    /// cannot be read or written.
     pub fn open(
         &self,
         path: &Path,
         roots: &Roots,
-        treatments: impl FnOnce() -> Vec<Treatment>,
+        treatments: Vec<Treatment>,
     ) -> Result<ResultsDir, LabError> {
         let profile = if self.is_quick { "quick" } else { "full" };
         let plan_sha256 = format!("{:x}", Sha256::digest(self.plan_text));
@@ -55,12 +56,13 @@ impl NewRun<'_> {
                     run.profile
                 )));
             }
-            let labels = |of: &[Treatment]| -> Vec<String> {
-                of.iter().map(|treatment| treatment.label.clone()).collect()
-            };
-            if labels(&run.treatments) != labels(&treatments()) {
+            // The schedule counts them.
+            let same = |(begun, now): (&Treatment, &Treatment)| begun.label == now.label;
+            if run.treatments.len() != treatments.len()
+                || !run.treatments.iter().zip(&treatments).all(same)
+            {
                 return Err(LabError::other(format!(
-                    "{} holds a run of other treatments of {}: another command began it, or this host offered something else then; give another directory with --results",
+                    "{} holds a run of other treatments of {}: another command or version of vtax began it, or before a program was installed or removed; give another directory with --results",
                     path.display(),
                     run.name
                 )));
@@ -76,7 +78,6 @@ impl NewRun<'_> {
                 path.display()
             )));
         }
-        let treatments = treatments();
         let run = RunInfo {
             format: FORMAT,
             name: self.name.to_owned(),
@@ -93,5 +94,51 @@ impl NewRun<'_> {
         let facts = serde_json::to_value(facts::facts(roots, None))
             .map_err(|cause| LabError::other(cause.to_string()))?;
         Ok(ResultsDir::create(path, &run, self.plan_text, &facts)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn treatments(labels: &[&str]) -> Vec<Treatment> {
+        let treatment = |label: &&str| Treatment {
+            label: (*label).to_owned(),
+            platform: "native".to_owned(),
+            workload: "idle".to_owned(),
+            factors: BTreeMap::new(),
+            baseline: None,
+            platform_kind: "native".to_owned(),
+            workload_kind: "idle".to_owned(),
+        };
+        labels.iter().map(treatment).collect()
+    }
+
+    #[test]
+    fn a_run_goes_on_only_with_the_plan_and_the_treatments_that_it_began_with() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, roots) = (folder.path().join("results"), Roots::below(folder.path()));
+        let open = |plan_text: &str, labels: &[&str]| {
+            let new = NewRun {
+                plan_text,
+                name: "test",
+                description: "",
+                is_quick: false,
+                place: "local",
+                seed: 1,
+                repetitions: 2,
+                order: Order::Interleaved,
+                minimum_effect: 0.02,
+            };
+            let opened = new.open(&path, &roots, treatments(labels));
+            opened.map(|results| results.run().schedule.len())
+        };
+        assert_eq!(open("a plan", &["one", "two"]).unwrap(), 4);
+        assert_eq!(open("a plan", &["one", "two"]).unwrap(), 4);
+        let told = |found: Result<usize, LabError>| found.unwrap_err().to_string();
+        assert!(told(open("a plan", &["two", "one"])).contains("other treatments"));
+        assert!(told(open("a plan", &["one"])).contains("other treatments"));
+        assert!(told(open("another", &["one", "two"])).contains("another plan"));
     }
 }

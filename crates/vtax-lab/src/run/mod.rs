@@ -162,7 +162,7 @@ pub fn run_experiment(
     signals.check()?;
     let results = experiment
         .new_run()
-        .open(&options.results, &roots, || experiment.treatments())?;
+        .open(&options.results, &roots, experiment.treatments())?;
     let mut queue = Queue::of(&results, options.shard, experiment.again());
     let runner = Runner {
         results: &results,

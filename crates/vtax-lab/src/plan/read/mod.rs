@@ -63,10 +63,7 @@ impl Reader<'_, &Catalogue> {
             .get("factors")
             .map(|value| self.factors(value, &neighbours))
             .unwrap_or_default();
-        let quick = root
-            .get("quick")
-            .map(|value| self.quick(value))
-            .unwrap_or_default();
+        let quick = self.quick(root);
         let baseline = self.baseline(root, &platforms, &neighbours, &factors);
         let repetitions = self.integer(root, "repetitions", 1, 100_000).unwrap_or(5);
         let stop = root
@@ -279,15 +276,11 @@ impl Reader<'_, &Catalogue> {
         parameter
     }
 
-    fn quick(&mut self, value: &Value<'_>) -> Quick {
-        let Some(table) = self.table(value, "quick") else {
+    fn quick(&mut self, root: &DeTable<'_>) -> Quick {
+        let keys = ["repetitions", "warmup", "duration", "sample_hz", "settings"];
+        let Some(table) = self.section(root, "quick", keys.into_iter()) else {
             return Quick::default();
         };
-        self.only(
-            table,
-            ["repetitions", "warmup", "duration", "sample_hz", "settings"].into_iter(),
-            "[quick]",
-        );
         Quick {
             repetitions: self.integer(table, "repetitions", 1, 100_000),
             warmup: self.time(table, "warmup", Duration::ZERO),

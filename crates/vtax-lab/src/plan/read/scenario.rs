@@ -426,14 +426,10 @@ impl Reader<'_, &Catalogue> {
             return Places::default();
         };
         let offset = value.span().start;
-        let Some(table) = self.table(value, "places") else {
+        let keys = ["client", "bridge", "device", "target"];
+        let Some(table) = self.section(root, "places", keys.into_iter()) else {
             return Places::default();
         };
-        self.only(
-            table,
-            ["client", "bridge", "device", "target"].into_iter(),
-            "[places]",
-        );
         let client = self.string(table, "client");
         let Some(host) = client
             .as_deref()

@@ -76,14 +76,9 @@ impl<C> Reader<'_, C> {
 
     /// `again = { share = 0.5 }`: trials that do not count are run again, up to this share of all.
     pub fn again(&mut self, root: &DeTable<'_>) -> f64 {
-        let Some(table) = root
-            .get("again")
-            .and_then(|value| self.table(value, "again"))
-        else {
-            return AGAIN;
-        };
-        self.only(table, ["share"].into_iter(), "[again]");
-        self.number(table, "share", 0.0, 10.0).unwrap_or(AGAIN)
+        self.section(root, "again", ["share"].into_iter())
+            .and_then(|table| self.number(table, "share", 0.0, 10.0))
+            .unwrap_or(AGAIN)
     }
 
     /// Whether a plan of so many trials is none that a mistake made.
@@ -180,6 +175,18 @@ impl<C> Reader<'_, C> {
                 );
             }
         }
+    }
+
+    /// A section with no key but the `valid` ones.
+    pub fn section<'v, 'i, 'k>(
+        &mut self,
+        root: &'v DeTable<'i>,
+        key: &str,
+        valid: impl Iterator<Item = &'k str> + Clone,
+    ) -> Option<&'v DeTable<'i>> {
+        let table = self.table(root.get(key)?, key)?;
+        self.only(table, valid, &format!("[{key}]"));
+        Some(table)
     }
 
     /// A section.
