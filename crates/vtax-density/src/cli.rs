@@ -210,14 +210,14 @@ fn words_of(event: &Event) -> Option<String> {
             failed,
             ..
         } => {
-            let mut line = format!("  {done} of {} made", counted(*of, "climb"));
-            for reason in suspect {
-                line += &format!("\n  suspect: {reason}");
-            }
+            let mut line = String::new();
             if let Some(reason) = failed {
-                line += &format!("\n{treatment} failed: {reason}");
+                line += &format!("{treatment} failed: {reason}\n");
             }
-            line
+            for reason in suspect {
+                line += &format!("  suspect: {reason}\n");
+            }
+            line + &format!("  {done} of {} made", counted(*of, "climb"))
         }
     };
     Some(line)

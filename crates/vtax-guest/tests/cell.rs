@@ -503,7 +503,8 @@ fn a_stale_control_group_is_emptied_and_removed() {
         assert!(!path.exists());
         vtax_host::cell::remove::remove_stale(&path).unwrap();
     }
-    assert!(child.wait().unwrap().code > 128, "the sleeper was killed");
+    let ended = child.wait().unwrap();
+    assert!(ended.code > 128, "the sleeper was killed: {ended:?}");
     cell.destroy().unwrap();
 }
 

@@ -24,6 +24,11 @@ duration = "300ms"
 sample_hz = 10
 [settings]
 host.thp = "never"
+
+# Trials beside other work are suspect, and these tests count them.
+[again]
+share = 0
+
 [[platform]]
 kind = "native"
 [[platform]]

@@ -6,7 +6,7 @@ use vtax_guest::platform::{GuestFiles, Platform, Target};
 use vtax_host::HostError;
 use vtax_host::cell::Seat;
 use vtax_host::settings::{Domain, Parameter};
-use vtax_load::workload::{LoadCommand, Scratch, Timing, Workload, WorkloadResult};
+use vtax_load::workload::{LoadCommand, LoadLevel, Scratch, Timing, Workload, WorkloadResult};
 
 struct Fake(&'static str, &'static [Parameter]);
 
@@ -51,6 +51,14 @@ impl Workload for Fake {
     }
     fn parameters(&self) -> &'static [Parameter] {
         self.1
+    }
+    fn level(&self) -> Option<LoadLevel> {
+        (self.0 == "stream").then(|| LoadLevel {
+            key: "load.rate_mbit",
+            unit: vtax_units::Unit::per(vtax_units::Base::Bit, vtax_units::Base::Second),
+            scale: 1e6,
+            title: "load",
+        })
     }
     fn load(
         &self,
@@ -294,6 +302,174 @@ fn an_empty_plan_says_everything_that_is_missing() {
     }
 }
 
+const SCENARIO: &str = r#"
+name = "company"
+repetitions = 2
+warmup = "1s"
+duration = "10s"
+baseline = { platform = "qemu", neighbours = [] }
+
+[again]
+share = 0.25
+
+[factors]
+neighbours = [[], ["hog"], ["hog", "twin"]]
+vm.vcpus = [1, 2]
+
+[[platform]]
+kind = "native"
+
+[[platform]]
+kind = "qemu"
+nic.backend = "tap"
+
+[[workload]]
+kind = "stream"
+rate_mbit = 10
+profile = { ramp = { from = 10, to = 30, step = 10, every = "2s" } }
+objective = "latency.p99 <= 20ms"
+
+[[neighbour]]
+name = "hog"
+kind = "idle"
+platform = "qemu"
+
+[[neighbour]]
+name = "twin"
+same_as = "target"
+"#;
+
+const RAMP: &str = "{ ramp = { from = 10, to = 30, step = 10, every = \"2s\" } }";
+
+#[test]
+fn neighbours_are_chosen_by_name_and_share_what_is_varied_of_platforms() {
+    let plan = read(SCENARIO).unwrap();
+    assert_eq!(plan.again, 0.25);
+    let all = treatments(&plan, &catalogue());
+    let find = |label: &str| {
+        let mut all = all.iter();
+        all.find(|planned| planned.record.label == label)
+            .unwrap_or_else(|| panic!("{label}"))
+    };
+    let alone = find("qemu · stream · neighbours=none · vm.vcpus=2");
+    assert!(alone.neighbours.is_empty());
+    let both = find("qemu · stream · neighbours=hog+twin · vm.vcpus=2");
+    assert_eq!(
+        both.record.baseline.as_deref(),
+        Some("qemu · stream · neighbours=none · vm.vcpus=2")
+    );
+    let [hog, twin] = both.neighbours.as_slice() else {
+        panic!("{:?}", both.neighbours);
+    };
+    assert_eq!(hog.settings.integer("vm.vcpus", 0), 2);
+    assert_eq!(hog.settings.text("nic.backend"), Some("tap"));
+    assert!(!hog.settings.0.contains_key("load.rate_mbit"));
+    assert!(twin.is_twin && !hog.is_twin);
+    assert_eq!(twin.settings, both.settings);
+    // On the native platform there is nothing to vary, but the company is.
+    assert_eq!(find("native · stream · neighbours=hog").neighbours.len(), 1);
+}
+
+#[test]
+fn a_plan_without_the_factor_has_all_its_neighbours_in_every_trial() {
+    let text = SCENARIO
+        .replace("neighbours = [[], [\"hog\"], [\"hog\", \"twin\"]]\n", "")
+        .replace(", neighbours = []", "");
+    for planned in treatments(&read(&text).unwrap(), &catalogue()) {
+        assert_eq!(planned.neighbours.len(), 2, "{}", planned.record.label);
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_scenario_is_said_where_it_stands() {
+    for (old, new, expected) in [
+        ("[\"hog\"],", "[\"hug\"],", "called `hug`"),
+        ("[\"hog\"],", "\"hog\",", "neighbours are a list of names"),
+        ("[[], ", "[[], [], ", "level `none` twice"),
+        (
+            "name = \"hog\"",
+            "name = \"target\"",
+            "cannot be called `target`",
+        ),
+        ("name = \"hog\"", "name = \"a+b\"", "cannot be called `a+b`"),
+        ("kind = \"idle\"", "kind = \"idel\"", "did you mean `idle`?"),
+        (
+            "same_as = \"target\"",
+            "same_as = \"hog\"",
+            "must be \"target\"",
+        ),
+        (
+            "platform = \"qemu\"\n\n[[n",
+            "platform = \"vm\"\n\n[[n",
+            "no platform called `vm`",
+        ),
+        (
+            "kind = \"idle\"",
+            "kind = \"idle\"\nrate = 3",
+            "has no setting `rate`",
+        ),
+        (
+            "kind = \"idle\"",
+            "kind = \"idle\"\nlink.mtu = 1500",
+            "has no setting `link.mtu`",
+        ),
+        (
+            "from = 10, to = 30",
+            "from = 30, to = 10",
+            "go from 30 down to 10",
+        ),
+        ("step = 10, ", "", "either a `step` or `times`"),
+        (
+            "step = 10",
+            "step = 10, times = 2",
+            "either a `step` or `times`",
+        ),
+        ("step = 10", "step = 0.001", "more than 1000 levels"),
+        ("ramp", "ramb", "there is no profile `ramb`"),
+        ("every = \"2s\"", "evry = \"2s\"", "did you mean `every`?"),
+        (
+            RAMP,
+            "{ steps = { levels = [3, 2] } }",
+            "each above the one before",
+        ),
+        (RAMP, "\"steedy\"", "there is no profile `steedy`"),
+        ("<= 20ms", "< 20ms", "is no objective"),
+        ("<= 20ms", "<= 20 apples", "is no limit"),
+        ("share = 0.25", "share = -1", "`share` must be a number"),
+        (
+            "[again]",
+            "[places]\nclient = \"here\"\n[again]",
+            "must be \"ssh:HOST\"",
+        ),
+        (
+            "[again]",
+            "[places]\nclient = \"ssh:h\"\n[again]",
+            "needs `bridge` or `device`",
+        ),
+    ] {
+        let text = SCENARIO.replacen(old, new, 1);
+        assert_ne!(text, SCENARIO, "the change must apply: {old}");
+        let said = read(&text).expect_err(new).to_string();
+        assert!(said.contains(expected), "{new}: {said}");
+        assert!(said.contains("plan.toml:"), "{said}");
+    }
+}
+
+#[test]
+fn a_search_wants_an_objective_and_a_ramp_a_level() {
+    let text = SCENARIO
+        .replace(RAMP, "{ search = { from = 10, to = 30 } }")
+        .replace("objective = \"latency.p99 <= 20ms\"\n", "");
+    let said = read(&text).unwrap_err().to_string();
+    assert!(said.contains("a search needs an `objective`"), "{said}");
+    let idle = SCENARIO.replacen("kind = \"stream\"\nrate_mbit = 10", "kind = \"idle\"", 1);
+    let said = read(&idle).unwrap_err().to_string();
+    assert!(
+        said.contains("no load level") && said.contains("stream"),
+        "{said}"
+    );
+}
+
 /// Ways to spoil a plan: at a position, delete, duplicate, or insert something.
 fn mutated() -> impl Strategy<Value = String> {
     let edit = (
@@ -301,8 +477,9 @@ fn mutated() -> impl Strategy<Value = String> {
         0usize..40,
         "[\\x00-\\x7fµ·\"\\[\\]{}=.0-9a-z\\n-]{0,12}",
     );
-    prop::collection::vec(edit, 1..6).prop_map(|edits| {
-        let mut characters: Vec<char> = GOOD.chars().collect();
+    let plan = prop::sample::select(vec![GOOD, SCENARIO]);
+    (plan, prop::collection::vec(edit, 1..6)).prop_map(|(plan, edits)| {
+        let mut characters: Vec<char> = plan.chars().collect();
         for (place, length, text) in edits {
             let start = place.index(characters.len().max(1)).min(characters.len());
             let end = (start + length).min(characters.len());

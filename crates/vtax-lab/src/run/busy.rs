@@ -108,3 +108,38 @@ fn ticks(roots: &Roots) -> BTreeMap<(u32, String), u64> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command};
+
+    struct Loop(Child);
+
+    impl Drop for Loop {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn a_busy_loop_is_named_with_its_pid_and_its_share() {
+        let busy = Command::new("sh")
+            .args(["-c", "while :; do :; done"])
+            .spawn();
+        let busy = Loop(busy.unwrap());
+        let named = format!("sh (PID {})", busy.0.id());
+        let found = glance(&Roots::host());
+        let share = found.iter().find(|(name, _)| *name == named).unwrap().1;
+        assert!((WORTH_NAMING..1.5).contains(&share), "{found:?}");
+        let words = said(&[("a (PID 1)".to_owned(), 0.5)]);
+        assert_eq!(words, "a (PID 1) with 50 % of a processor");
+    }
+
+    #[test]
+    fn a_host_without_processes_is_quiet() {
+        let empty = tempfile::tempdir().unwrap();
+        assert!(glance(&Roots::below(empty.path())).is_empty());
+    }
+}

@@ -17,6 +17,8 @@ mod queue;
 mod restore;
 mod scenario;
 mod stop;
+#[cfg(test)]
+mod tests;
 mod trial;
 
 pub use charging::why_not_traced;

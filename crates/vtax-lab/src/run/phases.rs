@@ -33,7 +33,7 @@ const COMPLETION_LIMIT: Duration = Duration::from_secs(3600);
 /// clock it should not learn while another one starts.
 const APART: Duration = Duration::from_secs(2);
 /// Neighbours are loaded this long beyond the target's last window.
-const TAIL: Duration = Duration::from_millis(500);
+const TAIL: Duration = Duration::from_millis(100);
 /// A level settles for at most this long before it is measured, and for a quarter of its time.
 const SETTLE: Duration = Duration::from_secs(1);
 

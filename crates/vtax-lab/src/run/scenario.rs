@@ -645,7 +645,7 @@ impl Findings<'_, '_> {
                 source: of_target.source(),
                 better: Better::Higher,
                 headline: true,
-                title: format!("highest {} that kept {}", level.title, outcome.text),
+                title: format!("highest load ({}) that kept {}", level.title, outcome.text),
             };
             attempt.metrics.insert("knee".to_owned(), metric);
         }

@@ -93,6 +93,15 @@ struct LevelAxis<'a> {
     unit: Unit,
     name: String,
     domain: (f64, f64),
+    /// Levels that are far apart: on a linear axis the low ones would lie on each other.
+    is_log: bool,
+}
+
+/// From this ratio of the highest to the lowest value on, an axis is logarithmic.
+const FAR_APART: f64 = 20.0;
+
+fn scale_of(is_log: bool) -> &'static str {
+    if is_log { "log" } else { "linear" }
 }
 
 impl<'a> LevelAxis<'a> {
@@ -107,13 +116,21 @@ impl<'a> LevelAxis<'a> {
         let low = values.iter().copied().fold(f64::INFINITY, f64::min) / scale;
         let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max) / scale;
         let margin = 0.04 * (high - low);
+        let is_log = low > 0.0 && high / low >= FAR_APART;
+        let domain = if is_log {
+            let margin = (high / low).powf(0.04);
+            (low / margin, high * margin)
+        } else {
+            (low - margin, high + margin)
+        };
         (high > low).then(|| Self {
             analysis,
             curves: Curves::of(analysis, "", treatments.iter().copied()),
             scale,
             unit,
             name,
-            domain: (low - margin, high + margin),
+            domain,
+            is_log,
         })
     }
 
@@ -159,7 +176,7 @@ impl<'a> LevelAxis<'a> {
         let (low, high) = self.domain;
         let x = |field: &str| {
             json!({"field": field, "type": "quantitative", "title": format!("load asked for, {}", self.name),
-                   "scale": {"domain": [low, high], "nice": false}, "axis": {"grid": false, "tickCount": 6}})
+                   "scale": {"type": scale_of(self.is_log), "domain": [low, high], "nice": false}, "axis": {"grid": false, "tickCount": 6}})
         };
         let color = self.curves.color();
         let words: Vec<&str> = panel.metrics.iter().map(|(_, word)| *word).collect();
@@ -313,8 +330,11 @@ impl<'a> LevelAxis<'a> {
                 Value::Object(row)
             })
             .collect();
+        let served = || points.iter().map(|(_, _, x, _)| x.description.mean);
+        let least = served().fold(f64::INFINITY, f64::min);
+        let is_log = least > 0.0 && served().fold(0.0, f64::max) / least >= FAR_APART;
         let x = json!({"field": "x", "type": "quantitative", "title": format!("served, {}", x_axis.name),
-                       "scale": {"zero": true}, "axis": {"grid": false, "tickCount": 6}});
+                       "scale": {"type": scale_of(is_log), "zero": !is_log}, "axis": {"grid": false, "tickCount": 6}});
         let color = self.curves.color();
         let tooltip = json!([
             {"field": "treatment"}, {"field": "phase", "title": "load"}, {"field": "xShown", "title": "served [95 % CI]"},

@@ -1,0 +1,189 @@
+//! The run loop with an experiment that needs nothing of the host.
+
+use super::*;
+use crate::plan::Order;
+use std::collections::VecDeque;
+use std::fs;
+use vtax_report::results::Aside;
+
+/// How a trial is to end.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum End {
+    Well,
+    Suspect,
+    Failed,
+}
+
+/// Two treatments, whose trials end as they are told.
+struct Told {
+    ends: VecDeque<End>,
+    again: f64,
+    ran: Vec<u32>,
+}
+
+impl Told {
+    fn new(ends: &[End], again: f64) -> Self {
+        Self {
+            ends: ends.iter().copied().collect(),
+            again,
+            ran: Vec::new(),
+        }
+    }
+}
+
+impl Experiment for Told {
+    fn new_run(&self) -> NewRun<'_> {
+        NewRun {
+            plan_text: "told",
+            name: "told",
+            description: "",
+            is_quick: false,
+            place: "local",
+            seed: 1,
+            repetitions: 3,
+            order: Order::Sequential,
+            minimum_effect: 0.02,
+        }
+    }
+
+    fn treatments(&self) -> Vec<Treatment> {
+        let treatment = |label: &str| Treatment {
+            label: label.to_owned(),
+            platform: "native".to_owned(),
+            workload: "idle".to_owned(),
+            factors: BTreeMap::new(),
+            baseline: None,
+            platform_kind: "native".to_owned(),
+            workload_kind: "idle".to_owned(),
+        };
+        ["a", "b"].map(treatment).to_vec()
+    }
+
+    fn again(&self) -> f64 {
+        self.again
+    }
+
+    fn prepare(&mut self, _note: &mut dyn FnMut(String)) -> Result<(), LabError> {
+        Ok(())
+    }
+
+    fn expected(&self, _treatment: usize) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn perform(
+        &mut self,
+        assignment: Assignment,
+        _journal: &mut Journal,
+        writer: &TrialWriter,
+        _log: &mut Log<'_>,
+        attempt: &mut Attempt,
+    ) -> Result<(), LabError> {
+        self.ran.push(assignment.index);
+        writer.samples()?.finish()?;
+        match self.ends.pop_front().unwrap_or(End::Well) {
+            End::Well => Ok(()),
+            End::Suspect => {
+                attempt.suspect.push("somebody else worked".to_owned());
+                Ok(())
+            }
+            End::Failed => Err(LabError::other("it did not boot")),
+        }
+    }
+}
+
+struct Silent;
+
+impl Progress for Silent {
+    fn event(&mut self, _event: Event) {}
+}
+
+struct Bench {
+    folder: tempfile::TempDir,
+    signals: Signals,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+            signals: Signals::install().unwrap(),
+        }
+    }
+
+    fn run(&self, told: &mut Told) -> Result<(ResultsDir, RunSummary), LabError> {
+        let options = RunOptions {
+            results: self.folder.path().join("results"),
+            shard: None,
+            state_dir: self.folder.path().join("state"),
+            place: "local".to_owned(),
+            // Nobody waits for a quiet host in a test.
+            host: Source::Emulated,
+        };
+        run_experiment(told, &options, &self.signals, &mut Silent)
+    }
+}
+
+use End::{Failed, Suspect, Well};
+
+#[test]
+fn a_trial_that_does_not_count_comes_again_at_the_end_of_its_block_and_is_kept() {
+    let bench = Bench::new();
+    let mut told = Told::new(&[Suspect, Well, Well], 0.5);
+    let (results, summary) = bench.run(&mut told).unwrap();
+    assert_eq!(told.ran, [0, 1, 0, 2, 3, 4, 5]);
+    assert_eq!((summary.ran, summary.failed), (7, 0));
+    assert!(results.trial(0).unwrap().suspect.is_empty());
+    let kept = results.attempts();
+    assert_eq!(kept.len(), 1);
+    assert_eq!((kept[0].index, kept[0].aside), (0, Aside::Again));
+    assert_eq!(kept[0].trial.as_ref().unwrap().suspect.len(), 1);
+}
+
+#[test]
+fn no_more_than_the_share_runs_again_and_no_trial_more_than_three_times() {
+    let ran = |share| {
+        let mut told = Told::new(&[Suspect; 40], share);
+        Bench::new().run(&mut told).unwrap();
+        told.ran.len()
+    };
+    assert_eq!(ran(0.0), 6);
+    assert_eq!(ran(0.5), 9);
+    assert_eq!(ran(10.0), 18);
+}
+
+#[test]
+fn what_an_earlier_run_left_suspect_or_damaged_runs_again_and_what_counts_does_not() {
+    let bench = Bench::new();
+    let (results, _) = bench.run(&mut Told::new(&[Suspect], 0.0)).unwrap();
+    fs::write(results.trial_path(3).join("trial.json"), "{ torn").unwrap();
+    let mut again = Told::new(&[], 0.5);
+    let (results, summary) = bench.run(&mut again).unwrap();
+    assert_eq!(again.ran, [0, 3]);
+    assert_eq!(summary.already, 4);
+    assert!(results.damaged().is_empty());
+    let mut kept: Vec<u32> = results.attempts().iter().map(|kept| kept.index).collect();
+    kept.sort_unstable();
+    assert_eq!(kept, [0, 3]);
+    let mut once_more = Told::new(&[], 0.5);
+    bench.run(&mut once_more).unwrap();
+    assert!(once_more.ran.is_empty());
+}
+
+#[test]
+fn two_failures_of_one_treatment_in_a_row_end_the_run_and_lose_nothing() {
+    let bench = Bench::new();
+    let mut told = Told::new(&[Well, Failed, Failed], 0.5);
+    let Err(cause) = bench.run(&mut told) else {
+        panic!("the run went on");
+    };
+    let message = cause.to_string();
+    assert!(message.contains("b failed 2 times in a row"), "{message}");
+    assert_eq!(told.ran, [0, 1, 1]);
+    // Whoever mends the cause goes on, failed trials included, whatever the share says.
+    let mut mended = Told::new(&[], 0.0);
+    let (results, summary) = bench.run(&mut mended).unwrap();
+    assert_eq!(mended.ran, [1, 2, 3, 4, 5]);
+    assert_eq!(summary.failed, 0);
+    assert_eq!(results.attempts().len(), 2);
+}
