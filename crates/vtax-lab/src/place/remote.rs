@@ -42,8 +42,13 @@ impl Remote {
 
     /// Runs a line there; its standard output, trimmed.
     pub fn ask(&self, line: &str) -> Result<String, HostError> {
+        self.ask_with(&[], line)
+    }
+
+    /// As [`Remote::ask`], with further options of ssh.
+    pub fn ask_with(&self, options: &[&str], line: &str) -> Result<String, HostError> {
         let output = self
-            .command(line)
+            .command_with(options, line)
             .stdin(Stdio::null())
             .output()
             .map_err(HostError::file("run", "ssh"))?;

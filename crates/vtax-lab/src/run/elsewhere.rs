@@ -46,7 +46,7 @@ impl Elsewhere {
     }
 }
 
-/// Whom this host's counters are to watch: nobody.
+/// The client by its name alone: there is nothing of it on this host to watch.
 pub(super) fn subject() -> Subject {
     Subject {
         owner: CLIENT.to_owned(),

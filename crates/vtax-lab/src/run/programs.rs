@@ -142,6 +142,8 @@ mod tests {
             ["send: the program `iperf3` is missing: install the Debian package iperf3"]
         );
         assert!(missing_on_host(&planned, &catalogue, Whose::All, &|_| true).is_empty());
+        let lacking = |whose| missing_on_host(&planned, &catalogue, whose, &|_| false).len();
+        assert_eq!((lacking(Whose::Target), lacking(Whose::Neighbours)), (1, 0));
     }
 
     #[test]

@@ -462,7 +462,11 @@ impl Scenarios<'_> {
         let watch = HostWatch::new(self.roots, writer.path());
         let subjects: Vec<_> = guests
             .iter()
-            .flat_map(|guest| [guest.target.subject(), guest.client_subject.clone()])
+            .flat_map(|guest| {
+                let is_here = guest.client_place == LOCAL;
+                let client = is_here.then(|| guest.client_subject.clone());
+                std::iter::once(guest.target.subject()).chain(client)
+            })
             .collect();
         let (mut watched, absent) = instruments::all(self.roots, &subjects, charging.is_some());
         watched.extend(self.meters.instruments());

@@ -25,6 +25,8 @@ use vtax_observe::clock::{Clock, SystemClock};
 const HELLO_LIMIT: Duration = Duration::from_secs(180);
 /// How long an answer may take.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+/// How long the samples of a trial may travel.
+const COLLECT_LIMIT: Duration = Duration::from_secs(300);
 /// How long an actor and its ssh may take to end.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
@@ -121,7 +123,7 @@ impl RemoteActor {
             host: host.to_owned(),
         };
         let there = remote
-            .ask("uname -s -m")
+            .ask_with(OPTIONS, "uname -s -m")
             .map_err(|cause| unreachable(host, &cause.to_string()))?;
         let here = rustix::system::uname();
         let here = format!(
@@ -278,7 +280,8 @@ impl RemoteActor {
     /// # Errors
     /// When it is gone or sampled nothing.
     pub fn collect(&self) -> Result<Gathered, HostError> {
-        match self.connection.ask(&Request::Collect)? {
+        let collected = self.connection.ask_within(&Request::Collect, COLLECT_LIMIT);
+        match collected? {
             Reply::Collected(gathered) => Ok(gathered),
             other => Err(self.connection.odd(&other)),
         }
@@ -341,10 +344,14 @@ impl Drop for RemoteJob {
 
 impl Connection {
     fn ask(&self, request: &Request) -> Result<Reply, HostError> {
+        self.ask_within(request, ANSWER_LIMIT)
+    }
+
+    fn ask_within(&self, request: &Request, limit: Duration) -> Result<Reply, HostError> {
         // Held until the answer is there: answers come in the order of requests.
         let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
         self.write(&mut input, request)?;
-        let reply = self.next(ANSWER_LIMIT);
+        let reply = self.next(limit);
         if reply.is_err() {
             // A late answer would be taken for the next one's.
             self.heard.lose("it did not answer in time".to_owned());
