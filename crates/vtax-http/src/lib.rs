@@ -10,12 +10,14 @@
 //! handler may wait. A [`Server`] has few clients; who must hold thousands, as the monitor of micro
 //! VMs does, runs its own event loop and takes [`parse`] and [`write_head`] from here.
 
+mod address;
 mod listen;
 mod message;
 pub mod metrics;
 mod server;
 pub mod unix;
 
-pub use listen::{Address, ListenError, Listeners};
+pub use address::{Address, ListenError};
+pub use listen::Listeners;
 pub use message::{LONGEST_HEAD, Method, Parsed, Request, Response, parse, write_head};
 pub use server::{Handler, Limits, Server};

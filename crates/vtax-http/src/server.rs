@@ -1,6 +1,7 @@
 //! Clients, a thread each: as many as there are places, and no longer than they have a use for it.
 
-use crate::listen::{Address, ListenError, Listener, Listeners};
+use crate::address::{Address, ListenError};
+use crate::listen::{Listener, Listeners};
 use crate::message::{self, Method, Parsed, Request, Response};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;

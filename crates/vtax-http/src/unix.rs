@@ -1,7 +1,7 @@
 //! Listening on a UNIX socket's path, which may be taken: by nobody any more, by a running program,
 //! or by a file of the user's.
 
-use crate::{Address, ListenError};
+use crate::address::{Address, ListenError};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{

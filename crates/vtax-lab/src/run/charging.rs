@@ -1,6 +1,6 @@
 //! Charge-back as a reading of a trial: what each guest is charged between two marks.
 
-use super::phases::Guest;
+use super::guest::Guest;
 use crate::LabError;
 use crate::plan::CHARGE;
 use std::collections::BTreeMap;

@@ -8,6 +8,7 @@ mod busy;
 mod charging;
 mod directory;
 mod elsewhere;
+mod guest;
 mod instruments;
 mod measure;
 mod phases;

@@ -3,21 +3,18 @@
 
 use super::Log;
 use super::charging::{Charged, Charging};
+use super::guest::Guest;
 use super::measure::{Observation, Party};
 use crate::LabError;
 use crate::plan::{Plan, PlannedTreatment, Profile};
 use crate::suspect::{HostReading, HostWatch};
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use vtax_guest::platform::Target;
 use vtax_host::HostError;
 use vtax_host::cell::TARGET;
 use vtax_host::settings::{Domain, Level, Settings};
 use vtax_host::signals::Signals;
-use vtax_load::workload::{
-    Extent, Load, LoadClient, LoadLevel, Service, Timing, Workload, WorkloadResult,
-};
-use vtax_observe::{Observer, Snapshot, Subject};
+use vtax_load::workload::{Extent, Load, LoadLevel, Timing, WorkloadResult};
+use vtax_observe::{Observer, Snapshot};
 use vtax_report::results::{ObjectiveOutcome, PhaseTimes};
 use vtax_units::{Nanoseconds, Quantity, Source};
 
@@ -36,43 +33,6 @@ const APART: Duration = Duration::from_secs(2);
 const TAIL: Duration = Duration::from_millis(100);
 /// A level settles for at most this long before it is measured, and for a quarter of its time.
 const SETTLE: Duration = Duration::from_secs(1);
-
-/// A guest that is up.
-pub(super) struct Guest<'a> {
-    pub name: &'a str,
-    pub platform: &'static str,
-    pub workload: &'static dyn Workload,
-    pub settings: &'a Settings,
-    pub is_twin: bool,
-    pub client: Box<dyn LoadClient>,
-    pub client_subject: Subject,
-    /// Where the client lives, as records name it.
-    pub client_place: String,
-    /// Facts about that place, where it is not this host.
-    pub client_environment: BTreeMap<String, String>,
-    pub target: Box<dyn Target>,
-    pub service: Service,
-}
-
-impl Guest<'_> {
-    /// Starts its service.
-    pub fn serve(&mut self) -> Result<(), LabError> {
-        let served = self
-            .workload
-            .serve(self.target.as_mut(), self.client.as_ref(), self.settings);
-        self.service = served.map_err(|cause| self.blame(cause))?;
-        Ok(())
-    }
-
-    /// An error that names the guest, where that is not the target.
-    fn blame(&self, cause: HostError) -> LabError {
-        match cause {
-            cause if self.name == TARGET => cause.into(),
-            HostError::Interrupted => cause.into(),
-            cause => LabError::other(format!("the neighbour {}: {cause}", self.name)),
-        }
-    }
-}
 
 /// A stretch of the measured part between two marks.
 pub(super) struct Stretch {

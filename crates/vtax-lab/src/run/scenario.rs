@@ -3,8 +3,9 @@
 
 use super::charging::{self, Charging};
 use super::elsewhere::{self, Elsewhere, Watch};
+use super::guest::Guest;
 use super::measure::{Inner, Observation, Party};
-use super::phases::{Drive, Driven, Guest, Stretch};
+use super::phases::{Drive, Driven, Stretch};
 use super::programs::{self, Whose};
 use super::{
     Assignment, Attempt, Experiment, Log, NewRun, Progress, RunOptions, RunSummary, instruments,

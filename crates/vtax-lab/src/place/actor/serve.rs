@@ -20,7 +20,6 @@ use vtax_host::{HostError, facts};
 use vtax_observe::Roots;
 use vtax_observe::clock::Clock;
 use vtax_observe::counters::{self, Children};
-use vtax_observe::roots::PATH;
 use vtax_observe::{Observer, ObserverConfig};
 use vtax_units::Hertz;
 
