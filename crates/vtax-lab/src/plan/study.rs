@@ -164,7 +164,7 @@ mod tests {
         let refused = |text: &str| study(text, true).unwrap_err().to_string();
         let varied = format!("{PLAN}[factors]\nlink.mtu = [1500, 9000]\n");
         assert!(refused(&varied).contains("varies link.mtu"));
-        let company = format!("{PLAN}[[neighbour]]\nname = \"pi\"\nkind = \"cpu-pi\"\n");
+        let company = format!("{PLAN}[[neighbour]]\nname = \"pi\"\nkind = \"cpu\"\n");
         assert!(refused(&company).contains("[[neighbour]]"));
         let one =
             "name = \"one\"\n[[platform]]\nkind = \"container\"\n[[workload]]\nkind = \"idle\"\n";
