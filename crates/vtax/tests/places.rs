@@ -423,7 +423,7 @@ fn http_and_iperf3_are_driven_from_another_machine_and_its_samples_are_on_our_cl
             used.last() > used.first(),
             "{label}: the load cost the client nothing: {used:?}"
         );
-        let work = trial.work.as_ref().unwrap().quantity.value;
+        let work = trial.work.as_ref().unwrap().amount;
         assert!(work > 0.0, "{label}");
     }
 }

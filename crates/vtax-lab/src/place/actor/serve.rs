@@ -16,11 +16,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 use vtax_host::cell::ClientProcess;
 use vtax_host::command::{Finished, plain};
-use vtax_host::{HostError, facts};
-use vtax_observe::Roots;
+use vtax_host::{HostError, Roots, facts};
 use vtax_observe::clock::Clock;
 use vtax_observe::counters::{self, Children};
-use vtax_observe::roots::PATH;
 use vtax_observe::{Observer, ObserverConfig};
 use vtax_units::Hertz;
 
