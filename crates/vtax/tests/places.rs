@@ -32,6 +32,7 @@ repetitions = 1
 warmup = "300ms"
 duration = "1s"
 sample_hz = 10
+again = { share = 0 }
 [places]
 client = "ssh:root@10.93.0.2"
 bridge = "lan"
