@@ -302,7 +302,14 @@ impl Machines {
         let deadline = Instant::now() + Duration::from_secs(15);
         loop {
             let (links_now, other_now) = (self.on_host("ip -o link"), self.other_machine());
-            let strip = |text: &str| text.replace("NO-CARRIER,", "");
+            // Whether a link has settled is not what it is.
+            let strip = |text: &str| {
+                let states = ["NO-CARRIER,", " state UNKNOWN", " state UP", " state DOWN"];
+                let text = text.to_owned();
+                states
+                    .iter()
+                    .fold(text, |text, state| text.replace(state, ""))
+            };
             if strip(&links_now) == strip(links) && other_now == *other {
                 break;
             }
