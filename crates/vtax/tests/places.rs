@@ -203,6 +203,11 @@ impl Machines {
         ))
     }
 
+    /// The devices of the host, but for what the kernel finds out about them in its own time.
+    fn links(&self) -> String {
+        self.on_host(r#"ip -o link | sed -E "s/ state [A-Z]+//; s/NO-CARRIER,//""#)
+    }
+
     fn await_sshd(&self) {
         let pid = Self::inside(&self.host);
         let namespace = fs::File::open(format!("/proc/{pid}/ns/net")).unwrap();
@@ -301,16 +306,8 @@ impl Machines {
     fn assert_as_found(&self, host: &HostState, links: &str, other: &BTreeSet<String>, when: &str) {
         let deadline = Instant::now() + Duration::from_secs(15);
         loop {
-            let (links_now, other_now) = (self.on_host("ip -o link"), self.other_machine());
-            // Whether a link has settled is not what it is.
-            let strip = |text: &str| {
-                let states = ["NO-CARRIER,", " state UNKNOWN", " state UP", " state DOWN"];
-                let text = text.to_owned();
-                states
-                    .iter()
-                    .fold(text, |text, state| text.replace(state, ""))
-            };
-            if strip(&links_now) == strip(links) && other_now == *other {
+            let (links_now, other_now) = (self.links(), self.other_machine());
+            if links_now == links && other_now == *other {
                 break;
             }
             assert!(
@@ -351,7 +348,7 @@ fn http_and_iperf3_are_driven_from_another_machine_and_its_samples_are_on_our_cl
     };
     let (host, links, other) = (
         HostState::read(),
-        machines.on_host("ip -o link"),
+        machines.links(),
         machines.other_machine(),
     );
     let output = machines.run().output().unwrap();
@@ -444,7 +441,7 @@ fn either_side_killed_at_any_moment_costs_one_trial_and_leaves_nothing() {
     };
     let (host, links, other) = (
         HostState::read(),
-        machines.on_host("ip -o link"),
+        machines.links(),
         machines.other_machine(),
     );
     let mut seen = BTreeMap::new();
@@ -554,7 +551,7 @@ fn without_root_there_the_load_runs_all_the_same_and_the_record_says_what_is_mis
     };
     let (host, links, other) = (
         HostState::read(),
-        machines.on_host("ip -o link"),
+        machines.links(),
         machines.other_machine(),
     );
     let output = machines.run().output().unwrap();
