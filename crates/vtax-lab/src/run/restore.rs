@@ -5,6 +5,7 @@ use serde::Serialize;
 use std::fmt;
 use std::path::Path;
 use vtax_guest::platform::xen;
+use vtax_host::cell::cgroup;
 use vtax_host::journal::Journal;
 use vtax_host::lock::Lock;
 
@@ -52,6 +53,8 @@ pub fn restore(state_dir: &Path, forget: bool) -> Result<Vec<Restored>, LabError
         }
         journal.forget_last()?;
     }
+    // Probes are in no journal: they are over at once, unless they are killed.
+    cgroup::sweep_probes();
     restored.reverse();
     Ok(restored)
 }
