@@ -680,10 +680,9 @@ mod tests {
         clock.0.store(2_000_000_000, Ordering::SeqCst);
         let after = actor.offset().unwrap();
         let reason = Alignment { before, after }.suspicion().unwrap();
-        assert!(
-            reason.contains("clock of the client's host moved by 2000."),
-            "{reason}"
-        );
+        // 2 s, as exactly as a round trip tells.
+        let moved = ["moved by 1999.9", "moved by 2000.0"];
+        assert!(moved.iter().any(|moved| reason.contains(moved)), "{reason}");
     }
 
     /// What is said where something else than this vtax answers.
