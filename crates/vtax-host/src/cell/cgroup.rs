@@ -1,6 +1,6 @@
-//! Control groups of a cell, on cgroup v1, v2 and hybrid hosts: found, made, killed, removed.
+//! Control groups of a seat, on cgroup v1, v2 and hybrid hosts: found, made, killed, removed.
 //!
-//! A cell's group is `vtax-NAME`, with a group for each guest and one for its client below it, in
+//! A seat's group is `vtax-NAME`, with a group for its guest and one for its client below it, in
 //! every hierarchy: what an OCI runtime makes then goes below ours everywhere. Where it goes:
 //!
 //! - v1: below the group of this process, in each hierarchy, so that its limits hold.
@@ -284,14 +284,14 @@ impl Group {
     }
 }
 
-/// The groups of a cell. Dropping them removes them, without a word; [`Groups::remove`] reports.
+/// The groups of a seat. Dropping them removes them, without a word; [`Groups::remove`] reports.
 #[derive(Debug)]
 pub struct Groups {
     tops: Vec<(Version, PathBuf)>,
 }
 
 impl Groups {
-    /// Makes the groups of the cell `name`, after writing them to the journal.
+    /// Makes the groups of the seat `name`, after writing them to the journal.
     ///
     /// # Errors
     /// When the journal cannot be written or this process may not make groups; nothing is left.

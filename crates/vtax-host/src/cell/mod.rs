@@ -40,7 +40,6 @@ use crate::settings::{Domain, Parameter, Settings};
 use cgroup::{Groups, Hierarchies};
 use entry::Entry;
 use holder::Holder;
-use link::numbered;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -60,7 +59,20 @@ pub const PARAMETERS: &[Parameter] = &[
         default: None,
         help: "processors that the load generator may use, as in \"0-3,6\"",
     },
+    Parameter {
+        key: CLIENT_PLACE,
+        domain: Domain::Choice(&[BESIDE, ELSEWHERE]),
+        default: None,
+        help: "where the target's load generator lives: beside it, or where [places] says",
+    },
 ];
+
+/// Where the target's client lives: [`BESIDE`] it, or [`ELSEWHERE`].
+pub const CLIENT_PLACE: &str = "client.place";
+/// In the target's cell.
+pub const BESIDE: &str = "beside";
+/// On the machine that the plan names.
+pub const ELSEWHERE: &str = "elsewhere";
 
 /// A network namespace of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -126,7 +138,7 @@ pub fn check(settings: &Settings) -> Result<(), HostError> {
 pub struct Cell {
     // Fields are dropped in this order: first the processes, then their control groups.
     holder: Holder,
-    groups: Groups,
+    groups: Vec<Groups>,
     seats: Vec<Arc<Entry>>,
     config: CellConfig,
     name: String,
@@ -154,7 +166,7 @@ impl Cell {
 
     fn create_recorded(
         config: CellConfig,
-        journal: Option<&mut Journal>,
+        mut journal: Option<&mut Journal>,
     ) -> Result<Self, HostError> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name: String = config
@@ -176,7 +188,11 @@ impl Cell {
         );
         let seats = seat::count(&config.seats)?;
         let hierarchies = Hierarchies::detect()?;
-        let groups = Groups::create(&hierarchies, &unique, journal)?;
+        // Seats side by side at the top: the scheduler shares out between them as between strangers.
+        let groups = (0..seats)
+            .map(|seat| seat::unique_name(&unique, seat))
+            .map(|name| Groups::create(&hierarchies, &name, journal.as_deref_mut()))
+            .collect::<Result<Vec<_>, _>>()?;
         let ipv6 = Path::new("/proc/net/if_inet6").exists();
         let outer = config.outer.as_ref().map(OuterNetwork::bridge_mac);
         let mut setup = link::client_sides(&config.link, ipv6, seats, outer.as_deref());
@@ -184,14 +200,16 @@ impl Cell {
             setup.push_str(&format!("mkdir /run/seat{seat}\n"));
         }
         let holder = Holder::start(&setup)?;
-        let entries = (0..).zip(&config.seats).map(|(seat, of)| {
-            Ok(Arc::new(Entry {
-                holder: holder.pid(),
-                guest: groups.leaf(&numbered("target", seat), of.pin.as_ref())?,
-                client: groups.leaf(&numbered("client", seat), of.client_pin.as_ref())?,
-                seat,
-            }))
-        });
+        let entries = (0..)
+            .zip(config.seats.iter().zip(&groups))
+            .map(|(seat, (of, groups))| {
+                Ok(Arc::new(Entry {
+                    holder: holder.pid(),
+                    guest: groups.leaf("target", of.pin.as_ref())?,
+                    client: groups.leaf("client", of.client_pin.as_ref())?,
+                    seat,
+                }))
+            });
         let entries = entries.collect::<Result<Vec<_>, HostError>>()?;
         if let (Some(outer), Some(target)) = (&config.outer, entries.first()) {
             outer.connect(target, &config.link)?;
@@ -271,7 +289,8 @@ impl Cell {
     pub fn destroy(mut self) -> Result<(), HostError> {
         // Both are tried, whatever becomes of the first.
         let ended = self.holder.end();
-        let removed = self.groups.remove();
+        let removed = self.groups.iter_mut().map(Groups::remove);
+        let removed = removed.fold(Ok(()), Result::and);
         let outer = self.config.outer.as_ref();
         let gone = outer.map_or(Ok(()), |outer| outer.wait_gone(self.holder.pid()));
         ended.and(removed).and(gone)?;

@@ -96,6 +96,14 @@ pub(super) fn count(seats: &[SeatConfig]) -> Result<u8, HostError> {
         })
 }
 
+/// A name of this seat of the cell `cell` that no other seat of this host has.
+pub(super) fn unique_name(cell: &str, seat: u8) -> String {
+    match seat {
+        0 => cell.to_owned(),
+        seat => format!("{cell}-{seat}"),
+    }
+}
+
 /// A seat of a cell.
 #[derive(Debug, Clone, Copy)]
 pub struct Seat<'a> {
@@ -120,10 +128,7 @@ impl<'a> Seat<'a> {
 
     /// A name that no other seat of this host has: letters, digits and `-`.
     pub fn unique_name(&self) -> String {
-        match self.entry.seat {
-            0 => self.cell.name().to_owned(),
-            seat => format!("{}-{seat}", self.cell.name()),
-        }
+        unique_name(self.cell.name(), self.entry.seat)
     }
 
     /// The image of the scratch disk.
