@@ -10,6 +10,7 @@ mod archive;
 pub mod cost;
 pub mod guard;
 mod host;
+mod link;
 mod machine;
 mod outlet;
 mod payload;

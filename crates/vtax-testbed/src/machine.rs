@@ -1,6 +1,7 @@
 //! The emulated machine: QEMU's command line.
 
 use crate::host::Host;
+use crate::link::End;
 use crate::settings::{Settings, Timers};
 use std::path::Path;
 use vtax_guest::platform::qemu::{Options, Q35, value};
@@ -21,6 +22,8 @@ pub(crate) struct Files<'a> {
     pub console: Option<&'a Path>,
     /// What the ports carry goes here, if they are wanted: events, results.
     pub ports: Option<(&'a Path, &'a Path)>,
+    /// The wire to a second host, and which end of it this machine is.
+    pub link: Option<(End, &'a Path)>,
 }
 
 /// The command line of a host's machine.
@@ -156,6 +159,9 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
             line.port(name, &format!("vtax.{name}"));
         }
     }
+    if let Some((end, wire)) = files.link {
+        end.plug(&mut line, wire);
+    }
     line
 }
 
@@ -220,6 +226,7 @@ mod tests {
             initrd: Path::new("/tmp/a,b/initrd"),
             console: Some(Path::new("/tmp/console")),
             ports: Some((Path::new("/tmp/events"), Path::new("/tmp/results"))),
+            link: None,
         };
         command_line(&host, settings, files).words().join(" ")
     }
@@ -270,6 +277,34 @@ mod tests {
                 assert!(!line.contains(part), "{part}: {line}");
             }
         }
+    }
+
+    #[test]
+    fn two_machines_are_the_ends_of_one_wire() {
+        let host = fake_host(Path::new("/cache"), Hypervisor::Kvm);
+        let line = |end| {
+            let files = Files {
+                initrd: Path::new("/tmp/initrd"),
+                console: None,
+                ports: None,
+                link: Some((end, Path::new("/tmp/a,b"))),
+            };
+            command_line(&host, &Settings::default(), files)
+                .words()
+                .join(" ")
+        };
+        let wire = "addr.type=unix,addr.path=/tmp/a,,b";
+        let (client, host) = (line(End::Client), line(End::Host));
+        assert!(
+            client.contains(&format!("stream,id=link,server=on,{wire} ")),
+            "{client}"
+        );
+        assert!(
+            host.contains(&format!("stream,id=link,server=off,{wire} ")),
+            "{host}"
+        );
+        let mac = |line: &str| line.split_once("mac=").map(|(_, mac)| mac.to_owned());
+        assert!(mac(&client).is_some() && mac(&client) != mac(&host));
     }
 
     #[test]

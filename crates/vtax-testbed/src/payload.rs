@@ -3,6 +3,7 @@
 //! disk or network of this machine is involved, so it arrives at the same instruction every time.
 
 use crate::host::Host;
+use crate::link::{End, Link};
 use std::fs;
 use std::path::Path;
 use vtax_guest::image::Archive;
@@ -19,6 +20,8 @@ const XEN: &str = include_str!("guest/xen.sh");
 pub(crate) enum Errand<'a> {
     /// Open a shell on the console.
     Shell,
+    /// Be reached over the link, until it is ended.
+    Client,
     /// Run a plan.
     Plan {
         /// The vtax to run it with.
@@ -38,7 +41,11 @@ pub(crate) enum Errand<'a> {
 ///
 /// # Errors
 /// When a file cannot be read.
-pub(crate) fn initrd(host: &Host, errand: &Errand<'_>) -> Result<Vec<u8>, HostError> {
+pub(crate) fn initrd(
+    host: &Host,
+    errand: &Errand<'_>,
+    link: Option<&Link>,
+) -> Result<Vec<u8>, HostError> {
     let read = |path: &Path| fs::read(path).map_err(HostError::file("read", path));
     let mut bytes = read(&host.files.initrd)?;
     // Archives begin at multiples of four bytes.
@@ -56,8 +63,16 @@ pub(crate) fn initrd(host: &Host, errand: &Errand<'_>) -> Result<Vec<u8>, HostEr
         Hypervisor::Xen => XEN,
     };
     add("hypervisor", hypervisor.as_bytes());
+    if let Some(link) = link {
+        let end = match errand {
+            Errand::Client => End::Client,
+            _ => End::Host,
+        };
+        add("link", link.told(end).as_bytes());
+    }
     match errand {
         Errand::Shell => add("shell", b""),
+        Errand::Client => add("client", b""),
         Errand::Plan {
             binary,
             command,
@@ -97,8 +112,8 @@ mod tests {
             arguments: &["--quick".into()],
             earlier: None,
         };
-        let first = initrd(&host, &errand).unwrap();
-        assert_eq!(first, initrd(&host, &errand).unwrap());
+        let first = initrd(&host, &errand, None).unwrap();
+        assert_eq!(first, initrd(&host, &errand, None).unwrap());
         let holds = |bytes: &[u8], text: &str| {
             bytes
                 .windows(text.len())
@@ -107,7 +122,7 @@ mod tests {
         for text in ["a program", "testbed:kvm", "--quick", "kvm_amd"] {
             assert!(holds(&first, text), "{text}");
         }
-        let shell = initrd(&host, &Errand::Shell).unwrap();
+        let shell = initrd(&host, &Errand::Shell, None).unwrap();
         assert!(!holds(&shell, "a program"));
     }
 }

@@ -18,7 +18,13 @@ const LAB: [&str; 8] = [
 /// What each hypervisor needs beyond that.
 fn hypervisor_packages(hypervisor: Hypervisor) -> &'static [&'static str] {
     match hypervisor {
-        Hypervisor::Kvm => &["linux-image-cloud-amd64", "qemu-system-x86"],
+        // A second host on the same link is reached through ssh.
+        Hypervisor::Kvm => &[
+            "linux-image-cloud-amd64",
+            "openssh-client",
+            "openssh-server",
+            "qemu-system-x86",
+        ],
         // The cloud kernel is no Dom0. Secondary consoles of Xen guests, which carry the agent,
         // and the layer over their root disk are served by a QEMU; qemu-img makes the layer.
         Hypervisor::Xen => &[

@@ -2,6 +2,7 @@
 
 use crate::cost::{self, CostModel};
 use crate::host::Host;
+use crate::link::{End, Link};
 use crate::machine::{self, Files};
 use crate::outlet::{self, Lines};
 use crate::payload::{self, Errand};
@@ -11,11 +12,13 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 use vtax_guest::platform::qemu::Options;
 use vtax_host::HostError;
 use vtax_host::signals::Signals;
 use vtax_lab::LabError;
 use vtax_lab::place::Line;
+use vtax_lab::plan::RemoteClient;
 use vtax_report::results::ResultsDir;
 
 /// How often the ports are looked at. The host inside does not notice.
@@ -57,6 +60,8 @@ pub struct PlanRun<'a> {
     pub results: PathBuf,
     /// Further arguments of `vtax run`, such as `--quick`: words without blanks.
     pub arguments: Vec<String>,
+    /// The client that the plan has on another host: a second emulated one, then.
+    pub client: Option<&'a RemoteClient>,
     /// For how long a trial may say nothing, by the host's own clock: its window and warm-up.
     pub silence: Duration,
 }
@@ -73,6 +78,11 @@ pub fn run_plan(
     signals: &Signals,
     each: &mut dyn FnMut(Line),
 ) -> Result<(), LabError> {
+    if run.client.is_some() && run.settings.deterministic {
+        return Err(LabError::Host(HostError::Setting(
+            "two hosts share no clock of instructions, and the plan has its client on a second one: --testbed FILE with deterministic = false".to_owned(),
+        )));
+    }
     let mut settings = run.settings.clone();
     for _ in 1..ATTEMPTS {
         match attempt(run, &settings, signals, each)? {
@@ -109,10 +119,7 @@ fn attempt(
     signals: &Signals,
     each: &mut dyn FnMut(Line),
 ) -> Result<Attempt, LabError> {
-    let directory = tempfile::Builder::new()
-        .prefix("vtax-testbed-")
-        .tempdir()
-        .map_err(HostError::file("create", std::env::temp_dir()))?;
+    let directory = scratch_directory()?;
     let path = |name: &str| directory.path().join(name);
     let (initrd, console) = (path("initrd"), path("console"));
     let (events, results) = (path("events"), path("results"));
@@ -124,7 +131,13 @@ fn attempt(
         arguments: &run.arguments,
         earlier: earlier.then(|| packed(&run.results)).transpose()?,
     };
-    fs::write(&initrd, payload::initrd(run.host, &errand)?)
+    let link = run.client.map(Link::of).transpose()?;
+    let wire = path("wire");
+    let there = link
+        .as_ref()
+        .map(|link| Client::start(run.host, settings, link, &wire));
+    let mut there = there.transpose()?;
+    fs::write(&initrd, payload::initrd(run.host, &errand, link.as_ref())?)
         .map_err(HostError::file("write", &initrd))?;
     for file in [&console, &events, &results] {
         File::create(file).map_err(HostError::file("create", file))?;
@@ -133,6 +146,7 @@ fn attempt(
         initrd: &initrd,
         console: Some(&console),
         ports: Some((&events, &results)),
+        link: there.as_ref().map(|_| (End::Host, wire.as_path())),
     };
     let mut machine = Running::start(&machine::command_line(run.host, settings, files))?;
 
@@ -155,6 +169,9 @@ fn attempt(
         let arrived = lines.follow(&mut hand_on)?;
         if let Some(status) = ended {
             break status;
+        }
+        if let Some(there) = &mut there {
+            there.check()?;
         }
         let printed = fs::metadata(&console).map_or(0, |metadata| metadata.len());
         let computed = machine.computed();
@@ -211,6 +228,59 @@ fn packed(results: &Path) -> Result<Vec<u8>, HostError> {
         status: output.status.to_string(),
         output: String::from_utf8_lossy(&output.stderr).into_owned(),
     })
+}
+
+/// The second host, where the plan's client lives.
+struct Client {
+    machine: Running,
+    directory: TempDir,
+}
+
+impl Client {
+    /// Boots it and waits until its end of the wire is there.
+    fn start(host: &Host, settings: &Settings, link: &Link, wire: &Path) -> Result<Self, LabError> {
+        let directory = scratch_directory()?;
+        let initrd = directory.path().join("initrd");
+        let payload = payload::initrd(host, &Errand::Client, Some(link))?;
+        fs::write(&initrd, payload).map_err(HostError::file("write", &initrd))?;
+        let files = Files {
+            initrd: &initrd,
+            console: Some(&directory.path().join("console")),
+            ports: None,
+            link: Some((End::Client, wire)),
+        };
+        let machine = Running::start(&machine::command_line(host, settings, files))?;
+        let mut client = Self { machine, directory };
+        while !wire.exists() {
+            client.check()?;
+            std::thread::sleep(POLL);
+        }
+        Ok(client)
+    }
+
+    /// # Errors
+    /// When it has ended.
+    fn check(&mut self) -> Result<(), LabError> {
+        let Some(status) = self.machine.ended()? else {
+            return Ok(());
+        };
+        Err(LabError::Host(HostError::Program {
+            command: "the emulated host of the client".to_owned(),
+            status: format!("{status}, before the plan's end"),
+            output: format!(
+                "{}\n{}",
+                tail(&self.directory.path().join("console")),
+                self.machine.messages()
+            ),
+        }))
+    }
+}
+
+fn scratch_directory() -> Result<TempDir, HostError> {
+    tempfile::Builder::new()
+        .prefix("vtax-testbed-")
+        .tempdir()
+        .map_err(HostError::file("create", std::env::temp_dir()))
 }
 
 /// A QEMU that ends with this value, and with this process however that ends.
@@ -299,6 +369,36 @@ fn tail(console: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::tests::fake_host;
+    use std::net::Ipv4Addr;
+    use vtax_host::cell::{OuterNetwork, Uplink};
+    use vtax_lab::place::Hypervisor;
+
+    #[test]
+    fn two_hosts_with_one_clock_of_instructions_are_refused_before_anything_boots() {
+        let client = RemoteClient {
+            host: "client".to_owned(),
+            network: OuterNetwork {
+                uplink: Uplink::Bridge("lan".to_owned()),
+                target: (Ipv4Addr::new(192, 0, 2, 10), 24),
+            },
+        };
+        let run = PlanRun {
+            host: &fake_host(Path::new("/no/such/cache"), Hypervisor::Kvm),
+            settings: &Settings::default(),
+            cost_model: &CostModel::shipped().unwrap(),
+            binary: PathBuf::from("/no/such/vtax"),
+            command: "run",
+            plan: String::new(),
+            results: PathBuf::from("/no/such/results"),
+            arguments: Vec::new(),
+            client: Some(&client),
+            silence: Duration::ZERO,
+        };
+        let refused = run_plan(&run, &Signals::install().unwrap(), &mut |_| ()).unwrap_err();
+        let said = refused.to_string();
+        assert!(said.contains("deterministic = false"), "{said}");
+    }
 
     #[test]
     fn processor_time_is_user_and_system_time_whatever_the_name() {

@@ -18,12 +18,13 @@ pub fn shell(host: &Host, settings: &Settings) -> Result<(), HostError> {
         .tempdir()
         .map_err(HostError::file("create", std::env::temp_dir()))?;
     let initrd = directory.path().join("initrd");
-    fs::write(&initrd, payload::initrd(host, &Errand::Shell)?)
+    fs::write(&initrd, payload::initrd(host, &Errand::Shell, None)?)
         .map_err(HostError::file("write", &initrd))?;
     let files = Files {
         initrd: &initrd,
         console: None,
         ports: None,
+        link: None,
     };
     let line = machine::command_line(host, settings, files);
     let status = line.command().status().map_err(missing)?;

@@ -443,6 +443,11 @@ fn what_is_wrong_with_a_scenario_is_said_where_it_stands() {
         ),
         (
             "[again]",
+            "[settings]\nclient.place = \"elsewhere\"\n[again]",
+            "`client.place` needs [places]",
+        ),
+        (
+            "[again]",
             "[places]\nclient = \"ssh:h\"\n[again]",
             "needs `bridge` or `device`",
         ),

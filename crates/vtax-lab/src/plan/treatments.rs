@@ -4,6 +4,7 @@
 use super::{Catalogue, Entry, NEIGHBOURS, NeighbourKind, Objective, Plan, Profile};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use vtax_host::cell::{BESIDE, CLIENT_PLACE};
 use vtax_host::settings::{Level, Settings};
 use vtax_report::results::Treatment;
 
@@ -14,6 +15,8 @@ pub struct PlannedTreatment {
     pub record: Treatment,
     /// The settings in force.
     pub settings: Settings,
+    /// Whether the target's client lives on the machine that the plan names.
+    pub client_is_elsewhere: bool,
     /// The guests beside the target.
     pub neighbours: Vec<PlannedGuest>,
     /// How the target's load goes on.
@@ -145,6 +148,8 @@ fn treatment(
             platform_kind: platform.kind.clone(),
             workload_kind: workload.kind.clone(),
         },
+        client_is_elsewhere: plan.places.client.is_some()
+            && settings.text(CLIENT_PLACE) != Some(BESIDE),
         neighbours: company(plan, catalogue, platform, workload, &settings, &levels),
         settings,
         profile: workload.profile.clone(),

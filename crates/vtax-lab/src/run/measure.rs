@@ -429,6 +429,11 @@ impl Observation<'_> {
             Better::Lower,
         );
         adding.lead("cpu.per_work");
+        if self.party == 0 {
+            let title = format!("CPU time of all of this host to {}", work.phrase);
+            let name = "cpu.machine.per_work";
+            adding.add(name, &title, cpu.busy / work.amount, unit, Better::Lower);
+        }
         if let Some(guest) = cpu.stages.get(&Stage::Vcpu) {
             let title = format!("CPU time outside guest code to {}", work.phrase);
             let outside = (spent - guest).max(0.0) / work.amount;

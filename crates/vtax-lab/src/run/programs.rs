@@ -13,10 +13,10 @@ use vtax_load::workload::{Program, Workload};
 pub(super) enum Whose {
     /// Every guest's.
     All,
-    /// The target's alone.
-    Target,
-    /// The neighbours' alone.
-    Neighbours,
+    /// Those whose clients live on this host.
+    Here,
+    /// The targets' whose clients live elsewhere.
+    Elsewhere,
 }
 
 /// The programs of the clients that a host lacks, each with its remedy; `is_installed` is the
@@ -101,8 +101,12 @@ fn programs<'a>(
         let target = (&planned.record.workload, &planned.record.workload_kind);
         let neighbours = planned.neighbours.iter();
         let neighbours = neighbours.map(|guest| (&guest.name, &guest.workload_kind));
-        let target = std::iter::once(target).filter(|_| whose != Whose::Neighbours);
-        for (name, kind) in target.chain(neighbours.filter(|_| whose != Whose::Target)) {
+        let target = std::iter::once(target).filter(|_| match whose {
+            Whose::All => true,
+            Whose::Here => !planned.client_is_elsewhere,
+            Whose::Elsewhere => planned.client_is_elsewhere,
+        });
+        for (name, kind) in target.chain(neighbours.filter(|_| whose != Whose::Elsewhere)) {
             if let Some(workload) = catalogue.workload(kind) {
                 all.extend(of(workload).iter().map(|program| (name.as_str(), *program)));
             }
@@ -135,7 +139,7 @@ mod tests {
     #[test]
     fn a_missing_client_is_named_with_its_package_before_anything_boots() {
         let catalogue = Catalogue::standard();
-        let planned = planned(&catalogue);
+        let mut planned = planned(&catalogue);
         let missing = missing_on_host(&planned, &catalogue, Whose::All, &|name| name != "iperf3");
         assert_eq!(
             missing.into_iter().collect::<Vec<_>>(),
@@ -143,7 +147,12 @@ mod tests {
         );
         assert!(missing_on_host(&planned, &catalogue, Whose::All, &|_| true).is_empty());
         let lacking = |whose| missing_on_host(&planned, &catalogue, whose, &|_| false).len();
-        assert_eq!((lacking(Whose::Target), lacking(Whose::Neighbours)), (1, 0));
+        assert_eq!((lacking(Whose::Here), lacking(Whose::Elsewhere)), (1, 0));
+        for planned in &mut planned {
+            planned.client_is_elsewhere = true;
+        }
+        let lacking = |whose| missing_on_host(&planned, &catalogue, whose, &|_| false).len();
+        assert_eq!((lacking(Whose::Here), lacking(Whose::Elsewhere)), (0, 1));
     }
 
     #[test]

@@ -190,13 +190,15 @@ impl Experiment for Scenarios<'_> {
         log: &mut Log<'_>,
         attempt: &mut Attempt,
     ) -> Result<(), LabError> {
-        let actor = self.elsewhere.as_mut().map(Elsewhere::actor).transpose()?;
         let planned = self.planned.get(assignment.treatment).ok_or_else(|| {
             LabError::Plan(format!(
                 "the plan has no treatment {}",
                 assignment.treatment
             ))
         })?;
+        let elsewhere = self.elsewhere.as_mut();
+        let elsewhere = elsewhere.filter(|_| planned.client_is_elsewhere);
+        let actor = elsewhere.map(Elsewhere::actor).transpose()?;
         let casts = self.casts(planned)?;
         self.signals.check()?;
         log.phase("boot");
@@ -235,12 +237,8 @@ impl Scenarios<'_> {
     /// Whether this host can run every treatment: all that is missing, in one message.
     fn check(&self, actor: Option<&RemoteActor>) -> Result<(), LabError> {
         let is_installed = |name: &str| self.roots.program(name).is_some();
-        let whose = match actor {
-            Some(_) => Whose::Neighbours,
-            None => Whose::All,
-        };
         let mut missing =
-            programs::missing_on_host(&self.planned, self.catalogue, whose, &is_installed);
+            programs::missing_on_host(&self.planned, self.catalogue, Whose::Here, &is_installed);
         if let (Some(actor), Some(elsewhere)) = (actor, &self.elsewhere) {
             missing.extend(self.missing_elsewhere(actor, elsewhere)?);
         }
@@ -298,15 +296,16 @@ impl Scenarios<'_> {
         elsewhere: &Elsewhere,
     ) -> Result<BTreeSet<String>, LabError> {
         let (planned, catalogue) = (&self.planned, self.catalogue);
-        let programs = programs::client_programs(planned, catalogue, Whose::Target);
+        let programs = programs::client_programs(planned, catalogue, Whose::Elsewhere);
         let programs: Vec<&str> = programs.iter().map(|(_, program)| program.name).collect();
         let lacks = actor.lacks(&programs)?;
         let is_installed = |name: &str| !lacks.iter().any(|lacking| lacking == name);
-        let missing = programs::missing_on_host(planned, catalogue, Whose::Target, &is_installed);
+        let missing =
+            programs::missing_on_host(planned, catalogue, Whose::Elsewhere, &is_installed);
         let place = elsewhere.place();
         let missing = missing.into_iter().map(|what| format!("{place}: {what}"));
         let mut missing: BTreeSet<String> = missing.collect();
-        for planned in &self.planned {
+        for planned in planned.iter().filter(|planned| planned.client_is_elsewhere) {
             let link = LinkConfig::from_settings(&planned.settings)?;
             if let Err(cause) = elsewhere.client.network.check(&link) {
                 missing.insert(cause.to_string());
@@ -366,6 +365,7 @@ impl Scenarios<'_> {
         let name = format!("trial-{}-{}", std::process::id(), assignment.index);
         let mut config = CellConfig::from_settings(&name, &planned.settings)?;
         let elsewhere = self.elsewhere.as_ref();
+        let elsewhere = elsewhere.filter(|_| planned.client_is_elsewhere);
         config.outer = elsewhere.map(|elsewhere| elsewhere.client.network.clone());
         config.seats.clear();
         for (number, cast) in casts.iter().enumerate() {

@@ -31,6 +31,31 @@ done
 cd /run/testbed || fail "no payload"
 . ./hypervisor
 
+# A wire to a second host, with nobody else on it: no secret guards the way there.
+if [ -e link ]; then
+    read -r bridge address client name <link
+    modprobe virtio_net || fail "cannot load virtio_net"
+    ip link add "$bridge" type bridge
+    ip link set eth0 master "$bridge" up || fail "no device for the link"
+    ip address add "$address" dev "$bridge"
+    ip link set "$bridge" up
+    if [ -e client ]; then
+        passwd -q -d root
+        mkdir -p /run/sshd
+        ssh-keygen -q -A
+        /usr/sbin/sshd -D -e -o PermitRootLogin=yes -o PermitEmptyPasswords=yes -o UsePAM=no
+        fail "sshd has ended"
+    fi
+    echo "$client $name" >>/etc/hosts
+    printf 'StrictHostKeyChecking no\nLogLevel ERROR\n' >/etc/ssh/ssh_config.d/link.conf
+    tries=0
+    until ssh -o BatchMode=yes -o ConnectTimeout=5 "$name" true </dev/null; do
+        tries=$((tries + 1))
+        [ $tries -lt 30 ] || fail "$name does not answer"
+        sleep 1
+    done
+fi
+
 # Without udev the kernel names the ports under /sys.
 events= results=
 for port in /sys/class/virtio-ports/*; do

@@ -58,6 +58,7 @@ pub fn run(arguments: PlanRunArgs) -> Outcome {
                 plan: text,
                 results: results.clone(),
                 arguments: run::forwarded(&arguments, None),
+                client: plan.places.client.as_ref(),
                 silence: plan.warmup + plan.duration,
             };
             let ended = inside.run(&signals, progress.as_mut());

@@ -88,6 +88,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
                 plan: text,
                 results: results.clone(),
                 arguments: forwarded(&arguments, shard),
+                client: plan.places.client.as_ref(),
                 silence: plan.warmup + plan.duration,
             };
             let ended = inside.run(&signals, progress.as_mut());

@@ -11,7 +11,7 @@ use vtax_host::HostError;
 use vtax_host::signals::{Signals, end_with_reader};
 use vtax_lab::LabError;
 use vtax_lab::place::{Hypervisor, Line};
-use vtax_lab::plan::Catalogue;
+use vtax_lab::plan::{Catalogue, RemoteClient};
 use vtax_lab::run::{Event, Progress};
 use vtax_report::results::ResultsDir;
 use vtax_testbed::cost::{self, CostModel};
@@ -114,6 +114,7 @@ fn guard(path: &Path, counts: &Path, accept: bool) -> Outcome {
         plan: text,
         results: directory.clone(),
         arguments: Vec::new(),
+        client: plan.places.client.as_ref(),
         silence: plan.warmup + plan.duration,
     };
     let mut progress = progress::for_people(&signals);
@@ -167,6 +168,8 @@ pub struct Inside<'a> {
     pub results: PathBuf,
     /// Further arguments of the `vtax run` inside.
     pub arguments: Vec<String>,
+    /// The client that the plan has elsewhere.
+    pub client: Option<&'a RemoteClient>,
     /// Window and warm-up of a trial.
     pub silence: Duration,
 }
@@ -192,6 +195,7 @@ impl Inside<'_> {
             plan: self.plan,
             results: self.results,
             arguments: self.arguments,
+            client: self.client,
             silence: self.silence,
         };
         let hypervisor = self.hypervisor;

@@ -11,6 +11,7 @@ use super::{
 use std::collections::BTreeMap;
 use std::time::Duration;
 use toml::de::{DeTable, DeValue};
+use vtax_host::cell::{CLIENT_PLACE, ELSEWHERE};
 use vtax_host::settings::{Level, Parameter, Settings};
 use vtax_observe::meter;
 
@@ -100,6 +101,7 @@ impl Reader<'_, &Catalogue> {
             quick,
         };
         self.size(root, &plan);
+        self.place_of_clients(root, &plan);
         Some(plan)
     }
 
@@ -491,5 +493,20 @@ impl Reader<'_, &Catalogue> {
             .or(root.get("repetitions"))
             .map_or(0, |value| value.span().start);
         self.accepts_size(trials, offset);
+    }
+
+    /// A choice of the client's place needs the places to choose from.
+    fn place_of_clients(&mut self, root: &DeTable<'_>, plan: &Plan) {
+        let entries = plan.platforms.iter().chain(&plan.workloads);
+        let chosen = plan.factors.contains_key(CLIENT_PLACE)
+            || entries
+                .map(|entry| &entry.settings)
+                .chain([&plan.settings])
+                .any(|settings| settings.text(CLIENT_PLACE) == Some(ELSEWHERE));
+        if chosen && plan.places.client.is_none() && root.get("places").is_none() {
+            let offset = root.get("factors").map_or(0, |value| value.span().start);
+            self.complain(offset, format!("`{CLIENT_PLACE}` needs [places]"))
+                .help_with("it says where elsewhere is: client = \"ssh:HOST\", bridge, target");
+        }
     }
 }
