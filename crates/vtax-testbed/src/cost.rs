@@ -170,7 +170,8 @@ pub fn apply_again(results: &ResultsDir, model: &CostModel) -> Result<(), LabErr
     apply(results, model, Nanoseconds(instruction))
 }
 
-fn charge(trial: &mut Trial, model: &CostModel, instruction: Nanoseconds) {
+/// Adds what the model makes of one trial.
+pub(crate) fn charge(trial: &mut Trial, model: &CostModel, instruction: Nanoseconds) {
     let Some((cycles, left_out)) = model.cycles_per_second(trial, instruction) else {
         return;
     };

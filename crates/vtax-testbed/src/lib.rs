@@ -8,19 +8,20 @@
 
 mod archive;
 pub mod cost;
+mod flight;
 pub mod guard;
 mod host;
+mod hosts;
 mod link;
 mod machine;
 mod outlet;
 mod payload;
 mod recipe;
-mod run;
 mod settings;
 mod shell;
 
 pub use host::{Host, Kept, build, cached, list, remove};
+pub use hosts::{PlanRun, run_plan};
 pub use recipe::recipe;
-pub use run::{PlanRun, run_plan};
 pub use settings::{Frequency, Settings};
 pub use shell::shell;

@@ -6,6 +6,7 @@ use crate::host::Host;
 use crate::link::{End, Link};
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 use vtax_guest::image::Archive;
 use vtax_host::HostError;
 use vtax_lab::place::Hypervisor;
@@ -22,18 +23,18 @@ pub(crate) enum Errand<'a> {
     Shell,
     /// Be reached over the link, until it is ended.
     Client,
-    /// Run a plan.
-    Plan {
+    /// Run one trial of a plan.
+    Trial {
         /// The vtax to run it with.
         binary: &'a Path,
         /// What of vtax runs it: `run`, `accuracy run`.
         command: &'a str,
         /// The plan's text.
         plan: &'a str,
-        /// Further arguments of `vtax run`.
+        /// Further arguments.
         arguments: &'a [String],
-        /// Results of an earlier, unfinished run, as an archive.
-        earlier: Option<Vec<u8>>,
+        /// For how long the host, which has just booted, comes to rest before: its own seconds.
+        rest: Duration,
     },
 }
 
@@ -73,21 +74,19 @@ pub(crate) fn initrd(
     match errand {
         Errand::Shell => add("shell", b""),
         Errand::Client => add("client", b""),
-        Errand::Plan {
+        Errand::Trial {
             binary,
             command,
             plan,
             arguments,
-            earlier,
+            rest,
         } => {
             add("vtax", &read(binary)?);
             add("command", command.as_bytes());
             add("plan.toml", plan.as_bytes());
             add("place", format!("testbed:{}", host.hypervisor).as_bytes());
             add("arguments", arguments.join(" ").as_bytes());
-            if let Some(results) = earlier {
-                add("results.tar", results);
-            }
+            add("rest", rest.as_secs().to_string().as_bytes());
         }
     }
     bytes.extend(archive.finish());
@@ -105,12 +104,12 @@ mod tests {
         let host = fake_host(directory.path(), Hypervisor::Kvm);
         let binary = directory.path().join("vtax");
         fs::write(&binary, "a program").unwrap();
-        let errand = Errand::Plan {
+        let errand = Errand::Trial {
             binary: &binary,
             command: "run",
             plan: "name = \"x\"",
             arguments: &["--quick".into()],
-            earlier: None,
+            rest: Duration::ZERO,
         };
         let first = initrd(&host, &errand, None).unwrap();
         assert_eq!(first, initrd(&host, &errand, None).unwrap());

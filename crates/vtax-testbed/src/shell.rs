@@ -1,9 +1,9 @@
 //! A console in an emulated host.
 
+use crate::flight::missing;
 use crate::host::Host;
 use crate::machine::{self, Files};
 use crate::payload::{self, Errand};
-use crate::run::missing;
 use crate::settings::Settings;
 use std::fs;
 use vtax_host::HostError;

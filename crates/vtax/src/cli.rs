@@ -1,6 +1,7 @@
 //! The command line as clap sees it.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 use vtax_density::cli::DensityArguments;
@@ -144,6 +145,10 @@ pub struct PlanRunArgs {
     /// Settings of the testbed, a TOML file (with `--at testbed:…`).
     #[arg(long, value_name = "FILE")]
     pub testbed: Option<PathBuf>,
+    /// Emulated hosts at the same time (with `--at testbed:…`) [default: as many as there are
+    /// processors, and memory for them].
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<NonZeroUsize>,
     /// Print events as JSON lines, one object each, tagged `event`, instead of progress and tables
     /// for people; the numbers are in the results directory's analysis.json (a study: study.json).
     #[arg(long)]
@@ -151,6 +156,9 @@ pub struct PlanRunArgs {
     /// What the results say of the place, when another vtax started this one.
     #[arg(long, hide = true)]
     pub place_name: Option<String>,
+    /// Run this treatment alone, once, for another vtax.
+    #[arg(long, hide = true)]
+    pub treatment: Option<usize>,
     /// This host is an emulated one: every number is to say so.
     #[arg(long, hide = true)]
     pub emulated: bool,

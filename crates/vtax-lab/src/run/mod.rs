@@ -12,6 +12,7 @@ mod guest;
 mod instruments;
 mod measure;
 mod phases;
+mod planned;
 mod programs;
 mod progress;
 mod queue;
@@ -24,9 +25,10 @@ mod trial;
 
 pub use charging::why_not_traced;
 pub use directory::NewRun;
+pub use planned::Planned;
 pub use progress::{Event, Progress};
 pub use restore::{Restored, restore};
-pub use scenario::{run, run_planned};
+pub use scenario::run;
 pub use trial::{Attempt, Log};
 
 use crate::LabError;
@@ -122,6 +124,20 @@ pub trait Experiment {
         attempt: &mut Attempt,
     ) -> Result<(), LabError>;
 
+    /// How many trials may be under way at once.
+    fn jobs(&self) -> usize {
+        1
+    }
+
+    /// Which of the trials that are under way is to be performed next. Where several may be, this
+    /// starts what has to run meanwhile and waits for the first that need not wait any more.
+    ///
+    /// # Errors
+    /// When the run cannot go on, or is interrupted.
+    fn next(&mut self, _under_way: &[Assignment]) -> Result<usize, LabError> {
+        Ok(0)
+    }
+
     /// Why the run may end before `next_block`, if it may.
     fn satisfied(
         &self,
@@ -210,11 +226,9 @@ impl Runner<'_> {
         let began = Instant::now();
         let mut estimate = Estimate::default();
         let rest = |queue: &Queue, estimate: &Estimate, experiment: &dyn Experiment| {
-            estimate
-                .remaining(queue.treatments(), &|treatment| {
-                    experiment.expected(treatment)
-                })
-                .as_secs_f64()
+            let expected = |treatment| experiment.expected(treatment);
+            let rest = estimate.remaining(queue.treatments(), &expected);
+            rest.as_secs_f64() / experiment.jobs().max(1) as f64
         };
         progress.event(Event::Started {
             plan: name.to_owned(),
@@ -231,37 +245,38 @@ impl Runner<'_> {
         };
         let mut failures: BTreeMap<usize, u32> = BTreeMap::new();
         let mut last_block = None;
-        while let Some(assignment) = queue.next() {
-            if last_block != Some(assignment.block) {
-                last_block = Some(assignment.block);
-                let elapsed = began.elapsed();
-                summary.stopped_early =
-                    experiment.satisfied(self.results, assignment.block, elapsed);
-                if summary.stopped_early.is_some() {
+        let mut under_way: Vec<Assignment> = Vec::new();
+        let mut began_at: BTreeMap<u32, Instant> = BTreeMap::new();
+        loop {
+            while summary.stopped_early.is_none() && under_way.len() < experiment.jobs().max(1) {
+                let Some(assignment) = queue.next() else {
                     break;
+                };
+                if last_block != Some(assignment.block) {
+                    last_block = Some(assignment.block);
+                    let elapsed = began.elapsed();
+                    summary.stopped_early =
+                        experiment.satisfied(self.results, assignment.block, elapsed);
+                }
+                if summary.stopped_early.is_none() {
+                    self.begin(assignment, queue, progress)?;
+                    began_at.insert(assignment.index, Instant::now());
+                    under_way.push(assignment);
                 }
             }
+            if under_way.is_empty() {
+                break;
+            }
             self.signals.check()?;
+            let next = experiment.next(&under_way)?;
+            let assignment = under_way.remove(next.min(under_way.len() - 1));
             let Some(treatment) = self.results.run().treatments.get(assignment.treatment) else {
                 continue;
             };
-            if let Some(reason) = queue.make_room(self.results, assignment.index)? {
-                let mut message = format!("trial {:04} runs again: {reason}", assignment.index);
-                if let Some(roots) = self.roots
-                    && let Some(disturbance) = busy::wait(roots, PATIENCE, self.signals)?
-                {
-                    message = format!("{message}; {disturbance}");
-                }
-                progress.event(Event::Note { message });
-            }
-            progress.event(Event::TrialStarted {
-                index: assignment.index,
-                treatment: treatment.label.clone(),
-            });
-            let clock = Instant::now();
             let writer = self.results.trial_writer(assignment.index)?;
             let trial = trial::run(experiment, assignment, treatment, journal, writer, progress)?;
-            let took = clock.elapsed();
+            let clock = began_at.remove(&assignment.index);
+            let took = clock.map_or(Duration::ZERO, |clock| clock.elapsed());
             estimate.saw(assignment.treatment, took);
             summary.ran += 1;
             let failed = match &trial.outcome {
@@ -274,7 +289,7 @@ impl Runner<'_> {
                 treatment: treatment.label.clone(),
                 seconds: took.as_secs_f64(),
                 done: summary.ran,
-                of: summary.ran + queue.len(),
+                of: summary.ran + under_way.len() + queue.len(),
                 remaining_seconds: rest(queue, &estimate, experiment),
                 headline: headline(&trial),
                 suspect: trial.suspect.clone(),
@@ -302,6 +317,31 @@ impl Runner<'_> {
             .filter(|trial| trial.outcome != TrialOutcome::Complete)
             .count();
         Ok(summary)
+    }
+
+    /// Says that a trial is under way, and makes room for it where it was run before.
+    fn begin(
+        &self,
+        assignment: Assignment,
+        queue: &mut Queue,
+        progress: &mut dyn Progress,
+    ) -> Result<(), LabError> {
+        if let Some(reason) = queue.make_room(self.results, assignment.index)? {
+            let mut message = format!("trial {:04} runs again: {reason}", assignment.index);
+            if let Some(roots) = self.roots
+                && let Some(disturbance) = busy::wait(roots, PATIENCE, self.signals)?
+            {
+                message = format!("{message}; {disturbance}");
+            }
+            progress.event(Event::Note { message });
+        }
+        if let Some(treatment) = self.results.run().treatments.get(assignment.treatment) {
+            progress.event(Event::TrialStarted {
+                index: assignment.index,
+                treatment: treatment.label.clone(),
+            });
+        }
+        Ok(())
     }
 }
 

@@ -8,12 +8,12 @@ use super::measure::{Inner, Observation, Party};
 use super::phases::{Drive, Driven, Stretch};
 use super::programs::{self, Whose};
 use super::{
-    Assignment, Attempt, Experiment, Log, NewRun, Progress, RunOptions, RunSummary, instruments,
-    run_experiment, stop,
+    Assignment, Attempt, Experiment, Log, NewRun, Planned, Progress, RunOptions, RunSummary,
+    instruments, run_experiment, stop,
 };
 use crate::LabError;
 use crate::place::actor::RemoteActor;
-use crate::plan::{Catalogue, Plan, PlannedTreatment, treatments};
+use crate::plan::{Catalogue, Plan, PlannedTreatment};
 use crate::suspect::{self, HostWatch, OwnWork};
 use instruments::SampleSink;
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,37 +47,22 @@ use vtax_units::{Hertz, Nanoseconds, Source};
 /// # Errors
 /// As [`run_experiment`].
 pub fn run(
-    plan: &Plan,
-    plan_text: &str,
-    catalogue: &Catalogue,
-    options: &RunOptions,
-    signals: &Signals,
-    progress: &mut dyn Progress,
-) -> Result<RunSummary, LabError> {
-    let planned = treatments(plan, catalogue);
-    run_planned(
-        plan, plan_text, planned, catalogue, options, signals, progress,
-    )
-}
-
-/// Runs other treatments than a plan's own under all else that the plan says.
-///
-/// # Errors
-/// As [`run_experiment`].
-pub fn run_planned(
-    plan: &Plan,
-    plan_text: &str,
-    planned: Vec<PlannedTreatment>,
-    catalogue: &Catalogue,
+    planned: Planned<'_>,
     options: &RunOptions,
     signals: &Signals,
     progress: &mut dyn Progress,
 ) -> Result<RunSummary, LabError> {
     let roots = Roots::host();
-    let mut scenarios = Scenarios {
-        planned,
+    let Planned {
         plan,
-        plan_text,
+        treatments,
+        catalogue,
+        ..
+    } = planned;
+    let mut scenarios = Scenarios {
+        of: planned,
+        planned: treatments,
+        plan,
         catalogue,
         place: &options.place,
         host: options.host,
@@ -96,10 +81,10 @@ pub fn run_planned(
 const LOCAL: &str = "local";
 
 struct Scenarios<'a> {
+    of: Planned<'a>,
     plan: &'a Plan,
-    plan_text: &'a str,
     catalogue: &'a Catalogue,
-    planned: Vec<PlannedTreatment>,
+    planned: &'a [PlannedTreatment],
     place: &'a str,
     host: Source,
     roots: &'a Roots,
@@ -123,22 +108,11 @@ struct Cast<'a> {
 
 impl Experiment for Scenarios<'_> {
     fn new_run(&self) -> NewRun<'_> {
-        NewRun {
-            plan_text: self.plan_text,
-            name: &self.plan.name,
-            description: &self.plan.description,
-            is_quick: self.plan.is_quick,
-            place: self.place,
-            seed: self.plan.seed,
-            repetitions: self.plan.repetitions,
-            order: self.plan.order,
-            minimum_effect: self.plan.minimum_effect,
-        }
+        self.of.new_run(self.place)
     }
 
     fn treatments(&self) -> Vec<Treatment> {
-        let planned = self.planned.iter();
-        planned.map(|planned| planned.record.clone()).collect()
+        self.of.records()
     }
 
     fn again(&self) -> f64 {
@@ -148,7 +122,7 @@ impl Experiment for Scenarios<'_> {
     fn prepare(&mut self, note: &mut dyn FnMut(String)) -> Result<(), LabError> {
         let actor = self.elsewhere.as_mut().map(Elsewhere::actor).transpose()?;
         self.check(actor.as_ref())?;
-        for planned in &self.planned {
+        for planned in self.planned {
             for cast in self.casts(planned)? {
                 let packages = cast.workload.packages();
                 if self.files.contains_key(packages) {
@@ -156,7 +130,7 @@ impl Experiment for Scenarios<'_> {
                 }
                 let recipe = image::Recipe::for_packages(packages);
                 let files = image::ensure(&recipe, &mut |line: &str| note(line.to_owned()))?;
-                programs::check_image(&self.planned, self.catalogue, packages, &files.root)?;
+                programs::check_image(self.planned, self.catalogue, packages, &files.root)?;
                 self.files.insert(packages, files);
             }
         }
@@ -166,11 +140,7 @@ impl Experiment for Scenarios<'_> {
     }
 
     fn expected(&self, treatment: usize) -> Duration {
-        self.planned
-            .get(treatment)
-            .map_or(Duration::ZERO, |planned| {
-                planned.expected_time(self.plan, self.catalogue)
-            })
+        self.of.expected(treatment)
     }
 
     fn satisfied(
@@ -238,7 +208,7 @@ impl Scenarios<'_> {
     fn check(&self, actor: Option<&RemoteActor>) -> Result<(), LabError> {
         let is_installed = |name: &str| self.roots.program(name).is_some();
         let mut missing =
-            programs::missing_on_host(&self.planned, self.catalogue, Whose::Here, &is_installed);
+            programs::missing_on_host(self.planned, self.catalogue, Whose::Here, &is_installed);
         if let (Some(actor), Some(elsewhere)) = (actor, &self.elsewhere) {
             missing.extend(self.missing_elsewhere(actor, elsewhere)?);
         }
@@ -246,7 +216,7 @@ impl Scenarios<'_> {
             .roots
             .proc_text("meminfo")
             .and_then(|text| vtax_host::facts::kib_of(&text, "MemAvailable").map(|kib| kib / 1024));
-        for planned in &self.planned {
+        for planned in self.planned {
             let casts = self.casts(planned)?;
             for cast in &casts {
                 if let Err(cause) = cast.platform.check(cast.settings) {
@@ -295,7 +265,7 @@ impl Scenarios<'_> {
         actor: &RemoteActor,
         elsewhere: &Elsewhere,
     ) -> Result<BTreeSet<String>, LabError> {
-        let (planned, catalogue) = (&self.planned, self.catalogue);
+        let (planned, catalogue) = (self.planned, self.catalogue);
         let programs = programs::client_programs(planned, catalogue, Whose::Elsewhere);
         let programs: Vec<&str> = programs.iter().map(|(_, program)| program.name).collect();
         let lacks = actor.lacks(&programs)?;

@@ -17,6 +17,8 @@ use vtax_units::Nanoseconds;
 #[derive(Debug, Default)]
 #[allow(missing_docs, reason = "documented there")]
 pub struct Attempt {
+    /// Unset: when this process began it.
+    pub started: Option<String>,
     pub times: PhaseTimes,
     pub window: (Nanoseconds, Nanoseconds),
     pub suspect: Vec<String>,
@@ -68,7 +70,9 @@ pub(super) fn run(
         }
     };
     let mut times = attempt.times;
-    times.total = began.elapsed().into();
+    if attempt.started.is_none() {
+        times.total = began.elapsed().into();
+    }
     times.teardown = [times.boot, times.service, times.warmup, times.measured]
         .iter()
         .fold(times.total, |rest, phase| rest.saturating_since(*phase));
@@ -77,7 +81,7 @@ pub(super) fn run(
         index: assignment.index,
         block: assignment.block,
         treatment: treatment.clone(),
-        started,
+        started: attempt.started.unwrap_or(started),
         outcome,
         suspect: attempt.suspect,
         times,

@@ -1,6 +1,6 @@
 //! `vtax accuracy`: how right charge-back is.
 
-use super::{json, plan, run, testbed};
+use super::{json, plan, run};
 use crate::Outcome;
 use crate::cli::PlanRunArgs;
 use crate::progress;
@@ -8,64 +8,52 @@ use std::path::{Path, PathBuf};
 use vtax_host::signals::{Signals, end_with_reader};
 use vtax_lab::place::Place;
 use vtax_lab::plan::{Catalogue, charge_study};
-use vtax_lab::run::{Event, run_planned, why_not_traced};
+use vtax_lab::run::{Event, Planned, why_not_traced};
 use vtax_report::analysis::charge::{self, Study};
 use vtax_units::counted;
 
 pub fn run(arguments: PlanRunArgs) -> Outcome {
     let catalogue = Catalogue::standard();
-    let (plan, text) = plan::read(&arguments.plan, arguments.quick, &catalogue)?;
-    // What is refused is refused here, before a testbed is booted for it.
-    charge_study(&plan, &catalogue, true)?;
+    let (mut plan, text) = plan::read(&arguments.plan, arguments.quick, &catalogue)?;
     let results = arguments
         .results
         .clone()
         .unwrap_or_else(|| Path::new("results").join(&plan.name));
     let signals = Signals::install()?;
     let mut progress = progress::choose(arguments.json, &signals);
-    let mut failed = 0;
-    match &arguments.at {
-        Place::Local => {
-            let untraced = why_not_traced();
-            if let Some(why) = &untraced {
-                let message = format!("traced is missing: {why}");
-                progress.event(Event::Note { message });
-            }
-            let study = charge_study(&plan, &catalogue, untraced.is_none())?;
-            let options = run::options(&arguments, results.clone(), None);
-            let ended = run_planned(
-                &plan,
-                &text,
-                study,
-                &catalogue,
-                &options,
-                &signals,
-                progress.as_mut(),
-            );
-            drop(progress);
-            failed = ended?.failed;
-        }
+    let untraced = match &arguments.at {
+        Place::Local => why_not_traced(),
+        // Emulated hosts have all that tracing needs.
+        Place::Testbed(_) => None,
         Place::Ssh(_) => {
             return Err("a study of charge-back runs locally or in a testbed; \
                         log in there and run it"
                 .into());
         }
-        Place::Testbed(hypervisor) => {
-            let inside = testbed::Inside {
-                hypervisor: *hypervisor,
-                settings: arguments.testbed.as_deref(),
-                command: "accuracy run",
-                plan: text,
-                results: results.clone(),
-                arguments: run::forwarded(&arguments, None),
-                client: plan.places.client.as_ref(),
-                silence: plan.warmup + plan.duration,
-            };
-            let ended = inside.run(&signals, progress.as_mut());
-            drop(progress);
-            ended?;
-        }
+    };
+    let study = charge_study(&plan, &catalogue, untraced.is_none())?;
+    let treatments = run::narrowed(&mut plan, study, arguments.treatment)?;
+    if let Some(why) = &untraced {
+        let message = format!("traced is missing: {why}");
+        progress.event(Event::Note { message });
     }
+    let planned = Planned {
+        plan: &plan,
+        text: &text,
+        treatments: &treatments,
+        catalogue: &catalogue,
+    };
+    let ended = run::run_here(
+        planned,
+        "accuracy run",
+        &arguments,
+        &results,
+        None,
+        &signals,
+        progress.as_mut(),
+    );
+    drop(progress);
+    let failed = ended?.failed;
     if !arguments.json {
         table(&[results], false)?;
     }

@@ -7,9 +7,10 @@ use crate::progress::{self, in_words, note};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use vtax_host::signals::{Signals, end_with_reader};
+use vtax_lab::LabError;
 use vtax_lab::place::{Line, Place, SshRun, run_over_ssh};
-use vtax_lab::plan::{Catalogue, Shard};
-use vtax_lab::run::{self, RunOptions};
+use vtax_lab::plan::{Catalogue, Plan, PlannedTreatment, Shard, treatments};
+use vtax_lab::run::{self, Planned, Progress, RunOptions, RunSummary};
 use vtax_units::{Source, counted};
 
 pub fn run(arguments: RunArgs) -> Outcome {
@@ -18,7 +19,9 @@ pub fn run(arguments: RunArgs) -> Outcome {
         shard,
     } = arguments;
     let catalogue = Catalogue::standard();
-    let (plan, text) = plan::read(&arguments.plan, arguments.quick, &catalogue)?;
+    let (mut plan, text) = plan::read(&arguments.plan, arguments.quick, &catalogue)?;
+    let all = treatments(&plan, &catalogue);
+    let treatments = narrowed(&mut plan, all, arguments.treatment)?;
     let results = arguments
         .results
         .clone()
@@ -26,76 +29,63 @@ pub fn run(arguments: RunArgs) -> Outcome {
     let signals = Signals::install()?;
     let mut progress = progress::choose(arguments.json, &signals);
     let began = Instant::now();
-    let failed = match &arguments.at {
-        Place::Local => {
-            let options = options(&arguments, results.clone(), shard);
-            let ended = run::run(
-                &plan,
-                &text,
-                &catalogue,
-                &options,
-                &signals,
-                progress.as_mut(),
-            );
-            drop(progress);
-            let summary = ended?;
-            if let Some(reason) = &summary.stopped_early {
-                note(&format!("stopped before the last block: {reason}"));
-            }
-            if summary.ran == 0 {
-                note(&format!(
-                    "this run is finished: {} already in {}",
-                    counted(summary.already, "trial"),
-                    results.display()
-                ));
-            } else {
-                note(&format!(
-                    "{} in {}",
-                    counted(summary.ran, "trial"),
-                    in_words(began.elapsed())
-                ));
-            }
-            (summary.failed > 0).then(|| {
-                format!(
-                    "{} of {} failed; the same command runs them again",
-                    summary.failed,
-                    counted(summary.ran, "trial")
-                )
-            })
+    let failed = if let Place::Ssh(host) = &arguments.at {
+        let elsewhere = SshRun {
+            ssh: "ssh".into(),
+            host: host.clone(),
+            binary: PathBuf::from("/proc/self/exe"),
+            plan: text,
+            results: results.clone(),
+            arguments: forwarded(&arguments, shard),
+        };
+        let ended = run_over_ssh(&elsewhere, &signals, &mut |line| match line {
+            Line::Event(event) => progress.event(event),
+            Line::Text(text) => note(&format!("{host}: {text}")),
+        });
+        drop(progress);
+        ended?;
+        None
+    } else {
+        let planned = Planned {
+            plan: &plan,
+            text: &text,
+            treatments: &treatments,
+            catalogue: &catalogue,
+        };
+        let ended = run_here(
+            planned,
+            "run",
+            &arguments,
+            &results,
+            shard,
+            &signals,
+            progress.as_mut(),
+        );
+        drop(progress);
+        let summary = ended?;
+        if let Some(reason) = &summary.stopped_early {
+            note(&format!("stopped before the last block: {reason}"));
         }
-        Place::Ssh(host) => {
-            let elsewhere = SshRun {
-                ssh: "ssh".into(),
-                host: host.clone(),
-                binary: PathBuf::from("/proc/self/exe"),
-                plan: text,
-                results: results.clone(),
-                arguments: forwarded(&arguments, shard),
-            };
-            let ended = run_over_ssh(&elsewhere, &signals, &mut |line| match line {
-                Line::Event(event) => progress.event(event),
-                Line::Text(text) => note(&format!("{host}: {text}")),
-            });
-            drop(progress);
-            ended?;
-            None
+        if summary.ran == 0 {
+            note(&format!(
+                "this run is finished: {} already in {}",
+                counted(summary.already, "trial"),
+                results.display()
+            ));
+        } else {
+            note(&format!(
+                "{} in {}",
+                counted(summary.ran, "trial"),
+                in_words(began.elapsed())
+            ));
         }
-        Place::Testbed(hypervisor) => {
-            let inside = testbed::Inside {
-                hypervisor: *hypervisor,
-                settings: arguments.testbed.as_deref(),
-                command: "run",
-                plan: text,
-                results: results.clone(),
-                arguments: forwarded(&arguments, shard),
-                client: plan.places.client.as_ref(),
-                silence: plan.warmup + plan.duration,
-            };
-            let ended = inside.run(&signals, progress.as_mut());
-            drop(progress);
-            ended?;
-            None
-        }
+        (summary.failed > 0).then(|| {
+            format!(
+                "{} of {} failed; the same command runs them again",
+                summary.failed,
+                counted(summary.ran, "trial")
+            )
+        })
     };
     end_with_reader()?;
     if arguments.json {
@@ -107,11 +97,31 @@ pub fn run(arguments: RunArgs) -> Outcome {
     failed.map_or(Ok(()), |failed| Err(failed.into()))
 }
 
-/// How a run on this host is run.
-pub fn options(arguments: &PlanRunArgs, results: PathBuf, shard: Option<Shard>) -> RunOptions {
+/// Runs a plan on this host, or in emulated ones on it. `command` is what of vtax does.
+pub fn run_here(
+    planned: Planned<'_>,
+    command: &str,
+    arguments: &PlanRunArgs,
+    results: &Path,
+    shard: Option<Shard>,
+    signals: &Signals,
+    progress: &mut dyn Progress,
+) -> Result<RunSummary, LabError> {
+    if let Place::Testbed(hypervisor) = &arguments.at {
+        let inside = testbed::Inside {
+            hypervisor: *hypervisor,
+            settings: arguments.testbed.as_deref(),
+            command,
+            planned,
+            results: results.to_owned(),
+            shard,
+            jobs: arguments.jobs.map(usize::from),
+        };
+        return inside.run(signals, progress);
+    }
     let place = arguments.place_name.clone();
-    RunOptions {
-        results,
+    let options = RunOptions {
+        results: results.to_owned(),
         shard,
         state_dir: run::default_state_dir(),
         place: place.unwrap_or_else(|| arguments.at.to_string()),
@@ -120,7 +130,27 @@ pub fn options(arguments: &PlanRunArgs, results: PathBuf, shard: Option<Shard>) 
         } else {
             Source::Measured
         },
+    };
+    run::run(planned, &options, signals, progress)
+}
+
+/// The treatments that are to run: all, or one of them, once.
+///
+/// # Errors
+/// When there is none of that number.
+pub fn narrowed(
+    plan: &mut Plan,
+    mut treatments: Vec<PlannedTreatment>,
+    only: Option<usize>,
+) -> Result<Vec<PlannedTreatment>, String> {
+    let Some(number) = only else {
+        return Ok(treatments);
+    };
+    if number >= treatments.len() {
+        return Err(format!("the plan has no treatment {number}"));
     }
+    (plan.repetitions, plan.again) = (1, 0.0);
+    Ok(vec![treatments.swap_remove(number)])
 }
 
 /// The arguments that the other vtax needs too.

@@ -6,13 +6,13 @@ use crate::cli::TestbedCommand;
 use crate::progress::{self, in_words, note};
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use vtax_host::HostError;
 use vtax_host::signals::{Signals, end_with_reader};
 use vtax_lab::LabError;
-use vtax_lab::place::{Hypervisor, Line};
-use vtax_lab::plan::{Catalogue, RemoteClient};
-use vtax_lab::run::{Event, Progress};
+use vtax_lab::place::Hypervisor;
+use vtax_lab::plan::{Catalogue, Shard, treatments};
+use vtax_lab::run::{Event, Planned, Progress, RunSummary, default_state_dir};
 use vtax_report::results::ResultsDir;
 use vtax_testbed::cost::{self, CostModel};
 use vtax_testbed::guard::{Counts, TOLERANCE};
@@ -104,23 +104,29 @@ fn remove(hypervisor: Hypervisor) -> Outcome {
 }
 
 fn guard(path: &Path, counts: &Path, accept: bool) -> Outcome {
-    let (plan, text) = plan::read(path, false, &Catalogue::standard())?;
+    let catalogue = Catalogue::standard();
+    let (plan, text) = plan::read(path, false, &catalogue)?;
     let directory = std::env::temp_dir().join(format!("vtax-guard-{}", std::process::id()));
     let signals = Signals::install()?;
+    let treatments = treatments(&plan, &catalogue);
     let inside = Inside {
         hypervisor: Hypervisor::Kvm,
         settings: None,
         command: "run",
-        plan: text,
+        planned: Planned {
+            plan: &plan,
+            text: &text,
+            treatments: &treatments,
+            catalogue: &catalogue,
+        },
         results: directory.clone(),
-        arguments: Vec::new(),
-        client: plan.places.client.as_ref(),
-        silence: plan.warmup + plan.duration,
+        shard: None,
+        jobs: None,
     };
     let mut progress = progress::for_people(&signals);
     let ended = inside.run(&signals, progress.as_mut());
     drop(progress);
-    let found = ended.and_then(|()| Counts::of(&ResultsDir::open(&directory)?));
+    let found = ended.and_then(|_| Counts::of(&ResultsDir::open(&directory)?));
     // Only counts are wanted of it; what cannot be removed is in the directory for such files.
     let _ = std::fs::remove_dir_all(&directory);
     let found = found?;
@@ -164,18 +170,19 @@ pub struct Inside<'a> {
     pub settings: Option<&'a Path>,
     /// What of vtax runs the plan.
     pub command: &'a str,
-    pub plan: String,
+    pub planned: Planned<'a>,
     pub results: PathBuf,
-    /// Further arguments of the `vtax run` inside.
-    pub arguments: Vec<String>,
-    /// The client that the plan has elsewhere.
-    pub client: Option<&'a RemoteClient>,
-    /// Window and warm-up of a trial.
-    pub silence: Duration,
+    pub shard: Option<Shard>,
+    /// Hosts at the same time.
+    pub jobs: Option<usize>,
 }
 
 impl Inside<'_> {
-    pub fn run(self, signals: &Signals, progress: &mut dyn Progress) -> Result<(), LabError> {
+    pub fn run(
+        self,
+        signals: &Signals,
+        progress: &mut dyn Progress,
+    ) -> Result<RunSummary, LabError> {
         let settings = read_settings(self.settings)?;
         let cost_model = read_model(settings.cost_model.as_deref())?;
         let mut tell = |line: &str| {
@@ -185,24 +192,20 @@ impl Inside<'_> {
         };
         let host = vtax_testbed::build(self.hypervisor, &mut tell)?;
         signals.check()?;
-        tell("booting an emulated host: its seconds are longer than ours");
+        tell("each trial boots an emulated host: its seconds are longer than ours");
         let run = PlanRun {
+            planned: self.planned,
             host: &host,
             settings: &settings,
             cost_model: &cost_model,
             binary: PathBuf::from("/proc/self/exe"),
             command: self.command,
-            plan: self.plan,
             results: self.results,
-            arguments: self.arguments,
-            client: self.client,
-            silence: self.silence,
+            state_dir: default_state_dir(),
+            shard: self.shard,
+            jobs: self.jobs,
         };
-        let hypervisor = self.hypervisor;
-        vtax_testbed::run_plan(&run, signals, &mut |line| match line {
-            Line::Event(event) => progress.event(event),
-            Line::Text(text) => note(&format!("testbed:{hypervisor}: {text}")),
-        })
+        vtax_testbed::run_plan(&run, signals, progress)
     }
 }
 

@@ -1,0 +1,51 @@
+//! What of a plan is to run, wherever it runs.
+
+use super::NewRun;
+use crate::plan::{Catalogue, Plan, PlannedTreatment};
+use std::time::Duration;
+use vtax_report::results::Treatment;
+
+/// A plan and the treatments that are to run under all else that it says.
+#[derive(Clone, Copy)]
+pub struct Planned<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// The plan as it is written.
+    pub text: &'a str,
+    /// Its own treatments, or others ([`crate::plan::charge_study`]).
+    pub treatments: &'a [PlannedTreatment],
+    /// Where platforms and workloads are found.
+    pub catalogue: &'a Catalogue,
+}
+
+impl<'a> Planned<'a> {
+    /// What it is in the results, where the trials run at `place`.
+    pub fn new_run(&self, place: &'a str) -> NewRun<'a> {
+        let plan = self.plan;
+        NewRun {
+            plan_text: self.text,
+            name: &plan.name,
+            description: &plan.description,
+            is_quick: plan.is_quick,
+            place,
+            seed: plan.seed,
+            repetitions: plan.repetitions,
+            order: plan.order,
+            minimum_effect: plan.minimum_effect,
+        }
+    }
+
+    /// The treatments as results name them.
+    pub fn records(&self) -> Vec<Treatment> {
+        let treatments = self.treatments.iter();
+        treatments.map(|planned| planned.record.clone()).collect()
+    }
+
+    /// A rough time for one trial of a treatment.
+    pub fn expected(&self, treatment: usize) -> Duration {
+        let planned = self.treatments.get(treatment);
+        planned.map_or(Duration::ZERO, |planned| {
+            planned.expected_time(self.plan, self.catalogue)
+        })
+    }
+}

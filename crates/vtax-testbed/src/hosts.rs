@@ -1,0 +1,429 @@
+//! The trials of a plan, each in an emulated host of its own that has just booted: its numbers depend
+//! on its treatment and the seed alone, whatever else the plan has and in which order it runs.
+
+use crate::cost::{self, CostModel};
+use crate::flight::{Flight, Landing, POLL, Ticket};
+use crate::host::Host;
+use crate::link::Link;
+use crate::payload::Errand;
+use crate::settings::Settings;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use vtax_host::HostError;
+use vtax_host::journal::Journal;
+use vtax_host::roots::Roots;
+use vtax_host::signals::Signals;
+use vtax_lab::LabError;
+use vtax_lab::plan::Shard;
+use vtax_lab::run::{
+    Assignment, Attempt, Experiment, Log, NewRun, Planned, Progress, RunOptions, RunSummary,
+    run_experiment,
+};
+use vtax_report::results::{ResultsDir, Treatment, Trial, TrialOutcome, TrialWriter};
+use vtax_units::Source;
+
+/// How often a trial whose host got stuck is begun anew, each time with another seed: with the same one
+/// it would get stuck at the same instruction.
+const ATTEMPTS: u32 = 3;
+
+/// A host that has just booted comes to rest before its trial. Where idle time is skipped, it costs
+/// nothing.
+const REST: Duration = Duration::from_secs(10);
+
+/// What QEMU itself needs beyond the memory of its host, in MiB.
+const BESIDE_MEMORY_MIB: u64 = 512;
+
+/// The fact that says how often a trial's host got stuck before.
+const STUCK_FACT: &str = "testbed.stuck";
+
+/// A plan to run in emulated hosts.
+#[derive(Clone)]
+pub struct PlanRun<'a> {
+    /// The plan.
+    pub planned: Planned<'a>,
+    /// The hosts.
+    pub host: &'a Host,
+    /// How they run.
+    pub settings: &'a Settings,
+    /// What their counts would have cost.
+    pub cost_model: &'a CostModel,
+    /// Our own binary.
+    pub binary: PathBuf,
+    /// What of vtax runs the plan: `run`, `accuracy run`.
+    pub command: &'a str,
+    /// Where the results are to be; an unfinished run in it goes on.
+    pub results: PathBuf,
+    /// Where this user's locks are.
+    pub state_dir: PathBuf,
+    /// Run only these blocks.
+    pub shard: Option<Shard>,
+    /// Hosts at the same time; unset: as many as there are processors and memory for.
+    pub jobs: Option<usize>,
+}
+
+/// Runs it: each finished trial is in the results at once.
+///
+/// # Errors
+/// When QEMU is missing, the same treatment keeps failing, or the user interrupts.
+pub fn run_plan(
+    run: &PlanRun<'_>,
+    signals: &Signals,
+    progress: &mut dyn Progress,
+) -> Result<RunSummary, LabError> {
+    let client = run.planned.plan.places.client.as_ref();
+    if client.is_some() && run.settings.deterministic {
+        return Err(LabError::Host(HostError::Setting(
+            "two hosts share no clock of instructions, and the plan has its client on a second one: --testbed FILE with deterministic = false".to_owned(),
+        )));
+    }
+    let options = RunOptions {
+        results: run.results.clone(),
+        shard: run.shard,
+        state_dir: state_dir(run),
+        place: format!("testbed:{}", run.host.hypervisor),
+        // Whoever else works here does not move what is counted there.
+        host: if run.settings.deterministic {
+            Source::Emulated
+        } else {
+            Source::Measured
+        },
+    };
+    let mut hosts = Hosts {
+        run,
+        place: &options.place,
+        link: client.map(Link::of).transpose()?,
+        jobs: jobs(run)?,
+        signals,
+        flying: BTreeMap::new(),
+        has_facts: false,
+    };
+    let (_, summary) = run_experiment(&mut hosts, &options, signals, progress)?;
+    Ok(summary)
+}
+
+/// Emulated hosts do not measure each other: the lock is that of the results.
+fn state_dir(run: &PlanRun<'_>) -> PathBuf {
+    let path = std::path::absolute(&run.results).unwrap_or_else(|_| run.results.clone());
+    let digest = Sha256::digest(path.as_os_str().as_encoded_bytes());
+    let name = format!("testbed-{digest:x}");
+    run.state_dir.join(name.get(..24).unwrap_or_default())
+}
+
+/// Hosts that run at the same time.
+fn jobs(run: &PlanRun<'_>) -> Result<usize, LabError> {
+    let meminfo = Roots::host().proc_text("meminfo").unwrap_or_default();
+    let free = vtax_host::facts::kib_of(&meminfo, "MemAvailable").map(|kib| kib / 1024);
+    let each = u64::from(run.settings.memory_mib) + BESIDE_MEMORY_MIB;
+    let room = free.map_or(1, |free| free / each);
+    let room = usize::try_from(room).unwrap_or(usize::MAX);
+    if room == 0 {
+        return Err(LabError::Host(HostError::Setting(format!(
+            "an emulated host has {} MiB of memory, and {} MiB are available here: a smaller memory_mib in the testbed's settings, or more memory",
+            run.settings.memory_mib,
+            free.unwrap_or_default()
+        ))));
+    }
+    // Where the clock is this machine's, hosts must not be in each other's way.
+    let processors = match run.settings.deterministic {
+        true => std::thread::available_parallelism().map_or(1, usize::from),
+        false => 1,
+    };
+    Ok(run.jobs.unwrap_or(processors).min(room))
+}
+
+struct Hosts<'a> {
+    run: &'a PlanRun<'a>,
+    place: &'a str,
+    link: Option<Link>,
+    jobs: usize,
+    signals: &'a Signals,
+    /// By the index of the trial.
+    flying: BTreeMap<u32, Flying>,
+    /// Whether the results say already what the hosts are.
+    has_facts: bool,
+}
+
+/// A trial under way.
+struct Flying {
+    flight: Flight,
+    seed: u32,
+    /// For how long each earlier attempt computed without a word.
+    stuck: Vec<Duration>,
+    landed: Option<Result<i32, LabError>>,
+}
+
+impl Experiment for Hosts<'_> {
+    fn new_run(&self) -> NewRun<'_> {
+        self.run.planned.new_run(self.place)
+    }
+
+    fn treatments(&self) -> Vec<Treatment> {
+        self.run.planned.records()
+    }
+
+    fn again(&self) -> f64 {
+        self.run.planned.plan.again
+    }
+
+    fn prepare(&mut self, _note: &mut dyn FnMut(String)) -> Result<(), LabError> {
+        Ok(())
+    }
+
+    fn expected(&self, treatment: usize) -> Duration {
+        self.run.planned.expected(treatment)
+    }
+
+    fn jobs(&self) -> usize {
+        self.jobs
+    }
+
+    fn next(&mut self, under_way: &[Assignment]) -> Result<usize, LabError> {
+        loop {
+            for (position, assignment) in under_way.iter().enumerate() {
+                self.signals.check()?;
+                if self.has_landed(*assignment)? {
+                    return Ok(position);
+                }
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    fn perform(
+        &mut self,
+        assignment: Assignment,
+        _journal: &mut Journal,
+        writer: &TrialWriter,
+        log: &mut Log<'_>,
+        attempt: &mut Attempt,
+    ) -> Result<(), LabError> {
+        let Some(flying) = self.flying.remove(&assignment.index) else {
+            return Err(LabError::other("the trial's host was never booted"));
+        };
+        for word in flying.flight.words() {
+            log.line(word);
+        }
+        for (spent, seed) in flying.stuck.iter().zip(self.run.settings.seed..) {
+            log.line(&format!(
+                "with seed {seed} the host computed for {} s without a word",
+                spent.as_secs()
+            ));
+        }
+        let code = flying.landed.unwrap_or(Ok(0))?;
+        let results = flying.flight.results();
+        let found = results
+            .join("run.json")
+            .exists()
+            .then(|| -> Result<_, LabError> {
+                let inside = ResultsDir::open(&results)?;
+                Ok((inside.trial(0)?, inside.trial_path(0)))
+            });
+        let Some((mut trial, folder)) = found.transpose()? else {
+            return Err(LabError::Host(HostError::Program {
+                command: format!("vtax {}, at {}", self.run.command, self.place),
+                status: format!("exit status: {code}"),
+                output: flying.flight.words().join("\n"),
+            }));
+        };
+        self.keep_facts(&results)?;
+        keep_files(&folder, writer.path())?;
+        if self.run.settings.deterministic && trial.outcome == TrialOutcome::Complete {
+            let instruction = self.run.settings.frequency.instruction();
+            cost::charge(&mut trial, self.run.cost_model, instruction);
+        }
+        if !flying.stuck.is_empty() {
+            let times = flying.stuck.len().to_string();
+            trial.environment.insert(STUCK_FACT.to_owned(), times);
+        }
+        let seed = flying.seed.to_string();
+        trial.environment.insert("testbed.seed".to_owned(), seed);
+        take(trial, attempt)
+    }
+}
+
+impl Hosts<'_> {
+    /// Whether a trial's host has done its errand or failed for good; boots it where it is not there.
+    fn has_landed(&mut self, assignment: Assignment) -> Result<bool, LabError> {
+        let Some(flying) = self.flying.get_mut(&assignment.index) else {
+            let seed = self.run.settings.seed;
+            let flying = Flying {
+                flight: self.depart(assignment.treatment, seed)?,
+                seed,
+                stuck: Vec::new(),
+                landed: None,
+            };
+            self.flying.insert(assignment.index, flying);
+            return Ok(false);
+        };
+        if flying.landed.is_some() {
+            return Ok(true);
+        }
+        let spent = match flying.flight.poll() {
+            Ok(None) => return Ok(false),
+            Ok(Some(Landing::Stuck(spent))) => spent,
+            Ok(Some(Landing::Ended(code))) => {
+                flying.landed = Some(Ok(code));
+                return Ok(true);
+            }
+            Err(cause) => {
+                flying.landed = Some(Err(cause));
+                return Ok(true);
+            }
+        };
+        flying.stuck.push(spent);
+        if flying.stuck.len() >= ATTEMPTS as usize {
+            flying.landed = Some(Err(LabError::other(format!(
+                "the emulated host got stuck {ATTEMPTS} times, the last time after {} s of processor time without a word: change the plan a little, or `seed` in the testbed's settings",
+                spent.as_secs()
+            ))));
+            return Ok(true);
+        }
+        let seed = flying.seed.wrapping_add(1);
+        let flight = self.depart(assignment.treatment, seed)?;
+        if let Some(flying) = self.flying.get_mut(&assignment.index) {
+            (flying.flight, flying.seed) = (flight, seed);
+        }
+        Ok(false)
+    }
+
+    fn depart(&self, treatment: usize, seed: u32) -> Result<Flight, LabError> {
+        let PlanRun { planned, .. } = self.run;
+        let settings = Settings {
+            seed,
+            ..self.run.settings.clone()
+        };
+        let ticket = Ticket {
+            host: self.run.host,
+            settings: &settings,
+            link: self.link.as_ref(),
+            silence: planned.expected(treatment),
+        };
+        let mut arguments = vec![format!("--treatment={treatment}")];
+        if planned.plan.is_quick {
+            arguments.push("--quick".to_owned());
+        }
+        let errand = Errand::Trial {
+            binary: &self.run.binary,
+            command: self.run.command,
+            plan: planned.text,
+            arguments: &arguments,
+            rest: if settings.deterministic {
+                REST
+            } else {
+                Duration::ZERO
+            },
+        };
+        Flight::start(ticket, &errand)
+    }
+
+    /// The facts about the host are those of the emulated one, as the first that landed found them.
+    fn keep_facts(&mut self, inside: &Path) -> Result<(), LabError> {
+        if !std::mem::replace(&mut self.has_facts, true) {
+            let (from, to) = (inside.join("host.json"), self.run.results.join("host.json"));
+            fs::copy(&from, &to).map_err(HostError::file("write", &to))?;
+        }
+        Ok(())
+    }
+}
+
+/// The files of a trial, but for its record, which is written anew, and its log, which goes on in ours.
+fn keep_files(from: &Path, into: &Path) -> Result<(), HostError> {
+    for entry in fs::read_dir(from).map_err(HostError::file("read", from))? {
+        let entry = entry.map_err(HostError::file("read", from))?;
+        let name = match entry.file_name() {
+            name if name == "trial.json" => continue,
+            name if name == "log" => "testbed.log".into(),
+            name => name,
+        };
+        let to = into.join(name);
+        fs::copy(entry.path(), &to).map_err(HostError::file("write", &to))?;
+    }
+    Ok(())
+}
+
+fn take(trial: Trial, attempt: &mut Attempt) -> Result<(), LabError> {
+    *attempt = Attempt {
+        started: Some(trial.started),
+        times: trial.times,
+        window: trial.window,
+        suspect: trial.suspect,
+        environment: trial.environment,
+        observation: trial.observation,
+        work: trial.work,
+        metrics: trial.metrics,
+        actors: trial.actors,
+        phases: trial.phases,
+        objective: trial.objective,
+    };
+    match trial.outcome {
+        TrialOutcome::Complete => Ok(()),
+        TrialOutcome::Failed(reason) => Err(LabError::other(reason)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::tests::fake_host;
+    use vtax_lab::place::Hypervisor;
+    use vtax_lab::plan::{Catalogue, Plan, treatments};
+
+    struct Silent;
+
+    impl Progress for Silent {
+        fn event(&mut self, _event: vtax_lab::run::Event) {}
+    }
+
+    /// What is refused of a plan with so much more.
+    fn refused(more: &str, settings: &Settings) -> String {
+        let catalogue = Catalogue::standard();
+        let text = format!(
+            "name = \"x\"\n{more}[[platform]]\nkind = \"native\"\n[[workload]]\nkind = \"idle\"\n"
+        );
+        let plan = Plan::read("plan.toml", &text, &catalogue).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let run = PlanRun {
+            planned: Planned {
+                plan: &plan,
+                text: &text,
+                treatments: &treatments(&plan, &catalogue),
+                catalogue: &catalogue,
+            },
+            host: &fake_host(Path::new("/no/such/cache"), Hypervisor::Kvm),
+            settings,
+            cost_model: &CostModel::shipped().unwrap(),
+            binary: PathBuf::from("/no/such/vtax"),
+            command: "run",
+            results: folder.path().join("results"),
+            state_dir: folder.path().join("state"),
+            shard: None,
+            jobs: None,
+        };
+        let signals = Signals::install().unwrap();
+        let said = run_plan(&run, &signals, &mut Silent)
+            .unwrap_err()
+            .to_string();
+        assert!(!folder.path().join("results").exists(), "{said}");
+        said
+    }
+
+    #[test]
+    fn two_hosts_with_one_clock_of_instructions_are_refused_before_anything_boots() {
+        let places = "[places]\nclient = \"ssh:c\"\nbridge = \"lan\"\ntarget = \"192.0.2.10/24\"\n";
+        let said = refused(places, &Settings::default());
+        assert!(said.contains("deterministic = false"), "{said}");
+    }
+
+    #[test]
+    fn a_host_that_does_not_fit_into_memory_is_refused_before_anything_boots() {
+        let settings = Settings {
+            memory_mib: 1 << 30,
+            ..Settings::default()
+        };
+        let said = refused("", &settings);
+        assert!(said.contains("memory_mib"), "{said}");
+    }
+}
