@@ -70,8 +70,8 @@ fn run_twice(place: &str, plan: &str, work: &Path) -> (ResultsDir, usize) {
     assert_eq!(results.plan_text().unwrap(), twice);
     let (mut compared, mut unequal, mut apart) = (0, Vec::new(), Vec::new());
     let trials: Vec<Trial> = results.trials().map(Result::unwrap).collect();
-    for one in trials.iter().filter(|trial| trial.block == 0) {
-        let is_twin = |other: &&Trial| other.block == 1 && other.treatment == one.treatment;
+    for one in trials.iter().filter(|trial| trial.block == 1) {
+        let is_twin = |other: &&Trial| other.block == 2 && other.treatment == one.treatment;
         let other = trials.iter().find(is_twin).unwrap();
         let seed = |trial: &Trial| trial.environment["testbed.seed"].clone();
         if seed(one) != seed(other) {
