@@ -4,7 +4,7 @@
 //! `--fill` has set before. A miss is an error: the server has forgotten what it was given.
 
 use crate::generator::pool::Pool;
-use crate::generator::{self, Head, Protocol, Ramp, Report, flag, open, wake_exactly, wrong};
+use crate::generator::{self, Head, Protocol, Report, flag, open, wake_exactly, wrong};
 use serde::Serialize;
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::net::TcpStream;
@@ -94,7 +94,7 @@ struct Filled {
     keys: u64,
 }
 
-/// Runs the load, or fills the server, and prints what it found.
+/// Runs the load, or fills the server, and prints what it found, for each rate.
 ///
 /// # Errors
 /// When the arguments make no sense, no socket can be opened, or the server cannot be filled.
@@ -102,20 +102,19 @@ pub fn main(arguments: &Arguments) -> Result<(), HostError> {
     if arguments.fill {
         return generator::print(fill(arguments).map(|keys| Filled { keys }));
     }
-    let levels = run(arguments);
-    if arguments.common.ramp.is_empty() {
-        let only = |mut levels: Vec<Report>| levels.pop();
-        generator::print(levels.map(only))
-    } else {
-        generator::print(levels.map(|levels| Ramp { levels }))
-    }
+    arguments.common.each_rate(|common| {
+        run(&Arguments {
+            common,
+            ..arguments.clone()
+        })
+    })
 }
 
-/// Runs the load; a report for each rate.
+/// Runs the load at one rate.
 ///
 /// # Errors
 /// As [`main`].
-pub fn run(arguments: &Arguments) -> Result<Vec<Report>, HostError> {
+pub fn run(arguments: &Arguments) -> Result<Report, HostError> {
     arguments.check()?;
     wake_exactly();
     let common = &arguments.common;

@@ -318,6 +318,10 @@ impl LoadClient for LocalClient {
         Ok(Box::new(ClientProcess::new(child)))
     }
 
+    fn tells_lines(&self) -> bool {
+        true
+    }
+
     fn can_connect(&self, address: IpAddr, port: u16) -> Result<bool, HostError> {
         let script = format!("exec 3<>/dev/tcp/{address}/{port}");
         let line = ["bash", "-c", &script].map(str::to_owned).to_vec();
@@ -352,12 +356,12 @@ fn drive(
 ) -> Result<Vec<u8>, HostError> {
     let client = host.client();
     let service = workload.serve(host, &client, settings)?;
-    let load = workload.drive(host, &client, service, settings, TIMING)?;
-    wait(host, load)
+    let mut load = workload.drive(host, &client, service, settings, TIMING)?;
+    wait(host, load.as_mut())
 }
 
-/// Waits until a load ends; what it printed.
-fn wait(host: &mut Host, mut load: Box<dyn Load>) -> Result<Vec<u8>, HostError> {
+/// Waits until a load or its level ends; what it printed.
+fn wait(host: &mut Host, load: &mut dyn Load) -> Result<Vec<u8>, HostError> {
     loop {
         if let Some(raw) = load.poll(host)? {
             return Ok(raw);
@@ -510,23 +514,33 @@ fn http_rate_ramp() {
     let Some(mut host) = Host::new(&["apache2"]) else {
         return;
     };
-    let (client, settings) = (host.client(), Settings::default());
-    let workload = by_kind("http-rate").unwrap();
-    let service = workload.serve(&mut host, &client, &settings).unwrap();
+    let (client, workload) = (host.client(), by_kind("http-rate").unwrap());
     let rates = [50.0, 200.0, 100.0];
-    let load = workload.drive_ramp(&mut host, &client, service, &settings, &rates, TIMING);
-    let raw = wait(&mut host, load.unwrap().unwrap()).unwrap();
-    let results = workload.parse_ramp(&raw, &settings, TIMING).unwrap();
-    let found: Vec<f64> = results.iter().map(rate).collect();
-    // A second of Poisson arrivals: five standard deviations at most.
-    let near = |(found, asked): (&f64, &f64)| (found - asked).abs() <= 5.0 * asked.sqrt();
-    assert!(
-        found.len() == 3 && found.iter().zip(&rates).all(near),
-        "{found:?}"
-    );
-    assert!(results.iter().all(|result| result.histograms.len() == 1));
+    let levels = rates.map(|rate| settings([("load.rate", Level::Number(rate))]));
+    let service = workload.serve(&mut host, &client, &levels[0]).unwrap();
+    let settle = Duration::from_millis(200);
+    let load = workload.drive_ramp(&mut host, &client, service, &levels, TIMING, settle);
+    let mut load = load.unwrap().unwrap();
+    let mut began = load.level_began().unwrap();
+    for (rate, level) in rates.iter().zip(&levels) {
+        let raw = wait(&mut host, load.as_mut()).unwrap();
+        // As if this level's load had been started alone.
+        let result = workload.parse(&raw, level, TIMING).unwrap();
+        // A second of Poisson arrivals: five standard deviations at most.
+        let found = self::rate(&result);
+        assert!((found - rate).abs() <= 5.0 * rate.sqrt(), "{found}");
+        assert_eq!(result.histograms.len(), 1);
+        let ended = load.level_began().unwrap();
+        let warmup = if *rate == rates[0] {
+            TIMING.warmup
+        } else {
+            settle
+        };
+        assert!(ended - began >= warmup + TIMING.duration, "{rate}");
+        began = ended;
+    }
     let idle = by_kind("idle").unwrap();
-    let none = idle.drive_ramp(&mut host, &client, service, &settings, &rates, TIMING);
+    let none = idle.drive_ramp(&mut host, &client, service, &levels, TIMING, settle);
     assert!(none.unwrap().is_none());
 }
 
@@ -820,7 +834,15 @@ fn ramp() {
         it.warmup = 0.5;
         it.timeout = 0.2;
     });
-    let levels = http::ramp(&arguments).unwrap().levels;
+    let load = Command::new(std::env::current_exe().unwrap())
+        .args(["load", "http"])
+        .args(arguments.to_flags())
+        .output()
+        .unwrap();
+    let lines = load.stdout.split_inclusive(|byte| *byte == b'\n');
+    let levels: Vec<generator::Report> = lines
+        .map(|line| serde_json::from_slice(line).unwrap())
+        .collect();
     let due: Vec<_> = levels.iter().map(|level| level.due).collect();
     assert_eq!(due, [Some(50), Some(2000), Some(50)]);
     let counts: Vec<_> = levels.iter().map(|level| level.latency.count).collect();

@@ -230,6 +230,79 @@ fn two_labs_at_once_are_refused_and_an_interrupt_restores_the_host() {
 }
 
 #[test]
+fn a_ramp_in_one_process_has_the_same_record_as_a_load_started_for_each_level() {
+    // Alone, the generator of http-rate ramps by itself; beside a twin, each level starts its own.
+    let plan = r#"
+name = "ramps"
+repetitions = 1
+warmup = "500ms"
+sample_hz = 10
+
+# Trials beside other work are suspect, and these tests count them.
+[again]
+share = 0
+
+[[neighbour]]
+name = "twin"
+same_as = "target"
+[factors]
+neighbours = [[], ["twin"]]
+
+[[platform]]
+kind = "native"
+[[workload]]
+kind = "http-rate"
+arrival = "constant"
+profile = { ramp = { from = 50, to = 800, times = 2, every = "1s", beyond = "500ms" } }
+objective = "throughput <= 1Mbit/s"
+"#;
+    let Some((work, _host)) = prepared(plan) else {
+        return;
+    };
+    if !Path::new("/usr/sbin/apache2").exists() {
+        eprintln!("SKIPPED: apache2 is missing");
+        return;
+    }
+    let before = HostState::read();
+    let results = work.path().join("results");
+    let mut command = vtax(&work.path().join("state"));
+    command.arg("run").arg(work.path().join("plan.toml"));
+    finish(command.arg("--results").arg(&results), true);
+    assert_eq!(HostState::read(), before);
+    let phases = |trial: &str| {
+        let path = results.join("trials").join(trial).join("trial.json");
+        let record: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        assert_eq!(record["objective"]["knee"]["value"], 100.0);
+        let mut ended = None;
+        let phase = |phase: &serde_json::Value| {
+            let [begin, end] = [0, 1].map(|mark| phase["window"][mark].as_u64().unwrap());
+            // Three quarters of a second are measured, after a quarter has settled.
+            assert!(
+                (600..900).contains(&((end - begin) / 1_000_000)),
+                "{phase:#}"
+            );
+            if let Some(ended) = ended.replace(end) {
+                assert!(
+                    (150..900).contains(&((begin - ended) / 1_000_000)),
+                    "{phase:#}"
+                );
+            }
+            let rate = phase["metrics"]["rate"]["value"].as_f64().unwrap();
+            let level = phase["level"]["value"].as_f64().unwrap();
+            assert!((rate - level).abs() < level / 10.0, "{phase:#}");
+            (phase["name"].to_string(), phase["kept"].as_bool())
+        };
+        let phases = record["phases"].as_array().unwrap().iter();
+        phases.map(phase).collect::<Vec<_>>()
+    };
+    let alone = phases("0000");
+    assert_eq!(alone, phases("0001"));
+    // 50, 100, 200, which broke it, and as that was less than half a second ago, 400.
+    let kept: Vec<_> = alone.iter().map(|(_, kept)| *kept).collect();
+    assert_eq!(kept, [true, true, false, false].map(Some));
+}
+
+#[test]
 fn a_wrong_plan_is_refused_before_anything_is_touched() {
     let work = tempfile::tempdir().unwrap();
     let plan = work.path().join("plan.toml");

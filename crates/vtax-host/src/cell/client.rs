@@ -7,14 +7,15 @@ use crate::HostError;
 use crate::command::{CommandLine, Finished};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
 use vtax_observe::{NetDevice, Subject};
 
 /// Longer than any healthy handshake in one machine, emulated guests included.
@@ -104,8 +105,8 @@ impl Client {
 #[derive(Debug)]
 pub struct ClientProcess {
     child: Child,
-    stdout: Option<JoinHandle<Vec<u8>>>,
-    stderr: Option<JoinHandle<Vec<u8>>>,
+    stdout: Option<Lines>,
+    stderr: Option<Lines>,
 }
 
 impl ClientProcess {
@@ -116,6 +117,12 @@ impl ClientProcess {
             stderr: child.stderr.take().map(drain),
             child,
         }
+    }
+
+    /// The next line that it printed on standard output and when that came, once; `None` where
+    /// there is none yet. [`ClientProcess::poll`] returns those that were not asked for.
+    pub fn line(&mut self) -> Option<(Instant, Vec<u8>)> {
+        self.stdout.as_ref()?.try_recv().ok()
     }
 
     /// What became of it, once; `None` while it runs.
@@ -165,19 +172,27 @@ impl Drop for ClientProcess {
     }
 }
 
+/// Lines, the last one perhaps without an end, and when each came.
+type Lines = Receiver<(Instant, Vec<u8>)>;
+
 /// Reads to the end on a thread of its own: a command that fills its pipe would stop.
-fn drain(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+fn drain(pipe: impl Read + Send + 'static) -> Lines {
+    let (sender, lines) = channel();
     thread::spawn(move || {
-        let mut bytes = Vec::new();
-        // What came before a failed read is still worth showing.
-        let _ = pipe.read_to_end(&mut bytes);
-        bytes
-    })
+        let mut pipe = BufReader::new(pipe);
+        loop {
+            let mut line = Vec::new();
+            // What came before a failed read is still worth showing.
+            let read = pipe.read_until(b'\n', &mut line);
+            if line.is_empty() || sender.send((Instant::now(), line)).is_err() || read.is_err() {
+                return;
+            }
+        }
+    });
+    lines
 }
 
-fn collected(reader: &mut Option<JoinHandle<Vec<u8>>>) -> Vec<u8> {
-    reader
-        .take()
-        .and_then(|thread| thread.join().ok())
-        .unwrap_or_default()
+fn collected(lines: &mut Option<Lines>) -> Vec<u8> {
+    let rest = lines.take().into_iter().flatten();
+    rest.flat_map(|(_, line)| line).collect()
 }

@@ -171,18 +171,9 @@ impl Drive<'_, '_, '_> {
         APART.min(self.plan.warmup / 4)
     }
 
-    fn start(
-        &mut self,
-        index: usize,
-        level: Option<f64>,
-        timing: Timing,
-        is_throughout: bool,
-        loads: &mut Loads,
-    ) -> Result<(), LabError> {
+    /// What a guest's load is started with.
+    fn settings(&self, guest: &Guest<'_>, level: Option<f64>, is_throughout: bool) -> Settings {
         let varies = self.planned.profile != Profile::Steady;
-        let (Some(guest), Some(place)) = (self.guests.get_mut(index), loads.get_mut(index)) else {
-            return Ok(());
-        };
         let mut settings = guest.settings.clone();
         let known = |key: &str| {
             let mut parameters = guest.workload.parameters().iter();
@@ -206,6 +197,30 @@ impl Drive<'_, '_, '_> {
             };
             settings.0.insert(of.key.to_owned(), level);
         }
+        settings
+    }
+
+    fn start(
+        &mut self,
+        index: usize,
+        level: Option<f64>,
+        timing: Timing,
+        is_throughout: bool,
+        loads: &mut Loads,
+    ) -> Result<(), LabError> {
+        let settings = match self.guests.get(index) {
+            Some(guest) => self.settings(guest, level, is_throughout),
+            None => return Ok(()),
+        };
+        let (Some(guest), Some(place)) = (self.guests.get_mut(index), loads.get_mut(index)) else {
+            return Ok(());
+        };
+        // Its generator has gone on to this level by itself.
+        if let Some(running) = place {
+            running.settings = settings;
+            running.timing = timing;
+            return Ok(());
+        }
         let started = guest.workload.drive(
             guest.target.as_mut(),
             guest.client.as_ref(),
@@ -220,6 +235,47 @@ impl Drive<'_, '_, '_> {
             timing,
             raw: None,
             is_throughout,
+        });
+        Ok(())
+    }
+
+    /// Starts a generator that goes through these levels by itself, where the guest that follows the
+    /// profile has one and it does not run yet. Several would part: each goes on when its own level
+    /// has ended.
+    fn start_ramp(
+        &mut self,
+        set: &[usize],
+        levels: &[f64],
+        first: Timing,
+        settle: Duration,
+        loads: &mut Loads,
+    ) -> Result<(), LabError> {
+        let [index] = *set else { return Ok(()) };
+        let (Some(guest), Some(place @ None)) = (self.guests.get(index), loads.get_mut(index))
+        else {
+            return Ok(());
+        };
+        let at = |level: &f64| self.settings(guest, Some(*level), false);
+        let levels: Vec<Settings> = levels.iter().map(at).collect();
+        let (Some(guest), [settings, _, ..]) = (self.guests.get_mut(index), levels.as_slice())
+        else {
+            return Ok(());
+        };
+        let started = guest.workload.drive_ramp(
+            guest.target.as_mut(),
+            guest.client.as_ref(),
+            guest.service,
+            &levels,
+            first,
+            settle,
+        );
+        let started = started.map_err(|cause| guest.blame(cause))?;
+        *place = started.map(|load| Running {
+            load,
+            settings: settings.clone(),
+            timing: first,
+            raw: None,
+            is_throughout: false,
         });
         Ok(())
     }
@@ -278,7 +334,9 @@ impl Drive<'_, '_, '_> {
             true => Some(self.open()?),
             false => None,
         };
-        let began = Instant::now();
+        let goes_on = |index: &usize| loads.get(*index)?.as_ref()?.load.level_began();
+        let went_on = set.first().and_then(goes_on);
+        let began = went_on.unwrap_or_else(Instant::now);
         let opens = began + timing.warmup;
         let apart = if set.len() > 1 {
             self.apart()
@@ -308,7 +366,8 @@ impl Drive<'_, '_, '_> {
                 self.open()?
             }
         };
-        let opened = Instant::now();
+        // One that goes on by itself does so by its own clock, however long the reading took.
+        let opened = went_on.map_or_else(Instant::now, |_| opens);
         if to_completion {
             self.wait(loads, set, began + COMPLETION_LIMIT)?;
             self.need_ends(loads, set, COMPLETION_LIMIT)?;
@@ -330,14 +389,17 @@ impl Drive<'_, '_, '_> {
         self.need_ends(loads, set, limit)?;
         let mut results: Vec<Option<WorkloadResult>> = self.guests.iter().map(|_| None).collect();
         for index in set {
-            let (Some(guest), Some(running), Some(result)) = (
+            let (Some(guest), Some(place), Some(result)) = (
                 self.guests.get(*index),
-                loads.get_mut(*index).and_then(Option::take),
+                loads.get_mut(*index),
                 results.get_mut(*index),
             ) else {
                 continue;
             };
-            let raw = running.raw.unwrap_or_default();
+            let Some(mut running) = place.take() else {
+                continue;
+            };
+            let raw = running.raw.take().unwrap_or_default();
             if guest.name == TARGET {
                 if !printed.is_empty() {
                     printed.push(b'\n');
@@ -348,6 +410,9 @@ impl Drive<'_, '_, '_> {
                 .workload
                 .parse(&raw, &running.settings, running.timing);
             *result = Some(parsed.map_err(|cause| guest.blame(cause))?);
+            if went_on.is_some() {
+                *place = Some(running);
+            }
         }
         Ok(Stretch {
             name,
@@ -417,7 +482,10 @@ impl Drive<'_, '_, '_> {
                 },
                 duration: course.every - settle,
             };
-            let stretch = self.stretch(loads, set, Some(level), timing, &mut driven.raw);
+            let levels: Vec<f64> = std::iter::once(level).chain(course.ahead()).collect();
+            let stretch = self
+                .start_ramp(set, &levels, timing, settle, loads)
+                .and_then(|()| self.stretch(loads, set, Some(level), timing, &mut driven.raw));
             let judged = match stretch {
                 Ok(mut stretch) => {
                     let judged = self.judge(&stretch);
@@ -433,11 +501,7 @@ impl Drive<'_, '_, '_> {
                     if is_first || !is_answer {
                         return Err(cause);
                     }
-                    for index in set {
-                        if let Some(place) = loads.get_mut(*index) {
-                            *place = None;
-                        }
-                    }
+                    stop(set, loads);
                     self.log.line(&format!("no result at {level}: {cause}"));
                     Ok(Some((false, format!("there was no result ({cause})"))))
                 }
@@ -464,6 +528,8 @@ impl Drive<'_, '_, '_> {
                 }
             }
         }
+        // A generator that goes on by itself does so beyond the last level.
+        stop(set, loads);
         if let Some(objective) = &self.planned.objective {
             let of = driven.level;
             let quantity = |level: f64| of.map(|of| Quantity::new(level * of.scale, of.unit));
@@ -590,6 +656,15 @@ impl Drive<'_, '_, '_> {
     }
 }
 
+/// Kills what these loads still run.
+fn stop(set: &[usize], loads: &mut Loads) {
+    for index in set {
+        if let Some(place) = loads.get_mut(*index) {
+            *place = None;
+        }
+    }
+}
+
 fn refuse_early_end(name: &str, raw: Option<&[u8]>, place: &str) -> Result<(), LabError> {
     let Some(raw) = raw else { return Ok(()) };
     let text = String::from_utf8_lossy(raw);
@@ -680,6 +755,15 @@ impl Course {
         }
     }
 
+    /// The levels that come after the present one, whatever that finds.
+    fn ahead(&self) -> impl Iterator<Item = f64> {
+        let levels = match &self.kind {
+            Kind::Rising(levels, _) => levels.as_slice(),
+            Kind::Search { .. } => &[],
+        };
+        levels.iter().copied()
+    }
+
     fn judged(&mut self, level: f64, held: bool) {
         if let Kind::Search { kept, broken, .. } = &mut self.kind {
             let side = if held { kept } else { broken };
@@ -687,6 +771,9 @@ impl Course {
         }
     }
 }
+
+#[cfg(test)]
+mod ramps;
 
 #[cfg(test)]
 mod tests {

@@ -101,9 +101,9 @@ pub(super) fn run(
 
 /// The trial's log, stamped in seconds since the trial began, and whoever watches the run.
 pub struct Log<'a> {
-    file: File,
-    began: Instant,
-    progress: &'a mut dyn Progress,
+    pub(super) file: File,
+    pub(super) began: Instant,
+    pub(super) progress: &'a mut dyn Progress,
 }
 
 impl Log<'_> {

@@ -6,8 +6,8 @@
 //! that stalls therefore shows the stall in every request that was due meanwhile (no coordinated
 //! omission; Tene, "How NOT to Measure Latency", 2015).
 //!
-//! One thread, one epoll instance, connections that are kept. The result is one JSON document on
-//! standard output: a [`Report`], or with `--ramp` a [`Ramp`] of them.
+//! One thread, one epoll instance, connections that are kept. The result is a line of JSON on
+//! standard output, a [`Report`]; with `--ramp` there is one at the end of each rate.
 
 mod arrivals;
 pub(crate) mod connection;
@@ -16,7 +16,7 @@ pub(crate) mod pool;
 pub(crate) mod report;
 
 pub use arrivals::Arrival;
-pub use report::{Errors, Ramp, Report, Summary};
+pub use report::{Errors, Report, Summary};
 
 use serde::Serialize;
 use std::io::{self, Write};
@@ -72,6 +72,10 @@ pub struct Arguments {
     /// Open loop: several rates, one after the other, each with its warm-up and measured part
     #[arg(long, value_delimiter = ',', conflicts_with = "rate")]
     pub ramp: Vec<f64>,
+    /// Seconds of load before the measured part of every rate of a ramp but the first [default: as
+    /// --warmup]
+    #[arg(long, requires = "ramp")]
+    pub settle: Option<f64>,
     /// Open loop: how the requests are spaced
     #[arg(long, value_enum, default_value_t = Arrival::Poisson)]
     pub arrival: Arrival,
@@ -93,6 +97,7 @@ impl Arguments {
             duration: 10.0,
             rate: 1000.0,
             ramp: Vec::new(),
+            settle: None,
             arrival: Arrival::Poisson,
             seed: 1,
             timeout: 10.0,
@@ -118,6 +123,9 @@ impl Arguments {
         } else {
             let rates: Vec<String> = self.ramp.iter().map(f64::to_string).collect();
             flag(&mut flags, "ramp", rates.join(","));
+            if let Some(settle) = self.settle {
+                flag(&mut flags, "settle", settle);
+            }
         }
         flag(&mut flags, "arrival", self.arrival);
         flag(&mut flags, "seed", self.seed);
@@ -125,16 +133,35 @@ impl Arguments {
     }
 
     /// The rates of an open loop, in order.
-    pub(crate) fn rates(&self) -> Vec<f64> {
+    fn rates(&self) -> Vec<f64> {
         match self.ramp.as_slice() {
             [] => vec![self.rate],
             ramp => ramp.to_vec(),
         }
     }
 
+    /// Runs one rate after the other, and prints what each found when it ends. The next one begins
+    /// with that line, and with nothing of the one before, as if it were a run of its own.
+    pub(crate) fn each_rate(
+        &self,
+        run: impl Fn(Self) -> Result<Report, HostError>,
+    ) -> Result<(), HostError> {
+        let mut warmup = self.warmup;
+        for rate in self.rates() {
+            print(run(Self {
+                rate,
+                warmup,
+                ..self.clone()
+            }))?;
+            warmup = self.settle.unwrap_or(self.warmup);
+        }
+        Ok(())
+    }
+
     pub(crate) fn check(&self) -> Result<(), HostError> {
         let seconds = [
             ("--warmup", self.warmup),
+            ("--settle", self.settle.unwrap_or(0.0)),
             ("--duration", self.duration),
             ("--timeout", self.timeout),
         ];

@@ -13,11 +13,10 @@ use vtax_observe::clock::process_cpu;
 /// How often requests are checked against the timeout, in nanoseconds.
 const TIMEOUT_CHECK: u64 = 50_000_000;
 
-/// The requests of one rate, as far as they count.
+/// The requests of a run, as far as they count.
 struct Count {
     /// The measured part, in nanoseconds since the start.
     window: Range<u64>,
-    rate: f64,
     latency: Times,
     lag: Times,
     errors: Errors,
@@ -26,43 +25,22 @@ struct Count {
     due: u64,
 }
 
-/// The counts of a run: the rates follow each other, each with a warm-up and a window.
-struct Counts {
-    rates: Vec<Count>,
-    /// Length of one rate's turn, warm-up and window, in nanoseconds.
-    turn: u64,
-}
-
-impl Counts {
-    fn new(rates: &[f64], warmup: u64, duration: u64) -> Self {
-        let turn = warmup + duration;
-        let begins = (0..).map(|number: u64| number.saturating_mul(turn));
-        let count = |(rate, begin): (&f64, u64)| Count {
-            window: begin.saturating_add(warmup)..begin.saturating_add(turn),
-            rate: *rate,
+impl Count {
+    fn new(window: Range<u64>) -> Self {
+        Self {
+            window,
             latency: Times::new(),
             lag: Times::new(),
             errors: Errors::default(),
             requests: 0,
             bytes: 0,
             due: 0,
-        };
-        Self {
-            rates: rates.iter().zip(begins).map(count).collect(),
-            turn,
         }
     }
 
-    /// Whose window that moment is in: a request counts by when it was due.
-    fn at(&mut self, moment: u64) -> Option<&mut Count> {
-        let number = usize::try_from(moment / self.turn.max(1)).ok()?;
-        let count = self.rates.get_mut(number)?;
-        count.window.contains(&moment).then_some(count)
-    }
-
-    /// When the turn of that moment ends.
-    fn end_of_turn(&self, moment: u64) -> u64 {
-        (moment / self.turn.max(1) + 1).saturating_mul(self.turn)
+    /// Itself where that moment is in the window: a request counts by when it was due.
+    fn at(&mut self, moment: u64) -> Option<&mut Self> {
+        self.window.contains(&moment).then_some(self)
     }
 
     fn received(&mut self, bytes: u64, now: u64) {
@@ -108,7 +86,7 @@ impl Counts {
 
 /// Requests that are due and not sent.
 struct Pending {
-    arrivals: Vec<Arrivals>,
+    arrivals: Arrivals,
     /// Those whose connection turned out to be closed.
     again: VecDeque<u64>,
 }
@@ -116,36 +94,26 @@ struct Pending {
 impl Pending {
     fn peek(&self) -> Option<u64> {
         let again = self.again.front().copied();
-        again.or_else(|| self.arrivals.iter().find_map(Arrivals::peek))
+        again.or_else(|| self.arrivals.peek())
     }
 
     /// The next one, and whether it is taken for the first time.
     fn take(&mut self) -> Option<(u64, bool)> {
         let again = self.again.pop_front().map(|due| (due, false));
-        again.or_else(|| {
-            let next = self.arrivals.iter_mut().find_map(Iterator::next);
-            next.map(|due| (due, true))
-        })
+        again.or_else(|| self.arrivals.next().map(|due| (due, true)))
     }
 }
 
-/// Runs until the last request that was due is answered or given up; a report for each rate.
-pub fn run(arguments: &Arguments, mut pool: Pool) -> Result<Vec<Report>, HostError> {
-    let rates = arguments.rates();
-    let (warmup, duration) = (
-        nanoseconds(arguments.warmup),
-        nanoseconds(arguments.duration),
-    );
-    let mut counts = Counts::new(&rates, warmup, duration);
-    let arrivals = |count: &Count| {
-        let turn = count.window.start.saturating_sub(warmup)..count.window.end;
-        Arrivals::new(arguments.arrival, count.rate, arguments.seed, turn)
-    };
+/// Runs until the last request that was due is answered or given up.
+pub fn run(arguments: &Arguments, mut pool: Pool) -> Result<Report, HostError> {
+    let cpu_before = process_cpu();
+    let (rate, warmup) = (arguments.rate, nanoseconds(arguments.warmup));
+    let end = warmup + nanoseconds(arguments.duration);
+    let mut count = Count::new(warmup..end);
     let mut pending = Pending {
-        arrivals: counts.rates.iter().map(arrivals).collect(),
+        arrivals: Arrivals::new(arguments.arrival, rate, arguments.seed, end),
         again: VecDeque::new(),
     };
-    let end = counts.rates.last().map_or(0, |count| count.window.end);
     let timeout = nanoseconds(arguments.timeout);
     let mut idle: Vec<usize> = Vec::new();
     let mut ready = Vec::new();
@@ -153,13 +121,6 @@ pub fn run(arguments: &Arguments, mut pool: Pool) -> Result<Vec<Report>, HostErr
     let mut in_flight = 0_u64;
     loop {
         let mut now = pool.now();
-        // What one rate left unsent is given up as at the end of a run, and not left to the next.
-        while let Some(due) = pending.peek()
-            && now >= counts.end_of_turn(due).saturating_add(timeout)
-            && let Some(request) = pending.take()
-        {
-            counts.unsent(request, now);
-        }
         while pending.peek().is_some_and(|due| due <= now) {
             // The connection used last is taken first: few are open where few are needed.
             let opened = match idle.pop() {
@@ -173,14 +134,14 @@ pub fn run(arguments: &Arguments, mut pool: Pool) -> Result<Vec<Report>, HostErr
                 break;
             };
             now = pool.now();
-            if let (true, Some(count)) = (first, counts.at(due)) {
+            if let (true, Some(count)) = (first, count.at(due)) {
                 count.due += 1;
             }
             let Ok(slot) = opened else {
-                counts.failed(due);
+                count.failed(due);
                 continue;
             };
-            if let (true, Some(count)) = (first, counts.at(due)) {
+            if let (true, Some(count)) = (first, count.at(due)) {
                 let free_since = pool
                     .get(slot)
                     .map_or(due, |connection| connection.idle_since);
@@ -196,7 +157,7 @@ pub fn run(arguments: &Arguments, mut pool: Pool) -> Result<Vec<Report>, HostErr
                     if stale {
                         pending.again.push_back(due)
                     } else {
-                        counts.failed(due)
+                        count.failed(due)
                     }
                 }
             }
@@ -211,7 +172,7 @@ pub fn run(arguments: &Arguments, mut pool: Pool) -> Result<Vec<Report>, HostErr
             for (slot, due) in late {
                 pool.close(slot);
                 in_flight -= 1;
-                counts.timed_out(due, now);
+                count.timed_out(due, now);
             }
         }
         let waiting = pending.peek();
@@ -231,14 +192,14 @@ pub fn run(arguments: &Arguments, mut pool: Pool) -> Result<Vec<Report>, HostErr
             };
             let now = pool.now();
             match progress {
-                Progress::Waiting(bytes) => counts.received(bytes, now),
+                Progress::Waiting(bytes) => count.received(bytes, now),
                 Progress::Done {
                     bytes,
                     refused,
                     reusable,
                 } => {
-                    counts.received(bytes, now);
-                    counts.finished(refused.is_some(), due, now);
+                    count.received(bytes, now);
+                    count.finished(refused.is_some(), due, now);
                     in_flight -= 1;
                     if let Some(connection) = pool.get(slot).filter(|_| reusable) {
                         connection.idle_since = now;
@@ -251,7 +212,7 @@ pub fn run(arguments: &Arguments, mut pool: Pool) -> Result<Vec<Report>, HostErr
                     in_flight -= 1;
                 }
                 Progress::Failed(_) => {
-                    counts.failed(due);
+                    count.failed(due);
                     in_flight -= 1;
                 }
             }
@@ -259,14 +220,14 @@ pub fn run(arguments: &Arguments, mut pool: Pool) -> Result<Vec<Report>, HostErr
     }
     let stopped = pool.now();
     for (_, connection) in pool.busy() {
-        counts.timed_out(connection.due, stopped);
+        count.timed_out(connection.due, stopped);
     }
     while let Some(request) = pending.take() {
-        counts.unsent(request, stopped);
+        count.unsent(request, stopped);
     }
-    let report = |count: Count| Report {
+    Ok(Report {
         mode: "open".to_owned(),
-        rate: Some(count.rate),
+        rate: Some(rate),
         seconds: arguments.duration,
         requests: count.requests,
         bytes: count.bytes,
@@ -276,8 +237,7 @@ pub fn run(arguments: &Arguments, mut pool: Pool) -> Result<Vec<Report>, HostErr
         histogram: count.latency.encoded(),
         lag: Some(count.lag.summary()),
         connections: pool.opened,
-        cpu_seconds: process_cpu().as_secs_f64(),
+        cpu_seconds: process_cpu().saturating_since(cpu_before).as_secs_f64(),
         download_seconds: Vec::new(),
-    };
-    Ok(counts.rates.into_iter().map(report).collect())
+    })
 }

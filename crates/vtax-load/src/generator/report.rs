@@ -33,20 +33,13 @@ pub struct Report {
     /// How late the generator itself was in sending a request that was due and for which a
     /// connection was free (open loop).
     pub lag: Option<Summary>,
-    /// Connections opened in all, by every rate of a ramp.
+    /// Connections opened in all.
     pub connections: u64,
-    /// CPU time that the generator used in all, for every rate of a ramp, in seconds.
+    /// CPU time that the generator used, in seconds.
     pub cpu_seconds: f64,
     /// Closed loop: how long each download took, in seconds, in the order in which they ended;
     /// the first 10 000 of them.
     pub download_seconds: Vec<f64>,
-}
-
-/// What `--ramp` prints.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Ramp {
-    /// A report for each rate, in order.
-    pub levels: Vec<Report>,
 }
 
 /// Requests that did not end in a complete answer with what was asked for.

@@ -11,7 +11,7 @@ mod get;
 pub use get::Get;
 
 use crate::generator::pool::Pool;
-use crate::generator::{self, Ramp, Report, flag, open, wake_exactly, wrong};
+use crate::generator::{self, Report, flag, open, wake_exactly, wrong};
 use vtax_host::HostError;
 
 /// What to ask of which server.
@@ -81,19 +81,20 @@ impl Arguments {
     }
 }
 
-/// Runs the load and prints what it found.
+/// Runs the load and prints what it found, for each rate.
 ///
 /// # Errors
 /// When the arguments make no sense, no socket can be opened, or (closed loop) a download fails.
 pub fn main(arguments: &Arguments) -> Result<(), HostError> {
-    if arguments.common.ramp.is_empty() {
-        generator::print(run(arguments))
-    } else {
-        generator::print(ramp(arguments))
-    }
+    arguments.common.each_rate(|common| {
+        run(&Arguments {
+            common,
+            ..arguments.clone()
+        })
+    })
 }
 
-/// Runs one load, in open or closed loop.
+/// Runs one load, in open or closed loop, at one rate.
 ///
 /// # Errors
 /// As [`main`].
@@ -103,21 +104,7 @@ pub fn run(arguments: &Arguments) -> Result<Report, HostError> {
     if arguments.closed {
         return closed::run(arguments);
     }
-    let mut reports = open::run(&arguments.common, arguments.pool()?)?;
-    reports
-        .pop()
-        .ok_or_else(|| HostError::Other("a load without a rate has no report".to_owned()))
-}
-
-/// Runs the rates of a ramp one after the other.
-///
-/// # Errors
-/// As [`main`].
-pub fn ramp(arguments: &Arguments) -> Result<Ramp, HostError> {
-    arguments.check()?;
-    wake_exactly();
-    let levels = open::run(&arguments.common, arguments.pool()?)?;
-    Ok(Ramp { levels })
+    open::run(&arguments.common, arguments.pool()?)
 }
 
 #[cfg(test)]
@@ -141,6 +128,7 @@ mod tests {
                 duration: 2.25,
                 rate: 123.5,
                 ramp: Vec::new(),
+                settle: None,
                 arrival: Arrival::Constant,
                 seed: 42,
                 timeout: 3.0,
@@ -158,6 +146,7 @@ mod tests {
         let ramp = example(|it| {
             it.common.rate = 1000.0;
             it.common.ramp = vec![100.0, 250.5];
+            it.common.settle = Some(0.25);
         });
         let closed = example(|it| {
             it.closed = true;
@@ -175,13 +164,14 @@ mod tests {
     #[test]
     fn senseless_arguments_are_refused_by_name() {
         type Change = fn(&mut Arguments);
-        let cases: [(Change, &str); 10] = [
+        let cases: [(Change, &str); 11] = [
             (|it| it.common.rate = 0.0, "--rate"),
             (|it| it.common.rate = f64::NAN, "--rate"),
             (|it| it.common.ramp = vec![1.0, -1.0], "--ramp"),
             (|it| it.common.duration = 0.0, "--duration"),
             (|it| it.common.duration = -1.0, "--duration"),
             (|it| it.common.warmup = f64::INFINITY, "--warmup"),
+            (|it| it.common.settle = Some(-1.0), "--settle"),
             (|it| it.common.timeout = 0.0, "--timeout"),
             (|it| it.common.connections = 0, "--connections"),
             (|it| it.path = "a b\r\nX: y".to_owned(), "--path"),

@@ -185,6 +185,7 @@ pub fn start(
         Runs::Client => Box::new(ClientLoad {
             running: client.start(&command.line)?,
             line: command.line,
+            ramps: command.ramps,
             service,
             programs,
             begun,
@@ -233,15 +234,22 @@ impl Load for Pause {
 /// A load generator that runs as the client.
 struct ClientLoad {
     line: CommandLine,
+    ramps: bool,
     running: Box<dyn Running>,
     service: Service,
     programs: &'static [Program],
+    /// When it was started, or went on to its present level.
     begun: Instant,
     limit: Option<Duration>,
 }
 
 impl Load for ClientLoad {
     fn poll(&mut self, target: &mut dyn Target) -> Outcome<Option<Vec<u8>>> {
+        if let Some((came, line)) = self.ramps.then(|| self.running.line()).flatten() {
+            dead_service(target, self.service)?;
+            self.begun = came;
+            return Ok(Some(line));
+        }
         let Some(finished) = self.running.poll()? else {
             let elapsed = self.begun.elapsed();
             let Some(limit) = self.limit.filter(|limit| elapsed >= *limit) else {
@@ -260,6 +268,10 @@ impl Load for ClientLoad {
             0 => Ok(Some(finished.stdout)),
             _ => Err(failure(&self.line, &finished, "client", self.programs)),
         }
+    }
+
+    fn level_began(&self) -> Option<Instant> {
+        self.ramps.then_some(self.begun)
     }
 }
 

@@ -87,25 +87,12 @@ impl Workload for HttpRate {
     fn ramp(
         &self,
         address: IpAddr,
-        _scratch: &Scratch,
-        settings: &Settings,
-        levels: &[f64],
-        each: Timing,
+        levels: &[Settings],
+        first: Timing,
+        settle: Duration,
     ) -> Outcome<Option<LoadCommand>> {
-        command(generator::Arguments {
-            ramp: levels.to_vec(),
-            ..open_loop::arguments(apache::socket(address), settings, each)
-        })
-        .map(Some)
-    }
-
-    fn parse_ramp(
-        &self,
-        raw: &[u8],
-        _settings: &Settings,
-        _each: Timing,
-    ) -> Outcome<Vec<WorkloadResult>> {
-        LOOP.parse_ramp(raw)
+        let common = open_loop::ramp(apache::socket(address), levels, first, settle);
+        common.map(command).transpose()
     }
 }
 

@@ -111,6 +111,21 @@ impl Workload for Memcached {
     fn parse(&self, raw: &[u8], _: &Settings, _: Timing) -> Outcome<WorkloadResult> {
         LOOP.parse(raw)
     }
+
+    fn ramp(
+        &self,
+        address: IpAddr,
+        levels: &[Settings],
+        first: Timing,
+        settle: Duration,
+    ) -> Outcome<Option<LoadCommand>> {
+        let common = open_loop::ramp((address, PORT).into(), levels, first, settle);
+        let load = common.zip(levels.first()).map(|(common, settings)| {
+            let timeout = common.timeout;
+            LOOP.command(arguments(settings, common, false).to_flags(), timeout)
+        });
+        load.transpose()
+    }
 }
 
 #[cfg(test)]

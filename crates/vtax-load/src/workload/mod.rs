@@ -26,7 +26,7 @@ use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vtax_guest::platform::{CommandLine, Finished, Job, Target};
 use vtax_host::HostError;
 use vtax_host::cell::{Client, ClientProcess};
@@ -75,10 +75,20 @@ pub trait LoadClient {
     /// # Errors
     /// When the client itself is gone.
     fn can_connect(&self, address: IpAddr, port: u16) -> Outcome<bool>;
+
+    /// Whether [`Running::line`] tells what its commands print while they run.
+    fn tells_lines(&self) -> bool {
+        false
+    }
 }
 
 /// A command that runs as the client. Dropping it kills the command.
 pub trait Running {
+    /// The next line that it printed and when that came, once; `None` where there is none yet.
+    fn line(&mut self) -> Option<(Instant, Vec<u8>)> {
+        None
+    }
+
     /// What became of it, once; `None` while it runs.
     ///
     /// # Errors
@@ -94,9 +104,17 @@ impl LoadClient for Client {
     fn can_connect(&self, address: IpAddr, port: u16) -> Outcome<bool> {
         Client::can_connect(self, address, port)
     }
+
+    fn tells_lines(&self) -> bool {
+        true
+    }
 }
 
 impl Running for ClientProcess {
+    fn line(&mut self) -> Option<(Instant, Vec<u8>)> {
+        ClientProcess::line(self)
+    }
+
     fn poll(&mut self) -> Outcome<Option<Finished>> {
         ClientProcess::poll(self)
     }
@@ -229,6 +247,8 @@ pub struct LoadCommand {
     pub runs: Runs,
     /// How long a load that ends by its times may outlast them before it counts as stuck.
     pub patience: Duration,
+    /// Whether it goes on to its next level with each line that it prints ([`Workload::ramp`]).
+    ramps: bool,
 }
 
 impl LoadCommand {
@@ -238,6 +258,7 @@ impl LoadCommand {
             line,
             runs: Runs::Client,
             patience: Duration::from_secs(30),
+            ramps: false,
         }
     }
 
@@ -352,24 +373,26 @@ pub trait Workload: Sync {
     /// When it is not what the load prints when all is well; the message quotes it.
     fn parse(&self, raw: &[u8], settings: &Settings, timing: Timing) -> Outcome<WorkloadResult>;
 
-    /// For a generator that goes through load levels by itself: the command that does. Level after
-    /// level takes `each.warmup` and then `each.duration`, without a pause, as if each were a load
-    /// of its own. `None`: a load is started for each level.
+    /// For a generator that goes through load levels by itself, as the client: the command that
+    /// does. The first level has these times; the others settle for `settle` instead of a warm-up.
+    /// When a level ends it prints, as one line, what [`Workload::load`] of that level would have
+    /// printed, for [`Workload::parse`], and goes on to the next one in that moment. `None`: a load
+    /// is started for each level.
     ///
     /// # Errors
     /// As [`Workload::load`].
     fn ramp(
         &self,
         _address: IpAddr,
-        _scratch: &Scratch,
-        _settings: &Settings,
-        _levels: &[f64],
-        _each: Timing,
+        _levels: &[Settings],
+        _first: Timing,
+        _settle: Duration,
     ) -> Outcome<Option<LoadCommand>> {
         Ok(None)
     }
 
-    /// As [`Workload::drive`], for [`Workload::ramp`].
+    /// As [`Workload::drive`], for [`Workload::ramp`]. `None` also where the client does not tell
+    /// what its commands print while they run.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -378,53 +401,39 @@ pub trait Workload: Sync {
         target: &mut dyn Target,
         client: &dyn LoadClient,
         service: Service,
-        settings: &Settings,
-        levels: &[f64],
-        each: Timing,
+        levels: &[Settings],
+        first: Timing,
+        settle: Duration,
     ) -> Outcome<Option<Box<dyn Load>>> {
-        let scratch = Scratch::of(target);
-        let Some(command) = self.ramp(target.address(), &scratch, settings, levels, each)? else {
+        let command = match client.tells_lines() {
+            true => self.ramp(target.address(), levels, first, settle)?,
+            false => None,
+        };
+        let Some(command) = command else {
             return Ok(None);
         };
-        let programs = command
-            .runs
-            .pick(self.client_programs(), self.target_programs());
-        let number = u32::try_from(levels.len()).unwrap_or(u32::MAX);
-        let whole = Timing {
-            warmup: each.warmup,
-            duration: (each.warmup + each.duration)
-                .saturating_mul(number)
-                .saturating_sub(each.warmup),
+        let command = LoadCommand {
+            ramps: true,
+            ..command
         };
-        let extent = Extent::FixedDuration;
-        driver::start(target, client, service, command, programs, extent, whole).map(Some)
-    }
-
-    /// Reads what [`Workload::ramp`] printed: a result for each level, in order.
-    ///
-    /// # Errors
-    /// As [`Workload::parse`].
-    fn parse_ramp(
-        &self,
-        _raw: &[u8],
-        _settings: &Settings,
-        _each: Timing,
-    ) -> Outcome<Vec<WorkloadResult>> {
-        Err(output::garbage(
-            self.kind(),
-            "it cannot go through load levels by itself",
-        ))
+        let (programs, extent) = (self.client_programs(), Extent::FixedDuration);
+        driver::start(target, client, service, command, programs, extent, first).map(Some)
     }
 }
 
 /// A load in progress.
 pub trait Load {
-    /// What the load printed, once it has ended; `None` while it runs. To be called often: it
-    /// decides for itself when asking the target would not disturb what is measured.
+    /// What the load printed, once it or a level of it has ended; `None` while that runs. To be
+    /// called often: it decides for itself when asking the target would not disturb what is measured.
     ///
     /// # Errors
     /// When the load or the service died, with what it said.
     fn poll(&mut self, target: &mut dyn Target) -> Outcome<Option<Vec<u8>>>;
+
+    /// For a generator that goes from level to level by itself: when it began the present one.
+    fn level_began(&self) -> Option<Instant> {
+        None
+    }
 }
 
 /// What a workload found.

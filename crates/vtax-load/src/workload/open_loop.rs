@@ -6,7 +6,7 @@ use super::output::{
 };
 use super::*;
 use crate::generator::report::decoded;
-use crate::generator::{Arguments, Arrival, Ramp, Report};
+use crate::generator::{Arguments, Arrival, Report};
 use std::net::SocketAddr;
 use vtax_units::Quantity;
 
@@ -48,6 +48,20 @@ pub fn arguments(address: SocketAddr, settings: &Settings, timing: Timing) -> Ar
         timeout: TIMEOUT.number(settings),
         ..Arguments::new(address)
     }
+}
+
+/// As [`arguments`], for one level after the other.
+pub fn ramp(
+    address: SocketAddr,
+    levels: &[Settings],
+    first: Timing,
+    settle: Duration,
+) -> Option<Arguments> {
+    Some(Arguments {
+        ramp: levels.iter().map(|level| RATE.number(level)).collect(),
+        settle: Some(settle.as_secs_f64()),
+        ..arguments(address, levels.first()?, first)
+    })
 }
 
 /// The command line of a load generator: this program again, as a process of its own.
@@ -123,12 +137,6 @@ impl OpenLoop {
     pub fn parse(&self, raw: &[u8]) -> Outcome<WorkloadResult> {
         let report: Report = json(&self.driver(), raw)?;
         self.result(&report)
-    }
-
-    /// Reads what a ramp printed.
-    pub fn parse_ramp(&self, raw: &[u8]) -> Outcome<Vec<WorkloadResult>> {
-        let ramp: Ramp = json(&self.driver(), raw)?;
-        ramp.levels.iter().map(|level| self.result(level)).collect()
     }
 
     #[allow(

@@ -188,7 +188,6 @@ proptest! {
     fn no_bytes_panic_a_parser(raw in prop::collection::vec(any::<u8>(), 0..300)) {
         for workload in all() {
             let _ = workload.parse(&raw, &Settings::default(), TIMING);
-            let _ = workload.parse_ramp(&raw, &Settings::default(), TIMING);
         }
     }
 

@@ -1,0 +1,317 @@
+//! Generators that go from level to level by themselves, beside ones that are started for each: from
+//! outside one cannot tell which it was.
+
+use super::*;
+use crate::plan::{self, Catalogue};
+use crate::run::progress::{Event, Progress};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::rc::Rc;
+use std::sync::Arc;
+use vtax_guest::platform::{CommandLine, Finished, Job, Target};
+use vtax_host::cell::ClientProcess;
+use vtax_host::settings::Parameter;
+use vtax_load::workload::{
+    LoadClient, LoadCommand, Outcome, Running as Process, Scratch, Service, Workload,
+};
+use vtax_observe::clock::{Clock, SystemClock};
+use vtax_observe::{ObserverConfig, Roots, Series, SeriesId, Sink, Subject};
+use vtax_report::results::{Better, Metric};
+use vtax_units::{Base, Hertz, Unit};
+
+/// From 300 on requests fail and the generator takes long to end; at 400 it gives up.
+const GENERATOR: &str = "
+    warm=$1; window=$2; settle=$3; shift 3
+    for rate; do
+        sleep $warm; opened=$(date +%s.%N)
+        sleep $window; closed=$(date +%s.%N)
+        [ $rate = 400 ] && exit 3
+        [ $rate -ge 300 ] && sleep 0.3
+        echo $rate $opened $closed
+        warm=$settle
+    done";
+
+const PLAN: &str = r#"
+name = "ramp"
+repetitions = 1
+warmup = "400ms"
+duration = "1s"
+[[platform]]
+kind = "native"
+[[workload]]
+kind = "http-rate"
+profile = { ramp = { from = 100, to = 600, step = 100, every = "600ms", beyond = "1s" } }
+objective = "errors <= 0.1%"
+"#;
+
+struct Fake {
+    ramps: bool,
+}
+
+impl Fake {
+    fn command(levels: &[Settings], first: Timing, settle: Duration) -> LoadCommand {
+        let times = [first.warmup, first.duration, settle];
+        let rates = levels.iter().map(|level| match level.0.get("load.rate") {
+            Some(Level::Number(rate)) => rate.to_string(),
+            other => panic!("{other:?}"),
+        });
+        let line = ["sh", "-c", GENERATOR, "generator"].map(str::to_owned);
+        let times = times.map(|time| time.as_secs_f64().to_string());
+        LoadCommand::client(line.into_iter().chain(times).chain(rates).collect())
+    }
+}
+
+impl Workload for Fake {
+    fn kind(&self) -> &'static str {
+        "fake"
+    }
+    fn summary(&self) -> &'static str {
+        "for tests"
+    }
+    fn parameters(&self) -> &'static [Parameter] {
+        &[]
+    }
+    fn level(&self) -> Option<LoadLevel> {
+        Some(LoadLevel {
+            key: "load.rate",
+            unit: Unit::per(Base::Request, Base::Second),
+            scale: 1.0,
+            title: "load",
+        })
+    }
+    fn load(
+        &self,
+        _: IpAddr,
+        _: &Scratch,
+        settings: &Settings,
+        timing: Timing,
+    ) -> Outcome<LoadCommand> {
+        let only = std::slice::from_ref(settings);
+        Ok(Self::command(only, timing, Duration::ZERO))
+    }
+    fn ramp(
+        &self,
+        _: IpAddr,
+        levels: &[Settings],
+        first: Timing,
+        settle: Duration,
+    ) -> Outcome<Option<LoadCommand>> {
+        Ok(self.ramps.then(|| Self::command(levels, first, settle)))
+    }
+    fn parse(&self, raw: &[u8], _: &Settings, _: Timing) -> Outcome<WorkloadResult> {
+        let text = String::from_utf8_lossy(raw);
+        let words: Vec<f64> = text.split_whitespace().flat_map(str::parse).collect();
+        let [rate, opened, closed] = words.as_slice() else {
+            panic!("one level's line: {text:?}");
+        };
+        let metric = |name: &str, value: f64, base| {
+            let metric = Metric {
+                quantity: Quantity::new(value, Unit::of(base)),
+                source: Source::Measured,
+                better: Better::Neither,
+                headline: false,
+                title: name.to_owned(),
+            };
+            (name.to_owned(), metric)
+        };
+        let errors = if *rate < 300.0 { 0.0 } else { 1.0 };
+        let metrics = [
+            metric("errors", errors, Base::Percent),
+            metric("opened", *opened, Base::Second),
+            metric("closed", *closed, Base::Second),
+        ];
+        Ok(WorkloadResult {
+            metrics: metrics.into(),
+            ..WorkloadResult::default()
+        })
+    }
+}
+
+struct Nothing;
+
+impl Target for Nothing {
+    fn address(&self) -> IpAddr {
+        Ipv4Addr::LOCALHOST.into()
+    }
+    fn subject(&self) -> Subject {
+        Subject::default()
+    }
+    fn source(&self) -> Source {
+        Source::Measured
+    }
+    fn environment(&self) -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
+    fn scratch(&self) -> (PathBuf, PathBuf) {
+        (PathBuf::new(), PathBuf::new())
+    }
+    fn start(&mut self, _: &CommandLine) -> Outcome<Job> {
+        Err(HostError::Interrupted)
+    }
+    fn poll(&mut self, _: Job) -> Outcome<Option<Finished>> {
+        Ok(None)
+    }
+    fn inner_counters(&mut self) -> Outcome<BTreeMap<String, f64>> {
+        Ok(BTreeMap::new())
+    }
+    fn console_tail(&self) -> String {
+        String::new()
+    }
+    fn stop(self: Box<Self>) -> Outcome<()> {
+        Ok(())
+    }
+}
+
+/// A client on this host that counts what it starts.
+struct Here {
+    started: Rc<Cell<usize>>,
+    tells_lines: bool,
+}
+
+impl LoadClient for Here {
+    fn start(&self, line: &CommandLine) -> Outcome<Box<dyn Process>> {
+        self.started.set(self.started.get() + 1);
+        let (program, arguments) = line.split_first().unwrap();
+        let mut command = Command::new(program);
+        command.args(arguments).stdout(Stdio::piped());
+        let child = command.stderr(Stdio::null()).spawn().unwrap();
+        Ok(Box::new(ClientProcess::new(child)))
+    }
+    fn can_connect(&self, _: IpAddr, _: u16) -> Outcome<bool> {
+        Ok(true)
+    }
+    fn tells_lines(&self) -> bool {
+        self.tells_lines
+    }
+}
+
+struct Nowhere;
+
+impl Sink for Nowhere {
+    fn record(&mut self, _: SeriesId, _: &Series, _: Nanoseconds, _: f64) -> std::io::Result<()> {
+        Ok(())
+    }
+    fn finish(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+struct Heard(Vec<String>);
+
+impl Progress for Heard {
+    fn event(&mut self, event: Event) {
+        if let Event::Phase { phase } = event {
+            self.0.push(phase);
+        }
+    }
+}
+
+/// What of a measured part is to be seen from outside, and how many processes it took.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    phases: Vec<String>,
+    levels: Vec<(String, Option<bool>)>,
+    objective: Option<ObjectiveOutcome>,
+}
+
+fn drive(workload: &'static Fake, tells_lines: bool) -> (Seen, usize) {
+    let catalogue = Catalogue::standard();
+    let plan = Plan::read("plan.toml", PLAN, &catalogue).unwrap();
+    let planned = plan::treatments(&plan, &catalogue).remove(0);
+    let folder = tempfile::tempdir().unwrap();
+    let rate = ObserverConfig { rate: Hertz(1.0) };
+    let (clock, sink) = (Arc::new(SystemClock), Box::new(Nowhere));
+    let observer = Observer::start(rate, clock, Vec::new(), sink).unwrap();
+    let started = Rc::new(Cell::new(0));
+    let client = Here {
+        started: Rc::clone(&started),
+        tells_lines,
+    };
+    let mut guests = [Guest {
+        name: TARGET,
+        platform: "native",
+        workload,
+        settings: &planned.settings,
+        is_twin: false,
+        client: Box::new(client),
+        client_subject: Subject::default(),
+        client_place: "local".to_owned(),
+        client_environment: BTreeMap::new(),
+        target: Box::new(Nothing),
+        service: Service::default(),
+    }];
+    let parties = [Party {
+        guest: TARGET.to_owned(),
+        client: "client".to_owned(),
+        is_vm: false,
+        source: Source::Measured,
+    }];
+    let mut heard = Heard::default();
+    let drive = Drive {
+        plan: &plan,
+        planned: &planned,
+        signals: &Signals::install().unwrap(),
+        observer: &observer,
+        watch: &HostWatch::new(&Roots::host(), folder.path()),
+        guests: &mut guests,
+        parties: &parties,
+        processors: 1,
+        energy: &[],
+        host: Source::Measured,
+        charging: None,
+        log: &mut Log {
+            file: std::fs::File::create(folder.path().join("log")).unwrap(),
+            began: Instant::now(),
+            progress: &mut heard,
+        },
+    };
+    let driven = drive.run(&mut PhaseTimes::default()).unwrap();
+    let to_wall = SystemClock.wall().as_secs_f64() - SystemClock.now().as_secs_f64();
+    for stretch in &driven.stretches {
+        let found = &stretch.results[0].as_ref().unwrap().metrics;
+        for (mark, moment) in [(&stretch.begin, "opened"), (&stretch.end, "closed")] {
+            let off = mark.at.as_secs_f64() + to_wall - found[moment].quantity.value;
+            let name = &stretch.name;
+            assert!(off.abs() < 0.12, "{name} {moment} {off} s before its mark");
+        }
+    }
+    let text = String::from_utf8(driven.raw).unwrap();
+    let rates: Vec<&str> = text
+        .lines()
+        .flat_map(|line| line.split(' ').next())
+        .collect();
+    assert_eq!(rates, ["100", "", "200", "", "300", "", "500"]);
+    let levels = driven.stretches.into_iter();
+    let seen = Seen {
+        phases: heard.0,
+        levels: levels.map(|level| (level.name, level.kept)).collect(),
+        objective: driven.objective,
+    };
+    (seen, started.get())
+}
+
+#[test]
+fn a_generator_that_ramps_by_itself_looks_like_one_that_is_started_for_each_level() {
+    let (each, processes) = drive(&Fake { ramps: false }, true);
+    assert_eq!(processes, 5);
+    // Objective broken at 300, no answer at 400, and a second is over after 500.
+    let kept: Vec<_> = each.levels.iter().map(|(_, kept)| *kept).collect();
+    assert_eq!(kept, [true, true, false, false].map(Some));
+    let objective = each.objective.as_ref().unwrap();
+    assert_eq!(objective.knee.unwrap().value, 200.0);
+    assert!(objective.broke.as_ref().unwrap().contains("300"));
+    assert_eq!(each.phases.len(), 10, "{:?}", each.phases);
+
+    // It gave up once, and another one went on from there.
+    assert_eq!(drive(&Fake { ramps: true }, true), (each, 2));
+}
+
+#[test]
+fn where_nobody_sees_its_lines_it_is_started_for_each_level() {
+    let (_, processes) = drive(&Fake { ramps: true }, false);
+    assert_eq!(processes, 5);
+}
