@@ -175,6 +175,75 @@ fn json_is_one_document() {
 }
 
 #[test]
+fn every_file_beside_the_plans_is_a_plan_or_told_apart() {
+    let work = work();
+    let plans = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plans");
+    let files = |folder: &Path| {
+        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+        let paths = entries.map(|entry| entry.path());
+        let toml = paths.filter(|path| path.extension().is_some_and(|end| end == "toml"));
+        toml.collect::<Vec<_>>()
+    };
+    let all = [files(&plans), files(&plans.join("papers"))].concat();
+    assert!(all.len() > 20, "{all:?}");
+    for path in all {
+        let check = |quick: &[&str], works: bool| {
+            let words = [&["plan", "check", path.to_str().unwrap()], quick].concat();
+            finish(&mut command(work.path(), &words), works)
+        };
+        let other = match path.file_name().unwrap().to_str().unwrap() {
+            "coarse-timers.toml" => Some("is no plan, it has the settings of a testbed"),
+            "guard.counts.toml" => Some("is no plan, it has the counts that"),
+            _ => None,
+        };
+        for quick in [&[][..], &["--quick"]] {
+            let output = check(quick, other.is_none());
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(said.contains(other.unwrap_or("")), "{said}");
+        }
+        if other.is_none() {
+            let json: Value = serde_json::from_slice(&check(&["--json"], true).stdout).unwrap();
+            assert!(json["trials"].as_u64().unwrap() > 0, "{json}");
+        }
+    }
+}
+
+#[test]
+fn a_density_plan_is_checked_by_its_own_reader() {
+    let work = work();
+    let path = work.path().join("climbs.toml");
+    let text = "name = \"climbs\"\nrepetitions = 2\n[density]\nsample_ms = 100\n\
+                [[platform]]\nkind = \"thread\"\nmaximum = 1\n\
+                [[platform]]\nkind = \"firecracker\"\nmaximum = 30\nif_present = true\n";
+    fs::write(&path, text).unwrap();
+    let check = || command(work.path(), &["plan", "check", "climbs.toml"]);
+    let output = finish(&mut check(), true);
+    let said = String::from_utf8_lossy(&output.stdout);
+    for line in [
+        "  thread   up to 1 guest\n",
+        "  firecracker   up to 30 guests, where it is installed\n",
+        // 21 times 5 samples and 10 s at the top, four times.
+        "2 treatments, 4 climbs, at least 1 min 22 s",
+    ] {
+        assert!(said.contains(line), "{said}");
+    }
+    let run = ["run", "climbs.toml", "--results", "results"];
+    let output = finish(&mut command(work.path(), &run), false);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("climbs.toml is a plan of climbs: `vtax density FILE` runs it"),
+        "{said}"
+    );
+    fs::write(&path, text.replace("sample_ms", "sample")).unwrap();
+    let output = finish(&mut check(), false);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("climbs.toml:4:1: [density] has no key `sample`"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_restored_change_is_told_in_words_and_as_json() {
     let work = work();
     let scratch = work.path().join("vtax-scratch");
