@@ -10,6 +10,7 @@
 mod support;
 
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -206,6 +207,31 @@ fn every_file_beside_the_plans_is_a_plan_or_told_apart() {
             assert!(json["trials"].as_u64().unwrap() > 0, "{json}");
         }
     }
+}
+
+#[test]
+fn the_plan_with_every_workload_has_every_workload() {
+    let work = work();
+    let kinds = |words: &[&str], list: &str, key: &str| -> BTreeSet<String> {
+        let output = finish(&mut command(work.path(), words), true);
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let kinds = json[list].as_array().unwrap().iter();
+        kinds
+            .map(|item| item[key].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let plan = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../plans/every-workload.toml"
+    );
+    assert_eq!(
+        kinds(
+            &["plan", "check", plan, "--json"],
+            "treatments",
+            "workload_kind"
+        ),
+        kinds(&["plan", "keys", "--json"], "workloads", "kind")
+    );
 }
 
 #[test]
