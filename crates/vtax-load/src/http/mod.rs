@@ -104,9 +104,10 @@ pub fn run(arguments: &Arguments) -> Result<Report, HostError> {
         return closed::run(arguments);
     }
     let mut reports = open::run(&arguments.common, arguments.pool()?)?;
-    reports
-        .pop()
-        .ok_or_else(|| HostError::Other("a load without a rate has no report".to_owned()))
+    reports.pop().ok_or_else(|| HostError::Invalid {
+        what: "a load without a rate".to_owned(),
+        problem: "it has no report; give --rate".to_owned(),
+    })
 }
 
 /// Runs the rates of a ramp one after the other.
