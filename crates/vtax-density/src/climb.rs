@@ -4,7 +4,7 @@ mod energy;
 
 pub use energy::Energy;
 
-use crate::keeper::{Answer, Guests, Keep, Keeper, LinuxOptions, Request, Runtime, Vmm};
+use crate::keeper::{Answer, Guests, KEEPER, Keep, Keeper, LinuxOptions, Request, Runtime, Vmm};
 use crate::limits::Binding;
 use crate::plan::{Kind, Method, Variant};
 use crate::record::{Births, Climb, Idle, Interval, Latency, Sample, VERSION};
@@ -129,7 +129,10 @@ pub fn check(variant: &Variant, roots: &Roots) -> Result<(), HostError> {
         }
         Kind::Mvm { .. } => vtax_mvm::machine::kvm::Host::open()
             .map(drop)
-            .map_err(|cause| HostError::Other(cause.to_string())),
+            .map_err(|cause| HostError::Missing {
+                what: format!("the KVM of micro VMs ({cause})"),
+                remedy: "run on a host that has it, or climb platforms that need none".to_owned(),
+            }),
         Kind::Thread | Kind::Process => Ok(()),
     }
 }
@@ -200,8 +203,8 @@ fn start(seat: &Seat<'_>, bench: &Bench<'_>, variant: &Variant) -> Result<Keeper
         words: bench.words.to_vec(),
     };
     let program = std::env::current_exe().map_err(HostError::process("find", "this program"))?;
-    let argument =
-        serde_json::to_string(&keep).map_err(|cause| HostError::Other(cause.to_string()))?;
+    let argument = serde_json::to_string(&keep)
+        .map_err(|cause| HostError::process("start", KEEPER)(cause.into()))?;
     let mut line = vec![program.display().to_string()];
     line.extend(bench.words.iter().cloned());
     line.push(argument);
@@ -277,7 +280,7 @@ impl Ascent<'_, '_> {
                 self.rate = Some(f64::from(made) / answer.seconds);
             } else if answer.refused.is_none() && answer.exceeded.is_none() {
                 return Err(HostError::Protocol {
-                    peer: "the keeper of guests".to_owned(),
+                    peer: KEEPER.to_owned(),
                     detail: format!("it made none of {goal} guests and gave no reason"),
                 });
             }
@@ -381,7 +384,10 @@ impl Ascent<'_, '_> {
             }
             let answer = self.keeper.ask(&Request::Shrink(to))?;
             if let Some(why) = answer.refused {
-                return Err(HostError::Other(format!("the descent failed: {why}")));
+                return Err(HostError::Protocol {
+                    peer: KEEPER.to_owned(),
+                    detail: format!("of {left} guests it cannot end all but {to}: {why}"),
+                });
             }
             left = answer.population;
             descent.push(self.look(left, answer.process)?);

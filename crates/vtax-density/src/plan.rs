@@ -214,6 +214,22 @@ pub fn platforms() -> impl Iterator<Item = &'static str> {
 }
 
 impl Plan {
+    /// Whether a document, sound or not, is meant as a density plan: it has a `density`.
+    #[must_use]
+    pub fn is_meant(text: &str) -> bool {
+        let (document, _) = DeTable::parse_recoverable(text);
+        document.get_ref().get("density").is_some()
+    }
+
+    /// The time of all climbs whose guests are made in none.
+    #[must_use]
+    pub fn least_time(&self) -> Duration {
+        let climbs = u32::try_from(self.variants.len()).unwrap_or(u32::MAX);
+        self.method
+            .least_time()
+            .saturating_mul(climbs.saturating_mul(self.repetitions))
+    }
+
     /// Reads and validates a plan, or its quick profile. `file` only names it in messages.
     ///
     /// # Errors

@@ -194,7 +194,7 @@ pub fn json(findings: &[Finding]) -> Result<String, HostError> {
         summary: summarize(findings),
     };
     serde_json::to_string_pretty(&report)
-        .map_err(|cause| HostError::Other(format!("cannot encode the report: {cause}")))
+        .map_err(|cause| HostError::file("write", "the report")(cause.into()))
 }
 
 /// Why the kernel refused, without the number that Rust adds: readers know the words.

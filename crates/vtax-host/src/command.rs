@@ -1,5 +1,6 @@
 //! Commands, and what became of them.
 
+use crate::HostError;
 use crate::roots::PATH;
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};
@@ -21,6 +22,17 @@ pub struct Finished {
 /// A command that runs in a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Job(pub u64);
+
+impl Job {
+    /// The error of one who is asked for a job that it never started, or that has been collected.
+    #[must_use]
+    pub fn unknown(self) -> HostError {
+        HostError::Invalid {
+            what: format!("command number {}", self.0),
+            problem: "none of that number runs in the target".to_owned(),
+        }
+    }
+}
 
 /// A program of this host in the same surroundings on every host and for every user: the
 /// environment is [`PATH`] and `LC_ALL=C` alone, the input is empty.

@@ -106,7 +106,7 @@ fn tail(text: &str) -> String {
     if text.trim().is_empty() {
         return String::new();
     }
-    let lines: Vec<&str> = text.trim_end().lines().collect();
+    let lines: Vec<&str> = text.trim_end().trim_start_matches('\n').lines().collect();
     let shown = &lines[lines.len().saturating_sub(12)..];
     format!(":\n    {}", shown.join("\n    "))
 }

@@ -569,7 +569,7 @@ pub fn version_in(text: &str) -> Option<String> {
 pub fn write(facts: &HostFacts, directory: &Path) -> Result<(), crate::HostError> {
     let path = directory.join("host.json");
     let mut json = serde_json::to_string_pretty(facts)
-        .map_err(|cause| crate::HostError::Other(format!("cannot encode host.json: {cause}")))?;
+        .map_err(|cause| crate::HostError::file("write", &path)(cause.into()))?;
     json.push('\n');
     fs::write(&path, json).map_err(crate::HostError::file("write", &path))
 }

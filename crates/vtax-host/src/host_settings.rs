@@ -1,10 +1,10 @@
 //! Host-state factors: settings of the host's kernel that a plan may set and vary. Each old
 //! value is journalled before a new one is written, and every write is read back.
 
-use crate::facts::{chosen, frequency_policies};
+use crate::facts::{chosen, cpu_directories, frequency_policies};
 use crate::journal::{Change, Journal};
 use crate::kernel_file::{store, unreadable, verify};
-use crate::roots::text;
+use crate::roots::{names, numbered, text};
 use crate::settings::{Domain, Parameter, Settings};
 use crate::{HostError, Roots};
 use std::path::{Path, PathBuf};
@@ -48,6 +48,12 @@ pub fn parameters() -> &'static [Parameter] {
             domain: Domain::Choice(&["always", "madvise", "never"]),
             default: None,
             help: "transparent hugepages",
+        },
+        Parameter {
+            key: "host.idle_max",
+            domain: Domain::Text("an idle state, in quotes: its name or number"),
+            default: None,
+            help: "deepest idle state that a CPU may enter, such as \"C1\" or \"1\"",
         },
     ]
 }
@@ -186,6 +192,7 @@ fn assignments(
         "host.smt" => smt(key, required_bool(settings, key)?, roots),
         "host.ksm" => ksm(key, required_bool(settings, key)?, roots),
         "host.thp" => hugepages(key, required_text(settings, key)?, roots),
+        "host.idle_max" => idle(key, required_text(settings, key)?, roots),
         _ => Err(HostError::Setting(format!(
             "{key} is not a setting of the host; there are: {}",
             parameters()
@@ -307,6 +314,54 @@ fn hugepages(key: &str, value: &str, roots: &Roots) -> Result<Vec<Assignment>, H
         offers: Some(offers),
         ..Assignment::new(key, path, value)
     }])
+}
+
+/// The states deeper than `deepest`, of every CPU, are switched off. The others stay as they are: the
+/// kernel keeps some off by itself.
+fn idle(key: &str, deepest: &str, roots: &Roots) -> Result<Vec<Assignment>, HostError> {
+    let mut assignments = Vec::new();
+    let mut has_states = false;
+    for cpu in cpu_directories(roots) {
+        let idle = cpu.join("cpuidle");
+        // The deeper, the higher the number (kernel: admin-guide/pm/cpuidle).
+        let states: Vec<(String, String, PathBuf)> = names(&idle)
+            .into_iter()
+            .filter_map(|entry| {
+                let number = numbered(&entry, "state")?.to_string();
+                let state = idle.join(entry);
+                Some((number, text(&state.join("name"))?, state))
+            })
+            .collect();
+        if states.is_empty() {
+            continue;
+        }
+        has_states = true;
+        let chosen = states
+            .iter()
+            .position(|(number, name, _)| number == deepest || name == deepest)
+            .ok_or_else(|| {
+                let there: Vec<String> = states
+                    .iter()
+                    .map(|(number, name, _)| format!("{name} ({number})"))
+                    .collect();
+                HostError::Setting(format!(
+                    "{key} = `{deepest}` is no state of {}; there are: {}",
+                    idle.display(),
+                    there.join(", ")
+                ))
+            })?;
+        let deeper = states.into_iter().skip(chosen + 1);
+        assignments
+            .extend(deeper.map(|(_, _, state)| Assignment::new(key, state.join("disable"), "1")));
+    }
+    if has_states {
+        return Ok(assignments);
+    }
+    Err(absent(
+        key,
+        &roots.sys.join("devices/system/cpu/cpu*/cpuidle/state*"),
+        "the kernel has no idle states to choose from on this processor (usual inside a VM)",
+    ))
 }
 
 fn absent(key: &str, path: &Path, why: &str) -> HostError {
@@ -561,6 +616,71 @@ mod tests {
             &host.roots.sys,
         )
         .unwrap();
+    }
+
+    /// An idle state of a CPU, and whether it is off.
+    fn idle_state(host: &FakeHost, cpu: u32, number: usize, name: &str, disable: &str) {
+        let state = format!("sys/devices/system/cpu/cpu{cpu}/cpuidle/state{number}");
+        host.file(&format!("{state}/name"), &format!("{name}\n"));
+        host.file(&format!("{state}/disable"), disable);
+    }
+
+    #[test]
+    fn idle_states_deeper_than_the_named_one_are_off_until_undone() {
+        let host = FakeHost::intel_server();
+        for cpu in 0..8 {
+            for (number, name) in ["POLL", "C1", "C1E", "C6"].into_iter().enumerate() {
+                // The kernel itself keeps C1 off here.
+                idle_state(
+                    &host,
+                    cpu,
+                    number,
+                    name,
+                    if name == "C1" { "1\n" } else { "0\n" },
+                );
+            }
+        }
+        let off = |cpu: u32| -> String {
+            let file = |state| {
+                host.read(&format!(
+                    "sys/devices/system/cpu/cpu{cpu}/cpuidle/state{state}/disable"
+                ))
+            };
+            (0..4).map(|state| file(state).trim().to_owned()).collect()
+        };
+        for (deepest, expected) in [
+            ("C1E", "0101"),
+            ("2", "0101"),
+            ("POLL", "0111"),
+            ("3", "0100"),
+        ] {
+            let mut journal = journal(&host);
+            let wanted = settings(&[("host.idle_max", text_level(deepest))]);
+            check(&wanted, &host.roots.sys).unwrap();
+            apply(&wanted, &host.roots.sys, &mut journal).unwrap();
+            assert_eq!((off(0).as_str(), off(7).as_str()), (expected, expected));
+            undo(&journal);
+            assert_eq!((off(0).as_str(), off(7).as_str()), ("0100", "0100"));
+            host.remove("state/journal.jsonl");
+        }
+    }
+
+    #[test]
+    fn an_idle_state_that_is_not_there_is_refused_with_those_that_are() {
+        let host = FakeHost::intel_server();
+        let wanted = settings(&[("host.idle_max", text_level("C3"))]);
+        let error = check(&wanted, &host.roots.sys).unwrap_err().to_string();
+        assert!(
+            error.contains("cpuidle/state* (for host.idle_max) is missing"),
+            "{error}"
+        );
+        idle_state(&host, 0, 0, "POLL", "0\n");
+        idle_state(&host, 0, 1, "C1", "0\n");
+        let error = check(&wanted, &host.roots.sys).unwrap_err().to_string();
+        assert!(
+            error.contains("`C3` is no state of") && error.contains("POLL (0), C1 (1)"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -217,7 +217,7 @@ impl Journal {
                 change: change.clone(),
             };
             text += &serde_json::to_string(&entry)
-                .map_err(|cause| HostError::Other(cause.to_string()))?;
+                .map_err(|cause| HostError::file("write", &self.path)(cause.into()))?;
             text.push('\n');
             places.push(Place {
                 boot: entry.boot,
@@ -292,19 +292,20 @@ fn undo(change: &Change, end_domain: EndDomain) -> Result<(), HostError> {
     match change {
         Change::Setting { path, old } => kernel_file::restore(path, old).map(drop),
         Change::Cgroup { path } => remove::remove_stale(path),
-        Change::Unknown { line } => Err(HostError::Other(format!(
-            "the journal holds a change that this version does not know, perhaps a newer one's: {line}; restore with the version that made it, or undo it by hand and run `vtax restore --forget`"
-        ))),
+        Change::Unknown { line } => Err(HostError::Invalid {
+            what: format!("the journal's change {line}"),
+            problem: "this version does not know it, perhaps a newer one does; restore with the version that made it, or undo it by hand and run `vtax restore --forget`".to_owned(),
+        }),
         Change::Domain { name, scratch } => end_domain(name, scratch.as_deref()),
         Change::Directory { path } => {
             let ours = path
                 .file_name()
                 .is_some_and(|name| name.to_string_lossy().starts_with("vtax-"));
             if !ours {
-                return Err(HostError::Other(format!(
-                    "the journal asks to remove {}, which is not named like a directory of ours; look at it and remove it by hand, then run `vtax restore --forget`",
-                    path.display()
-                )));
+                return Err(HostError::Invalid {
+                    what: format!("the journal's directory {}", path.display()),
+                    problem: "it is not named like one of ours and is not removed; look at it and remove it by hand, then run `vtax restore --forget`".to_owned(),
+                });
             }
             match fs::remove_dir_all(path) {
                 Err(cause) if cause.kind() != io::ErrorKind::NotFound => Err(HostError::File {

@@ -35,7 +35,7 @@ pub fn restore(path: &Path, old: &str) -> Result<Restored, HostError> {
         Ok(()) => verify(path, old).map(|()| Restored::Done),
         // A CPU can go between reading and writing.
         Err(_) if !path.exists() => Ok(Restored::Gone),
-        Err(cause) => Err(HostError::Other(format!(
+        Err(cause) => Err(HostError::Setting(format!(
             "cannot restore {} to `{old}`: {cause}; as root: echo {old} > {}",
             path.display(),
             path.display()
@@ -50,10 +50,10 @@ pub(crate) fn unreadable(path: &Path) -> HostError {
             path: path.to_owned(),
             cause,
         },
-        Ok(_) => HostError::Other(format!(
-            "{} changed while it was read; try again",
-            path.display()
-        )),
+        Ok(_) => HostError::Busy {
+            what: format!("{} changed while it was read", path.display()),
+            remedy: "try again".to_owned(),
+        },
     }
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn verify(path: &Path, wanted: &str) -> Result<(), HostError> {
     if chosen(&now) == wanted {
         return Ok(());
     }
-    Err(HostError::Other(format!(
+    Err(HostError::Setting(format!(
         "{} was set to `{wanted}` but reads `{}`: the kernel, its firmware or another program \
          (tuned, thermald, power-profiles-daemon) overrides it; stop that program or leave the \
          setting out of the plan",

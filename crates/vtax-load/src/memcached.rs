@@ -156,12 +156,10 @@ pub fn fill(arguments: &Arguments) -> Result<u64, HostError> {
             Err(invalid(&format!("it answered {:?}", answer.trim_end())))
         }
     };
-    filled().map_err(|cause| {
-        HostError::Other(format!(
-            "cannot set {} keys of the memcached at {address}: {cause}",
-            arguments.keys
-        ))
-    })?;
+    filled().map_err(HostError::process(
+        "fill",
+        format!("the memcached at {address} with {} keys", arguments.keys),
+    ))?;
     Ok(arguments.keys)
 }
 

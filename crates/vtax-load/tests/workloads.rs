@@ -91,6 +91,7 @@ fn main() -> ExitCode {
             "cpu_reports_operations_for_a_duration_and_to_completion",
             cpu,
         ),
+        ("stress_ng_counts_what_each_stressor_did", stress_ng),
         ("disk_read_works_raw_and_through_a_file_system", disk_read),
         (
             "a_service_that_dies_in_mid_trial_is_named_as_the_cause",
@@ -602,6 +603,20 @@ fn cpu() {
         return;
     };
     assert_eq!(total(&result), 6.0);
+}
+
+fn stress_ng() {
+    for stressor in ["cpu", "stream", "switch"] {
+        let settings = settings([
+            ("load.stressor", text(stressor)),
+            ("load.workers", Level::Integer(2)),
+        ]);
+        let Some(result) = run("stress-ng", &["stress-ng"], &settings) else {
+            return;
+        };
+        assert!(rate(&result) > 0.0, "{stressor}: {result:?}");
+        assert!(value(&result, "cpu.inside_per_work") > 0.0, "{stressor}");
+    }
 }
 
 fn disk_read() {

@@ -10,6 +10,7 @@
 mod support;
 
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -172,6 +173,100 @@ fn json_is_one_document() {
     }
     assert_eq!(read("testbed list --json"), Value::Array(Vec::new()));
     assert_eq!(read("restore --json"), Value::Array(Vec::new()));
+}
+
+#[test]
+fn every_file_beside_the_plans_is_a_plan_or_told_apart() {
+    let work = work();
+    let plans = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plans");
+    let files = |folder: &Path| {
+        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+        let paths = entries.map(|entry| entry.path());
+        let toml = paths.filter(|path| path.extension().is_some_and(|end| end == "toml"));
+        toml.collect::<Vec<_>>()
+    };
+    let all = [files(&plans), files(&plans.join("papers"))].concat();
+    assert!(all.len() > 20, "{all:?}");
+    for path in all {
+        let check = |quick: &[&str], works: bool| {
+            let words = [&["plan", "check", path.to_str().unwrap()], quick].concat();
+            finish(&mut command(work.path(), &words), works)
+        };
+        let other = match path.file_name().unwrap().to_str().unwrap() {
+            "coarse-timers.toml" => Some("is no plan, it has the settings of a testbed"),
+            "guard.counts.toml" => Some("is no plan, it has the counts that"),
+            _ => None,
+        };
+        for quick in [&[][..], &["--quick"]] {
+            let output = check(quick, other.is_none());
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(said.contains(other.unwrap_or("")), "{said}");
+        }
+        if other.is_none() {
+            let json: Value = serde_json::from_slice(&check(&["--json"], true).stdout).unwrap();
+            assert!(json["trials"].as_u64().unwrap() > 0, "{json}");
+        }
+    }
+}
+
+#[test]
+fn the_plan_with_every_workload_has_every_workload() {
+    let work = work();
+    let kinds = |words: &[&str], list: &str, key: &str| -> BTreeSet<String> {
+        let output = finish(&mut command(work.path(), words), true);
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let kinds = json[list].as_array().unwrap().iter();
+        kinds
+            .map(|item| item[key].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let plan = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../plans/every-workload.toml"
+    );
+    assert_eq!(
+        kinds(
+            &["plan", "check", plan, "--json"],
+            "treatments",
+            "workload_kind"
+        ),
+        kinds(&["plan", "keys", "--json"], "workloads", "kind")
+    );
+}
+
+#[test]
+fn a_density_plan_is_checked_by_its_own_reader() {
+    let work = work();
+    let path = work.path().join("climbs.toml");
+    let text = "name = \"climbs\"\nrepetitions = 2\n[density]\nsample_ms = 100\n\
+                [[platform]]\nkind = \"thread\"\nmaximum = 1\n\
+                [[platform]]\nkind = \"firecracker\"\nmaximum = 30\nif_present = true\n";
+    fs::write(&path, text).unwrap();
+    let check = || command(work.path(), &["plan", "check", "climbs.toml"]);
+    let output = finish(&mut check(), true);
+    let said = String::from_utf8_lossy(&output.stdout);
+    for line in [
+        "  thread   up to 1 guest\n",
+        "  firecracker   up to 30 guests, where it is installed\n",
+        // 21 times 5 samples and 10 s at the top, four times.
+        "2 treatments, 4 climbs, at least 1 min 22 s",
+    ] {
+        assert!(said.contains(line), "{said}");
+    }
+    let run = ["run", "climbs.toml", "--results", "results"];
+    let output = finish(&mut command(work.path(), &run), false);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("climbs.toml is a plan of climbs: `vtax density FILE` runs it"),
+        "{said}"
+    );
+    fs::write(&path, text.replace("sample_ms", "sample")).unwrap();
+    let output = finish(&mut check(), false);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("climbs.toml:4:1: [density] has no key `sample`"),
+        "{said}"
+    );
 }
 
 #[test]

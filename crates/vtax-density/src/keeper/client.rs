@@ -1,6 +1,6 @@
 //! The other end of a keeper: requests in, answers out.
 
-use super::{Answer, Request};
+use super::{Answer, KEEPER, Request};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use vtax_host::HostError;
@@ -26,10 +26,13 @@ impl Keeper {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .map_err(HostError::process("start", "the keeper of guests"))?;
+            .map_err(HostError::process("start", KEEPER))?;
         let requests = child.stdin.take();
         let Some(answers) = child.stdout.take() else {
-            return Err(HostError::Other("the keeper has no output".to_owned()));
+            return Err(HostError::Closed {
+                peer: KEEPER.to_owned(),
+                detail: " before it said anything".to_owned(),
+            });
         };
         let mut keeper = Self {
             child,
@@ -49,8 +52,8 @@ impl Keeper {
     /// # Errors
     /// When the keeper has ended, with what it said last.
     pub fn ask(&mut self, request: &Request) -> Result<Answer, HostError> {
-        let line =
-            serde_json::to_string(request).map_err(|cause| HostError::Other(cause.to_string()))?;
+        let line = serde_json::to_string(request)
+            .map_err(|cause| HostError::process("ask", KEEPER)(cause.into()))?;
         if let Some(requests) = &mut self.requests
             && writeln!(requests, "{line}")
                 .and_then(|()| requests.flush())
@@ -66,7 +69,7 @@ impl Keeper {
         match self.answers.read_line(&mut line) {
             Ok(read) if read > 0 => {
                 serde_json::from_str(&line).map_err(|cause| HostError::Protocol {
-                    peer: "the keeper of guests".to_owned(),
+                    peer: KEEPER.to_owned(),
                     detail: format!("{} ({cause})", line.trim()),
                 })
             }
@@ -86,7 +89,7 @@ impl Keeper {
             .wait()
             .map_or_else(|cause| cause.to_string(), |status| status.to_string());
         HostError::Program {
-            command: "the keeper of guests".to_owned(),
+            command: KEEPER.to_owned(),
             status,
             output,
         }

@@ -30,6 +30,9 @@ use vtax_host::{HostError, Roots};
 use vtax_mvm::population::Holding;
 use vtax_observe::clock::thread_cpu;
 
+/// What errors call it.
+pub(crate) const KEEPER: &str = "the keeper of guests";
+
 /// What a keeper keeps; its only argument.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Keep {
@@ -262,8 +265,9 @@ fn populate(keep: &Keep) -> Result<Box<dyn Population>, String> {
 /// # Errors
 /// When `keep` is no [`Keep`], or the output is closed.
 pub fn serve(keep: &str) -> Result<(), HostError> {
-    let keep: Keep = serde_json::from_str(keep).map_err(|cause| {
-        HostError::Other(format!("the keeper's argument is not valid: {cause}"))
+    let keep: Keep = serde_json::from_str(keep).map_err(|cause| HostError::Invalid {
+        what: "the argument of --keep".to_owned(),
+        problem: cause.to_string(),
     })?;
     let mut population = match populate(&keep) {
         Ok(population) => population,
@@ -282,8 +286,10 @@ pub fn serve(keep: &str) -> Result<(), HostError> {
     let alone = keep.one_process;
     for line in io::stdin().lock().lines() {
         let Ok(line) = line else { break };
-        let request: Request = serde_json::from_str(&line)
-            .map_err(|cause| HostError::Other(format!("the keeper was asked {line}: {cause}")))?;
+        let request: Request = serde_json::from_str(&line).map_err(|cause| HostError::Invalid {
+            what: format!("the request {line} to the keeper"),
+            problem: cause.to_string(),
+        })?;
         let mut answer = handle(population.as_mut(), &request, &keep.limits);
         answer.process = alone.then(ProcessLevels::own);
         say(&answer)?;
@@ -324,10 +330,10 @@ fn handle(population: &mut dyn Population, request: &Request, limits: &Limits) -
 }
 
 fn say(answer: &Answer) -> Result<(), HostError> {
-    let line =
-        serde_json::to_string(answer).map_err(|cause| HostError::Other(cause.to_string()))?;
     let mut out = io::stdout().lock();
-    writeln!(out, "{line}")
+    serde_json::to_string(answer)
+        .map_err(io::Error::from)
+        .and_then(|line| writeln!(out, "{line}"))
         .and_then(|()| out.flush())
         .map_err(HostError::file("write", "the keeper's output"))
 }

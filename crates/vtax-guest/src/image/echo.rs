@@ -50,11 +50,9 @@ fn keep(path: &Path, content: &[u8]) -> Result<(), HostError> {
 /// The ELF file inside a kernel that its own code would unpack at boot.
 fn vmlinux(kernel: &Path) -> Result<Vec<u8>, HostError> {
     let packed = fs::read(kernel).map_err(HostError::file("read", kernel))?;
-    let unknown = |what: &str| {
-        HostError::Other(format!(
-            "cannot unpack the kernel {}: {what}; another kernel or image is needed",
-            kernel.display()
-        ))
+    let unknown = |what: &str| HostError::Invalid {
+        what: format!("the packed kernel {}", kernel.display()),
+        problem: format!("{what}; another kernel or image is needed"),
     };
     let (payload, suffix) = payload(&packed).map_err(unknown)?;
     let folder = tempfile::tempdir().map_err(HostError::file("create", "/tmp"))?;

@@ -92,7 +92,7 @@ impl Recipe {
     /// When it cannot be written as TOML.
     pub fn to_toml(&self) -> Result<String, HostError> {
         toml::to_string(self)
-            .map_err(|cause| HostError::Other(format!("cannot write the image recipe: {cause}")))
+            .map_err(|cause| HostError::file("write", "recipe.toml")(std::io::Error::other(cause)))
     }
 
     /// SHA-256 over everything that decides what the image becomes, in hexadecimal.

@@ -50,9 +50,10 @@ impl Jobs {
     pub fn start(&mut self, mut command: Command, line: &CommandLine) -> Result<Job, HostError> {
         let line = line.join(" ");
         if line.is_empty() {
-            return Err(HostError::Other(
-                "an empty command cannot be started in the target".to_owned(),
-            ));
+            return Err(HostError::Invalid {
+                what: "an empty command line".to_owned(),
+                problem: "it names no program to start in the target".to_owned(),
+            });
         }
         let number = self.started.len();
         let create = |path: PathBuf| File::create(&path).map_err(HostError::file("create", path));
@@ -76,7 +77,7 @@ impl Jobs {
         let started = usize::try_from(job.0)
             .ok()
             .and_then(|number| Some((number, self.started.get_mut(number)?)))
-            .ok_or_else(|| HostError::Other(format!("the target has no command number {}", job.0)));
+            .ok_or_else(|| job.unknown());
         let (number, started) = started?;
         let status = started.child.try_wait().map_err(HostError::process(
             "wait for",

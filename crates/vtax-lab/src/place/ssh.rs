@@ -176,12 +176,15 @@ fn fetch(remote: &Remote, directory: &str, results: &Path) -> Result<(), HostErr
     if sent.success() && unpacked.status.success() {
         return Ok(());
     }
-    Err(HostError::Other(format!(
-        "the results could not be fetched from {} ({}): {}",
-        remote.host,
-        sent,
-        String::from_utf8_lossy(&unpacked.stderr).trim()
-    )))
+    Err(HostError::Program {
+        command: format!(
+            "ssh {} \"{line}\" | tar -C {} -xf -",
+            remote.host,
+            results.display()
+        ),
+        status: format!("{sent}, {}", unpacked.status),
+        output: String::from_utf8_lossy(&unpacked.stderr).into_owned(),
+    })
 }
 
 fn relay(stdout: ChildStdout, each: &mut dyn FnMut(Line)) -> Result<(), HostError> {

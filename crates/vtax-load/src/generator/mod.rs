@@ -210,7 +210,10 @@ pub(crate) fn flag(line: &mut Vec<String>, name: &str, value: impl ToString) {
 
 /// An error about an argument.
 pub(crate) fn wrong<T>(what: String) -> Result<T, HostError> {
-    Err(HostError::Other(format!("vtax load: {what}")))
+    Err(HostError::Invalid {
+        what: "the command line of `vtax load`".to_owned(),
+        problem: what,
+    })
 }
 
 /// Prints what a run found as one line of JSON on standard output; on failure `{"error": …}`, so
@@ -223,8 +226,8 @@ pub(crate) fn print<T: Serialize>(outcome: Result<T, HostError>) -> Result<(), H
         Ok(report) => serde_json::to_string(report),
         Err(cause) => serde_json::to_string(&serde_json::json!({ "error": cause.to_string() })),
     };
-    let mut line = line
-        .map_err(|cause| HostError::Other(format!("cannot write the report as JSON: {cause}")))?;
+    let mut line =
+        line.map_err(|cause| HostError::file("write", "standard output")(cause.into()))?;
     line.push('\n');
     io::stdout()
         .write_all(line.as_bytes())

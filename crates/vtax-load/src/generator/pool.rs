@@ -35,9 +35,8 @@ impl Pool {
         protocol: Box<dyn Protocol>,
         limit: u32,
     ) -> Result<Self, HostError> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|cause| {
-            HostError::Other(format!("cannot create an epoll instance: {cause}"))
-        })?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(|cause| HostError::file("create", "an epoll instance")(cause.into()))?;
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         Ok(Self {
             epoll,
@@ -179,9 +178,7 @@ impl Pool {
                 Ok(0) | Err(Errno::INTR) => return Ok(()),
                 Ok(_) => {}
                 Err(cause) => {
-                    return Err(HostError::Other(format!(
-                        "cannot wait for sockets: {cause}"
-                    )));
+                    return Err(HostError::file("wait for", "sockets")(cause.into()));
                 }
             }
         }
@@ -197,9 +194,7 @@ impl Pool {
         ) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(cause) => {
-                return Err(HostError::Other(format!(
-                    "cannot read socket events: {cause}"
-                )));
+                return Err(HostError::file("read", "socket events")(cause.into()));
             }
         }
         ready.extend(self.events.iter().filter_map(|event| {

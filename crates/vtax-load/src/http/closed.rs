@@ -101,13 +101,12 @@ fn phase(
         Until::Moment(end) => (end, u64::MAX),
         Until::Downloads(wanted) => (u64::MAX, wanted),
     };
-    let failed = |done: u64, cause: &dyn std::fmt::Display| {
-        HostError::Other(format!(
-            "download {} of http://{}{} failed: {cause}; the service in the target may have died or refused",
-            done + 1,
-            common.address,
-            arguments.path
-        ))
+    let failed = |done: u64, cause: &dyn std::fmt::Display| HostError::Protocol {
+        peer: format!("http://{}{}", common.address, arguments.path),
+        detail: format!(
+            "download {} failed: {cause}; the service in the target may have died or refused",
+            done + 1
+        ),
     };
     let (mut begun, mut done) = (0, 0);
     for _ in 0..u64::from(common.connections).min(wanted) {

@@ -227,7 +227,7 @@ impl Load for Pause {
         let seconds = passed.as_secs_f64();
         let text = serde_json::to_vec(&Passed { seconds });
         text.map(Some)
-            .map_err(|cause| HostError::Other(cause.to_string()))
+            .map_err(|cause| HostError::file("write", "the time that passed")(cause.into()))
     }
 }
 

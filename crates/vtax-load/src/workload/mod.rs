@@ -17,6 +17,7 @@ mod iperf3_udp;
 mod memcached;
 mod open_loop;
 mod output;
+mod stress_ng;
 mod sysbench_oltp;
 mod tbench;
 #[cfg(test)]
@@ -50,6 +51,7 @@ pub fn all() -> &'static [&'static dyn Workload] {
         &tbench::Tbench,
         &sysbench_oltp::SysbenchOltp,
         &cpu::Cpu,
+        &stress_ng::StressNg,
         &disk_read::DiskRead,
     ]
 }

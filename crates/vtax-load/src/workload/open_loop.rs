@@ -66,11 +66,10 @@ pub fn ramp(
 
 /// The command line of a load generator: this program again, as a process of its own.
 pub fn generator(name: &str, flags: Vec<String>) -> Outcome<CommandLine> {
-    let program = std::env::current_exe().map_err(|cause| {
-        HostError::Other(format!(
-            "cannot find the vtax program, which is also the load generator: {cause}"
-        ))
-    })?;
+    let program = std::env::current_exe().map_err(HostError::process(
+        "find",
+        "the vtax program, which is also the load generator",
+    ))?;
     let program = program.to_string_lossy().into_owned();
     let begin = [program, "load".to_owned(), name.to_owned()];
     Ok(begin.into_iter().chain(flags).collect())

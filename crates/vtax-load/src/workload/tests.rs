@@ -36,6 +36,7 @@ const RECORDED: &[(&str, &str)] = &[
         include_str!("../../tests/data/sysbench-oltp.txt"),
     ),
     ("cpu", include_str!("../../tests/data/cpu.json")),
+    ("stress-ng", include_str!("../../tests/data/stress-ng.yaml")),
     ("disk-read", include_str!("../../tests/data/disk-read.json")),
 ];
 

@@ -1,8 +1,9 @@
 //! Which meters this host has, and why it lacks the others.
 
 use super::{
-    Absent, Hwmon, Ipmi, IpmiConfig, Meter, ModelMeter, NvmlMeter, PerfPower, Powercap, WallConfig,
-    WallMeter, hwmon, ipmi, model, nvml, open_event, perf_power, powercap, wall,
+    Absent, Battery, Hwmon, Ipmi, IpmiConfig, Meter, ModelMeter, NvmlMeter, PerfPower, Powercap,
+    WallConfig, WallMeter, battery, hwmon, ipmi, model, nvml, open_event, perf_power, powercap,
+    wall,
 };
 use crate::Roots;
 use crate::clock::Clock;
@@ -61,11 +62,12 @@ impl fmt::Debug for Found {
 
 /// Every meter's name, in order of preference: the processor's own counters first (exact and
 /// fast), then boards and supplies, then slow and averaged ones, and the model last.
-pub const NAMES: [&str; 7] = [
+pub const NAMES: [&str; 8] = [
     perf_power::NAME,
     powercap::NAME,
     hwmon::NAME,
     nvml::NAME,
+    battery::NAME,
     ipmi::NAME,
     wall::NAME,
     model::NAME,
@@ -91,6 +93,7 @@ fn open(name: &'static str, roots: &Roots, options: &Options, clock: &Arc<dyn Cl
         powercap::NAME => Found::of(Powercap::open(&roots.sys, &roots.proc)),
         hwmon::NAME => Found::of(Hwmon::open(&roots.sys)),
         nvml::NAME => Found::of(NvmlMeter::open(options.nvml_library.as_deref())),
+        battery::NAME => Found::of(Battery::open(&roots.sys)),
         ipmi::NAME => Found::of(Ipmi::open(
             &roots.dev,
             options.ipmi.clone(),
@@ -139,7 +142,7 @@ mod tests {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let found = discover(&roots, &options, &clock);
         assert_eq!(found.len(), NAMES.len());
-        for (found, name) in found.iter().zip(NAMES).take(6) {
+        for (found, name) in found.iter().zip(NAMES).take(NAMES.len() - 1) {
             let Found::Absent(absent) = found else {
                 panic!("{name} is there")
             };

@@ -6,6 +6,7 @@
 //! the others are absent; [`host_energy`] names the series whose sum is the energy of the host,
 //! so that nothing is counted twice. `docs/energy.md` explains what each meter covers.
 
+mod battery;
 mod calibrate;
 mod discovery;
 mod energy;
@@ -22,6 +23,7 @@ mod series;
 mod sysfs;
 mod wall;
 
+pub use battery::Battery;
 pub use calibrate::{
     CalibrateError, Calibration, CalibrationSettings, Observation, Progress, calibrate,
 };

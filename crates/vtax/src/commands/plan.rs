@@ -5,10 +5,13 @@ use crate::Outcome;
 use crate::progress::in_words;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::error::Error;
 use std::fs;
 use std::path::Path;
+use vtax_density::plan as density;
 use vtax_host::settings::{Domain, Parameter};
 use vtax_lab::plan::{Catalogue, Plan, StopRule, treatments};
+use vtax_testbed::guard::Counts;
 use vtax_units::counted;
 
 /// Reads a plan file; complaints name the file as the user did.
@@ -16,14 +19,46 @@ pub fn read(
     path: &Path,
     quick: bool,
     catalogue: &Catalogue,
-) -> Result<(Plan, String), Box<dyn std::error::Error>> {
-    let text = fs::read_to_string(path)
-        .map_err(|cause| format!("cannot read {}: {cause}", path.display()))?;
-    let plan = Plan::read(&path.display().to_string(), &text, catalogue)?;
+) -> Result<(Plan, String), Box<dyn Error>> {
+    let text = text_of(path)?;
+    let plan = Plan::read(&path.display().to_string(), &text, catalogue);
+    let plan = plan.map_err(|wrong| match other_kind(path, &text) {
+        Some(what) => format!("{} {what}", path.display()).into(),
+        None => Box::<dyn Error>::from(wrong),
+    })?;
     Ok((if quick { plan.quick() } else { plan }, text))
 }
 
+fn text_of(path: &Path) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|cause| format!("cannot read {}: {cause}", path.display()))
+}
+
+/// What a file is that lies beside plans and is read by another command, with that command.
+fn other_kind(path: &Path, text: &str) -> Option<&'static str> {
+    let is_of_testbed = || {
+        vtax_testbed::Settings::read(path)
+            .is_ok_and(|settings| settings != vtax_testbed::Settings::default())
+    };
+    if density::Plan::is_meant(text) {
+        Some("is a plan of climbs: `vtax density FILE` runs it")
+    } else if is_of_testbed() {
+        Some(
+            "is no plan, it has the settings of a testbed: \
+             `vtax run PLAN --at testbed:kvm --testbed FILE` takes them",
+        )
+    } else if Counts::read(path).is_ok() {
+        Some("is no plan, it has the counts that `vtax testbed guard` compares with")
+    } else {
+        None
+    }
+}
+
 pub fn check(path: &Path, quick: bool, as_json: bool) -> Outcome {
+    let text = text_of(path)?;
+    if density::Plan::is_meant(&text) {
+        let plan = density::Plan::read(&path.display().to_string(), &text, quick)?;
+        return show_density(&plan, as_json);
+    }
     let catalogue = Catalogue::standard();
     let (plan, _) = read(path, quick, &catalogue)?;
     let all = treatments(&plan, &catalogue);
@@ -57,6 +92,50 @@ pub fn check(path: &Path, quick: bool, as_json: bool) -> Outcome {
         "{}, {most}{}, {most}about {}",
         counted(all.len(), "treatment"),
         counted(trials, "trial"),
+        in_words(time)
+    );
+    Ok(())
+}
+
+/// The same of a plan of climbs.
+fn show_density(plan: &density::Plan, as_json: bool) -> Outcome {
+    let climbs = plan.variants.len() * plan.repetitions as usize;
+    let time = plan.least_time();
+    if as_json {
+        let treatment = |variant: &density::Variant| {
+            json!({
+                "label": variant.treatment.label,
+                "platform": variant.treatment.platform,
+                "factors": variant.treatment.factors,
+                "maximum": variant.maximum,
+                "if_present": variant.if_present,
+            })
+        };
+        return json(&json!({
+            "name": plan.name,
+            "description": plan.description,
+            "quick": plan.is_quick,
+            "treatments": plan.variants.iter().map(treatment).collect::<Vec<_>>(),
+            "repetitions": plan.repetitions,
+            "trials": climbs,
+            "least_seconds": time.as_secs_f64(),
+        }));
+    }
+    println!("{}: {}", plan.name, plan.description);
+    for variant in &plan.variants {
+        let guests = counted(variant.maximum, "guest");
+        let where_present = if variant.if_present {
+            ", where it is installed"
+        } else {
+            ""
+        };
+        let label = &variant.treatment.label;
+        println!("  {label}   up to {guests}{where_present}");
+    }
+    println!(
+        "{}, {}, at least {} and the time that guests take to be made",
+        counted(plan.variants.len(), "treatment"),
+        counted(climbs, "climb"),
         in_words(time)
     );
     Ok(())

@@ -228,10 +228,13 @@ impl Agent {
                 return Ok(content);
             }
             if content.len() > LARGEST_FILE {
-                return Err(HostError::Other(format!(
-                    "{path} in the guest has more than {} MiB; let the command print less",
-                    LARGEST_FILE >> 20
-                )));
+                return Err(HostError::Invalid {
+                    what: format!("{path} in the guest"),
+                    problem: format!(
+                        "it has more than {} MiB; let the command print less",
+                        LARGEST_FILE >> 20
+                    ),
+                });
             }
         }
     }

@@ -263,10 +263,11 @@ fn explain(error: HostError, process: &mut Process, qmp: &mut Qmp) -> HostError 
     } else {
         ""
     };
-    HostError::Other(format!(
-        "QEMU has stopped the VM ({stopped}{disk}): {error}\n{}",
-        events.join("\n")
-    ))
+    HostError::Program {
+        command: "qemu-system".to_owned(),
+        status: format!("it has stopped the VM, {stopped}{disk}: {error}"),
+        output: events.join("\n"),
+    }
 }
 
 impl Process {
@@ -325,10 +326,11 @@ impl Process {
             }
             self.check_alive()?;
             if self.console_tail().contains(INIT_FAILED) {
-                return Err(HostError::Other(format!(
-                    "the guest did not come up{}",
-                    self.evidence()
-                )));
+                return Err(HostError::Program {
+                    command: "the guest's init".to_owned(),
+                    status: "it gave up".to_owned(),
+                    output: self.evidence(),
+                });
             }
             if Instant::now() >= deadline {
                 return Err(self.timeout("the guest agent's first answer".into(), BOOT_LIMIT));
@@ -493,10 +495,7 @@ impl Target for Vm {
 
     fn poll(&mut self, job: Job) -> Result<Option<Finished>, HostError> {
         let Some(running) = self.jobs.get(&job.0) else {
-            return Err(HostError::Other(format!(
-                "command {} is not running in the VM",
-                job.0
-            )));
+            return Err(job.unknown());
         };
         let finished = self
             .agent

@@ -193,12 +193,7 @@ impl Guest {
             let ended = xl::find(&self.name)?.map_or(Some("is gone"), |domain| domain.end());
             let console = self.console.text();
             if ended.is_some() || console.contains(INIT_FAILED) {
-                return Err(HostError::Other(format!(
-                    "the domain {} {}{}",
-                    self.name,
-                    ended.unwrap_or("did not come up"),
-                    self.evidence()
-                )));
+                return Err(self.ended(ended.unwrap_or("did not come up").to_owned()));
             }
             if Instant::now() >= deadline {
                 return Err(HostError::Timeout {
@@ -226,9 +221,10 @@ impl Guest {
     }
 
     fn agent(&mut self) -> Result<&mut Agent, HostError> {
-        self.agent
-            .as_mut()
-            .ok_or_else(|| HostError::Other(format!("the domain {} has no agent", self.name)))
+        self.agent.as_mut().ok_or_else(|| HostError::Closed {
+            peer: format!("the agent of domain {}", self.name),
+            detail: " before".to_owned(),
+        })
     }
 
     /// An error of the agent, with the domain's end if that is what is behind it.
@@ -241,11 +237,15 @@ impl Guest {
             Ok(None) => "is gone",
             Err(_) => return error,
         };
-        HostError::Other(format!(
-            "the domain {} {state}: {error}{}",
-            self.name,
-            self.evidence()
-        ))
+        self.ended(format!("{state}: {error}"))
+    }
+
+    fn ended(&self, status: String) -> HostError {
+        HostError::Program {
+            command: format!("domain {}", self.name),
+            status,
+            output: self.evidence(),
+        }
     }
 
     fn evidence(&self) -> String {
@@ -394,10 +394,7 @@ impl Target for Guest {
 
     fn poll(&mut self, job: Job) -> Result<Option<Finished>, HostError> {
         let Some(running) = self.jobs.get(&job.0).cloned() else {
-            return Err(HostError::Other(format!(
-                "command {} is not running in the domain",
-                job.0
-            )));
+            return Err(job.unknown());
         };
         let finished = self.agent()?.poll(&running);
         let finished = finished.map_err(|error| self.explain(error))?;

@@ -161,10 +161,12 @@ pub(super) fn console(id: u32) -> Result<PathBuf, HostError> {
 /// When the name is not one of ours, or the domain does not go.
 pub(crate) fn destroy(name: &str) -> Result<(), HostError> {
     if !is_ours(name) {
-        return Err(HostError::Other(format!(
-            "the domain {name:?} is not named like one of ours and is not destroyed; look at \
-             `xl list`, then run `vtax restore --forget`"
-        )));
+        return Err(HostError::Invalid {
+            what: format!("the domain {name:?} of the journal"),
+            problem: "it is not named like one of ours and is not destroyed; look at `xl list`, \
+                      then run `vtax restore --forget`"
+                .to_owned(),
+        });
     }
     let deadline = Instant::now() + DESTROY_LIMIT;
     while find(name)?.is_some() {

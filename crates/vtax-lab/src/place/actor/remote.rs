@@ -132,9 +132,12 @@ impl RemoteActor {
             here.machine().to_string_lossy()
         );
         if there != here {
-            return Err(HostError::Other(format!(
-                "the client's host {host} is of another kind ({there}) than this one ({here}), so that this vtax cannot run there: name a host of this kind"
-            )));
+            return Err(HostError::Missing {
+                what: format!(
+                    "a vtax for the client's host {host} ({there}; this one is for {here})"
+                ),
+                remedy: "name a host of this kind".to_owned(),
+            });
         }
         let mut file = File::open(binary).map_err(HostError::file("read", binary))?;
         let size = file
@@ -152,7 +155,10 @@ impl RemoteActor {
             .map_err(HostError::file("run", "ssh"))?;
         let errors = child.stderr.take().map(collect);
         let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(HostError::Other("ssh has no pipes".to_owned()));
+            return Err(HostError::Closed {
+                peer: format!("ssh to {host}"),
+                detail: " before it began".to_owned(),
+            });
         };
         // Where that fails, what ssh said says why.
         let sent = io::copy(&mut file, &mut input);
@@ -198,10 +204,13 @@ impl RemoteActor {
             other => return Err(connection.odd(&other)),
         };
         if hello.version != VERSION {
-            return Err(HostError::Other(format!(
-                "the actor on {host} is vtax {}, and this is vtax {VERSION}: both must be the same",
-                hello.version
-            )));
+            return Err(HostError::Protocol {
+                peer: format!("the actor on {host}"),
+                detail: format!(
+                    "it is vtax {}, and this is vtax {VERSION}: both must be the same",
+                    hello.version
+                ),
+            });
         }
         let actor = Self {
             connection: Arc::new(connection),
@@ -374,8 +383,9 @@ impl Connection {
         if let Some(why) = &self.heard.state().lost {
             return Err(self.gone(why));
         }
-        let mut line =
-            serde_json::to_vec(request).map_err(|cause| HostError::Other(cause.to_string()))?;
+        let mut line = serde_json::to_vec(request).map_err(|cause| {
+            HostError::process("ask", format!("the actor on {}", self.host))(cause.into())
+        })?;
         line.push(b'\n');
         let input = input.as_mut().ok_or_else(|| self.gone("it was ended"))?;
         let sent = input.write_all(&line).and_then(|()| input.flush());

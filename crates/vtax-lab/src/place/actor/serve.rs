@@ -228,10 +228,10 @@ impl<W: Write> Actor<W> {
     }
 
     fn collect(&mut self) -> Result<Gathered, HostError> {
-        let (observer, keeper) = self
-            .observing
-            .take()
-            .ok_or_else(|| HostError::Other("nothing is being sampled".to_owned()))?;
+        let (observer, keeper) = self.observing.take().ok_or_else(|| HostError::Invalid {
+            what: "a request for samples".to_owned(),
+            problem: "nothing is being sampled".to_owned(),
+        })?;
         let report = observer.stop()?;
         Ok(Gathered {
             columns: keeper.take(),
@@ -241,9 +241,10 @@ impl<W: Write> Actor<W> {
 }
 
 fn start(own: bool, line: &[String]) -> Result<Job, HostError> {
-    let (program, arguments) = line
-        .split_first()
-        .ok_or_else(|| HostError::Other("an empty command".to_owned()))?;
+    let (program, arguments) = line.split_first().ok_or_else(|| HostError::Invalid {
+        what: "an empty command line".to_owned(),
+        problem: "it names no program to start as the client".to_owned(),
+    })?;
     let mut command = plain(if own { "/proc/self/exe" } else { program });
     command
         .args(arguments)
@@ -266,7 +267,7 @@ fn start(own: bool, line: &[String]) -> Result<Job, HostError> {
     unsafe { command.pre_exec(die_with_the_actor) };
     let child = command
         .spawn()
-        .map_err(|cause| HostError::Other(format!("cannot start `{}`: {cause}", line.join(" "))))?;
+        .map_err(HostError::process("start", format!("`{}`", line.join(" "))))?;
     Ok(Job {
         group: Some(Pid::from_child(&child)),
         process: ClientProcess::new(child),

@@ -1,0 +1,123 @@
+//! `stress-ng`: one kind of hunger at a time, for the processor, its memory or its scheduler.
+
+use super::driver::{script, whole_seconds};
+use super::output::{Metrics, OP_RATE, figure, number, positive, text, work};
+use super::*;
+
+/// See the module.
+pub struct StressNg;
+
+const PROGRAMS: &[Program] = &[Program::of("stress-ng", "stress-ng")];
+const STRESSOR: Parameter = Parameter::new(
+    "load.stressor",
+    Domain::Choice(&["cpu", "stream", "switch"]),
+    "cpu",
+)
+.help("the digits of pi; sweeps over 48 MiB of memory; switches between processes");
+const WORKERS: Parameter = Parameter::new("load.workers", Domain::Integer(1, 1024), "1")
+    .help("processes that do so at once");
+
+/// `$1` seconds of warm-up, `$2` to measure, then stress-ng, which has no warm-up of its own.
+const SCRIPT: &str = r#"# stress-ng after its warm-up
+before=$1 measured=$2; shift 2
+[ "$before" = 0 ] || timeout "$before" "$@" --timeout 1d >/dev/null 2>&1
+found=$(mktemp) && "$@" --timeout "$measured" --metrics --yaml "$found" >&2 &&
+  sed -n '/^metrics:/,$p' "$found" && rm "$found"
+"#;
+
+impl Workload for StressNg {
+    fn kind(&self) -> &'static str {
+        "stress-ng"
+    }
+
+    fn summary(&self) -> &'static str {
+        "hunger for the processor, its memory or its scheduler (stress-ng)"
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        &[STRESSOR, WORKERS]
+    }
+
+    fn target_programs(&self) -> &'static [Program] {
+        PROGRAMS
+    }
+
+    fn packages(&self) -> &'static [&'static str] {
+        &["stress-ng"]
+    }
+
+    fn level(&self) -> Option<LoadLevel> {
+        let unit = Unit::of(Base::One);
+        Some(LoadLevel::of(&WORKERS, unit, 1.0, "processes at work"))
+    }
+
+    /// stress-ng counts whole seconds.
+    fn load(
+        &self,
+        _address: IpAddr,
+        _scratch: &Scratch,
+        settings: &Settings,
+        timing: Timing,
+    ) -> Outcome<LoadCommand> {
+        let before = timing.warmup.as_secs_f64().to_string();
+        let measured = whole_seconds(timing.duration).max(1).to_string();
+        let stressor = STRESSOR.text(settings);
+        let (option, workers) = (
+            format!("--{stressor}"),
+            WORKERS.integer(settings).to_string(),
+        );
+        let mut arguments = vec![before.as_str(), &measured, "stress-ng", &option, &workers];
+        arguments.extend::<&[&str]>(match stressor {
+            "cpu" => &["--cpu-method", "pi"],
+            // It would take four times the cache that it sees, which a guest may see another of.
+            "stream" => &["--stream-l3-size", "4M"],
+            _ => &[],
+        });
+        Ok(LoadCommand::target(script("sh", SCRIPT, &arguments)))
+    }
+
+    /// An operation is whatever the stressor counts: never to be compared between stressors.
+    fn parse(&self, raw: &[u8], settings: &Settings, _timing: Timing) -> Outcome<WorkloadResult> {
+        let text = text("stress-ng", raw)?;
+        let value = |name: &str| {
+            let mut lines = text.lines().filter_map(|line| line.trim().split_once(": "));
+            number(
+                "stress-ng",
+                name,
+                lines
+                    .find(|line| line.0 == name)
+                    .and_then(|line| figure(line.1)),
+            )
+        };
+        let operations = positive("stress-ng", "bogo-ops", Some(value("bogo-ops")?))?;
+        let rate = value("bogo-ops-per-second-real-time")?;
+        let rate = positive("stress-ng", "bogo-ops-per-second-real-time", Some(rate))?;
+        let cpu = value("user-time")? + value("system-time")?;
+        let stressor = STRESSOR.text(settings);
+        let mut metrics = Metrics::default();
+        let title = format!("stress-ng operations ({stressor})");
+        metrics.higher("rate", rate, OP_RATE, &title);
+        metrics.lead("rate");
+        let per_op = Unit::per(Base::Second, Base::Operation);
+        let title = "CPU time per operation, as the target counts it";
+        metrics.lower("cpu.inside_per_work", cpu / operations, per_op, title);
+        let phrase = format!("do 1 operation of stress-ng ({stressor})");
+        Ok(metrics.result(WorkDone::Rate(work(rate, Base::Operation, &phrase))))
+    }
+}
+
+#[cfg(test)]
+#[test]
+fn the_rate_in_real_time_and_the_processor_time_of_an_operation_are_read() {
+    let raw = include_str!("../../tests/data/stress-ng.yaml");
+    let parse = |raw: &str| StressNg.parse(raw.as_bytes(), &Settings::default(), TIMING);
+    let result = parse(raw).unwrap();
+    let value = |name: &str| result.metrics[name].quantity.value;
+    assert_eq!(value("rate"), 1_484.995_22);
+    assert!(
+        (value("cpu.inside_per_work") - 1.982_076 / 1_485.0).abs() < 1e-9,
+        "{result:?}"
+    );
+    let none = raw.replace("bogo-ops: 1485", "bogo-ops: 0");
+    assert!(parse(&none).is_err());
+}
