@@ -104,7 +104,7 @@ impl Pending {
     }
 }
 
-/// Runs until the last request that was due is answered or given up.
+/// Runs to the end of the window, and until the last request that was due is answered or given up.
 pub fn run(arguments: &Arguments, mut pool: Pool) -> Result<Report, HostError> {
     let cpu_before = process_cpu();
     let (rate, warmup) = (arguments.rate, nanoseconds(arguments.warmup));
@@ -176,7 +176,8 @@ pub fn run(arguments: &Arguments, mut pool: Pool) -> Result<Report, HostError> {
             }
         }
         let waiting = pending.peek();
-        if (waiting.is_none() && in_flight == 0) || now >= end + timeout {
+        let is_done = waiting.is_none() && in_flight == 0;
+        if now >= end && (is_done || now >= end + timeout) {
             break;
         }
         // A request that is due but finds no connection waits for an event, not for its moment.
@@ -184,7 +185,7 @@ pub fn run(arguments: &Arguments, mut pool: Pool) -> Result<Report, HostError> {
             .filter(|due| *due > now)
             .unwrap_or(u64::MAX)
             .min(next_check)
-            .min(end + timeout);
+            .min(if now < end { end } else { end + timeout });
         pool.wait(wake, &mut ready)?;
         for &slot in &ready {
             let Some((progress, due)) = pool.advance(slot) else {

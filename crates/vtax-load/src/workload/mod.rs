@@ -377,9 +377,9 @@ pub trait Workload: Sync {
 
     /// For a generator that goes through load levels by itself, as the client: the command that
     /// does. The first level has these times; the others settle for `settle` instead of a warm-up.
-    /// When a level ends it prints, as one line, what [`Workload::load`] of that level would have
-    /// printed, for [`Workload::parse`], and goes on to the next one in that moment. `None`: a load
-    /// is started for each level.
+    /// When a level ends, not before its window does, it prints, as one line, what
+    /// [`Workload::load`] of that level would have printed, for [`Workload::parse`], and goes on to
+    /// the next one in that moment. `None`: a load is started for each level.
     ///
     /// # Errors
     /// As [`Workload::load`].

@@ -140,6 +140,27 @@ fn a_load_level_is_a_numeric_parameter_that_changes_the_command() {
 }
 
 #[test]
+fn the_open_loops_ramp_by_themselves_as_their_levels_are_set() {
+    for kind in ["http-rate", "memcached"] {
+        let levels = [50.0, 75.5].map(|rate| {
+            let rate = ("load.rate".to_owned(), Level::Number(rate));
+            Settings([rate, ("load.timeout_s".to_owned(), Level::Number(2.0))].into())
+        });
+        let address = std::net::Ipv4Addr::LOCALHOST.into();
+        let settle = Duration::from_millis(250);
+        let ramp = by_kind(kind)
+            .unwrap()
+            .ramp(address, &levels, TIMING, settle);
+        let line = ramp.unwrap().unwrap().line.join(" ");
+        assert!(line.contains("--ramp 50,75.5 --settle 0.25"), "{line}");
+        assert!(
+            line.contains("--warmup 1 --duration 2 --timeout 2 "),
+            "{line}"
+        );
+    }
+}
+
+#[test]
 fn every_recorded_output_gives_titled_finite_numbers_and_one_headline_at_least() {
     for (kind, raw) in RECORDED {
         let result = by_kind(kind)
