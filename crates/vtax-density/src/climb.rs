@@ -265,11 +265,7 @@ impl Ascent<'_, '_> {
             let batch = self.rate.map_or(left.min(8.0), |rate| {
                 (rate * BATCH_SECONDS).clamp(1.0, left)
             });
-            #[allow(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "within 1 and what is left"
-            )]
+            // Within 1 and what is left.
             let goal = sum.population.saturating_add(batch.ceil() as u32).min(to);
             let answer = self.keeper.ask(&Request::Grow(goal))?;
             let made = answer.population.saturating_sub(sum.population);

@@ -97,10 +97,7 @@ pub(crate) fn plain(value: f64, unit: Unit) -> String {
 /// two significant digits of the value.
 fn digits(value: f64, half: f64) -> usize {
     let place = |number: f64| -> i32 {
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "a logarithm of an f64 lies within ±400"
-        )]
+        // A logarithm of an f64 lies within ±400.
         let place = number.abs().log10().floor() as i32;
         place
     };

@@ -120,7 +120,6 @@ fn share(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     if values.is_empty() {
         return None;
     }
-    #[allow(clippy::cast_precision_loss, reason = "tens of samples")]
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
     let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);

@@ -190,11 +190,7 @@ impl UsageReader {
         }))
     }
 
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "counters of nanoseconds that the instrument made of integers"
-    )]
+    // Counters of nanoseconds that the instrument made of integers.
     fn read_host(&mut self, now: Nanoseconds) -> Result<Host, ObserveError> {
         self.readings.clear_values();
         self.host.read(now, &mut self.readings)?;
@@ -292,11 +288,7 @@ impl Own {
     }
 
     /// Totals since the guest began.
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "counters of nanoseconds that the instrument made of integers"
-    )]
+    // Counters of nanoseconds that the instrument made of integers.
     fn read(&mut self, now: Nanoseconds, guest: &Guest) -> Result<Stages, ObserveError> {
         let mut totals = Stages::default();
         match self {

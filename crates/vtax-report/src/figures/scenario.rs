@@ -527,7 +527,6 @@ fn percentile_curves(
             continue;
         }
         told.push(format!("{} {values}", summary.short));
-        #[allow(clippy::cast_precision_loss, reason = "a count of values, for an axis")]
         for step in 0.. {
             // Twelve points a decade of 1 / (1 − p), as long as a value lies beyond.
             let beyond = 10_f64.powf(f64::from(step) / 12.0);

@@ -128,7 +128,6 @@ fn per_second(amount: f64, span: Nanoseconds) -> f64 {
 
 impl Rates {
     /// Of a snapshot; guests in the order of `sort`.
-    #[allow(clippy::cast_precision_loss, reason = "counts of one interval")]
     pub fn of(snapshot: &Snapshot, sort: Sort) -> Self {
         let ledger = &snapshot.ledger;
         let span = ledger.span;
