@@ -12,15 +12,11 @@ use std::path::{Path, PathBuf};
 /// What a plan may set of the host.
 pub fn parameters() -> &'static [Parameter] {
     &[
-        Parameter {
-            key: "host.smt",
-            domain: Domain::Bool,
-            default: None,
-            help: "simultaneous multithreading of every core",
-        },
-        Parameter {
-            key: "host.governor",
-            domain: Domain::Choice(&[
+        Parameter::unset("host.smt", Domain::Bool)
+            .help("simultaneous multithreading of every core"),
+        Parameter::unset(
+            "host.governor",
+            Domain::Choice(&[
                 "performance",
                 "powersave",
                 "schedutil",
@@ -28,27 +24,14 @@ pub fn parameters() -> &'static [Parameter] {
                 "conservative",
                 "userspace",
             ]),
-            default: None,
-            help: "cpufreq governor of every CPU",
-        },
-        Parameter {
-            key: "host.turbo",
-            domain: Domain::Bool,
-            default: None,
-            help: "frequency boost above the nominal frequency",
-        },
-        Parameter {
-            key: "host.ksm",
-            domain: Domain::Bool,
-            default: None,
-            help: "kernel same-page merging; off also unmerges what was merged",
-        },
-        Parameter {
-            key: "host.thp",
-            domain: Domain::Choice(&["always", "madvise", "never"]),
-            default: None,
-            help: "transparent hugepages",
-        },
+        )
+        .help("cpufreq governor of every CPU"),
+        Parameter::unset("host.turbo", Domain::Bool)
+            .help("frequency boost above the nominal frequency"),
+        Parameter::unset("host.ksm", Domain::Bool)
+            .help("kernel same-page merging; off also unmerges what was merged"),
+        Parameter::unset("host.thp", Domain::Choice(&["always", "madvise", "never"]))
+            .help("transparent hugepages"),
     ]
 }
 

@@ -62,10 +62,17 @@ pub struct Parameter {
 impl Parameter {
     /// A parameter with a default.
     pub const fn new(key: &'static str, domain: Domain, default: &'static str) -> Self {
+        let mut with = Self::unset(key, domain);
+        with.default = Some(default);
+        with
+    }
+
+    /// A parameter without a default.
+    pub const fn unset(key: &'static str, domain: Domain) -> Self {
         Self {
             key,
             domain,
-            default: Some(default),
+            default: None,
             help: "",
         }
     }

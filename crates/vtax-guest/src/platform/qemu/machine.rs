@@ -10,96 +10,34 @@ const HOLD_MODES: &[&str] = &["off", "fixed", "paper", "adaptive"];
 
 /// What a plan may set of a VM.
 pub(super) const PARAMETERS: &[Parameter] = &[
-    Parameter {
-        key: "vm.vcpus",
-        domain: Domain::Integer(1, 256),
-        default: Some("1"),
-        help: "number of vCPUs",
-    },
-    Parameter {
-        key: "vm.memory_mib",
-        domain: Domain::Integer(128, 1 << 20),
-        default: Some("512"),
-        help: "memory of the guest, in MiB",
-    },
-    Parameter {
-        key: "vm.machine",
-        domain: Domain::Choice(&["q35", "pc"]),
-        default: Some("q35"),
-        help: "QEMU's machine type: PCI Express or plain PCI",
-    },
-    Parameter {
-        key: "vm.accel",
-        domain: Domain::Choice(&["auto", "kvm", "tcg"]),
-        default: Some("auto"),
-        help: "what runs guest code: KVM, or emulation (TCG); auto takes KVM where it boots a stock kernel",
-    },
-    Parameter {
-        key: "vm.cpu",
-        domain: Domain::Text("CPU model"),
-        default: None,
-        help: "QEMU's CPU model with its flags; unset: host under KVM, max under TCG",
-    },
-    Parameter {
-        key: "vm.pin",
-        domain: Domain::Text("cpu list"),
-        default: None,
-        help: "processors for the vCPU threads, one each in ascending order, as in \"2-3\"",
-    },
-    Parameter {
-        key: "vm.iothread",
-        domain: Domain::Bool,
-        default: Some("false"),
-        help: "whether the disks have an I/O thread of their own",
-    },
-    Parameter {
-        key: "vm.binary",
-        domain: Domain::Text("path"),
-        default: Some("qemu-system-x86_64"),
-        help: "the QEMU to run",
-    },
-    Parameter {
-        key: "nic.backend",
-        domain: Domain::Choice(&["tap", "tap+vhost", "vtax", "user", "vhost-user"]),
-        default: Some("tap"),
-        help: "what is behind the guest's virtio NIC; vtax is the NIC of docs/nic.md",
-    },
-    Parameter {
-        key: "nic.hold_us",
-        domain: Domain::Integer(0, 1_000_000),
-        default: Some("1000"),
-        help: "the longest that the vtax backend may hold a notification back, in microseconds",
-    },
-    Parameter {
-        key: "nic.mode",
-        domain: Domain::Choice(HOLD_MODES),
-        default: Some("adaptive"),
-        help: "how the vtax backend decides when to hold",
-    },
-    Parameter {
-        key: "nic.socket",
-        domain: Domain::Text("path"),
-        default: None,
-        help: "the UNIX socket of the vhost-user backend, which must be listening",
-    },
-    Parameter {
-        key: "nic.queues",
-        domain: Domain::Integer(1, 16),
-        default: Some("1"),
-        help: "queue pairs of the NIC; not with the user backend",
-    },
-    Parameter {
-        key: "nic.msix",
-        domain: Domain::Bool,
-        default: Some("true"),
-        help: "message-signalled interrupts, where QEMU has them for the backend; false: the legacy interrupt",
-    },
-    Parameter {
-        key: "nic.ports",
-        domain: Domain::Text("port list"),
-        default: Some("80,5201"),
-        help: "ports of the guest that the user backend lets the client reach",
-    },
+    Parameter::new("vm.vcpus", Domain::Integer(1, 256), "1").help("number of vCPUs"),
+    Parameter::new("vm.memory_mib", Domain::Integer(128, 1 << 20), "512")
+        .help("memory of the guest, in MiB"),
+    Parameter::new("vm.machine", Domain::Choice(&["q35", "pc"]), "q35")
+        .help("QEMU's machine type: PCI Express or plain PCI"),
+    Parameter::new("vm.accel", Domain::Choice(&["auto", "kvm", "tcg"]), "auto")
+        .help("what runs guest code: KVM, or emulation (TCG); auto takes KVM where it boots a stock kernel"),
+    Parameter::unset("vm.cpu", Domain::Text("CPU model"))
+        .help("QEMU's CPU model with its flags; unset: host under KVM, max under TCG"),
+    Parameter::unset("vm.pin", Domain::Text("cpu list"))
+        .help("processors for the vCPU threads, one each in ascending order, as in \"2-3\""),
+    Parameter::new("vm.iothread", Domain::Bool, "false")
+        .help("whether the disks have an I/O thread of their own"),
+    Parameter::new("vm.binary", Domain::Text("path"), "qemu-system-x86_64").help("the QEMU to run"),
+    Parameter::new("nic.backend", Domain::Choice(&["tap", "tap+vhost", "vtax", "user", "vhost-user"]), "tap")
+        .help("what is behind the guest's virtio NIC; vtax is the NIC of docs/nic.md"),
+    Parameter::new("nic.hold_us", Domain::Integer(0, 1_000_000), "1000")
+        .help("the longest that the vtax backend may hold a notification back, in microseconds"),
+    Parameter::new("nic.mode", Domain::Choice(HOLD_MODES), "adaptive")
+        .help("how the vtax backend decides when to hold"),
+    Parameter::unset("nic.socket", Domain::Text("path"))
+        .help("the UNIX socket of the vhost-user backend, which must be listening"),
+    Parameter::new("nic.queues", Domain::Integer(1, 16), "1")
+        .help("queue pairs of the NIC; not with the user backend"),
+    Parameter::new("nic.msix", Domain::Bool, "true")
+        .help("message-signalled interrupts, where QEMU has them for the backend; false: the legacy interrupt"),
+    Parameter::new("nic.ports", Domain::Text("port list"), "80,5201")
+        .help("ports of the guest that the user backend lets the client reach"),
 ];
 
 /// A machine to boot.

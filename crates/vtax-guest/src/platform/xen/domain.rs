@@ -11,30 +11,13 @@ use vtax_host::settings::{Domain as Values, Parameter, Settings};
 
 /// What a plan may set of a domain.
 pub(super) const PARAMETERS: &[Parameter] = &[
-    Parameter {
-        key: "xen.kind",
-        domain: Values::Choice(&["pv", "pvh"]),
-        default: Some("pv"),
-        help: "paravirtual, or paravirtual in a hardware container (needs VT-x or AMD-V)",
-    },
-    Parameter {
-        key: "xen.vcpus",
-        domain: Values::Integer(1, 256),
-        default: Some("1"),
-        help: "number of the domain's vCPUs",
-    },
-    Parameter {
-        key: "xen.memory_mib",
-        domain: Values::Integer(128, 1 << 20),
-        default: Some("512"),
-        help: "memory of the domain, in MiB",
-    },
-    Parameter {
-        key: "xen.pin",
-        domain: Values::Text("cpu list"),
-        default: None,
-        help: "physical processors that the domain's vCPUs may use, as Xen numbers them",
-    },
+    Parameter::new("xen.kind", Values::Choice(&["pv", "pvh"]), "pv")
+        .help("paravirtual, or paravirtual in a hardware container (needs VT-x or AMD-V)"),
+    Parameter::new("xen.vcpus", Values::Integer(1, 256), "1").help("number of the domain's vCPUs"),
+    Parameter::new("xen.memory_mib", Values::Integer(128, 1 << 20), "512")
+        .help("memory of the domain, in MiB"),
+    Parameter::unset("xen.pin", Values::Text("cpu list"))
+        .help("physical processors that the domain's vCPUs may use, as Xen numbers them"),
 ];
 
 /// The name by which toolstacks and guests know an agent's channel.

@@ -9,6 +9,8 @@ mod table;
 pub use study::{GuestCharge, Measurement, MonitorCost, PlatformStudy, Study, StudyError};
 pub use table::of as table;
 
+use crate::stats::mean;
+
 /// What an exchange costs in soft interrupts, in nanoseconds. Only ratios count.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Weights {
@@ -84,11 +86,6 @@ impl Comparison {
         let high = ratios().fold(0.0, f64::max);
         (low.is_finite() && high.is_finite()).then_some((low, high))
     }
-}
-
-/// The mean; `None` of nothing.
-pub fn mean(values: &[f64]) -> Option<f64> {
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
 impl PlatformStudy {
