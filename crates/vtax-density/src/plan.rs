@@ -369,10 +369,7 @@ fn read_platform(
     table: &DeTable<'_>,
 ) -> (Settings, BTreeMap<String, Vec<Level>>) {
     let known = || {
-        let varied = platform
-            .parameters
-            .iter()
-            .chain(host_settings::parameters());
+        let varied = platform.parameters.iter().chain(host_settings::PARAMETERS);
         COMMON.iter().chain(varied)
     };
     let mut own = Settings::default();
