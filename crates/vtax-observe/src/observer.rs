@@ -235,10 +235,8 @@ impl Sampler {
         let own = thread_cpu().saturating_since(self.cpu_at_start);
         self.readings.record(self.own_cpu, own.0 as f64);
         self.report.passes += 1;
-        for (id, value) in self.readings.values() {
-            if let Some(series) = self.readings.series().get(id.0 as usize) {
-                self.sink.record(id, series, at, value)?;
-            }
+        for (id, series, value) in self.readings.values() {
+            self.sink.record(id, series, at, value)?;
         }
         Ok(at)
     }

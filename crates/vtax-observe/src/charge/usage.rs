@@ -198,10 +198,7 @@ impl UsageReader {
             at: now,
             ..Host::default()
         };
-        for (id, value) in self.readings.values() {
-            let Some(series) = self.readings.series().get(id.0 as usize) else {
-                continue;
-            };
+        for (_, series, value) in self.readings.values() {
             let value = value as u64;
             match series.metric.as_str() {
                 metric::CPU_IDLE | metric::CPU_IOWAIT => host.idle += value,
@@ -295,10 +292,7 @@ impl Own {
             Self::Threads(threads, readings) => {
                 readings.clear_values();
                 threads.read(now, readings)?;
-                for (id, value) in readings.values() {
-                    let Some(series) = readings.series().get(id.0 as usize) else {
-                        continue;
-                    };
+                for (_, series, value) in readings.values() {
                     let stage = match series.metric.as_str() {
                         metric::CPU_VCPU => Stage::Vcpu,
                         metric::CPU_IOTHREAD => Stage::Iothread,
