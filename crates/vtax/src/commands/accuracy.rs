@@ -4,7 +4,7 @@ use super::{json, plan, run, testbed};
 use crate::Outcome;
 use crate::cli::PlanRunArgs;
 use crate::progress;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use vtax_host::signals::{Signals, end_with_reader};
 use vtax_lab::place::Place;
 use vtax_lab::plan::{Catalogue, charge_study};
@@ -17,10 +17,7 @@ pub fn run(arguments: PlanRunArgs) -> Outcome {
     let (plan, text) = plan::read(&arguments.plan, arguments.quick, &catalogue)?;
     // What is refused is refused here, before a testbed is booted for it.
     charge_study(&plan, &catalogue, true)?;
-    let results = arguments
-        .results
-        .clone()
-        .unwrap_or_else(|| Path::new("results").join(&plan.name));
+    let results = arguments.results(&plan.name);
     let signals = Signals::install()?;
     let mut progress = progress::choose(arguments.json, &signals);
     let mut failed = 0;

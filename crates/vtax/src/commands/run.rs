@@ -4,7 +4,7 @@ use super::{json, plan, report, testbed};
 use crate::Outcome;
 use crate::cli::{PlanRunArgs, RestoreArgs, RunArgs};
 use crate::progress::{self, in_words, note};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 use vtax_host::signals::{Signals, end_with_reader};
 use vtax_lab::place::{Line, Place, SshRun, run_over_ssh};
@@ -19,10 +19,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
     } = arguments;
     let catalogue = Catalogue::standard();
     let (plan, text) = plan::read(&arguments.plan, arguments.quick, &catalogue)?;
-    let results = arguments
-        .results
-        .clone()
-        .unwrap_or_else(|| Path::new("results").join(&plan.name));
+    let results = arguments.results(&plan.name);
     let signals = Signals::install()?;
     let mut progress = progress::choose(arguments.json, &signals);
     let began = Instant::now();
