@@ -162,10 +162,9 @@ fn echo_guest() -> Result<EchoGuest, HostError> {
 }
 
 fn runtime_settings(runtime: &str) -> Settings {
-    let mut settings = Settings::default();
-    let level = Level::Text(runtime.to_owned());
-    settings.0.insert("container.runtime".to_owned(), level);
-    settings
+    [("container.runtime", Level::Text(runtime.to_owned()))]
+        .into_iter()
+        .collect()
 }
 
 fn start(seat: &Seat<'_>, bench: &Bench<'_>, variant: &Variant) -> Result<Keeper, HostError> {
@@ -212,6 +211,13 @@ fn start(seat: &Seat<'_>, bench: &Bench<'_>, variant: &Variant) -> Result<Keeper
         Some(nursery) => nursery.command(seat, &line),
         None => seat.command(Space::Switch, &line),
     })
+}
+
+impl Bench<'_> {
+    /// Joules so far, where a meter tells them.
+    fn joules(&mut self) -> Option<f64> {
+        self.energy.as_mut().and_then(Energy::read)
+    }
 }
 
 struct Ascent<'a, 'b> {
@@ -268,11 +274,7 @@ impl Ascent<'_, '_> {
             let batch = self.rate.map_or(left.min(8.0), |rate| {
                 (rate * BATCH_SECONDS).clamp(1.0, left)
             });
-            #[allow(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "within 1 and what is left"
-            )]
+            // Within 1 and what is left.
             let goal = sum.population.saturating_add(batch.ceil() as u32).min(to);
             let answer = self.keeper.ask(&Request::Grow(goal))?;
             let made = answer.population.saturating_sub(sum.population);
@@ -312,8 +314,7 @@ impl Ascent<'_, '_> {
         process: Option<crate::resources::ProcessLevels>,
     ) -> Result<Interval, HostError> {
         std::thread::sleep(SETTLE);
-        let joules = |energy: &mut Option<Energy>| energy.as_mut().and_then(Energy::read);
-        let (energy, clock) = (joules(self.bench.energy), Instant::now());
+        let (energy, clock) = (self.bench.joules(), Instant::now());
         let mut samples = Vec::new();
         let mut earlier = Accounts::read(self.bench.roots)?;
         let mut cpu = self.group.read();
@@ -331,7 +332,7 @@ impl Ascent<'_, '_> {
         }
         let seconds = clock.elapsed().as_secs_f64();
         let joules = energy
-            .zip(joules(self.bench.energy))
+            .zip(self.bench.joules())
             .map(|(then, now)| ((now - then).max(0.0), seconds));
         Ok(Interval {
             population,
@@ -354,18 +355,14 @@ impl Ascent<'_, '_> {
         if wanted.is_zero() {
             return Ok(None);
         }
-        let mut joules = || self.bench.energy.as_mut().and_then(Energy::read);
-        let (energy, cpu, clock) = (joules(), self.group.read(), Instant::now());
+        let (energy, cpu, clock) = (self.bench.joules(), self.group.read(), Instant::now());
         while clock.elapsed() < wanted {
             self.bench.signals.check()?;
             std::thread::sleep(Duration::from_millis(100).min(wanted));
         }
         let seconds = clock.elapsed().as_secs_f64();
         let used = self.group.read().seconds - cpu.seconds;
-        let joules = energy.zip({
-            let mut joules = || self.bench.energy.as_mut().and_then(Energy::read);
-            joules()
-        });
+        let joules = energy.zip(self.bench.joules());
         Ok(Some(Idle {
             seconds,
             core_percent: used.max(0.0) / seconds * 100.0,

@@ -22,7 +22,6 @@ pub struct Line {
 impl Line {
     /// Fits a line; none below two different `x`.
     #[must_use]
-    #[allow(clippy::cast_precision_loss, reason = "a climb has tens of points")]
     pub fn through(points: &[(f64, f64)]) -> Option<Self> {
         let n = points.len() as f64;
         let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / n;

@@ -149,40 +149,25 @@ const fn platform(kind: &'static str, maximum: u32, parameters: &'static [Parame
     }
 }
 
-const fn parameter(
-    key: &'static str,
-    domain: Domain,
-    default: Option<&'static str>,
-    help: &'static str,
-) -> Parameter {
-    Parameter {
-        key,
-        domain,
-        default,
-        help,
-    }
-}
-
 /// One of `words`, of which the first is the default.
 const fn choice(key: &'static str, words: &'static [&'static str]) -> Parameter {
-    let help = "how its guests are made";
-    parameter(key, Domain::Choice(words), Some(words[0]), help)
+    Parameter::new(key, Domain::Choice(words), words[0]).help("how its guests are made")
 }
 
 const fn image(default: &'static str) -> Parameter {
     let rule = "an image of micro VMs by name, or a file";
-    parameter("image", Domain::Text(rule), Some(default), "what boots")
+    Parameter::new("image", Domain::Text(rule), default).help("what boots")
 }
 
 const fn guests(key: &'static str, help: &'static str) -> Parameter {
-    parameter(key, Domain::Integer(1, u32::MAX as i64), None, help)
+    Parameter::unset(key, Domain::Integer(1, u32::MAX as i64)).help(help)
 }
 
 /// What every platform has, and what is no factor.
 const COMMON: [Parameter; 3] = [
     guests("maximum", "guests expected at most"),
     guests("quick_maximum", "the same for a first look"),
-    parameter("if_present", Domain::Bool, None, "only where installed"),
+    Parameter::unset("if_present", Domain::Bool).help("only where installed"),
 ];
 
 const PLATFORMS: [Platform; 8] = [
@@ -400,10 +385,7 @@ fn read_platform(
     table: &DeTable<'_>,
 ) -> (Settings, BTreeMap<String, Vec<Level>>) {
     let known = || {
-        let varied = platform
-            .parameters
-            .iter()
-            .chain(host_settings::parameters());
+        let varied = platform.parameters.iter().chain(host_settings::PARAMETERS);
         COMMON.iter().chain(varied)
     };
     let mut own = Settings::default();

@@ -27,12 +27,7 @@ pub struct Latency {
 impl Latency {
     /// Of these times; `failed` had none.
     #[must_use]
-    #[allow(
-        clippy::cast_precision_loss,
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "counts of requests"
-    )]
+    // Counts of requests.
     pub fn of(mut micros: Vec<f64>, failed: u32) -> Self {
         micros.sort_by(f64::total_cmp);
         let n = micros.len();

@@ -270,9 +270,7 @@ impl ProcessLevels {
             .map_or(0, |maps| maps.iter().filter(|byte| **byte == b'\n').count());
         let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         Self {
-            #[allow(clippy::cast_precision_loss, reason = "limits are far below 2^53")]
             descriptors: (descriptors as f64, most.map_or(f64::INFINITY, |n| n as f64)),
-            #[allow(clippy::cast_precision_loss, reason = "limits are far below 2^53")]
             mappings: (mappings as f64, most_mappings()),
         }
     }

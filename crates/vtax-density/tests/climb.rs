@@ -11,8 +11,8 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::Mutex;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use vtax_density::limits::Binding;
 use vtax_density::record::Climb;
@@ -22,12 +22,17 @@ use vtax_report::results::{ResultsDir, TrialOutcome};
 /// keep them apart.
 static TURN: Mutex<()> = Mutex::new(());
 
-fn root() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
+/// This test's turn; none without root.
+fn turn() -> Option<MutexGuard<'static, ()>> {
+    if !rustix::process::geteuid().is_root() {
         eprintln!("SKIPPED: climbs make namespaces and control groups, which needs root");
+        return None;
     }
-    root
+    Some(TURN.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn density() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_vtax-density"))
 }
 
 struct Bench {
@@ -64,21 +69,26 @@ impl Bench {
             .env("VTAX_STATE_DIR", self.folder.path().join("state"));
     }
 
-    fn run_by(&self, mut command: Command) -> Output {
+    /// Runs; whether it succeeded, and all that it said.
+    fn run_by(&self, mut command: Command) -> (bool, String) {
         self.arguments(&mut command);
-        command.output().unwrap()
+        let output = command.output().unwrap();
+        let said = [output.stderr, output.stdout].concat();
+        (
+            output.status.success(),
+            String::from_utf8_lossy(&said).into_owned(),
+        )
     }
 
     /// Runs and returns the only climb.
-    fn climb(&self) -> Climb {
-        let output = self.run_by(Command::new(env!("CARGO_BIN_EXE_vtax-density")));
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(
-            output.status.success(),
-            "{said}{}",
-            String::from_utf8_lossy(&output.stdout)
-        );
+    fn climb_by(&self, command: Command) -> Climb {
+        let (success, said) = self.run_by(command);
+        assert!(success, "{said}");
         self.record()
+    }
+
+    fn climb(&self) -> Climb {
+        self.climb_by(density())
     }
 
     fn record(&self) -> Climb {
@@ -116,17 +126,9 @@ fn processes_in(group: &Path) -> Vec<i32> {
         .collect()
 }
 
-fn turn() -> std::sync::MutexGuard<'static, ()> {
-    TURN.lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
 /// Climbs a platform to `maximum` and checks what holds for every climb.
 fn whole_climb(platform: &str, maximum: u32) -> Option<Climb> {
-    if !root() {
-        return None;
-    }
-    let _turn = turn();
+    let _turn = turn()?;
     let bench = Bench::new("", &format!("kind = {platform:?}\nmaximum = {maximum}"));
     let climb = bench.climb();
     let populations: Vec<u32> = climb.climb.iter().map(|i| i.population).collect();
@@ -254,16 +256,15 @@ while [ $# -gt 0 ]; do
     shift 2
 done"#;
 
-/// Whether guests with a kernel of their own can be climbed with a stand-in for their VMM.
-fn linux_guests() -> bool {
+/// This test's turn, where guests with a kernel of their own can be climbed with a stand-in for
+/// their VMM.
+fn linux_guests() -> Option<MutexGuard<'static, ()>> {
     use vtax_guest::image::{Recipe, cached, echo_guest};
-    if !root() {
-        return false;
-    }
+    let turn = turn()?;
     let roots = vtax_host::Roots::host();
     if roots.program("qemu-system-x86_64").is_none() || !Path::new("/dev/kvm").exists() {
         eprintln!("SKIPPED: needs qemu-system-x86_64 and /dev/kvm");
-        return false;
+        return None;
     }
     let guest = match cached(&Recipe::standard()) {
         Ok(Some(files)) => echo_guest(&files).map_err(|cause| cause.to_string()),
@@ -273,25 +274,19 @@ fn linux_guests() -> bool {
     if let Err(cause) = &guest {
         eprintln!("SKIPPED: {cause}");
     }
-    guest.is_ok()
+    guest.is_ok().then_some(turn)
 }
 
 #[test]
 fn vmms_that_boot_linux_are_told_all_they_need_and_their_guests_are_asked_one_by_one() {
-    if !linux_guests() {
-        return;
-    }
-    let _turn = turn();
+    let Some(_turn) = linux_guests() else { return };
     for (name, parse) in [
         ("firecracker", FIRECRACKER),
         ("cloud-hypervisor", CLOUD_HYPERVISOR),
     ] {
         let programs = stand_in(name, parse);
         let bench = Bench::new("", &format!("kind = {name:?}\nmaximum = 2"));
-        let output = bench.run_by(with_programs_of(programs.path()));
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{name}: {said}");
-        let climb = bench.record();
+        let climb = bench.climb_by(with_programs_of(programs.path()));
         assert_eq!(
             (climb.guests(), climb.binding.clone()),
             (2, Binding::Maximum),
@@ -308,17 +303,11 @@ fn vmms_that_boot_linux_are_told_all_they_need_and_their_guests_are_asked_one_by
 
 #[test]
 fn a_vmm_that_ends_before_its_guest_has_booted_is_quoted_and_kvm_named() {
-    if !linux_guests() {
-        return;
-    }
-    let _turn = turn();
+    let Some(_turn) = linux_guests() else { return };
     for name in ["firecracker", "cloud-hypervisor"] {
         let programs = stand_in(name, "fail 'Cannot create VM: not on this KVM'");
         let bench = Bench::new("", &format!("kind = {name:?}\nmaximum = 2"));
-        let output = bench.run_by(with_programs_of(programs.path()));
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{name}: {said}");
-        let climb = bench.record();
+        let climb = bench.climb_by(with_programs_of(programs.path()));
         let words = climb.binding.to_string();
         assert!(
             words.contains(name)
@@ -333,53 +322,40 @@ fn a_vmm_that_ends_before_its_guest_has_booted_is_quoted_and_kvm_named() {
 
 #[test]
 fn an_absent_vmm_is_named_or_left_out_when_the_plan_says_so() {
-    if !root() {
-        return;
-    }
+    let Some(_turn) = turn() else { return };
     if vtax_host::Roots::host().program("firecracker").is_some() {
         eprintln!("SKIPPED: firecracker is installed here");
         return;
     }
-    let _turn = turn();
     let bench = Bench::new("", "kind = \"firecracker\"\nmaximum = 2");
-    let output = bench.run_by(Command::new(env!("CARGO_BIN_EXE_vtax-density")));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        !output.status.success() && said.contains("program firecracker"),
-        "{said}"
-    );
+    let (success, said) = bench.run_by(density());
+    assert!(!success && said.contains("program firecracker"), "{said}");
     assert!(!bench.results().exists());
 
     bench.change(
         "kind = \"firecracker\"",
         "kind = \"firecracker\"\nif_present = true\n[[platform]]\nkind = \"thread\"",
     );
-    let output = bench.run_by(Command::new(env!("CARGO_BIN_EXE_vtax-density")));
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (success, told) = bench.run_by(density());
     assert!(
-        output.status.success() && told.contains("firecracker is not installed here"),
+        success && told.contains("firecracker is not installed here"),
         "{told}"
     );
     assert_eq!(bench.record().platform, "thread");
 }
 
-#[test]
-fn more_guests_than_one_process_may_hold_are_spread_over_several() {
-    if !root() {
-        return;
-    }
-    let _turn = turn();
-    let bench = Bench::new("", "kind = \"process\"\nmaximum = 100");
-    // 128 descriptors leave a keeper room for 64 guests: two keepers.
+fn with_128_descriptors() -> Command {
     let mut command = Command::new("prlimit");
     command.args(["--nofile=128:128", env!("CARGO_BIN_EXE_vtax-density")]);
-    let output = bench.run_by(command);
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let climb = bench.record();
+    command
+}
+
+#[test]
+fn more_guests_than_one_process_may_hold_are_spread_over_several() {
+    let Some(_turn) = turn() else { return };
+    let bench = Bench::new("", "kind = \"process\"\nmaximum = 100");
+    // 128 descriptors leave a keeper room for 64 guests: two keepers.
+    let climb = bench.climb_by(with_128_descriptors());
     assert_eq!(
         (climb.guests(), climb.binding.clone()),
         (100, Binding::Maximum)
@@ -395,20 +371,9 @@ fn more_guests_than_one_process_may_hold_are_spread_over_several() {
 
 #[test]
 fn one_process_runs_out_of_descriptors_and_says_so() {
-    if !root() {
-        return;
-    }
-    let _turn = turn();
+    let Some(_turn) = turn() else { return };
     let bench = Bench::new("one_process = true", "kind = \"process\"\nmaximum = 400");
-    let mut command = Command::new("prlimit");
-    command.args(["--nofile=128:128", env!("CARGO_BIN_EXE_vtax-density")]);
-    let output = bench.run_by(command);
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let climb = bench.record();
+    let climb = bench.climb_by(with_128_descriptors());
     let words = climb.binding.to_string();
     assert!(
         words.contains("file descriptors") || words.contains("Too many open files"),
@@ -424,10 +389,7 @@ fn one_process_runs_out_of_descriptors_and_says_so() {
 
 #[test]
 fn the_reserve_of_memory_is_kept_whatever_is_asked_for() {
-    if !root() {
-        return;
-    }
-    let _turn = turn();
+    let Some(_turn) = turn() else { return };
     // Less is free than the reserve: not a single guest may be made.
     let bench = Bench::new("reserve_percent = 99", "kind = \"process\"\nmaximum = 400");
     let climb = bench.climb();
@@ -466,10 +428,7 @@ impl Drop for FewPids {
 
 #[test]
 fn no_pids_left_is_said_in_the_kernels_words_and_leaves_nothing() {
-    if !root() {
-        return;
-    }
-    let _turn = turn();
+    let Some(_turn) = turn() else { return };
     let Some(few) = FewPids::new(60) else { return };
     let bench = Bench::new("", "kind = \"process\"\nmaximum = 400");
     let mut command = Command::new("sh");
@@ -477,13 +436,7 @@ fn no_pids_left_is_said_in_the_kernels_words_and_leaves_nothing() {
         .args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""])
         .arg(&few.0)
         .arg(env!("CARGO_BIN_EXE_vtax-density"));
-    let output = bench.run_by(command);
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let climb = bench.record();
+    let climb = bench.climb_by(command);
     let words = climb.binding.to_string();
     assert!(
         words.contains("Resource temporarily unavailable") && words.contains("pid_max"),
@@ -496,10 +449,9 @@ fn no_pids_left_is_said_in_the_kernels_words_and_leaves_nothing() {
 #[test]
 fn a_plan_that_this_host_cannot_run_is_refused_before_any_climb() {
     let bench = Bench::new("", "kind = \"qemu\"\nmachine = \"virt\"");
-    let output = bench.run_by(Command::new(env!("CARGO_BIN_EXE_vtax-density")));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let (success, said) = bench.run_by(density());
     assert!(
-        !output.status.success() && said.contains("\"pc\", \"q35\", \"isapc\""),
+        !success && said.contains("\"pc\", \"q35\", \"isapc\""),
         "{said}"
     );
     assert!(!bench.results().exists());
@@ -507,7 +459,7 @@ fn a_plan_that_this_host_cannot_run_is_refused_before_any_climb() {
 
 /// Starts a long climb and waits until guests are held. What it says is to be kept open.
 fn long_climb(bench: &Bench) -> (Child, impl Iterator<Item = std::io::Result<String>>) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_vtax-density"));
+    let mut command = density();
     bench.arguments(&mut command);
     let mut child = command
         .stdout(Stdio::piped())
@@ -530,10 +482,7 @@ fn await_end(what: &str, ended: impl Fn() -> bool) {
 
 #[test]
 fn kill_9_ends_every_guest_and_the_next_start_removes_the_rest() {
-    if !root() {
-        return;
-    }
-    let _turn = turn();
+    let Some(_turn) = turn() else { return };
     let bench = Bench::new("", "kind = \"process\"\nmaximum = 60");
     bench.change("idle_seconds = 0.2", "idle_seconds = 60");
     let (mut child, _said) = long_climb(&bench);
@@ -566,10 +515,7 @@ fn kill_9_ends_every_guest_and_the_next_start_removes_the_rest() {
 
 #[test]
 fn ctrl_c_ends_a_climb_in_order() {
-    if !root() {
-        return;
-    }
-    let _turn = turn();
+    let Some(_turn) = turn() else { return };
     let bench = Bench::new("", "kind = \"process\"\nmaximum = 60");
     bench.change("idle_seconds = 0.2", "idle_seconds = 60");
     let (mut child, _said) = long_climb(&bench);
@@ -595,10 +541,7 @@ fn keeper_in(groups: &[PathBuf]) -> Option<rustix::process::Pid> {
 
 #[test]
 fn a_climb_that_fails_is_made_again_and_the_failure_is_kept() {
-    if !root() {
-        return;
-    }
-    let _turn = turn();
+    let Some(_turn) = turn() else { return };
     let bench = Bench::new("", "kind = \"process\"\nmaximum = 60");
     bench.change("idle_seconds = 0.2", "idle_seconds = 2");
     bench.change("[density]", "again.share = 1\n[density]");

@@ -64,7 +64,6 @@ fn disk(options: &Options) -> Finding {
     }
 }
 
-#[allow(clippy::cast_precision_loss, reason = "shown with one decimal")]
 fn gib(bytes: u64) -> String {
     format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
 }

@@ -95,6 +95,11 @@ impl Probes for FakeProbes {
     }
 }
 
+const PLAIN: Style = Style {
+    color: false,
+    width: 80,
+};
+
 const PROGRAMS: [&str; 11] = [
     "qemu-system-x86_64",
     "mmdebstrap",
@@ -143,6 +148,11 @@ fn assert_finding(findings: &[Finding], topic: Topic, name: &str, answer: Answer
     );
 }
 
+#[track_caller]
+fn remedy<'a>(findings: &'a [Finding], topic: Topic, name: &str) -> &'a str {
+    finding(findings, topic, name).remedy.as_deref().unwrap()
+}
+
 #[test]
 fn a_server_with_everything_can_use_every_platform_that_answers() {
     let host = with_programs(FakeHost::intel_server());
@@ -187,16 +197,13 @@ fn a_server_with_everything_can_use_every_platform_that_answers() {
 
 #[test]
 fn kvm_that_opens_and_does_not_boot_is_told_apart_from_one_that_does_not_open() {
+    let kvm = |findings: &[Finding], answer, evidence| {
+        assert_finding(findings, Topic::Kvm, "KVM", answer, evidence);
+    };
     let host = with_programs(FakeHost::cloud_vm());
     host.directory("sys/module/kvm_pvm");
     let missing = examined(&host, &FakeProbes::default());
-    assert_finding(
-        &missing,
-        Topic::Kvm,
-        "KVM",
-        Answer::No,
-        "/dev/kvm does not exist",
-    );
+    kvm(&missing, Answer::No, "/dev/kvm does not exist");
     host.file("dev/kvm", "");
     let dead = examined(
         &host,
@@ -205,10 +212,8 @@ fn kvm_that_opens_and_does_not_boot_is_told_apart_from_one_that_does_not_open() 
             ..FakeProbes::default()
         },
     );
-    assert_finding(
+    kvm(
         &dead,
-        Topic::Kvm,
-        "KVM",
         Answer::No,
         "/dev/kvm opens, but a stock kernel does not boot (backend kvm_pvm): no output in 10 s",
     );
@@ -221,7 +226,7 @@ fn kvm_that_opens_and_does_not_boot_is_told_apart_from_one_that_does_not_open() 
         },
     );
     // An open device proves nothing.
-    assert_finding(&untried, Topic::Kvm, "KVM", Answer::Partly, "not tried");
+    kvm(&untried, Answer::Partly, "not tried");
 }
 
 #[test]
@@ -232,60 +237,39 @@ fn a_missing_kvm_device_names_the_module_that_fits_the_processor() {
     ] {
         host.remove("dev/kvm");
         let findings = examined(&host, &FakeProbes::default());
-        assert!(
-            finding(&findings, Topic::Kvm, "KVM")
-                .remedy
-                .as_deref()
-                .unwrap()
-                .contains(module)
-        );
+        assert!(remedy(&findings, Topic::Kvm, "KVM").contains(module));
     }
 }
 
 #[test]
 fn control_group_layouts_are_told_with_their_controllers() {
+    let groups = |findings: &[Finding], answer, evidence| {
+        assert_finding(
+            findings,
+            Topic::Containers,
+            "control groups",
+            answer,
+            evidence,
+        );
+    };
     let probes = FakeProbes::default();
     let v1 = examined(&FakeHost::amd_desktop(), &probes);
-    assert_finding(
+    groups(
         &v1,
-        Topic::Containers,
-        "control groups",
         Answer::Yes,
         "v1: cpu cpuacct cpuset memory name=systemd",
     );
     let hybrid = examined(&FakeHost::cloud_vm(), &probes);
-    assert_finding(
-        &hybrid,
-        Topic::Containers,
-        "control groups",
-        Answer::Yes,
-        "on v1; v2 without controllers",
-    );
+    groups(&hybrid, Answer::Yes, "on v1; v2 without controllers");
     let host = FakeHost::intel_server();
     host.cgroups_v2("cpu pids");
     let poor = examined(&host, &probes);
-    assert_finding(
-        &poor,
-        Topic::Containers,
-        "control groups",
-        Answer::Partly,
-        "v2: cpu pids",
-    );
+    groups(&poor, Answer::Partly, "v2: cpu pids");
     assert!(
-        finding(&poor, Topic::Containers, "control groups")
-            .remedy
-            .as_deref()
-            .unwrap()
-            .contains("no controller cpuset, memory")
+        remedy(&poor, Topic::Containers, "control groups").contains("no controller cpuset, memory")
     );
     let none = examined(&FakeHost::empty(), &probes);
-    assert_finding(
-        &none,
-        Topic::Containers,
-        "control groups",
-        Answer::No,
-        "none is mounted",
-    );
+    groups(&none, Answer::No, "none is mounted");
 }
 
 #[test]
@@ -354,13 +338,7 @@ fn missing_programs_give_one_install_line_without_what_is_optional() {
             "apt-get install cpio e2fsprogs ethtool iproute2 mmdebstrap qemu-system-x86 runc util-linux"
         )
     );
-    assert!(
-        finding(&findings, Topic::Programs, "sigrok-cli")
-            .remedy
-            .as_deref()
-            .unwrap()
-            .starts_with("optional")
-    );
+    assert!(remedy(&findings, Topic::Programs, "sigrok-cli").starts_with("optional"));
 }
 
 #[test]
@@ -378,20 +356,8 @@ fn without_root_each_missing_capability_says_what_it_costs() {
         Answer::No,
         "user 1000, 9 of 9",
     );
-    assert!(
-        finding(&findings, Topic::Limits, "privileges")
-            .remedy
-            .as_deref()
-            .unwrap()
-            .contains("without root these work")
-    );
-    assert!(
-        finding(&findings, Topic::Limits, "CAP_NET_ADMIN")
-            .remedy
-            .as_deref()
-            .unwrap()
-            .contains("bridges")
-    );
+    assert!(remedy(&findings, Topic::Limits, "privileges").contains("without root these work"));
+    assert!(remedy(&findings, Topic::Limits, "CAP_NET_ADMIN").contains("bridges"));
 
     // A container's root without CAP_PERFMON and CAP_BPF but with CAP_SYS_ADMIN has both in effect.
     host.file(
@@ -426,15 +392,13 @@ fn a_meter_that_is_there_names_its_domains_and_one_that_is_not_its_reason() {
     host.file("sys/class/hwmon/hwmon3/name", "power_meter\n");
     host.file("sys/class/hwmon/hwmon3/power1_average", "183000000\n");
     let findings = examined(&host, &FakeProbes::default());
-    assert_finding(&findings, Topic::Energy, "hwmon", Answer::Yes, "moved");
-    assert_finding(&findings, Topic::Energy, "powercap", Answer::No, "zone");
-    assert_finding(
-        &findings,
-        Topic::Energy,
-        "model",
-        Answer::Partly,
-        "modelled",
-    );
+    for (topic, name, answer, evidence) in [
+        (Topic::Energy, "hwmon", Answer::Yes, "moved"),
+        (Topic::Energy, "powercap", Answer::No, "zone"),
+        (Topic::Energy, "model", Answer::Partly, "modelled"),
+    ] {
+        assert_finding(&findings, topic, name, answer, evidence);
+    }
     assert_eq!(summarize(&findings).meters, ["hwmon", "model"]);
 }
 
@@ -496,43 +460,17 @@ fn what_disturbs_measurements_is_partly() {
             ..FakeProbes::default()
         },
     );
-    assert_finding(&findings, Topic::Memory, "no KSM", Answer::Partly, "scans");
-    assert_finding(
-        &findings,
-        Topic::Memory,
-        "no swap",
-        Answer::Partly,
-        "2.0 GiB",
-    );
-    assert_finding(
-        &findings,
-        Topic::Memory,
-        "free memory",
-        Answer::Partly,
-        "0.9 GiB",
-    );
-    assert_finding(&findings, Topic::Memory, "free disk", Answer::No, "1.0 GiB");
-    assert_finding(
-        &findings,
-        Topic::Cpu,
-        "clock source",
-        Answer::Partly,
-        "hpet",
-    );
-    assert_finding(
-        &findings,
-        Topic::Cpu,
-        "mitigations",
-        Answer::Partly,
-        "spectre_v2",
-    );
-    assert_finding(
-        &findings,
-        Topic::Cpu,
-        "whole CPUs",
-        Answer::Partly,
-        "2.00 CPUs",
-    );
+    for (topic, name, answer, evidence) in [
+        (Topic::Memory, "no KSM", Answer::Partly, "scans"),
+        (Topic::Memory, "no swap", Answer::Partly, "2.0 GiB"),
+        (Topic::Memory, "free memory", Answer::Partly, "0.9 GiB"),
+        (Topic::Memory, "free disk", Answer::No, "1.0 GiB"),
+        (Topic::Cpu, "clock source", Answer::Partly, "hpet"),
+        (Topic::Cpu, "mitigations", Answer::Partly, "spectre_v2"),
+        (Topic::Cpu, "whole CPUs", Answer::Partly, "2.00 CPUs"),
+    ] {
+        assert_finding(&findings, topic, name, answer, evidence);
+    }
 }
 
 #[test]
@@ -594,13 +532,7 @@ fn reports_stay_within_eighty_columns_and_are_plain_off_a_terminal() {
                 ..FakeProbes::default()
             },
         );
-        let page = render(
-            &findings,
-            Style {
-                color: false,
-                width: 80,
-            },
-        );
+        let page = render(&findings, PLAIN);
         assert!(!page.contains('\x1b'));
         for line in page.lines() {
             // Paths and commands are kept whole.
@@ -618,7 +550,7 @@ fn reports_stay_within_eighty_columns_and_are_plain_off_a_terminal() {
             &findings,
             Style {
                 color: true,
-                width: 80,
+                ..PLAIN
             },
         );
         assert!(colored.contains("\x1b[31mno"));
@@ -638,13 +570,7 @@ fn a_finding_is_a_line_and_its_remedy_is_indented_below() {
         )
         .remedy("modprobe vhost_net"),
     ];
-    let page = render(
-        &findings,
-        Style {
-            color: false,
-            width: 80,
-        },
-    );
+    let page = render(&findings, PLAIN);
     let expected = "Network\n  \
         yes     tap        created and removed\n  \
         no      vhost-net  /dev/vhost-net does not exist\n                     → modprobe vhost_net\n";
@@ -666,13 +592,12 @@ fn json_reports_read_back_as_the_same_findings() {
 /// What a host would have to lose if probes left something behind.
 fn leftovers() -> Vec<String> {
     let mut left = Vec::new();
-    for line in std::fs::read_to_string("/proc/net/dev")
-        .unwrap_or_default()
+    let devices = std::fs::read_to_string("/proc/net/dev").unwrap_or_default();
+    let names = devices
         .lines()
         .skip(2)
-    {
-        left.push(line.split(':').next().unwrap_or_default().trim().to_owned());
-    }
+        .filter_map(|line| line.split(':').next());
+    left.extend(names.map(|name| name.trim().to_owned()));
     let mounts = vtax_host::facts::CgroupLayout::detect(&Roots::host());
     for mount in mounts.v1.values().chain(mounts.v2.iter()) {
         left.extend(
@@ -701,16 +626,7 @@ fn this_host_is_examined_for_real_and_nothing_is_left_behind() {
         Answer::Yes,
         "nothing was booted, so nothing is proved"
     );
-    eprintln!(
-        "{}",
-        render(
-            &findings,
-            Style {
-                color: false,
-                width: 80
-            }
-        )
-    );
+    eprintln!("{}", render(&findings, PLAIN));
     if finding(&findings, Topic::Limits, "privileges").answer != Answer::Yes {
         eprintln!("SKIPPED: real networks and containers need root");
         return;

@@ -9,7 +9,7 @@
 
 mod common;
 
-use common::{Bench, config, line};
+use common::{Bench, config, journalled, line};
 use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
@@ -55,7 +55,7 @@ fn a_destroyed_cell_leaves_no_control_group_process_or_device() {
     let links_before = fs::read_to_string("/proc/net/dev").unwrap().lines().count();
     let cell = bench.cell(config("destroy"));
     let holder = cell.holder_pid();
-    let groups = bench.journalled();
+    let groups = journalled(&bench.journal);
     assert!(!groups.is_empty() && groups.iter().all(|path| path.is_dir()));
     let child = start_client(&cell, &["sleep", "1000"]);
     let sleeper = cell.host_pid(child.id(), Duration::from_secs(5)).unwrap();
@@ -80,7 +80,7 @@ fn a_dropped_cell_leaves_no_control_group() {
         return;
     };
     drop(bench.cell(config("drop")));
-    assert!(bench.journalled().iter().all(|path| !path.exists()));
+    assert!(journalled(&bench.journal).iter().all(|path| !path.exists()));
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn every_control_group_is_in_the_journal_before_the_cell_is_there() {
         return;
     };
     let cell = bench.cell(config("journal"));
-    let journalled = bench.journalled();
+    let journalled = journalled(&bench.journal);
     let seat = cell.target().unwrap();
     let of_client = seat.client().subject().cgroups;
     for folder in seat.cgroups().iter().chain(&of_client) {
@@ -427,7 +427,7 @@ fn a_delay_works_or_names_what_the_kernel_lacks() {
             );
         }
         assert!(
-            bench.journalled().iter().all(|path| !path.exists()),
+            journalled(&bench.journal).iter().all(|path| !path.exists()),
             "a failed cell leaves control groups"
         );
     }
@@ -498,7 +498,7 @@ fn a_stale_control_group_is_emptied_and_removed() {
     let cell = bench.cell(config("stale"));
     let child = start_client(&cell, &["sleep", "1000"]);
     cell.host_pid(child.id(), Duration::from_secs(5)).unwrap();
-    for path in bench.journalled() {
+    for path in journalled(&bench.journal) {
         vtax_host::cell::remove::remove_stale(&path).unwrap();
         assert!(!path.exists());
         vtax_host::cell::remove::remove_stale(&path).unwrap();
@@ -522,5 +522,5 @@ fn a_cell_ends_when_its_holder_is_killed() {
         .unwrap();
     assert_ne!(child.wait().unwrap().code, 0);
     cell.destroy().unwrap();
-    assert!(bench.journalled().iter().all(|path| !path.exists()));
+    assert!(journalled(&bench.journal).iter().all(|path| !path.exists()));
 }

@@ -10,7 +10,7 @@
 
 mod common;
 
-use common::{Bench, config, line};
+use common::{Bench, config, journalled, line};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -23,7 +23,7 @@ use vtax_guest::platform::native::Native;
 use vtax_guest::platform::{GuestFiles, Platform};
 use vtax_host::HostError;
 use vtax_host::cell::{Cell, CellConfig, SeatConfig, Space, TapOptions, cgroup, process};
-use vtax_host::journal::{Change, Journal};
+use vtax_host::journal::Journal;
 use vtax_host::scratch;
 use vtax_host::settings::Settings;
 
@@ -237,10 +237,8 @@ fn kill_9_at_any_moment_leaves_only_what_the_journal_removes() {
             vtax_guest::platform::xen::end,
         )
         .unwrap();
-        for change in journal.pending() {
-            if let Change::Cgroup { path } = change {
-                vtax_host::cell::remove::remove_stale(path).unwrap();
-            }
+        for path in journalled(&journal) {
+            vtax_host::cell::remove::remove_stale(&path).unwrap();
         }
         cgroup::sweep_probes();
         assert_eq!(groups_of(owner), Vec::<PathBuf>::new(), "after {moment} ms");
@@ -272,17 +270,7 @@ fn kill_9_leaves_nothing_but_journalled_control_groups() {
         vtax_guest::platform::xen::end,
     )
     .unwrap();
-    let groups: Vec<PathBuf> = journal
-        .pending()
-        .iter()
-        .filter_map(|change| {
-            if let Change::Cgroup { path } = change {
-                Some(path.clone())
-            } else {
-                None
-            }
-        })
-        .collect();
+    let groups = journalled(&journal);
     let spaces: Vec<PathBuf> = holders
         .iter()
         .flat_map(|holder| fs::read_dir(format!("/proc/{holder}/root/run/netns")).unwrap())

@@ -9,7 +9,7 @@
 
 mod common;
 
-use common::{Bench, config, cpu_micros, line, shell};
+use common::{Bench, config, cpu_micros, journalled, line, shell};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -287,7 +287,7 @@ fn a_destroyed_cell_of_several_guests_leaves_nothing() {
             inside.push(cell.host_pid(client.id(), Duration::from_secs(5)).unwrap());
             children.push(client);
         }
-        let groups = bench.journalled();
+        let groups = journalled(&bench.journal);
         assert!(!groups.is_empty());
         // Nobody stops the guests: the end of the cell is theirs.
         cell.destroy().unwrap();
@@ -322,7 +322,7 @@ fn a_cell_has_as_many_seats_as_addresses_and_says_so() {
             && message.contains("fewer"),
         "{message}"
     );
-    assert!(bench.journalled().is_empty());
+    assert!(journalled(&bench.journal).is_empty());
 
     let cell = bench.cell(seated("full", link::MOST_SEATS));
     let last = cell.seats().last().unwrap();
@@ -350,7 +350,7 @@ fn guests_that_would_share_a_name_or_a_disk_are_refused() {
         let refused = Cell::create(config, &mut bench.journal).unwrap_err();
         assert!(refused.to_string().contains(reason), "{refused}");
     }
-    assert!(bench.journalled().is_empty());
+    assert!(journalled(&bench.journal).is_empty());
 }
 
 #[test]

@@ -10,53 +10,32 @@ use crate::{HostError, Roots};
 use std::path::{Path, PathBuf};
 
 /// What a plan may set of the host.
-pub fn parameters() -> &'static [Parameter] {
-    &[
-        Parameter {
-            key: "host.smt",
-            domain: Domain::Bool,
-            default: None,
-            help: "simultaneous multithreading of every core",
-        },
-        Parameter {
-            key: "host.governor",
-            domain: Domain::Choice(&[
-                "performance",
-                "powersave",
-                "schedutil",
-                "ondemand",
-                "conservative",
-                "userspace",
-            ]),
-            default: None,
-            help: "cpufreq governor of every CPU",
-        },
-        Parameter {
-            key: "host.turbo",
-            domain: Domain::Bool,
-            default: None,
-            help: "frequency boost above the nominal frequency",
-        },
-        Parameter {
-            key: "host.ksm",
-            domain: Domain::Bool,
-            default: None,
-            help: "kernel same-page merging; off also unmerges what was merged",
-        },
-        Parameter {
-            key: "host.thp",
-            domain: Domain::Choice(&["always", "madvise", "never"]),
-            default: None,
-            help: "transparent hugepages",
-        },
-        Parameter {
-            key: "host.idle_max",
-            domain: Domain::Text("an idle state, in quotes: its name or number"),
-            default: None,
-            help: "deepest idle state that a CPU may enter, such as \"C1\" or \"1\"",
-        },
-    ]
-}
+pub const PARAMETERS: &[Parameter] = &[
+    Parameter::unset("host.smt", Domain::Bool).help("simultaneous multithreading of every core"),
+    Parameter::unset(
+        "host.governor",
+        Domain::Choice(&[
+            "performance",
+            "powersave",
+            "schedutil",
+            "ondemand",
+            "conservative",
+            "userspace",
+        ]),
+    )
+    .help("cpufreq governor of every CPU"),
+    Parameter::unset("host.turbo", Domain::Bool)
+        .help("frequency boost above the nominal frequency"),
+    Parameter::unset("host.ksm", Domain::Bool)
+        .help("kernel same-page merging; off also unmerges what was merged"),
+    Parameter::unset("host.thp", Domain::Choice(&["always", "madvise", "never"]))
+        .help("transparent hugepages"),
+    Parameter::unset(
+        "host.idle_max",
+        Domain::Text("an idle state, in quotes: its name or number"),
+    )
+    .help("deepest idle state that a CPU may enter, such as \"C1\" or \"1\""),
+];
 
 /// Whether this host has what the `host.*` settings change, without changing anything.
 ///
@@ -79,9 +58,9 @@ pub fn check(settings: &Settings, sys: &Path) -> Result<(), HostError> {
 /// error stands in the journal and is undone from there.
 pub fn apply(settings: &Settings, sys: &Path, journal: &mut Journal) -> Result<(), HostError> {
     let roots = roots_of(sys);
-    // In the order of `parameters`: SMT decides which CPUs exist for the others, and the
+    // In the order of `PARAMETERS`: SMT decides which CPUs exist for the others, and the
     // journal undoes in reverse.
-    for parameter in parameters() {
+    for parameter in PARAMETERS {
         for assignment in assignments(settings, parameter.key, &roots)? {
             assignment.make(journal)?;
         }
@@ -195,7 +174,7 @@ fn assignments(
         "host.idle_max" => idle(key, required_text(settings, key)?, roots),
         _ => Err(HostError::Setting(format!(
             "{key} is not a setting of the host; there are: {}",
-            parameters()
+            PARAMETERS
                 .iter()
                 .map(|parameter| parameter.key)
                 .collect::<Vec<_>>()
@@ -379,12 +358,7 @@ mod tests {
     use crate::settings::Level;
 
     fn settings(levels: &[(&str, Level)]) -> Settings {
-        Settings(
-            levels
-                .iter()
-                .map(|(key, level)| ((*key).to_owned(), level.clone()))
-                .collect(),
-        )
+        levels.iter().cloned().collect()
     }
 
     fn text_level(value: &str) -> Level {

@@ -1,5 +1,6 @@
 //! Settings: what a plan can set and vary, declared by whoever understands it.
 
+use crate::HostError;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -62,10 +63,17 @@ pub struct Parameter {
 impl Parameter {
     /// A parameter with a default.
     pub const fn new(key: &'static str, domain: Domain, default: &'static str) -> Self {
+        let mut with = Self::unset(key, domain);
+        with.default = Some(default);
+        with
+    }
+
+    /// A parameter without a default.
+    pub const fn unset(key: &'static str, domain: Domain) -> Self {
         Self {
             key,
             domain,
-            default: Some(default),
+            default: None,
             help: "",
         }
     }
@@ -79,6 +87,38 @@ impl Parameter {
     /// The whole number in force: the one that is set, else the default, else 0.
     pub fn integer(&self, settings: &Settings) -> i64 {
         settings.integer(self.key, self.parsed())
+    }
+
+    /// As [`Parameter::integer`], within the bounds.
+    ///
+    /// # Errors
+    /// When the number is beyond them.
+    pub fn bounded(&self, settings: &Settings) -> Result<u32, HostError> {
+        let (key, value) = (self.key, self.integer(settings));
+        let (low, high) = match self.domain {
+            Domain::Integer(low, high) => (low, high),
+            _ => (0, u32::MAX.into()),
+        };
+        let within = u32::try_from(value).ok();
+        within
+            .filter(|_| (low..=high).contains(&value))
+            .ok_or_else(|| {
+                HostError::Setting(format!("{key} = {value} is not within {low} and {high}"))
+            })
+    }
+
+    /// The error where the text in force is none of the words that the parameter takes.
+    pub fn unknown(&self, word: &str) -> HostError {
+        let words = match self.domain {
+            Domain::Choice(words) => words,
+            _ => &[],
+        };
+        let known = match words {
+            [others @ .., last] if !others.is_empty() => format!("{} or {last}", others.join(", ")),
+            _ => words.concat(),
+        };
+        let key = self.key;
+        HostError::Setting(format!("{key} = {word:?} is not known; it can be {known}"))
     }
 
     /// The number in force: the one that is set, else the default, else 0.
@@ -106,6 +146,13 @@ impl Parameter {
 /// before any trial starts, so that the accessors only have to apply defaults.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Settings(pub BTreeMap<String, Level>);
+
+impl<K: Into<String>> FromIterator<(K, Level)> for Settings {
+    fn from_iter<I: IntoIterator<Item = (K, Level)>>(levels: I) -> Self {
+        let levels = levels.into_iter();
+        Self(levels.map(|(key, level)| (key.into(), level)).collect())
+    }
+}
 
 impl Settings {
     /// A whole number, or `default` where unset.

@@ -51,91 +51,37 @@ fn main() -> ExitCode {
             }
         };
     }
-    let tests: Vec<(&'static str, fn())> = vec![
-        ("idle_takes_its_time_and_counts_seconds", idle),
-        (
-            "iperf3_receive_measures_tcp_into_the_target",
-            iperf3_receive,
-        ),
-        (
-            "iperf3_send_holds_a_fixed_rate_over_several_streams",
-            iperf3_send,
-        ),
-        ("iperf3_udp_measures_jitter_and_loss_both_ways", iperf3_udp),
-        (
-            "http_download_to_completion_moves_every_byte_that_was_asked_for",
-            http_download_to_completion,
-        ),
-        (
-            "http_download_for_a_duration_repeats_and_reports_a_rate",
-            http_download_for_a_duration,
-        ),
-        (
-            "http_rate_reports_percentiles_of_every_request_that_was_due",
-            http_rate,
-        ),
-        (
-            "http_rate_goes_through_a_ramp_in_one_process",
-            http_rate_ramp,
-        ),
-        (
-            "memcached_answers_every_request_that_was_due_and_misses_none",
-            memcached_rate,
-        ),
-        ("tbench_measures_throughput_after_its_warm_up", tbench),
-        (
-            "sysbench_oltp_commits_transactions_at_a_rate",
-            sysbench_oltp,
-        ),
-        (
-            "cpu_reports_operations_for_a_duration_and_to_completion",
-            cpu,
-        ),
-        ("stress_ng_counts_what_each_stressor_did", stress_ng),
-        ("disk_read_works_raw_and_through_a_file_system", disk_read),
-        (
-            "a_service_that_dies_in_mid_trial_is_named_as_the_cause",
-            dead_service,
-        ),
-        (
-            "a_service_that_cannot_start_is_an_error_with_what_it_said",
-            service_that_cannot_start,
-        ),
-        (
-            "a_stall_of_the_server_shows_in_every_request_that_was_due_meanwhile",
-            stall,
-        ),
-        (
-            "a_ramp_gives_each_rate_a_window_and_keeps_their_backlogs_apart",
-            ramp,
-        ),
-        (
-            "a_saturated_server_shows_as_unanswered_requests_and_growing_latency",
-            saturation,
-        ),
-        ("constant_load_sends_exactly_what_was_due", constant_load),
-        (
-            "a_refusing_server_is_errors_in_open_loop_and_an_error_in_closed_loop",
-            refusing,
-        ),
-        (
-            "an_error_status_is_counted_in_open_loop_and_ends_closed_loop",
-            error_status,
-        ),
-        ("a_body_that_ends_early_is_a_failed_download", short_body),
-        (
-            "a_server_that_speaks_something_else_is_reported",
-            foreign_protocol,
-        ),
-        ("a_server_that_goes_silent_is_given_up", silent),
-        (
-            "a_kept_connection_that_the_server_closes_is_replaced_without_an_error",
-            stale,
-        ),
-        (
-            "a_server_that_closes_after_each_answer_is_connected_to_again",
-            closing,
-        ),
+    macro_rules! named {
+        ($($test:ident),* $(,)?) => { vec![$((stringify!($test), $test as fn())),*] };
+    }
+    let tests = named![
+        idle_takes_its_time_and_counts_seconds,
+        iperf3_receive_measures_tcp_into_the_target,
+        iperf3_send_holds_a_fixed_rate_over_several_streams,
+        iperf3_udp_measures_jitter_and_loss_both_ways,
+        http_download_to_completion_moves_every_byte_that_was_asked_for,
+        http_download_for_a_duration_repeats_and_reports_a_rate,
+        http_rate_reports_percentiles_of_every_request_that_was_due,
+        http_rate_goes_through_a_ramp_in_one_process,
+        memcached_answers_every_request_that_was_due_and_misses_none,
+        tbench_measures_throughput_after_its_warm_up,
+        sysbench_oltp_commits_transactions_at_a_rate,
+        cpu_reports_operations_for_a_duration_and_to_completion,
+        stress_ng_counts_what_each_stressor_did,
+        disk_read_works_raw_and_through_a_file_system,
+        a_service_that_dies_in_mid_trial_is_named_as_the_cause,
+        a_service_that_cannot_start_is_an_error_with_what_it_said,
+        a_stall_of_the_server_shows_in_every_request_that_was_due_meanwhile,
+        a_ramp_gives_each_rate_a_window_and_keeps_their_backlogs_apart,
+        a_saturated_server_shows_as_unanswered_requests_and_growing_latency,
+        constant_load_sends_exactly_what_was_due,
+        a_refusing_server_is_errors_in_open_loop_and_an_error_in_closed_loop,
+        an_error_status_is_counted_in_open_loop_and_ends_closed_loop,
+        a_body_that_ends_early_is_a_failed_download,
+        a_server_that_speaks_something_else_is_reported,
+        a_server_that_goes_silent_is_given_up,
+        a_kept_connection_that_the_server_closes_is_replaced_without_an_error,
+        a_server_that_closes_after_each_answer_is_connected_to_again,
     ];
     let trials = tests
         .into_iter()
@@ -332,12 +278,7 @@ impl LoadClient for LocalClient {
 }
 
 fn settings<const N: usize>(levels: [(&str, Level); N]) -> Settings {
-    Settings(
-        levels
-            .into_iter()
-            .map(|(key, level)| (key.to_owned(), level))
-            .collect(),
-    )
+    levels.into_iter().collect()
 }
 
 fn text(word: &str) -> Level {
@@ -408,7 +349,7 @@ fn total(result: &WorkloadResult) -> f64 {
 
 // The workloads.
 
-fn idle() {
+fn idle_takes_its_time_and_counts_seconds() {
     let begun = Instant::now();
     let Some(result) = run("idle", &[], &Settings::default()) else {
         return;
@@ -417,7 +358,7 @@ fn idle() {
     assert_eq!(rate(&result), 1.0);
 }
 
-fn iperf3_receive() {
+fn iperf3_receive_measures_tcp_into_the_target() {
     let Some(result) = run("iperf3-receive", &["iperf3"], &Settings::default()) else {
         return;
     };
@@ -426,7 +367,7 @@ fn iperf3_receive() {
     assert!(value(&result, "retransmits") >= 0.0);
 }
 
-fn iperf3_send() {
+fn iperf3_send_holds_a_fixed_rate_over_several_streams() {
     let settings = settings([
         ("load.rate_mbit", Level::Number(40.0)),
         ("load.streams", Level::Integer(4)),
@@ -441,7 +382,7 @@ fn iperf3_send() {
     assert!(throughput > 0.0 && throughput < 80e6, "{throughput}");
 }
 
-fn iperf3_udp() {
+fn iperf3_udp_measures_jitter_and_loss_both_ways() {
     for direction in ["receive", "send"] {
         let settings = settings([
             ("load.rate_mbit", Level::Number(20.0)),
@@ -457,7 +398,7 @@ fn iperf3_udp() {
     }
 }
 
-fn http_download_to_completion() {
+fn http_download_to_completion_moves_every_byte_that_was_asked_for() {
     let settings = settings([
         ("load.connections", Level::Integer(10)),
         ("load.file_mb", Level::Integer(3)),
@@ -469,7 +410,7 @@ fn http_download_to_completion() {
     assert!(value(&result, "elapsed") > 0.0);
 }
 
-fn http_download_for_a_duration() {
+fn http_download_for_a_duration_repeats_and_reports_a_rate() {
     let settings = settings([
         ("load.connections", Level::Integer(10)),
         ("load.file_mb", Level::Integer(1)),
@@ -482,7 +423,7 @@ fn http_download_for_a_duration() {
     assert!(!result.metrics.contains_key("elapsed"));
 }
 
-fn http_rate() {
+fn http_rate_reports_percentiles_of_every_request_that_was_due() {
     for arrival in ["constant", "poisson"] {
         let settings = settings([
             ("load.rate", Level::Number(200.0)),
@@ -511,7 +452,7 @@ fn http_rate() {
     }
 }
 
-fn http_rate_ramp() {
+fn http_rate_goes_through_a_ramp_in_one_process() {
     let Some(mut host) = Host::new(&["apache2"]) else {
         return;
     };
@@ -553,7 +494,7 @@ fn http_rate_ramp() {
     assert!(none.unwrap().is_none());
 }
 
-fn memcached_rate() {
+fn memcached_answers_every_request_that_was_due_and_misses_none() {
     let settings = settings([
         ("load.rate", Level::Number(500.0)),
         ("load.set_percent", Level::Number(20.0)),
@@ -571,7 +512,7 @@ fn memcached_rate() {
     assert!((3000.0..5000.0).contains(&each), "{each}");
 }
 
-fn tbench() {
+fn tbench_measures_throughput_after_its_warm_up() {
     let settings = settings([("load.clients", Level::Integer(2))]);
     let Some(result) = run("tbench", &["tbench", "tbench_srv"], &settings) else {
         return;
@@ -580,7 +521,7 @@ fn tbench() {
     assert!(value(&result, "latency.mean") <= value(&result, "latency.max"));
 }
 
-fn sysbench_oltp() {
+fn sysbench_oltp_commits_transactions_at_a_rate() {
     let settings = settings([
         ("load.rate", Level::Integer(20)),
         ("load.threads", Level::Integer(2)),
@@ -595,7 +536,7 @@ fn sysbench_oltp() {
     assert!(!result.histograms[0].1.is_empty());
 }
 
-fn cpu() {
+fn cpu_reports_operations_for_a_duration_and_to_completion() {
     let two = || ("load.threads", Level::Integer(2));
     let Some(result) = run("cpu", &["bash"], &settings([two()])) else {
         return;
@@ -613,7 +554,7 @@ fn cpu() {
     assert_eq!(total(&result), 6.0);
 }
 
-fn stress_ng() {
+fn stress_ng_counts_what_each_stressor_did() {
     for stressor in ["cpu", "stream", "switch"] {
         let settings = settings([
             ("load.stressor", text(stressor)),
@@ -627,7 +568,7 @@ fn stress_ng() {
     }
 }
 
-fn disk_read() {
+fn disk_read_works_raw_and_through_a_file_system() {
     let size = || ("load.size_mib", Level::Integer(8));
     for (access, pattern) in [("file", "random"), ("raw", "sequential")] {
         let settings = settings([
@@ -665,7 +606,7 @@ fn disk_read() {
     assert_eq!(total(&result), 8.0 * 1_048_576.0 / 1e9);
 }
 
-fn dead_service() {
+fn a_service_that_dies_in_mid_trial_is_named_as_the_cause() {
     let Some(mut host) = Host::new(&["iperf3", "pkill"]) else {
         return;
     };
@@ -698,7 +639,7 @@ fn dead_service() {
     );
 }
 
-fn service_that_cannot_start() {
+fn a_service_that_cannot_start_is_an_error_with_what_it_said() {
     let Some(mut host) = Host::new(&["iperf3", "apache2"]) else {
         return;
     };
@@ -787,7 +728,7 @@ fn with(
     arguments
 }
 
-fn stall() {
+fn a_stall_of_the_server_shows_in_every_request_that_was_due_meanwhile() {
     // Regression: coordinated omission. One thread a connection and four connections: whoever
     // counts from the moment of sending sees the stall four times in 2000 requests.
     let begun = OnceLock::new();
@@ -815,7 +756,7 @@ fn stall() {
     assert!(report.latency.p90 >= 0.2, "{report:?}");
 }
 
-fn saturation() {
+fn a_saturated_server_shows_as_unanswered_requests_and_growing_latency() {
     let address = server(|_, socket| {
         std::thread::sleep(Duration::from_millis(20));
         ok(socket)
@@ -846,7 +787,7 @@ fn saturation() {
     );
 }
 
-fn ramp() {
+fn a_ramp_gives_each_rate_a_window_and_keeps_their_backlogs_apart() {
     // Four connections at 20 ms each can answer 200 a second; the middle rate is ten times that.
     let address = server(|_, socket| {
         std::thread::sleep(Duration::from_millis(20));
@@ -879,7 +820,7 @@ fn ramp() {
     }
 }
 
-fn constant_load() {
+fn constant_load_sends_exactly_what_was_due() {
     let count = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&count);
     let address = server(move |_, socket| {
@@ -902,7 +843,7 @@ fn nowhere() -> SocketAddr {
         .unwrap()
 }
 
-fn refusing() {
+fn a_refusing_server_is_errors_in_open_loop_and_an_error_in_closed_loop() {
     let report = http::run(&open_loop(nowhere())).unwrap();
     assert_eq!((report.requests, report.errors.connection), (0, 100));
     let raw = serde_json::to_vec(&report).unwrap();
@@ -921,7 +862,7 @@ fn refusing() {
     );
 }
 
-fn error_status() {
+fn an_error_status_is_counted_in_open_loop_and_ends_closed_loop() {
     let answer = |_, socket: &mut TcpStream| {
         socket
             .write_all(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n")
@@ -938,7 +879,7 @@ fn error_status() {
     assert!(cause.contains("status 503"), "{cause}");
 }
 
-fn short_body() {
+fn a_body_that_ends_early_is_a_failed_download() {
     let address = server(|_, socket| {
         socket
             .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\nhello")
@@ -949,13 +890,13 @@ fn short_body() {
     assert!(cause.contains("before the answer was complete"), "{cause}");
 }
 
-fn foreign_protocol() {
+fn a_server_that_speaks_something_else_is_reported() {
     let address = server(|_, socket| socket.write_all(b"SSH-2.0-OpenSSH_9.2\r\n").is_ok());
     let cause = http::run(&closed_loop(address, 3)).unwrap_err().to_string();
     assert!(cause.contains("not HTTP"), "{cause}");
 }
 
-fn silent() {
+fn a_server_that_goes_silent_is_given_up() {
     let address = server(|_, _| true);
     let cause = http::run(&with(closed_loop(address, 3), |it| it.timeout = 0.2))
         .unwrap_err()
@@ -968,7 +909,7 @@ fn silent() {
     assert_eq!(report.latency.count, 100);
 }
 
-fn closing() {
+fn a_server_that_closes_after_each_answer_is_connected_to_again() {
     let closing = |_, socket: &mut TcpStream| {
         let _ = socket
             .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi");
@@ -988,7 +929,7 @@ fn closing() {
     assert_eq!(report.download_seconds.len(), 20);
 }
 
-fn stale() {
+fn a_kept_connection_that_the_server_closes_is_replaced_without_an_error() {
     // Closes without notice after the second answer on each connection, as a server may.
     let counts = std::sync::Mutex::new(HashMap::new());
     let address = server(move |_, socket| {

@@ -11,6 +11,7 @@ use crate::population::Holding;
 use crate::population::memory::Reserve;
 use crate::population::share::Share;
 use std::collections::VecDeque;
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -44,19 +45,17 @@ impl Shard {
         count: u32,
         workers: usize,
         socket: &Path,
-    ) -> Vec<std::ffi::OsString> {
-        let mut arguments: Vec<std::ffi::OsString> = vec!["--image".into(), image.into()];
-        for (name, value) in [
-            ("--first", first.to_string()),
-            ("--count", count.to_string()),
-            ("--workers", workers.to_string()),
-        ] {
-            arguments.push(name.into());
-            arguments.push(value.into());
-        }
-        arguments.push("--socket".into());
-        arguments.push(socket.into());
-        arguments
+    ) -> Vec<OsString> {
+        [
+            ["--image".into(), image.into()],
+            ["--first".into(), first.to_string().into()],
+            ["--count".into(), count.to_string().into()],
+            ["--workers".into(), workers.to_string().into()],
+            ["--socket".into(), socket.into()],
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
     }
 
     /// Starts a shard and waits until it serves. `command` are the words before its arguments.
@@ -81,7 +80,7 @@ impl Shard {
     /// Starts a shard, which does not serve yet.
     fn spawn(
         command: &ShardCommand,
-        arguments: &[std::ffi::OsString],
+        arguments: &[OsString],
         first: u32,
         count: u32,
         socket: PathBuf,
@@ -235,10 +234,9 @@ impl Shards {
                 let socket = self.folder.path().join(format!("{first}.socket"));
                 let place = (self.shards.len() + starting.len()) as u32;
                 let mut arguments = Shard::arguments(&image, first, held, cores, &socket);
-                arguments.push("--share".into());
-                arguments.push(self.folder.path().join("share").into());
-                arguments.push("--place".into());
-                arguments.push(place.to_string().into());
+                let share = self.folder.path().join("share");
+                arguments.extend([OsString::from("--share"), share.into()]);
+                arguments.extend([OsString::from("--place"), place.to_string().into()]);
                 let shard = Shard::spawn(&self.command, &arguments, first, held, socket)?;
                 self.share.set_processes(place + 1);
                 starting.push_back(shard);

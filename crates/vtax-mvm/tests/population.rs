@@ -23,15 +23,15 @@ use vtax_mvm::machine::kvm::Host;
 use vtax_mvm::population::worker::{Addresses, Workers};
 use vtax_mvm::population::{Holding, Plan, Population};
 
-fn kvm() -> bool {
-    match Host::open() {
-        Ok(_) => true,
-        Err(reason) => {
-            eprintln!("SKIPPED: {reason}");
-            false
+macro_rules! needs_kvm {
+    () => {
+        if let Err(reason) = Host::open() {
+            return eprintln!("SKIPPED: {reason}");
         }
-    }
+    };
 }
+
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 
 struct Running {
     population: Arc<Population>,
@@ -54,17 +54,22 @@ fn start(population: Population, unix: Option<&Path>) -> Running {
     running
 }
 
+fn plan(image: &str, count: u32, holding: Holding) -> Plan {
+    Plan {
+        image: Image::shipped(image).unwrap(),
+        first: 0,
+        count,
+        holding,
+    }
+}
+
 fn run(image: &Image, count: u32, holding: Holding) -> Running {
-    start(
-        Population::new(Plan {
-            image: image.clone(),
-            first: 0,
-            count,
-            holding,
-        })
-        .unwrap(),
-        None,
-    )
+    let image = image.clone();
+    let plan = Plan {
+        image,
+        ..plan("web", count, holding)
+    };
+    start(Population::new(plan).unwrap(), None)
 }
 
 fn web(count: u32) -> Running {
@@ -84,12 +89,18 @@ impl Running {
         }
     }
 
-    fn get(&self, path: &str) -> (u16, String) {
-        let mut stream = TcpStream::connect(self.workers.http().unwrap()).unwrap();
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.workers.http().unwrap()).unwrap();
+        stream.set_read_timeout(PATIENCE).unwrap();
         stream
-            .set_read_timeout(Some(Duration::from_secs(20)))
-            .unwrap();
-        ask(&mut stream, path)
+    }
+
+    fn get(&self, path: &str) -> (u16, String) {
+        ask(&mut self.connect(), path)
+    }
+
+    fn stop(self) {
+        self.workers.stop().unwrap();
     }
 }
 
@@ -118,12 +129,10 @@ fn program(code: &[u8]) -> Image {
 
 #[test]
 fn every_guest_answers_by_path_parked_and_live() {
-    if !kvm() {
-        return;
-    }
+    needs_kvm!();
     for holding in [Holding::Parked, Holding::Live] {
         let running = run(&Image::shipped("web").unwrap(), 50, holding);
-        let mut stream = TcpStream::connect(running.workers.http().unwrap()).unwrap();
+        let mut stream = running.connect();
         for guest in 0..50 {
             assert_eq!(
                 ask(&mut stream, &format!("/vm/{guest}/hi")),
@@ -137,15 +146,13 @@ fn every_guest_answers_by_path_parked_and_live() {
         assert_eq!(ask(&mut stream, "/vm/50/hi").0, 404);
         assert_eq!(ask(&mut stream, "/elsewhere").0, 404);
         assert!(ask(&mut stream, "/status").1.contains("\"booted\":50"));
-        running.workers.stop().unwrap();
+        running.stop();
     }
 }
 
 #[test]
 fn requests_from_many_clients_to_one_guest_get_an_answer_each() {
-    if !kvm() {
-        return;
-    }
+    needs_kvm!();
     let running = web(1);
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -160,22 +167,16 @@ fn requests_from_many_clients_to_one_guest_get_an_answer_each() {
 
 #[test]
 fn the_unix_socket_is_a_guests_serial_port() {
-    if !kvm() {
-        return;
-    }
+    needs_kvm!();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("mvm.socket");
     let plan = Plan {
-        image: Image::shipped("echo").unwrap(),
         first: 100,
-        count: 3,
-        holding: Holding::Parked,
+        ..plan("echo", 3, Holding::Parked)
     };
     let running = start(Population::new(plan).unwrap(), Some(&path));
     let mut stream = UnixStream::connect(&path).unwrap();
-    stream
-        .set_read_timeout(Some(Duration::from_secs(20)))
-        .unwrap();
+    stream.set_read_timeout(PATIENCE).unwrap();
     stream.write_all(b"CONNECT 101\nabc").unwrap();
     let mut received = [0; 10];
     stream.read_exact(&mut received).unwrap();
@@ -188,23 +189,15 @@ fn the_unix_socket_is_a_guests_serial_port() {
         refused.starts_with("ERROR") && refused.contains("no guest"),
         "{refused}"
     );
-    running.workers.stop().unwrap();
+    running.stop();
 }
 
-/// What a burner has counted, from its answer to `?`.
 #[test]
 fn the_unix_socket_replaces_a_dead_socket_and_nothing_else() {
-    if !kvm() {
-        return;
-    }
+    needs_kvm!();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("population.sock");
-    let plan = Plan {
-        image: Image::shipped("web").unwrap(),
-        first: 0,
-        count: 1,
-        holding: Holding::Parked,
-    };
+    let plan = plan("web", 1, Holding::Parked);
     let addresses = Addresses {
         http: None,
         unix: Some(path.clone()),
@@ -240,6 +233,7 @@ fn unix_socket() -> OwnedFd {
     rustix::net::socket_with(kind.0, kind.1, SocketFlags::NONBLOCK, None).unwrap()
 }
 
+/// What a burner has counted, from its answer to `?`.
 fn counted(answer: &str) -> u32 {
     let digit = |c: u8| u32::from(c - b'a');
     let pair = |pair: &[u8]| digit(pair[0]) | digit(pair[1]) << 4;
@@ -250,9 +244,7 @@ fn counted(answer: &str) -> u32 {
 /// A guest's serial port on the UNIX socket.
 fn serial(path: &Path, guest: u32) -> UnixStream {
     let mut stream = UnixStream::connect(path).unwrap();
-    stream
-        .set_read_timeout(Some(Duration::from_secs(20)))
-        .unwrap();
+    stream.set_read_timeout(PATIENCE).unwrap();
     stream
         .write_all(format!("CONNECT {guest}\n").as_bytes())
         .unwrap();
@@ -264,9 +256,7 @@ fn serial(path: &Path, guest: u32) -> UnixStream {
 
 #[test]
 fn guests_that_burn_processor_time_get_equal_shares_and_the_others_still_answer() {
-    if !kvm() {
-        return;
-    }
+    needs_kvm!();
     let source = include_str!("guests/burner.asm");
     let image = match vtax_mvm::image::assemble_source("burner.asm", source) {
         Ok(image) => image,
@@ -277,7 +267,7 @@ fn guests_that_burn_processor_time_get_equal_shares_and_the_others_still_answer(
     };
     for holding in [Holding::Live, Holding::Parked] {
         let running = run(&image, 12, holding);
-        let flooder = TcpStream::connect(running.workers.http().unwrap()).unwrap();
+        let flooder = running.connect();
         (&flooder)
             .write_all(b"GET /vm/11/f HTTP/1.1\r\n\r\n")
             .unwrap();
@@ -304,15 +294,13 @@ fn guests_that_burn_processor_time_get_equal_shares_and_the_others_still_answer(
             least > 0 && f64::from(most) <= 1.5 * f64::from(least),
             "{holding:?}, what five spinners beside a flooder counted: {shares:?}"
         );
-        running.workers.stop().unwrap();
+        running.stop();
     }
 }
 
 #[test]
 fn a_request_is_answered_at_once_even_when_nothing_else_happens() {
-    if !kvm() {
-        return;
-    }
+    needs_kvm!();
     // Two clients that each wait for their answer, with pauses of any length between: if a worker
     // missed a request or an answer, only the next event could wake it, and the one client that
     // could cause it may be waiting itself.
@@ -322,11 +310,8 @@ fn a_request_is_answered_at_once_even_when_nothing_else_happens() {
             .map(|client| {
                 let running = &running;
                 scope.spawn(move || {
-                    let mut stream = TcpStream::connect(running.workers.http().unwrap()).unwrap();
+                    let mut stream = running.connect();
                     stream.set_nodelay(true).unwrap();
-                    stream
-                        .set_read_timeout(Some(Duration::from_secs(20)))
-                        .unwrap();
                     let mut random = client + 1;
                     let mut longest = Duration::ZERO;
                     for _ in 0..2000 {
@@ -345,20 +330,15 @@ fn a_request_is_answered_at_once_even_when_nothing_else_happens() {
     });
     // A request that is missed is found by its own time-out after 5 s, at the latest.
     assert!(longest < Some(Duration::from_secs(2)), "{longest:?}");
-    running.workers.stop().unwrap();
+    running.stop();
 }
 
 #[test]
 fn a_client_that_sends_much_at_once_gets_every_answer() {
-    if !kvm() {
-        return;
-    }
+    needs_kvm!();
     const REQUESTS: usize = 3000;
     let running = web(1);
-    let mut stream = TcpStream::connect(running.workers.http().unwrap()).unwrap();
-    stream
-        .set_read_timeout(Some(Duration::from_secs(20)))
-        .unwrap();
+    let mut stream = running.connect();
     let mut writer = stream.try_clone().unwrap();
     let writing = std::thread::spawn(move || {
         let requests = "GET /vm/0/hi HTTP/1.1\r\nHost: test\r\n\r\n".repeat(REQUESTS);
@@ -370,42 +350,30 @@ fn a_client_that_sends_much_at_once_gets_every_answer() {
     stream.read_to_string(&mut received).unwrap();
     assert_eq!(received.matches("hello from micro VM").count(), REQUESTS);
     writing.join().unwrap();
-    running.workers.stop().unwrap();
+    running.stop();
 }
 
 #[test]
 fn a_client_that_hangs_up_with_its_request_is_answered_and_closed() {
-    if !kvm() {
-        return;
-    }
+    needs_kvm!();
     let running = web(1);
     for _ in 0..50 {
-        let mut stream = TcpStream::connect(running.workers.http().unwrap()).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(20)))
-            .unwrap();
+        let mut stream = running.connect();
         stream.write_all(b"GET /vm/0/hi HTTP/1.1\r\n\r\n").unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         let mut received = String::new();
         stream.read_to_string(&mut received).unwrap();
         assert!(received.ends_with("hello from micro VM\r\n"), "{received}");
     }
-    running.workers.stop().unwrap();
+    running.stop();
 }
 
 #[test]
 fn a_long_text_for_a_guest_arrives_whole() {
-    if !kvm() {
-        return;
-    }
+    needs_kvm!();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("echo");
-    let plan = Plan {
-        image: Image::shipped("echo").unwrap(),
-        first: 0,
-        count: 1,
-        holding: Holding::Parked,
-    };
+    let plan = plan("echo", 1, Holding::Parked);
     let running = start(Population::new(plan).unwrap(), Some(&path));
     let mut stream = serial(&path, 0);
     // More than a connection keeps, less than waits on a guest's serial line.
@@ -414,32 +382,37 @@ fn a_long_text_for_a_guest_arrives_whole() {
     let mut echo = vec![0; text.len()];
     stream.read_exact(&mut echo).unwrap();
     assert!(echo == text);
-    running.workers.stop().unwrap();
+    running.stop();
 }
 
-#[test]
-fn a_guest_that_faults_is_gone_and_its_neighbours_answer() {
-    if !kvm() {
-        return;
-    }
-    // Guests wait for a byte and then load an empty interrupt table and fault.
-    let code = [
+/// A program that sleeps until its serial port interrupts, with what follows at 0x7C24 as the handler.
+fn on_serial(handler: &[u8]) -> Image {
+    let sleeper = [
         0xFA, 0x31, 0xC0, 0x8E, 0xD8, 0x8E, 0xD0, 0xBC, 0x00, 0x7C, // cli; segments; stack
         0xC7, 0x06, 0x30, 0x00, 0x24, 0x7C, 0xA3, 0x32, 0x00, // vector 0x0C -> 0x7C24
         0xB0, 0xEF, 0xE6, 0x21, 0xBA, 0xF9, 0x03, 0xB0, 0x01, 0xEE, 0xFB, // unmask
         0xF4, 0xEB, 0xFD, 0x90, 0x90, 0x90, // hlt; jmp
+    ];
+    program(&[&sleeper[..], handler].concat())
+}
+
+#[test]
+fn a_guest_that_faults_is_gone_and_its_neighbours_answer() {
+    needs_kvm!();
+    // Guests wait for a byte and then load an empty interrupt table and fault.
+    let code = [
         0x0F, 0x01, 0x1E, 0x50, 0x7C, // 0x7C24: lidt [0x7C50], which is empty
         0x0F, 0x20, 0xC0, 0x0C, 0x01, 0x0F, 0x22, 0xC0, // protected mode
         0xCC, 0x0F, 0x0B, // int3; ud2
     ];
-    let running = run(&program(&code), 3, Holding::Parked);
+    let running = run(&on_serial(&code), 3, Holding::Parked);
     let (status, text) = running.get("/vm/1/boom");
     assert!(status == 410 && text.contains("stopped"), "{status} {text}");
     assert_eq!(running.get("/vm/1/again").0, 410);
     assert_eq!(running.population.census().dead, 1);
     // The slot that it died in serves the others.
     assert_eq!(running.get("/vm/0/boom").0, 410);
-    running.workers.stop().unwrap();
+    running.stop();
 }
 
 /// Resident memory of this process, in bytes.
@@ -450,9 +423,7 @@ fn resident() -> u64 {
 
 #[test]
 fn a_guest_that_floods_the_serial_port_is_cut_off_and_memory_stays_capped() {
-    if !kvm() {
-        return;
-    }
+    needs_kvm!();
     // mov dx,0x3F8; l: mov cx,0xFFFF; rep outsb; jmp l: output without end, at the full rate
     let flood = program(&[
         0xFA, 0xBA, 0xF8, 0x03, 0xB9, 0xFF, 0xFF, 0xF3, 0x6E, 0xEB, 0xF9,
@@ -472,20 +443,14 @@ fn a_guest_that_floods_the_serial_port_is_cut_off_and_memory_stays_capped() {
         resident()
     );
     drop(folder);
-    running.workers.stop().unwrap();
+    running.stop();
 }
 
 #[test]
 fn a_guest_that_answers_with_4_gib_is_cut_off_and_its_neighbours_answer() {
-    if !kvm() {
-        return;
-    }
+    needs_kvm!();
     // Guests answer a line with an empty one, but a 4 with 65,536 times all of their memory.
     let code = [
-        0xFA, 0x31, 0xC0, 0x8E, 0xD8, 0x8E, 0xD0, 0xBC, 0x00, 0x7C, // cli; segments; stack
-        0xC7, 0x06, 0x30, 0x00, 0x24, 0x7C, 0xA3, 0x32, 0x00, // vector 0x0C -> 0x7C24
-        0xB0, 0xEF, 0xE6, 0x21, 0xBA, 0xF9, 0x03, 0xB0, 0x01, 0xEE, 0xFB, // unmask
-        0xF4, 0xEB, 0xFD, 0x90, 0x90, 0x90, // hlt; jmp
         0xBA, 0xFD, 0x03, 0xEC, 0xA8, 0x01, 0x74, 0x10, // 0x7C24: anything received?
         0xBA, 0xF8, 0x03, 0xEC, 0x3C, b'4', 0x74, 0x0D, // a 4: flood
         0x3C, b'\n', 0x75, 0xEC, 0xEE, 0xEB, 0xE9, 0x90, // the end of a line: echo it
@@ -495,7 +460,7 @@ fn a_guest_that_answers_with_4_gib_is_cut_off_and_its_neighbours_answer() {
         0x66, 0x4B, 0x75, 0xF0, 0xEB, 0xCB, // dec ebx; jnz; back
     ];
     for holding in [Holding::Parked, Holding::Live] {
-        let running = run(&program(&code), 8, holding);
+        let running = run(&on_serial(&code), 8, holding);
         assert_eq!(running.get("/vm/0/a"), (200, "\n".to_owned()));
         let before = resident();
         for flooding in [2, 5] {
@@ -516,15 +481,13 @@ fn a_guest_that_answers_with_4_gib_is_cut_off_and_its_neighbours_answer() {
         }
         assert!(resident() < before + (32 << 20), "{before} {}", resident());
         assert_eq!(running.population.census().dead, 0);
-        running.workers.stop().unwrap();
+        running.stop();
     }
 }
 
 #[test]
 fn a_guest_that_writes_its_own_image_changes_only_its_own() {
-    if !kvm() {
-        return;
-    }
+    needs_kvm!();
     // Fills its memory from 0x7C20 up to 0xFFFF with 0xF4, which is where it then halts.
     let code = [
         0xFA, 0x31, 0xC0, 0x8E, 0xC0, 0xBF, 0x20, 0x7C, 0xB9, 0xE0, 0x83, 0xB0, 0xF4, 0xF3, 0xAA,
@@ -535,20 +498,18 @@ fn a_guest_that_writes_its_own_image_changes_only_its_own() {
     // All that they wrote, and little more.
     running.until(|r| (33_700..34_100).contains(&(r.population.full_census().stored_bytes / 20)));
     assert_eq!(running.population.census().dead, 0);
-    running.workers.stop().unwrap();
+    running.stop();
 }
 
 #[test]
 fn a_population_survives_a_snapshot_exactly() {
-    if !kvm() {
-        return;
-    }
+    needs_kvm!();
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (folder.path().join("first"), folder.path().join("second"));
     let running = web(300);
     running.get("/vm/5/hi");
     running.population.save(&first).unwrap();
-    running.workers.stop().unwrap();
+    running.stop();
     let loaded = Population::load(&first).unwrap();
     loaded.save(&second).unwrap();
     let differing = std::fs::read(&first)
@@ -563,14 +524,12 @@ fn a_population_survives_a_snapshot_exactly() {
         (200, "hello from micro VM\r\n".into())
     );
     assert_eq!(running.get("/vm/299/about").0, 200);
-    running.workers.stop().unwrap();
+    running.stop();
 }
 
 #[test]
 fn ticking_guests_go_on_ticking_after_a_snapshot() {
-    if !kvm() {
-        return;
-    }
+    needs_kvm!();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ticking");
     let running = run(&Image::shipped("idle-pit").unwrap(), 3, Holding::Parked);
@@ -578,22 +537,20 @@ fn ticking_guests_go_on_ticking_after_a_snapshot() {
     let before = turns(&running);
     running.until(|r| turns(r) > before + 6);
     running.population.save(&path).unwrap();
-    running.workers.stop().unwrap();
+    running.stop();
     let running = start(Population::load(&path).unwrap(), None);
     running.until(|r| turns(r) > 9);
-    running.workers.stop().unwrap();
+    running.stop();
 }
 
 #[test]
 fn a_truncated_or_altered_snapshot_is_refused_wherever_it_was_changed() {
-    if !kvm() {
-        return;
-    }
+    needs_kvm!();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("population");
     let running = web(5);
     running.population.save(&path).unwrap();
-    running.workers.stop().unwrap();
+    running.stop();
     let whole = std::fs::read(&path).unwrap();
     for at in (0..whole.len()).step_by(37) {
         let mut altered = whole.clone();
@@ -613,16 +570,9 @@ fn a_truncated_or_altered_snapshot_is_refused_wherever_it_was_changed() {
 
 #[test]
 fn guests_boot_when_they_are_admitted_and_not_before() {
-    if !kvm() {
-        return;
-    }
+    needs_kvm!();
     for holding in [Holding::Parked, Holding::Live] {
-        let plan = Plan {
-            image: Image::shipped("web").unwrap(),
-            first: 0,
-            count: 20,
-            holding,
-        };
+        let plan = plan("web", 20, holding);
         let population = Arc::new(Population::new(plan).unwrap());
         population.admit(0);
         let workers = Workers::start(Arc::clone(&population), 2, &Addresses::default()).unwrap();
@@ -645,9 +595,7 @@ fn guests_boot_when_they_are_admitted_and_not_before() {
 
 #[test]
 fn a_live_population_is_not_saved_but_says_why() {
-    if !kvm() {
-        return;
-    }
+    needs_kvm!();
     let folder = tempfile::tempdir().unwrap();
     let running = run(&Image::shipped("idle").unwrap(), 1, Holding::Live);
     let error = running
@@ -660,20 +608,13 @@ fn a_live_population_is_not_saved_but_says_why() {
         "{error}"
     );
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
-    running.workers.stop().unwrap();
+    running.stop();
 }
 
 #[test]
 fn more_live_guests_than_one_process_may_hold_names_the_limit() {
-    if !kvm() {
-        return;
-    }
-    let plan = Plan {
-        image: Image::shipped("idle").unwrap(),
-        first: 0,
-        count: u32::MAX,
-        holding: Holding::Live,
-    };
+    needs_kvm!();
+    let plan = plan("idle", u32::MAX, Holding::Live);
     // The table of so many guests is never made: the plan is refused first.
     let error = Population::new(plan).unwrap_err().to_string();
     assert!(

@@ -26,11 +26,7 @@ pub struct ObserverConfig {
 
 impl ObserverConfig {
     /// Time from one pass to the next.
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "between 0.02 and 10 seconds after clamping"
-    )]
+    // Between 0.02 and 10 seconds after clamping.
     fn period(self) -> Nanoseconds {
         let (slowest, fastest) = RATES;
         // `max` makes the slowest rate of what is not a number; `clamp` would keep it.
@@ -237,16 +233,10 @@ impl Sampler {
             }
         }
         let own = thread_cpu().saturating_since(self.cpu_at_start);
-        #[allow(
-            clippy::cast_precision_loss,
-            reason = "2^53 ns of sampling are 104 days of CPU time"
-        )]
         self.readings.record(self.own_cpu, own.0 as f64);
         self.report.passes += 1;
-        for (id, value) in self.readings.values() {
-            if let Some(series) = self.readings.series().get(id.0 as usize) {
-                self.sink.record(id, series, at, value)?;
-            }
+        for (id, series, value) in self.readings.values() {
+            self.sink.record(id, series, at, value)?;
         }
         Ok(at)
     }

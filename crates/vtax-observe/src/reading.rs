@@ -70,11 +70,11 @@ impl Readings {
     }
 
     /// The values recorded in this pass.
-    pub fn values(&self) -> impl Iterator<Item = (SeriesId, f64)> + '_ {
-        self.values
-            .iter()
-            .enumerate()
-            .filter_map(|(index, value)| Some((SeriesId(u32::try_from(index).ok()?), (*value)?)))
+    pub fn values(&self) -> impl Iterator<Item = (SeriesId, &Series, f64)> + '_ {
+        let series = (0..).map(SeriesId).zip(&self.series);
+        series
+            .zip(&self.values)
+            .filter_map(|((id, series), value)| Some((id, series, (*value)?)))
     }
 
     /// Forgets the values, keeps the registrations: the start of the next pass.
@@ -130,12 +130,9 @@ impl Snapshot {
     pub fn of(at: Nanoseconds, readings: &Readings) -> Self {
         let values = readings
             .values()
-            .filter_map(|(id, value)| {
-                let series = readings.series().get(id.0 as usize)?.clone();
-                Some((
-                    (series.owner.clone(), series.metric.clone()),
-                    (value, series),
-                ))
+            .map(|(_, series, value)| {
+                let key = (series.owner.clone(), series.metric.clone());
+                (key, (value, series.clone()))
             })
             .collect();
         Self { at, values }

@@ -3,7 +3,6 @@
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
-    clippy::cast_precision_loss,
     reason = "a test that cannot be set up, or does not hold, should fail"
 )]
 

@@ -1,12 +1,11 @@
 //! Results directories side by side: what changed between one run and others.
 
-use crate::analysis::{Analysis, Comparison, judge};
+use crate::analysis::{Analysis, Comparison, distinct, judge};
 use crate::numbers::ratio;
 use crate::results::Better;
-use crate::stats::{NoTax, Verdict, seed_of, unpaired_tax};
+use crate::stats::{Verdict, seed_of, unpaired_tax};
 use crate::terminal::{clean, cut, pad};
 use serde::Serialize;
-use vtax_units::Source;
 
 /// Runs against the first of them.
 #[derive(Debug, Clone, Serialize)]
@@ -67,26 +66,15 @@ pub fn compare(first: &Analysis, others: &[&Analysis]) -> RunComparison {
 
 /// Labels of the treatments of `from` that `other` lacks.
 fn missing(from: &Analysis, other: &Analysis) -> Vec<String> {
-    let has = |label: &String| {
-        let mut treatments = other.treatments.iter();
-        treatments.any(|summary| &summary.treatment.label == label)
-    };
-    from.treatments
-        .iter()
-        .map(|summary| &summary.treatment.label)
-        .filter(|label| !has(label))
-        .cloned()
-        .collect()
+    let labels = from.treatments.iter().map(|of| &of.treatment.label);
+    let missing = labels.filter(|label| other.treatment(label).is_none());
+    missing.cloned().collect()
 }
 
 fn comparisons(first: &Analysis, other: &Analysis) -> Vec<Comparison> {
     let mut comparisons = Vec::new();
     for after in &other.treatments {
-        let Some(before) = first
-            .treatments
-            .iter()
-            .find(|before| before.treatment.label == after.treatment.label)
-        else {
+        let Some(before) = first.treatment(&after.treatment.label) else {
             continue;
         };
         for metric in after
@@ -104,25 +92,9 @@ fn comparisons(first: &Analysis, other: &Analysis) -> Vec<Comparison> {
                 values.iter().map(|(_, value)| *value).collect::<Vec<f64>>()
             };
             let seed = seed_of(&["compare", &after.treatment.label, &metric.name]);
-            let tax: Result<_, NoTax> =
-                unpaired_tax(&values(&metric.values), &values(&old.values), seed);
-            comparisons.push(Comparison {
-                treatment: after.treatment.label.clone(),
-                baseline: before.treatment.label.clone(),
-                workload: after.treatment.workload.clone(),
-                platform: after.treatment.platform.clone(),
-                metric: metric.name.clone(),
-                title: metric.title.clone(),
-                better: metric.better,
-                headline: metric.headline,
-                source: metric.source.combine(old.source),
-                modelled: [metric.source, old.source].contains(&Source::Modelled),
-                note: tax.err().map(|reason| reason.to_string()),
-                tax: tax.ok(),
-                adjusted_p: None,
-                family: 0,
-                verdict: Verdict::NoRatio,
-            });
+            let tax = unpaired_tax(&values(&metric.values), &values(&old.values), seed);
+            let (after, before) = (&after.treatment, &before.treatment);
+            comparisons.push(Comparison::of(after, before, metric, Some(old), tax));
         }
     }
     comparisons
@@ -203,16 +175,11 @@ fn rows(runs: &[(char, &ComparedRun)], width: usize) -> Vec<String> {
     }
     let mut lines = vec![header.trim_end().to_owned()];
     let shown = |row: &&Comparison| row.headline || row.verdict == Verdict::Different;
-    let mut keys: Vec<(&str, &str)> = Vec::new();
-    for row in runs
-        .iter()
-        .flat_map(|(_, run)| run.comparisons.iter().filter(shown))
-    {
-        let key = (row.treatment.as_str(), row.metric.as_str());
-        if !keys.contains(&key) {
-            keys.push(key);
-        }
-    }
+    let rows = runs.iter().flat_map(|(_, run)| &run.comparisons);
+    let keys = distinct(
+        rows.filter(shown)
+            .map(|row| (row.treatment.as_str(), row.metric.as_str())),
+    );
     if keys.is_empty() {
         lines.push("  no treatment is in both".to_owned());
     }

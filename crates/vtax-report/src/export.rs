@@ -1,9 +1,7 @@
 //! The data for other programs: one row per trial and metric, and every sample. Attempts that were
 //! set aside and run again are left out: each is a whole trial directory beside its replacement.
 
-use crate::results::{
-    Better, ResultsDir, ResultsError, SampleKind, Trial, TrialOutcome, write_column,
-};
+use crate::results::{Better, ResultsDir, ResultsError, Trial, TrialOutcome, write_column};
 use parquet::basic::Compression;
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;
@@ -207,10 +205,7 @@ pub fn csv_samples(results: &ResultsDir, into: &mut impl Write) -> io::Result<Ve
             Ok(all) => {
                 for samples in all {
                     let series = &samples.series;
-                    let kind = match series.kind {
-                        SampleKind::Counter => "counter",
-                        SampleKind::Gauge => "gauge",
-                    };
+                    let kind = series.kind.name();
                     let what = format!(
                         "{},{},{},{kind},{}",
                         field(&series.owner),

@@ -2,10 +2,12 @@
 
 mod scenario;
 
-use crate::analysis::{Analysis, Comparison, MetricSummary, TreatmentSummary};
-use crate::numbers::{common_scale, ratio, scaled};
-use crate::results::{Stage, Treatment};
-use crate::stats::Verdict;
+use crate::analysis::{
+    Analysis, Comparison, MetricSummary, TreatmentSummary, distinct, headline_metrics,
+};
+use crate::numbers::{Shown, common_scale, ratio, scaled};
+use crate::results::Stage;
+use crate::stats::{Interval, Verdict};
 use serde_json::{Value, json};
 use vtax_units::Source;
 
@@ -41,6 +43,9 @@ const OTHERS: [Mark; 4] = [
 /// A colour and a symbol.
 type Mark = (&'static str, &'static str);
 
+/// For what has no mark of its own.
+const PLAIN: Mark = ("#7F7F7F", "circle");
+
 /// A platform's name in the plan, and how it is drawn.
 pub(crate) struct Platform {
     name: String,
@@ -54,39 +59,30 @@ pub(crate) fn color_of(platform: &str, all: &[Platform]) -> &'static str {
 
 fn mark_of(platform: &str, all: &[Platform]) -> Mark {
     let known = all.iter().find(|known| known.name == platform);
-    known.map_or(("#7F7F7F", "circle"), |known| known.mark)
+    known.map_or(PLAIN, |known| known.mark)
 }
 
 /// Colours and symbols for curves that are not told apart by their platforms alone.
 fn mark_of_curve(place: usize) -> Mark {
     let known = KINDS.iter().map(|(_, mark)| *mark);
     let marks: Vec<Mark> = known.chain(OTHERS).collect();
-    marks
-        .get(place % marks.len())
-        .copied()
-        .unwrap_or(("#7F7F7F", "circle"))
+    marks.get(place % marks.len()).copied().unwrap_or(PLAIN)
 }
 
 /// The platforms of an analysis, in order of appearance: the first of a kind looks like the kind.
 pub(crate) fn platforms(analysis: &Analysis) -> Vec<Platform> {
     let mut platforms: Vec<Platform> = Vec::new();
     let mut spare = OTHERS.into_iter().cycle();
-    for Treatment { platform, .. } in analysis.treatments.iter().map(|one| &one.treatment) {
-        if platforms.iter().any(|known| known.name == *platform) {
+    for one in analysis.treatments.iter().map(|of| &of.treatment) {
+        if platforms.iter().any(|known| known.name == one.platform) {
             continue;
         }
-        let kind = analysis
-            .treatments
-            .iter()
-            .find(|one| one.treatment.platform == *platform)
-            .and_then(|one| KINDS.iter().find(|(kind, _)| *kind == one.treatment.kind()))
-            .map(|(_, mark)| *mark)
-            .filter(|mark| platforms.iter().all(|known| known.mark != *mark));
+        let kind = KINDS.iter().find(|(kind, _)| *kind == one.kind());
+        let free = |mark: &Mark| platforms.iter().all(|known| known.mark != *mark);
+        let mark = kind.map(|(_, mark)| *mark).filter(free);
         platforms.push(Platform {
-            name: platform.clone(),
-            mark: kind
-                .or_else(|| spare.next())
-                .unwrap_or(("#7F7F7F", "circle")),
+            name: one.platform.clone(),
+            mark: mark.or_else(|| spare.next()).unwrap_or(PLAIN),
         });
     }
     platforms
@@ -101,11 +97,7 @@ pub fn figures(analysis: &Analysis) -> Vec<Figure> {
     let mut figures = Vec::new();
     figures.extend(forest(analysis));
     for workload in &analysis.workloads {
-        let treatments: Vec<&TreatmentSummary> = analysis
-            .treatments
-            .iter()
-            .filter(|summary| &summary.treatment.workload == workload)
-            .collect();
+        let treatments = analysis.of_workload(workload);
         for metric in headline_metrics(&treatments) {
             let sweeps: Vec<Figure> = swept(analysis, &treatments)
                 .into_iter()
@@ -165,48 +157,34 @@ fn numbers(analysis: &Analysis, factor: &str) -> Option<Vec<f64>> {
         .collect()
 }
 
-/// The headline metrics of a workload, each by the first treatment that has it; without any, the
-/// first metric.
-fn headline_metrics<'a>(treatments: &[&'a TreatmentSummary]) -> Vec<&'a MetricSummary> {
-    let mut metrics: Vec<&MetricSummary> = Vec::new();
-    for metric in treatments
-        .iter()
-        .flat_map(|summary| &summary.metrics)
-        .filter(|metric| metric.headline)
-    {
-        if !metrics.iter().any(|known| known.name == metric.name) {
-            metrics.push(metric);
+fn file_name(text: &str) -> String {
+    let mut name = text.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+    name.truncate(60);
+    name.to_ascii_lowercase()
+}
+
+impl Figure {
+    /// A figure of `content`, which is a Vega-Lite specification but for what all figures share;
+    /// `height` is a number or a step.
+    pub fn new(
+        id: impl Into<String>,
+        title: impl Into<String>,
+        caption: impl Into<String>,
+        height: Value,
+        content: Value,
+    ) -> Self {
+        let title = title.into();
+        Self {
+            id: id.into(),
+            spec: specification(&title, height, content),
+            title,
+            caption: caption.into(),
         }
     }
-    if metrics.is_empty() {
-        metrics.extend(
-            treatments
-                .iter()
-                .flat_map(|summary| &summary.metrics)
-                .take(1),
-        );
-    }
-    metrics
 }
 
-fn file_name(text: &str) -> String {
-    let mut name: String = text
-        .chars()
-        .map(|c| {
-            if c.is_ascii_alphanumeric() {
-                c.to_ascii_lowercase()
-            } else {
-                '-'
-            }
-        })
-        .collect();
-    name.truncate(60);
-    name
-}
-
-/// What all specifications share; `height` is a number or a step.
-pub fn specification(title: &str, height: Value, content: Value) -> Value {
-    let mut spec = json!({
+fn specification(title: &str, height: Value, content: Value) -> Value {
+    let spec = json!({
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
         "title": {"text": title, "anchor": "start", "frame": "group"},
         "width": "container",
@@ -227,10 +205,7 @@ pub fn specification(title: &str, height: Value, content: Value) -> Value {
             }
         }
     });
-    if let (Some(spec), Value::Object(content)) = (spec.as_object_mut(), content) {
-        spec.extend(content);
-    }
-    spec
+    extended(spec, content)
 }
 
 /// The colour of each of the `shown` platforms, the same in every figure.
@@ -247,7 +222,7 @@ fn by_platform(
     analysis: &Analysis,
     shown: &[String],
     legend: bool,
-    of: fn((&'static str, &'static str)) -> &'static str,
+    of: fn(Mark) -> &'static str,
 ) -> Value {
     let all = platforms(analysis);
     let range: Vec<&str> = shown
@@ -322,10 +297,7 @@ fn forest(analysis: &Analysis) -> Option<Figure> {
     let mut rows: Vec<String> = Vec::new();
     for comparison in &shown {
         let tax = comparison.tax?;
-        let summary = analysis
-            .treatments
-            .iter()
-            .find(|summary| summary.treatment.label == comparison.treatment)?;
+        let summary = analysis.treatment(&comparison.treatment)?;
         // The label that remains when platform is shown by colour: workload, metric, levels.
         let levels = summary
             .short
@@ -389,8 +361,11 @@ fn forest(analysis: &Analysis) -> Option<Figure> {
         {"field": "verdict", "title": "verdict"}, {"field": "source", "title": "source"}
     ]);
     let title = "The tax of each platform over its baseline";
-    let spec = specification(
+    Some(Figure::new(
+        "tax",
         title,
+        "Geometric mean of the ratios of trials of the same block; bars are 95 % bootstrap confidence intervals. \
+                  A bar that crosses the dashed line at 1 shows no difference.",
         json!({"step": 20}),
         json!({
             "data": {"values": values},
@@ -411,15 +386,90 @@ fn forest(analysis: &Analysis) -> Option<Figure> {
                  "encoding": {"y": y, "yOffset": offset, "x": x("end"), "text": {"field": "text"}}}
             ]
         }),
-    );
-    Some(Figure {
-        id: "tax".to_owned(),
-        title: title.to_owned(),
-        caption: "Geometric mean of the ratios of trials of the same block; bars are 95 % bootstrap confidence intervals. \
-                  A bar that crosses the dashed line at 1 shows no difference."
-            .to_owned(),
-        spec,
-    })
+    ))
+}
+
+/// One metric of the treatments that have it, on one scale.
+struct Values<'a> {
+    own: Vec<(&'a TreatmentSummary, &'a MetricSummary)>,
+    scale: f64,
+    unit: String,
+}
+
+impl<'a> Values<'a> {
+    fn of(treatments: &[&'a TreatmentSummary], metric: &MetricSummary) -> Self {
+        let own: Vec<(&TreatmentSummary, &MetricSummary)> = treatments
+            .iter()
+            .filter_map(|summary| {
+                let own = summary.metric(&metric.name);
+                Some((*summary, own.filter(|own| own.unit == metric.unit)?))
+            })
+            .collect();
+        let (scale, unit) =
+            common_scale(own.iter().map(|(_, own)| own.description.max), metric.unit);
+        Self { own, scale, unit }
+    }
+
+    fn shown(&self, own: &MetricSummary) -> Shown {
+        scaled(
+            own.description.mean,
+            own.interval,
+            self.scale,
+            self.unit.clone(),
+        )
+    }
+
+    /// A row for each mean, and one for each trial, with what `more` says of the treatment.
+    fn rows(&self, more: impl Fn(&TreatmentSummary) -> Value) -> (Vec<Value>, Vec<Value>) {
+        let scale = self.scale;
+        let (mut means, mut trials) = (Vec::new(), Vec::new());
+        for (summary, own) in &self.own {
+            let bound = |of: fn(&Interval) -> f64| own.interval.as_ref().map(|i| of(i) / scale);
+            let mean = json!({
+                "treatment": summary.short, "mean": own.description.mean / scale,
+                "low": bound(|i| i.low), "high": bound(|i| i.high),
+                "shown": self.shown(own).line(), "n": own.description.n, "source": own.source.to_string(),
+            });
+            let common = more(summary);
+            means.push(extended(mean, common.clone()));
+            trials.extend(own.values.iter().map(|(index, value)| {
+                let shown = scaled(*value, None, scale, self.unit.clone()).line();
+                let trial = json!({"treatment": summary.short, "value": value / scale,
+                                   "trial": format!("{index:04}"), "shown": shown});
+                extended(trial, common.clone())
+            }));
+        }
+        (means, trials)
+    }
+
+    /// From 0 or below to the highest trial: trials set the scale, since intervals of few are so wide
+    /// that they would hide the rest.
+    fn span(&self) -> (f64, f64) {
+        let values = self.own.iter().flat_map(|(_, own)| &own.values);
+        values.fold((0.0_f64, 0.0_f64), |(low, high), (_, value)| {
+            (low.min(value / self.scale), high.max(value / self.scale))
+        })
+    }
+}
+
+/// An object with the fields of another.
+fn extended(mut row: Value, more: Value) -> Value {
+    if let (Some(row), Value::Object(more)) = (row.as_object_mut(), more) {
+        row.extend(more);
+    }
+    row
+}
+
+/// How to read a figure of means and trials.
+fn caption_of_trials(metric: &MetricSummary) -> String {
+    let direction = match metric.better {
+        crate::results::Better::Lower => "Less is better",
+        crate::results::Better::Higher => "More is better",
+        crate::results::Better::Neither => "Neither direction is better",
+    };
+    format!(
+        "{direction}. Ticks are single trials; symbols are means; bars are 95 % confidence intervals, cut where they leave the frame."
+    )
 }
 
 /// One metric of one workload: every trial, the mean and its interval.
@@ -429,46 +479,23 @@ fn dots(
     treatments: &[&TreatmentSummary],
     metric: &MetricSummary,
 ) -> Option<Figure> {
-    let own: Vec<(&TreatmentSummary, &MetricSummary)> = treatments
-        .iter()
-        .filter_map(|summary| {
-            Some((
-                *summary,
-                summary
-                    .metric(&metric.name)
-                    .filter(|own| own.unit == metric.unit)?,
-            ))
-        })
-        .collect();
-    let (scale, unit) = common_scale(own.iter().map(|(_, own)| own.description.max), metric.unit);
-    let mut means = Vec::new();
-    let mut trials = Vec::new();
-    for (summary, own) in &own {
-        let shown = scaled(own.description.mean, own.interval, scale, unit.clone());
-        means.push(json!({
-            "treatment": summary.short, "platform": summary.treatment.platform,
-            "mean": own.description.mean / scale,
-            "low": own.interval.map(|interval| interval.low / scale),
-            "high": own.interval.map(|interval| interval.high / scale),
-            "text": format!("{}{}", shown.value, flag(own.source)), "shown": shown.line(),
-            "n": own.description.n, "source": own.source.to_string(),
-        }));
-        trials.extend(own.values.iter().map(|(index, value)| {
-            json!({"treatment": summary.short, "platform": summary.treatment.platform, "value": value / scale,
-                   "trial": format!("{index:04}"), "shown": scaled(*value, None, scale, unit.clone()).line()})
-        }));
+    let values = Values::of(treatments, metric);
+    let Values { own, unit, .. } = &values;
+    let (mut means, trials) =
+        values.rows(|summary| json!({"platform": summary.treatment.platform}));
+    for (mean, (_, own)) in means.iter_mut().zip(own) {
+        let text = format!("{}{}", values.shown(own).value, flag(own.source));
+        *mean = extended(mean.take(), json!({"text": text}));
     }
     if means.is_empty() {
         return None;
     }
+    let all = names(&platforms(analysis));
+    let (color, shape) = (color(analysis, &all, false), shape(analysis, &all, false));
     let title = format!("{workload}: {}", metric.title);
     let order: Vec<&String> = own.iter().map(|(summary, _)| &summary.short).collect();
     let y = json!({"field": "treatment", "type": "nominal", "sort": order, "title": null});
-    // Trials set the scale: intervals of few trials are so wide that they would hide the rest.
-    let values = own.iter().flat_map(|(_, own)| &own.values);
-    let (low, high) = values.fold((0.0_f64, 0.0_f64), |(low, high), (_, value)| {
-        (low.min(value / scale), high.max(value / scale))
-    });
+    let (low, high) = values.span();
     let domain = if high > low {
         [1.4 * low, 1.4 * high]
     } else {
@@ -478,46 +505,31 @@ fn dots(
     let tooltip = json!([
         {"field": "treatment"}, {"field": "shown", "title": "mean [95 % CI]"}, {"field": "n"}, {"field": "source"}
     ]);
-    let spec = specification(
-        &title,
+    Some(Figure::new(
+        format!("{workload} {}", metric.name),
+        title,
+        caption_of_trials(metric),
         json!({"step": 40}),
         json!({
             "layer": [
                 {"data": {"values": trials}, "mark": {"type": "tick", "thickness": 1.5, "size": 15, "opacity": 0.55, "yOffset": 0},
-                 "encoding": {"y": y, "x": x("value"), "color": color(analysis, &names(&platforms(analysis)), false),
+                 "encoding": {"y": y, "x": x("value"), "color": color,
                               "tooltip": [{"field": "treatment"}, {"field": "trial"}, {"field": "shown", "title": "value"}]}},
                 {"data": {"values": means}, "transform": [{"filter": "isValid(datum.low)"}], "mark": {"type": "rule", "strokeWidth": 2, "clip": true},
-                 "encoding": {"y": y, "x": x("low"), "x2": {"field": "high"}, "color": color(analysis, &names(&platforms(analysis)), false), "tooltip": tooltip}},
+                 "encoding": {"y": y, "x": x("low"), "x2": {"field": "high"}, "color": color, "tooltip": tooltip}},
                 {"data": {"values": means}, "mark": {"type": "point", "filled": true, "size": 95, "opacity": 1},
-                 "encoding": {"y": y, "x": x("mean"), "color": color(analysis, &names(&platforms(analysis)), false), "shape": shape(analysis, &names(&platforms(analysis)), false), "tooltip": tooltip}},
+                 "encoding": {"y": y, "x": x("mean"), "color": color, "shape": shape, "tooltip": tooltip}},
                 {"data": {"values": means}, "mark": {"type": "text", "dy": -14, "fontSize": 11, "color": "#333"},
                  "encoding": {"y": y, "x": x("mean"), "text": {"field": "text"}}}
             ]
         }),
-    );
-    Some(Figure {
-        id: format!("{workload} {}", metric.name),
-        title,
-        caption: format!(
-            "{}. Ticks are single trials; symbols are means; bars are 95 % confidence intervals, cut where they leave the frame.",
-            direction(metric)
-        ),
-        spec,
-    })
-}
-
-fn direction(metric: &MetricSummary) -> &'static str {
-    match metric.better {
-        crate::results::Better::Lower => "Less is better",
-        crate::results::Better::Higher => "More is better",
-        crate::results::Better::Neither => "Neither direction is better",
-    }
+    ))
 }
 
 /// The curves of a sweep: treatments that differ in the swept factor alone lie on one.
 struct Curves {
     names: Vec<String>,
-    marks: Vec<(&'static str, &'static str)>,
+    marks: Vec<Mark>,
     one_platform: bool,
 }
 
@@ -527,23 +539,13 @@ impl Curves {
         factor: &str,
         treatments: impl Iterator<Item = &'a TreatmentSummary> + Clone,
     ) -> Self {
-        let mut shown: Vec<&String> = Vec::new();
-        for summary in treatments.clone() {
-            if !shown.contains(&&summary.treatment.platform) {
-                shown.push(&summary.treatment.platform);
-            }
-        }
+        let shown = distinct(treatments.clone().map(|of| &of.treatment.platform));
         let mut curves = Self {
             names: Vec::new(),
             marks: Vec::new(),
             one_platform: shown.len() == 1,
         };
-        for summary in treatments {
-            let name = curves.name(analysis, factor, summary);
-            if !curves.names.contains(&name) {
-                curves.names.push(name);
-            }
-        }
+        curves.names = distinct(treatments.map(|of| curves.name(analysis, factor, of)));
         let all = platforms(analysis);
         curves.marks = if curves.names.len() == shown.len() {
             shown.iter().map(|name| mark_of(name, &all)).collect()
@@ -590,51 +592,23 @@ fn sweep(
 ) -> Option<Figure> {
     let levels = analysis.factors.get(factor)?;
     let numeric = numbers(analysis, factor);
-    let own: Vec<(&TreatmentSummary, &MetricSummary)> = treatments
-        .iter()
-        .filter(|summary| summary.treatment.factors.contains_key(factor))
-        .filter_map(|summary| {
-            Some((
-                *summary,
-                summary
-                    .metric(&metric.name)
-                    .filter(|own| own.unit == metric.unit)?,
-            ))
-        })
-        .collect();
-    let mut seen: Vec<&String> = own
-        .iter()
-        .filter_map(|(summary, _)| summary.treatment.factors.get(factor))
-        .collect();
-    seen.sort();
-    seen.dedup();
-    if seen.len() < 2 {
+    let swept = |summary: &&&TreatmentSummary| summary.treatment.factors.contains_key(factor);
+    let treatments: Vec<&TreatmentSummary> = treatments.iter().filter(swept).copied().collect();
+    let values = Values::of(&treatments, metric);
+    let Values { own, unit, .. } = &values;
+    let level = |summary: &TreatmentSummary| summary.treatment.factors.get(factor).cloned();
+    if distinct(own.iter().map(|(summary, _)| level(summary))).len() < 2 {
         return None;
     }
-    let (scale, unit) = common_scale(own.iter().map(|(_, own)| own.description.max), metric.unit);
     let curves = Curves::of(analysis, factor, own.iter().map(|(summary, _)| *summary));
-    let mut means = Vec::new();
-    let mut trials = Vec::new();
-    for (summary, own) in &own {
-        let level = summary.treatment.factors.get(factor)?;
-        let level = if numeric.is_some() {
-            json!(level.parse::<f64>().ok())
-        } else {
-            json!(level)
+    let (means, trials) = values.rows(|summary| {
+        let level = level(summary).unwrap_or_default();
+        let level = match &numeric {
+            Some(_) => json!(level.parse::<f64>().ok()),
+            None => json!(level),
         };
-        let curve = curves.name(analysis, factor, summary);
-        let shown = scaled(own.description.mean, own.interval, scale, unit.clone());
-        means.push(json!({
-            "level": level, "curve": curve, "treatment": summary.short,
-            "mean": own.description.mean / scale, "low": own.interval.map(|interval| interval.low / scale),
-            "high": own.interval.map(|interval| interval.high / scale), "shown": shown.line(),
-            "n": own.description.n, "source": own.source.to_string(),
-        }));
-        trials.extend(own.values.iter().map(|(index, value)| {
-            json!({"level": level, "curve": curve, "treatment": summary.short, "value": value / scale,
-                   "trial": format!("{index:04}"), "shown": scaled(*value, None, scale, unit.clone()).line()})
-        }));
-    }
+        json!({"level": level, "curve": curves.name(analysis, factor, summary)})
+    });
     let title = format!("{workload}: {} against {factor}", metric.title);
     let x = if numeric.is_some() {
         json!({"field": "level", "type": "quantitative", "title": factor, "scale": {"zero": false, "padding": 18},
@@ -642,11 +616,7 @@ fn sweep(
     } else {
         json!({"field": "level", "type": "ordinal", "sort": levels, "title": factor, "axis": {"labelAngle": 0}})
     };
-    // Trials set the scale: intervals of few trials are so wide that they would hide the curves.
-    let values = own.iter().flat_map(|(_, own)| &own.values);
-    let (low, high) = values.fold((0.0_f64, 0.0_f64), |(low, high), (_, value)| {
-        (low.min(value / scale), high.max(value / scale))
-    });
+    let (low, high) = values.span();
     let domain = [1.15 * low, 1.15 * high];
     let y = |field: &str| {
         json!({"field": field, "type": "quantitative", "title": unit,
@@ -656,8 +626,10 @@ fn sweep(
         {"field": "treatment"}, {"field": "shown", "title": "mean [95 % CI]"}, {"field": "n"}, {"field": "source"}
     ]);
     let (color, shape) = (curves.color(), curves.shape());
-    let spec = specification(
-        &title,
+    Some(Figure::new(
+        format!("{workload} {} {factor}", metric.name),
+        title,
+        caption_of_trials(metric),
         json!(240),
         json!({
             "data": {"values": means},
@@ -673,16 +645,7 @@ fn sweep(
                  "encoding": {"x": x, "y": y("mean"), "color": color, "shape": shape, "tooltip": tooltip}}
             ]
         }),
-    );
-    Some(Figure {
-        id: format!("{workload} {} {factor}", metric.name),
-        title,
-        caption: format!(
-            "{}. Ticks are single trials; symbols are means; bars are 95 % confidence intervals, cut where they leave the frame.",
-            direction(metric)
-        ),
-        spec,
-    })
+    ))
 }
 
 /// Where the CPU time went, by stage.
@@ -690,11 +653,7 @@ fn stages(analysis: &Analysis, workload: &str) -> Option<Figure> {
     let mut values = Vec::new();
     let mut order: Vec<&String> = Vec::new();
     let mut shown: Vec<Stage> = Vec::new();
-    for summary in analysis
-        .treatments
-        .iter()
-        .filter(|summary| summary.treatment.workload == workload)
-    {
+    for summary in analysis.of_workload(workload) {
         for (place, stage) in Stage::ALL.into_iter().enumerate() {
             let Some(metric) = summary.metric(&stage.metric()) else {
                 continue;
@@ -713,8 +672,10 @@ fn stages(analysis: &Analysis, workload: &str) -> Option<Figure> {
     }
     let (names, range) = stage_colors(&shown);
     let title = format!("{workload}: where the CPU time goes");
-    let spec = specification(
-        &title,
+    Some(Figure::new(
+        format!("{workload} cpu stages"),
+        title,
+        "Mean over the trials that count, stacked by who spent it.",
         json!({"step": 30}),
         json!({
             "data": {"values": values},
@@ -727,13 +688,7 @@ fn stages(analysis: &Analysis, workload: &str) -> Option<Figure> {
                 "tooltip": [{"field": "treatment"}, {"field": "stage"}, {"field": "shown", "title": "mean cores [95 % CI]"}, {"field": "source"}]
             }
         }),
-    );
-    Some(Figure {
-        id: format!("{workload} cpu stages"),
-        title,
-        caption: "Mean over the trials that count, stacked by who spent it.".to_owned(),
-        spec,
-    })
+    ))
 }
 
 /// The words and the colours of the stages that are `shown`, in the order of [`Stage::ALL`].
@@ -765,9 +720,8 @@ fn over_time(analysis: &Analysis, workload: &str) -> Vec<Figure> {
             .iter()
             .filter(|trial| trial.failed.is_none() && trial.suspect.is_empty())
         {
-            let Some(summary) = analysis.treatments.iter().find(|summary| {
-                summary.treatment.label == trial.treatment && summary.treatment.workload == workload
-            }) else {
+            let summary = analysis.treatment(&trial.treatment);
+            let Some(summary) = summary.filter(|of| of.treatment.workload == workload) else {
                 continue;
             };
             lines.extend(
@@ -799,11 +753,8 @@ fn over_time(analysis: &Analysis, workload: &str) -> Vec<Figure> {
         };
         // In the plan's order, whatever the order of the trials was.
         let drawn = |one: &&TreatmentSummary| lines.iter().any(|(own, ..)| own.short == one.short);
-        let own = analysis
-            .treatments
-            .iter()
-            .filter(|one| one.treatment.workload == workload);
-        let curves = Curves::of(analysis, "", own.filter(drawn));
+        let own = analysis.of_workload(workload);
+        let curves = Curves::of(analysis, "", own.into_iter().filter(drawn));
         let mut values = Vec::new();
         for (summary, index, series) in &lines {
             for (second, rate) in series.rates.iter().enumerate().step_by(every) {
@@ -817,30 +768,20 @@ fn over_time(analysis: &Analysis, workload: &str) -> Vec<Figure> {
             name
         };
         let title = format!("{workload}: {what} over the measured window");
-        let spec = specification(
-            &title,
-            json!(170),
-            json!({
+        figures.push(Figure::new(format!("{workload} {name} over time"), title, format!(
+                "One line a trial. A level line is a steady state; the classes are in the table of treatments. {ZOOM}"
+            ), json!(170), json!({
                 "data": {"values": values},
                 "params": [zoom()],
                 "mark": {"type": "line", "strokeWidth": 1.2, "opacity": 0.75, "interpolate": "step-after", "clip": true},
                 "encoding": {
-                    "x": {"field": "second", "type": "quantitative", "title": "seconds into the window", "scale": {"nice": false}, "axis": {"grid": false}},
+                    "x": scenario::seconds(),
                     "y": {"field": "rate", "type": "quantitative", "title": unit, "scale": {"zero": true}, "axis": {"tickCount": 4}},
                     "color": curves.color(),
                     "detail": {"field": "trial"},
                     "tooltip": [{"field": "treatment"}, {"field": "trial"}, {"field": "second"}, {"field": "rate", "format": ".3~g"}]
                 }
-            }),
-        );
-        figures.push(Figure {
-            id: format!("{workload} {name} over time"),
-            title,
-            caption: format!(
-                "One line a trial. A level line is a steady state; the classes are in the table of treatments. {ZOOM}"
-            ),
-            spec,
-        });
+            })));
     }
     figures
 }

@@ -2,13 +2,14 @@
 
 use crate::analysis::{
     ActorSummary, Analysis, Comparison, LevelSummary, MetricSummary, Sentence, TreatmentSummary,
-    TrialRow,
+    TrialRow, distinct_metrics,
 };
 use crate::figures::{Figure, Platform, color_of, figures, platforms};
 use crate::numbers::{count, estimate, plain, ratio};
 use crate::results::{ResultsDir, ResultsError, write_atomically};
-use crate::stats::Verdict;
+use crate::stats::{SteadyState, Verdict};
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
@@ -280,11 +281,9 @@ fn summary(out: &mut String, analysis: &Analysis) {
             .iter()
             .filter(|sentence| &sentence.workload == workload)
             .collect();
-        let knees: Vec<String> = analysis
-            .treatments
-            .iter()
-            .filter(|summary| &summary.treatment.workload == workload)
-            .filter_map(TreatmentSummary::knee_in_words)
+        let treatments = analysis.of_workload(workload);
+        let knees: Vec<String> = (treatments.iter())
+            .filter_map(|summary| summary.knee_in_words())
             .collect();
         if found.is_empty() && knees.is_empty() {
             continue;
@@ -426,11 +425,7 @@ fn tables(out: &mut String, analysis: &Analysis) {
     out.push_str("<section id=\"tables\">\n<h2>Tables</h2>\n<p class=\"key\">Mean with its 95 % confidence interval; below it median, standard deviation and number of trials.</p>\n");
     let all = platforms(analysis);
     for workload in &analysis.workloads {
-        let treatments: Vec<&TreatmentSummary> = analysis
-            .treatments
-            .iter()
-            .filter(|summary| &summary.treatment.workload == workload)
-            .collect();
+        let treatments = analysis.of_workload(workload);
         metrics_table(out, workload, &treatments, &all);
         levels_table(out, workload, &treatments, &all);
         for summary in treatments.iter().filter(|one| one.has_neighbours()) {
@@ -451,12 +446,7 @@ fn metrics_table(
     all: &[Platform],
 ) {
     add!(out, "<h3>{}</h3>\n", escape(workload));
-    let mut metrics: Vec<&MetricSummary> = Vec::new();
-    for metric in treatments.iter().flat_map(|summary| &summary.metrics) {
-        if !metrics.iter().any(|known| known.name == metric.name) {
-            metrics.push(metric);
-        }
-    }
+    let mut metrics = distinct_metrics(treatments.iter().flat_map(|summary| &summary.metrics));
     metrics.sort_by_key(|metric| !metric.headline);
     if metrics.is_empty() {
         out.push_str("<p>No trial that counts.</p>\n");
@@ -483,9 +473,7 @@ fn metrics_table(
             match summary.metric(&metric.name) {
                 Some(own) => {
                     let what = own.description;
-                    let sd = what
-                        .sd
-                        .map_or_else(|| "–".to_owned(), |sd| plain(sd, own.unit));
+                    let sd = what.sd.map_or_else(dash, |sd| plain(sd, own.unit));
                     add!(
                         out,
                         "<td class=\"number\">{}{}<span class=\"detail\">{} · {} · {}</span></td>",
@@ -556,7 +544,7 @@ fn levels_table(
     out.push_str("</tr></thead>\n<tbody>\n");
     for (summary, level) in &levels {
         let kept = match level.judged {
-            0 => "–".to_owned(),
+            0 => dash(),
             judged => format!("{} of {judged}", level.kept),
         };
         add!(
@@ -581,12 +569,7 @@ fn actors_table(out: &mut String, workload: &str, summary: &TreatmentSummary) {
         .iter()
         .filter(|actor| !actor.metrics.is_empty())
         .collect();
-    let mut metrics: Vec<&MetricSummary> = Vec::new();
-    for metric in actors.iter().flat_map(|actor| &actor.metrics) {
-        if !metrics.iter().any(|known| known.name == metric.name) {
-            metrics.push(metric);
-        }
-    }
+    let metrics = distinct_metrics(actors.iter().flat_map(|actor| &actor.metrics));
     if metrics.is_empty() {
         return;
     }
@@ -660,12 +643,7 @@ fn comparison_rows(out: &mut String, comparisons: &[&Comparison]) {
                 format!("{:.2}", tax.effect),
                 probability(tax.p),
             ),
-            None => (
-                "–".to_owned(),
-                "–".to_owned(),
-                "–".to_owned(),
-                "–".to_owned(),
-            ),
+            None => (dash(), dash(), dash(), dash()),
         };
         let note = comparison
             .note
@@ -681,13 +659,23 @@ fn comparison_rows(out: &mut String, comparisons: &[&Comparison]) {
             escape(&comparison.title),
             escape(&tax),
             badge(comparison.source),
-            comparison
-                .adjusted_p
-                .map_or_else(|| "–".to_owned(), probability),
+            comparison.adjusted_p.map_or_else(dash, probability),
             comparison.verdict.words(),
         );
     }
     out.push_str("</tbody></table></div>\n");
+}
+
+fn dash() -> String {
+    "–".to_owned()
+}
+
+/// Steadiness by series, in one line.
+fn in_words(steady: &BTreeMap<String, SteadyState>) -> String {
+    let words = steady
+        .iter()
+        .map(|(series, class)| format!("{series}: {class}"));
+    escape(&words.collect::<Vec<_>>().join("; "))
 }
 
 fn probability(p: f64) -> String {
@@ -704,17 +692,12 @@ fn treatments_table(out: &mut String, analysis: &Analysis, all: &[Platform]) {
          <th>left out</th><th>steadiness</th><th>boot</th><th>service</th><th>warm-up</th><th>measured</th><th>teardown</th></tr></thead>\n<tbody>\n",
     );
     for summary in &analysis.treatments {
-        let steady = summary
-            .steady
-            .iter()
-            .map(|(series, class)| format!("{series}: {class}"))
-            .collect::<Vec<_>>()
-            .join("; ");
+        let steady = in_words(&summary.steady);
         let phase = |name: &str| {
             summary
                 .phases
                 .get(name)
-                .map_or_else(|| "–".to_owned(), |seconds| format!("{seconds:.1} s"))
+                .map_or_else(dash, |seconds| format!("{seconds:.1} s"))
         };
         add!(
             out,
@@ -723,11 +706,7 @@ fn treatments_table(out: &mut String, analysis: &Analysis, all: &[Platform]) {
             escape(&summary.treatment.label),
             summary.counts.counted,
             summary.counts.suspect + summary.counts.failed,
-            if steady.is_empty() {
-                "–".to_owned()
-            } else {
-                escape(&steady)
-            },
+            if steady.is_empty() { dash() } else { steady },
         );
         for name in ["boot", "service", "warmup", "measured", "teardown"] {
             add!(out, "<td class=\"number\">{}</td>", phase(name));
@@ -823,12 +802,6 @@ fn trials_table(out: &mut String, analysis: &Analysis) {
         } else {
             " class=\"left-out\""
         };
-        let steady = trial
-            .steady
-            .iter()
-            .map(|(series, class)| format!("{series}: {class}"))
-            .collect::<Vec<_>>()
-            .join("; ");
         add!(
             out,
             "<tr{class}><td>{:04}</td><td>{}</td><td>{}</td><td class=\"number\">{}</td><td class=\"number\">{:.1} s</td><td>{}</td><td>{state}</td></tr>\n",
@@ -837,7 +810,7 @@ fn trials_table(out: &mut String, analysis: &Analysis) {
             escape(&trial.treatment),
             escape(&when(&trial.started)),
             trial.phases.get("total").copied().unwrap_or(0.0),
-            escape(&steady),
+            in_words(&trial.steady),
         );
     }
     out.push_str("</tbody></table></div></details>\n");

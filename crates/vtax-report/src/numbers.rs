@@ -96,14 +96,8 @@ pub(crate) fn plain(value: f64, unit: Unit) -> String {
 /// Digits after the point: down to the first significant digit of the half width, and at least
 /// two significant digits of the value.
 fn digits(value: f64, half: f64) -> usize {
-    let place = |number: f64| -> i32 {
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "a logarithm of an f64 lies within ±400"
-        )]
-        let place = number.abs().log10().floor() as i32;
-        place
-    };
+    // A logarithm of an f64 lies within ±400.
+    let place = |number: f64| number.abs().log10().floor() as i32;
     let of_value = if value == 0.0 || !value.is_finite() {
         0
     } else {

@@ -1,6 +1,8 @@
 //! The table that a run ends with.
 
-use crate::analysis::{Analysis, Comparison, MetricSummary, Sentence, TreatmentSummary};
+use crate::analysis::{
+    Analysis, Comparison, MetricSummary, Sentence, TreatmentSummary, distinct, headline_metrics,
+};
 use crate::numbers::{Shown, common_scale, count, ratio, scaled};
 use crate::stats::Verdict;
 use vtax_units::Source;
@@ -129,30 +131,8 @@ impl Page {
     }
 
     fn workload(&mut self, analysis: &Analysis, workload: &str) {
-        let treatments: Vec<&TreatmentSummary> = analysis
-            .treatments
-            .iter()
-            .filter(|summary| summary.treatment.workload == workload)
-            .collect();
-        let mut names: Vec<&MetricSummary> = Vec::new();
-        for metric in treatments
-            .iter()
-            .flat_map(|summary| &summary.metrics)
-            .filter(|metric| metric.headline)
-        {
-            if !names.iter().any(|known| known.name == metric.name) {
-                names.push(metric);
-            }
-        }
-        // Without a headline the first metric stands in, so that there is something to read.
-        if names.is_empty() {
-            names.extend(
-                treatments
-                    .iter()
-                    .flat_map(|summary| &summary.metrics)
-                    .take(1),
-            );
-        }
+        let treatments = analysis.of_workload(workload);
+        let names = headline_metrics(&treatments);
         self.line("");
         let title = self.paint(BOLD, &clean(workload));
         self.line(&title);
@@ -238,18 +218,9 @@ impl Page {
 
     fn footer(&mut self, analysis: &Analysis) {
         self.line("");
-        let flags: Vec<Source> = {
-            let mut flags: Vec<Source> = analysis
-                .treatments
-                .iter()
-                .flat_map(|summary| &summary.metrics)
-                .filter(|metric| metric.headline && metric.source != Source::Measured)
-                .map(|metric| metric.source)
-                .collect();
-            flags.sort_unstable();
-            flags.dedup();
-            flags
-        };
+        let metrics = analysis.treatments.iter().flat_map(|of| &of.metrics);
+        let mut flags = distinct(metrics.filter(|of| of.headline).map(|of| of.source));
+        flags.sort_unstable();
         for flag in flags {
             let meaning = match flag {
                 Source::Emulated => {

@@ -7,7 +7,6 @@
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
-    clippy::cast_precision_loss,
     reason = "a benchmark that cannot be set up should fail"
 )]
 

@@ -36,7 +36,6 @@ impl Host {
     }
 
     /// One second in which every guest uses `time` nanoseconds.
-    #[allow(clippy::cast_precision_loss, reason = "small numbers of a fake")]
     pub fn pass(&mut self, time: u64) -> Snapshot {
         let energy = |time: u64| Joules(time as f64 * 1e-6);
         let mut stages = Stages::default();

@@ -34,10 +34,6 @@ pub fn write(snapshot: &Snapshot, listing: &Listing, own: &Own, format: Format) 
     out.finish()
 }
 
-#[allow(
-    clippy::cast_precision_loss,
-    reason = "Prometheus' samples are doubles; counts above 2^53 lose their last digits"
-)]
 fn count(value: u64) -> f64 {
     value as f64
 }

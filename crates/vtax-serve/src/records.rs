@@ -137,10 +137,6 @@ fn of_method<'a>(snapshot: &'a Snapshot, method: &'static str, ledger: &Ledger) 
 }
 
 /// Joules for each nanosecond of processor time: active energy goes by use. `None` without a meter.
-#[allow(
-    clippy::cast_precision_loss,
-    reason = "an interval's nanoseconds are below 2^53"
-)]
 fn active_energy(energy: Option<EnergyUse>, ledger: &Ledger) -> Option<f64> {
     let sum = ledger.sum().0 as f64;
     energy.map(|energy| {
@@ -160,10 +156,6 @@ fn stages(stages: &Stages) -> Vec<(&'static str, Nanoseconds)> {
 }
 
 /// One record a stage. What is in `energy` beyond the stages' active energy is idle energy.
-#[allow(
-    clippy::cast_precision_loss,
-    reason = "an interval's nanoseconds are below 2^53"
-)]
 fn split<'a>(
     into: &mut Vec<Record<'a>>,
     whom: &Record<'a>,

@@ -68,11 +68,6 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Whether it has an interval. The first has not.
-    pub fn has_interval(&self) -> bool {
-        self.ledger.span.0 > 0
-    }
-
     /// Every method's books, those that count first.
     pub fn ledgers(&self) -> impl Iterator<Item = (&'static str, &Ledger)> {
         let compared = self

@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vtax_density::cli::DensityArguments;
 use vtax_lab::place::{Hypervisor, Place};
@@ -162,6 +162,14 @@ pub struct PlanRunArgs {
     /// This host is an emulated one: every number is to say so.
     #[arg(long, hide = true)]
     pub emulated: bool,
+}
+
+impl PlanRunArgs {
+    /// The results directory of a plan of that name.
+    pub fn results(&self, plan: &str) -> PathBuf {
+        let results = self.results.clone();
+        results.unwrap_or_else(|| Path::new("results").join(plan))
+    }
 }
 
 #[derive(Debug, Args)]

@@ -9,7 +9,7 @@
 
 mod guest;
 
-use guest::{Guest, Running, eventually, get, get_from, unique};
+use guest::{Guest, Running, eventually, exporter, get, get_from, unique};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -246,33 +246,7 @@ fn the_exporter_shows_a_guest_that_only_grows_until_it_is_gone() {
     let on_socket = format!("unix:{}", socket.display());
     let name = unique("exported");
     let guest = Guest::start(&name);
-    let mut child = vtax(&[
-        "exporter",
-        "--interval",
-        "200ms",
-        "--listen",
-        "0",
-        "--listen",
-        &on_socket,
-    ])
-    .stderr(Stdio::piped())
-    .spawn()
-    .map(Running)
-    .unwrap();
-    let mut said = BufReader::new(child.0.stderr.take().unwrap()).lines();
-    let line = said
-        .by_ref()
-        .map(Result::unwrap)
-        .find(|line| line.contains("http://"))
-        .unwrap();
-    let address = line
-        .split("http://")
-        .nth(1)
-        .unwrap()
-        .trim_end_matches("/metrics")
-        .to_owned();
-    // Somebody must read on.
-    std::thread::spawn(move || said.for_each(drop));
+    let (mut child, address) = exporter(&["--interval", "200ms", "--listen", &on_socket]);
     let label = format!("guest=\"{name}\"");
     let used = |text: &str| -> f64 {
         let lines = text.lines().filter(|line| {

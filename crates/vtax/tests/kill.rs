@@ -13,7 +13,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
-use support::{HostState, cannot_run_trials, finish, vtax};
+use support::{HostState, cannot_run_trials, finish, run, vtax};
 
 /// Every platform, and a host setting that must be restored.
 const PLAN: &str = r#"
@@ -73,14 +73,19 @@ fn killed_ten_times_a_run_loses_nothing_and_leaves_nothing() {
     let before = HostState::read();
 
     let mut seen = BTreeMap::new();
+    let kept = |now: &BTreeMap<String, Vec<u8>>, seen: &BTreeMap<String, Vec<u8>>| {
+        for (name, record) in seen {
+            assert_eq!(
+                now.get(name),
+                Some(record),
+                "trial {name} was lost or run again"
+            );
+        }
+    };
     let mut killed = 0;
     // A fixed seed of moments, spread over boot, measurement and teardown of every platform.
     for moment in [150, 700, 1100, 1900, 2600, 3300, 4100, 5200, 6400, 7700_u64] {
-        let mut run = vtax(&state)
-            .arg("run")
-            .arg(&plan)
-            .arg("--results")
-            .arg(&results)
+        let mut run = run(&state, &plan, &results)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -92,13 +97,7 @@ fn killed_ten_times_a_run_loses_nothing_and_leaves_nothing() {
         run.kill().unwrap();
         run.wait().unwrap();
         let now = finished(&results);
-        for (name, record) in &seen {
-            assert_eq!(
-                now.get(name),
-                Some(record),
-                "trial {name} was lost or run again"
-            );
-        }
+        kept(&now, &seen);
         seen = now;
     }
     assert_eq!(
@@ -106,22 +105,9 @@ fn killed_ten_times_a_run_loses_nothing_and_leaves_nothing() {
         "every kill must hit a run in progress: the plan is too short"
     );
 
-    finish(
-        vtax(&state)
-            .arg("run")
-            .arg(&plan)
-            .arg("--results")
-            .arg(&results),
-        true,
-    );
+    finish(&mut run(&state, &plan, &results), true);
     let all = finished(&results);
-    for (name, record) in &seen {
-        assert_eq!(
-            all.get(name),
-            Some(record),
-            "trial {name} was lost or run again"
-        );
-    }
+    kept(&all, &seen);
     assert_eq!(all.len(), 12, "3 platforms x 2 workloads x 2 repetitions");
     let journal = fs::read(state.join("journal.jsonl")).unwrap();
     assert!(

@@ -302,12 +302,30 @@ impl Machines {
         found.next().map(|(pid, _)| pid)
     }
 
+    /// Runs the plan to its end, which leaves nothing.
+    fn run_whole(&self) {
+        let found = self.found();
+        let output = self.run().output().unwrap();
+        assert!(
+            output.status.success(),
+            "{}\n{}",
+            said(&output),
+            self.sshd_said()
+        );
+        self.assert_as_found(&found, "after a run");
+    }
+
+    /// Both machines as they are now.
+    fn found(&self) -> Found {
+        (HostState::read(), self.links(), self.other_machine())
+    }
+
     /// Waits until both machines are as they were.
-    fn assert_as_found(&self, host: &HostState, links: &str, other: &BTreeSet<String>, when: &str) {
+    fn assert_as_found(&self, (host, links, other): &Found, when: &str) {
         let deadline = Instant::now() + Duration::from_secs(15);
         loop {
             let (links_now, other_now) = (self.links(), self.other_machine());
-            if links_now == links && other_now == *other {
+            if links_now == *links && other_now == *other {
                 break;
             }
             assert!(
@@ -320,6 +338,9 @@ impl Machines {
         assert_eq!(&HostState::read(), host, "{when}");
     }
 }
+
+/// The host, its network devices, and the other machine's files and processes.
+type Found = (HostState, String, BTreeSet<String>);
 
 /// The records of finished trials.
 fn finished(results: &Path) -> BTreeMap<String, Vec<u8>> {
@@ -346,19 +367,7 @@ fn http_and_iperf3_are_driven_from_another_machine_and_its_samples_are_on_our_cl
     let Some(machines) = Machines::start(PLAN) else {
         return;
     };
-    let (host, links, other) = (
-        HostState::read(),
-        machines.links(),
-        machines.other_machine(),
-    );
-    let output = machines.run().output().unwrap();
-    assert!(
-        output.status.success(),
-        "{}\n{}",
-        said(&output),
-        machines.sshd_said()
-    );
-    machines.assert_as_found(&host, &links, &other, "after a run");
+    machines.run_whole();
 
     let results = ResultsDir::open(&machines.results()).unwrap();
     let trials: Vec<_> = results.trials().map(Result::unwrap).collect();
@@ -444,14 +453,10 @@ fn either_side_killed_at_any_moment_costs_one_trial_and_leaves_nothing() {
     let state = machines.work.path().join("state");
     // What another test's kill left of a probe is not this one's.
     finish(vtax(&state).arg("restore"), true);
-    let (host, links, other) = (
-        HostState::read(),
-        machines.links(),
-        machines.other_machine(),
-    );
+    let found = machines.found();
     let mut seen = BTreeMap::new();
     let mut check = |when: &str| {
-        machines.assert_as_found(&host, &links, &other, when);
+        machines.assert_as_found(&found, when);
         let now = finished(&machines.results());
         for (name, record) in &seen {
             assert_eq!(
@@ -558,19 +563,7 @@ fn without_root_there_the_load_runs_all_the_same_and_the_record_says_what_is_mis
     let Some(machines) = Machines::start(&plan) else {
         return;
     };
-    let (host, links, other) = (
-        HostState::read(),
-        machines.links(),
-        machines.other_machine(),
-    );
-    let output = machines.run().output().unwrap();
-    assert!(
-        output.status.success(),
-        "{}\n{}",
-        said(&output),
-        machines.sshd_said()
-    );
-    machines.assert_as_found(&host, &links, &other, "after a run");
+    machines.run_whole();
     for trial in ResultsDir::open(&machines.results()).unwrap().trials() {
         let trial = trial.unwrap();
         let client = trial

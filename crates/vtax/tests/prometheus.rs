@@ -10,9 +10,9 @@
 
 mod guest;
 
-use guest::{Guest, Running, eventually, get, unique};
+use guest::{Guest, Running, eventually, exporter, get, unique};
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -57,30 +57,6 @@ fn promtool(arguments: &[&str], input: &str) -> String {
     said.into_owned()
 }
 
-/// A running exporter and where it is.
-fn exporter() -> (Running, String) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_vtax"))
-        .args(["exporter", "--interval", "500ms", "--listen", "0"])
-        .stderr(Stdio::piped())
-        .spawn()
-        .map(Running)
-        .unwrap();
-    let mut said = BufReader::new(child.0.stderr.take().unwrap()).lines();
-    let line = said
-        .by_ref()
-        .map(Result::unwrap)
-        .find(|line| line.contains("http://"))
-        .unwrap();
-    let address = line
-        .split("http://")
-        .nth(1)
-        .unwrap()
-        .trim_end_matches("/metrics")
-        .to_owned();
-    std::thread::spawn(move || said.for_each(drop));
-    (child, address)
-}
-
 #[test]
 fn promtool_accepts_the_rules_and_they_fire_when_they_should() {
     if lacks(
@@ -104,7 +80,7 @@ fn promtool_finds_nothing_to_say_about_the_metrics() {
         return;
     }
     let _guest = Guest::start(&format!("{}\\\"\n{{}}", unique("lint")));
-    let (_exporter, address) = exporter();
+    let (_exporter, address) = exporter(&["--interval", "500ms"]);
     let metrics = eventually("the first guest", || {
         let text = get(&address, "/metrics", "")?;
         if text.contains("lint-") {
@@ -153,7 +129,7 @@ fn a_real_prometheus_scrapes_the_exporter_and_answers_every_query_of_the_dashboa
     }
     let name = unique("queried");
     let _guest = Guest::start(&name);
-    let (_exporter, target) = exporter();
+    let (_exporter, target) = exporter(&["--interval", "500ms"]);
     let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("prometheus.yml");
     let rules = contrib().join("prometheus/vtax.rules.yml");

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use support::{HostState, cannot_run_trials, finish, vtax};
+use support::{HostState, cannot_run_trials, finish, run, vtax};
 
 const PLAN: &str = r#"
 name = "small"
@@ -70,30 +70,14 @@ fn a_finished_run_says_so_and_changes_nothing() {
     };
     let state = work.path().join("state");
     let results = work.path().join("results");
-    let run = || {
-        let mut command = vtax(&state);
-        command
-            .arg("run")
-            .arg(work.path().join("plan.toml"))
-            .arg("--results")
-            .arg(&results);
-        command
-    };
+    let run = || run(&state, &work.path().join("plan.toml"), &results);
     let before = HostState::read();
     let first = finish(&mut run(), true);
-    assert!(
-        text(&first.stdout).contains("report.html"),
-        "{}",
-        text(&first.stdout)
-    );
+    assert!(text(&first.stdout).contains("report.html"), "{first:?}");
     assert_eq!(trials(&results), 4);
     let record = fs::read(results.join("trials/0000/trial.json")).unwrap();
     let second = finish(&mut run(), true);
-    assert!(
-        text(&second.stderr).contains("finished"),
-        "{}",
-        text(&second.stderr)
-    );
+    assert!(text(&second.stderr).contains("finished"), "{second:?}");
     assert_eq!(
         fs::read(results.join("trials/0000/trial.json")).unwrap(),
         record
@@ -108,21 +92,14 @@ fn another_plan_is_refused_in_the_same_directory() {
     };
     let results = work.path().join("results");
     let state = work.path().join("state");
-    let run = |plan: &Path, success| {
-        let mut command = vtax(&state);
-        finish(
-            command.arg("run").arg(plan).arg("--results").arg(&results),
-            success,
-        )
-    };
+    let run = |plan: &Path, success| finish(&mut run(&state, plan, &results), success);
     run(&work.path().join("plan.toml"), true);
     let other = work.path().join("other.toml");
     fs::write(&other, PLAN.replace("repetitions = 2", "repetitions = 3")).unwrap();
     let refused = run(&other, false);
     assert!(
         text(&refused.stderr).contains("holds a run of another plan"),
-        "{}",
-        text(&refused.stderr)
+        "{refused:?}"
     );
 }
 
@@ -134,12 +111,7 @@ fn shards_fill_their_own_directories_and_are_reported_together() {
     let state = work.path().join("state");
     let shard = |i: u32| {
         let results = work.path().join(format!("shard{i}"));
-        let mut command = vtax(&state);
-        command
-            .arg("run")
-            .arg(work.path().join("plan.toml"))
-            .arg("--results")
-            .arg(&results);
+        let mut command = run(&state, &work.path().join("plan.toml"), &results);
         finish(command.args(["--shard", &format!("{i}/2")]), true);
         assert_eq!(trials(&results), 2);
         results
@@ -171,15 +143,10 @@ fn the_same_plan_runs_on_another_host_through_ssh() {
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
 
     let results = work.path().join("results");
-    let mut command = vtax(&work.path().join("state"));
-    command
-        .env("PATH", path)
-        .arg("run")
-        .arg(work.path().join("plan.toml"));
+    let (state, plan) = (work.path().join("state"), work.path().join("plan.toml"));
+    let mut command = run(&state, &plan, &results);
     finish(
-        command
-            .args(["--at", "ssh:elsewhere", "--results"])
-            .arg(&results),
+        command.env("PATH", path).args(["--at", "ssh:elsewhere"]),
         true,
     );
     assert_eq!(trials(&results), 4);
@@ -196,15 +163,8 @@ fn two_labs_at_once_are_refused_and_an_interrupt_restores_the_host() {
     };
     let state = work.path().join("state");
     let before = HostState::read();
-    let start = |results: &str| {
-        let mut command = vtax(&state);
-        command
-            .arg("run")
-            .arg(work.path().join("plan.toml"))
-            .arg("--results")
-            .arg(work.path().join(results));
-        command
-    };
+    let plan = work.path().join("plan.toml");
+    let start = |results: &str| run(&state, &plan, &work.path().join(results));
     let mut first = start("a")
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -219,8 +179,7 @@ fn two_labs_at_once_are_refused_and_an_interrupt_restores_the_host() {
     let refused = finish(&mut start("b"), false);
     assert!(
         text(&refused.stderr).contains("another lab runs on this host"),
-        "{}",
-        text(&refused.stderr)
+        "{refused:?}"
     );
 
     let pid = rustix::process::Pid::from_child(&first);
@@ -308,14 +267,7 @@ fn a_wrong_plan_is_refused_before_anything_is_touched() {
     let plan = work.path().join("plan.toml");
     fs::write(&plan, PLAN.replace("kind = \"idle\"", "kind = \"idel\"")).unwrap();
     let state = work.path().join("state");
-    let refused = finish(
-        vtax(&state)
-            .arg("run")
-            .arg(&plan)
-            .arg("--results")
-            .arg(work.path().join("r")),
-        false,
-    );
+    let refused = finish(&mut run(&state, &plan, &work.path().join("r")), false);
     let said = text(&refused.stderr);
     assert!(
         said.contains("plan.toml:") && said.contains("did you mean `idle`?"),
@@ -332,19 +284,11 @@ fn a_directory_with_something_else_in_it_is_never_touched() {
     let precious = work.path().join("precious");
     fs::create_dir(&precious).unwrap();
     fs::write(precious.join("thesis.txt"), "years of work").unwrap();
-    let mut command = vtax(&work.path().join("state"));
-    let refused = finish(
-        command
-            .arg("run")
-            .arg(work.path().join("plan.toml"))
-            .arg("--results")
-            .arg(&precious),
-        false,
-    );
+    let (state, plan) = (work.path().join("state"), work.path().join("plan.toml"));
+    let refused = finish(&mut run(&state, &plan, &precious), false);
     assert!(
         text(&refused.stderr).contains("holds no run of vtax"),
-        "{}",
-        text(&refused.stderr)
+        "{refused:?}"
     );
     assert_eq!(fs::read_dir(&precious).unwrap().count(), 1);
 }
@@ -376,10 +320,9 @@ rate_mbit = 50
         return;
     };
     let before = HostState::read();
-    let mut command = vtax(&work.path().join("state"));
-    command.arg("run").arg(work.path().join("plan.toml"));
+    let (state, plan) = (work.path().join("state"), work.path().join("plan.toml"));
     let results = work.path().join("results");
-    finish(command.arg("--results").arg(&results), true);
+    finish(&mut run(&state, &plan, &results), true);
     for trial in ["0000", "0001"] {
         let path = results.join("trials").join(trial).join("trial.json");
         let record: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();

@@ -121,7 +121,10 @@ fn a_run_gives_the_same_numbers_twice_and_the_committed_counts() {
     assert_eq!(first.run().place, "testbed:kvm");
     let host = first.host().unwrap();
     let booted = host["kernel_command_line"].as_str().unwrap();
-    assert!(booted.contains("testbed.root"), "facts of this machine: {booted}");
+    assert!(
+        booted.contains("testbed.root"),
+        "facts of this machine: {booted}"
+    );
     assert!(compared > 30, "only {compared} metrics");
     for trial in first.trials() {
         let one = trial.unwrap();

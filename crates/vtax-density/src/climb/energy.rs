@@ -2,9 +2,9 @@
 
 use vtax_host::meters;
 use vtax_host::{HostError, Roots};
-use vtax_observe::Readings;
 use vtax_observe::clock::{Clock, SystemClock};
 use vtax_observe::meter::{Found, Meter, host_energy};
+use vtax_observe::{Readings, Series};
 use vtax_units::Source;
 
 /// The meters of this host.
@@ -42,18 +42,15 @@ impl Energy {
         for meter in &mut self.meters {
             meter.read(now, &mut self.readings).ok()?;
         }
-        let wanted = |id: usize| {
-            self.readings.series().get(id).is_some_and(|series| {
-                self.series
-                    .iter()
-                    .any(|(owner, metric)| *owner == series.owner && *metric == series.metric)
-            })
+        let wanted = |series: &Series| {
+            let mut names = self.series.iter();
+            names.any(|(owner, metric)| *owner == series.owner && *metric == series.metric)
         };
         let values: Vec<f64> = self
             .readings
             .values()
-            .filter(|(id, _)| wanted(id.0 as usize))
-            .map(|(_, value)| value)
+            .filter(|(_, series, _)| wanted(series))
+            .map(|(.., value)| value)
             .collect();
         (!values.is_empty()).then(|| values.iter().sum())
     }

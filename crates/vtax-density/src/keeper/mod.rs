@@ -210,11 +210,6 @@ fn capacity(guests: &Guests) -> u32 {
             1000.min(descriptors.saturating_sub(64))
         }
         // A stack and its guard page each; room for the allocator's own.
-        #[allow(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a small positive number"
-        )]
         Guests::Thread => (crate::resources::most_mappings() * 0.45) as u32,
         Guests::Mvm { live: true, .. } => {
             // The answering descriptors of the keeper and its workers besides.

@@ -6,7 +6,8 @@ use crate::record::{Interval, Latency};
 use crate::resources::Resource;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use vtax_report::figures::{Figure, specification};
+use vtax_report::figures::Figure;
+use vtax_report::stats::describe;
 use vtax_units::counted;
 
 /// Okabe and Ito's palette and shapes; each known platform keeps its own in every report.
@@ -49,8 +50,7 @@ fn marks(summary: &Summary) -> BTreeMap<String, (&'static str, &'static str)> {
     let mut marks = BTreeMap::new();
     for seen in &summary.seen {
         let platform = seen.treatment.platform.as_str();
-        let own = MARKS.iter().find(|(name, ..)| *name == platform);
-        let mark = match own {
+        let mark = match MARKS.iter().find(|(name, ..)| *name == platform) {
             Some((name, color, shape)) if !taken.contains(name) => {
                 taken.push(name);
                 (*color, *shape)
@@ -115,16 +115,10 @@ fn log_population(field: &str) -> Value {
            "axis": {"labelExpr": "format(datum.value, '~s')", "values": decades(), "grid": false}})
 }
 
+/// Mean and standard deviation.
 fn share(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
-    let values: Vec<f64> = values.collect();
-    if values.is_empty() {
-        return None;
-    }
-    #[allow(clippy::cast_precision_loss, reason = "tens of samples")]
-    let n = values.len() as f64;
-    let mean = values.iter().sum::<f64>() / n;
-    let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
-    Some((mean, variance.sqrt()))
+    let found = describe(&values.collect::<Vec<_>>())?;
+    Some((found.mean, found.sd.unwrap_or(0.0)))
 }
 
 /// The intervals of all climbs by population.
@@ -200,14 +194,14 @@ fn together(
     if top >= 100.0 {
         layers.push(limit_rule(climbed));
     }
-    Some(Figure {
-        id: "all-platforms".to_owned(),
-        title: title.to_owned(),
-        caption: "The share of the resource that ends each climb, or would end it first if it went on in a straight line (modelled, and said so). \
-                  Bars: one standard deviation over samples and climbs. Of processors and disks only the population's own use counts."
-            .to_owned(),
-        spec: specification(title, json!(300), json!({"data": {"values": values}, "layer": layers})),
-    })
+    Some(Figure::new(
+        "all-platforms",
+        title,
+        "The share of the resource that ends each climb, or would end it first if it went on in a straight line (modelled, and said so). \
+                  Bars: one standard deviation over samples and climbs. Of processors and disks only the population's own use counts.",
+        json!(300),
+        json!({"data": {"values": values}, "layer": layers}),
+    ))
 }
 
 fn limit_rule(climbed: &[&Seen]) -> Value {
@@ -250,8 +244,20 @@ fn resources(seen: &Seen) -> Option<Figure> {
     let y = |field: &str| json!({"field": field, "type": "quantitative", "title": "used (%)", "scale": {"domain": [0, 100]}});
     let tooltip = json!([{"field": "resource"}, {"field": "guests", "format": ","}, {"field": "share", "format": ".2f", "title": "%"}]);
     let title = seen.treatment.label.clone();
-    let spec = specification(
-        &title,
+    let climbs = seen.climbs.len();
+    let bound = seen
+        .bound()
+        .map_or_else(String::new, |bound| format!(" Bound by {}.", bound.line()));
+    Some(Figure::new(
+        format!(
+            "resources-{}",
+            title.replace(|c: char| !c.is_ascii_alphanumeric(), "-")
+        ),
+        title,
+        format!(
+            "All of the host’s resources over the population ({}); bars are one standard deviation over samples and climbs, the dashed line ends a climb.{bound}",
+            counted(climbs, "climb")
+        ),
         json!(220),
         json!({"data": {"values": values}, "layer": [
             {"mark": {"type": "line", "strokeWidth": 1.6}, "encoding": {"x": x, "y": y("share"), "color": color}},
@@ -259,23 +265,7 @@ fn resources(seen: &Seen) -> Option<Figure> {
             {"mark": {"type": "point", "filled": true, "size": 26, "opacity": 1}, "encoding": {"x": x, "y": y("share"), "color": color, "tooltip": tooltip}},
             limit_rule(&[seen]),
         ]}),
-    );
-    let climbs = seen.climbs.len();
-    let bound = seen
-        .bound()
-        .map_or_else(String::new, |bound| format!(" Bound by {}.", bound.line()));
-    Some(Figure {
-        id: format!(
-            "resources-{}",
-            title.replace(|c: char| !c.is_ascii_alphanumeric(), "-")
-        ),
-        title,
-        caption: format!(
-            "All of the host’s resources over the population ({}); bars are one standard deviation over samples and climbs, the dashed line ends a climb.{bound}",
-            counted(climbs, "climb")
-        ),
-        spec,
-    })
+    ))
 }
 
 /// Latencies over the population, all platforms.
@@ -319,22 +309,30 @@ fn times(
                "axis": {"labelExpr": "format(datum.value, '~g')", "values": decades()}})
     };
     let tooltip = json!([{"field": "label"}, {"field": "guests", "format": ","}, {"field": "shown", "title": "median · p99"}]);
-    Some(Figure {
-        id: id.to_owned(),
-        title: title.to_owned(),
-        caption: caption.to_owned(),
-        spec: specification(
-            title,
-            json!(240),
-            json!({"data": {"values": values}, "layer": [
-                {"mark": {"type": "line", "strokeWidth": 1.6}, "encoding": {"x": log_population("guests"), "y": y("p50"), "color": color}},
-                {"mark": {"type": "rule", "strokeWidth": 1.2, "opacity": 0.6}, "encoding": {"x": log_population("guests"), "y": y("p50"), "y2": {"field": "p99"}, "color": color}},
-                {"mark": {"type": "point", "filled": true, "size": 40, "opacity": 1},
-                 "encoding": {"x": log_population("guests"), "y": y("p50"), "color": color, "shape": scale("label", &labels, &shapes), "tooltip": tooltip}},
-            ]}),
-        ),
-    })
+    Some(Figure::new(
+        id,
+        title,
+        caption,
+        json!(240),
+        json!({"data": {"values": values}, "layer": [
+            {"mark": {"type": "line", "strokeWidth": 1.6}, "encoding": {"x": log_population("guests"), "y": y("p50"), "color": color}},
+            {"mark": {"type": "rule", "strokeWidth": 1.2, "opacity": 0.6}, "encoding": {"x": log_population("guests"), "y": y("p50"), "y2": {"field": "p99"}, "color": color}},
+            {"mark": {"type": "point", "filled": true, "size": 40, "opacity": 1},
+             "encoding": {"x": log_population("guests"), "y": y("p50"), "color": color, "shape": scale("label", &labels, &shapes), "tooltip": tooltip}},
+        ]}),
+    ))
 }
+
+/// What a guest's memory consists of, and the colours.
+const PARTS: [(&str, &str); 7] = [
+    ("processes’ pages", "#0072B2"),
+    ("slab", "#D55E00"),
+    ("page tables", "#E69F00"),
+    ("per-CPU", "#009E73"),
+    ("kernel stacks", "#CC79A7"),
+    ("vmalloc", "#56B4E9"),
+    ("in no account", "#BBBBBB"),
+];
 
 /// What a guest's memory consists of.
 fn memory(climbed: &[&Seen]) -> Option<Figure> {
@@ -353,23 +351,17 @@ fn memory(climbed: &[&Seen]) -> Option<Figure> {
             .unwrap_or(0.0)
             .max(0.0)
         };
-        let user = part(|m| m.user + m.swap);
-        let slab = part(|m| m.slab);
-        let tables = part(|m| m.page_tables);
-        let per_cpu = part(|m| m.per_cpu);
-        let stacks = part(|m| m.stacks);
-        let vmalloc = part(|m| (m.vmalloc - m.stacks).max(0.0));
-        let named = user + slab + tables + per_cpu + stacks + vmalloc;
-        let parts = [
-            ("processes’ pages", user),
-            ("slab", slab),
-            ("page tables", tables),
-            ("per-CPU", per_cpu),
-            ("kernel stacks", stacks),
-            ("vmalloc", vmalloc),
-            ("in no account", (each - named).max(0.0)),
+        let sizes = [
+            part(|m| m.user + m.swap),
+            part(|m| m.slab),
+            part(|m| m.page_tables),
+            part(|m| m.per_cpu),
+            part(|m| m.stacks),
+            part(|m| (m.vmalloc - m.stacks).max(0.0)),
         ];
-        for (index, (name, size)) in parts.into_iter().enumerate() {
+        let rest = (each - sizes.iter().sum::<f64>()).max(0.0);
+        let parts = PARTS.iter().zip(sizes.into_iter().chain([rest]));
+        for (index, ((name, _), size)) in parts.enumerate() {
             values.push(json!({"row": row, "part": name, "order": index, "size": size, "shown": bytes(size)}));
         }
         order.push(row);
@@ -378,35 +370,20 @@ fn memory(climbed: &[&Seen]) -> Option<Figure> {
         return None;
     }
     let title = "What a guest’s memory consists of";
-    let names = [
-        "processes’ pages",
-        "slab",
-        "page tables",
-        "per-CPU",
-        "kernel stacks",
-        "vmalloc",
-        "in no account",
-    ];
-    let colors = [
-        "#0072B2", "#D55E00", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#BBBBBB",
-    ];
-    Some(Figure {
-        id: "memory".to_owned(),
-        title: title.to_owned(),
-        caption: "Differences of the host’s own accounts between the top and the start, divided by the guests; beside each name the whole, as the \
-                  host’s available memory tells it. User space is the first part, the kernel the five after it."
-            .to_owned(),
-        spec: specification(
-            title,
-            json!({"step": 30}),
-            json!({"data": {"values": values}, "mark": {"type": "bar"},
-                   "encoding": {
-                       "y": {"field": "row", "type": "nominal", "sort": order, "title": null, "axis": {"labelLimit": 260}},
-                       "x": {"field": "size", "type": "quantitative", "stack": "normalize", "title": "share of a guest’s memory", "axis": {"format": "%", "tickCount": 5}},
-                       "color": {"field": "part", "type": "nominal", "sort": names, "scale": {"domain": names, "range": colors}, "legend": {"orient": "bottom", "title": null, "columns": 4}},
-                       "order": {"field": "order", "type": "quantitative"},
-                       "tooltip": [{"field": "row"}, {"field": "part"}, {"field": "shown", "title": "of each guest"}]
-                   }}),
-        ),
-    })
+    let (names, colors): (Vec<&str>, Vec<&str>) = PARTS.into_iter().unzip();
+    Some(Figure::new(
+        "memory",
+        title,
+        "Differences of the host’s own accounts between the top and the start, divided by the guests; beside each name the whole, as the \
+                  host’s available memory tells it. User space is the first part, the kernel the five after it.",
+        json!({"step": 30}),
+        json!({"data": {"values": values}, "mark": {"type": "bar"},
+        "encoding": {
+            "y": {"field": "row", "type": "nominal", "sort": order, "title": null, "axis": {"labelLimit": 260}},
+            "x": {"field": "size", "type": "quantitative", "stack": "normalize", "title": "share of a guest’s memory", "axis": {"format": "%", "tickCount": 5}},
+            "color": {"field": "part", "type": "nominal", "sort": names, "scale": {"domain": names, "range": colors}, "legend": {"orient": "bottom", "title": null, "columns": 4}},
+            "order": {"field": "order", "type": "quantitative"},
+            "tooltip": [{"field": "row"}, {"field": "part"}, {"field": "shown", "title": "of each guest"}]
+        }}),
+    ))
 }

@@ -32,6 +32,21 @@ pub fn all() -> &'static [&'static dyn Platform] {
     ]
 }
 
+/// The release of this host's kernel.
+fn release() -> String {
+    let release = rustix::system::uname();
+    release.release().to_string_lossy().into_owned()
+}
+
+/// The fact of a record that says how a scratch disk's image is read and written on `whose` kernel.
+fn backing(direct: bool, whose: &str) -> (String, String) {
+    let how = match direct {
+        true => "direct".to_owned(),
+        false => format!("through {whose} page cache"),
+    };
+    ("scratch.backing".to_owned(), how)
+}
+
 /// A way to run a workload.
 pub trait Platform: Sync {
     /// The name in plans and tables: `native`, `container`, `qemu`, `xen`.

@@ -3,7 +3,7 @@
 
 use super::jobs::Jobs;
 use super::root::Root;
-use super::{CommandLine, Finished, Job, Target};
+use super::{CommandLine, Finished, Job, Target, backing, release};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -52,25 +52,13 @@ impl SharedKernelTarget {
         facts: impl IntoIterator<Item = (&'static str, String)>,
     ) -> Result<Self, HostError> {
         let mut environment = BTreeMap::from([
-            (
-                "kernel".to_owned(),
-                rustix::system::uname()
-                    .release()
-                    .to_string_lossy()
-                    .into_owned(),
-            ),
+            ("kernel".to_owned(), release()),
             ("cgroup.layout".to_owned(), seat.cgroup_layout().to_string()),
             ("root.layer".to_owned(), root.layer.to_string()),
             ("command.prefix".to_owned(), way.prefix.join(" ")),
         ]);
-        if let Some(scratch) = &root.scratch {
-            let direct = if scratch.direct {
-                "direct"
-            } else {
-                "through the host's page cache"
-            };
-            environment.insert("scratch.backing".to_owned(), direct.to_owned());
-        }
+        let scratch = root.scratch.as_ref();
+        environment.extend(scratch.map(|scratch| backing(scratch.direct, "the host's")));
         environment.extend(
             facts
                 .into_iter()
@@ -88,17 +76,11 @@ impl SharedKernelTarget {
                     namespace_of: seat.holder_pid(),
                     name: network_device.to_owned(),
                 }],
-                block_devices: root
-                    .scratch
-                    .iter()
-                    .map(vtax_host::cell::Attached::kernel_name)
-                    .collect(),
+                block_devices: scratch.iter().map(|one| one.kernel_name()).collect(),
                 ..Subject::default()
             },
             environment,
-            scratch: root
-                .scratch
-                .as_ref()
+            scratch: scratch
                 .map(|scratch| (scratch.device.clone(), PathBuf::from(MOUNT_POINT)))
                 .unwrap_or_default(),
         })

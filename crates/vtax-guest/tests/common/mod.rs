@@ -64,21 +64,16 @@ impl Bench {
     pub fn cell(&mut self, config: CellConfig) -> Cell {
         Cell::create(config, &mut self.journal).unwrap()
     }
+}
 
-    /// The control groups that the journal names.
-    pub fn journalled(&self) -> Vec<PathBuf> {
-        self.journal
-            .pending()
-            .iter()
-            .filter_map(|change| {
-                if let Change::Cgroup { path } = change {
-                    Some(path.clone())
-                } else {
-                    None
-                }
-            })
-            .collect()
-    }
+/// The control groups that a journal names.
+pub fn journalled(journal: &Journal) -> Vec<PathBuf> {
+    let pending = journal.pending().iter();
+    let groups = pending.filter_map(|change| match change {
+        Change::Cgroup { path } => Some(path.clone()),
+        _ => None,
+    });
+    groups.collect()
 }
 
 fn busybox_root(busybox: &Path, root: &Path) {

@@ -34,7 +34,7 @@ impl Catalogue {
     pub fn standard() -> Self {
         let shared = (cell::PARAMETERS.iter())
             .chain(cell::link::PARAMETERS)
-            .chain(host_settings::parameters())
+            .chain(host_settings::PARAMETERS)
             .chain(&OBSERVED)
             .copied()
             .collect();

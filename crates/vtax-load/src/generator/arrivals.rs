@@ -33,7 +33,6 @@ pub struct Arrivals {
 
 impl Arrivals {
     /// A schedule of `rate` requests a second up to `end`, in nanoseconds.
-    #[allow(clippy::cast_precision_loss, reason = "2^53 ns are 104 days")]
     pub fn new(arrival: Arrival, rate: f64, seed: u64, end: u64) -> Self {
         let mut arrivals = Self {
             arrival,
@@ -57,11 +56,7 @@ impl Arrivals {
     }
 
     /// The next moment, which [`Iterator::next`] would return.
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "positive and below `end`, a u64"
-    )]
+    // Positive and below `end`, a u64.
     pub fn peek(&self) -> Option<u64> {
         (self.next < self.end).then_some(self.next as u64)
     }

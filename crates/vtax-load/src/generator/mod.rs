@@ -247,7 +247,6 @@ pub(crate) fn nanoseconds(seconds: f64) -> u64 {
 }
 
 /// Nanoseconds as seconds.
-#[allow(clippy::cast_precision_loss, reason = "2^53 ns are 104 days")]
 pub(crate) fn seconds(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e9
 }

@@ -84,7 +84,6 @@ impl Workload for HttpDownload {
             let detail = "not one byte arrived in the measured part; measure longer";
             return Err(garbage(DRIVER, detail));
         }
-        #[allow(clippy::cast_precision_loss, reason = "2^53 bytes are 9 PB")]
         let bytes = report.bytes as f64;
         let rate = bytes / report.seconds;
         let mut metrics = Metrics::default();

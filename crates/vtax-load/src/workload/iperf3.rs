@@ -50,7 +50,6 @@ pub fn option(line: &mut CommandLine, name: &str, value: impl ToString) {
 
 /// `--bitrate` counts for each stream; plans say the total, as a user of the link sees it.
 pub fn bitrate_per_stream(rate_mbit: f64, streams: i64) -> String {
-    #[allow(clippy::cast_precision_loss, reason = "at most 128 streams")]
     let each = rate_mbit * 1e6 / streams.max(1) as f64;
     format!("{each:.0}")
 }
@@ -98,7 +97,6 @@ impl End {
     pub fn round_trip(&self) -> Option<f64> {
         let sender = |stream: &Stream| stream.sender.as_ref()?.mean_rtt;
         let times: Vec<f64> = self.streams.iter().filter_map(sender).collect();
-        #[allow(clippy::cast_precision_loss, reason = "at most 128 streams")]
         let mean = times.iter().sum::<f64>() / 1e6 / times.len().max(1) as f64;
         (mean > 0.0 && mean.is_finite()).then_some(mean)
     }

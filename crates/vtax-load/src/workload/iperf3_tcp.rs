@@ -19,12 +19,8 @@ const STREAMS: Parameter = Parameter::new("load.streams", Domain::Integer(1, 128
     .help("TCP connections in parallel");
 const LENGTH: Parameter = Parameter::new("load.length", Domain::Integer(1, 1_048_576), "131072")
     .help("bytes of each write and read");
-const WINDOW: Parameter = Parameter {
-    key: "load.window",
-    domain: Domain::Integer(2048, 536_870_912),
-    default: None,
-    help: "socket buffer in bytes; unset: the kernel tunes it",
-};
+const WINDOW: Parameter = Parameter::unset("load.window", Domain::Integer(2048, 536_870_912))
+    .help("socket buffer in bytes; unset: the kernel tunes it");
 
 impl Workload for Iperf3Tcp {
     fn kind(&self) -> &'static str {

@@ -107,7 +107,6 @@ impl Workload for Tbench {
         let mut metrics = Metrics::default();
         metrics.higher("throughput", throughput, BYTE_RATE, "tbench throughput");
         metrics.lead("throughput");
-        #[allow(clippy::cast_precision_loss, reason = "seconds of a trial")]
         let rate = count / measured(timing) as f64;
         metrics.higher("rate", rate, OP_RATE, "tbench operations");
         let title = "tbench latency, mean";

@@ -12,7 +12,7 @@ use crate::Roots;
 use crate::clock::{Clock, process_cpu};
 use crate::guests::{Guest, Guests};
 use crate::meter::{HostEnergy, Meter, host_energy, joules_metric};
-use crate::{ObserveError, Readings};
+use crate::{ObserveError, Readings, Series};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -383,10 +383,8 @@ impl EnergyReader {
         let readings = &self.readings;
         let value = |metric: &str| {
             let mut values = readings.values();
-            values.find_map(|(id, value)| {
-                let series = readings.series().get(id.0 as usize)?;
-                (series.owner == "host" && series.metric == metric).then_some(value)
-            })
+            let wanted = |series: &Series| series.owner == "host" && series.metric == metric;
+            values.find_map(|(_, series, value)| wanted(series).then_some(value))
         };
         let mut steps = Vec::with_capacity(self.choices.len());
         for choice in &mut self.choices {

@@ -94,10 +94,6 @@ impl FromStr for Weights {
 
 impl Weights {
     /// What a guest's exchanges cost, relative to other guests'.
-    #[allow(
-        clippy::cast_precision_loss,
-        reason = "an interval's counts are below 2^53"
-    )]
     pub fn cost(&self, exchanged: &GuestExchanges) -> f64 {
         exchanged.received as f64 * self.received
             + exchanged.sent as f64 * self.sent
@@ -106,10 +102,6 @@ impl Weights {
     }
 
     /// What the host's own soft interrupts cost: its packets, and those that do no I/O.
-    #[allow(
-        clippy::cast_precision_loss,
-        reason = "an interval's counts are below 2^53"
-    )]
     pub fn host_cost(&self, packets: u64, others: u64) -> f64 {
         packets as f64 * (self.received + self.sent) / 2.0 + others as f64 * self.other
     }
@@ -133,10 +125,6 @@ impl Counted {
     }
 
     /// Nanoseconds that soft interrupts took for exchanges of this cost.
-    #[allow(
-        clippy::cast_precision_loss,
-        reason = "an interval's nanoseconds are below 2^53"
-    )]
     fn time_for(&mut self, cost: f64, usage: &Usage) -> f64 {
         let softirq = usage.softirq.0 as f64;
         if usage.softirq_apart {
@@ -160,12 +148,7 @@ impl Method for Counted {
         "counted"
     }
 
-    #[allow(
-        clippy::cast_precision_loss,
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "an interval's counts and nanoseconds are below 2^53, and shares are not negative"
-    )]
+    // An interval's counts and nanoseconds are below 2^53, and shares are not negative.
     fn charge(
         &mut self,
         _: &Guests,

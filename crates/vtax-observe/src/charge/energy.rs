@@ -94,10 +94,6 @@ impl IdlePower {
 
 impl Ledger {
     /// Charges the interval's energy. `processors` says how many each guest was given.
-    #[allow(
-        clippy::cast_precision_loss,
-        reason = "an interval's nanoseconds are below 2^53"
-    )]
     pub fn charge_energy(
         &mut self,
         energy: EnergyUse,

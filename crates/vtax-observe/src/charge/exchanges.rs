@@ -93,6 +93,13 @@ impl Count {
     }
 }
 
+fn steps(counts: &mut [Count; 3], mut raw: [u64; 3], is_new: bool) -> [u64; 3] {
+    for (count, raw) in counts.iter_mut().zip(&mut raw) {
+        *raw = count.step(*raw, is_new);
+    }
+    raw
+}
+
 impl Exchanges {
     /// Opens the host's tables; those that cannot be read count nothing.
     pub fn open(roots: &Roots) -> Self {
@@ -191,11 +198,7 @@ impl Exchanges {
             let Some(counts) = self.devices.get_mut(name) else {
                 continue;
             };
-            let mut steps = [0; 3];
-            for ((step, count), raw) in steps.iter_mut().zip(counts).zip(now) {
-                *step = count.step(raw, is_new);
-            }
-            let [received, sent, bytes] = steps;
+            let [received, sent, bytes] = steps(counts, now, is_new);
             if let Some(guest) = owner {
                 let counts = interval.guests.entry(guest.number).or_default();
                 // What the host's end receives, the guest has sent.
@@ -306,11 +309,7 @@ impl Reader {
                 }
             }
         }
-        let mut steps = [0; 3];
-        for ((step, count), sum) in steps.iter_mut().zip(&mut self.own).zip(sums) {
-            *step = count.step(sum, guest.is_new);
-        }
-        let [received, sent, bytes] = steps;
+        let [received, sent, bytes] = steps(&mut self.own, sums, guest.is_new);
         // Inside a container's namespace directions are the guest's; a tap's are the host's.
         if whole {
             counts.received += received;

@@ -327,7 +327,7 @@ impl Probe {
 
 /// Whose a device is that the kernel met before this side had told it.
 fn device_owner(owner: Owner, devices: &HashMap<DeviceKey, u32>) -> Option<u32> {
-    #[allow(clippy::cast_possible_truncation, reason = "an interface's index")]
+    // An interface's index.
     let index = owner.b as u32;
     [index, 0].into_iter().find_map(|index| {
         let key = DeviceKey {
@@ -449,7 +449,7 @@ impl Method for Traced {
                     continue;
                 }
                 _ if context & PROCESS != 0 => {
-                    #[allow(clippy::cast_possible_truncation, reason = "a process's number")]
+                    // A process's number.
                     let pid = context as u32;
                     monitors.get(&pid).copied()
                 }

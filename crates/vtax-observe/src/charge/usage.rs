@@ -190,11 +190,7 @@ impl UsageReader {
         }))
     }
 
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "counters of nanoseconds that the instrument made of integers"
-    )]
+    // Counters of nanoseconds that the instrument made of integers.
     fn read_host(&mut self, now: Nanoseconds) -> Result<Host, ObserveError> {
         self.readings.clear_values();
         self.host.read(now, &mut self.readings)?;
@@ -202,10 +198,7 @@ impl UsageReader {
             at: now,
             ..Host::default()
         };
-        for (id, value) in self.readings.values() {
-            let Some(series) = self.readings.series().get(id.0 as usize) else {
-                continue;
-            };
+        for (_, series, value) in self.readings.values() {
             let value = value as u64;
             match series.metric.as_str() {
                 metric::CPU_IDLE | metric::CPU_IOWAIT => host.idle += value,
@@ -292,21 +285,14 @@ impl Own {
     }
 
     /// Totals since the guest began.
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "counters of nanoseconds that the instrument made of integers"
-    )]
+    // Counters of nanoseconds that the instrument made of integers.
     fn read(&mut self, now: Nanoseconds, guest: &Guest) -> Result<Stages, ObserveError> {
         let mut totals = Stages::default();
         match self {
             Self::Threads(threads, readings) => {
                 readings.clear_values();
                 threads.read(now, readings)?;
-                for (id, value) in readings.values() {
-                    let Some(series) = readings.series().get(id.0 as usize) else {
-                        continue;
-                    };
+                for (_, series, value) in readings.values() {
                     let stage = match series.metric.as_str() {
                         metric::CPU_VCPU => Stage::Vcpu,
                         metric::CPU_IOTHREAD => Stage::Iothread,

@@ -160,10 +160,8 @@ impl Instrument for HostCpu {
                 Some(b"cpu") => whole = times(&mut fields),
                 Some(b"ctxt") => context_switches = fields.next().and_then(text::number),
                 Some(label) => {
-                    let Some(cpu) = label.strip_prefix(b"cpu").and_then(text::number) else {
-                        continue;
-                    };
-                    let (Ok(cpu), Some(times)) = (u32::try_from(cpu), times(&mut fields)) else {
+                    let cpu = label.strip_prefix(b"cpu").and_then(text::small);
+                    let (Some(cpu), Some(times)) = (cpu, times(&mut fields)) else {
                         continue;
                     };
                     let busy = {

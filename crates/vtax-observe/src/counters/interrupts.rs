@@ -52,10 +52,6 @@ pub fn parse_interrupts(table: &[u8]) -> BTreeMap<String, f64> {
     let Some(columns) = table::columns(table) else {
         return counts;
     };
-    #[allow(
-        clippy::cast_precision_loss,
-        reason = "no guest takes 2^53 interrupts between two readings"
-    )]
     for row in table::rows(table, columns) {
         let sum = row.sum as f64;
         *counts

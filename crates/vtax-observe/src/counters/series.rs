@@ -64,10 +64,6 @@ impl Column {
     }
 
     /// Records an integer.
-    #[allow(
-        clippy::cast_precision_loss,
-        reason = "beyond 2^53 the lost bits are far below any counter's resolution"
-    )]
     pub(crate) fn record_count(&mut self, value: u64, into: &mut Readings) {
         self.record(value as f64, into);
     }

@@ -22,6 +22,11 @@ pub(crate) fn number(field: &[u8]) -> Option<u64> {
     })
 }
 
+/// A number of a process, a processor, a device.
+pub(crate) fn small(field: &[u8]) -> Option<u32> {
+    u32::try_from(number(field)?).ok()
+}
+
 /// The number of the line `key number`.
 pub(crate) fn keyed(text: &[u8], key: &str) -> Option<u64> {
     lines(text).find_map(|line| {

@@ -181,7 +181,7 @@ impl VmmThreads {
         Ok(())
     }
 
-    fn unlisted(&self, cause: rustix::io::Errno) -> ObserveError {
+    fn unlisted(&self, cause: impl Into<io::Error>) -> ObserveError {
         ObserveError::Read {
             path: self.task.clone(),
             cause: cause.into(),
@@ -202,8 +202,7 @@ impl VmmThreads {
                 path: self.task.clone(),
                 cause: cause.into(),
             })?;
-            let number = text::number(entry.file_name().to_bytes());
-            let Some(tid) = number.and_then(|tid| u32::try_from(tid).ok()) else {
+            let Some(tid) = text::small(entry.file_name().to_bytes()) else {
                 continue;
             };
             let position = match self.threads.get(next) {
@@ -328,8 +327,7 @@ impl Rules {
 fn innermost_number(directory: &Path) -> Option<u32> {
     let status = std::fs::read(directory.join("status")).ok()?;
     let line = text::lines(&status).find_map(|line| line.strip_prefix(b"NSpid:"))?;
-    let number = text::fields(line).last().and_then(text::number)?;
-    u32::try_from(number).ok()
+    text::fields(line).last().and_then(text::small)
 }
 
 fn is_gone(cause: &io::Error) -> bool {
@@ -347,11 +345,10 @@ fn kernel_vhost_threads(proc: &Path, of: &[Thread]) -> Vec<Thread> {
     processes
         .filter_map(|process| {
             let process = process.ok()?.path();
-            let number = text::number(process.file_name()?.as_encoded_bytes())?;
-            let tid = u32::try_from(number).ok()?;
+            let tid = text::small(process.file_name()?.as_encoded_bytes())?;
             let name = std::fs::read(process.join("comm")).ok()?;
-            let owner = text::number(name.trim_ascii().strip_prefix(b"vhost-")?)?;
-            let ours = of.iter().any(|thread| u64::from(thread.tid) == owner);
+            let owner = text::small(name.trim_ascii().strip_prefix(b"vhost-")?)?;
+            let ours = of.iter().any(|thread| thread.tid == owner);
             let itself = of.iter().any(|thread| thread.tid == tid);
             // Kernel threads have no command line; a process that only took the name has one.
             let is_kernel_thread = std::fs::read(process.join("cmdline")).ok()?.is_empty();
@@ -390,10 +387,7 @@ impl Instrument for VmmThreads {
         // has its threads afterwards proves that the process was this one when it was read.
         let whole = (self.clock)();
         self.discover(now)?;
-        let whole = whole.map_err(|cause| ObserveError::Read {
-            path: self.task.clone(),
-            cause,
-        })?;
+        let whole = whole.map_err(|cause| self.unlisted(cause))?;
 
         let roles = &mut self.roles;
         let mut failed = None;

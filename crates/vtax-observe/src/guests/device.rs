@@ -121,8 +121,8 @@ pub(super) fn of_domain_elsewhere(
     let prefix = prefix_of_domain(domain);
     let mut looked = HashSet::from([host]);
     std::fs::read_dir(proc).ok()?.flatten().find_map(|entry| {
-        let pid = text::number(entry.file_name().as_bytes())?;
-        let process = Process::new(proc, u32::try_from(pid).ok()?);
+        let pid = text::small(entry.file_name().as_bytes())?;
+        let process = Process::new(proc, pid);
         let namespace = process.net_namespace()?;
         if !looked.insert(namespace) {
             return None;
@@ -140,7 +140,7 @@ pub(super) fn of_domain_elsewhere(
 
 fn number(file: &Path) -> Option<u32> {
     let content = std::fs::read(file).ok()?;
-    text::number(content.trim_ascii()).and_then(|number| u32::try_from(number).ok())
+    text::small(content.trim_ascii())
 }
 
 /// The devices behind a VMM's open files. `host` is the inode of the host's network namespace.

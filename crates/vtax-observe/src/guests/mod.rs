@@ -167,6 +167,29 @@ pub struct Guest {
     pub is_new: bool,
 }
 
+impl Guest {
+    /// A guest of which no more is known yet.
+    fn new(key: GuestKey, platform: Platform, name: String) -> Self {
+        Self {
+            number: 0,
+            key,
+            platform,
+            manager: None,
+            name,
+            uuid: None,
+            cpus: None,
+            process: None,
+            beside_devices: None,
+            group: None,
+            domain: None,
+            devices: Vec::new(),
+            disks: Vec::new(),
+            helpers: Vec::new(),
+            is_new: false,
+        }
+    }
+}
+
 /// What one source says of a guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Found {
@@ -408,8 +431,8 @@ impl Guests {
             return Kind::Other;
         };
         // A Xen domain's device model is a QEMU, but no guest of its own.
-        let domain = options::value(&arguments, "xen-domid").and_then(text::number);
-        if let Some(domain) = domain.and_then(|domain| u32::try_from(domain).ok()) {
+        let domain = options::value(&arguments, "xen-domid").and_then(text::small);
+        if let Some(domain) = domain {
             return Kind::ForDomain {
                 domain,
                 work: HelperWork::Emulator,
@@ -430,22 +453,14 @@ impl Guests {
                 name::sanitised,
             );
             let guest = Guest {
-                number: 0,
-                key: key.clone(),
-                platform: found.platform,
                 manager: found.manager,
-                name,
                 uuid: found.uuid,
                 cpus: found.cpus,
                 process: Some(pid),
-                beside_devices: None,
                 group: group
                     .map(|group| group.strip_prefix("/").map(Path::to_owned).unwrap_or(group)),
-                domain: None,
-                devices: Vec::new(),
-                disks: Vec::new(),
-                helpers: Vec::new(),
                 is_new,
+                ..Guest::new(key.clone(), found.platform, name)
             };
             self.add(guest);
         }
@@ -497,25 +512,15 @@ impl Guests {
         let Added { path, inode, is } = added;
         let stored = container::name(&is, &self.roots.run, &self.roots.lib);
         let name = stored.unwrap_or_else(|| is.id.chars().take(12).collect());
+        let key = GuestKey::Group {
+            path: path.clone(),
+            inode,
+        };
         Guest {
-            number: 0,
-            key: GuestKey::Group {
-                path: path.clone(),
-                inode,
-            },
-            platform: is.platform,
-            manager: None,
-            name: name::sanitised(name.as_bytes()),
-            uuid: None,
             cpus: quota(&mounted.join(&path)),
-            process: None,
-            beside_devices: None,
             group: Some(path),
-            domain: None,
-            devices: Vec::new(),
-            disks: Vec::new(),
-            helpers: Vec::new(),
             is_new: self.passes > 0,
+            ..Guest::new(key, is.platform, name::sanitised(name.as_bytes()))
         }
     }
 
@@ -545,21 +550,11 @@ impl Guests {
                 continue;
             }
             let guest = Guest {
-                number: 0,
-                key,
-                platform: Platform::Xen,
-                manager: None,
-                name: domain.name,
                 uuid: domain.uuid,
                 cpus: Some(domain.cpus),
-                process: None,
-                beside_devices: None,
-                group: None,
                 domain: Some((domain.id, domain.cpu_ns)),
-                devices: Vec::new(),
-                disks: Vec::new(),
-                helpers: Vec::new(),
                 is_new: self.passes > 0,
+                ..Guest::new(key, Platform::Xen, domain.name)
             };
             self.add(guest);
         }
@@ -570,26 +565,20 @@ impl Guests {
             guest.helpers.clear();
         }
         for (pid, looked) in &self.processes {
-            let (helper, guest) = match looked.is {
+            let mut guests = self.guests.values_mut();
+            let (work, guest) = match looked.is {
                 Kind::Vhost { of } => (
                     HelperWork::Vhost,
-                    self.guests
-                        .values_mut()
-                        .find(|guest| guest.platform.is_vm() && guest.process == Some(of)),
+                    guests.find(|guest| guest.platform.is_vm() && guest.process == Some(of)),
                 ),
                 Kind::ForDomain { domain, work } => (
                     work,
-                    self.guests
-                        .values_mut()
-                        .find(|guest| guest.domain.is_some_and(|(id, _)| id == domain)),
+                    guests.find(|guest| guest.domain.is_some_and(|(id, _)| id == domain)),
                 ),
                 _ => continue,
             };
             if let Some(guest) = guest {
-                guest.helpers.push(Helper {
-                    pid: *pid,
-                    work: helper,
-                });
+                guest.helpers.push(Helper { pid: *pid, work });
             }
         }
         for guest in self.guests.values_mut() {
@@ -666,8 +655,7 @@ impl Guests {
 
 /// Kernel threads that work for one guest, by the names that the kernel gives them.
 fn kernel_thread(name: &[u8]) -> Kind {
-    let number = |text: &[u8]| text::number(text).and_then(|number| u32::try_from(number).ok());
-    if let Some(of) = name.strip_prefix(b"vhost-").and_then(number) {
+    if let Some(of) = name.strip_prefix(b"vhost-").and_then(text::small) {
         return Kind::Vhost { of };
     }
     // `vif1.0-q0-guest-rx` of netback; `1.xvda-0` or `blkback.1.xvda` of blkback.
@@ -677,7 +665,7 @@ fn kernel_thread(name: &[u8]) -> Kind {
         let device = rest.get(dot + 1..)?;
         let is_disk =
             device.starts_with(b"xvd") || device.starts_with(b"hd") || device.starts_with(b"sd");
-        (*prefix == "vif" || is_disk).then(|| number(rest.get(..dot)?))?
+        (*prefix == "vif" || is_disk).then(|| text::small(rest.get(..dot)?))?
     });
     domain.map_or(Kind::Other, |domain| Kind::ForDomain {
         domain,
@@ -696,8 +684,7 @@ fn list_processes(
     let mut listed = Vec::new();
     while let Some(entry) = entries.next() {
         let entry = entry?;
-        let number = text::number(entry.file_name().to_bytes());
-        if let Some(pid) = number.and_then(|number| u32::try_from(number).ok()) {
+        if let Some(pid) = text::small(entry.file_name().to_bytes()) {
             listed.push((pid, entry.ino()));
         }
     }
@@ -708,8 +695,7 @@ fn list_processes(
 pub(crate) fn first_process(group: &Path, deepest: u32) -> Option<u32> {
     let listed = std::fs::read(group.join("cgroup.procs")).ok()?;
     let first = text::lines(&listed)
-        .find_map(text::number)
-        .and_then(|pid| u32::try_from(pid).ok())
+        .find_map(text::small)
         .filter(|pid| *pid != 0);
     if first.is_some() || deepest == 0 {
         return first;

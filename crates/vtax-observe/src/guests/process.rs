@@ -77,7 +77,7 @@ impl<'a> Process<'a> {
             .as_bytes()
             .strip_prefix(b"net:[")?
             .strip_suffix(b"]")?;
-        text::number(inode).and_then(|inode| u32::try_from(inode).ok())
+        text::small(inode)
     }
 
     /// The devices of its network namespace that are up, by name, with their indices there. From
@@ -89,7 +89,7 @@ impl<'a> Process<'a> {
         let link = |line: &[u8]| {
             // `4\ttap0      :     1      V3`; groups of a device follow, indented.
             let (index, rest) = line.split_at_checked(line.iter().position(|b| *b == b'\t')?)?;
-            let index = text::number(index).and_then(|index| u32::try_from(index).ok())?;
+            let index = text::small(index)?;
             let name = rest.split(|byte| *byte == b':').next()?.trim_ascii();
             Some((name.to_vec(), index))
         };
@@ -122,9 +122,9 @@ impl<'a> Process<'a> {
             .take(MOST_FILES)
             .filter_map(|entry| {
                 let entry = entry.ok()?;
-                let number = text::number(entry.file_name().as_bytes())?;
+                let number = text::small(entry.file_name().as_bytes())?;
                 let target = std::fs::read_link(entry.path()).ok()?;
-                Some((u32::try_from(number).ok()?, target))
+                Some((number, target))
             })
             .collect()
     }

@@ -96,13 +96,12 @@ fn parse_list(table: &[u8]) -> Vec<Domain> {
         let [name @ .., id, _memory, cpus, _state, seconds] = fields.as_slice() else {
             return None;
         };
-        let number = |field: &[u8]| text::number(field).and_then(|n| u32::try_from(n).ok());
-        let id = number(id)?;
+        let id = text::small(id)?;
         (id != 0 && !name.is_empty()).then_some(Domain {
             id,
             name: super::name::sanitised(&name.join(&b' ')),
             uuid: None,
-            cpus: number(cpus)?,
+            cpus: text::small(cpus)?,
             cpu_ns: seconds_in_ns(seconds)?,
         })
     };

@@ -337,10 +337,6 @@ fn rise(watts: &mut [f64; POINTS]) {
     }
 }
 
-#[allow(
-    clippy::cast_precision_loss,
-    reason = "counts of observations and levels are small"
-)]
 fn count(number: usize) -> f64 {
     number as f64
 }

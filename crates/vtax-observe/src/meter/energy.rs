@@ -98,10 +98,6 @@ impl EnergyCounter {
         self.total
     }
 
-    #[allow(
-        clippy::cast_precision_loss,
-        reason = "differences of readings stay far below 2^53 counts"
-    )]
     fn joules(&self, counts: u64) -> Joules {
         Joules(counts as f64 * self.count.0)
     }

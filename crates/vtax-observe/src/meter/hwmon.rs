@@ -157,10 +157,6 @@ impl Instrument for Hwmon {
         NAME
     }
 
-    #[allow(
-        clippy::cast_precision_loss,
-        reason = "microwatts of a sensor stay far below 2^53"
-    )]
     fn read(&mut self, now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
         let mut first = None;
         for sensor in &mut self.sensors {

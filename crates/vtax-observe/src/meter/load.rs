@@ -91,11 +91,7 @@ impl Shared {
 }
 
 impl Load for BusyLoad {
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "clamped to 0..=1e6"
-    )]
+    // Clamped to 0..=1e6.
     fn set(&mut self, share: f64) {
         let millionths = (share.clamp(0.0, 1.0) * 1e6) as u64;
         self.shared.share.store(millionths, Ordering::Relaxed);

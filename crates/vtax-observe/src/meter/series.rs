@@ -71,7 +71,7 @@ mod tests {
         series.record_joules(&mut probe, Joules(1.0));
         other.record_joules(&mut trial, Joules(7.0));
         series.record_joules(&mut trial, Joules(2.0));
-        let values: Vec<f64> = trial.values().map(|(_, value)| value).collect();
+        let values: Vec<f64> = trial.values().map(|(.., value)| value).collect();
         assert_eq!(values, [7.0, 2.0]);
     }
 }

@@ -568,7 +568,7 @@ mod tests {
         assert!(error.to_string().contains("ended: unplugged"), "{error}");
         let late = Nanoseconds(SystemClock.now().0 + 3_600_000_000_000);
         let _ = meter.read(late, &mut readings);
-        let joules = readings.values().next().unwrap().1;
+        let joules = readings.values().next().unwrap().2;
         assert!(
             joules <= 150.0 * 20.0 + 1e-6,
             "a reading stands for 20 s at most: {joules} J"

@@ -69,6 +69,56 @@ pub struct Analysis {
     pub observation: Observation,
 }
 
+impl Analysis {
+    /// The treatments of a workload, in the plan's order.
+    pub fn of_workload(&self, workload: &str) -> Vec<&TreatmentSummary> {
+        let all = self.treatments.iter();
+        all.filter(|summary| summary.treatment.workload == workload)
+            .collect()
+    }
+
+    /// A treatment by its label.
+    pub fn treatment(&self, label: &str) -> Option<&TreatmentSummary> {
+        let mut all = self.treatments.iter();
+        all.find(|summary| summary.treatment.label == label)
+    }
+}
+
+/// Each of `items` once, where it first stands.
+pub(crate) fn distinct<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut known = Vec::new();
+    for item in items {
+        if !known.contains(&item) {
+            known.push(item);
+        }
+    }
+    known
+}
+
+/// Each metric once by its name, as it is first seen.
+pub(crate) fn distinct_metrics<'a>(
+    metrics: impl IntoIterator<Item = &'a MetricSummary>,
+) -> Vec<&'a MetricSummary> {
+    let mut known: Vec<&MetricSummary> = Vec::new();
+    for metric in metrics {
+        if !known.iter().any(|one| one.name == metric.name) {
+            known.push(metric);
+        }
+    }
+    known
+}
+
+/// The headline metrics of a workload, each by the first treatment that has it; without any, the
+/// first metric, so that there is something to look at.
+pub(crate) fn headline_metrics<'a>(treatments: &[&'a TreatmentSummary]) -> Vec<&'a MetricSummary> {
+    let all = || treatments.iter().flat_map(|summary| &summary.metrics);
+    let mut metrics = distinct_metrics(all().filter(|metric| metric.headline));
+    if metrics.is_empty() {
+        metrics.extend(all().take(1));
+    }
+    metrics
+}
+
 /// How many trials went how.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
@@ -84,6 +134,22 @@ pub struct Counts {
     pub pending: usize,
     /// Damaged on disk.
     pub unreadable: usize,
+}
+
+impl Counts {
+    /// How these trials went, all of those that were planned.
+    fn of<'a>(trials: impl Iterator<Item = &'a Trial>) -> Self {
+        let mut went = Self::default();
+        for trial in trials {
+            went.planned += 1;
+            *match trial.outcome {
+                TrialOutcome::Failed(_) => &mut went.failed,
+                TrialOutcome::Complete if trial.suspect.is_empty() => &mut went.counted,
+                TrialOutcome::Complete => &mut went.suspect,
+            } += 1;
+        }
+        went
+    }
 }
 
 /// An attempt at a trial that was set aside when the trial was run again.
@@ -252,6 +318,39 @@ pub struct Comparison {
     pub note: Option<String>,
 }
 
+impl Comparison {
+    /// Of one metric, not yet judged. `other` is the baseline's, which may lack it.
+    pub(crate) fn of(
+        treatment: &Treatment,
+        baseline: &Treatment,
+        metric: &MetricSummary,
+        other: Option<&MetricSummary>,
+        tax: Result<Tax, NoTax>,
+    ) -> Self {
+        Self {
+            treatment: treatment.label.clone(),
+            baseline: baseline.label.clone(),
+            workload: treatment.workload.clone(),
+            platform: treatment.platform.clone(),
+            metric: metric.name.clone(),
+            title: metric.title.clone(),
+            better: metric.better,
+            headline: metric.headline,
+            source: other.map_or(metric.source, |other| metric.source.combine(other.source)),
+            // An emulated guest's flag hides that of a model; its baseline's does not.
+            modelled: [Some(metric), other]
+                .into_iter()
+                .flatten()
+                .any(|one| one.source == Source::Modelled),
+            note: tax.as_ref().err().map(ToString::to_string),
+            tax: tax.ok(),
+            adjusted_p: None,
+            family: 0,
+            verdict: Verdict::NoRatio,
+        }
+    }
+}
+
 /// One trial as a row.
 #[derive(Debug, Clone, Serialize)]
 pub struct TrialRow {
@@ -343,10 +442,7 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         .iter()
         .map(|read| row(&read.trial, &read.samples))
         .collect();
-    let counted = trials
-        .iter()
-        .filter(|Read { trial, .. }| counts(trial))
-        .count();
+    let went = Counts::of(trials.iter().map(|read| &read.trial));
     let provisional = lacks_trustworthy_trials(&trials);
     if provisional {
         // The rows above keep the reasons; the statistics below use every completed trial.
@@ -359,7 +455,7 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         .map(|treatment| summarise(treatment, &treatments, &factors, &trials, &rows))
         .collect();
     words::tell_nouns_apart(&mut summaries);
-    let advice = (provisional && counted == 0).then(|| words::advice(&rows, &run.place));
+    let advice = (provisional && went.counted == 0).then(|| words::advice(&rows, &run.place));
     if advice.is_some() {
         summaries
             .iter_mut()
@@ -376,16 +472,7 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
             comparison.note = Some("the trials are suspect: run again on a quiet host".to_owned());
         }
     }
-    let mut workloads: Vec<String> = Vec::new();
-    for treatment in &treatments {
-        if !workloads.contains(&treatment.workload) {
-            workloads.push(treatment.workload.clone());
-        }
-    }
-    let failed = trials
-        .iter()
-        .filter(|Read { trial, .. }| trial.outcome != TrialOutcome::Complete)
-        .count();
+    let workloads = distinct(treatments.iter().map(|of| of.workload.clone()));
     let source = summaries
         .iter()
         .flat_map(|summary| &summary.metrics)
@@ -404,11 +491,9 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         source,
         counts: Counts {
             planned: run.schedule.len(),
-            counted,
-            suspect: trials.len() - counted - failed,
-            failed,
             pending: missing,
             unreadable: unreadable.len(),
+            ..went
         },
         provisional,
         advice,
@@ -714,10 +799,6 @@ fn summarise(
         .into_iter()
         .filter(|read| counts(&read.trial))
         .collect();
-    let failed = mine
-        .iter()
-        .filter(|trial| trial.outcome != TrialOutcome::Complete)
-        .count();
     let found: Vec<(u32, &BTreeMap<String, Metric>)> = counted
         .iter()
         .map(|trial| (trial.index, &trial.metrics))
@@ -752,14 +833,7 @@ fn summarise(
         short: words::short(treatment, all, factors),
         noun: words::noun(treatment, &environment),
         treatment: treatment.clone(),
-        counts: Counts {
-            planned: mine.len(),
-            counted: counted.len(),
-            suspect: mine.len() - counted.len() - failed,
-            failed,
-            pending: 0,
-            unreadable: 0,
-        },
+        counts: Counts::of(mine.iter().copied()),
         metrics,
         steady,
         environment,
@@ -868,39 +942,24 @@ fn compare_with_baselines(summaries: &[TreatmentSummary], trials: &[Read]) -> Ve
                 Some(other) => tax_of(metric, other, &block_of, seed),
                 None => (Err(NoTax::NoTrials), 0),
             };
-            let note = match result {
-                Err(reason) => Some(reason.to_string()),
-                Ok(tax) if !tax.paired => {
+            let treatment = &summary.treatment;
+            let mut comparison =
+                Comparison::of(treatment, &baseline.treatment, metric, other, result);
+            if let Some(tax) = &comparison.tax {
+                comparison.note = if !tax.paired {
                     Some("blocks are incomplete: compared without pairing".to_owned())
-                }
-                Ok(_) if dropped > 0 => Some(format!(
-                    "{} without a partner in its block left out",
-                    crate::numbers::count(dropped, "trial")
-                )),
-                Ok(_) if metric.name == "knee" => words::bounds(summary, baseline),
-                Ok(_) => None,
-            };
-            comparisons.push(Comparison {
-                treatment: summary.treatment.label.clone(),
-                baseline: baseline_label.clone(),
-                workload: summary.treatment.workload.clone(),
-                platform: summary.treatment.platform.clone(),
-                metric: metric.name.clone(),
-                title: metric.title.clone(),
-                better: metric.better,
-                headline: metric.headline,
-                source: other.map_or(metric.source, |other| metric.source.combine(other.source)),
-                // An emulated guest's flag hides that of a model; its baseline's does not.
-                modelled: [Some(metric), other]
-                    .into_iter()
-                    .flatten()
-                    .any(|one| one.source == Source::Modelled),
-                tax: result.ok(),
-                adjusted_p: None,
-                family: 0,
-                verdict: Verdict::NoRatio,
-                note,
-            });
+                } else if dropped > 0 {
+                    Some(format!(
+                        "{} without a partner in its block left out",
+                        crate::numbers::count(dropped, "trial")
+                    ))
+                } else if metric.name == "knee" {
+                    words::bounds(summary, baseline)
+                } else {
+                    None
+                };
+            }
+            comparisons.push(comparison);
         }
     }
     comparisons

@@ -1,7 +1,7 @@
 //! What scenarios add to a treatment: its levels, its objective, the other actors, distributions,
 //! and one trial over time.
 
-use super::{MetricSummary, Read, metric_summaries};
+use super::{MetricSummary, Read, distinct, metric_summaries};
 use crate::results::{
     HistogramRecord, Metric, Phase, Role, SampleKind, Samples, Stage, Treatment, Trial,
 };
@@ -119,13 +119,8 @@ const SECOND: Nanoseconds = Nanoseconds(1_000_000_000);
 
 /// The levels of a treatment, in the order in which trials went through them.
 pub(super) fn levels(treatment: &Treatment, counted: &[&Trial]) -> Vec<LevelSummary> {
-    let mut names: Vec<&str> = Vec::new();
-    for phase in counted.iter().flat_map(|trial| &trial.phases) {
-        if !names.contains(&phase.name.as_str()) {
-            names.push(&phase.name);
-        }
-    }
-    names
+    let phases = counted.iter().flat_map(|trial| &trial.phases);
+    distinct(phases.map(|phase| phase.name.as_str()))
         .into_iter()
         .filter_map(|name| {
             let own: Vec<(u32, &Phase)> = counted
@@ -298,12 +293,8 @@ pub(super) fn timeline(trial: &Trial, samples: &[Samples]) -> Timeline {
 }
 
 fn cpu(trial: &Trial, samples: &[Samples]) -> Vec<Layer> {
-    let mut owners: Vec<&str> = vec!["target", "client"];
-    for samples in samples {
-        if !owners.contains(&samples.series.owner.as_str()) {
-            owners.push(&samples.series.owner);
-        }
-    }
+    let named = samples.iter().map(|samples| samples.series.owner.as_str());
+    let owners = distinct(["target", "client"].into_iter().chain(named));
     let mut layers = Vec::new();
     for owner in owners.into_iter().filter(|owner| *owner != "host") {
         let of = |metric: &str| {

@@ -180,13 +180,8 @@ pub(super) fn sentences(analysis: &Analysis, trials: &[Read]) -> Vec<Sentence> {
         .iter()
         .filter(|comparison| comparison.headline || !any_headline)
         .filter_map(|comparison| {
-            let find = |label: &str| {
-                analysis
-                    .treatments
-                    .iter()
-                    .find(|summary| summary.treatment.label == label)
-            };
-            let (treatment, baseline) = (find(&comparison.treatment)?, find(&comparison.baseline)?);
+            let treatment = analysis.treatment(&comparison.treatment)?;
+            let baseline = analysis.treatment(&comparison.baseline)?;
             let phrase = trials
                 .iter()
                 .filter(|Read { trial, .. }| {
@@ -276,28 +271,22 @@ fn sentence(
     }
     match comparison.verdict {
         Verdict::Different => {
-            let claim = match comparison.metric.as_str() {
-                "cpu.per_work" => {
-                    format!("{} costs {shown} the CPU of {object}", capital(&subject))
-                }
-                "energy.per_work" => {
-                    format!("{} takes {shown} the energy of {object}", capital(&subject))
-                }
-                "throughput" => format!(
-                    "{} reaches {shown} the throughput of {object}",
+            let says = |verb: &str, what: &str| {
+                format!(
+                    "{} {verb} {shown} the {what} of {object}",
                     capital(&subject)
-                ),
+                )
+            };
+            let claim = match comparison.metric.as_str() {
+                "cpu.per_work" => says("costs", "CPU"),
+                "energy.per_work" => says("takes", "energy"),
+                "throughput" => says("reaches", "throughput"),
                 "knee" => {
                     let objective = treatment.objective.as_ref();
                     let within = objective.map_or("its objective", |one| one.text.as_str());
-                    format!(
-                        "{} bears {shown} the load of {object} within {within}",
-                        capital(&subject)
-                    )
+                    says("bears", "load") + " within " + within
                 }
-                "power.mean" => {
-                    format!("{} draws {shown} the power of {object}", capital(&subject))
-                }
+                "power.mean" => says("draws", "power"),
                 _ => format!(
                     "{} of {subject} is {shown} that of {object}",
                     capital(&quantity)

@@ -1,7 +1,9 @@
 //! Figures of scenarios: load levels and knees, distributions, and one trial over time.
 
-use super::{Curves, Figure, ZOOM, encoding, ratio_ticks, specification, zoom};
-use crate::analysis::{Analysis, LevelSummary, MetricSummary, Timeline, TreatmentSummary};
+use super::{Curves, Figure, ZOOM, encoding, ratio_ticks, zoom};
+use crate::analysis::{
+    Analysis, LevelSummary, MetricSummary, Timeline, TreatmentSummary, distinct,
+};
 use crate::numbers::{common_scale, scaled};
 use crate::results::Stage;
 use serde_json::{Value, json};
@@ -10,11 +12,8 @@ use vtax_units::{Source, Unit};
 
 /// Figures of the levels of one workload.
 pub(super) fn levels(analysis: &Analysis, workload: &str) -> Vec<Figure> {
-    let treatments: Vec<&TreatmentSummary> = analysis
-        .treatments
-        .iter()
-        .filter(|summary| summary.treatment.workload == workload && summary.levels.len() > 1)
-        .collect();
+    let mut treatments = analysis.of_workload(workload);
+    treatments.retain(|summary| summary.levels.len() > 1);
     let Some(axis) = LevelAxis::of(analysis, &treatments) else {
         return Vec::new();
     };
@@ -229,16 +228,13 @@ impl<'a> LevelAxis<'a> {
             self.knees_in_words(treatments, panel.id == "achieved"),
             flags(points.iter().map(|(_, _, metric, _)| metric.source)),
         );
-        Some(Figure {
-            id: format!("{workload} {}", panel.id),
-            spec: specification(
-                &title,
-                json!(210),
-                json!({"data": {"values": rows}, "layer": layers}),
-            ),
+        Some(Figure::new(
+            format!("{workload} {}", panel.id),
             title,
             caption,
-        })
+            json!(210),
+            json!({"data": {"values": rows}, "layer": layers}),
+        ))
     }
 
     /// One row for each treatment that has a knee.
@@ -341,8 +337,14 @@ impl<'a> LevelAxis<'a> {
             {"field": "shown", "title": "mean [95 % CI]"}, {"field": "n"}, {"field": "source"}
         ]);
         let title = format!("{workload}: {title}");
-        let spec = specification(
-            &title,
+        Some(Figure::new(
+            format!("{workload} {id}"),
+            title,
+            format!(
+                "One symbol a load level, joined in the order in which the load was raised: where the curve turns, more was asked for \
+                 than was served. Bars are 95 % confidence intervals, cut where they leave the frame.{}",
+                flags(points.iter().map(|(_, _, _, y)| y.source))
+            ),
             json!(210),
             json!({
                 "data": {"values": rows},
@@ -355,17 +357,7 @@ impl<'a> LevelAxis<'a> {
                      "encoding": {"x": x, "y": y_axis.encoding("mean"), "color": color, "shape": self.curves.shape(), "tooltip": tooltip}}
                 ]
             }),
-        );
-        Some(Figure {
-            id: format!("{workload} {id}"),
-            title,
-            caption: format!(
-                "One symbol a load level, joined in the order in which the load was raised: where the curve turns, more was asked for \
-                 than was served. Bars are 95 % confidence intervals, cut where they leave the frame.{}",
-                flags(points.iter().map(|(_, _, _, y)| y.source))
-            ),
-            spec,
-        })
+        ))
     }
 }
 
@@ -481,22 +473,12 @@ impl Axis {
 
 /// Latency by percentile: the distributions of every treatment at one load that all had.
 pub(super) fn percentiles(analysis: &Analysis, workload: &str) -> Vec<Figure> {
-    let treatments: Vec<&TreatmentSummary> = analysis
-        .treatments
-        .iter()
-        .filter(|summary| {
-            summary.treatment.workload == workload && !summary.distributions.is_empty()
-        })
-        .collect();
-    let mut names: Vec<&str> = Vec::new();
-    for distribution in treatments.iter().flat_map(|summary| &summary.distributions) {
-        // What neighbours saw is theirs; the figure is about the target.
-        let of_target = distribution.name.starts_with("client.");
-        if of_target && !names.contains(&distribution.name.as_str()) {
-            names.push(&distribution.name);
-        }
-    }
-    names
+    let mut treatments = analysis.of_workload(workload);
+    treatments.retain(|summary| !summary.distributions.is_empty());
+    let all = treatments.iter().flat_map(|summary| &summary.distributions);
+    // What neighbours saw is theirs; the figure is about the target.
+    let names = all.map(|one| one.name.as_str());
+    distinct(names.filter(|name| name.starts_with("client.")))
         .into_iter()
         .filter_map(|name| percentile_curves(analysis, workload, &treatments, name))
         .collect()
@@ -527,7 +509,6 @@ fn percentile_curves(
             continue;
         }
         told.push(format!("{} {values}", summary.short));
-        #[allow(clippy::cast_precision_loss, reason = "a count of values, for an axis")]
         for step in 0.. {
             // Twelve points a decade of 1 / (1 − p), as long as a value lies beyond.
             let beyond = 10_f64.powf(f64::from(step) / 12.0);
@@ -558,8 +539,16 @@ fn percentile_curves(
         .collect();
     let metric = name.rsplit('.').next().unwrap_or(name);
     let title = format!("{workload}: {metric} by percentile");
-    let spec = specification(
-        &title,
+    let at = level.map_or_else(String::new, |level| {
+        format!(" at {level}, the highest load that all were seen to keep")
+    });
+    Some(Figure::new(
+        format!("{workload} {name} percentiles"),
+        title,
+        format!(
+            "Every value of every trial that counts{at}; each tick to the right is ten times rarer. Values: {}.",
+            told.join(", ")
+        ),
         json!(240),
         json!({
             "data": {"values": rows},
@@ -573,19 +562,7 @@ fn percentile_curves(
                 "tooltip": [{"field": "treatment"}, {"field": "percentile"}, {"field": "shown", "title": metric}]
             }
         }),
-    );
-    let at = level.map_or_else(String::new, |level| {
-        format!(" at {level}, the highest load that all were seen to keep")
-    });
-    Some(Figure {
-        id: format!("{workload} {name} percentiles"),
-        title,
-        caption: format!(
-            "Every value of every trial that counts{at}; each tick to the right is ten times rarer. Values: {}.",
-            told.join(", ")
-        ),
-        spec,
-    })
+    ))
 }
 
 /// The highest level that every treatment reached, and kept wherever it was judged; else the lowest
@@ -618,10 +595,8 @@ const MOST_POINTS: usize = 400;
 
 /// CPU and power over time, from one trial of each treatment.
 pub(super) fn timelines(analysis: &Analysis, workload: &str) -> Vec<Figure> {
-    let treatments: Vec<(&TreatmentSummary, &Timeline)> = analysis
-        .treatments
-        .iter()
-        .filter(|summary| summary.treatment.workload == workload)
+    let treatments: Vec<(&TreatmentSummary, &Timeline)> = (analysis.of_workload(workload))
+        .into_iter()
         .filter_map(|summary| Some((summary, summary.timeline.as_ref()?)))
         .collect();
     let cpu = treatments
@@ -683,7 +658,7 @@ fn label(level: f64) -> String {
     ((level * 1000.0).round() / 1000.0).to_string()
 }
 
-fn seconds() -> Value {
+pub(super) fn seconds() -> Value {
     json!({"field": "second", "type": "quantitative", "title": "seconds into the window", "scale": {"nice": false}, "axis": {"grid": false}})
 }
 
@@ -754,16 +729,17 @@ fn cpu_over_time(
         "{workload}, {}: CPU by actor and stage over time",
         summary.short
     );
-    Some(Figure {
-        id: format!("{workload} {} cpu over time", summary.short),
-        spec: specification(&title, json!(190), json!({"layer": drawn})),
+    Some(Figure::new(
+        format!("{workload} {} cpu over time", summary.short),
         title,
-        caption: format!(
+        format!(
             "Trial {:04}, stacked by who spent it.{explained}{} {ZOOM}",
             timeline.trial,
             flags(timeline.cpu.iter().map(|layer| layer.source))
         ),
-    })
+        json!(190),
+        json!({"layer": drawn}),
+    ))
 }
 
 fn watts_over_time(
@@ -806,13 +782,14 @@ fn watts_over_time(
         }),
     );
     let title = format!("{workload}: power of the host over time");
-    Some(Figure {
-        id: format!("{workload} watts over time"),
-        spec: specification(&title, json!(190), json!({"layer": drawn})),
+    Some(Figure::new(
+        format!("{workload} watts over time"),
         title,
-        caption: format!(
+        format!(
             "One trial of each treatment, the first that counts.{explained}{} {ZOOM}",
             flags(own.iter().map(|(_, _, (_, source))| *source))
         ),
-    })
+        json!(190),
+        json!({"layer": drawn}),
+    ))
 }

@@ -43,26 +43,29 @@ impl Stage {
         Self::Rest,
     ];
 
-    /// Its name in metrics: `cpu.stage.NAME`.
-    pub fn name(self) -> &'static str {
+    /// Its name in metrics, who that is in words that follow "by", and its colour in every figure.
+    const fn looks(self) -> (&'static str, &'static str, &'static str) {
         match self {
-            Self::Service => "service",
-            Self::Vcpu => "vcpu",
-            Self::Emulator => "emulator",
-            Self::Iothread => "iothread",
-            Self::Vhost => "vhost",
-            Self::Backend => "backend",
-            Self::Softirq => "softirq",
-            Self::Client => "client",
-            Self::Neighbours => "neighbours",
-            Self::Observer => "observer",
-            Self::Rest => "rest",
+            Self::Service => ("service", "the service's processes", "#0072B2"),
+            Self::Vcpu => ("vcpu", "guest code (vCPU threads)", "#D55E00"),
+            Self::Emulator => ("emulator", "the VMM's own threads", "#E69F00"),
+            Self::Iothread => ("iothread", "I/O threads", "#F0E442"),
+            Self::Vhost => ("vhost", "vhost workers", "#CC79A7"),
+            Self::Backend => ("backend", "the domain's backends in Dom0", "#8C6BB1"),
+            Self::Softirq => ("softirq", "soft interrupts for the target", "#56B4E9"),
+            Self::Client => ("client", "the client emulator", "#009E73"),
+            Self::Neighbours => ("neighbours", "the neighbours", "#8C564B"),
+            Self::Observer => ("observer", "vtax's sampling", "#BDBDBD"),
+            Self::Rest => {
+                let words = "the rest of the host (soft interrupts, kernel threads)";
+                ("rest", words, "#7F7F7F")
+            }
         }
     }
 
-    /// The stage of a name; `None` for one that this vtax does not know.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|stage| stage.name() == name)
+    /// Its name in metrics: `cpu.stage.NAME`.
+    pub const fn name(self) -> &'static str {
+        self.looks().0
     }
 
     /// Its metric, in cores.
@@ -70,43 +73,14 @@ impl Stage {
         format!("cpu.stage.{}", self.name())
     }
 
-    /// The stage of a metric's name; `None` where it is not one of a stage.
-    pub fn of_metric(metric: &str) -> Option<Self> {
-        Self::named(metric.strip_prefix("cpu.stage.")?)
-    }
-
     /// Who that is, in words that follow "by".
-    pub fn words(self) -> &'static str {
-        match self {
-            Self::Service => "the service's processes",
-            Self::Vcpu => "guest code (vCPU threads)",
-            Self::Emulator => "the VMM's own threads",
-            Self::Iothread => "I/O threads",
-            Self::Vhost => "vhost workers",
-            Self::Backend => "the domain's backends in Dom0",
-            Self::Softirq => "soft interrupts for the target",
-            Self::Client => "the client emulator",
-            Self::Neighbours => "the neighbours",
-            Self::Observer => "vtax's sampling",
-            Self::Rest => "the rest of the host (soft interrupts, kernel threads)",
-        }
+    pub const fn words(self) -> &'static str {
+        self.looks().1
     }
 
     /// Its colour in every figure.
     pub const fn color(self) -> &'static str {
-        match self {
-            Self::Service => "#0072B2",
-            Self::Vcpu => "#D55E00",
-            Self::Emulator => "#E69F00",
-            Self::Iothread => "#F0E442",
-            Self::Vhost => "#CC79A7",
-            Self::Backend => "#8C6BB1",
-            Self::Softirq => "#56B4E9",
-            Self::Client => "#009E73",
-            Self::Neighbours => "#8C564B",
-            Self::Observer => "#BDBDBD",
-            Self::Rest => "#7F7F7F",
-        }
+        self.looks().2
     }
 
     /// Whether its time is spent for the target in any case. [`Stage::Rest`] is too where soft
@@ -125,14 +99,12 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn a_stage_is_found_by_its_metric_and_looks_like_no_other() {
+    fn a_stage_looks_like_no_other() {
         let mut looks = BTreeSet::new();
         for stage in Stage::ALL {
-            assert_eq!(Stage::of_metric(&stage.metric()), Some(stage));
-            assert!(looks.insert(stage.color()) && looks.insert(stage.words()));
+            let (name, words, color) = stage.looks();
+            assert!(looks.insert(name) && looks.insert(color) && looks.insert(words));
         }
-        assert_eq!(Stage::of_metric("cpu.stage.irq"), None);
-        assert_eq!(Stage::of_metric("cpu.cores"), None);
         let targets = Stage::ALL.iter().filter(|stage| stage.is_targets()).count();
         assert_eq!(targets, 7);
     }

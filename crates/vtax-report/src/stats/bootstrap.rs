@@ -72,10 +72,6 @@ pub fn positive_mean_interval(values: &[f64], seed: u64) -> Option<Interval> {
 
 /// The mean of each resample.
 pub(super) fn resampled_means(values: &[f64], random: &mut Random) -> Vec<f64> {
-    #[allow(
-        clippy::cast_precision_loss,
-        reason = "counts of values are far below 2^53"
-    )]
     let n = values.len() as f64;
     (0..RESAMPLES)
         .map(|_| {

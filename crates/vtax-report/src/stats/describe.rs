@@ -38,10 +38,6 @@ pub fn describe(values: &[f64]) -> Option<Description> {
 }
 
 /// The arithmetic mean; `None` of nothing, or where it is not finite.
-#[allow(
-    clippy::cast_precision_loss,
-    reason = "counts of values are far below 2^53"
-)]
 pub fn mean(values: &[f64]) -> Option<f64> {
     // Dividing first keeps the sum of huge values finite.
     let n = values.len() as f64;
@@ -49,10 +45,6 @@ pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty() && mean.is_finite()).then_some(mean)
 }
 
-#[allow(
-    clippy::cast_precision_loss,
-    reason = "counts of values are far below 2^53"
-)]
 pub(super) fn standard_deviation(values: &[f64], mean: f64) -> Option<f64> {
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
     let sd = (squares / (values.len().checked_sub(1)? as f64)).sqrt();
@@ -72,12 +64,7 @@ pub fn quantile(values: &[f64], probability: f64) -> Option<f64> {
     quantile_of_sorted(&sorted, probability)
 }
 
-#[allow(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "the position lies between 0 and the number of values"
-)]
+// The position lies between 0 and the number of values.
 pub(super) fn quantile_of_sorted(sorted: &[f64], probability: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let position = probability.clamp(0.0, 1.0) * last as f64;

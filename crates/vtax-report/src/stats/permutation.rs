@@ -47,10 +47,6 @@ pub(super) fn sign_flip_p(differences: &[f64], random: &mut Random) -> f64 {
 
 /// Two-sided p of "both samples come from one distribution", by exchanging labels; the statistic
 /// is the difference of the means.
-#[allow(
-    clippy::cast_precision_loss,
-    reason = "counts of values are far below 2^53"
-)]
 pub(super) fn exchange_p(first: &[f64], second: &[f64], random: &mut Random) -> f64 {
     let (m, n) = (first.len(), second.len());
     // Centred on their common mean, so that the sum of the others is minus that of the chosen.
@@ -104,10 +100,6 @@ fn arrangements(m: usize, n: usize) -> u64 {
 }
 
 /// The smallest two-sided p that [`exchange_p`] can give for samples of these sizes.
-#[allow(
-    clippy::cast_precision_loss,
-    reason = "an approximation beyond 2^53 is as good"
-)]
 pub(super) fn smallest_exchange_p(m: usize, n: usize) -> f64 {
     let extremes = if m == n { 2.0 } else { 1.0 };
     extremes / arrangements(m, n) as f64
@@ -135,10 +127,6 @@ fn share(statistics: impl Iterator<Item = f64>, threshold: f64, observed: u32) -
 
 /// Cliff's delta: the probability that a value of `treatment` exceeds one of `baseline`, less
 /// the reverse; −1 to 1, 0 for no tendency. `None` when either is empty.
-#[allow(
-    clippy::cast_precision_loss,
-    reason = "counts of values are far below 2^53"
-)]
 pub fn cliffs_delta(treatment: &[f64], baseline: &[f64]) -> Option<f64> {
     let pairs = treatment.len() * baseline.len();
     let balance: i64 = treatment
@@ -155,10 +143,6 @@ pub fn cliffs_delta(treatment: &[f64], baseline: &[f64]) -> Option<f64> {
 /// Adjusts p-values of one family of comparisons so that calling those below 0.05 keeps the
 /// expected share of false calls at 5 %, and the chance of any false call at 5 % when nothing
 /// differs (Benjamini and Hochberg 1995).
-#[allow(
-    clippy::cast_precision_loss,
-    reason = "counts of comparisons are far below 2^53"
-)]
 pub fn benjamini_hochberg(p: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..p.len()).collect();
     order.sort_by(|a, b| {

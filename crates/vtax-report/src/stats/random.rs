@@ -39,7 +39,6 @@ impl Random {
     }
 
     /// Uniform in [0, 1).
-    #[allow(clippy::cast_precision_loss, reason = "53 bits fit an f64 exactly")]
     pub fn uniform(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }

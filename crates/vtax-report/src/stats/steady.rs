@@ -172,10 +172,6 @@ fn without_outliers(series: &[f64]) -> Vec<f64> {
 
 /// The starts of the segments, the first of which is 0, by PELT (Killick, Fearnhead and Eckley
 /// 2012) with the cost of a normal model whose mean and variance both change.
-#[allow(
-    clippy::cast_precision_loss,
-    reason = "series are far shorter than 2^53 points"
-)]
 fn changepoints(series: &[f64]) -> Vec<usize> {
     const SHORTEST_SEGMENT: usize = 3;
     let n = series.len();
@@ -246,7 +242,6 @@ fn changepoints(series: &[f64]) -> Vec<usize> {
 
 /// Rates per `step` within `window`, from samples: a counter's increase per second, read off
 /// the straight line between samples; a gauge's mean. Whole steps only.
-#[allow(clippy::cast_precision_loss, reason = "2^53 ns are 104 days")]
 pub fn rates(
     points: &[(Nanoseconds, f64)],
     kind: SampleKind,

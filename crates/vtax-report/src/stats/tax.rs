@@ -213,10 +213,6 @@ fn welch_interval(treatment: &[f64], baseline: &[f64], centre: f64) -> Option<In
     Interval::finite(centre - half, centre + half)
 }
 
-#[allow(
-    clippy::cast_precision_loss,
-    reason = "counts of values are far below 2^53"
-)]
 fn variance_of_mean(values: &[f64]) -> Option<f64> {
     Some(standard_deviation(values, mean(values)?)?.powi(2) / values.len() as f64)
 }

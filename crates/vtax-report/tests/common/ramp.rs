@@ -1,6 +1,6 @@
 //! Makes a results directory of a ramp with neighbours. Invented numbers: for tests only.
 
-use super::normal;
+use super::{Metrics, normal};
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -70,30 +70,17 @@ pub fn run_info() -> RunInfo {
     }
 }
 
-struct Metrics(BTreeMap<String, Metric>);
-
-impl Metrics {
-    fn add(&mut self, name: &str, value: f64, unit: &str, better: Better, title: &str) {
-        let headline = ["knee", "latency.p99", "cpu.per_work"].contains(&name);
-        let source = if name.starts_with("power") {
-            Source::Modelled
-        } else {
-            Source::Measured
-        };
-        let metric = Metric {
-            quantity: Quantity::new(value, unit.parse().unwrap()),
-            source,
-            better,
-            headline,
-            title: title.to_owned(),
-        };
-        self.0.insert(name.to_owned(), metric);
+fn metrics() -> Metrics {
+    Metrics {
+        found: BTreeMap::new(),
+        source: Source::Measured,
+        headlines: &["knee", "latency.p99", "cpu.per_work"],
     }
 }
 
 /// What a load level does to a guest that can serve `capacity` requests a second.
 fn at_level(level: f64, capacity: f64, noise: f64) -> BTreeMap<String, Metric> {
-    let mut metrics = Metrics(BTreeMap::new());
+    let mut metrics = metrics();
     let served = level.min(capacity) * noise;
     let busy = (level / capacity).min(0.985);
     let p50 = 0.0018 / (1.0 - 0.8 * busy) * noise;
@@ -129,7 +116,7 @@ fn at_level(level: f64, capacity: f64, noise: f64) -> BTreeMap<String, Metric> {
             stage.words(),
         );
     }
-    metrics.0
+    metrics.found
 }
 
 fn stages() -> [(Stage, f64); 5] {
@@ -189,7 +176,8 @@ pub fn trial(run: &RunInfo, index: u32) -> Trial {
         let p99 = phase.metrics["latency.p99"].quantity;
         format!("latency.p99 = {p99} at {}", phase.name)
     });
-    let mut metrics = Metrics(at_level(250.0, capacity, 1.0));
+    let mut metrics = metrics();
+    metrics.found = at_level(250.0, capacity, 1.0);
     if let Some(knee) = knee {
         let title = format!("highest load that kept {OBJECTIVE}");
         metrics.add("knee", knee.value, "request/s", Better::Higher, &title);
@@ -216,7 +204,7 @@ pub fn trial(run: &RunInfo, index: u32) -> Trial {
         actor("client", Role::Client, Some("target"), BTreeMap::new()),
     ];
     for guest in guests(&neighbours) {
-        let mut own = Metrics(BTreeMap::new());
+        let mut own = self::metrics();
         let noise = 1.0 + 0.03 * normal(&mut random);
         own.add(
             "cpu.cores",
@@ -232,7 +220,7 @@ pub fn trial(run: &RunInfo, index: u32) -> Trial {
             Better::Higher,
             "operations",
         );
-        actors.push(actor(guest, Role::Neighbour, None, own.0));
+        actors.push(actor(guest, Role::Neighbour, None, own.found));
         let client = format!("{guest}.client");
         actors.push(actor(&client, Role::Client, Some(guest), BTreeMap::new()));
     }
@@ -256,7 +244,7 @@ pub fn trial(run: &RunInfo, index: u32) -> Trial {
             unit: "request".parse().unwrap(),
             phrase: "serve a request".to_owned(),
         }),
-        metrics: metrics.0,
+        metrics: metrics.found,
         environment: [("accel".to_owned(), "kvm".to_owned())].into(),
         observation: ObservationCost::default(),
         actors,

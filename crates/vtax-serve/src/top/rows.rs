@@ -128,7 +128,6 @@ fn per_second(amount: f64, span: Nanoseconds) -> f64 {
 
 impl Rates {
     /// Of a snapshot; guests in the order of `sort`.
-    #[allow(clippy::cast_precision_loss, reason = "counts of one interval")]
     pub fn of(snapshot: &Snapshot, sort: Sort) -> Self {
         let ledger = &snapshot.ledger;
         let span = ledger.span;
@@ -282,18 +281,9 @@ impl Default for Sort {
 
 impl Sort {
     fn order(self, rows: &mut [Row]) {
-        let value = |row: &Row| match self.key {
-            Key::Cpu => Some(row.cpu_percent),
-            Key::Stage(stage) => row.stage_cpu_percent.get(stage),
-            Key::Hidden => row.hidden_percent,
-            Key::Watts => row.watts,
-            Key::Packets => row.packets_per_second(),
-            Key::Exits => row.exits_per_second,
-            Key::Name => None,
-        };
         // Rows without a value are last; equal ones keep one order from interval to interval.
         rows.sort_by(|a, b| {
-            let by_value = match (value(a), value(b)) {
+            let by_value = match (a.value(self.key), b.value(self.key)) {
                 (Some(a), Some(b)) => b.total_cmp(&a),
                 (Some(_), None) => Ordering::Less,
                 (None, Some(_)) => Ordering::Greater,
@@ -312,6 +302,19 @@ impl Sort {
 }
 
 impl Row {
+    /// What a column of the table shows of it; nothing for its name.
+    pub fn value(&self, key: Key) -> Option<f64> {
+        match key {
+            Key::Cpu => Some(self.cpu_percent),
+            Key::Stage(stage) => self.stage_cpu_percent.get(stage),
+            Key::Hidden => self.hidden_percent,
+            Key::Watts => self.watts,
+            Key::Packets => self.packets_per_second(),
+            Key::Exits => self.exits_per_second,
+            Key::Name => None,
+        }
+    }
+
     /// In both directions.
     pub fn packets_per_second(&self) -> Option<f64> {
         match (

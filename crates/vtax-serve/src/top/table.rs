@@ -25,54 +25,21 @@ pub struct Line {
     pub style: Style,
 }
 
-struct Column {
-    heading: &'static str,
-    width: usize,
-    key: Key,
-    value: fn(&Row) -> Option<f64>,
-}
-
-/// The columns of numbers. With a space before each, the platform and 14 columns for the name,
+/// The columns of numbers: heading, width, what they show. With a space before each, the platform and 14 columns for the name,
 /// they are 80 columns wide.
-const COLUMNS: [Column; 11] = [
-    column("CPU%", 5, Key::Cpu, |row| Some(row.cpu_percent)),
-    column("VCPU", 4, Key::Stage(Stage::Vcpu), |row| {
-        row.stage_cpu_percent.vcpu
-    }),
-    column("EMUL", 4, Key::Stage(Stage::Emulator), |row| {
-        row.stage_cpu_percent.emulator
-    }),
-    column("IOTH", 4, Key::Stage(Stage::Iothread), |row| {
-        row.stage_cpu_percent.iothread
-    }),
-    column("VHST", 4, Key::Stage(Stage::Vhost), |row| {
-        row.stage_cpu_percent.vhost
-    }),
-    column("SIRQ", 4, Key::Stage(Stage::Softirq), |row| {
-        row.stage_cpu_percent.softirq
-    }),
-    column("BKND", 4, Key::Stage(Stage::Backend), |row| {
-        row.stage_cpu_percent.backend
-    }),
-    column("HID%", 4, Key::Hidden, |row| row.hidden_percent),
-    column("W", 5, Key::Watts, |row| row.watts),
-    column("PKT/s", 5, Key::Packets, Row::packets_per_second),
-    column("EXITS", 5, Key::Exits, |row| row.exits_per_second),
+const COLUMNS: [(&str, usize, Key); 11] = [
+    ("CPU%", 5, Key::Cpu),
+    ("VCPU", 4, Key::Stage(Stage::Vcpu)),
+    ("EMUL", 4, Key::Stage(Stage::Emulator)),
+    ("IOTH", 4, Key::Stage(Stage::Iothread)),
+    ("VHST", 4, Key::Stage(Stage::Vhost)),
+    ("SIRQ", 4, Key::Stage(Stage::Softirq)),
+    ("BKND", 4, Key::Stage(Stage::Backend)),
+    ("HID%", 4, Key::Hidden),
+    ("W", 5, Key::Watts),
+    ("PKT/s", 5, Key::Packets),
+    ("EXITS", 5, Key::Exits),
 ];
-
-const fn column(
-    heading: &'static str,
-    width: usize,
-    key: Key,
-    value: fn(&Row) -> Option<f64>,
-) -> Column {
-    Column {
-        heading,
-        width,
-        key,
-        value,
-    }
-}
 
 const PLATFORM_WIDTH: usize = 6;
 const LEAST_NAME: usize = 14;
@@ -193,7 +160,7 @@ fn second_line(rates: &Rates, view: &View) -> String {
 }
 
 fn name_width(view: &View) -> usize {
-    let numbers: usize = COLUMNS.iter().map(|column| column.width + 1).sum();
+    let numbers: usize = COLUMNS.iter().map(|(_, width, _)| width + 1).sum();
     view.width
         .saturating_sub(numbers + PLATFORM_WIDTH + 1)
         .clamp(LEAST_NAME, MOST_NAME)
@@ -211,16 +178,13 @@ fn heading(view: &View) -> String {
         fit(&name, name_width(view), true),
         "BY"
     );
-    for column in &COLUMNS {
-        let is_sorted = column.key == view.sort.key;
-        // Where there is room for a mark, it does not cover the name.
-        let marked = format!("{mark}{}", column.heading);
-        let heading = match is_sorted {
-            true if marked.len() <= column.width => marked,
-            true => marked.chars().take(column.width).collect(),
-            false => column.heading.to_owned(),
+    for (heading, width, key) in COLUMNS {
+        let heading = match key == view.sort.key {
+            // Where there is room for a mark, it does not cover the name.
+            true => format!("{mark}{heading}").chars().take(width).collect(),
+            false => heading.to_owned(),
         };
-        text.push_str(&format!(" {heading:>0$}", column.width));
+        text.push_str(&format!(" {heading:>width$}"));
     }
     text
 }
@@ -231,10 +195,10 @@ fn row_text(row: &Row, view: &View) -> String {
         fit(&row.name, name_width(view), true),
         short(row.platform)
     );
-    for column in &COLUMNS {
-        let value =
-            (column.value)(row).map_or_else(|| "-".to_owned(), |value| figure(value, column.width));
-        text.push_str(&format!(" {value:>0$}", column.width));
+    for (_, width, key) in COLUMNS {
+        let value = row.value(key);
+        let value = value.map_or_else(|| "-".to_owned(), |value| figure(value, width));
+        text.push_str(&format!(" {value:>width$}"));
     }
     text
 }

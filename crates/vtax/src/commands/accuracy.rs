@@ -4,7 +4,7 @@ use super::{json, plan, run};
 use crate::Outcome;
 use crate::cli::PlanRunArgs;
 use crate::progress;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use vtax_host::signals::{Signals, end_with_reader};
 use vtax_lab::place::Place;
 use vtax_lab::plan::{Catalogue, charge_study};
@@ -15,10 +15,7 @@ use vtax_units::counted;
 pub fn run(arguments: PlanRunArgs) -> Outcome {
     let catalogue = Catalogue::standard();
     let (mut plan, text) = plan::read(&arguments.plan, arguments.quick, &catalogue)?;
-    let results = arguments
-        .results
-        .clone()
-        .unwrap_or_else(|| Path::new("results").join(&plan.name));
+    let results = arguments.results(&plan.name);
     let signals = Signals::install()?;
     let mut progress = progress::choose(arguments.json, &signals);
     let untraced = match &arguments.at {

@@ -22,10 +22,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
     let (mut plan, text) = plan::read(&arguments.plan, arguments.quick, &catalogue)?;
     let all = treatments(&plan, &catalogue);
     let treatments = narrowed(&mut plan, all, arguments.treatment)?;
-    let results = arguments
-        .results
-        .clone()
-        .unwrap_or_else(|| Path::new("results").join(&plan.name));
+    let results = arguments.results(&plan.name);
     let signals = Signals::install()?;
     let mut progress = progress::choose(arguments.json, &signals);
     let began = Instant::now();

@@ -1,6 +1,6 @@
 //! Guests for the tests of what charges them, and a client for what is served.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -43,6 +43,28 @@ impl Drop for Running {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// A running exporter, which listens on a free port besides, and where that is.
+pub fn exporter(arguments: &[&str]) -> (Running, String) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_vtax"))
+        .args(["exporter", "--listen", "0"])
+        .args(arguments)
+        .stderr(Stdio::piped())
+        .spawn()
+        .map(Running)
+        .unwrap();
+    let mut said = BufReader::new(child.0.stderr.take().unwrap()).lines();
+    let line = said
+        .by_ref()
+        .map(Result::unwrap)
+        .find(|line| line.contains("http://"))
+        .unwrap();
+    let address = line.split("http://").nth(1).unwrap();
+    let address = address.trim_end_matches("/metrics").to_owned();
+    // Somebody must read on.
+    std::thread::spawn(move || said.for_each(drop));
+    (child, address)
 }
 
 /// The content of a page.

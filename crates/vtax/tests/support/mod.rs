@@ -13,6 +13,14 @@ pub fn vtax(state: &Path) -> Command {
     command
 }
 
+/// `vtax run` of a plan into a results directory.
+#[allow(dead_code, reason = "not every test runs plans so")]
+pub fn run(state: &Path, plan: &Path, results: &Path) -> Command {
+    let mut command = vtax(state);
+    command.arg("run").arg(plan).arg("--results").arg(results);
+    command
+}
+
 /// Runs to the end; panics with everything that was printed where the exit is not as wanted.
 pub fn finish(command: &mut Command, success: bool) -> Output {
     let output = command.output().expect("vtax starts");

@@ -230,12 +230,7 @@ mod tests {
     use vtax_host::settings::{Level, Settings};
 
     fn build(levels: &[(&str, Level)], network: &Network, scratch: Option<&Path>) -> String {
-        let settings = Settings(
-            levels
-                .iter()
-                .map(|(key, level)| ((*key).into(), level.clone()))
-                .collect(),
-        );
+        let settings: Settings = levels.iter().cloned().collect();
         let mut machine = Machine::from_settings(&settings).unwrap();
         machine.accel = Accel::Tcg;
         let guest = GuestFiles {

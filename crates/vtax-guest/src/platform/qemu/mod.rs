@@ -45,7 +45,7 @@ impl Platform for Qemu {
     }
 
     fn memory_mib(&self, settings: &Settings) -> u64 {
-        u64::try_from(settings.integer("vm.memory_mib", 512)).unwrap_or(u64::MAX)
+        u64::try_from(machine::MEMORY_MIB.integer(settings)).unwrap_or(u64::MAX)
     }
 
     fn expected_overhead(&self) -> Duration {

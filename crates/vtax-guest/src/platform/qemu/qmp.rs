@@ -58,10 +58,7 @@ impl Qmp {
         let (Some(major), Some(minor), Some(micro)) =
             (number("major"), number("minor"), number("micro"))
         else {
-            return Err(qmp.wire.protocol(format!(
-                "no greeting but {}",
-                excerpt(greeting.to_string().as_bytes())
-            )));
+            return Err(qmp.wire.unexpected("no greeting but", &greeting));
         };
         let package = greeting["QMP"]["version"]["package"]
             .as_str()
@@ -124,10 +121,8 @@ impl Qmp {
                     return Ok(answer["return"].take());
                 }
             } else {
-                let quoted = excerpt(answer.to_string().as_bytes());
-                return Err(self
-                    .wire
-                    .protocol(format!("neither an answer nor an event: {quoted}")));
+                let what = "neither an answer nor an event:";
+                return Err(self.wire.unexpected(what, &answer));
             }
             // The answer to an earlier command that was given up on: nobody wants it any more.
         }
@@ -191,10 +186,7 @@ impl Qmp {
         }
         threads.sort_unstable();
         if threads.is_empty() {
-            return Err(self.wire.protocol(format!(
-                "no vCPU in {}",
-                excerpt(answer.to_string().as_bytes())
-            )));
+            return Err(self.wire.unexpected("no vCPU in", &answer));
         }
         Ok(threads.into_iter().map(|(_, thread)| thread).collect())
     }
@@ -224,12 +216,7 @@ impl Qmp {
         value["thread-id"]
             .as_u64()
             .and_then(|id| u32::try_from(id).ok())
-            .ok_or_else(|| {
-                self.wire.protocol(format!(
-                    "no thread-id in {}",
-                    excerpt(value.to_string().as_bytes())
-                ))
-            })
+            .ok_or_else(|| self.wire.unexpected("no thread-id in", value))
     }
 
     /// Whether guest code runs: `running`, `guest-panicked`, `shutdown`.
@@ -238,12 +225,8 @@ impl Qmp {
     /// As [`Qmp::execute`].
     pub(super) fn status(&mut self) -> Result<String, HostError> {
         let answer = self.execute("query-status", Value::Null)?;
-        answer["status"].as_str().map(str::to_owned).ok_or_else(|| {
-            self.wire.protocol(format!(
-                "no status in {}",
-                excerpt(answer.to_string().as_bytes())
-            ))
-        })
+        let status = answer["status"].as_str().map(str::to_owned);
+        status.ok_or_else(|| self.wire.unexpected("no status in", &answer))
     }
 
     /// Asks QEMU to end at once.
@@ -274,6 +257,12 @@ mod tests {
         side.say(GREETING);
         assert_eq!(side.hear()["execute"], "qmp_capabilities");
         side.say("{\"return\": {}, \"id\": 0}\n");
+    }
+
+    /// Hears a command and answers it.
+    fn answer(side: &mut Side, with: &str) {
+        let id = side.hear()["id"].clone();
+        side.say(format!("{{\"return\": {with}, \"id\": {id}}}\n"));
     }
 
     fn connect(peer: &Peer) -> Result<Qmp, HostError> {
@@ -420,16 +409,13 @@ mod tests {
     fn threads_come_in_the_order_of_vcpus() {
         let peer = Peer::start(|mut side| {
             greeted(&mut side);
-            let id = side.hear()["id"].clone();
-            side.say(format!(
-                "{{\"return\": [{{\"cpu-index\": 1, \"thread-id\": 11}}, {{\"cpu-index\": 0, \"thread-id\": 12}}], \"id\": {id}}}\n"
-            ));
-            let id = side.hear()["id"].clone();
-            side.say(format!("{{\"return\": [{{\"id\": \"io0\", \"thread-id\": 13, \"poll-max-ns\": 0}}], \"id\": {id}}}\n"));
-            let id = side.hear()["id"].clone();
-            side.say(format!(
-                "{{\"return\": [{{\"cpu-index\": 0, \"thread-id\": -4}}], \"id\": {id}}}\n"
-            ));
+            for cpus in [
+                r#"[{"cpu-index": 1, "thread-id": 11}, {"cpu-index": 0, "thread-id": 12}]"#,
+                r#"[{"id": "io0", "thread-id": 13, "poll-max-ns": 0}]"#,
+                r#"[{"cpu-index": 0, "thread-id": -4}]"#,
+            ] {
+                answer(&mut side, cpus);
+            }
         });
         let mut qmp = connect(&peer).unwrap();
         assert_eq!(qmp.vcpu_threads().unwrap(), [12, 11]);

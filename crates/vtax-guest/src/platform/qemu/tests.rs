@@ -106,12 +106,7 @@ fn guest() -> Option<GuestFiles> {
 }
 
 fn machine(levels: &[(&str, Level)]) -> Machine {
-    let mut settings = Settings(
-        levels
-            .iter()
-            .map(|(key, level)| ((*key).into(), level.clone()))
-            .collect(),
-    );
+    let mut settings: Settings = levels.iter().cloned().collect();
     let set = |key: &str, value: &str| (key.to_owned(), Level::Text(value.into()));
     settings.0.extend([
         set("vm.accel", "tcg"),

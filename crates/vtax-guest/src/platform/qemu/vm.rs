@@ -9,7 +9,7 @@ use super::nic::Nic;
 use super::qmp::Qmp;
 use super::surroundings::Surroundings;
 use super::threads;
-use crate::platform::{CommandLine, Finished, GuestFiles, Job, Target};
+use crate::platform::{CommandLine, Finished, GuestFiles, Job, Target, backing};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -143,14 +143,7 @@ impl Vm {
             block_devices: Vec::new(),
         };
         let mut environment = environment(machine, kvm_backend, &qmp, &line, boot);
-        if let Some(scratch) = scratch {
-            let backing = if scratch.direct {
-                "direct"
-            } else {
-                "through the host's page cache"
-            };
-            environment.insert("scratch.backing".into(), backing.into());
-        }
+        environment.extend(scratch.map(|scratch| backing(scratch.direct, "the host's")));
         Ok(Self {
             console: process.console.clone(),
             process,

@@ -117,6 +117,11 @@ impl Wire {
         }
     }
 
+    /// The same, with the value that came; `what` leads up to it.
+    pub(super) fn unexpected(&self, what: &str, value: &Value) -> HostError {
+        self.protocol(format!("{what} {}", excerpt(value.to_string().as_bytes())))
+    }
+
     fn closed(&self, detail: String) -> HostError {
         HostError::Closed {
             peer: self.peer.into(),

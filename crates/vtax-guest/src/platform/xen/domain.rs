@@ -9,33 +9,18 @@ use vtax_host::cell::cpus::CpuList;
 use vtax_host::scratch::MOUNT_POINT;
 use vtax_host::settings::{Domain as Values, Parameter, Settings};
 
+const KIND: Parameter = Parameter::new("xen.kind", Values::Choice(&["pv", "pvh"]), "pv")
+    .help("paravirtual, or paravirtual in a hardware container (needs VT-x or AMD-V)");
+const VCPUS: Parameter =
+    Parameter::new("xen.vcpus", Values::Integer(1, 256), "1").help("number of the domain's vCPUs");
+pub(super) const MEMORY_MIB: Parameter =
+    Parameter::new("xen.memory_mib", Values::Integer(128, 1 << 20), "512")
+        .help("memory of the domain, in MiB");
+const PIN: Parameter = Parameter::unset("xen.pin", Values::Text("cpu list"))
+    .help("physical processors that the domain's vCPUs may use, as Xen numbers them");
+
 /// What a plan may set of a domain.
-pub(super) const PARAMETERS: &[Parameter] = &[
-    Parameter {
-        key: "xen.kind",
-        domain: Values::Choice(&["pv", "pvh"]),
-        default: Some("pv"),
-        help: "paravirtual, or paravirtual in a hardware container (needs VT-x or AMD-V)",
-    },
-    Parameter {
-        key: "xen.vcpus",
-        domain: Values::Integer(1, 256),
-        default: Some("1"),
-        help: "number of the domain's vCPUs",
-    },
-    Parameter {
-        key: "xen.memory_mib",
-        domain: Values::Integer(128, 1 << 20),
-        default: Some("512"),
-        help: "memory of the domain, in MiB",
-    },
-    Parameter {
-        key: "xen.pin",
-        domain: Values::Text("cpu list"),
-        default: None,
-        help: "physical processors that the domain's vCPUs may use, as Xen numbers them",
-    },
-];
+pub(super) const PARAMETERS: &[Parameter] = &[KIND, VCPUS, MEMORY_MIB, PIN];
 
 /// The name by which toolstacks and guests know an agent's channel.
 const AGENT_CHANNEL: &str = "org.qemu.guest_agent.0";
@@ -98,30 +83,17 @@ impl Domain {
     /// # Errors
     /// The key whose value makes no sense.
     pub(super) fn from_settings(settings: &Settings) -> Result<Self, HostError> {
-        let number = |key: &str, low: u32, high: u32, default: u32| {
-            let value = settings.integer(key, default.into());
-            u32::try_from(value)
-                .ok()
-                .filter(|number| (low..=high).contains(number))
-                .ok_or_else(|| {
-                    HostError::Setting(format!("{key} = {value} is not within {low} and {high}"))
-                })
-        };
-        let kind = match settings.text("xen.kind").unwrap_or("pv") {
+        let kind = match KIND.text(settings) {
             "pv" => Kind::Pv,
             "pvh" => Kind::Pvh,
-            other => {
-                return Err(HostError::Setting(format!(
-                    "xen.kind = {other:?} is not known; it can be pv or pvh"
-                )));
-            }
+            other => return Err(KIND.unknown(other)),
         };
         Ok(Self {
             kind,
-            vcpus: number("xen.vcpus", 1, 256, 1)?,
-            memory_mib: number("xen.memory_mib", 128, 1 << 20, 512)?,
+            vcpus: VCPUS.bounded(settings)?,
+            memory_mib: MEMORY_MIB.bounded(settings)?,
             // Dom0 need not have all of the machine's processors: Xen knows which there are.
-            pin: settings.text("xen.pin").map(CpuList::parse).transpose()?,
+            pin: settings.text(PIN.key).map(CpuList::parse).transpose()?,
         })
     }
 
@@ -248,12 +220,7 @@ mod tests {
     use vtax_host::settings::Level;
 
     fn settings(levels: &[(&str, Level)]) -> Settings {
-        Settings(
-            levels
-                .iter()
-                .map(|(key, level)| ((*key).into(), level.clone()))
-                .collect(),
-        )
+        levels.iter().cloned().collect()
     }
 
     fn text(value: &str) -> Level {
@@ -351,20 +318,6 @@ channel = [ "name=org.qemu.guest_agent.0,connection=socket,path=/proc/7/root/run
         }
         let pin = settings(&[("xen.pin", text("2-"))]);
         assert!(Domain::from_settings(&pin).is_err());
-    }
-
-    #[test]
-    fn an_empty_plan_gives_the_documented_defaults() {
-        let domain = Domain::from_settings(&Settings::default()).unwrap();
-        for parameter in PARAMETERS {
-            let is = match parameter.key {
-                "xen.kind" => Some(domain.kind.word().to_owned()),
-                "xen.vcpus" => Some(domain.vcpus.to_string()),
-                "xen.memory_mib" => Some(domain.memory_mib.to_string()),
-                _ => domain.pin.as_ref().map(ToString::to_string),
-            };
-            assert_eq!(is.as_deref(), parameter.default, "{}", parameter.key);
-        }
     }
 
     proptest! {

@@ -5,7 +5,7 @@ use super::domain::{Domain, Files, Network};
 use super::xl;
 use crate::platform::qemu::agent::{Agent, Running};
 use crate::platform::qemu::inner;
-use crate::platform::{CommandLine, Finished, GuestFiles, Job, Target};
+use crate::platform::{CommandLine, Finished, GuestFiles, Job, Target, backing, release};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
@@ -102,14 +102,8 @@ impl Guest {
         }];
         if let Some(scratch) = scratch {
             guest.subject.block_devices = vec![scratch.kernel_name()];
-            let backing = if scratch.direct {
-                "direct"
-            } else {
-                "through Dom0's page cache"
-            };
-            guest
-                .environment
-                .insert("scratch.backing".into(), backing.into());
+            let fact = backing(scratch.direct, "Dom0's");
+            guest.environment.extend([fact]);
         }
         guest.environment.insert(
             "vm.boot_seconds".into(),
@@ -308,13 +302,7 @@ fn environment(sys: &Path, domain: &Domain, config: &str) -> BTreeMap<String, St
         ("xen.version", version),
         ("xen.kind", domain.kind.word().to_owned()),
         ("xen.configuration", config.trim_end().to_owned()),
-        (
-            "xen.dom0_kernel",
-            rustix::system::uname()
-                .release()
-                .to_string_lossy()
-                .into_owned(),
-        ),
+        ("xen.dom0_kernel", release()),
     ]
     .into_iter()
     .map(|(key, value)| (key.to_owned(), value))

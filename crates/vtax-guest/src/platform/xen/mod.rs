@@ -67,7 +67,7 @@ impl Platform for Xen {
     }
 
     fn memory_mib(&self, settings: &Settings) -> u64 {
-        u64::try_from(settings.integer("xen.memory_mib", 512)).unwrap_or(u64::MAX)
+        u64::try_from(domain::MEMORY_MIB.integer(settings)).unwrap_or(u64::MAX)
     }
 
     fn expected_overhead(&self) -> Duration {

@@ -21,7 +21,7 @@ fn nanoseconds(count: u64) -> u64 {
 
 /// One channel. Flags are bytes so that the whole is plain data.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, FromBytes, IntoBytes, Immutable)]
 pub struct Channel {
     /// When the count was loaded, in ns.
     loaded: u64,
@@ -84,6 +84,14 @@ impl Channel {
         }
     }
 
+    /// Latches the count, unless one is latched already.
+    fn hold(&mut self, now: u64) {
+        if self.latched == 0 {
+            self.latch = self.count(now);
+            self.latched = 1;
+        }
+    }
+
     fn load(&mut self, count: u16, now: u64) {
         self.divisor = if count == 0 { 65_536 } else { u32::from(count) };
         self.loaded = now;
@@ -102,19 +110,10 @@ impl Default for Pit {
     /// As firmware leaves it: channel 0 ticks 18.2 times a second.
     fn default() -> Self {
         let channel = Channel {
-            loaded: 0,
-            reported: 0,
             divisor: 65_536,
-            latch: 0,
             mode: 3,
             access: 3,
-            low: 0,
-            writing_high: 0,
-            reading_high: 0,
-            latched: 0,
-            status: 0,
-            status_latched: 0,
-            unused: [0; 2],
+            ..Channel::default()
         };
         Self {
             channels: [channel; 3],
@@ -171,9 +170,8 @@ impl Pit {
                 if value & (2 << i) == 0 {
                     continue;
                 }
-                if value & 0x20 == 0 && channel.latched == 0 {
-                    channel.latch = channel.count(now);
-                    channel.latched = 1;
+                if value & 0x20 == 0 {
+                    channel.hold(now);
                 }
                 if value & 0x10 == 0 && channel.status_latched == 0 {
                     channel.status = u8::from(channel.output(now)) << 7
@@ -189,28 +187,15 @@ impl Pit {
         };
         let access = (value >> 4) & 3;
         if access == 0 {
-            if channel.latched == 0 {
-                channel.latch = channel.count(now);
-                channel.latched = 1;
-            }
-            return;
+            return channel.hold(now);
         }
         let mode = (value >> 1) & 7;
         *channel = Channel {
             access,
             // Modes 6 and 7 are 2 and 3.
             mode: if mode > 5 { mode - 4 } else { mode },
-            divisor: 0,
-            reported: 0,
             loaded: now,
-            latch: 0,
-            low: 0,
-            writing_high: 0,
-            reading_high: 0,
-            latched: 0,
-            status: 0,
-            status_latched: 0,
-            unused: [0; 2],
+            ..Channel::default()
         };
     }
 

@@ -9,6 +9,8 @@ mod table;
 pub use study::{GuestCharge, Measurement, MonitorCost, PlatformStudy, Study, StudyError};
 pub use table::of as table;
 
+use crate::stats::mean;
+
 /// What an exchange costs in soft interrupts, in nanoseconds. Only ratios count.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Weights {
@@ -36,10 +38,6 @@ impl Default for Weights {
 
 impl Weights {
     /// What a guest's exchanges cost.
-    #[allow(
-        clippy::cast_precision_loss,
-        reason = "an interval's counts are below 2^53"
-    )]
     fn cost(&self, guest: &GuestCharge) -> f64 {
         guest.received as f64 * self.received
             + guest.sent as f64 * self.sent
@@ -47,10 +45,6 @@ impl Weights {
     }
 
     /// What the host's own soft interrupts cost: a packet of its is received and sent.
-    #[allow(
-        clippy::cast_precision_loss,
-        reason = "an interval's counts are below 2^53"
-    )]
     fn host_cost(&self, packets: u64, other: u64) -> f64 {
         packets as f64 * (self.received + self.sent) / 2.0 + other as f64 * self.other
     }
@@ -94,18 +88,8 @@ impl Comparison {
     }
 }
 
-/// The mean; `None` of nothing.
-#[allow(clippy::cast_precision_loss, reason = "a handful of blocks")]
-pub fn mean(values: &[f64]) -> Option<f64> {
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
-}
-
 impl PlatformStudy {
     /// Nanoseconds that a guest was charged in a measurement, all stages.
-    #[allow(
-        clippy::cast_precision_loss,
-        reason = "an interval's nanoseconds are below 2^53"
-    )]
     fn charge(
         &self,
         measurement: &Measurement,
@@ -127,10 +111,6 @@ impl PlatformStudy {
     }
 
     /// Nanoseconds of soft interrupts for a unit of `weights`, over the whole study.
-    #[allow(
-        clippy::cast_precision_loss,
-        reason = "a study's nanoseconds are below 2^53"
-    )]
     fn cost_of_exchanges(&self, weights: &Weights) -> f64 {
         let (mut softirq, mut cost) = (0.0, 0.0);
         for measurement in &self.measurements {
@@ -193,7 +173,6 @@ impl PlatformStudy {
                 let work = guest.work.filter(|work| *work > 0.0)?;
                 let own = guest.stage("traced", "vcpu");
                 let io = guest.total("traced")?.0.saturating_sub(own.0);
-                #[allow(clippy::cast_precision_loss, reason = "as above")]
                 let io = io as f64;
                 Some(io / (work * measurement.span.as_secs_f64()))
             })
@@ -211,10 +190,6 @@ impl PlatformStudy {
     /// Weights by least squares over the loads that are none of the two: what soft interrupts cost
     /// for a packet received and one sent or, where requests of disks are more than packets, for
     /// such a request. `None` with too few loads.
-    #[allow(
-        clippy::cast_precision_loss,
-        reason = "an interval's counts are below 2^53"
-    )]
     pub fn fitted(&self) -> Option<Weights> {
         let between = || {
             let measured = self.measurements.iter();
@@ -285,13 +260,7 @@ fn two_slopes(points: &[[f64; 3]]) -> Option<(f64, f64)> {
 }
 
 #[cfg(test)]
-#[allow(
-    clippy::unwrap_used,
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "tests"
-)]
+#[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -145,10 +145,6 @@ impl Measurement {
 
     /// What all of the host's processors did for a unit of the work that was done, in nanoseconds;
     /// `None` without work.
-    #[allow(
-        clippy::cast_precision_loss,
-        reason = "an interval's nanoseconds are below 2^53"
-    )]
     pub fn host_cost_of_work(&self) -> Option<f64> {
         let rate: f64 = self.running().filter_map(|guest| guest.work).sum();
         let work = rate * self.span.as_secs_f64();
@@ -390,22 +386,14 @@ fn guest(load: &str, metrics: &Metrics, span: Nanoseconds) -> GuestCharge {
 }
 
 /// What a rate came to in `span`.
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a cast of a float saturates"
-)]
+// A cast of a float saturates.
 fn count(metrics: &Metrics, name: &str, span: Nanoseconds) -> u64 {
     let rate = metrics.get(name).map_or(0.0, |found| found.quantity.value);
     (rate * span.as_secs_f64()).round() as u64
 }
 
 /// What processors kept busy come to in `span`.
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a cast of a float saturates"
-)]
+// A cast of a float saturates.
 fn time(metrics: &Metrics, name: &str, span: Nanoseconds) -> Option<Nanoseconds> {
     let cores = metrics.get(name)?.quantity.value;
     Some(Nanoseconds(

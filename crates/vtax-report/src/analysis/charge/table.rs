@@ -1,7 +1,8 @@
 //! A study as tables in Markdown.
 
 use super::metric::STAGES;
-use super::{Comparison, Method, PlatformStudy, Study, mean};
+use super::{Comparison, Method, PlatformStudy, Study};
+use crate::stats::mean;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -113,10 +114,8 @@ fn write(text: &mut String, study: &Study, platform: &PlatformStudy) -> std::fmt
 /// Where a guest's time went, alone and together.
 fn stages(text: &mut String, platform: &PlatformStudy, load: &str) -> std::fmt::Result {
     let of = |running: usize, stage: &str| {
-        let found = platform.measurements.iter().filter(|measurement| {
-            measurement.guests.len() == 2 && measurement.running().count() == running
-        });
-        let times: Vec<f64> = found
+        let times: Vec<f64> = platform
+            .pair_measurements(running)
             .filter_map(|measurement| {
                 let guest = measurement.guest(load)?;
                 let work = guest.work.filter(|work| *work > 0.0)?;
