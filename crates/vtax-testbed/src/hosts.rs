@@ -29,6 +29,9 @@ use vtax_units::Source;
 /// it would get stuck at the same instruction.
 const ATTEMPTS: u32 = 3;
 
+/// From the seed of an attempt to that of the next one: no other block's.
+const NEXT_ATTEMPT: u32 = 1 << 20;
+
 /// A host that has just booted comes to rest before its trial. Where idle time is skipped, it costs
 /// nothing.
 const REST: Duration = Duration::from_secs(10);
@@ -206,9 +209,9 @@ impl Experiment for Hosts<'_> {
         for word in flying.flight.words() {
             log.line(word);
         }
-        for (spent, seed) in flying.stuck.iter().zip(self.run.settings.seed..) {
+        for spent in &flying.stuck {
             log.line(&format!(
-                "with seed {seed} the host computed for {} s without a word",
+                "with an earlier seed the host computed for {} s without a word",
                 spent.as_secs()
             ));
         }
@@ -248,7 +251,7 @@ impl Hosts<'_> {
     /// Whether a trial's host has done its errand or failed for good; boots it where it is not there.
     fn has_landed(&mut self, assignment: Assignment) -> Result<bool, LabError> {
         let Some(flying) = self.flying.get_mut(&assignment.index) else {
-            let seed = self.run.settings.seed;
+            let seed = self.seed(assignment.block);
             let flying = Flying {
                 flight: self.depart(assignment.treatment, seed)?,
                 seed,
@@ -281,12 +284,21 @@ impl Hosts<'_> {
             ))));
             return Ok(true);
         }
-        let seed = flying.seed.wrapping_add(1);
+        let seed = flying.seed.wrapping_add(NEXT_ATTEMPT);
         let flight = self.depart(assignment.treatment, seed)?;
         if let Some(flying) = self.flying.get_mut(&assignment.index) {
             (flying.flight, flying.seed) = (flight, seed);
         }
         Ok(false)
+    }
+
+    /// The seed of a block, which counts from 1.
+    fn seed(&self, block: u32) -> u32 {
+        let varied = match self.run.planned.plan.varies_seed {
+            true => block.saturating_sub(1),
+            false => 0,
+        };
+        self.run.settings.seed.wrapping_add(varied)
     }
 
     fn depart(&self, treatment: usize, seed: u32) -> Result<Flight, LabError> {

@@ -37,6 +37,8 @@ pub struct Plan {
     pub seed: u64,
     /// Blocks to run: repetitions of every treatment, or the most that the stop rule may take.
     pub repetitions: u32,
+    /// Whether each block has a seed of its own where a seed decides all that happens: in the testbed.
+    pub varies_seed: bool,
     /// Load runs this long before it is measured.
     pub warmup: Duration,
     /// How long fixed-duration workloads are measured.

@@ -437,14 +437,14 @@ fn what_is_wrong_with_a_scenario_is_said_where_it_stands() {
         ("<= 20ms", "<= 20 apples", "is no limit"),
         ("share = 0.25", "share = -1", "`share` must be a number"),
         (
-            "[again]",
-            "[places]\nclient = \"here\"\n[again]",
-            "must be \"ssh:HOST\"",
+            "repetitions = 2",
+            "repetitions = 2\nseeds = 2",
+            "`seeds` and `repetitions` are both given",
         ),
         (
             "[again]",
-            "[settings]\nclient.place = \"elsewhere\"\n[again]",
-            "`client.place` needs [places]",
+            "[places]\nclient = \"here\"\n[again]",
+            "must be \"ssh:HOST\"",
         ),
         (
             "[again]",
@@ -515,4 +515,25 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn where_a_client_lives_is_a_factor_that_needs_to_know_elsewhere() {
+    let catalogue = Catalogue::standard();
+    let text = "name = \"x\"\nbaseline = { client.place = \"beside\" }\n\
+                [factors]\nclient.place = [\"beside\", \"elsewhere\"]\n\
+                [[platform]]\nkind = \"native\"\n[[workload]]\nkind = \"iperf3-send\"\n";
+    let refused = Plan::read("plan.toml", text, &catalogue).unwrap_err();
+    let said = refused.to_string();
+    assert!(said.contains("`client.place` needs [places]"), "{said}");
+
+    let places = "[places]\nclient = \"ssh:h\"\nbridge = \"lan\"\ntarget = \"192.0.2.10/24\"\n";
+    let plan = Plan::read("plan.toml", &format!("{text}{places}"), &catalogue).unwrap();
+    let all = treatments(&plan, &catalogue);
+    let elsewhere: Vec<bool> = all
+        .iter()
+        .map(|planned| planned.client_is_elsewhere)
+        .collect();
+    assert_eq!(elsewhere, [false, true]);
+    assert_eq!(all[1].record.baseline.as_ref(), Some(&all[0].record.label));
 }

@@ -20,11 +20,12 @@ fn meter_names() -> impl Iterator<Item = &'static str> {
     ["auto", "none"].into_iter().chain(meter::NAMES)
 }
 
-const PLAN_KEYS: [&str; 19] = [
+const PLAN_KEYS: [&str; 20] = [
     "name",
     "description",
     "seed",
     "repetitions",
+    "seeds",
     "warmup",
     "duration",
     "order",
@@ -66,7 +67,18 @@ impl Reader<'_, &Catalogue> {
             .unwrap_or_default();
         let quick = self.quick(root);
         let baseline = self.baseline(root, &platforms, &neighbours, &factors);
-        let repetitions = self.integer(root, "repetitions", 1, 100_000).unwrap_or(5);
+        let seeds = self.integer(root, "seeds", 1, 100_000);
+        let repetitions = self.integer(root, "repetitions", 1, 100_000);
+        if let (Some(value), Some(_), Some(_)) = (root.get("seeds"), seeds, repetitions) {
+            self.complain(
+                value.span().start,
+                "`seeds` and `repetitions` are both given",
+            )
+            .help_with(
+                "with `seeds` each repetition has a seed of its own: leave the other one out",
+            );
+        }
+        let repetitions = seeds.or(repetitions).unwrap_or(5);
         let stop = root
             .get("stop")
             .map_or(Some(StopRule::Fixed), |value| self.stop(value, repetitions));
@@ -76,6 +88,7 @@ impl Reader<'_, &Catalogue> {
             description: self.string(root, "description").unwrap_or_default(),
             seed: self.integer(root, "seed", 0, i64::MAX).unwrap_or(1),
             repetitions,
+            varies_seed: seeds.is_some(),
             warmup: self
                 .time(root, "warmup", Duration::ZERO)
                 .unwrap_or(Duration::from_secs(2)),

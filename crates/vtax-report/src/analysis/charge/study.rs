@@ -267,9 +267,6 @@ fn platform(name: &str, treatments: &[Treatment], trials: &[Trial]) -> Option<Pl
             measurements.extend(of_trial(trial, beside(treatment).as_deref()));
             continue;
         };
-        if is_cold(trial, trials) {
-            continue;
-        }
         let cost = monitor.get_or_insert_with(|| MonitorCost {
             load: treatment.workload.clone(),
             without: Vec::new(),
@@ -289,18 +286,6 @@ fn platform(name: &str, treatments: &[Treatment], trials: &[Trial]) -> Option<Pl
         measurements,
         monitor,
     })
-}
-
-/// Whether a trial found a host that had just booted and still did work of its own, and others of its
-/// treatment did not.
-fn is_cold(trial: &Trial, trials: &[Trial]) -> bool {
-    let total = trial.metrics.get(metric::TOTAL);
-    let is_first_of_its_host =
-        trial.index == 0 && total.is_some_and(|total| total.source == Source::Emulated);
-    let others = trials
-        .iter()
-        .filter(|other| other.index != 0 && other.treatment.label == trial.treatment.label);
-    is_first_of_its_host && others.count() > 0
 }
 
 /// What a trial measured: once, or once in each stretch where guests took turns. `beside` is the load
