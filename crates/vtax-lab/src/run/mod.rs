@@ -35,6 +35,7 @@ use crate::LabError;
 use crate::plan::Shard;
 use progress::Estimate;
 use queue::Queue;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -50,6 +51,8 @@ use vtax_units::{Source, counted};
 const FAILURES_TO_GIVE_UP: u32 = 2;
 /// How long a run waits at most for other programs to become quiet, each time.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// And in all: who has not become quiet by then works on.
+const PATIENCE_IN_ALL: Duration = Duration::from_secs(90);
 
 /// How to run a plan.
 #[derive(Debug, Clone)]
@@ -185,6 +188,7 @@ pub fn run_experiment(
         results: &results,
         roots: is_shared.then_some(&roots),
         signals,
+        patience: Cell::new(PATIENCE_IN_ALL),
     };
     let summary = runner.run(&name, experiment, &mut queue, &mut journal, progress)?;
     Ok((results, summary))
@@ -212,6 +216,8 @@ struct Runner<'a> {
     /// Where other programs may be at work beside the trials.
     roots: Option<&'a Roots>,
     signals: &'a Signals,
+    /// For how long it still waits for other programs.
+    patience: Cell<Duration>,
 }
 
 impl Runner<'_> {
@@ -319,6 +325,15 @@ impl Runner<'_> {
         Ok(summary)
     }
 
+    /// Waits until nobody else works here, and says who did.
+    fn wait(&self, roots: &Roots) -> Result<Option<String>, LabError> {
+        let began = Instant::now();
+        let disturbance = busy::wait(roots, PATIENCE.min(self.patience.get()), self.signals)?;
+        let left = self.patience.get().saturating_sub(began.elapsed());
+        self.patience.set(left);
+        Ok(disturbance)
+    }
+
     /// Says that a trial is under way, and makes room for it where it was run before.
     fn begin(
         &self,
@@ -329,7 +344,7 @@ impl Runner<'_> {
         if let Some(reason) = queue.make_room(self.results, assignment.index)? {
             let mut message = format!("trial {:04} runs again: {reason}", assignment.index);
             if let Some(roots) = self.roots
-                && let Some(disturbance) = busy::wait(roots, PATIENCE, self.signals)?
+                && let Some(disturbance) = self.wait(roots)?
             {
                 message = format!("{message}; {disturbance}");
             }

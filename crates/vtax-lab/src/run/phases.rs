@@ -152,7 +152,10 @@ impl Drive<'_, '_, '_> {
                 .profile
                 .longest(self.plan.duration, self.guests.len());
             // Between two levels one generator ends and the next one starts.
-            levels + levels / 10
+            match self.planned.profile {
+                Profile::Steady => levels + levels / 50,
+                _ => levels + levels / 10,
+            }
         };
         for index in throughout {
             let timing = Timing {
