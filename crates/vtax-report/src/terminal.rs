@@ -179,7 +179,13 @@ impl Page {
         let header = self.paint(DIM, &header);
         self.line(&header);
         for summary in treatments {
-            let label = pad(&cut(&clean(&summary.short), label_width), label_width);
+            // What is varied stands at a name's end: one that does not fit has a line of its own.
+            let mut label = clean(&summary.short);
+            if columns(&label) > label_width {
+                self.line(&cut(&format!("  {label}"), self.width));
+                label.clear();
+            }
+            let label = pad(&label, label_width);
             let Some(own) = mine(summary) else {
                 self.line(&format!("  {label}  0  no trial that counts"));
                 continue;

@@ -27,7 +27,7 @@ const SILENCE: Duration = Duration::from_secs(3600);
 const BREATH: Duration = Duration::from_secs(120);
 
 /// What an emulated host computes at most for a second of its own time.
-const SLOWEST: u32 = 20;
+const SLOWEST: u32 = 10;
 
 /// What a host is booted with.
 #[derive(Debug, Clone, Copy)]

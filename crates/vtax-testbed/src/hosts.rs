@@ -311,7 +311,7 @@ impl Hosts<'_> {
             host: self.run.host,
             settings: &settings,
             link: self.link.as_ref(),
-            silence: planned.expected(treatment),
+            silence: planned.longest_silence(treatment),
         };
         let mut arguments = vec![format!("--treatment={treatment}")];
         if planned.plan.is_quick {

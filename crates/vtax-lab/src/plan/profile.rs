@@ -79,6 +79,16 @@ fn three_digits(value: f64) -> f64 {
 }
 
 impl Profile {
+    /// How long each of its stretches takes, where a steady load is measured for `duration`.
+    pub fn each(&self, duration: Duration) -> Duration {
+        match self {
+            Self::Steady | Self::Turns => duration,
+            Self::Steps { every, .. } | Self::Ramp { every, .. } | Self::Search { every, .. } => {
+                *every
+            }
+        }
+    }
+
     /// How long the measured part takes at most, where a steady load is measured for `duration` and
     /// the trial has so many guests.
     pub fn longest(&self, duration: Duration, guests: usize) -> Duration {

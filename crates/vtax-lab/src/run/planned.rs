@@ -41,6 +41,13 @@ impl<'a> Planned<'a> {
         treatments.map(|planned| planned.record.clone()).collect()
     }
 
+    /// For how long a trial of a treatment may say nothing: the longest of its warm-up and stretches.
+    pub fn longest_silence(&self, treatment: usize) -> Duration {
+        let duration = self.plan.duration;
+        let planned = self.treatments.get(treatment);
+        self.plan.warmup + planned.map_or(duration, |planned| planned.profile.each(duration))
+    }
+
     /// A rough time for one trial of a treatment.
     pub fn expected(&self, treatment: usize) -> Duration {
         let planned = self.treatments.get(treatment);
