@@ -603,19 +603,6 @@ mod tests {
     }
 
     #[test]
-    fn what_tracing_costs_is_not_taken_from_a_host_that_has_just_booted() {
-        let of = |trials: Vec<Trial>| {
-            let directory = tempfile::tempdir().unwrap();
-            let study = Study::of(&stored(directory.path(), trials)).unwrap();
-            study.platforms[0].monitor.clone().unwrap().without.len()
-        };
-        let cold = || monitored("counted", 0.2);
-        let warm = || monitored("counted", 0.1);
-        assert_eq!(of(vec![cold(), pair(100.0, 10.0), warm(), warm()]), 2);
-        assert_eq!(of(vec![cold(), pair(100.0, 10.0)]), 1, "better than none");
-    }
-
-    #[test]
     fn a_run_for_something_else_is_no_study() {
         let directory = tempfile::tempdir().unwrap();
         let trials = vec![trial(&treatment("small", None), metrics(&[]))];
