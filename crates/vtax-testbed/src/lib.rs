@@ -1,7 +1,7 @@
 //! Emulated hosts with real hypervisors in them: QEMU emulates the machine, and Debian's own
 //! kernel with KVM and vhost-net, or Xen with a Linux Dom0, runs in it.
 //!
-//! [`build`] makes the host from a recipe, [`run_plan`] runs an unchanged plan in it with this
+//! [`build`] makes the host from a recipe, [`run_plan`] runs each trial of an unchanged plan in one with this
 //! very binary and brings the results back, [`cost`] says what real hardware would have charged
 //! for what was counted. By default the machine's clock is its instruction count, so that the
 //! same plan gives the same numbers wherever and whenever it runs. See `docs/testbed.md`.
