@@ -17,7 +17,7 @@ use vtax_units::Nanoseconds;
 #[derive(Debug, Default)]
 #[allow(missing_docs, reason = "documented there")]
 pub struct Attempt {
-    /// Unset: when this process began it.
+    /// When it began, where that and all of its times are another's; unset: when this process did.
     pub started: Option<String>,
     pub times: PhaseTimes,
     pub window: (Nanoseconds, Nanoseconds),
