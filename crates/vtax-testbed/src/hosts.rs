@@ -2,7 +2,7 @@
 //! on its treatment and the seed alone, whatever else the plan has and in which order it runs.
 
 use crate::cost::{self, CostModel};
-use crate::flight::{Flight, Landing, POLL, Ticket};
+use crate::flight::{self, Flight, Landing, POLL, Ticket};
 use crate::host::Host;
 use crate::link::Link;
 use crate::payload::Errand;
@@ -33,7 +33,7 @@ const ATTEMPTS: u32 = 3;
 const NEXT_ATTEMPT: u32 = 1 << 20;
 
 /// A host that has just booted comes to rest before its trial. Where idle time is skipped, it costs
-/// nothing.
+/// little.
 const REST: Duration = Duration::from_secs(10);
 
 /// What QEMU itself needs beyond the memory of its host, in MiB.
@@ -82,6 +82,7 @@ pub fn run_plan(
             "two hosts share no clock of instructions, and the plan has its client on a second one: --testbed FILE with deterministic = false".to_owned(),
         )));
     }
+    flight::sweep(&std::env::temp_dir());
     let options = RunOptions {
         results: run.results.clone(),
         shard: run.shard,
@@ -103,8 +104,12 @@ pub fn run_plan(
         flying: BTreeMap::new(),
         has_facts: false,
     };
-    let (_, summary) = run_experiment(&mut hosts, &options, signals, progress)?;
-    Ok(summary)
+    let ended = run_experiment(&mut hosts, &options, signals, progress);
+    // Nothing of this host was changed: only the lock is there, and another's stays.
+    if !matches!(ended, Err(LabError::Host(HostError::Busy { .. }))) {
+        let _ = fs::remove_dir_all(&options.state_dir);
+    }
+    ended.map(|(_, summary)| summary)
 }
 
 /// Emulated hosts do not measure each other: the lock is that of the results.
