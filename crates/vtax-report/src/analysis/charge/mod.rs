@@ -260,7 +260,6 @@ fn two_slopes(points: &[[f64; 3]]) -> Option<(f64, f64)> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -387,7 +387,6 @@ fn time(metrics: &Metrics, name: &str, span: Nanoseconds) -> Option<Nanoseconds>
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::super::Method;
     use super::*;
