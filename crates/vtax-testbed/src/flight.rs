@@ -53,12 +53,12 @@ pub(crate) struct Flight {
 }
 
 /// How a flight ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Landing {
     /// The command ended with this code, and its results are here.
     Ended(i32),
-    /// The host computed for so long without a word.
-    Stuck(Duration),
+    /// A guest in it is stuck, or the host itself: how that was noticed.
+    Stuck(String),
 }
 
 impl Flight {
@@ -124,10 +124,19 @@ impl Flight {
         let printed = fs::metadata(self.console()).map_or(0, |metadata| metadata.len());
         let computed = self.machine.computed();
         let since = computed.saturating_sub(self.heard.1);
+        if self.lines.stuck() {
+            return Ok(Some(Landing::Stuck(format!(
+                "a guest took no interrupts any more, {} s of processor time after the last word",
+                since.as_secs()
+            ))));
+        }
         if arrived || printed != self.heard.2 {
             self.heard = (Instant::now(), computed, printed);
         } else if since > self.patience {
-            return Ok(Some(Landing::Stuck(since)));
+            return Ok(Some(Landing::Stuck(format!(
+                "the host computed for {} s without a word",
+                since.as_secs()
+            ))));
         } else if self.heard.0.elapsed() > SILENCE {
             return Err(LabError::Host(HostError::Timeout {
                 what: "any word of the testbed".into(),

@@ -1,5 +1,6 @@
 //! The images of emulated hosts in the cache: built once from their recipes, found by the hash.
 
+use crate::emulator::Emulator;
 use crate::recipe::recipe;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -26,6 +27,8 @@ pub struct Host {
     pub(crate) disks: [Disk; 2],
     /// The Xen that boots before its kernel.
     pub(crate) xen: Option<PathBuf>,
+    /// What emulates it.
+    pub(crate) emulator: Emulator,
 }
 
 /// The image of a disk.
@@ -77,6 +80,7 @@ pub fn build(hypervisor: Hypervisor, progress: &mut dyn FnMut(&str)) -> Result<H
         files,
         guest,
         xen,
+        emulator: Emulator::find(&cache),
     })
 }
 
@@ -351,6 +355,7 @@ pub(crate) mod tests {
             guest: files("guest"),
             disks: [disk("root.ext4"), disk("guests.ext4")],
             xen: (hypervisor == Hypervisor::Xen).then(|| directory.join("xen")),
+            emulator: Emulator::of_the_system(),
         }
     }
 

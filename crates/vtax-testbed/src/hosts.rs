@@ -103,6 +103,7 @@ pub fn run_plan(
         signals,
         flying: BTreeMap::new(),
         has_facts: false,
+        emulator: run.host.emulator.describe()?,
     };
     let ended = run_experiment(&mut hosts, &options, signals, progress);
     // Nothing of this host was changed: only the lock is there, and another's stays.
@@ -152,14 +153,16 @@ struct Hosts<'a> {
     flying: BTreeMap<u32, Flying>,
     /// Whether the results say already what the hosts are.
     has_facts: bool,
+    /// What emulates the hosts.
+    emulator: String,
 }
 
 /// A trial under way.
 struct Flying {
     flight: Flight,
     seed: u32,
-    /// For how long each earlier attempt computed without a word.
-    stuck: Vec<Duration>,
+    /// How each earlier attempt was found to be stuck.
+    stuck: Vec<String>,
     landed: Option<Result<i32, LabError>>,
 }
 
@@ -214,11 +217,8 @@ impl Experiment for Hosts<'_> {
         for word in flying.flight.words() {
             log.line(word);
         }
-        for spent in &flying.stuck {
-            log.line(&format!(
-                "with an earlier seed the host computed for {} s without a word",
-                spent.as_secs()
-            ));
+        for how in &flying.stuck {
+            log.line(&format!("with an earlier seed: {how}"));
         }
         let code = flying.landed.unwrap_or(Ok(0))?;
         let results = flying.flight.results();
@@ -247,7 +247,12 @@ impl Experiment for Hosts<'_> {
             trial.environment.insert(STUCK_FACT.to_owned(), times);
         }
         let seed = flying.seed.to_string();
-        trial.environment.insert("testbed.seed".to_owned(), seed);
+        for (key, value) in [
+            ("testbed.seed", seed),
+            ("testbed.qemu", self.emulator.clone()),
+        ] {
+            trial.environment.insert(key.to_owned(), value);
+        }
         take(trial, attempt)
     }
 }
@@ -269,9 +274,9 @@ impl Hosts<'_> {
         if flying.landed.is_some() {
             return Ok(true);
         }
-        let spent = match flying.flight.poll() {
+        let how = match flying.flight.poll() {
             Ok(None) => return Ok(false),
-            Ok(Some(Landing::Stuck(spent))) => spent,
+            Ok(Some(Landing::Stuck(how))) => how,
             Ok(Some(Landing::Ended(code))) => {
                 flying.landed = Some(Ok(code));
                 return Ok(true);
@@ -281,11 +286,10 @@ impl Hosts<'_> {
                 return Ok(true);
             }
         };
-        flying.stuck.push(spent);
+        flying.stuck.push(how.clone());
         if flying.stuck.len() >= ATTEMPTS as usize {
             flying.landed = Some(Err(LabError::other(format!(
-                "the emulated host got stuck {ATTEMPTS} times, the last time after {} s of processor time without a word: change the plan a little, or `seed` in the testbed's settings",
-                spent.as_secs()
+                "the emulated host got stuck with each of {ATTEMPTS} seeds, at last so: {how}: change the plan a little, or `seed` in the testbed's settings"
             ))));
             return Ok(true);
         }

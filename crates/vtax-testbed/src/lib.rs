@@ -8,6 +8,7 @@
 
 mod archive;
 pub mod cost;
+pub mod emulator;
 mod flight;
 pub mod guard;
 mod host;
@@ -16,12 +17,14 @@ mod link;
 mod machine;
 mod outlet;
 mod payload;
+mod pulse;
 mod recipe;
 mod settings;
 mod shell;
 
 pub use host::{Host, Kept, build, cached, list, remove};
 pub use hosts::{PlanRun, run_plan};
+pub use pulse::watch;
 pub use recipe::recipe;
 pub use settings::{Frequency, Settings};
 pub use shell::shell;

@@ -28,7 +28,10 @@ pub(crate) struct Files<'a> {
 
 /// The command line of a host's machine.
 pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -> Options {
-    let mut line = Options::bare("qemu-system-x86_64");
+    let mut line = Options::bare(&host.emulator.binary);
+    if let Some(firmware) = &host.emulator.firmware {
+        line.option("-L", firmware.to_string_lossy());
+    }
     if settings.deterministic {
         // One thread runs all, the clock is what it has executed and jumps where it would idle.
         let shift = settings.frequency.shift();

@@ -2,6 +2,7 @@
 //! the results on the other, announced by a last line with its length and digest.
 
 use crate::archive::{self, Refusal};
+use crate::pulse::STUCK;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::fs::File;
@@ -32,6 +33,7 @@ pub(crate) struct Lines {
     file: File,
     path: PathBuf,
     partial: Vec<u8>,
+    stuck: bool,
     ended: Option<Ended>,
 }
 
@@ -41,6 +43,7 @@ impl Lines {
             file: File::open(path).map_err(HostError::file("read", path))?,
             path: path.to_owned(),
             partial: Vec::new(),
+            stuck: false,
             ended: None,
         })
     }
@@ -74,7 +77,9 @@ impl Lines {
         if line.trim().is_empty() {
             return;
         }
-        if let Ok(event) = serde_json::from_str(&line) {
+        if line == STUCK {
+            self.stuck = true;
+        } else if let Ok(event) = serde_json::from_str(&line) {
             each(Line::Event(event));
         } else if let Some(ended) = serde_json::from_str::<Ended>(&line)
             .ok()
@@ -84,6 +89,11 @@ impl Lines {
         } else {
             each(Line::Text(line));
         }
+    }
+
+    /// Whether the host has said that a guest in it is stuck.
+    pub(crate) fn stuck(&self) -> bool {
+        self.stuck
     }
 
     /// The host's last line, if it has come.
@@ -165,6 +175,18 @@ mod tests {
         };
         assert_eq!(seen, [Line::Event(phase), Line::Text("some words".into())]);
         assert_eq!(ended.unwrap().code, 1);
+    }
+
+    #[test]
+    fn a_stuck_guest_is_heard_of_and_no_word() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let mut lines = Lines::open(file.path()).unwrap();
+        file.write_all(STUCK.as_bytes()).unwrap();
+        lines.follow(&mut |_| {}).unwrap();
+        assert!(!lines.stuck());
+        file.write_all(b"\n").unwrap();
+        lines.follow(&mut |line| panic!("{line:?}")).unwrap();
+        assert!(lines.stuck());
     }
 
     #[test]

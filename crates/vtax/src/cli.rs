@@ -3,6 +3,7 @@
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 use vtax_density::cli::DensityArguments;
 use vtax_lab::place::{Hypervisor, Place};
@@ -344,10 +345,10 @@ pub enum ImageCommand {
 
 #[derive(Debug, Subcommand)]
 pub enum TestbedCommand {
-    /// Build a host's image now, if its recipe has not been built yet.
+    /// Build a host's image now, or the QEMU that emulates hosts best, if it has not been built yet.
     Build {
-        /// What runs on it: `kvm` or `xen`.
-        hypervisor: Hypervisor,
+        /// `kvm` or `xen`: what runs on the host; or `qemu`.
+        part: TestbedPart,
     },
     /// Boot a host with this terminal as its console; `poweroff` ends it.
     Shell {
@@ -357,16 +358,16 @@ pub enum TestbedCommand {
         #[arg(long, value_name = "FILE")]
         testbed: Option<PathBuf>,
     },
-    /// List the images of hosts in the cache.
+    /// List what is built, in the cache.
     List {
-        /// Print one JSON document: an array of images.
+        /// Print one JSON document: an array of what is built.
         #[arg(long)]
         json: bool,
     },
-    /// Remove a host's images from the cache.
+    /// Remove a host's images, or the QEMU that was built, from the cache.
     Rm {
-        /// What runs on it: `kvm` or `xen`.
-        hypervisor: Hypervisor,
+        /// `kvm` or `xen`: what runs on the host; or `qemu`.
+        part: TestbedPart,
     },
     /// Compute cycles and watts of results from a testbed again, with another cost model.
     Cost {
@@ -388,6 +389,28 @@ pub enum TestbedCommand {
         #[arg(long)]
         accept: bool,
     },
+}
+
+/// What a testbed is built of.
+#[derive(Debug, Clone, Copy)]
+pub enum TestbedPart {
+    /// The image of a host.
+    Host(Hypervisor),
+    /// The QEMU that emulates it.
+    Qemu,
+}
+
+impl FromStr for TestbedPart {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "qemu" => Ok(Self::Qemu),
+            _ => text
+                .parse()
+                .map(Self::Host)
+                .map_err(|cause: String| format!("{cause}, or `qemu`")),
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]

@@ -96,7 +96,7 @@ pub(super) fn build(
     Ok(())
 }
 
-fn require_root_and_programs() -> Result<(), HostError> {
+pub(super) fn require_root_and_programs() -> Result<(), HostError> {
     for (program, package) in [
         ("mmdebstrap", "mmdebstrap"),
         ("mke2fs", "e2fsprogs"),
@@ -119,7 +119,7 @@ fn require_root_and_programs() -> Result<(), HostError> {
     Ok(())
 }
 
-fn require_space(images: &Path) -> Result<(), HostError> {
+pub(super) fn require_space(images: &Path) -> Result<(), HostError> {
     let stat = rustix::fs::statvfs(images)
         .map_err(|cause| HostError::file("read", images)(cause.into()))?;
     let free_mib = stat.f_bavail.saturating_mul(stat.f_frsize) >> 20;
@@ -147,6 +147,18 @@ fn install(
         recipe.suite,
         recipe.packages.len()
     ));
+    let mut command = mmdebstrap(&recipe.packages);
+    command
+        .arg(&recipe.suite)
+        .arg(root)
+        .args(sources(&recipe.suite));
+    // The guest boots with an initial RAM disk of ours; Debian's takes long to build.
+    command.env("INITRD", "No");
+    run_logged(command, log, progress)
+}
+
+/// An mmdebstrap that installs these packages, but for the suite, where to, and from where.
+pub(super) fn mmdebstrap(packages: &[String]) -> Command {
     // mmdebstrap mounts the host's own /sys and /dev/shm in the tree. In namespaces of its own
     // these are never seen outside, and go with all of its processes when this one is killed.
     let mut command = Command::new("setpriv");
@@ -162,14 +174,9 @@ fn install(
     // Licences stay, as the law wants.
     command.arg("--dpkgopt=path-include=/usr/share/doc/*/copyright");
     command.args(proxies().iter().map(|option| format!("--aptopt={option}")));
-    command.arg(format!("--include={}", recipe.packages.join(",")));
+    command.arg(format!("--include={}", packages.join(",")));
+    command.env("LC_ALL", "C.UTF-8");
     command
-        .arg(&recipe.suite)
-        .arg(root)
-        .args(sources(&recipe.suite));
-    // The guest boots with an initial RAM disk of ours; Debian's takes long to build.
-    command.env("INITRD", "No").env("LC_ALL", "C.UTF-8");
-    run_logged(command, log, progress)
 }
 
 /// Proxy settings of this machine's apt; mmdebstrap does not take them over by itself.
@@ -190,7 +197,7 @@ fn proxies() -> Vec<String> {
 }
 
 /// The sources of this machine that can bring `suite`, so that its own mirror is used.
-fn sources(suite: &str) -> Vec<String> {
+pub(super) fn sources(suite: &str) -> Vec<String> {
     let targets = lines_of(
         "apt-get",
         &[
@@ -261,7 +268,7 @@ fn lines_of(program: &str, arguments: &[&str]) -> Vec<String> {
 }
 
 /// Runs a program with both its outputs appended to the log; its `I: …` lines are progress.
-fn run_logged(
+pub(super) fn run_logged(
     mut command: Command,
     log: &Path,
     progress: &mut dyn FnMut(&str),

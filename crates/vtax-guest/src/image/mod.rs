@@ -5,6 +5,7 @@
 //! it is whole, so that a killed build never looks like an image.
 
 mod build;
+mod compile;
 mod cpio;
 mod echo;
 mod files;
@@ -12,6 +13,7 @@ mod initrd;
 mod modules;
 mod recipe;
 
+pub use compile::compile;
 pub use cpio::Archive;
 pub use echo::{ECHO_TOKEN, EchoGuest, echo_guest};
 pub use files::GuestFiles;

@@ -116,6 +116,9 @@ pub fn run_here(
         };
         return inside.run(signals, progress);
     }
+    if arguments.emulated {
+        vtax_testbed::watch();
+    }
     let place = arguments.place_name.clone();
     let options = RunOptions {
         results: results.to_owned(),

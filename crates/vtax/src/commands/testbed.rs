@@ -2,7 +2,7 @@
 
 use super::{json, plan};
 use crate::Outcome;
-use crate::cli::TestbedCommand;
+use crate::cli::{TestbedCommand, TestbedPart};
 use crate::progress::{self, in_words, note};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -15,19 +15,20 @@ use vtax_lab::plan::{Catalogue, Shard, treatments};
 use vtax_lab::run::{Event, Planned, Progress, RunSummary, default_state_dir};
 use vtax_report::results::ResultsDir;
 use vtax_testbed::cost::{self, CostModel};
+use vtax_testbed::emulator;
 use vtax_testbed::guard::{Counts, TOLERANCE};
-use vtax_testbed::{Kept, PlanRun, Settings};
+use vtax_testbed::{PlanRun, Settings};
 use vtax_units::counted;
 
 pub fn execute(command: TestbedCommand) -> Outcome {
     match command {
-        TestbedCommand::Build { hypervisor } => build(hypervisor),
+        TestbedCommand::Build { part } => build(part),
         TestbedCommand::Shell {
             hypervisor,
             testbed,
         } => shell(hypervisor, testbed.as_deref()),
         TestbedCommand::List { json } => list(json),
-        TestbedCommand::Rm { hypervisor } => remove(hypervisor),
+        TestbedCommand::Rm { part } => remove(part),
         TestbedCommand::Cost { results, model } => {
             cost::apply_again(&ResultsDir::open(&results)?, &read_model(model.as_deref())?)?;
             end_with_reader()?;
@@ -41,14 +42,17 @@ pub fn execute(command: TestbedCommand) -> Outcome {
     }
 }
 
-fn build(hypervisor: Hypervisor) -> Outcome {
+fn build(part: TestbedPart) -> Outcome {
     let began = Instant::now();
-    vtax_testbed::build(hypervisor, &mut note)?;
+    let what = match part {
+        TestbedPart::Host(hypervisor) => {
+            vtax_testbed::build(hypervisor, &mut note)?;
+            format!("testbed:{hypervisor}")
+        }
+        TestbedPart::Qemu => emulator::build(&mut note)?.display().to_string(),
+    };
     end_with_reader()?;
-    println!(
-        "testbed:{hypervisor} is ready, {}",
-        in_words(began.elapsed())
-    );
+    println!("{what} is ready, {}", in_words(began.elapsed()));
     Ok(())
 }
 
@@ -60,24 +64,26 @@ fn shell(hypervisor: Hypervisor, file: Option<&Path>) -> Outcome {
 
 fn list(as_json: bool) -> Outcome {
     let kept = vtax_testbed::list()?;
+    let built = emulator::list()?;
     end_with_reader()?;
     if as_json {
-        let document = |host: &Kept| {
+        let hosts = kept.iter().map(|host| {
             json!({
                 "hypervisor": host.hypervisor.to_string(),
                 "bytes": host.bytes,
                 "path": host.path,
                 "is_current": host.is_current,
             })
-        };
-        return json(&kept.iter().map(document).collect::<Vec<_>>());
+        });
+        let emulators = built.iter().map(|path| json!({ "qemu": path }));
+        return json(&hosts.chain(emulators).collect::<Vec<_>>());
     }
     if kept.is_empty() {
         println!("no testbed is built: `vtax testbed build kvm` builds one");
     }
     for host in kept {
         println!(
-            "{:3}  {:5} MiB  {}{}",
+            "{:4}  {:5} MiB  {}{}",
             host.hypervisor,
             host.bytes >> 20,
             host.path.display(),
@@ -88,18 +94,24 @@ fn list(as_json: bool) -> Outcome {
             }
         );
     }
+    for path in built {
+        println!("qemu             {}", path.display());
+    }
     Ok(())
 }
 
-fn remove(hypervisor: Hypervisor) -> Outcome {
-    let removed = vtax_testbed::remove(hypervisor)?;
-    let bytes: u64 = removed.iter().map(|host| host.bytes).sum();
+fn remove(part: TestbedPart) -> Outcome {
+    let (count, what) = match part {
+        TestbedPart::Host(hypervisor) => {
+            let removed = vtax_testbed::remove(hypervisor)?;
+            let bytes: u64 = removed.iter().map(|host| host.bytes).sum();
+            let images = counted(removed.len(), "image");
+            (images, format!(", {} MiB", bytes >> 20))
+        }
+        TestbedPart::Qemu => (counted(emulator::remove()?.len(), "QEMU"), String::new()),
+    };
     end_with_reader()?;
-    println!(
-        "{} removed, {} MiB",
-        counted(removed.len(), "image"),
-        bytes >> 20
-    );
+    println!("{count} removed{what}");
     Ok(())
 }
 

@@ -1,0 +1,48 @@
+//! Programs that are made from source, in a Debian of their own that goes when they are made.
+
+use super::build::{mmdebstrap, require_root_and_programs, require_space, run_logged, sources};
+use std::fs::{self, File};
+use std::path::Path;
+use vtax_host::HostError;
+
+/// Runs a shell script in a Debian with these packages, and keeps what it leaves in its `/out` as a
+/// directory, which appears when it is whole. `progress` gets the script's lines that start with `I: `.
+///
+/// # Errors
+/// When there is no root, a program or space is missing, or the script fails, with the end of what it
+/// said.
+pub fn compile(
+    suite: &str,
+    packages: &[String],
+    script: &str,
+    into: &Path,
+    progress: &mut dyn FnMut(&str),
+) -> Result<(), HostError> {
+    require_root_and_programs()?;
+    let parent = into.parent().unwrap_or(into);
+    fs::create_dir_all(parent).map_err(HostError::file("create", parent))?;
+    require_space(parent)?;
+    let building = tempfile::Builder::new()
+        .prefix(".building-")
+        .tempdir_in(parent)
+        .map_err(HostError::file("create", parent))?;
+    let path = |name: &str| building.path().join(name);
+    let (source, out, log) = (path("build.sh"), path("out"), path("build.log"));
+    fs::write(&source, script).map_err(HostError::file("write", &source))?;
+    fs::create_dir(&out).map_err(HostError::file("create", &out))?;
+    let mut command = mmdebstrap(packages);
+    command
+        .arg("--format=null")
+        .arg(format!(
+            "--customize-hook=upload {} /root/build.sh",
+            source.display()
+        ))
+        .arg("--customize-hook=chroot \"$1\" sh /root/build.sh")
+        .arg(format!("--customize-hook=sync-out /out {}", out.display()))
+        .args([suite, "/dev/null"])
+        .args(sources(suite));
+    run_logged(command, &log, progress)?;
+    let handle = File::open(&out).map_err(HostError::file("read", &out))?;
+    rustix::fs::syncfs(&handle).map_err(|cause| HostError::file("sync", &out)(cause.into()))?;
+    fs::rename(&out, into).map_err(HostError::file("create", into))
+}

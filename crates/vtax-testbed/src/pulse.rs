@@ -1,0 +1,152 @@
+//! Whether the guests inside an emulated host still live: run there, beside the trial.
+//!
+//! QEMU's emulation of SVM sometimes delivers an interrupt twice (`docs/testbed.md`), and the guest's kernel
+//! may then wait with interrupts off for a lock that it holds itself. Such a guest leaves its processor only
+//! for the host's own interrupts: it neither takes one nor halts any more.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+use vtax_host::roots::Roots;
+
+/// Between two looks, by the host's clock. No kernel keeps interrupts off for that long.
+const EACH: Duration = Duration::from_secs(1);
+
+/// Looks in a row that find no life.
+const LOOKS: u32 = 4;
+
+/// Exits between two looks of a guest that computes: the host's own tick takes it off its processor 250
+/// times a second.
+const COMPUTES: u64 = 50;
+
+/// What a QEMU is called.
+const QEMU: &str = "qemu-system";
+
+/// The line that ends a trial whose guest is stuck.
+pub(crate) const STUCK: &str = "{\"testbed\":\"stuck\"}";
+
+/// Watches this host's guests from now on, and says on standard output where one is stuck.
+pub fn watch() {
+    std::thread::spawn(|| {
+        let roots = Roots::host();
+        let mut seen = BTreeMap::new();
+        loop {
+            std::thread::sleep(EACH);
+            if look(&roots, &mut seen) {
+                println!("{STUCK}");
+                return;
+            }
+        }
+    });
+}
+
+/// What was seen of a guest: its exits, its signs of life, and for how many looks there were none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Pulse {
+    exits: u64,
+    life: u64,
+    without: u32,
+}
+
+/// Looks at each guest that a QEMU runs; whether one of them is stuck.
+fn look(roots: &Roots, seen: &mut BTreeMap<OsString, Pulse>) -> bool {
+    let entries = fs::read_dir(roots.sys.join("kernel/debug/kvm"));
+    let mut now = BTreeMap::new();
+    for entry in entries.into_iter().flatten().flatten() {
+        if let Some(found) = read(roots, &entry.file_name().to_string_lossy(), &entry.path()) {
+            let before = seen.get(&entry.file_name()).copied();
+            now.insert(entry.file_name(), found.after(before));
+        }
+    }
+    *seen = now;
+    seen.values().any(|pulse| pulse.without >= LOOKS)
+}
+
+/// What there is to see of a VM, whose directory is named by its process and descriptor.
+fn read(roots: &Roots, name: &str, directory: &Path) -> Option<Pulse> {
+    let (process, _) = name.split_once('-')?;
+    // What else runs on KVM, such as a micro VM, may want no interrupts.
+    roots
+        .proc_text(&format!("{process}/comm"))
+        .filter(|comm| comm.starts_with(QEMU))?;
+    let count = |file: &str| -> Option<u64> {
+        let text = fs::read_to_string(directory.join(file)).ok()?;
+        text.trim().parse().ok()
+    };
+    Some(Pulse {
+        exits: count("exits")?,
+        life: count("irq_injections")?.checked_add(count("halt_exits")?)?,
+        without: 0,
+    })
+}
+
+impl Pulse {
+    fn after(self, before: Option<Self>) -> Self {
+        let without = before.map_or(0, |before| {
+            let computed = self.exits.saturating_sub(before.exits) >= COMPUTES;
+            match computed && self.life == before.life {
+                true => before.without.saturating_add(1),
+                false => 0,
+            }
+        });
+        Self { without, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vtax_host::fake_host::FakeHost;
+
+    /// After how many looks a guest counts as stuck that each time has so many more exits and
+    /// interrupts, of ten; its process has this name.
+    fn stuck_after(comm: &str, exits: u64, interrupts: u64) -> Option<u64> {
+        let host = FakeHost::empty();
+        host.file("proc/70/comm", &format!("{comm}\n"));
+        let mut seen = BTreeMap::new();
+        (0..10).find(|round| {
+            for (file, count) in [
+                ("exits", 1000 + round * exits),
+                ("irq_injections", 5 + round * interrupts),
+                ("halt_exits", 3),
+            ] {
+                let path = format!("sys/kernel/debug/kvm/70-9/{file}");
+                host.file(&path, &format!("{count}\n"));
+            }
+            look(&host.roots, &mut seen)
+        })
+    }
+
+    #[test]
+    fn a_guest_that_computes_and_takes_no_interrupts_is_stuck() {
+        assert_eq!(
+            stuck_after("qemu-system-x86", 250, 0),
+            Some(u64::from(LOOKS))
+        );
+    }
+
+    #[test]
+    fn one_that_takes_interrupts_is_paused_or_is_no_qemu_is_not() {
+        assert_eq!(stuck_after("qemu-system-x86", 250, 1), None);
+        assert_eq!(stuck_after("qemu-system-x86", 0, 0), None);
+        assert_eq!(stuck_after("vtax", 250, 0), None);
+    }
+
+    #[test]
+    fn life_starts_the_count_again() {
+        let still = Pulse {
+            exits: 2000,
+            life: 7,
+            without: 3,
+        };
+        let later = |exits, life| Pulse {
+            exits,
+            life,
+            without: 0,
+        };
+        assert_eq!(later(3000, 7).after(Some(still)).without, 4);
+        assert_eq!(later(3000, 8).after(Some(still)).without, 0);
+    }
+}
