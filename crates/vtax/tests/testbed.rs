@@ -55,24 +55,31 @@ fn succeeded(output: &Output) {
 /// instruction of the emulated host, hundredths of this were seen (docs/testbed.md).
 const APART: f64 = 1e-3;
 
-/// Runs a plan of two repetitions and compares them: the results, and how many metrics agreed. Each trial
-/// had a host of its own, beside another one and after other trials than its twin. That no metric is
-/// apart by more than [`APART`] is demanded; what is not equal to the last bit is said. A trial whose
-/// host got stuck (docs/testbed.md) had another seed and has no twin.
+/// Runs a plan twice at the same time, the second in another order, and compares the two: the results of
+/// the first, and how many metrics agreed. That no metric is apart by more than [`APART`] is demanded;
+/// what is not equal to the last bit is said. A trial whose host got stuck (docs/testbed.md) had another
+/// seed and has no twin.
 fn run_twice(place: &str, plan: &str, work: &Path) -> (ResultsDir, usize) {
-    let file = work.join("plan.toml");
-    let twice = plan.replacen("repetitions = 1", "repetitions = 2", 1);
-    assert_ne!(plan, twice);
-    fs::write(&file, &twice).unwrap();
-    let into = work.join("results");
-    succeeded(&run_at(place, &["run"], &file, &into));
-    let results = ResultsDir::open(&into).unwrap();
-    assert_eq!(results.plan_text().unwrap(), twice);
+    let other = format!("seed = 8\n{}", plan.replacen("seed = 5\n", "", 1));
+    let files = [("one", plan), ("other", &other)].map(|(name, text)| {
+        let file = work.join(name).with_extension("toml");
+        fs::write(&file, text).unwrap();
+        (file, work.join(name))
+    });
+    std::thread::scope(|scope| {
+        for (file, into) in &files {
+            let command = ["run", "--jobs", "1"];
+            scope.spawn(move || succeeded(&run_at(place, &command, file, into)));
+        }
+    });
+    let [results, others] = files.map(|(_, into)| ResultsDir::open(&into).unwrap());
+    assert_eq!(results.plan_text().unwrap(), plan);
     let (mut compared, mut unequal, mut apart) = (0, Vec::new(), Vec::new());
-    let trials: Vec<Trial> = results.trials().map(Result::unwrap).collect();
-    for one in trials.iter().filter(|trial| trial.block == 1) {
-        let is_twin = |other: &&Trial| other.block == 2 && other.treatment == one.treatment;
-        let other = trials.iter().find(is_twin).unwrap();
+    let trials = |results: &ResultsDir| results.trials().map(Result::unwrap).collect::<Vec<_>>();
+    let others: Vec<Trial> = trials(&others);
+    for one in &trials(&results) {
+        let is_twin = |other: &&Trial| other.treatment == one.treatment;
+        let other = others.iter().find(is_twin).unwrap();
         let seed = |trial: &Trial| trial.environment["testbed.seed"].clone();
         if seed(one) != seed(other) {
             eprintln!(
@@ -216,7 +223,7 @@ fn two_guests_together_are_charged_what_each_is_charged_alone() {
     }
     let work = tempfile::tempdir().unwrap();
     let plan = work.path().join("plan.toml");
-    let text = "name = \"pair\"\nrepetitions = 2\nwarmup = \"1s\"\nduration = \"3s\"\nmeters = [\"none\"]\n\
+    let text = "name = \"pair\"\nseeds = 2\nwarmup = \"1s\"\nduration = \"3s\"\nmeters = [\"none\"]\n\
                 [settings]\nlink.rate_mbit = 100\nlink.offloads = false\nload.connections = 8\n\
                 [[platform]]\nkind = \"container\"\n\
                 [[workload]]\nkind = \"http-rate\"\nname = \"small\"\nfile_bytes = 1000\nrate = 200\n\

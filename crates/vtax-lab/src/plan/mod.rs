@@ -192,6 +192,17 @@ impl Plan {
         read::read(file, text, catalogue)
     }
 
+    /// The plan for a place where a trial repeated is the same again: each treatment once, unless every
+    /// block has a seed of its own. How many repetitions were left out.
+    pub fn without_repetitions(&mut self) -> u32 {
+        if self.varies_seed {
+            return 0;
+        }
+        self.stop = StopRule::Fixed;
+        self.again = 0.0;
+        std::mem::replace(&mut self.repetitions, 1) - 1
+    }
+
     /// The same plan with the durations and repetitions of a first look.
     #[must_use]
     pub fn quick(mut self) -> Self {

@@ -1,6 +1,6 @@
 //! `vtax accuracy`: how right charge-back is.
 
-use super::{json, plan, run};
+use super::{json, plan, run, testbed};
 use crate::Outcome;
 use crate::cli::PlanRunArgs;
 use crate::progress;
@@ -30,6 +30,7 @@ pub fn run(arguments: PlanRunArgs) -> Outcome {
     };
     let study = charge_study(&plan, &catalogue, untraced.is_none())?;
     let treatments = run::narrowed(&mut plan, study, arguments.treatment)?;
+    testbed::leave_out_repetitions(&mut plan, &arguments, progress.as_mut())?;
     if let Some(why) = &untraced {
         let message = format!("traced is missing: {why}");
         progress.event(Event::Note { message });

@@ -25,6 +25,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
     let results = arguments.results(&plan.name);
     let signals = Signals::install()?;
     let mut progress = progress::choose(arguments.json, &signals);
+    testbed::leave_out_repetitions(&mut plan, &arguments, progress.as_mut())?;
     let began = Instant::now();
     let failed = if let Place::Ssh(host) = &arguments.at {
         let elsewhere = SshRun {

@@ -2,7 +2,7 @@
 
 use super::{json, plan};
 use crate::Outcome;
-use crate::cli::{TestbedCommand, TestbedPart};
+use crate::cli::{PlanRunArgs, TestbedCommand, TestbedPart};
 use crate::progress::{self, in_words, note};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -10,8 +10,8 @@ use std::time::Instant;
 use vtax_host::HostError;
 use vtax_host::signals::{Signals, end_with_reader};
 use vtax_lab::LabError;
-use vtax_lab::place::Hypervisor;
-use vtax_lab::plan::{Catalogue, Shard, treatments};
+use vtax_lab::place::{Hypervisor, Place};
+use vtax_lab::plan::{Catalogue, Plan, Shard, treatments};
 use vtax_lab::run::{Event, Planned, Progress, RunSummary, default_state_dir};
 use vtax_report::results::ResultsDir;
 use vtax_testbed::cost::{self, CostModel};
@@ -219,6 +219,23 @@ impl Inside<'_> {
         };
         vtax_testbed::run_plan(&run, signals, progress)
     }
+}
+
+/// In a deterministic testbed each treatment runs once: what is repeated is the same again.
+pub fn leave_out_repetitions(
+    plan: &mut Plan,
+    arguments: &PlanRunArgs,
+    progress: &mut dyn Progress,
+) -> Result<(), HostError> {
+    let settings = match arguments.at {
+        Place::Testbed(_) => read_settings(arguments.testbed.as_deref())?,
+        Place::Local | Place::Ssh(_) => return Ok(()),
+    };
+    if settings.deterministic && plan.without_repetitions() > 0 {
+        let message = "one trial of each treatment: repeated here, it would be the same again; `seeds = N` in the plan, in the place of `repetitions`, varies the seed".to_owned();
+        progress.event(Event::Note { message });
+    }
+    Ok(())
 }
 
 fn read_settings(file: Option<&Path>) -> Result<Settings, HostError> {
