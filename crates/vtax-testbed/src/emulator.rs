@@ -36,6 +36,9 @@ const PACKAGES: [&str; 13] = [
 /// The program in what was built; firmware is beside it.
 const PROGRAM: &str = "qemu-system-x86_64";
 
+/// Disks that are kept in memory, read from files that stay as they are, came with it.
+const OLDEST: u32 = 6;
+
 /// A QEMU for emulated hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Emulator {
@@ -67,21 +70,37 @@ impl Emulator {
         })
     }
 
-    /// Which one it is, for the record: the first line of its version, and whose build.
+    /// Which one it is, for the record: its version, and whose build.
     ///
     /// # Errors
-    /// When it is not there or does not run.
+    /// When it is not there, does not run, or is too old.
     pub fn describe(&self) -> Result<String, HostError> {
         let output = Command::new(&self.binary)
             .arg("--version")
             .env("PATH", vtax_host::roots::PATH)
             .stdin(Stdio::null())
-            .stderr(Stdio::null())
             .output()
             .map_err(crate::flight::missing)?;
         let text = String::from_utf8_lossy(&output.stdout);
-        let version = text.lines().next().unwrap_or("of no version").trim();
-        let version = version.trim_start_matches("QEMU emulator version ");
+        let first = text.lines().next().unwrap_or_default();
+        let version = first.strip_prefix("QEMU emulator version ").map(str::trim);
+        let number = version.and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+        let (Some(version), Some(number)) = (version, number) else {
+            return Err(HostError::Program {
+                command: format!("{} --version", self.binary),
+                status: output.status.to_string(),
+                output: format!("{text}{}", String::from_utf8_lossy(&output.stderr)),
+            });
+        };
+        if number < OLDEST {
+            return Err(HostError::Missing {
+                what: format!(
+                    "a QEMU of version {OLDEST}.0 or newer ({} is {version})",
+                    self.binary
+                ),
+                remedy: "vtax testbed build qemu, or a newer one from your distribution".to_owned(),
+            });
+        }
         Ok(match self.firmware {
             Some(_) => format!("QEMU {version}, built by vtax"),
             None => format!("QEMU {version}"),
@@ -137,8 +156,40 @@ pub fn list() -> Result<Vec<PathBuf>, HostError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// A program in the place of QEMU that says its version and otherwise does this.
+    pub(crate) fn pretended(directory: &Path, version: &str, does: &str) -> Emulator {
+        let path = directory.join("qemu");
+        let script = format!(
+            "#!/bin/sh\n[ \"$1\" = --version ] && {{ echo 'QEMU emulator version {version}'; exit; }}\n{does}\n"
+        );
+        fs::write(&path, script).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        Emulator {
+            binary: path.to_string_lossy().into_owned(),
+            firmware: None,
+        }
+    }
+
+    #[test]
+    fn one_that_is_missing_too_old_or_none_is_refused_with_the_reason() {
+        let directory = tempfile::tempdir().unwrap();
+        let said = |emulator: Emulator| emulator.describe().unwrap_err().to_string();
+        let missing = Emulator {
+            binary: "/no/such/qemu".to_owned(),
+            firmware: None,
+        };
+        assert!(said(missing).contains("apt-get install qemu-system-x86"));
+        let old = said(pretended(directory.path(), "5.2.0 (Debian)", ""));
+        assert!(old.contains("5.2.0") && old.contains("6.0"), "{old}");
+        let none = said(pretended(directory.path(), "unknown", ""));
+        assert!(none.contains("--version"), "{none}");
+        let good = pretended(directory.path(), "7.2.22 (Debian)", "");
+        assert_eq!(good.describe().unwrap(), "QEMU 7.2.22 (Debian)");
+    }
 
     #[test]
     fn ours_is_used_where_it_is_whole_and_the_systems_elsewhere() {

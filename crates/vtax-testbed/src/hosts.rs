@@ -388,7 +388,9 @@ fn take(trial: Trial, attempt: &mut Attempt) -> Result<(), LabError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::emulator::tests::pretended;
     use crate::host::tests::fake_host;
+    use tempfile::TempDir;
     use vtax_lab::place::Hypervisor;
     use vtax_lab::plan::{Catalogue, Plan, treatments};
 
@@ -398,14 +400,18 @@ mod tests {
         fn event(&mut self, _event: vtax_lab::run::Event) {}
     }
 
-    /// What is refused of a plan with so much more.
-    fn refused(more: &str, settings: &Settings) -> String {
+    /// What is said of a plan with so much more that cannot run, and where its results are.
+    fn said(more: &str, settings: &Settings, emulator: Option<&str>) -> (String, TempDir) {
         let catalogue = Catalogue::standard();
         let text = format!(
-            "name = \"x\"\n{more}[[platform]]\nkind = \"native\"\n[[workload]]\nkind = \"idle\"\n"
+            "name = \"x\"\nrepetitions = 1\n{more}[[platform]]\nkind = \"native\"\n[[workload]]\nkind = \"idle\"\n"
         );
         let plan = Plan::read("plan.toml", &text, &catalogue).unwrap();
         let folder = tempfile::tempdir().unwrap();
+        let mut host = fake_host(folder.path(), Hypervisor::Kvm);
+        if let Some(does) = emulator {
+            host.emulator = pretended(folder.path(), "7.2.22", does);
+        }
         let run = PlanRun {
             planned: Planned {
                 plan: &plan,
@@ -413,10 +419,10 @@ mod tests {
                 treatments: &treatments(&plan, &catalogue),
                 catalogue: &catalogue,
             },
-            host: &fake_host(Path::new("/no/such/cache"), Hypervisor::Kvm),
+            host: &host,
             settings,
             cost_model: &CostModel::shipped().unwrap(),
-            binary: PathBuf::from("/no/such/vtax"),
+            binary: PathBuf::from("/proc/self/exe"),
             command: "run",
             results: folder.path().join("results"),
             state_dir: folder.path().join("state"),
@@ -424,11 +430,38 @@ mod tests {
             jobs: None,
         };
         let signals = Signals::install().unwrap();
-        let said = run_plan(&run, &signals, &mut Silent)
-            .unwrap_err()
-            .to_string();
+        let said = match run_plan(&run, &signals, &mut Silent) {
+            Err(cause) => cause.to_string(),
+            Ok(_) => match ResultsDir::open(&run.results)
+                .unwrap()
+                .trial(0)
+                .unwrap()
+                .outcome
+            {
+                TrialOutcome::Failed(reason) => reason,
+                TrialOutcome::Complete => panic!("it ran"),
+            },
+        };
+        (said, folder)
+    }
+
+    fn refused(more: &str, settings: &Settings) -> String {
+        let (said, folder) = said(more, settings, None);
         assert!(!folder.path().join("results").exists(), "{said}");
         said
+    }
+
+    #[test]
+    fn a_qemu_that_crashes_is_a_failed_trial_that_says_so() {
+        let (said, _folder) = said(
+            "",
+            &Settings::default(),
+            Some("echo oops >&2; kill -SEGV $$"),
+        );
+        assert!(
+            said.contains("signal: 11") && said.contains("oops"),
+            "{said}"
+        );
     }
 
     #[test]
