@@ -179,6 +179,9 @@ pub struct OwnWork {
     pub period: Nanoseconds,
     /// What sampling did.
     pub observer: ObserverReport,
+    /// Whether nobody else works on the host, as in an emulated one: the kernel's count of ticks is then
+    /// no sign of others, and where all is deterministic may be far off.
+    pub is_alone: bool,
 }
 
 /// Every reason not to trust what was measured between two readings: a sentence each, with its
@@ -214,7 +217,7 @@ fn foreign_load(
         .0
         .saturating_sub(known.saturating_add(softirq_threads));
     let share = share(foreign, cpu.capacity());
-    (foreign >= FOREIGN_LOAD_MINIMUM.0 && share > FOREIGN_LOAD_SHARE).then(|| {
+    (!own.is_alone && foreign >= FOREIGN_LOAD_MINIMUM.0 && share > FOREIGN_LOAD_SHARE).then(|| {
         format!(
             "other programs used {} of CPU time, {} of the machine (limit {})",
             seconds(foreign),
@@ -481,6 +484,7 @@ mod tests {
             target: seconds_of(3.5),
             client: seconds_of(2.0),
             vtax: seconds_of(0.05),
+            is_alone: false,
             period: Nanoseconds(SECOND),
             observer: ObserverReport {
                 passes: 11,
@@ -513,6 +517,14 @@ mod tests {
             reason.contains("2.45 s") && reason.contains("11.1 % of the machine (limit 5.0 %)"),
             "{reason}"
         );
+    }
+
+    #[test]
+    fn where_nobody_else_works_ticks_are_no_sign_of_others() {
+        let (before, mut after, mut own) = quiet_window();
+        after.cpu.processes = seconds_of(8.0);
+        own.is_alone = true;
+        assert_eq!(reasons(&before, &after, &own), Vec::<String>::new());
     }
 
     #[test]

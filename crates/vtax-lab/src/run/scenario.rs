@@ -781,6 +781,7 @@ impl Findings<'_, '_> {
             vtax: self.observer(end.at.saturating_since(begin.at)),
             period: Nanoseconds::from(Duration::from_secs_f64(1.0 / self.lab.plan.sample_hz)),
             observer: self.report.clone(),
+            is_alone: self.lab.host == Source::Emulated,
         }
     }
 }
