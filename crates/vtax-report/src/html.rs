@@ -6,7 +6,7 @@ use crate::analysis::{
     TreatmentSummary, TrialRow, distinct_metrics,
 };
 use crate::figures::{Figure, Platform, color_of, figures, platforms};
-use crate::numbers::{count, estimate, plain};
+use crate::numbers::{count, estimate, percent, plain};
 use crate::results::{ResultsDir, ResultsError, write_atomically};
 use crate::stats::{SteadyState, Verdict};
 use serde_json::{Map, Value, json};
@@ -335,7 +335,7 @@ fn summary(out: &mut String, analysis: &Analysis) {
         add!(
             out,
             "<p class=\"key\">{} {}: at least {least}. ○ less.</p>\n",
-            emphasise(ONE_SEED),
+            escape(ONE_SEED).replace("`seeds = 4`", "<code>seeds = 4</code>"),
             if kinds.has_intervals() {
                 "● a difference of what is exact"
             } else {
@@ -388,10 +388,6 @@ fn findings(out: &mut String, sentences: &[&Sentence]) {
         add!(out, "<li{class}>{}</li>\n", emphasise(&sentence.text));
     }
     out.push_str("</ul>\n");
-}
-
-fn percent(share: f64) -> String {
-    format!("{} %", (share * 1000.0).round() / 10.0)
 }
 
 /// The sentence with its ratio in bold.

@@ -1,7 +1,7 @@
 //! The plain words of a report: what platforms are called, and one sentence per finding.
 
 use super::{Analysis, Comparison, Read, Sentence, TreatmentSummary, TrialRow, counts};
-use crate::numbers::{count, estimate};
+use crate::numbers::{count, estimate, percent};
 use crate::results::Treatment;
 use crate::stats::Verdict;
 use std::collections::BTreeMap;
@@ -293,8 +293,9 @@ fn sentence(
             format!("{claim} {scope}{condition} ({evidence}).")
         }
         Verdict::Same => format!(
-            "{} against {object}: the same {quantity} {scope}{condition} ({shown}, {evidence}).",
-            capital(&subject)
+            "{} against {object}: the same {quantity} {scope}{condition}, within {} ({shown}, {evidence}).",
+            capital(&subject),
+            percent(analysis.minimum_effect)
         ),
         Verdict::TooFewTrials => format!(
             "{} against {object}, {quantity} {scope}{condition}: too few trials to tell ({shown}, {evidence}; at least 4 {}s are needed).",
