@@ -132,6 +132,13 @@ fn cautions(first: &Analysis, others: &[&Analysis], kinds: Kinds) -> Vec<String>
                 ));
             }
         }
+        let model = |run: &Analysis| {
+            let mut all = run.treatments.iter();
+            all.find_map(|of| of.environment.get("cost.model").cloned())
+        };
+        if model(first) != model(other) {
+            cautions.push(format!("The cost models of A and {letter} differ."));
+        }
         if first.advice.is_some() || other.advice.is_some() {
             cautions.push(format!(
                 "Of A or {letter} nothing counts: their values are suspect."

@@ -381,19 +381,19 @@ fn forest(analysis: &Analysis) -> Option<Figure> {
         })
         .filter(|value| value.is_finite() && *value > 0.0)
         .collect();
+    let kinds: Kinds = shown
+        .iter()
+        .map(|comparison| comparison.certainty)
+        .collect();
     // Room to the right for the printed ratio, and never so narrow that noise looks like news.
     let low = spans.iter().copied().fold(0.8, f64::min) * 0.93;
-    let high = spans.iter().copied().fold(1.25, f64::max) * 1.6;
+    let high = spans.iter().copied().fold(1.25, f64::max) * if kinds.exact { 2.2 } else { 1.6 };
     let y = json!({"field": "row", "type": "nominal", "sort": rows, "axis": null, "scale": {"paddingInner": 0.2}});
     let offset = json!({"field": "offset", "type": "nominal", "sort": offsets, "scale": {"domain": offsets}});
     let x = |field: &str| {
         json!({"field": field, "type": "quantitative", "scale": {"type": "log", "domain": [low, high], "nice": false},
                "title": "ratio to the baseline (logarithmic)", "axis": {"values": ratio_ticks(low, high), "labelExpr": "format(datum.value, '.4~r')"}})
     };
-    let kinds: Kinds = shown
-        .iter()
-        .map(|comparison| comparison.certainty)
-        .collect();
     let tooltip = json!([
         {"field": "treatment", "title": "treatment"}, {"field": "baseline", "title": "against"},
         {"field": "interval", "title": titled("ratio", kinds)}, {"field": "evidence", "title": "evidence"},

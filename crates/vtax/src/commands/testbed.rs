@@ -228,12 +228,12 @@ fn list_models() -> Outcome {
     end_with_reader()?;
     for (place, model) in models.iter().enumerate() {
         if place == 0 {
-            let names = model.costs().map(|(name, _)| format!("{name:>14}"));
+            let names = model.costs().map(|(name, _)| format!("{name:>16}"));
             println!("{:14}{}", "cost model", names.concat());
         }
         let numbers = model.costs().map(|(name, cost)| {
             let sign = if model.is_assumed(name) { "~" } else { "" };
-            format!("{:>14}", format!("{sign}{cost}"))
+            format!("{:>16}", format!("{sign}{cost}"))
         });
         println!("{:14}{}", model.name, numbers.concat());
     }
