@@ -1123,6 +1123,7 @@ fn a_trial_whose_host_got_stuck_is_no_repetition_of_the_others() {
         (vm.certainty, vm.verdict),
         (Certainty::Seeds, Verdict::TooFewTrials)
     );
+    assert!(vm.note.as_deref().unwrap().contains("seed 9"), "{vm:?}");
     assert_eq!(analysis.counts.suspect, 0);
     assert!(analysis.sentences[0].text.contains("at least 4 seeds"));
 }
@@ -1140,4 +1141,22 @@ fn exact_runs_compare_exactly() {
         table.contains("exactly 1.00×") && !table.contains("95 %"),
         "{table}"
     );
+}
+
+#[test]
+fn what_is_exact_but_suspect_is_not_claimed() {
+    let (_folder, _, analysis) = emulated(2, |trial| trial.suspect.push("clock stepped".into()));
+    assert!(analysis.provisional && analysis.comparisons.is_empty());
+    let (_folder, _, analysis) = emulated(2, |trial| {
+        if trial.treatment.platform == "qemu" {
+            trial.suspect.push("clock stepped".into());
+        }
+    });
+    assert_eq!(cpu(&analysis).verdict, Verdict::TooFewTrials);
+    let text = &analysis.sentences[0].text;
+    assert!(
+        text.contains("nothing is claimed, since the trials are suspect"),
+        "{text}"
+    );
+    assert!(!text.contains("too few"), "{text}");
 }

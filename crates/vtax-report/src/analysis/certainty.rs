@@ -65,6 +65,18 @@ impl Certainty {
         }
     }
 
+    /// Why what is exact on both sides is not so against each other.
+    pub(super) fn apart(self, other: Self) -> Option<String> {
+        match (self, other) {
+            (Self::Exact { seed: mine }, Self::Exact { seed: theirs }) if mine != theirs => {
+                Some(format!(
+                    "its host had seed {mine}, the baseline's {theirs}: not exact against each other"
+                ))
+            }
+            _ => None,
+        }
+    }
+
     /// Whether there is no chance in it.
     pub fn is_exact(self) -> bool {
         matches!(self, Self::Exact { .. })

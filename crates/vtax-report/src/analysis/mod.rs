@@ -363,7 +363,10 @@ impl Comparison {
                 .into_iter()
                 .flatten()
                 .any(|one| one.source == Source::Modelled),
-            note: found.as_ref().err().map(ToString::to_string),
+            note: match &found {
+                Err(none) => Some(none.to_string()),
+                Ok(_) => other.and_then(|other| metric.certainty.apart(other.certainty)),
+            },
             ratio: found.ok().map(|(ratio, _)| ratio),
             certainty,
             tax: found.ok().and_then(|(_, tax)| tax),
@@ -1000,7 +1003,7 @@ fn compare_with_baselines(summaries: &[TreatmentSummary], trials: &[Read]) -> Ve
             let treatment = &summary.treatment;
             let mut comparison =
                 Comparison::of(treatment, &baseline.treatment, metric, other, sampled);
-            if comparison.ratio.is_some() {
+            if comparison.ratio.is_some() && comparison.note.is_none() {
                 comparison.note = if comparison.tax.is_some_and(|tax| !tax.paired) {
                     Some("blocks are incomplete: compared without pairing".to_owned())
                 } else if dropped > 0 {

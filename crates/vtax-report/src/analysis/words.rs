@@ -297,6 +297,11 @@ fn sentence(
             capital(&subject),
             percent(analysis.minimum_effect)
         ),
+        // Judged so only where all of its trials are suspect.
+        Verdict::TooFewTrials if comparison.certainty.is_exact() => format!(
+            "{} against {object}, {quantity} {scope}{condition}: nothing is claimed, since the trials are suspect ({shown}, {evidence}).",
+            capital(&subject)
+        ),
         Verdict::TooFewTrials => format!(
             "{} against {object}, {quantity} {scope}{condition}: too few trials to tell ({shown}, {evidence}; at least 4 {}s are needed).",
             capital(&subject),
