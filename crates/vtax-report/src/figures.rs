@@ -279,13 +279,8 @@ fn caption_of_taxes(kinds: Kinds) -> String {
             "Ratios to the baseline. {bars} On the dashed line at 1 both are the same."
         );
     }
-    let pairs = if kinds.seeds && !kinds.trials {
-        "with the same seed"
-    } else {
-        "of the same block"
-    };
     format!(
-        "Geometric mean of the ratios of trials {pairs}; {bars} A bar that crosses the dashed line at 1 shows no difference."
+        "Geometric mean of the ratios of trials of the same block; {bars} A bar that crosses the dashed line at 1 shows no difference."
     )
 }
 
@@ -387,7 +382,7 @@ fn forest(analysis: &Analysis) -> Option<Figure> {
         .collect();
     // Room to the right for the printed ratio, and never so narrow that noise looks like news.
     let low = spans.iter().copied().fold(0.8, f64::min) * 0.93;
-    let high = spans.iter().copied().fold(1.25, f64::max) * if kinds.exact { 2.2 } else { 1.6 };
+    let high = spans.iter().copied().fold(1.25, f64::max) * if kinds.exact { 3.0 } else { 1.6 };
     let y = json!({"field": "row", "type": "nominal", "sort": rows, "axis": null, "scale": {"paddingInner": 0.2}});
     let offset = json!({"field": "offset", "type": "nominal", "sort": offsets, "scale": {"domain": offsets}});
     let x = |field: &str| {
