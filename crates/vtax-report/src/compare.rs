@@ -1,7 +1,7 @@
 //! Results directories side by side: what changed between one run and others.
 
-use crate::analysis::{Analysis, Comparison, distinct, judge};
-use crate::numbers::ratio;
+use crate::analysis::certainty::{Kinds, ONE_SEED};
+use crate::analysis::{Analysis, Comparison, MetricSummary, distinct, judge};
 use crate::results::Better;
 use crate::stats::{Verdict, seed_of, unpaired_tax};
 use crate::terminal::{clean, cut, pad};
@@ -46,6 +46,7 @@ pub fn compare(first: &Analysis, others: &[&Analysis]) -> RunComparison {
         .map(|other| other.minimum_effect)
         .fold(first.minimum_effect, f64::max);
     judge(&mut all, minimum_effect);
+    let all_kinds = all.iter().map(|row| row.certainty).collect();
     let named = |run: &Analysis| format!("{}, {}", run.name, run.started);
     let mut judged = all.into_iter();
     RunComparison {
@@ -60,7 +61,7 @@ pub fn compare(first: &Analysis, others: &[&Analysis]) -> RunComparison {
                 comparisons: judged.by_ref().take(length).collect(),
             })
             .collect(),
-        cautions: cautions(first, others),
+        cautions: cautions(first, others, all_kinds),
     }
 }
 
@@ -92,19 +93,31 @@ fn comparisons(first: &Analysis, other: &Analysis) -> Vec<Comparison> {
                 values.iter().map(|(_, value)| *value).collect::<Vec<f64>>()
             };
             let seed = seed_of(&["compare", &after.treatment.label, &metric.name]);
-            let tax = unpaired_tax(&values(&metric.values), &values(&old.values), seed);
+            let sampled = |old: &MetricSummary| {
+                unpaired_tax(&values(&metric.values), &values(&old.values), seed)
+            };
             let (after, before) = (&after.treatment, &before.treatment);
-            comparisons.push(Comparison::of(after, before, metric, Some(old), tax));
+            comparisons.push(Comparison::of(after, before, metric, Some(old), sampled));
         }
     }
     comparisons
 }
 
-fn cautions(first: &Analysis, others: &[&Analysis]) -> Vec<String> {
-    let mut cautions = vec![
-        "The runs were not interleaved: a change of the host between them looks like a difference."
-            .to_owned(),
-    ];
+fn cautions(first: &Analysis, others: &[&Analysis], kinds: Kinds) -> Vec<String> {
+    let mut cautions = Vec::new();
+    if kinds.has_intervals() {
+        cautions.push(
+            "The runs were not interleaved: a change of the host between them looks like a difference."
+                .to_owned(),
+        );
+    }
+    if kinds.exact {
+        cautions.push(ONE_SEED.to_owned());
+        cautions.push(
+            "Another image, or another build of vtax, executes other instructions: so small a difference is theirs."
+                .to_owned(),
+        );
+    }
     for (letter, other) in ('B'..).zip(others) {
         if first.plan_sha256 != other.plan_sha256 {
             cautions.push(format!("The plans of A and {letter} differ."));
@@ -118,6 +131,13 @@ fn cautions(first: &Analysis, others: &[&Analysis]) -> Vec<String> {
                     "The {what} of A and {letter} differ: {mine} and {theirs}."
                 ));
             }
+        }
+        let model = |run: &Analysis| {
+            let mut all = run.treatments.iter();
+            all.find_map(|of| of.environment.get("cost.model").cloned())
+        };
+        if model(first) != model(other) {
+            cautions.push(format!("The cost models of A and {letter} differ."));
         }
         if first.advice.is_some() || other.advice.is_some() {
             cautions.push(format!(
@@ -147,7 +167,16 @@ pub fn table(comparison: &RunComparison, width: usize) -> String {
         lines.extend(rows(part, width));
     }
     lines.push(String::new());
-    lines.push("  * a difference is shown; ratios are to A [95 % CI]".to_owned());
+    let shown = comparison.others.iter().flat_map(|run| &run.comparisons);
+    let kinds: Kinds = shown.map(|row| row.certainty).collect();
+    let interval = if kinds.has_intervals() {
+        " [95 % CI]"
+    } else {
+        ""
+    };
+    lines.push(format!(
+        "  * a difference is shown; ratios are to A{interval}"
+    ));
     for (letter, run) in &runs {
         let only = [
             (format!("not in {letter}"), &run.only_first),
@@ -196,7 +225,7 @@ fn rows(runs: &[(char, &ComparedRun)], width: usize) -> Vec<String> {
             let found = own.find(|row| row.treatment == treatment && row.metric == metric);
             let shown = match found {
                 Some(row) => {
-                    let tax = row.tax.map(|tax| ratio(tax.ratio, tax.interval).line());
+                    let tax = row.ratio_in_words();
                     let star = if row.verdict == Verdict::Different {
                         " *"
                     } else {

@@ -2,6 +2,7 @@
 
 mod scenario;
 
+use crate::analysis::certainty::{Certainty, Kinds};
 use crate::analysis::{
     Analysis, Comparison, MetricSummary, TreatmentSummary, distinct, headline_metrics,
 };
@@ -248,12 +249,39 @@ fn encoding<T: AsRef<str> + serde::Serialize>(
     json!({"field": field, "type": "nominal", "scale": {"domain": names, "range": range}, "sort": names, "legend": legend})
 }
 
-fn flag(source: Source) -> String {
-    if source == Source::Measured {
+/// What is said behind a number: that it is exact, and where it comes from.
+fn flags(certainty: Certainty, source: Source) -> String {
+    let exact = certainty.is_exact().then(|| "exact".to_owned());
+    let source = (source != Source::Measured).then(|| source.to_string());
+    let flags: Vec<String> = exact.into_iter().chain(source).collect();
+    if flags.is_empty() {
         String::new()
     } else {
-        format!(" {source}")
+        format!(" {}", flags.join(", "))
     }
+}
+
+/// The title of a column of `what`, with its interval where there is one.
+fn titled(what: &str, kinds: Kinds) -> String {
+    let interval = if kinds.has_intervals() {
+        " [95 % CI]"
+    } else {
+        ""
+    };
+    format!("{what}{interval}")
+}
+
+/// How to read the figure of taxes.
+fn caption_of_taxes(kinds: Kinds) -> String {
+    let bars = kinds.bars("bars", "");
+    if !kinds.has_intervals() {
+        return format!(
+            "Ratios to the baseline. {bars} On the dashed line at 1 both are the same."
+        );
+    }
+    format!(
+        "Geometric mean of the ratios of trials of the same block; {bars} A bar that crosses the dashed line at 1 shows no difference."
+    )
 }
 
 /// Ticks of a logarithmic axis from `low` to `high`, few enough that their labels never touch:
@@ -283,7 +311,7 @@ fn forest(analysis: &Analysis) -> Option<Figure> {
     let shown: Vec<&Comparison> = analysis
         .comparisons
         .iter()
-        .filter(|comparison| comparison.headline && comparison.tax.is_some())
+        .filter(|comparison| comparison.headline && comparison.ratio.is_some())
         .collect();
     let curves = || {
         let mut factors = analysis.factors.keys();
@@ -296,7 +324,7 @@ fn forest(analysis: &Analysis) -> Option<Figure> {
     let mut values = Vec::new();
     let mut rows: Vec<String> = Vec::new();
     for comparison in &shown {
-        let tax = comparison.tax?;
+        let interval = comparison.tax.and_then(|tax| tax.interval);
         let summary = analysis.treatment(&comparison.treatment)?;
         // The label that remains when platform is shown by colour: workload, metric, levels.
         let levels = summary
@@ -312,19 +340,21 @@ fn forest(analysis: &Analysis) -> Option<Figure> {
         if !offsets.contains(&comparison.platform) {
             offsets.push(comparison.platform.clone());
         }
-        let shown = ratio(tax.ratio, tax.interval);
         values.push(json!({
             "row": row,
             "offset": comparison.platform,
             "platform": comparison.platform,
             "treatment": comparison.treatment,
             "baseline": comparison.baseline,
-            "ratio": tax.ratio,
-            "low": tax.interval.map(|interval| interval.low),
-            "high": tax.interval.map(|interval| interval.high),
-            "text": format!("{}{}", shown.value, flag(comparison.source)),
-            "interval": shown.line(),
-            "evidence": format!("n = {}, p = {:.3}", tax.n, tax.p),
+            "ratio": comparison.ratio,
+            "low": interval.map(|interval| interval.low),
+            "high": interval.map(|interval| interval.high),
+            "text": format!("{}{}", ratio(comparison.ratio?, interval).value, flags(comparison.certainty, comparison.source)),
+            "interval": comparison.ratio_in_words(),
+            "evidence": match comparison.tax {
+                Some(tax) => format!("n = {}, p = {:.3}", comparison.repetitions()?, tax.p),
+                None => format!("n = {}", comparison.repetitions()?),
+            },
             "verdict": comparison.verdict.words(),
             "source": comparison.source.to_string(),
             "claimed": comparison.verdict == Verdict::Different,
@@ -336,19 +366,23 @@ fn forest(analysis: &Analysis) -> Option<Figure> {
     let named: Vec<String> = offsets.iter().skip(1).cloned().collect();
     let spans: Vec<f64> = shown
         .iter()
-        .filter_map(|comparison| comparison.tax)
-        .flat_map(|tax| {
-            [
-                tax.ratio,
-                tax.interval.map_or(tax.ratio, |i| i.low),
-                tax.interval.map_or(tax.ratio, |i| i.high),
-            ]
+        .flat_map(|comparison| {
+            let interval = comparison.tax.and_then(|tax| tax.interval);
+            let ends = interval.map(|interval| [interval.low, interval.high]);
+            comparison
+                .ratio
+                .into_iter()
+                .chain(ends.into_iter().flatten())
         })
         .filter(|value| value.is_finite() && *value > 0.0)
         .collect();
+    let kinds: Kinds = shown
+        .iter()
+        .map(|comparison| comparison.certainty)
+        .collect();
     // Room to the right for the printed ratio, and never so narrow that noise looks like news.
     let low = spans.iter().copied().fold(0.8, f64::min) * 0.93;
-    let high = spans.iter().copied().fold(1.25, f64::max) * 1.6;
+    let high = spans.iter().copied().fold(1.25, f64::max) * if kinds.exact { 3.0 } else { 1.6 };
     let y = json!({"field": "row", "type": "nominal", "sort": rows, "axis": null, "scale": {"paddingInner": 0.2}});
     let offset = json!({"field": "offset", "type": "nominal", "sort": offsets, "scale": {"domain": offsets}});
     let x = |field: &str| {
@@ -357,15 +391,14 @@ fn forest(analysis: &Analysis) -> Option<Figure> {
     };
     let tooltip = json!([
         {"field": "treatment", "title": "treatment"}, {"field": "baseline", "title": "against"},
-        {"field": "interval", "title": "ratio [95 % CI]"}, {"field": "evidence", "title": "evidence"},
+        {"field": "interval", "title": titled("ratio", kinds)}, {"field": "evidence", "title": "evidence"},
         {"field": "verdict", "title": "verdict"}, {"field": "source", "title": "source"}
     ]);
     let title = "The tax of each platform over its baseline";
     Some(Figure::new(
         "tax",
         title,
-        "Geometric mean of the ratios of trials of the same block; bars are 95 % bootstrap confidence intervals. \
-                  A bar that crosses the dashed line at 1 shows no difference.",
+        caption_of_taxes(kinds),
         json!({"step": 20}),
         json!({
             "data": {"values": values},
@@ -408,6 +441,10 @@ impl<'a> Values<'a> {
         let (scale, unit) =
             common_scale(own.iter().map(|(_, own)| own.description.max), metric.unit);
         Self { own, scale, unit }
+    }
+
+    fn kinds(&self) -> Kinds {
+        self.own.iter().map(|(_, own)| own.certainty).collect()
     }
 
     fn shown(&self, own: &MetricSummary) -> Shown {
@@ -461,15 +498,18 @@ fn extended(mut row: Value, more: Value) -> Value {
 }
 
 /// How to read a figure of means and trials.
-fn caption_of_trials(metric: &MetricSummary) -> String {
+fn caption_of_trials(metric: &MetricSummary, kinds: Kinds) -> String {
     let direction = match metric.better {
         crate::results::Better::Lower => "Less is better",
         crate::results::Better::Higher => "More is better",
         crate::results::Better::Neither => "Neither direction is better",
     };
-    format!(
-        "{direction}. Ticks are single trials; symbols are means; bars are 95 % confidence intervals, cut where they leave the frame."
-    )
+    let bars = kinds.bars("bars", ", cut where they leave the frame");
+    if kinds.has_intervals() {
+        format!("{direction}. Ticks are single trials; symbols are means; {bars}")
+    } else {
+        format!("{direction}. {bars}")
+    }
 }
 
 /// One metric of one workload: every trial, the mean and its interval.
@@ -484,7 +524,11 @@ fn dots(
     let (mut means, trials) =
         values.rows(|summary| json!({"platform": summary.treatment.platform}));
     for (mean, (_, own)) in means.iter_mut().zip(own) {
-        let text = format!("{}{}", values.shown(own).value, flag(own.source));
+        let text = format!(
+            "{}{}",
+            values.shown(own).value,
+            flags(own.certainty, own.source)
+        );
         *mean = extended(mean.take(), json!({"text": text}));
     }
     if means.is_empty() {
@@ -503,12 +547,12 @@ fn dots(
     };
     let x = |field: &str| json!({"field": field, "type": "quantitative", "title": unit, "scale": {"domain": domain, "nice": true}, "axis": {"tickCount": 5}});
     let tooltip = json!([
-        {"field": "treatment"}, {"field": "shown", "title": "mean [95 % CI]"}, {"field": "n"}, {"field": "source"}
+        {"field": "treatment"}, {"field": "shown", "title": titled("mean", values.kinds())}, {"field": "n"}, {"field": "source"}
     ]);
     Some(Figure::new(
         format!("{workload} {}", metric.name),
         title,
-        caption_of_trials(metric),
+        caption_of_trials(metric, values.kinds()),
         json!({"step": 40}),
         json!({
             "layer": [
@@ -623,13 +667,13 @@ fn sweep(
                "scale": if high > low { json!({"domain": domain}) } else { json!({"zero": true}) }})
     };
     let tooltip = json!([
-        {"field": "treatment"}, {"field": "shown", "title": "mean [95 % CI]"}, {"field": "n"}, {"field": "source"}
+        {"field": "treatment"}, {"field": "shown", "title": titled("mean", values.kinds())}, {"field": "n"}, {"field": "source"}
     ]);
     let (color, shape) = (curves.color(), curves.shape());
     Some(Figure::new(
         format!("{workload} {} {factor}", metric.name),
         title,
-        caption_of_trials(metric),
+        caption_of_trials(metric, values.kinds()),
         json!(240),
         json!({
             "data": {"values": means},
@@ -653,6 +697,7 @@ fn stages(analysis: &Analysis, workload: &str) -> Option<Figure> {
     let mut values = Vec::new();
     let mut order: Vec<&String> = Vec::new();
     let mut shown: Vec<Stage> = Vec::new();
+    let mut kinds = Vec::new();
     for summary in analysis.of_workload(workload) {
         for (place, stage) in Stage::ALL.into_iter().enumerate() {
             let Some(metric) = summary.metric(&stage.metric()) else {
@@ -662,6 +707,7 @@ fn stages(analysis: &Analysis, workload: &str) -> Option<Figure> {
             values.push(json!({"treatment": summary.short, "stage": stage.words(), "mean": metric.description.mean,
                                "shown": estimate.line(), "place": place, "source": metric.source.to_string()}));
             shown.push(stage);
+            kinds.push(metric.certainty);
             if !order.contains(&&summary.short) {
                 order.push(&summary.short);
             }
@@ -671,6 +717,7 @@ fn stages(analysis: &Analysis, workload: &str) -> Option<Figure> {
         return None;
     }
     let (names, range) = stage_colors(&shown);
+    let shown = titled("mean cores", kinds.into_iter().collect());
     let title = format!("{workload}: where the CPU time goes");
     Some(Figure::new(
         format!("{workload} cpu stages"),
@@ -685,7 +732,7 @@ fn stages(analysis: &Analysis, workload: &str) -> Option<Figure> {
                 "x": {"field": "mean", "type": "quantitative", "stack": "zero", "title": "mean cores busy", "axis": {"tickCount": 5}},
                 "color": encoding("stage", &names, &range, true),
                 "order": {"field": "place", "type": "quantitative"},
-                "tooltip": [{"field": "treatment"}, {"field": "stage"}, {"field": "shown", "title": "mean cores [95 % CI]"}, {"field": "source"}]
+                "tooltip": [{"field": "treatment"}, {"field": "stage"}, {"field": "shown", "title": shown}, {"field": "source"}]
             }
         }),
     ))

@@ -1,11 +1,12 @@
 //! `report.html`: one self-contained file that works offline, on a phone and on paper.
 
+use crate::analysis::certainty::{Kinds, ONE_SEED};
 use crate::analysis::{
-    ActorSummary, Analysis, Comparison, LevelSummary, MetricSummary, Sentence, TreatmentSummary,
-    TrialRow, distinct_metrics,
+    ActorSummary, Analysis, Certainty, Comparison, LevelSummary, MetricSummary, Sentence,
+    TreatmentSummary, TrialRow, distinct_metrics,
 };
 use crate::figures::{Figure, Platform, color_of, figures, platforms};
-use crate::numbers::{count, estimate, plain, ratio};
+use crate::numbers::{count, estimate, percent, plain};
 use crate::results::{ResultsDir, ResultsError, write_atomically};
 use crate::stats::{SteadyState, Verdict};
 use serde_json::{Map, Value, json};
@@ -315,12 +316,33 @@ fn summary(out: &mut String, analysis: &Analysis) {
             out.push_str("</details>\n");
         }
     }
-    add!(
-        out,
-        "<p class=\"key\">● a difference: the 95 % interval excludes 1, p &lt; 0.05 also after adjustment for the number of comparisons, and the \
-         effect is at least {}. ○ none shown, which is not proof of equality: the interval says what remains possible.</p>\n",
-        percent(analysis.minimum_effect)
-    );
+    let compared = analysis.comparisons.iter();
+    let kinds: Kinds = compared.map(|comparison| comparison.certainty).collect();
+    let least = percent(analysis.minimum_effect);
+    if kinds.has_intervals() {
+        add!(
+            out,
+            "<p class=\"key\">● a difference: the 95 % interval excludes 1, p &lt; 0.05 also after adjustment for the number of comparisons, and the \
+             effect is at least {least}. ○ none shown, which is not proof of equality: the interval says what remains possible.{}</p>\n",
+            if kinds.seeds {
+                " Where n counts seeds, intervals say how much chance there is in the timing."
+            } else {
+                ""
+            }
+        );
+    }
+    if kinds.exact {
+        add!(
+            out,
+            "<p class=\"key\">{} {}: at least {least}. ○ less.</p>\n",
+            escape(ONE_SEED).replace("`seeds = 4`", "<code>seeds = 4</code>"),
+            if kinds.has_intervals() {
+                "● a difference of what is exact"
+            } else {
+                "● a difference"
+            },
+        );
+    }
     let counts = analysis.counts;
     // A provisional report shows its suspect trials, so it does not leave them out.
     let suspect = if analysis.provisional {
@@ -366,10 +388,6 @@ fn findings(out: &mut String, sentences: &[&Sentence]) {
         add!(out, "<li{class}>{}</li>\n", emphasise(&sentence.text));
     }
     out.push_str("</ul>\n");
-}
-
-fn percent(share: f64) -> String {
-    format!("{} %", (share * 1000.0).round() / 10.0)
 }
 
 /// The sentence with its ratio in bold.
@@ -422,7 +440,26 @@ fn swatch(platform: &str, all: &[Platform]) -> String {
 }
 
 fn tables(out: &mut String, analysis: &Analysis) {
-    out.push_str("<section id=\"tables\">\n<h2>Tables</h2>\n<p class=\"key\">Mean with its 95 % confidence interval; below it median, standard deviation and number of trials.</p>\n");
+    out.push_str("<section id=\"tables\">\n<h2>Tables</h2>\n");
+    let metrics = analysis.treatments.iter().flat_map(|of| &of.metrics);
+    let kinds: Kinds = metrics.map(|metric| metric.certainty).collect();
+    let intervals = format!(
+        "Mean with its {}; below it median, standard deviation and number of trials.",
+        kinds.interval()
+    );
+    let exact = "Exact for this host, image and seed; below it the seed and the number of trials.";
+    add!(
+        out,
+        "<p class=\"key\">{}</p>\n",
+        match (kinds.has_intervals(), kinds.exact) {
+            (true, false) => intervals,
+            (false, _) => exact.to_owned(),
+            (true, true) => format!(
+                "{intervals} What has a seed there: {}",
+                exact.to_lowercase()
+            ),
+        }
+    );
     let all = platforms(analysis);
     for workload in &analysis.workloads {
         let treatments = analysis.of_workload(workload);
@@ -473,14 +510,20 @@ fn metrics_table(
             match summary.metric(&metric.name) {
                 Some(own) => {
                     let what = own.description;
-                    let sd = what.sd.map_or_else(dash, |sd| plain(sd, own.unit));
+                    let scatter = match own.certainty {
+                        Certainty::Exact { seed } => format!("exact, seed {seed}"),
+                        _ => format!(
+                            "{} · {}",
+                            plain(what.median, own.unit),
+                            what.sd.map_or_else(dash, |sd| plain(sd, own.unit))
+                        ),
+                    };
                     add!(
                         out,
-                        "<td class=\"number\">{}{}<span class=\"detail\">{} · {} · {}</span></td>",
+                        "<td class=\"number\">{}{}<span class=\"detail\">{} · {}</span></td>",
                         escape(&estimate(what.mean, own.interval, own.unit).line()),
                         badge(own.source),
-                        escape(&plain(what.median, own.unit)),
-                        escape(&sd),
+                        escape(&scatter),
                         what.n
                     );
                 }
@@ -498,9 +541,14 @@ fn cell(metric: Option<&MetricSummary>) -> String {
         return "<td>–</td>".to_owned();
     };
     format!(
-        "<td class=\"number\">{}{}<span class=\"detail\">n = {}</span></td>",
+        "<td class=\"number\">{}{}<span class=\"detail\">{}n = {}</span></td>",
         escape(&estimate(metric.description.mean, metric.interval, metric.unit).line()),
         badge(metric.source),
+        if metric.certainty.is_exact() {
+            "exact, "
+        } else {
+            ""
+        },
         metric.description.n
     )
 }
@@ -636,15 +684,11 @@ fn comparison_rows(out: &mut String, comparisons: &[&Comparison]) {
          <th>adjusted p</th><th>verdict</th></tr></thead>\n<tbody>\n",
     );
     for comparison in comparisons {
-        let (tax, n, effect, p) = match &comparison.tax {
-            Some(tax) => (
-                ratio(tax.ratio, tax.interval).line(),
-                count(tax.n, if tax.paired { "pair" } else { "trial" }),
-                format!("{:.2}", tax.effect),
-                probability(tax.p),
-            ),
-            None => (dash(), dash(), dash(), dash()),
+        let (effect, p) = match &comparison.tax {
+            Some(tax) => (format!("{:.2}", tax.effect), probability(tax.p)),
+            None => (dash(), dash()),
         };
+        let n = comparison.repetitions().unwrap_or_else(dash);
         let note = comparison
             .note
             .as_ref()
@@ -657,7 +701,7 @@ fn comparison_rows(out: &mut String, comparisons: &[&Comparison]) {
             escape(&comparison.treatment),
             escape(&comparison.baseline),
             escape(&comparison.title),
-            escape(&tax),
+            escape(&comparison.ratio_in_words().unwrap_or_else(dash)),
             badge(comparison.source),
             comparison.adjusted_p.map_or_else(dash, probability),
             comparison.verdict.words(),
@@ -911,6 +955,10 @@ fn methods(analysis: &Analysis) -> Vec<String> {
             link("https://doi.org/10.1111/j.2517-6161.1995.tb02031.x", "Benjamini &amp; Hochberg 1995"),
             percent(analysis.minimum_effect)
         ),
+        "<b>Exact.</b> A deterministic emulated host gives the same numbers for the same seed. Where all trials of both sides had one seed and agree \
+         within 0.02 %, their ratio is exact for that host, image and seed: there is nothing to test. With a seed for each block (<code>seeds</code> in \
+         the plan) intervals are over seeds, and say how much chance there is in the timing."
+            .to_owned(),
         format!(
             "<b>Steadiness.</b> Rates per second of the window, cut at changepoints and classed flat, warm-up, slowdown or no steady state ({}); \
              trials that disagree make a treatment inconsistent.",

@@ -132,6 +132,11 @@ fn number(value: f64, digits: usize) -> String {
     }
 }
 
+/// A share as `2.5 %`.
+pub(crate) fn percent(share: f64) -> String {
+    format!("{} %", (share * 1000.0).round() / 10.0)
+}
+
 /// `1 trial`, `2 trials`.
 pub(crate) fn count(n: usize, noun: &str) -> String {
     if n == 1 {

@@ -1,9 +1,10 @@
 //! The table that a run ends with.
 
+use crate::analysis::certainty::{Kinds, ONE_SEED};
 use crate::analysis::{
     Analysis, Comparison, MetricSummary, Sentence, TreatmentSummary, distinct, headline_metrics,
 };
-use crate::numbers::{Shown, common_scale, count, ratio, scaled};
+use crate::numbers::{Shown, common_scale, count, scaled};
 use crate::stats::Verdict;
 use vtax_units::Source;
 
@@ -238,11 +239,7 @@ impl Page {
             self.paragraph(YELLOW, "  ", meaning);
         }
         if analysis.advice.is_none() {
-            self.paragraph(
-                DIM,
-                "  ",
-                "n trials, mean [95 % CI]; tax is the ratio to the baseline [95 % CI]",
-            );
+            self.legend(analysis);
         }
         let left_out: Vec<String> = analysis
             .trials
@@ -272,13 +269,34 @@ impl Page {
     }
 }
 
+impl Page {
+    /// What the columns are, as far as they are there.
+    fn legend(&mut self, analysis: &Analysis) {
+        let metrics = analysis.treatments.iter().flat_map(|of| &of.metrics);
+        let shown = metrics.filter(|of| of.headline).map(|of| of.certainty);
+        let taxes = analysis.comparisons.iter().filter(|of| of.headline);
+        let kinds: Kinds = shown.chain(taxes.map(|of| of.certainty)).collect();
+        let columns = match (kinds.has_intervals(), kinds.seeds && !kinds.trials) {
+            (false, _) => "n trials, value; tax is the ratio to the baseline",
+            (true, true) => {
+                "n trials, mean [95 % CI over seeds]; tax is the ratio to the baseline [95 % CI over seeds]: how much \
+                 chance there is in the timing"
+            }
+            (true, false) => "n trials, mean [95 % CI]; tax is the ratio to the baseline [95 % CI]",
+        };
+        self.paragraph(DIM, "  ", columns);
+        if kinds.exact {
+            self.paragraph(DIM, "  ", ONE_SEED);
+        }
+    }
+}
+
 fn tax_and_verdict(comparison: &Comparison) -> (String, String) {
-    let tax = comparison.tax.map_or_else(
-        || "–".to_owned(),
-        |tax| ratio(tax.ratio, tax.interval).line(),
-    );
+    let tax = comparison
+        .ratio_in_words()
+        .unwrap_or_else(|| "–".to_owned());
     let verdict = match comparison.verdict {
-        Verdict::Different => "shown",
+        Verdict::Different if !comparison.certainty.is_exact() => "shown",
         Verdict::NoDifferenceShown => "none shown",
         other => other.words(),
     };

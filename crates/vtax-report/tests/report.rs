@@ -9,11 +9,12 @@
 mod common;
 
 use common::{Fake, ramp};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use vtax_report::analysis::{Analysis, analyse, analyse_shards};
+use vtax_report::analysis::{Analysis, Certainty, Comparison, analyse, analyse_shards};
 use vtax_report::html::{Provenance, render, write_report};
-use vtax_report::results::{Aside, ResultsDir, ResultsError, Stage};
+use vtax_report::results::{Aside, ResultsDir, ResultsError, Stage, Trial};
 use vtax_report::stats::{SteadyState, Verdict};
 use vtax_report::{compare, export, figures, terminal};
 use vtax_units::Source;
@@ -976,4 +977,186 @@ fn what_was_run_again_is_shown_beside_its_replacement() {
     export::csv(&results, &mut csv).unwrap();
     let text = String::from_utf8(csv).unwrap();
     assert!(!text.contains("foreign load"), "attempts are left out");
+}
+
+/// A run in emulated hosts: every number depends on the treatment and the seed alone. `change` sees
+/// each trial with its seed in its facts, before its numbers are made.
+fn emulated(blocks: u32, change: impl Fn(&mut Trial)) -> (tempfile::TempDir, ResultsDir, Analysis) {
+    let fake = Fake {
+        platforms: vec!["native", "qemu"],
+        blocks,
+        trouble: false,
+        ..Fake::default()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let results = fake.write(&folder.path().join("run"));
+    let mut first = BTreeMap::new();
+    for index in results.trial_indexes() {
+        let mut trial = results.trial(index).unwrap();
+        let facts = [("testbed.seed", "1"), ("testbed.instruction_ns", "1")];
+        let facts = facts.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        trial.environment.extend(facts);
+        change(&mut trial);
+        let label = trial.treatment.label.clone();
+        let metrics = first.entry(label.clone()).or_insert(trial.metrics.clone());
+        let seed: u64 = trial.environment["testbed.seed"].parse().unwrap();
+        for (name, metric) in &mut trial.metrics {
+            let chance = 1.0 + 0.001 * (seed * label.len() as u64 % 7) as f64;
+            let noise = metric.quantity.value;
+            metric.quantity.value = match trial.environment.contains_key("noise") {
+                true => noise,
+                false => metrics[name].quantity.value * chance,
+            };
+        }
+        results.rewrite_trial(&trial).unwrap();
+    }
+    let analysis = analyse(&results).unwrap();
+    (folder, results, analysis)
+}
+
+fn cpu(analysis: &Analysis) -> &Comparison {
+    let mut all = analysis.comparisons.iter();
+    all.find(|one| one.workload == "iperf3-receive" && one.metric == "cpu.per_work")
+        .unwrap()
+}
+
+#[test]
+fn repetitions_of_one_seed_are_exact() {
+    for blocks in [1, 3] {
+        let (_folder, results, analysis) = emulated(blocks, |_| {});
+        let vm = cpu(&analysis);
+        assert_eq!(vm.certainty, Certainty::Exact { seed: 1 });
+        assert_eq!((vm.tax, vm.adjusted_p), (None, None));
+        assert_eq!(vm.verdict, Verdict::Different);
+        assert!(vm.ratio.unwrap() > 2.0, "{vm:?}");
+        let metrics = analysis.treatments.iter().flat_map(|of| &of.metrics);
+        assert!(metrics.clone().count() > 10);
+        assert!(metrics.clone().all(|of| of.interval.is_none()));
+        assert!(
+            metrics
+                .clone()
+                .all(|of| of.description.n == blocks as usize)
+        );
+        let text = &analysis.sentences[0].text;
+        assert!(
+            text.contains(" costs exactly 3.") && text.contains("(n = 1 seed, emulated)"),
+            "{text}"
+        );
+        for shown in [
+            page(&results, &analysis),
+            terminal::table(&analysis, 100, false),
+        ] {
+            // The script of the page is not ours.
+            let shown = shown.split("<script>").next().unwrap();
+            let rules = shown.find("How each number is made").unwrap_or(shown.len());
+            let words: Vec<&str> = shown[..rules].split_whitespace().collect();
+            let shown = words.join(" ");
+            for wrong in ["too few", "95 %", "not shown", "none shown", "n = 1 pair"] {
+                assert!(!shown.contains(wrong), "{wrong}");
+            }
+            assert!(shown.contains("says nothing about chance in the timing"));
+        }
+        let json = serde_json::json!(analysis)["comparisons"][0].clone();
+        assert_eq!(json["certainty"]["exact"]["seed"], 1);
+        assert!(json["tax"].is_null() && json["ratio"].is_number());
+        let figures = figures::figures(&analysis);
+        let tax = &figures[0];
+        assert!(tax.caption.contains("exact") && !tax.caption.contains("bars"));
+        let rows = tax.spec["data"]["values"].as_array().unwrap();
+        let drawn = rows.iter().filter(|row| row["ratio"].is_number());
+        assert!(drawn.clone().count() > 2);
+        assert!(drawn.clone().all(|row| row["low"].is_null()));
+        assert!(
+            drawn
+                .clone()
+                .all(|row| row["text"].as_str().unwrap().contains("× exact"))
+        );
+    }
+}
+
+#[test]
+fn a_seed_for_each_block_gives_an_interval_over_seeds() {
+    let (_folder, results, analysis) = emulated(4, |trial| {
+        let seed = (trial.block + 1).to_string();
+        trial.environment.insert("testbed.seed".into(), seed);
+    });
+    let vm = cpu(&analysis);
+    assert_eq!((vm.certainty, vm.tax.unwrap().n), (Certainty::Seeds, 4));
+    assert_eq!(vm.verdict, Verdict::Different);
+    let text = &analysis.sentences[0].text;
+    assert!(text.contains("n = 4 seeds, emulated"), "{text}");
+    assert!(page(&results, &analysis).contains("how much chance there is in the timing"));
+    assert!(terminal::table(&analysis, 100, false).contains("[95 % CI over seeds]"));
+    let caption = &figures::figures(&analysis)[0].caption;
+    assert!(caption.contains("over seeds"), "{caption}");
+}
+
+#[test]
+fn repetitions_of_one_seed_that_differ_are_a_sample() {
+    let (_folder, _, analysis) = emulated(4, |trial| {
+        trial.environment.insert("noise".into(), String::new());
+    });
+    let vm = cpu(&analysis);
+    assert_eq!(vm.certainty, Certainty::Trials);
+    assert!(vm.tax.unwrap().interval.is_some());
+}
+
+#[test]
+fn a_trial_whose_host_got_stuck_is_no_repetition_of_the_others() {
+    let stuck = |block| {
+        move |trial: &mut Trial| {
+            if trial.block == block && trial.treatment.platform == "qemu" {
+                trial.environment.insert("testbed.stuck".into(), "1".into());
+                trial.environment.insert("testbed.seed".into(), "9".into());
+            }
+        }
+    };
+    let (_folder, _, analysis) = emulated(3, stuck(2));
+    assert_eq!(cpu(&analysis).certainty, Certainty::Exact { seed: 1 });
+    assert_eq!(analysis.counts.suspect, 3);
+    let reason = analysis.trials.iter().find_map(|row| row.suspect.first());
+    assert!(reason.unwrap().contains("seed 9"), "{reason:?}");
+    // With no other trial of its treatment it counts, as what it is: of another seed.
+    let (_folder, _, analysis) = emulated(1, stuck(0));
+    let vm = cpu(&analysis);
+    assert_eq!(
+        (vm.certainty, vm.verdict),
+        (Certainty::Seeds, Verdict::TooFewTrials)
+    );
+    assert!(vm.note.as_deref().unwrap().contains("seed 9"), "{vm:?}");
+    assert_eq!(analysis.counts.suspect, 0);
+    assert!(analysis.sentences[0].text.contains("at least 4 seeds"));
+}
+
+#[test]
+fn exact_runs_compare_exactly() {
+    let (_folder, _, before) = emulated(1, |_| {});
+    let (_other, _, after) = emulated(2, |_| {});
+    let comparison = compare::compare(&before, &[&after]);
+    let rows = &comparison.others[0].comparisons;
+    assert!(rows.len() > 4);
+    assert!(rows.iter().all(|row| row.verdict == Verdict::Same));
+    let table = compare::table(&comparison, 100);
+    assert!(
+        table.contains("exactly 1.00×") && !table.contains("95 %"),
+        "{table}"
+    );
+}
+
+#[test]
+fn what_is_exact_but_suspect_is_not_claimed() {
+    let (_folder, _, analysis) = emulated(2, |trial| trial.suspect.push("clock stepped".into()));
+    assert!(analysis.provisional && analysis.comparisons.is_empty());
+    let (_folder, _, analysis) = emulated(2, |trial| {
+        if trial.treatment.platform == "qemu" {
+            trial.suspect.push("clock stepped".into());
+        }
+    });
+    assert_eq!(cpu(&analysis).verdict, Verdict::TooFewTrials);
+    let text = &analysis.sentences[0].text;
+    assert!(
+        text.contains("nothing is claimed, since the trials are suspect"),
+        "{text}"
+    );
+    assert!(!text.contains("too few"), "{text}");
 }

@@ -12,12 +12,28 @@ use vtax_lab::LabError;
 use vtax_report::results::{Better, Metric, ResultsDir, Trial, TrialOutcome};
 use vtax_units::{Base, Nanoseconds, Quantity, Source, Unit};
 
-/// The model that vtax ships.
-const SHIPPED: &str = include_str!("cost-model.toml");
+/// The models that vtax ships: the one that is used unless another is named, then by age.
+const SHIPPED: [&str; 7] = [
+    include_str!("cost-models/sandy-bridge.toml"),
+    include_str!("cost-models/nehalem.toml"),
+    include_str!("cost-models/haswell-ep.toml"),
+    include_str!("cost-models/skylake-sp.toml"),
+    include_str!("cost-models/rome.toml"),
+    include_str!("cost-models/ice-lake-sp.toml"),
+    include_str!("cost-models/genoa.toml"),
+];
 
-/// How the facts of a trial name the model, and the length of an instruction.
+/// How the facts of a trial name the model, what it could not charge for, and the length of an
+/// instruction.
 const MODEL_FACT: &str = "cost.model";
+const NOT_COUNTED_FACT: &str = "cost.not_counted";
 const INSTRUCTION_FACT: &str = "testbed.instruction_ns";
+
+/// What no emulated host counts: it has no caches.
+const NOT_EMULATED: &str = "references to the last-level cache (not emulated)";
+
+/// What the names of a model's metrics begin with.
+const METRICS: &str = "model.";
 
 /// A cost model.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -27,6 +43,9 @@ pub struct CostModel {
     pub name: String,
     /// What hardware it describes.
     pub description: String,
+    /// Which of its numbers have no source.
+    #[serde(default)]
+    assumed: Vec<String>,
     /// Cycles of each event.
     cycles: Cycles,
     /// What cycles cost.
@@ -56,12 +75,51 @@ struct Watts {
 }
 
 impl CostModel {
-    /// The model that vtax ships.
+    /// Every model that vtax ships, first the one that is used unless another is named.
     ///
     /// # Errors
-    /// Never with the file as it is; a test reads it.
+    /// Never with the files as they are; a test reads them.
+    pub fn table() -> Result<Vec<Self>, HostError> {
+        let parse = |text: &&str| Self::parse(text, "a shipped cost model");
+        SHIPPED.iter().map(parse).collect()
+    }
+
+    /// The model that is used unless another is named.
+    ///
+    /// # Errors
+    /// As [`Self::table`].
     pub fn shipped() -> Result<Self, HostError> {
-        Self::parse(SHIPPED, "the shipped cost model")
+        let [first, ..] = SHIPPED;
+        Self::parse(first, "the shipped cost model")
+    }
+
+    /// The shipped model of this name; `None` where there is none.
+    ///
+    /// # Errors
+    /// As [`Self::table`].
+    pub fn named(name: &Path) -> Result<Option<Self>, HostError> {
+        let mut table = Self::table()?.into_iter();
+        Ok(table.find(|model| name == Path::new(&model.name)))
+    }
+
+    /// The shipped model of this name, else the one in this file.
+    ///
+    /// # Errors
+    /// As [`Self::read`], and when there is neither, with the names that there are.
+    pub fn find(name: &Path) -> Result<Self, HostError> {
+        if let Some(model) = Self::named(name)? {
+            return Ok(model);
+        }
+        if !name.exists() {
+            let table = Self::table()?;
+            let names: Vec<&str> = table.iter().map(|model| model.name.as_str()).collect();
+            return Err(HostError::Setting(format!(
+                "no cost model `{}`: it is no file, and vtax ships {}",
+                name.display(),
+                names.join(", ")
+            )));
+        }
+        Self::read(name)
     }
 
     /// Reads a model.
@@ -76,22 +134,7 @@ impl CostModel {
     fn parse(text: &str, origin: &str) -> Result<Self, HostError> {
         let model: Self = toml::from_str(text)
             .map_err(|cause| HostError::Setting(format!("{origin}: {cause}")))?;
-        let Cycles {
-            instruction,
-            vm_exit,
-            interrupt,
-            context_switch,
-            copied_byte,
-        } = model.cycles;
-        let costs = [
-            ("cycles.instruction", instruction),
-            ("cycles.vm_exit", vm_exit),
-            ("cycles.interrupt", interrupt),
-            ("cycles.context_switch", context_switch),
-            ("cycles.copied_byte", copied_byte),
-            ("watts.idle", model.watts.idle),
-            ("watts.per_gigahertz", model.watts.per_gigahertz),
-        ];
+        let costs = model.costs();
         for (name, cost) in costs {
             if !cost.is_finite() || cost < 0.0 {
                 return Err(HostError::Setting(format!(
@@ -99,7 +142,40 @@ impl CostModel {
                 )));
             }
         }
+        if let Some(name) =
+            (model.assumed.iter()).find(|name| costs.iter().all(|(cost, _)| cost != name))
+        {
+            return Err(HostError::Setting(format!(
+                "{origin}: assumed = \"{name}\" is none of its costs: {}",
+                costs.map(|(cost, _)| cost).join(", ")
+            )));
+        }
         Ok(model)
+    }
+
+    /// Its numbers by name: cycles of each event, then watts.
+    pub fn costs(&self) -> [(&'static str, f64); 7] {
+        let Cycles {
+            instruction,
+            vm_exit,
+            interrupt,
+            context_switch,
+            copied_byte,
+        } = self.cycles;
+        [
+            ("instruction", instruction),
+            ("vm_exit", vm_exit),
+            ("interrupt", interrupt),
+            ("context_switch", context_switch),
+            ("copied_byte", copied_byte),
+            ("idle", self.watts.idle),
+            ("per_gigahertz", self.watts.per_gigahertz),
+        ]
+    }
+
+    /// Whether one of its numbers has no source.
+    pub fn is_assumed(&self, cost: &str) -> bool {
+        self.assumed.iter().any(|name| name == cost)
     }
 
     /// Cycles a second of what was done for the target, and what could not be counted. Instructions
@@ -130,49 +206,57 @@ impl CostModel {
     }
 }
 
-/// Adds what the model makes of each complete trial to the results, in the place of what another
-/// model made: `model.cycles_per_second`, `model.power` and, where there is work,
-/// `model.cycles_per_work` and `model.energy_per_work`.
+/// Puts what the model makes of each complete trial of an emulated host in the place of what another
+/// made. All of them are read before the first is written.
 ///
 /// # Errors
-/// When the results cannot be read or written.
-pub fn apply(
-    results: &ResultsDir,
-    model: &CostModel,
-    instruction: Nanoseconds,
-) -> Result<(), LabError> {
-    for index in results.trial_indexes() {
-        let mut trial = results.trial(index)?;
-        if trial.outcome == TrialOutcome::Complete {
-            charge(&mut trial, model, instruction);
-            results.rewrite_trial(&trial)?;
-        }
-    }
-    Ok(())
-}
-
-/// Adds what another model makes of results that were made in an emulated host.
-///
-/// # Errors
-/// As [`apply`], and when they were not made in a deterministic one.
+/// When the results cannot be read or written, hold no complete trial, or were not made in a
+/// deterministic emulated host.
 pub fn apply_again(results: &ResultsDir, model: &CostModel) -> Result<(), LabError> {
-    let mut instruction = None;
+    let mut trials = Vec::new();
     for index in results.trial_indexes() {
-        let facts = results.trial(index)?.environment;
-        instruction = instruction.or_else(|| facts.get(INSTRUCTION_FACT)?.parse().ok());
+        trials.push(results.trial(index)?);
     }
-    let instruction = instruction.filter(|length| *length > 0).ok_or_else(|| {
+    trials.retain(|trial| trial.outcome == TrialOutcome::Complete);
+    if trials.is_empty() {
+        return Err(LabError::Plan(format!(
+            "{} has no complete trial: there is nothing to compute again",
+            results.path().display()
+        )));
+    }
+    let length = |trial: &Trial| -> Option<u64> {
+        let length = trial.environment.get(INSTRUCTION_FACT)?.parse().ok()?;
+        (length > 0).then_some(length)
+    };
+    // All trials of a run have the same settings, and not each one's record has always said so.
+    let known = trials.iter().find_map(length).ok_or_else(|| {
         LabError::Plan(format!(
             "{} was not made in a deterministic testbed: a cost model needs counted instructions",
             results.path().display()
         ))
     })?;
-    apply(results, model, Nanoseconds(instruction))
+    for trial in &mut trials {
+        let length = length(trial).unwrap_or(known);
+        charge(trial, model, Nanoseconds(length));
+    }
+    for trial in &trials {
+        results.rewrite_trial(trial)?;
+    }
+    Ok(())
 }
 
-/// Adds what the model makes of one trial.
+/// Puts what the model makes of one trial in the place of what another made:
+/// `model.cycles_per_second`, `model.power` and, where there is work, `model.cycles_per_work` and
+/// `model.energy_per_work`; and the facts of it.
 pub(crate) fn charge(trial: &mut Trial, model: &CostModel, instruction: Nanoseconds) {
-    let Some((cycles, left_out)) = model.cycles_per_second(trial, instruction) else {
+    trial.metrics.retain(|name, _| !name.starts_with(METRICS));
+    trial.environment.remove(MODEL_FACT);
+    trial.environment.remove(NOT_COUNTED_FACT);
+    let length = instruction.0.to_string();
+    trial
+        .environment
+        .insert(INSTRUCTION_FACT.to_owned(), length);
+    let Some((cycles, mut left_out)) = model.cycles_per_second(trial, instruction) else {
         return;
     };
     let watts = model.watts.idle + model.watts.per_gigahertz * cycles / 1e9;
@@ -219,14 +303,11 @@ pub(crate) fn charge(trial: &mut Trial, model: &CostModel, instruction: Nanoseco
             Unit::per(Base::Joule, work.unit.base),
         );
     }
-    let mut facts = vec![
+    left_out.push(NOT_EMULATED);
+    for (key, value) in [
         (MODEL_FACT, format!("{}: {}", model.name, model.description)),
-        (INSTRUCTION_FACT, instruction.0.to_string()),
-    ];
-    if !left_out.is_empty() {
-        facts.push(("cost.not_counted", left_out.join(", ")));
-    }
-    for (key, value) in facts {
+        (NOT_COUNTED_FACT, left_out.join(", ")),
+    ] {
         trial.environment.insert(key.to_owned(), value);
     }
 }
@@ -235,10 +316,122 @@ pub(crate) fn charge(trial: &mut Trial, model: &CostModel, instruction: Nanoseco
 mod tests {
     use super::*;
     use crate::guard::tests::trial;
+    use serde_json::json;
+    use vtax_report::results::{FORMAT, RunInfo, Scheduled};
+
+    /// Results with these trials.
+    fn results(folder: &Path, trials: &[Trial]) -> ResultsDir {
+        let run = RunInfo {
+            format: FORMAT,
+            name: "test".into(),
+            description: String::new(),
+            seed: 1,
+            profile: "full".into(),
+            place: "testbed:kvm".into(),
+            started: "2026-01-01T00:00:00Z".into(),
+            plan_sha256: String::new(),
+            treatments: vec![trial("vm", &[]).treatment],
+            schedule: vec![
+                Scheduled {
+                    treatment: 0,
+                    block: 1
+                };
+                trials.len().max(1)
+            ],
+            minimum_effect: 0.02,
+        };
+        let results = ResultsDir::create(&folder.join("run"), &run, "", &json!({})).unwrap();
+        for (index, trial) in (0..).zip(trials) {
+            let writer = results.trial_writer(index).unwrap();
+            let trial = Trial {
+                index,
+                ..trial.clone()
+            };
+            writer.finish(trial).unwrap();
+        }
+        results
+    }
 
     #[test]
-    fn the_shipped_model_can_be_read() {
-        assert_eq!(CostModel::shipped().unwrap().name, "sandy-bridge");
+    fn results_are_charged_again_all_or_none() {
+        let mut first = trial("vm", &[("cpu.cores", 0.25)]);
+        charge(&mut first, &CostModel::shipped().unwrap(), Nanoseconds(2));
+        // Not every record has always said how long an instruction took.
+        let second = trial("vm", &[("cpu.cores", 0.5)]);
+        let mut failed = trial("vm", &[]);
+        failed.outcome = TrialOutcome::Failed("stuck".into());
+        let folder = tempfile::tempdir().unwrap();
+        let results = results(folder.path(), &[first, second, failed]);
+        let genoa = CostModel::find(Path::new("genoa")).unwrap();
+        apply_again(&results, &genoa).unwrap();
+        for (index, cycles) in [(0, 0.125e9), (1, 0.25e9)] {
+            let trial = results.trial(index).unwrap();
+            let found = trial.metrics["model.cycles_per_second"].clone();
+            assert!((found.quantity.value / cycles - 1.0_f64).abs() < 1e-9);
+            assert!(found.title.contains("genoa"), "{}", found.title);
+            assert!(trial.environment[MODEL_FACT].starts_with("genoa: "));
+        }
+        let before = results.trial(0).unwrap();
+        std::fs::write(results.trial_path(1).join("trial.json"), "{\"ind").unwrap();
+        let said = apply_again(&results, &CostModel::shipped().unwrap());
+        let said = said.unwrap_err().to_string();
+        assert!(
+            said.contains("trial.json") && said.contains("corrupted"),
+            "{said}"
+        );
+        assert_eq!(results.trial(0).unwrap(), before);
+    }
+
+    #[test]
+    fn results_without_counted_instructions_cannot_be_charged() {
+        for (trials, expected) in [
+            (
+                vec![trial("vm", &[("cpu.cores", 0.5)])],
+                "deterministic testbed",
+            ),
+            (Vec::new(), "no complete trial"),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let results = results(folder.path(), &trials);
+            let said = apply_again(&results, &CostModel::shipped().unwrap());
+            let said = said.unwrap_err().to_string();
+            assert!(said.contains(expected), "{said}");
+        }
+    }
+
+    #[test]
+    fn every_shipped_model_can_be_read_and_found_by_its_name() {
+        let table = CostModel::table().unwrap();
+        assert_eq!(table.len(), SHIPPED.len());
+        assert_eq!(table[0], CostModel::shipped().unwrap());
+        assert_eq!(table[0].name, "sandy-bridge");
+        for model in &table {
+            assert_eq!(CostModel::find(Path::new(&model.name)).unwrap(), *model);
+        }
+        let said = CostModel::find(Path::new("nowhere.toml")).unwrap_err();
+        let said = said.to_string();
+        assert!(
+            said.contains("nowhere.toml") && said.contains("genoa"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn watts_of_a_shipped_model_are_those_of_its_data_sheet_at_full_load() {
+        // TDP, and 10^9 cycles a second that all cores run at.
+        for (name, tdp, cycles) in [
+            ("sandy-bridge", 95.0, 4.0 * 3.1),
+            ("nehalem", 95.0, 4.0 * 2.93),
+            ("haswell-ep", 95.0, 8.0 * 2.6),
+            ("skylake-sp", 165.0, 28.0 * 2.1),
+            ("rome", 225.0, 64.0 * 2.25),
+            ("ice-lake-sp", 270.0, 40.0 * 2.3),
+            ("genoa", 210.0, 32.0 * 2.7),
+        ] {
+            let watts = CostModel::find(Path::new(name)).unwrap().watts;
+            let full = watts.idle + watts.per_gigahertz * cycles;
+            assert!((full / tdp - 1.0_f64).abs() < 0.01, "{name}: {full}");
+        }
     }
 
     #[test]
@@ -277,14 +470,34 @@ mod tests {
         assert_eq!(metric.source, Source::Emulated);
         assert!(metric.title.contains("sandy-bridge"));
         assert_eq!(trial.environment[INSTRUCTION_FACT], "2");
-        assert!(!trial.environment.contains_key("cost.not_counted"));
+        assert_eq!(trial.environment[NOT_COUNTED_FACT], NOT_EMULATED);
     }
 
     #[test]
     fn what_was_not_counted_is_named() {
         let mut trial = trial("vm", &[("cpu.cores", 0.25), ("interrupts.per_second", 1.0)]);
         charge(&mut trial, &CostModel::shipped().unwrap(), Nanoseconds(1));
-        assert!(trial.environment["cost.not_counted"].contains("kvm.exits"));
+        let not_counted = &trial.environment[NOT_COUNTED_FACT];
+        assert!(not_counted.contains("kvm.exits") && not_counted.contains("last-level cache"));
+    }
+
+    #[test]
+    fn another_model_replaces_all_that_the_first_said() {
+        let find = |name: &str| CostModel::find(Path::new(name)).unwrap();
+        let counted = trial("vm", &[("cpu.cores", 0.25), ("kvm.exits.per_second", 9.0)]);
+        let mut once = counted.clone();
+        charge(&mut once, &find("genoa"), Nanoseconds(2));
+        let mut again = counted;
+        charge(&mut again, &find("nehalem"), Nanoseconds(2));
+        let stale = again.metrics["model.power"].clone();
+        again.metrics.insert("model.of_another_time".into(), stale);
+        charge(&mut again, &find("genoa"), Nanoseconds(2));
+        assert_eq!(again, once);
+        // What cannot be charged for has no figures of an earlier model either.
+        again.metrics.remove("cpu.cores");
+        charge(&mut again, &find("genoa"), Nanoseconds(2));
+        assert!(!again.environment.contains_key(MODEL_FACT));
+        assert!(again.metrics.keys().all(|name| !name.starts_with(METRICS)));
     }
 
     #[test]
@@ -294,9 +507,10 @@ mod tests {
             ("vm_exit = 2000", "vm_exit = nan"),
             ("interrupt = 1000", "interupt = 1000"),
             ("copied_byte = 0.5", ""),
+            ("assumed = [\"instruction\"", "assumed = [\"instructions\""),
         ] {
-            let text = SHIPPED.replacen(old, new, 1);
-            assert_ne!(text, SHIPPED);
+            let text = SHIPPED[0].replacen(old, new, 1);
+            assert_ne!(text, SHIPPED[0]);
             assert!(CostModel::parse(&text, "x").is_err(), "{new}");
         }
     }

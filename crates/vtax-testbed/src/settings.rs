@@ -1,5 +1,6 @@
 //! How an emulated host runs, beyond what a plan says: a small TOML file.
 
+use crate::cost::CostModel;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use vtax_host::HostError;
@@ -21,7 +22,7 @@ pub struct Settings {
     /// How exactly the host's kernel keeps its timers. Coarse ones let several guests run under KVM
     /// for minutes: see `docs/testbed.md`.
     pub timers: Timers,
-    /// The cost model: a file, or the one that vtax ships.
+    /// The cost model: the name of a shipped one, or a file; the first that vtax ships unless given.
     pub cost_model: Option<PathBuf>,
 }
 
@@ -74,7 +75,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Reads a settings file; a relative `cost_model` is beside it.
+    /// Reads a settings file; a `cost_model` that is no shipped one's name is beside it.
     ///
     /// # Errors
     /// When it cannot be read, is not TOML, has unknown keys, or values that make no sense.
@@ -85,7 +86,9 @@ impl Settings {
         settings
             .check()
             .map_err(|cause| HostError::Setting(format!("{}: {cause}", path.display())))?;
-        if let (Some(model), Some(directory)) = (&mut settings.cost_model, path.parent()) {
+        if let (Some(model), Some(directory)) = (&mut settings.cost_model, path.parent())
+            && CostModel::named(model)?.is_none()
+        {
             *model = directory.join(&*model);
         }
         Ok(settings)
@@ -155,7 +158,9 @@ mod tests {
     }
 
     #[test]
-    fn a_cost_model_is_looked_for_beside_the_file() {
+    fn a_cost_model_has_a_name_or_is_looked_for_beside_the_file() {
+        let named = read("cost_model = \"genoa\"").unwrap().cost_model;
+        assert_eq!(named, Some("genoa".into()));
         let model = read("cost_model = \"costs.toml\"").unwrap().cost_model;
         let model = model.unwrap();
         assert!(model.is_absolute() && model.ends_with("costs.toml"));

@@ -372,10 +372,14 @@ pub enum TestbedCommand {
     /// Compute cycles and watts of results from a testbed again, with another cost model.
     Cost {
         /// The results directory.
-        results: PathBuf,
-        /// The cost model, a TOML file [default: the one that vtax ships].
-        #[arg(long, value_name = "FILE")]
+        #[arg(required_unless_present = "list")]
+        results: Option<PathBuf>,
+        /// The cost model: the name of a shipped one, or a TOML file [default: sandy-bridge].
+        #[arg(long, value_name = "NAME|FILE")]
         model: Option<PathBuf>,
+        /// List the cost models that vtax ships.
+        #[arg(long, conflicts_with_all = ["results", "model"])]
+        list: bool,
     },
     /// Run a small plan at testbed:kvm and compare its counts with the committed ones.
     Guard {

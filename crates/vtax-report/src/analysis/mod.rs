@@ -1,13 +1,16 @@
 //! From trials to estimates, comparisons and sentences: everything that a report shows, as data.
 
+pub(crate) mod certainty;
 pub mod charge;
 mod scenario;
 mod words;
 
+pub use certainty::Certainty;
 pub use scenario::{
     ActorSummary, Distribution, Layer, LevelSummary, ObjectiveSummary, Timeline, TimelinePhase,
 };
 
+use crate::numbers::{count, ratio};
 use crate::results::{
     Better, HistogramRecord, Metric, ResultsDir, ResultsError, SampleKind, Samples, Treatment,
     Trial, TrialOutcome, is_difference,
@@ -277,7 +280,9 @@ pub struct MetricSummary {
     /// n, mean, median, standard deviation.
     #[serde(flatten)]
     pub description: Description,
-    /// 95 % confidence interval of the mean.
+    /// What its repetitions vary.
+    pub certainty: Certainty,
+    /// 95 % confidence interval of the mean; `None` where it is exact, or of a single trial.
     pub interval: Option<Interval>,
     /// The value of each trial that counts: index, value.
     pub values: Vec<(u32, f64)>,
@@ -307,6 +312,10 @@ pub struct Comparison {
     /// Whether one of the two comes from a model, whatever else is true of it.
     pub modelled: bool,
     /// The ratio; `None` with a note where there is none.
+    pub ratio: Option<f64>,
+    /// What the repetitions of both vary; then the interval and the verdict speak of that.
+    pub certainty: Certainty,
+    /// What a sample says of the ratio; `None` where it is exact.
     pub tax: Option<Tax>,
     /// Student's p adjusted for the family of comparisons (Benjamini and Hochberg).
     pub adjusted_p: Option<f64>,
@@ -319,14 +328,26 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Of one metric, not yet judged. `other` is the baseline's, which may lack it.
+    /// Of one metric, not yet judged. `other` is the baseline's, which may lack it; `sampled` is what
+    /// their values say where these are a sample.
     pub(crate) fn of(
         treatment: &Treatment,
         baseline: &Treatment,
         metric: &MetricSummary,
         other: Option<&MetricSummary>,
-        tax: Result<Tax, NoTax>,
+        sampled: impl FnOnce(&MetricSummary) -> Result<Tax, NoTax>,
     ) -> Self {
+        let certainty = other.map_or(metric.certainty, |other| {
+            metric.certainty.with(other.certainty)
+        });
+        let found = match other {
+            None => Err(NoTax::NoTrials),
+            Some(other) if certainty.is_exact() => {
+                let means = (metric.description.mean, other.description.mean);
+                stats::exact_ratio(means.0, means.1).map(|ratio| (ratio, None))
+            }
+            Some(other) => sampled(other).map(|tax| (tax.ratio, Some(tax))),
+        };
         Self {
             treatment: treatment.label.clone(),
             baseline: baseline.label.clone(),
@@ -342,12 +363,37 @@ impl Comparison {
                 .into_iter()
                 .flatten()
                 .any(|one| one.source == Source::Modelled),
-            note: tax.as_ref().err().map(ToString::to_string),
-            tax: tax.ok(),
+            note: match &found {
+                Err(none) => Some(none.to_string()),
+                Ok(_) => other.and_then(|other| metric.certainty.apart(other.certainty)),
+            },
+            ratio: found.ok().map(|(ratio, _)| ratio),
+            certainty,
+            tax: found.ok().and_then(|(_, tax)| tax),
             adjusted_p: None,
             family: 0,
             verdict: Verdict::NoRatio,
         }
+    }
+
+    /// The ratio with its interval, `3.1× [2.9–3.3]`, or `exactly 3.1×`; `None` where there is none.
+    pub(crate) fn ratio_in_words(&self) -> Option<String> {
+        let interval = self.tax.and_then(|tax| tax.interval);
+        let shown = ratio(self.ratio?, interval).line();
+        Some(if self.certainty.is_exact() {
+            format!("exactly {shown}")
+        } else {
+            shown
+        })
+    }
+
+    /// How many repetitions the ratio comes from: `4 seeds`, `5 pairs`; `None` without a ratio.
+    pub(crate) fn repetitions(&self) -> Option<String> {
+        let (n, paired) = match self.tax {
+            Some(tax) => (tax.n, tax.paired),
+            None => (1, self.ratio.map(|_| true)?),
+        };
+        Some(count(n, self.certainty.repetition(paired)))
     }
 }
 
@@ -435,6 +481,12 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         });
     }
     let (mut trials, unreadable, missing) = read(shards);
+    certainty::set_stuck_apart(
+        &mut trials
+            .iter_mut()
+            .map(|read| &mut read.trial)
+            .collect::<Vec<_>>(),
+    );
     let run = first.run();
     let treatments = every_treatment(&run.treatments, &trials);
     let factors = varied_factors(&treatments);
@@ -803,7 +855,7 @@ fn summarise(
         .iter()
         .map(|trial| (trial.index, &trial.metrics))
         .collect();
-    let metrics = metric_summaries(&[&treatment.label], &found);
+    let metrics = metric_summaries(&[&treatment.label], &found, Certainty::of(&counted));
     let mut steady: BTreeMap<String, SteadyState> = BTreeMap::new();
     for row in rows.iter().filter(|row| {
         row.treatment == treatment.label && row.failed.is_none() && row.suspect.is_empty()
@@ -854,6 +906,7 @@ fn summarise(
 fn metric_summaries(
     whose: &[&str],
     found: &[(u32, &BTreeMap<String, Metric>)],
+    certainty: Certainty,
 ) -> Vec<MetricSummary> {
     let names: BTreeSet<&String> = found
         .iter()
@@ -865,7 +918,7 @@ fn metric_summaries(
             let values = found
                 .iter()
                 .filter_map(|(index, metrics)| Some((*index, metrics.get(name)?)));
-            metric_summary(whose, name, values.collect())
+            metric_summary(whose, name, values.collect(), certainty)
         })
         .collect();
     summaries.sort_by_key(|metric| !metric.headline);
@@ -876,6 +929,7 @@ fn metric_summary(
     whose: &[&str],
     name: &str,
     mut metrics: Vec<(u32, &Metric)>,
+    certainty: Certainty,
 ) -> Option<MetricSummary> {
     let first = metrics.first()?.1;
     // A unit that changed between trials would make the mean meaningless.
@@ -887,10 +941,11 @@ fn metric_summary(
         .map(|(_, metric)| metric.quantity.value)
         .collect();
     let seed = seed_of(&[&["mean"], whose, &[name]].concat());
-    let interval = if is_difference(name) {
-        mean_interval(&values, seed)
-    } else {
-        positive_mean_interval(&values, seed)
+    let certainty = certainty.of_values(&values);
+    let interval = match certainty {
+        Certainty::Exact { .. } => None,
+        _ if is_difference(name) => mean_interval(&values, seed),
+        _ => positive_mean_interval(&values, seed),
     };
     Some(MetricSummary {
         name: name.to_owned(),
@@ -900,6 +955,7 @@ fn metric_summary(
         headline: first.headline,
         source: metrics.iter().map(|(_, metric)| metric.source).max()?,
         description: describe(&values)?,
+        certainty,
         interval,
         values: metrics
             .iter()
@@ -938,20 +994,22 @@ fn compare_with_baselines(summaries: &[TreatmentSummary], trials: &[Read]) -> Ve
                 baseline_label,
                 &metric.name,
             ]);
-            let (result, dropped) = match other {
-                Some(other) => tax_of(metric, other, &block_of, seed),
-                None => (Err(NoTax::NoTrials), 0),
+            let mut dropped = 0;
+            let sampled = |other: &MetricSummary| {
+                let tax;
+                (tax, dropped) = tax_of(metric, other, &block_of, seed);
+                tax
             };
             let treatment = &summary.treatment;
             let mut comparison =
-                Comparison::of(treatment, &baseline.treatment, metric, other, result);
-            if let Some(tax) = &comparison.tax {
-                comparison.note = if !tax.paired {
+                Comparison::of(treatment, &baseline.treatment, metric, other, sampled);
+            if comparison.ratio.is_some() && comparison.note.is_none() {
+                comparison.note = if comparison.tax.is_some_and(|tax| !tax.paired) {
                     Some("blocks are incomplete: compared without pairing".to_owned())
                 } else if dropped > 0 {
                     Some(format!(
                         "{} without a partner in its block left out",
-                        crate::numbers::count(dropped, "trial")
+                        count(dropped, "trial")
                     ))
                 } else if metric.name == "knee" {
                     words::bounds(summary, baseline)
@@ -1003,8 +1061,14 @@ fn tax_of(
     )
 }
 
-/// Adjusts p within each family (the headlines, and the rest) and gives the verdicts.
+/// Adjusts p within each family (the headlines, and the rest) and gives the verdicts. What is exact
+/// needs no test.
 pub(crate) fn judge(comparisons: &mut [Comparison], minimum_effect: f64) {
+    for comparison in comparisons.iter_mut() {
+        if let (true, Some(ratio)) = (comparison.certainty.is_exact(), comparison.ratio) {
+            comparison.verdict = stats::exact_verdict(ratio, minimum_effect);
+        }
+    }
     for headline in [true, false] {
         let family: Vec<&mut Comparison> = comparisons
             .iter_mut()

@@ -1,7 +1,7 @@
 //! What scenarios add to a treatment: its levels, its objective, the other actors, distributions,
 //! and one trial over time.
 
-use super::{MetricSummary, Read, distinct, metric_summaries};
+use super::{Certainty, MetricSummary, Read, distinct, metric_summaries};
 use crate::results::{
     HistogramRecord, Metric, Phase, Role, SampleKind, Samples, Stage, Treatment, Trial,
 };
@@ -144,7 +144,11 @@ pub(super) fn levels(treatment: &Treatment, counted: &[&Trial]) -> Vec<LevelSumm
                 trials: own.len(),
                 judged: judged(&|_| true),
                 kept: judged(&|held| held),
-                metrics: metric_summaries(&[&treatment.label, name], &metrics),
+                metrics: metric_summaries(
+                    &[&treatment.label, name],
+                    &metrics,
+                    Certainty::of(counted),
+                ),
             })
         })
         .collect()
@@ -201,7 +205,11 @@ pub(super) fn actors(treatment: &Treatment, counted: &[&Trial]) -> Vec<ActorSumm
             name: actor.name.clone(),
             role: actor.role,
             facts: facts.join(", "),
-            metrics: metric_summaries(&[&treatment.label, &actor.name], &metrics),
+            metrics: metric_summaries(
+                &[&treatment.label, &actor.name],
+                &metrics,
+                Certainty::of(counted),
+            ),
         });
     }
     actors

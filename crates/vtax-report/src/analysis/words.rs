@@ -1,7 +1,7 @@
 //! The plain words of a report: what platforms are called, and one sentence per finding.
 
 use super::{Analysis, Comparison, Read, Sentence, TreatmentSummary, TrialRow, counts};
-use crate::numbers::{count, estimate, ratio};
+use crate::numbers::{count, estimate, percent};
 use crate::results::Treatment;
 use crate::stats::Verdict;
 use std::collections::BTreeMap;
@@ -250,19 +250,17 @@ fn sentence(
         "cpu.per_work" | "energy.per_work"
     );
     let scope = if per_work { &deed } else { &place };
-    let Some(tax) = &comparison.tax else {
+    let (Some(shown), Some(n)) = (comparison.ratio_in_words(), comparison.repetitions()) else {
         let note = comparison.note.as_deref().unwrap_or("no ratio");
         return format!(
             "{}, {quantity} {scope}{condition}, against {object}: {note}.",
             capital(&subject)
         );
     };
-    let shown = ratio(tax.ratio, tax.interval).line();
-    let mut evidence = if tax.paired {
-        format!("n = {}", count(tax.n, "pair"))
-    } else {
-        format!("n = {}, unpaired", count(tax.n, "trial"))
-    };
+    let mut evidence = format!("n = {n}");
+    if comparison.tax.is_some_and(|tax| !tax.paired) {
+        evidence.push_str(", unpaired");
+    }
     if comparison.modelled && comparison.source != Source::Modelled {
         evidence.push_str(", modelled");
     }
@@ -294,9 +292,20 @@ fn sentence(
             };
             format!("{claim} {scope}{condition} ({evidence}).")
         }
-        Verdict::TooFewTrials => format!(
-            "{} against {object}, {quantity} {scope}{condition}: too few trials to tell ({shown}, {evidence}; at least 4 pairs are needed).",
+        Verdict::Same => format!(
+            "{} against {object}: the same {quantity} {scope}{condition}, within {} ({shown}, {evidence}).",
+            capital(&subject),
+            percent(analysis.minimum_effect)
+        ),
+        // Judged so only where all of its trials are suspect.
+        Verdict::TooFewTrials if comparison.certainty.is_exact() => format!(
+            "{} against {object}, {quantity} {scope}{condition}: nothing is claimed, since the trials are suspect ({shown}, {evidence}).",
             capital(&subject)
+        ),
+        Verdict::TooFewTrials => format!(
+            "{} against {object}, {quantity} {scope}{condition}: too few trials to tell ({shown}, {evidence}; at least 4 {}s are needed).",
+            capital(&subject),
+            comparison.certainty.repetition(true)
         ),
         Verdict::NoDifferenceShown | Verdict::NoRatio => format!(
             "{} against {object}: no difference shown in {quantity} {scope}{condition} ({shown}, {evidence}).",

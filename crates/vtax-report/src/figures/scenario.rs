@@ -1,6 +1,7 @@
 //! Figures of scenarios: load levels and knees, distributions, and one trial over time.
 
-use super::{Curves, Figure, ZOOM, encoding, ratio_ticks, zoom};
+use super::{Curves, Figure, ZOOM, encoding, ratio_ticks, titled, zoom};
+use crate::analysis::certainty::Kinds;
 use crate::analysis::{
     Analysis, LevelSummary, MetricSummary, Timeline, TreatmentSummary, distinct,
 };
@@ -184,9 +185,13 @@ impl<'a> LevelAxis<'a> {
         } else {
             json!({"value": [1, 0]})
         };
+        let kinds: Kinds = points
+            .iter()
+            .map(|(_, _, metric, _)| metric.certainty)
+            .collect();
         let tooltip = json!([
             {"field": "treatment"}, {"field": "phase", "title": "load"}, {"field": "what", "title": "quantile"},
-            {"field": "shown", "title": "mean [95 % CI]"}, {"field": "n"}, {"field": "kept", "title": "objective kept"},
+            {"field": "shown", "title": titled("mean", kinds)}, {"field": "n"}, {"field": "kept", "title": "objective kept"},
             {"field": "source"}
         ]);
         let knees = self.knees(treatments);
@@ -195,7 +200,7 @@ impl<'a> LevelAxis<'a> {
                    "mark": {"type": "rect", "opacity": 0.1, "clip": true},
                    "encoding": {"x": x("low"), "x2": {"field": "high"}, "color": color}}),
             json!({"data": {"values": knees}, "mark": {"type": "rule", "strokeWidth": 1.5, "strokeDash": [5, 3], "clip": true},
-                   "encoding": {"x": x("knee"), "color": color, "tooltip": [{"field": "treatment"}, {"field": "shown", "title": "knee [95 % CI]"}]}}),
+                   "encoding": {"x": x("knee"), "color": color, "tooltip": [{"field": "treatment"}, {"field": "shown", "title": titled("knee", kinds)}]}}),
         ];
         if knees.is_empty() {
             layers.clear();
@@ -224,7 +229,15 @@ impl<'a> LevelAxis<'a> {
             ""
         };
         let caption = format!(
-            "Means over trials with their 95 % confidence intervals as bands, cut where they leave the frame{lines}.{}{}",
+            "{}{lines}.{}{}",
+            if kinds.has_intervals() {
+                format!(
+                    "Means over trials with their {} as bands, cut where they leave the frame",
+                    kinds.interval()
+                )
+            } else {
+                "Exact for this host, image and seed".to_owned()
+            },
             self.knees_in_words(treatments, panel.id == "achieved"),
             flags(points.iter().map(|(_, _, metric, _)| metric.source)),
         );
@@ -282,7 +295,15 @@ impl<'a> LevelAxis<'a> {
             return String::new();
         }
         format!(
-            " Dashed rules are the knees, shaded their intervals: {}.",
+            " Dashed rules are the knees{}: {}.",
+            if treatments.iter().any(|one| one
+                .metric("knee")
+                .is_some_and(|knee| knee.interval.is_some()))
+            {
+                ", shaded their intervals"
+            } else {
+                ""
+            },
             lines.join(if fully { ". " } else { "; " })
         )
     }
@@ -332,9 +353,12 @@ impl<'a> LevelAxis<'a> {
         let x = json!({"field": "x", "type": "quantitative", "title": format!("served, {}", x_axis.name),
                        "scale": {"type": scale_of(is_log), "zero": !is_log}, "axis": {"grid": false, "tickCount": 6}});
         let color = self.curves.color();
+        let kinds: Kinds = (points.iter())
+            .flat_map(|(_, _, x, y)| [x.certainty, y.certainty])
+            .collect();
         let tooltip = json!([
-            {"field": "treatment"}, {"field": "phase", "title": "load"}, {"field": "xShown", "title": "served [95 % CI]"},
-            {"field": "shown", "title": "mean [95 % CI]"}, {"field": "n"}, {"field": "source"}
+            {"field": "treatment"}, {"field": "phase", "title": "load"}, {"field": "xShown", "title": titled("served", kinds)},
+            {"field": "shown", "title": titled("mean", kinds)}, {"field": "n"}, {"field": "source"}
         ]);
         let title = format!("{workload}: {title}");
         Some(Figure::new(
@@ -342,7 +366,8 @@ impl<'a> LevelAxis<'a> {
             title,
             format!(
                 "One symbol a load level, joined in the order in which the load was raised: where the curve turns, more was asked for \
-                 than was served. Bars are 95 % confidence intervals, cut where they leave the frame.{}",
+                 than was served. {}{}",
+                kinds.bars("Bars", ", cut where they leave the frame"),
                 flags(points.iter().map(|(_, _, _, y)| y.source))
             ),
             json!(210),

@@ -15,4 +15,4 @@ pub use describe::{Description, describe, mean, median, quantile};
 pub use permutation::{benjamini_hochberg, cliffs_delta};
 pub use random::{Random, seed_of};
 pub use steady::{Steadiness, SteadyState, classify, rates};
-pub use tax::{NoTax, Tax, Verdict, paired_tax, unpaired_tax, verdict};
+pub use tax::{NoTax, Tax, Verdict, exact_ratio, exact_verdict, paired_tax, unpaired_tax, verdict};

@@ -69,10 +69,13 @@ impl fmt::Display for NoTax {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// The interval excludes 1, p is below 0.05, and the effect reaches the plan's minimum.
+    /// The interval excludes 1, p is below 0.05, and the effect reaches the plan's minimum; of an exact
+    /// ratio only the last.
     Different,
     /// One of the three is not met.
     NoDifferenceShown,
+    /// The ratio is exact, and nearer to 1 than the plan's minimum effect.
+    Same,
     /// No outcome of so few trials could have been called a difference.
     TooFewTrials,
     /// There is no ratio.
@@ -85,6 +88,7 @@ impl Verdict {
         match self {
             Self::Different => "different",
             Self::NoDifferenceShown => "no difference shown",
+            Self::Same => "the same",
             Self::TooFewTrials => "too few trials",
             Self::NoRatio => "no ratio",
         }
@@ -201,6 +205,29 @@ pub fn unpaired_tax(treatment: &[f64], baseline: &[f64], seed: u64) -> Result<Ta
         student_p,
         smallest_p,
     })
+}
+
+/// The ratio of two exact values.
+///
+/// # Errors
+/// When there is none, and why.
+pub fn exact_ratio(treatment: f64, baseline: f64) -> Result<f64, NoTax> {
+    logarithms(&[treatment], &[baseline])?;
+    let ratio = treatment / baseline;
+    if ratio.is_finite() && ratio > 0.0 {
+        Ok(ratio)
+    } else {
+        Err(NoTax::NotFinite)
+    }
+}
+
+/// The verdict on an exact ratio.
+pub fn exact_verdict(ratio: f64, minimum_effect: f64) -> Verdict {
+    if ratio != 1.0 && (ratio - 1.0).abs() >= minimum_effect {
+        Verdict::Different
+    } else {
+        Verdict::Same
+    }
 }
 
 /// Student's interval of a difference of means whose variances may differ, with the smaller

@@ -29,11 +29,16 @@ pub fn execute(command: TestbedCommand) -> Outcome {
         } => shell(hypervisor, testbed.as_deref()),
         TestbedCommand::List { json } => list(json),
         TestbedCommand::Rm { part } => remove(part),
-        TestbedCommand::Cost { results, model } => {
+        TestbedCommand::Cost {
+            results: Some(results),
+            model,
+            ..
+        } => {
             cost::apply_again(&ResultsDir::open(&results)?, &read_model(model.as_deref())?)?;
             end_with_reader()?;
             super::report::show(std::slice::from_ref(&results))
         }
+        TestbedCommand::Cost { results: None, .. } => list_models(),
         TestbedCommand::Guard {
             plan,
             counts,
@@ -242,6 +247,31 @@ fn read_settings(file: Option<&Path>) -> Result<Settings, HostError> {
     file.map_or_else(|| Ok(Settings::default()), Settings::read)
 }
 
-fn read_model(file: Option<&Path>) -> Result<CostModel, HostError> {
-    file.map_or_else(CostModel::shipped, CostModel::read)
+fn read_model(name: Option<&Path>) -> Result<CostModel, HostError> {
+    name.map_or_else(CostModel::shipped, CostModel::find)
+}
+
+/// Prints the shipped cost models, a column for each of their numbers.
+fn list_models() -> Outcome {
+    let models = CostModel::table()?;
+    end_with_reader()?;
+    for (place, model) in models.iter().enumerate() {
+        if place == 0 {
+            let names = model.costs().map(|(name, _)| format!("{name:>16}"));
+            println!("{:14}{}", "cost model", names.concat());
+        }
+        let numbers = model.costs().map(|(name, cost)| {
+            let sign = if model.is_assumed(name) { "~" } else { "" };
+            format!("{:>16}", format!("{sign}{cost}"))
+        });
+        println!("{:14}{}", model.name, numbers.concat());
+    }
+    println!();
+    for model in &models {
+        println!("{:14}{}", model.name, model.description);
+    }
+    println!(
+        "\ncycles for each event beyond its instructions; watts at rest, and for each 10^9 cycles a second; ~ assumed"
+    );
+    Ok(())
 }

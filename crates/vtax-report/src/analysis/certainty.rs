@@ -1,0 +1,216 @@
+//! How certain a number is: exact where repeating a trial gives it again, else as certain as what its
+//! repetitions vary allows.
+
+use crate::results::Trial;
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// Facts of a trial in an emulated host: its seed, the length of an instruction, which only a
+/// deterministic one has, and that its host was begun anew with another seed.
+const SEED_FACT: &str = "testbed.seed";
+const INSTRUCTION_FACT: &str = "testbed.instruction_ns";
+const STUCK_FACT: &str = "testbed.stuck";
+
+/// Values of one seed that are this close to each other, relative to the largest, are one value:
+/// `docs/testbed.md` says how far apart they were seen.
+const SAME: f64 = 2e-4;
+
+/// What a reader of an exact ratio must know.
+pub(crate) const ONE_SEED: &str = "Exact means: for this host, image and seed, which give the same again. One seed \
+     says nothing about chance in the timing; `seeds = 4` in the plan would.";
+
+/// What the repetitions of a number vary, and so what an interval over them speaks of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Certainty {
+    /// Nothing: a deterministic emulated host gives the same again with the same seed.
+    Exact {
+        /// That seed.
+        seed: u64,
+    },
+    /// The seed of a deterministic emulated host: how much chance there is in the timing.
+    Seeds,
+    /// Whatever varies on a host from trial to trial.
+    Trials,
+}
+
+impl Certainty {
+    /// Of the numbers of these trials, as far as their facts say.
+    pub(super) fn of(trials: &[&Trial]) -> Self {
+        let seeds: Option<BTreeSet<u64>> = trials.iter().map(|trial| seed(trial)).collect();
+        let mut seeds = seeds.unwrap_or_default().into_iter();
+        match (seeds.next(), seeds.next()) {
+            (Some(seed), None) => Self::Exact { seed },
+            (Some(_), Some(_)) => Self::Seeds,
+            (None, _) => Self::Trials,
+        }
+    }
+
+    /// Of a metric with these values: those of one seed that are not the same are a sample after all.
+    pub(super) fn of_values(self, values: &[f64]) -> Self {
+        let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        match self {
+            Self::Exact { .. } if high - low > SAME * high.abs().max(low.abs()) => Self::Trials,
+            other => other,
+        }
+    }
+
+    /// Of what is made of both.
+    pub(super) fn with(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Exact { seed: mine }, Self::Exact { seed: theirs }) if mine == theirs => self,
+            (Self::Trials, _) | (_, Self::Trials) => Self::Trials,
+            _ => Self::Seeds,
+        }
+    }
+
+    /// Why what is exact on both sides is not so against each other.
+    pub(super) fn apart(self, other: Self) -> Option<String> {
+        match (self, other) {
+            (Self::Exact { seed: mine }, Self::Exact { seed: theirs }) if mine != theirs => {
+                Some(format!(
+                    "its host had seed {mine}, the baseline's {theirs}: not exact against each other"
+                ))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether there is no chance in it.
+    pub fn is_exact(self) -> bool {
+        matches!(self, Self::Exact { .. })
+    }
+
+    /// What one repetition is called.
+    pub(crate) fn repetition(self, paired: bool) -> &'static str {
+        match self {
+            Self::Exact { .. } | Self::Seeds if paired => "seed",
+            _ if paired => "pair",
+            _ => "trial",
+        }
+    }
+}
+
+/// The seed of the deterministic emulated host that a trial ran in; `None` elsewhere.
+fn seed(trial: &Trial) -> Option<u64> {
+    trial.environment.get(INSTRUCTION_FACT)?;
+    trial.environment.get(SEED_FACT)?.parse().ok()
+}
+
+/// Where all trials have one seed but those whose host got stuck, these are another sample: marked
+/// suspect, unless their treatment has no others.
+pub(super) fn set_stuck_apart(trials: &mut [&mut Trial]) {
+    let is_stuck = |trial: &Trial| trial.environment.contains_key(STUCK_FACT);
+    let planned: BTreeSet<Option<u64>> = (trials.iter())
+        .filter(|trial| !is_stuck(trial))
+        .map(|trial| seed(trial))
+        .collect();
+    let mut planned = planned.into_iter();
+    let (Some(Some(planned)), None) = (planned.next(), planned.next()) else {
+        return;
+    };
+    let counted: BTreeSet<String> = (trials.iter())
+        .filter(|trial| super::counts(trial) && !is_stuck(trial))
+        .map(|trial| trial.treatment.label.clone())
+        .collect();
+    for trial in trials.iter_mut().filter(|trial| is_stuck(trial)) {
+        let other = seed(trial).filter(|seed| *seed != planned);
+        if let (Some(other), true) = (other, counted.contains(&trial.treatment.label)) {
+            trial.suspect.push(format!(
+                "its host got stuck and was begun anew with seed {other}: no repetition of the trials with seed {planned}"
+            ));
+        }
+    }
+}
+
+/// Which kinds of certainty a table or figure holds, for its legend.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Kinds {
+    pub exact: bool,
+    pub seeds: bool,
+    pub trials: bool,
+}
+
+impl FromIterator<Certainty> for Kinds {
+    fn from_iter<T: IntoIterator<Item = Certainty>>(all: T) -> Self {
+        let mut kinds = Self::default();
+        for one in all {
+            match one {
+                Certainty::Exact { .. } => kinds.exact = true,
+                Certainty::Seeds => kinds.seeds = true,
+                Certainty::Trials => kinds.trials = true,
+            }
+        }
+        kinds
+    }
+}
+
+impl Kinds {
+    /// Whether there is anything with an interval. Of nothing at all one would be expected.
+    pub fn has_intervals(self) -> bool {
+        self.seeds || self.trials || !self.exact
+    }
+
+    /// What an interval here is.
+    pub fn interval(self) -> &'static str {
+        if self.seeds && !self.trials {
+            "95 % confidence intervals over seeds, which say how much chance there is in the timing"
+        } else {
+            "95 % confidence intervals"
+        }
+    }
+
+    /// The end of a caption: what `bars` are, and what has none.
+    pub fn bars(self, bars: &str, cut: &str) -> String {
+        let interval = self.interval();
+        match (self.has_intervals(), self.exact) {
+            (true, false) => format!("{bars} are {interval}{cut}."),
+            (true, true) => format!("{bars} are {interval}{cut}; what is exact has none."),
+            (false, _) => "All is exact for this host, image and seed.".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_one_seed_are_exact_where_they_agree() {
+        let exact = Certainty::Exact { seed: 1 };
+        assert_eq!(exact.of_values(&[3.0]), exact);
+        assert_eq!(exact.of_values(&[0.0, 0.0]), exact);
+        assert_eq!(exact.of_values(&[3.0, 3.0003]), exact);
+        assert_eq!(exact.of_values(&[-3.0, -3.0003]), exact);
+        assert_eq!(exact.of_values(&[3.0, 3.003]), Certainty::Trials);
+        assert_eq!(Certainty::Seeds.of_values(&[3.0, 4.0]), Certainty::Seeds);
+    }
+
+    #[test]
+    fn only_what_has_the_same_seed_is_exact_against_each_other() {
+        let exact = |seed| Certainty::Exact { seed };
+        assert_eq!(exact(1).with(exact(1)), exact(1));
+        assert_eq!(exact(1).with(exact(2)), Certainty::Seeds);
+        assert_eq!(exact(1).with(Certainty::Trials), Certainty::Trials);
+        assert_eq!(Certainty::Seeds.with(exact(1)), Certainty::Seeds);
+    }
+
+    #[test]
+    fn a_legend_speaks_of_intervals_only_where_there_are_some() {
+        let kinds = |all: &[Certainty]| all.iter().copied().collect::<Kinds>();
+        let exact = Certainty::Exact { seed: 1 };
+        assert!(!kinds(&[exact]).bars("Bars", "").contains("Bars"));
+        let both = kinds(&[exact, Certainty::Trials]).bars("Bars", "");
+        assert_eq!(
+            both,
+            "Bars are 95 % confidence intervals; what is exact has none."
+        );
+        assert!(
+            kinds(&[Certainty::Seeds])
+                .bars("Bars", "")
+                .contains("over seeds")
+        );
+        assert!(kinds(&[]).has_intervals());
+    }
+}
