@@ -56,6 +56,19 @@ pub struct Kept {
 /// # Errors
 /// When something has to be built and cannot be: see [`image::ensure`].
 pub fn build(hypervisor: Hypervisor, progress: &mut dyn FnMut(&str)) -> Result<Host, HostError> {
+    let cache = image::cache_dir()?;
+    let emulator = match hypervisor {
+        Hypervisor::Kvm => Emulator::ensure(&cache, progress),
+        Hypervisor::Xen => Emulator::find(&cache),
+    };
+    assemble(hypervisor, emulator, progress)
+}
+
+fn assemble(
+    hypervisor: Hypervisor,
+    emulator: Emulator,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Host, HostError> {
     let files = image::ensure(&recipe(hypervisor), progress)?;
     let guest = image::ensure(&Recipe::standard(), progress)?;
     let cache = image::cache_dir()?;
@@ -80,7 +93,7 @@ pub fn build(hypervisor: Hypervisor, progress: &mut dyn FnMut(&str)) -> Result<H
         files,
         guest,
         xen,
-        emulator: Emulator::find(&cache),
+        emulator,
     })
 }
 
@@ -95,14 +108,15 @@ pub fn cached(hypervisor: Hypervisor) -> Result<Option<Host>, HostError> {
     ) else {
         return Ok(None);
     };
-    let directory = image::cache_dir()?.join("testbed");
+    let cache = image::cache_dir()?;
+    let directory = cache.join("testbed");
     let names = [
         format!("root-{}.ext4", files.recipe),
         format!("guests-{}.ext4", guest.recipe),
     ];
     let whole = names.iter().all(|name| directory.join(name).is_file());
     if whole {
-        return build(hypervisor, &mut |_| {}).map(Some);
+        return assemble(hypervisor, Emulator::find(&cache), &mut |_| {}).map(Some);
     }
     Ok(None)
 }
