@@ -7,6 +7,7 @@ use crate::host::Host;
 use crate::link::Link;
 use crate::payload::Errand;
 use crate::settings::Settings;
+use crate::speed;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,6 +18,7 @@ use vtax_host::journal::Journal;
 use vtax_host::roots::Roots;
 use vtax_host::signals::Signals;
 use vtax_lab::LabError;
+use vtax_lab::place::Hypervisor;
 use vtax_lab::plan::Shard;
 use vtax_lab::run::{
     Assignment, Attempt, Experiment, Log, NewRun, Planned, Progress, RunOptions, RunSummary,
@@ -41,6 +43,9 @@ const BESIDE_MEMORY_MIB: u64 = 512;
 
 /// The fact that says how often a trial's host got stuck before.
 const STUCK_FACT: &str = "testbed.stuck";
+
+/// The fact that says how fast processors are at which frequency.
+const SPEED_FACT: &str = "testbed.frequency";
 
 /// A plan to run in emulated hosts.
 #[derive(Clone)]
@@ -82,6 +87,11 @@ pub fn run_plan(
             "two hosts share no clock of instructions, and the plan has its client on a second one: --testbed FILE with deterministic = false".to_owned(),
         )));
     }
+    if governors(run) && run.host.hypervisor == Hypervisor::Xen {
+        return Err(LabError::Host(HostError::Setting(
+            "a Dom0 has no cpufreq driver, because Xen sets the frequency: leave host.governor out, or --at testbed:kvm".to_owned(),
+        )));
+    }
     flight::sweep(&std::env::temp_dir());
     let options = RunOptions {
         results: run.results.clone(),
@@ -94,6 +104,7 @@ pub fn run_plan(
         } else {
             Source::Measured
         },
+        own: None,
     };
     let mut hosts = Hosts {
         run,
@@ -118,6 +129,13 @@ fn state_dir(run: &PlanRun<'_>) -> PathBuf {
     let digest = Sha256::digest(path.as_os_str().as_encoded_bytes());
     let name = format!("testbed-{digest:x}");
     run.state_dir.join(name.get(..24).unwrap_or_default())
+}
+
+/// Whether any treatment sets the governor: then all hosts of the plan have frequencies, so that
+/// they can be compared. Those of other plans stay as they are.
+fn governors(run: &PlanRun<'_>) -> bool {
+    let mut treatments = run.planned.treatments.iter();
+    treatments.any(|planned| planned.settings.0.contains_key("host.governor"))
 }
 
 /// Hosts that run at the same time.
@@ -242,6 +260,10 @@ impl Experiment for Hosts<'_> {
             let instruction = self.run.settings.frequency.instruction();
             cost::charge(&mut trial, self.run.cost_model, instruction);
         }
+        if governors(self.run) {
+            let speed = speed::fact();
+            trial.environment.insert(SPEED_FACT.to_owned(), speed);
+        }
         if !flying.stuck.is_empty() {
             let times = flying.stuck.len().to_string();
             trial.environment.insert(STUCK_FACT.to_owned(), times);
@@ -332,6 +354,7 @@ impl Hosts<'_> {
             } else {
                 Duration::ZERO
             },
+            governors: governors(self.run),
         };
         Flight::start(ticket, &errand)
     }
@@ -385,7 +408,6 @@ fn take(trial: Trial, attempt: &mut Attempt) -> Result<(), LabError> {
 mod tests {
     use super::*;
     use crate::host::tests::fake_host;
-    use vtax_lab::place::Hypervisor;
     use vtax_lab::plan::{Catalogue, Plan, treatments};
 
     struct Silent;

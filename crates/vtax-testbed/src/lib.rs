@@ -16,12 +16,15 @@ mod link;
 mod machine;
 mod outlet;
 mod payload;
+mod pstates;
 mod recipe;
 mod settings;
 mod shell;
+mod speed;
 
 pub use host::{Host, Kept, build, cached, list, remove};
 pub use hosts::{PlanRun, run_plan};
 pub use recipe::recipe;
 pub use settings::{Frequency, Settings};
 pub use shell::shell;
+pub use speed::Speed;

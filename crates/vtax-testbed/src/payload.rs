@@ -15,6 +15,7 @@ const INIT: &str = include_str!("guest/init.sh");
 const START: &str = include_str!("guest/start.sh");
 const KVM: &str = include_str!("guest/kvm.sh");
 const XEN: &str = include_str!("guest/xen.sh");
+const GOVERNORS: &str = include_str!("guest/governors.sh");
 
 /// What the host is to do.
 #[derive(Debug)]
@@ -35,6 +36,8 @@ pub(crate) enum Errand<'a> {
         arguments: &'a [String],
         /// For how long the host, which has just booted, comes to rest before: its own seconds.
         rest: Duration,
+        /// Whether its processors have frequencies.
+        governors: bool,
     },
 }
 
@@ -63,7 +66,13 @@ pub(crate) fn initrd(
         Hypervisor::Kvm => KVM,
         Hypervisor::Xen => XEN,
     };
-    add("hypervisor", hypervisor.as_bytes());
+    let governors = match errand {
+        Errand::Trial {
+            governors: true, ..
+        } => GOVERNORS,
+        _ => "",
+    };
+    add("hypervisor", [hypervisor, governors].concat().as_bytes());
     if let Some(link) = link {
         let end = match errand {
             Errand::Client => End::Client,
@@ -80,6 +89,7 @@ pub(crate) fn initrd(
             plan,
             arguments,
             rest,
+            ..
         } => {
             add("vtax", &read(binary)?);
             add("command", command.as_bytes());
@@ -110,6 +120,7 @@ mod tests {
             plan: "name = \"x\"",
             arguments: &["--quick".into()],
             rest: Duration::ZERO,
+            governors: false,
         };
         let first = initrd(&host, &errand, None).unwrap();
         assert_eq!(first, initrd(&host, &errand, None).unwrap());
