@@ -5,11 +5,11 @@
 //! interrupts it every [`STEP`] and, where it interrupts work, lets it stand still for the share that
 //! it would have lacked. So the ratios of speeds are those of the frequencies, in every context alike.
 
-use aya::maps::{Array, Map, MapData, PerCpuHashMap};
+use aya::maps::{Array, MapData, PerCpuHashMap, PerCpuValues};
 use aya::programs::perf_event::{PerfEventScope, PerfTypeId, SamplePolicy};
 use aya::programs::{BtfTracePoint, PerfEvent};
 use aya::{Btf, Ebpf, EbpfLoader};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -112,6 +112,12 @@ impl Speed {
         for (number, cpu) in &present {
             cpus.set(*number, cpu, 0)?;
         }
+        let mut busy: Busy = programs.take_map("busy").ok_or(missing)?.try_into()?;
+        for khz in offered(roots) {
+            // Also what nobody works at is counted.
+            let none = PerCpuValues::try_from(vec![0; aya::util::nr_cpus().map_err(|(_, e)| e)?])?;
+            busy.insert(khz, none, 0)?;
+        }
         let stall: &mut PerfEvent = programs.program_mut("stall").ok_or(missing)?.try_into()?;
         stall.load()?;
         for cpu in present.keys().copied() {
@@ -123,9 +129,8 @@ impl Speed {
                 false,
             )?;
         }
-        let busy: Map = programs.take_map("busy").ok_or(missing)?;
         Ok(Self {
-            busy: Arc::new(Mutex::new(busy.try_into()?)),
+            busy: Arc::new(Mutex::new(busy)),
             _programs: programs,
         })
     }
@@ -144,6 +149,18 @@ fn present(roots: &Roots) -> BTreeMap<u32, Cpu> {
         Some((number, cpu))
     });
     all.collect()
+}
+
+/// All frequencies that processors can be set to, in kHz.
+fn offered(roots: &Roots) -> BTreeSet<u64> {
+    let lists = frequency_policies(roots)
+        .into_iter()
+        .filter_map(|policy| text(&policy.join("scaling_available_frequencies")));
+    let numbers = lists.flat_map(|list| {
+        let numbers = list.split_whitespace().map(str::parse);
+        numbers.flatten().collect::<Vec<u64>>()
+    });
+    numbers.collect()
 }
 
 /// The address of a symbol of the kernel (`/proc/kallsyms`).

@@ -105,11 +105,11 @@ mod tests {
         policy.join("stats/time_in_state")
     }
 
-    fn seconds(frequencies: &mut Frequencies, khz: u64) -> f64 {
-        let mut readings = Readings::default();
-        frequencies.read(Nanoseconds(0), &mut readings).unwrap();
-        let snapshot = Snapshot::of(Nanoseconds(0), &readings);
-        snapshot.get("host", &metric::cpu_at(khz)).unwrap().value / 1e9
+    fn seconds(frequencies: &mut Frequencies, readings: &mut Readings) -> [f64; 2] {
+        frequencies.read(Nanoseconds(0), readings).unwrap();
+        let snapshot = Snapshot::of(Nanoseconds(0), readings);
+        let of = |khz| snapshot.get("host", &metric::cpu_at(khz)).unwrap().value;
+        [of(2_267_000) / 1e9, of(1_600_000) / 1e9]
     }
 
     #[test]
@@ -118,10 +118,10 @@ mod tests {
         policy(root.path(), 0, "0 1\n", "2267000 100\n1600000 300\n");
         let second = policy(root.path(), 2, "2\n", "2267000 0\n1600000 400\n");
         let mut frequencies = Frequencies::open(root.path()).unwrap().unwrap();
-        assert_eq!(seconds(&mut frequencies, 2_267_000), 2.0);
-        assert_eq!(seconds(&mut frequencies, 1_600_000), 10.0);
+        let mut readings = Readings::default();
+        assert_eq!(seconds(&mut frequencies, &mut readings), [2.0, 10.0]);
         fs::write(second, "2267000 50\n1600000 400\n").unwrap();
-        assert_eq!(seconds(&mut frequencies, 2_267_000), 2.5);
+        assert_eq!(seconds(&mut frequencies, &mut readings), [2.5, 10.0]);
     }
 
     #[test]
