@@ -418,6 +418,10 @@ mod tests {
 
     /// What is refused of a plan with so much more.
     fn refused(more: &str, settings: &Settings) -> String {
+        refused_at(Hypervisor::Kvm, more, settings)
+    }
+
+    fn refused_at(hypervisor: Hypervisor, more: &str, settings: &Settings) -> String {
         let catalogue = Catalogue::standard();
         let text = format!(
             "name = \"x\"\n{more}[[platform]]\nkind = \"native\"\n[[workload]]\nkind = \"idle\"\n"
@@ -431,7 +435,7 @@ mod tests {
                 treatments: &treatments(&plan, &catalogue),
                 catalogue: &catalogue,
             },
-            host: &fake_host(Path::new("/no/such/cache"), Hypervisor::Kvm),
+            host: &fake_host(Path::new("/no/such/cache"), hypervisor),
             settings,
             cost_model: &CostModel::shipped().unwrap(),
             binary: PathBuf::from("/no/such/vtax"),
@@ -454,6 +458,16 @@ mod tests {
         let places = "[places]\nclient = \"ssh:c\"\nbridge = \"lan\"\ntarget = \"192.0.2.10/24\"\n";
         let said = refused(places, &Settings::default());
         assert!(said.contains("deterministic = false"), "{said}");
+    }
+
+    #[test]
+    fn a_governor_under_xen_is_refused_before_anything_boots() {
+        let said = refused_at(
+            Hypervisor::Xen,
+            "[settings]\nhost.governor = \"powersave\"\n",
+            &Settings::default(),
+        );
+        assert!(said.contains("Dom0 has no cpufreq driver"), "{said}");
     }
 
     #[test]

@@ -330,6 +330,24 @@ mod tests {
     }
 
     #[test]
+    fn frequencies_are_a_table_more_and_the_port_that_it_names() {
+        let host = fake_host(Path::new("/cache"), Hypervisor::Kvm);
+        let files = Files {
+            initrd: Path::new("/tmp/initrd"),
+            console: None,
+            ports: None,
+            link: None,
+            pstates: Some(Path::new("/tmp/a,b")),
+        };
+        let line = command_line(&host, &Settings::default(), files);
+        let line = line.words().join(" ");
+        assert!(
+            line.ends_with(" -acpitable file=/tmp/a,,b -device pc-testdev"),
+            "{line}"
+        );
+    }
+
+    #[test]
     fn the_images_are_never_written() {
         let kvm = line(Hypervisor::Kvm, &Settings::default());
         assert_eq!(kvm.matches("share=off").count(), 2, "{kvm}");

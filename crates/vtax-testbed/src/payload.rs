@@ -114,14 +114,17 @@ mod tests {
         let host = fake_host(directory.path(), Hypervisor::Kvm);
         let binary = directory.path().join("vtax");
         fs::write(&binary, "a program").unwrap();
-        let errand = Errand::Trial {
+        let arguments = ["--quick".into()];
+        let errand = |governors| Errand::Trial {
             binary: &binary,
             command: "run",
             plan: "name = \"x\"",
-            arguments: &["--quick".into()],
+            arguments: &arguments,
             rest: Duration::ZERO,
-            governors: false,
+            governors,
         };
+        let with = initrd(&host, &errand(true), None).unwrap();
+        let errand = errand(false);
         let first = initrd(&host, &errand, None).unwrap();
         assert_eq!(first, initrd(&host, &errand, None).unwrap());
         let holds = |bytes: &[u8], text: &str| {
@@ -132,6 +135,7 @@ mod tests {
         for text in ["a program", "testbed:kvm", "--quick", "kvm_amd"] {
             assert!(holds(&first, text), "{text}");
         }
+        assert!(holds(&with, "acpi-cpufreq") && !holds(&first, "acpi-cpufreq"));
         let shell = initrd(&host, &Errand::Shell, None).unwrap();
         assert!(!holds(&shell, "a program"));
     }

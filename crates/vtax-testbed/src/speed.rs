@@ -224,6 +224,8 @@ impl Instrument for BusyByFrequency {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
+    use std::process::Command;
 
     #[test]
     fn a_host_without_frequencies_is_left_alone() {
@@ -241,5 +243,30 @@ mod tests {
         );
         assert_eq!(address(symbols, "cpuidle_text_start"), None);
         assert_eq!(address(symbols, "hidden"), None);
+    }
+
+    /// The committed object is what the source says, where the compiler that made it is at hand.
+    #[test]
+    fn the_object_is_built_from_its_source() {
+        let version = Command::new("clang").arg("--version").output();
+        let is_same = version.is_ok_and(|version| {
+            String::from_utf8_lossy(&version.stdout).contains("clang version 14.0.6")
+        });
+        if !is_same {
+            eprintln!("SKIPPED: clang 14.0.6, which made the committed object, is not installed");
+            return;
+        }
+        let output = tempfile::tempdir().unwrap();
+        let object = output.path().join("speed.bpf.o");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("bpf/build.sh");
+        let built = Command::new(script).arg(&object).output().unwrap();
+        if !built.status.success() {
+            let said = String::from_utf8_lossy(&built.stderr);
+            assert!(said.contains("not found"), "{said}");
+            eprintln!("SKIPPED: libbpf's headers or llvm-strip are not installed: {said}");
+            return;
+        }
+        let rebuilt = std::fs::read(&object).unwrap();
+        assert!(rebuilt == OBJECT, "run bpf/build.sh and commit speed.bpf.o");
     }
 }
