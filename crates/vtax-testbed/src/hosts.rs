@@ -261,7 +261,7 @@ impl Experiment for Hosts<'_> {
             cost::charge(&mut trial, self.run.cost_model, instruction);
         }
         if governors(self.run) {
-            let speed = speed::fact();
+            let speed = speed::FACT.to_owned();
             trial.environment.insert(SPEED_FACT.to_owned(), speed);
         }
         if !flying.stuck.is_empty() {

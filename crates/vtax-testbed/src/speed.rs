@@ -1,13 +1,12 @@
 //! An emulated processor that is as fast as its frequency says (`bpf/speed.bpf.c`).
 //!
 //! The real cpufreq driver switches frequencies there, but the emulator executes on at the same
-//! pace. BPF programs make up for it: one follows the frequency of each processor, another one
-//! interrupts it every [`STEP`] and, where it interrupts work, lets it stand still for the share that
-//! it would have lacked. So the ratios of speeds are those of the frequencies, in every context alike.
+//! pace. BPF programs make up for it: they count what every task and soft interrupt runs, and let each
+//! stand still for the time that it would have taken longer. So the ratios of speeds are those of the
+//! frequencies, whatever runs.
 
 use aya::maps::{Array, MapData, PerCpuHashMap, PerCpuValues};
-use aya::programs::perf_event::{PerfEventScope, PerfTypeId, SamplePolicy};
-use aya::programs::{BtfTracePoint, PerfEvent};
+use aya::programs::BtfTracePoint;
 use aya::{Btf, Ebpf, EbpfLoader};
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -23,12 +22,12 @@ use vtax_units::{Base, Nanoseconds, Source, Unit};
 /// Built by `bpf/build.sh`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/speed.bpf.o");
 
-/// Time between two interruptions: 1 ms over the golden ratio, never in step with what is
-/// done every millisecond or every tick.
-const STEP: Nanoseconds = Nanoseconds(618_034);
+/// The programs that follow frequencies and tasks, by the tracepoints that they are called after.
+const PROGRAMS: [&str; 3] = ["cpu_frequency", "sched_switch", "local_timer_entry"];
 
-/// `PERF_COUNT_SW_CPU_CLOCK` (perf_event_open(2)).
-const CPU_CLOCK: u64 = 0;
+/// Those for soft interrupts. At one tracepoint programs run in the order in which they came: these come
+/// after the ledger's, so that it sees a stall inside the soft interrupt that stands still.
+const SOFTIRQ_PROGRAMS: [&str; 2] = ["softirq_entry", "softirq_exit"];
 
 /// `struct cpu` of the BPF program.
 #[repr(C)]
@@ -36,7 +35,10 @@ const CPU_CLOCK: u64 = 0;
 struct Cpu {
     khz: u64,
     most: u64,
-    stepped: u64,
+    since: u64,
+    owed: u64,
+    softirq_owed: u64,
+    softirq: u64,
 }
 
 // SAFETY: `repr(C)`, integers only and no padding, so that any bytes are a value.
@@ -48,7 +50,7 @@ type Busy = PerCpuHashMap<MapData, u64, u64>;
 pub struct Speed {
     busy: Arc<Mutex<Busy>>,
     /// Keeps the programs attached.
-    _programs: Ebpf,
+    programs: Mutex<Ebpf>,
 }
 
 impl fmt::Debug for Speed {
@@ -58,12 +60,8 @@ impl fmt::Debug for Speed {
 }
 
 /// What the trial's environment says of it.
-pub(crate) fn fact() -> String {
-    format!(
-        "acpi-cpufreq; BPF stalls a busy processor for 1 - f/f_max of each {:.3} ms",
-        STEP.as_secs_f64() * 1e3
-    )
-}
+pub(crate) const FACT: &str =
+    "acpi-cpufreq; BPF stalls whatever ran for a time t at f for t (f_max / f - 1)";
 
 impl Speed {
     /// Starts it on a host that has frequencies; `None` on one that has not.
@@ -87,29 +85,11 @@ impl Speed {
             roots.sys.join("kernel/btf/vmlinux"),
             aya::Endianness::default(),
         )?;
-        let symbols = roots.proc_text("kallsyms").unwrap_or_default();
-        let symbol =
-            |name: &str| address(&symbols, name).ok_or_else(|| format!("no symbol {name}"));
-        let idle = [
-            symbol("__cpuidle_text_start")?,
-            symbol("__cpuidle_text_end")?,
-        ];
-        let mut programs = EbpfLoader::new()
-            .btf(Some(&types))
-            .set_global("idle_start", &idle[0], true)
-            .set_global("idle_end", &idle[1], true)
-            .load(OBJECT)?;
+        let mut programs = EbpfLoader::new().btf(Some(&types)).load(OBJECT)?;
         let missing = "the BPF object is not the one that this was built with";
 
         let mut cpus: Array<MapData, Cpu> = programs.take_map("cpus").ok_or(missing)?.try_into()?;
-        let frequency: &mut BtfTracePoint = programs
-            .program_mut("frequency")
-            .ok_or(missing)?
-            .try_into()?;
-        frequency.load("cpu_frequency", &types)?;
-        frequency.attach()?;
-        let present = present(roots);
-        for (number, cpu) in &present {
+        for (number, cpu) in &present(roots) {
             cpus.set(*number, cpu, 0)?;
         }
         let mut busy: Busy = programs.take_map("busy").ok_or(missing)?.try_into()?;
@@ -118,22 +98,40 @@ impl Speed {
             let none = PerCpuValues::try_from(vec![0; aya::util::nr_cpus().map_err(|(_, e)| e)?])?;
             busy.insert(khz, none, 0)?;
         }
-        let stall: &mut PerfEvent = programs.program_mut("stall").ok_or(missing)?.try_into()?;
-        stall.load()?;
-        for cpu in present.keys().copied() {
-            stall.attach(
-                PerfTypeId::Software,
-                CPU_CLOCK,
-                PerfEventScope::AllProcessesOneCpu { cpu },
-                SamplePolicy::Period(STEP.0),
-                false,
-            )?;
+        for name in PROGRAMS.into_iter().chain(SOFTIRQ_PROGRAMS) {
+            program(&mut programs, name)?.load(name, &types)?;
+        }
+        for name in PROGRAMS {
+            program(&mut programs, name)?.attach()?;
         }
         Ok(Self {
             busy: Arc::new(Mutex::new(busy)),
-            _programs: programs,
+            programs: Mutex::new(programs),
         })
     }
+
+    /// Puts those for soft interrupts behind all that are attached by now.
+    fn attach_last(&self) -> Result<(), Box<dyn Error>> {
+        let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        for name in SOFTIRQ_PROGRAMS {
+            let program = program(&mut programs, name)?;
+            // Those of an earlier trial go first.
+            program.unload()?;
+            program.load(name, &Btf::from_sys_fs()?)?;
+            program.attach()?;
+        }
+        Ok(())
+    }
+}
+
+fn program<'a>(
+    programs: &'a mut Ebpf,
+    name: &str,
+) -> Result<&'a mut BtfTracePoint, Box<dyn Error>> {
+    let program = programs
+        .program_mut(name)
+        .ok_or_else(|| format!("the BPF object has no program {name}"))?;
+    Ok(program.try_into()?)
 }
 
 /// The processors with a frequency, and what it is.
@@ -144,7 +142,10 @@ fn present(roots: &Roots) -> BTreeMap<u32, Cpu> {
         let cpu = Cpu {
             khz: khz("scaling_cur_freq")?,
             most: khz("cpuinfo_max_freq")?,
-            stepped: 0,
+            since: 0,
+            owed: 0,
+            softirq_owed: 0,
+            softirq: 0,
         };
         Some((number, cpu))
     });
@@ -163,15 +164,6 @@ fn offered(roots: &Roots) -> BTreeSet<u64> {
     numbers.collect()
 }
 
-/// The address of a symbol of the kernel (`/proc/kallsyms`).
-fn address(symbols: &str, name: &str) -> Option<u64> {
-    let found = symbols.lines().find_map(|line| {
-        let (address, rest) = line.split_once(' ')?;
-        (rest.split_once(' ')?.1 == name).then_some(address)
-    })?;
-    u64::from_str_radix(found, 16).ok().filter(|at| *at > 0)
-}
-
 fn chain(error: &dyn Error) -> String {
     let own = error.to_string();
     error
@@ -181,16 +173,20 @@ fn chain(error: &dyn Error) -> String {
 
 impl OwnInstruments for Speed {
     fn open(&self) -> Vec<Box<dyn Instrument>> {
+        let attached = self.attach_last();
         vec![Box::new(BusyByFrequency {
+            broken: attached.err().map(|cause| chain(cause.as_ref())),
             busy: Arc::clone(&self.busy),
             columns: BTreeMap::new(),
         })]
     }
 }
 
-/// The time that processors worked at each frequency, sampled every [`STEP`].
+/// The time that processors worked at each frequency, stalls included.
 struct BusyByFrequency {
     busy: Arc<Mutex<Busy>>,
+    /// Why soft interrupts do not follow the frequency, if they do not.
+    broken: Option<String>,
     columns: BTreeMap<u64, SeriesId>,
 }
 
@@ -200,6 +196,12 @@ impl Instrument for BusyByFrequency {
     }
 
     fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
+        if let Some(reason) = &self.broken {
+            return Err(ObserveError::Unavailable {
+                what: "the speed of soft interrupts (BPF)".to_owned(),
+                reason: reason.clone(),
+            });
+        }
         let busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         for entry in busy.iter() {
             let (khz, times) = entry.map_err(|cause| ObserveError::Unavailable {
@@ -231,18 +233,6 @@ mod tests {
     fn a_host_without_frequencies_is_left_alone() {
         let root = tempfile::tempdir().unwrap();
         assert!(Speed::start(&Roots::below(root.path())).unwrap().is_none());
-    }
-
-    #[test]
-    fn a_symbol_is_found_by_its_whole_name() {
-        let symbols = "ffffffff81000000 T startup\nffffffff81a5b0c0 T __cpuidle_text_start\n\
-                       0000000000000000 T hidden\n";
-        assert_eq!(
-            address(symbols, "__cpuidle_text_start"),
-            Some(0xffff_ffff_81a5_b0c0)
-        );
-        assert_eq!(address(symbols, "cpuidle_text_start"), None);
-        assert_eq!(address(symbols, "hidden"), None);
     }
 
     /// The committed object is what the source says, where the compiler that made it is at hand.

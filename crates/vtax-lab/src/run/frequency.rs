@@ -19,11 +19,11 @@ fn set_to(mhz: u64) -> String {
 }
 
 /// `frequency.<MHz>_mhz.busy`: processors at work at that frequency.
-pub fn busy_at(mhz: u64) -> String {
+fn busy_at(mhz: u64) -> String {
     format!("{}.busy", set_to(mhz))
 }
 
-/// The frequency in MHz that a metric of [`busy_at`] is about.
+/// The frequency in MHz that a metric `frequency.<MHz>_mhz.busy` is about; `None` for any other.
 pub fn busy_mhz(name: &str) -> Option<u64> {
     let rest = name.strip_prefix("frequency.")?;
     rest.strip_suffix("_mhz.busy")?.parse().ok()

@@ -26,7 +26,7 @@ mod trial;
 
 pub use charging::why_not_traced;
 pub use directory::NewRun;
-pub use frequency::{busy_at, busy_mhz};
+pub use frequency::busy_mhz;
 pub use planned::Planned;
 pub use progress::{Event, Progress};
 pub use restore::{Restored, restore};
