@@ -7,6 +7,7 @@
 
 use aya::maps::{Array, MapData, PerCpuHashMap, PerCpuValues};
 use aya::programs::BtfTracePoint;
+use aya::programs::tp_btf::BtfTracePointLinkId;
 use aya::{Btf, Ebpf, EbpfLoader};
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -49,8 +50,14 @@ type Busy = PerCpuHashMap<MapData, u64, u64>;
 /// Processors that follow their frequencies while this lives.
 pub struct Speed {
     busy: Arc<Mutex<Busy>>,
-    /// Keeps the programs attached.
-    programs: Mutex<Ebpf>,
+    programs: Mutex<Programs>,
+}
+
+/// Keeps them attached.
+struct Programs {
+    all: Ebpf,
+    /// Those for soft interrupts.
+    attached: Vec<(&'static str, BtfTracePointLinkId)>,
 }
 
 impl fmt::Debug for Speed {
@@ -106,19 +113,25 @@ impl Speed {
         }
         Ok(Self {
             busy: Arc::new(Mutex::new(busy)),
-            programs: Mutex::new(programs),
+            programs: Mutex::new(Programs {
+                all: programs,
+                attached: Vec::new(),
+            }),
         })
     }
 
     /// Puts those for soft interrupts behind all that are attached by now.
     fn attach_last(&self) -> Result<(), Box<dyn Error>> {
         let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        let Programs { all, attached } = &mut *programs;
+        // Those of an earlier trial stood before this one's ledger.
+        for (name, link) in attached.drain(..) {
+            program(all, name)?.detach(link)?;
+        }
         for name in SOFTIRQ_PROGRAMS {
-            let program = program(&mut programs, name)?;
-            // Those of an earlier trial go first.
-            program.unload()?;
-            program.load(name, &Btf::from_sys_fs()?)?;
-            program.attach()?;
+            let program = program(all, name)?;
+            let link = program.attach()?;
+            attached.push((name, link));
         }
         Ok(())
     }
