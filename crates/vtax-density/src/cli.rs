@@ -78,6 +78,7 @@ pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabErr
         state_dir: default_state_dir(),
         place: "local".to_owned(),
         host: Source::Measured,
+        own: None,
     };
     let words: Vec<String> = words
         .iter()

@@ -28,6 +28,10 @@ pub const CPU_GUEST: &str = "cpu.guest_ns";
 pub const CPU_BUSY: &str = "cpu.busy_ns";
 /// Host CPU time that tasks were scheduled, from a source that counts nanoseconds.
 pub const CPU_SCHEDULED: &str = "cpu.scheduled_ns";
+/// Time that processors were set to a frequency in kHz, at work or not: `cpu.at.<kHz>_ns`.
+pub const CPU_AT: &str = "cpu.at.";
+/// The part of it at work, where that is known: `cpu.busy_at.<kHz>_ns`.
+pub const CPU_BUSY_AT: &str = "cpu.busy_at.";
 /// CPU time of a VM's vCPU threads.
 pub const CPU_VCPU: &str = "cpu.vcpu_ns";
 /// Time that a VM's vCPU threads were ready to run and no CPU was free.
@@ -125,6 +129,16 @@ pub fn context_switches(role: &str) -> String {
 /// `cpu.domain.<number>_ns`: one vCPU of a Xen domain.
 pub fn cpu_domain_vcpu(vcpu: usize) -> String {
     format!("cpu.domain.{vcpu}_ns")
+}
+
+/// `cpu.at.<kHz>_ns`.
+pub fn cpu_at(khz: u64) -> String {
+    format!("{CPU_AT}{khz}_ns")
+}
+
+/// `cpu.busy_at.<kHz>_ns`.
+pub fn cpu_busy_at(khz: u64) -> String {
+    format!("{CPU_BUSY_AT}{khz}_ns")
 }
 
 /// `cpu.<number>.busy_ns`: one host CPU's busy time.

@@ -4,6 +4,9 @@
 //! beyond their instructions. A model, a small file, says what they cost in cycles, and what
 //! cycles cost in watts. What comes of it is flagged `emulated` and names the model.
 
+mod frequency;
+
+use frequency::{AtFrequency, Slowdown};
 use serde::Deserialize;
 use std::fs;
 use std::path::Path;
@@ -65,13 +68,16 @@ struct Cycles {
     copied_byte: f64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Watts {
     /// At rest.
     idle: f64,
     /// For each 10^9 cycles a second.
     per_gigahertz: f64,
+    /// At full load by frequency: what a cycle costs at a lower one, in proportion.
+    #[serde(default)]
+    frequency: Vec<AtFrequency>,
 }
 
 impl CostModel {
@@ -150,6 +156,13 @@ impl CostModel {
                 costs.map(|(cost, _)| cost).join(", ")
             )));
         }
+        for AtFrequency { mhz, watts } in &model.watts.frequency {
+            if *mhz == 0 || !watts.is_finite() || *watts <= 0.0 {
+                return Err(HostError::Setting(format!(
+                    "{origin}: watts.frequency of {mhz} MHz and {watts} W: both must be more than 0"
+                )));
+            }
+        }
         Ok(model)
     }
 
@@ -185,11 +198,13 @@ impl CostModel {
         &self,
         trial: &Trial,
         instruction: Nanoseconds,
-    ) -> Option<(f64, Vec<&'static str>)> {
+        slowdown: &Slowdown,
+    ) -> Option<(f64, Vec<String>)> {
         let counted = |name: &str| trial.metrics.get(name).map(|metric| metric.quantity.value);
-        let instructions = counted("cpu.cores")? / instruction.as_secs_f64();
+        let instructions = counted("cpu.cores")? * slowdown.pace / instruction.as_secs_f64();
         let mut cycles = instructions * self.cycles.instruction;
-        let mut left_out = Vec::new();
+        let unknown = slowdown.unknown.iter();
+        let mut left_out: Vec<_> = unknown.map(|mhz| format!("watts at {mhz} MHz")).collect();
         for (name, cost) in [
             ("kvm.exits.per_second", self.cycles.vm_exit),
             ("interrupts.per_second", self.cycles.interrupt),
@@ -199,7 +214,7 @@ impl CostModel {
         ] {
             match counted(name) {
                 Some(count) => cycles += count * cost,
-                None => left_out.push(name),
+                None => left_out.push(name.to_owned()),
             }
         }
         Some((cycles, left_out))
@@ -256,10 +271,12 @@ pub(crate) fn charge(trial: &mut Trial, model: &CostModel, instruction: Nanoseco
     trial
         .environment
         .insert(INSTRUCTION_FACT.to_owned(), length);
-    let Some((cycles, mut left_out)) = model.cycles_per_second(trial, instruction) else {
+    let slowdown = Slowdown::of(trial, &model.watts.frequency);
+    let counted = model.cycles_per_second(trial, instruction, &slowdown);
+    let Some((cycles, mut left_out)) = counted else {
         return;
     };
-    let watts = model.watts.idle + model.watts.per_gigahertz * cycles / 1e9;
+    let watts = model.watts.idle + model.watts.per_gigahertz * slowdown.price * cycles / 1e9;
     let mut add = |name: &str, title: String, value: f64, unit: Unit| {
         let metric = Metric {
             quantity: Quantity::new(value, unit),
@@ -303,7 +320,7 @@ pub(crate) fn charge(trial: &mut Trial, model: &CostModel, instruction: Nanoseco
             Unit::per(Base::Joule, work.unit.base),
         );
     }
-    left_out.push(NOT_EMULATED);
+    left_out.push(NOT_EMULATED.to_owned());
     for (key, value) in [
         (MODEL_FACT, format!("{}: {}", model.name, model.description)),
         (NOT_COUNTED_FACT, left_out.join(", ")),
@@ -447,6 +464,7 @@ mod tests {
         model.watts = Watts {
             idle: 5.0,
             per_gigahertz: 10.0,
+            frequency: Vec::new(),
         };
         let mut trial = trial(
             "vm",
@@ -501,6 +519,31 @@ mod tests {
     }
 
     #[test]
+    fn a_lower_frequency_does_less_and_takes_less() {
+        let power = |busy: [(&str, f64); 3]| {
+            let mut trial = trial("vm", &[[("cpu.cores", 1.0)].as_slice(), &busy].concat());
+            charge(&mut trial, &CostModel::shipped().unwrap(), Nanoseconds(1));
+            let value = |name: &str| trial.metrics[name].quantity.value;
+            assert!(!trial.environment["cost.not_counted"].contains("MHz"));
+            (value("model.cycles_per_second"), value("model.power") - 6.5)
+        };
+        let at = |mhz: u64, busy| {
+            let states = [1600, 1867, 2267];
+            let names = [
+                "frequency.1600_mhz.busy",
+                "frequency.1867_mhz.busy",
+                "frequency.2267_mhz.busy",
+            ];
+            let one = |index: usize| (names[index], if states[index] == mhz { busy } else { 0.0 });
+            [one(0), one(1), one(2)]
+        };
+        let (most, full) = power(at(2267, 0.9));
+        let (fewer, saving) = power(at(1600, 0.9));
+        assert!((fewer / most - 1600.0 / 2267.0).abs() < 1e-9);
+        assert!((saving / full - 45.0 / 80.0).abs() < 1e-9);
+    }
+
+    #[test]
     fn a_model_with_a_cost_that_is_none_is_refused() {
         for (old, new) in [
             ("idle = 6.5", "idle = -1"),
@@ -508,6 +551,8 @@ mod tests {
             ("interrupt = 1000", "interupt = 1000"),
             ("copied_byte = 0.5", ""),
             ("assumed = [\"instruction\"", "assumed = [\"instructions\""),
+            ("mhz = 1600", "mhz = 0"),
+            ("watts = 45", "watts = -45"),
         ] {
             let text = SHIPPED[0].replacen(old, new, 1);
             assert_ne!(text, SHIPPED[0]);

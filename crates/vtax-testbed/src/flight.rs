@@ -5,6 +5,7 @@ use crate::link::{End, Link};
 use crate::machine::{self, Files};
 use crate::outlet::{self, Lines};
 use crate::payload::{self, Errand};
+use crate::pstates;
 use crate::settings::Settings;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -81,6 +82,16 @@ impl Flight {
         let there = there.transpose()?;
         fs::write(&initrd, payload::initrd(host, errand, link)?)
             .map_err(HostError::file("write", &initrd))?;
+        let pstates = match errand {
+            Errand::Trial {
+                governors: true, ..
+            } => Some(path("pstates")),
+            _ => None,
+        };
+        if let Some(pstates) = &pstates {
+            fs::write(pstates, pstates::table(settings.processors()))
+                .map_err(HostError::file("write", pstates))?;
+        }
         for file in [&console, &events, &results] {
             File::create(file).map_err(HostError::file("create", file))?;
         }
@@ -89,6 +100,7 @@ impl Flight {
             console: Some(&console),
             ports: Some((&events, &results)),
             link: there.as_ref().map(|_| (End::Host, wire.as_path())),
+            pstates: pstates.as_deref(),
         };
         let machine = Running::start(&machine::command_line(host, settings, files))?;
         Ok(Self {
@@ -193,6 +205,7 @@ impl Client {
             console: Some(&directory.path().join("console")),
             ports: None,
             link: Some((End::Client, wire)),
+            pstates: None,
         };
         let machine = Running::start(&machine::command_line(host, settings, files))?;
         let mut client = Self { machine, directory };

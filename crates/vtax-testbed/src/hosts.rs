@@ -7,6 +7,7 @@ use crate::host::Host;
 use crate::link::Link;
 use crate::payload::Errand;
 use crate::settings::Settings;
+use crate::speed;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,6 +18,7 @@ use vtax_host::journal::Journal;
 use vtax_host::roots::Roots;
 use vtax_host::signals::Signals;
 use vtax_lab::LabError;
+use vtax_lab::place::Hypervisor;
 use vtax_lab::plan::Shard;
 use vtax_lab::run::{
     Assignment, Attempt, Experiment, Log, NewRun, Planned, Progress, RunOptions, RunSummary,
@@ -41,6 +43,9 @@ const BESIDE_MEMORY_MIB: u64 = 512;
 
 /// The fact that says how often a trial's host got stuck before.
 const STUCK_FACT: &str = "testbed.stuck";
+
+/// The fact that says how fast processors are at which frequency.
+const SPEED_FACT: &str = "testbed.frequency";
 
 /// A plan to run in emulated hosts.
 #[derive(Clone)]
@@ -82,6 +87,11 @@ pub fn run_plan(
             "two hosts share no clock of instructions, and the plan has its client on a second one: --testbed FILE with deterministic = false".to_owned(),
         )));
     }
+    if governors(run) && run.host.hypervisor == Hypervisor::Xen {
+        return Err(LabError::Host(HostError::Setting(
+            "a Dom0 has no cpufreq driver, because Xen sets the frequency: leave host.governor out, or --at testbed:kvm".to_owned(),
+        )));
+    }
     flight::sweep(&std::env::temp_dir());
     let options = RunOptions {
         results: run.results.clone(),
@@ -94,6 +104,7 @@ pub fn run_plan(
         } else {
             Source::Measured
         },
+        own: None,
     };
     let mut hosts = Hosts {
         run,
@@ -119,6 +130,13 @@ fn state_dir(run: &PlanRun<'_>) -> PathBuf {
     let digest = Sha256::digest(path.as_os_str().as_encoded_bytes());
     let name = format!("testbed-{digest:x}");
     run.state_dir.join(name.get(..24).unwrap_or_default())
+}
+
+/// Whether any treatment sets the governor: then all hosts of the plan have frequencies, so that
+/// they can be compared. Those of other plans stay as they are.
+fn governors(run: &PlanRun<'_>) -> bool {
+    let mut treatments = run.planned.treatments.iter();
+    treatments.any(|planned| planned.settings.0.contains_key("host.governor"))
 }
 
 /// Hosts that run at the same time.
@@ -242,6 +260,10 @@ impl Experiment for Hosts<'_> {
             let instruction = self.run.settings.frequency.instruction();
             cost::charge(&mut trial, self.run.cost_model, instruction);
         }
+        if governors(self.run) {
+            let speed = speed::FACT.to_owned();
+            trial.environment.insert(SPEED_FACT.to_owned(), speed);
+        }
         if !flying.stuck.is_empty() {
             let times = flying.stuck.len().to_string();
             trial.environment.insert(STUCK_FACT.to_owned(), times);
@@ -336,6 +358,7 @@ impl Hosts<'_> {
             } else {
                 Duration::ZERO
             },
+            governors: governors(self.run),
         };
         Flight::start(ticket, &errand)
     }
@@ -391,7 +414,6 @@ mod tests {
     use crate::emulator::tests::pretended;
     use crate::host::tests::fake_host;
     use tempfile::TempDir;
-    use vtax_lab::place::Hypervisor;
     use vtax_lab::plan::{Catalogue, Plan, treatments};
 
     struct Silent;
@@ -401,14 +423,19 @@ mod tests {
     }
 
     /// What is said of a plan with so much more that cannot run, and where its results are.
-    fn said(more: &str, settings: &Settings, emulator: Option<&str>) -> (String, TempDir) {
+    fn said(
+        hypervisor: Hypervisor,
+        more: &str,
+        settings: &Settings,
+        emulator: Option<&str>,
+    ) -> (String, TempDir) {
         let catalogue = Catalogue::standard();
         let text = format!(
             "name = \"x\"\nrepetitions = 1\n{more}[[platform]]\nkind = \"native\"\n[[workload]]\nkind = \"idle\"\n"
         );
         let plan = Plan::read("plan.toml", &text, &catalogue).unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let mut host = fake_host(folder.path(), Hypervisor::Kvm);
+        let mut host = fake_host(folder.path(), hypervisor);
         if let Some(does) = emulator {
             host.emulator = pretended(folder.path(), "7.2.22", does);
         }
@@ -446,7 +473,11 @@ mod tests {
     }
 
     fn refused(more: &str, settings: &Settings) -> String {
-        let (said, folder) = said(more, settings, None);
+        refused_at(Hypervisor::Kvm, more, settings)
+    }
+
+    fn refused_at(hypervisor: Hypervisor, more: &str, settings: &Settings) -> String {
+        let (said, folder) = said(hypervisor, more, settings, None);
         assert!(!folder.path().join("results").exists(), "{said}");
         said
     }
@@ -454,6 +485,7 @@ mod tests {
     #[test]
     fn a_qemu_that_crashes_is_a_failed_trial_that_says_so() {
         let (said, _folder) = said(
+            Hypervisor::Kvm,
             "",
             &Settings::default(),
             Some("echo oops >&2; kill -SEGV $$"),
@@ -469,6 +501,16 @@ mod tests {
         let places = "[places]\nclient = \"ssh:c\"\nbridge = \"lan\"\ntarget = \"192.0.2.10/24\"\n";
         let said = refused(places, &Settings::default());
         assert!(said.contains("deterministic = false"), "{said}");
+    }
+
+    #[test]
+    fn a_governor_under_xen_is_refused_before_anything_boots() {
+        let said = refused_at(
+            Hypervisor::Xen,
+            "[settings]\nhost.governor = \"powersave\"\n",
+            &Settings::default(),
+        );
+        assert!(said.contains("Dom0 has no cpufreq driver"), "{said}");
     }
 
     #[test]

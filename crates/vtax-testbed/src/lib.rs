@@ -17,10 +17,12 @@ mod link;
 mod machine;
 mod outlet;
 mod payload;
+mod pstates;
 mod pulse;
 mod recipe;
 mod settings;
 mod shell;
+mod speed;
 
 pub use host::{Host, Kept, build, cached, list, remove};
 pub use hosts::{PlanRun, run_plan};
@@ -28,3 +30,4 @@ pub use pulse::watch;
 pub use recipe::recipe;
 pub use settings::{Frequency, Settings};
 pub use shell::shell;
+pub use speed::Speed;

@@ -24,6 +24,8 @@ pub(crate) struct Files<'a> {
     pub ports: Option<(&'a Path, &'a Path)>,
     /// The wire to a second host, and which end of it this machine is.
     pub link: Option<(End, &'a Path)>,
+    /// The table of its processors' frequencies, if they have any.
+    pub pstates: Option<&'a Path>,
 }
 
 /// The command line of a host's machine.
@@ -37,12 +39,12 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
         let shift = settings.frequency.shift();
         line.option("-accel", "tcg,thread=single")
             .option("-icount", format!("shift={shift},sleep=off"))
-            .option("-smp", "1")
+            .option("-smp", settings.processors().to_string())
             .option("-rtc", "base=2026-01-01T00:00:00,clock=vm")
             .option("-seed", settings.seed.to_string());
     } else {
         line.option("-accel", "tcg,thread=multi")
-            .option("-smp", "2")
+            .option("-smp", settings.processors().to_string())
             .option("-rtc", "base=utc");
     }
     let nested = host.hypervisor == Hypervisor::Kvm;
@@ -165,6 +167,10 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
     if let Some((end, wire)) = files.link {
         end.plug(&mut line, wire);
     }
+    if let Some(table) = files.pstates {
+        line.option("-acpitable", format!("file={}", value(table)))
+            .option("-device", "pc-testdev");
+    }
     line
 }
 
@@ -230,6 +236,7 @@ mod tests {
             console: Some(Path::new("/tmp/console")),
             ports: Some((Path::new("/tmp/events"), Path::new("/tmp/results"))),
             link: None,
+            pstates: None,
         };
         command_line(&host, settings, files).words().join(" ")
     }
@@ -291,6 +298,7 @@ mod tests {
                 console: None,
                 ports: None,
                 link: Some((end, Path::new("/tmp/a,b"))),
+                pstates: None,
             };
             command_line(&host, &Settings::default(), files)
                 .words()
@@ -322,6 +330,24 @@ mod tests {
             ..Settings::default()
         };
         assert!(!line(Hypervisor::Kvm, &free).contains("-icount"));
+    }
+
+    #[test]
+    fn frequencies_are_a_table_more_and_the_port_that_it_names() {
+        let host = fake_host(Path::new("/cache"), Hypervisor::Kvm);
+        let files = Files {
+            initrd: Path::new("/tmp/initrd"),
+            console: None,
+            ports: None,
+            link: None,
+            pstates: Some(Path::new("/tmp/a,b")),
+        };
+        let line = command_line(&host, &Settings::default(), files);
+        let line = line.words().join(" ");
+        assert!(
+            line.ends_with(" -acpitable file=/tmp/a,,b -device pc-testdev"),
+            "{line}"
+        );
     }
 
     #[test]

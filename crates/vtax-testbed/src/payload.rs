@@ -15,6 +15,7 @@ const INIT: &str = include_str!("guest/init.sh");
 const START: &str = include_str!("guest/start.sh");
 const KVM: &str = include_str!("guest/kvm.sh");
 const XEN: &str = include_str!("guest/xen.sh");
+const GOVERNORS: &str = include_str!("guest/governors.sh");
 
 /// What the host is to do.
 #[derive(Debug)]
@@ -35,6 +36,8 @@ pub(crate) enum Errand<'a> {
         arguments: &'a [String],
         /// For how long the host, which has just booted, comes to rest before: its own seconds.
         rest: Duration,
+        /// Whether its processors have frequencies.
+        governors: bool,
     },
 }
 
@@ -63,7 +66,13 @@ pub(crate) fn initrd(
         Hypervisor::Kvm => KVM,
         Hypervisor::Xen => XEN,
     };
-    add("hypervisor", hypervisor.as_bytes());
+    let governors = match errand {
+        Errand::Trial {
+            governors: true, ..
+        } => GOVERNORS,
+        _ => "",
+    };
+    add("hypervisor", [hypervisor, governors].concat().as_bytes());
     if let Some(link) = link {
         let end = match errand {
             Errand::Client => End::Client,
@@ -80,6 +89,7 @@ pub(crate) fn initrd(
             plan,
             arguments,
             rest,
+            ..
         } => {
             add("vtax", &read(binary)?);
             add("command", command.as_bytes());
@@ -104,13 +114,17 @@ mod tests {
         let host = fake_host(directory.path(), Hypervisor::Kvm);
         let binary = directory.path().join("vtax");
         fs::write(&binary, "a program").unwrap();
-        let errand = Errand::Trial {
+        let arguments = ["--quick".into()];
+        let errand = |governors| Errand::Trial {
             binary: &binary,
             command: "run",
             plan: "name = \"x\"",
-            arguments: &["--quick".into()],
+            arguments: &arguments,
             rest: Duration::ZERO,
+            governors,
         };
+        let with = initrd(&host, &errand(true), None).unwrap();
+        let errand = errand(false);
         let first = initrd(&host, &errand, None).unwrap();
         assert_eq!(first, initrd(&host, &errand, None).unwrap());
         let holds = |bytes: &[u8], text: &str| {
@@ -121,6 +135,7 @@ mod tests {
         for text in ["a program", "testbed:kvm", "--quick", "kvm_amd"] {
             assert!(holds(&first, text), "{text}");
         }
+        assert!(holds(&with, "acpi-cpufreq") && !holds(&first, "acpi-cpufreq"));
         let shell = initrd(&host, &Errand::Shell, None).unwrap();
         assert!(!holds(&shell, "a program"));
     }

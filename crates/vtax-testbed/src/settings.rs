@@ -94,6 +94,11 @@ impl Settings {
         Ok(settings)
     }
 
+    /// How many processors the machine has.
+    pub(crate) fn processors(&self) -> usize {
+        if self.deterministic { 1 } else { 2 }
+    }
+
     /// # Errors
     /// What cannot be, and what could.
     fn check(&self) -> Result<(), String> {

@@ -25,6 +25,7 @@ pub fn shell(host: &Host, settings: &Settings) -> Result<(), HostError> {
         console: None,
         ports: None,
         link: None,
+        pstates: None,
     };
     let line = machine::command_line(host, settings, files);
     let status = line.command().status().map_err(missing)?;

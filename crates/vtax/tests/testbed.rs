@@ -215,6 +215,39 @@ fn at_half_the_frequency_the_same_work_takes_twice_the_time_and_as_many_instruct
     assert!((0.8..1.2).contains(&ratio(2)), "cycles × {}", ratio(2));
 }
 
+#[test]
+fn a_processor_is_as_fast_as_its_governors_frequency_and_takes_fewer_modelled_watts() {
+    if !has_testbed("kvm") {
+        return;
+    }
+    let work = tempfile::tempdir().unwrap();
+    let text = "name = \"governors\"\nrepetitions = 1\nwarmup = \"200ms\"\nduration = \"2s\"\nmeters = [\"none\"]\n[factors]\nhost.governor = [\"performance\", \"powersave\"]\n[[platform]]\nkind = \"native\"\n[[workload]]\nkind = \"cpu\"\n";
+    let (results, compared) = run_twice("testbed:kvm", text, work.path());
+    assert!(compared > 30, "only {compared} metrics");
+    let [fast, slow] = ["performance", "powersave"].map(|governor| {
+        let mut trials = results.trials().map(Result::unwrap);
+        let set = |trial: &Trial| trial.treatment.label.contains(governor);
+        trials.find(set).unwrap()
+    });
+    let value = |trial: &Trial, name: &str| trial.metrics[name].quantity.value;
+    let expected = 1600.0 / 2267.0;
+    // The processor does nothing else, so that work and the cycles for it take as much longer.
+    let pace = value(&fast, "cpu.per_work") / value(&slow, "cpu.per_work");
+    assert!((pace / expected - 1.0).abs() < 0.03, "pace × {pace}");
+    let cycles = value(&slow, "model.cycles_per_work") / value(&fast, "model.cycles_per_work");
+    assert!(
+        (cycles - 1.0).abs() < 0.03,
+        "cycles for the work × {cycles}"
+    );
+    assert!(value(&slow, "model.power") < 0.8 * value(&fast, "model.power"));
+    // From the kernel's own statistics, which know ticks of 10 ms.
+    assert!(value(&fast, "frequency.2267_mhz") > 0.98);
+    assert!(value(&slow, "frequency.1600_mhz") > 0.98);
+    for trial in [&fast, &slow] {
+        assert!(trial.environment["testbed.frequency"].contains("acpi-cpufreq"));
+    }
+}
+
 /// The study of `docs/charge.md` at its smallest: containers, a few seconds.
 #[test]
 fn two_guests_together_are_charged_what_each_is_charged_alone() {

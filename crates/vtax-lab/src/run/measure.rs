@@ -7,6 +7,7 @@
 //! everything unattributed: it is mostly the rounding of idle time to ticks. Where they are not, it
 //! holds them, and counts as a cost of the target, for whose sake the host works.
 
+use super::frequency::{self, Found};
 use std::collections::BTreeMap;
 use vtax_load::workload::{WorkDone, WorkloadResult};
 use vtax_observe::{Snapshot, metric};
@@ -382,6 +383,15 @@ impl Observation<'_> {
                 adding.lead("power.mean");
             }
             self.add_rates(&mut adding, seconds, "host", &HOST_RATES);
+            for found in frequency::between(self.begin, self.end, seconds) {
+                let Found {
+                    name,
+                    title,
+                    value,
+                    unit,
+                } = found;
+                adding.add(&name, &title, value, unit, Better::Neither);
+            }
         }
         if let Some(party) = self.parties.get(self.party) {
             self.add_rates(&mut adding, seconds, &party.guest, &GUEST_RATES);

@@ -8,6 +8,7 @@ mod busy;
 mod charging;
 mod directory;
 mod elsewhere;
+mod frequency;
 mod guest;
 mod instruments;
 mod measure;
@@ -25,6 +26,7 @@ mod trial;
 
 pub use charging::why_not_traced;
 pub use directory::NewRun;
+pub use frequency::busy_mhz;
 pub use planned::Planned;
 pub use progress::{Event, Progress};
 pub use restore::{Restored, restore};
@@ -37,13 +39,16 @@ use progress::Estimate;
 use queue::Queue;
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vtax_guest::platform::xen;
 use vtax_host::journal::Journal;
 use vtax_host::lock::Lock;
 use vtax_host::roots::Roots;
 use vtax_host::signals::Signals;
+use vtax_observe::Instrument;
 use vtax_report::results::{ResultsDir, Treatment, Trial, TrialOutcome, TrialWriter};
 use vtax_units::{Source, counted};
 
@@ -67,6 +72,14 @@ pub struct RunOptions {
     pub place: String,
     /// `Emulated` where this host is an emulated one: no number can then be better than that.
     pub host: Source,
+    /// What of this host only its maker can read, if there is any.
+    pub own: Option<Arc<dyn OwnInstruments>>,
+}
+
+/// Instruments of whoever made this host what it is, beside those of every host.
+pub trait OwnInstruments: Debug + Send + Sync {
+    /// Them, made anew for each trial.
+    fn open(&self) -> Vec<Box<dyn Instrument>>;
 }
 
 /// How a run ended.

@@ -8,8 +8,8 @@ use super::measure::{Inner, Observation, Party};
 use super::phases::{Drive, Driven, Stretch};
 use super::programs::{self, Whose};
 use super::{
-    Assignment, Attempt, Experiment, Log, NewRun, Planned, Progress, RunOptions, RunSummary,
-    instruments, run_experiment, stop,
+    Assignment, Attempt, Experiment, Log, NewRun, OwnInstruments, Planned, Progress, RunOptions,
+    RunSummary, instruments, run_experiment, stop,
 };
 use crate::LabError;
 use crate::place::actor::RemoteActor;
@@ -66,6 +66,7 @@ pub fn run(
         catalogue,
         place: &options.place,
         host: options.host,
+        own: options.own.as_deref(),
         roots: &roots,
         signals,
         cache_dir: PathBuf::new(),
@@ -87,6 +88,7 @@ struct Scenarios<'a> {
     planned: &'a [PlannedTreatment],
     place: &'a str,
     host: Source,
+    own: Option<&'a dyn OwnInstruments>,
     roots: &'a Roots,
     signals: &'a Signals,
     cache_dir: PathBuf,
@@ -441,6 +443,7 @@ impl Scenarios<'_> {
             .collect();
         let (mut watched, absent) = instruments::all(self.roots, &subjects, charging.is_some());
         watched.extend(self.meters.instruments());
+        watched.extend(self.own.into_iter().flat_map(OwnInstruments::open));
         for reason in absent {
             log.line(&format!("not observed: {reason}"));
         }

@@ -119,6 +119,7 @@ impl Bench {
             place: "local".to_owned(),
             // Nobody waits for a quiet host in a test.
             host: Source::Emulated,
+            own: None,
         };
         run_experiment(told, &options, &self.signals, &mut Silent)
     }

@@ -6,6 +6,7 @@ mod cgroup;
 mod children;
 pub(crate) mod event_group;
 pub(crate) mod file;
+mod frequency;
 mod hardware;
 mod host_cpu;
 mod idle_sleep;
@@ -23,6 +24,7 @@ mod xen;
 pub use block::BlockDevices;
 pub use cgroup::ControlGroup;
 pub use children::Children;
+pub use frequency::Frequencies;
 pub use hardware::HardwareCounters;
 pub use host_cpu::HostCpu;
 pub use interrupts::{Interrupts, parse_interrupts};
@@ -51,6 +53,9 @@ pub fn for_host(proc: &Path, sys: &Path) -> (Vec<Box<dyn Instrument>>, Vec<Obser
     add(Softirqs::open(proc).map(boxed));
     add(HardwareCounters::host(sys).map(boxed));
     add(KvmExits::host(sys).map(boxed));
+    if let Some(frequencies) = Frequencies::open(sys).transpose() {
+        add(frequencies.map(boxed));
+    }
     if let Some(host) = XenHost::open(sys).transpose() {
         add(host.map(boxed));
     }

@@ -5,12 +5,15 @@ use crate::Outcome;
 use crate::cli::{PlanRunArgs, RestoreArgs, RunArgs};
 use crate::progress::{self, in_words, note};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
+use vtax_host::roots::Roots;
 use vtax_host::signals::{Signals, end_with_reader};
 use vtax_lab::LabError;
 use vtax_lab::place::{Line, Place, SshRun, run_over_ssh};
 use vtax_lab::plan::{Catalogue, Plan, PlannedTreatment, Shard, treatments};
-use vtax_lab::run::{self, Planned, Progress, RunOptions, RunSummary};
+use vtax_lab::run::{self, OwnInstruments, Planned, Progress, RunOptions, RunSummary};
+use vtax_testbed::Speed;
 use vtax_units::{Source, counted};
 
 pub fn run(arguments: RunArgs) -> Outcome {
@@ -121,6 +124,12 @@ pub fn run_here(
         vtax_testbed::watch();
     }
     let place = arguments.place_name.clone();
+    // The frequencies of an emulated host are words alone until something makes it that fast.
+    let speed = match arguments.emulated {
+        true => Speed::start(&Roots::host())?,
+        false => None,
+    };
+    let own = speed.map(|speed| Arc::new(speed) as Arc<dyn OwnInstruments>);
     let options = RunOptions {
         results: results.to_owned(),
         shard,
@@ -131,6 +140,7 @@ pub fn run_here(
         } else {
             Source::Measured
         },
+        own,
     };
     run::run(planned, &options, signals, progress)
 }

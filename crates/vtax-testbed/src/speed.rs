@@ -1,0 +1,275 @@
+//! An emulated processor that is as fast as its frequency says (`bpf/speed.bpf.c`).
+//!
+//! The real cpufreq driver switches frequencies there, but the emulator executes on at the same
+//! pace. BPF programs make up for it: they count what every task and soft interrupt runs, and let each
+//! stand still for the time that it would have taken longer. So the ratios of speeds are those of the
+//! frequencies, whatever runs.
+
+use aya::maps::{Array, MapData, PerCpuHashMap, PerCpuValues};
+use aya::programs::BtfTracePoint;
+use aya::programs::tp_btf::BtfTracePointLinkId;
+use aya::{Btf, Ebpf, EbpfLoader};
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use vtax_host::HostError;
+use vtax_host::facts::{cpu_directories, frequency_policies};
+use vtax_host::roots::{Roots, numbered, text};
+use vtax_lab::run::OwnInstruments;
+use vtax_observe::{Instrument, Kind, ObserveError, Readings, Series, SeriesId, metric};
+use vtax_units::{Base, Nanoseconds, Source, Unit};
+
+/// Built by `bpf/build.sh`.
+static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/speed.bpf.o");
+
+/// The programs that follow frequencies and tasks, by the tracepoints that they are called after.
+const PROGRAMS: [&str; 3] = ["cpu_frequency", "sched_switch", "local_timer_entry"];
+
+/// Those for soft interrupts. At one tracepoint programs run in the order in which they came: these come
+/// after the ledger's, so that it sees a stall inside the soft interrupt that stands still.
+const SOFTIRQ_PROGRAMS: [&str; 2] = ["softirq_entry", "softirq_exit"];
+
+/// `struct cpu` of the BPF program.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct Cpu {
+    khz: u64,
+    most: u64,
+    since: u64,
+    owed: u64,
+    softirq_owed: u64,
+    softirq: u64,
+}
+
+// SAFETY: `repr(C)`, integers only and no padding, so that any bytes are a value.
+unsafe impl aya::Pod for Cpu {}
+
+type Busy = PerCpuHashMap<MapData, u64, u64>;
+
+/// Processors that follow their frequencies while this lives.
+pub struct Speed {
+    busy: Arc<Mutex<Busy>>,
+    programs: Mutex<Programs>,
+}
+
+/// Keeps them attached.
+struct Programs {
+    all: Ebpf,
+    /// Those for soft interrupts.
+    attached: Vec<(&'static str, BtfTracePointLinkId)>,
+}
+
+impl fmt::Debug for Speed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Speed").finish_non_exhaustive()
+    }
+}
+
+/// What the trial's environment says of it.
+pub(crate) const FACT: &str =
+    "acpi-cpufreq; BPF stalls whatever ran for a time t at f for t (f_max / f - 1)";
+
+impl Speed {
+    /// Starts it on a host that has frequencies; `None` on one that has not.
+    ///
+    /// # Errors
+    /// When the kernel does not let these programs in: it must describe its types (BTF).
+    pub fn start(roots: &Roots) -> Result<Option<Self>, HostError> {
+        if frequency_policies(roots).is_empty() {
+            return Ok(None);
+        }
+        Self::attach(roots).map(Some).map_err(|cause| {
+            HostError::Setting(format!(
+                "cannot make this emulated host as fast as its frequency (BPF): {}",
+                chain(cause.as_ref())
+            ))
+        })
+    }
+
+    fn attach(roots: &Roots) -> Result<Self, Box<dyn Error>> {
+        let types = Btf::parse_file(
+            roots.sys.join("kernel/btf/vmlinux"),
+            aya::Endianness::default(),
+        )?;
+        let mut programs = EbpfLoader::new().btf(Some(&types)).load(OBJECT)?;
+        let missing = "the BPF object is not the one that this was built with";
+
+        let mut cpus: Array<MapData, Cpu> = programs.take_map("cpus").ok_or(missing)?.try_into()?;
+        for (number, cpu) in &present(roots) {
+            cpus.set(*number, cpu, 0)?;
+        }
+        let mut busy: Busy = programs.take_map("busy").ok_or(missing)?.try_into()?;
+        for khz in offered(roots) {
+            // Also what nobody works at is counted.
+            let none = PerCpuValues::try_from(vec![0; aya::util::nr_cpus().map_err(|(_, e)| e)?])?;
+            busy.insert(khz, none, 0)?;
+        }
+        for name in PROGRAMS.into_iter().chain(SOFTIRQ_PROGRAMS) {
+            program(&mut programs, name)?.load(name, &types)?;
+        }
+        for name in PROGRAMS {
+            program(&mut programs, name)?.attach()?;
+        }
+        Ok(Self {
+            busy: Arc::new(Mutex::new(busy)),
+            programs: Mutex::new(Programs {
+                all: programs,
+                attached: Vec::new(),
+            }),
+        })
+    }
+
+    /// Puts those for soft interrupts behind all that are attached by now.
+    fn attach_last(&self) -> Result<(), Box<dyn Error>> {
+        let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        let Programs { all, attached } = &mut *programs;
+        // Those of an earlier trial stood before this one's ledger.
+        for (name, link) in attached.drain(..) {
+            program(all, name)?.detach(link)?;
+        }
+        for name in SOFTIRQ_PROGRAMS {
+            let program = program(all, name)?;
+            let link = program.attach()?;
+            attached.push((name, link));
+        }
+        Ok(())
+    }
+}
+
+fn program<'a>(
+    programs: &'a mut Ebpf,
+    name: &str,
+) -> Result<&'a mut BtfTracePoint, Box<dyn Error>> {
+    let program = programs
+        .program_mut(name)
+        .ok_or_else(|| format!("the BPF object has no program {name}"))?;
+    Ok(program.try_into()?)
+}
+
+/// The processors with a frequency, and what it is.
+fn present(roots: &Roots) -> BTreeMap<u32, Cpu> {
+    let all = cpu_directories(roots).into_iter().filter_map(|directory| {
+        let number = numbered(directory.file_name()?.to_str()?, "cpu")?;
+        let khz = |file: &str| text(&directory.join("cpufreq").join(file))?.parse().ok();
+        let cpu = Cpu {
+            khz: khz("scaling_cur_freq")?,
+            most: khz("cpuinfo_max_freq")?,
+            since: 0,
+            owed: 0,
+            softirq_owed: 0,
+            softirq: 0,
+        };
+        Some((number, cpu))
+    });
+    all.collect()
+}
+
+/// All frequencies that processors can be set to, in kHz.
+fn offered(roots: &Roots) -> BTreeSet<u64> {
+    let lists = frequency_policies(roots)
+        .into_iter()
+        .filter_map(|policy| text(&policy.join("scaling_available_frequencies")));
+    let numbers = lists.flat_map(|list| {
+        let numbers = list.split_whitespace().map(str::parse);
+        numbers.flatten().collect::<Vec<u64>>()
+    });
+    numbers.collect()
+}
+
+fn chain(error: &dyn Error) -> String {
+    let own = error.to_string();
+    error
+        .source()
+        .map_or(own.clone(), |cause| format!("{own}: {}", chain(cause)))
+}
+
+impl OwnInstruments for Speed {
+    fn open(&self) -> Vec<Box<dyn Instrument>> {
+        let attached = self.attach_last();
+        vec![Box::new(BusyByFrequency {
+            broken: attached.err().map(|cause| chain(cause.as_ref())),
+            busy: Arc::clone(&self.busy),
+            columns: BTreeMap::new(),
+        })]
+    }
+}
+
+/// The time that processors worked at each frequency, stalls included.
+struct BusyByFrequency {
+    busy: Arc<Mutex<Busy>>,
+    /// Why soft interrupts do not follow the frequency, if they do not.
+    broken: Option<String>,
+    columns: BTreeMap<u64, SeriesId>,
+}
+
+impl Instrument for BusyByFrequency {
+    fn name(&self) -> &str {
+        "work by frequency"
+    }
+
+    fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
+        if let Some(reason) = &self.broken {
+            return Err(ObserveError::Unavailable {
+                what: "the speed of soft interrupts (BPF)".to_owned(),
+                reason: reason.clone(),
+            });
+        }
+        let busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        for entry in busy.iter() {
+            let (khz, times) = entry.map_err(|cause| ObserveError::Unavailable {
+                what: "work by frequency".to_owned(),
+                reason: cause.to_string(),
+            })?;
+            let id = *self.columns.entry(khz).or_insert_with(|| {
+                into.register(Series {
+                    owner: "host".to_owned(),
+                    metric: metric::cpu_busy_at(khz),
+                    unit: Unit::of(Base::Nanosecond),
+                    kind: Kind::Counter,
+                    source: Source::Emulated,
+                })
+            });
+            into.record(id, times.iter().sum::<u64>() as f64);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+    use std::process::Command;
+
+    #[test]
+    fn a_host_without_frequencies_is_left_alone() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(Speed::start(&Roots::below(root.path())).unwrap().is_none());
+    }
+
+    /// The committed object is what the source says, where the compiler that made it is at hand.
+    #[test]
+    fn the_object_is_built_from_its_source() {
+        let version = Command::new("clang").arg("--version").output();
+        let is_same = version.is_ok_and(|version| {
+            String::from_utf8_lossy(&version.stdout).contains("clang version 14.0.6")
+        });
+        if !is_same {
+            eprintln!("SKIPPED: clang 14.0.6, which made the committed object, is not installed");
+            return;
+        }
+        let output = tempfile::tempdir().unwrap();
+        let object = output.path().join("speed.bpf.o");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("bpf/build.sh");
+        let built = Command::new(script).arg(&object).output().unwrap();
+        if !built.status.success() {
+            let said = String::from_utf8_lossy(&built.stderr);
+            assert!(said.contains("not found"), "{said}");
+            eprintln!("SKIPPED: libbpf's headers or llvm-strip are not installed: {said}");
+            return;
+        }
+        let rebuilt = std::fs::read(&object).unwrap();
+        assert!(rebuilt == OBJECT, "run bpf/build.sh and commit speed.bpf.o");
+    }
+}
