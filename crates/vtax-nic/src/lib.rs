@@ -38,4 +38,6 @@ pub mod telemetry;
 )]
 #[cfg_attr(not(test), allow(dead_code, reason = "fuzzers use part of it"))]
 mod testing;
+#[allow(unsafe_code, reason = "ioctl")]
+pub mod vhost_net;
 pub mod worker;

@@ -81,15 +81,7 @@ impl Worker {
     ) -> Result<Self, Errno> {
         let poller = Poller::new()?;
         for (network, number) in networks.iter_mut().zip(0..) {
-            for (port, index) in network.ports_mut().iter_mut().zip(0..) {
-                if let Port::Tap(tap) = port {
-                    let id = PortId {
-                        network: number,
-                        port: index,
-                    };
-                    tap.watch(&poller, id)?;
-                }
-            }
+            network.watch(&poller, number)?;
         }
         poller.watch_level(&mailbox, Token::Control)?;
         for (_, front_end) in &front_ends {
@@ -169,6 +161,11 @@ impl Worker {
             Token::Tap(id, queue) => {
                 if let Some(network) = self.networks.get_mut(usize::from(id.network)) {
                     network.tap_ready(id, queue);
+                }
+            }
+            Token::Call(id, pair) => {
+                if let Some(network) = self.networks.get_mut(usize::from(id.network)) {
+                    network.called(id, pair, time);
                 }
             }
             Token::Control => self.serve(time),

@@ -184,6 +184,11 @@ impl PairHold {
         NextDrain::OnKick
     }
 
+    /// Whether an RX signal is held.
+    pub fn holds_call(&self) -> bool {
+        self.rx.is_some()
+    }
+
     /// When [`PairHold::expired`] must be called; `None` where nothing is held.
     pub fn deadline(&self) -> Option<Nanos> {
         let rx = self.rx.map(|held| held.due);

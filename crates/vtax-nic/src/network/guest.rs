@@ -1,5 +1,6 @@
 //! A guest's port: its front end's session, its rings and its notifications.
 
+use super::kernel::{Kernel, Session};
 use super::packet::{Batch, Frame};
 use super::queue::Queue;
 use super::transfer::{self, Delivery};
@@ -8,7 +9,7 @@ use crate::control::frame::FRAME_LEN;
 use crate::control::{Answer, Desk, Terms};
 use crate::features::{Features, ProtocolFeatures};
 use crate::frame::{Mac, Offloads};
-use crate::hold::{HoldSettings, Nanos, NextDrain, PairHold, Release, TxRound};
+use crate::hold::{HoldSettings, Mode, Nanos, NextDrain, PairHold, Release, TxRound};
 use crate::memory::{DirtyLog, GuestMemory, MAX_REGIONS, Segment};
 use crate::poller::{Poller, PortId, Token};
 use crate::protocol::{ProtocolError, Reply, Request};
@@ -40,6 +41,8 @@ pub struct Outcome {
 #[derive(Debug)]
 pub struct Guest {
     id: PortId,
+    /// What moves its frames, if it is the kernel. Before the memory, which must outlive it.
+    kernel: Option<Kernel>,
     pub(super) features: Features,
     offered: Features,
     protocol: ProtocolFeatures,
@@ -82,6 +85,7 @@ impl Guest {
         let pairs = pairs.clamp(1, MAX_PAIRS);
         Self {
             id,
+            kernel: None,
             features: Features::default(),
             offered,
             protocol: ProtocolFeatures::default(),
@@ -103,6 +107,36 @@ impl Guest {
             counters: PortCounters::default(),
             chains: Vec::with_capacity(64),
             segments: Vec::with_capacity(64),
+        }
+    }
+
+    /// The same port, whose frames the kernel moves.
+    #[must_use]
+    pub fn with_kernel(mut self, kernel: Kernel) -> Self {
+        self.offered = Kernel::offers(self.offered);
+        self.kernel = Some(kernel);
+        self.settle_through();
+        self
+    }
+
+    /// Whether the kernel moves its frames.
+    pub fn is_in_kernel(&self) -> bool {
+        self.kernel.is_some()
+    }
+
+    /// Bytes of the header before each frame.
+    pub fn header_len(&self) -> usize {
+        self.features.header_len()
+    }
+
+    /// Waits for what the kernel tells.
+    ///
+    /// # Errors
+    /// When that cannot be waited for.
+    pub fn watch(&mut self, poller: &Poller) -> Result<(), rustix::io::Errno> {
+        match &mut self.kernel {
+            Some(kernel) => kernel.watch(poller, self.id),
+            None => Ok(()),
         }
     }
 
@@ -157,7 +191,16 @@ impl Guest {
         now: Nanos,
     ) -> Result<(Reply, Outcome), ProtocolError> {
         let mut outcome = Outcome::default();
-        let result = self.answer(request, poller, now, &mut outcome);
+        // The kernel is told of a new log as well: it writes to where the old one is mapped.
+        let stops = self.kernel.is_some()
+            && (request.changes_rings() || matches!(request, Request::SetLogBase { .. }));
+        if stops {
+            self.pause(now);
+        }
+        let mut result = self.answer(request, poller, now, &mut outcome);
+        if stops && result.is_ok() {
+            result = self.resume().and(result);
+        }
         self.count_running();
         if self.control.ring_mut().is_some() {
             // It may hold commands that were not kicked for, and asks for kicks only once empty.
@@ -236,8 +279,14 @@ impl Guest {
                 ))?;
                 self.start(queue, file, poller)?;
             }
-            Request::SetVringCall { queue, file } => self.queue(queue)?.set_call(file)?,
-            Request::SetVringErr { queue, file } => self.queue(queue)?.set_error(file)?,
+            Request::SetVringCall { queue, file } => {
+                self.queue(queue)?.set_call(file)?;
+                self.replug(queue)?;
+            }
+            Request::SetVringErr { queue, file } => {
+                self.queue(queue)?.set_error(file)?;
+                self.replug(queue)?;
+            }
             Request::GetProtocolFeatures => reply = Reply::Number(ProtocolFeatures::OFFERED.0),
             Request::SetProtocolFeatures(features) => {
                 if !ProtocolFeatures::OFFERED.has(features) {
@@ -277,6 +326,10 @@ impl Guest {
     }
 
     fn reset(&mut self, poller: &Poller, now: Nanos) {
+        self.pause(now);
+        if let Some(kernel) = &mut self.kernel {
+            kernel.release();
+        }
         for hold in &mut self.holds {
             let _ = hold.flush(now);
         }
@@ -376,10 +429,127 @@ impl Guest {
     }
 
     fn resolve(&mut self) -> Result<(), ProtocolError> {
-        for queue in self.queues.iter_mut().chain([&mut self.control]) {
+        let ours = if self.kernel.is_some() {
+            &mut [][..]
+        } else {
+            &mut self.queues[..]
+        };
+        for queue in ours.iter_mut().chain([&mut self.control]) {
             queue.resolve(&self.memory, self.features)?;
         }
         Ok(())
+    }
+
+    // The kernel's data path.
+
+    /// Stops the rings that the kernel serves.
+    fn pause(&mut self, now: Nanos) {
+        let Some(kernel) = &mut self.kernel else {
+            return;
+        };
+        kernel.pause(&mut self.queues);
+        for (hold, queues) in self.holds.iter_mut().zip(self.queues.chunks(2)) {
+            // A drain that is held follows the ring's next start.
+            if let (Some(_), Some(rx)) = (hold.flush(now).rx, queues.first()) {
+                rx.call();
+            }
+        }
+    }
+
+    /// Starts the rings that the kernel is to serve.
+    fn resume(&mut self) -> Result<(), ProtocolError> {
+        let Some(kernel) = &mut self.kernel else {
+            return Ok(());
+        };
+        let session = Session {
+            memory: &self.memory,
+            log: self.log.as_ref(),
+            features: self.features,
+        };
+        kernel.resume(&mut self.queues, session)
+    }
+
+    fn replug(&mut self, queue: u32) -> Result<(), ProtocolError> {
+        match &mut self.kernel {
+            Some(kernel) => kernel.replug(&mut self.queues, queue as usize),
+            None => Ok(()),
+        }
+    }
+
+    /// Leaves the kernel the guest's own descriptors where nothing is held.
+    fn settle_through(&mut self) {
+        let budgets = self.holds.iter().map(PairHold::budget);
+        let holds = self.settings.mode != Mode::Off && budgets.max() > Some(Nanos::ZERO);
+        if let Some(kernel) = &mut self.kernel
+            && kernel.is_through() == holds
+            && let Err(cause) = kernel.set_through(!holds, &mut self.queues)
+        {
+            eprintln!("vtax-nic: {cause}");
+        }
+    }
+
+    /// The kernel wants the guest to be signalled for what a pair received.
+    pub fn called(&mut self, pair: usize, now: Nanos) {
+        if let Some(release) = self.look_at_received(pair, now) {
+            self.release(pair, release);
+        }
+    }
+
+    /// Tells the controller what a pair received by now.
+    fn look_at_received(&mut self, pair: usize, now: Nanos) -> Option<Release> {
+        let batch = self.kernel.as_mut()?.received(pair)?;
+        self.holds.get_mut(pair)?.received(now, batch)
+    }
+
+    /// The guest kicked a transmit queue that the kernel serves.
+    pub fn kicked_for_kernel(&mut self, pair: usize, now: Nanos) {
+        let Some(hold) = self.holds.get_mut(pair) else {
+            return;
+        };
+        let kicked = hold.kicked(now);
+        if let Some(release) = kicked.rx {
+            self.release(pair, release);
+        }
+        if kicked.drain {
+            self.drain_by_kernel(pair, true, now);
+        }
+    }
+
+    fn drain_by_kernel(&mut self, pair: usize, kicked: bool, now: Nanos) {
+        let round = self
+            .kernel
+            .as_mut()
+            .and_then(|kernel| kernel.drain(pair, kicked));
+        if let (Some(round), Some(hold)) = (round, self.holds.get_mut(pair)) {
+            self.counters.tx_drain(round.packets, kicked);
+            // Whether it is looked at again or not: the kernel asks for kicks by itself.
+            let _ = hold.drained(now, round);
+        }
+    }
+
+    /// Ends the holds of a pair that are due, where the kernel moves the frames.
+    pub fn end_holds_by_kernel(&mut self, pair: usize, now: Nanos) {
+        let Some(hold) = self.holds.get(pair) else {
+            return;
+        };
+        if hold.deadline().is_none_or(|due| due > now) {
+            return;
+        }
+        let mut rx = None;
+        if hold.holds_call() {
+            // What came since shares the signal.
+            rx = self.look_at_received(pair, now);
+        }
+        let Some(hold) = self.holds.get_mut(pair) else {
+            return;
+        };
+        let expired = hold.expired(now);
+        if let Some(release) = rx.or(expired.rx) {
+            self.release(pair, release);
+        }
+        if expired.drain {
+            self.drain_by_kernel(pair, false, now);
+        }
     }
 
     fn start(
@@ -393,6 +563,7 @@ impl Guest {
         let enable = !self.features.has(Features::PROTOCOL);
         let token = Token::Kick(id, u8::try_from(number).unwrap_or(u8::MAX));
         let is_control = u8::try_from(number).is_ok_and(|number| self.is_control(number));
+        let token = (is_control || self.kernel.is_none()).then_some(token);
         let queue = if is_control {
             &mut self.control
         } else {
@@ -401,7 +572,9 @@ impl Guest {
                 .ok_or(ProtocolError::Queue(number))?
         };
         queue.start(kick, poller, token)?;
-        queue.resolve(&self.memory, self.features)?;
+        if token.is_some() {
+            queue.resolve(&self.memory, self.features)?;
+        }
         if enable {
             queue.enable(true);
         }
@@ -441,6 +614,7 @@ impl Guest {
                 hold.set_budget(budget);
             }
         }
+        self.settle_through();
     }
 
     /// Handles a control frame of the guest; gives the answer to put into its receive queue.
@@ -709,6 +883,21 @@ impl Guest {
 
     /// Signals a guest for its receive queue, unless it has found by itself what it was to know.
     pub fn release(&mut self, pair: usize, release: Release) {
+        if let Some(kernel) = &mut self.kernel {
+            let Some(ring) = kernel.rx_view(pair) else {
+                return;
+            };
+            if ring.wants_signal() {
+                ring.signalled();
+                self.counters.rx_call(release.held_for, release.packets);
+                if let Some(queue) = self.queues.get(pair * 2) {
+                    queue.call();
+                }
+            } else {
+                self.counters.totals.calls_cancelled += 1;
+            }
+            return;
+        }
         let Some(queue) = self.rx(pair) else { return };
         let Some(ring) = queue.ring_mut() else { return };
         if ring.wants_signal() {

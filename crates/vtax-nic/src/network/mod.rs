@@ -6,6 +6,7 @@
 
 mod control_queue;
 mod guest;
+mod kernel;
 mod packet;
 mod queue;
 mod source;
@@ -16,6 +17,7 @@ mod tap;
 mod tests;
 mod transfer;
 
+pub use kernel::{Kernel, NEEDED};
 pub use guest::{Drained, Guest, MAX_PAIRS, Outcome};
 pub use packet::{BATCH, Batch, Frame, Packet};
 pub use switch::{MacTable, Route};
@@ -26,7 +28,7 @@ use crate::control::frame as control;
 use crate::frame::{self, ETHERNET, GsoKind, MAX_FRAME, Mac, NetHeader, Offloads};
 use crate::hold::Nanos;
 use crate::memory::{Segment, own, peek};
-use crate::poller::PortId;
+use crate::poller::{Poller, PortId};
 use crate::ring::RingFault;
 use crate::telemetry::{DropReason, PortCounters};
 use source::{Source, State};
@@ -159,6 +161,10 @@ impl Network {
             self.serve_control(id.port, now);
             return;
         }
+        if guest.is_in_kernel() {
+            guest.kicked_for_kernel(pair.into(), now);
+            return;
+        }
         if queue.is_multiple_of(2) {
             guest.buffers_came(pair.into());
             self.unblock();
@@ -187,6 +193,37 @@ impl Network {
                 State::Held
             };
         }
+    }
+
+    /// The kernel has a call for a guest.
+    pub fn called(&mut self, id: PortId, pair: u8, now: Nanos) {
+        if let Some(guest) = self.guest_mut(id.port) {
+            guest.called(pair.into(), now);
+        }
+    }
+
+    /// Waits for frames of taps and for what the kernel tells, where it is the one that moves them.
+    /// `number` is the network's.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn watch(&mut self, poller: &Poller, number: u16) -> Result<(), rustix::io::Errno> {
+        let in_kernel = self
+            .ports
+            .iter()
+            .any(|port| matches!(port, Port::Guest(guest) if guest.is_in_kernel()));
+        for (port, index) in self.ports.iter_mut().zip(0..) {
+            let id = PortId {
+                network: number,
+                port: index,
+            };
+            match port {
+                Port::Guest(guest) => guest.watch(poller)?,
+                Port::Tap(tap) if !in_kernel => tap.watch(poller, id)?,
+                Port::Tap(_) => {}
+            }
+        }
+        Ok(())
     }
 
     /// Answers a guest's control queue.
@@ -236,9 +273,20 @@ impl Network {
             }
             _ => Offloads::ALL,
         };
+        let served = match self.ports.as_slice() {
+            [Port::Guest(guest), Port::Tap(_)] | [Port::Tap(_), Port::Guest(guest)]
+                if guest.is_in_kernel() =>
+            {
+                Some((guest.header_len(), guest.running_pairs()))
+            }
+            _ => None,
+        };
         for port in &mut self.ports {
             if let Port::Tap(tap) = port {
                 tap.set_offloads(receiver);
+                if let Some((header_len, pairs)) = served {
+                    tap.hand_over(header_len, pairs);
+                }
             }
         }
     }
@@ -308,6 +356,10 @@ impl Network {
                 self.stopped.push(Stopped { port, queue, fault });
             }
             for pair in 0..guest.pairs() {
+                if guest.is_in_kernel() {
+                    guest.end_holds_by_kernel(pair, now);
+                    continue;
+                }
                 let Some(hold) = guest.holds_mut().get_mut(pair) else {
                     continue;
                 };
