@@ -7,6 +7,7 @@
 pub mod cli;
 pub mod config;
 pub mod control;
+pub mod datapath;
 pub mod features;
 pub mod frame;
 pub mod front_end;

@@ -191,16 +191,16 @@ impl VhostNet {
     }
 
     /// `argument` is what the request's number says.
-    fn ask<T>(
-        &self,
-        request: u32,
-        what: &'static str,
-        argument: &mut T,
-    ) -> Result<(), VhostError> {
+    fn ask<T>(&self, request: u32, what: &'static str, argument: &mut T) -> Result<(), VhostError> {
         // SAFETY: each request above reads, or writes, a `T` of its own, which lives; a memory table
         // has as many regions as it says.
-        let result =
-            unsafe { libc::ioctl(self.0.as_raw_fd(), request as _, std::ptr::from_mut(argument)) };
+        let result = unsafe {
+            libc::ioctl(
+                self.0.as_raw_fd(),
+                request as _,
+                std::ptr::from_mut(argument),
+            )
+        };
         if result < 0 {
             return Err(VhostError::new(what, io::Error::last_os_error()));
         }

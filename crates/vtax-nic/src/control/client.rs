@@ -243,6 +243,7 @@ mod tests {
             settings: HoldSettings::default(),
             terms: Terms::default(),
             in_force_us: 200,
+            datapath: "kernel".into(),
             lease_left_s: Some(3),
         };
         let table = table(&[info]);

@@ -43,6 +43,8 @@ pub struct Guest {
     id: PortId,
     /// What moves its frames, if it is the kernel. Before the memory, which must outlive it.
     kernel: Option<Kernel>,
+    /// Who moves them, for the operator.
+    datapath: String,
     pub(super) features: Features,
     offered: Features,
     protocol: ProtocolFeatures,
@@ -86,6 +88,7 @@ impl Guest {
         Self {
             id,
             kernel: None,
+            datapath: "user".into(),
             features: Features::default(),
             offered,
             protocol: ProtocolFeatures::default(),
@@ -110,13 +113,24 @@ impl Guest {
         }
     }
 
-    /// The same port, whose frames the kernel moves.
+    /// The same port, whose frames the kernel moves, or the worker for a reason.
     #[must_use]
-    pub fn with_kernel(mut self, kernel: Kernel) -> Self {
-        self.offered = Kernel::offers(self.offered);
-        self.kernel = Some(kernel);
-        self.settle_through();
+    pub fn moved_by(mut self, kernel: Result<Kernel, String>) -> Self {
+        match kernel {
+            Ok(kernel) => {
+                self.datapath = "kernel".into();
+                self.offered = Kernel::offers(self.offered);
+                self.kernel = Some(kernel);
+                self.settle_through();
+            }
+            Err(why) => self.datapath = format!("user: {why}"),
+        }
         self
+    }
+
+    /// Who moves its frames: `kernel`, or `user` and why not the kernel.
+    pub fn datapath(&self) -> &str {
+        &self.datapath
     }
 
     /// Whether the kernel moves its frames.
@@ -679,6 +693,7 @@ impl Guest {
             settings: self.settings,
             terms: self.desk.terms(),
             in_force_us: u32::try_from(budget.0 / 1_000).unwrap_or(u32::MAX),
+            datapath: self.datapath.clone(),
             lease_left_s: left.map(seconds),
         }
     }

@@ -113,7 +113,9 @@ impl Kernel {
     /// # Errors
     /// When there are no event descriptors left.
     pub fn new(devices: Vec<Box<dyn Device>>, taps: Vec<OwnedFd>) -> Result<Self, VhostError> {
-        let pairs = (0..).zip(devices).map(|(number, device)| Pair::new(number, device));
+        let pairs = (0..)
+            .zip(devices)
+            .map(|(number, device)| Pair::new(number, device));
         Ok(Self {
             pairs: pairs.collect::<Result<_, _>>()?,
             taps,
@@ -154,7 +156,9 @@ impl Kernel {
             // is not ours, which it is as long as a ring runs.
             let _ = pair.device.set_backend(half, None);
             queue.kernel_stopped(pair.device.base(half).ok());
-            if let (Half::Tx, Some(kick), Some((poller, _))) = (half, queue.kick_file(), &self.hub.watch) {
+            if let (Half::Tx, Some(kick), Some((poller, _))) =
+                (half, queue.kick_file(), &self.hub.watch)
+            {
                 poller.forget(kick);
             }
         }

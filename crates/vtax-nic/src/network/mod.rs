@@ -17,8 +17,8 @@ mod tap;
 mod tests;
 mod transfer;
 
-pub use kernel::{Kernel, NEEDED};
 pub use guest::{Drained, Guest, MAX_PAIRS, Outcome};
+pub use kernel::{Kernel, NEEDED};
 pub use packet::{BATCH, Batch, Frame, Packet};
 pub use switch::{MacTable, Route};
 pub use tap::{Tap, TapError};

@@ -1,7 +1,7 @@
 //! The vtax backend of a VM's NIC: one `vtax nic` for each VM, between it and its tap. It runs in
 //! the target's control groups, since what it does is a cost of the guest.
 
-use super::machine::Hold;
+use super::machine::VtaxNic;
 use super::surroundings::Surroundings;
 use super::wire::{Received, Wire, excerpt};
 use crate::platform::CommandLine;
@@ -27,7 +27,7 @@ impl Nic {
     pub(super) fn start(
         place: &dyn Surroundings,
         tap: &str,
-        hold: &Hold,
+        options: &VtaxNic,
         socket: &Path,
     ) -> Result<Self, HostError> {
         let program = std::env::current_exe().map_err(HostError::process(
@@ -37,7 +37,7 @@ impl Nic {
         let control = place.run_dir().join("nic-control.sock");
         let messages = place.outside(&place.run_dir().join("nic.log"));
         let log = fs::File::create(&messages).map_err(HostError::file("create", &messages))?;
-        let line = command_line(&program, tap, hold, socket, &control);
+        let line = command_line(&program, tap, options, socket, &control);
         let mut child = place
             .command(&line)
             .stdin(Stdio::null())
@@ -91,7 +91,7 @@ fn end(child: &mut Child) {
 fn command_line(
     program: &Path,
     tap: &str,
-    hold: &Hold,
+    options: &VtaxNic,
     socket: &Path,
     control: &Path,
 ) -> CommandLine {
@@ -102,8 +102,9 @@ fn command_line(
         format!("--socket-path={}", text(socket)),
         format!("--tap={tap}"),
         format!("--api={}", text(control)),
-        format!("--mode={}", hold.mode),
-        format!("--hold-us={}", hold.budget_us),
+        format!("--datapath={}", options.datapath),
+        format!("--mode={}", options.mode),
+        format!("--hold-us={}", options.budget_us),
     ]
 }
 

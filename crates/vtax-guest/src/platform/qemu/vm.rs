@@ -86,7 +86,7 @@ impl Vm {
             inside("nic.sock"),
         );
         let nic = match &machine.backend {
-            Backend::Vtax(hold) => Some(Nic::start(place, &network.tap, hold, &nic_socket)?),
+            Backend::Vtax(options) => Some(Nic::start(place, &network.tap, options, &nic_socket)?),
             _ => None,
         };
         let scratch = place.scratch().map(|image| Scratch {
