@@ -7,6 +7,8 @@
 mod control_queue;
 mod guest;
 mod kernel;
+#[cfg(test)]
+mod kernel_tests;
 mod packet;
 mod queue;
 mod source;
