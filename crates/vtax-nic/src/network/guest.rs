@@ -209,7 +209,7 @@ impl Guest {
         let stops = self.kernel.is_some()
             && (request.changes_rings() || matches!(request, Request::SetLogBase { .. }));
         if stops {
-            self.pause(now);
+            self.pause(request.ring(), now);
         }
         let mut result = self.answer(request, poller, now, &mut outcome);
         if stops && result.is_ok() {
@@ -340,7 +340,7 @@ impl Guest {
     }
 
     fn reset(&mut self, poller: &Poller, now: Nanos) {
-        self.pause(now);
+        self.pause(None, now);
         if let Some(kernel) = &mut self.kernel {
             kernel.release();
         }
@@ -456,18 +456,25 @@ impl Guest {
 
     // The kernel's data path.
 
-    /// Stops the rings that the kernel serves.
-    fn pause(&mut self, now: Nanos) {
+    /// Stops a ring that the kernel serves, or all, after the holds of its pair.
+    fn pause(&mut self, ring: Option<u32>, now: Nanos) {
         let Some(kernel) = &mut self.kernel else {
             return;
         };
-        kernel.pause(&mut self.queues);
-        for (hold, queues) in self.holds.iter_mut().zip(self.queues.chunks(2)) {
-            // A drain that is held follows the ring's next start.
-            if let (Some(_), Some(rx)) = (hold.flush(now).rx, queues.first()) {
+        let ring = ring.map(|ring| ring as usize);
+        for (pair, hold) in self.holds.iter_mut().enumerate() {
+            if ring.is_some_and(|ring| ring / 2 != pair) {
+                continue;
+            }
+            let ended = hold.flush(now);
+            if let (Some(_), Some(rx)) = (ended.rx, self.queues.get(pair * 2)) {
                 rx.call();
             }
+            if ended.drain {
+                let _ = kernel.drain(pair);
+            }
         }
+        kernel.pause(&mut self.queues, ring);
     }
 
     /// Starts the rings that the kernel is to serve.
@@ -517,24 +524,22 @@ impl Guest {
 
     /// The guest kicked a transmit queue that the kernel serves.
     pub fn kicked_for_kernel(&mut self, pair: usize, now: Nanos) {
-        let Some(hold) = self.holds.get_mut(pair) else {
+        let (Some(kernel), Some(hold)) = (&mut self.kernel, self.holds.get_mut(pair)) else {
             return;
         };
+        kernel.kicked(pair);
         let kicked = hold.kicked(now);
         if let Some(release) = kicked.rx {
             self.release(pair, release);
         }
         if kicked.drain {
-            self.drain_by_kernel(pair, true, now);
+            self.drain_by_kernel(pair, now);
         }
     }
 
-    fn drain_by_kernel(&mut self, pair: usize, kicked: bool, now: Nanos) {
-        let round = self
-            .kernel
-            .as_mut()
-            .and_then(|kernel| kernel.drain(pair, kicked));
-        if let (Some(round), Some(hold)) = (round, self.holds.get_mut(pair)) {
+    fn drain_by_kernel(&mut self, pair: usize, now: Nanos) {
+        let round = self.kernel.as_mut().and_then(|kernel| kernel.drain(pair));
+        if let (Some((round, kicked)), Some(hold)) = (round, self.holds.get_mut(pair)) {
             self.counters.tx_drain(round.packets, kicked);
             // Whether it is looked at again or not: the kernel asks for kicks by itself.
             let _ = hold.drained(now, round);
@@ -562,7 +567,7 @@ impl Guest {
             self.release(pair, release);
         }
         if expired.drain {
-            self.drain_by_kernel(pair, false, now);
+            self.drain_by_kernel(pair, now);
         }
     }
 

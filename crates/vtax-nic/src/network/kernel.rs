@@ -54,6 +54,8 @@ struct Hub {
 #[derive(Debug)]
 struct Pair {
     number: u8,
+    /// Whether the guest kicked since the last drain.
+    kicked: bool,
     device: Box<dyn Device>,
     owned: bool,
     rx: Option<Running>,
@@ -80,6 +82,7 @@ impl Pair {
         };
         Ok(Self {
             number,
+            kicked: false,
             device,
             owned: false,
             rx: None,
@@ -142,9 +145,12 @@ impl Kernel {
 
     // Rings.
 
-    /// Stops every ring and remembers where it was.
-    pub(super) fn pause(&mut self, queues: &mut [Queue]) {
+    /// Stops a ring, or all, and remembers where it was.
+    pub(super) fn pause(&mut self, queues: &mut [Queue], which: Option<usize>) {
         for (number, queue) in queues.iter_mut().enumerate() {
+            if which.is_some_and(|which| which != number) {
+                continue;
+            }
             let (pair, half) = place(number);
             let Some(pair) = self.pairs.get_mut(pair) else {
                 continue;
@@ -164,7 +170,7 @@ impl Kernel {
         }
     }
 
-    /// Starts every ring that is to run.
+    /// Starts every ring that is to run and does not.
     ///
     /// # Errors
     /// When a ring is not in guest memory, or the kernel refuses it.
@@ -180,14 +186,16 @@ impl Kernel {
             if !queues.iter().any(Queue::is_to_run) {
                 continue;
             }
-            pair.prepare(session)?;
+            if pair.rx.is_none() && pair.tx.is_none() {
+                pair.prepare(session)?;
+            }
             for (queue, half) in queues.iter_mut().zip([Half::Rx, Half::Tx]) {
                 // More pairs than the tap has queues only send.
                 let tap = match half {
                     Half::Rx => self.taps.get(number),
                     Half::Tx => self.taps.get(number % self.taps.len().max(1)),
                 };
-                if queue.is_to_run() {
+                if queue.is_to_run() && pair.running(half).is_none() {
                     pair.start(half, queue, session, (tap, &self.hub))?;
                 }
             }
@@ -273,21 +281,30 @@ impl Kernel {
         rx.map(|running| &mut running.view)
     }
 
+    /// The guest kicked a pair's transmit ring, for the next drain.
+    pub(super) fn kicked(&mut self, pair: usize) {
+        if let Some(pair) = self.pairs.get_mut(pair) {
+            pair.kicked = true;
+        }
+    }
+
     /// Lets the kernel send what a pair offers, if it was kicked or offers anything. Tells how many
-    /// frames were offered since the last time.
-    pub(super) fn drain(&mut self, pair: usize, kicked: bool) -> Option<TxRound> {
+    /// frames were offered since the last time, and whether there was a kick.
+    pub(super) fn drain(&mut self, pair: usize) -> Option<(TxRound, bool)> {
         let pair = self.pairs.get_mut(pair)?;
         let tx = pair.tx.as_mut()?;
         let offered = tx.view.offered();
         let packets = offered.wrapping_sub(std::mem::replace(&mut tx.counted, offered));
+        let kicked = std::mem::take(&mut pair.kicked);
         if kicked || packets > 0 {
             // Ours alone, and it never blocks: a full counter says all that there is to say.
             let _ = rustix::io::write(&pair.kick, &1_u64.to_ne_bytes());
         }
-        Some(TxRound {
+        let round = TxRound {
             packets: packets.into(),
             ring_size: tx.view.size(),
-        })
+        };
+        Some((round, kicked))
     }
 }
 

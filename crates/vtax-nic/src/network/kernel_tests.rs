@@ -362,6 +362,7 @@ fn the_operator_plugs_the_guest_through_and_back_at_run_time() {
     bench.work(NOW);
     bench.work(NOW + BUDGET);
     bench.device.kicks();
+    RX.set_used_event(&bench.peer.driver, bench.delivered);
     bench.deliver(1);
     bench.work(NOW + BUDGET);
     assert_eq!(bench.peer.calls(0), 0);
