@@ -124,6 +124,17 @@ impl Poller {
         epoll::add(&self.epoll, file, data, EventFlags::IN)
     }
 
+    /// Reports nothing of what is watched already, or everything again; at once if it is readable.
+    pub fn mute(&self, file: impl AsFd, token: Token, mute: bool) {
+        let flags = if mute {
+            EventFlags::empty()
+        } else {
+            EventFlags::IN
+        };
+        let data = EventData::new_u64(token.to_u64());
+        let _ = epoll::modify(&self.epoll, file, data, flags | EventFlags::ET);
+    }
+
     /// Reports no more. Closing would not do: the other side holds the same open file.
     pub fn forget(&self, file: impl AsFd) {
         let _ = epoll::delete(&self.epoll, file);

@@ -189,6 +189,30 @@ impl PairHold {
         self.rx.is_some()
     }
 
+    /// Whether a drain of the TX ring is held.
+    pub fn holds_drain(&self) -> bool {
+        self.tx.is_some()
+    }
+
+    /// Whether the controller may hold RX signals, and drains of the TX ring.
+    pub fn may_hold(&self) -> (bool, bool) {
+        let controller = &self.controller;
+        (controller.may_hold_rx(), controller.may_hold_tx())
+    }
+
+    /// Begins the hold that would follow a signal ahead of its first packet, so that nobody needs to
+    /// be woken for that one. Its age is counted from now on, and so is never understated.
+    pub fn anticipate(&mut self, now: Nanos) {
+        let due = self.controller.hold_rx(now).min(now + self.budget);
+        if self.rx.is_none() && due > now {
+            self.rx = Some(HeldSignal {
+                since: now,
+                packets: 0,
+                due,
+            });
+        }
+    }
+
     /// When [`PairHold::expired`] must be called; `None` where nothing is held.
     pub fn deadline(&self) -> Option<Nanos> {
         let rx = self.rx.map(|held| held.due);

@@ -9,7 +9,7 @@ use crate::control::frame::FRAME_LEN;
 use crate::control::{Answer, Desk, Terms};
 use crate::features::{Features, ProtocolFeatures};
 use crate::frame::{Mac, Offloads};
-use crate::hold::{HoldSettings, Mode, Nanos, NextDrain, PairHold, Release, TxRound};
+use crate::hold::{HoldSettings, Mode, Nanos, NextDrain, PairHold, Release, Rest, TxRound};
 use crate::memory::{DirtyLog, GuestMemory, MAX_REGIONS, Segment};
 use crate::poller::{Poller, PortId, Token};
 use crate::protocol::{ProtocolError, Reply, Request};
@@ -58,6 +58,8 @@ pub struct Guest {
     /// How many pairs the guest asked for on the control queue.
     pub(super) asked_pairs: usize,
     holds: Vec<PairHold>,
+    /// Of each pair: when its calls, and its kicks, are left alone, where the kernel moves frames.
+    rests: Vec<[Rest; 2]>,
     settings: HoldSettings,
     pub(super) desk: Desk,
     /// How many pairs, from the first on, have both rings running.
@@ -101,6 +103,7 @@ impl Guest {
             holds: (0..pairs)
                 .map(|_| PairHold::new(settings.controller(), budget))
                 .collect(),
+            rests: vec![[Rest::default(); 2]; pairs.into()],
             settings,
             desk,
             running: 0,
@@ -474,7 +477,11 @@ impl Guest {
                 let _ = kernel.drain(pair);
             }
         }
-        kernel.pause(&mut self.queues, ring);
+        // Nothing is held, so that everything is listened to when it goes on.
+        self.settle_through();
+        if let Some(kernel) = &mut self.kernel {
+            kernel.pause(&mut self.queues, ring);
+        }
     }
 
     /// Starts the rings that the kernel is to serve.
@@ -499,13 +506,21 @@ impl Guest {
 
     /// Leaves the kernel the guest's own descriptors where nothing is held.
     fn settle_through(&mut self) {
-        let budgets = self.holds.iter().map(PairHold::budget);
-        let holds = self.settings.mode != Mode::Off && budgets.max() > Some(Nanos::ZERO);
-        if let Some(kernel) = &mut self.kernel
-            && kernel.is_through() == holds
-            && let Err(cause) = kernel.set_through(!holds, &mut self.queues)
-        {
-            eprintln!("vtax-nic: {cause}");
+        let Some(kernel) = &mut self.kernel else {
+            return;
+        };
+        for (pair, hold) in self.holds.iter().enumerate() {
+            let holds = self.settings.mode != Mode::Off && hold.budget() > Nanos::ZERO;
+            let rests = self.rests[pair].map(|rest| rest.is_resting());
+            for (half, rests) in rests.into_iter().enumerate() {
+                let through = !holds || rests;
+                let number = pair * 2 + half;
+                if let Err(cause) = kernel.set_through(&mut self.queues, number, through) {
+                    eprintln!("vtax-nic: {cause}");
+                }
+            }
+            let held = (hold.holds_call(), hold.holds_drain());
+            kernel.mute(&self.queues, pair, held);
         }
     }
 
@@ -514,60 +529,78 @@ impl Guest {
         if let Some(release) = self.look_at_received(pair, now) {
             self.release(pair, release);
         }
+        self.settle_through();
     }
 
     /// Tells the controller what a pair received by now.
     fn look_at_received(&mut self, pair: usize, now: Nanos) -> Option<Release> {
         let batch = self.kernel.as_mut()?.received(pair)?;
-        self.holds.get_mut(pair)?.received(now, batch)
+        let hold = self.holds.get_mut(pair)?;
+        let release = hold.received(now, batch);
+        let (may_hold, _) = hold.may_hold();
+        self.rests[pair][0].passed(now, batch.packets, may_hold);
+        release
     }
 
     /// The guest kicked a transmit queue that the kernel serves.
     pub fn kicked_for_kernel(&mut self, pair: usize, now: Nanos) {
-        let (Some(kernel), Some(hold)) = (&mut self.kernel, self.holds.get_mut(pair)) else {
+        let (Some(kernel), Some(hold)) = (&self.kernel, self.holds.get_mut(pair)) else {
             return;
         };
-        kernel.kicked(pair);
+        if kernel.offered(pair) == 0 {
+            return;
+        }
         let kicked = hold.kicked(now);
         if let Some(release) = kicked.rx {
             self.release(pair, release);
         }
         if kicked.drain {
-            self.drain_by_kernel(pair, now);
+            self.drain_by_kernel(pair, now, true);
         }
+        self.settle_through();
     }
 
-    fn drain_by_kernel(&mut self, pair: usize, now: Nanos) {
+    fn drain_by_kernel(&mut self, pair: usize, now: Nanos, kicked: bool) {
         let round = self.kernel.as_mut().and_then(|kernel| kernel.drain(pair));
-        if let (Some((round, kicked)), Some(hold)) = (round, self.holds.get_mut(pair)) {
+        if let (Some(round), Some(hold)) = (round, self.holds.get_mut(pair)) {
             self.counters.tx_drain(round.packets, kicked);
             // Whether it is looked at again or not: the kernel asks for kicks by itself.
             let _ = hold.drained(now, round);
+            let (_, may_hold) = hold.may_hold();
+            self.rests[pair][1].passed(now, round.packets, may_hold);
         }
     }
 
-    /// Ends the holds of a pair that are due, where the kernel moves the frames.
-    pub fn end_holds_by_kernel(&mut self, pair: usize, now: Nanos) {
-        let Some(hold) = self.holds.get(pair) else {
-            return;
-        };
+    /// Ends what is due, where the kernel moves the frames.
+    pub fn end_holds_by_kernel(&mut self, now: Nanos) {
+        for pair in 0..self.holds.len() {
+            for rest in &mut self.rests[pair] {
+                rest.settle(now);
+            }
+            self.end_holds_of(pair, now);
+        }
+        self.settle_through();
+    }
+
+    fn end_holds_of(&mut self, pair: usize, now: Nanos) {
+        let hold = &self.holds[pair];
         if hold.deadline().is_none_or(|due| due > now) {
             return;
         }
-        let mut rx = None;
-        if hold.holds_call() {
-            // What came since shares the signal.
-            rx = self.look_at_received(pair, now);
-        }
-        let Some(hold) = self.holds.get_mut(pair) else {
-            return;
-        };
-        let expired = hold.expired(now);
-        if let Some(release) = rx.or(expired.rx) {
+        // What came since shares the signal, if the guest has not found all by itself.
+        let looked = hold
+            .holds_call()
+            .then(|| self.look_at_received(pair, now))
+            .flatten();
+        let expired = self.holds[pair].expired(now);
+        if let Some(release) = looked.or(expired.rx) {
             self.release(pair, release);
+            if release.packets > 1 {
+                self.holds[pair].anticipate(now);
+            }
         }
         if expired.drain {
-            self.drain_by_kernel(pair, now);
+            self.drain_by_kernel(pair, now, false);
         }
     }
 
@@ -669,6 +702,12 @@ impl Guest {
                 let hold = &mut self.holds[pair];
                 let expired = hold.flush(now);
                 *hold = PairHold::new(settings.controller(), hold.budget());
+                self.rests[pair] = [Rest::default(); 2];
+                if expired.drain
+                    && let Some(kernel) = &mut self.kernel
+                {
+                    let _ = kernel.drain(pair);
+                }
                 if let Some(release) = expired.rx {
                     self.release(pair, release);
                 }
@@ -712,7 +751,9 @@ impl Guest {
     /// When something must be looked at: a hold or the guest's lease ends.
     pub fn deadline(&self) -> Option<Nanos> {
         let holds = self.holds.iter().filter_map(PairHold::deadline);
+        let rests = self.rests.iter().flatten().filter_map(Rest::deadline);
         holds
+            .chain(rests)
             .chain(self.desk.lease_end())
             .chain(self.control_due)
             .min()

@@ -38,32 +38,45 @@ pub struct Kernel {
     pairs: Vec<Pair>,
     /// The queues of the tap.
     taps: Vec<OwnedFd>,
-    hub: Hub,
+    /// Where kicks and calls are waited for.
+    watch: Watch,
 }
 
-/// Who gets the notifications.
-#[derive(Debug)]
-struct Hub {
-    /// Whether the guest's own event descriptors are with the kernel, so that nothing is held.
-    through: bool,
-    /// Where kicks and calls are waited for.
-    watch: Option<(Poller, PortId)>,
-}
+type Watch = Option<(Poller, PortId)>;
 
 /// A queue pair.
 #[derive(Debug)]
 struct Pair {
     number: u8,
-    /// Whether the guest kicked since the last drain.
-    kicked: bool,
     device: Box<dyn Device>,
     owned: bool,
-    rx: Option<Running>,
-    tx: Option<Running>,
+    rx: Side,
+    tx: Side,
     /// What the kernel signals in the place of the guest.
     call: OwnedFd,
     /// What signals the kernel in the place of the guest.
     kick: OwnedFd,
+}
+
+/// One of a pair's rings.
+#[derive(Debug)]
+struct Side {
+    running: Option<Running>,
+    /// Whether the guest's own event descriptor is with the kernel, so that nothing is held: its call
+    /// for what it receives, its kick for what it sends.
+    through: bool,
+    /// Whether nobody listens to the other one.
+    muted: bool,
+}
+
+impl Default for Side {
+    fn default() -> Self {
+        Self {
+            running: None,
+            through: true,
+            muted: false,
+        }
+    }
 }
 
 /// A ring that the kernel serves.
@@ -82,17 +95,16 @@ impl Pair {
         };
         Ok(Self {
             number,
-            kicked: false,
             device,
             owned: false,
-            rx: None,
-            tx: None,
+            rx: Side::default(),
+            tx: Side::default(),
             call: event()?,
             kick: event()?,
         })
     }
 
-    fn running(&mut self, half: Half) -> &mut Option<Running> {
+    fn side(&mut self, half: Half) -> &mut Side {
         match half {
             Half::Rx => &mut self.rx,
             Half::Tx => &mut self.tx,
@@ -122,10 +134,7 @@ impl Kernel {
         Ok(Self {
             pairs: pairs.collect::<Result<_, _>>()?,
             taps,
-            hub: Hub {
-                through: true,
-                watch: None,
-            },
+            watch: None,
         })
     }
 
@@ -139,7 +148,7 @@ impl Kernel {
         for (pair, number) in self.pairs.iter().zip(0..) {
             poller.watch(&pair.call, Token::Call(id, number))?;
         }
-        self.hub.watch = Some((poller.clone(), id));
+        self.watch = Some((poller.clone(), id));
         Ok(())
     }
 
@@ -155,7 +164,7 @@ impl Kernel {
             let Some(pair) = self.pairs.get_mut(pair) else {
                 continue;
             };
-            if pair.running(half).take().is_none() {
+            if pair.side(half).running.take().is_none() {
                 continue;
             }
             // The memory under a ring goes next, so that it must stop. These fail for a device that
@@ -163,7 +172,7 @@ impl Kernel {
             let _ = pair.device.set_backend(half, None);
             queue.kernel_stopped(pair.device.base(half).ok());
             if let (Half::Tx, Some(kick), Some((poller, _))) =
-                (half, queue.kick_file(), &self.hub.watch)
+                (half, queue.kick_file(), &self.watch)
             {
                 poller.forget(kick);
             }
@@ -186,7 +195,7 @@ impl Kernel {
             if !queues.iter().any(Queue::is_to_run) {
                 continue;
             }
-            if pair.rx.is_none() && pair.tx.is_none() {
+            if pair.rx.running.is_none() && pair.tx.running.is_none() {
                 pair.prepare(session)?;
             }
             for (queue, half) in queues.iter_mut().zip([Half::Rx, Half::Tx]) {
@@ -195,8 +204,8 @@ impl Kernel {
                     Half::Rx => self.taps.get(number),
                     Half::Tx => self.taps.get(number % self.taps.len().max(1)),
                 };
-                if queue.is_to_run() && pair.running(half).is_none() {
-                    pair.start(half, queue, session, (tap, &self.hub))?;
+                if queue.is_to_run() && pair.side(half).running.is_none() {
+                    pair.start(half, queue, session, (tap, &self.watch))?;
                 }
             }
         }
@@ -214,25 +223,24 @@ impl Kernel {
 
     // Notifications.
 
-    /// Whether nothing is held: the guest's descriptors are with the kernel.
-    pub(super) fn is_through(&self) -> bool {
-        self.hub.through
-    }
-
-    /// Puts the guest's own descriptors in place, or ours.
+    /// Puts a ring's own descriptor in place, so that nothing is held, or ours.
     ///
     /// # Errors
     /// When the kernel refuses.
     pub(super) fn set_through(
         &mut self,
-        through: bool,
         queues: &mut [Queue],
+        number: usize,
+        through: bool,
     ) -> Result<(), ProtocolError> {
-        self.hub.through = through;
-        for number in 0..queues.len() {
-            self.replug(queues, number)?;
+        let (pair, half) = place(number);
+        let Some(side) = self.pairs.get_mut(pair).map(|pair| pair.side(half)) else {
+            return Ok(());
+        };
+        if std::mem::replace(&mut side.through, through) == through {
+            return Ok(());
         }
-        Ok(())
+        self.replug(queues, number)
     }
 
     /// Tells the kernel the descriptors of a queue, if it runs.
@@ -248,67 +256,116 @@ impl Kernel {
         let (Some(pair), Some(queue)) = (self.pairs.get_mut(pair), queues.get_mut(number)) else {
             return Ok(());
         };
-        if pair.running(half).is_none() {
+        let Side {
+            running: Some(running),
+            through,
+            ..
+        } = pair.side(half)
+        else {
             return Ok(());
+        };
+        let through = *through;
+        match half {
+            // What the kernel signals from here on is seen, here or by the guest.
+            Half::Rx if !through => {
+                running.counted = running.view.used();
+                running.view.signalled();
+            }
+            Half::Tx => running.counted = running.view.offered(),
+            Half::Rx => {}
         }
-        pair.plug(half, queue, &self.hub)?;
-        // What was on its way to the descriptors before.
-        queue.call();
-        if let Some(rx) = &mut pair.rx {
-            rx.counted = rx.view.used();
-            rx.view.signalled();
+        pair.plug(half, queue, &self.watch)?;
+        match half {
+            Half::Rx if through => {
+                // What it signalled to us and was held.
+                if let Some(rx) = &mut pair.rx.running
+                    && rx.view.wants_signal()
+                {
+                    rx.view.signalled();
+                    queue.call();
+                }
+            }
+            Half::Tx if !through => pair.kick(),
+            _ => {}
         }
         Ok(())
+    }
+
+    /// Listens to a pair's calls and kicks only while none of them is held: what is held is looked
+    /// for when the hold ends, and nobody need be woken before.
+    pub(super) fn mute(&mut self, queues: &[Queue], pair: usize, (call, kick): (bool, bool)) {
+        let Some((poller, id)) = &self.watch else {
+            return;
+        };
+        let kick_file = queues.get(pair * 2 + 1).and_then(Queue::kick_file);
+        let Some(pair) = self.pairs.get_mut(pair) else {
+            return;
+        };
+        if std::mem::replace(&mut pair.rx.muted, call) != call {
+            poller.mute(&pair.call, Token::Call(*id, pair.number), call);
+        }
+        if std::mem::replace(&mut pair.tx.muted, kick) != kick
+            && let Some(file) = kick_file
+        {
+            poller.mute(file, Token::Kick(*id, pair.number * 2 + 1), kick);
+        }
     }
 
     /// What a pair received since this was last asked. A buffer counts as a frame; long frames have
     /// several.
     pub(super) fn received(&mut self, pair: usize) -> Option<RxBatch> {
-        let rx = self.pairs.get_mut(pair)?.rx.as_mut()?;
+        let rx = self.pairs.get_mut(pair)?.rx.running.as_mut()?;
         let used = rx.view.used();
         let packets = used.wrapping_sub(std::mem::replace(&mut rx.counted, used));
         Some(RxBatch {
             packets: packets.into(),
             free: rx.view.offered().wrapping_sub(used),
             ring_size: rx.view.size(),
-            wanted: true,
+            wanted: rx.view.wants_signal(),
         })
     }
 
     /// The receive ring of a pair.
     pub(super) fn rx_view(&mut self, pair: usize) -> Option<&mut RingView> {
-        let rx = self.pairs.get_mut(pair)?.rx.as_mut();
+        let rx = self.pairs.get_mut(pair)?.rx.running.as_mut();
         rx.map(|running| &mut running.view)
     }
 
-    /// The guest kicked a pair's transmit ring, for the next drain.
-    pub(super) fn kicked(&mut self, pair: usize) {
-        if let Some(pair) = self.pairs.get_mut(pair) {
-            pair.kicked = true;
-        }
+    /// How many frames a pair has offered since the last [`Kernel::drain`]. A kick that comes with
+    /// none was for frames that the kernel was told of before.
+    pub(super) fn offered(&self, pair: usize) -> u16 {
+        let tx = self
+            .pairs
+            .get(pair)
+            .and_then(|pair| pair.tx.running.as_ref());
+        tx.map_or(0, |tx| tx.view.offered().wrapping_sub(tx.counted))
     }
 
-    /// Lets the kernel send what a pair offers, if it was kicked or offers anything. Tells how many
-    /// frames were offered since the last time, and whether there was a kick.
-    pub(super) fn drain(&mut self, pair: usize) -> Option<(TxRound, bool)> {
+    /// Lets the kernel send what a pair offers, if there is anything. Tells how many frames were
+    /// offered since the last time.
+    pub(super) fn drain(&mut self, pair: usize) -> Option<TxRound> {
         let pair = self.pairs.get_mut(pair)?;
-        let tx = pair.tx.as_mut()?;
+        let tx = pair.tx.running.as_mut()?;
         let offered = tx.view.offered();
         let packets = offered.wrapping_sub(std::mem::replace(&mut tx.counted, offered));
-        let kicked = std::mem::take(&mut pair.kicked);
-        if kicked || packets > 0 {
-            // Ours alone, and it never blocks: a full counter says all that there is to say.
-            let _ = rustix::io::write(&pair.kick, &1_u64.to_ne_bytes());
+        let ring_size = tx.view.size();
+        if packets > 0 {
+            pair.kick();
         }
-        let round = TxRound {
+        Some(TxRound {
             packets: packets.into(),
-            ring_size: tx.view.size(),
-        };
-        Some((round, kicked))
+            ring_size,
+        })
     }
 }
 
 impl Pair {
+    /// Signals the kernel in the guest's place.
+    fn kick(&self) {
+        // Ours alone, and it never blocks: a full counter says all that there is to say.
+        let _ = rustix::io::write(&self.kick, &1_u64.to_ne_bytes());
+    }
+
     /// Tells the device all that both rings have in common.
     fn prepare(&mut self, session: Session<'_>) -> Result<(), VhostError> {
         if !self.owned {
@@ -329,7 +386,7 @@ impl Pair {
         half: Half,
         queue: &mut Queue,
         session: Session<'_>,
-        (tap, hub): (Option<&OwnedFd>, &Hub),
+        (tap, watch): (Option<&OwnedFd>, &Watch),
     ) -> Result<(), ProtocolError> {
         let (addresses, size, base) = queue.settings();
         let view = RingView::new(session.memory, &addresses, size, session.features).ok_or(
@@ -340,23 +397,24 @@ impl Pair {
         let logs = session.log.is_some() && session.features.has(Features::LOG_ALL);
         let addresses = view.addresses(addresses.used_log.filter(|_| logs));
         self.device.set_ring(half, size, base, addresses)?;
-        self.plug(half, queue, hub)?;
+        self.plug(half, queue, watch)?;
         self.device.set_backend(half, tap.map(AsFd::as_fd))?;
         let counted = match half {
             Half::Rx => view.used(),
             Half::Tx => base,
         };
-        *self.running(half) = Some(Running { view, counted });
+        self.side(half).running = Some(Running { view, counted });
         queue.kernel_started();
         Ok(())
     }
 
     /// Gives the kernel a ring's descriptors: the guest's own, or ours where holds want to know.
     /// Calls for frames that were sent are never held.
-    fn plug(&self, half: Half, queue: &Queue, hub: &Hub) -> Result<(), ProtocolError> {
+    fn plug(&mut self, half: Half, queue: &Queue, watch: &Watch) -> Result<(), ProtocolError> {
+        let through = self.side(half).through;
         let (call, kick) = match half {
-            Half::Rx if !hub.through => (Some(&self.call), queue.kick_file()),
-            Half::Tx if !hub.through => (queue.call_file(), Some(&self.kick)),
+            Half::Rx if !through => (Some(&self.call), queue.kick_file()),
+            Half::Tx if !through => (queue.call_file(), Some(&self.kick)),
             _ => (queue.call_file(), queue.kick_file()),
         };
         let files = [
@@ -367,9 +425,10 @@ impl Pair {
         for (event, file) in files {
             self.device.set_event(half, event, file.map(AsFd::as_fd))?;
         }
-        if let (Half::Tx, Some(kick), Some((poller, id))) = (half, queue.kick_file(), &hub.watch) {
+        if let (Half::Tx, Some(kick), Some((poller, id))) = (half, queue.kick_file(), watch) {
             poller.forget(kick);
-            if !hub.through {
+            self.tx.muted = false;
+            if !through {
                 // Reported at once if there was a kick before, so that none is lost.
                 let token = Token::Kick(*id, self.number * 2 + 1);
                 poller

@@ -12,7 +12,7 @@ use crate::ring::RingAddresses;
 use crate::testing::{self, Peer, RX, TX, description, event, linux, memory_file};
 use crate::vhost_net::{Device, Event, Half, MappedRegion, VhostError};
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 const NOW: Nanos = Nanos(1_000_000_000_000);
@@ -277,6 +277,10 @@ fn a_held_call_reaches_the_guest_once_when_the_budget_is_over() {
     bench.peer.driver.write(RX.used() + 2, &used);
     bench.work(NOW + BUDGET);
     assert_eq!(bench.peer.calls(0), 1);
+    // The next hold has begun ahead of its first frame; none comes, and nobody is called.
+    RX.set_used_event(&bench.peer.driver, bench.delivered);
+    bench.work(NOW + BUDGET + BUDGET);
+    assert_eq!(bench.peer.calls(0), 0);
     assert_eq!(bench.network.deadline(), None);
     let snapshot = bench.guest().snapshot("a", NOW);
     assert_eq!(
@@ -331,6 +335,8 @@ fn held_kicks_reach_the_kernel_once_a_budget_and_none_is_lost() {
     // An empty round ends the timer, and the next kick counts again.
     bench.work(Nanos(NOW.0 + 3 * BUDGET.0));
     assert_eq!((bench.device.kicks(), bench.network.deadline()), (0, None));
+    assert_eq!(bench.work(NOW), 1, "heard again, though for nothing new");
+    bench.peer.send([0; 12], &[0; 60]);
     bench.kick();
     bench.work(Nanos(NOW.0 + 4 * BUDGET.0));
     bench.work(Nanos(NOW.0 + 5 * BUDGET.0));
@@ -350,6 +356,7 @@ fn the_operator_plugs_the_guest_through_and_back_at_run_time() {
     };
     bench.guest().change_terms(&set(Mode::Off), NOW);
     assert!(bench.peer.calls(0) > 0, "what was held is told");
+    bench.work(NOW);
     bench.deliver(1);
     bench.kick();
     assert_eq!(bench.work(NOW), 0);
@@ -557,4 +564,58 @@ fn the_devices_numbers_are_those_of_linux() {
         0x4008_af30,
     ];
     assert_eq!(crate::vhost_net::REQUESTS, expected);
+}
+
+#[test]
+fn while_a_call_is_held_nobody_is_woken_for_others() {
+    let mut bench = Bench::new(Mode::Fixed);
+    bench.peer.offer_buffers(16, 0x800);
+    bench.deliver(1);
+    assert_eq!(bench.work(NOW), 1);
+    for _ in 0..3 {
+        bench.deliver(1);
+        bench.kick();
+    }
+    assert_eq!(bench.work(NOW), 1, "the kick alone");
+    bench.work(NOW + BUDGET);
+    assert_eq!(bench.peer.calls(0), 1);
+}
+
+#[test]
+fn a_controller_that_holds_nothing_looks_away_and_looks_again() {
+    let mut bench = Bench::new(Mode::Adaptive);
+    bench.peer.offer_buffers(16, 0x800);
+    // Too far apart to be merged: 1 ms and a budget of 200 µs.
+    let mut now = NOW;
+    for _ in 0..200 {
+        now = now + Nanos::from_micros(1_000);
+        RX.set_used_event(&bench.peer.driver, bench.delivered);
+        bench.peer.offer_buffers(1, 0x800);
+        bench.deliver(1);
+        bench.work(now);
+    }
+    assert_eq!(bench.peer.calls(0), 200, "none held, none lost");
+    let watched = bench.guest().counters.totals.rx_calls;
+    assert!((64..80).contains(&watched), "the worker saw {watched}");
+    assert!(bench.network.deadline().is_some());
+    now = now + Nanos::from_micros(2_000_000);
+    bench.work(now);
+    assert_eq!(bench.network.deadline(), None, "and has no timer when idle");
+    bench.deliver(1);
+    assert_eq!(bench.work(now), 1);
+}
+
+#[test]
+fn another_controller_sends_what_was_held() {
+    let mut bench = Bench::new(Mode::Fixed);
+    bench.peer.send([0; 12], &[0; 60]);
+    bench.kick();
+    bench.work(NOW);
+    assert_eq!(bench.device.kicks(), 0);
+    let adaptive = Change {
+        mode: Some(Mode::Adaptive),
+        ..Change::default()
+    };
+    bench.guest().change_terms(&adaptive, NOW);
+    assert_eq!(bench.device.kicks(), 1);
 }

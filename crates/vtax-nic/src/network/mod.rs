@@ -357,11 +357,11 @@ impl Network {
                 let port = number;
                 self.stopped.push(Stopped { port, queue, fault });
             }
+            if guest.is_in_kernel() {
+                guest.end_holds_by_kernel(now);
+                continue;
+            }
             for pair in 0..guest.pairs() {
-                if guest.is_in_kernel() {
-                    guest.end_holds_by_kernel(pair, now);
-                    continue;
-                }
                 let Some(hold) = guest.holds_mut().get_mut(pair) else {
                     continue;
                 };

@@ -59,7 +59,7 @@ impl Queue {
     /// killed may have published entries and not have told.
     pub(super) fn set_call(&mut self, file: Option<OwnedFd>) -> Result<(), ProtocolError> {
         self.call = file.map(event).transpose()?;
-        if self.ring.is_some() {
+        if self.is_started() {
             self.call();
         }
         Ok(())
