@@ -200,6 +200,11 @@ impl PairHold {
         (controller.may_hold_rx(), controller.may_hold_tx())
     }
 
+    /// Waits for a kick instead of draining the TX ring again at a deadline.
+    pub fn await_kick(&mut self) {
+        self.tx = None;
+    }
+
     /// Begins the hold that would follow a signal ahead of its first packet, so that nobody needs to
     /// be woken for that one. Its age is counted from now on, and so is never understated.
     pub fn anticipate(&mut self, now: Nanos) {

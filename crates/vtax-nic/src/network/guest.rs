@@ -564,8 +564,10 @@ impl Guest {
         let round = self.kernel.as_mut().and_then(|kernel| kernel.drain(pair));
         if let (Some(round), Some(hold)) = (round, self.holds.get_mut(pair)) {
             self.counters.tx_drain(round.packets, kicked);
-            // Whether it is looked at again or not: the kernel asks for kicks by itself.
-            let _ = hold.drained(now, round);
+            // The kernel asks for kicks by itself: where there are few, that is cheaper than a timer.
+            if hold.drained(now, round) == NextDrain::AtDeadline && round.packets < 2 {
+                hold.await_kick();
+            }
             let (_, may_hold) = hold.may_hold();
             self.rests[pair][1].passed(now, round.packets, may_hold);
         }

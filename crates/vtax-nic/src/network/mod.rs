@@ -26,6 +26,7 @@ pub use switch::{MacTable, Route};
 pub use tap::{Tap, TapError};
 pub use transfer::Delivery;
 
+use crate::control::api::Change;
 use crate::control::frame as control;
 use crate::frame::{self, ETHERNET, GsoKind, MAX_FRAME, Mac, NetHeader, Offloads};
 use crate::hold::Nanos;
@@ -256,6 +257,17 @@ impl Network {
         }
         self.unblock();
         self.set_tap_offloads();
+    }
+
+    /// Changes what the operator allows a port. What a controller before held goes on.
+    pub fn change_terms(&mut self, port: u16, change: &Change, now: Nanos) {
+        if let Some(guest) = self.guest_mut(port) {
+            guest.change_terms(change, now);
+            let pairs = guest.pairs();
+            for pair in 0..pairs {
+                wake(&mut self.sources, port, pair);
+            }
+        }
     }
 
     /// A front end went away.
