@@ -196,6 +196,7 @@ impl Plan {
                 (1, [tap]) => Some(tap.files().map_err(system("share a tap"))?),
                 _ => None,
             };
+            let is_alone = alone.is_some();
             let kernel = port
                 .datapath
                 .choose(alone, port.queue_pairs, datapath::open)
@@ -205,11 +206,10 @@ impl Plan {
                 })?;
             let guest = Guest::new(id, port.queue_pairs, port.features(), port.hold, port.terms)
                 .moved_by(kernel);
-            eprintln!(
-                "vtax-nic: port {}: data path: {}",
-                port.name,
-                guest.datapath()
-            );
+            if is_alone {
+                let (name, who) = (&port.name, guest.datapath());
+                eprintln!("vtax-nic: port {name}: data path: {who}");
+            }
             self.in_kernel |= guest.is_in_kernel();
             ports.push(Port::Guest(Box::new(guest)));
             self.front_ends.push((id, front_end(id, port)?));
