@@ -120,8 +120,11 @@ impl PairHold {
     /// The worker published a batch in the RX used ring.
     #[must_use = "an RX signal that is released and not sent leaves the guest asleep"]
     pub fn received(&mut self, now: Nanos, batch: RxBatch) -> Option<Release> {
-        self.controller
-            .received(now, batch.packets, batch.ring_size);
+        // A look at a ring that the kernel serves may find nothing.
+        if batch.packets > 0 {
+            self.controller
+                .received(now, batch.packets, batch.ring_size);
+        }
         if !batch.wanted {
             self.rx = None;
             return None;
