@@ -3,6 +3,7 @@
 
 use crate::config::{Config, ConfigError, MAX_PORTS, PortConfig, TapConfig};
 use crate::control::client::Ctl;
+use crate::datapath::Datapath;
 use crate::hold::Mode;
 use crate::network::MAX_PAIRS;
 use crate::serve;
@@ -44,6 +45,9 @@ pub struct Cli {
     /// Offers guests no checksum and segmentation offloads
     #[arg(long)]
     pub no_offloads: bool,
+    /// Who moves the frames of a port on a tap of its own: the kernel (vhost-net), or this process
+    #[arg(long, value_enum, value_name = "WHO", default_value_t)]
+    pub datapath: Datapath,
     /// How notifications are held: off, fixed, paper or adaptive
     #[arg(long, value_name = "MODE", default_value_t)]
     pub mode: Mode,
@@ -123,6 +127,7 @@ impl Cli {
             client: self.client,
             queue_pairs: self.queue_pairs,
             offloads: !self.no_offloads,
+            datapath: self.datapath,
             ..PortConfig::default()
         };
         port.hold.mode = self.mode;

@@ -1,6 +1,7 @@
 //! What the program is to do: a TOML file, or flags that say the same.
 
 use crate::control::Terms;
+use crate::datapath::Datapath;
 use crate::features::Features;
 use crate::hold::HoldSettings;
 use crate::network::MAX_PAIRS;
@@ -68,6 +69,9 @@ pub struct PortConfig {
     /// Whether checksum and segmentation offloads are offered.
     #[serde(default = "yes")]
     pub offloads: bool,
+    /// Who moves its frames.
+    #[serde(default)]
+    pub datapath: Datapath,
     /// The controller.
     #[serde(default)]
     pub hold: HoldSettings,
@@ -112,6 +116,7 @@ impl Default for PortConfig {
             client: false,
             queue_pairs: MAX_PAIRS,
             offloads: true,
+            datapath: Datapath::default(),
             hold: HoldSettings::default(),
             terms: Terms::default(),
         }

@@ -120,6 +120,12 @@ impl Features {
         Self(self.0 & !other.0)
     }
 
+    /// What is in both.
+    #[must_use]
+    pub const fn within(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
     /// Whether all of `other` is among them.
     #[inline]
     pub const fn has(self, other: Self) -> bool {

@@ -7,6 +7,7 @@
 pub mod cli;
 pub mod config;
 pub mod control;
+pub mod datapath;
 pub mod features;
 pub mod frame;
 pub mod front_end;
@@ -38,4 +39,6 @@ pub mod telemetry;
 )]
 #[cfg_attr(not(test), allow(dead_code, reason = "fuzzers use part of it"))]
 mod testing;
+#[allow(unsafe_code, reason = "ioctl")]
+pub mod vhost_net;
 pub mod worker;

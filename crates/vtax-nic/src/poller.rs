@@ -6,6 +6,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 /// The time on the monotonic clock.
 pub fn now() -> Nanos {
@@ -35,6 +36,8 @@ pub enum Token {
     Kick(PortId, u8),
     /// Frames, or completed operations, of a queue of a tap.
     Tap(PortId, u8),
+    /// The kernel wants the guest to be signalled for what a pair received.
+    Call(PortId, u8),
     /// Requests of an operator, or the order to end.
     Control,
 }
@@ -58,7 +61,8 @@ impl Token {
             Self::FrontEnd(id) => pack(1, id, 0),
             Self::Kick(id, queue) => pack(2, id, queue),
             Self::Tap(id, queue) => pack(3, id, queue),
-            Self::Control => 4 << 40,
+            Self::Call(id, pair) => pack(4, id, pair),
+            Self::Control => 5 << 40,
         }
     }
 
@@ -76,15 +80,16 @@ impl Token {
             1 => Self::FrontEnd(id),
             2 => Self::Kick(id, packed as u8),
             3 => Self::Tap(id, packed as u8),
+            4 => Self::Call(id, packed as u8),
             _ => Self::Control,
         }
     }
 }
 
-/// An epoll instance.
-#[derive(Debug)]
+/// An epoll instance. A copy is the same one.
+#[derive(Debug, Clone)]
 pub struct Poller {
-    epoll: OwnedFd,
+    epoll: Arc<OwnedFd>,
 }
 
 impl Poller {
@@ -92,7 +97,7 @@ impl Poller {
     /// When the kernel gives no epoll instance.
     pub fn new() -> Result<Self, Errno> {
         Ok(Self {
-            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            epoll: Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?),
         })
     }
 
@@ -117,6 +122,17 @@ impl Poller {
     pub fn watch_level(&self, file: impl AsFd, token: Token) -> Result<(), Errno> {
         let data = EventData::new_u64(token.to_u64());
         epoll::add(&self.epoll, file, data, EventFlags::IN)
+    }
+
+    /// Reports nothing of what is watched already, or everything again; at once if it is readable.
+    pub fn mute(&self, file: impl AsFd, token: Token, mute: bool) {
+        let flags = if mute {
+            EventFlags::empty()
+        } else {
+            EventFlags::IN
+        };
+        let data = EventData::new_u64(token.to_u64());
+        let _ = epoll::modify(&self.epoll, file, data, flags | EventFlags::ET);
     }
 
     /// Reports no more. Closing would not do: the other side holds the same open file.
@@ -166,6 +182,7 @@ mod tests {
             Token::FrontEnd(id),
             Token::Kick(id, 255),
             Token::Tap(id, 7),
+            Token::Call(id, 7),
             Token::Control,
         ] {
             assert_eq!(Token::from_u64(token.to_u64()), token);

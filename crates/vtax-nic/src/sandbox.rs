@@ -1,6 +1,7 @@
 //! Gives up everything that serving ports does not need: another user, capabilities, files
 //! (Landlock) and system calls (seccomp).
 
+use crate::vhost_net;
 use landlock::{
     ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetStatus,
 };
@@ -77,13 +78,15 @@ fn find_user(passwd: &str, name: &str) -> Option<(Uid, Gid)> {
 /// Leaves no file within reach and no system call but those that serving needs. Threads that are
 /// started later inherit it.
 ///
-/// `connects` are the sockets that ports connect to as clients.
+/// `connects` are the sockets that ports connect to as clients; `in_kernel` tells whether vhost-net
+/// is used.
 ///
 /// # Errors
 /// When seccomp cannot be set up. A kernel without Landlock is only reported.
-pub fn shut(connects: &[&Path]) -> Result<(), SandboxError> {
+pub fn shut(connects: &[&Path], in_kernel: bool) -> Result<(), SandboxError> {
     shut_files()?;
-    let filter = filter(!connects.is_empty()).map_err(refused("make a seccomp filter"))?;
+    let filter =
+        filter(!connects.is_empty(), in_kernel).map_err(refused("make a seccomp filter"))?;
     seccompiler::apply_filter(&filter).map_err(refused("install a seccomp filter"))
 }
 
@@ -102,7 +105,7 @@ fn shut_files() -> Result<(), SandboxError> {
 
 /// What the worker, the operator's thread and the start of more threads call. Anything else fails
 /// with EPERM: one port's surprise must not end the process for all.
-fn filter(connects: bool) -> Result<BpfProgram, seccompiler::BackendError> {
+fn filter(connects: bool, in_kernel: bool) -> Result<BpfProgram, seccompiler::BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     let mut allow = |calls: &[libc::c_long]| {
         rules.extend(calls.iter().map(|call| (*call, Vec::new())));
@@ -178,18 +181,24 @@ fn filter(connects: bool) -> Result<BpfProgram, seccompiler::BackendError> {
         Ok((call, vec![SeccompRule::new(vec![condition])?]))
     };
     rules.extend([executable(libc::SYS_mmap)?, executable(libc::SYS_mprotect)?]);
-    // fcntl takes and gives flags only; ioctl sets a tap's offloads only; prctl names threads only.
+    // fcntl takes and gives flags only; prctl names threads only; ioctl sets a tap's offloads only,
+    // and what vhost-net and its tap need.
     let fcntl = [libc::F_GETFL, libc::F_SETFL, libc::F_GETFD, libc::F_SETFD]
         .into_iter()
         .map(|command| argument(1, command))
         .collect::<Result<Vec<_>, _>>()?;
     rules.insert(libc::SYS_fcntl, fcntl);
-    let offload = i32::try_from(libc::TUNSETOFFLOAD).unwrap_or(0);
-    let nonblocking = i32::try_from(libc::FIONBIO).unwrap_or(0);
-    rules.insert(
-        libc::SYS_ioctl,
-        vec![argument(1, offload)?, argument(1, nonblocking)?],
-    );
+    let mut requests = vec![libc::TUNSETOFFLOAD, libc::FIONBIO];
+    if in_kernel {
+        requests.extend([libc::TUNSETVNETHDRSZ, libc::TUNSETQUEUE]);
+        requests.extend(vhost_net::REQUESTS.map(libc::Ioctl::from));
+    }
+    let requests = requests.into_iter().map(|request| {
+        #[expect(clippy::cast_possible_truncation, reason = "a request has 32 bits")]
+        let request = (request as u32).cast_signed();
+        argument(1, request)
+    });
+    rules.insert(libc::SYS_ioctl, requests.collect::<Result<_, _>>()?);
     rules.insert(libc::SYS_prctl, vec![argument(0, libc::PR_SET_NAME)?]);
     let filter = SeccompFilter::new(
         rules,
@@ -259,7 +268,7 @@ mod tests {
     #[test]
     fn seccomp_alone_opens_no_file_and_no_network_socket() {
         in_a_thread(|| {
-            seccompiler::apply_filter(&filter(true).unwrap()).unwrap();
+            seccompiler::apply_filter(&filter(true, false).unwrap()).unwrap();
             let opened = std::fs::read("/etc/passwd").unwrap_err();
             assert_eq!(opened.raw_os_error(), Some(libc::EPERM));
             let bound = std::net::TcpListener::bind("127.0.0.1:0").unwrap_err();
@@ -270,7 +279,7 @@ mod tests {
 
     #[test]
     fn the_filter_can_be_made() {
-        filter(false).unwrap();
-        filter(true).unwrap();
+        filter(false, true).unwrap();
+        filter(true, false).unwrap();
     }
 }

@@ -3,6 +3,7 @@
 use crate::config::{Config, Members, PortConfig};
 use crate::control::api::{Mailbox, mailbox};
 use crate::control::server::{self, Doors};
+use crate::datapath;
 use crate::front_end::{FrontEnd, SocketError};
 use crate::memory;
 use crate::network::{Guest, Network, Port, Tap, TapError};
@@ -39,6 +40,16 @@ pub enum ServeError {
         port: String,
         /// The number given.
         fd: i32,
+    },
+    /// A port whose frames the kernel is to move and cannot.
+    #[error(
+        "port {port}: the kernel cannot move its frames: {why} (datapath = \"auto\" does without)"
+    )]
+    Kernel {
+        /// The port.
+        port: String,
+        /// Why not.
+        why: String,
     },
     /// Anything else of the kernel.
     #[error("cannot {what}: {cause}")]
@@ -103,6 +114,7 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
             .transpose()
             .map_err(ServeError::Operator)?,
     };
+    let in_kernel = plans.iter().any(|plan| plan.in_kernel);
     let postboxes: Vec<_> = plans.iter().map(|plan| plan.postbox.clone()).collect();
     let workers = plans
         .into_iter()
@@ -112,7 +124,7 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     sandbox::drop_privileges(config.user.as_deref())?;
     if !config.no_sandbox {
-        sandbox::shut(&client_sockets(config))?;
+        sandbox::shut(&client_sockets(config), in_kernel)?;
     }
     let _metrics = server::spawn(doors, &postboxes).map_err(operator)?;
     let mut others = Vec::new();
@@ -146,6 +158,8 @@ struct Plan {
     front_ends: Vec<(PortId, FrontEnd)>,
     postbox: crate::control::api::Postbox,
     mailbox: Mailbox,
+    /// Whether the kernel moves frames of some port.
+    in_kernel: bool,
 }
 
 impl Plan {
@@ -156,6 +170,7 @@ impl Plan {
             front_ends: Vec::new(),
             postbox,
             mailbox,
+            in_kernel: false,
         })
     }
 
@@ -163,6 +178,12 @@ impl Plan {
         let number = |count: usize| u16::try_from(count).unwrap_or(u16::MAX);
         let network = number(self.networks.len());
         let mut ports = Vec::new();
+        let mut taps = Vec::new();
+        for index in &members.taps {
+            if let Some(tap) = config.taps.get(*index) {
+                taps.push(Tap::open(&tap.name, tap.queues)?);
+            }
+        }
         for index in &members.ports {
             let Some(port) = config.ports.get(*index) else {
                 continue;
@@ -171,15 +192,29 @@ impl Plan {
                 network,
                 port: number(ports.len()),
             };
-            let guest = Guest::new(id, port.queue_pairs, port.features(), port.hold, port.terms);
+            let alone = match (members.ports.len(), taps.as_slice()) {
+                (1, [tap]) => Some(tap.files().map_err(system("share a tap"))?),
+                _ => None,
+            };
+            let is_alone = alone.is_some();
+            let kernel = port
+                .datapath
+                .choose(alone, port.queue_pairs, datapath::open)
+                .map_err(|why| ServeError::Kernel {
+                    port: port.name.clone(),
+                    why,
+                })?;
+            let guest = Guest::new(id, port.queue_pairs, port.features(), port.hold, port.terms)
+                .moved_by(kernel);
+            if is_alone {
+                let (name, who) = (&port.name, guest.datapath());
+                eprintln!("vtax-nic: port {name}: data path: {who}");
+            }
+            self.in_kernel |= guest.is_in_kernel();
             ports.push(Port::Guest(Box::new(guest)));
             self.front_ends.push((id, front_end(id, port)?));
         }
-        for index in &members.taps {
-            if let Some(tap) = config.taps.get(*index) {
-                ports.push(Port::Tap(Box::new(Tap::open(&tap.name, tap.queues)?)));
-            }
-        }
+        ports.extend(taps.into_iter().map(|tap| Port::Tap(Box::new(tap))));
         self.networks.push(Network::new(ports));
         Ok(())
     }

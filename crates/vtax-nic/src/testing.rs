@@ -185,7 +185,7 @@ pub fn linux() -> Features {
         .without(Features::RING_PACKED)
 }
 
-fn event() -> OwnedFd {
+pub fn event() -> OwnedFd {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
 }
 
@@ -361,7 +361,8 @@ impl Peer {
     }
 }
 
-fn drain(event: &OwnedFd) -> u64 {
+/// Reads an event descriptor: how often it was signalled since last asked.
+pub fn drain(event: &OwnedFd) -> u64 {
     let mut bytes = [0; 8];
     match rustix::io::read(event, &mut bytes) {
         Ok(_) => u64::from_ne_bytes(bytes),

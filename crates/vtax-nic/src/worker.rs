@@ -81,15 +81,7 @@ impl Worker {
     ) -> Result<Self, Errno> {
         let poller = Poller::new()?;
         for (network, number) in networks.iter_mut().zip(0..) {
-            for (port, index) in network.ports_mut().iter_mut().zip(0..) {
-                if let Port::Tap(tap) = port {
-                    let id = PortId {
-                        network: number,
-                        port: index,
-                    };
-                    tap.watch(&poller, id)?;
-                }
-            }
+            network.watch(&poller, number)?;
         }
         poller.watch_level(&mailbox, Token::Control)?;
         for (_, front_end) in &front_ends {
@@ -171,6 +163,11 @@ impl Worker {
                     network.tap_ready(id, queue);
                 }
             }
+            Token::Call(id, pair) => {
+                if let Some(network) = self.networks.get_mut(usize::from(id.network)) {
+                    network.called(id, pair, time);
+                }
+            }
             Token::Control => self.serve(time),
         }
     }
@@ -193,16 +190,17 @@ impl Worker {
             let mut reports = Vec::new();
             for (id, front_end) in &self.front_ends {
                 let network = self.networks.get_mut(usize::from(id.network));
-                let Some(guest) = network.and_then(|network| network.guest_mut(id.port)) else {
+                let Some(network) = network.filter(|_| job.concerns(&front_end.name)) else {
                     continue;
                 };
-                if !job.concerns(&front_end.name) {
-                    continue;
+                if let Command::Set(change) = &job.command {
+                    network.change_terms(id.port, change, time);
                 }
-                match &job.command {
-                    Command::Set(change) => guest.change_terms(change, time),
-                    Command::ClearOverride => guest.clear_override(time),
-                    Command::List | Command::Stats => {}
+                let Some(guest) = network.guest_mut(id.port) else {
+                    continue;
+                };
+                if job.command == Command::ClearOverride {
+                    guest.clear_override(time);
                 }
                 let name = &front_end.name;
                 reports.push(if job.command == Command::Stats {

@@ -21,7 +21,10 @@ const GOVERNORS: &str = include_str!("guest/governors.sh");
 #[derive(Debug)]
 pub(crate) enum Errand<'a> {
     /// Open a shell on the console.
-    Shell,
+    Shell {
+        /// The vtax that is to be there.
+        binary: &'a Path,
+    },
     /// Be reached over the link, until it is ended.
     Client,
     /// Run one trial of a plan.
@@ -81,7 +84,10 @@ pub(crate) fn initrd(
         add("link", link.told(end).as_bytes());
     }
     match errand {
-        Errand::Shell => add("shell", b""),
+        Errand::Shell { binary } => {
+            add("vtax", &read(binary)?);
+            add("shell", b"");
+        }
         Errand::Client => add("client", b""),
         Errand::Trial {
             binary,
@@ -136,7 +142,8 @@ mod tests {
             assert!(holds(&first, text), "{text}");
         }
         assert!(holds(&with, "acpi-cpufreq") && !holds(&first, "acpi-cpufreq"));
-        let shell = initrd(&host, &Errand::Shell, None).unwrap();
-        assert!(!holds(&shell, "a program"));
+        let shell = Errand::Shell { binary: &binary };
+        let shell = initrd(&host, &shell, None).unwrap();
+        assert!(holds(&shell, "a program") && !holds(&shell, "--quick"));
     }
 }

@@ -18,7 +18,9 @@ pub fn shell(host: &Host, settings: &Settings) -> Result<(), HostError> {
         .tempdir()
         .map_err(HostError::file("create", std::env::temp_dir()))?;
     let initrd = directory.path().join("initrd");
-    fs::write(&initrd, payload::initrd(host, &Errand::Shell, None)?)
+    let binary = std::env::current_exe().map_err(HostError::process("find", "the vtax program"))?;
+    let shell = Errand::Shell { binary: &binary };
+    fs::write(&initrd, payload::initrd(host, &shell, None)?)
         .map_err(HostError::file("write", &initrd))?;
     let files = Files {
         initrd: &initrd,

@@ -290,11 +290,8 @@ fn two_guests_together_are_charged_what_each_is_charged_alone() {
     assert!(softirq("small") > 0 && softirq("large") > softirq("small"));
 }
 
-#[test]
-fn a_shell_in_the_testbed_is_a_console_until_it_is_powered_off() {
-    if !has_testbed("kvm") {
-        return;
-    }
+/// What a shell in the testbed says to a script, on its console, until the script powers it off.
+fn in_shell(script: &str) -> String {
     let mut shell = Command::new(env!("CARGO_BIN_EXE_vtax"))
         .args(["testbed", "shell", "kvm"])
         .stdin(Stdio::piped())
@@ -307,15 +304,111 @@ fn a_shell_in_the_testbed_is_a_console_until_it_is_powered_off() {
     for line in BufReader::new(shell.stdout.take().unwrap()).lines() {
         let line = line.unwrap();
         if line.contains("poweroff ends it") {
-            into.write_all(b"ls /dev/kvm; echo $((6 * 7)) answers\npoweroff -f\n")
-                .unwrap();
+            // As a file: what a shell runs may read the console as well.
+            write!(into, "cat >/run/s <<'END'\n{script}\nEND\n. /run/s\n").unwrap();
         }
-        said.push_str(&line);
+        said.push_str(line.trim_end());
         said.push('\n');
     }
     assert!(shell.wait().unwrap().success(), "{said}");
+    said
+}
+
+#[test]
+fn a_shell_in_the_testbed_is_a_console_until_it_is_powered_off() {
+    if !has_testbed("kvm") {
+        return;
+    }
+    let said = in_shell("ls /dev/kvm; echo $((6 * 7)) answers\npoweroff -f");
     assert!(
         said.lines().any(|line| line.ends_with("/dev/kvm")) && said.contains("42 answers"),
         "{said}"
     );
+}
+
+/// A guest on a tap, the NIC between them leaving the frames to vhost-net: pings, and what the NIC
+/// says of itself, while nothing is held, while all is, after the back end was killed, and while
+/// nothing is held again.
+const KERNEL_PATH: &str = r#"
+ip tuntap add tap0 mode tap vnet_hdr
+ip address add 10.91.0.1/24 dev tap0
+ip link set tap0 up
+nic() {
+    vtax nic --socket-path /run/n.sock --tap tap0 --datapath kernel --api /run/api \
+        --mode "$1" --hold-us 1000 2>>/run/nic.log &
+    nic=$!
+}
+nic off
+while [ ! -e /run/n.sock ]; do sleep 0.1; done
+i=$(echo /var/cache/vtax/images/*)
+qemu-system-x86_64 -nodefaults -no-user-config -display none \
+    -accel kvm -cpu host,kvm-pv-eoi=off -m 256M -machine q35,memory-backend=m \
+    -object memory-backend-memfd,id=m,size=256M,share=on -kernel $i/vmlinuz -initrd $i/initrd \
+    -append "console=ttyS0 quiet panic=-1 cryptomgr.notests vtax.root=vda vtax.ip=10.91.0.2/24" \
+    -chardev file,id=c,path=/run/console.log -serial chardev:c \
+    -device virtio-serial-pci -chardev null,id=a \
+    -device virtserialport,chardev=a,name=org.qemu.guest_agent.0 \
+    -drive id=root,if=none,format=raw,snapshot=on,file=$i/root.ext4 \
+    -device virtio-blk-pci,disable-legacy=on,drive=root \
+    -chardev socket,id=n,path=/run/n.sock,reconnect=1 -netdev vhost-user,id=net0,chardev=n \
+    -device virtio-net-pci,disable-legacy=on,netdev=net0,romfile= 2>/run/qemu.log &
+reach() {
+    for n in $(seq 60); do busybox ping -c 1 -W 1 10.91.0.2 >/dev/null && break; done
+    echo "$1 PING $(busybox ping -c 20 -i 0.05 -W 1 10.91.0.2 | tail -n 2 | tr '\n' ' ')"
+    echo "$1 STATS $(vtax nic ctl --socket /run/api stats)"
+}
+reach off
+vtax nic ctl --socket /run/api set all --mode fixed >/dev/null
+reach held
+kill -9 $nic
+wait $nic
+nic fixed
+sleep 2
+reach again
+vtax nic ctl --socket /run/api set all --mode off >/dev/null
+reach through
+cat /run/nic.log /run/qemu.log
+poweroff -f"#;
+
+#[test]
+fn the_nic_holds_what_vhost_net_signals_and_otherwise_is_vhost_net() {
+    if !has_testbed("kvm") {
+        return;
+    }
+    let said = in_shell(KERNEL_PATH);
+    assert!(said.contains("data path: kernel"), "{said}");
+    let line = |of: &str| {
+        let found = said.lines().find_map(|line| line.strip_prefix(of));
+        found.unwrap_or_else(|| panic!("{of}: {said}"))
+    };
+    // Milliseconds there and back, of 20 that all came back.
+    let rtt = |of: &str| {
+        let line = line(&format!("{of} PING "));
+        assert!(line.contains("20 packets received"), "{of}: {line}");
+        let times = line.rsplit(" = ").next().unwrap();
+        let mean = times.split('/').nth(1).unwrap();
+        mean.parse::<f64>().unwrap()
+    };
+    let stats = |of: &str| {
+        let answer: serde_json::Value =
+            serde_json::from_str(line(&format!("{of} STATS "))).unwrap();
+        answer["stats"][0].clone()
+    };
+    let count = |of: &str, what: &str| stats(of)[what].as_u64().unwrap();
+    // Nobody asks the NIC: its descriptors are not in between.
+    assert!(rtt("off") < 0.5, "{said}");
+    assert_eq!((count("off", "rx_calls"), count("off", "kicks")), (0, 0));
+    for of in ["held", "again"] {
+        // A call and a kick are held for a budget of 1 ms each.
+        assert!((1.5..3.0).contains(&rtt(of)), "{of}: {said}");
+        assert!(count(of, "rx_calls") > 15, "{of}: {said}");
+        let longest = stats(of)["hold_ns"]["max"].as_u64().unwrap();
+        assert!(
+            (900_000..1_200_000).contains(&longest),
+            "{of}: {longest} ns"
+        );
+    }
+    assert!(rtt("through") < 0.5, "{said}");
+    let more = count("through", "rx_calls") - count("again", "rx_calls");
+    assert!(more <= 2, "{more} calls passed the NIC: {said}");
 }

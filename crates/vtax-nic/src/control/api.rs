@@ -141,6 +141,9 @@ pub struct PortInfo {
     pub terms: Terms,
     /// The T_buf in force, in µs.
     pub in_force_us: u32,
+    /// Who moves its frames: `kernel`, or `user` and why not the kernel.
+    #[serde(default)]
+    pub datapath: String,
     /// What is left of the guest's lease, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_left_s: Option<u32>,
@@ -420,6 +423,7 @@ mod tests {
                                 settings: HoldSettings::default(),
                                 terms: Terms::default(),
                                 in_force_us: 200,
+                                datapath: "kernel".into(),
                                 lease_left_s: None,
                             };
                             let concerned = job.concerns(&port);

@@ -208,13 +208,13 @@ pub fn printable(name: &str) -> String {
 
 fn table(ports: &[PortInfo]) -> String {
     let mut lines = vec![format!(
-        "{:16} {:9} {:8} {:>8} {:>8} {:>10} {:>9} {:>7}",
-        "port", "connected", "mode", "in force", "cap", "default", "override", "lease"
+        "{:16} {:9} {:8} {:>8} {:>8} {:>10} {:>9} {:>7}  {}",
+        "port", "connected", "mode", "in force", "cap", "default", "override", "lease", "data path"
     )];
     for port in ports {
         let us = |value: u32| format!("{value} µs");
         lines.push(format!(
-            "{:16} {:9} {:8} {:>8} {:>8} {:>10} {:>9} {:>7}",
+            "{:16} {:9} {:8} {:>8} {:>8} {:>10} {:>9} {:>7}  {}",
             printable(&port.port),
             if port.connected { "yes" } else { "no" },
             port.settings.mode.name(),
@@ -224,6 +224,7 @@ fn table(ports: &[PortInfo]) -> String {
             port.terms.override_us.map_or("-".into(), us),
             port.lease_left_s
                 .map_or("-".into(), |left| format!("{left} s")),
+            port.datapath,
         ));
     }
     lines.join("\n")
@@ -243,6 +244,7 @@ mod tests {
             settings: HoldSettings::default(),
             terms: Terms::default(),
             in_force_us: 200,
+            datapath: "kernel".into(),
             lease_left_s: Some(3),
         };
         let table = table(&[info]);

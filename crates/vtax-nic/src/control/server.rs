@@ -351,6 +351,7 @@ mod tests {
                                 settings: *settings,
                                 terms,
                                 in_force_us: terms.in_force(None),
+                                datapath: "kernel".into(),
                                 lease_left_s: None,
                             })
                         });

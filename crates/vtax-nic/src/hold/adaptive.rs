@@ -38,6 +38,14 @@ impl Controller for Adaptive {
         }
     }
 
+    fn may_hold_rx(&self) -> bool {
+        self.rx.is_open()
+    }
+
+    fn may_hold_tx(&self) -> bool {
+        self.tx.is_open()
+    }
+
     fn hold_tx(&mut self, now: Nanos) -> Nanos {
         now
     }

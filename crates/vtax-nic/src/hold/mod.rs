@@ -11,6 +11,7 @@ mod fixed;
 mod off;
 mod pair;
 mod paper;
+mod rest;
 mod time;
 mod window;
 
@@ -21,6 +22,7 @@ pub use fixed::Fixed;
 pub use off::Off;
 pub use pair::{Expired, Kicked, NextDrain, PairHold, Release, RxBatch, TxRound};
 pub use paper::Paper;
+pub use rest::Rest;
 pub use time::Nanos;
 
 /// What sleeping and waking the worker costs, about: closer deadlines are better spun for.
@@ -54,6 +56,17 @@ pub trait Controller: Send + std::fmt::Debug {
     /// The TX ring of `ring_size` entries was drained of `packets` packets (never zero): when to
     /// drain it again without a kick, or `None` to ask for a kick.
     fn sent(&mut self, now: Nanos, packets: u32, ring_size: u16) -> Option<Nanos>;
+
+    /// Whether it may hold RX signals, as things are; if not, and for as long as nothing else is
+    /// learnt, it need not see them.
+    fn may_hold_rx(&self) -> bool {
+        true
+    }
+
+    /// The same for drains of the TX ring.
+    fn may_hold_tx(&self) -> bool {
+        true
+    }
 
     /// Whether only timers end a hold: no early end by a kick or by a filling ring. Only the
     /// paper's controller is that strict.

@@ -120,8 +120,11 @@ impl PairHold {
     /// The worker published a batch in the RX used ring.
     #[must_use = "an RX signal that is released and not sent leaves the guest asleep"]
     pub fn received(&mut self, now: Nanos, batch: RxBatch) -> Option<Release> {
-        self.controller
-            .received(now, batch.packets, batch.ring_size);
+        // A look at a ring that the kernel serves may find nothing.
+        if batch.packets > 0 {
+            self.controller
+                .received(now, batch.packets, batch.ring_size);
+        }
         if !batch.wanted {
             self.rx = None;
             return None;
@@ -182,6 +185,40 @@ impl PairHold {
             }
         }
         NextDrain::OnKick
+    }
+
+    /// Whether an RX signal is held.
+    pub fn holds_call(&self) -> bool {
+        self.rx.is_some()
+    }
+
+    /// Whether a drain of the TX ring is held.
+    pub fn holds_drain(&self) -> bool {
+        self.tx.is_some()
+    }
+
+    /// Whether the controller may hold RX signals, and drains of the TX ring.
+    pub fn may_hold(&self) -> (bool, bool) {
+        let controller = &self.controller;
+        (controller.may_hold_rx(), controller.may_hold_tx())
+    }
+
+    /// Waits for a kick instead of draining the TX ring again at a deadline.
+    pub fn await_kick(&mut self) {
+        self.tx = None;
+    }
+
+    /// Begins the hold that would follow a signal ahead of its first packet, so that nobody needs to
+    /// be woken for that one. Its age is counted from now on, and so is never understated.
+    pub fn anticipate(&mut self, now: Nanos) {
+        let due = self.controller.hold_rx(now).min(now + self.budget);
+        if self.rx.is_none() && due > now {
+            self.rx = Some(HeldSignal {
+                since: now,
+                packets: 0,
+                due,
+            });
+        }
     }
 
     /// When [`PairHold::expired`] must be called; `None` where nothing is held.

@@ -85,6 +85,11 @@ impl Window {
         self.proven = self.proven.min(limit);
     }
 
+    /// Whether it is wider than nothing.
+    pub fn is_open(&self) -> bool {
+        self.width > Nanos::ZERO
+    }
+
     /// Counts packets that passed. A pause of more than four limits before them is not counted: the
     /// sender had nothing to send, which says nothing about its pace.
     pub fn passed(&mut self, now: Nanos, packets: u32, ring_size: u16) {

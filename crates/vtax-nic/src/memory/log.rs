@@ -54,6 +54,11 @@ impl DirtyLog {
         Ok(())
     }
 
+    /// Where it is in this process.
+    pub fn address(&self) -> u64 {
+        self.bits.addr() as u64
+    }
+
     /// Whether its file was cut under us.
     pub fn is_truncated(&self) -> bool {
         self.mapping.is_truncated()

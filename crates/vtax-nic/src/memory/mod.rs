@@ -14,6 +14,7 @@ pub use mapping::{Mapping, MemoryError};
 pub use segment::{Segment, copy, own, peek};
 pub use sigbus::{install as survive_truncation, seen as any_truncation};
 
+use crate::vhost_net::MappedRegion;
 use std::os::fd::OwnedFd;
 
 /// The size of the pages of a dirty log (vhost-user specification, "Migration"), in bytes.
@@ -138,6 +139,17 @@ impl GuestMemory {
             .map(|region| region.description.guest + region.description.size)
             .max()
             .unwrap_or(0)
+    }
+
+    /// Where the regions are in this process, as the kernel wants to know.
+    pub fn mapped(&self) -> Vec<MappedRegion> {
+        let region = |region: &Region| MappedRegion {
+            guest: region.description.guest,
+            size: region.description.size,
+            host: region.host.addr() as u64,
+            flags: 0,
+        };
+        self.regions.iter().map(region).collect()
     }
 
     /// Whether the file under some region was cut while it was mapped, so that what the guest sees

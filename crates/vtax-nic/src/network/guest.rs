@@ -1,5 +1,6 @@
 //! A guest's port: its front end's session, its rings and its notifications.
 
+use super::kernel::{Kernel, Session};
 use super::packet::{Batch, Frame};
 use super::queue::Queue;
 use super::transfer::{self, Delivery};
@@ -8,7 +9,7 @@ use crate::control::frame::FRAME_LEN;
 use crate::control::{Answer, Desk, Terms};
 use crate::features::{Features, ProtocolFeatures};
 use crate::frame::{Mac, Offloads};
-use crate::hold::{HoldSettings, Nanos, NextDrain, PairHold, Release, TxRound};
+use crate::hold::{HoldSettings, Mode, Nanos, NextDrain, PairHold, Release, Rest, TxRound};
 use crate::memory::{DirtyLog, GuestMemory, MAX_REGIONS, Segment};
 use crate::poller::{Poller, PortId, Token};
 use crate::protocol::{ProtocolError, Reply, Request};
@@ -40,6 +41,10 @@ pub struct Outcome {
 #[derive(Debug)]
 pub struct Guest {
     id: PortId,
+    /// What moves its frames, if it is the kernel. Before the memory, which must outlive it.
+    kernel: Option<Kernel>,
+    /// Who moves them, for the operator.
+    datapath: String,
     pub(super) features: Features,
     offered: Features,
     protocol: ProtocolFeatures,
@@ -53,6 +58,8 @@ pub struct Guest {
     /// How many pairs the guest asked for on the control queue.
     pub(super) asked_pairs: usize,
     holds: Vec<PairHold>,
+    /// Of each pair: when its calls, and its kicks, are left alone, where the kernel moves frames.
+    rests: Vec<[Rest; 2]>,
     settings: HoldSettings,
     pub(super) desk: Desk,
     /// How many pairs, from the first on, have both rings running.
@@ -82,6 +89,8 @@ impl Guest {
         let pairs = pairs.clamp(1, MAX_PAIRS);
         Self {
             id,
+            kernel: None,
+            datapath: "user".into(),
             features: Features::default(),
             offered,
             protocol: ProtocolFeatures::default(),
@@ -94,6 +103,7 @@ impl Guest {
             holds: (0..pairs)
                 .map(|_| PairHold::new(settings.controller(), budget))
                 .collect(),
+            rests: vec![[Rest::default(); 2]; pairs.into()],
             settings,
             desk,
             running: 0,
@@ -103,6 +113,47 @@ impl Guest {
             counters: PortCounters::default(),
             chains: Vec::with_capacity(64),
             segments: Vec::with_capacity(64),
+        }
+    }
+
+    /// The same port, whose frames the kernel moves, or the worker for a reason.
+    #[must_use]
+    pub fn moved_by(mut self, kernel: Result<Kernel, String>) -> Self {
+        match kernel {
+            Ok(kernel) => {
+                self.datapath = "kernel".into();
+                self.offered = Kernel::offers(self.offered);
+                self.kernel = Some(kernel);
+                self.settle_through();
+            }
+            Err(why) => self.datapath = format!("user: {why}"),
+        }
+        self
+    }
+
+    /// Who moves its frames: `kernel`, or `user` and why not the kernel.
+    pub fn datapath(&self) -> &str {
+        &self.datapath
+    }
+
+    /// Whether the kernel moves its frames.
+    pub fn is_in_kernel(&self) -> bool {
+        self.kernel.is_some()
+    }
+
+    /// Bytes of the header before each frame.
+    pub fn header_len(&self) -> usize {
+        self.features.header_len()
+    }
+
+    /// Waits for what the kernel tells.
+    ///
+    /// # Errors
+    /// When that cannot be waited for.
+    pub fn watch(&mut self, poller: &Poller) -> Result<(), rustix::io::Errno> {
+        match &mut self.kernel {
+            Some(kernel) => kernel.watch(poller, self.id),
+            None => Ok(()),
         }
     }
 
@@ -157,7 +208,16 @@ impl Guest {
         now: Nanos,
     ) -> Result<(Reply, Outcome), ProtocolError> {
         let mut outcome = Outcome::default();
-        let result = self.answer(request, poller, now, &mut outcome);
+        // The kernel is told of a new log as well: it writes to where the old one is mapped.
+        let stops = self.kernel.is_some()
+            && (request.changes_rings() || matches!(request, Request::SetLogBase { .. }));
+        if stops {
+            self.pause(request.ring(), now);
+        }
+        let mut result = self.answer(request, poller, now, &mut outcome);
+        if stops && result.is_ok() {
+            result = self.resume().and(result);
+        }
         self.count_running();
         if self.control.ring_mut().is_some() {
             // It may hold commands that were not kicked for, and asks for kicks only once empty.
@@ -236,8 +296,14 @@ impl Guest {
                 ))?;
                 self.start(queue, file, poller)?;
             }
-            Request::SetVringCall { queue, file } => self.queue(queue)?.set_call(file)?,
-            Request::SetVringErr { queue, file } => self.queue(queue)?.set_error(file)?,
+            Request::SetVringCall { queue, file } => {
+                self.queue(queue)?.set_call(file)?;
+                self.replug(queue)?;
+            }
+            Request::SetVringErr { queue, file } => {
+                self.queue(queue)?.set_error(file)?;
+                self.replug(queue)?;
+            }
             Request::GetProtocolFeatures => reply = Reply::Number(ProtocolFeatures::OFFERED.0),
             Request::SetProtocolFeatures(features) => {
                 if !ProtocolFeatures::OFFERED.has(features) {
@@ -277,6 +343,10 @@ impl Guest {
     }
 
     fn reset(&mut self, poller: &Poller, now: Nanos) {
+        self.pause(None, now);
+        if let Some(kernel) = &mut self.kernel {
+            kernel.release();
+        }
         for hold in &mut self.holds {
             let _ = hold.flush(now);
         }
@@ -376,10 +446,164 @@ impl Guest {
     }
 
     fn resolve(&mut self) -> Result<(), ProtocolError> {
-        for queue in self.queues.iter_mut().chain([&mut self.control]) {
+        let ours = if self.kernel.is_some() {
+            &mut [][..]
+        } else {
+            &mut self.queues[..]
+        };
+        for queue in ours.iter_mut().chain([&mut self.control]) {
             queue.resolve(&self.memory, self.features)?;
         }
         Ok(())
+    }
+
+    // The kernel's data path.
+
+    /// Stops a ring that the kernel serves, or all, after the holds of its pair.
+    fn pause(&mut self, ring: Option<u32>, now: Nanos) {
+        let Some(kernel) = &mut self.kernel else {
+            return;
+        };
+        let ring = ring.map(|ring| ring as usize);
+        for (pair, hold) in self.holds.iter_mut().enumerate() {
+            if ring.is_some_and(|ring| ring / 2 != pair) {
+                continue;
+            }
+            let ended = hold.flush(now);
+            if let (Some(_), Some(rx)) = (ended.rx, self.queues.get(pair * 2)) {
+                rx.call();
+            }
+            if ended.drain {
+                let _ = kernel.drain(pair);
+            }
+        }
+        // Nothing is held, so that everything is listened to when it goes on.
+        self.settle_through();
+        if let Some(kernel) = &mut self.kernel {
+            kernel.pause(&mut self.queues, ring);
+        }
+    }
+
+    /// Starts the rings that the kernel is to serve.
+    fn resume(&mut self) -> Result<(), ProtocolError> {
+        let Some(kernel) = &mut self.kernel else {
+            return Ok(());
+        };
+        let session = Session {
+            memory: &self.memory,
+            log: self.log.as_ref(),
+            features: self.features,
+        };
+        kernel.resume(&mut self.queues, session)
+    }
+
+    fn replug(&mut self, queue: u32) -> Result<(), ProtocolError> {
+        match &mut self.kernel {
+            Some(kernel) => kernel.replug(&mut self.queues, queue as usize),
+            None => Ok(()),
+        }
+    }
+
+    /// Leaves the kernel the guest's own descriptors where nothing is held.
+    fn settle_through(&mut self) {
+        let Some(kernel) = &mut self.kernel else {
+            return;
+        };
+        for (pair, hold) in self.holds.iter().enumerate() {
+            let holds = self.settings.mode != Mode::Off && hold.budget() > Nanos::ZERO;
+            let rests = self.rests[pair].map(|rest| rest.is_resting());
+            for (half, rests) in rests.into_iter().enumerate() {
+                let through = !holds || rests;
+                let number = pair * 2 + half;
+                if let Err(cause) = kernel.set_through(&mut self.queues, number, through) {
+                    eprintln!("vtax-nic: {cause}");
+                }
+            }
+            let held = (hold.holds_call(), hold.holds_drain());
+            kernel.mute(&self.queues, pair, held);
+        }
+    }
+
+    /// The kernel wants the guest to be signalled for what a pair received.
+    pub fn called(&mut self, pair: usize, now: Nanos) {
+        if let Some(release) = self.look_at_received(pair, now) {
+            self.release(pair, release);
+        }
+        self.settle_through();
+    }
+
+    /// Tells the controller what a pair received by now.
+    fn look_at_received(&mut self, pair: usize, now: Nanos) -> Option<Release> {
+        let batch = self.kernel.as_mut()?.received(pair)?;
+        let hold = self.holds.get_mut(pair)?;
+        let release = hold.received(now, batch);
+        let (may_hold, _) = hold.may_hold();
+        self.rests[pair][0].passed(now, batch.packets, may_hold);
+        release
+    }
+
+    /// The guest kicked a transmit queue that the kernel serves.
+    pub fn kicked_for_kernel(&mut self, pair: usize, now: Nanos) {
+        let (Some(kernel), Some(hold)) = (&self.kernel, self.holds.get_mut(pair)) else {
+            return;
+        };
+        if kernel.offered(pair) == 0 {
+            return;
+        }
+        let kicked = hold.kicked(now);
+        if let Some(release) = kicked.rx {
+            self.release(pair, release);
+        }
+        if kicked.drain {
+            self.drain_by_kernel(pair, now, true);
+        }
+        self.settle_through();
+    }
+
+    fn drain_by_kernel(&mut self, pair: usize, now: Nanos, kicked: bool) {
+        let round = self.kernel.as_mut().and_then(|kernel| kernel.drain(pair));
+        if let (Some(round), Some(hold)) = (round, self.holds.get_mut(pair)) {
+            self.counters.tx_drain(round.packets, kicked);
+            // The kernel asks for kicks by itself: where there are few, that is cheaper than a timer.
+            if hold.drained(now, round) == NextDrain::AtDeadline && round.packets < 2 {
+                hold.await_kick();
+            }
+            let (_, may_hold) = hold.may_hold();
+            self.rests[pair][1].passed(now, round.packets, may_hold);
+        }
+    }
+
+    /// Ends what is due, where the kernel moves the frames.
+    pub fn end_holds_by_kernel(&mut self, now: Nanos) {
+        for pair in 0..self.holds.len() {
+            for rest in &mut self.rests[pair] {
+                rest.settle(now);
+            }
+            self.end_holds_of(pair, now);
+        }
+        self.settle_through();
+    }
+
+    fn end_holds_of(&mut self, pair: usize, now: Nanos) {
+        let hold = &self.holds[pair];
+        if hold.deadline().is_none_or(|due| due > now) {
+            return;
+        }
+        // What came since shares the signal, if the guest has not found all by itself.
+        let looked = hold
+            .holds_call()
+            .then(|| self.look_at_received(pair, now))
+            .flatten();
+        let expired = self.holds[pair].expired(now);
+        if let Some(release) = looked.or(expired.rx) {
+            self.release(pair, release);
+            if release.packets > 1 {
+                self.holds[pair].anticipate(now);
+            }
+        }
+        if expired.drain {
+            self.drain_by_kernel(pair, now, false);
+        }
     }
 
     fn start(
@@ -393,6 +617,7 @@ impl Guest {
         let enable = !self.features.has(Features::PROTOCOL);
         let token = Token::Kick(id, u8::try_from(number).unwrap_or(u8::MAX));
         let is_control = u8::try_from(number).is_ok_and(|number| self.is_control(number));
+        let token = (is_control || self.kernel.is_none()).then_some(token);
         let queue = if is_control {
             &mut self.control
         } else {
@@ -401,7 +626,9 @@ impl Guest {
                 .ok_or(ProtocolError::Queue(number))?
         };
         queue.start(kick, poller, token)?;
-        queue.resolve(&self.memory, self.features)?;
+        if token.is_some() {
+            queue.resolve(&self.memory, self.features)?;
+        }
         if enable {
             queue.enable(true);
         }
@@ -441,6 +668,7 @@ impl Guest {
                 hold.set_budget(budget);
             }
         }
+        self.settle_through();
     }
 
     /// Handles a control frame of the guest; gives the answer to put into its receive queue.
@@ -476,6 +704,12 @@ impl Guest {
                 let hold = &mut self.holds[pair];
                 let expired = hold.flush(now);
                 *hold = PairHold::new(settings.controller(), hold.budget());
+                self.rests[pair] = [Rest::default(); 2];
+                if expired.drain
+                    && let Some(kernel) = &mut self.kernel
+                {
+                    let _ = kernel.drain(pair);
+                }
                 if let Some(release) = expired.rx {
                     self.release(pair, release);
                 }
@@ -505,6 +739,7 @@ impl Guest {
             settings: self.settings,
             terms: self.desk.terms(),
             in_force_us: u32::try_from(budget.0 / 1_000).unwrap_or(u32::MAX),
+            datapath: self.datapath.clone(),
             lease_left_s: left.map(seconds),
         }
     }
@@ -518,7 +753,9 @@ impl Guest {
     /// When something must be looked at: a hold or the guest's lease ends.
     pub fn deadline(&self) -> Option<Nanos> {
         let holds = self.holds.iter().filter_map(PairHold::deadline);
+        let rests = self.rests.iter().flatten().filter_map(Rest::deadline);
         holds
+            .chain(rests)
             .chain(self.desk.lease_end())
             .chain(self.control_due)
             .min()
@@ -709,6 +946,21 @@ impl Guest {
 
     /// Signals a guest for its receive queue, unless it has found by itself what it was to know.
     pub fn release(&mut self, pair: usize, release: Release) {
+        if let Some(kernel) = &mut self.kernel {
+            let Some(ring) = kernel.rx_view(pair) else {
+                return;
+            };
+            if ring.wants_signal() {
+                ring.signalled();
+                self.counters.rx_call(release.held_for, release.packets);
+                if let Some(queue) = self.queues.get(pair * 2) {
+                    queue.call();
+                }
+            } else {
+                self.counters.totals.calls_cancelled += 1;
+            }
+            return;
+        }
         let Some(queue) = self.rx(pair) else { return };
         let Some(ring) = queue.ring_mut() else { return };
         if ring.wants_signal() {

@@ -6,6 +6,9 @@
 
 mod control_queue;
 mod guest;
+mod kernel;
+#[cfg(test)]
+mod kernel_tests;
 mod packet;
 mod queue;
 mod source;
@@ -17,16 +20,18 @@ mod tests;
 mod transfer;
 
 pub use guest::{Drained, Guest, MAX_PAIRS, Outcome};
+pub use kernel::{Kernel, NEEDED};
 pub use packet::{BATCH, Batch, Frame, Packet};
 pub use switch::{MacTable, Route};
 pub use tap::{Tap, TapError};
 pub use transfer::Delivery;
 
+use crate::control::api::Change;
 use crate::control::frame as control;
 use crate::frame::{self, ETHERNET, GsoKind, MAX_FRAME, Mac, NetHeader, Offloads};
 use crate::hold::Nanos;
 use crate::memory::{Segment, own, peek};
-use crate::poller::PortId;
+use crate::poller::{Poller, PortId};
 use crate::ring::RingFault;
 use crate::telemetry::{DropReason, PortCounters};
 use source::{Source, State};
@@ -159,6 +164,10 @@ impl Network {
             self.serve_control(id.port, now);
             return;
         }
+        if guest.is_in_kernel() {
+            guest.kicked_for_kernel(pair.into(), now);
+            return;
+        }
         if queue.is_multiple_of(2) {
             guest.buffers_came(pair.into());
             self.unblock();
@@ -187,6 +196,37 @@ impl Network {
                 State::Held
             };
         }
+    }
+
+    /// The kernel has a call for a guest.
+    pub fn called(&mut self, id: PortId, pair: u8, now: Nanos) {
+        if let Some(guest) = self.guest_mut(id.port) {
+            guest.called(pair.into(), now);
+        }
+    }
+
+    /// Waits for frames of taps and for what the kernel tells, where it is the one that moves them.
+    /// `number` is the network's.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn watch(&mut self, poller: &Poller, number: u16) -> Result<(), rustix::io::Errno> {
+        let in_kernel = self
+            .ports
+            .iter()
+            .any(|port| matches!(port, Port::Guest(guest) if guest.is_in_kernel()));
+        for (port, index) in self.ports.iter_mut().zip(0..) {
+            let id = PortId {
+                network: number,
+                port: index,
+            };
+            match port {
+                Port::Guest(guest) => guest.watch(poller)?,
+                Port::Tap(tap) if !in_kernel => tap.watch(poller, id)?,
+                Port::Tap(_) => {}
+            }
+        }
+        Ok(())
     }
 
     /// Answers a guest's control queue.
@@ -219,6 +259,17 @@ impl Network {
         self.set_tap_offloads();
     }
 
+    /// Changes what the operator allows a port. What a controller before held goes on.
+    pub fn change_terms(&mut self, port: u16, change: &Change, now: Nanos) {
+        if let Some(guest) = self.guest_mut(port) {
+            guest.change_terms(change, now);
+            let pairs = guest.pairs();
+            for pair in 0..pairs {
+                wake(&mut self.sources, port, pair);
+            }
+        }
+    }
+
     /// A front end went away.
     pub fn port_left(&mut self, port: u16) {
         if let Some(table) = &mut self.table {
@@ -236,9 +287,20 @@ impl Network {
             }
             _ => Offloads::ALL,
         };
+        let served = match self.ports.as_slice() {
+            [Port::Guest(guest), Port::Tap(_)] | [Port::Tap(_), Port::Guest(guest)]
+                if guest.is_in_kernel() =>
+            {
+                Some((guest.header_len(), guest.running_pairs()))
+            }
+            _ => None,
+        };
         for port in &mut self.ports {
             if let Port::Tap(tap) = port {
                 tap.set_offloads(receiver);
+                if let Some((header_len, pairs)) = served {
+                    tap.hand_over(header_len, pairs);
+                }
             }
         }
     }
@@ -306,6 +368,10 @@ impl Network {
                 let queue = guest.control_fault(fault);
                 let port = number;
                 self.stopped.push(Stopped { port, queue, fault });
+            }
+            if guest.is_in_kernel() {
+                guest.end_holds_by_kernel(now);
+                continue;
             }
             for pair in 0..guest.pairs() {
                 let Some(hold) = guest.holds_mut().get_mut(pair) else {

@@ -23,13 +23,15 @@ pub struct Queue {
     error: Option<OwnedFd>,
     enabled: bool,
     ring: Option<Ring>,
+    /// Whether the kernel serves it instead.
+    in_kernel: bool,
     fault: Option<RingFault>,
 }
 
 impl Queue {
     pub(super) fn set_size(&mut self, size: u32, features: Features) -> Result<(), ProtocolError> {
         match u16::try_from(size) {
-            Ok(size) if Ring::may_have_size(size, features) && self.ring.is_none() => {
+            Ok(size) if Ring::may_have_size(size, features) && !self.is_started() => {
                 self.size = size;
                 Ok(())
             }
@@ -44,7 +46,7 @@ impl Queue {
     }
 
     pub(super) fn set_base(&mut self, base: u16) -> Result<(), ProtocolError> {
-        if self.ring.is_some() {
+        if self.is_started() {
             return Err(ProtocolError::Refused(
                 "a ring's base is set before it starts",
             ));
@@ -57,7 +59,7 @@ impl Queue {
     /// killed may have published entries and not have told.
     pub(super) fn set_call(&mut self, file: Option<OwnedFd>) -> Result<(), ProtocolError> {
         self.call = file.map(event).transpose()?;
-        if self.ring.is_some() {
+        if self.is_started() {
             self.call();
         }
         Ok(())
@@ -72,25 +74,67 @@ impl Queue {
         self.enabled = enable;
     }
 
-    /// Starts it: from the next [`Queue::resolve`] on there is a ring.
+    /// Starts it: from the next [`Queue::resolve`] on there is a ring, if it is ours to serve.
     pub(super) fn start(
         &mut self,
         kick: OwnedFd,
         poller: &Poller,
-        token: Token,
+        token: Option<Token>,
     ) -> Result<(), ProtocolError> {
         let kick = event(kick)?;
-        poller
-            .watch(&kick, token)
-            .map_err(|cause| ProtocolError::Socket {
-                what: "wait for kicks beside",
-                cause,
-            })?;
+        if let Some(token) = token {
+            poller
+                .watch(&kick, token)
+                .map_err(|cause| ProtocolError::Socket {
+                    what: "wait for kicks beside",
+                    cause,
+                })?;
+        }
         if let Some(old) = self.kick.replace(kick) {
             poller.forget(old);
         }
         self.fault = None;
         Ok(())
+    }
+
+    // What the kernel's data path asks and tells.
+
+    /// Whether it is to run.
+    pub(super) fn is_to_run(&self) -> bool {
+        self.enabled && self.kick.is_some() && self.fault.is_none()
+    }
+
+    /// Its addresses, its size, and the available index to go on from.
+    pub(super) fn settings(&self) -> (RingAddresses, u16, u16) {
+        (self.addresses, self.size, self.base)
+    }
+
+    pub(super) fn kick_file(&self) -> Option<&OwnedFd> {
+        self.kick.as_ref()
+    }
+
+    pub(super) fn call_file(&self) -> Option<&OwnedFd> {
+        self.call.as_ref()
+    }
+
+    pub(super) fn error_file(&self) -> Option<&OwnedFd> {
+        self.error.as_ref()
+    }
+
+    /// The kernel serves it. What was returned before may not have been told.
+    pub(super) fn kernel_started(&mut self) {
+        self.in_kernel = true;
+        self.call();
+    }
+
+    /// The kernel serves it no more, and goes on from here.
+    pub(super) fn kernel_stopped(&mut self, base: Option<u16>) {
+        self.in_kernel = false;
+        self.base = base.unwrap_or(self.base);
+    }
+
+    fn is_started(&self) -> bool {
+        self.ring.is_some() || self.in_kernel
     }
 
     /// Gives its base and the descriptor that is to be waited for no more.
@@ -136,7 +180,7 @@ impl Queue {
     /// Whether frames go through it.
     #[inline]
     pub(super) fn is_running(&self) -> bool {
-        self.enabled && self.ring.is_some() && self.fault.is_none()
+        self.enabled && self.is_started() && self.fault.is_none()
     }
 
     pub(super) fn ring_mut(&mut self) -> Option<&mut Ring> {

@@ -49,6 +49,10 @@ fn advice(cause: &io::Error) -> &'static str {
 pub struct Tap {
     queues: Vec<TapQueue>,
     offloads: Offloads,
+    /// Bytes of the headers before its frames.
+    header_len: usize,
+    /// How many of its queues get frames.
+    attached: usize,
     /// What the port did.
     pub counters: PortCounters,
 }
@@ -67,6 +71,8 @@ impl Tap {
             .map(|_| TapQueue::open(name, queues > 1))
             .collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
+            header_len: HEADER_LEN,
+            attached: queues.len(),
             queues,
             offloads: Offloads::default(),
             counters: PortCounters::default(),
@@ -112,6 +118,33 @@ impl Tap {
         }
     }
 
+    /// The files of its queues, for the kernel to read and write.
+    ///
+    /// # Errors
+    /// When there are no descriptors left.
+    pub fn files(&self) -> io::Result<Vec<OwnedFd>> {
+        let files = self.queues.iter().map(|queue| queue.file.try_clone());
+        files.collect()
+    }
+
+    /// Makes it what the kernel expects that moves its frames itself: headers as long as the
+    /// guest's, and frames only in as many queues as the guest has running pairs.
+    pub fn hand_over(&mut self, header_len: usize, pairs: usize) {
+        if header_len != self.header_len {
+            self.header_len = header_len;
+            for queue in &self.queues {
+                let _ = set_header_len(&queue.file, header_len);
+            }
+        }
+        let wanted = pairs.clamp(1, self.queues.len());
+        for (number, queue) in self.queues.iter().enumerate() {
+            if (number < wanted) != (number < self.attached) {
+                attach(&queue.file, number < wanted);
+            }
+        }
+        self.attached = wanted;
+    }
+
     /// Takes up to a batch of frames that the kernel sends.
     pub fn pull(&mut self, queue: usize, batch: &mut Batch) {
         if let Some(queue) = self.queues.get_mut(queue) {
@@ -141,7 +174,7 @@ impl Tap {
         if queue.outgoing.len() == BATCH {
             queue.flush(&mut self.counters);
         }
-        queue.push(frame);
+        queue.push(frame, self.header_len);
         self.counters.totals.rx_packets += 1;
         self.counters.totals.rx_bytes += frame.len as u64;
         Delivery::Delivered
@@ -212,14 +245,8 @@ impl TapQueue {
         if result < 0 {
             return Err(failed("attach to it", io::Error::last_os_error()));
         }
-        let len: libc::c_int = 12;
-        // SAFETY: TUNSETVNETHDRSZ reads an int, which lives.
-        let result =
-            unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETVNETHDRSZ as _, &raw const len) };
-        if result < 0 {
-            let cause = io::Error::last_os_error();
-            return Err(failed("set the size of its headers", cause));
-        }
+        set_header_len(&file, HEADER_LEN)
+            .map_err(|cause| failed("set the size of its headers", cause))?;
         Ok(Self {
             // A kernel or a sandbox without it costs a system call a frame.
             ring: IoUring::new(128)
@@ -281,7 +308,7 @@ impl TapQueue {
         }
     }
 
-    fn push(&mut self, frame: &Frame) {
+    fn push(&mut self, frame: &Frame, header_len: usize) {
         let Some(header) = self.headers.get_mut(self.outgoing.len()) else {
             return;
         };
@@ -289,7 +316,7 @@ impl TapQueue {
         self.outgoing.push(self.vectors.len());
         self.vectors.push(libc::iovec {
             iov_base: header.as_mut_ptr().cast(),
-            iov_len: HEADER_LEN,
+            iov_len: header_len,
         });
         let vector = |segment: &Segment| libc::iovec {
             iov_base: segment.host.cast(),
@@ -318,6 +345,32 @@ impl TapQueue {
         self.vectors.clear();
         self.outgoing.clear();
     }
+}
+
+fn set_header_len(file: &OwnedFd, len: usize) -> io::Result<()> {
+    let len = libc::c_int::try_from(len).unwrap_or(0);
+    // SAFETY: TUNSETVNETHDRSZ reads an int, which lives.
+    let result =
+        unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETVNETHDRSZ as _, &raw const len) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Lets a queue of several have its share of the frames, or none. One that refuses keeps its share,
+/// which nobody reads.
+fn attach(file: &OwnedFd, attach: bool) {
+    // SAFETY: all-zero is a valid `ifreq`.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let flag = if attach {
+        libc::IFF_ATTACH_QUEUE
+    } else {
+        libc::IFF_DETACH_QUEUE
+    };
+    request.ifr_ifru.ifru_flags = flag.try_into().unwrap_or(0);
+    // SAFETY: TUNSETQUEUE reads an `ifreq`, which lives.
+    unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETQUEUE as _, &raw mut request) };
 }
 
 /// Gives the ring back if operations on a tap end at once there, which they do since Linux 6.4.

@@ -77,6 +77,22 @@ fn frame(to: u8, from: u8, len: usize) -> Vec<u8> {
 const PLAIN: [u8; 12] = [0; 12];
 
 #[test]
+fn another_controller_takes_what_the_one_before_held() {
+    let mut bench = Bench::new(Mode::Fixed, &[linux(), linux()]);
+    bench.peers[1].offer_buffers(8, 0x800);
+    bench.peers[0].send(PLAIN, &frame(1, 0, 60));
+    bench.kick(0, 1, NOW);
+    assert_eq!(bench.peers[1].received().len(), 0, "held");
+    let off = Change {
+        mode: Some(Mode::Off),
+        ..Change::default()
+    };
+    bench.network.change_terms(0, &off, NOW);
+    bench.run(NOW);
+    assert_eq!(bench.peers[1].received().len(), 1);
+}
+
+#[test]
 fn a_frame_crosses_a_link_whole_and_both_sides_are_told() {
     let mut bench = Bench::link();
     bench.peers[1].offer_buffers(4, 0x800);

@@ -74,4 +74,7 @@ pub enum ProtocolError {
     /// Memory that cannot be used.
     #[error(transparent)]
     Memory(#[from] crate::memory::MemoryError),
+    /// What the kernel's data path cannot do.
+    #[error(transparent)]
+    Kernel(#[from] crate::vhost_net::VhostError),
 }

@@ -313,6 +313,21 @@ impl Request {
         )
     }
 
+    /// The ring that the request is about, if it is about one.
+    pub fn ring(&self) -> Option<u32> {
+        match self {
+            Self::SetVringAddr(VringAddress { queue, .. })
+            | Self::SetVringNum { queue, .. }
+            | Self::SetVringBase { queue, .. }
+            | Self::GetVringBase { queue }
+            | Self::SetVringKick { queue, .. }
+            | Self::SetVringCall { queue, .. }
+            | Self::SetVringErr { queue, .. }
+            | Self::SetVringEnable { queue, .. } => Some(*queue),
+            _ => None,
+        }
+    }
+
     /// Whether the request has a reply of its own, so that it gets no acknowledgement.
     pub fn has_reply(&self) -> bool {
         matches!(

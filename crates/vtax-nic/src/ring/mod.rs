@@ -7,9 +7,11 @@ mod packed_tests;
 mod split;
 #[cfg(test)]
 mod tests;
+mod view;
 
 pub use packed::PackedRing;
 pub use split::SplitRing;
+pub use view::RingView;
 
 use crate::features::Features;
 use crate::memory::{DirtyLog, GuestMemory, Segment};

@@ -8,7 +8,7 @@ use super::{Chain, Direction, MAX_SIZE, Place, RingAddresses, RingFault, Virtque
 use crate::memory::{DirtyLog, GuestMemory, Segment};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
-const NO_INTERRUPT: u16 = 1;
+pub(super) const NO_INTERRUPT: u16 = 1;
 const NO_NOTIFY: u16 = 1;
 
 /// A split virtqueue that is started.

@@ -41,6 +41,12 @@ const HOLD_US: Parameter = Parameter::new("nic.hold_us", Domain::Integer(0, 1_00
     .help("the longest that the vtax backend may hold a notification back, in microseconds");
 const HOLD_MODE: Parameter = Parameter::new("nic.mode", Domain::Choice(HOLD_MODES), "adaptive")
     .help("how the vtax backend decides when to hold");
+const DATAPATH: Parameter = Parameter::new(
+    "nic.datapath",
+    Domain::Choice(&["auto", "kernel", "user"]),
+    "auto",
+)
+.help("who moves the vtax backend's frames: the kernel (vhost-net), or the backend itself");
 const SOCKET: Parameter = Parameter::unset("nic.socket", Domain::Text("path"))
     .help("the UNIX socket of the vhost-user backend, which must be listening");
 const QUEUES: Parameter = Parameter::new("nic.queues", Domain::Integer(1, 16), "1")
@@ -53,7 +59,7 @@ const PORTS: Parameter = Parameter::new("nic.ports", Domain::Text("port list"), 
 /// What a plan may set of a VM.
 pub(super) const PARAMETERS: &[Parameter] = &[
     VCPUS, MEMORY_MIB, MACHINE, ACCEL, CPU, PIN, IOTHREAD, BINARY, BACKEND, HOLD_US, HOLD_MODE,
-    SOCKET, QUEUES, MSIX, PORTS,
+    DATAPATH, SOCKET, QUEUES, MSIX, PORTS,
 ];
 
 /// A machine to boot.
@@ -99,14 +105,15 @@ pub(super) enum Backend {
     User(Vec<u16>),
     VhostUser(PathBuf),
     /// vtax-nic, started for this VM, between it and a tap.
-    Vtax(Hold),
+    Vtax(VtaxNic),
 }
 
-/// How vtax-nic holds notifications back.
+/// How vtax-nic moves frames and holds notifications back.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Hold {
+pub(super) struct VtaxNic {
     pub(super) budget_us: u32,
     pub(super) mode: String,
+    pub(super) datapath: String,
 }
 
 impl Backend {
@@ -148,9 +155,10 @@ impl Machine {
                 if !HOLD_MODES.contains(&mode) {
                     return Err(HOLD_MODE.unknown(mode));
                 }
-                Backend::Vtax(Hold {
+                Backend::Vtax(VtaxNic {
                     budget_us: HOLD_US.bounded(settings)?,
                     mode: mode.to_owned(),
+                    datapath: DATAPATH.text(settings).to_owned(),
                 })
             }
             other => return Err(BACKEND.unknown(other)),

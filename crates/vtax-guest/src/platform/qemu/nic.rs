@@ -1,7 +1,7 @@
 //! The vtax backend of a VM's NIC: one `vtax nic` for each VM, between it and its tap. It runs in
 //! the target's control groups, since what it does is a cost of the guest.
 
-use super::machine::Hold;
+use super::machine::VtaxNic;
 use super::surroundings::Surroundings;
 use super::wire::{Received, Wire, excerpt};
 use crate::platform::CommandLine;
@@ -27,7 +27,7 @@ impl Nic {
     pub(super) fn start(
         place: &dyn Surroundings,
         tap: &str,
-        hold: &Hold,
+        options: &VtaxNic,
         socket: &Path,
     ) -> Result<Self, HostError> {
         let program = std::env::current_exe().map_err(HostError::process(
@@ -37,7 +37,7 @@ impl Nic {
         let control = place.run_dir().join("nic-control.sock");
         let messages = place.outside(&place.run_dir().join("nic.log"));
         let log = fs::File::create(&messages).map_err(HostError::file("create", &messages))?;
-        let line = command_line(&program, tap, hold, socket, &control);
+        let line = command_line(&program, tap, options, socket, &control);
         let mut child = place
             .command(&line)
             .stdin(Stdio::null())
@@ -55,25 +55,40 @@ impl Nic {
         Ok(Self { child, control })
     }
 
+    /// Who moves the frames, as the NIC says: `kernel`, or `user` and why not the kernel.
+    pub(super) fn datapath(&mut self) -> Result<String, HostError> {
+        let answer = self.ask(&json!({"op": "list"}))?;
+        answer["ports"][0]["datapath"]
+            .as_str()
+            .map(str::to_owned)
+            .ok_or_else(|| self.control.protocol("no port in the NIC's list".into()))
+    }
+
     /// `nic.kicks` (notifications from the guest), `nic.calls` (interrupts to it), `nic.drops`,
     /// since the NIC started.
     pub(super) fn counters(&mut self) -> Result<BTreeMap<String, f64>, HostError> {
-        let deadline = Instant::now() + PATIENCE;
-        self.control.send(b"", &json!({"op": "stats"}), deadline)?;
-        let line = match self.control.receive(deadline)? {
-            Received::Line(line) => line,
-            Received::Nothing => {
-                return Err(HostError::Timeout {
-                    what: "the NIC's statistics".into(),
-                    seconds: PATIENCE.as_secs(),
-                    evidence: String::new(),
-                });
-            }
-        };
-        parse(&line).ok_or_else(|| {
+        let answer = self.ask(&json!({"op": "stats"}))?;
+        parse(&answer).ok_or_else(|| {
+            let said = answer.to_string();
             self.control
-                .protocol(format!("no statistics but {}", excerpt(&line)))
+                .protocol(format!("no statistics but {}", excerpt(said.as_bytes())))
         })
+    }
+
+    fn ask(&mut self, request: &Value) -> Result<Value, HostError> {
+        let deadline = Instant::now() + PATIENCE;
+        self.control.send(b"", request, deadline)?;
+        match self.control.receive(deadline)? {
+            Received::Line(line) => serde_json::from_slice(&line).map_err(|_| {
+                self.control
+                    .protocol(format!("no JSON but {}", excerpt(&line)))
+            }),
+            Received::Nothing => Err(HostError::Timeout {
+                what: "the NIC's answer".into(),
+                seconds: PATIENCE.as_secs(),
+                evidence: String::new(),
+            }),
+        }
     }
 }
 
@@ -91,7 +106,7 @@ fn end(child: &mut Child) {
 fn command_line(
     program: &Path,
     tap: &str,
-    hold: &Hold,
+    options: &VtaxNic,
     socket: &Path,
     control: &Path,
 ) -> CommandLine {
@@ -102,8 +117,9 @@ fn command_line(
         format!("--socket-path={}", text(socket)),
         format!("--tap={tap}"),
         format!("--api={}", text(control)),
-        format!("--mode={}", hold.mode),
-        format!("--hold-us={}", hold.budget_us),
+        format!("--datapath={}", options.datapath),
+        format!("--mode={}", options.mode),
+        format!("--hold-us={}", options.budget_us),
     ]
 }
 
@@ -134,9 +150,8 @@ fn connect(child: &mut Child, control: &Path, messages: &PathBuf) -> Result<Wire
     }
 }
 
-/// The counters in a line of statistics; the NIC has one port.
-fn parse(line: &[u8]) -> Option<BTreeMap<String, f64>> {
-    let answer: Value = serde_json::from_slice(line).ok()?;
+/// The counters in an answer with statistics; the NIC has one port.
+fn parse(answer: &Value) -> Option<BTreeMap<String, f64>> {
     let totals = &answer["stats"][0];
     let count = |name: &str| totals[name].as_f64();
     let drops = totals["drops"].as_object()?.values();
@@ -159,9 +174,10 @@ mod tests {
 
     #[test]
     fn the_first_ports_counters_are_read_and_anything_else_is_refused() {
-        let line = br#"{"ok":true,"at_ns":1,"stats":[{"port":"port0","kicks":7,"rx_calls":2,
+        let line = r#"{"ok":true,"at_ns":1,"stats":[{"port":"port0","kicks":7,"rx_calls":2,
             "tx_calls":1,"drops":{"no_buffer":3,"tap":1}}]}"#;
-        let counters = parse(line).unwrap();
+        let answer = serde_json::from_str(line).unwrap();
+        let counters = parse(&answer).unwrap();
         assert_eq!(
             counters.into_iter().collect::<Vec<_>>(),
             [
@@ -170,8 +186,8 @@ mod tests {
                 ("nic.kicks".to_owned(), 7.0),
             ]
         );
-        for garbage in [&b"{\"ok\":false,\"error\":\"no\"}"[..], b"[]", b"", b"\xff"] {
-            assert_eq!(parse(garbage), None);
+        for garbage in [json!({"ok": false, "error": "no"}), json!([]), json!(1)] {
+            assert_eq!(parse(&garbage), None);
         }
     }
 }

@@ -85,8 +85,8 @@ impl Vm {
             inside("console.log"),
             inside("nic.sock"),
         );
-        let nic = match &machine.backend {
-            Backend::Vtax(hold) => Some(Nic::start(place, &network.tap, hold, &nic_socket)?),
+        let mut nic = match &machine.backend {
+            Backend::Vtax(options) => Some(Nic::start(place, &network.tap, options, &nic_socket)?),
             _ => None,
         };
         let scratch = place.scratch().map(|image| Scratch {
@@ -143,6 +143,9 @@ impl Vm {
             block_devices: Vec::new(),
         };
         let mut environment = environment(machine, kvm_backend, &qmp, &line, boot);
+        if let Some(nic) = &mut nic {
+            environment.insert("nic.datapath".into(), nic.datapath()?);
+        }
         environment.extend(scratch.map(|scratch| backing(scratch.direct, "the host's")));
         Ok(Self {
             console: process.console.clone(),

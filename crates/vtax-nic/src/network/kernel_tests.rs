@@ -1,0 +1,620 @@
+//! The kernel's data path, with a device that remembers what it was told and refuses what the kernel
+//! refuses.
+
+use super::*;
+use crate::control::api::Change;
+use crate::datapath::Datapath;
+use crate::features::Features;
+use crate::hold::Mode;
+use crate::poller::Token;
+use crate::protocol::{ProtocolError, Request};
+use crate::ring::RingAddresses;
+use crate::testing::{self, Peer, RX, TX, description, event, linux, memory_file};
+use crate::vhost_net::{Device, Event, Half, MappedRegion, VhostError};
+use std::collections::BTreeMap;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+const NOW: Nanos = Nanos(1_000_000_000_000);
+const BUDGET: Nanos = Nanos::from_micros(200);
+
+#[derive(Debug, Default)]
+struct Told {
+    owned: bool,
+    features: u64,
+    regions: Vec<MappedRegion>,
+    log: Option<u64>,
+    rings: BTreeMap<u32, (u16, u16, RingAddresses)>,
+    events: BTreeMap<(u32, u8), OwnedFd>,
+    running: [bool; 2],
+    /// How often rings were stopped.
+    stops: u32,
+    /// What every request is refused with.
+    refuses: bool,
+}
+
+/// A fake of `/dev/vhost-net`.
+#[derive(Debug, Clone, Default)]
+struct Fake(Arc<Mutex<Told>>);
+
+impl Fake {
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.0.lock().unwrap()
+    }
+
+    /// As most requests are: refused unless this process owns the device.
+    fn owned(&self) -> Result<MutexGuard<'_, Told>, VhostError> {
+        let told = self.told();
+        if !told.owned || told.refuses {
+            return Err(refused());
+        }
+        Ok(told)
+    }
+
+    /// Signals as the kernel, or who kicks it, does.
+    fn signal(&self, half: Half, event: Event) {
+        let told = self.told();
+        let file = &told.events[&(half.index(), event as u8)];
+        rustix::io::write(file, &1_u64.to_ne_bytes()).unwrap();
+    }
+
+    /// How often it was signalled.
+    fn kicks(&self) -> u64 {
+        let told = self.told();
+        testing::drain(&told.events[&(Half::Tx.index(), Event::Kick as u8)])
+    }
+}
+
+fn refused() -> VhostError {
+    VhostError::new("do as told", rustix::io::Errno::PERM.into())
+}
+
+impl Device for Fake {
+    fn own(&self) -> Result<(), VhostError> {
+        let mut told = self.told();
+        if told.owned || told.refuses {
+            return Err(refused());
+        }
+        told.owned = true;
+        Ok(())
+    }
+
+    fn disown(&self) -> Result<(), VhostError> {
+        *self.owned()? = Told::default();
+        Ok(())
+    }
+
+    fn set_features(&self, features: u64) -> Result<(), VhostError> {
+        self.owned()?.features = features;
+        Ok(())
+    }
+
+    fn set_memory(&self, regions: &[MappedRegion]) -> Result<(), VhostError> {
+        self.owned()?.regions = regions.to_vec();
+        Ok(())
+    }
+
+    fn set_log(&self, log: u64) -> Result<(), VhostError> {
+        self.owned()?.log = Some(log);
+        Ok(())
+    }
+
+    fn set_ring(
+        &self,
+        half: Half,
+        size: u16,
+        base: u16,
+        addresses: RingAddresses,
+    ) -> Result<(), VhostError> {
+        let mut told = self.owned()?;
+        if told.running[half.index() as usize] {
+            return Err(VhostError::new(
+                "change a ring",
+                rustix::io::Errno::BUSY.into(),
+            ));
+        }
+        told.rings.insert(half.index(), (size, base, addresses));
+        Ok(())
+    }
+
+    fn set_event(
+        &self,
+        half: Half,
+        event: Event,
+        file: Option<BorrowedFd<'_>>,
+    ) -> Result<(), VhostError> {
+        let mut told = self.owned()?;
+        let key = (half.index(), event as u8);
+        match file {
+            Some(file) => told.events.insert(key, file.try_clone_to_owned().unwrap()),
+            None => told.events.remove(&key),
+        };
+        Ok(())
+    }
+
+    fn set_backend(&self, half: Half, tap: Option<BorrowedFd<'_>>) -> Result<(), VhostError> {
+        let mut told = self.owned()?;
+        let ring = half.index() as usize;
+        let (_, _, addresses) = told.rings[&half.index()];
+        let inside = told
+            .regions
+            .iter()
+            .any(|region| (region.host..region.host + region.size).contains(&addresses.used));
+        if tap.is_some() && !inside {
+            return Err(VhostError::new(
+                "start a ring",
+                rustix::io::Errno::FAULT.into(),
+            ));
+        }
+        told.stops += u32::from(told.running[ring] && tap.is_none());
+        told.running[ring] = tap.is_some();
+        Ok(())
+    }
+
+    fn base(&self, half: Half) -> Result<u16, VhostError> {
+        Ok(self.owned()?.rings[&half.index()].1)
+    }
+}
+
+/// A guest on a tap whose frames the kernel moves.
+struct Bench {
+    network: Network,
+    peer: Peer,
+    poller: Poller,
+    device: Fake,
+    /// Frames that the kernel has delivered.
+    delivered: u16,
+}
+
+fn in_kernel(mode: Mode) -> (Guest, Fake) {
+    let devices = [Fake::default(), Fake::default()];
+    let boxed = devices
+        .clone()
+        .map(|device| Box::new(device) as Box<dyn Device>);
+    // In the place of a tap: the fake does not look.
+    let kernel = Kernel::new(boxed.into(), vec![event()]).unwrap();
+    let [device, _] = devices;
+    (testing::port(0, mode).moved_by(Ok(kernel)), device)
+}
+
+impl Bench {
+    fn new(mode: Mode) -> Self {
+        let (mut guest, device) = in_kernel(mode);
+        let poller = Poller::new().unwrap();
+        guest.watch(&poller).unwrap();
+        let features = Kernel::offers(linux());
+        let peer = Peer::start(&mut guest, &poller, features);
+        let other = testing::port(1, mode);
+        let network = Network::new(vec![
+            Port::Guest(Box::new(guest)),
+            Port::Guest(Box::new(other)),
+        ]);
+        let mut bench = Self {
+            network,
+            peer,
+            poller,
+            device,
+            delivered: 0,
+        };
+        bench.work(NOW);
+        bench.peer.calls(0);
+        bench.device.kicks();
+        bench
+    }
+
+    fn guest(&mut self) -> &mut Guest {
+        self.network.guest_mut(0).unwrap()
+    }
+
+    fn ask(&mut self, request: Request) -> Result<crate::protocol::Reply, ProtocolError> {
+        let poller = self.poller.clone();
+        let (reply, _) = self.guest().handle(request, &poller, NOW)?;
+        Ok(reply)
+    }
+
+    /// What the worker does with what happened by `now`. Tells how much that was.
+    fn work(&mut self, now: Nanos) -> usize {
+        let mut tokens = Vec::new();
+        self.poller.wait(Some(Nanos::ZERO), &mut tokens).unwrap();
+        for token in &tokens {
+            match *token {
+                Token::Call(id, pair) => self.network.called(id, pair, now),
+                Token::Kick(id, queue) => self.network.kicked(id, queue, now),
+                other => panic!("{other:?}"),
+            }
+        }
+        self.network.poll(now, &mut Batch::new());
+        tokens.len()
+    }
+
+    /// The kernel puts frames into the receive ring, and signals for them.
+    fn deliver(&mut self, frames: u16) {
+        self.delivered += frames;
+        let at = RX.used() + 2;
+        self.peer.driver.write(at, &self.delivered.to_le_bytes());
+        self.device.signal(Half::Rx, Event::Call);
+    }
+
+    fn kick(&self) {
+        rustix::io::write(&self.peer.kicks[1], &1_u64.to_ne_bytes()).unwrap();
+    }
+}
+
+#[test]
+fn where_nothing_is_held_guest_and_kernel_signal_each_other() {
+    let mut bench = Bench::new(Mode::Off);
+    let told = bench.device.told();
+    assert_eq!((told.owned, told.running), (true, [true; 2]));
+    assert!(Features(told.features).has(NEEDED.without(Features::LOG_ALL)));
+    assert_eq!(
+        told.features & Features::ANY_LAYOUT.0,
+        0,
+        "no header of the tap"
+    );
+    drop(told);
+    bench.deliver(1);
+    bench.device.signal(Half::Tx, Event::Call);
+    bench.kick();
+    assert_eq!(bench.work(NOW), 0, "the worker is not woken");
+    assert_eq!((bench.peer.calls(0), bench.peer.calls(1)), (1, 1));
+    assert_eq!(bench.device.kicks(), 1);
+    assert_eq!(bench.network.deadline(), None);
+}
+
+#[test]
+fn a_held_call_reaches_the_guest_once_when_the_budget_is_over() {
+    let mut bench = Bench::new(Mode::Fixed);
+    bench.peer.offer_buffers(16, 0x800);
+    bench.deliver(1);
+    bench.work(NOW);
+    bench.deliver(2);
+    bench.work(Nanos(NOW.0 + 1));
+    assert_eq!(bench.peer.calls(0), 0);
+    assert_eq!(bench.network.deadline(), Some(NOW + BUDGET));
+    // Published without another call: the guest did not ask for one.
+    bench.delivered += 3;
+    let used = bench.delivered.to_le_bytes();
+    bench.peer.driver.write(RX.used() + 2, &used);
+    bench.work(NOW + BUDGET);
+    assert_eq!(bench.peer.calls(0), 1);
+    // The next hold has begun ahead of its first frame; none comes, and nobody is called.
+    RX.set_used_event(&bench.peer.driver, bench.delivered);
+    bench.work(NOW + BUDGET + BUDGET);
+    assert_eq!(bench.peer.calls(0), 0);
+    assert_eq!(bench.network.deadline(), None);
+    let snapshot = bench.guest().snapshot("a", NOW);
+    assert_eq!(
+        (snapshot.totals.rx_calls, snapshot.rx_batch.quantiles.max),
+        (1, 6)
+    );
+    assert_eq!(snapshot.hold_ns.quantiles.max / 10_000, BUDGET.0 / 10_000);
+}
+
+#[test]
+fn a_guest_that_found_the_frames_by_itself_is_not_called() {
+    let mut bench = Bench::new(Mode::Fixed);
+    bench.peer.offer_buffers(16, 0x800);
+    bench.deliver(2);
+    bench.work(NOW);
+    RX.set_used_event(&bench.peer.driver, 2);
+    bench.work(NOW + BUDGET);
+    assert_eq!(bench.peer.calls(0), 0);
+    assert_eq!(bench.guest().counters.totals.rx_calls, 0);
+    // And is called for the next one.
+    bench.deliver(1);
+    bench.work(NOW + BUDGET);
+    bench.work(NOW + BUDGET + BUDGET);
+    assert_eq!(bench.peer.calls(0), 1);
+}
+
+#[test]
+fn few_free_buffers_end_a_hold() {
+    let mut bench = Bench::new(Mode::Fixed);
+    bench.peer.offer_buffers(2, 0x800);
+    bench.deliver(1);
+    bench.work(NOW);
+    assert_eq!(bench.peer.calls(0), 1);
+}
+
+#[test]
+fn held_kicks_reach_the_kernel_once_a_budget_and_none_is_lost() {
+    let mut bench = Bench::new(Mode::Fixed);
+    bench.peer.send([0; 12], &[0; 60]);
+    bench.kick();
+    bench.work(NOW);
+    bench.peer.send([0; 12], &[0; 60]);
+    bench.kick();
+    bench.work(Nanos(NOW.0 + 1));
+    assert_eq!(bench.device.kicks(), 0);
+    bench.work(NOW + BUDGET);
+    assert_eq!(bench.device.kicks(), 1);
+    // Two shared a kick, so that the ring is looked at again. Offered after the drain: another budget later it goes as well, kicked for or not.
+    bench.peer.send([0; 12], &[0; 60]);
+    bench.work(NOW + BUDGET + BUDGET);
+    assert_eq!(bench.device.kicks(), 1);
+    // It was alone, which ends the timer, and the next kick counts again.
+    assert_eq!(bench.network.deadline(), None);
+    assert_eq!(bench.work(NOW), 1, "heard again, though for nothing new");
+    bench.peer.send([0; 12], &[0; 60]);
+    bench.kick();
+    bench.work(Nanos(NOW.0 + 4 * BUDGET.0));
+    bench.work(Nanos(NOW.0 + 5 * BUDGET.0));
+    assert_eq!(bench.device.kicks(), 1);
+}
+
+#[test]
+fn the_operator_plugs_the_guest_through_and_back_at_run_time() {
+    let mut bench = Bench::new(Mode::Fixed);
+    bench.peer.offer_buffers(16, 0x800);
+    bench.deliver(1);
+    bench.work(NOW);
+    assert_eq!(bench.peer.calls(0), 0);
+    let set = |mode| Change {
+        mode: Some(mode),
+        ..Change::default()
+    };
+    bench.guest().change_terms(&set(Mode::Off), NOW);
+    assert!(bench.peer.calls(0) > 0, "what was held is told");
+    bench.work(NOW);
+    bench.deliver(1);
+    bench.kick();
+    assert_eq!(bench.work(NOW), 0);
+    assert_eq!((bench.peer.calls(0), bench.device.kicks()), (1, 1));
+    assert_eq!(bench.device.told().stops, 0, "no ring stopped for it");
+
+    bench.guest().change_terms(&set(Mode::Fixed), NOW);
+    bench.peer.calls(0);
+    // A kick from before is seen again rather than lost.
+    bench.work(NOW);
+    bench.work(NOW + BUDGET);
+    bench.device.kicks();
+    RX.set_used_event(&bench.peer.driver, bench.delivered);
+    bench.deliver(1);
+    bench.work(NOW + BUDGET);
+    assert_eq!(bench.peer.calls(0), 0);
+    bench.work(NOW + BUDGET + BUDGET);
+    assert_eq!(bench.peer.calls(0), 1);
+    let nothing = Change {
+        override_us: Some(0),
+        ..Change::default()
+    };
+    bench.guest().change_terms(&nothing, NOW + BUDGET + BUDGET);
+    bench.peer.calls(0);
+    bench.deliver(1);
+    assert_eq!(bench.peer.calls(0), 1, "a budget of nothing holds nothing");
+}
+
+#[test]
+fn another_call_descriptor_takes_effect_at_once() {
+    let mut bench = Bench::new(Mode::Off);
+    let call = event();
+    let file = Some(call.try_clone().unwrap());
+    bench.ask(Request::SetVringCall { queue: 0, file }).unwrap();
+    testing::drain(&call);
+    bench.deliver(1);
+    assert_eq!((testing::drain(&call), bench.peer.calls(0)), (1, 0));
+}
+
+#[test]
+fn a_ring_that_stops_tells_where_the_kernel_was_and_goes_on_from_there() {
+    let mut bench = Bench::new(Mode::Fixed);
+    bench.peer.offer_buffers(16, 0x800);
+    bench.deliver(5);
+    bench.work(NOW);
+    bench.device.told().rings.get_mut(&0).unwrap().1 = 5;
+    let reply = bench.ask(Request::GetVringBase { queue: 0 }).unwrap();
+    let base = crate::protocol::Reply::VringState { queue: 0, base: 5 };
+    assert_eq!(reply, base);
+    assert_eq!(bench.device.told().running, [false, true]);
+    assert_eq!(bench.peer.calls(0), 1, "what was held is told");
+    let features = Kernel::offers(linux());
+    let (peer, poller) = (&bench.peer, &bench.poller);
+    let guest = bench.network.guest_mut(0).unwrap();
+    let kick = peer.kicks[0].try_clone().unwrap();
+    for request in [
+        Request::SetVringBase { queue: 0, base: 5 },
+        Request::SetVringKick {
+            queue: 0,
+            file: Some(kick),
+        },
+    ] {
+        guest.handle(request, poller, NOW).unwrap();
+    }
+    let told = bench.device.told();
+    assert_eq!((told.running, told.rings[&0].1), ([true; 2], 5));
+    assert_eq!(told.features & features.0, told.features);
+}
+
+#[test]
+fn new_memory_is_told_while_no_ring_runs() {
+    let mut bench = Bench::new(Mode::Off);
+    let before = bench.device.told().regions.clone();
+    // The same guest memory, mapped anew.
+    let file = bench.peer.driver.file.try_clone().unwrap();
+    bench
+        .ask(Request::SetMemTable(vec![(description(), file)]))
+        .unwrap();
+    {
+        let told = bench.device.told();
+        assert_eq!((told.stops, told.running), (2, [true; 2]));
+        assert_eq!((told.regions.len(), before.len()), (1, 1));
+    }
+    // A table in which the rings are not: none runs, and the front end is sent away.
+    let elsewhere = crate::memory::RegionDescription {
+        user: 0x10_0000_0000,
+        ..description()
+    };
+    let refused = bench.ask(Request::SetMemTable(vec![(elsewhere, memory_file())]));
+    assert!(refused.is_err());
+    assert_eq!(bench.device.told().running, [false; 2]);
+}
+
+#[test]
+fn migration_logs_into_the_front_ends_log() {
+    let mut bench = Bench::new(Mode::Off);
+    let (file, _) = testing::log();
+    let size = testing::MEMORY / 4096 / 8;
+    let log = Request::SetLogBase {
+        size,
+        offset: 0,
+        file: file.try_clone().unwrap(),
+    };
+    bench.ask(log).unwrap();
+    assert_eq!(bench.device.told().log, None, "nothing is logged yet");
+    let features = Kernel::offers(linux()).with(Features::LOG_ALL);
+    bench.ask(Request::SetFeatures(features)).unwrap();
+    let told = bench.device.told();
+    assert!(told.log.is_some() && Features(told.features).has(Features::LOG_ALL));
+    let logged = told
+        .rings
+        .values()
+        .map(|(_, _, addresses)| addresses.used_log);
+    assert_eq!(
+        logged.collect::<Vec<_>>(),
+        [Some(RX.used()), Some(TX.used())]
+    );
+    drop(told);
+    // Another log: the kernel writes to the old one no more.
+    let (file, _) = testing::log();
+    let before = bench.device.told().stops;
+    let offset = 0;
+    bench
+        .ask(Request::SetLogBase { size, offset, file })
+        .unwrap();
+    let told = bench.device.told();
+    assert_eq!((told.stops - before, told.running), (2, [true; 2]));
+}
+
+#[test]
+fn a_front_end_that_goes_leaves_nothing_in_the_kernel_and_the_next_starts_afresh() {
+    let mut bench = Bench::new(Mode::Off);
+    let poller = bench.poller.clone();
+    bench.guest().disconnect(&poller, NOW);
+    assert!(!bench.device.told().owned);
+    let peer = &bench.peer;
+    let guest = bench.network.guest_mut(0).unwrap();
+    peer.connect(guest, &poller, Kernel::offers(linux()));
+    assert_eq!(bench.device.told().running, [true; 2]);
+}
+
+#[test]
+fn a_ring_that_runs_keeps_its_size_and_what_the_kernel_refuses_ends_the_session() {
+    let mut bench = Bench::new(Mode::Off);
+    let size = Request::SetVringNum { queue: 0, size: 64 };
+    assert!(bench.ask(size).is_err());
+    bench.device.told().refuses = true;
+    let features = Request::SetFeatures(Kernel::offers(linux()));
+    let error = bench.ask(features).unwrap_err().to_string();
+    assert!(error.contains("vhost-net: cannot"), "{error}");
+}
+
+#[test]
+fn packed_rings_are_not_offered() {
+    let (mut guest, _) = in_kernel(Mode::Off);
+    let poller = Poller::new().unwrap();
+    let (reply, _) = guest.handle(Request::GetFeatures, &poller, NOW).unwrap();
+    let crate::protocol::Reply::Number(offered) = reply else {
+        panic!("{reply:?}");
+    };
+    assert!(Features(offered).has(NEEDED.with(Features::CSUM)));
+    assert_eq!(
+        offered & (Features::RING_PACKED.0 | Features::IN_ORDER.0),
+        0
+    );
+}
+
+#[test]
+fn who_moves_the_frames_is_chosen_with_a_reason() {
+    let full = || Ok((Box::new(Fake::default()) as Box<dyn Device>, NEEDED));
+    let none = || Err("there is none".to_owned());
+    let poor = || {
+        let device = Box::new(Fake::default()) as Box<dyn Device>;
+        Ok((device, NEEDED.without(Features::EVENT_IDX)))
+    };
+    let taps = || Some(vec![event()]);
+    assert!(Datapath::Auto.choose(taps(), 2, full).unwrap().is_ok());
+    assert!(Datapath::Kernel.choose(taps(), 2, full).unwrap().is_ok());
+    let why = |chosen: Result<Result<Kernel, String>, String>| chosen.unwrap().unwrap_err();
+    assert_eq!(why(Datapath::User.choose(taps(), 2, full)), "so configured");
+    assert_eq!(why(Datapath::Auto.choose(taps(), 2, none)), "there is none");
+    let alone = why(Datapath::Auto.choose(None, 2, full));
+    assert!(alone.contains("not alone with a tap"), "{alone}");
+    let lacks = why(Datapath::Auto.choose(taps(), 2, poor));
+    assert!(lacks.contains("0x20000000"), "{lacks}");
+    assert!(Datapath::Kernel.choose(taps(), 2, none).is_err());
+}
+
+#[test]
+fn the_devices_numbers_are_those_of_linux() {
+    // As `linux/vhost.h` makes them on most processors.
+    let expected = [
+        0x4008_af00,
+        0xaf01,
+        0xaf02,
+        0x4008_af03,
+        0x4008_af04,
+        0x4008_af10,
+        0x4028_af11,
+        0x4008_af12,
+        0xc008_af12,
+        0x4008_af20,
+        0x4008_af21,
+        0x4008_af22,
+        0x4008_af30,
+    ];
+    assert_eq!(crate::vhost_net::REQUESTS, expected);
+}
+
+#[test]
+fn while_a_call_is_held_nobody_is_woken_for_others() {
+    let mut bench = Bench::new(Mode::Fixed);
+    bench.peer.offer_buffers(16, 0x800);
+    bench.deliver(1);
+    assert_eq!(bench.work(NOW), 1);
+    for _ in 0..3 {
+        bench.deliver(1);
+        bench.kick();
+    }
+    assert_eq!(bench.work(NOW), 1, "the kick alone");
+    bench.work(NOW + BUDGET);
+    assert_eq!(bench.peer.calls(0), 1);
+}
+
+#[test]
+fn a_controller_that_holds_nothing_looks_away_and_looks_again() {
+    let mut bench = Bench::new(Mode::Adaptive);
+    bench.peer.offer_buffers(16, 0x800);
+    // Too far apart to be merged: 1 ms and a budget of 200 µs.
+    let mut now = NOW;
+    for _ in 0..200 {
+        now = now + Nanos::from_micros(1_000);
+        RX.set_used_event(&bench.peer.driver, bench.delivered);
+        bench.peer.offer_buffers(1, 0x800);
+        bench.deliver(1);
+        bench.work(now);
+    }
+    assert_eq!(bench.peer.calls(0), 200, "none held, none lost");
+    let watched = bench.guest().counters.totals.rx_calls;
+    assert!((64..80).contains(&watched), "the worker saw {watched}");
+    assert!(bench.network.deadline().is_some());
+    now = now + Nanos::from_micros(2_000_000);
+    bench.work(now);
+    assert_eq!(bench.network.deadline(), None, "and has no timer when idle");
+    bench.deliver(1);
+    assert_eq!(bench.work(now), 1);
+}
+
+#[test]
+fn another_controller_sends_what_was_held() {
+    let mut bench = Bench::new(Mode::Fixed);
+    bench.peer.send([0; 12], &[0; 60]);
+    bench.kick();
+    bench.work(NOW);
+    assert_eq!(bench.device.kicks(), 0);
+    let adaptive = Change {
+        mode: Some(Mode::Adaptive),
+        ..Change::default()
+    };
+    bench.guest().change_terms(&adaptive, NOW);
+    assert_eq!(bench.device.kicks(), 1);
+}
