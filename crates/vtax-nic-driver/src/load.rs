@@ -10,7 +10,7 @@ use crate::nic::{Counts, Nic, wait_for_any};
 use crate::probe::{self, Seen, Stamp};
 
 /// How long a receiver waits for frames that are still on their way.
-const LINGER: Duration = Duration::from_millis(20);
+const LINGER: Duration = Duration::from_millis(200);
 
 /// Frames taken before a receiver looks at another NIC, as in NAPI.
 const BUDGET: usize = 64;

@@ -1,12 +1,16 @@
 //! Programs that are made from source, in a Debian of their own that goes when they are made.
 
-use super::build::{mmdebstrap, require_root_and_programs, require_space, run_logged, sources};
+use super::build::{
+    building_prefix, mmdebstrap, require_root_and_programs, require_space, run_logged, sources,
+};
+use super::{lock, remove_abandoned};
 use std::fs::{self, File};
 use std::path::Path;
 use vtax_host::HostError;
 
 /// Runs a shell script in a Debian with these packages, and keeps what it leaves in its `/out` as a
-/// directory, which appears when it is whole. `progress` gets the script's lines that start with `I: `.
+/// directory, which appears when it is whole; one that is there stays. `progress` gets the script's lines
+/// that start with `I: `.
 ///
 /// # Errors
 /// When there is no root, a program or space is missing, or the script fails, with the end of what it
@@ -22,8 +26,15 @@ pub fn compile(
     let parent = into.parent().unwrap_or(into);
     fs::create_dir_all(parent).map_err(HostError::file("create", parent))?;
     require_space(parent)?;
+    let name = into.file_name().unwrap_or_default().to_string_lossy();
+    let _lock = lock(parent, &name, progress)?;
+    // Another process may have made it while this one waited for the lock.
+    if into.is_dir() {
+        return Ok(());
+    }
+    remove_abandoned(parent, &name)?;
     let building = tempfile::Builder::new()
-        .prefix(".building-")
+        .prefix(&building_prefix(&name))
         .tempdir_in(parent)
         .map_err(HostError::file("create", parent))?;
     let path = |name: &str| building.path().join(name);

@@ -19,7 +19,7 @@ line='            do_interrupt_x86_hardirq(env, vector, 1);'
 sed -i "s/^$line\$/&\n            cs->exception_index = -1;/" $file
 
 # What the machine of a host has, and nothing else.
-for device in Q35 HPET NVDIMM TEST_DEVICES PC_TESTDEV VIRTIO_NET VIRTIO_PCI VIRTIO_SERIAL; do
+for device in Q35 HPET NVDIMM ISA_TESTDEV VIRTIO_NET VIRTIO_PCI VIRTIO_SERIAL; do
     echo "CONFIG_$device=y"
 done >configs/devices/x86_64-softmmu/testbed.mak
 
