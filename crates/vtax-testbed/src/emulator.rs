@@ -60,7 +60,7 @@ impl Emulator {
     /// Ours, built now if it has not been; that of the system where it cannot be.
     pub fn ensure(cache: &Path, progress: &mut dyn FnMut(&str)) -> Self {
         let mut emulator = Self::find(cache);
-        if emulator.firmware.is_none() {
+        if !emulator.is_ours() {
             match build(progress) {
                 Ok(_) => emulator = Self::find(cache),
                 Err(cause) => progress(&format!(
@@ -82,6 +82,11 @@ impl Emulator {
             binary: built.join(PROGRAM).to_string_lossy().into_owned(),
             firmware: Some(built),
         })
+    }
+
+    /// Whether it is of our own build.
+    pub fn is_ours(&self) -> bool {
+        self.firmware.is_some()
     }
 
     /// Which one it is, for the record: its version, and whose build.
@@ -115,9 +120,9 @@ impl Emulator {
                 remedy: "vtax testbed build qemu, or a newer one from your distribution".to_owned(),
             });
         }
-        Ok(match self.firmware {
-            Some(_) => format!("QEMU {version}, built by vtax"),
-            None => format!("QEMU {version}"),
+        Ok(match self.is_ours() {
+            true => format!("QEMU {version}, built by vtax"),
+            false => format!("QEMU {version}"),
         })
     }
 }

@@ -92,6 +92,12 @@ pub fn run_plan(
             "a Dom0 has no cpufreq driver, because Xen sets the frequency: leave host.governor out, or --at testbed:kvm".to_owned(),
         )));
     }
+    if governors(run) && !run.host.emulator.is_ours() {
+        return Err(LabError::Host(HostError::Missing {
+            what: "a QEMU whose processors have a clock that is the same at every frequency, which a plan with host.governor wants".to_owned(),
+            remedy: "vtax testbed build qemu".to_owned(),
+        }));
+    }
     flight::sweep(&std::env::temp_dir());
     let options = RunOptions {
         results: run.results.clone(),

@@ -49,10 +49,11 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
     }
     let nested = host.hypervisor == Hypervisor::Kvm;
     // Under Xen, Dom0 crashes at its entry with richer models; nested SVM has no XSAVES.
-    let cpu = if nested {
-        "EPYC,+svm,-xsaves"
-    } else {
-        "qemu64"
+    let cpu = match (nested, files.pstates) {
+        (false, _) => "qemu64",
+        (true, None) => "EPYC,+svm,-xsaves",
+        // Its clock counts on at every frequency: else KVM would give guests one that follows them.
+        (true, Some(_)) => "EPYC,+svm,-xsaves,+invtsc",
     };
     line.option("-cpu", cpu)
         .option("-machine", format!("{Q35},nvdimm=on"));
@@ -348,6 +349,7 @@ mod tests {
             line.ends_with(" -acpitable file=/tmp/a,,b -device pc-testdev"),
             "{line}"
         );
+        assert!(line.contains("-xsaves,+invtsc "), "{line}");
     }
 
     #[test]

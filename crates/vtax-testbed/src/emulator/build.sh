@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds QEMU for emulated hosts, in a Debian of its own: the source of Debian's package with one mistake
+# Builds QEMU for emulated hosts, in a Debian of its own: the source of Debian's package with two mistakes
 # mended, linked statically, so that it runs on any x86-64 Linux. What it made is in /out.
 set -e
 step() { echo "I: $*"; }
@@ -17,6 +17,12 @@ file=target/i386/tcg/sysemu/svm_helper.c
 line='            do_interrupt_x86_hardirq(env, vector, 1);'
 [ "$(grep -cFx "$line" $file)" = 1 ] || { echo "$file is not as it was"; exit 1; }
 sed -i "s/^$line\$/&\n            cs->exception_index = -1;/" $file
+
+# The clock of an emulated processor is invariant, and its CPUID may say so.
+file=target/i386/cpu.c
+line='#define TCG_APM_FEATURES 0'
+[ "$(grep -cFx "$line" $file)" = 1 ] || { echo "$file is not as it was"; exit 1; }
+sed -i "s/^$line\$/#define TCG_APM_FEATURES CPUID_APM_INVTSC/" $file
 
 # What the machine of a host has, and nothing else.
 for device in Q35 HPET NVDIMM ISA_TESTDEV VIRTIO_NET VIRTIO_PCI VIRTIO_SERIAL; do
