@@ -1,7 +1,7 @@
 //! `/dev/vhost-net`: the kernel's data path between the two rings of a pair and a queue of a tap
 //! (`linux/vhost.h`).
 
-use crate::memory::MAX_REGIONS;
+use crate::memory::{MAX_REGIONS, MappedRegion};
 use crate::ring::RingAddresses;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::ioctl::opcode::{none, read, read_write, write};
@@ -62,20 +62,6 @@ impl VhostError {
     pub fn new(what: &'static str, cause: io::Error) -> Self {
         Self { what, cause }
     }
-}
-
-/// A mapped region of guest memory. All are in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[repr(C)]
-pub struct MappedRegion {
-    /// Guest-physical address.
-    pub guest: u64,
-    /// Length.
-    pub size: u64,
-    /// Where it is mapped in this process.
-    pub host: u64,
-    /// None are defined.
-    pub flags: u64,
 }
 
 /// Which of a pair's rings.

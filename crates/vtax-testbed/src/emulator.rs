@@ -99,7 +99,7 @@ impl Emulator {
             .env("PATH", vtax_host::roots::PATH)
             .stdin(Stdio::null())
             .output()
-            .map_err(crate::flight::missing)?;
+            .map_err(missing)?;
         let text = String::from_utf8_lossy(&output.stdout);
         let first = text.lines().next().unwrap_or_default();
         let version = first.strip_prefix("QEMU emulator version ").map(str::trim);
@@ -124,6 +124,14 @@ impl Emulator {
             true => format!("QEMU {version}, built by vtax"),
             false => format!("QEMU {version}"),
         })
+    }
+}
+
+/// That a QEMU could not be started.
+pub(crate) fn missing(cause: std::io::Error) -> HostError {
+    HostError::Missing {
+        what: format!("a program that starts QEMU ({cause})"),
+        remedy: "apt-get install qemu-system-x86 util-linux".into(),
     }
 }
 

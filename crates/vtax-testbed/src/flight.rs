@@ -1,5 +1,6 @@
 //! One errand in one emulated host, from its boot to what it brings back.
 
+use crate::emulator::missing;
 use crate::host::Host;
 use crate::link::{End, Link};
 use crate::machine::{self, Files};
@@ -325,13 +326,6 @@ fn processor_time(stat: &str) -> Option<Duration> {
     let system: u64 = times.next()?.parse().ok()?;
     let ticks = rustix::param::clock_ticks_per_second();
     Some(Duration::from_secs(user.checked_add(system)?) / u32::try_from(ticks).ok()?)
-}
-
-pub(crate) fn missing(cause: std::io::Error) -> HostError {
-    HostError::Missing {
-        what: format!("a program that starts QEMU ({cause})"),
-        remedy: "apt-get install qemu-system-x86 util-linux".into(),
-    }
 }
 
 fn tail(console: &Path) -> String {

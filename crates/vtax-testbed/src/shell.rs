@@ -1,6 +1,6 @@
 //! A console in an emulated host.
 
-use crate::flight::missing;
+use crate::emulator::missing;
 use crate::host::Host;
 use crate::machine::{self, Files};
 use crate::payload::{self, Errand};

@@ -14,7 +14,6 @@ pub use mapping::{Mapping, MemoryError};
 pub use segment::{Segment, copy, own, peek};
 pub use sigbus::{install as survive_truncation, seen as any_truncation};
 
-use crate::vhost_net::MappedRegion;
 use std::os::fd::OwnedFd;
 
 /// The size of the pages of a dirty log (vhost-user specification, "Migration"), in bytes.
@@ -35,6 +34,20 @@ pub struct RegionDescription {
     pub user: u64,
     /// Where the region starts in the file.
     pub offset: u64,
+}
+
+/// A mapped region of guest memory, as the kernel's vhost takes it (`linux/vhost_types.h`). All are in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct MappedRegion {
+    /// Guest-physical address.
+    pub guest: u64,
+    /// Length.
+    pub size: u64,
+    /// Where it is mapped in this process.
+    pub host: u64,
+    /// None are defined.
+    pub flags: u64,
 }
 
 #[derive(Debug)]
