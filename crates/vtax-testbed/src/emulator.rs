@@ -57,20 +57,6 @@ impl Emulator {
         }
     }
 
-    /// Ours, built now if it has not been; that of the system where it cannot be.
-    pub fn ensure(cache: &Path, progress: &mut dyn FnMut(&str)) -> Self {
-        let mut emulator = Self::find(cache);
-        if !emulator.is_ours() {
-            match build(progress) {
-                Ok(_) => emulator = Self::find(cache),
-                Err(cause) => progress(&format!(
-                    "a guest under KVM may get stuck in the system's QEMU, and our own cannot be built: {cause}"
-                )),
-            }
-        }
-        emulator
-    }
-
     /// Ours, if it has been built, else that of the system.
     pub fn find(cache: &Path) -> Self {
         // What root has built serves everyone on the machine.

@@ -1,6 +1,6 @@
 //! The images of emulated hosts in the cache: built once from their recipes, found by the hash.
 
-use crate::emulator::Emulator;
+use crate::emulator::{self, Emulator};
 use crate::recipe::recipe;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -13,6 +13,8 @@ use vtax_lab::place::Hypervisor;
 
 /// Sizes of the disks are multiples of this, as persistent memory wants.
 const ALIGNMENT: u64 = 128 << 20;
+
+const SYSTEMS_QEMU: &str = "a guest under KVM may get stuck in the system's QEMU";
 
 /// An emulated host, ready to boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,17 +53,38 @@ pub struct Kept {
     pub is_current: bool,
 }
 
-/// A host, built if it is not in the cache yet. `progress` gets a line for each step.
+/// A host, built if it is not in the cache yet, and for KVM the QEMU that emulates it best. `progress`
+/// gets a line for each step.
 ///
 /// # Errors
-/// When something has to be built and cannot be: see [`image::ensure`].
+/// When something has to be built and cannot be: see [`image::ensure`]. Without that QEMU, the system's
+/// has to do, and `progress` is told why.
 pub fn build(hypervisor: Hypervisor, progress: &mut dyn FnMut(&str)) -> Result<Host, HostError> {
     let cache = image::cache_dir()?;
-    let emulator = match hypervisor {
-        Hypervisor::Kvm => Emulator::ensure(&cache, progress),
-        Hypervisor::Xen => Emulator::find(&cache),
-    };
+    let mut emulator = Emulator::find(&cache);
+    if hypervisor == Hypervisor::Kvm && !emulator.is_ours() {
+        match emulator::build(progress) {
+            Ok(_) => emulator = Emulator::find(&cache),
+            Err(cause) => progress(&format!("{SYSTEMS_QEMU}: our own cannot be built: {cause}")),
+        }
+    }
     assemble(hypervisor, emulator, progress)
+}
+
+/// A host to work with: as it is in the cache, else built.
+///
+/// # Errors
+/// As [`build`].
+pub fn ready(hypervisor: Hypervisor, progress: &mut dyn FnMut(&str)) -> Result<Host, HostError> {
+    let Some(host) = cached(hypervisor)? else {
+        return build(hypervisor, progress);
+    };
+    if hypervisor == Hypervisor::Kvm && !host.emulator.is_ours() {
+        progress(&format!(
+            "{SYSTEMS_QEMU}: `vtax testbed build qemu` builds our own"
+        ));
+    }
+    Ok(host)
 }
 
 fn assemble(

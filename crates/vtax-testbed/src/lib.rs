@@ -24,7 +24,7 @@ mod settings;
 mod shell;
 mod speed;
 
-pub use host::{Host, Kept, build, cached, list, remove};
+pub use host::{Host, Kept, build, cached, list, ready, remove};
 pub use hosts::{PlanRun, run_plan};
 pub use pulse::watch;
 pub use recipe::recipe;

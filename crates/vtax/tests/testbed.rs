@@ -7,10 +7,12 @@
     reason = "in a test, a failure is a panic"
 )]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::Mutex;
 use vtax_report::analysis::charge::{Method, Study};
 use vtax_report::results::{ResultsDir, Trial};
 use vtax_testbed::guard::Counts;
@@ -30,14 +32,19 @@ fn repository(path: &str) -> PathBuf {
         .join(path)
 }
 
-fn has_testbed(hypervisor: &str) -> bool {
-    let built = vtax(&["testbed", "build", hypervisor]);
-    if !built.status.success() {
-        let why = String::from_utf8_lossy(&built.stderr).into_owned();
-        let last = why.lines().last().unwrap_or_default();
-        eprintln!("SKIPPED: no testbed:{hypervisor} could be built on this machine: {last}");
-    }
-    built.status.success()
+/// Whether a part of testbeds is there, built now if it is not: tried once, since what fails takes long.
+fn has(part: &'static str) -> bool {
+    static TRIED: Mutex<BTreeMap<&str, bool>> = Mutex::new(BTreeMap::new());
+    let mut tried = TRIED.lock().unwrap();
+    *tried.entry(part).or_insert_with(|| {
+        let built = vtax(&["testbed", "build", part]);
+        if !built.status.success() {
+            let why = String::from_utf8_lossy(&built.stderr).into_owned();
+            let last = why.lines().last().unwrap_or_default();
+            eprintln!("SKIPPED: testbed {part} could not be built on this machine: {last}");
+        }
+        built.status.success()
+    })
 }
 
 /// `vtax COMMAND PLAN --at PLACE`, the results in a directory.
@@ -118,7 +125,7 @@ fn run_twice(place: &str, plan: &str, work: &Path) -> (ResultsDir, usize) {
 
 #[test]
 fn a_run_gives_the_same_numbers_twice_and_the_committed_counts() {
-    if !has_testbed("kvm") {
+    if !has("kvm") {
         return;
     }
     let plan = fs::read_to_string(repository("plans/guard.toml")).unwrap();
@@ -160,7 +167,7 @@ fn a_run_gives_the_same_numbers_twice_and_the_committed_counts() {
 
 #[test]
 fn a_run_that_cannot_start_inside_says_why() {
-    if !has_testbed("kvm") {
+    if !has("kvm") {
         return;
     }
     let work = tempfile::tempdir().unwrap();
@@ -176,7 +183,7 @@ fn a_run_that_cannot_start_inside_says_why() {
 
 #[test]
 fn a_xen_guest_gives_the_same_numbers_twice() {
-    if !has_testbed("xen") {
+    if !has("xen") {
         return;
     }
     let work = tempfile::tempdir().unwrap();
@@ -191,7 +198,7 @@ fn a_xen_guest_gives_the_same_numbers_twice() {
 
 #[test]
 fn at_half_the_frequency_the_same_work_takes_twice_the_time_and_as_many_instructions() {
-    if !has_testbed("kvm") {
+    if !has("kvm") {
         return;
     }
     let work = tempfile::tempdir().unwrap();
@@ -217,7 +224,7 @@ fn at_half_the_frequency_the_same_work_takes_twice_the_time_and_as_many_instruct
 
 #[test]
 fn a_processor_is_as_fast_as_its_governors_frequency_and_takes_fewer_modelled_watts() {
-    if !has_testbed("kvm") {
+    if !has("qemu") || !has("kvm") {
         return;
     }
     let work = tempfile::tempdir().unwrap();
@@ -251,7 +258,7 @@ fn a_processor_is_as_fast_as_its_governors_frequency_and_takes_fewer_modelled_wa
 /// The study of `docs/charge.md` at its smallest: containers, a few seconds.
 #[test]
 fn two_guests_together_are_charged_what_each_is_charged_alone() {
-    if !has_testbed("kvm") {
+    if !has("kvm") {
         return;
     }
     let work = tempfile::tempdir().unwrap();
@@ -316,7 +323,7 @@ fn in_shell(script: &str) -> String {
 
 #[test]
 fn a_shell_in_the_testbed_is_a_console_until_it_is_powered_off() {
-    if !has_testbed("kvm") {
+    if !has("kvm") {
         return;
     }
     let said = in_shell("ls /dev/kvm; echo $((6 * 7)) answers\npoweroff -f");
@@ -372,7 +379,7 @@ poweroff -f"#;
 
 #[test]
 fn the_nic_holds_what_vhost_net_signals_and_otherwise_is_vhost_net() {
-    if !has_testbed("kvm") {
+    if !has("kvm") {
         return;
     }
     let said = in_shell(KERNEL_PATH);

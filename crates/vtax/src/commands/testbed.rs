@@ -63,7 +63,7 @@ fn build(part: TestbedPart) -> Outcome {
 
 fn shell(hypervisor: Hypervisor, file: Option<&Path>) -> Outcome {
     let settings = read_settings(file)?;
-    let host = vtax_testbed::build(hypervisor, &mut note)?;
+    let host = vtax_testbed::ready(hypervisor, &mut note)?;
     Ok(vtax_testbed::shell(&host, &settings)?)
 }
 
@@ -207,7 +207,7 @@ impl Inside<'_> {
                 message: line.to_owned(),
             });
         };
-        let host = vtax_testbed::build(self.hypervisor, &mut tell)?;
+        let host = vtax_testbed::ready(self.hypervisor, &mut tell)?;
         signals.check()?;
         tell("each trial boots an emulated host: its seconds are longer than ours");
         let run = PlanRun {
