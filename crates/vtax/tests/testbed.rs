@@ -67,7 +67,9 @@ const APART: f64 = 1e-3;
 /// what is not equal to the last bit is said. A trial whose host got stuck (docs/testbed.md) had another
 /// seed and has no twin.
 fn run_twice(place: &str, plan: &str, work: &Path) -> (ResultsDir, usize) {
-    let other = format!("seed = 8\n{}", plan.replacen("seed = 5\n", "", 1));
+    // As long as the first: a plan of another length moves what is loaded after it.
+    let other = plan.replacen("seed = 5\n", "seed = 8\n", 1);
+    assert_ne!(plan, other);
     let files = [("one", plan), ("other", &other)].map(|(name, text)| {
         let file = work.join(name).with_extension("toml");
         fs::write(&file, text).unwrap();
@@ -151,6 +153,10 @@ fn a_run_gives_the_same_numbers_twice_and_the_committed_counts() {
         }
     }
 
+    // In the system's QEMU the guest may get an interrupt twice.
+    if !has("qemu") {
+        return;
+    }
     let committed = Counts::read(&repository("plans/guard.counts.toml")).unwrap();
     let moved: Vec<String> = Counts::of(&first)
         .unwrap()
@@ -187,7 +193,7 @@ fn a_xen_guest_gives_the_same_numbers_twice() {
         return;
     }
     let work = tempfile::tempdir().unwrap();
-    let text = "name = \"twice\"\nrepetitions = 1\nwarmup = \"200ms\"\nduration = \"1s\"\nmeters = [\"none\"]\n[settings]\nlink.offloads = false\n[[platform]]\nkind = \"xen\"\n[[workload]]\nkind = \"iperf3-receive\"\nrate_mbit = 2\n";
+    let text = "name = \"twice\"\nseed = 5\nrepetitions = 1\nwarmup = \"200ms\"\nduration = \"1s\"\nmeters = [\"none\"]\n[settings]\nlink.offloads = false\n[[platform]]\nkind = \"xen\"\n[[workload]]\nkind = \"iperf3-receive\"\nrate_mbit = 2\n";
     let (first, compared) = run_twice("testbed:xen", text, work.path());
     assert!(compared > 20, "only {compared} metrics");
     for trial in first.trials() {
@@ -228,7 +234,7 @@ fn a_processor_is_as_fast_as_its_governors_frequency_and_takes_fewer_modelled_wa
         return;
     }
     let work = tempfile::tempdir().unwrap();
-    let text = "name = \"governors\"\nrepetitions = 1\nwarmup = \"200ms\"\nduration = \"2s\"\nmeters = [\"none\"]\n[factors]\nhost.governor = [\"performance\", \"powersave\"]\n[[platform]]\nkind = \"native\"\n[[workload]]\nkind = \"cpu\"\n";
+    let text = "name = \"governors\"\nseed = 5\nrepetitions = 1\nwarmup = \"200ms\"\nduration = \"2s\"\nmeters = [\"none\"]\n[factors]\nhost.governor = [\"performance\", \"powersave\"]\n[[platform]]\nkind = \"native\"\n[[workload]]\nkind = \"cpu\"\n";
     let (results, compared) = run_twice("testbed:kvm", text, work.path());
     assert!(compared > 30, "only {compared} metrics");
     let [fast, slow] = ["performance", "powersave"].map(|governor| {
