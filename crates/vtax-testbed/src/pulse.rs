@@ -17,9 +17,9 @@ const EACH: Duration = Duration::from_secs(1);
 /// Looks in a row that find no life.
 const LOOKS: u32 = 4;
 
-/// Exits between two looks of a guest that computes: the host's own tick takes it off its processor 250
-/// times a second.
-const COMPUTES: u64 = 50;
+/// Exits between two looks of a guest that computes: the host's own timers take it off its processor. One
+/// that is paused or halted has none.
+const COMPUTES: u64 = 5;
 
 /// What a QEMU is called.
 const QEMU: &str = "qemu-system";
