@@ -39,6 +39,6 @@ pub mod telemetry;
 )]
 #[cfg_attr(not(test), allow(dead_code, reason = "fuzzers use part of it"))]
 mod testing;
-#[allow(unsafe_code, reason = "ioctl")]
+#[allow(unsafe_code, reason = "requests of a device that no library has")]
 pub mod vhost_net;
 pub mod worker;

@@ -1,9 +1,9 @@
 //! The QEMU that emulates the hosts: one of our own build where it is in the cache, else the system's.
 //!
-//! Debian's QEMU (7.2, and upstream at least to 10.2) delivers an interrupt that KVM injected into a nested
-//! guest a second time where a timer of the host ends at the wrong instruction: `docs/testbed.md` has the
-//! story. Our own build is Debian's source with that mended, so that no guest gets stuck, and the same
-//! emulator on every machine.
+//! Debian's QEMU (7.2, as 10.0) delivers an interrupt that KVM injected into a nested guest a second time
+//! where a timer of the host ends at the wrong instruction, and the guest may get stuck: `docs/testbed.md`
+//! has the story. Our own build is Debian's source with that mended, and lets a processor say that its clock
+//! is invariant; it is the same emulator on every machine.
 
 use sha2::{Digest, Sha256};
 use std::fs;

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
+use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 use vtax_host::roots::Roots;
@@ -35,7 +36,8 @@ pub fn watch() {
         loop {
             std::thread::sleep(EACH);
             if look(&roots, &mut seen) {
-                println!("{STUCK}");
+                // Where nobody listens any more, nobody waits for the guest.
+                let _ = writeln!(io::stdout(), "{STUCK}");
                 return;
             }
         }
