@@ -12,7 +12,7 @@ use std::fs;
 use std::path::Path;
 use vtax_host::HostError;
 use vtax_lab::LabError;
-use vtax_report::results::{Better, Metric, ResultsDir, Trial, TrialOutcome};
+use vtax_report::results::{Better, Metric, ResultsDir, Trial, TrialOutcome, emulated};
 use vtax_units::{Base, Nanoseconds, Quantity, Source, Unit};
 
 /// The models that vtax ships: the one that is used unless another is named, then by age.
@@ -26,11 +26,9 @@ const SHIPPED: [&str; 7] = [
     include_str!("cost-models/genoa.toml"),
 ];
 
-/// How the facts of a trial name the model, what it could not charge for, and the length of an
-/// instruction.
+/// How the facts of a trial name the model, and what it could not charge for.
 const MODEL_FACT: &str = "cost.model";
 const NOT_COUNTED_FACT: &str = "cost.not_counted";
-const INSTRUCTION_FACT: &str = "testbed.instruction_ns";
 
 /// What no emulated host counts: it has no caches.
 const NOT_EMULATED: &str = "references to the last-level cache (not emulated)";
@@ -240,7 +238,11 @@ pub fn apply_again(results: &ResultsDir, model: &CostModel) -> Result<(), LabErr
         )));
     }
     let length = |trial: &Trial| -> Option<u64> {
-        let length = trial.environment.get(INSTRUCTION_FACT)?.parse().ok()?;
+        let length = trial
+            .environment
+            .get(emulated::INSTRUCTION_NS)?
+            .parse()
+            .ok()?;
         (length > 0).then_some(length)
     };
     // All trials of a run have the same settings, and not each one's record has always said so.
@@ -270,7 +272,7 @@ pub(crate) fn charge(trial: &mut Trial, model: &CostModel, instruction: Nanoseco
     let length = instruction.0.to_string();
     trial
         .environment
-        .insert(INSTRUCTION_FACT.to_owned(), length);
+        .insert(emulated::INSTRUCTION_NS.to_owned(), length);
     let slowdown = Slowdown::of(trial, &model.watts.frequency);
     let counted = model.cycles_per_second(trial, instruction, &slowdown);
     let Some((cycles, mut left_out)) = counted else {
@@ -487,7 +489,7 @@ mod tests {
         let metric = &trial.metrics["model.power"];
         assert_eq!(metric.source, Source::Emulated);
         assert!(metric.title.contains("sandy-bridge"));
-        assert_eq!(trial.environment[INSTRUCTION_FACT], "2");
+        assert_eq!(trial.environment[emulated::INSTRUCTION_NS], "2");
         assert_eq!(trial.environment[NOT_COUNTED_FACT], NOT_EMULATED);
     }
 

@@ -24,7 +24,7 @@ use vtax_lab::run::{
     Assignment, Attempt, Experiment, Log, NewRun, Planned, Progress, RunOptions, RunSummary,
     run_experiment,
 };
-use vtax_report::results::{ResultsDir, Treatment, Trial, TrialOutcome, TrialWriter};
+use vtax_report::results::{ResultsDir, Treatment, Trial, TrialOutcome, TrialWriter, emulated};
 use vtax_units::Source;
 
 /// How often a trial whose host got stuck is begun anew, each time with another seed: with the same one
@@ -40,12 +40,6 @@ const REST: Duration = Duration::from_secs(10);
 
 /// What QEMU itself needs beyond the memory of its host, in MiB.
 const BESIDE_MEMORY_MIB: u64 = 512;
-
-/// The fact that says how often a trial's host got stuck before.
-const STUCK_FACT: &str = "testbed.stuck";
-
-/// The fact that says how fast processors are at which frequency.
-const SPEED_FACT: &str = "testbed.frequency";
 
 /// A plan to run in emulated hosts.
 #[derive(Clone)]
@@ -268,16 +262,18 @@ impl Experiment for Hosts<'_> {
         }
         if governors(self.run) {
             let speed = speed::FACT.to_owned();
-            trial.environment.insert(SPEED_FACT.to_owned(), speed);
+            trial
+                .environment
+                .insert(emulated::FREQUENCY.to_owned(), speed);
         }
         if !flying.stuck.is_empty() {
             let times = flying.stuck.len().to_string();
-            trial.environment.insert(STUCK_FACT.to_owned(), times);
+            trial.environment.insert(emulated::STUCK.to_owned(), times);
         }
         let seed = flying.seed.to_string();
         for (key, value) in [
-            ("testbed.seed", seed),
-            ("testbed.qemu", self.emulator.clone()),
+            (emulated::SEED, seed),
+            (emulated::QEMU, self.emulator.clone()),
         ] {
             trial.environment.insert(key.to_owned(), value);
         }

@@ -1,15 +1,9 @@
 //! How certain a number is: exact where repeating a trial gives it again, else as certain as what its
 //! repetitions vary allows.
 
-use crate::results::Trial;
+use crate::results::{Trial, emulated};
 use serde::Serialize;
 use std::collections::BTreeSet;
-
-/// Facts of a trial in an emulated host: its seed, the length of an instruction, which only a
-/// deterministic one has, and that its host was begun anew with another seed.
-const SEED_FACT: &str = "testbed.seed";
-const INSTRUCTION_FACT: &str = "testbed.instruction_ns";
-const STUCK_FACT: &str = "testbed.stuck";
 
 /// Values of one seed that are this close to each other, relative to the largest, are one value:
 /// `docs/testbed.md` says how far apart they were seen.
@@ -94,14 +88,14 @@ impl Certainty {
 
 /// The seed of the deterministic emulated host that a trial ran in; `None` elsewhere.
 fn seed(trial: &Trial) -> Option<u64> {
-    trial.environment.get(INSTRUCTION_FACT)?;
-    trial.environment.get(SEED_FACT)?.parse().ok()
+    trial.environment.get(emulated::INSTRUCTION_NS)?;
+    trial.environment.get(emulated::SEED)?.parse().ok()
 }
 
 /// Where all trials have one seed but those whose host got stuck, these are another sample: marked
 /// suspect, unless their treatment has no others.
 pub(super) fn set_stuck_apart(trials: &mut [&mut Trial]) {
-    let is_stuck = |trial: &Trial| trial.environment.contains_key(STUCK_FACT);
+    let is_stuck = |trial: &Trial| trial.environment.contains_key(emulated::STUCK);
     let planned: BTreeSet<Option<u64>> = (trials.iter())
         .filter(|trial| !is_stuck(trial))
         .map(|trial| seed(trial))

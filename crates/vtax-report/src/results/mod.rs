@@ -15,6 +15,7 @@
 
 mod attempts;
 mod directory;
+pub mod emulated;
 mod error;
 mod histograms;
 mod samples;
