@@ -1,9 +1,9 @@
 //! The QEMU that emulates the hosts: one of our own build where it is in the cache, else the system's.
 //!
 //! Debian's QEMU (7.2, as 10.0) delivers an interrupt that KVM injected into a nested guest a second time
-//! where a timer of the host ends at the wrong instruction, and the guest may get stuck: `docs/testbed.md`
-//! has the story. Our own build is Debian's source with that mended, and lets a processor say that its clock
-//! is invariant; it is the same emulator on every machine.
+//! where a timer of the host ends at the wrong instruction, and the guest may get stuck; and its clock may
+//! jump some instructions too far. `docs/testbed.md` has both stories. Our own build is Debian's source with
+//! these mended, and lets a processor say that its clock is invariant; it is the same emulator on every machine.
 
 use sha2::{Digest, Sha256};
 use std::fs;

@@ -14,7 +14,11 @@ use vtax_lab::place::Hypervisor;
 /// Sizes of the disks are multiples of this, as persistent memory wants.
 const ALIGNMENT: u64 = 128 << 20;
 
-const SYSTEMS_QEMU: &str = "a guest under KVM may get stuck in the system's QEMU";
+/// What a run may write on its host's root disk, in MiB: the largest scratch disk of vtax's own plans, and a
+/// guest's changes. What is not written takes no memory.
+const ROOM_MIB: u64 = 1024;
+
+const SYSTEMS_QEMU: &str = "in the system's QEMU a guest under KVM may get stuck, and two runs may differ in their last digits";
 
 /// An emulated host, ready to boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,7 +66,7 @@ pub struct Kept {
 pub fn build(hypervisor: Hypervisor, progress: &mut dyn FnMut(&str)) -> Result<Host, HostError> {
     let cache = image::cache_dir()?;
     let mut emulator = Emulator::find(&cache);
-    if hypervisor == Hypervisor::Kvm && !emulator.is_ours() {
+    if !emulator.is_ours() {
         match emulator::build(progress) {
             Ok(_) => emulator = Emulator::find(&cache),
             Err(cause) => progress(&format!("{SYSTEMS_QEMU}: our own cannot be built: {cause}")),
@@ -79,7 +83,7 @@ pub fn ready(hypervisor: Hypervisor, progress: &mut dyn FnMut(&str)) -> Result<H
     let Some(host) = cached(hypervisor)? else {
         return build(hypervisor, progress);
     };
-    if hypervisor == Hypervisor::Kvm && !host.emulator.is_ours() {
+    if !host.emulator.is_ours() {
         progress(&format!(
             "{SYSTEMS_QEMU}: `vtax testbed build qemu` builds our own"
         ));
@@ -95,14 +99,14 @@ fn assemble(
     let files = image::ensure(&recipe(hypervisor), progress)?;
     let guest = image::ensure(&Recipe::standard(), progress)?;
     let cache = image::cache_dir()?;
-    let root = derived(&cache, &format!("root-{}.ext4", files.recipe), |path| {
+    let root = derived(&cache, &root_name(&files.recipe), |path| {
         progress("packing the host's root disk");
-        pack(&files.root, path)
+        pack(&files.root, ROOM_MIB, path)
     })?;
     let guests = derived(&cache, &format!("guests-{}.ext4", guest.recipe), |path| {
         progress("packing the guests' image, so that nothing is built inside");
         let directory = guest.root.parent().unwrap_or(&guest.root);
-        pack(directory, path)
+        pack(directory, 0, path)
     })?;
     let xen = match hypervisor {
         Hypervisor::Kvm => None,
@@ -134,7 +138,7 @@ pub fn cached(hypervisor: Hypervisor) -> Result<Option<Host>, HostError> {
     let cache = image::cache_dir()?;
     let directory = cache.join("testbed");
     let names = [
-        format!("root-{}.ext4", files.recipe),
+        root_name(&files.recipe),
         format!("guests-{}.ext4", guest.recipe),
     ];
     let whole = names.iter().all(|name| directory.join(name).is_file());
@@ -167,8 +171,7 @@ fn list_in(cache: &Path) -> Result<Vec<Kept>, HostError> {
             continue;
         };
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let derived = [format!("root-{name}.ext4"), format!("xen-{name}")];
-        let beside = derived.iter().map(|name| cache.join("testbed").join(name));
+        let beside = made_from(cache, &name).into_iter();
         let bytes = allocated(&path)? + beside.map(|path| file_bytes(&path)).sum::<u64>();
         kept.push(Kept {
             hypervisor,
@@ -197,14 +200,26 @@ fn remove_in(cache: &Path, hypervisor: Hypervisor) -> Result<Vec<Kept>, HostErro
     for Kept { path, .. } in &kept {
         fs::remove_dir_all(path).map_err(HostError::file("remove", path))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        for derived in [format!("root-{name}.ext4"), format!("xen-{name}")] {
-            let file = cache.join("testbed").join(derived);
-            if file.exists() {
-                fs::remove_file(&file).map_err(HostError::file("remove", &file))?;
-            }
+        for file in made_from(cache, &name) {
+            fs::remove_file(&file).map_err(HostError::file("remove", &file))?;
         }
     }
     Ok(kept)
+}
+
+/// What the root disk of this recipe's host is called.
+fn root_name(recipe: &str) -> String {
+    format!("root-{recipe}-{ROOM_MIB}.ext4")
+}
+
+/// The files that this and earlier versions of vtax made from the image of a recipe.
+fn made_from(cache: &Path, recipe: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(cache.join("testbed"));
+    let files = entries.into_iter().flatten().flatten();
+    files
+        .filter(|file| file.file_name().to_string_lossy().contains(recipe))
+        .map(|file| file.path())
+        .collect()
 }
 
 /// The recipe of an image in the cache; `None` for what is none.
@@ -267,8 +282,9 @@ fn disk(path: PathBuf) -> Result<Disk, HostError> {
     Ok(Disk { path, bytes })
 }
 
-/// Packs a tree into an ext4 image. Without a journal: what is written in it does not outlive it.
-fn pack(tree: &Path, image: &Path) -> Result<(), HostError> {
+/// Packs a tree into an ext4 image with this much room. Without a journal: what is written in it does not
+/// outlive it.
+fn pack(tree: &Path, room_mib: u64, image: &Path) -> Result<(), HostError> {
     if !rustix::process::geteuid().is_root() {
         return Err(HostError::Missing {
             what: "root, which owns the files of the testbed's image,".into(),
@@ -276,8 +292,8 @@ fn pack(tree: &Path, image: &Path) -> Result<(), HostError> {
         });
     }
     let used = allocated(tree)?;
-    // Room for the file system's own structures and for what a run writes.
-    let bytes = (used + used / 8 + (256 << 20)).next_multiple_of(ALIGNMENT);
+    // Some for the file system's own structures.
+    let bytes = (used + used / 8 + ((256 + room_mib) << 20)).next_multiple_of(ALIGNMENT);
     let mut command = Command::new("mke2fs");
     command
         .args([
@@ -412,6 +428,11 @@ pub(crate) mod tests {
         keep(cache.path(), "xen", &recipe(Hypervisor::Xen));
         keep(cache.path(), "guests", &Recipe::standard());
         fs::create_dir_all(cache.path().join("images/.building-x")).unwrap();
+        let derived = ["root-an-older-one.ext4", "xen-xen", "guests-guests.ext4"];
+        fs::create_dir(cache.path().join("testbed")).unwrap();
+        for name in derived {
+            fs::write(cache.path().join("testbed").join(name), "").unwrap();
+        }
 
         let listed = list_in(cache.path()).unwrap();
         let shown: Vec<_> = listed
@@ -429,6 +450,8 @@ pub(crate) mod tests {
         assert_eq!(remove_in(cache.path(), Hypervisor::Kvm).unwrap().len(), 2);
         assert_eq!(list_in(cache.path()).unwrap().len(), 1);
         assert!(cache.path().join("images/guests").exists());
+        let left = derived.map(|name| cache.path().join("testbed").join(name).exists());
+        assert_eq!(left, [false, true, true]);
     }
 
     #[test]
