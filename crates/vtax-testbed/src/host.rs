@@ -2,6 +2,7 @@
 
 use crate::emulator::{self, Emulator};
 use crate::recipe::recipe;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -27,9 +28,7 @@ pub struct Host {
     pub hypervisor: Hypervisor,
     /// Its own kernel, RAM disk and root.
     pub(crate) files: GuestFiles,
-    /// The image that guests in it run, the same as everywhere.
-    pub(crate) guest: GuestFiles,
-    /// Its root and its image cache.
+    /// Its root, and the images that guests in it run, the same as everywhere.
     pub(crate) disks: [Disk; 2],
     /// The Xen that boots before its kernel.
     pub(crate) xen: Option<PathBuf>,
@@ -97,16 +96,10 @@ fn assemble(
     progress: &mut dyn FnMut(&str),
 ) -> Result<Host, HostError> {
     let files = image::ensure(&recipe(hypervisor), progress)?;
-    let guest = image::ensure(&Recipe::standard(), progress)?;
     let cache = image::cache_dir()?;
     let root = derived(&cache, &root_name(&files.recipe), |path| {
         progress("packing the host's root disk");
         pack(&files.root, ROOM_MIB, path)
-    })?;
-    let guests = derived(&cache, &format!("guests-{}.ext4", guest.recipe), |path| {
-        progress("packing the guests' image, so that nothing is built inside");
-        let directory = guest.root.parent().unwrap_or(&guest.root);
-        pack(directory, 0, path)
     })?;
     let xen = match hypervisor {
         Hypervisor::Kvm => None,
@@ -116,9 +109,8 @@ fn assemble(
     };
     Ok(Host {
         hypervisor,
-        disks: [disk(root)?, disk(guests)?],
+        disks: [disk(root)?, guests(&[Recipe::standard()], progress)?],
         files,
-        guest,
         xen,
         emulator,
     })
@@ -129,17 +121,17 @@ fn assemble(
 /// # Errors
 /// When there is no cache directory.
 pub fn cached(hypervisor: Hypervisor) -> Result<Option<Host>, HostError> {
-    let (Some(files), Some(guest)) = (
-        image::cached(&recipe(hypervisor))?,
-        image::cached(&Recipe::standard())?,
-    ) else {
+    let Some(files) = image::cached(&recipe(hypervisor))? else {
         return Ok(None);
     };
+    if image::cached(&Recipe::standard())?.is_none() {
+        return Ok(None);
+    }
     let cache = image::cache_dir()?;
     let directory = cache.join("testbed");
     let names = [
         root_name(&files.recipe),
-        format!("guests-{}.ext4", guest.recipe),
+        guests_name(&[Recipe::standard()])?,
     ];
     let whole = names.iter().all(|name| directory.join(name).is_file());
     if whole {
@@ -205,6 +197,69 @@ fn remove_in(cache: &Path, hypervisor: Hypervisor) -> Result<Vec<Kept>, HostErro
         }
     }
     Ok(kept)
+}
+
+impl Host {
+    /// The same with the images that these sets of packages beyond the shared image's make, which are built if
+    /// they have to be.
+    ///
+    /// # Errors
+    /// See [`image::ensure`].
+    pub(crate) fn with_packages(
+        &self,
+        packages: &BTreeSet<&[&str]>,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Self, HostError> {
+        let recipes: Vec<Recipe> = packages
+            .iter()
+            .map(|set| Recipe::for_packages(set))
+            .collect();
+        let [root, _] = self.disks.clone();
+        Ok(Self {
+            disks: [root, guests(&recipes, progress)?],
+            ..self.clone()
+        })
+    }
+}
+
+/// The disk with the images of these recipes, each in a directory of its name.
+fn guests(recipes: &[Recipe], progress: &mut dyn FnMut(&str)) -> Result<Disk, HostError> {
+    let images: Result<Vec<GuestFiles>, _> = recipes
+        .iter()
+        .map(|recipe| image::ensure(recipe, progress))
+        .collect();
+    let images = images?;
+    let made = derived(&image::cache_dir()?, &guests_name(recipes)?, |path| {
+        progress("packing the guests' images, so that nothing is built inside");
+        // Links to all files, on the file system where they are.
+        let beside = images
+            .first()
+            .and_then(|files| files.root.parent()?.parent());
+        let beside = beside.unwrap_or(Path::new("/"));
+        let tree = tempfile::Builder::new()
+            .prefix(".packing-")
+            .tempdir_in(beside)
+            .map_err(HostError::file("create a directory in", beside))?;
+        for files in &images {
+            let directory = files.root.parent().unwrap_or(&files.root);
+            let mut command = Command::new("cp");
+            command.args(["--archive", "--link"]);
+            command.args([directory, &tree.path().join(&files.recipe)]);
+            run(command)?;
+        }
+        pack(tree.path(), 0, path)
+    })?;
+    disk(made)
+}
+
+/// What the disk with the images of these recipes is called.
+fn guests_name(recipes: &[Recipe]) -> Result<String, HostError> {
+    let mut name = "guests".to_owned();
+    for recipe in recipes {
+        let hash = recipe.hash()?;
+        name = format!("{name}-{}", hash.get(..16).unwrap_or(&hash));
+    }
+    Ok(name + ".ext4")
 }
 
 /// What the root disk of this recipe's host is called.
@@ -405,7 +460,6 @@ pub(crate) mod tests {
         Host {
             hypervisor,
             files: files("host"),
-            guest: files("guest"),
             disks: [disk("root.ext4"), disk("guests.ext4")],
             xen: (hypervisor == Hypervisor::Xen).then(|| directory.join("xen")),
             emulator: Emulator::of_the_system(),

@@ -9,7 +9,8 @@ use crate::payload::Errand;
 use crate::settings::Settings;
 use crate::speed;
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -111,6 +112,7 @@ pub fn run_plan(
         place: &options.place,
         link: client.map(Link::of).transpose()?,
         jobs: jobs(run)?,
+        hosts: BTreeMap::new(),
         signals,
         flying: BTreeMap::new(),
         has_facts: false,
@@ -166,6 +168,8 @@ struct Hosts<'a> {
     place: &'a str,
     link: Option<Link>,
     jobs: usize,
+    /// The host with the images of each set of packages beyond the shared image's.
+    hosts: BTreeMap<BTreeSet<&'static [&'static str]>, Host>,
     signals: &'a Signals,
     /// By the index of the trial.
     flying: BTreeMap<u32, Flying>,
@@ -197,7 +201,20 @@ impl Experiment for Hosts<'_> {
         self.run.planned.plan.again
     }
 
-    fn prepare(&mut self, _note: &mut dyn FnMut(String)) -> Result<(), LabError> {
+    fn prepare(&mut self, note: &mut dyn FnMut(String)) -> Result<(), LabError> {
+        let PlanRun { planned, host, .. } = self.run;
+        for treatment in planned.treatments {
+            let packages = planned.packages(treatment);
+            // The shared image alone is there.
+            if packages.iter().all(|set| set.is_empty()) {
+                continue;
+            }
+            if let Entry::Vacant(host_of) = self.hosts.entry(packages) {
+                let tell = &mut |line: &str| note(line.to_owned());
+                let with = host.with_packages(host_of.key(), tell)?;
+                host_of.insert(with);
+            }
+        }
         Ok(())
     }
 
@@ -334,6 +351,15 @@ impl Hosts<'_> {
         self.run.settings.seed.wrapping_add(varied)
     }
 
+    /// The host with the images that a treatment's guests run.
+    fn host(&self, treatment: usize) -> &Host {
+        let PlanRun { planned, host, .. } = self.run;
+        let found = planned.treatments.get(treatment);
+        found
+            .and_then(|treatment| self.hosts.get(&planned.packages(treatment)))
+            .unwrap_or(host)
+    }
+
     fn depart(&self, treatment: usize, seed: u32) -> Result<Flight, LabError> {
         let PlanRun { planned, .. } = self.run;
         let settings = Settings {
@@ -341,7 +367,7 @@ impl Hosts<'_> {
             ..self.run.settings.clone()
         };
         let ticket = Ticket {
-            host: self.run.host,
+            host: self.host(treatment),
             settings: &settings,
             link: self.link.as_ref(),
             silence: planned.longest_silence(treatment),

@@ -119,8 +119,7 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
     let console = if nested { "ttyS0" } else { "hvc0" };
     let kernel = format!(
         "console={console} quiet panic=-1 cryptomgr.notests tsc=reliable no_timer_check nokaslr mitigations=off{timers} \
-         {disks} testbed.image={}",
-        host.guest.recipe
+         {disks}",
     );
     match &host.xen {
         None => {
@@ -191,7 +190,7 @@ mod tests {
         memory-backend-file,id=disk1,share=off,readonly=off,mem-path=/cache/guests.ext4,size=805306368 \
         -device nvdimm,id=nvdimm1,memdev=disk1 -kernel /cache/vmlinuz -initrd /tmp/a,b/initrd \
         -append console=ttyS0 quiet panic=-1 cryptomgr.notests tsc=reliable no_timer_check nokaslr \
-        mitigations=off testbed.root=pmem0 testbed.guests=pmem1 testbed.image=guest -chardev \
+        mitigations=off testbed.root=pmem0 testbed.guests=pmem1 -chardev \
         file,id=console,path=/tmp/console -serial chardev:console -chardev \
         file,id=events,path=/tmp/events -chardev file,id=results,path=/tmp/results -device \
         virtio-serial-pci,disable-legacy=on,ioeventfd=off -device \
@@ -207,8 +206,8 @@ mod tests {
         -device nvdimm,id=nvdimm1,memdev=disk1,addr=0x1080000000 -kernel /cache/xen -initrd \
         /cache/vmlinuz console=hvc0 quiet panic=-1 cryptomgr.notests tsc=reliable no_timer_check \
         nokaslr mitigations=off testbed.root=mtdblock0 testbed.guests=mtdblock1 \
-        testbed.memory=0x1000000000:0x30000000 testbed.memory=0x1080000000:0x30000000 \
-        testbed.image=guest,/tmp/a,,b/initrd -append dom0_mem=1536M,max:1536M console=com1 \
+        testbed.memory=0x1000000000:0x30000000 testbed.memory=0x1080000000:0x30000000,/tmp/a,,b/initrd \
+        -append dom0_mem=1536M,max:1536M console=com1 \
         com1=115200,8n1 loglvl=warning noreboot=1 -chardev file,id=console,path=/tmp/console -serial \
         chardev:console -chardev file,id=events,path=/tmp/events -chardev \
         file,id=results,path=/tmp/results -device virtio-serial-pci,disable-legacy=on,ioeventfd=off \
@@ -223,7 +222,7 @@ mod tests {
         memory-backend-file,id=disk1,share=off,readonly=off,mem-path=/cache/guests.ext4,size=805306368 \
         -device nvdimm,id=nvdimm1,memdev=disk1 -kernel /cache/vmlinuz -initrd /tmp/a,b/initrd \
         -append console=ttyS0 quiet panic=-1 cryptomgr.notests tsc=reliable no_timer_check nokaslr \
-        mitigations=off testbed.root=pmem0 testbed.guests=pmem1 testbed.image=guest -chardev \
+        mitigations=off testbed.root=pmem0 testbed.guests=pmem1 -chardev \
         file,id=console,path=/tmp/console -serial chardev:console -chardev \
         file,id=events,path=/tmp/events -chardev file,id=results,path=/tmp/results -device \
         virtio-serial-pci,disable-legacy=on,ioeventfd=off -device \

@@ -2,6 +2,7 @@
 
 use super::NewRun;
 use crate::plan::{Catalogue, Plan, PlannedTreatment};
+use std::collections::BTreeSet;
 use std::time::Duration;
 use vtax_report::results::Treatment;
 
@@ -19,6 +20,16 @@ pub struct Planned<'a> {
 }
 
 impl<'a> Planned<'a> {
+    /// The packages beyond the shared image's that the guests of a treatment need: a set for each image.
+    pub fn packages(&self, planned: &PlannedTreatment) -> BTreeSet<&'static [&'static str]> {
+        let neighbours = planned.neighbours.iter().map(|guest| &guest.workload_kind);
+        std::iter::once(&planned.record.workload_kind)
+            .chain(neighbours)
+            .filter_map(|kind| self.catalogue.workload(kind))
+            .map(|workload| workload.packages())
+            .collect()
+    }
+
     /// What it is in the results, where the trials run at `place`.
     pub fn new_run(&self, place: &'a str) -> NewRun<'a> {
         let plan = self.plan;

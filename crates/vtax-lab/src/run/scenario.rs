@@ -125,8 +125,7 @@ impl Experiment for Scenarios<'_> {
         let actor = self.elsewhere.as_mut().map(Elsewhere::actor).transpose()?;
         self.check(actor.as_ref())?;
         for planned in self.planned {
-            for cast in self.casts(planned)? {
-                let packages = cast.workload.packages();
+            for packages in self.of.packages(planned) {
                 if self.files.contains_key(packages) {
                     continue;
                 }

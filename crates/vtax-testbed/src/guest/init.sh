@@ -11,7 +11,7 @@ for module in /modules/*; do
     insmod "$module" || fail "cannot load ${module##*/}"
 done
 
-root= guests= image=
+root= guests=
 disk=0
 for word in $(cat /proc/cmdline); do
     case $word in
@@ -23,7 +23,6 @@ for word in $(cat /proc/cmdline); do
         ;;
     testbed.root=*) root=${word#*=} ;;
     testbed.guests=*) guests=${word#*=} ;;
-    testbed.image=*) image=${word#*=} ;;
     esac
 done
 
@@ -42,9 +41,14 @@ mount -t tmpfs -o mode=755 run /newroot/run
 mount -t tmpfs tmp /newroot/tmp
 if [ -n "$guests" ]; then
     wait_for "/dev/$guests"
-    mkdir -p "/newroot/var/cache/vtax/images/$image"
-    mount -t ext4 -o ro,noatime "/dev/$guests" "/newroot/var/cache/vtax/images/$image" ||
-        fail "cannot mount $guests"
+    mkdir /newroot/run/guests
+    mount -t ext4 -o ro,noatime "/dev/$guests" /newroot/run/guests || fail "cannot mount $guests"
+    for recipe in /newroot/run/guests/*/recipe.toml; do
+        image=${recipe%/*}
+        kept=/newroot/var/cache/vtax/images/${image##*/}
+        mkdir -p "$kept"
+        mount -o bind "$image" "$kept" || fail "cannot mount ${image##*/}"
+    done
 fi
 /bin/busybox mv /payload /newroot/run/testbed || fail "cannot keep the payload"
 for system in proc sys dev; do
