@@ -17,7 +17,18 @@ const BATCHES_A_LOOK: u32 = 8;
 /// Messages of one front end that are answered before others get their turn.
 const MESSAGES_A_LOOK: usize = 16;
 
-/// Answers one message on the connection of a port's front end. Tells whether there was a whole one.
+/// What a front end said in its turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Said {
+    /// No whole message.
+    Nothing,
+    /// A message.
+    Message,
+    /// A message that took so long that others come first.
+    Enough,
+}
+
+/// Answers one message on the connection of a port's front end, if there is a whole one.
 ///
 /// # Errors
 /// When the front end is to be disconnected.
@@ -27,18 +38,23 @@ pub fn answer(
     port: u16,
     poller: &Poller,
     time: Nanos,
-) -> Result<bool, ProtocolError> {
+) -> Result<Said, ProtocolError> {
     let Some(message) = connection.receive()? else {
-        return Ok(false);
+        return Ok(Said::Nothing);
     };
     let Some(guest) = network.guest_mut(port) else {
-        return Ok(false);
+        return Ok(Said::Nothing);
     };
     guest.counters.messages += 1;
     let (code, needs_ack) = (message.code, message.needs_ack);
     let request = Request::read(message)?;
     let acknowledge = needs_ack && guest.acknowledges() && !request.has_reply();
     let changes = request.changes_rings();
+    let said = if request.changes_memory() {
+        Said::Enough
+    } else {
+        Said::Message
+    };
     let (reply, outcome) = match guest.handle(request, poller, time) {
         Ok(answer) => answer,
         Err(error) => {
@@ -55,7 +71,7 @@ pub fn answer(
     if let Some(mac) = outcome.announce {
         network.announce(port, mac, time);
     }
-    Ok(true)
+    Ok(said)
 }
 
 /// A worker and everything that it owns.
@@ -225,8 +241,8 @@ impl Worker {
     fn converse(&mut self, id: PortId, time: Nanos) {
         for _ in 0..MESSAGES_A_LOOK {
             match self.answer(id, time) {
-                Ok(true) => {}
-                Ok(false) => return,
+                Ok(Said::Message) => {}
+                Ok(Said::Nothing | Said::Enough) => return,
                 Err(error) => {
                     self.lose(id, &error, time);
                     return;
@@ -236,7 +252,7 @@ impl Worker {
     }
 
     /// Answers one message of a port's front end, if there is a whole one.
-    fn answer(&mut self, id: PortId, time: Nanos) -> Result<bool, ProtocolError> {
+    fn answer(&mut self, id: PortId, time: Nanos) -> Result<Said, ProtocolError> {
         let front_end = self.front_ends.iter_mut().find(|(at, _)| *at == id);
         let connection = front_end.and_then(|(_, front_end)| front_end.connection.as_mut());
         let network = self.networks.get_mut(usize::from(id.network));
@@ -244,7 +260,7 @@ impl Worker {
             (Some(connection), Some(network)) => {
                 answer(connection, network, id.port, &self.poller, time)
             }
-            _ => Ok(false),
+            _ => Ok(Said::Nothing),
         }
     }
 
@@ -310,6 +326,44 @@ impl Worker {
         for id in cut {
             let error = ProtocolError::Refused("the memory that it shares was truncated");
             self.lose(id, &error, now());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::api::mailbox;
+    use crate::hold::Mode;
+    use crate::testing::port;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    #[test]
+    fn a_flood_of_memory_tables_leaves_the_others_their_turns() {
+        let (front, back) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        let id = PortId {
+            network: 0,
+            port: 0,
+        };
+        let network = Network::new(vec![Port::Guest(Box::new(port(0, Mode::Off)))]);
+        let front_end = FrontEnd::given(id, "a", back);
+        let (_postbox, mailbox) = mailbox().unwrap();
+        let mut worker = Worker::new(vec![network], vec![(id, front_end)], mailbox).unwrap();
+        // SET_MEM_TABLE without regions.
+        let table = [5_u32, 1, 8, 0, 0].map(u32::to_ne_bytes).concat();
+        for _ in 0..4 {
+            rustix::io::write(&front, &table).unwrap();
+        }
+        for turn in 1..=4 {
+            worker.happened(Token::FrontEnd(id), now());
+            let guest = worker.networks[0].guest_mut(0).unwrap();
+            assert_eq!(guest.counters.messages, turn);
         }
     }
 }
