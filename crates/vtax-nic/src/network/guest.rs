@@ -817,9 +817,7 @@ impl Guest {
         });
         self.counters.totals.tx_packets += done as u64;
         self.counters.totals.tx_bytes += bytes;
-        if done > 0 && ring.wants_signal() {
-            ring.signalled();
-            queue.call();
+        if done > 0 && ring.wants_signal() && queue.signal() {
             self.counters.totals.tx_calls += 1;
         }
     }
@@ -950,25 +948,20 @@ impl Guest {
             let Some(ring) = kernel.rx_view(pair) else {
                 return;
             };
-            if ring.wants_signal() {
+            if !ring.wants_signal() {
+                self.counters.totals.calls_cancelled += 1;
+            } else if self.queues.get(pair * 2).is_some_and(Queue::call) {
                 ring.signalled();
                 self.counters.rx_call(release.held_for, release.packets);
-                if let Some(queue) = self.queues.get(pair * 2) {
-                    queue.call();
-                }
-            } else {
-                self.counters.totals.calls_cancelled += 1;
             }
             return;
         }
         let Some(queue) = self.rx(pair) else { return };
         let Some(ring) = queue.ring_mut() else { return };
-        if ring.wants_signal() {
-            ring.signalled();
-            queue.call();
-            self.counters.rx_call(release.held_for, release.packets);
-        } else {
+        if !ring.wants_signal() {
             self.counters.totals.calls_cancelled += 1;
+        } else if queue.signal() {
+            self.counters.rx_call(release.held_for, release.packets);
         }
     }
 

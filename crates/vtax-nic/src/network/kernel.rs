@@ -280,9 +280,9 @@ impl Kernel {
                 // What it signalled to us and was held.
                 if let Some(rx) = &mut pair.rx.running
                     && rx.view.wants_signal()
+                    && queue.call()
                 {
                     rx.view.signalled();
-                    queue.call();
                 }
             }
             Half::Tx if !through => pair.kick(),
