@@ -556,7 +556,7 @@ impl Network {
                 (Delivery::Full, until) => {
                     // A tap keeps frames better than we do.
                     let tap = matches!(self.ports.get(usize::from(port)), Some(Port::Tap(_)));
-                    Step::Blocked(if tap { None } else { until })
+                    Step::Blocked(until.filter(|until| !tap || *until <= now))
                 }
             };
         };
@@ -667,34 +667,27 @@ fn deliver_to_guest(
 ) -> Result<(Delivery, Option<Nanos>), RingFault> {
     let receiver = guest.receiver();
     let queue = usize::from(pair);
-    let mut attempt = |guest: &mut Guest| {
-        if frame.header.suits(receiver) {
-            let frame = Frame {
-                header: frame.header.for_receiver(receiver),
-                ..*frame
-            };
-            guest.deliver(queue, &frame)
-        } else {
-            deliver_in_software(guest, queue, frame, receiver, software.0, software.1)
-        }
-    };
-    loop {
-        let delivery = attempt(guest)?;
-        if delivery != Delivery::Full {
-            guest.has_buffers(queue);
-            return Ok((delivery, None));
-        }
-        let Some(now) = waiting else {
-            return Ok((Delivery::Dropped(DropReason::NoBuffer), None));
+    let delivery = if frame.header.suits(receiver) {
+        let frame = Frame {
+            header: frame.header.for_receiver(receiver),
+            ..*frame
         };
-        let until = guest.lacks_buffers_since(queue, now) + PATIENCE;
-        if until <= now {
-            return Ok((Delivery::Dropped(DropReason::NoBuffer), None));
-        }
-        if !guest.await_buffers(queue) {
-            return Ok((Delivery::Full, Some(until)));
-        }
+        guest.deliver(queue, &frame)?
+    } else {
+        deliver_in_software(guest, queue, frame, receiver, software.0, software.1)?
+    };
+    if delivery != Delivery::Full {
+        guest.has_buffers(queue);
+        return Ok((delivery, None));
     }
+    let until = waiting.map(|now| (now, guest.lacks_buffers_since(queue, now) + PATIENCE));
+    let Some((now, until)) = until.filter(|(now, until)| until > now) else {
+        return Ok((Delivery::Dropped(DropReason::NoBuffer), None));
+    };
+    // Buffers that came meanwhile are tried after the others had their turn: a guest that brings
+    // them one by one holds nobody up.
+    let came = guest.await_buffers(queue);
+    Ok((Delivery::Full, Some(if came { now } else { until })))
 }
 
 /// Completes checksums, or segments, in a private copy: what the sender changes meanwhile cannot
