@@ -121,11 +121,12 @@ impl Mapping {
             return Err(MemoryError::Short { what, wanted, have });
         }
         let page = if kind == HUGETLBFS {
-            u64::try_from(system.f_bsize).unwrap_or(0)
+            system.f_bsize
         } else {
-            rustix::param::page_size() as u64
+            // SAFETY: asks for a constant. `rustix` would ask the kernel, out of the sandbox.
+            unsafe { libc::sysconf(libc::_SC_PAGESIZE) }
         };
-        let page = page.max(1);
+        let page = u64::try_from(page).unwrap_or(0).max(1);
         let inside = offset % page;
         let extent = (inside + len).checked_next_multiple_of(page);
         let size = |bytes: u64| usize::try_from(bytes).ok();
