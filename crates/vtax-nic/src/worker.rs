@@ -184,6 +184,11 @@ impl Worker {
                     network.called(id, pair, time);
                 }
             }
+            Token::ControlFrame(id) => {
+                if let Some(network) = self.networks.get_mut(usize::from(id.network)) {
+                    network.asked(id, time);
+                }
+            }
             Token::Control => self.serve(time),
         }
     }

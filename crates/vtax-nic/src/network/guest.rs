@@ -1,7 +1,7 @@
 //! A guest's port: its front end's session, its rings and its notifications.
 
 use super::kernel::{Kernel, Session};
-use super::packet::{Batch, Frame};
+use super::packet::{BATCH, Batch, Frame};
 use super::queue::Queue;
 use super::transfer::{self, Delivery};
 use crate::control::api::{Change, PortInfo};
@@ -121,7 +121,8 @@ impl Guest {
     pub fn moved_by(mut self, kernel: Result<Kernel, String>) -> Self {
         match kernel {
             Ok(kernel) => {
-                self.datapath = "kernel".into();
+                let deaf = |why| format!("kernel, which answers no control frames: {why}");
+                self.datapath = kernel.is_deaf().map_or("kernel".into(), deaf);
                 self.offered = Kernel::offers(self.offered);
                 self.kernel = Some(kernel);
                 self.settle_through();
@@ -692,6 +693,22 @@ impl Guest {
         answer
     }
 
+    /// Answers control frames that the kernel brings, up to a batch of them.
+    pub fn asked(&mut self, now: Nanos) {
+        let mut bytes = [0; FRAME_LEN];
+        for _ in 0..BATCH {
+            let kernel = self.kernel.as_ref();
+            let Some(frame) = kernel.and_then(|kernel| kernel.control_frame(&mut bytes)) else {
+                return;
+            };
+            self.counters.messages += 1;
+            let reply = self.control_frame(frame, now);
+            if let (Some(kernel), Some(reply)) = (&self.kernel, reply) {
+                kernel.answer(&reply);
+            }
+        }
+    }
+
     /// Changes what the operator allows, and the controllers if that changes them.
     pub fn change_terms(&mut self, change: &Change, now: Nanos) {
         let mut terms = self.desk.terms();
@@ -747,7 +764,12 @@ impl Guest {
     /// Its telemetry.
     pub fn snapshot(&mut self, name: &str, now: Nanos) -> PortSnapshot {
         let budget = self.desk.budget(now);
-        self.counters.snapshot(name, self.settings.mode, budget)
+        let mode = self.settings.mode;
+        let mut snapshot = self.counters.snapshot(name, mode, budget);
+        if let Some(kernel) = &mut self.kernel {
+            snapshot.frames_counted_by = kernel.count(&mut snapshot.totals);
+        }
+        snapshot
     }
 
     /// When something must be looked at: a hold or the guest's lease ends.

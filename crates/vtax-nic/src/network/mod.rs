@@ -5,6 +5,8 @@
 //! and no queue between.
 
 mod control_queue;
+#[allow(unsafe_code, reason = "an address that no library has")]
+mod control_socket;
 mod guest;
 mod kernel;
 #[cfg(test)]
@@ -12,6 +14,7 @@ mod kernel_tests;
 mod packet;
 mod queue;
 mod source;
+mod statistics;
 mod switch;
 #[allow(unsafe_code, reason = "ioctl and io_uring")]
 mod tap;
@@ -20,7 +23,7 @@ mod tests;
 mod transfer;
 
 pub use guest::{Drained, Guest, MAX_PAIRS, Outcome};
-pub use kernel::{Kernel, NEEDED};
+pub use kernel::{Kernel, NEEDED, TapEnds};
 pub use packet::{BATCH, Batch, Frame, Packet};
 pub use switch::{MacTable, Route};
 pub use tap::{Tap, TapError};
@@ -202,6 +205,13 @@ impl Network {
     pub fn called(&mut self, id: PortId, pair: u8, now: Nanos) {
         if let Some(guest) = self.guest_mut(id.port) {
             guest.called(pair.into(), now);
+        }
+    }
+
+    /// The kernel has control frames of a guest.
+    pub fn asked(&mut self, id: PortId, now: Nanos) {
+        if let Some(guest) = self.guest_mut(id.port) {
+            guest.asked(now);
         }
     }
 
