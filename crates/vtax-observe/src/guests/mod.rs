@@ -12,6 +12,7 @@ mod firecracker;
 mod groups;
 mod micro_vm;
 pub mod name;
+mod nic;
 mod options;
 pub(crate) mod process;
 mod qemu;
@@ -129,6 +130,8 @@ pub enum HelperWork {
     Backend,
     /// The device model of a Xen domain.
     Emulator,
+    /// Our own virtual NIC, all of whose ports are the guest's.
+    Nic,
 }
 
 /// A guest of this host.
@@ -161,6 +164,8 @@ pub struct Guest {
     pub devices: Vec<Device>,
     /// Its disks.
     pub disks: Vec<Disk>,
+    /// The sockets that its monitor may share with other programs.
+    pub sockets: Vec<PathBuf>,
     /// Processes outside its own that work for it alone.
     pub helpers: Vec<Helper>,
     /// It was not there in the pass before the one that found it: all that it used is new.
@@ -184,6 +189,7 @@ impl Guest {
             domain: None,
             devices: Vec::new(),
             disks: Vec::new(),
+            sockets: Vec::new(),
             helpers: Vec::new(),
             is_new: false,
         }
@@ -273,9 +279,14 @@ enum Kind {
     Other,
     /// A monitor, by its guest's key.
     Monitor(GuestKey),
-    /// A kernel thread that works for one of the threads of a VM's monitor.
+    /// A kernel thread that works for one of the threads of a VM's monitor, or of its NIC.
     Vhost {
         of: u32,
+    },
+    /// A NIC that works for the guest with this socket.
+    Nic {
+        socket: PathBuf,
+        group: Option<PathBuf>,
     },
     /// A process that works for a Xen domain.
     ForDomain {
@@ -428,7 +439,11 @@ impl Guests {
         ]
         .into_iter()
         .find_map(|recognise| recognise(&arguments, executable)) else {
-            return Kind::Other;
+            let socket = nic::only_port(&arguments, process);
+            return socket.map_or(Kind::Other, |socket| Kind::Nic {
+                socket,
+                group: self.group_of(process),
+            });
         };
         // A Xen domain's device model is a QEMU, but no guest of its own.
         let domain = options::value(&arguments, "xen-domid").and_then(text::small);
@@ -443,11 +458,6 @@ impl Guests {
         };
         let key = GuestKey::Process { pid, started };
         if !self.guests.contains_key(&key) {
-            let v1 = self
-                .hierarchy
-                .as_ref()
-                .is_some_and(|hierarchy| hierarchy.v1);
-            let group = process.control_group(v1);
             let name = found.name.as_deref().map_or_else(
                 || format!("{}-{pid}", found.platform.name()),
                 name::sanitised,
@@ -457,14 +467,24 @@ impl Guests {
                 uuid: found.uuid,
                 cpus: found.cpus,
                 process: Some(pid),
-                group: group
-                    .map(|group| group.strip_prefix("/").map(Path::to_owned).unwrap_or(group)),
+                group: self.group_of(process),
+                sockets: nic::sockets(&arguments),
                 is_new,
                 ..Guest::new(key.clone(), found.platform, name)
             };
             self.add(guest);
         }
         Kind::Monitor(key)
+    }
+
+    /// A process's control group, relative to the hierarchy.
+    fn group_of(&self, process: Process<'_>) -> Option<PathBuf> {
+        let v1 = self
+            .hierarchy
+            .as_ref()
+            .is_some_and(|hierarchy| hierarchy.v1);
+        let group = process.control_group(v1)?;
+        Some(group.strip_prefix("/").map(Path::to_owned).unwrap_or(group))
     }
 
     fn add(&mut self, mut guest: Guest) {
@@ -564,13 +584,21 @@ impl Guests {
         for guest in self.guests.values_mut() {
             guest.helpers.clear();
         }
+        self.gather_nics();
         for (pid, looked) in &self.processes {
             let mut guests = self.guests.values_mut();
             let (work, guest) = match looked.is {
-                Kind::Vhost { of } => (
-                    HelperWork::Vhost,
-                    guests.find(|guest| guest.platform.is_vm() && guest.process == Some(of)),
-                ),
+                Kind::Vhost { of } => {
+                    let nic = Helper {
+                        pid: of,
+                        work: HelperWork::Nic,
+                    };
+                    let is_its = |guest: &&mut Guest| {
+                        guest.process == Some(of) || guest.helpers.contains(&nic)
+                    };
+                    let mut vms = guests.filter(|guest| guest.platform.is_vm());
+                    (HelperWork::Vhost, vms.find(is_its))
+                }
                 Kind::ForDomain { domain, work } => (
                     work,
                     guests.find(|guest| guest.domain.is_some_and(|(id, _)| id == domain)),
@@ -583,6 +611,41 @@ impl Guests {
         }
         for guest in self.guests.values_mut() {
             guest.helpers.sort();
+        }
+    }
+
+    /// A NIC is its guest's, unless it is in a container that its monitor is not in: whose time there
+    /// is the container's.
+    fn gather_nics(&mut self) {
+        let containers: Vec<PathBuf> = self
+            .guests
+            .values()
+            .filter(|guest| !guest.platform.is_vm())
+            .filter_map(|guest| guest.group.clone())
+            .collect();
+        let container = |group: &Option<PathBuf>| {
+            let inside = |container: &&PathBuf| {
+                group
+                    .as_ref()
+                    .is_some_and(|group| group.starts_with(container))
+            };
+            containers.iter().find(inside)
+        };
+        for (pid, looked) in &self.processes {
+            let Kind::Nic { socket, group } = &looked.is else {
+                continue;
+            };
+            let outside = container(group);
+            let guest = self.guests.values_mut().find(|guest| {
+                guest.sockets.contains(socket)
+                    && outside.is_none_or(|its| container(&guest.group) == Some(its))
+            });
+            if let Some(guest) = guest {
+                guest.helpers.push(Helper {
+                    pid: *pid,
+                    work: HelperWork::Nic,
+                });
+            }
         }
     }
 
@@ -620,11 +683,15 @@ impl Guests {
                 }
             } else if guest.platform.is_vm() {
                 if let Some(pid) = guest.process {
-                    let process = Process::new(&self.roots.proc, pid);
-                    let (devices, disks) =
-                        device::of_vmm(process, host, &self.links, &self.roots.dev);
-                    guest.devices = devices;
-                    guest.disks = disks;
+                    let of = |pid| {
+                        let process = Process::new(&self.roots.proc, pid);
+                        device::of_vmm(process, host, &self.links, &self.roots.dev)
+                    };
+                    (guest.devices, guest.disks) = of(pid);
+                    let nics = guest.helpers.iter();
+                    for nic in nics.filter(|helper| helper.work == HelperWork::Nic) {
+                        guest.devices.extend(of(nic.pid).0);
+                    }
                 }
             } else if let (Some(hierarchy), Some(group)) = (&self.hierarchy, &guest.group) {
                 guest.process = first_process(&hierarchy.mounted.join(group), 3);

@@ -110,6 +110,77 @@ fn vms_of_every_monitor_are_found_and_others_are_not() {
 }
 
 #[test]
+fn a_nic_with_one_port_and_its_vhost_worker_are_its_guests() {
+    let host = Host::new();
+    host.v2();
+    host.process(
+        10,
+        "qemu-kvm -name a -chardev socket,id=n,path=/run/a.sock",
+        1,
+    );
+    host.process(
+        11,
+        "qemu-kvm -name b -chardev socket,id=n,path=/run/b.sock",
+        1,
+    );
+    host.process(20, "vtax-nic --socket-path /run/b.sock --tap tap0", 1);
+    host.kernel_thread(21, "vhost-20");
+    host.process(
+        30,
+        "vtax-nic --socket-path /run/a.sock --socket-path /run/c.sock",
+        1,
+    );
+    host.kernel_thread(31, "vhost-30");
+    host.put("sys/class/net/tap0/ifindex", "4\n");
+    host.put("sys/class/net/tap0/iflink", "4\n");
+    host.put("proc/20/fdinfo/5", "pos:\t0\niff:\ttap0\n");
+    fs::create_dir_all(host.path("proc/20/fd")).unwrap();
+    symlink("/dev/net/tun", host.path("proc/20/fd/5")).unwrap();
+    let mut guests = host.guests();
+    guests.scan();
+    let named = |name: &str| guests.iter().find(|guest| guest.name == name).unwrap();
+    let helper = |pid, work| Helper { pid, work };
+    assert_eq!(
+        named("b").helpers,
+        [helper(20, HelperWork::Nic), helper(21, HelperWork::Vhost)]
+    );
+    let devices: Vec<&str> = named("b")
+        .devices
+        .iter()
+        .map(|device| &*device.name)
+        .collect();
+    assert_eq!(
+        devices,
+        ["tap0"],
+        "what comes from the tap is the guest's too"
+    );
+    assert_eq!(
+        named("a").helpers,
+        [],
+        "nobody can divide the time of several"
+    );
+}
+
+#[test]
+fn a_nic_in_a_container_of_its_own_is_the_containers() {
+    let host = Host::new();
+    host.v2();
+    host.process(
+        10,
+        "qemu-kvm -name a -chardev socket,id=n,path=/run/a.sock",
+        1,
+    );
+    host.process(20, "vtax-nic --socket-path /run/a.sock", 1);
+    host.put("proc/20/cgroup", format!("0::/docker/{ID}\n"));
+    host.group(&format!("docker/{ID}"), "20\n");
+    let mut guests = host.guests();
+    guests.scan();
+    guests.scan();
+    let vm = guests.iter().find(|guest| guest.name == "a").unwrap();
+    assert_eq!(vm.helpers, []);
+}
+
+#[test]
 fn containers_are_found_on_v1_v2_and_hybrid_hosts() {
     for (prepare, prefix) in [
         (Host::v1 as fn(&Host), "cpu,cpuacct/"),
