@@ -614,8 +614,8 @@ impl Guests {
         }
     }
 
-    /// A NIC is its guest's, unless it is in a container that its monitor is not in: whose time there
-    /// is the container's.
+    /// A NIC is its guest's where both are in the same container or in none: a monitor's time is taken
+    /// off its container's, and a container's NIC is the container's.
     fn gather_nics(&mut self) {
         let containers: Vec<PathBuf> = self
             .guests
@@ -635,11 +635,11 @@ impl Guests {
             let Kind::Nic { socket, group } = &looked.is else {
                 continue;
             };
-            let outside = container(group);
-            let guest = self.guests.values_mut().find(|guest| {
-                guest.sockets.contains(socket)
-                    && outside.is_none_or(|its| container(&guest.group) == Some(its))
-            });
+            let its = container(group);
+            let guest = self
+                .guests
+                .values_mut()
+                .find(|guest| guest.sockets.contains(socket) && container(&guest.group) == its);
             if let Some(guest) = guest {
                 guest.helpers.push(Helper {
                     pid: *pid,
