@@ -152,8 +152,8 @@ impl Worker {
         Ok(())
     }
 
-    fn deadline(&self) -> Option<Nanos> {
-        let networks = self.networks.iter().filter_map(Network::deadline);
+    fn deadline(&mut self) -> Option<Nanos> {
+        let networks = self.networks.iter_mut().filter_map(Network::deadline);
         let retries = self
             .front_ends
             .iter()

@@ -426,7 +426,8 @@ fn a_held_signal_leaves_before_its_ring_is_disabled() {
     bench.peers[1].offer_buffers(8, 0x800);
     bench.peers[0].send(PLAIN, &frame(1, 0, 60));
     bench.kick(0, 1, NOW);
-    bench.run(bench.network.deadline().unwrap());
+    let deadline = bench.network.deadline().unwrap();
+    bench.run(deadline);
     assert_eq!(bench.peers[1].calls(0), 0, "held");
     let poller = &bench.poller;
     let guest = bench.network.guest_mut(1).unwrap();
@@ -444,7 +445,8 @@ fn a_hold_survives_a_new_memory_table() {
     bench.peers[1].offer_buffers(8, 0x800);
     bench.peers[0].send(PLAIN, &frame(1, 0, 60));
     bench.kick(0, 1, NOW);
-    bench.run(bench.network.deadline().unwrap());
+    let deadline = bench.network.deadline().unwrap();
+    bench.run(deadline);
     let file = bench.peers[1].driver.file.try_clone().unwrap();
     let poller = &bench.poller;
     let guest = bench.network.guest_mut(1).unwrap();
@@ -465,7 +467,8 @@ fn a_hold_survives_a_new_memory_table() {
     }
     bench.peers[0].send(PLAIN, &frame(1, 0, 60));
     bench.kick(0, 1, NOW + PATIENCE);
-    bench.run(bench.network.deadline().unwrap());
+    let deadline = bench.network.deadline().unwrap();
+    bench.run(deadline);
     assert_eq!(bench.peers[1].received().len(), 2);
 }
 
