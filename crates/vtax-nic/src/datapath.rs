@@ -36,13 +36,6 @@ impl Datapath {
     ) -> Result<Result<Kernel, String>, String> {
         let attempt = || -> Result<Kernel, String> {
             let tap = tap.ok_or("it is not alone with a tap")?;
-            if self == Self::Auto
-                && let Err(why) = &tap.control
-            {
-                return Err(format!(
-                    "it could not answer control frames: {why} (CAP_NET_RAW)"
-                ));
-            }
             let mut devices = Vec::new();
             for _ in 0..pairs {
                 let (device, features) = open()?;
@@ -51,6 +44,13 @@ impl Datapath {
                     return Err(format!("{PATH} lacks the features {:#x}", missing.0));
                 }
                 devices.push(device);
+            }
+            if self == Self::Auto
+                && let Err(why) = &tap.control
+            {
+                return Err(format!(
+                    "it could not answer control frames: {why} (CAP_NET_RAW)"
+                ));
             }
             Kernel::new(devices, tap).map_err(|cause| cause.to_string())
         };

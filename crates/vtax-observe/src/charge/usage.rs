@@ -631,7 +631,7 @@ mod tests {
     /// A monitor and a NIC beside it on a host of files, whose processes are real: this one, and one
     /// that waits. The kernel's thread that moves the NIC's frames is a file.
     #[test]
-    fn the_worker_that_moves_a_nics_frames_is_charged_to_the_guest_on_its_port() {
+    fn the_worker_that_moves_a_nics_frames_is_charged_to_the_guest_whose_memory_it_maps() {
         let host = Host::new();
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let (monitor, nic) = (std::process::id(), child.id());
@@ -643,8 +643,10 @@ mod tests {
                 &format!("{pid} (x) S {zeros}1 0"),
             );
             fs::create_dir_all(host.0.path().join(format!("proc/{pid}/task"))).unwrap();
+            let memory = "7f00-7f10 rw-s 00000000 00:01 7 /memfd:memory (deleted)\n";
+            host.put(&format!("proc/{pid}/maps"), memory);
         };
-        process(monitor, "qemu-kvm -name a -chardev socket,id=n,path=/run/a");
+        process(monitor, "qemu-kvm -name a");
         process(nic, "vtax-nic --socket-path /run/a --tap tap0");
         host.put("proc/31/cmdline", "");
         host.put("proc/31/comm", &format!("vhost-{nic}\n"));

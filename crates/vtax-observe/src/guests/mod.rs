@@ -130,7 +130,7 @@ pub enum HelperWork {
     Backend,
     /// The device model of a Xen domain.
     Emulator,
-    /// Our own virtual NIC, all of whose ports are the guest's.
+    /// Our own virtual NIC, which maps the memory of no other guest.
     Nic,
 }
 
@@ -164,8 +164,6 @@ pub struct Guest {
     pub devices: Vec<Device>,
     /// Its disks.
     pub disks: Vec<Disk>,
-    /// The sockets that its monitor may share with other programs.
-    pub sockets: Vec<PathBuf>,
     /// Processes outside its own that work for it alone.
     pub helpers: Vec<Helper>,
     /// It was not there in the pass before the one that found it: all that it used is new.
@@ -189,7 +187,6 @@ impl Guest {
             domain: None,
             devices: Vec::new(),
             disks: Vec::new(),
-            sockets: Vec::new(),
             helpers: Vec::new(),
             is_new: false,
         }
@@ -253,6 +250,8 @@ pub struct Guests {
     passes: u64,
     next_number: u32,
     processes: HashMap<u32, Looked>,
+    /// The NICs that work for one guest, and whose that is.
+    nics: HashMap<u32, GuestKey>,
     groups: Groups,
     oci: OciStates,
     links: HostLinks,
@@ -283,11 +282,8 @@ enum Kind {
     Vhost {
         of: u32,
     },
-    /// A NIC that works for the guest with this socket.
-    Nic {
-        socket: PathBuf,
-        group: Option<PathBuf>,
-    },
+    /// A NIC.
+    Nic,
     /// A process that works for a Xen domain.
     ForDomain {
         domain: u32,
@@ -309,6 +305,7 @@ impl Guests {
             passes: 0,
             next_number: 1,
             processes: HashMap::new(),
+            nics: HashMap::new(),
             groups: Groups::new(),
             oci: OciStates::default(),
             links: HostLinks::default(),
@@ -439,11 +436,8 @@ impl Guests {
         ]
         .into_iter()
         .find_map(|recognise| recognise(&arguments, executable)) else {
-            let socket = nic::only_port(&arguments, process);
-            return socket.map_or(Kind::Other, |socket| Kind::Nic {
-                socket,
-                group: self.group_of(process),
-            });
+            let is_nic = nic::is_nic(&arguments);
+            return if is_nic { Kind::Nic } else { Kind::Other };
         };
         // A Xen domain's device model is a QEMU, but no guest of its own.
         let domain = options::value(&arguments, "xen-domid").and_then(text::small);
@@ -468,7 +462,6 @@ impl Guests {
                 cpus: found.cpus,
                 process: Some(pid),
                 group: self.group_of(process),
-                sockets: nic::sockets(&arguments),
                 is_new,
                 ..Guest::new(key.clone(), found.platform, name)
             };
@@ -584,7 +577,15 @@ impl Guests {
         for guest in self.guests.values_mut() {
             guest.helpers.clear();
         }
-        self.gather_nics();
+        self.match_nics();
+        for (pid, key) in &self.nics {
+            if let Some(guest) = self.guests.get_mut(key) {
+                guest.helpers.push(Helper {
+                    pid: *pid,
+                    work: HelperWork::Nic,
+                });
+            }
+        }
         for (pid, looked) in &self.processes {
             let mut guests = self.guests.values_mut();
             let (work, guest) = match looked.is {
@@ -614,39 +615,50 @@ impl Guests {
         }
     }
 
-    /// A NIC is its guest's where both are in the same container or in none: a monitor's time is taken
-    /// off its container's, and a container's NIC is the container's.
-    fn gather_nics(&mut self) {
-        let containers: Vec<PathBuf> = self
-            .guests
-            .values()
-            .filter(|guest| !guest.platform.is_vm())
-            .filter_map(|guest| guest.group.clone())
+    /// Finds the guests of NICs by the memory that these map, now and then and while a VM is young: a
+    /// guest comes to its NIC moments after it began. A NIC of several is nobody's.
+    fn match_nics(&mut self) {
+        let processes = &self.processes;
+        let is_nic = |pid: &u32| {
+            processes
+                .get(pid)
+                .is_some_and(|looked| looked.is == Kind::Nic)
+        };
+        self.nics.retain(|pid, _| is_nic(pid));
+        let nics: Vec<u32> = processes.keys().copied().filter(is_nic).collect();
+        let is_young = |pass: &u64| self.passes.saturating_sub(*pass) < u64::from(YOUNG);
+        let is_due = self.passes.is_multiple_of(LOOK_AGAIN) || self.found_in.values().any(is_young);
+        if nics.is_empty() || !is_due {
+            return;
+        }
+        let containers = self.guests.values().filter(|guest| !guest.platform.is_vm());
+        let containers: Vec<&PathBuf> = containers
+            .filter_map(|guest| guest.group.as_ref())
             .collect();
         let container = |group: &Option<PathBuf>| {
-            let inside = |container: &&PathBuf| {
+            let inside = |container: &&&PathBuf| {
                 group
                     .as_ref()
                     .is_some_and(|group| group.starts_with(container))
             };
-            containers.iter().find(inside)
+            containers.iter().find(inside).copied()
         };
-        for (pid, looked) in &self.processes {
-            let Kind::Nic { socket, group } = &looked.is else {
-                continue;
-            };
-            let its = container(group);
-            let guest = self
-                .guests
-                .values_mut()
-                .find(|guest| guest.sockets.contains(socket) && container(&guest.group) == its);
-            if let Some(guest) = guest {
-                guest.helpers.push(Helper {
-                    pid: *pid,
-                    work: HelperWork::Nic,
-                });
-            }
+        let process = |pid| Process::new(&self.roots.proc, pid);
+        let mut owners: HashMap<nic::File, &Guest> = HashMap::new();
+        for guest in self.guests.values().filter(|guest| guest.platform.is_vm()) {
+            let files = guest.process.map(|pid| nic::shared_files(process(pid)));
+            owners.extend(files.into_iter().flatten().map(|file| (file, guest)));
         }
+        let guest_of = |pid: u32| {
+            let files = nic::shared_files(process(pid));
+            let mut guests = files.iter().filter_map(|file| owners.get(file));
+            let guest = guests.next()?;
+            // A monitor's time is taken off its container's, and a container's NIC is the container's.
+            let is_beside = container(&self.group_of(process(pid))) == container(&guest.group);
+            let is_its_alone = guests.all(|other| other.key == guest.key);
+            (is_beside && is_its_alone).then(|| (pid, guest.key.clone()))
+        };
+        self.nics = nics.into_iter().filter_map(guest_of).collect();
     }
 
     fn look_at_devices(&mut self) {
