@@ -80,6 +80,8 @@ pub struct Worker {
     poller: Poller,
     networks: Vec<Network>,
     front_ends: Vec<(PortId, FrontEnd)>,
+    /// When the first of them is to be tried again.
+    retry: Option<Nanos>,
     batch: Batch,
     mailbox: Mailbox,
     ledger: CpuLedger,
@@ -106,6 +108,7 @@ impl Worker {
         Ok(Self {
             poller,
             networks,
+            retry: first_retry(&front_ends),
             front_ends,
             batch: Batch::new(),
             mailbox,
@@ -147,18 +150,16 @@ impl Worker {
             for token in &tokens {
                 self.happened(*token, time);
             }
-            self.reconnect(time);
+            if self.retry.is_some_and(|retry| retry <= time) {
+                self.reconnect(time);
+            }
         }
         Ok(())
     }
 
     fn deadline(&mut self) -> Option<Nanos> {
         let networks = self.networks.iter_mut().filter_map(Network::deadline);
-        let retries = self
-            .front_ends
-            .iter()
-            .filter_map(|(_, front_end)| front_end.retry());
-        networks.chain(retries).min()
+        networks.chain(self.retry).min()
     }
 
     fn happened(&mut self, token: Token, time: Nanos) {
@@ -167,6 +168,7 @@ impl Worker {
                 if let Some((_, front_end)) = self.front_ends.iter_mut().find(|(at, _)| *at == id) {
                     front_end.accept(time, &self.poller);
                 }
+                self.retry = first_retry(&self.front_ends);
             }
             Token::FrontEnd(id) => self.converse(id, time),
             Token::Kick(id, queue) => {
@@ -240,6 +242,7 @@ impl Worker {
                 front_end.try_again(time, &self.poller);
             }
         }
+        self.retry = first_retry(&self.front_ends);
     }
 
     /// Answers what a front end asks.
@@ -282,6 +285,7 @@ impl Worker {
         if !stays {
             self.front_ends.remove(index);
         }
+        self.retry = first_retry(&self.front_ends);
         if let Some(network) = self.networks.get_mut(usize::from(id.network)) {
             if let Some(guest) = network.guest_mut(id.port) {
                 if !matches!(error, ProtocolError::Closed) {
@@ -333,6 +337,11 @@ impl Worker {
             self.lose(id, &error, now());
         }
     }
+}
+
+fn first_retry(front_ends: &[(PortId, FrontEnd)]) -> Option<Nanos> {
+    let retries = front_ends.iter().filter_map(|(_, end)| end.retry());
+    retries.min()
 }
 
 #[cfg(test)]
