@@ -39,7 +39,9 @@ fn main() -> std::io::Result<()> {
         writes.push(cost(|| {
             let _ = rustix::io::write(&event, &1_u64.to_ne_bytes());
         }));
-        signals.push(cost(|| signal::raise(&event)));
+        signals.push(cost(|| {
+            signal::raise(&event);
+        }));
     }
     println!("write: {}", summary(writes));
     println!("signal::raise: {}", summary(signals));

@@ -1,10 +1,9 @@
 //! Who moves a port's frames: the kernel (vhost-net), or this process.
 
 use crate::features::Features;
-use crate::network::{Kernel, NEEDED};
+use crate::network::{Kernel, NEEDED, TapEnds};
 use crate::vhost_net::{Device, PATH, VhostNet};
 use serde::{Deserialize, Serialize};
-use std::os::fd::OwnedFd;
 use std::path::Path;
 
 /// Who is to move a port's frames.
@@ -23,19 +22,20 @@ pub enum Datapath {
 impl Datapath {
     /// The kernel's data path, if it is to be; else why it is not.
     ///
-    /// `taps` are the queues of the tap, where the port and a tap are all that the network has;
-    /// `open` opens the device once for each of the port's `pairs`.
+    /// `tap` is there where the port and a tap are all that the network has; `open` opens the device
+    /// once for each of the port's `pairs`. The guest's control frames are answered unless it must be
+    /// the kernel.
     ///
     /// # Errors
     /// Why the kernel cannot, where it must.
     pub fn choose(
         self,
-        taps: Option<Vec<OwnedFd>>,
+        tap: Option<TapEnds>,
         pairs: u8,
         open: impl Fn() -> Result<(Box<dyn Device>, Features), String>,
     ) -> Result<Result<Kernel, String>, String> {
         let attempt = || -> Result<Kernel, String> {
-            let taps = taps.ok_or("it is not alone with a tap")?;
+            let tap = tap.ok_or("it is not alone with a tap")?;
             let mut devices = Vec::new();
             for _ in 0..pairs {
                 let (device, features) = open()?;
@@ -45,7 +45,14 @@ impl Datapath {
                 }
                 devices.push(device);
             }
-            Kernel::new(devices, taps).map_err(|cause| cause.to_string())
+            if self == Self::Auto
+                && let Err(why) = &tap.control
+            {
+                return Err(format!(
+                    "it could not answer control frames: {why} (CAP_NET_RAW)"
+                ));
+            }
+            Kernel::new(devices, tap).map_err(|cause| cause.to_string())
         };
         match self {
             Self::User => Ok(Err("so configured".into())),

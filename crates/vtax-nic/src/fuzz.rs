@@ -30,7 +30,7 @@ use crate::testing::{
     BUFFERS, CONTROL, Driver, MEMORY, PackedDriver, Peer, RX, Ring, SIZE, TX, USER, linux,
     memory_file, port,
 };
-use crate::worker::answer;
+use crate::worker::{Said, answer};
 
 /// A time far enough from 0 that nothing is mistaken for never.
 const NOW: Nanos = Nanos(1_000_000_000_000);
@@ -469,8 +469,8 @@ pub fn messages(data: &[u8]) {
         loop {
             let network = &mut neighbourhood.network;
             match answer(&mut connection, network, 0, &neighbourhood.poller, now) {
-                Ok(true) => {}
-                Ok(false) => break,
+                Ok(Said::Message | Said::Enough) => {}
+                Ok(Said::Nothing) => break,
                 Err(_) => {
                     alive = false;
                     break;

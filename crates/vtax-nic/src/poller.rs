@@ -38,6 +38,8 @@ pub enum Token {
     Tap(PortId, u8),
     /// The kernel wants the guest to be signalled for what a pair received.
     Call(PortId, u8),
+    /// Control frames of a guest whose frames the kernel moves.
+    ControlFrame(PortId),
     /// Requests of an operator, or the order to end.
     Control,
 }
@@ -62,7 +64,8 @@ impl Token {
             Self::Kick(id, queue) => pack(2, id, queue),
             Self::Tap(id, queue) => pack(3, id, queue),
             Self::Call(id, pair) => pack(4, id, pair),
-            Self::Control => 5 << 40,
+            Self::ControlFrame(id) => pack(5, id, 0),
+            Self::Control => 6 << 40,
         }
     }
 
@@ -81,6 +84,7 @@ impl Token {
             2 => Self::Kick(id, packed as u8),
             3 => Self::Tap(id, packed as u8),
             4 => Self::Call(id, packed as u8),
+            5 => Self::ControlFrame(id),
             _ => Self::Control,
         }
     }
@@ -183,6 +187,7 @@ mod tests {
             Token::Kick(id, 255),
             Token::Tap(id, 7),
             Token::Call(id, 7),
+            Token::ControlFrame(id),
             Token::Control,
         ] {
             assert_eq!(Token::from_u64(token.to_u64()), token);

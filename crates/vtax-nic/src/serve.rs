@@ -193,7 +193,7 @@ impl Plan {
                 port: number(ports.len()),
             };
             let alone = match (members.ports.len(), taps.as_slice()) {
-                (1, [tap]) => Some(tap.files().map_err(system("share a tap"))?),
+                (1, [tap]) => Some(tap.ends().map_err(system("share a tap"))?),
                 _ => None,
             };
             let is_alone = alone.is_some();

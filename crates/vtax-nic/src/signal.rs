@@ -7,7 +7,9 @@
 //! has ended (`IOCB_FLAG_RESFD`, `io_submit(2)`), whatever the descriptor's mode, and a full counter
 //! stays full. So a signal is a read of nothing from an empty file.
 
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, fstatfs, memfd_create};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 
@@ -37,11 +39,19 @@ struct Iocb {
 /// `struct io_event`: four words of which none is of interest.
 type IoEvent = [u64; 4];
 
+/// How often a signal is tried while other threads fill up what was reaped for it.
+const ATTEMPTS: u32 = 64;
+
+/// The type of file system that event descriptors, among others, are on (`linux/magic.h`).
+const ANON_INODE: u64 = 0x0904_1934;
+
 /// An asynchronous I/O context and the empty file that it reads.
 #[derive(Debug)]
 struct Reads {
     context: libc::c_ulong,
     empty: OwnedFd,
+    /// A file that cannot be read.
+    unreadable: OwnedFd,
 }
 
 /// One for the process: the kernel locks it for a few instructions at most.
@@ -50,52 +60,81 @@ static READS: OnceLock<Option<Reads>> = OnceLock::new();
 /// Gets ready, which a sandbox would forbid later. Tells whether signals can never wait; without
 /// asynchronous I/O in the kernel they are plain writes.
 pub fn prepare() -> bool {
-    READS.get_or_init(Reads::new).is_some()
+    reads().is_some()
 }
 
-/// Signals an eventfd once. A counter that is full says all that a signal could.
+fn reads() -> Option<&'static Reads> {
+    READS.get_or_init(Reads::new).as_ref()
+}
+
+/// Signals an eventfd once; tells whether that went well. A counter that is full says all that a
+/// signal could.
 #[inline]
-pub fn raise(event: &OwnedFd) {
-    match READS.get_or_init(Reads::new) {
+pub fn raise(event: &OwnedFd) -> bool {
+    match reads() {
         Some(reads) => reads.raise(event),
-        None => {
-            let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
-        }
+        None => matches!(
+            rustix::io::write(event, &1_u64.to_ne_bytes()),
+            Ok(_) | Err(Errno::AGAIN)
+        ),
+    }
+}
+
+/// Whether a file is an eventfd. Others that the kernel keeps without a name can make whoever waits
+/// for them wait for their owner: an epoll instance's lock is its owner's too.
+pub fn is_event(file: &OwnedFd) -> bool {
+    match reads() {
+        // The kernel asks for the event before it looks whether the other file can be read, and
+        // signals none for what did not begin.
+        Some(reads) => reads.submit(&reads.unreadable, file) == Err(Errno::BADF),
+        None => fstatfs(file).is_ok_and(|system| u64::try_from(system.f_type) == Ok(ANON_INODE)),
     }
 }
 
 impl Reads {
     fn new() -> Option<Self> {
         let empty = memfd_create("nothing", MemfdFlags::CLOEXEC).ok()?;
+        let (_, unreadable) = pipe_with(PipeFlags::CLOEXEC).ok()?;
         let mut context: libc::c_ulong = 0;
         // SAFETY: the kernel writes the context's number, for which there is room.
         let result = unsafe { libc::syscall(libc::SYS_io_setup, UNREAPED, &raw mut context) };
-        (result == 0).then_some(Self { context, empty })
+        (result == 0).then_some(Self {
+            context,
+            empty,
+            unreadable,
+        })
     }
 
-    fn raise(&self, event: &OwnedFd) {
+    fn raise(&self, event: &OwnedFd) -> bool {
+        self.submit(&self.empty, event).is_ok()
+    }
+
+    /// Does a read of nothing from `file` that signals `event`.
+    fn submit(&self, file: &OwnedFd, event: &OwnedFd) -> Result<(), Errno> {
         let number = |file: &OwnedFd| file.as_raw_fd().cast_unsigned();
         let mut read = Iocb {
             opcode: PREAD,
-            file: number(&self.empty),
+            file: number(file),
             flags: SIGNAL_EVENT,
             event: number(event),
             ..Iocb::default()
         };
         let mut reads = [&raw mut read];
-        // Twice: the second time after the entries of earlier ones were reaped.
-        for _ in 0..2 {
+        for _ in 0..ATTEMPTS {
             // SAFETY: one `iocb` that lives; its read is of no bytes into no buffer, and has ended
             // when the call returns.
             let result = unsafe {
                 libc::syscall(libc::SYS_io_submit, self.context, 1_u64, reads.as_mut_ptr())
             };
-            let full = || std::io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN);
-            if result == 1 || !full() {
-                return;
+            if result == 1 {
+                return Ok(());
             }
-            self.reap();
+            match Errno::from_io_error(&std::io::Error::last_os_error()) {
+                Some(Errno::AGAIN) => self.reap(),
+                other => return Err(other.unwrap_or(Errno::INVAL)),
+            }
         }
+        Err(Errno::AGAIN)
     }
 
     fn reap(&self) {
@@ -144,7 +183,7 @@ mod tests {
         let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| (0..5_000).for_each(|_| raise(&event)));
+                scope.spawn(|| (0..5_000).for_each(|_| assert!(raise(&event))));
             }
         });
         assert_eq!(read(&event), 20_000);
@@ -160,8 +199,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_eventfd_is_left_alone() {
-        raise(&memfd_create("other", MemfdFlags::CLOEXEC).unwrap());
-        raise(&rustix::pipe::pipe().unwrap().1);
+    fn what_is_no_eventfd_is_left_alone_and_known() {
+        let other = memfd_create("other", MemfdFlags::CLOEXEC).unwrap();
+        let (_reader, pipe) = rustix::pipe::pipe().unwrap();
+        for file in [other, pipe] {
+            assert!(!is_event(&file));
+            assert!(!raise(&file), "not told, and said so");
+        }
+    }
+
+    #[test]
+    fn looking_whether_it_is_an_eventfd_does_not_signal_it() {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        assert!(is_event(&event));
+        let mut count = [0; 8];
+        rustix::io::read(&event, &mut count).unwrap_err();
     }
 }

@@ -17,7 +17,18 @@ const BATCHES_A_LOOK: u32 = 8;
 /// Messages of one front end that are answered before others get their turn.
 const MESSAGES_A_LOOK: usize = 16;
 
-/// Answers one message on the connection of a port's front end. Tells whether there was a whole one.
+/// What a front end said in its turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Said {
+    /// No whole message.
+    Nothing,
+    /// A message.
+    Message,
+    /// A message that took so long that others come first.
+    Enough,
+}
+
+/// Answers one message on the connection of a port's front end, if there is a whole one.
 ///
 /// # Errors
 /// When the front end is to be disconnected.
@@ -27,18 +38,23 @@ pub fn answer(
     port: u16,
     poller: &Poller,
     time: Nanos,
-) -> Result<bool, ProtocolError> {
+) -> Result<Said, ProtocolError> {
     let Some(message) = connection.receive()? else {
-        return Ok(false);
+        return Ok(Said::Nothing);
     };
     let Some(guest) = network.guest_mut(port) else {
-        return Ok(false);
+        return Ok(Said::Nothing);
     };
     guest.counters.messages += 1;
     let (code, needs_ack) = (message.code, message.needs_ack);
     let request = Request::read(message)?;
     let acknowledge = needs_ack && guest.acknowledges() && !request.has_reply();
     let changes = request.changes_rings();
+    let said = if request.changes_memory() {
+        Said::Enough
+    } else {
+        Said::Message
+    };
     let (reply, outcome) = match guest.handle(request, poller, time) {
         Ok(answer) => answer,
         Err(error) => {
@@ -55,7 +71,7 @@ pub fn answer(
     if let Some(mac) = outcome.announce {
         network.announce(port, mac, time);
     }
-    Ok(true)
+    Ok(said)
 }
 
 /// A worker and everything that it owns.
@@ -64,6 +80,8 @@ pub struct Worker {
     poller: Poller,
     networks: Vec<Network>,
     front_ends: Vec<(PortId, FrontEnd)>,
+    /// When the first of them is to be tried again.
+    retry: Option<Nanos>,
     batch: Batch,
     mailbox: Mailbox,
     ledger: CpuLedger,
@@ -90,6 +108,7 @@ impl Worker {
         Ok(Self {
             poller,
             networks,
+            retry: first_retry(&front_ends),
             front_ends,
             batch: Batch::new(),
             mailbox,
@@ -131,18 +150,16 @@ impl Worker {
             for token in &tokens {
                 self.happened(*token, time);
             }
-            self.reconnect(time);
+            if self.retry.is_some_and(|retry| retry <= time) {
+                self.reconnect(time);
+            }
         }
         Ok(())
     }
 
-    fn deadline(&self) -> Option<Nanos> {
-        let networks = self.networks.iter().filter_map(Network::deadline);
-        let retries = self
-            .front_ends
-            .iter()
-            .filter_map(|(_, front_end)| front_end.retry());
-        networks.chain(retries).min()
+    fn deadline(&mut self) -> Option<Nanos> {
+        let networks = self.networks.iter_mut().filter_map(Network::deadline);
+        networks.chain(self.retry).min()
     }
 
     fn happened(&mut self, token: Token, time: Nanos) {
@@ -151,6 +168,7 @@ impl Worker {
                 if let Some((_, front_end)) = self.front_ends.iter_mut().find(|(at, _)| *at == id) {
                     front_end.accept(time, &self.poller);
                 }
+                self.retry = first_retry(&self.front_ends);
             }
             Token::FrontEnd(id) => self.converse(id, time),
             Token::Kick(id, queue) => {
@@ -166,6 +184,11 @@ impl Worker {
             Token::Call(id, pair) => {
                 if let Some(network) = self.networks.get_mut(usize::from(id.network)) {
                     network.called(id, pair, time);
+                }
+            }
+            Token::ControlFrame(id) => {
+                if let Some(network) = self.networks.get_mut(usize::from(id.network)) {
+                    network.asked(id, time);
                 }
             }
             Token::Control => self.serve(time),
@@ -219,14 +242,15 @@ impl Worker {
                 front_end.try_again(time, &self.poller);
             }
         }
+        self.retry = first_retry(&self.front_ends);
     }
 
     /// Answers what a front end asks.
     fn converse(&mut self, id: PortId, time: Nanos) {
         for _ in 0..MESSAGES_A_LOOK {
             match self.answer(id, time) {
-                Ok(true) => {}
-                Ok(false) => return,
+                Ok(Said::Message) => {}
+                Ok(Said::Nothing | Said::Enough) => return,
                 Err(error) => {
                     self.lose(id, &error, time);
                     return;
@@ -236,7 +260,7 @@ impl Worker {
     }
 
     /// Answers one message of a port's front end, if there is a whole one.
-    fn answer(&mut self, id: PortId, time: Nanos) -> Result<bool, ProtocolError> {
+    fn answer(&mut self, id: PortId, time: Nanos) -> Result<Said, ProtocolError> {
         let front_end = self.front_ends.iter_mut().find(|(at, _)| *at == id);
         let connection = front_end.and_then(|(_, front_end)| front_end.connection.as_mut());
         let network = self.networks.get_mut(usize::from(id.network));
@@ -244,7 +268,7 @@ impl Worker {
             (Some(connection), Some(network)) => {
                 answer(connection, network, id.port, &self.poller, time)
             }
-            _ => Ok(false),
+            _ => Ok(Said::Nothing),
         }
     }
 
@@ -261,6 +285,7 @@ impl Worker {
         if !stays {
             self.front_ends.remove(index);
         }
+        self.retry = first_retry(&self.front_ends);
         if let Some(network) = self.networks.get_mut(usize::from(id.network)) {
             if let Some(guest) = network.guest_mut(id.port) {
                 if !matches!(error, ProtocolError::Closed) {
@@ -310,6 +335,49 @@ impl Worker {
         for id in cut {
             let error = ProtocolError::Refused("the memory that it shares was truncated");
             self.lose(id, &error, now());
+        }
+    }
+}
+
+fn first_retry(front_ends: &[(PortId, FrontEnd)]) -> Option<Nanos> {
+    let retries = front_ends.iter().filter_map(|(_, end)| end.retry());
+    retries.min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::api::mailbox;
+    use crate::hold::Mode;
+    use crate::testing::port;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    #[test]
+    fn a_flood_of_memory_tables_leaves_the_others_their_turns() {
+        let (front, back) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        let id = PortId {
+            network: 0,
+            port: 0,
+        };
+        let network = Network::new(vec![Port::Guest(Box::new(port(0, Mode::Off)))]);
+        let front_end = FrontEnd::given(id, "a", back);
+        let (_postbox, mailbox) = mailbox().unwrap();
+        let mut worker = Worker::new(vec![network], vec![(id, front_end)], mailbox).unwrap();
+        // SET_MEM_TABLE without regions.
+        let table = [5_u32, 1, 8, 0, 0].map(u32::to_ne_bytes).concat();
+        for _ in 0..4 {
+            rustix::io::write(&front, &table).unwrap();
+        }
+        for turn in 1..=4 {
+            worker.happened(Token::FrontEnd(id), now());
+            let guest = worker.networks[0].guest_mut(0).unwrap();
+            assert_eq!(guest.counters.messages, turn);
         }
     }
 }

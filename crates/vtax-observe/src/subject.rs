@@ -49,6 +49,8 @@ pub struct Subject {
     pub vcpu_threads: Vec<u32>,
     /// Thread ids of dedicated I/O threads (QMP `query-iothreads`).
     pub iothreads: Vec<u32>,
+    /// The process of its virtual NIC, where vhost workers of that are told apart as well.
+    pub nic: Option<u32>,
     /// The number of the Xen domain, when the subject is one.
     pub domain: Option<u32>,
     /// Its network devices.

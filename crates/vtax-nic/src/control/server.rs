@@ -17,7 +17,7 @@ use vtax_http::{self as http, Address, Limits, ListenError, Listeners};
 use super::api::{self, Command, LONGEST_LINE, Postbox, Request, Response};
 use crate::telemetry::prometheus;
 
-/// Clients served at once.
+/// Clients served at once; of more, those that were silent longest go.
 const MOST_CLIENTS: usize = 64;
 
 /// Answers that a client has not read yet, in bytes, before it is disconnected.
@@ -122,6 +122,8 @@ struct Client {
     /// Disconnect once the output is written.
     last_words: bool,
     gone: bool,
+    /// When it last said something.
+    heard: Instant,
 }
 
 struct Subscription {
@@ -140,7 +142,6 @@ impl Server {
     /// Waits for something to do, and does it.
     fn turn(&mut self) {
         let readable = self.wait();
-        self.accept();
         let now = Instant::now();
         for (client, readable) in self.clients.iter_mut().zip(readable) {
             if readable {
@@ -148,6 +149,7 @@ impl Server {
                 client.serve(&self.workers);
             }
         }
+        self.accept();
         for client in &mut self.clients {
             client.publish(now, &self.workers);
             client.write();
@@ -155,7 +157,7 @@ impl Server {
         self.clients.retain(|client| !client.gone);
     }
 
-    /// Which clients have something to say. New clients come after it in the list.
+    /// Which clients have something to say.
     fn wait(&self) -> Vec<bool> {
         let mut fds: Vec<PollFd<'_>> = Vec::new();
         for client in &self.clients {
@@ -165,10 +167,7 @@ impl Server {
             }
             fds.push(PollFd::new(&client.stream, events));
         }
-        // A full house does not look at the door, or it would never sleep.
-        if self.clients.len() < MOST_CLIENTS {
-            fds.push(PollFd::new(&self.listener, PollFlags::IN));
-        }
+        fds.push(PollFd::new(&self.listener, PollFlags::IN));
         let next = self
             .clients
             .iter()
@@ -191,13 +190,22 @@ impl Server {
             .collect()
     }
 
+    /// Lets in who knocks. In a full house whoever was silent longest makes room, first of those who
+    /// do not listen either.
     fn accept(&mut self) {
-        while self.clients.len() < MOST_CLIENTS
-            && let Some((stream, _)) = come_in(self.listener.accept())
-        {
-            if stream.set_nonblocking(true).is_ok() {
-                self.clients.push(Client::new(stream));
+        for _ in 0..MOST_CLIENTS {
+            let Some((stream, _)) = come_in(self.listener.accept()) else {
+                return;
+            };
+            if stream.set_nonblocking(true).is_err() {
+                continue;
             }
+            if self.clients.len() >= MOST_CLIENTS {
+                let by_silence = |client: &Client| (client.subscription.is_some(), client.heard);
+                let silent = self.clients.iter().map(by_silence).zip(0..).min();
+                silent.map(|(_, index)| self.clients.swap_remove(index));
+            }
+            self.clients.push(Client::new(stream));
         }
     }
 }
@@ -211,6 +219,7 @@ impl Client {
             subscription: None,
             last_words: false,
             gone: false,
+            heard: Instant::now(),
         }
     }
 
@@ -219,9 +228,11 @@ impl Client {
         // One buffer a turn: a client that talks without end gets no more than its turn.
         match self.stream.read(&mut buffer) {
             Ok(0) => self.gone = true,
-            Ok(count) => self
-                .input
-                .extend_from_slice(buffer.get(..count).unwrap_or_default()),
+            Ok(count) => {
+                self.heard = Instant::now();
+                let bytes = buffer.get(..count).unwrap_or_default();
+                self.input.extend_from_slice(bytes);
+            }
             Err(error)
                 if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
             Err(_) => self.gone = true,
@@ -497,6 +508,19 @@ mod tests {
         let mut client = served.connect("api");
         assert!(ask(&mut client, r#"{"op":"list"}"#).ok);
         assert!(scrape(&served).starts_with("HTTP/1.1 200 OK\r\n"));
+        drop(silent);
+    }
+
+    #[test]
+    fn silent_clients_of_the_api_keep_no_operator_out() {
+        let served = Served::new();
+        let mut watching = served.connect("api");
+        let subscribe = r#"{"op":"subscribe","port":"a","interval_ms":100}"#;
+        assert!(ask(&mut watching, subscribe).ok);
+        let silent: Vec<_> = (0..80).map(|_| served.connect("api")).collect();
+        let mut client = served.connect("api");
+        assert!(ask(&mut client, r#"{"op":"list"}"#).ok);
+        assert!(line(&mut watching).ok, "who listens stays");
         drop(silent);
     }
 

@@ -14,6 +14,10 @@ const GSO_UDP: u8 = 3;
 const GSO_TCPV6: u8 = 4;
 const GSO_ECN: u8 = 0x80;
 
+/// The smallest segment that a frame may be cut into, in bytes: Linux's `tcp_min_snd_mss`. Cutting costs
+/// a copy of the headers and a buffer for each.
+const SMALLEST_SEGMENT: u16 = 48;
+
 /// What a side leaves to others, as a sender, or can take undone, as a receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Offloads {
@@ -68,7 +72,7 @@ pub enum Refusal {
     /// The checksum's field is outside the frame (as in CVE-2024-11614).
     #[error("the checksum to fill in is outside the frame")]
     Checksum,
-    /// A segmentation that is unknown, was not negotiated or has a segment size of 0.
+    /// A segmentation that is unknown, was not negotiated or is into segments of a few bytes.
     #[error("the segmentation asked for is not possible")]
     Segmentation,
     /// The frame is not what its header says.
@@ -174,7 +178,8 @@ impl NetHeader {
             GsoKind::Tcp6 => sender.tso6,
             GsoKind::Udp => sender.ufo,
         } && (self.gso_type & GSO_ECN == 0 || sender.ecn);
-        if !negotiated || !partial || self.gso_size == 0 || usize::from(self.header_len) > len {
+        let small = self.gso_size < SMALLEST_SEGMENT;
+        if !negotiated || !partial || small || usize::from(self.header_len) > len {
             return Err(Refusal::Segmentation);
         }
         Ok(Self {
@@ -249,6 +254,26 @@ mod tests {
             ecn,
             ufo,
         })
+    }
+
+    #[test]
+    fn segments_of_a_byte_are_refused() {
+        let header = |size| NetHeader {
+            flags: NEEDS_CSUM,
+            gso_type: GSO_TCPV4,
+            gso_size: size,
+            ..NetHeader::PLAIN
+        };
+        for (size, is_fine) in [
+            (0, false),
+            (1, false),
+            (47, false),
+            (48, true),
+            (1_448, true),
+        ] {
+            let checked = header(size).checked(60_000, Offloads::ALL);
+            assert_eq!(checked.is_ok(), is_fine, "{size}");
+        }
     }
 
     proptest! {

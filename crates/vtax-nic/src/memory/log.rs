@@ -4,6 +4,9 @@ use super::{GuestMemory, LOG_PAGE, Mapping, MemoryError};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+/// The longest log, in bytes: of 32 TiB, for guests have holes between what they share.
+const MOST_LOG: u64 = 1 << 30;
+
 /// A dirty log that the front end shares and reads.
 #[derive(Debug)]
 pub struct DirtyLog {
@@ -22,16 +25,16 @@ impl DirtyLog {
     /// # Errors
     /// When it cannot be mapped.
     pub fn new(file: OwnedFd, offset: u64, len: u64) -> Result<Self, MemoryError> {
-        let end = offset.checked_add(len).unwrap_or(0);
-        let mapping = Mapping::new(file, 0, end, "dirty log")?;
-        let bits = mapping
-            .at(offset, len)
-            .filter(|_| len > 0)
-            .ok_or(MemoryError::Short {
-                what: "dirty log",
-                wanted: end,
-                have: mapping.len(),
-            })?;
+        let (what, most) = ("dirty log", MOST_LOG);
+        if len > most {
+            return Err(MemoryError::TooMuch { what, len, most });
+        }
+        let mapping = Mapping::new(file, offset, len, what)?;
+        let bits = mapping.at(0, len).ok_or(MemoryError::Short {
+            what,
+            wanted: len,
+            have: mapping.len(),
+        })?;
         Ok(Self {
             bits: bits.cast_const().cast(),
             len,
@@ -78,7 +81,8 @@ impl DirtyLog {
             }
             let byte = self.bits.wrapping_add((page / 8) as usize);
             // SAFETY: inside the mapping, as just compared, and the mapping lives as long as we.
-            unsafe { &*byte }.fetch_or(1 << (page % 8), Ordering::Relaxed);
+            // Release: who finds the bit finds what was written to the page before.
+            unsafe { &*byte }.fetch_or(1 << (page % 8), Ordering::Release);
         }
     }
 }

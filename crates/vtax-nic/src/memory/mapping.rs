@@ -4,9 +4,11 @@ use super::{RegionDescription, sigbus};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::os::fd::OwnedFd;
 
+const HUGETLBFS: u64 = 0x9584_58f6;
+
 /// tmpfs, hugetlbfs, ext4 and xfs. On others (FUSE, NFS) whoever serves the file decides when a
 /// touch of a page ends, and a worker would wait for it.
-const FILE_SYSTEMS: [u64; 4] = [0x0102_1994, 0x9584_58f6, 0xef53, 0x5846_5342];
+const FILE_SYSTEMS: [u64; 4] = [0x0102_1994, HUGETLBFS, 0xef53, 0x5846_5342];
 
 /// Why memory of a front end was refused.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +33,16 @@ pub enum MemoryError {
         wanted: u64,
         /// Bytes there are.
         have: u64,
+    },
+    /// It would leave too little of the address space for other ports.
+    #[error("{what}: {len:#x} bytes in all are more than the {most:#x} that a port may share")]
+    TooMuch {
+        /// What it was to be.
+        what: &'static str,
+        /// Bytes announced.
+        len: u64,
+        /// Bytes that may be.
+        most: u64,
     },
     /// The kernel refused.
     #[error("{what}: cannot map {len:#x} bytes: {cause}")]
@@ -68,8 +80,13 @@ pub enum MemoryError {
 /// A shared, readable and writable mapping of a file of a front end. Unmapped when dropped.
 #[derive(Debug)]
 pub struct Mapping {
-    host: *mut u8,
-    len: usize,
+    /// The first page, and the bytes of all pages: the kernel maps whole ones, huge ones on hugetlbfs.
+    pages: *mut u8,
+    extent: usize,
+    /// Where in the first page it begins.
+    inside: usize,
+    /// Bytes.
+    len: u64,
     /// Present until dropped.
     guard: Option<sigbus::Guard>,
 }
@@ -91,8 +108,8 @@ impl Mapping {
         let failed = |cause| MemoryError::Map { what, len, cause };
         let stat = rustix::fs::fstat(&file).map_err(failed)?;
         let have = u64::try_from(stat.st_size).unwrap_or(0);
-        let kind = rustix::fs::fstatfs(&file).map_err(failed)?.f_type;
-        let kind = u64::try_from(kind).unwrap_or(0);
+        let system = rustix::fs::fstatfs(&file).map_err(failed)?;
+        let kind = u64::try_from(system.f_type).unwrap_or(0);
         if !FILE_SYSTEMS.contains(&kind) {
             return Err(MemoryError::FileSystem { what, kind });
         }
@@ -103,44 +120,58 @@ impl Mapping {
         if have < wanted {
             return Err(MemoryError::Short { what, wanted, have });
         }
-        let size = usize::try_from(len).map_err(|_| failed(rustix::io::Errno::NOMEM))?;
+        let page = if kind == HUGETLBFS {
+            system.f_bsize
+        } else {
+            // SAFETY: asks for a constant. `rustix` would ask the kernel, out of the sandbox.
+            unsafe { libc::sysconf(libc::_SC_PAGESIZE) }
+        };
+        let page = u64::try_from(page).unwrap_or(0).max(1);
+        let inside = offset % page;
+        let extent = (inside + len).checked_next_multiple_of(page);
+        let size = |bytes: u64| usize::try_from(bytes).ok();
+        let (Some(extent), Some(inside)) = (extent.and_then(size), size(inside)) else {
+            return Err(failed(rustix::io::Errno::NOMEM));
+        };
         // SAFETY: a new mapping where the kernel likes; it aliases nothing of ours.
-        let host = unsafe {
+        let pages = unsafe {
             mmap(
                 std::ptr::null_mut(),
-                size,
+                extent,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED | MapFlags::NORESERVE,
                 &file,
-                offset,
+                offset - offset % page,
             )
         }
         .map_err(failed)?
         .cast::<u8>();
-        match sigbus::Guard::new(host.addr(), size) {
+        match sigbus::Guard::new(pages.addr(), extent) {
             Some(guard) => Ok(Self {
-                host,
-                len: size,
+                pages,
+                extent,
+                inside,
+                len,
                 guard: Some(guard),
             }),
             None => {
                 // SAFETY: made just above, and nobody else knows it.
-                let _ = unsafe { munmap(host.cast(), size) };
+                let _ = unsafe { munmap(pages.cast(), extent) };
                 Err(failed(rustix::io::Errno::NOSPC))
             }
         }
     }
 
-    /// The host address of `len` bytes at `offset`, if all are mapped.
+    /// The host address of `len` bytes at `offset` of what was to be mapped, if all are.
     pub fn at(&self, offset: u64, len: u64) -> Option<*mut u8> {
         let end = offset.checked_add(len)?;
         let start = usize::try_from(offset).ok()?;
-        (end <= self.len as u64).then(|| self.host.wrapping_add(start))
+        (end <= self.len).then(|| self.pages.wrapping_add(self.inside + start))
     }
 
     /// Length in bytes.
     pub fn len(&self) -> u64 {
-        self.len as u64
+        self.len
     }
 
     /// Whether it has no bytes, which never is.
@@ -158,9 +189,9 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // First, so that another mapping at this address is never taken for this one.
         self.guard = None;
-        // SAFETY: it was mapped by `new` with this length, and pointers to it live no longer than
+        // SAFETY: it was mapped by `new` with this extent, and pointers to it live no longer than
         // the memory they came from.
-        let _ = unsafe { munmap(self.host.cast(), self.len) };
+        let _ = unsafe { munmap(self.pages.cast(), self.extent) };
     }
 }
 

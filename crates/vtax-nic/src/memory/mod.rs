@@ -23,6 +23,10 @@ pub const LOG_PAGE: u64 = 4096;
 /// costs one mapping.
 pub const MAX_REGIONS: usize = 32;
 
+/// The most bytes that one guest may share: 64 ports with as much take half of the 128 TiB that a
+/// process can address, so that none takes the others' room.
+pub const MOST_MAPPED: u64 = 1 << 40;
+
 /// A region as the front end describes it. All three are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegionDescription {
@@ -90,8 +94,10 @@ impl GuestMemory {
         if size == 0 {
             return Err(refuse("it is empty"));
         }
-        let end = offset.checked_add(size);
-        if guest.checked_add(size).is_none() || user.checked_add(size).is_none() || end.is_none() {
+        if [guest, user, offset]
+            .iter()
+            .any(|start| start.checked_add(size).is_none())
+        {
             return Err(refuse("it wraps around the address space"));
         }
         let overlaps = |a: u64, other_start: u64, other_size: u64| {
@@ -110,10 +116,15 @@ impl GuestMemory {
         if self.regions.len() == MAX_REGIONS {
             return Err(refuse("there are too many regions"));
         }
-        // From the file's start, because an offset into huge pages must be a multiple of theirs.
-        let mapping = Mapping::new(file, 0, end.unwrap_or(size), "guest memory")?;
+        let (what, most) = ("guest memory", MOST_MAPPED);
+        let have = self.regions.iter().map(|region| region.description.size);
+        let len = have.sum::<u64>().saturating_add(size);
+        if len > most {
+            return Err(MemoryError::TooMuch { what, len, most });
+        }
+        let mapping = Mapping::new(file, offset, size, what)?;
         let host = mapping
-            .at(offset, size)
+            .at(0, size)
             .ok_or_else(|| refuse("it leaves its file"))?;
         self.regions.push(Region {
             description,
@@ -276,6 +287,58 @@ mod tests {
         assert_eq!(memory.len(), 1, "the same once more is no other");
         memory.remove(region(0x1000, 0x1000, 0x1000, 7));
         assert!(memory.is_empty());
+    }
+
+    /// Huge pages, of which this host may have none: what is touched raises SIGBUS then as well.
+    fn huge(name: &str, size: u64) -> Option<OwnedFd> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+        let file = memfd_create(name, flags)
+            .inspect_err(|cause| eprintln!("SKIPPED: no huge pages: {cause}"))
+            .ok()?;
+        ftruncate(&file, size).unwrap();
+        Some(file)
+    }
+
+    #[test]
+    fn huge_pages_cut_under_a_region_of_an_odd_size_end_nobody() {
+        survive_truncation().unwrap();
+        let Some(file) = huge("odd", 0x40_0000) else {
+            return;
+        };
+        let mut memory = GuestMemory::default();
+        memory
+            .add(region(0, 0x20_1000, 0, 0), file.try_clone().unwrap())
+            .unwrap();
+        ftruncate(&file, 0).unwrap();
+        let segment = memory.at(0, 1).unwrap();
+        // SAFETY: the segment is one byte of a mapping that lives.
+        let byte = unsafe { segment.host.read_volatile() };
+        assert_eq!((byte, memory.is_truncated()), (0, true));
+    }
+
+    #[test]
+    fn huge_pages_of_an_odd_size_are_unmapped_whole() {
+        let Some(file) = huge("leaves nothing behind", 0x40_0000) else {
+            return;
+        };
+        let mut memory = GuestMemory::default();
+        memory.add(region(0, 0x20_1000, 0, 0x1000), file).unwrap();
+        drop(memory);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        assert!(!maps.contains("leaves nothing behind"), "{maps}");
+    }
+
+    #[test]
+    fn no_port_takes_more_than_its_share_of_the_address_space() {
+        let mut memory = GuestMemory::default();
+        let half = MOST_MAPPED / 2;
+        memory.add(region(0, half, 0, 0), file(half)).unwrap();
+        let more = region(1 << 50, half + LOG_PAGE, 1 << 50, 0);
+        let refused = memory.add(more, file(2 * half)).unwrap_err();
+        assert!(refused.to_string().contains("may share"), "{refused}");
+        // A part of a large file counts as what it is.
+        let part = region(1 << 50, LOG_PAGE, 1 << 50, 60 << 40);
+        memory.add(part, file(61 << 40)).unwrap();
     }
 
     #[test]

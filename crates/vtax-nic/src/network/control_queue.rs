@@ -46,14 +46,10 @@ impl Guest {
                     }
                 }
                 ring.publish(log);
-                let wanted = ring.wants_signal();
-                if wanted {
-                    ring.signalled();
-                }
-                wanted
+                ring.wants_signal()
             });
             if wants_signal {
-                self.control.call();
+                self.control.signal();
             }
         }
         self.control_due = Some(now);

@@ -1,7 +1,7 @@
 //! A guest's port: its front end's session, its rings and its notifications.
 
 use super::kernel::{Kernel, Session};
-use super::packet::{Batch, Frame};
+use super::packet::{BATCH, Batch, Frame};
 use super::queue::Queue;
 use super::transfer::{self, Delivery};
 use crate::control::api::{Change, PortInfo};
@@ -121,7 +121,8 @@ impl Guest {
     pub fn moved_by(mut self, kernel: Result<Kernel, String>) -> Self {
         match kernel {
             Ok(kernel) => {
-                self.datapath = "kernel".into();
+                let deaf = |why| format!("kernel, which answers no control frames: {why}");
+                self.datapath = kernel.is_deaf().map_or("kernel".into(), deaf);
                 self.offered = Kernel::offers(self.offered);
                 self.kernel = Some(kernel);
                 self.settle_through();
@@ -692,6 +693,22 @@ impl Guest {
         answer
     }
 
+    /// Answers control frames that the kernel brings, up to a batch of them.
+    pub fn asked(&mut self, now: Nanos) {
+        let mut bytes = [0; FRAME_LEN];
+        for _ in 0..BATCH {
+            let kernel = self.kernel.as_ref();
+            let Some(frame) = kernel.and_then(|kernel| kernel.control_frame(&mut bytes)) else {
+                return;
+            };
+            self.counters.messages += 1;
+            let reply = self.control_frame(frame, now);
+            if let (Some(kernel), Some(reply)) = (&self.kernel, reply) {
+                kernel.answer(&reply);
+            }
+        }
+    }
+
     /// Changes what the operator allows, and the controllers if that changes them.
     pub fn change_terms(&mut self, change: &Change, now: Nanos) {
         let mut terms = self.desk.terms();
@@ -747,7 +764,12 @@ impl Guest {
     /// Its telemetry.
     pub fn snapshot(&mut self, name: &str, now: Nanos) -> PortSnapshot {
         let budget = self.desk.budget(now);
-        self.counters.snapshot(name, self.settings.mode, budget)
+        let mode = self.settings.mode;
+        let mut snapshot = self.counters.snapshot(name, mode, budget);
+        if let Some(kernel) = &mut self.kernel {
+            snapshot.frames_counted_by = kernel.count(&mut snapshot.totals);
+        }
+        snapshot
     }
 
     /// When something must be looked at: a hold or the guest's lease ends.
@@ -817,9 +839,7 @@ impl Guest {
         });
         self.counters.totals.tx_packets += done as u64;
         self.counters.totals.tx_bytes += bytes;
-        if done > 0 && ring.wants_signal() {
-            ring.signalled();
-            queue.call();
+        if done > 0 && ring.wants_signal() && queue.signal() {
             self.counters.totals.tx_calls += 1;
         }
     }
@@ -950,25 +970,20 @@ impl Guest {
             let Some(ring) = kernel.rx_view(pair) else {
                 return;
             };
-            if ring.wants_signal() {
+            if !ring.wants_signal() {
+                self.counters.totals.calls_cancelled += 1;
+            } else if self.queues.get(pair * 2).is_some_and(Queue::call) {
                 ring.signalled();
                 self.counters.rx_call(release.held_for, release.packets);
-                if let Some(queue) = self.queues.get(pair * 2) {
-                    queue.call();
-                }
-            } else {
-                self.counters.totals.calls_cancelled += 1;
             }
             return;
         }
         let Some(queue) = self.rx(pair) else { return };
         let Some(ring) = queue.ring_mut() else { return };
-        if ring.wants_signal() {
-            ring.signalled();
-            queue.call();
-            self.counters.rx_call(release.held_for, release.packets);
-        } else {
+        if !ring.wants_signal() {
             self.counters.totals.calls_cancelled += 1;
+        } else if queue.signal() {
+            self.counters.rx_call(release.held_for, release.packets);
         }
     }
 

@@ -2,14 +2,17 @@
 //! tap, and this process stands between the event descriptors, or out of the way.
 
 use super::queue::Queue;
+use super::statistics::Statistics;
 use crate::features::Features;
 use crate::hold::{RxBatch, TxRound};
 use crate::memory::{DirtyLog, GuestMemory};
 use crate::poller::{Poller, PortId, Token};
 use crate::protocol::ProtocolError;
 use crate::ring::RingView;
+use crate::telemetry::{CountedBy, Totals};
 use crate::vhost_net::{Device, Event, Half, VhostError};
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// What the device must have.
@@ -32,12 +35,22 @@ pub(super) struct Session<'a> {
     pub(super) features: Features,
 }
 
+/// A tap as the kernel's data path needs it.
+#[derive(Debug)]
+pub struct TapEnds {
+    /// Its queues.
+    pub queues: Vec<OwnedFd>,
+    /// What brings the guest's control frames and takes the answers, a frame each; or why not.
+    pub control: Result<OwnedFd, String>,
+    /// What the kernel counts of it, where it shows that.
+    pub statistics: Option<Statistics>,
+}
+
 /// The kernel's data path of a port.
 #[derive(Debug)]
 pub struct Kernel {
     pairs: Vec<Pair>,
-    /// The queues of the tap.
-    taps: Vec<OwnedFd>,
+    tap: TapEnds,
     /// Where kicks and calls are waited for.
     watch: Watch,
 }
@@ -123,17 +136,17 @@ fn place(number: usize) -> (usize, Half) {
 }
 
 impl Kernel {
-    /// A data path with a device for each pair, to the queues of a tap.
+    /// A data path with a device for each pair, to a tap.
     ///
     /// # Errors
     /// When there are no event descriptors left.
-    pub fn new(devices: Vec<Box<dyn Device>>, taps: Vec<OwnedFd>) -> Result<Self, VhostError> {
+    pub fn new(devices: Vec<Box<dyn Device>>, tap: TapEnds) -> Result<Self, VhostError> {
         let pairs = (0..)
             .zip(devices)
             .map(|(number, device)| Pair::new(number, device));
         Ok(Self {
             pairs: pairs.collect::<Result<_, _>>()?,
-            taps,
+            tap,
             watch: None,
         })
     }
@@ -143,13 +156,48 @@ impl Kernel {
         offered.without(OF_RINGS.without(NEEDED))
     }
 
-    /// Waits for kicks and calls from now on.
+    /// Why the guest's control frames are not answered, where they are not.
+    pub fn is_deaf(&self) -> Option<&str> {
+        self.tap.control.as_ref().err().map(String::as_str)
+    }
+
+    /// Waits for kicks, calls and control frames from now on.
     pub(super) fn watch(&mut self, poller: &Poller, id: PortId) -> Result<(), rustix::io::Errno> {
         for (pair, number) in self.pairs.iter().zip(0..) {
             poller.watch(&pair.call, Token::Call(id, number))?;
         }
+        if let Ok(control) = &self.tap.control {
+            poller.watch_level(control, Token::ControlFrame(id))?;
+        }
         self.watch = Some((poller.clone(), id));
         Ok(())
+    }
+
+    // Beside the rings.
+
+    /// The next control frame of the guest, as far as `bytes` has room.
+    pub(super) fn control_frame<'a>(&self, bytes: &'a mut [u8]) -> Option<&'a [u8]> {
+        let control = self.tap.control.as_ref().ok()?;
+        let (len, _) = recv(control, &mut *bytes, RecvFlags::DONTWAIT).ok()?;
+        bytes.get(..len)
+    }
+
+    /// Sends the guest an answer; a tap that is full loses it, as it loses any frame.
+    pub(super) fn answer(&self, frame: &[u8]) {
+        if let Ok(control) = &self.tap.control {
+            let _ = send(control, frame, SendFlags::DONTWAIT);
+        }
+    }
+
+    /// Fills in the frames that the kernel moved; tells who counted them.
+    pub(super) fn count(&mut self, totals: &mut Totals) -> CountedBy {
+        match &mut self.tap.statistics {
+            Some(statistics) => {
+                statistics.fill(totals);
+                CountedBy::Tap
+            }
+            None => CountedBy::Nobody,
+        }
     }
 
     // Rings.
@@ -200,9 +248,10 @@ impl Kernel {
             }
             for (queue, half) in queues.iter_mut().zip([Half::Rx, Half::Tx]) {
                 // More pairs than the tap has queues only send.
+                let queues = &self.tap.queues;
                 let tap = match half {
-                    Half::Rx => self.taps.get(number),
-                    Half::Tx => self.taps.get(number % self.taps.len().max(1)),
+                    Half::Rx => queues.get(number),
+                    Half::Tx => queues.get(number % queues.len().max(1)),
                 };
                 if queue.is_to_run() && pair.side(half).running.is_none() {
                     pair.start(half, queue, session, (tap, &self.watch))?;
@@ -280,9 +329,9 @@ impl Kernel {
                 // What it signalled to us and was held.
                 if let Some(rx) = &mut pair.rx.running
                     && rx.view.wants_signal()
+                    && queue.call()
                 {
                     rx.view.signalled();
-                    queue.call();
                 }
             }
             Half::Tx if !through => pair.kick(),

@@ -163,24 +163,44 @@ struct Bench {
     peer: Peer,
     poller: Poller,
     device: Fake,
+    /// That of the second pair.
+    second: Fake,
+    /// The other side of the tap.
+    host: OwnedFd,
     /// Frames that the kernel has delivered.
     delivered: u16,
 }
 
-fn in_kernel(mode: Mode) -> (Guest, Fake) {
+fn in_kernel(mode: Mode) -> (Guest, [Fake; 2], OwnedFd) {
     let devices = [Fake::default(), Fake::default()];
     let boxed = devices
         .clone()
         .map(|device| Box::new(device) as Box<dyn Device>);
-    // In the place of a tap: the fake does not look.
-    let kernel = Kernel::new(boxed.into(), vec![event()]).unwrap();
-    let [device, _] = devices;
-    (testing::port(0, mode).moved_by(Ok(kernel)), device)
+    let (tap, host) = tap();
+    let kernel = Kernel::new(boxed.into(), tap).unwrap();
+    (testing::port(0, mode).moved_by(Ok(kernel)), devices, host)
+}
+
+/// In the place of a tap: the fake does not look. And where its control frames come from.
+fn tap() -> (TapEnds, OwnedFd) {
+    let (control, host) = rustix::net::socketpair(
+        rustix::net::AddressFamily::UNIX,
+        rustix::net::SocketType::DGRAM,
+        rustix::net::SocketFlags::NONBLOCK,
+        None,
+    )
+    .unwrap();
+    let ends = TapEnds {
+        queues: vec![event()],
+        control: Ok(control),
+        statistics: None,
+    };
+    (ends, host)
 }
 
 impl Bench {
     fn new(mode: Mode) -> Self {
-        let (mut guest, device) = in_kernel(mode);
+        let (mut guest, [device, second], host) = in_kernel(mode);
         let poller = Poller::new().unwrap();
         guest.watch(&poller).unwrap();
         let features = Kernel::offers(linux());
@@ -195,6 +215,8 @@ impl Bench {
             peer,
             poller,
             device,
+            second,
+            host,
             delivered: 0,
         };
         bench.work(NOW);
@@ -221,6 +243,7 @@ impl Bench {
             match *token {
                 Token::Call(id, pair) => self.network.called(id, pair, now),
                 Token::Kick(id, queue) => self.network.kicked(id, queue, now),
+                Token::ControlFrame(id) => self.network.asked(id, now),
                 other => panic!("{other:?}"),
             }
         }
@@ -511,7 +534,7 @@ fn a_ring_that_runs_keeps_its_size_and_what_the_kernel_refuses_ends_the_session(
 
 #[test]
 fn packed_rings_are_not_offered() {
-    let (mut guest, _) = in_kernel(Mode::Off);
+    let (mut guest, ..) = in_kernel(Mode::Off);
     let poller = Poller::new().unwrap();
     let (reply, _) = guest.handle(Request::GetFeatures, &poller, NOW).unwrap();
     let crate::protocol::Reply::Number(offered) = reply else {
@@ -532,7 +555,7 @@ fn who_moves_the_frames_is_chosen_with_a_reason() {
         let device = Box::new(Fake::default()) as Box<dyn Device>;
         Ok((device, NEEDED.without(Features::EVENT_IDX)))
     };
-    let taps = || Some(vec![event()]);
+    let taps = || Some(tap().0);
     assert!(Datapath::Auto.choose(taps(), 2, full).unwrap().is_ok());
     assert!(Datapath::Kernel.choose(taps(), 2, full).unwrap().is_ok());
     let why = |chosen: Result<Result<Kernel, String>, String>| chosen.unwrap().unwrap_err();
@@ -543,6 +566,53 @@ fn who_moves_the_frames_is_chosen_with_a_reason() {
     let lacks = why(Datapath::Auto.choose(taps(), 2, poor));
     assert!(lacks.contains("0x20000000"), "{lacks}");
     assert!(Datapath::Kernel.choose(taps(), 2, none).is_err());
+    let deaf = || {
+        let control = Err("not permitted".to_owned());
+        Some(TapEnds { control, ..tap().0 })
+    };
+    let answers = why(Datapath::Auto.choose(deaf(), 2, full));
+    assert!(
+        answers.contains("control frames: not permitted"),
+        "{answers}"
+    );
+    let kernel = Datapath::Kernel.choose(deaf(), 2, full).unwrap();
+    let guest = testing::port(0, Mode::Off).moved_by(kernel);
+    assert!(guest.datapath().contains("answers no control frames"));
+}
+
+#[test]
+fn a_guests_control_frames_are_answered_though_the_kernel_moves_its_frames() {
+    let mut bench = Bench::new(Mode::Fixed);
+    let ask = control::Request {
+        source: [2, 0, 0, 0, 0, 1],
+        operation: control::Operation::Ask,
+        enable: true,
+        hold_us: 70,
+        lease_s: 10,
+        nonce: 7,
+    };
+    for _ in 0..20 {
+        rustix::io::write(&bench.host, &ask.to_frame()).unwrap();
+    }
+    bench.work(NOW);
+    let mut answers = 0;
+    let mut bytes = [0; 100];
+    while let Ok(len) = rustix::io::read(&bench.host, &mut bytes) {
+        let reply = control::Reply::from_frame(&bytes[..len]).unwrap();
+        assert_eq!((reply.status, reply.nonce), (control::Status::Granted, 7));
+        answers += 1;
+    }
+    assert_eq!(answers, 8, "and no more than elsewhere");
+    let totals = bench.guest().counters.totals;
+    assert_eq!((totals.control_frames, totals.control_limited), (8, 12));
+    bench.peer.offer_buffers(16, 0x800);
+    bench.deliver(1);
+    bench.work(NOW);
+    assert_eq!(
+        bench.network.deadline(),
+        Some(NOW + Nanos::from_micros(70)),
+        "the lease is in force"
+    );
 }
 
 #[test]
@@ -618,4 +688,124 @@ fn another_controller_sends_what_was_held() {
     };
     bench.guest().change_terms(&adaptive, NOW);
     assert_eq!(bench.device.kicks(), 1);
+}
+
+#[test]
+fn a_back_end_that_comes_again_goes_on_where_the_rings_are() {
+    let mut bench = Bench::new(Mode::Fixed);
+    bench.peer.offer_buffers(16, 0x800);
+    bench.deliver(5);
+    let (mut guest, [device, _], _host) = in_kernel(Mode::Fixed);
+    let poller = Poller::new().unwrap();
+    guest.watch(&poller).unwrap();
+    bench
+        .peer
+        .connect(&mut guest, &poller, Kernel::offers(linux()));
+    let told = device.told();
+    assert_eq!((told.running, told.rings[&0].1), ([true; 2], 5));
+}
+
+#[test]
+fn a_guest_that_was_reset_begins_anew_and_is_called() {
+    let mut bench = Bench::new(Mode::Fixed);
+    bench.peer.offer_buffers(16, 0x800);
+    bench.deliver(3);
+    bench.work(NOW);
+    for queue in 0..2 {
+        bench.ask(Request::GetVringBase { queue }).unwrap();
+    }
+    assert_eq!(bench.device.told().running, [false; 2]);
+    assert_eq!(bench.network.deadline(), None, "nothing is held any more");
+    // The guest starts with empty rings elsewhere in its life: indexes from 0.
+    bench.delivered = 0;
+    RX.set_available(&bench.peer.driver, 0);
+    bench.peer.driver.write(RX.used() + 2, &[0; 2]);
+    let poller = bench.poller.clone();
+    let guest = bench.network.guest_mut(0).unwrap();
+    bench.peer.connect(guest, &poller, Kernel::offers(linux()));
+    assert_eq!(bench.device.told().rings[&0].1, 0);
+    RX.set_available(&bench.peer.driver, 16);
+    bench.deliver(1);
+    bench.work(NOW);
+    bench.work(NOW + BUDGET);
+    assert_eq!(bench.peer.calls(0), 1);
+}
+
+#[test]
+fn features_that_change_reach_the_kernel_while_no_ring_runs_and_change_who_is_called() {
+    let mut bench = Bench::new(Mode::Fixed);
+    bench.peer.offer_buffers(16, 0x800);
+    let features = Kernel::offers(linux()).without(Features::EVENT_IDX);
+    bench.ask(Request::SetFeatures(features)).unwrap();
+    {
+        let told = bench.device.told();
+        assert_eq!(told.features & Features::EVENT_IDX.0, 0);
+        assert_eq!((told.stops, told.running), (2, [true; 2]));
+    }
+    bench.peer.calls(0);
+    // Without event indexes the driver says by a flag that it wants no call.
+    bench.peer.driver.write(RX.available(), &[1, 0]);
+    bench.deliver(1);
+    bench.work(NOW);
+    bench.work(NOW + BUDGET);
+    assert_eq!(bench.peer.calls(0), 0);
+    bench.peer.driver.write(RX.available(), &[0, 0]);
+    bench.deliver(1);
+    bench.work(NOW + BUDGET + BUDGET);
+    bench.work(Nanos(NOW.0 + 4 * BUDGET.0));
+    assert_eq!(bench.peer.calls(0), 1);
+}
+
+#[test]
+fn each_pair_has_a_device_and_stops_alone() {
+    let mut bench = Bench::new(Mode::Off);
+    assert_eq!(bench.second.told().running, [false; 2]);
+    let [rx, tx] = [testing::Ring(3), testing::Ring(4)];
+    for (ring, queue) in [(rx, 2), (tx, 3)] {
+        let size = testing::SIZE.into();
+        let addresses = ring.addresses();
+        let file = || Some(event());
+        for request in [
+            Request::SetVringNum { queue, size },
+            Request::SetVringAddr(crate::protocol::VringAddress { queue, addresses }),
+            Request::SetVringKick {
+                queue,
+                file: file(),
+            },
+            Request::SetVringCall {
+                queue,
+                file: file(),
+            },
+            Request::SetVringEnable {
+                queue,
+                enable: true,
+            },
+        ] {
+            bench.ask(request).unwrap();
+        }
+    }
+    let running = |bench: &Bench| (bench.device.told().running, bench.second.told().running);
+    // The tap has one queue: the second pair sends only.
+    assert_eq!(running(&bench), ([true; 2], [false, true]));
+    assert_eq!(bench.device.told().stops, 0, "the first went on meanwhile");
+    let log = Request::SetLogBase {
+        size: testing::MEMORY / 4096 / 8,
+        offset: 0,
+        file: testing::log().0,
+    };
+    bench.ask(log).unwrap();
+    let features = Kernel::offers(linux()).with(Features::LOG_ALL);
+    bench.ask(Request::SetFeatures(features)).unwrap();
+    let logs = |device: &Fake| Features(device.told().features).has(Features::LOG_ALL);
+    assert!(logs(&bench.device) && logs(&bench.second));
+    for queue in 2..4 {
+        let enable = false;
+        bench
+            .ask(Request::SetVringEnable { queue, enable })
+            .unwrap();
+    }
+    assert_eq!(running(&bench), ([true; 2], [false; 2]));
+    bench.peer.calls(0);
+    bench.deliver(1);
+    assert_eq!(bench.peer.calls(0), 1);
 }

@@ -5,6 +5,9 @@
 //! and no queue between.
 
 mod control_queue;
+#[allow(unsafe_code, reason = "an address that no library has")]
+mod control_socket;
+mod deadlines;
 mod guest;
 mod kernel;
 #[cfg(test)]
@@ -12,6 +15,7 @@ mod kernel_tests;
 mod packet;
 mod queue;
 mod source;
+mod statistics;
 mod switch;
 #[allow(unsafe_code, reason = "ioctl and io_uring")]
 mod tap;
@@ -20,7 +24,7 @@ mod tests;
 mod transfer;
 
 pub use guest::{Drained, Guest, MAX_PAIRS, Outcome};
-pub use kernel::{Kernel, NEEDED};
+pub use kernel::{Kernel, NEEDED, TapEnds};
 pub use packet::{BATCH, Batch, Frame, Packet};
 pub use switch::{MacTable, Route};
 pub use tap::{Tap, TapError};
@@ -34,7 +38,8 @@ use crate::memory::{Segment, own, peek};
 use crate::poller::{Poller, PortId};
 use crate::ring::RingFault;
 use crate::telemetry::{DropReason, PortCounters};
-use source::{Source, State};
+use deadlines::Deadlines;
+use source::{Source, Sources, State};
 
 /// How long a link keeps a frame for a guest without free buffers before it drops what comes for
 /// it, as a switch between machines would at once.
@@ -91,7 +96,9 @@ pub struct Network {
     ports: Vec<Port>,
     /// The table, where there are not exactly two ports.
     table: Option<MacTable>,
-    sources: Vec<Source>,
+    sources: Sources,
+    /// Of guests.
+    deadlines: Deadlines,
     /// Queues that frames were put into in this batch, and how many.
     touched: Vec<(u16, u8, u32)>,
     /// A frame in one piece, for what is done in software.
@@ -113,15 +120,11 @@ enum Step {
 impl Network {
     /// Joins `ports`: two are a link, any other number a switch.
     pub fn new(ports: Vec<Port>) -> Self {
-        let sources = ports
-            .iter()
-            .zip(0..)
-            .flat_map(|(port, number)| (0..port.pairs()).map(move |pair| Source::new(number, pair)))
-            .collect();
         Self {
+            sources: Sources::new(ports.iter().map(Port::pairs)),
+            deadlines: Deadlines::new(ports.len()),
             table: (ports.len() != 2).then(|| MacTable::new(ports.len())),
             ports,
-            sources,
             touched: Vec::with_capacity(64),
             linear: Vec::with_capacity(MAX_FRAME),
             scratch: Vec::with_capacity(MAX_FRAME),
@@ -129,13 +132,14 @@ impl Network {
         }
     }
 
-    /// Its ports.
+    /// Its ports, for what is no matter of deadlines.
     pub fn ports_mut(&mut self) -> &mut [Port] {
         &mut self.ports
     }
 
     /// A guest's port.
     pub fn guest_mut(&mut self, port: u16) -> Option<&mut Guest> {
+        self.deadlines.touch(port);
         match self.ports.get_mut(usize::from(port)) {
             Some(Port::Guest(guest)) => Some(guest),
             _ => None,
@@ -147,15 +151,10 @@ impl Network {
         self.stopped.drain(..)
     }
 
-    fn source_of(&mut self, port: u16, pair: u8) -> Option<&mut Source> {
-        self.sources
-            .iter_mut()
-            .find(|source| (source.port, source.pair) == (port, pair))
-    }
-
     /// A guest kicked one of its rings.
     pub fn kicked(&mut self, id: PortId, queue: u8, now: Nanos) {
         let pair = queue / 2;
+        self.deadlines.touch(id.port);
         let Some(Port::Guest(guest)) = self.ports.get_mut(usize::from(id.port)) else {
             return;
         };
@@ -170,7 +169,7 @@ impl Network {
         }
         if queue.is_multiple_of(2) {
             guest.buffers_came(pair.into());
-            self.unblock();
+            self.sources.unblock();
             return;
         }
         let Some(hold) = guest.holds_mut().get_mut(usize::from(pair)) else {
@@ -180,21 +179,20 @@ impl Network {
         if let Some(release) = kicked.rx {
             guest.release(pair.into(), release);
         }
-        let Some(source) = self
-            .sources
-            .iter_mut()
-            .find(|source| (source.port, source.pair) == (id.port, pair))
-        else {
+        let Some(index) = self.sources.find(id.port, pair) else {
             return;
         };
-        source.kicked = true;
-        if source.state == State::Asleep {
+        if let Some(source) = self.sources.get_mut(index) {
+            source.kicked = true;
+        }
+        if self.sources.state(index) == Some(State::Asleep) {
             guest.quiet(pair.into());
-            source.state = if kicked.drain {
+            let state = if kicked.drain {
                 State::Active
             } else {
                 State::Held
             };
+            self.sources.set(index, state);
         }
     }
 
@@ -202,6 +200,13 @@ impl Network {
     pub fn called(&mut self, id: PortId, pair: u8, now: Nanos) {
         if let Some(guest) = self.guest_mut(id.port) {
             guest.called(pair.into(), now);
+        }
+    }
+
+    /// The kernel has control frames of a guest.
+    pub fn asked(&mut self, id: PortId, now: Nanos) {
+        if let Some(guest) = self.guest_mut(id.port) {
+            guest.asked(now);
         }
     }
 
@@ -241,21 +246,18 @@ impl Network {
 
     /// A tap has frames.
     pub fn tap_ready(&mut self, id: PortId, queue: u8) {
-        if let Some(source) = self.source_of(id.port, queue)
-            && source.state == State::Asleep
+        if let Some(index) = self.sources.find(id.port, queue)
+            && self.sources.state(index) == Some(State::Asleep)
         {
-            source.state = State::Active;
+            self.sources.set(index, State::Active);
         }
     }
 
     /// Rings of a port started, stopped or changed: what waited for them looks again.
     pub fn port_changed(&mut self, port: u16) {
-        for source in &mut self.sources {
-            if source.port == port {
-                source.state = State::Active;
-            }
-        }
-        self.unblock();
+        self.deadlines.touch(port);
+        self.sources.activate_port(port);
+        self.sources.unblock();
         self.set_tap_offloads();
     }
 
@@ -265,7 +267,7 @@ impl Network {
             guest.change_terms(change, now);
             let pairs = guest.pairs();
             for pair in 0..pairs {
-                wake(&mut self.sources, port, pair);
+                self.sources.end_hold(port, pair);
             }
         }
     }
@@ -305,14 +307,6 @@ impl Network {
         }
     }
 
-    fn unblock(&mut self) {
-        for source in &mut self.sources {
-            if matches!(source.state, State::Blocked(_)) {
-                source.state = State::Active;
-            }
-        }
-    }
-
     /// Sends an announcement of a guest behind `port` to all others.
     pub fn announce(&mut self, port: u16, mac: Mac, now: Nanos) {
         let bytes = frame::rarp(mac);
@@ -339,27 +333,30 @@ impl Network {
     pub fn poll(&mut self, now: Nanos, batch: &mut Batch) -> bool {
         self.end_holds(now);
         let mut busy = false;
-        for index in 0..self.sources.len() {
-            let Some(source) = self.sources.get(index) else {
-                continue;
-            };
-            match source.state {
-                State::Active => busy |= self.forward(index, now, batch),
-                State::Blocked(Some(until)) if until <= now => {
-                    busy |= self.forward(index, now, batch);
-                }
-                _ => {}
+        for _ in 0..self.sources.begin(now) {
+            if let Some(index) = self.sources.next() {
+                busy |= self.forward(index, now, batch);
             }
         }
         busy
     }
 
+    /// Asks the guests at which something happened for their deadlines.
+    fn settle_deadlines(&mut self) {
+        let ports = &self.ports;
+        self.deadlines
+            .settle(|port| match ports.get(usize::from(port)) {
+                Some(Port::Guest(guest)) => guest.deadline(),
+                _ => None,
+            });
+    }
+
     fn end_holds(&mut self, now: Nanos) {
-        for (port, number) in self.ports.iter_mut().zip(0..) {
-            let Port::Guest(guest) = port else { continue };
-            if guest.deadline().is_none_or(|deadline| deadline > now) {
+        self.settle_deadlines();
+        while let Some(number) = self.deadlines.take(now) {
+            let Some(Port::Guest(guest)) = self.ports.get_mut(usize::from(number)) else {
                 continue;
-            }
+            };
             guest.counters.totals.timer_wakeups += 1;
             guest.settle_budget(now);
             if guest.control_is_due(now)
@@ -382,31 +379,26 @@ impl Network {
                     guest.release(pair, release);
                 }
                 if expired.drain {
-                    wake(&mut self.sources, number, pair);
+                    self.sources.end_hold(number, pair);
                 }
             }
         }
     }
 
     /// When [`Network::poll`] must be called even if nothing happens.
-    pub fn deadline(&self) -> Option<Nanos> {
-        let guests = self.ports.iter().filter_map(|port| match port {
-            Port::Guest(guest) => guest.deadline(),
-            Port::Tap(_) => None,
-        });
-        let blocked = self.sources.iter().filter_map(|source| match source.state {
-            State::Blocked(until) => until,
-            _ => None,
-        });
-        guests.chain(blocked).min()
+    pub fn deadline(&mut self) -> Option<Nanos> {
+        self.settle_deadlines();
+        let deadlines = [self.deadlines.first(), self.sources.deadline()];
+        deadlines.into_iter().flatten().min()
     }
 
     /// Moves one batch. Tells whether there may be more at once.
     fn forward(&mut self, index: usize, now: Nanos, batch: &mut Batch) -> bool {
-        let Some(&Source { port, pair, .. }) = self.sources.get(index) else {
+        let Some(&mut Source { port, pair, .. }) = self.sources.get_mut(index) else {
             return false;
         };
         batch.clear();
+        self.deadlines.touch(port);
         match self.ports.get_mut(usize::from(port)) {
             Some(Port::Guest(guest)) => guest.pull(pair.into(), batch),
             Some(Port::Tap(tap)) => tap.pull(pair.into(), batch),
@@ -498,32 +490,27 @@ impl Network {
         let Some(source) = self.sources.get_mut(index) else {
             return false;
         };
-        if let Some(until) = blocked {
-            source.state = State::Blocked(until);
-            return done > 0;
-        }
-        if done > 0 {
+        let (state, busy) = if let Some(until) = blocked {
+            (State::Blocked(until), done > 0)
+        } else if done > 0 {
             source.moved(done);
-            source.state = State::Active;
-            return true;
-        }
-        match self.ports.get_mut(usize::from(source.port)) {
-            Some(Port::Guest(guest)) => {
-                if source.may_spin(now) {
-                    source.state = State::Active;
-                    return true;
-                }
+            (State::Active, true)
+        } else if let Some(Port::Guest(guest)) = self.ports.get_mut(usize::from(source.port)) {
+            if source.may_spin(now) {
+                (State::Active, true)
+            } else {
                 let (packets, kicked) = source.round_ended(now);
-                source.state = match guest.drained(source.pair.into(), packets, kicked, now) {
-                    Drained::NotEmpty => State::Active,
-                    Drained::AwaitsKick => State::Asleep,
-                    Drained::Held => State::Held,
-                };
-                return source.state == State::Active;
+                match guest.drained(source.pair.into(), packets, kicked, now) {
+                    Drained::NotEmpty => (State::Active, true),
+                    Drained::AwaitsKick => (State::Asleep, false),
+                    Drained::Held => (State::Held, false),
+                }
             }
-            _ => source.state = State::Asleep,
-        }
-        false
+        } else {
+            (State::Asleep, false)
+        };
+        self.sources.set(index, state);
+        busy
     }
 
     /// Sends one frame of a batch on its way.
@@ -556,7 +543,7 @@ impl Network {
                 (Delivery::Full, until) => {
                     // A tap keeps frames better than we do.
                     let tap = matches!(self.ports.get(usize::from(port)), Some(Port::Tap(_)));
-                    Step::Blocked(if tap { None } else { until })
+                    Step::Blocked(until.filter(|until| !tap || *until <= now))
                 }
             };
         };
@@ -637,21 +624,12 @@ impl Network {
     /// Shows every receiver what it got.
     fn publish(&mut self, now: Nanos) {
         for (port, pair, count) in self.touched.drain(..) {
+            self.deadlines.touch(port);
             match self.ports.get_mut(usize::from(port)) {
                 Some(Port::Guest(guest)) => guest.publish(pair.into(), count, now),
                 Some(Port::Tap(tap)) => tap.publish(),
                 None => {}
             }
-        }
-    }
-}
-
-/// Lets a transmit queue be drained whose hold has ended.
-fn wake(sources: &mut [Source], port: u16, pair: usize) {
-    for source in sources {
-        let same = source.port == port && usize::from(source.pair) == pair;
-        if same && source.state == State::Held {
-            source.state = State::Active;
         }
     }
 }
@@ -667,34 +645,27 @@ fn deliver_to_guest(
 ) -> Result<(Delivery, Option<Nanos>), RingFault> {
     let receiver = guest.receiver();
     let queue = usize::from(pair);
-    let mut attempt = |guest: &mut Guest| {
-        if frame.header.suits(receiver) {
-            let frame = Frame {
-                header: frame.header.for_receiver(receiver),
-                ..*frame
-            };
-            guest.deliver(queue, &frame)
-        } else {
-            deliver_in_software(guest, queue, frame, receiver, software.0, software.1)
-        }
-    };
-    loop {
-        let delivery = attempt(guest)?;
-        if delivery != Delivery::Full {
-            guest.has_buffers(queue);
-            return Ok((delivery, None));
-        }
-        let Some(now) = waiting else {
-            return Ok((Delivery::Dropped(DropReason::NoBuffer), None));
+    let delivery = if frame.header.suits(receiver) {
+        let frame = Frame {
+            header: frame.header.for_receiver(receiver),
+            ..*frame
         };
-        let until = guest.lacks_buffers_since(queue, now) + PATIENCE;
-        if until <= now {
-            return Ok((Delivery::Dropped(DropReason::NoBuffer), None));
-        }
-        if !guest.await_buffers(queue) {
-            return Ok((Delivery::Full, Some(until)));
-        }
+        guest.deliver(queue, &frame)?
+    } else {
+        deliver_in_software(guest, queue, frame, receiver, software.0, software.1)?
+    };
+    if delivery != Delivery::Full {
+        guest.has_buffers(queue);
+        return Ok((delivery, None));
     }
+    let until = waiting.map(|now| (now, guest.lacks_buffers_since(queue, now) + PATIENCE));
+    let Some((now, until)) = until.filter(|(now, until)| until > now) else {
+        return Ok((Delivery::Dropped(DropReason::NoBuffer), None));
+    };
+    // Buffers that came meanwhile are tried after the others had their turn: a guest that brings
+    // them one by one holds nobody up.
+    let came = guest.await_buffers(queue);
+    Ok((Delivery::Full, Some(if came { now } else { until })))
 }
 
 /// Completes checksums, or segments, in a private copy: what the sender changes meanwhile cannot

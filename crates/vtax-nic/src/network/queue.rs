@@ -6,11 +6,7 @@ use crate::poller::{Poller, Token};
 use crate::protocol::ProtocolError;
 use crate::ring::{Ring, RingAddresses, RingFault};
 use crate::signal;
-use rustix::fs::fstatfs;
 use std::os::fd::OwnedFd;
-
-/// The type of file system that event descriptors are on (`linux/magic.h`).
-const ANON_INODE: u64 = 0x0904_1934;
 
 /// A virtqueue.
 #[derive(Debug, Default)]
@@ -196,11 +192,19 @@ impl Queue {
         }
     }
 
-    /// Signals the driver.
-    pub(super) fn call(&self) {
-        if let Some(call) = &self.call {
-            signal::raise(call);
+    /// Signals the driver, if it wants to be. Tells whether that went well.
+    pub(super) fn call(&self) -> bool {
+        self.call.as_ref().is_none_or(signal::raise)
+    }
+
+    /// Signals the driver for all that is published; tells whether that went well. If not, the next
+    /// publication signals for both.
+    pub(super) fn signal(&mut self) -> bool {
+        let told = self.call();
+        if told && let Some(ring) = &mut self.ring {
+            ring.signalled();
         }
+        told
     }
 
     pub(super) fn fault(&mut self, fault: RingFault) {
@@ -211,18 +215,47 @@ impl Queue {
     }
 }
 
-/// Makes sure that a descriptor of a front end is one of the kernel's own event files. Its mode and
+/// Makes sure that a descriptor of a front end is an eventfd. Its mode and
 /// counter stay the front end's: [`signal::raise`] does not depend on them.
 fn event(file: OwnedFd) -> Result<OwnedFd, ProtocolError> {
-    let failed = |cause| ProtocolError::Socket {
-        what: "use an event descriptor from",
-        cause,
-    };
-    let kind = fstatfs(&file).map_err(failed)?.f_type;
-    if u64::try_from(kind) != Ok(ANON_INODE) {
+    if !signal::is_event(&file) {
         return Err(ProtocolError::Refused(
             "a kick, call or error descriptor is not an eventfd",
         ));
     }
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::{Direction, Virtqueue, for_ring};
+    use crate::testing::{Peer, RX, SIZE, drain, event, linux, port};
+    use rustix::fs::{MemfdFlags, memfd_create};
+
+    #[test]
+    fn a_signal_that_failed_is_sent_with_the_next() {
+        let poller = Poller::new().unwrap();
+        let mode = crate::hold::Mode::Off;
+        let mut peer = Peer::start(&mut port(0, mode), &poller, linux());
+        peer.offer_buffers(1, 0x800);
+        let memory = peer.driver.device_memory();
+        let mut ring = Ring::new(&memory, &RX.addresses(), SIZE, 0, linux()).unwrap();
+        for_ring!(&mut ring, ring => {
+            let (place, _) = ring.take_single(&memory, Direction::Writable).unwrap();
+            ring.give(place, 1);
+            ring.publish(None);
+        });
+        let mut queue = Queue {
+            ring: Some(ring),
+            call: Some(memfd_create("no eventfd", MemfdFlags::CLOEXEC).unwrap()),
+            ..Queue::default()
+        };
+        let wants = |queue: &mut Queue| queue.ring_mut().unwrap().wants_signal();
+        assert!(wants(&mut queue) && !queue.signal());
+        let call = event();
+        queue.call = Some(call.try_clone().unwrap());
+        assert!(wants(&mut queue) && queue.signal() && !wants(&mut queue));
+        assert_eq!(drain(&call), 1);
+    }
 }

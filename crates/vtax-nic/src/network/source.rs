@@ -1,13 +1,17 @@
-//! What the worker knows of a queue that frames come from.
+//! What the worker knows of the queues that frames come from, and whose turn it is. Queues at which
+//! nothing happens cost nothing.
 
 use crate::hold::{Nanos, WAKE_COST};
+use std::collections::{BTreeSet, VecDeque};
 
 /// A transmit queue of a guest, or a queue of a tap.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Source {
     pub(super) port: u16,
     pub(super) pair: u8,
-    pub(super) state: State,
+    state: State,
+    /// Whether it is on the list of those that are ready.
+    queued: bool,
     /// Whether a kick began this round.
     pub(super) kicked: bool,
     /// Frames moved in this round.
@@ -33,12 +37,13 @@ pub(super) enum State {
 }
 
 impl Source {
-    pub(super) fn new(port: u16, pair: usize) -> Self {
+    fn new(port: u16, pair: usize) -> Self {
         Self {
             port,
             // Fewer than 256 pairs, as the ports' own limits say.
             pair: u8::try_from(pair).unwrap_or(u8::MAX),
             state: State::Asleep,
+            queued: false,
             kicked: false,
             packets: 0,
             empty_since: None,
@@ -76,5 +81,198 @@ impl Source {
         self.packets = 0;
         self.kicked = false;
         round
+    }
+}
+
+/// All sources of a network.
+#[derive(Debug)]
+pub(super) struct Sources {
+    /// In the order of ports and their pairs.
+    list: Vec<Source>,
+    /// Where each port's begin.
+    starts: Vec<usize>,
+    /// Those that became active since their last turn.
+    ready: VecDeque<usize>,
+    /// Those that wait for buffers until a time.
+    waiting: BTreeSet<(Nanos, usize)>,
+    /// How many wait for buffers.
+    blocked: usize,
+}
+
+impl Sources {
+    /// Sources of ports with so many pairs each.
+    pub(super) fn new(pairs: impl Iterator<Item = usize>) -> Self {
+        let (mut list, mut starts) = (Vec::new(), Vec::new());
+        for (pairs, port) in pairs.zip(0..) {
+            starts.push(list.len());
+            list.extend((0..pairs).map(|pair| Source::new(port, pair)));
+        }
+        Self {
+            ready: VecDeque::with_capacity(list.len()),
+            list,
+            starts,
+            waiting: BTreeSet::new(),
+            blocked: 0,
+        }
+    }
+
+    /// Where a queue is among all.
+    #[inline]
+    pub(super) fn find(&self, port: u16, pair: u8) -> Option<usize> {
+        let index = self.starts.get(usize::from(port))? + usize::from(pair);
+        let source = self.list.get(index)?;
+        (source.port == port).then_some(index)
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut Source> {
+        self.list.get_mut(index)
+    }
+
+    #[inline]
+    pub(super) fn state(&self, index: usize) -> Option<State> {
+        self.list.get(index).map(|source| source.state)
+    }
+
+    /// Says how a source goes on.
+    #[inline]
+    pub(super) fn set(&mut self, index: usize, state: State) {
+        let Some(source) = self.list.get_mut(index) else {
+            return;
+        };
+        if let State::Blocked(until) = std::mem::replace(&mut source.state, state) {
+            self.blocked -= 1;
+            until.map(|until| self.waiting.remove(&(until, index)));
+        }
+        match state {
+            State::Active if !source.queued => {
+                source.queued = true;
+                self.ready.push_back(index);
+            }
+            State::Blocked(until) => {
+                self.blocked += 1;
+                until.map(|until| self.waiting.insert((until, index)));
+            }
+            _ => {}
+        }
+    }
+
+    /// Those of a port become active.
+    pub(super) fn activate_port(&mut self, port: u16) {
+        let start = self.starts.get(usize::from(port)).copied();
+        let mut index = start.unwrap_or(self.list.len());
+        while self
+            .list
+            .get(index)
+            .is_some_and(|source| source.port == port)
+        {
+            self.set(index, State::Active);
+            index += 1;
+        }
+    }
+
+    /// A source whose hold has ended becomes active.
+    pub(super) fn end_hold(&mut self, port: u16, pair: usize) {
+        let index = u8::try_from(pair)
+            .ok()
+            .and_then(|pair| self.find(port, pair));
+        if let Some(index) = index
+            && self.state(index) == Some(State::Held)
+        {
+            self.set(index, State::Active);
+        }
+    }
+
+    /// Those that wait for buffers become active.
+    pub(super) fn unblock(&mut self) {
+        for index in 0..self.list.len() {
+            if self.blocked == 0 {
+                return;
+            }
+            if let Some(State::Blocked(_)) = self.state(index) {
+                self.set(index, State::Active);
+            }
+        }
+    }
+
+    /// How many have a turn now: those that are ready, and those that have waited long enough.
+    #[inline]
+    pub(super) fn begin(&mut self, now: Nanos) -> usize {
+        while let Some((_, index)) = self.waiting.first().filter(|(until, _)| *until <= now) {
+            self.set(*index, State::Active);
+        }
+        self.ready.len()
+    }
+
+    /// The next of those; `None` where it is active no more.
+    #[inline]
+    pub(super) fn next(&mut self) -> Option<usize> {
+        let index = self.ready.pop_front()?;
+        let source = self.list.get_mut(index)?;
+        source.queued = false;
+        (source.state == State::Active).then_some(index)
+    }
+
+    /// When the next one has waited long enough.
+    #[inline]
+    pub(super) fn deadline(&self) -> Option<Nanos> {
+        self.waiting.first().map(|(until, _)| *until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn state() -> impl Strategy<Value = State> {
+        prop_oneof![
+            Just(State::Asleep),
+            Just(State::Active),
+            Just(State::Held),
+            prop::option::of(0u64..40).prop_map(|until| State::Blocked(until.map(Nanos))),
+        ]
+    }
+
+    #[test]
+    fn a_queue_is_found_by_its_port_and_pair() {
+        let sources = Sources::new([2, 0, 1].into_iter());
+        let places = [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0), (2, 1), (3, 0)];
+        let found = places.map(|(port, pair)| sources.find(port, pair));
+        assert_eq!(found, [Some(0), Some(1), None, None, Some(2), None, None]);
+    }
+
+    proptest! {
+        #[test]
+        fn it_gives_what_a_scan_of_all_would(
+            steps in prop::collection::vec((0usize..4, state(), 0u64..40, prop::bool::ANY), 1..80)
+        ) {
+            let mut sources = Sources::new([2, 2].into_iter());
+            for (index, state, now, unblock) in steps {
+                sources.set(index, state);
+                if unblock {
+                    sources.unblock();
+                }
+                let states: Vec<State> = (0..4).map(|index| sources.state(index).unwrap()).collect();
+                let until = states.iter().filter_map(|state| match state {
+                    State::Blocked(until) => *until,
+                    _ => None,
+                });
+                prop_assert_eq!(sources.deadline(), until.min());
+                let scan = (0..4).filter(|index| match states[*index] {
+                    State::Active => true,
+                    State::Blocked(Some(until)) => until.0 <= now,
+                    _ => false,
+                });
+                let count = sources.begin(Nanos(now));
+                let mut turns: Vec<usize> = (0..count).filter_map(|_| sources.next()).collect();
+                turns.sort_unstable();
+                prop_assert_eq!(&turns, &scan.collect::<Vec<_>>());
+                // Who had its turn says how it goes on.
+                for index in turns {
+                    sources.set(index, State::Active);
+                }
+            }
+        }
     }
 }

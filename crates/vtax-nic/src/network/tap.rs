@@ -1,7 +1,10 @@
 //! A tap of the kernel: frames with virtio-net headers, a batch of them in one system call where
 //! the kernel has io_uring.
 
+use super::control_socket;
+use super::kernel::TapEnds;
 use super::packet::{BATCH, Batch, Frame, Packet};
+use super::statistics::{LISTED, Statistics};
 use super::transfer::Delivery;
 use crate::frame::{ETHERNET, HEADER_LEN, MAX_FRAME, NetHeader, Offloads};
 use crate::memory::{Segment, own};
@@ -13,6 +16,7 @@ use rustix::fs::{Mode, OFlags, open};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
 
 /// Why a tap cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +51,7 @@ fn advice(cause: &io::Error) -> &'static str {
 /// A tap and its queues.
 #[derive(Debug)]
 pub struct Tap {
+    name: String,
     queues: Vec<TapQueue>,
     offloads: Offloads,
     /// Bytes of the headers before its frames.
@@ -71,6 +76,7 @@ impl Tap {
             .map(|_| TapQueue::open(name, queues > 1))
             .collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
+            name: name.into(),
             header_len: HEADER_LEN,
             attached: queues.len(),
             queues,
@@ -118,13 +124,17 @@ impl Tap {
         }
     }
 
-    /// The files of its queues, for the kernel to read and write.
+    /// What it takes to let the kernel move its frames.
     ///
     /// # Errors
     /// When there are no descriptors left.
-    pub fn files(&self) -> io::Result<Vec<OwnedFd>> {
+    pub fn ends(&self) -> io::Result<TapEnds> {
         let files = self.queues.iter().map(|queue| queue.file.try_clone());
-        files.collect()
+        Ok(TapEnds {
+            queues: files.collect::<io::Result<_>>()?,
+            control: control_socket::open(&self.name).map_err(|cause| cause.to_string()),
+            statistics: Statistics::open(Path::new(LISTED), &self.name).ok(),
+        })
     }
 
     /// Makes it what the kernel expects that moves its frames itself: headers as long as the

@@ -6,9 +6,12 @@ use crate::hold::Mode;
 use crate::poller::Poller;
 use crate::protocol::{ProtocolError, Request};
 use crate::testing::{
-    ANSWER, BUFFERS, CONTROL, NEXT, Peer, RX, SIZE, TX, USER, WRITE, description, linux,
-    memory_file, port,
+    ANSWER, BUFFERS, CONTROL, INDIRECT, NEXT, Peer, RX, SIZE, TX, USER, WRITE, description, encode,
+    linux, memory_file, port,
 };
+
+/// Where an indirect table lies, beyond all else.
+const TABLE: u64 = 0x8_0000;
 
 /// A time far enough from 0 that nothing is mistaken for never.
 const NOW: Nanos = Nanos(1_000_000_000_000);
@@ -423,7 +426,8 @@ fn a_held_signal_leaves_before_its_ring_is_disabled() {
     bench.peers[1].offer_buffers(8, 0x800);
     bench.peers[0].send(PLAIN, &frame(1, 0, 60));
     bench.kick(0, 1, NOW);
-    bench.run(bench.network.deadline().unwrap());
+    let deadline = bench.network.deadline().unwrap();
+    bench.run(deadline);
     assert_eq!(bench.peers[1].calls(0), 0, "held");
     let poller = &bench.poller;
     let guest = bench.network.guest_mut(1).unwrap();
@@ -441,7 +445,8 @@ fn a_hold_survives_a_new_memory_table() {
     bench.peers[1].offer_buffers(8, 0x800);
     bench.peers[0].send(PLAIN, &frame(1, 0, 60));
     bench.kick(0, 1, NOW);
-    bench.run(bench.network.deadline().unwrap());
+    let deadline = bench.network.deadline().unwrap();
+    bench.run(deadline);
     let file = bench.peers[1].driver.file.try_clone().unwrap();
     let poller = &bench.poller;
     let guest = bench.network.guest_mut(1).unwrap();
@@ -462,7 +467,8 @@ fn a_hold_survives_a_new_memory_table() {
     }
     bench.peers[0].send(PLAIN, &frame(1, 0, 60));
     bench.kick(0, 1, NOW + PATIENCE);
-    bench.run(bench.network.deadline().unwrap());
+    let deadline = bench.network.deadline().unwrap();
+    bench.run(deadline);
     assert_eq!(bench.peers[1].received().len(), 2);
 }
 
@@ -594,6 +600,54 @@ fn requests_that_make_no_sense_are_refused() {
             .unwrap_err();
         assert!(error.to_string().contains(reason), "{error}");
     }
+}
+
+#[test]
+fn what_is_no_eventfd_cannot_make_the_worker_wait() {
+    let mut bench = Bench::link();
+    let poller = bench.poller.clone();
+    let epoll =
+        || Some(rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap());
+    for request in [
+        Request::SetVringKick {
+            queue: 0,
+            file: epoll(),
+        },
+        Request::SetVringCall {
+            queue: 0,
+            file: epoll(),
+        },
+        Request::SetVringErr {
+            queue: 0,
+            file: epoll(),
+        },
+    ] {
+        assert!(bench.guest(0).handle(request, &poller, NOW).is_err());
+    }
+}
+
+#[test]
+fn buffers_without_bytes_are_not_walked_for_ever_for_a_large_frame() {
+    let mut bench = Bench::link();
+    let [sender, receiver] = &mut bench.peers[..] else {
+        unreachable!()
+    };
+    // A table of 1,022 empty descriptors and one of 12 bytes.
+    for entry in 0..1_023_u64 {
+        let len = if entry == 1_022 { 12 } else { 0 };
+        let next = u16::try_from(entry + 1).unwrap();
+        let flags = WRITE | if entry == 1_022 { 0 } else { NEXT };
+        let bytes = encode((BUFFERS, len, flags, next));
+        receiver.driver.write(TABLE + entry * 16, &bytes);
+    }
+    for position in 0..8 {
+        RX.describe(&receiver.driver, position, (TABLE, 1_023 * 16, INDIRECT, 0));
+        RX.offer(&receiver.driver, position, position);
+    }
+    sender.send(PLAIN, &frame(1, 0, 1_000));
+    bench.kick(0, 1, NOW);
+    assert_eq!(bench.drops(1).too_long, 1);
+    assert_eq!(bench.peers[0].calls(1), 1, "the sender has its buffer back");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::packet::{BATCH, Batch, Frame};
 use crate::frame::{NetHeader, Offloads};
 use crate::hold::RxBatch;
 use crate::memory::{self, DirtyLog, GuestMemory, Segment};
-use crate::ring::{Chain, Direction, RingFault, Virtqueue};
+use crate::ring::{Chain, Direction, MAX_SEGMENTS, RingFault, Virtqueue};
 use crate::telemetry::DropReason;
 
 /// What became of a frame for this guest.
@@ -69,10 +69,7 @@ pub(super) fn deliver(
     let mut room = 0;
     while room < need {
         let Some(chain) = ring.take(memory, Direction::Writable, segments)? else {
-            if let Some(first) = chains.first() {
-                #[expect(clippy::cast_possible_truncation, reason = "at most the ring's size")]
-                ring.put_back(first.place, chains.len() as u16);
-            }
+            put_back(ring, chains);
             // A frame that a whole ring of empty buffers cannot hold never fits.
             return Ok(if chains.len() >= usize::from(ring.size()) {
                 Delivery::Dropped(DropReason::TooLong)
@@ -85,8 +82,10 @@ pub(super) fn deliver(
         }
         room += chain.len as usize;
         chains.push(chain);
-        if !mergeable && room < need {
-            ring.put_back(chain.place, 1);
+        // Buffers of a few bytes, or of none, would be walked for longer than a frame is worth.
+        let walked = segments.len() > MAX_SEGMENTS;
+        if room < need && (walked || !mergeable) {
+            put_back(ring, chains);
             return Ok(Delivery::Dropped(DropReason::TooLong));
         }
     }
@@ -101,6 +100,13 @@ pub(super) fn deliver(
         ring.give(chain.place, bytes as u32);
     }
     Ok(Delivery::Delivered)
+}
+
+fn put_back(ring: &mut impl Virtqueue, chains: &[Chain]) {
+    if let Some(first) = chains.first() {
+        #[expect(clippy::cast_possible_truncation, reason = "at most the ring's size")]
+        ring.put_back(first.place, chains.len() as u16);
+    }
 }
 
 /// Puts plain frames into one buffer each, as long as that goes; tells how many, and their bytes.

@@ -65,8 +65,8 @@ pub enum ProtocolError {
     /// A request that we do not know, or that belongs to a feature that we do not offer.
     #[error("message {0} is not supported")]
     Unsupported(u32),
-    /// A queue that the port does not have.
-    #[error("queue {0} does not exist")]
+    /// A queue that the port does not have: the front end asks for more pairs than it was given.
+    #[error("queue {0} does not exist: the port has fewer pairs (queue-pairs)")]
     Queue(u32),
     /// A request that makes no sense now or with these values.
     #[error("{0}")]

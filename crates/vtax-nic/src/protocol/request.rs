@@ -313,6 +313,17 @@ impl Request {
         )
     }
 
+    /// Whether memory is mapped or unmapped for it, which takes longer than all else.
+    pub fn changes_memory(&self) -> bool {
+        matches!(
+            self,
+            Self::SetMemTable(_)
+                | Self::AddMemReg(..)
+                | Self::RemMemReg(_)
+                | Self::SetLogBase { .. }
+        )
+    }
+
     /// The ring that the request is about, if it is about one.
     pub fn ring(&self) -> Option<u32> {
         match self {

@@ -10,10 +10,6 @@ pub(super) const INDIRECT: u16 = 4;
 /// Bytes of a descriptor.
 const BYTES: u32 = 16;
 
-/// The most descriptors of a chain that are read: one more than it may have segments. Empty ones
-/// make a long chain without segments, and a table may claim 2^28.
-const MOST_DESCRIPTORS: usize = MAX_SEGMENTS + 1;
-
 /// A descriptor of a split ring, or of an indirect table. In a packed ring the last two fields
 /// change places and `next` is the buffer's identifier.
 #[derive(Clone, Copy)]
@@ -70,7 +66,6 @@ pub(super) struct Walk<'a> {
     direction: Direction,
     segments: &'a mut Vec<Segment>,
     limit: usize,
-    descriptors: usize,
     len: u32,
 }
 
@@ -86,7 +81,6 @@ impl<'a> Walk<'a> {
             direction,
             limit: segments.len() + MAX_SEGMENTS,
             segments,
-            descriptors: 0,
             len: 0,
         }
     }
@@ -97,7 +91,8 @@ impl<'a> Walk<'a> {
         self.len
     }
 
-    /// Appends what a descriptor points at, in as many segments as regions make it.
+    /// Appends what a descriptor points at, in as many segments as regions make it. One of no bytes
+    /// is a segment too: it took as long to read, and a table may claim 2^28 of them.
     #[inline]
     pub fn append(&mut self, descriptor: Descriptor) -> Result<(), RingFault> {
         let writable = descriptor.flags & WRITE != 0;
@@ -106,18 +101,17 @@ impl<'a> Walk<'a> {
         {
             return Err(RingFault::Direction);
         }
-        if self.descriptors == MOST_DESCRIPTORS {
-            return Err(RingFault::Loop);
-        }
-        self.descriptors += 1;
         self.len = self
             .len
             .checked_add(descriptor.len)
             .ok_or(RingFault::Length)?;
         let mut address = descriptor.address;
         let mut left = descriptor.len;
-        while left > 0 {
-            let segment = self.memory.at(address, left).ok_or(RingFault::Address)?;
+        loop {
+            let segment = match left {
+                0 => Segment::EMPTY,
+                _ => self.memory.at(address, left).ok_or(RingFault::Address)?,
+            };
             if self.segments.len() == self.limit {
                 return Err(RingFault::TooManySegments);
             }
@@ -127,8 +121,10 @@ impl<'a> Walk<'a> {
             });
             left -= segment.len;
             address = address.wrapping_add(u64::from(segment.len));
+            if left == 0 {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     /// Appends an indirect table, whose entries are chained (split rings) or simply follow each

@@ -42,7 +42,7 @@ fn a_chain_is_taken_with_its_length_and_identifier() {
         id: 7,
         slots: 3,
     };
-    assert_eq!((chain.place, chain.len, chain.count), (place, 100, 2));
+    assert_eq!((chain.place, chain.len, chain.count), (place, 100, 3));
 }
 
 #[test]

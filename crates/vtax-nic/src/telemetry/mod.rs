@@ -10,5 +10,6 @@ pub mod top;
 
 pub use cpu::{CpuLedger, Share};
 pub use port::{
-    BUCKET_BOUNDS, Distribution, DropReason, Drops, PortCounters, PortSnapshot, Quantiles, Totals,
+    BUCKET_BOUNDS, CountedBy, Distribution, DropReason, Drops, PortCounters, PortSnapshot,
+    Quantiles, Totals,
 };

@@ -109,7 +109,7 @@ pub struct Totals {
 pub struct PortCounters {
     /// The counters, to be written to directly.
     pub totals: Totals,
-    /// Messages of its front end.
+    /// Messages of its front end, and control frames that the kernel brought.
     pub messages: u64,
     /// The work that was charged already.
     charged: u64,
@@ -190,12 +190,27 @@ impl PortCounters {
             port: port.to_owned(),
             mode,
             budget_us: budget.as_micros(),
+            frames_counted_by: CountedBy::Port,
             totals: self.totals,
             hold_ns: Distribution::of(&self.hold),
             rx_batch: Distribution::of(&self.rx_batch),
             tx_batch: Distribution::of(&self.tx_batch),
         }
     }
+}
+
+/// Who counted a port's frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CountedBy {
+    /// The port itself.
+    #[default]
+    Port,
+    /// The kernel, which moves them: packets and bytes are those of the port's tap since the port was
+    /// made, and what the tap dropped in either direction is the only reason of drops.
+    Tap,
+    /// Nobody: the kernel moves them and does not show its counters.
+    Nobody,
 }
 
 /// A port's telemetry at one moment.
@@ -207,6 +222,9 @@ pub struct PortSnapshot {
     pub mode: Mode,
     /// The budget in force, in µs.
     pub budget_us: f64,
+    /// Whose count packets, bytes and drops are.
+    #[serde(default)]
+    pub frames_counted_by: CountedBy,
     /// The counters.
     #[serde(flatten)]
     pub totals: Totals,

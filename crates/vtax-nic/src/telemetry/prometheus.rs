@@ -2,7 +2,7 @@
 
 use vtax_http::metrics::{Exposition, Format, Kind};
 
-use super::{BUCKET_BOUNDS, Distribution, PortSnapshot};
+use super::{BUCKET_BOUNDS, CountedBy, Distribution, PortSnapshot};
 
 /// The page for all ports.
 pub fn text(ports: &[PortSnapshot]) -> String {
@@ -12,13 +12,19 @@ pub fn text(ports: &[PortSnapshot]) -> String {
     };
     page.counter(
         "packets",
-        "Packets, as the guest sees directions.",
+        "Packets, as the guest sees directions; its tap's count where the kernel moves them.",
         |port, add| {
+            if port.frames_counted_by == CountedBy::Nobody {
+                return;
+            }
             add(&[("direction", "rx")], port.totals.rx_packets);
             add(&[("direction", "tx")], port.totals.tx_packets);
         },
     );
     page.counter("bytes", "Bytes without virtio-net headers.", |port, add| {
+        if port.frames_counted_by == CountedBy::Nobody {
+            return;
+        }
         add(&[("direction", "rx")], port.totals.rx_bytes);
         add(&[("direction", "tx")], port.totals.tx_bytes);
     });

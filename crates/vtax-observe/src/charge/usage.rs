@@ -77,13 +77,26 @@ enum Own {
 
 struct HelperReader {
     clock: HelperClock,
-    stage: Stage,
-    advance: Advance,
+    advances: [Advance; Stage::ALL.len()],
+    /// Whether it can have worked for nobody before its guest was there.
+    is_as_old: bool,
 }
 
 enum HelperClock {
-    Thread(KernelFile),
+    Thread(KernelFile, Stage),
     Process(ProcessClock),
+    /// Threads by role.
+    Threads(Box<VmmThreads>, Readings),
+}
+
+/// What is new in `totals`.
+fn gains(advances: &mut [Advance], totals: &Stages, is_new: bool) -> Stages {
+    let mut gained = Stages::default();
+    for (stage, advance) in Stage::ALL.into_iter().zip(advances) {
+        let raw = totals.get(stage).0;
+        gained.add(stage, Nanoseconds(advance.gain(raw, is_new)));
+    }
+    gained
 }
 
 impl UsageReader {
@@ -241,11 +254,7 @@ impl UsageReader {
             }
             Err(_) => return None,
         };
-        let mut used = Stages::default();
-        for (stage, advance) in Stage::ALL.into_iter().zip(&mut reader.advances) {
-            let raw = totals.get(stage).0;
-            used.add(stage, Nanoseconds(advance.gain(raw, is_new)));
-        }
+        let mut used = gains(&mut reader.advances, &totals, is_new);
         reader
             .helpers
             .retain(|pid, _| guest.helpers.iter().any(|helper| helper.pid == *pid));
@@ -256,9 +265,10 @@ impl UsageReader {
                 reader.helpers.insert(helper.pid, opened);
             }
             if let Some(helper) = reader.helpers.get_mut(&helper.pid)
-                && let Some(raw) = helper.clock.read()
+                && let Some(totals) = helper.clock.read(now)
             {
-                used.add(helper.stage, Nanoseconds(helper.advance.gain(raw, is_new)));
+                let is_new = is_new && helper.is_as_old;
+                used.merge(&gains(&mut helper.advances, &totals, is_new));
             }
         }
         Some(used)
@@ -285,24 +295,10 @@ impl Own {
     }
 
     /// Totals since the guest began.
-    // Counters of nanoseconds that the instrument made of integers.
     fn read(&mut self, now: Nanoseconds, guest: &Guest) -> Result<Stages, ObserveError> {
         let mut totals = Stages::default();
         match self {
-            Self::Threads(threads, readings) => {
-                readings.clear_values();
-                threads.read(now, readings)?;
-                for (_, series, value) in readings.values() {
-                    let stage = match series.metric.as_str() {
-                        metric::CPU_VCPU => Stage::Vcpu,
-                        metric::CPU_IOTHREAD => Stage::Iothread,
-                        metric::CPU_VHOST => Stage::Vhost,
-                        metric::CPU_EMULATOR => Stage::Emulator,
-                        _ => continue,
-                    };
-                    totals.add(stage, Nanoseconds(value as u64));
-                }
-            }
+            Self::Threads(threads, readings) => return by_role(threads, readings, now),
             Self::Whole(clock) => {
                 let time = clock().map_err(|cause| ObserveError::Read {
                     path: format!("the clock of process {:?}", guest.process).into(),
@@ -329,30 +325,63 @@ impl Own {
     }
 }
 
+/// The time of a process's threads by role, since it began.
+// Counters of nanoseconds that the instrument made of integers.
+fn by_role(
+    threads: &mut VmmThreads,
+    readings: &mut Readings,
+    now: Nanoseconds,
+) -> Result<Stages, ObserveError> {
+    let mut totals = Stages::default();
+    readings.clear_values();
+    threads.read(now, readings)?;
+    for (_, series, value) in readings.values() {
+        let stage = match series.metric.as_str() {
+            metric::CPU_VCPU => Stage::Vcpu,
+            metric::CPU_IOTHREAD => Stage::Iothread,
+            metric::CPU_VHOST => Stage::Vhost,
+            metric::CPU_EMULATOR => Stage::Emulator,
+            _ => continue,
+        };
+        totals.add(stage, Nanoseconds(value as u64));
+    }
+    Ok(totals)
+}
+
 impl HelperReader {
     fn open(proc: &Path, pid: u32, work: HelperWork) -> Option<Self> {
         let thread = || KernelFile::open_one_piece(proc.join(format!("{pid}/schedstat"))).ok();
-        let (clock, stage) = match work {
-            HelperWork::Vhost => (HelperClock::Thread(thread()?), Stage::Vhost),
-            HelperWork::Backend => (HelperClock::Thread(thread()?), Stage::Backend),
-            HelperWork::Emulator => (HelperClock::Process(process_clock(pid)), Stage::Emulator),
+        let clock = match work {
+            HelperWork::Vhost => HelperClock::Thread(thread()?, Stage::Vhost),
+            HelperWork::Backend => HelperClock::Thread(thread()?, Stage::Backend),
+            HelperWork::Emulator => HelperClock::Process(process_clock(pid)),
+            HelperWork::Nic => {
+                let threads = VmmThreads::of_process(pid, proc).ok()?;
+                HelperClock::Threads(Box::new(threads), Readings::default())
+            }
         };
         Some(Self {
             clock,
-            stage,
-            advance: Advance::default(),
+            advances: Default::default(),
+            // A NIC's port waits for one guest after the other.
+            is_as_old: work != HelperWork::Nic,
         })
     }
 }
 
 impl HelperClock {
-    fn read(&mut self) -> Option<u64> {
+    /// Totals since it began.
+    fn read(&mut self, now: Nanoseconds) -> Option<Stages> {
+        let mut totals = Stages::default();
         match self {
-            Self::Thread(file) => text::fields(file.read().ok()?)
-                .next()
-                .and_then(text::number),
-            Self::Process(clock) => clock().ok(),
+            Self::Thread(file, stage) => {
+                let time = text::fields(file.read().ok()?).next();
+                totals.add(*stage, Nanoseconds(time.and_then(text::number)?));
+            }
+            Self::Process(clock) => totals.add(Stage::Emulator, Nanoseconds(clock().ok()?)),
+            Self::Threads(threads, readings) => return by_role(threads, readings, now).ok(),
         }
+        Some(totals)
     }
 }
 
@@ -597,5 +626,39 @@ mod tests {
             .unwrap();
         let time = used.own.total().0;
         assert!((10_000_000..2 * SECOND).contains(&time), "{time} ns");
+    }
+
+    /// A monitor and a NIC beside it on a host of files, whose processes are real: this one, and one
+    /// that waits. The kernel's thread that moves the NIC's frames is a file.
+    #[test]
+    fn the_worker_that_moves_a_nics_frames_is_charged_to_the_guest_whose_memory_it_maps() {
+        let host = Host::new();
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let (monitor, nic) = (std::process::id(), child.id());
+        let process = |pid: u32, line: &str| {
+            host.put(&format!("proc/{pid}/cmdline"), &line.replace(' ', "\0"));
+            let zeros = "0 ".repeat(19);
+            host.put(
+                &format!("proc/{pid}/stat"),
+                &format!("{pid} (x) S {zeros}1 0"),
+            );
+            fs::create_dir_all(host.0.path().join(format!("proc/{pid}/task"))).unwrap();
+            let memory = "7f00-7f10 rw-s 00000000 00:01 7 /memfd:memory (deleted)\n";
+            host.put(&format!("proc/{pid}/maps"), memory);
+        };
+        process(monitor, "qemu-kvm -name a");
+        process(nic, "vtax-nic --socket-path /run/a --tap tap0");
+        host.put("proc/31/cmdline", "");
+        host.put("proc/31/comm", &format!("vhost-{nic}\n"));
+        host.put("proc/31/schedstat", "700000000 0 1\n");
+        let (mut guests, roots) = (Guests::new(host.roots()), host.roots());
+        let mut reader = UsageReader::open(&roots.proc, &roots.sys).unwrap();
+        pass(&mut reader, &mut guests, 1);
+        host.put("proc/31/schedstat", "1200000000 0 9\n");
+        let usage = pass(&mut reader, &mut guests, 2).unwrap();
+        let _ = child.kill();
+        let _ = child.wait();
+        let own = usage.guests[0].own;
+        assert_eq!(own.get(Stage::Vhost).0, SECOND / 2);
     }
 }

@@ -12,7 +12,8 @@
 //! times, which have a resolution of 10 ms.
 //!
 //! vhost workers are looked for in both places, whatever the kernel's version: as threads of
-//! the process, and as kernel threads named `vhost-TID` after one of its threads.
+//! the process, and as kernel threads named `vhost-TID` after one of its threads. Those of the VM's
+//! virtual NIC, a process of its own, are the VM's too.
 
 use super::file::KernelFile;
 use super::series::Column;
@@ -98,7 +99,7 @@ impl VmmThreads {
             });
         };
         let mut threads = Self::with_clock(subject, pid, proc, process_clock(pid))?;
-        threads.kernel_threads = kernel_vhost_threads(proc, &threads.threads);
+        threads.kernel_threads = vhost_threads_outside(proc, &threads.threads, subject.nic);
         Ok(threads)
     }
 
@@ -254,6 +255,14 @@ impl Thread {
         }
     }
 
+    /// A vhost worker with these files; `None` once it is gone.
+    fn of_vhost(tid: u32, directory: &Path) -> Option<Self> {
+        let file = KernelFile::open_one_piece(directory.join("schedstat")).ok()?;
+        let mut thread = Self::new(tid, ThreadRole::Vhost);
+        thread.file = Some(file);
+        Some(thread)
+    }
+
     /// Finds the role, and opens the file if there is something to read. A thread that ends
     /// meanwhile stays the emulator's and is gone in the next pass.
     fn look(&mut self, task: &Path, rules: &Rules) {
@@ -336,30 +345,46 @@ fn is_gone(cause: &io::Error) -> bool {
         || cause.kind() == io::ErrorKind::NotFound
 }
 
-/// Kernel threads named `vhost-TID` after one of the VMM's threads (up to Linux 6.3, and later
-/// ones that are told to).
-fn kernel_vhost_threads(proc: &Path, of: &[Thread]) -> Vec<Thread> {
-    let Ok(processes) = std::fs::read_dir(proc) else {
-        return Vec::new();
+/// vhost workers outside of the VMM's process: kernel threads named `vhost-TID` after one of its
+/// threads (up to Linux 6.3, and later ones that are told to), and those of its NIC wherever they are.
+fn vhost_threads_outside(proc: &Path, of: &[Thread], nic: Option<u32>) -> Vec<Thread> {
+    let mut owners: Vec<u32> = of.iter().map(|thread| thread.tid).collect();
+    let mut found = Vec::new();
+    for (tid, directory) in nic.map_or(Vec::new(), |nic| {
+        numbered(&proc.join(format!("{nic}/task")))
+    }) {
+        owners.push(tid);
+        if vhost_owner(&directory).is_some() {
+            found.extend(Thread::of_vhost(tid, &directory));
+        }
+    }
+    for (tid, directory) in numbered(proc) {
+        let is_theirs = !owners.contains(&tid)
+            && vhost_owner(&directory).is_some_and(|owner| owners.contains(&owner));
+        // Kernel threads have no command line; a process that only took the name has one.
+        let is_kernel_thread =
+            || std::fs::read(directory.join("cmdline")).is_ok_and(|line| line.is_empty());
+        if is_theirs && is_kernel_thread() {
+            found.extend(Thread::of_vhost(tid, &directory));
+        }
+    }
+    found
+}
+
+/// The directories whose names are numbers, with these.
+fn numbered(directory: &Path) -> Vec<(u32, PathBuf)> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let numbered = |entry: std::fs::DirEntry| {
+        let number = text::small(entry.file_name().as_encoded_bytes())?;
+        Some((number, entry.path()))
     };
-    processes
-        .filter_map(|process| {
-            let process = process.ok()?.path();
-            let tid = text::small(process.file_name()?.as_encoded_bytes())?;
-            let name = std::fs::read(process.join("comm")).ok()?;
-            let owner = text::small(name.trim_ascii().strip_prefix(b"vhost-")?)?;
-            let ours = of.iter().any(|thread| thread.tid == owner);
-            let itself = of.iter().any(|thread| thread.tid == tid);
-            // Kernel threads have no command line; a process that only took the name has one.
-            let is_kernel_thread = std::fs::read(process.join("cmdline")).ok()?.is_empty();
-            if !ours || itself || !is_kernel_thread {
-                return None;
-            }
-            let mut thread = Thread::new(tid, ThreadRole::Vhost);
-            thread.file = Some(KernelFile::open_one_piece(process.join("schedstat")).ok()?);
-            Some(thread)
-        })
-        .collect()
+    entries.filter_map(numbered).collect()
+}
+
+/// The thread that a vhost worker is named after.
+fn vhost_owner(directory: &Path) -> Option<u32> {
+    let name = std::fs::read(directory.join("comm")).ok()?;
+    text::small(name.trim_ascii().strip_prefix(b"vhost-")?)
 }
 
 /// Keeps what a thread did after it has ended.
@@ -522,7 +547,8 @@ mod tests {
             let clock = Arc::clone(&self.clock);
             let read: ProcessClock = Box::new(move || Ok(clock.load(Ordering::Relaxed)));
             let mut threads = VmmThreads::with_clock(subject, 70, self.proc.path(), read).unwrap();
-            threads.kernel_threads = kernel_vhost_threads(self.proc.path(), &threads.threads);
+            threads.kernel_threads =
+                vhost_threads_outside(self.proc.path(), &threads.threads, subject.nic);
             threads
         }
     }
@@ -602,6 +628,28 @@ mod tests {
         assert_eq!(value(&snapshot, metric::CPU_IOTHREAD), 50.0);
         assert_eq!(value(&snapshot, metric::CPU_VHOST), 25.0);
         assert_eq!(value(&snapshot, metric::CPU_EMULATOR), 2000.0 - 875.0);
+    }
+
+    #[test]
+    fn vhost_workers_of_the_nic_are_the_guests_wherever_they_are() {
+        let vmm = FakeVmm::new();
+        vmm.thread(70, "qemu", "100 0 1");
+        vmm.process(70, "qemu", "qemu-system-x86_64", "100 0 1");
+        vmm.process(90, "vtax-nic", "vtax-nic", "50 0 1");
+        vmm.process(80, "vhost-90", "", "33 0 1");
+        vmm.process(81, "vhost-95", "", "1000 0 1");
+        for (tid, name) in [(90, "vtax-nic"), (91, "vhost-90")] {
+            let task = vmm.proc.path().join(format!("90/task/{tid}"));
+            fs::create_dir_all(&task).unwrap();
+            fs::write(task.join("comm"), name).unwrap();
+            fs::write(task.join("schedstat"), "400 0 1\n").unwrap();
+        }
+        vmm.clock.store(100, Ordering::Relaxed);
+        let nic = Some(90);
+        let mut threads = vmm.open(&Subject { nic, ..subject() });
+        let snapshot = read(&mut threads, &mut Readings::default());
+        assert_eq!(value(&snapshot, metric::CPU_VHOST), 433.0);
+        assert_eq!(value(&snapshot, metric::CPU_EMULATOR), 100.0);
     }
 
     #[test]

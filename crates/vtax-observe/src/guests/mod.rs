@@ -12,6 +12,7 @@ mod firecracker;
 mod groups;
 mod micro_vm;
 pub mod name;
+mod nic;
 mod options;
 pub(crate) mod process;
 mod qemu;
@@ -129,6 +130,8 @@ pub enum HelperWork {
     Backend,
     /// The device model of a Xen domain.
     Emulator,
+    /// Our own virtual NIC, which maps the memory of no other guest.
+    Nic,
 }
 
 /// A guest of this host.
@@ -247,6 +250,8 @@ pub struct Guests {
     passes: u64,
     next_number: u32,
     processes: HashMap<u32, Looked>,
+    /// The NICs that work for one guest, and whose that is.
+    nics: HashMap<u32, GuestKey>,
     groups: Groups,
     oci: OciStates,
     links: HostLinks,
@@ -273,10 +278,12 @@ enum Kind {
     Other,
     /// A monitor, by its guest's key.
     Monitor(GuestKey),
-    /// A kernel thread that works for one of the threads of a VM's monitor.
+    /// A kernel thread that works for one of the threads of a VM's monitor, or of its NIC.
     Vhost {
         of: u32,
     },
+    /// A NIC.
+    Nic,
     /// A process that works for a Xen domain.
     ForDomain {
         domain: u32,
@@ -298,6 +305,7 @@ impl Guests {
             passes: 0,
             next_number: 1,
             processes: HashMap::new(),
+            nics: HashMap::new(),
             groups: Groups::new(),
             oci: OciStates::default(),
             links: HostLinks::default(),
@@ -428,7 +436,8 @@ impl Guests {
         ]
         .into_iter()
         .find_map(|recognise| recognise(&arguments, executable)) else {
-            return Kind::Other;
+            let is_nic = nic::is_nic(&arguments);
+            return if is_nic { Kind::Nic } else { Kind::Other };
         };
         // A Xen domain's device model is a QEMU, but no guest of its own.
         let domain = options::value(&arguments, "xen-domid").and_then(text::small);
@@ -443,11 +452,6 @@ impl Guests {
         };
         let key = GuestKey::Process { pid, started };
         if !self.guests.contains_key(&key) {
-            let v1 = self
-                .hierarchy
-                .as_ref()
-                .is_some_and(|hierarchy| hierarchy.v1);
-            let group = process.control_group(v1);
             let name = found.name.as_deref().map_or_else(
                 || format!("{}-{pid}", found.platform.name()),
                 name::sanitised,
@@ -457,14 +461,23 @@ impl Guests {
                 uuid: found.uuid,
                 cpus: found.cpus,
                 process: Some(pid),
-                group: group
-                    .map(|group| group.strip_prefix("/").map(Path::to_owned).unwrap_or(group)),
+                group: self.group_of(process),
                 is_new,
                 ..Guest::new(key.clone(), found.platform, name)
             };
             self.add(guest);
         }
         Kind::Monitor(key)
+    }
+
+    /// A process's control group, relative to the hierarchy.
+    fn group_of(&self, process: Process<'_>) -> Option<PathBuf> {
+        let v1 = self
+            .hierarchy
+            .as_ref()
+            .is_some_and(|hierarchy| hierarchy.v1);
+        let group = process.control_group(v1)?;
+        Some(group.strip_prefix("/").map(Path::to_owned).unwrap_or(group))
     }
 
     fn add(&mut self, mut guest: Guest) {
@@ -564,13 +577,29 @@ impl Guests {
         for guest in self.guests.values_mut() {
             guest.helpers.clear();
         }
+        self.match_nics();
+        for (pid, key) in &self.nics {
+            if let Some(guest) = self.guests.get_mut(key) {
+                guest.helpers.push(Helper {
+                    pid: *pid,
+                    work: HelperWork::Nic,
+                });
+            }
+        }
         for (pid, looked) in &self.processes {
             let mut guests = self.guests.values_mut();
             let (work, guest) = match looked.is {
-                Kind::Vhost { of } => (
-                    HelperWork::Vhost,
-                    guests.find(|guest| guest.platform.is_vm() && guest.process == Some(of)),
-                ),
+                Kind::Vhost { of } => {
+                    let nic = Helper {
+                        pid: of,
+                        work: HelperWork::Nic,
+                    };
+                    let is_its = |guest: &&mut Guest| {
+                        guest.process == Some(of) || guest.helpers.contains(&nic)
+                    };
+                    let mut vms = guests.filter(|guest| guest.platform.is_vm());
+                    (HelperWork::Vhost, vms.find(is_its))
+                }
                 Kind::ForDomain { domain, work } => (
                     work,
                     guests.find(|guest| guest.domain.is_some_and(|(id, _)| id == domain)),
@@ -584,6 +613,52 @@ impl Guests {
         for guest in self.guests.values_mut() {
             guest.helpers.sort();
         }
+    }
+
+    /// Finds the guests of NICs by the memory that these map, now and then and while a VM is young: a
+    /// guest comes to its NIC moments after it began. A NIC of several is nobody's.
+    fn match_nics(&mut self) {
+        let processes = &self.processes;
+        let is_nic = |pid: &u32| {
+            processes
+                .get(pid)
+                .is_some_and(|looked| looked.is == Kind::Nic)
+        };
+        self.nics.retain(|pid, _| is_nic(pid));
+        let nics: Vec<u32> = processes.keys().copied().filter(is_nic).collect();
+        let is_young = |pass: &u64| self.passes.saturating_sub(*pass) < u64::from(YOUNG);
+        let is_due = self.passes.is_multiple_of(LOOK_AGAIN) || self.found_in.values().any(is_young);
+        if nics.is_empty() || !is_due {
+            return;
+        }
+        let containers = self.guests.values().filter(|guest| !guest.platform.is_vm());
+        let containers: Vec<&PathBuf> = containers
+            .filter_map(|guest| guest.group.as_ref())
+            .collect();
+        let container = |group: &Option<PathBuf>| {
+            let inside = |container: &&&PathBuf| {
+                group
+                    .as_ref()
+                    .is_some_and(|group| group.starts_with(container))
+            };
+            containers.iter().find(inside).copied()
+        };
+        let process = |pid| Process::new(&self.roots.proc, pid);
+        let mut owners: HashMap<nic::File, &Guest> = HashMap::new();
+        for guest in self.guests.values().filter(|guest| guest.platform.is_vm()) {
+            let files = guest.process.map(|pid| nic::shared_files(process(pid)));
+            owners.extend(files.into_iter().flatten().map(|file| (file, guest)));
+        }
+        let guest_of = |pid: u32| {
+            let files = nic::shared_files(process(pid));
+            let mut guests = files.iter().filter_map(|file| owners.get(file));
+            let guest = guests.next()?;
+            // A monitor's time is taken off its container's, and a container's NIC is the container's.
+            let is_beside = container(&self.group_of(process(pid))) == container(&guest.group);
+            let is_its_alone = guests.all(|other| other.key == guest.key);
+            (is_beside && is_its_alone).then(|| (pid, guest.key.clone()))
+        };
+        self.nics = nics.into_iter().filter_map(guest_of).collect();
     }
 
     fn look_at_devices(&mut self) {
@@ -620,11 +695,15 @@ impl Guests {
                 }
             } else if guest.platform.is_vm() {
                 if let Some(pid) = guest.process {
-                    let process = Process::new(&self.roots.proc, pid);
-                    let (devices, disks) =
-                        device::of_vmm(process, host, &self.links, &self.roots.dev);
-                    guest.devices = devices;
-                    guest.disks = disks;
+                    let of = |pid| {
+                        let process = Process::new(&self.roots.proc, pid);
+                        device::of_vmm(process, host, &self.links, &self.roots.dev)
+                    };
+                    (guest.devices, guest.disks) = of(pid);
+                    let nics = guest.helpers.iter();
+                    for nic in nics.filter(|helper| helper.work == HelperWork::Nic) {
+                        guest.devices.extend(of(nic.pid).0);
+                    }
                 }
             } else if let (Some(hierarchy), Some(group)) = (&self.hierarchy, &guest.group) {
                 guest.process = first_process(&hierarchy.mounted.join(group), 3);

@@ -109,6 +109,78 @@ fn vms_of_every_monitor_are_found_and_others_are_not() {
     assert_eq!(a.helpers, [helper]);
 }
 
+/// A line of `/proc/PID/maps` of a guest's memory with this inode.
+fn memory(inode: u32) -> String {
+    format!("7f00-7f10 rw-s 00000000 00:01 {inode} /memfd:memory-backend-memfd (deleted)\n")
+}
+
+#[test]
+fn a_nic_that_maps_one_guests_memory_and_its_vhost_worker_are_that_guests() {
+    let host = Host::new();
+    host.v2();
+    for (pid, name) in [(10, "a"), (11, "b")] {
+        host.process(pid, &format!("qemu-kvm -name {name}"), 1);
+        host.put(&format!("proc/{pid}/maps"), memory(pid));
+    }
+    host.process(20, "vtax-nic --config /etc/nic.toml", 1);
+    host.put("proc/20/maps", memory(11));
+    host.kernel_thread(21, "vhost-20");
+    host.process(30, "vtax-nic --config /etc/other.toml", 1);
+    host.put("proc/30/maps", memory(10) + &memory(11));
+    host.kernel_thread(31, "vhost-30");
+    host.process(40, "vtax-nic --socket-path /run/a.sock", 1);
+    host.put("proc/40/maps", memory(99));
+    host.put("sys/class/net/tap0/ifindex", "4\n");
+    host.put("sys/class/net/tap0/iflink", "4\n");
+    host.put("proc/20/fdinfo/5", "pos:\t0\niff:\ttap0\n");
+    fs::create_dir_all(host.path("proc/20/fd")).unwrap();
+    symlink("/dev/net/tun", host.path("proc/20/fd/5")).unwrap();
+    let mut guests = host.guests();
+    guests.scan();
+    let named = |guests: &Guests, name: &str| {
+        let mut guests = guests.iter().filter(|guest| guest.name == name);
+        guests.next().unwrap().clone()
+    };
+    let helper = |pid, work| Helper { pid, work };
+    let b = named(&guests, "b");
+    let expected = [helper(20, HelperWork::Nic), helper(21, HelperWork::Vhost)];
+    assert_eq!(b.helpers, expected);
+    assert_eq!(
+        b.devices[0].name, "tap0",
+        "what comes from the tap is the guest's too"
+    );
+    assert_eq!(
+        named(&guests, "a").helpers,
+        [],
+        "nobody can divide the time of several"
+    );
+    // Another process with its number is no NIC.
+    host.end(20);
+    host.process(20, "bash", 2);
+    host.put("proc/20/maps", memory(11));
+    for _ in 0..LOOK_AGAIN_LATER {
+        guests.scan();
+    }
+    assert_eq!(named(&guests, "b").helpers, []);
+}
+
+#[test]
+fn a_nic_in_a_container_of_its_own_is_the_containers() {
+    let host = Host::new();
+    host.v2();
+    host.process(10, "qemu-kvm -name a", 1);
+    host.process(20, "vtax-nic --socket-path /run/a.sock", 1);
+    for pid in [10, 20] {
+        host.put(&format!("proc/{pid}/maps"), memory(7));
+    }
+    host.put("proc/20/cgroup", format!("0::/docker/{ID}\n"));
+    host.group(&format!("docker/{ID}"), "20\n");
+    let mut guests = host.guests();
+    guests.scan();
+    let vm = guests.iter().find(|guest| guest.name == "a").unwrap();
+    assert_eq!(vm.helpers, []);
+}
+
 #[test]
 fn containers_are_found_on_v1_v2_and_hybrid_hosts() {
     for (prepare, prefix) in [

@@ -55,6 +55,11 @@ impl Nic {
         Ok(Self { child, control })
     }
 
+    /// Its process.
+    pub(super) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Who moves the frames, as the NIC says: `kernel`, or `user` and why not the kernel.
     pub(super) fn datapath(&mut self) -> Result<String, HostError> {
         let answer = self.ask(&json!({"op": "list"}))?;

@@ -131,6 +131,7 @@ impl Vm {
             vmm: Some(vmm),
             vcpu_threads,
             iothreads,
+            nic: nic.as_ref().map(Nic::process),
             domain: None,
             net_devices: if tap {
                 vec![NetDevice {
