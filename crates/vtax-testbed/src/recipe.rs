@@ -3,9 +3,10 @@
 use vtax_guest::image::{Recipe, RecipeFile};
 use vtax_lab::place::Hypervisor;
 
-/// What the lab needs on any host.
-const LAB: [&str; 8] = [
+/// What the lab needs on any host, and its clients.
+const LAB: [&str; 10] = [
     "busybox-static",
+    "dbench",
     "e2fsprogs",
     "ethtool",
     "iperf3",
@@ -13,6 +14,7 @@ const LAB: [&str; 8] = [
     "kmod",
     "procps",
     "runc",
+    "sysbench",
 ];
 
 /// What each hypervisor needs beyond that.
