@@ -1,0 +1,331 @@
+//! The server: a thread of its own with one task a connection, and what it answers.
+//!
+//! Only GET changes nothing, and only GET is there.
+
+use crate::access::{self, refusal};
+use crate::assets;
+use crate::history::Span;
+use crate::live::{Live, Look};
+use axum::Router;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::{StatusCode, Uri, header};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::serve::Listener;
+use futures_util::stream;
+use serde::Deserialize;
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use vtax_observe::charge::Stage;
+use vtax_report::results::Stage as Shown;
+
+/// Connections at the same time; more wait. A page that is looked at holds one.
+const CONNECTIONS: usize = 256;
+
+/// Why the page cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum WebError {
+    /// Other hosts could reach it.
+    #[error(
+        "cannot serve the page on {0}: other hosts would reach it, unencrypted and without a password; give a loopback address such as 127.0.0.1:19191, and forward it from elsewhere: ssh -L 19191:127.0.0.1:19191 THIS-HOST"
+    )]
+    LeavesTheHost(SocketAddr),
+    /// The kernel refused.
+    #[error("cannot serve the page on {address}: {cause}{}", remedy(.cause))]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        cause: io::Error,
+    },
+    /// The host cannot be read at all.
+    #[error(transparent)]
+    Observe(#[from] vtax_observe::ObserveError),
+}
+
+fn remedy(cause: &io::Error) -> &'static str {
+    match cause.kind() {
+        io::ErrorKind::AddrInUse => {
+            "; another program has it, perhaps a page that is open already: give another port with --listen"
+        }
+        io::ErrorKind::PermissionDenied => "; ports below 1024 need root: give another one",
+        io::ErrorKind::AddrNotAvailable => "; no interface of this host has that address",
+        _ => "",
+    }
+}
+
+/// What is served.
+#[derive(Debug, Clone)]
+pub struct Site {
+    /// The live host.
+    pub live: Arc<Live>,
+}
+
+/// A running server; it ends when dropped.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    end: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Serves a site on a loopback address; port 0 is any free one.
+    ///
+    /// # Errors
+    /// When the address is no loopback one, or cannot be listened on.
+    pub fn start(site: Site, listen: SocketAddr) -> Result<Self, WebError> {
+        if !listen.ip().is_loopback() {
+            return Err(WebError::LeavesTheHost(listen));
+        }
+        let failed = |cause| WebError::Listen {
+            address: listen,
+            cause,
+        };
+        let listener = std::net::TcpListener::bind(listen).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(failed)?;
+        let listener = {
+            let _inside = runtime.enter();
+            TcpListener::from_std(listener).map_err(failed)?
+        };
+        let listener = Bounded {
+            listener,
+            free: Arc::new(Semaphore::new(CONNECTIONS)),
+        };
+        let (end, ended) = oneshot::channel::<()>();
+        let thread = std::thread::Builder::new()
+            .name("web".to_owned())
+            .spawn(move || {
+                runtime.block_on(async {
+                    let serving = axum::serve(listener, router(site)).into_future();
+                    tokio::spawn(serving);
+                    // Ends when the server is dropped, and every connection with it.
+                    let _ = ended.await;
+                });
+                runtime.shutdown_background();
+            })
+            .map_err(failed)?;
+        Ok(Self {
+            address,
+            end: Some(end),
+            thread: Some(thread),
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has ended too.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn router(site: Site) -> Router {
+    let mut router = Router::new()
+        .route("/api/about", get(about))
+        .route("/api/live", get(live))
+        .route("/api/history", get(history))
+        .route("/api/history.csv", get(history_csv));
+    for path in assets::paths() {
+        router = router.route(path, get(asset));
+    }
+    router
+        .fallback(|| async { refusal(StatusCode::NOT_FOUND, "there is no such page") })
+        .layer(axum::middleware::from_fn(access::guard))
+        .with_state(site)
+}
+
+async fn asset(uri: Uri) -> Response {
+    assets::file(uri.path())
+        .unwrap_or_else(|| refusal(StatusCode::NOT_FOUND, "there is no such file"))
+}
+
+/// What does not change: the version, and how stages look, as in every report.
+async fn about() -> Response {
+    let stages: Vec<serde_json::Value> = Stage::ALL
+        .into_iter()
+        .map(|stage| looks(stage.name(), stage.name()))
+        .chain([
+            looks("host", Shown::Rest.name()),
+            looks("unattributed", Shown::Observer.name()),
+        ])
+        .collect();
+    json(serde_json::json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "stages": stages,
+    }))
+}
+
+fn looks(name: &str, like: &str) -> serde_json::Value {
+    let shown = Shown::ALL.into_iter().find(|one| one.name() == like);
+    let color = shown.unwrap_or(Shown::Rest).color();
+    serde_json::json!({ "name": name, "color": color })
+}
+
+fn json(value: serde_json::Value) -> Response {
+    text("application/json", value.to_string())
+}
+
+fn text(kind: &'static str, body: String) -> Response {
+    ([(header::CONTENT_TYPE, kind)], body).into_response()
+}
+
+fn wrong(rejection: &QueryRejection) -> Response {
+    refusal(StatusCode::BAD_REQUEST, &rejection.body_text())
+}
+
+/// An update now and whenever there is a new one. A watcher that reads slowly misses updates, and keeps
+/// nobody else waiting.
+async fn live(State(site): State<Site>, look: Result<Query<Look>, QueryRejection>) -> Response {
+    let look = match look {
+        Ok(Query(look)) => look,
+        Err(rejection) => return wrong(&rejection),
+    };
+    let mut watch = site.live.watch();
+    watch.mark_changed();
+    let updates = stream::unfold((site, look, watch), |(site, look, mut watch)| async move {
+        loop {
+            // Ends with the host's watching.
+            watch.changed().await.ok()?;
+            if let Some(text) = site.live.update(&look) {
+                let event = Event::default().data(text);
+                return Some((Ok::<_, Infallible>(event), (site, look, watch)));
+            }
+        }
+    });
+    let alive = KeepAlive::new().interval(Duration::from_secs(15));
+    Sse::new(updates).keep_alive(alive).into_response()
+}
+
+/// Of what, and how far back.
+#[derive(Debug, Deserialize)]
+struct Past {
+    span: Span,
+    guest: Option<u32>,
+    /// The first and last moment, in seconds since 1970.
+    from: Option<f64>,
+    to: Option<f64>,
+}
+
+const FORGOTTEN: &str = "nothing is kept of that guest";
+
+async fn history(State(site): State<Site>, past: Result<Query<Past>, QueryRejection>) -> Response {
+    match past {
+        Ok(Query(past)) => match site.live.history(past.guest, past.span) {
+            Some(document) => text("application/json", document),
+            None => refusal(StatusCode::NOT_FOUND, FORGOTTEN),
+        },
+        Err(rejection) => wrong(&rejection),
+    }
+}
+
+async fn history_csv(
+    State(site): State<Site>,
+    past: Result<Query<Past>, QueryRejection>,
+) -> Response {
+    let past = match past {
+        Ok(Query(past)) => past,
+        Err(rejection) => return wrong(&rejection),
+    };
+    let within = (past.from.unwrap_or(f64::MIN), past.to.unwrap_or(f64::MAX));
+    let Some(table) = site.live.csv(past.guest, past.span, within) else {
+        return refusal(StatusCode::NOT_FOUND, FORGOTTEN);
+    };
+    // Names are anybody's; a number is harmless in a file's name.
+    let whose = match past.guest {
+        Some(number) => format!("guest-{number}"),
+        None => "host".to_owned(),
+    };
+    let headers = [
+        (header::CONTENT_TYPE, "text/csv; charset=utf-8".to_owned()),
+        (
+            header::CONTENT_DISPOSITION,
+            format!("attachment; filename=\"vtax-{whose}.csv\""),
+        ),
+    ];
+    (headers, table).into_response()
+}
+
+/// Accepts no more connections than it may hold.
+struct Bounded {
+    listener: TcpListener,
+    free: Arc<Semaphore>,
+}
+
+/// A connection, and its place.
+struct Held {
+    stream: TcpStream,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+impl Listener for Bounded {
+    type Io = Held;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Held, SocketAddr) {
+        // The semaphore is never closed.
+        let place = Arc::clone(&self.free).acquire_owned().await.ok();
+        let (stream, address) = Listener::accept(&mut self.listener).await;
+        let held = Held {
+            stream,
+            _place: place,
+        };
+        (held, address)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+impl AsyncRead for Held {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Held {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
