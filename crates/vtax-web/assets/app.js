@@ -2,11 +2,15 @@
 // and returns one that ends it.
 import { get, h, trouble } from "./dom.js";
 import { hostView, guestView } from "./host.js";
+import { compareView, resultsView, runView } from "./results.js";
 
 const view = document.getElementById("view");
 const VIEWS = [
   [/^#\/host$/, "host", hostView],
   [/^#\/guest\/(\d+)$/, "host", guestView],
+  [/^#\/results$/, "results", resultsView],
+  [/^#\/run\/([^/]+)$/, "results", runView],
+  [/^#\/compare\/(.+)$/, "results", compareView],
 ];
 
 let end = () => {};

@@ -4,13 +4,14 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
 /// Each by its path: its type, and what it holds.
-const FILES: [(&str, &str, &str); 10] = [
+const FILES: [(&str, &str, &str); 11] = [
     ("/", HTML, include_str!("../assets/index.html")),
     ("/app.css", CSS, include_str!("../assets/app.css")),
     ("/app.js", SCRIPT, include_str!("../assets/app.js")),
     ("/chart.js", SCRIPT, include_str!("../assets/chart.js")),
     ("/dom.js", SCRIPT, include_str!("../assets/dom.js")),
     ("/host.js", SCRIPT, include_str!("../assets/host.js")),
+    ("/results.js", SCRIPT, include_str!("../assets/results.js")),
     ("/theme.js", SCRIPT, include_str!("../assets/theme.js")),
     (
         "/icon.svg",

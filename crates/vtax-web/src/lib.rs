@@ -2,18 +2,22 @@
 //! same structures. See `docs/web.md`.
 //!
 //! One thread reads the host once a second, whoever watches ([`Watch::run`]); another serves
-//! ([`Server`]). Between them is [`Live`].
+//! ([`Server`]). Between them is [`Live`]. Results and runs are read from their directories when somebody
+//! looks.
 
 mod access;
 mod assets;
 mod history;
 mod live;
+mod results;
+mod runs;
 mod server;
 
 pub use live::Live;
 pub use server::{Server, Site, WebError};
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -27,6 +31,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub struct WebOptions {
     /// A loopback address.
     pub listen: SocketAddr,
+    /// The results directories below this one are shown.
+    pub results: PathBuf,
 }
 
 /// Serves the page until `stop` is set. `say` gets where it is.
@@ -40,9 +46,7 @@ pub fn run(
     say: &mut dyn FnMut(&str),
 ) -> Result<(), WebError> {
     let live = Arc::new(Live::default());
-    let site = Site {
-        live: Arc::clone(&live),
-    };
+    let site = Site::new(Arc::clone(&live), &options.results);
     let server = Server::start(site, options.listen)?;
     say(&format!("the page is at http://{}", server.address()));
     let notes = watch.notes().to_vec();

@@ -6,6 +6,8 @@ use crate::access::{self, refusal};
 use crate::assets;
 use crate::history::Span;
 use crate::live::{Live, Look};
+use crate::results::Results;
+use crate::runs::Runs;
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -19,6 +21,7 @@ use serde::Deserialize;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -32,6 +35,9 @@ use vtax_report::results::Stage as Shown;
 
 /// Connections at the same time; more wait. A page that is looked at holds one.
 const CONNECTIONS: usize = 256;
+
+/// Between two looks at a run's directory.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Why the page cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -68,8 +74,20 @@ fn remedy(cause: &io::Error) -> &'static str {
 /// What is served.
 #[derive(Debug, Clone)]
 pub struct Site {
-    /// The live host.
-    pub live: Arc<Live>,
+    live: Arc<Live>,
+    results: Arc<Results>,
+    runs: Arc<Runs>,
+}
+
+impl Site {
+    /// The live host, and the results below a directory.
+    pub fn new(live: Arc<Live>, results: &Path) -> Self {
+        Self {
+            live,
+            results: Arc::new(Results::below(results)),
+            runs: Arc::default(),
+        }
+    }
 }
 
 /// A running server; it ends when dropped.
@@ -149,7 +167,11 @@ fn router(site: Site) -> Router {
         .route("/api/about", get(about))
         .route("/api/live", get(live))
         .route("/api/history", get(history))
-        .route("/api/history.csv", get(history_csv));
+        .route("/api/history.csv", get(history_csv))
+        .route("/api/results", get(results))
+        .route("/api/compare", get(compare))
+        .route("/api/run", get(run))
+        .route("/report", get(report));
     for path in assets::paths() {
         router = router.route(path, get(asset));
     }
@@ -268,6 +290,107 @@ async fn history_csv(
         ),
     ];
     (headers, table).into_response()
+}
+
+/// What reads files does so on a thread of its own. Its errors are words for the reader.
+async fn read<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, Response> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(why)) => Err(refusal(StatusCode::NOT_FOUND, &why)),
+        Err(_) => Err(refusal(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "vtax failed to read this: a defect",
+        )),
+    }
+}
+
+fn document<T: serde::Serialize>(value: &T) -> Result<String, String> {
+    serde_json::to_string(value).map_err(|cause| cause.to_string())
+}
+
+fn answer(outcome: Result<String, Response>) -> Response {
+    outcome.map_or_else(|refused| refused, |body| text("application/json", body))
+}
+
+async fn results(State(site): State<Site>) -> Response {
+    answer(read(move || document(&site.results.list())).await)
+}
+
+/// `dir` as often as there are runs; `all` for every metric.
+async fn compare(
+    State(site): State<Site>,
+    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
+) -> Response {
+    let pairs = match query {
+        Ok(Query(pairs)) => pairs,
+        Err(rejection) => return wrong(&rejection),
+    };
+    let all = pairs.iter().any(|(name, _)| name == "all");
+    let dirs = pairs.into_iter().filter(|(name, _)| name == "dir");
+    let dirs: Vec<String> = dirs.map(|(_, dir)| dir).collect();
+    answer(read(move || document(&site.results.compare(&dirs, all)?)).await)
+}
+
+/// A run, by its directory.
+#[derive(Debug, Deserialize)]
+struct Which {
+    dir: String,
+}
+
+async fn report(State(site): State<Site>, which: Result<Query<Which>, QueryRejection>) -> Response {
+    let Which { dir } = match which {
+        Ok(Query(which)) => which,
+        Err(rejection) => return wrong(&rejection),
+    };
+    match read(move || site.results.report(&dir)).await {
+        Ok(page) => {
+            let headers = [
+                (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+                (header::CONTENT_SECURITY_POLICY, access::REPORT),
+            ];
+            (headers, page).into_response()
+        }
+        Err(refused) => refused,
+    }
+}
+
+/// A run now and whenever its directory says something new.
+async fn run(State(site): State<Site>, which: Result<Query<Which>, QueryRejection>) -> Response {
+    let Which { dir } = match which {
+        Ok(Query(which)) => which,
+        Err(rejection) => return wrong(&rejection),
+    };
+    let progress = move |site: Site, dir: String| {
+        read(move || document(&site.runs.progress(&site.results.open(&dir)?)))
+    };
+    // One that is not there is refused at once, in words.
+    let first = match progress(site.clone(), dir.clone()).await {
+        Ok(first) => first,
+        Err(refused) => return refused,
+    };
+    let begin = (site, dir, Some(first), String::new());
+    let updates = stream::unfold(begin, move |(site, dir, first, mut last)| async move {
+        let mut next = first;
+        loop {
+            let now = match next.take() {
+                Some(now) => now,
+                None => {
+                    tokio::time::sleep(LOOK).await;
+                    // Ends when the directory went; the page asks again and is told.
+                    progress(site.clone(), dir.clone()).await.ok()?
+                }
+            };
+            if now != last {
+                last.clone_from(&now);
+                let event = Event::default().data(now);
+                return Some((Ok::<_, Infallible>(event), (site, dir, None, last)));
+            }
+        }
+    });
+    let alive = KeepAlive::new().interval(Duration::from_secs(15));
+    Sse::new(updates).keep_alive(alive).into_response()
 }
 
 /// Accepts no more connections than it may hold.

@@ -7,12 +7,20 @@
     reason = "in a test, a failure is a panic"
 )]
 
+/// Results directories that look like a real run's.
+#[path = "../../vtax-report/tests/common/mod.rs"]
+mod common;
+
+use common::Fake;
 use serde_json::Value;
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vtax_observe::guests::Platform;
+use vtax_report::results::ResultsDir;
 use vtax_serve::fake::Host;
 use vtax_web::{Live, Server, Site, WebError};
 
@@ -24,10 +32,13 @@ struct Page {
 
 impl Page {
     fn open() -> Self {
+        Self::with(Path::new("/nonexistent"))
+    }
+
+    /// With the results below a directory.
+    fn with(results: &Path) -> Self {
         let live = Arc::new(Live::default());
-        let site = Site {
-            live: Arc::clone(&live),
-        };
+        let site = Site::new(Arc::clone(&live), results);
         let server = Server::start(site, "127.0.0.1:0".parse().unwrap()).unwrap();
         Self { live, server }
     }
@@ -58,12 +69,13 @@ impl Page {
 
     /// The updates of a watcher, as they come.
     fn watch(&self, look: &str) -> impl Iterator<Item = (usize, Value)> + use<> {
+        self.events(&format!("/api/live?{look}"))
+    }
+
+    /// Server-sent events, with the bytes of each.
+    fn events(&self, path: &str) -> impl Iterator<Item = (usize, Value)> + use<> {
         let mut stream = self.connect();
-        write!(
-            stream,
-            "GET /api/live?{look} HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        )
-        .unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
         let lines = BufReader::new(stream).lines().map_while(Result::ok);
         lines.filter_map(|line| {
             let data = line.strip_prefix("data: ")?.to_owned();
@@ -80,6 +92,12 @@ impl Page {
     }
 }
 
+fn policy(head: &str) -> &str {
+    let mut lines = head.lines();
+    let policy = lines.find_map(|line| line.strip_prefix("content-security-policy: "));
+    policy.unwrap()
+}
+
 #[test]
 fn the_page_and_its_files_come_with_a_policy_that_lets_nothing_else_in() {
     let page = Page::open();
@@ -88,10 +106,7 @@ fn the_page_and_its_files_come_with_a_policy_that_lets_nothing_else_in() {
         head.starts_with("HTTP/1.1 200") && body.contains("<main"),
         "{head}"
     );
-    let policy = head
-        .lines()
-        .find_map(|line| line.strip_prefix("content-security-policy: "));
-    let policy = policy.unwrap();
+    let policy = policy(&head);
     assert!(
         policy.starts_with("default-src 'none'; script-src 'self';"),
         "{policy}"
@@ -176,17 +191,13 @@ fn only_the_pages_own_files_are_there() {
 #[test]
 fn an_address_that_leaves_the_host_is_refused_with_the_way_to_do_it() {
     for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"] {
-        let site = Site {
-            live: Arc::default(),
-        };
+        let site = Site::new(Arc::default(), Path::new("/nonexistent"));
         let refused = Server::start(site, address.parse().unwrap()).unwrap_err();
         assert!(matches!(refused, WebError::LeavesTheHost(_)));
         assert!(refused.to_string().contains("ssh -L"), "{refused}");
     }
     let page = Page::open();
-    let site = Site {
-        live: Arc::default(),
-    };
+    let site = Site::new(Arc::default(), Path::new("/nonexistent"));
     let taken = Server::start(site, page.server.address()).unwrap_err();
     assert!(taken.to_string().contains("--listen"), "{taken}");
 }
@@ -316,4 +327,192 @@ fn silent_connections_keep_nobody_out_and_the_server_ends_with_watchers() {
     live.show(host.pass(1_000_000));
     assert!(watcher.next().is_none());
     drop(silent);
+}
+
+/// A folder with two runs that differ, one that has only begun, and what must not be shown.
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let runs = folder.path().join("runs");
+    let small = small();
+    let dear = Fake {
+        vm_cost: 9.0,
+        ..small.clone()
+    };
+    for (fake, dir) in [(&small, "2026/cheap"), (&dear, "dear <b>")] {
+        let results = fake.write(&runs.join(dir));
+        let analysis = vtax_report::analysis::analyse(&results).unwrap();
+        vtax_report::html::write_report(&results, &analysis).unwrap();
+    }
+    let begun = small.create(&runs.join("begun"));
+    small.write_trial(&begun, 0);
+    small.write(&folder.path().join("outside"));
+    std::os::unix::fs::symlink(folder.path().join("outside"), runs.join("link")).unwrap();
+    small.create(&runs.join(".hidden"));
+    fs::create_dir(runs.join("damaged")).unwrap();
+    fs::write(runs.join("damaged/run.json"), "{").unwrap();
+    folder
+}
+
+fn small() -> Fake {
+    Fake {
+        blocks: 4,
+        seconds: 6,
+        ..Fake::default()
+    }
+}
+
+#[test]
+fn runs_below_the_root_are_listed_with_what_they_found_and_no_others() {
+    let folder = folder();
+    let page = Page::with(&folder.path().join("runs"));
+    let list = page.json("/api/results");
+    let runs = list["runs"].as_array().unwrap();
+    let dirs: Vec<&str> = runs
+        .iter()
+        .map(|run| run["dir"].as_str().unwrap())
+        .collect();
+    assert_eq!(dirs, ["2026/cheap", "begun", "dear <b>"]);
+    let problems = list["problems"].as_array().unwrap();
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(
+        problems[0].as_str().unwrap().contains("damaged"),
+        "{problems:?}"
+    );
+    let cheap = &runs[0];
+    assert_eq!(cheap["state"], "complete");
+    assert_eq!(cheap["verdict"], "different");
+    assert_eq!(cheap["report"], true);
+    assert_eq!(cheap["host"], "example, 6.18.0");
+    assert!(cheap["found"][0].as_str().unwrap().contains('×'), "{cheap}");
+    let begun = &runs[1];
+    assert_eq!(begun["state"], "unfinished");
+    assert_eq!(begun["done"], 1);
+    assert_eq!(begun["verdict"], "");
+    // A root that is not there is no error: a run will make it.
+    let list = Page::with(&folder.path().join("later")).json("/api/results");
+    assert_eq!(list["runs"], serde_json::json!([]));
+    assert_eq!(list["problems"], serde_json::json!([]));
+}
+
+#[test]
+fn nothing_outside_the_root_is_read_by_whatever_name() {
+    let folder = folder();
+    let page = Page::with(&folder.path().join("runs"));
+    let outside = folder.path().join("outside");
+    for dir in [
+        "../outside",
+        "link",
+        "2026/../../outside",
+        "2026/cheap/../../../outside",
+        outside.to_str().unwrap(),
+        ".hidden",
+        "2026",
+        "",
+        "2026/cheap/trials",
+        "%00",
+    ] {
+        let dir = dir.replace('/', "%2F");
+        for path in [
+            format!("/report?dir={dir}"),
+            format!("/api/run?dir={dir}"),
+            format!("/api/compare?dir={dir}&dir={dir}"),
+        ] {
+            let (head, body) = page.get(&path);
+            assert!(head.starts_with("HTTP/1.1 404"), "{path}: {head}\n{body}");
+            assert!(body.contains("\"error\""), "{body}");
+        }
+    }
+    // A report that leads elsewhere is no report.
+    let report = folder.path().join("runs/begun/report.html");
+    std::os::unix::fs::symlink("/etc/passwd", report).unwrap();
+    let (head, body) = page.get("/report?dir=begun");
+    assert!(head.starts_with("HTTP/1.1 404"), "{head}\n{body}");
+    assert!(body.contains("vtax report"), "{body}");
+}
+
+#[test]
+fn a_report_is_a_page_of_nobody() {
+    let folder = folder();
+    let page = Page::with(&folder.path().join("runs"));
+    let (head, body) = page.get("/report?dir=2026%2Fcheap");
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    assert!(body.contains("<!doctype html>"), "{head}");
+    let policy = policy(&head);
+    assert!(policy.starts_with("sandbox "), "{policy}");
+    assert!(!policy.contains("allow-same-origin"), "{policy}");
+    assert!(
+        policy.contains("default-src 'none'"),
+        "it reaches nothing: {policy}"
+    );
+}
+
+#[test]
+fn runs_are_compared_as_the_command_compares_them() {
+    let folder = folder();
+    let page = Page::with(&folder.path().join("runs"));
+    let query = "dir=2026%2Fcheap&dir=dear+%3Cb%3E";
+    let compared = page.json(&format!("/api/compare?{query}"));
+    assert_eq!(compared["runs"][1]["dir"], "dear <b>");
+    let rows = compared["rows"].as_array().unwrap();
+    let of = |row: &&Value| {
+        row["treatment"] == "qemu · iperf3-receive" && row["metric"] == "cpu.per_work"
+    };
+    let cell = &rows.iter().find(of).unwrap()["cells"][0];
+    assert_eq!(cell["different"], true, "{cell}");
+    let ratio = cell["ratio"].as_f64().unwrap();
+    assert!((2.6..3.2).contains(&ratio), "nine over three: {cell}");
+    assert!(cell["words"].as_str().unwrap().contains('×'), "{cell}");
+    assert!(cell["repetitions"].is_string(), "{cell}");
+    let all = page.json(&format!("/api/compare?{query}&all=true"));
+    assert!(all["rows"].as_array().unwrap().len() > rows.len());
+    for wrong in ["", "dir=begun", &"dir=begun&".repeat(9)] {
+        let (head, body) = page.get(&format!("/api/compare?{wrong}"));
+        assert!(head.starts_with("HTTP/1.1 404"), "{head}\n{body}");
+        assert!(body.contains("2 to 8"), "{body}");
+    }
+}
+
+#[test]
+fn a_run_is_followed_from_its_directory_while_it_goes_on() {
+    let folder = folder();
+    let fake = small();
+    let path = folder.path().join("runs/begun");
+    let results = ResultsDir::open(&path).unwrap();
+    let page = Page::with(&folder.path().join("runs"));
+    let mut updates = page.events("/api/run?dir=begun").map(|(_, update)| update);
+    let first = updates.next().unwrap();
+    assert_eq!(first["state"], "unfinished");
+    assert_eq!(first["trials"][0]["state"], "counts");
+    assert_eq!(first["trials"][1]["state"], "waiting");
+    assert!(
+        first["remaining_seconds"].as_f64().unwrap() > 0.0,
+        "{first}"
+    );
+    let writer = results.trial_writer(1).unwrap();
+    writeln!(writer.log().unwrap(), "boot qemu\n\x1b[2Jservice up").unwrap();
+    let of = |update: &Value| update["running"]["log"][1].is_string();
+    let running = updates.find(of).unwrap();
+    assert_eq!(running["state"], "running");
+    assert_eq!(running["running"]["index"], 1);
+    assert_eq!(running["trials"][1]["state"], "running");
+    let log = serde_json::json!(["boot qemu", " [2Jservice up"]);
+    assert_eq!(running["running"]["log"], log);
+    writer.finish(fake.trial(results.run(), 1)).unwrap();
+    let after = updates.find(|update| update["running"].is_null()).unwrap();
+    assert_ne!(after["trials"][1]["state"], "waiting", "{after}");
+    assert!(after["trials"][1]["numbers"][0][1].is_string(), "{after}");
+    // A trial that failed says why, and so does one whose record is damaged.
+    for index in results.pending() {
+        fake.write_trial(&results, index);
+    }
+    fs::write(results.trial_path(3).join("trial.json"), "{").unwrap();
+    let of =
+        |update: &Value| update["state"] == "complete" && update["trials"][3]["state"] == "damaged";
+    let last = updates.find(of).unwrap();
+    for state in ["failed", "suspect", "damaged"] {
+        let mut trials = last["trials"].as_array().unwrap().iter();
+        let trial = trials.find(|trial| trial["state"] == state).unwrap();
+        let why = trial["reasons"][0].as_str();
+        assert!(why.is_some_and(|why| !why.is_empty()), "{trial}");
+    }
 }

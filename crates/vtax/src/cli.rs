@@ -61,7 +61,7 @@ pub enum Command {
     Charge(ChargeArgs),
     /// Export what guests cost to Prometheus.
     Exporter(ExporterArgs),
-    /// Serve the page that one keeps open: this host live.
+    /// Serve the page that one keeps open: this host live, runs in progress, results, comparisons.
     Web(WebArgs),
     /// Energy meters of this host.
     #[command(subcommand)]
@@ -297,6 +297,9 @@ pub struct WebArgs {
     /// Where to listen: a loopback address and port, or a port of 127.0.0.1.
     #[arg(long, value_name = "WHERE", default_value = "127.0.0.1:19191", value_parser = socket)]
     pub listen: SocketAddr,
+    /// Show the results directories below this one.
+    #[arg(long, value_name = "DIR", default_value = "results")]
+    pub results: PathBuf,
     #[command(flatten)]
     pub ledger: LedgerArgs,
 }

@@ -70,6 +70,7 @@ pub fn web(arguments: &WebArgs) -> Outcome {
     let stop = Signals::install()?.flag();
     let options = WebOptions {
         listen: arguments.listen,
+        results: arguments.results.clone(),
     };
     Ok(vtax_web::run(
         watch(&arguments.ledger)?,
