@@ -1,4 +1,6 @@
 //! The real server on loopback, asked as browsers and as strangers ask it; the host is a fake one.
+//!
+//! Runs are seen to go on only where a program whose name begins with `vtax` writes them: so is this one's.
 
 #![allow(
     clippy::unwrap_used,
