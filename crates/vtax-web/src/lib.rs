@@ -7,11 +7,13 @@
 
 mod access;
 mod assets;
+mod connections;
 mod history;
 mod live;
 mod results;
 mod runs;
 mod server;
+mod within;
 
 pub use live::Live;
 pub use server::{Server, Site, WebError};

@@ -4,6 +4,7 @@
 //! hidden name.
 
 use crate::runs::State;
+use crate::within;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs;
@@ -141,18 +142,16 @@ impl Results {
     /// When it has none; in words, with what makes one.
     pub fn report(&self, dir: &str) -> Result<String, String> {
         let results = self.open(dir)?;
-        let path = results.path().join("report.html");
-        let remedy = format!(
-            "there is no report of this run yet: vtax report {}",
-            results.path().display()
-        );
-        if !fs::symlink_metadata(&path).is_ok_and(|kind| kind.is_file()) {
-            return Err(remedy);
-        }
+        let file = within::file(results.path(), Path::new("report.html")).map_err(|cause| {
+            format!(
+                "there is no report of this run to show ({cause}); this makes it: vtax report {}",
+                results.path().display()
+            )
+        })?;
         let mut page = String::new();
-        fs::File::open(&path)
-            .and_then(|file| file.take(LONGEST_REPORT).read_to_string(&mut page))
-            .map_err(|cause| format!("cannot read {}: {cause}", path.display()))?;
+        file.take(LONGEST_REPORT)
+            .read_to_string(&mut page)
+            .map_err(|cause| format!("cannot read the report of {dir:?}: {cause}"))?;
         Ok(page)
     }
 

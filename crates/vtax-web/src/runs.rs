@@ -1,6 +1,7 @@
 //! A run as its results directory tells it, whoever runs it and where: what is done, what is being done,
 //! what is not to be trusted. Nothing is asked of the run itself.
 
+use crate::within;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -165,7 +166,7 @@ impl Runs {
                 index: one.index,
                 treatment: label(scheduled.treatment),
                 since: began(&one.path).map_or(0.0, seconds),
-                log: tail(&one.path.join("log")),
+                log: tail(results.path(), &one.path.join("log")),
             })
         });
         let states: Vec<TrialState> = (0..)
@@ -261,10 +262,11 @@ fn seconds(time: SystemTime) -> f64 {
     since.map_or(0.0, |since| since.as_secs_f64())
 }
 
-/// The last lines of a log, as text.
-fn tail(path: &Path) -> Vec<String> {
+/// The last lines of a log below a directory, as text.
+fn tail(directory: &Path, path: &Path) -> Vec<String> {
     let read = || -> std::io::Result<Vec<u8>> {
-        let mut file = fs::File::open(path)?;
+        let below = path.strip_prefix(directory).unwrap_or(path);
+        let mut file = within::file(directory, below)?;
         let length = file.metadata()?.len();
         file.seek(SeekFrom::Start(length.saturating_sub(LOG_BYTES)))?;
         let mut bytes = Vec::new();

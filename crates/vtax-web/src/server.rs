@@ -4,6 +4,7 @@
 
 use crate::access::{self, refusal};
 use crate::assets;
+use crate::connections::Bounded;
 use crate::history::Span;
 use crate::live::{Live, Look};
 use crate::results::Results;
@@ -15,21 +16,17 @@ use axum::http::{StatusCode, Uri, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::serve::Listener;
 use futures_util::stream;
 use serde::Deserialize;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 use vtax_observe::charge::Stage;
 use vtax_report::results::Stage as Shown;
 
@@ -122,10 +119,7 @@ impl Server {
             let _inside = runtime.enter();
             TcpListener::from_std(listener).map_err(failed)?
         };
-        let listener = Bounded {
-            listener,
-            free: Arc::new(Semaphore::new(CONNECTIONS)),
-        };
+        let listener = Bounded::new(listener, CONNECTIONS);
         let (end, ended) = oneshot::channel::<()>();
         let thread = std::thread::Builder::new()
             .name("web".to_owned())
@@ -391,64 +385,4 @@ async fn run(State(site): State<Site>, which: Result<Query<Which>, QueryRejectio
     });
     let alive = KeepAlive::new().interval(Duration::from_secs(15));
     Sse::new(updates).keep_alive(alive).into_response()
-}
-
-/// Accepts no more connections than it may hold.
-struct Bounded {
-    listener: TcpListener,
-    free: Arc<Semaphore>,
-}
-
-/// A connection, and its place.
-struct Held {
-    stream: TcpStream,
-    _place: Option<OwnedSemaphorePermit>,
-}
-
-impl Listener for Bounded {
-    type Io = Held;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Held, SocketAddr) {
-        // The semaphore is never closed.
-        let place = Arc::clone(&self.free).acquire_owned().await.ok();
-        let (stream, address) = Listener::accept(&mut self.listener).await;
-        let held = Held {
-            stream,
-            _place: place,
-        };
-        (held, address)
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
-    }
-}
-
-impl AsyncRead for Held {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for Held {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
 }

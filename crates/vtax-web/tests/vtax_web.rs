@@ -490,6 +490,12 @@ fn a_run_is_followed_from_its_directory_while_it_goes_on() {
         first["remaining_seconds"].as_f64().unwrap() > 0.0,
         "{first}"
     );
+    // A log that leads elsewhere is no log.
+    let writer = results.trial_writer(2).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", writer.path().join("log")).unwrap();
+    let running = updates.find(|update| update["running"].is_object());
+    assert_eq!(running.unwrap()["running"]["log"], serde_json::json!([]));
+    drop(writer);
     let writer = results.trial_writer(1).unwrap();
     writeln!(writer.log().unwrap(), "boot qemu\n\x1b[2Jservice up").unwrap();
     let of = |update: &Value| update["running"]["log"][1].is_string();
