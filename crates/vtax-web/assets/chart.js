@@ -19,19 +19,20 @@ function stacked(columns) {
 
 /**
  * title: what it shows. unit: after each value. series: name and color. stack: areas. show: a value in
- * words. window: the times to show, from and to. zoom: called with times, or null to show the present.
+ * words. unknown: said where nothing is known. window: the times to show, from and to. zoom: called with times, or null to show the present.
  */
-export function chart({ title, unit, series, stack, tall, show, window: shown, zoom }) {
+export function chart({ title, unit, series, stack, tall, show, unknown, window: shown, zoom }) {
   const values = series.map(() => h("span", { class: "value" }));
   const moment = h("span", { class: "moment" });
-  const legend = h("ul", { class: "legend" }, series.map((one, index) => {
+  // One value stands beside the title; more need names.
+  const legend = series.length === 1 ? h("p", { class: "unknown", hidden: true }, unknown) : h("ul", { class: "legend" }, series.map((one, index) => {
     const swatch = h("i", { class: "swatch", "aria-hidden": "true" });
     swatch.style.backgroundColor = one.color;
-    return h("li", null, series.length > 1 ? swatch : null, series.length > 1 ? one.name + " " : null, values[index]);
+    return h("li", null, swatch, one.name + " ", values[index]);
   }));
   const plot = h("div", { class: "plot", role: "img", "aria-label": `${title}, ${unit}` });
   const save = h("button", { type: "button", class: "quiet", title: "Save this graph as a picture", onclick: () => picture() }, "PNG");
-  const place = h("figure", null, h("figcaption", null, h("b", null, title), " ", h("span", { class: "unit" }, unit), moment, save), plot, legend);
+  const place = h("figure", null, h("figcaption", null, h("b", null, title), " ", series.length === 1 ? values[0] : null, " ", h("span", { class: "unit" }, unit), moment, save), plot, legend);
 
   let data = { at: [], columns: series.map(() => []) };
   const height = tall ? HEIGHT.tall : HEIGHT.small;
@@ -79,6 +80,11 @@ export function chart({ title, unit, series, stack, tall, show, window: shown, z
   }
 
   function draw() {
+    if (unknown) {
+      const nothing = data.at.length > 0 && data.columns[0].every((value) => value === null);
+      plot.hidden = nothing;
+      legend.hidden = !nothing;
+    }
     u.setData([data.at, ...(stack ? stacked(data.columns) : data.columns)], true);
     label();
   }

@@ -136,17 +136,17 @@ function live({ place, query, history, point, charts, update, lost }) {
 
 function charts(about, names) {
   const color = (name) => about.stages.find((stage) => stage.name === name).color;
-  const one = (title, name, unit, show) => ({
-    title, unit, columns: [name], series: [{ name, color: color("softirq") }], show,
+  const one = (title, name, unit, show, unknown) => ({
+    title, unit, columns: [name], series: [{ name, color: color("softirq") }], show, unknown,
   });
   return [
     {
       title: "Processor time by stage", unit: "% of one processor", stack: true, tall: true, columns: names,
       series: names.map((name) => ({ name, color: color(name) })), show: (value, axis) => (axis ? rate(value) : fixed(value)),
     },
-    one("Power", "watts", "W", (value, axis) => (axis ? rate(value) : fixed(value))),
-    one("Packets", "packets", "a second, both ways", rate),
-    one("VM exits", "exits", "a second", rate),
+    one("Power", "watts", "W", (value, axis) => (axis ? rate(value) : fixed(value)), "No energy meter: vtax meter list says why."),
+    one("Packets", "packets", "a second, both ways", rate, "No guest, no packets."),
+    one("VM exits", "exits", "a second", rate, "Not known: no VM runs on KVM here, or its debugfs is not to be read."),
   ];
 }
 
