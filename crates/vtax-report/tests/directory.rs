@@ -82,10 +82,16 @@ fn an_unfinished_trial_is_invisible_and_removed_by_resume_but_not_by_reading() {
     std::mem::forget(writer);
     let reader = ResultsDir::open(results.path()).unwrap();
     assert_eq!(reader.trials().count(), 0);
+    let [in_flight] = &reader.in_flight()[..] else {
+        panic!("one trial is being written");
+    };
+    assert_eq!((in_flight.index, in_flight.writer), (0, std::process::id()));
+    assert!(in_flight.path.join("workload.json").exists());
     assert_eq!(names(&results.path().join("trials")).len(), 1);
     let resumed = ResultsDir::resume(results.path()).unwrap();
     assert!(names(&results.path().join("trials")).is_empty());
     assert_eq!(resumed.pending().len(), 9);
+    assert!(resumed.in_flight().is_empty());
 }
 
 #[test]

@@ -2,7 +2,6 @@
 //! snapshot. A scrape reads nothing of the host, so no number of scrapers makes it work more.
 
 use crate::metrics::{self, Own};
-use crate::pace::Pace;
 use crate::roster::{Listing, Roster};
 use crate::snapshot::{Snapshot, Watch};
 use std::collections::HashSet;
@@ -151,35 +150,28 @@ pub fn run(
     // A slow pass is not a stalled one.
     let stale_after = options.interval * 3 + Duration::from_secs(5);
     let mut said = HashSet::new();
-    let mut pace = Pace::new(options.interval);
     for note in watch.notes() {
         say(note);
     }
-    loop {
-        let began = Instant::now();
-        match watch.pass() {
-            Ok(snapshot) => {
-                own.passes += 1;
-                own.pass_seconds = began.elapsed().as_secs_f64();
-                for problem in &snapshot.problems {
-                    // Each once, and not for ever: problems may name what comes and goes.
-                    if said.len() < 1000 && said.insert(problem.clone()) {
-                        say(problem);
-                    }
+    watch.run(options.interval, stop, |snapshot, took| match snapshot {
+        Ok(snapshot) => {
+            own.passes += 1;
+            own.pass_seconds = took.as_secs_f64();
+            for problem in &snapshot.problems {
+                // Each once, and not for ever: problems may name what comes and goes.
+                if said.len() < 1000 && said.insert(problem.clone()) {
+                    say(problem);
                 }
-                let listing = roster.update(&snapshot);
-                shared.show(snapshot, listing, own, stale_after);
             }
-            Err(error) if own.passes == 0 => return Err(error.into()),
-            Err(error) => {
-                own.failed += 1;
-                say(&error.to_string());
-            }
+            let listing = roster.update(&snapshot);
+            shared.show(snapshot, listing, own, stale_after);
         }
-        if !pace.wait(stop) {
-            return Ok(());
+        Err(error) => {
+            own.failed += 1;
+            say(&error.to_string());
         }
-    }
+    })?;
+    Ok(())
 }
 
 /// Memory of this process, by the kernel's own count of pages.

@@ -1,7 +1,10 @@
 //! What one pass of the ledger found, with the guests' names: the one input of everything here.
 //! It never changes once taken, so that a table or a scrape is of one moment.
 
+use crate::pace::Pace;
 use jiff::Timestamp;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 use vtax_observe::ObserveError;
 use vtax_observe::charge::{Charger, EnergyUse, GuestTotals, Ledger, Stage, Totals};
 use vtax_observe::clock::{SystemClock, thread_cpu};
@@ -111,6 +114,29 @@ impl Watch {
     /// What works less well on this host than it could, and why; each a sentence.
     pub fn notes(&self) -> &[String] {
         self.charger.notes()
+    }
+
+    /// Takes a snapshot at once and then every `interval`, until `stop` is set. `take` gets each one, or
+    /// why there is none, and how long its pass took.
+    ///
+    /// # Errors
+    /// When the first pass fails: then the host cannot be read at all.
+    pub fn run(
+        &mut self,
+        interval: Duration,
+        stop: &AtomicBool,
+        mut take: impl FnMut(Result<Snapshot, ObserveError>, Duration),
+    ) -> Result<(), ObserveError> {
+        let mut pace = Pace::new(interval);
+        let mut began = Instant::now();
+        let first = self.pass()?;
+        take(Ok(first), began.elapsed());
+        while pace.wait(stop) {
+            began = Instant::now();
+            let snapshot = self.pass();
+            take(snapshot, began.elapsed());
+        }
+        Ok(())
     }
 
     /// Ends an interval and begins the next.

@@ -1,6 +1,7 @@
 //! The command line as clap sees it.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -60,6 +61,8 @@ pub enum Command {
     Charge(ChargeArgs),
     /// Export what guests cost to Prometheus.
     Exporter(ExporterArgs),
+    /// Serve the page that one keeps open: this host live, runs in progress, results, comparisons.
+    Web(WebArgs),
     /// Energy meters of this host.
     #[command(subcommand)]
     Meter(MeterCommand),
@@ -287,6 +290,25 @@ pub struct ExporterArgs {
     pub max_guests: usize,
     #[command(flatten)]
     pub ledger: LedgerArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct WebArgs {
+    /// Where to listen: a loopback address and port, or a port of 127.0.0.1.
+    #[arg(long, value_name = "WHERE", default_value = "127.0.0.1:19191", value_parser = socket)]
+    pub listen: SocketAddr,
+    /// Show the results directories below this one.
+    #[arg(long, value_name = "DIR", default_value = "results")]
+    pub results: PathBuf,
+    #[command(flatten)]
+    pub ledger: LedgerArgs,
+}
+
+fn socket(text: &str) -> Result<SocketAddr, String> {
+    match text.parse() {
+        Ok(Address::Tcp(address)) => Ok(address),
+        _ => Err("give ADDRESS:PORT or PORT".to_owned()),
+    }
 }
 
 /// A time such as `500ms`, `10s`, `5m`, `1h`, from 100 ms to a day.

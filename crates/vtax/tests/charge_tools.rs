@@ -1,4 +1,4 @@
-//! `vtax top`, `vtax charge` and `vtax exporter` on this host, with real processes as guests.
+//! `vtax top`, `vtax charge`, `vtax exporter` and `vtax web` on this host, with real processes as guests.
 
 #![allow(
     clippy::unwrap_used,
@@ -17,6 +17,7 @@ use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -280,6 +281,44 @@ fn the_exporter_shows_a_guest_that_only_grows_until_it_is_gone() {
     kill_process(Pid::from_child(&child.0), Signal::TERM).unwrap();
     assert!(child.0.wait().unwrap().success());
     assert!(!socket.exists());
+}
+
+#[test]
+fn the_page_shows_a_guest_live_stays_on_this_host_and_ends_when_asked() {
+    let name = unique("paged");
+    let _guest = Guest::start(&name);
+    let mut child = vtax(&["web", "--listen", "0"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .map(Running)
+        .unwrap();
+    let mut said = BufReader::new(child.0.stderr.take().unwrap()).lines();
+    let line = said.next().unwrap().unwrap();
+    let address = line.split("http://").nth(1).unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .unwrap();
+    write!(
+        stream,
+        "GET /api/live?find={name} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    )
+    .unwrap();
+    let cpu = |row: &Value| -> f64 { (0..6).map(|stage| number(&row["values"][stage])).sum() };
+    let updates = BufReader::new(stream).lines().map_while(Result::ok);
+    let shown = updates
+        .filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data: ")?).ok())
+        .take(30)
+        .find_map(|update| Some(update["rows"][0].clone()).filter(|row| cpu(row) > 0.5))
+        .unwrap();
+    assert_eq!(shown["name"], name.as_str());
+    assert_eq!(shown["platform"], "firecracker");
+    kill_process(Pid::from_child(&child.0), Signal::TERM).unwrap();
+    assert!(child.0.wait().unwrap().success());
+    let refused = vtax(&["web", "--listen", "0.0.0.0:0"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert!(why.contains("ssh -L"), "{why}");
 }
 
 /// `vtax top` on a terminal of its own, 80 × 24.

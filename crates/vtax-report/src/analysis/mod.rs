@@ -88,7 +88,7 @@ impl Analysis {
 }
 
 /// Each of `items` once, where it first stands.
-pub(crate) fn distinct<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
+pub fn distinct<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut known = Vec::new();
     for item in items {
         if !known.contains(&item) {
@@ -377,7 +377,7 @@ impl Comparison {
     }
 
     /// The ratio with its interval, `3.1× [2.9–3.3]`, or `exactly 3.1×`; `None` where there is none.
-    pub(crate) fn ratio_in_words(&self) -> Option<String> {
+    pub fn ratio_in_words(&self) -> Option<String> {
         let interval = self.tax.and_then(|tax| tax.interval);
         let shown = ratio(self.ratio?, interval).line();
         Some(if self.certainty.is_exact() {
@@ -388,7 +388,7 @@ impl Comparison {
     }
 
     /// How many repetitions the ratio comes from: `4 seeds`, `5 pairs`; `None` without a ratio.
-    pub(crate) fn repetitions(&self) -> Option<String> {
+    pub fn repetitions(&self) -> Option<String> {
         let (n, paired) = match self.tax {
             Some(tax) => (tax.n, tax.paired),
             None => (1, self.ratio.map(|_| true)?),

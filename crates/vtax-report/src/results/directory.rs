@@ -193,6 +193,28 @@ impl ResultsDir {
         })
     }
 
+    /// The trials that are being written, or were when their run was killed. Those of runs that keep
+    /// them elsewhere until they are over, as in a testbed, are not seen.
+    pub fn in_flight(&self) -> Vec<InFlight> {
+        let entries = fs::read_dir(self.path.join("trials"));
+        let mut found: Vec<InFlight> = entries
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|entry| {
+                let name = entry.file_name();
+                let (index, rest) = name.to_str()?.strip_prefix('.')?.split_once(".partial-")?;
+                Some(InFlight {
+                    index: index.parse().ok()?,
+                    writer: rest.split('-').next()?.parse().ok()?,
+                    path: entry.path(),
+                })
+            })
+            .collect();
+        found.sort_by_key(|one| one.index);
+        found
+    }
+
     /// Every trial that is there, in order of its index. One that cannot be read is an error of
     /// its own and does not stop the others.
     pub fn trials(&self) -> impl Iterator<Item = Result<Trial, ResultsError>> + '_ {
@@ -251,6 +273,17 @@ impl ResultsDir {
     pub fn histograms(&self, index: u32) -> Result<Vec<HistogramRecord>, ResultsError> {
         histograms::read(&self.trial_path(index).join(histograms::FILE))
     }
+}
+
+/// A trial that is being written, as others see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InFlight {
+    /// Its position in the schedule.
+    pub index: u32,
+    /// The process that writes it.
+    pub writer: u32,
+    /// Where, until it is finished.
+    pub path: PathBuf,
 }
 
 /// One trial being written: nothing of it is visible until [`TrialWriter::finish`], and dropping

@@ -24,7 +24,7 @@ mod trial;
 
 pub use attempts::{Aside, Attempt};
 pub(crate) use directory::write_atomically;
-pub use directory::{ResultsDir, TrialWriter};
+pub use directory::{InFlight, ResultsDir, TrialWriter};
 pub use error::ResultsError;
 pub use histograms::HistogramRecord;
 pub(crate) use samples::write_column;

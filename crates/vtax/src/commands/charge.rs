@@ -1,7 +1,7 @@
-//! `vtax top`, `vtax charge`, `vtax exporter`: what guests cost their host.
+//! `vtax top`, `vtax charge`, `vtax exporter`, `vtax web`: what guests cost their host.
 
 use crate::Outcome;
-use crate::cli::{ChargeArgs, ExporterArgs, LedgerArgs, TopArgs};
+use crate::cli::{ChargeArgs, ExporterArgs, LedgerArgs, TopArgs, WebArgs};
 use std::error::Error;
 use std::io;
 use vtax_host::Roots;
@@ -13,6 +13,7 @@ use vtax_serve::exporter::{self, ExporterOptions};
 use vtax_serve::records::{self, RecordFormat, RecordOptions};
 use vtax_serve::top::{self, Sort, TopOptions};
 use vtax_units::Watts;
+use vtax_web::WebOptions;
 
 pub fn top(arguments: &TopArgs) -> Outcome {
     let stop = Signals::install()?.flag();
@@ -58,6 +59,20 @@ pub fn exporter(arguments: ExporterArgs) -> Outcome {
         most_guests: arguments.max_guests,
     };
     Ok(exporter::run(
+        watch(&arguments.ledger)?,
+        &options,
+        &stop,
+        &mut note,
+    )?)
+}
+
+pub fn web(arguments: &WebArgs) -> Outcome {
+    let stop = Signals::install()?.flag();
+    let options = WebOptions {
+        listen: arguments.listen,
+        results: arguments.results.clone(),
+    };
+    Ok(vtax_web::run(
         watch(&arguments.ledger)?,
         &options,
         &stop,

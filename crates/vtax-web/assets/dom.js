@@ -1,0 +1,72 @@
+// Elements, numbers and words. Whatever comes from the server becomes text, never markup.
+
+/** An element: attributes, listeners (`onclick`), children; strings become text. */
+export function h(tag, attributes, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (name.startsWith("on")) { element.addEventListener(name.slice(2), value); }
+    else if (value === true) { element.setAttribute(name, ""); }
+    else if (value !== false && value !== null && value !== undefined) { element.setAttribute(name, value); }
+  }
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+/** Sets an element's text if it is another. */
+export function say(element, text) {
+  if (element.textContent !== text) { element.textContent = text; }
+}
+
+/** What the server answers; an error with its words where it refuses. */
+export async function get(path) {
+  let response;
+  try {
+    response = await fetch(path);
+  } catch {
+    throw new Error("vtax web does not answer. Is it still running?");
+  }
+  const body = await response.json();
+  if (!response.ok) { throw new Error(body.error); }
+  return body;
+}
+
+/** Percent of a processor, watts: one digit after the point, two below ten. */
+export function fixed(value) {
+  if (value === null || value === undefined) { return "–"; }
+  return value.toFixed(Math.abs(value) < 9.995 ? 2 : 1);
+}
+
+/** Counts a second: 950, 12.3 k, 4.56 M. */
+export function rate(value) {
+  if (value === null || value === undefined) { return "–"; }
+  for (const [limit, unit] of [[1e9, " G"], [1e6, " M"], [1e3, " k"]]) {
+    if (value >= limit) { return (value / limit).toPrecision(3) + unit; }
+  }
+  return value < 10 ? String(Math.round(value * 10) / 10) : String(Math.round(value));
+}
+
+/** A span of time: 45 s, 3 min 20 s, 2 h 05 min. */
+export function span(seconds) {
+  const s = Math.max(0, Math.round(seconds));
+  if (s < 60) { return `${s} s`; }
+  if (s < 3600) { return `${Math.floor(s / 60)} min ${String(s % 60).padStart(2, "0")} s`; }
+  return `${Math.floor(s / 3600)} h ${String(Math.floor(s / 60) % 60).padStart(2, "0")} min`;
+}
+
+/** The time of day, of seconds since 1970. */
+export function clock(at, seconds = true) {
+  const time = new Date(at * 1000);
+  const two = (number) => String(number).padStart(2, "0");
+  const text = `${two(time.getHours())}:${two(time.getMinutes())}`;
+  return seconds ? `${text}:${two(time.getSeconds())}` : text;
+}
+
+/** 1 guest, 2 guests. */
+export function counted(number, noun) {
+  return `${number} ${noun}${number === 1 ? "" : "s"}`;
+}
+
+/** What went wrong, in a box. */
+export function trouble(text) {
+  return h("p", { class: "note", role: "alert" }, text);
+}

@@ -1,0 +1,407 @@
+//! What was seen of the host and of each guest, kept for a while in little memory: an hour of every
+//! second and a day of every ten seconds.
+//!
+//! The host's own series is always that long. The guests share a bound of [`MOST_POINTS`]: with many
+//! guests the series of each is shorter, and says so by its first time.
+
+use std::collections::{HashMap, VecDeque};
+use vtax_serve::top::{Party, Rates, Row};
+
+/// What a guest's point holds, in its order: percent of one processor by stage, then the others.
+pub const GUEST: [&str; 9] = [
+    "vcpu", "emulator", "iothread", "vhost", "softirq", "backend", "watts", "packets", "exits",
+];
+
+/// What the host's point holds: the stages of all guests, the host's own work and what nobody can be
+/// charged for, all in percent of one processor; then the others.
+pub const HOST: [&str; 11] = [
+    "vcpu",
+    "emulator",
+    "iothread",
+    "vhost",
+    "softirq",
+    "backend",
+    "host",
+    "unattributed",
+    "watts",
+    "packets",
+    "exits",
+];
+
+/// Stages in a point.
+const STAGES: usize = 6;
+/// Points of a second in an hour.
+const HOUR: usize = 3600;
+/// Points of ten seconds in a day.
+const DAY: usize = 8640;
+/// Points that become one.
+const STEP: u64 = 10;
+/// Points of all guests together: 36 MB.
+pub const MOST_POINTS: usize = 1_000_000;
+/// Guests that are gone and whose series are kept, the last ones.
+const MOST_GONE: usize = 64;
+
+/// Numbers of one moment; one that is not known is not a number.
+pub type Point<const N: usize> = [f32; N];
+
+/// Which of the two resolutions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Span {
+    /// Every second of the last hour.
+    Hour,
+    /// Every ten seconds of the last day.
+    Day,
+}
+
+/// A series of points.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Series<const N: usize> {
+    /// When each interval ended, in seconds since 1970.
+    pub at: Vec<f64>,
+    /// As many points.
+    pub points: Vec<Point<N>>,
+}
+
+/// The history.
+#[derive(Debug)]
+pub struct History {
+    /// Of the fine points: when each ended.
+    seconds: VecDeque<f64>,
+    /// Of the coarse ones.
+    tens: VecDeque<f64>,
+    /// Fine points so far.
+    ticks: u64,
+    host: Track<{ HOST.len() }>,
+    guests: HashMap<u32, Track<{ GUEST.len() }>>,
+    /// Whose these are: name and platform.
+    names: HashMap<u32, (String, &'static str)>,
+    gone: VecDeque<u32>,
+    most_points: usize,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        Self::bounded(MOST_POINTS)
+    }
+}
+
+impl History {
+    /// With at most so many points of all guests.
+    fn bounded(most_points: usize) -> Self {
+        Self {
+            seconds: VecDeque::new(),
+            tens: VecDeque::new(),
+            ticks: 0,
+            host: Track::default(),
+            guests: HashMap::new(),
+            names: HashMap::new(),
+            gone: VecDeque::new(),
+            most_points,
+        }
+    }
+
+    /// How many intervals were added.
+    pub fn ticks(&self) -> u64 {
+        self.ticks
+    }
+
+    /// Adds an interval that ended at `at`, in seconds since 1970. The coarse point that it completes,
+    /// where it does.
+    pub fn add(&mut self, at: f64, rates: &Rates) -> Option<Point<{ HOST.len() }>> {
+        self.ticks += 1;
+        let closes = self.ticks.is_multiple_of(STEP);
+        push(&mut self.seconds, at, HOUR);
+        if closes {
+            push(&mut self.tens, at, DAY);
+        }
+        let guests: Vec<&Row> = guests(rates).collect();
+        for row in &guests {
+            let number = row.number.unwrap_or(0);
+            self.guests.entry(number).or_insert_with(|| {
+                self.names.insert(number, (row.name.clone(), row.platform));
+                Track::default()
+            });
+        }
+        let each = self.most_points / self.guests.len().max(1);
+        let fine = HOUR.min(each / 2);
+        let coarse = DAY.min(each - fine);
+        for row in guests {
+            let track = self.guests.entry(row.number.unwrap_or(0)).or_default();
+            track.add(self.ticks, guest_point(row), (fine, coarse), closes);
+        }
+        self.forget();
+        self.host
+            .add(self.ticks, host_point(rates), (HOUR, DAY), closes)
+    }
+
+    /// Forgets guests that went long ago.
+    fn forget(&mut self) {
+        let ticks = self.ticks;
+        for (number, track) in &mut self.guests {
+            if track.last == Some(ticks - 1) {
+                self.gone.push_back(*number);
+                track.shrink();
+            }
+        }
+        while self.gone.len() > MOST_GONE {
+            if let Some(number) = self.gone.pop_front() {
+                self.guests.remove(&number);
+                self.names.remove(&number);
+            }
+        }
+    }
+
+    /// The host's series.
+    pub fn host(&self, span: Span) -> Series<{ HOST.len() }> {
+        self.series(&self.host, span)
+    }
+
+    /// A guest's, also of one that went a while ago; `None` where nothing is kept of it.
+    pub fn guest(&self, number: u32, span: Span) -> Option<Series<{ GUEST.len() }>> {
+        Some(self.series(self.guests.get(&number)?, span))
+    }
+
+    /// The name and platform of a guest, also of one that went a while ago.
+    pub fn name(&self, number: u32) -> Option<(&str, &'static str)> {
+        let (name, platform) = self.names.get(&number)?;
+        Some((name, platform))
+    }
+
+    fn series<const N: usize>(&self, track: &Track<N>, span: Span) -> Series<N> {
+        let (times, points, now, last) = match span {
+            Span::Hour => (&self.seconds, &track.fine, self.ticks, track.last),
+            Span::Day => {
+                let last = track.last.map(|last| last / STEP);
+                (&self.tens, &track.coarse, self.ticks / STEP, last)
+            }
+        };
+        // Both end at the present, or at the moment when the guest went.
+        let missed = usize::try_from(now - last.unwrap_or(now)).unwrap_or(usize::MAX);
+        let end = times.len().saturating_sub(missed);
+        let kept = points.len().min(end);
+        Series {
+            at: times.range(end - kept..end).copied().collect(),
+            points: points.range(points.len() - kept..).copied().collect(),
+        }
+    }
+}
+
+/// The guests of an interval.
+pub fn guests(rates: &Rates) -> impl Iterator<Item = &Row> {
+    let rows = rates.rows.iter();
+    rows.filter(|row| row.party == Party::Guest)
+}
+
+/// A guest's point.
+pub fn guest_point(row: &Row) -> Point<{ GUEST.len() }> {
+    let stages = row.stage_cpu_percent;
+    [
+        stages.vcpu,
+        stages.emulator,
+        stages.iothread,
+        stages.vhost,
+        stages.softirq,
+        stages.backend,
+        row.watts,
+        row.packets_per_second(),
+        row.exits_per_second,
+    ]
+    .map(known)
+}
+
+/// The sum of points; what is not known of any is not known of the sum.
+pub fn sum<const N: usize>(points: impl Iterator<Item = Point<N>>) -> Point<N> {
+    let mut sums = [f32::NAN; N];
+    for point in points {
+        for (sum, value) in sums.iter_mut().zip(point) {
+            if !value.is_nan() {
+                *sum = if sum.is_nan() { value } else { *sum + value };
+            }
+        }
+    }
+    sums
+}
+
+/// The host's point.
+pub fn host_point(rates: &Rates) -> Point<{ HOST.len() }> {
+    let of = |party| rates.rows.iter().find(|row| row.party == party);
+    let cpu = |party| of(party).map(|row| row.cpu_percent);
+    let guests = sum(guests(rates).map(guest_point));
+    let mut point = [0.0; HOST.len()];
+    for (place, value) in point.iter_mut().zip(guests.iter().take(STAGES)) {
+        *place = if value.is_nan() { 0.0 } else { *value };
+    }
+    let [.., packets, exits] = guests;
+    let others = [
+        known(cpu(Party::Host)),
+        known(cpu(Party::Unattributed)),
+        known(of(Party::All).and_then(|row| row.watts)),
+        packets,
+        exits,
+    ];
+    for (place, value) in point.iter_mut().skip(STAGES).zip(others) {
+        *place = value;
+    }
+    point
+}
+
+/// Graphs and rows need no more digits.
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "graphs need no more digits"
+)]
+fn known(value: Option<f64>) -> f32 {
+    value.map_or(f32::NAN, |value| value as f32)
+}
+
+fn push<T>(queue: &mut VecDeque<T>, value: T, most: usize) {
+    while queue.len() >= most.max(1) {
+        queue.pop_front();
+    }
+    queue.push_back(value);
+}
+
+/// The points of one owner.
+#[derive(Debug)]
+struct Track<const N: usize> {
+    fine: VecDeque<Point<N>>,
+    coarse: VecDeque<Point<N>>,
+    /// Sums and counts of what will be the next coarse point.
+    open: [(f32, u16); N],
+    /// The number of its last fine point.
+    last: Option<u64>,
+}
+
+impl<const N: usize> Default for Track<N> {
+    fn default() -> Self {
+        Self {
+            fine: VecDeque::new(),
+            coarse: VecDeque::new(),
+            open: [(0.0, 0); N],
+            last: None,
+        }
+    }
+}
+
+impl<const N: usize> Track<N> {
+    /// Adds the point of a tick, keeps at most so many fine and coarse points, and gives the coarse one
+    /// that it completes.
+    fn add(
+        &mut self,
+        tick: u64,
+        point: Point<N>,
+        (fine, coarse): (usize, usize),
+        closes: bool,
+    ) -> Option<Point<N>> {
+        push(&mut self.fine, point, fine);
+        self.last = Some(tick);
+        for ((sum, count), value) in self.open.iter_mut().zip(point) {
+            if !value.is_nan() {
+                (*sum, *count) = (*sum + value, *count + 1);
+            }
+        }
+        if !closes {
+            return None;
+        }
+        let mean = |(sum, count): (f32, u16)| match count {
+            0 => f32::NAN,
+            count => sum / f32::from(count),
+        };
+        let whole = std::mem::replace(&mut self.open, [(0.0, 0); N]).map(mean);
+        push(&mut self.coarse, whole, coarse);
+        Some(whole)
+    }
+
+    fn shrink(&mut self) {
+        self.fine.shrink_to_fit();
+        self.coarse.shrink_to_fit();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vtax_serve::fake::Host;
+    use vtax_serve::top::Sort;
+
+    fn pass(host: &mut Host, time: u64) -> Rates {
+        Rates::of(&host.pass(time), Sort::default())
+    }
+
+    #[test]
+    fn the_host_is_the_sum_of_guests_its_own_work_and_the_unattributed() {
+        let mut host = Host::default();
+        host.start(1);
+        host.start(2);
+        let mut history = History::default();
+        history.add(1.0, &pass(&mut host, 200_000_000));
+        let series = history.host(Span::Hour);
+        assert_eq!(series.at, [1.0]);
+        let [vcpu, .., own, unattributed, watts, packets, exits] = series.points[0];
+        assert_eq!((vcpu, own, unattributed), (36.0, 20.0, 10.0));
+        assert_eq!(series.points[0][4], 4.0);
+        assert_eq!((watts, packets), (700.0, 1.2e9));
+        assert!(exits.is_nan(), "nobody counts exits there");
+    }
+
+    #[test]
+    fn an_hour_of_seconds_a_day_of_tens_and_no_more() {
+        let mut host = Host::default();
+        host.start(1);
+        let mut history = History::default();
+        for second in 0..90_000_u32 {
+            history.add(f64::from(second), &pass(&mut host, 10_000_000));
+        }
+        let hour = history.host(Span::Hour);
+        assert_eq!((hour.at.len(), hour.points.len()), (HOUR, HOUR));
+        assert_eq!(hour.at.last(), Some(&89_999.0));
+        let day = history.guest(1, Span::Day).unwrap();
+        assert_eq!((day.at.len(), day.points.len()), (DAY, DAY));
+        assert_eq!(day.at[0], 89_999.0 - 86_390.0);
+        assert!((day.points[0][0] - 0.9).abs() < 1e-6, "the mean of ten");
+    }
+
+    #[test]
+    fn many_guests_share_the_bound_and_each_series_ends_at_the_present() {
+        let mut host = Host::default();
+        let mut history = History::bounded(1000);
+        for number in 0..100 {
+            host.start(number);
+        }
+        for second in 0..200_u32 {
+            history.add(f64::from(second), &pass(&mut host, 1000));
+        }
+        let series = history.guest(7, Span::Hour).unwrap();
+        assert_eq!(series.at, [195.0, 196.0, 197.0, 198.0, 199.0]);
+        assert_eq!(history.guest(7, Span::Day).unwrap().points.len(), 5);
+        assert_eq!(history.host(Span::Hour).at.len(), 200);
+    }
+
+    #[test]
+    fn a_guest_that_came_late_and_went_keeps_its_times_until_others_went_after_it() {
+        let mut host = Host::default();
+        let mut history = History::default();
+        for second in 0..40_u32 {
+            match second {
+                15 => host.start(1),
+                32 => host.end(1),
+                _ => {}
+            }
+            history.add(f64::from(second), &pass(&mut host, 1000));
+        }
+        let series = history.guest(1, Span::Hour).unwrap();
+        assert_eq!((series.at[0], *series.at.last().unwrap()), (15.0, 31.0));
+        let tens = history.guest(1, Span::Day).unwrap();
+        assert_eq!(tens.at, [19.0, 29.0]);
+        assert_eq!(tens.points.len(), 2);
+        for number in 10..10 + u32::try_from(MOST_GONE).unwrap() {
+            host.start(number);
+            history.add(50.0, &pass(&mut host, 1000));
+            host.end(number);
+        }
+        history.add(51.0, &pass(&mut host, 1000));
+        assert!(history.guest(1, Span::Hour).is_none());
+        assert!(history.guest(20, Span::Hour).is_some());
+    }
+}

@@ -1,0 +1,540 @@
+//! The live host, read once a second for all who watch it: the last interval, the history, and the
+//! updates that watchers get.
+//!
+//! An update holds the sums, the [`ROWS`] first guests in the order that is asked for, and the rest as
+//! one sum: its size does not grow with the host. Watchers who look at the same thing get the same text.
+
+use crate::history::{
+    GUEST, HOST, History, Point, Series, Span, guest_point, guests, host_point, sum,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::watch;
+use vtax_observe::charge::{Ledger, Stage};
+use vtax_serve::top::{Key, Rates, Sort};
+use vtax_serve::{GuestUse, Snapshot};
+use vtax_units::{Nanoseconds, Source};
+
+/// Guests that have rows of their own in an update.
+pub const ROWS: usize = 40;
+/// Guests that are named as those in whose time soft interrupts ran.
+const MOST_CONTEXTS: usize = 5;
+
+/// What a watcher looks at.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Deserialize)]
+#[serde(default)]
+pub struct Look {
+    /// A key of `vtax top`; processor time where it is none.
+    pub sort: String,
+    /// The other way round.
+    pub reversed: bool,
+    /// Only guests in whose name this is.
+    pub find: String,
+    /// The guest to say more of.
+    pub guest: Option<u32>,
+}
+
+/// The live host.
+#[derive(Debug)]
+pub struct Live {
+    state: Mutex<State>,
+    changed: watch::Sender<()>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    history: History,
+    shown: Option<Shown>,
+    /// Why the last pass gave nothing.
+    failure: Option<String>,
+    written: HashMap<Look, Arc<str>>,
+}
+
+#[derive(Debug)]
+struct Shown {
+    snapshot: Snapshot,
+    coarse: Option<Point<{ HOST.len() }>>,
+}
+
+impl Default for Live {
+    fn default() -> Self {
+        Self {
+            state: Mutex::default(),
+            changed: watch::Sender::new(()),
+        }
+    }
+}
+
+impl Live {
+    /// Shows a snapshot from now on. The first one of a watch, which only begins an interval, is none.
+    pub fn show(&self, snapshot: Snapshot) {
+        if snapshot.ledger.span == Nanoseconds(0) {
+            return;
+        }
+        let mut state = self.state();
+        let rates = Rates::of(&snapshot, Sort::default());
+        let coarse = state.history.add(seconds(&snapshot), &rates);
+        state.shown = Some(Shown { snapshot, coarse });
+        state.failure = None;
+        state.written.clear();
+        drop(state);
+        self.changed.send_replace(());
+    }
+
+    /// The host could not be read this time. The last snapshot stays shown.
+    pub fn fail(&self, why: &str) {
+        let mut state = self.state();
+        state.failure = Some(why.to_owned());
+        state.written.clear();
+        drop(state);
+        self.changed.send_replace(());
+    }
+
+    /// Wakes up whenever there is something new.
+    pub fn watch(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+
+    /// The update of now as one line of JSON; `None` before the first interval is over.
+    pub fn update(&self, look: &Look) -> Option<Arc<str>> {
+        let mut state = self.state();
+        if let Some(written) = state.written.get(look) {
+            return Some(Arc::clone(written));
+        }
+        let update = Update::of(state.shown.as_ref()?, &state, look);
+        let text: Arc<str> = serde_json::to_string(&update).ok()?.into();
+        state.written.insert(look.clone(), Arc::clone(&text));
+        Some(text)
+    }
+
+    /// The history of the host, or of a guest, as JSON; `None` where nothing is kept of it.
+    pub fn history(&self, guest: Option<u32>, span: Span) -> Option<String> {
+        let state = self.state();
+        match guest {
+            None => document(
+                &HOST,
+                &state.history.host(span),
+                state.history.ticks(),
+                None,
+            ),
+            Some(number) => {
+                let series = state.history.guest(number, span)?;
+                let name = state.history.name(number);
+                document(&GUEST, &series, state.history.ticks(), name)
+            }
+        }
+    }
+
+    /// The same as comma-separated values, of the times between two, in seconds since 1970.
+    pub fn csv(&self, guest: Option<u32>, span: Span, within: (f64, f64)) -> Option<String> {
+        let state = self.state();
+        Some(match guest {
+            None => csv(&HOST, &state.history.host(span), within),
+            Some(number) => csv(&GUEST, &state.history.guest(number, span)?, within),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// When a snapshot ended, in seconds since 1970.
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "milliseconds of this millennium fit"
+)]
+fn seconds(snapshot: &Snapshot) -> f64 {
+    snapshot.ended.as_millisecond() as f64 / 1e3
+}
+
+/// Three digits after the point: a thousandth of a percent, a milliwatt. What is no number is `null`.
+fn short(value: f32) -> Option<f64> {
+    let value = f64::from(value);
+    value.is_finite().then(|| (value * 1e3).round() / 1e3)
+}
+
+fn shorts<const N: usize>(point: &Point<N>) -> Vec<Option<f64>> {
+    point.iter().copied().map(short).collect()
+}
+
+fn document<const N: usize>(
+    names: &[&str; N],
+    series: &Series<N>,
+    tick: u64,
+    of: Option<(&str, &str)>,
+) -> Option<String> {
+    let columns: Vec<Vec<Option<f64>>> = (0..N)
+        .map(|column| {
+            let points = series.points.iter();
+            points
+                .map(|point| point.get(column).copied().and_then(short))
+                .collect()
+        })
+        .collect();
+    let document = serde_json::json!({
+        "tick": tick,
+        "name": of.map(|(name, _)| name),
+        "platform": of.map(|(_, platform)| platform),
+        "names": names.as_slice(),
+        "at": series.at,
+        "columns": columns,
+    });
+    Some(document.to_string())
+}
+
+/// The unit of a column is in its name.
+fn heading(name: &str) -> String {
+    match name {
+        "watts" => "watts".to_owned(),
+        "packets" | "exits" => format!("{name}_per_second"),
+        stage => format!("{stage}_cpu_percent"),
+    }
+}
+
+fn csv<const N: usize>(names: &[&str; N], series: &Series<N>, (from, to): (f64, f64)) -> String {
+    let headings: Vec<String> = names.iter().map(|name| heading(name)).collect();
+    let mut text = format!("time,{}\r\n", headings.join(","));
+    for (at, point) in series.at.iter().zip(&series.points) {
+        if *at < from || *at > to {
+            continue;
+        }
+        #[allow(clippy::cast_possible_truncation, reason = "a time of this millennium")]
+        let time = jiff::Timestamp::from_millisecond((at * 1e3).round() as i64);
+        // Writing to a string does not fail.
+        let _ = write!(text, "{}", time.unwrap_or_default());
+        for value in point {
+            let _ = match short(*value) {
+                Some(value) => write!(text, ",{value}"),
+                None => write!(text, ","),
+            };
+        }
+        text.push_str("\r\n");
+    }
+    text
+}
+
+/// What watchers get.
+#[derive(Debug, Serialize)]
+struct Update {
+    /// The number of the interval: one that is missing was missed.
+    tick: u64,
+    at: f64,
+    span: f64,
+    /// The host's point.
+    point: Vec<Option<f64>>,
+    /// The point of ten seconds that this interval completed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    coarse: Option<Vec<Option<f64>>>,
+    /// All guests.
+    guests: usize,
+    /// Those in whose name is what was looked for.
+    matching: usize,
+    rows: Vec<GuestRow>,
+    /// The sum of the matching guests that have no row.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rest: Option<Vec<Option<f64>>>,
+    method: &'static str,
+    softirq_source: Source,
+    energy_covers: Option<String>,
+    energy_source: Option<Source>,
+    problems: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    guest: Option<Detail>,
+}
+
+#[derive(Debug, Serialize)]
+struct GuestRow {
+    number: u32,
+    name: String,
+    platform: &'static str,
+    hidden: Option<f64>,
+    values: Vec<Option<f64>>,
+}
+
+/// More of one guest, in percent of one processor in the interval.
+#[derive(Debug, Serialize)]
+struct Detail {
+    number: u32,
+    name: String,
+    platform: &'static str,
+    manager: Option<&'static str>,
+    uuid: Option<String>,
+    hidden: Option<f64>,
+    values: Vec<Option<f64>>,
+    /// What the kernel books on its threads and processes.
+    booked: f64,
+    /// Soft interrupts that worked for its devices, wherever they ran.
+    moved_to: f64,
+    /// Soft interrupts, for whomever, that ran in its time and were taken off it.
+    taken_from: f64,
+    /// In whose time soft interrupts ran, for whomever: other guests, the most first.
+    contexts: Vec<Context>,
+    /// All guests', in the time of no guest.
+    elsewhere: f64,
+    /// Since the server began to watch.
+    total_cpu_seconds: f64,
+    total_joules: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Context {
+    number: u32,
+    name: String,
+    percent: f64,
+}
+
+impl Update {
+    fn of(shown: &Shown, state: &State, look: &Look) -> Self {
+        let snapshot = &shown.snapshot;
+        let sort = Sort {
+            key: look.sort.parse().unwrap_or(Key::Cpu),
+            reversed: look.reversed,
+        };
+        let rates = Rates::of(snapshot, sort);
+        let wanted = look.find.to_lowercase();
+        let matches = |name: &str| wanted.is_empty() || name.to_lowercase().contains(&wanted);
+        let mut matching = guests(&rates).filter(|row| matches(&row.name));
+        let rows: Vec<GuestRow> = matching
+            .by_ref()
+            .take(ROWS)
+            .map(|row| GuestRow {
+                number: row.number.unwrap_or(0),
+                name: row.name.clone(),
+                platform: row.platform,
+                hidden: row.hidden_percent.map(rounded),
+                values: shorts(&guest_point(row)),
+            })
+            .collect();
+        let mut others = 0;
+        let rest = sum(matching.inspect(|_| others += 1).map(guest_point));
+        let mut problems = snapshot.problems.clone();
+        problems.extend(state.failure.clone());
+        Self {
+            tick: state.history.ticks(),
+            at: seconds(snapshot),
+            span: rates.interval_seconds,
+            point: shorts(&host_point(&rates)),
+            coarse: shown.coarse.as_ref().map(shorts),
+            guests: snapshot.guests.len(),
+            matching: rows.len() + others,
+            rows,
+            rest: (others > 0).then(|| shorts(&rest)),
+            method: rates.method,
+            softirq_source: rates.softirq_source,
+            energy_covers: rates.energy_covers.clone(),
+            energy_source: rates.energy_source,
+            problems,
+            guest: look
+                .guest
+                .and_then(|number| Detail::of(snapshot, &rates, number)),
+        }
+    }
+}
+
+fn rounded(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}
+
+/// Soft interrupts that ran in a guest's time: what is booked on it and not its own.
+fn taken(ledger: &Ledger, number: u32) -> Nanoseconds {
+    ledger.row(number).map_or(Nanoseconds(0), |row| {
+        let own = row.stages.total();
+        let own = own.saturating_since(row.stages.get(Stage::Softirq));
+        row.booked.saturating_since(own)
+    })
+}
+
+impl Detail {
+    fn of(snapshot: &Snapshot, rates: &Rates, number: u32) -> Option<Self> {
+        let guest: &GuestUse = snapshot.guests.iter().find(|one| one.number == number)?;
+        let row = guests(rates).find(|row| row.number == Some(number))?;
+        let ledger = &snapshot.ledger;
+        let percent = |time: Nanoseconds| {
+            let share = time.as_secs_f64() / ledger.span.as_secs_f64().max(1e-9);
+            rounded(share * 100.0)
+        };
+        let mut contexts: Vec<(Nanoseconds, &GuestUse)> = snapshot
+            .guests
+            .iter()
+            .map(|other| (taken(ledger, other.number), other))
+            .filter(|(time, _)| time.0 > 0)
+            .collect();
+        contexts.sort_by(|(a, one), (b, other)| b.cmp(a).then(one.number.cmp(&other.number)));
+        let in_guests = contexts
+            .iter()
+            .fold(Nanoseconds(0), |sum, (time, _)| sum + *time);
+        let softirqs = snapshot
+            .guests
+            .iter()
+            .fold(ledger.host_softirq, |sum, one| {
+                sum + one.used.stages.get(Stage::Softirq)
+            });
+        contexts.retain(|(_, other)| other.number != number);
+        contexts.truncate(MOST_CONTEXTS);
+        let booked = ledger.row(number).map_or(Nanoseconds(0), |row| row.booked);
+        Some(Self {
+            number,
+            name: guest.name.clone(),
+            platform: row.platform,
+            manager: guest.manager,
+            uuid: guest.uuid.clone(),
+            hidden: row.hidden_percent.map(rounded),
+            values: shorts(&guest_point(row)),
+            booked: percent(booked),
+            moved_to: percent(guest.used.stages.get(Stage::Softirq)),
+            taken_from: percent(taken(ledger, number)),
+            contexts: contexts
+                .into_iter()
+                .map(|(time, other)| Context {
+                    number: other.number,
+                    name: other.name.clone(),
+                    percent: percent(time),
+                })
+                .collect(),
+            elsewhere: percent(softirqs.saturating_since(in_guests)),
+            total_cpu_seconds: guest.total.stages.total().as_secs_f64(),
+            total_joules: snapshot.energy.map(|_| guest.total.energy.0),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+    use vtax_serve::fake::Host;
+
+    fn parsed(live: &Live, look: &Look) -> Value {
+        serde_json::from_str(&live.update(look).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn nothing_is_shown_before_the_first_interval_is_over() {
+        let live = Live::default();
+        assert!(live.update(&Look::default()).is_none());
+        let mut first = Host::default().pass(5);
+        first.ledger = Ledger::default();
+        live.show(first);
+        assert!(live.update(&Look::default()).is_none());
+        assert!(live.history(Some(3), Span::Hour).is_none());
+    }
+
+    #[test]
+    fn an_update_of_a_thousand_guests_is_small_and_its_rows_and_rest_are_all_of_them() {
+        let mut host = Host::default();
+        for number in 0..1000 {
+            host.start(number);
+        }
+        let live = Live::default();
+        live.show(host.pass(1_000_000));
+        let text = live.update(&Look::default()).unwrap();
+        assert!(text.len() < 8 * 1024, "{} bytes", text.len());
+        let update: Value = serde_json::from_str(&text).unwrap();
+        let vcpu = |values: &Value| values[0].as_f64().unwrap();
+        let rows = update["rows"].as_array().unwrap();
+        assert_eq!((rows.len(), &update["matching"]), (ROWS, &1000.into()));
+        let all: f64 = rows.iter().map(|row| vcpu(&row["values"])).sum();
+        let all = all + vcpu(&update["rest"]);
+        assert!((all - vcpu(&update["point"])).abs() < 0.01, "{all}");
+    }
+
+    #[test]
+    fn guests_are_found_by_name_and_sorted_as_in_top() {
+        let mut host = Host::default();
+        for number in 0..30 {
+            host.start(number);
+        }
+        let live = Live::default();
+        let mut snapshot = host.pass(1000);
+        snapshot.guests[7].used.exchanges.sent = 1_000_000;
+        live.show(snapshot);
+        let look = Look {
+            sort: "packets".to_owned(),
+            ..Look::default()
+        };
+        assert_eq!(parsed(&live, &look)["rows"][0]["number"], 7);
+        let look = Look {
+            sort: "nonsense".to_owned(),
+            find: "GUEST-2".to_owned(),
+            ..Look::default()
+        };
+        let update = parsed(&live, &look);
+        assert_eq!(
+            (&update["matching"], &update["guests"]),
+            (&11.into(), &30.into())
+        );
+        assert!(update["rest"].is_null());
+    }
+
+    #[test]
+    fn what_was_moved_to_a_guest_and_taken_from_it_is_told() {
+        let mut host = Host::default();
+        host.start(1);
+        host.start(2);
+        let mut snapshot = host.pass(100_000_000);
+        // The kernel books 5 % of soft interrupts on the second guest that were not its own.
+        snapshot.ledger.rows[0].booked = Nanoseconds(90_000_000);
+        snapshot.ledger.rows[1].booked = Nanoseconds(140_000_000);
+        let live = Live::default();
+        live.show(snapshot);
+        let look = |guest| Look {
+            guest: Some(guest),
+            ..Look::default()
+        };
+        let one = &parsed(&live, &look(1))["guest"];
+        assert_eq!(
+            (&one["booked"], &one["moved_to"], &one["taken_from"]),
+            (&9.0.into(), &1.0.into(), &0.0.into())
+        );
+        assert_eq!(
+            one["contexts"],
+            serde_json::json!([{"number": 2, "name": "guest-2", "percent": 5.0}])
+        );
+        assert_eq!(parsed(&live, &look(2))["guest"]["taken_from"], 5.0);
+        assert!(parsed(&live, &look(9))["guest"].is_null());
+    }
+
+    #[test]
+    fn a_pass_that_failed_leaves_the_last_one_with_the_reason() {
+        let live = Live::default();
+        let mut host = Host::default();
+        live.show(host.pass(1000));
+        live.fail("cannot read /proc/stat");
+        let update = parsed(&live, &Look::default());
+        assert_eq!(
+            update["problems"],
+            serde_json::json!(["cannot read /proc/stat"])
+        );
+        live.show(host.pass(1000));
+        assert_eq!(
+            parsed(&live, &Look::default())["problems"],
+            serde_json::json!([])
+        );
+    }
+
+    #[test]
+    fn a_table_of_values_has_units_and_gaps_and_only_what_was_asked_for() {
+        let live = Live::default();
+        let mut host = Host::default();
+        host.start(1);
+        for _ in 0..3 {
+            live.show(host.pass(10_000_000));
+        }
+        let text = live
+            .csv(Some(1), Span::Hour, (1_700_000_002.0, 2e9))
+            .unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines[0],
+            "time,vcpu_cpu_percent,emulator_cpu_percent,iothread_cpu_percent,vhost_cpu_percent,softirq_cpu_percent,backend_cpu_percent,watts,packets_per_second,exits_per_second"
+        );
+        assert_eq!(
+            lines[1],
+            "2023-11-14T22:13:22Z,0.9,0,0,0,0.1,0,10,30000000,"
+        );
+        assert_eq!(lines.len(), 3);
+    }
+}

@@ -1,0 +1,217 @@
+//! Debian's Chromium, headless, spoken to in its DevTools protocol through two pipes: no driver, no
+//! socket, no other program.
+
+use base64::Engine;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// Longer than anything takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A browser with one page.
+pub struct Browser {
+    child: Child,
+    input: ChildStdin,
+    said: Receiver<Value>,
+    events: Vec<Value>,
+    id: u64,
+    session: Option<String>,
+    _profile: tempfile::TempDir,
+}
+
+impl Browser {
+    /// None where there is no Chromium.
+    pub fn start() -> Option<Self> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let program = std::env::split_paths(&path)
+            .map(|folder| folder.join("chromium"))
+            .find(|program| program.exists())?;
+        let profile = tempfile::tempdir().unwrap();
+        let mut child = Command::new("sh")
+            // The protocol is on the descriptors 3 and 4.
+            .args([
+                "-c",
+                "exec \"$0\" \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1",
+            ])
+            .arg(program)
+            // Root cannot have Chromium's sandbox, and the pages are our own.
+            .args(["--headless=new", "--no-sandbox", "--disable-gpu"])
+            .args(["--remote-debugging-pipe", "--no-first-run"])
+            .args(["--disable-background-networking", "--disable-dev-shm-usage"])
+            .arg(format!("--user-data-dir={}", profile.path().display()))
+            .arg("about:blank")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let input = child.stdin.take().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (tell, said) = channel();
+        std::thread::spawn(move || {
+            for message in output.split(0).map_while(Result::ok) {
+                let Ok(message) = serde_json::from_slice(&message) else {
+                    return;
+                };
+                if tell.send(message).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut browser = Self {
+            child,
+            input,
+            said,
+            events: Vec::new(),
+            id: 0,
+            session: None,
+            _profile: profile,
+        };
+        let target = browser.send("Target.createTarget", json!({"url": "about:blank"}));
+        let attach = json!({"targetId": target["targetId"], "flatten": true});
+        let session = browser.send("Target.attachToTarget", attach);
+        browser.session = session["sessionId"].as_str().map(str::to_owned);
+        for domain in ["Runtime", "Log", "Page", "Network"] {
+            browser.send(&format!("{domain}.enable"), json!({}));
+        }
+        Some(browser)
+    }
+
+    /// A command of the protocol; its result.
+    pub fn send(&mut self, method: &str, parameters: Value) -> Value {
+        let answer = self.answer(method, parameters);
+        assert!(answer["error"].is_null(), "{method}: {answer}");
+        answer["result"].clone()
+    }
+
+    fn answer(&mut self, method: &str, parameters: Value) -> Value {
+        self.id += 1;
+        let mut message = json!({"id": self.id, "method": method, "params": parameters});
+        if let Some(session) = &self.session {
+            message["sessionId"] = session.as_str().into();
+        }
+        self.input
+            .write_all(format!("{message}\0").as_bytes())
+            .unwrap();
+        loop {
+            let message = self.said.recv_timeout(PATIENCE);
+            let message = message.unwrap_or_else(|_| panic!("no answer to {method}"));
+            if message["id"] == self.id {
+                return message;
+            }
+            self.events.push(message);
+        }
+    }
+
+    /// Opens an address anew, also where only the part behind # differs.
+    pub fn open(&mut self, address: &str) {
+        self.send("Page.navigate", json!({"url": "about:blank"}));
+        self.send("Page.navigate", json!({"url": address}));
+    }
+
+    /// The value of an expression; of a promise, what it becomes.
+    pub fn eval(&mut self, expression: &str) -> Value {
+        let answer = self.evaluated(expression);
+        let result = &answer["result"];
+        let is_value = answer["error"].is_null() && result["exceptionDetails"].is_null();
+        assert!(is_value, "{expression}: {answer}");
+        result["result"]["value"].clone()
+    }
+
+    fn evaluated(&mut self, expression: &str) -> Value {
+        let asked = json!({
+            "expression": expression, "returnByValue": true, "awaitPromise": true,
+        });
+        self.answer("Runtime.evaluate", asked)
+    }
+
+    /// Waits until an expression is true. On a page that is not there yet it may fail.
+    pub fn until(&mut self, expression: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.evaluated(expression)["result"]["result"]["value"] != Value::Bool(true) {
+            if Instant::now() > deadline {
+                let text = self.evaluated("document.body.innerText.slice(0, 2000)");
+                panic!("never true: {expression}\nThe page says:\n{text}");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// How wide the screen is, and which theme its system prefers.
+    pub fn screen(&mut self, width: u32, theme: &str) {
+        let size = json!({
+            "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500,
+        });
+        self.send("Emulation.setDeviceMetricsOverride", size);
+        let theme = json!({"features": [{"name": "prefers-color-scheme", "value": theme}]});
+        self.send("Emulation.setEmulatedMedia", theme);
+    }
+
+    /// What the console got since this was asked last: errors and warnings.
+    pub fn complaints(&mut self) -> Vec<String> {
+        // An answer comes after all events before it.
+        self.eval("0");
+        let complaint = |event: &Value| {
+            let parameters = &event["params"];
+            let level = match event["method"].as_str()? {
+                "Runtime.exceptionThrown" => "error",
+                "Runtime.consoleAPICalled" => parameters["type"].as_str()?,
+                "Log.entryAdded" => parameters["entry"]["level"].as_str()?,
+                _ => return None,
+            };
+            ["error", "warning", "assert"]
+                .contains(&level)
+                .then(|| parameters.to_string())
+        };
+        let complaints = self.events.iter().filter_map(complaint).collect();
+        self.events
+            .retain(|event| event["method"] == "Network.requestWillBeSent");
+        complaints
+    }
+
+    /// Every address that the page asked for.
+    pub fn requests(&self) -> impl Iterator<Item = &str> {
+        let events = self.events.iter();
+        events
+            .filter(|event| event["method"] == "Network.requestWillBeSent")
+            .filter_map(|event| event["params"]["request"]["url"].as_str())
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // What the page looked like when the test failed.
+            let message = json!({
+                "id": 0, "method": "Page.captureScreenshot", "params": {}, "sessionId": self.session,
+            });
+            let _ = self.input.write_all(format!("{message}\0").as_bytes());
+            while let Ok(message) = self.said.recv_timeout(Duration::from_secs(5)) {
+                let Some(picture) = message["result"]["data"].as_str() else {
+                    continue;
+                };
+                let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("web-failure.png");
+                let bytes = base64::engine::general_purpose::STANDARD.decode(picture);
+                if bytes.is_ok_and(|bytes| std::fs::write(&path, bytes).is_ok()) {
+                    println!("NOTE: the page when it failed: {}", path.display());
+                }
+                break;
+            }
+        }
+        let _ = self
+            .input
+            .write_all(b"{\"id\":0,\"method\":\"Browser.close\"}\0");
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while Instant::now() < deadline {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,292 @@
+//! The page in a real browser: what people see, in both themes and on a phone, with nothing asked of
+//! anybody else and nothing complained of.
+//!
+//! Runs are seen to go on only where a program whose name begins with `vtax` writes them: so is this one's.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "in a test, a failure is a panic"
+)]
+
+mod chromium;
+/// Results directories that look like a real run's.
+#[path = "../../../vtax-report/tests/common/mod.rs"]
+mod common;
+
+use chromium::Browser;
+use common::Fake;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use vtax_observe::guests::Platform;
+use vtax_serve::fake::Host;
+use vtax_web::{Live, Server, Site};
+
+/// A name that tries to become a part of the page.
+const HOSTILE: &str = "<img src=x onerror=hacked=1>";
+
+/// A fake host that goes on by itself, faster than a real one.
+struct Going {
+    live: Arc<Live>,
+    host: Arc<Mutex<Host>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Going {
+    fn start(host: Host) -> Self {
+        let live = Arc::new(Live::default());
+        let host = Arc::new(Mutex::new(host));
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = {
+            let (live, host, stop) = (Arc::clone(&live), Arc::clone(&host), Arc::clone(&stop));
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::SeqCst) {
+                    let snapshot = host.lock().unwrap().pass(2_000_000);
+                    live.show(snapshot);
+                    std::thread::sleep(Duration::from_millis(250));
+                }
+            })
+        };
+        Self {
+            live,
+            host,
+            stop,
+            thread: Some(thread),
+        }
+    }
+
+    fn serve(&self, results: &Path, listen: SocketAddr) -> Server {
+        Server::start(Site::new(Arc::clone(&self.live), results), listen).unwrap()
+    }
+}
+
+impl Drop for Going {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The lowest contrast of any text that is seen, and which; how much wider than the screen the page is.
+const LOOK: &str = r#"(() => {
+  const parse = (text) => { const [r, g, b, a] = text.match(/[\d.]+/g).map(Number); return { rgb: [r, g, b], a: a ?? 1 }; };
+  const light = (rgb) => {
+    const [r, g, b] = rgb.map((part) => { part /= 255; return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4; });
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  let worst = { ratio: 21, text: "" };
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const element = texts.currentNode.parentElement;
+    if (!texts.currentNode.textContent.trim() || !element.checkVisibility() || element.closest("noscript")) { continue; }
+    let behind = element;
+    while (behind && parse(getComputedStyle(behind).backgroundColor).a < 1) { behind = behind.parentElement; }
+    const back = behind ? parse(getComputedStyle(behind).backgroundColor).rgb : [255, 255, 255];
+    const [a, b] = [light(parse(getComputedStyle(element).color).rgb), light(back)];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < worst.ratio) { worst = { ratio, text: texts.currentNode.textContent.slice(0, 60) }; }
+  }
+  return { ...worst, wide: document.documentElement.scrollWidth - document.documentElement.clientWidth };
+})()"#;
+
+/// Looks at a view on both screens in both themes. `ready` is true once it is there.
+fn looked_at(browser: &mut Browser, address: &str, ready: &str) {
+    for (width, theme) in [
+        (1280, "light"),
+        (1280, "dark"),
+        (360, "light"),
+        (360, "dark"),
+    ] {
+        browser.screen(width, theme);
+        browser.open(address);
+        browser.until(ready);
+        let look = browser.eval(LOOK);
+        let at = format!("{address} at {width} px, {theme}: {look}");
+        assert!(look["ratio"].as_f64().unwrap() >= 4.5, "contrast: {at}");
+        assert_eq!(look["wide"], 0, "sideways: {at}");
+        assert_eq!(browser.complaints(), Vec::<String>::new(), "{at}");
+    }
+    browser.screen(1280, "light");
+}
+
+#[test]
+fn the_page_works_in_a_browser() {
+    let Some(mut browser) = Browser::start() else {
+        println!("SKIPPED the_page_works_in_a_browser: chromium is not installed");
+        return;
+    };
+    let mut host = Host::default();
+    host.start_named(1, HOSTILE, Platform::Qemu);
+    for number in 2..=1000 {
+        host.start(number);
+    }
+    let going = Going::start(host);
+    let folder = tempfile::tempdir().unwrap();
+    let server = going.serve(folder.path(), "127.0.0.1:0".parse().unwrap());
+    let page = format!("http://{}", server.address());
+
+    // A host with a thousand guests, one of which would like to be more than text.
+    let rows = "document.querySelectorAll('tbody tr').length";
+    looked_at(
+        &mut browser,
+        &format!("{page}/#/host"),
+        &format!("{rows} === 40"),
+    );
+    let background = "getComputedStyle(document.body).backgroundColor";
+    let light = browser.eval(background);
+    browser.until(&format!("document.body.innerText.includes({HOSTILE:?})"));
+    assert_eq!(browser.eval("document.images.length"), 0);
+    assert_eq!(browser.eval("typeof hacked"), "undefined");
+    browser.until("document.querySelector('.facts').innerText.includes('1000 guests')");
+
+    // Sorted and found.
+    browser.eval("document.querySelector('th[data-key=name] button').click()");
+    browser.until("document.querySelector('th[data-key=name]').ariaSort === 'ascending'");
+    browser.until("document.querySelector('tbody a').innerText === '<img src=x onerror=hacked=1>'");
+    browser.eval("(() => { const find = document.querySelector('input'); find.value = 'guest-77'; find.dispatchEvent(new Event('input')); })()");
+    browser.until(&format!("{rows} === 11"));
+
+    // Paused and gone on with.
+    let facts = "document.querySelector('.facts').innerText";
+    browser.eval(
+        "document.body.dispatchEvent(new KeyboardEvent('keydown', { key: 'p', bubbles: true }))",
+    );
+    browser.until("document.querySelector('[title=\"Key: p\"]').innerText === 'Go on'");
+    let then = browser.eval(facts);
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(browser.eval(facts), then, "a paused page stands still");
+    browser.eval("document.querySelector('[title=\"Key: p\"]').click()");
+    browser.until(&format!("{facts} !== {then}"));
+
+    // The theme that is chosen stays.
+    browser.eval("document.getElementById('theme').click()");
+    assert_ne!(browser.eval(background), light);
+    browser.open(&page);
+    browser.until(&format!("{rows} === 40"));
+    assert_ne!(browser.eval(background), light);
+    browser.eval("document.getElementById('theme').click()");
+    browser.eval("localStorage.clear()");
+
+    // One guest, also after it went, also after a reload.
+    looked_at(
+        &mut browser,
+        &format!("{page}/#/guest/1"),
+        "document.body.innerText.includes('its true cost')",
+    );
+    assert_eq!(
+        browser.eval("document.querySelector('h1').innerText"),
+        HOSTILE
+    );
+    going.host.lock().unwrap().end(1);
+    browser.until("document.body.innerText.includes('not on the host any more')");
+    browser.open(&format!("{page}/#/guest/1"));
+    browser.until(&format!(
+        "document.querySelector('h1').innerText === {HOSTILE:?}"
+    ));
+    browser.until("document.querySelectorAll('canvas').length === 4");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+    browser.open(&format!("{page}/#/guest/4000"));
+    browser.until("document.querySelector('[role=alert]') !== null");
+    // The answer is an error by purpose.
+    browser.complaints();
+
+    // Without the server the page says so, and goes on when it is back.
+    browser.open(&format!("{page}/#/host"));
+    browser.until(&format!("{rows} === 40"));
+    let address = server.address();
+    drop(server);
+    browser
+        .until("document.querySelector('[role=status]').innerText.includes('connection is lost')");
+    let server = going.serve(folder.path(), address);
+    browser.until("document.querySelector('[role=status]').innerText === ''");
+    browser.complaints();
+
+    // No results yet, then two runs and one that goes on.
+    looked_at(
+        &mut browser,
+        &format!("{page}/#/results"),
+        "document.body.innerText.includes('vtax run')",
+    );
+    let fake = Fake {
+        blocks: 4,
+        seconds: 6,
+        spice: "<b>&\"",
+        ..Fake::default()
+    };
+    let dear = Fake {
+        vm_cost: 9.0,
+        ..fake.clone()
+    };
+    for (fake, dir) in [(&fake, "one"), (&dear, "a/two")] {
+        let results = fake.write(&folder.path().join(dir));
+        let analysis = vtax_report::analysis::analyse(&results).unwrap();
+        vtax_report::html::write_report(&results, &analysis).unwrap();
+    }
+    let results = fake.create(&folder.path().join("going"));
+    fake.write_trial(&results, 0);
+    let list = "document.querySelectorAll('.runs li').length";
+    looked_at(
+        &mut browser,
+        &format!("{page}/#/results"),
+        &format!("{list} === 3"),
+    );
+    browser.eval("(() => { const find = document.querySelector('input'); find.value = 'different a/two'; find.dispatchEvent(new Event('input')); })()");
+    browser.until(&format!("{list} === 1"));
+    browser.eval("(() => { const find = document.querySelector('input'); find.value = 'container'; find.dispatchEvent(new Event('input')); })()");
+    browser.until(&format!("{list} === 3"));
+    browser.eval("document.querySelectorAll('.runs [type=checkbox]').forEach((box) => { if (!box.ariaLabel.endsWith('going')) { box.click(); } })");
+    browser.until("document.querySelector('.tools button').innerText === 'Compare 2 runs'");
+    browser.eval("document.querySelector('.tools button').click()");
+    browser.until("document.body.innerText.includes('B / A')");
+    looked_at(
+        &mut browser,
+        &format!("{page}/#/compare/one/a%2Ftwo"),
+        "document.querySelectorAll('td .different').length > 0",
+    );
+
+    // The run that goes on.
+    let trials = "document.querySelectorAll('.matrix .sign.waiting').length";
+    looked_at(
+        &mut browser,
+        &format!("{page}/#/run/going"),
+        &format!("{trials} > 30"),
+    );
+    let writer = results.trial_writer(1).unwrap();
+    browser.until("document.body.innerText.includes('trial 1, for')");
+    writer.finish(fake.trial(results.run(), 1)).unwrap();
+    for index in results.pending() {
+        fake.write_trial(&results, index);
+    }
+    browser.until("document.querySelector('.progress').innerText.startsWith('Complete')");
+    browser.until("document.body.innerText.includes('Not to be trusted')");
+
+    // A report draws its figures in its sandbox.
+    browser.open(&format!("{page}/report?dir=one"));
+    browser.until("document.querySelectorAll('.plot svg').length > 3");
+    assert_eq!(
+        browser.eval("fetch('/api/about').then(() => 'read', () => 'refused')"),
+        "refused"
+    );
+    // What was refused just now is told, and Vega thinks aloud.
+    let known = |text: &String| {
+        let all = ["Content Security Policy", "CORS", "\"WARN\""];
+        all.iter().any(|one| text.contains(one))
+    };
+    let mut other = browser.complaints();
+    other.retain(|text| !known(text));
+    assert_eq!(other, Vec::<String>::new());
+
+    for request in browser.requests() {
+        let own = [page.as_str(), "data:", "blob:", "about:"];
+        assert!(own.iter().any(|own| request.starts_with(own)), "{request}");
+    }
+    drop(server);
+}
