@@ -5,6 +5,8 @@ use super::link::numbered;
 use super::{Space, process};
 use crate::HostError;
 use crate::command::{CommandLine, plain};
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,7 +22,12 @@ const MARK: &str = "vtax-join";
 
 /// Whether a process that was started by [`Entry::command`] is past all preparation.
 fn has_become_the_command(pid: u32) -> bool {
-    std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| {
+    let mut line = [0; 4096];
+    // One read, which is of one program's arguments: between two the process may become another, and the
+    // beginning of the line before has no mark. The mark is among the first arguments.
+    let read = File::open(format!("/proc/{pid}/cmdline")).and_then(|mut file| file.read(&mut line));
+    let line = read.ok().and_then(|len| line.get(..len));
+    line.is_some_and(|line| {
         !line.is_empty()
             && !line
                 .split(|byte| *byte == 0)
