@@ -17,6 +17,8 @@ use std::path::PathBuf;
 use vtax_units::Source;
 
 const STYLE: &str = include_str!("../assets/report.css");
+/// The colours and type of the report, light and dark, as properties of CSS: for other pages of vtax too.
+pub const PALETTE: &str = include_str!("../assets/palette.css");
 const SCRIPT: &str = include_str!("../assets/report.js");
 const VEGA: &str = include_str!("../assets/vega.min.js");
 const VEGA_LITE: &str = include_str!("../assets/vega-lite.min.js");
@@ -148,7 +150,7 @@ pub fn document(title: &str, body: &str, figures: &[Figure]) -> String {
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"generator\" content=\"vtax {version}\">\n<title>{title} · vtax report</title>\n\
-         <link rel=\"icon\" href=\"data:,\">\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main class=\"page\">\n{body}\
+         <link rel=\"icon\" href=\"data:,\">\n<style>\n{PALETTE}{STYLE}</style>\n</head>\n<body>\n<main class=\"page\">\n{body}\
          <footer>Made by vtax {version}. Drawn with Vega, Vega-Lite and Vega-Embed (BSD 3-Clause, University of Washington \
          Interactive Data Lab).</footer>\n</main>\n\
          <script type=\"application/json\" id=\"figures-data\">{specs}</script>\n{scripts}<script>\n{SCRIPT}</script>\n</body>\n</html>\n",

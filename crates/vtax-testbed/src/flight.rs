@@ -7,6 +7,7 @@ use crate::machine::{self, Files};
 use crate::outlet::{self, Lines};
 use crate::payload::{self, Errand};
 use crate::pstates;
+use crate::scratch;
 use crate::settings::Settings;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -75,7 +76,7 @@ impl Flight {
             link,
             silence,
         } = ticket;
-        let directory = scratch_directory()?;
+        let directory = scratch::directory(&std::env::temp_dir())?;
         let path = |name: &str| directory.path().join(name);
         let (initrd, console) = (path("initrd"), path("console"));
         let (events, results, wire) = (path("events"), path("archive"), path("wire"));
@@ -197,7 +198,7 @@ struct Client {
 impl Client {
     /// Boots it and waits until its end of the wire is there.
     fn start(host: &Host, settings: &Settings, link: &Link, wire: &Path) -> Result<Self, LabError> {
-        let directory = scratch_directory()?;
+        let directory = scratch::directory(&std::env::temp_dir())?;
         let initrd = directory.path().join("initrd");
         let payload = payload::initrd(host, &Errand::Client, Some(link))?;
         fs::write(&initrd, payload).map_err(HostError::file("write", &initrd))?;
@@ -232,29 +233,6 @@ impl Client {
                 self.machine.messages()
             ),
         }))
-    }
-}
-
-/// What a host's directory is called, before the process that it belongs to.
-const PREFIX: &str = "vtax-testbed-";
-
-fn scratch_directory() -> Result<TempDir, HostError> {
-    tempfile::Builder::new()
-        .prefix(&format!("{PREFIX}{}-", std::process::id()))
-        .tempdir()
-        .map_err(HostError::file("create", std::env::temp_dir()))
-}
-
-/// Removes the directories of hosts whose vtax was killed before it could; QEMU died with it.
-pub(crate) fn sweep(below: &Path) {
-    for entry in fs::read_dir(below).into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let owner = name.strip_prefix(PREFIX);
-        let owner = owner.and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
-        if owner.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
-            // What cannot be removed is in the directory for such files.
-            let _ = fs::remove_dir_all(entry.path());
-        }
     }
 }
 
@@ -337,21 +315,6 @@ fn tail(console: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_a_killed_vtax_left_is_swept_and_what_others_have_stays() {
-        let below = tempfile::tempdir().unwrap();
-        let own = format!("{PREFIX}{}-a", std::process::id());
-        // No kernel numbers processes so far.
-        let left = format!("{PREFIX}4194305-b");
-        for name in [own.as_str(), &left, "vtax-testbed-old", "somebody's"] {
-            fs::create_dir(below.path().join(name)).unwrap();
-            fs::write(below.path().join(name).join("initrd"), "x").unwrap();
-        }
-        sweep(below.path());
-        assert!(!below.path().join(left).exists());
-        assert_eq!(fs::read_dir(below.path()).unwrap().count(), 3);
-    }
 
     #[test]
     fn processor_time_is_user_and_system_time_whatever_the_name() {

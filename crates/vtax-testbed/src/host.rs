@@ -2,6 +2,7 @@
 
 use crate::emulator::{self, Emulator};
 use crate::recipe::recipe;
+use crate::scratch;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -236,10 +237,7 @@ fn guests(recipes: &[Recipe], progress: &mut dyn FnMut(&str)) -> Result<Disk, Ho
             .first()
             .and_then(|files| files.root.parent()?.parent());
         let beside = beside.unwrap_or(Path::new("/"));
-        let tree = tempfile::Builder::new()
-            .prefix(".packing-")
-            .tempdir_in(beside)
-            .map_err(HostError::file("create a directory in", beside))?;
+        let tree = scratch::directory(beside)?;
         for files in &images {
             let directory = files.root.parent().unwrap_or(&files.root);
             let mut command = Command::new("cp");
@@ -313,20 +311,17 @@ fn derived(
         }
     }
     fs::create_dir_all(&directory).map_err(HostError::file("create", &directory))?;
-    let partial = tempfile::Builder::new()
-        .prefix(&format!(".{name}-"))
-        .tempfile_in(&directory)
-        .map_err(HostError::file("create", &directory))?;
-    make(partial.path())?;
-    let path = directory.join(name);
-    let file = partial
-        .persist(&path)
-        .map_err(|cause| HostError::file("create", &path)(cause.error))?;
+    let partial = scratch::directory(&directory)?;
+    let partial = partial.path().join(name);
+    make(&partial)?;
+    let file = File::open(&partial).map_err(HostError::file("open", &partial))?;
     // Everyone on the machine may boot it.
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    let path = directory.join(name);
     file.set_permissions(mode)
         .and_then(|()| file.sync_all())
-        .map_err(HostError::file("write", &path))?;
+        .and_then(|()| fs::rename(&partial, &path))
+        .map_err(HostError::file("create", &path))?;
     Ok(path)
 }
 

@@ -2,7 +2,7 @@
 //! on its treatment and the seed alone, whatever else the plan has and in which order it runs.
 
 use crate::cost::{self, CostModel};
-use crate::flight::{self, Flight, Landing, POLL, Ticket};
+use crate::flight::{Flight, Landing, POLL, Ticket};
 use crate::host::Host;
 use crate::link::Link;
 use crate::payload::Errand;
@@ -93,7 +93,6 @@ pub fn run_plan(
             remedy: "vtax testbed build qemu".to_owned(),
         }));
     }
-    flight::sweep(&std::env::temp_dir());
     let options = RunOptions {
         results: run.results.clone(),
         shard: run.shard,

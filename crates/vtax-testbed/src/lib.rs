@@ -20,6 +20,7 @@ mod payload;
 mod pstates;
 mod pulse;
 mod recipe;
+mod scratch;
 mod settings;
 mod shell;
 mod speed;

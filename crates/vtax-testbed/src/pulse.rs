@@ -12,8 +12,8 @@ use std::path::Path;
 use std::time::Duration;
 use vtax_host::roots::Roots;
 
-/// Between two looks, by the host's clock. A second of it in which a guest waits for its own lock takes QEMU
-/// 25 to 40 s of processor time, much more than any other.
+/// Between two looks, by the host's clock. A second of it in which a guest waits for its own lock took QEMU
+/// some 24 s of processor time, several times as much as others do.
 const EACH: Duration = Duration::from_millis(200);
 
 /// Looks in a row that find no life. No kernel keeps interrupts off for that long.

@@ -4,6 +4,7 @@ use crate::emulator::missing;
 use crate::host::Host;
 use crate::machine::{self, Files};
 use crate::payload::{self, Errand};
+use crate::scratch;
 use crate::settings::Settings;
 use std::fs;
 use vtax_host::HostError;
@@ -13,10 +14,7 @@ use vtax_host::HostError;
 /// # Errors
 /// When it cannot be started, or QEMU fails.
 pub fn shell(host: &Host, settings: &Settings) -> Result<(), HostError> {
-    let directory = tempfile::Builder::new()
-        .prefix("vtax-testbed-")
-        .tempdir()
-        .map_err(HostError::file("create", std::env::temp_dir()))?;
+    let directory = scratch::directory(&std::env::temp_dir())?;
     let initrd = directory.path().join("initrd");
     let binary = std::env::current_exe().map_err(HostError::process("find", "the vtax program"))?;
     let shell = Errand::Shell { binary: &binary };

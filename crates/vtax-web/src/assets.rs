@@ -4,8 +4,9 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
 /// Each by its path: its type, and what it holds.
-const FILES: [(&str, &str, &str); 11] = [
+const FILES: [(&str, &str, &str); 12] = [
     ("/", HTML, include_str!("../assets/index.html")),
+    ("/palette.css", CSS, vtax_report::html::PALETTE),
     ("/app.css", CSS, include_str!("../assets/app.css")),
     ("/app.js", SCRIPT, include_str!("../assets/app.js")),
     ("/chart.js", SCRIPT, include_str!("../assets/chart.js")),
