@@ -43,7 +43,7 @@ lint:
 	@./scripts/setup lint
 	@./scripts/circles
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --quiet --workspace --all-targets --locked -- -D warnings
 
 bench: build
 	@./scripts/bench $(VTAX)
