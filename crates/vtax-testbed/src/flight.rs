@@ -1,20 +1,19 @@
-//! One errand in one emulated host, from its boot to what it brings back.
+//! One errand in one emulated host, from its boot, or the moment that it begins at, to what it brings back.
 
-use crate::emulator::missing;
 use crate::host::Host;
 use crate::link::{End, Link};
 use crate::machine::{self, Files};
+use crate::moment::{self, Moment};
 use crate::outlet::{self, Lines};
-use crate::payload::{self, Errand};
-use crate::pstates;
+use crate::payload::{Errand, Luggage};
+use crate::running::{Running, tail};
 use crate::scratch;
 use crate::settings::Settings;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use vtax_guest::platform::qemu::Options;
 use vtax_host::HostError;
 use vtax_lab::LabError;
 use vtax_lab::place::Line;
@@ -27,7 +26,7 @@ const SILENCE: Duration = Duration::from_secs(3600);
 
 /// What an emulated host may compute without a word, besides its trial's phases. Rarely one with a
 /// nested guest gets stuck for good in QEMU's emulation, and computes on.
-const BREATH: Duration = Duration::from_secs(120);
+pub(crate) const BREATH: Duration = Duration::from_secs(120);
 
 /// What an emulated host computes at most for a second of its own time.
 const SLOWEST: u32 = 10;
@@ -41,6 +40,8 @@ pub(crate) struct Ticket<'a> {
     pub link: Option<&'a Link>,
     /// For how long the errand may say nothing, by the host's own clock.
     pub silence: Duration,
+    /// What the host is told once it rests: the arguments of its trial.
+    pub told: &'a str,
 }
 
 /// A host on its errand. Dropping it ends the host.
@@ -69,44 +70,57 @@ impl Flight {
     ///
     /// # Errors
     /// When its files cannot be written, or QEMU does not start.
-    pub fn start(ticket: Ticket<'_>, errand: &Errand<'_>) -> Result<Self, LabError> {
+    pub fn boot(ticket: Ticket<'_>, errand: &Errand<'_>) -> Result<Self, LabError> {
         let Ticket {
             host,
             settings,
             link,
-            silence,
+            ..
         } = ticket;
         let directory = scratch::directory(&std::env::temp_dir())?;
-        let path = |name: &str| directory.path().join(name);
-        let (initrd, console) = (path("initrd"), path("console"));
-        let (events, results, wire) = (path("events"), path("archive"), path("wire"));
+        let wire = directory.path().join("wire");
         let there = link.map(|link| Client::start(host, settings, link, &wire));
         let there = there.transpose()?;
-        fs::write(&initrd, payload::initrd(host, errand, link)?)
-            .map_err(HostError::file("write", &initrd))?;
-        let pstates = match errand {
-            Errand::Trial {
-                governors: true, ..
-            } => Some(path("pstates")),
-            _ => None,
-        };
-        if let Some(pstates) = &pstates {
-            fs::write(pstates, pstates::table(settings.processors()))
-                .map_err(HostError::file("write", pstates))?;
-        }
-        for file in [&console, &events, &results] {
-            File::create(file).map_err(HostError::file("create", file))?;
-        }
+        let luggage = Luggage::pack(directory.path(), host, settings, errand, link)?;
+        let ports = Ports::create(directory.path())?;
         let files = Files {
-            initrd: &initrd,
-            console: Some(&console),
-            ports: Some((&events, &results)),
+            initrd: &luggage.initrd,
             link: there.as_ref().map(|_| (End::Host, wire.as_path())),
-            pstates: pstates.as_deref(),
+            pstates: luggage.pstates.as_deref(),
+            told: Some(ticket.told),
+            ..ports.files()
         };
-        let machine = Running::start(&machine::command_line(host, settings, files))?;
+        let machine = Running::start(&machine::command_line(host, settings, files), None)?;
+        Self::of(machine, there, &ports, ticket.silence, directory)
+    }
+
+    /// Begins at a moment that a host of the same settings and disks has kept.
+    ///
+    /// # Errors
+    /// As [`Flight::boot`], and when QEMU does not take the state.
+    pub fn resume(ticket: Ticket<'_>, moment: &Moment) -> Result<Self, LabError> {
+        let directory = scratch::directory(&std::env::temp_dir())?;
+        let monitor = directory.path().join("monitor");
+        let ports = Ports::create(directory.path())?;
+        let files = Files {
+            told: Some(ticket.told),
+            ..moment.files(&ports, &monitor, false)
+        };
+        let line = machine::command_line(ticket.host, ticket.settings, files);
+        let mut machine = Running::start(&line, Some(&moment.state()))?;
+        machine.monitor(&monitor)?.load(&moment::from_state())?;
+        Self::of(machine, None, &ports, ticket.silence, directory)
+    }
+
+    fn of(
+        machine: Running,
+        there: Option<Client>,
+        ports: &Ports,
+        silence: Duration,
+        directory: TempDir,
+    ) -> Result<Self, LabError> {
         Ok(Self {
-            lines: Lines::open(&events)?,
+            lines: Lines::open(&ports.events)?,
             heard: (Instant::now(), machine.computed(), 0),
             machine,
             there,
@@ -189,6 +203,44 @@ impl Flight {
     }
 }
 
+/// What a host prints and brings back, as files.
+pub(crate) struct Ports {
+    console: PathBuf,
+    events: PathBuf,
+    results: PathBuf,
+}
+
+impl Ports {
+    /// # Errors
+    /// When one cannot be created.
+    pub fn create(directory: &Path) -> Result<Self, HostError> {
+        let create = |name: &str| {
+            let path = directory.join(name);
+            File::create(&path)
+                .map(|_| path.clone())
+                .map_err(HostError::file("create", &path))
+        };
+        Ok(Self {
+            console: create("console")?,
+            events: create("events")?,
+            results: create("archive")?,
+        })
+    }
+
+    /// A machine with these.
+    pub fn files(&self) -> Files<'_> {
+        Files {
+            initrd: Path::new(""),
+            console: Some(&self.console),
+            ports: Some((&self.events, &self.results)),
+            link: None,
+            pstates: None,
+            told: None,
+            moment: None,
+        }
+    }
+}
+
 /// The second host, where the plan's client lives.
 struct Client {
     machine: Running,
@@ -199,17 +251,23 @@ impl Client {
     /// Boots it and waits until its end of the wire is there.
     fn start(host: &Host, settings: &Settings, link: &Link, wire: &Path) -> Result<Self, LabError> {
         let directory = scratch::directory(&std::env::temp_dir())?;
-        let initrd = directory.path().join("initrd");
-        let payload = payload::initrd(host, &Errand::Client, Some(link))?;
-        fs::write(&initrd, payload).map_err(HostError::file("write", &initrd))?;
+        let luggage = Luggage::pack(
+            directory.path(),
+            host,
+            settings,
+            &Errand::Client,
+            Some(link),
+        )?;
         let files = Files {
-            initrd: &initrd,
+            initrd: &luggage.initrd,
             console: Some(&directory.path().join("console")),
             ports: None,
             link: Some((End::Client, wire)),
             pstates: None,
+            told: None,
+            moment: None,
         };
-        let machine = Running::start(&machine::command_line(host, settings, files))?;
+        let machine = Running::start(&machine::command_line(host, settings, files), None)?;
         let mut client = Self { machine, directory };
         while !wire.exists() {
             client.check()?;
@@ -233,98 +291,5 @@ impl Client {
                 self.machine.messages()
             ),
         }))
-    }
-}
-
-/// A QEMU that ends with this value, and with this process however that ends.
-struct Running {
-    child: Child,
-    messages: File,
-}
-
-impl Running {
-    fn start(line: &Options) -> Result<Self, HostError> {
-        let messages = tempfile::tempfile().map_err(HostError::file("create", "a log"))?;
-        let output = messages
-            .try_clone()
-            .map_err(HostError::file("create", "a log"))?;
-        let child = line
-            .command()
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(output)
-            .spawn()
-            .map_err(missing)?;
-        Ok(Self { child, messages })
-    }
-
-    /// Processor time that it used so far; none once it has ended.
-    fn computed(&self) -> Duration {
-        fs::read_to_string(format!("/proc/{}/stat", self.child.id()))
-            .ok()
-            .and_then(|stat| processor_time(&stat))
-            .unwrap_or_default()
-    }
-
-    fn ended(&mut self) -> Result<Option<ExitStatus>, HostError> {
-        self.child
-            .try_wait()
-            .map_err(HostError::process("wait for", "QEMU"))
-    }
-
-    /// What QEMU said of itself, but for the features that emulation lacks.
-    fn messages(&mut self) -> String {
-        use std::io::{Read, Seek};
-        let mut text = String::new();
-        // Only for a message about another failure.
-        let _ = self.messages.rewind();
-        let _ = self.messages.read_to_string(&mut text);
-        let lines: Vec<&str> = text
-            .lines()
-            .filter(|line| !line.contains("TCG doesn't support requested feature"))
-            .collect();
-        lines.join("\n")
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It has ended, or nobody waits for what it does.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// User and system time in a process's `stat` (proc_pid_stat(5)).
-fn processor_time(stat: &str) -> Option<Duration> {
-    // The second field is a name, which may hold anything.
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut times = fields.split_whitespace().skip(11);
-    let user: u64 = times.next()?.parse().ok()?;
-    let system: u64 = times.next()?.parse().ok()?;
-    let ticks = rustix::param::clock_ticks_per_second();
-    Some(Duration::from_secs(user.checked_add(system)?) / u32::try_from(ticks).ok()?)
-}
-
-fn tail(console: &Path) -> String {
-    let bytes = fs::read(console).unwrap_or_default();
-    let end = bytes.get(bytes.len().saturating_sub(2048)..);
-    String::from_utf8_lossy(end.unwrap_or_default()).replace('\r', "")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn processor_time_is_user_and_system_time_whatever_the_name() {
-        let hertz = rustix::param::clock_ticks_per_second();
-        let stat = format!(
-            "7 (a) b) S 1 7 7 0 -1 4194304 5 6 7 8 {} {} 9 9 20 0 1 0 5 6 7",
-            2 * hertz,
-            3 * hertz
-        );
-        assert_eq!(processor_time(&stat), Some(Duration::from_secs(5)));
-        assert_eq!(processor_time("7 (a) S 1"), None);
     }
 }

@@ -13,8 +13,12 @@ use vtax_guest::platform::GuestFiles;
 use vtax_host::HostError;
 use vtax_lab::place::Hypervisor;
 
-/// Sizes of the disks are multiples of this, as persistent memory wants.
+/// The size of the root disk is a multiple of this, as persistent memory wants.
 const ALIGNMENT: u64 = 128 << 20;
+
+/// That of the guests' disk: most sets of images make one of the same size, and hosts whose disks have the same
+/// sizes can begin at the same moment.
+const GUESTS_ALIGNMENT: u64 = 2 << 30;
 
 /// What a run may write on its host's root disk, in MiB: the largest scratch disk of vtax's own plans, and a
 /// guest's changes. What is not written takes no memory.
@@ -100,7 +104,7 @@ fn assemble(
     let cache = image::cache_dir()?;
     let root = derived(&cache, &root_name(&files.recipe), |path| {
         progress("packing the host's root disk");
-        pack(&files.root, ROOM_MIB, path)
+        pack(&files.root, ROOM_MIB, ALIGNMENT, path)
     })?;
     let xen = match hypervisor {
         Hypervisor::Kvm => None,
@@ -201,6 +205,12 @@ fn remove_in(cache: &Path, hypervisor: Hypervisor) -> Result<Vec<Kept>, HostErro
 }
 
 impl Host {
+    /// The disk that it runs from.
+    pub(crate) fn root(&self) -> &Disk {
+        let [root, _] = &self.disks;
+        root
+    }
+
     /// The same with the images that these sets of packages beyond the shared image's make, which are built if
     /// they have to be.
     ///
@@ -245,7 +255,7 @@ fn guests(recipes: &[Recipe], progress: &mut dyn FnMut(&str)) -> Result<Disk, Ho
             command.args([directory, &tree.path().join(&files.recipe)]);
             run(command)?;
         }
-        pack(tree.path(), 0, path)
+        pack(tree.path(), 0, GUESTS_ALIGNMENT, path)
     })?;
     disk(made)
 }
@@ -257,7 +267,8 @@ fn guests_name(recipes: &[Recipe]) -> Result<String, HostError> {
         let hash = recipe.hash()?;
         name = format!("{name}-{}", hash.get(..16).unwrap_or(&hash));
     }
-    Ok(name + ".ext4")
+    let gib = GUESTS_ALIGNMENT >> 30;
+    Ok(format!("{name}-{gib}.ext4"))
 }
 
 /// What the root disk of this recipe's host is called.
@@ -334,7 +345,7 @@ fn disk(path: PathBuf) -> Result<Disk, HostError> {
 
 /// Packs a tree into an ext4 image with this much room. Without a journal: what is written in it does not
 /// outlive it.
-fn pack(tree: &Path, room_mib: u64, image: &Path) -> Result<(), HostError> {
+fn pack(tree: &Path, room_mib: u64, alignment: u64, image: &Path) -> Result<(), HostError> {
     if !rustix::process::geteuid().is_root() {
         return Err(HostError::Missing {
             what: "root, which owns the files of the testbed's image,".into(),
@@ -343,7 +354,7 @@ fn pack(tree: &Path, room_mib: u64, image: &Path) -> Result<(), HostError> {
     }
     let used = allocated(tree)?;
     // Some for the file system's own structures.
-    let bytes = (used + used / 8 + ((256 + room_mib) << 20)).next_multiple_of(ALIGNMENT);
+    let bytes = (used + used / 8 + ((256 + room_mib) << 20)).next_multiple_of(alignment);
     let mut command = Command::new("mke2fs");
     command
         .args([
@@ -436,7 +447,7 @@ fn file_bytes(path: &Path) -> u64 {
 pub(crate) mod tests {
     use super::*;
 
-    /// A host whose files are in `directory` and need not exist, but for the RAM disk.
+    /// A host whose files are in `directory` and need not exist, but for the RAM disk and the root disk.
     pub(crate) fn fake_host(directory: &Path, hypervisor: Hypervisor) -> Host {
         let files = |recipe: &str| GuestFiles {
             root: directory.join("root"),
@@ -447,6 +458,7 @@ pub(crate) mod tests {
         };
         if directory.is_dir() {
             fs::write(directory.join("initrd"), "odd").unwrap();
+            fs::write(directory.join("root.ext4"), "a root").unwrap();
         }
         let disk = |name: &str| Disk {
             path: directory.join(name),

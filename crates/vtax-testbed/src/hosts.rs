@@ -5,6 +5,7 @@ use crate::cost::{self, CostModel};
 use crate::flight::{Flight, Landing, POLL, Ticket};
 use crate::host::Host;
 use crate::link::Link;
+use crate::moment::Moment;
 use crate::payload::Errand;
 use crate::settings::Settings;
 use crate::speed;
@@ -35,7 +36,7 @@ const ATTEMPTS: u32 = 3;
 /// From the seed of an attempt to that of the next one: no other block's.
 const NEXT_ATTEMPT: u32 = 1 << 20;
 
-/// A host that has just booted comes to rest before its trial. Where idle time is skipped, it costs
+/// A host that has just booted comes to rest before its trials. Where idle time is skipped, it costs
 /// little.
 const REST: Duration = Duration::from_secs(10);
 
@@ -113,6 +114,7 @@ pub fn run_plan(
         jobs: jobs(run)?,
         hosts: BTreeMap::new(),
         signals,
+        moments: Vec::new(),
         flying: BTreeMap::new(),
         has_facts: false,
         emulator: run.host.emulator.describe()?,
@@ -170,6 +172,8 @@ struct Hosts<'a> {
     /// The host with the images of each set of packages beyond the shared image's.
     hosts: BTreeMap<BTreeSet<&'static [&'static str]>, Host>,
     signals: &'a Signals,
+    /// What trials begin at, the latest used last.
+    moments: Vec<(Key, Moment)>,
     /// By the index of the trial.
     flying: BTreeMap<u32, Flying>,
     /// Whether the results say already what the hosts are.
@@ -178,9 +182,16 @@ struct Hosts<'a> {
     emulator: String,
 }
 
+/// What hosts that begin at the same moment have in common: the seed, and the sizes of their disks.
+type Key = (u32, [u64; 2]);
+
+/// Moments that are kept at the same time, where no more trials run at once: each takes about a GiB of files.
+const MOMENTS: usize = 4;
+
 /// A trial under way.
 struct Flying {
-    flight: Flight,
+    /// Unset while it waits for its moment.
+    flight: Option<Flight>,
     seed: u32,
     /// How each earlier attempt was found to be stuck.
     stuck: Vec<String>,
@@ -248,14 +259,18 @@ impl Experiment for Hosts<'_> {
         let Some(flying) = self.flying.remove(&assignment.index) else {
             return Err(LabError::other("the trial's host was never booted"));
         };
-        for word in flying.flight.words() {
+        let flight = flying
+            .flight
+            .ok_or_else(|| LabError::other("the trial's host never began"));
+        for word in flight.iter().flat_map(Flight::words) {
             log.line(word);
         }
         for how in &flying.stuck {
             log.line(&format!("with an earlier seed: {how}"));
         }
         let code = flying.landed.unwrap_or(Ok(0))?;
-        let results = flying.flight.results();
+        let flight = flight?;
+        let results = flight.results();
         let found = results
             .join("run.json")
             .exists()
@@ -267,7 +282,7 @@ impl Experiment for Hosts<'_> {
             return Err(LabError::Host(HostError::Program {
                 command: format!("vtax {}, at {}", self.run.command, self.place),
                 status: format!("exit status: {code}"),
-                output: flying.flight.words().join("\n"),
+                output: flight.words().join("\n"),
             }));
         };
         self.keep_facts(&results)?;
@@ -300,21 +315,32 @@ impl Experiment for Hosts<'_> {
 impl Hosts<'_> {
     /// Whether a trial's host has done its errand or failed for good; boots it where it is not there.
     fn has_landed(&mut self, assignment: Assignment) -> Result<bool, LabError> {
-        let Some(flying) = self.flying.get_mut(&assignment.index) else {
-            let seed = self.seed(assignment.block);
-            let flying = Flying {
-                flight: self.depart(assignment.treatment, seed)?,
-                seed,
-                stuck: Vec::new(),
-                landed: None,
-            };
-            self.flying.insert(assignment.index, flying);
-            return Ok(false);
-        };
+        let seed = self.seed(assignment.block);
+        let flying = self.flying.entry(assignment.index).or_insert(Flying {
+            flight: None,
+            seed,
+            stuck: Vec::new(),
+            landed: None,
+        });
         if flying.landed.is_some() {
             return Ok(true);
         }
-        let how = match flying.flight.poll() {
+        let (seed, ended) = match &mut flying.flight {
+            Some(flight) => (flying.seed, flight.poll()),
+            None => {
+                let seed = flying.seed;
+                let departed = self.depart(assignment.treatment, seed);
+                let Some(flying) = self.flying.get_mut(&assignment.index) else {
+                    return Ok(false);
+                };
+                match departed {
+                    Ok(flight) => flying.flight = flight,
+                    Err(cause) => flying.landed = Some(Err(cause)),
+                }
+                return Ok(flying.landed.is_some());
+            }
+        };
+        let how = match ended {
             Ok(None) => return Ok(false),
             Ok(Some(Landing::Stuck(how))) => how,
             Ok(Some(Landing::Ended(code))) => {
@@ -333,11 +359,8 @@ impl Hosts<'_> {
             ))));
             return Ok(true);
         }
-        let seed = flying.seed.wrapping_add(NEXT_ATTEMPT);
-        let flight = self.depart(assignment.treatment, seed)?;
-        if let Some(flying) = self.flying.get_mut(&assignment.index) {
-            (flying.flight, flying.seed) = (flight, seed);
-        }
+        flying.flight = None;
+        flying.seed = seed.wrapping_add(NEXT_ATTEMPT);
         Ok(false)
     }
 
@@ -359,35 +382,86 @@ impl Hosts<'_> {
             .unwrap_or(host)
     }
 
-    fn depart(&self, treatment: usize, seed: u32) -> Result<Flight, LabError> {
-        let PlanRun { planned, .. } = self.run;
+    /// The host of a trial, once the moment that it begins at is there.
+    fn depart(&mut self, treatment: usize, seed: u32) -> Result<Option<Flight>, LabError> {
+        let PlanRun {
+            planned, binary, ..
+        } = self.run;
         let settings = Settings {
             seed,
             ..self.run.settings.clone()
+        };
+        let quick = if planned.plan.is_quick {
+            " --quick"
+        } else {
+            ""
+        };
+        let told = format!("--treatment={treatment}{quick}");
+        let errand = Errand::Trial {
+            binary,
+            command: self.run.command,
+            plan: planned.text,
+            rest: match settings.deterministic {
+                true => REST,
+                false => Duration::ZERO,
+            },
+            governors: governors(self.run),
+        };
+        // Two hosts, or a clock that is this machine's, have no moment that could be kept.
+        let moment = match settings.deterministic {
+            true => match self.moment(treatment, &settings, &errand)? {
+                Some(moment) => Some(moment),
+                None => return Ok(None),
+            },
+            false => None,
         };
         let ticket = Ticket {
             host: self.host(treatment),
             settings: &settings,
             link: self.link.as_ref(),
             silence: planned.longest_silence(treatment),
+            told: &told,
         };
-        let mut arguments = vec![format!("--treatment={treatment}")];
-        if planned.plan.is_quick {
-            arguments.push("--quick".to_owned());
+        let moment = moment.and_then(|position| self.moments.get(position));
+        match moment {
+            Some((_, moment)) => Flight::resume(ticket, moment),
+            None => Flight::boot(ticket, &errand),
         }
-        let errand = Errand::Trial {
-            binary: &self.run.binary,
-            command: self.run.command,
-            plan: planned.text,
-            arguments: &arguments,
-            rest: if settings.deterministic {
-                REST
-            } else {
-                Duration::ZERO
-            },
-            governors: governors(self.run),
+        .map(Some)
+    }
+
+    /// Where the moment is that a treatment begins at, once it is kept; its host boots where there is none.
+    fn moment(
+        &mut self,
+        treatment: usize,
+        settings: &Settings,
+        errand: &Errand<'_>,
+    ) -> Result<Option<usize>, LabError> {
+        let host = self.host(treatment);
+        let key = (settings.seed, host.disks.each_ref().map(|disk| disk.bytes));
+        let found = self.moments.iter().position(|(other, _)| *other == key);
+        let latest = match found {
+            Some(position) => self.moments.remove(position),
+            None => (key, Moment::start(host, settings, errand)?),
         };
-        Flight::start(ticket, &errand)
+        // What is mapped stays until its machines have ended.
+        let most = MOMENTS.max(self.jobs);
+        let surplus = (self.moments.len() + 1).saturating_sub(most);
+        self.moments.drain(..surplus);
+        self.moments.push(latest);
+        let position = self.moments.len() - 1;
+        let kept = match self.moments.last_mut() {
+            Some((_, moment)) => moment.is_kept(),
+            None => Ok(false),
+        };
+        match kept {
+            Ok(is_kept) => Ok(is_kept.then_some(position)),
+            Err(cause) => {
+                // The next trial begins anew.
+                self.moments.pop();
+                Err(cause)
+            }
+        }
     }
 
     /// The facts about the host are those of the emulated one, as the first that landed found them.

@@ -26,6 +26,63 @@ pub(crate) struct Files<'a> {
     pub link: Option<(End, &'a Path)>,
     /// The table of its processors' frequencies, if they have any.
     pub pstates: Option<&'a Path>,
+    /// What it is told once it rests: the arguments of its trial.
+    pub told: Option<&'a str>,
+    /// The moment that it keeps or begins at, if any.
+    pub moment: Option<Moment<'a>>,
+}
+
+/// The files of a moment that machines begin at, and of one of these machines.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Moment<'a> {
+    /// The machine's memory.
+    pub memory: &'a Path,
+    /// Its root disk.
+    pub root: &'a Path,
+    /// Where this machine opens its monitor.
+    pub monitor: &'a Path,
+    /// Whether this is the machine whose moment it is, and not one that begins there.
+    pub keeps: bool,
+}
+
+/// The position of the disk with the images that guests run.
+const GUESTS: usize = 1;
+
+/// What the firmware calls what a machine is told: see `guest/start.sh`.
+const TOLD: &str = "opt/vtax/arguments";
+
+/// What becomes of what a machine writes to a file in its memory.
+#[derive(Debug, Clone, Copy)]
+enum Kept {
+    /// It cannot write.
+    Unchanged,
+    /// It stays in the machine's memory and goes with it.
+    Privately,
+    /// It is in the file.
+    InFile,
+}
+
+impl Kept {
+    /// That of the memory and the root disk of a moment.
+    fn of(moment: Moment<'_>) -> Self {
+        match moment.keeps {
+            true => Self::InFile,
+            false => Self::Privately,
+        }
+    }
+
+    /// The file as an object of QEMU.
+    fn memory(self, id: &str, path: &Path, bytes: u64) -> String {
+        let (share, readonly) = match self {
+            Self::Unchanged => ("on", "on"),
+            Self::Privately => ("off", "off"),
+            Self::InFile => ("on", "off"),
+        };
+        let path = value(path);
+        format!(
+            "memory-backend-file,id={id},share={share},readonly={readonly},mem-path={path},size={bytes}"
+        )
+    }
 }
 
 /// The command line of a host's machine.
@@ -55,8 +112,9 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
         // Its clock counts on at every frequency: else KVM would give guests one that follows them.
         (true, Some(_)) => "EPYC,+svm,-xsaves,+invtsc",
     };
+    let memory = files.moment.map_or("", |_| ",memory-backend=memory");
     line.option("-cpu", cpu)
-        .option("-machine", format!("{Q35},nvdimm=on"));
+        .option("-machine", format!("{Q35},nvdimm=on{memory}"));
     let ends = host.disks.iter().scan(DOM0_DISKS, |end, disk| {
         let start = *end;
         *end += disk.bytes.next_multiple_of(GIB) + GIB;
@@ -79,23 +137,46 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
         ),
     );
     for (position, (disk, (start, _))) in host.disks.iter().zip(&places).enumerate() {
-        // Private: what the host writes stays in memory and goes with it.
-        line.option(
-            "-object",
-            format!(
-                "memory-backend-file,id=disk{position},share=off,readonly=off,mem-path={},size={}",
-                value(&disk.path),
-                disk.bytes
-            ),
-        );
-        let address = if nested {
-            String::new()
-        } else {
-            format!(",addr={start:#x}")
+        let (kept, path) = match (position, files.moment) {
+            // Every guest's image, the same for all and for ever.
+            (GUESTS, _) => (Kept::Unchanged, disk.path.as_path()),
+            (_, None) => (Kept::Privately, disk.path.as_path()),
+            (_, Some(moment)) => (Kept::of(moment), moment.root),
+        };
+        let id = format!("disk{position}");
+        line.option("-object", kept.memory(&id, path, disk.bytes));
+        let address = match nested {
+            true => String::new(),
+            false => format!(",addr={start:#x}"),
+        };
+        let unarmed = match kept {
+            Kept::Unchanged => ",unarmed=on",
+            Kept::Privately | Kept::InFile => "",
         };
         line.option(
             "-device",
-            format!("nvdimm,id=nvdimm{position},memdev=disk{position}{address}"),
+            format!("nvdimm,id=nvdimm{position},memdev={id}{address}{unarmed}"),
+        );
+    }
+    if let Some(moment) = files.moment {
+        let bytes = u64::from(settings.memory_mib) << 20;
+        let memory = Kept::of(moment).memory("memory", moment.memory, bytes);
+        line.option("-object", memory)
+            .option(
+                "-qmp",
+                format!("unix:{},server=on,wait=off", value(moment.monitor)),
+            )
+            // The host writes to it, and stands still.
+            .option("-device", "pvpanic-pci")
+            .option("-action", "panic=pause");
+        if !moment.keeps {
+            line.option("-incoming", "defer");
+        }
+    }
+    if let Some(told) = files.told {
+        line.option(
+            "-fw_cfg",
+            format!("name={TOLD},string={}", told.replace(',', ",,")),
         );
     }
 
@@ -187,8 +268,8 @@ mod tests {
         -object \
         memory-backend-file,id=disk0,share=off,readonly=off,mem-path=/cache/root.ext4,size=805306368 \
         -device nvdimm,id=nvdimm0,memdev=disk0 -object \
-        memory-backend-file,id=disk1,share=off,readonly=off,mem-path=/cache/guests.ext4,size=805306368 \
-        -device nvdimm,id=nvdimm1,memdev=disk1 -kernel /cache/vmlinuz -initrd /tmp/a,b/initrd \
+        memory-backend-file,id=disk1,share=on,readonly=on,mem-path=/cache/guests.ext4,size=805306368 \
+        -device nvdimm,id=nvdimm1,memdev=disk1,unarmed=on -kernel /cache/vmlinuz -initrd /tmp/a,b/initrd \
         -append console=ttyS0 quiet panic=-1 cryptomgr.notests tsc=reliable no_timer_check nokaslr \
         mitigations=off testbed.root=pmem0 testbed.guests=pmem1 -chardev \
         file,id=console,path=/tmp/console -serial chardev:console -chardev \
@@ -202,8 +283,8 @@ mod tests {
         3072M,slots=2,maxmem=69632M -object \
         memory-backend-file,id=disk0,share=off,readonly=off,mem-path=/cache/root.ext4,size=805306368 \
         -device nvdimm,id=nvdimm0,memdev=disk0,addr=0x1000000000 -object \
-        memory-backend-file,id=disk1,share=off,readonly=off,mem-path=/cache/guests.ext4,size=805306368 \
-        -device nvdimm,id=nvdimm1,memdev=disk1,addr=0x1080000000 -kernel /cache/xen -initrd \
+        memory-backend-file,id=disk1,share=on,readonly=on,mem-path=/cache/guests.ext4,size=805306368 \
+        -device nvdimm,id=nvdimm1,memdev=disk1,addr=0x1080000000,unarmed=on -kernel /cache/xen -initrd \
         /cache/vmlinuz console=hvc0 quiet panic=-1 cryptomgr.notests tsc=reliable no_timer_check \
         nokaslr mitigations=off testbed.root=mtdblock0 testbed.guests=mtdblock1 \
         testbed.memory=0x1000000000:0x30000000 testbed.memory=0x1080000000:0x30000000,/tmp/a,,b/initrd \
@@ -219,8 +300,8 @@ mod tests {
         -object \
         memory-backend-file,id=disk0,share=off,readonly=off,mem-path=/cache/root.ext4,size=805306368 \
         -device nvdimm,id=nvdimm0,memdev=disk0 -object \
-        memory-backend-file,id=disk1,share=off,readonly=off,mem-path=/cache/guests.ext4,size=805306368 \
-        -device nvdimm,id=nvdimm1,memdev=disk1 -kernel /cache/vmlinuz -initrd /tmp/a,b/initrd \
+        memory-backend-file,id=disk1,share=on,readonly=on,mem-path=/cache/guests.ext4,size=805306368 \
+        -device nvdimm,id=nvdimm1,memdev=disk1,unarmed=on -kernel /cache/vmlinuz -initrd /tmp/a,b/initrd \
         -append console=ttyS0 quiet panic=-1 cryptomgr.notests tsc=reliable no_timer_check nokaslr \
         mitigations=off testbed.root=pmem0 testbed.guests=pmem1 -chardev \
         file,id=console,path=/tmp/console -serial chardev:console -chardev \
@@ -237,6 +318,8 @@ mod tests {
             ports: Some((Path::new("/tmp/events"), Path::new("/tmp/results"))),
             link: None,
             pstates: None,
+            told: None,
+            moment: None,
         };
         command_line(&host, settings, files).words().join(" ")
     }
@@ -299,6 +382,8 @@ mod tests {
                 ports: None,
                 link: Some((end, Path::new("/tmp/a,b"))),
                 pstates: None,
+                told: None,
+                moment: None,
             };
             command_line(&host, &Settings::default(), files)
                 .words()
@@ -341,6 +426,8 @@ mod tests {
             ports: None,
             link: None,
             pstates: Some(Path::new("/tmp/a,b")),
+            told: None,
+            moment: None,
         };
         let line = command_line(&host, &Settings::default(), files);
         let line = line.words().join(" ");
@@ -353,11 +440,67 @@ mod tests {
 
     #[test]
     fn the_images_are_never_written() {
-        let kvm = line(Hypervisor::Kvm, &Settings::default());
-        assert_eq!(kvm.matches("share=off").count(), 2, "{kvm}");
-        assert!(kvm.contains("-device nvdimm") && kvm.contains("testbed.root=pmem0"));
-        let xen = line(Hypervisor::Xen, &Settings::default());
-        assert_eq!(xen.matches("share=off").count(), 2, "{xen}");
+        for hypervisor in Hypervisor::ALL {
+            let line = line(hypervisor, &Settings::default());
+            for kept in [
+                "share=off,readonly=off,mem-path=/cache/root.ext4",
+                "share=on,readonly=on,mem-path=/cache/guests.ext4",
+            ] {
+                assert!(line.contains(kept), "{kept}: {line}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_keeps_a_moment_writes_its_files_and_what_begins_there_does_not() {
+        let host = fake_host(Path::new("/cache"), Hypervisor::Kvm);
+        let line = |keeps| {
+            let files = Files {
+                initrd: Path::new("/m/initrd"),
+                console: None,
+                ports: None,
+                link: None,
+                pstates: None,
+                told: Some("--treatment=2,3"),
+                moment: Some(Moment {
+                    memory: Path::new("/m/memory"),
+                    root: Path::new("/m/root"),
+                    monitor: Path::new("/t/monitor"),
+                    keeps,
+                }),
+            };
+            command_line(&host, &Settings::default(), files)
+                .words()
+                .join(" ")
+        };
+        let (keeps, begins) = (line(true), line(false));
+        for (kept, path) in [
+            ("memory", "/m/memory,size=3221225472"),
+            ("disk0", "/m/root,size="),
+        ] {
+            let written = format!("id={kept},share=on,readonly=off,mem-path={path}");
+            let private = format!("id={kept},share=off,readonly=off,mem-path={path}");
+            assert!(
+                keeps.contains(&written) && !keeps.contains(&private),
+                "{keeps}"
+            );
+            assert!(
+                begins.contains(&private) && !begins.contains(&written),
+                "{begins}"
+            );
+        }
+        // Else they are the same machine, and one takes the other's state.
+        let rest = |line: &str| {
+            line.replace("share=on", "share=off")
+                .replace(" -incoming defer", "")
+        };
+        assert_eq!(rest(&keeps), rest(&begins));
+        assert!(begins.contains(" -incoming defer") && begins.contains("memory-backend=memory"));
+        assert!(
+            begins.contains("name=opt/vtax/arguments,string=--treatment=2,,3"),
+            "{begins}"
+        );
+        assert!(!begins.contains("root.ext4"), "{begins}");
     }
 
     #[test]

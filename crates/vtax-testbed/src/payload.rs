@@ -4,8 +4,10 @@
 
 use crate::host::Host;
 use crate::link::{End, Link};
+use crate::pstates;
+use crate::settings::Settings;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vtax_guest::image::Archive;
 use vtax_host::HostError;
@@ -35,8 +37,6 @@ pub(crate) enum Errand<'a> {
         command: &'a str,
         /// The plan's text.
         plan: &'a str,
-        /// Further arguments.
-        arguments: &'a [String],
         /// For how long the host, which has just booted, comes to rest before: its own seconds.
         rest: Duration,
         /// Whether its processors have frequencies.
@@ -44,15 +44,51 @@ pub(crate) enum Errand<'a> {
     },
 }
 
+/// What a host with an errand boots with, as files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Luggage {
+    /// Its initial RAM disk.
+    pub initrd: PathBuf,
+    /// The table of its processors' frequencies, if they have any.
+    pub pstates: Option<PathBuf>,
+}
+
+impl Luggage {
+    /// Packs it into a directory.
+    ///
+    /// # Errors
+    /// When a file cannot be read or written.
+    pub fn pack(
+        directory: &Path,
+        host: &Host,
+        settings: &Settings,
+        errand: &Errand<'_>,
+        link: Option<&Link>,
+    ) -> Result<Self, HostError> {
+        let keep = |name: &str, content: &[u8]| {
+            let path = directory.join(name);
+            fs::write(&path, content)
+                .map(|()| path.clone())
+                .map_err(HostError::file("write", &path))
+        };
+        let pstates = match errand {
+            Errand::Trial {
+                governors: true, ..
+            } => Some(keep("pstates", &pstates::table(settings.processors()))?),
+            _ => None,
+        };
+        Ok(Self {
+            initrd: keep("initrd", &initrd(host, errand, link)?)?,
+            pstates,
+        })
+    }
+}
+
 /// The initial RAM disk of a host with an errand.
 ///
 /// # Errors
 /// When a file cannot be read.
-pub(crate) fn initrd(
-    host: &Host,
-    errand: &Errand<'_>,
-    link: Option<&Link>,
-) -> Result<Vec<u8>, HostError> {
+fn initrd(host: &Host, errand: &Errand<'_>, link: Option<&Link>) -> Result<Vec<u8>, HostError> {
     let read = |path: &Path| fs::read(path).map_err(HostError::file("read", path));
     let mut bytes = read(&host.files.initrd)?;
     // Archives begin at multiples of four bytes.
@@ -93,7 +129,6 @@ pub(crate) fn initrd(
             binary,
             command,
             plan,
-            arguments,
             rest,
             ..
         } => {
@@ -101,7 +136,6 @@ pub(crate) fn initrd(
             add("command", command.as_bytes());
             add("plan.toml", plan.as_bytes());
             add("place", format!("testbed:{}", host.hypervisor).as_bytes());
-            add("arguments", arguments.join(" ").as_bytes());
             add("rest", rest.as_secs().to_string().as_bytes());
         }
     }
@@ -120,12 +154,10 @@ mod tests {
         let host = fake_host(directory.path(), Hypervisor::Kvm);
         let binary = directory.path().join("vtax");
         fs::write(&binary, "a program").unwrap();
-        let arguments = ["--quick".into()];
         let errand = |governors| Errand::Trial {
             binary: &binary,
             command: "run",
             plan: "name = \"x\"",
-            arguments: &arguments,
             rest: Duration::ZERO,
             governors,
         };
@@ -138,12 +170,12 @@ mod tests {
                 .windows(text.len())
                 .any(|part| part == text.as_bytes())
         };
-        for text in ["a program", "testbed:kvm", "--quick", "kvm_amd"] {
+        for text in ["a program", "testbed:kvm", "name = \"x\"", "kvm_amd"] {
             assert!(holds(&first, text), "{text}");
         }
         assert!(holds(&with, "acpi-cpufreq") && !holds(&first, "acpi-cpufreq"));
         let shell = Errand::Shell { binary: &binary };
         let shell = initrd(&host, &shell, None).unwrap();
-        assert!(holds(&shell, "a program") && !holds(&shell, "--quick"));
+        assert!(holds(&shell, "a program") && !holds(&shell, "name = \"x\""));
     }
 }

@@ -3,10 +3,9 @@
 use crate::emulator::missing;
 use crate::host::Host;
 use crate::machine::{self, Files};
-use crate::payload::{self, Errand};
+use crate::payload::{Errand, Luggage};
 use crate::scratch;
 use crate::settings::Settings;
-use std::fs;
 use vtax_host::HostError;
 
 /// Boots a host with this terminal as its console, until it is powered off.
@@ -15,17 +14,17 @@ use vtax_host::HostError;
 /// When it cannot be started, or QEMU fails.
 pub fn shell(host: &Host, settings: &Settings) -> Result<(), HostError> {
     let directory = scratch::directory(&std::env::temp_dir())?;
-    let initrd = directory.path().join("initrd");
     let binary = std::env::current_exe().map_err(HostError::process("find", "the vtax program"))?;
     let shell = Errand::Shell { binary: &binary };
-    fs::write(&initrd, payload::initrd(host, &shell, None)?)
-        .map_err(HostError::file("write", &initrd))?;
+    let luggage = Luggage::pack(directory.path(), host, settings, &shell, None)?;
     let files = Files {
-        initrd: &initrd,
+        initrd: &luggage.initrd,
         console: None,
         ports: None,
         link: None,
         pstates: None,
+        told: None,
+        moment: None,
     };
     let line = machine::command_line(host, settings, files);
     let status = line.command().status().map_err(missing)?;

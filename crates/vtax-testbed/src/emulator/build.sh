@@ -27,14 +27,15 @@ sed -i "s/^$line\$/#define TCG_APM_FEATURES CPUID_APM_INVTSC/" $file
 # Where idle time is skipped, the clock jumps to the next timer once every processor has halted. Another thread
 # than the executing one makes it jump, and may find the processor halted before its last instructions are
 # counted: they came on top of the jump then, 1 to 9 ns, or not, as this machine's scheduler had it. The
-# executing thread asks again once it has counted.
+# executing thread asks again once it has counted. Nor does the clock jump while a processor that has stopped the
+# machine waits for all else to stop.
 file=softmmu/icount.c
 line='        if (!all_cpu_threads_idle()) {'
 [ "$(grep -cFx "$line" $file)" = 1 ] || { echo "$file is not as it was"; exit 1; }
-sed -i "s/^$line\$/        if (!all_cpu_threads_idle() || qatomic_read(\&first_cpu->icount_budget)) {/" $file
+sed -i "s/^$line\$/        if (!all_cpu_threads_idle() || qatomic_read(\&first_cpu->icount_budget) || cpu_is_stopped(first_cpu)) {/" $file
 
 # What the machine of a host has, and nothing else.
-for device in Q35 HPET NVDIMM ISA_TESTDEV VIRTIO_NET VIRTIO_PCI VIRTIO_SERIAL; do
+for device in Q35 HPET NVDIMM ISA_TESTDEV PVPANIC_PCI VIRTIO_NET VIRTIO_PCI VIRTIO_SERIAL; do
     echo "CONFIG_$device=y"
 done >configs/devices/x86_64-softmmu/testbed.mak
 

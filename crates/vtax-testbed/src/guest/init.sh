@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # PID 1 of an emulated host's initial RAM disk, in the place of the guests' own: drivers, the
-# two disks, then the payload that came along.
+# root disk, then the payload that came along.
 say() { echo "vtax-testbed: $*"; }
 fail() { say "FAILED: $*"; exec poweroff -f; }
 
@@ -39,17 +39,7 @@ wait_for "/dev/$root"
 mount -t ext4 -o noatime "/dev/$root" /newroot || fail "cannot mount $root"
 mount -t tmpfs -o mode=755 run /newroot/run
 mount -t tmpfs tmp /newroot/tmp
-if [ -n "$guests" ]; then
-    wait_for "/dev/$guests"
-    mkdir /newroot/run/guests
-    mount -t ext4 -o ro,noatime "/dev/$guests" /newroot/run/guests || fail "cannot mount $guests"
-    for recipe in /newroot/run/guests/*/recipe.toml; do
-        image=${recipe%/*}
-        kept=/newroot/var/cache/vtax/images/${image##*/}
-        mkdir -p "$kept"
-        mount -o bind "$image" "$kept" || fail "cannot mount ${image##*/}"
-    done
-fi
+[ -z "$guests" ] || wait_for "/dev/$guests"
 /bin/busybox mv /payload /newroot/run/testbed || fail "cannot keep the payload"
 for system in proc sys dev; do
     mount --move /$system /newroot/$system

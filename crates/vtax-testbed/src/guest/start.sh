@@ -12,6 +12,32 @@ fail() {
     leave
 }
 
+# The images that guests run. What was read of the disk when the kernel found it may be another one's: see
+# stand_still.
+mount_guests() {
+    device=$(sed 's/.*testbed.guests=\([^ ]*\).*/\1/' /proc/cmdline)
+    busybox blockdev --flushbufs "/dev/$device"
+    mkdir /run/guests
+    mount -t ext4 -o ro,noatime "/dev/$device" /run/guests || fail "cannot mount $device"
+    for recipe in /run/guests/*/recipe.toml; do
+        image=${recipe%/*}
+        kept=/var/cache/vtax/images/${image##*/}
+        mkdir -p "$kept"
+        mount -o bind "$image" "$kept" || fail "cannot mount ${image##*/}"
+    done
+}
+
+# A machine whose moment is kept has a device (pvpanic) that stops it at the instruction that writes to it. Others
+# go on from there, with guests' images of their own.
+stand_still() {
+    for device in /sys/bus/pci/devices/*; do
+        [ "$(cat "$device/vendor") $(cat "$device/device")" = "0x1b36 0x0011" ] || continue
+        read -r address _ <"$device/resource"
+        echo 1 >"$device/enable"
+        busybox devmem "$address" 8 1 || fail "cannot stand still"
+    done
+}
+
 mkdir -p /dev/pts /dev/shm
 mount -t devpts devpts /dev/pts
 mount -t tmpfs shm /dev/shm
@@ -67,6 +93,7 @@ for port in /sys/class/virtio-ports/*; do
 done
 
 if [ -e shell ]; then
+    mount_guests
     mv vtax /usr/local/bin/vtax || fail "no room for vtax"
     say "$(uname -sr); poweroff ends it"
     # A session of its own, so that the console is its terminal.
@@ -77,12 +104,16 @@ fi
 
 [ -n "$events" ] && [ -n "$results" ] || fail "the ports do not appear"
 mkdir results
-# What a kernel does after its boot is no trial's.
-sleep "$(cat rest)"
 # Cells have a /run of their own, and the load generator in them is this very program.
 mv vtax /usr/local/bin/vtax || fail "no room for vtax"
+# What a kernel does after its boot is no trial's.
+sleep "$(cat rest)"
+stand_still
+mount_guests
+modprobe qemu_fw_cfg || fail "cannot load qemu_fw_cfg"
 /usr/local/bin/vtax $(cat command) plan.toml --results results --json --emulated \
-    --place-name "$(cat place)" $(cat arguments) >"$events" 2>said
+    --place-name "$(cat place)" \
+    $(cat /sys/firmware/qemu_fw_cfg/by_name/opt/vtax/arguments/raw) >"$events" 2>said
 code=$?
 cat said >"$events"
 if [ -n "$(ls results)" ]; then

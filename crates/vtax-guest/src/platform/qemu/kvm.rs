@@ -19,6 +19,10 @@ use vtax_host::{HostError, Roots};
 /// A kernel that KVM can run reaches user space in a second or two, even on a loaded host.
 const LIMIT: Duration = Duration::from_secs(15);
 
+/// Set where it is known that this host's KVM boots such a kernel: in an emulated host, which is the same
+/// every time.
+const KNOWN: &str = "VTAX_KVM_BOOTS";
+
 /// What a boot under KVM showed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct KvmVerdict {
@@ -55,6 +59,12 @@ pub(super) fn kvm_boots_with(binary: &str, guest: &GuestFiles) -> KvmVerdict {
         Ok(version) => version,
         Err(error) => return no(error.to_string()),
     };
+    if std::env::var_os(KNOWN).is_some() {
+        return KvmVerdict {
+            boots: true,
+            ..no(format!("{KNOWN} is set"))
+        };
+    }
     let kept = image::cache_dir()
         .ok()
         .map(|dir| dir.join("kvm").join(key(&version, guest) + ".json"));

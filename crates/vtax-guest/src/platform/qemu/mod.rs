@@ -16,6 +16,7 @@ mod wire;
 
 pub use kvm::{KvmVerdict, backend, kvm_boots};
 pub use options::{Options, Q35, value};
+pub use qmp::Qmp;
 
 use super::{GuestFiles, Platform, Target};
 use machine::{Accel, Machine};

@@ -3,18 +3,25 @@
 use super::wire::{Received, Wire, excerpt};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
+use std::path::Path;
 use std::time::{Duration, Instant};
 use vtax_host::HostError;
 
 /// How long QEMU may take to answer a query. It answers in milliseconds unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// How long QEMU may take to write or read a machine's state without its memory: a few hundred KiB.
+const STATE_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Between two looks at a state on its way.
+const STATE_POLL: Duration = Duration::from_millis(5);
+
 /// Events kept for [`Qmp::take_events`]; a guest can cause them without end.
 const EVENTS_KEPT: usize = 256;
 
 /// A connection to QEMU's monitor.
 #[derive(Debug)]
-pub(super) struct Qmp {
+pub struct Qmp {
     wire: Wire,
     version: String,
     next_id: u64,
@@ -40,6 +47,17 @@ pub(super) struct Iothread {
 }
 
 impl Qmp {
+    /// Connects to the monitor at a UNIX socket; `None` while nobody listens there.
+    ///
+    /// # Errors
+    /// When the other side does not greet as QMP does.
+    pub fn connect(socket: &Path) -> Result<Option<Self>, HostError> {
+        match Wire::connect("QEMU", socket) {
+            Ok(wire) => Self::greet(wire, PATIENCE).map(Some),
+            Err(_) => Ok(None),
+        }
+    }
+
     /// Takes up the conversation: greeting, then capabilities.
     ///
     /// # Errors
@@ -173,6 +191,71 @@ impl Qmp {
         self.events.drain(..).collect()
     }
 
+    /// Whether QEMU has told of this since the last call, or tells within `limit`. Nothing is asked, so the
+    /// machine does not notice.
+    ///
+    /// # Errors
+    /// When the connection ends, or what arrives is no QMP.
+    pub fn has_told(&mut self, event: &str, limit: Duration) -> Result<bool, HostError> {
+        match self.next_value("events", limit, Instant::now() + limit) {
+            Ok(answer) => return Err(self.wire.unexpected("no event but", &answer)),
+            Err(HostError::Timeout { .. }) => {}
+            Err(other) => return Err(other),
+        }
+        Ok(self.take_events().iter().any(|told| told.name == event))
+    }
+
+    /// Writes the state of a machine that has stopped, but for the memory that it shares with files, to where
+    /// `uri` says: `exec:cat >"$STATE"`.
+    ///
+    /// # Errors
+    /// When QEMU refuses or fails, or takes longer than half a minute.
+    pub fn save(&mut self, uri: &str) -> Result<(), HostError> {
+        self.leave_shared_memory()?;
+        self.execute("migrate", json!({ "uri": uri }))?;
+        self.migrated()
+    }
+
+    /// Reads such a state into a machine that was started for it (`-incoming defer`), and lets it run.
+    ///
+    /// # Errors
+    /// As [`Qmp::save`], and when it is another machine's.
+    pub fn load(&mut self, uri: &str) -> Result<(), HostError> {
+        self.leave_shared_memory()?;
+        self.execute("migrate-incoming", json!({ "uri": uri }))?;
+        self.migrated()?;
+        self.execute("cont", Value::Null).map(drop)
+    }
+
+    fn leave_shared_memory(&mut self) -> Result<(), HostError> {
+        let capability = json!({ "capability": "x-ignore-shared", "state": true });
+        let arguments = json!({ "capabilities": [capability] });
+        self.execute("migrate-set-capabilities", arguments)
+            .map(drop)
+    }
+
+    /// Waits until a state has been written or read.
+    fn migrated(&mut self) -> Result<(), HostError> {
+        let deadline = Instant::now() + STATE_PATIENCE;
+        loop {
+            let answer = self.execute("query-migrate", Value::Null)?;
+            match answer["status"].as_str() {
+                Some("completed") => return Ok(()),
+                Some("failed" | "cancelled") => {
+                    return Err(self.wire.unexpected("no state is kept:", &answer));
+                }
+                _ if Instant::now() > deadline => {
+                    return Err(HostError::Timeout {
+                        what: "a machine's state".into(),
+                        seconds: STATE_PATIENCE.as_secs(),
+                        evidence: answer.to_string(),
+                    });
+                }
+                _ => std::thread::sleep(STATE_POLL),
+            }
+        }
+    }
+
     /// Thread ids of the vCPUs in order, in QEMU's own PID namespace.
     ///
     /// # Errors
@@ -234,7 +317,7 @@ impl Qmp {
     /// # Errors
     /// When it does not take the command. A connection that closes instead of an answer is what
     /// an ending QEMU does, and no error.
-    pub(super) fn quit(&mut self) -> Result<(), HostError> {
+    pub fn quit(&mut self) -> Result<(), HostError> {
         match self.execute_within("quit", Value::Null, Duration::from_secs(2)) {
             Err(HostError::Closed { .. }) => Ok(()),
             other => other.map(drop),
@@ -307,6 +390,28 @@ mod tests {
             ["NIC_RX_FILTER_CHANGED", "FROM_THE_FUTURE", "RESUME"]
         );
         assert!(qmp.take_events().is_empty());
+        peer.finish();
+    }
+
+    #[test]
+    fn a_state_is_waited_for_and_a_failure_told() {
+        let peer = Peer::start(|mut side| {
+            greeted(&mut side);
+            side.say("{\"event\": \"GUEST_PANICKED\"}\n");
+            answer(&mut side, "{}");
+            answer(&mut side, "{}");
+            answer(&mut side, "{\"status\": \"active\"}");
+            answer(&mut side, "{\"status\": \"completed\"}");
+            answer(&mut side, "{}");
+            answer(&mut side, "{}");
+            answer(&mut side, "{\"status\": \"failed\"}");
+        });
+        let mut qmp = connect(&peer).unwrap();
+        let moment = Duration::from_millis(20);
+        assert!(!qmp.has_told("STOP", moment).unwrap());
+        qmp.save("exec:cat >/dev/null").unwrap();
+        let failed = qmp.save("exec:false").unwrap_err().to_string();
+        assert!(failed.contains("failed"), "{failed}");
         peer.finish();
     }
 

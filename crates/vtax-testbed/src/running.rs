@@ -1,0 +1,141 @@
+//! A QEMU at work, and what it says.
+
+use crate::emulator::missing;
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use vtax_guest::platform::qemu::{Options, Qmp};
+use vtax_host::HostError;
+
+/// How long it may take to open its monitor.
+const MONITOR_LIMIT: Duration = Duration::from_secs(20);
+
+/// The variable with the path of a machine's state: names of directories need no quotes so.
+pub(crate) const STATE: &str = "VTAX_STATE";
+
+/// A QEMU that ends with this value, and with this process however that ends.
+pub(crate) struct Running {
+    child: Child,
+    messages: File,
+}
+
+impl Running {
+    /// Starts it; `state` is what [`STATE`] names.
+    pub fn start(line: &Options, state: Option<&Path>) -> Result<Self, HostError> {
+        let messages = tempfile::tempfile().map_err(HostError::file("create", "a log"))?;
+        let output = messages
+            .try_clone()
+            .map_err(HostError::file("create", "a log"))?;
+        let mut command = line.command();
+        if let Some(state) = state {
+            command.env(STATE, state);
+        }
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(output)
+            .spawn()
+            .map_err(missing)?;
+        Ok(Self { child, messages })
+    }
+
+    /// Processor time that it used so far; none once it has ended.
+    pub fn computed(&self) -> Duration {
+        fs::read_to_string(format!("/proc/{}/stat", self.child.id()))
+            .ok()
+            .and_then(|stat| processor_time(&stat))
+            .unwrap_or_default()
+    }
+
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>, HostError> {
+        self.child
+            .try_wait()
+            .map_err(HostError::process("wait for", "QEMU"))
+    }
+
+    /// A connection to the monitor that it opens.
+    ///
+    /// # Errors
+    /// When it ends instead, or does not open it in time.
+    pub fn monitor(&mut self, socket: &Path) -> Result<Qmp, HostError> {
+        let deadline = Instant::now() + MONITOR_LIMIT;
+        loop {
+            if let Some(qmp) = Qmp::connect(socket)? {
+                return Ok(qmp);
+            }
+            if let Some(status) = self.ended()? {
+                return Err(HostError::Program {
+                    command: "the emulated host".into(),
+                    status: format!("{status}, before it opened its monitor"),
+                    output: self.messages(),
+                });
+            }
+            if Instant::now() > deadline {
+                return Err(HostError::Timeout {
+                    what: format!("QEMU's monitor at {}", socket.display()),
+                    seconds: MONITOR_LIMIT.as_secs(),
+                    evidence: self.messages(),
+                });
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// What QEMU said of itself, but for the features that emulation lacks.
+    pub fn messages(&mut self) -> String {
+        use std::io::{Read, Seek};
+        let mut text = String::new();
+        // Only for a message about another failure.
+        let _ = self.messages.rewind();
+        let _ = self.messages.read_to_string(&mut text);
+        let lines: Vec<&str> = text
+            .lines()
+            .filter(|line| !line.contains("TCG doesn't support requested feature"))
+            .collect();
+        lines.join("\n")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It has ended, or nobody waits for what it does.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// User and system time in a process's `stat` (proc_pid_stat(5)).
+fn processor_time(stat: &str) -> Option<Duration> {
+    // The second field is a name, which may hold anything.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut times = fields.split_whitespace().skip(11);
+    let user: u64 = times.next()?.parse().ok()?;
+    let system: u64 = times.next()?.parse().ok()?;
+    let ticks = rustix::param::clock_ticks_per_second();
+    Some(Duration::from_secs(user.checked_add(system)?) / u32::try_from(ticks).ok()?)
+}
+
+/// The end of what a console printed.
+pub(crate) fn tail(console: &Path) -> String {
+    let bytes = fs::read(console).unwrap_or_default();
+    let end = bytes.get(bytes.len().saturating_sub(2048)..);
+    String::from_utf8_lossy(end.unwrap_or_default()).replace('\r', "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processor_time_is_user_and_system_time_whatever_the_name() {
+        let hertz = rustix::param::clock_ticks_per_second();
+        let stat = format!(
+            "7 (a) b) S 1 7 7 0 -1 4194304 5 6 7 8 {} {} 9 9 20 0 1 0 5 6 7",
+            2 * hertz,
+            3 * hertz
+        );
+        assert_eq!(processor_time(&stat), Some(Duration::from_secs(5)));
+        assert_eq!(processor_time("7 (a) S 1"), None);
+    }
+}
