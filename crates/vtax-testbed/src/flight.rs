@@ -6,10 +6,10 @@ use crate::machine::{self, Files};
 use crate::moment::{self, Moment};
 use crate::outlet::{self, Lines};
 use crate::payload::{Errand, Luggage};
-use crate::running::{Running, tail};
+use crate::running::{BREATH, Ports, Running, tail};
 use crate::scratch;
 use crate::settings::Settings;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
@@ -24,10 +24,6 @@ pub(crate) const POLL: Duration = Duration::from_millis(100);
 /// A host that has said nothing for so long is stuck: the longest trials report their phases.
 const SILENCE: Duration = Duration::from_secs(3600);
 
-/// What an emulated host may compute without a word, besides its trial's phases. Rarely one with a
-/// nested guest gets stuck for good in QEMU's emulation, and computes on.
-pub(crate) const BREATH: Duration = Duration::from_secs(120);
-
 /// What an emulated host computes at most for a second of its own time.
 const SLOWEST: u32 = 10;
 
@@ -40,7 +36,7 @@ pub(crate) struct Ticket<'a> {
     pub link: Option<&'a Link>,
     /// For how long the errand may say nothing, by the host's own clock.
     pub silence: Duration,
-    /// What the host is told once it rests: the arguments of its trial.
+    /// What the host is told once it rests: see [`Files::told`].
     pub told: &'a str,
 }
 
@@ -200,44 +196,6 @@ impl Flight {
         let archive = self.directory.path().join("archive");
         outlet::fetch(&archive, ended, &self.results())?;
         Ok(Landing::Ended(ended.code))
-    }
-}
-
-/// What a host prints and brings back, as files.
-pub(crate) struct Ports {
-    console: PathBuf,
-    events: PathBuf,
-    results: PathBuf,
-}
-
-impl Ports {
-    /// # Errors
-    /// When one cannot be created.
-    pub fn create(directory: &Path) -> Result<Self, HostError> {
-        let create = |name: &str| {
-            let path = directory.join(name);
-            File::create(&path)
-                .map(|_| path.clone())
-                .map_err(HostError::file("create", &path))
-        };
-        Ok(Self {
-            console: create("console")?,
-            events: create("events")?,
-            results: create("archive")?,
-        })
-    }
-
-    /// A machine with these.
-    pub fn files(&self) -> Files<'_> {
-        Files {
-            initrd: Path::new(""),
-            console: Some(&self.console),
-            ports: Some((&self.events, &self.results)),
-            link: None,
-            pstates: None,
-            told: None,
-            moment: None,
-        }
     }
 }
 

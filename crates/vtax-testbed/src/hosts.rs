@@ -27,7 +27,7 @@ use vtax_lab::run::{
     run_experiment,
 };
 use vtax_report::results::{ResultsDir, Treatment, Trial, TrialOutcome, TrialWriter, emulated};
-use vtax_units::Source;
+use vtax_units::{Nanoseconds, Source};
 
 /// How often a trial whose host got stuck is begun anew, each time with another seed: with the same one
 /// it would get stuck at the same instruction.
@@ -182,11 +182,20 @@ struct Hosts<'a> {
     emulator: String,
 }
 
-/// What hosts that begin at the same moment have in common: the seed, and the sizes of their disks.
-type Key = (u32, [u64; 2]);
+/// What hosts that begin at the same moment have in common: the sizes of their disks, in bytes.
+type Key = [u64; 2];
 
 /// Moments that are kept at the same time, where no more trials run at once: each takes about a GiB of files.
 const MOMENTS: usize = 4;
+
+/// How much later than its host's moment a trial with a seed begins. What two kernels do to each other depends on
+/// how their ticks lie: seeds in a row spread over a tick evenly (by the golden ratio), so that what
+/// varies from seed to seed is the chance in the timing.
+fn phase(seed: u32) -> Nanoseconds {
+    const TICK: u64 = 4_000_000;
+    let turn = u64::from(seed.wrapping_mul(2_654_435_769));
+    Nanoseconds((turn * TICK) >> 32)
+}
 
 /// A trial under way.
 struct Flying {
@@ -396,7 +405,10 @@ impl Hosts<'_> {
         } else {
             ""
         };
-        let told = format!("--treatment={treatment}{quick}");
+        let told = format!(
+            "{seed} {} --treatment={treatment}{quick}",
+            phase(seed).0 / 1000
+        );
         let errand = Errand::Trial {
             binary,
             command: self.run.command,
@@ -409,7 +421,7 @@ impl Hosts<'_> {
         };
         // Two hosts, or a clock that is this machine's, have no moment that could be kept.
         let moment = match settings.deterministic {
-            true => match self.moment(treatment, &settings, &errand)? {
+            true => match self.moment(treatment, &errand)? {
                 Some(moment) => Some(moment),
                 None => return Ok(None),
             },
@@ -431,18 +443,13 @@ impl Hosts<'_> {
     }
 
     /// Where the moment is that a treatment begins at, once it is kept; its host boots where there is none.
-    fn moment(
-        &mut self,
-        treatment: usize,
-        settings: &Settings,
-        errand: &Errand<'_>,
-    ) -> Result<Option<usize>, LabError> {
+    fn moment(&mut self, treatment: usize, errand: &Errand<'_>) -> Result<Option<usize>, LabError> {
         let host = self.host(treatment);
-        let key = (settings.seed, host.disks.each_ref().map(|disk| disk.bytes));
+        let key = host.disks.each_ref().map(|disk| disk.bytes);
         let found = self.moments.iter().position(|(other, _)| *other == key);
         let latest = match found {
             Some(position) => self.moments.remove(position),
-            None => (key, Moment::start(host, settings, errand)?),
+            None => (key, Moment::start(host, self.run.settings, errand)?),
         };
         // What is mapped stays until its machines have ended.
         let most = MOMENTS.max(self.jobs);
@@ -581,6 +588,21 @@ mod tests {
         let (said, folder) = said(hypervisor, more, settings, None);
         assert!(!folder.path().join("results").exists(), "{said}");
         said
+    }
+
+    #[test]
+    fn seeds_in_a_row_begin_at_phases_that_spread_over_a_tick() {
+        for count in [2, 4, 8, 16] {
+            let mut phases: Vec<u64> = (1..=count).map(|seed| phase(seed).0).collect();
+            phases.sort_unstable();
+            let even = 4_000_000 / u64::from(count);
+            let gaps = phases.windows(2).map(|pair| pair[1] - pair[0]);
+            assert!(
+                gaps.clone().all(|gap| gap < 2 * even && gap > even / 3),
+                "{phases:?}"
+            );
+            assert!(phases.iter().all(|phase| *phase < 4_000_000));
+        }
     }
 
     #[test]

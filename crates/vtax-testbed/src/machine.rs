@@ -26,7 +26,7 @@ pub(crate) struct Files<'a> {
     pub link: Option<(End, &'a Path)>,
     /// The table of its processors' frequencies, if they have any.
     pub pstates: Option<&'a Path>,
-    /// What it is told once it rests: the arguments of its trial.
+    /// What it is told once it rests: the seed, how many microseconds later its trial begins, and its arguments.
     pub told: Option<&'a str>,
     /// The moment that it keeps or begins at, if any.
     pub moment: Option<Moment<'a>>,
@@ -49,7 +49,7 @@ pub(crate) struct Moment<'a> {
 const GUESTS: usize = 1;
 
 /// What the firmware calls what a machine is told: see `guest/start.sh`.
-const TOLD: &str = "opt/vtax/arguments";
+const TOLD: &str = "opt/vtax/trial";
 
 /// What becomes of what a machine writes to a file in its memory.
 #[derive(Debug, Clone, Copy)]
@@ -497,7 +497,7 @@ mod tests {
         assert_eq!(rest(&keeps), rest(&begins));
         assert!(begins.contains(" -incoming defer") && begins.contains("memory-backend=memory"));
         assert!(
-            begins.contains("name=opt/vtax/arguments,string=--treatment=2,,3"),
+            begins.contains("name=opt/vtax/trial,string=--treatment=2,,3"),
             "{begins}"
         );
         assert!(!begins.contains("root.ext4"), "{begins}");

@@ -2,11 +2,10 @@
 //! instruction. Its memory and its root disk are files then, which the machine of each trial maps for itself:
 //! what one writes no other sees, and each begins with the same bits.
 
-use crate::flight::{BREATH, Ports};
 use crate::host::Host;
 use crate::machine::{self, Files};
 use crate::payload::{Errand, Luggage};
-use crate::running::{Running, STATE, tail};
+use crate::running::{BREATH, Ports, Running, STATE, tail};
 use crate::scratch;
 use crate::settings::Settings;
 use std::path::{Path, PathBuf};

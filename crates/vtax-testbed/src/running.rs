@@ -1,8 +1,9 @@
 //! A QEMU at work, and what it says.
 
 use crate::emulator::missing;
+use crate::machine::Files;
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use vtax_guest::platform::qemu::{Options, Qmp};
@@ -11,8 +12,53 @@ use vtax_host::HostError;
 /// How long it may take to open its monitor.
 const MONITOR_LIMIT: Duration = Duration::from_secs(20);
 
+/// What an emulated host may compute without a word, besides its trial's phases. Rarely one with a
+/// nested guest gets stuck for good in QEMU's emulation, and computes on.
+pub(crate) const BREATH: Duration = Duration::from_secs(120);
+
 /// The variable with the path of a machine's state: names of directories need no quotes so.
 pub(crate) const STATE: &str = "VTAX_STATE";
+
+/// What a host prints and brings back, as files.
+pub(crate) struct Ports {
+    /// What the console prints.
+    pub console: PathBuf,
+    /// What the command inside says.
+    pub events: PathBuf,
+    /// The archive of its results.
+    pub results: PathBuf,
+}
+
+impl Ports {
+    /// # Errors
+    /// When one cannot be created.
+    pub fn create(directory: &Path) -> Result<Self, HostError> {
+        let create = |name: &str| {
+            let path = directory.join(name);
+            File::create(&path)
+                .map(|_| path.clone())
+                .map_err(HostError::file("create", &path))
+        };
+        Ok(Self {
+            console: create("console")?,
+            events: create("events")?,
+            results: create("archive")?,
+        })
+    }
+
+    /// A machine with these.
+    pub fn files(&self) -> Files<'_> {
+        Files {
+            initrd: Path::new(""),
+            console: Some(&self.console),
+            ports: Some((&self.events, &self.results)),
+            link: None,
+            pstates: None,
+            told: None,
+            moment: None,
+        }
+    }
+}
 
 /// A QEMU that ends with this value, and with this process however that ends.
 pub(crate) struct Running {

@@ -111,9 +111,12 @@ sleep "$(cat rest)"
 stand_still
 mount_guests
 modprobe qemu_fw_cfg || fail "cannot load qemu_fw_cfg"
+# From here on chance is the seed's: what this kernel makes random, what the processor does, when the trial begins.
+read -r seed phase arguments </sys/firmware/qemu_fw_cfg/by_name/opt/vtax/trial/raw
+echo "$seed" >/dev/urandom
+usleep "$phase"
 /usr/local/bin/vtax $(cat command) plan.toml --results results --json --emulated \
-    --place-name "$(cat place)" \
-    $(cat /sys/firmware/qemu_fw_cfg/by_name/opt/vtax/arguments/raw) >"$events" 2>said
+    --place-name "$(cat place)" $arguments >"$events" 2>said
 code=$?
 cat said >"$events"
 if [ -n "$(ls results)" ]; then
