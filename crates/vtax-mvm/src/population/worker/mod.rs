@@ -14,7 +14,7 @@ mod serving;
 mod timers;
 mod turn;
 
-use super::Population;
+use super::{Holding, Population, capacity};
 use crate::error::{Error, Result};
 use event_loop::Worker;
 use mailbox::Mailboxes;
@@ -95,6 +95,11 @@ impl Workers {
         let polls = (0..count)
             .map(|_| Poll::new().map_err(|e| Error::of_limit("make an event queue", e)))
             .collect::<Result<Vec<Poll>>>()?;
+        let live = match population.plan.holding {
+            Holding::Live => population.plan.count,
+            Holding::Parked => 0,
+        };
+        let clients = capacity::clients(live, count);
         let shared = Arc::new(Shared {
             population,
             mailboxes: Mailboxes::new(&polls)?,
@@ -122,7 +127,7 @@ impl Workers {
             let thread = std::thread::Builder::new()
                 .name(format!("worker-{index}"))
                 .spawn(move || {
-                    let outcome = Worker::new(Arc::clone(&shared), index, poll, tcp, unix)
+                    let outcome = Worker::new(Arc::clone(&shared), index, poll, tcp, unix, clients)
                         .and_then(Worker::work);
                     if outcome.is_err() {
                         // One worker that cannot go on must not leave guests waiting for it.
