@@ -228,7 +228,7 @@ fn wrong_arguments_are_answered_with_what_is_right() {
         (&["exporter", "--listen", "here"], "unix:PATH"),
         (
             &["exporter", "--listen", "203.0.113.1:19190"],
-            "no interface",
+            "give a token",
         ),
     ] {
         let output = vtax(arguments).output().unwrap();
