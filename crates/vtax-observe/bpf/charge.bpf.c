@@ -50,6 +50,7 @@ struct request_queue { struct gendisk *disk; } RELOCATED;
 struct request { struct request_queue *q; struct bio *bio; } RELOCATED;
 
 // Whose a segment is. Mirrored in traced.rs.
+#define BLOCK_VEC 4 // BLOCK_SOFTIRQ
 enum kind {
 	SOFTIRQ = 0, // a: kind of soft interrupt
 	GUEST = 1,   // a: the guest's number
@@ -378,7 +379,8 @@ SEC("tp_btf/block_rq_complete")
 int BPF_PROG(block_rq_complete, struct request *rq)
 {
 	struct cpu_state *s = state();
-	if (!s || !s->active)
+	// In any other it is a hard interrupt's, which may have come in the middle of `settle`.
+	if (!s || !s->active || s->vec != BLOCK_VEC)
 		return 0;
 	if (s->owner.kind != SOFTIRQ)
 		settle(s, bpf_ktime_get_ns());
