@@ -41,7 +41,8 @@ fn receiving_is_charged_to_the_receiver_though_it_ran_in_the_senders_context() {
     charger.pass(&SystemClock).unwrap();
     // The programs learn of the devices in the first pass.
     charger.pass(&SystemClock).unwrap();
-    let sent = setting.send(0, 64, Duration::from_millis(700));
+    let sending = Duration::from_millis(700);
+    let sent = setting.send(0, 64, sending);
     let pass = charger.pass(&SystemClock).unwrap();
     let numbers = setting.numbers(&charger);
     assert_ne!(numbers[0], numbers[1]);
@@ -52,9 +53,11 @@ fn receiving_is_charged_to_the_receiver_though_it_ran_in_the_senders_context() {
     };
     let a_packet = softirq(0) as f64 / sent as f64;
     eprintln!("{sent} packets, {a_packet:.0} ns of soft interrupts each");
+    // Whoever sends does nothing else, so that receiving is a good part of the time, and no more.
+    let share = softirq(0) as f64 / sending.as_nanos() as f64;
     assert!(
-        (100.0..100_000.0).contains(&a_packet),
-        "{a_packet} ns a packet"
+        (0.03..1.05).contains(&share),
+        "{share} of the time of sending"
     );
     assert!(
         softirq(1) * 100 < softirq(0),
