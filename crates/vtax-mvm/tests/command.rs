@@ -279,6 +279,41 @@ fn exhausted_process_ids_are_named_and_nothing_keeps_running() {
     );
 }
 
+#[test]
+fn every_thread_of_a_monitor_is_shut_in_and_its_snapshot_is_still_written() {
+    if no_kvm() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let mut running = Running::start(&format!(
+        "exec $MVM run --count 50 --save '{}' --socket '{}' --http 127.0.0.1:0",
+        at("saved").display(),
+        at("socket").display()
+    ));
+    assert!(answer(running.address, "/vm/7/hi").contains("hello"));
+    let id = running.child.id();
+    let tasks = std::fs::read_dir(format!("/proc/{id}/task")).unwrap();
+    let statuses: Vec<String> = tasks
+        .map(|task| std::fs::read_to_string(task.unwrap().path().join("status")).unwrap())
+        .collect();
+    assert!(statuses.len() > 1);
+    for status in statuses {
+        for line in ["Seccomp:\t2", "NoNewPrivs:\t1"] {
+            assert!(status.lines().any(|found| found == line), "{status}");
+        }
+    }
+    let id = rustix::process::Pid::from_child(&running.child);
+    rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+    assert!(running.child.wait().unwrap().success());
+    assert!(at("saved").exists() && !at("socket").exists());
+    let loaded = Running::start(&format!(
+        "exec $MVM run --load '{}' --http 127.0.0.1:0",
+        at("saved").display()
+    ));
+    assert!(answer(loaded.address, "/vm/49/hi").contains("hello"));
+}
+
 /// What a client gets that asks for `path`.
 fn answer(address: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();

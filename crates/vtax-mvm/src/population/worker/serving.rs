@@ -232,7 +232,7 @@ impl Worker {
                 connection.respond(status, format!("{why}\n").as_bytes(), keep_alive);
             }
             Target::Status => {
-                let c = self.shared.population.full_census();
+                let c = self.shared.census();
                 let body = format!(
                     "{{\"guests\":{},\"booted\":{},\"dead\":{},\"turns\":{},\"stored_bytes\":{},\"lost_output\":{}}}\n",
                     c.guests, c.booted, c.dead, c.turns, c.stored_bytes, c.lost_output
