@@ -24,7 +24,9 @@ fn every_test_that_the_threat_model_names_exists() {
     let mut code = String::new();
     sources(&root.join("crates"), &mut code);
     let quoted = page.split('`').skip(1).step_by(2);
-    let tests: Vec<&str> = quoted.filter(|word| word.matches('_').count() > 2).collect();
+    let tests: Vec<&str> = quoted
+        .filter(|word| word.matches('_').count() > 2)
+        .collect();
     assert!(tests.len() > 40, "{tests:?}");
     for test in tests {
         let found = code.contains(&format!("#[test]\n    fn {test}("))
