@@ -80,7 +80,10 @@ fn an_address_that_was_learnt_is_the_only_one_and_nobody_elses() {
     let mut bench = switch(&[learn, learn]);
     bench.flood(0, 0, NOW);
     assert_eq!(bench.arrived(), [0, 1, 1]);
-    // The second cannot learn what is the first's, and learns its own then.
+    // The second cannot learn what is the first's, and learns its own then. Until it has, its front
+    // end may announce whom it brings.
+    bench.network.announce(1, [2, 0, 0, 0, 0, 1], NOW);
+    assert_eq!(bench.arrived(), [1, 0, 1]);
     bench.flood(1, 0, NOW);
     assert_eq!(bench.arrived(), [0, 0, 0]);
     bench.flood(1, 1, NOW);
@@ -118,6 +121,19 @@ fn no_port_sends_more_than_its_packets_a_second_and_the_others_go_on() {
         crate::telemetry::Drops::default(),
         "they wait"
     );
+}
+
+#[test]
+fn no_neighbours_kicks_make_a_port_that_waits_work() {
+    let mut bench = switch(&["packets = { rate = 1000, burst = 1 }"]);
+    bench.send(0, 1, 0, NOW);
+    bench.send(0, 1, 0, NOW);
+    let before = bench.guest(0).counters.work();
+    for _ in 0..50 {
+        bench.kick(1, 0, NOW);
+    }
+    assert_eq!(bench.guest(0).counters.work(), before);
+    assert_eq!(bench.guest(0).counters.totals.throttled, 1);
 }
 
 #[test]

@@ -122,6 +122,8 @@ enum Step {
     Refused(DropReason),
     /// It, and all after it, come again: at this time, or when there are buffers.
     Blocked(Option<Nanos>),
+    /// Likewise, at this time and not before.
+    Limited(Nanos),
 }
 
 impl Network {
@@ -333,19 +335,21 @@ impl Network {
     pub fn announce(&mut self, port: u16, mac: Mac, now: Nanos) {
         let table = self.table.as_ref();
         let is_anothers = table.is_some_and(|table| table.is_anothers(mac, port));
-        let guard = self
-            .guest_mut(port)
-            .and_then(|guest| guest.guard.as_deref_mut());
-        let may = guard.is_none_or(|guard| guard.allows(mac) && guard.may_flood(now));
-        if is_anothers || !may {
-            if let Some(guest) = self.guest_mut(port) {
-                guest
-                    .counters
-                    .totals
-                    .drops
-                    .add(DropReason::ForeignAddress, 1);
-            }
-            return self.note(port, Limit::Addresses);
+        let Some(guest) = self.guest_mut(port) else {
+            return;
+        };
+        let guard = &mut guest.guard;
+        let is_foreign = |guard: &guard::Guard| !guard.has_to_learn() && !guard.allows(mac);
+        let beyond = if is_anothers || guard.as_deref().is_some_and(is_foreign) {
+            Some((Limit::Addresses, DropReason::ForeignAddress))
+        } else if guard.as_mut().is_some_and(|guard| !guard.may_flood(now)) {
+            Some((Limit::Floods, DropReason::Storm))
+        } else {
+            None
+        };
+        if let Some((limit, reason)) = beyond {
+            guest.counters.totals.drops.add(reason, 1);
+            return self.note(port, limit);
         }
         let bytes = frame::rarp(mac);
         self.flood(port, 0, &bytes, now);
@@ -455,7 +459,11 @@ impl Network {
                     Step::Done => {}
                     Step::Refused(reason) => batch.packets[done].refused = Some(reason),
                     Step::Blocked(until) => {
-                        blocked = Some(until);
+                        blocked = Some(State::Blocked(until));
+                        break;
+                    }
+                    Step::Limited(until) => {
+                        blocked = Some(State::Limited(until));
                         break;
                     }
                 }
@@ -522,18 +530,12 @@ impl Network {
     }
 
     /// Decides how a source goes on after a batch.
-    fn settle(
-        &mut self,
-        index: usize,
-        done: usize,
-        blocked: Option<Option<Nanos>>,
-        now: Nanos,
-    ) -> bool {
+    fn settle(&mut self, index: usize, done: usize, blocked: Option<State>, now: Nanos) -> bool {
         let Some(source) = self.sources.get_mut(index) else {
             return false;
         };
-        let (state, busy) = if let Some(until) = blocked {
-            (State::Blocked(until), done > 0)
+        let (state, busy) = if let Some(state) = blocked {
+            (state, done > 0)
         } else if done > 0 {
             source.moved(done);
             (State::Active, true)
@@ -645,7 +647,7 @@ impl Network {
             Verdict::Wait(until) => {
                 guest.counters.totals.throttled += 1;
                 self.note(port, Limit::Rate);
-                Some(Step::Blocked(Some(until)))
+                Some(Step::Limited(until))
             }
             Verdict::Foreign => {
                 self.note(port, Limit::Addresses);
