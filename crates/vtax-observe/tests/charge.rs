@@ -73,6 +73,39 @@ fn receiving_is_charged_to_the_receiver_though_it_ran_in_the_senders_context() {
 }
 
 #[test]
+fn packets_that_come_in_lists_and_are_routed_are_charged_to_whom_they_go() {
+    let Some(setting) = Setting::new(2) else {
+        return;
+    };
+    let Some(mut charger) = charger(MethodChoice::Traced) else {
+        return;
+    };
+    let Some(world) = setting.world() else {
+        return eprintln!("SKIPPED: no routed port with GRO can be made here (needs ethtool)");
+    };
+    for _ in 0..2 {
+        charger.pass(&SystemClock).unwrap();
+    }
+    let sent = setting.send_bursts(&world, Duration::from_millis(700));
+    let pass = charger.pass(&SystemClock).unwrap();
+    let numbers = setting.numbers(&charger);
+    let ledger = pass.ledger().unwrap();
+    let softirq = |index: usize| {
+        let row = ledger.row(numbers[index]).unwrap();
+        row.stages.get(Stage::Softirq).0 as f64
+    };
+    let (one, other, host) = (softirq(0), softirq(1), ledger.host_softirq.0 as f64);
+    eprintln!("{sent} bursts each: {one} and {other} ns, the host's {host} ns");
+    // Both get the same, and the host does nothing for itself.
+    assert!((0.8..1.25).contains(&(one / other)), "{one} and {other} ns");
+    assert!(host < 0.2 * (one + other), "{host} of {one} and {other} ns");
+    assert_eq!(
+        ledger.sum().0 + ledger.made_good.0,
+        ledger.total.0 + ledger.excess.0
+    );
+}
+
+#[test]
 fn counted_and_traced_see_the_same_receiver() {
     let Some(setting) = Setting::new(1) else {
         return;

@@ -11,8 +11,11 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use vtax_observe::charge::Charger;
 use vtax_observe::guests::Hierarchy;
@@ -133,7 +136,11 @@ pub struct Container {
 pub struct Setting {
     pub containers: Vec<Container>,
     pub client: Namespace,
+    /// What one makes the host do, another would measure.
+    _alone: MutexGuard<'static, ()>,
 }
+
+static ALONE: Mutex<()> = Mutex::new(());
 
 impl Setting {
     /// `count` containers, each on a pair of its own to the client: 10.9.N.1 to 10.9.N.2.
@@ -148,6 +155,7 @@ impl Setting {
             skip("cannot make a network namespace");
             return None;
         };
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let mut containers = Vec::new();
         for index in 0..count {
             let namespace = Namespace::new()?;
@@ -163,7 +171,10 @@ impl Setting {
                 skip("cannot connect two namespaces");
                 return None;
             }
-            let id = format!("{index:x}{:x}", std::process::id());
+            // Of this test alone, among those that run beside it.
+            static NEXT: AtomicU32 = AtomicU32::new(0x1000);
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let id = format!("{number:x}{:x}", std::process::id());
             let id = format!("{id:0<64}");
             let Some(group) = Group::new(&hierarchy.mounted, &id, pid) else {
                 skip("cannot make a control group");
@@ -175,7 +186,11 @@ impl Setting {
                 name: id,
             });
         }
-        Some(Self { containers, client })
+        Some(Self {
+            containers,
+            client,
+            _alone: alone,
+        })
     }
 
     /// The client sends datagrams to a container for a while; how many.
@@ -200,6 +215,74 @@ impl Setting {
         })
     }
 
+    /// A namespace beyond the client, which routes for it, and whose port there hands packets up in
+    /// lists, as ports of real hosts do (GRO). `None`: it cannot be had.
+    pub fn world(&self) -> Option<Namespace> {
+        let world = Namespace::new()?;
+        let pid = world.0.id();
+        let routes = |index: usize| {
+            let container = &self.containers[index].namespace;
+            container.ip(&format!("route add default via 10.9.{index}.1"))
+        };
+        let is_up = self.client.ip(&format!(
+            "link add port type veth peer name eth0 netns {pid}"
+        )) && self.client.ip("addr add 10.10.0.1/24 dev port")
+            && self.client.ip("link set port up")
+            && world.ip("addr add 10.10.0.2/24 dev eth0")
+            && world.ip("link set eth0 up")
+            && world.ip("route add default via 10.10.0.1")
+            && (0..self.containers.len()).all(routes);
+        let offload = |of: &Namespace, arguments: [&str; 3]| {
+            let mut command = of.command(Path::new("ethtool"));
+            let status = command.arg("-K").args(arguments).status();
+            status.is_ok_and(|status| status.success())
+        };
+        // A pair of veths has lists only for what its sender has cut itself.
+        let has_lists = is_up
+            && offload(&world, ["eth0", "tso", "off"])
+            && offload(&self.client, ["port", "gro", "on"]);
+        let _ = offload(&world, ["eth0", "tx-udp-segmentation", "off"]);
+        let forward = || fs::write("/proc/sys/net/ipv4/ip_forward", "1").is_ok();
+        (has_lists && self.client.within(forward)).then_some(world)
+    }
+
+    /// The world sends bursts of eight datagrams to all containers in turns for a while; how many bursts
+    /// to each.
+    pub fn send_bursts(&self, world: &Namespace, time: Duration) -> u64 {
+        let bind = || UdpSocket::bind("0.0.0.0:9999").unwrap();
+        let receivers: Vec<UdpSocket> = self
+            .containers
+            .iter()
+            .map(|container| container.namespace.within(bind))
+            .collect();
+        for receiver in &receivers {
+            receiver.set_nonblocking(true).unwrap();
+        }
+        world.within(|| {
+            let sockets: Vec<UdpSocket> = (0..receivers.len())
+                .map(|index| {
+                    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+                    socket.connect(format!("10.9.{index}.2:9999")).unwrap();
+                    cut_into(&socket, 64);
+                    socket
+                })
+                .collect();
+            let (started, mut sent, mut into) = (Instant::now(), 0, [0; 2048]);
+            while started.elapsed() < time {
+                for _ in 0..64 {
+                    for socket in &sockets {
+                        let _ = socket.send(&[0; 8 * 64]);
+                    }
+                    sent += 1;
+                }
+                for receiver in &receivers {
+                    while receiver.recv(&mut into).is_ok() {}
+                }
+            }
+            sent
+        })
+    }
+
     pub fn numbers(&self, charger: &Charger) -> Vec<u32> {
         let by_name: HashMap<&str, u32> = charger
             .guests()
@@ -217,4 +300,22 @@ impl Setting {
             })
             .collect()
     }
+}
+
+/// Lets the kernel cut what a socket sends into datagrams of `size` bytes.
+#[allow(unsafe_code, reason = "an option that no library has")]
+fn cut_into(socket: &UdpSocket, size: libc::c_int) {
+    let length = libc::socklen_t::try_from(size_of_val(&size)).unwrap();
+    let value = (&raw const size).cast();
+    // SAFETY: the option is an int, which lives.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_UDP,
+            libc::UDP_SEGMENT,
+            value,
+            length,
+        )
+    };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
