@@ -11,7 +11,6 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::net::UdpSocket;
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -246,43 +245,6 @@ impl Setting {
         (has_lists && self.client.within(forward)).then_some(world)
     }
 
-    /// The world sends bursts of eight datagrams to all containers in turns for a while; how many bursts
-    /// to each.
-    pub fn send_bursts(&self, world: &Namespace, time: Duration) -> u64 {
-        let bind = || UdpSocket::bind("0.0.0.0:9999").unwrap();
-        let receivers: Vec<UdpSocket> = self
-            .containers
-            .iter()
-            .map(|container| container.namespace.within(bind))
-            .collect();
-        for receiver in &receivers {
-            receiver.set_nonblocking(true).unwrap();
-        }
-        world.within(|| {
-            let sockets: Vec<UdpSocket> = (0..receivers.len())
-                .map(|index| {
-                    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-                    socket.connect(format!("10.9.{index}.2:9999")).unwrap();
-                    cut_into(&socket, 64);
-                    socket
-                })
-                .collect();
-            let (started, mut sent, mut into) = (Instant::now(), 0, [0; 2048]);
-            while started.elapsed() < time {
-                for _ in 0..64 {
-                    for socket in &sockets {
-                        let _ = socket.send(&[0; 8 * 64]);
-                    }
-                    sent += 1;
-                }
-                for receiver in &receivers {
-                    while receiver.recv(&mut into).is_ok() {}
-                }
-            }
-            sent
-        })
-    }
-
     pub fn numbers(&self, charger: &Charger) -> Vec<u32> {
         let by_name: HashMap<&str, u32> = charger
             .guests()
@@ -300,22 +262,4 @@ impl Setting {
             })
             .collect()
     }
-}
-
-/// Lets the kernel cut what a socket sends into datagrams of `size` bytes.
-#[allow(unsafe_code, reason = "an option that no library has")]
-fn cut_into(socket: &UdpSocket, size: libc::c_int) {
-    let length = libc::socklen_t::try_from(size_of_val(&size)).unwrap();
-    let value = (&raw const size).cast();
-    // SAFETY: the option is an int, which lives.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_UDP,
-            libc::UDP_SEGMENT,
-            value,
-            length,
-        )
-    };
-    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
