@@ -68,8 +68,8 @@ struct device { u32 netns; u32 ifindex; };
 struct told { u32 generation; u32 vmms; };
 
 // A device that was looked up, and the guest that was found, or 0.
-struct known { u64 dev; struct device key; u32 guest; u32 padding; };
-#define KNOWN 8
+struct known { u64 dev; struct device key; u32 guest; u32 generation; };
+#define KNOWN 256
 
 // A packet that came up and has not gone on: net.core.gro_normal_batch of them are a list.
 struct mark { u64 skb; u64 at; };
@@ -250,7 +250,8 @@ static __always_inline u32 guest_of(struct cpu_state *s, const struct net_device
 {
 	struct device key = key_of(dev);
 	struct known *known = &s->known[(key.ifindex ^ key.netns) % KNOWN];
-	if (known->dev == (u64)dev && known->key.ifindex == key.ifindex && known->key.netns == key.netns)
+	if (known->dev == (u64)dev && known->generation == s->generation &&
+	    known->key.ifindex == key.ifindex && known->key.netns == key.netns)
 		return known->guest;
 	u32 *guest = find(key);
 	if (!guest) {
@@ -260,6 +261,7 @@ static __always_inline u32 guest_of(struct cpu_state *s, const struct net_device
 	}
 	known->dev = (u64)dev;
 	known->key = key;
+	known->generation = s->generation;
 	known->guest = guest ? *guest : 0;
 	return known->guest;
 }
@@ -347,11 +349,7 @@ int BPF_PROG(softirq_entry, unsigned int vec)
 	struct told *now_told = bpf_map_lookup_elem(&told, &zero);
 	if (!s || !now_told)
 		return 0;
-	if (s->generation != now_told->generation) {
-		s->generation = now_told->generation;
-		for (int i = 0; i < KNOWN; i++)
-			s->known[i].dev = 0;
-	}
+	s->generation = now_told->generation;
 	u64 now = bpf_ktime_get_ns();
 	s->entered = now;
 	s->since = now;
