@@ -74,6 +74,15 @@ pub enum ListenError {
         /// What is there.
         found: &'static str,
     },
+    /// Other hosts may reach the address, and there is no token.
+    #[error(
+        "cannot listen on {address}: other hosts may reach it: give a token that their clients must \
+         send, or a loopback address or unix:PATH"
+    )]
+    Open {
+        /// Where.
+        address: Address,
+    },
     /// The pipe or thread of the server.
     #[error("cannot start the server: {0}")]
     Start(#[source] io::Error),

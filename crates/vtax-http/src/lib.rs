@@ -15,9 +15,11 @@ mod listen;
 mod message;
 pub mod metrics;
 mod server;
+mod token;
 pub mod unix;
 
 pub use address::{Address, ListenError};
 pub use listen::Listeners;
 pub use message::{LONGEST_HEAD, Method, Parsed, Request, Response, parse, write_head};
 pub use server::{Handler, Limits, Server};
+pub use token::{Token, TokenError};

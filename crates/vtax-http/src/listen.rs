@@ -1,6 +1,7 @@
 //! Where servers listen, and why they cannot.
 
 use crate::address::{Address, ListenError};
+use crate::token::Token;
 use crate::unix::{self, Users};
 use std::io::{self, PipeReader, PipeWriter};
 use std::net::TcpListener;
@@ -11,6 +12,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 #[derive(Debug)]
 pub struct Listeners {
     pub(crate) listeners: Vec<Listener>,
+    /// What clients must send, except on UNIX sockets, whose modes say who may connect.
+    pub(crate) token: Option<Token>,
     pub(crate) told: PipeReader,
     pub(crate) stop: PipeWriter,
 }
@@ -25,8 +28,31 @@ impl Listeners {
         let listen = |address| Listener::bind(address, users);
         Ok(Self {
             listeners: addresses.iter().map(listen).collect::<Result<_, _>>()?,
+            token: None,
             told,
             stop,
+        })
+    }
+
+    /// As [`Listeners::bind`], for clients that send `token` where there is one. Where there is none,
+    /// no address may be one that other hosts reach.
+    ///
+    /// # Errors
+    /// When any of them is, or cannot be listened on.
+    pub fn bind_for(
+        addresses: &[Address],
+        users: Users,
+        token: Option<Token>,
+    ) -> Result<Self, ListenError> {
+        let open = addresses.iter().find(|address| address.leaves_the_host());
+        if let (Some(address), None) = (open, &token) {
+            return Err(ListenError::Open {
+                address: address.clone(),
+            });
+        }
+        Ok(Self {
+            token,
+            ..Self::bind(addresses, users)?
         })
     }
 }
@@ -88,6 +114,17 @@ mod tests {
         }
         let leaves = |text: &str| text.parse::<Address>().unwrap().leaves_the_host();
         assert!(leaves("0.0.0.0:1") && !leaves("1") && !leaves("[::1]:1") && !leaves("unix:a"));
+    }
+
+    #[test]
+    fn nothing_is_open_to_other_hosts_without_a_token() {
+        for open in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"] {
+            let addresses = ["0".parse().unwrap(), open.parse().unwrap()];
+            let refused = Listeners::bind_for(&addresses, Users::ByUmask, None).unwrap_err();
+            assert!(refused.to_string().contains("give a token"), "{refused}");
+        }
+        let loopback = ["0".parse().unwrap(), "127.9.9.9:0".parse().unwrap()];
+        Listeners::bind_for(&loopback, Users::ByUmask, None).unwrap();
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub struct Request<'a> {
     pub target: &'a str,
     /// The `Accept` header; empty where there is none.
     pub accept: &'a str,
+    /// The `Authorization` header; empty where there is none.
+    pub authorization: &'a str,
     /// Whether the client wants to ask more on the connection.
     pub keep_alive: bool,
 }
@@ -71,14 +73,13 @@ pub fn parse(received: &[u8]) -> Parsed<'_> {
         Some("HEAD") => Method::Head,
         _ => return Parsed::Refused(405, "only GET is answered"),
     };
-    let header = |name: &str| {
-        let found = request
-            .headers
-            .iter()
-            .find(|header| header.name.eq_ignore_ascii_case(name));
+    let headers = |name: &'static str| {
+        let named = |header: &&httparse::Header<'_>| header.name.eq_ignore_ascii_case(name);
+        let found = request.headers.iter().filter(named);
         found.map(|header| header.value.trim_ascii())
     };
-    if header("content-length").is_some_and(|length| length != b"0")
+    let header = |name| headers(name).next();
+    if headers("content-length").any(|length| length != b"0")
         || header("transfer-encoding").is_some()
     {
         return Parsed::Refused(400, "a GET has no body here");
@@ -88,13 +89,16 @@ pub fn parse(received: &[u8]) -> Parsed<'_> {
         Some(wish) if wish.eq_ignore_ascii_case(b"keep-alive") => true,
         _ => request.version == Some(1),
     };
+    let text = |name| {
+        let value = header(name).and_then(|value| std::str::from_utf8(value).ok());
+        value.unwrap_or_default()
+    };
     Parsed::Request(Request {
         length,
         method,
         target: request.path.unwrap_or("/"),
-        accept: header("accept")
-            .and_then(|accept| std::str::from_utf8(accept).ok())
-            .unwrap_or_default(),
+        accept: text("accept"),
+        authorization: text("authorization"),
         keep_alive,
     })
 }
@@ -132,6 +136,7 @@ pub fn write_head(
     let reason = match status {
         200 => "OK",
         400 => "Bad Request",
+        401 => "Unauthorized",
         404 => "Not Found",
         405 => "Method Not Allowed",
         408 => "Request Timeout",
@@ -143,13 +148,17 @@ pub fn write_head(
         504 => "Gateway Timeout",
         _ => "Answer",
     };
-    let allow = if status == 405 { "Allow: GET\r\n" } else { "" };
+    let instead = match status {
+        401 => "WWW-Authenticate: Bearer\r\n",
+        405 => "Allow: GET\r\n",
+        _ => "",
+    };
     let connection = if keep_alive { "keep-alive" } else { "close" };
     // Writing to memory does not fail.
     let _ = write!(
         out,
         "HTTP/1.1 {status} {reason}\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\n\
-         {allow}Connection: {connection}\r\n\r\n"
+         {instead}Connection: {connection}\r\n\r\n"
     );
 }
 
@@ -185,6 +194,8 @@ mod tests {
         };
         assert_eq!(status(b"POST / HTTP/1.1\r\n\r\n"), 405);
         assert_eq!(status(b"GET / HTTP/1.1\r\nContent-Length: 5\r\n\r\n"), 400);
+        let hidden = b"GET / HTTP/1.1\r\nContent-Length: 0\r\nContent-Length: 5\r\n\r\n";
+        assert_eq!(status(hidden), 400, "a body behind a second length");
         assert_eq!(status(b"\x16\x03\x01"), 400);
         assert_eq!(status(&[b'G'; LONGEST_HEAD]), 431);
         let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(LONGEST_HEAD));

@@ -3,6 +3,7 @@
 use crate::address::{Address, ListenError};
 use crate::listen::{Listener, Listeners};
 use crate::message::{self, Method, Parsed, Request, Response};
+use crate::token::Token;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, set_tcp_nodelay};
@@ -32,6 +33,25 @@ pub struct Limits {
     pub idle: Option<Duration>,
 }
 
+/// What every client meets.
+struct Service {
+    limits: Limits,
+    handler: Handler,
+    token: Option<Token>,
+}
+
+impl Service {
+    /// `is_local`: the client came by a UNIX socket, whose mode let it in.
+    fn answer(&self, request: &Request<'_>, is_local: bool) -> Response {
+        match &self.token {
+            Some(token) if !is_local && !token.is_in(request.authorization) => {
+                Response::text(401, "send the token: Authorization: Bearer TOKEN")
+            }
+            _ => (self.handler)(request),
+        }
+    }
+}
+
 /// A server that runs until it is dropped. Then answers that are on their way are finished.
 #[derive(Debug)]
 pub struct Server {
@@ -48,6 +68,11 @@ impl Listeners {
     /// When there is no thread to be had.
     pub fn serve(self, limits: Limits, handler: Handler) -> Result<Server, ListenError> {
         let places = Arc::new(Places::default());
+        let service = Arc::new(Service {
+            limits,
+            handler,
+            token: self.token,
+        });
         let mut server = Server {
             addresses: self.listeners.iter().map(|l| l.address.clone()).collect(),
             places: Arc::clone(&places),
@@ -57,7 +82,7 @@ impl Listeners {
         let (listeners, told) = (self.listeners, self.told);
         let thread = std::thread::Builder::new()
             .name("http".to_owned())
-            .spawn(move || accept_all(&listeners, &told, &places, limits, &handler));
+            .spawn(move || accept_all(&listeners, &told, &places, &service));
         server.thread = Some(thread.map_err(ListenError::Start)?);
         Ok(server)
     }
@@ -86,8 +111,7 @@ fn accept_all(
     listeners: &[Listener],
     told: &PipeReader,
     places: &Arc<Places>,
-    limits: Limits,
-    handler: &Handler,
+    service: &Arc<Service>,
 ) {
     loop {
         let mut waiting: Vec<PollFd<'_>> = Vec::with_capacity(listeners.len() + 1);
@@ -103,7 +127,10 @@ fn accept_all(
         }
         for (listener, _) in listeners.iter().zip(ready).filter(|(_, ready)| *ready) {
             match accept_with(listener, SocketFlags::CLOEXEC) {
-                Ok(socket) => serve_on_a_thread(socket, places, limits, handler),
+                Ok(socket) => {
+                    let is_local = matches!(listener.address, Address::Unix(_));
+                    serve_on_a_thread(socket, places, service, is_local);
+                }
                 Err(Errno::AGAIN) => {}
                 // No file descriptors left, or a client that hung up: neither is for ever.
                 Err(cause) => {
@@ -117,11 +144,16 @@ fn accept_all(
     }
 }
 
-fn serve_on_a_thread(socket: OwnedFd, places: &Arc<Places>, limits: Limits, handler: &Handler) {
+fn serve_on_a_thread(
+    socket: OwnedFd,
+    places: &Arc<Places>,
+    service: &Arc<Service>,
+    is_local: bool,
+) {
     // Answers are whole: waiting to fill a segment only costs time. A UNIX socket has none.
     let _ = set_tcp_nodelay(&socket, true);
     let socket = Arc::new(socket);
-    let Some(place) = Places::take(places, &socket, limits.connections) else {
+    let Some(place) = Places::take(places, &socket, service.limits.connections) else {
         let busy = encode(
             &Response::text(503, "too many requests at once"),
             true,
@@ -131,22 +163,19 @@ fn serve_on_a_thread(socket: OwnedFd, places: &Arc<Places>, limits: Limits, hand
         let _ = send(&socket, &busy, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         return;
     };
-    let handler = Arc::clone(handler);
+    let service = Arc::clone(service);
     // Where no thread can be had, the connection closes unanswered, which clients report.
     let _ = std::thread::Builder::new()
         .name("client".to_owned())
         .stack_size(256 << 10)
         .spawn(move || {
             // A client that went away needs no answer.
-            let _ = serve(&place, limits, &*handler);
+            let _ = serve(&place, &service, is_local);
         });
 }
 
-fn serve(
-    place: &Place,
-    limits: Limits,
-    handler: &(dyn Fn(&Request<'_>) -> Response + Send + Sync),
-) -> Result<(), Errno> {
+fn serve(place: &Place, service: &Service, is_local: bool) -> Result<(), Errno> {
+    let limits = service.limits;
     let socket = &*place.socket;
     let mut received = Vec::new();
     let mut until = Instant::now() + limits.patience;
@@ -161,7 +190,7 @@ fn serve(
             }
             Parsed::Request(request) => {
                 place.now(Doing::Answering)?;
-                let response = handler(&request);
+                let response = service.answer(&request, is_local);
                 let keep = request.keep_alive && limits.idle.is_some();
                 let whole = request.method == Method::Get;
                 let answer = encode(&response, whole, keep);
@@ -400,6 +429,7 @@ mod tests {
     use crate::unix::Users;
     use std::io::{ErrorKind, Read, Write};
     use std::net::TcpStream;
+    use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixStream;
     use std::sync::mpsc;
 
@@ -472,6 +502,79 @@ mod tests {
         assert!(ask(slow, b"\n").ends_with("/metrics text/plain\n"));
         drop(server);
         assert!(!path.exists(), "its socket goes with it");
+    }
+
+    #[test]
+    fn nobody_without_the_token_is_answered_but_by_a_path_whose_mode_lets_them_in() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, file) = (
+            directory.path().join("socket"),
+            directory.path().join("token"),
+        );
+        std::fs::write(&file, "0123456789abcdef").unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let token = Some(Token::read(&file).unwrap());
+        let addresses = ["0.0.0.0:0".parse().unwrap(), Address::Unix(path.clone())];
+        let listeners = Listeners::bind_for(&addresses, Users::Owner, token).unwrap();
+        let server = listeners.serve(LIMITS, echo()).unwrap();
+        let asked = |header: &str| {
+            let request = format!("GET /metrics HTTP/1.1\r\n{header}\r\n");
+            ask(tcp(&server), request.as_bytes())
+        };
+        for header in ["", "Authorization: Bearer 0123456789abcdee\r\n"] {
+            let refused = asked(header);
+            assert!(
+                refused.starts_with("HTTP/1.1 401 Unauthorized\r\n")
+                    && refused.contains("WWW-Authenticate: Bearer\r\n")
+                    && !refused.contains("/metrics"),
+                "{refused}"
+            );
+        }
+        let answer = asked("Authorization: Bearer 0123456789abcdef\r\n");
+        assert!(answer.ends_with("/metrics \n"), "{answer}");
+        let answer = ask(UnixStream::connect(&path).unwrap(), REQUEST);
+        assert!(answer.ends_with("/metrics text/plain\n"), "{answer}");
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn ten_thousand_connections_that_come_and_stay_keep_nobody_out() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        // By a path: TCP makes who knocks at a full house wait for a second.
+        let listeners = Listeners::bind(&[Address::Unix(path.clone())], Users::Owner).unwrap();
+        let _server = listeners.serve(LIMITS, echo()).unwrap();
+        let at = path.clone();
+        let flood = std::thread::spawn(move || {
+            // As many as fit beside everything else that this process has open.
+            let mut silent = std::collections::VecDeque::new();
+            for number in 0..10_000 {
+                let mut client = UnixStream::connect(&at).unwrap();
+                // Nothing, a head without an end, one that is too long, and one that is not read.
+                let endless = vec![b'a'; message::LONGEST_HEAD];
+                let said = [&b""[..], b"GET / HTTP/1.1\r\nx: ", &endless, REQUEST];
+                let _ = client.write_all(said[number % said.len()]);
+                silent.push_back(client);
+                if silent.len() > 400 {
+                    silent.pop_front();
+                }
+            }
+        });
+        let (mut asked, mut answered) = (0, 0);
+        while !flood.is_finished() || asked < 200 {
+            let mut client = UnixStream::connect(&path).unwrap();
+            let mut answer = String::new();
+            // One that is sent away may find its connection reset.
+            let _ = client.write_all(REQUEST);
+            let _ = client.read_to_string(&mut answer);
+            answered += u32::from(answer.starts_with("HTTP/1.1 200 "));
+            asked += 1;
+        }
+        flood.join().unwrap();
+        assert!(answered * 100 >= asked * 99, "{answered} of {asked}");
+        let threads = std::fs::read_dir("/proc/self/task").unwrap();
+        assert!(threads.count() < 64, "no thread stays for each of them");
     }
 
     #[test]

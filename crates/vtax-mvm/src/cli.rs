@@ -3,10 +3,11 @@
 use crate::error::{Error, Result};
 use crate::front::router::{Route, Router};
 use crate::image::{DiskFormat, Image, write_disk};
+use crate::jail;
 use crate::machine::kvm::Host;
 use crate::population::capacity::Capacity;
 use crate::population::share::Share;
-use crate::population::worker::{Addresses, Workers};
+use crate::population::worker::{Addresses, Doors, Workers};
 use crate::population::{Holding, Plan, Population};
 use crate::shard::{GUESTS_PER_PROCESS, ShardCommand, Shards};
 use crate::tcg::{Accelerator, Qemus};
@@ -215,7 +216,9 @@ fn run(arguments: &RunArguments, words: &[&str]) -> Result<()> {
         http: Some(arguments.http),
         unix: arguments.socket.clone(),
     };
-    let running = Workers::start(Arc::clone(&population), workers, &addresses)?;
+    let doors = Doors::open(&addresses)?;
+    jail::enter(arguments.save.as_deref(), arguments.socket.as_deref())?;
+    let running = Workers::serve(Arc::clone(&population), workers, doors)?;
     let count = population.plan().count;
     until_ended(|| population.census().booted < count && !running.stopped());
     let state = if arguments.live {
@@ -322,7 +325,9 @@ fn shard(arguments: &ShardArguments) -> Result<()> {
         http: None,
         unix: Some(arguments.socket.clone()),
     };
-    let workers = Workers::start(Arc::clone(&population), arguments.workers, &addresses)?;
+    let doors = Doors::open(&addresses)?;
+    jail::enter(None, Some(&arguments.socket))?;
+    let workers = Workers::serve(Arc::clone(&population), arguments.workers, doors)?;
     loop {
         let missing = arguments.count.saturating_sub(population.census().booted);
         if missing == 0 {

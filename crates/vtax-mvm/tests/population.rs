@@ -7,6 +7,9 @@
     reason = "what cannot be set up fails the test"
 )]
 
+mod guests;
+
+use guests::{faulting, on_serial, program};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::fs;
 use std::io::{Read, Write};
@@ -18,7 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vtax_mvm::Error;
 use vtax_mvm::front::router::http_answer;
-use vtax_mvm::image::{Image, SECTOR};
+use vtax_mvm::image::Image;
 use vtax_mvm::machine::kvm::Host;
 use vtax_mvm::population::worker::{Addresses, Workers};
 use vtax_mvm::population::{Holding, Plan, Population};
@@ -118,13 +121,6 @@ fn ask(stream: &mut TcpStream, path: &str) -> (u16, String) {
         assert_ne!(count, 0, "closed after {received:?}");
         received.extend(&buffer[..count]);
     }
-}
-
-fn program(code: &[u8]) -> Image {
-    let mut bytes = [0u8; SECTOR];
-    bytes[..code.len()].copy_from_slice(code);
-    bytes[510..].copy_from_slice(&[0x55, 0xAA]);
-    Image::from_bytes("program", &bytes).unwrap()
 }
 
 #[test]
@@ -354,6 +350,51 @@ fn a_client_that_sends_much_at_once_gets_every_answer() {
 }
 
 #[test]
+fn a_client_that_reads_nothing_does_not_fill_memory_and_its_answers_wait_for_it() {
+    needs_kvm!();
+    const REQUEST: &[u8] = b"GET /elsewhere HTTP/1.1\r\n\r\n";
+    // More than all buffers of the kernel take.
+    const MOST: usize = (64 << 20) / REQUEST.len();
+    let running = web(1);
+    let mut stream = running.connect();
+    let before = resident();
+    stream
+        .set_write_timeout(Some(Duration::from_secs(2)))
+        .unwrap();
+    let batch = REQUEST.repeat(1000);
+    let (mut sent, mut whole) = (0, true);
+    while whole && sent < MOST * REQUEST.len() {
+        match stream.write(&batch[sent % REQUEST.len()..]) {
+            Ok(count) => sent += count,
+            Err(_) => whole = false,
+        }
+    }
+    assert!(!whole, "it takes requests without end");
+    assert!(resident() < before + (32 << 20), "{before} {}", resident());
+    assert_eq!(running.get("/vm/0/hi").0, 200);
+    // All that was asked for is answered once it is read.
+    let mut reader = stream.try_clone().unwrap();
+    let reading = std::thread::spawn(move || {
+        let mut received = Vec::new();
+        let end = reader.read_to_end(&mut received);
+        assert!(end.is_ok(), "{end:?} after {}", received.len());
+        received
+            .windows(12)
+            .filter(|w| *w == b"HTTP/1.1 404")
+            .count()
+    });
+    // The last request, whose beginning may have been sent.
+    stream.set_write_timeout(None).unwrap();
+    let rest = sent % REQUEST.len();
+    if rest > 0 {
+        stream.write_all(&REQUEST[rest..]).unwrap();
+    }
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(reading.join().unwrap(), sent.div_ceil(REQUEST.len()));
+    running.stop();
+}
+
+#[test]
 fn a_client_that_hangs_up_with_its_request_is_answered_and_closed() {
     needs_kvm!();
     let running = web(1);
@@ -385,27 +426,10 @@ fn a_long_text_for_a_guest_arrives_whole() {
     running.stop();
 }
 
-/// A program that sleeps until its serial port interrupts, with what follows at 0x7C24 as the handler.
-fn on_serial(handler: &[u8]) -> Image {
-    let sleeper = [
-        0xFA, 0x31, 0xC0, 0x8E, 0xD8, 0x8E, 0xD0, 0xBC, 0x00, 0x7C, // cli; segments; stack
-        0xC7, 0x06, 0x30, 0x00, 0x24, 0x7C, 0xA3, 0x32, 0x00, // vector 0x0C -> 0x7C24
-        0xB0, 0xEF, 0xE6, 0x21, 0xBA, 0xF9, 0x03, 0xB0, 0x01, 0xEE, 0xFB, // unmask
-        0xF4, 0xEB, 0xFD, 0x90, 0x90, 0x90, // hlt; jmp
-    ];
-    program(&[&sleeper[..], handler].concat())
-}
-
 #[test]
 fn a_guest_that_faults_is_gone_and_its_neighbours_answer() {
     needs_kvm!();
-    // Guests wait for a byte and then load an empty interrupt table and fault.
-    let code = [
-        0x0F, 0x01, 0x1E, 0x50, 0x7C, // 0x7C24: lidt [0x7C50], which is empty
-        0x0F, 0x20, 0xC0, 0x0C, 0x01, 0x0F, 0x22, 0xC0, // protected mode
-        0xCC, 0x0F, 0x0B, // int3; ud2
-    ];
-    let running = run(&on_serial(&code), 3, Holding::Parked);
+    let running = run(&faulting(), 3, Holding::Parked);
     let (status, text) = running.get("/vm/1/boom");
     assert!(status == 410 && text.contains("stopped"), "{status} {text}");
     assert_eq!(running.get("/vm/1/again").0, 410);

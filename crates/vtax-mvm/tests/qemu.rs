@@ -86,7 +86,8 @@ fn web_answers_in_qemu_under_kvm() {
     };
     let expected = b"200 hello from micro VM\r\n";
     let received = ask(&qemus, b"/hi\n", expected, Duration::from_secs(30));
-    if !received.ends_with(expected) && Host::backend() == "kvm_pvm" {
+    // Whatever it said, it would have been wrong.
+    if received.is_empty() && Host::backend() == "kvm_pvm" {
         eprintln!("SKIPPED: on KVM PVM, QEMU's firmware did not reach the boot sector in 30 s");
         return;
     }

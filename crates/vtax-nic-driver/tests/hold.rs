@@ -94,7 +94,7 @@ fn transactions_lose_less_than_two_percent() {
 }
 
 #[test]
-fn transactions_side_by_side_are_not_throttled() {
+fn transactions_side_by_side_lose_less_than_fifteen_percent() {
     for outstanding in [4, 32] {
         let traffic = Traffic::Transactions {
             outstanding,

@@ -66,9 +66,12 @@ pub struct Cli {
     /// The socket of the operator's API, for `vtax-nic ctl` and `vtax-nic top`
     #[arg(long, value_name = "PATH")]
     pub api: Option<PathBuf>,
-    /// Where Prometheus reads: unix:PATH or a loopback ADDRESS:PORT
+    /// Where Prometheus reads: unix:PATH or ADDRESS:PORT
     #[arg(long, value_name = "ADDRESS")]
     pub metrics: Option<String>,
+    /// A file with what Prometheus must send as a bearer token, except on a UNIX socket
+    #[arg(long, value_name = "FILE")]
+    pub metrics_token: Option<PathBuf>,
     /// The user to become once everything is open
     #[arg(long, value_name = "USER")]
     pub user: Option<String>,
@@ -117,6 +120,7 @@ impl Cli {
         config.threads = self.threads.or(config.threads);
         config.api = self.api.or(config.api);
         config.metrics = self.metrics.or(config.metrics);
+        config.metrics_token = self.metrics_token.or(config.metrics_token);
         config.user = self.user.or(config.user);
         config.no_sandbox |= self.no_sandbox;
         config.checked()

@@ -4,7 +4,7 @@ use crate::control::Terms;
 use crate::datapath::Datapath;
 use crate::features::Features;
 use crate::hold::HoldSettings;
-use crate::network::MAX_PAIRS;
+use crate::network::{Addresses, Limits, MAX_PAIRS};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -33,9 +33,13 @@ pub struct Config {
     /// The socket of the operator's API.
     #[serde(default)]
     pub api: Option<PathBuf>,
-    /// Where Prometheus reads: `unix:PATH` or a loopback `ADDRESS:PORT`.
+    /// Where Prometheus reads: `unix:PATH` or `ADDRESS:PORT`.
     #[serde(default)]
     pub metrics: Option<String>,
+    /// A file with what Prometheus must send as a bearer token, except on a UNIX socket. Needed where
+    /// other hosts can ask.
+    #[serde(default)]
+    pub metrics_token: Option<PathBuf>,
     /// The user to become once everything is open.
     #[serde(default)]
     pub user: Option<String>,
@@ -78,6 +82,9 @@ pub struct PortConfig {
     /// What the operator allows.
     #[serde(default)]
     pub terms: Terms,
+    /// What it may send and map.
+    #[serde(default)]
+    pub limits: Limits,
 }
 
 /// A tap.
@@ -119,6 +126,7 @@ impl Default for PortConfig {
             datapath: Datapath::default(),
             hold: HoldSettings::default(),
             terms: Terms::default(),
+            limits: Limits::default(),
         }
     }
 }
@@ -181,6 +189,15 @@ impl Config {
                 (None, Some(_)) => {}
                 _ => return refuse(format!("port {name}: give either socket-path or fd")),
             }
+            if port.limits.are_of_frames() {
+                if port.datapath == Datapath::Kernel {
+                    return refuse(format!(
+                        "port {name}: the kernel moves its frames and keeps no limits of them: give \
+                         datapath = \"user\""
+                    ));
+                }
+                port.datapath = Datapath::User;
+            }
             if !(1..=MAX_PAIRS).contains(&port.queue_pairs) {
                 return refuse(format!(
                     "port {name}: queue-pairs is 1 to {MAX_PAIRS}, not {}",
@@ -208,6 +225,26 @@ impl Config {
                 return refuse(format!(
                     "network {network:?} has one port only: add another port or a tap to it"
                 ));
+            }
+            let mut owners = BTreeMap::new();
+            let ports = members
+                .ports
+                .iter()
+                .filter_map(|index| self.ports.get(*index));
+            for port in ports {
+                let Some(Addresses::Only(addresses)) = &port.limits.addresses else {
+                    continue;
+                };
+                for address in addresses {
+                    if let Some(other) = owners.insert(address, &port.name)
+                        && *other != port.name
+                    {
+                        let name = &port.name;
+                        return refuse(format!(
+                            "ports {other} and {name} have the same address: it is one port's alone"
+                        ));
+                    }
+                }
             }
         }
         if self.threads == Some(0) {
@@ -283,6 +320,14 @@ mod tests {
                 "queue-pairs is 1 to 8",
             ),
             ("[[port]]\nsocket = '/a'", "unknown field"),
+            (
+                "[[port]]\nsocket-path = '/a'\ndatapath = 'kernel'\n[port.limits]\naddresses = 'learn'\n[[tap]]\nname = 't'",
+                "keeps no limits",
+            ),
+            (
+                "[[port]]\nsocket-path = '/a'\nlimits = { addresses = '52:54:00:00:00:01' }\n[[port]]\nsocket-path = '/b'\nlimits = { addresses = '52:54:00:00:00:01' }",
+                "one port's alone",
+            ),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.contains(reason), "{text:?}: {error}");

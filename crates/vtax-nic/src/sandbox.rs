@@ -1,11 +1,12 @@
-//! Gives up everything that serving ports does not need: another user, capabilities, files
-//! (Landlock) and system calls (seccomp).
+//! Gives up everything that serving ports does not need: another user, capabilities, files, TCP ports
+//! and other processes (Landlock), and system calls (seccomp).
 
 use crate::vhost_net;
 use landlock::{
-    ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetStatus,
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetStatus,
+    Scope,
 };
-use rustix::process::{Gid, Uid};
+use rustix::process::{Gid, Uid, getpid};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs, set_thread_gid,
     set_thread_groups, set_thread_uid,
@@ -84,16 +85,20 @@ fn find_user(passwd: &str, name: &str) -> Option<(Uid, Gid)> {
 /// # Errors
 /// When seccomp cannot be set up. A kernel without Landlock is only reported.
 pub fn shut(connects: &[&Path], in_kernel: bool) -> Result<(), SandboxError> {
-    shut_files()?;
+    shut_doors()?;
     let filter =
         filter(!connects.is_empty(), in_kernel).map_err(refused("make a seccomp filter"))?;
     seccompiler::apply_filter(&filter).map_err(refused("install a seccomp filter"))
 }
 
-fn shut_files() -> Result<(), SandboxError> {
+/// No file, no TCP port, no signal to others and no socket of theirs without a path: as much of it as
+/// this kernel's Landlock has.
+fn shut_doors() -> Result<(), SandboxError> {
     let status = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
-        .handle_access(AccessFs::from_all(ABI::V4))
+        .handle_access(AccessFs::from_all(ABI::V5))
+        .and_then(|rules| rules.handle_access(AccessNet::from_all(ABI::V4)))
+        .and_then(|rules| rules.scope(Scope::from_all(ABI::V6)))
         .and_then(Ruleset::create)
         .and_then(landlock::RulesetCreated::restrict_self)
         .map_err(refused("shut files away with Landlock"))?;
@@ -162,7 +167,6 @@ fn filter(connects: bool, in_kernel: bool) -> Result<BpfProgram, seccompiler::Ba
         libc::SYS_rt_sigreturn,
         libc::SYS_gettid,
         libc::SYS_getpid,
-        libc::SYS_tgkill,
         libc::SYS_getrandom,
         libc::SYS_exit,
         libc::SYS_exit_group,
@@ -177,6 +181,9 @@ fn filter(connects: bool, in_kernel: bool) -> Result<BpfProgram, seccompiler::Ba
         allow(&[libc::SYS_connect]);
         rules.insert(libc::SYS_socket, vec![argument(0, libc::AF_UNIX)?]);
     }
+    // A panic ends this process by a signal, and no other.
+    let own = getpid().as_raw_pid();
+    rules.insert(libc::SYS_tgkill, vec![argument(0, own)?]);
     // Memory is never executable.
     let executable = |call| -> Result<_, seccompiler::BackendError> {
         let bits = libc::PROT_EXEC.unsigned_abs().into();
@@ -223,6 +230,8 @@ fn argument(index: u8, value: i32) -> Result<SeccompRule, seccompiler::BackendEr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
     #[test]
     fn a_user_is_found_by_its_whole_name() {
@@ -256,7 +265,7 @@ mod tests {
         let path = directory.path().join("file");
         std::fs::write(&path, "before").unwrap();
         in_a_thread(move || {
-            shut_files().unwrap();
+            shut_doors().unwrap();
             for result in [
                 std::fs::read("/etc/passwd").map(drop),
                 std::fs::read(&path).map(drop),
@@ -277,7 +286,35 @@ mod tests {
             assert_eq!(opened.raw_os_error(), Some(libc::EPERM));
             let bound = std::net::TcpListener::bind("127.0.0.1:0").unwrap_err();
             assert_eq!(bound.raw_os_error(), Some(libc::EPERM));
-            std::os::unix::net::UnixStream::connect("/nowhere").unwrap_err();
+            UnixStream::connect("/nowhere").unwrap_err();
+        });
+    }
+
+    #[test]
+    fn landlock_alone_connects_to_no_tcp_port_and_no_socket_without_a_path() {
+        let status = Ruleset::default()
+            .set_compatibility(CompatLevel::HardRequirement)
+            .scope(Scope::from_all(ABI::V6))
+            .and_then(|rules| rules.handle_access(AccessNet::from_all(ABI::V4)))
+            .and_then(Ruleset::create);
+        if let Err(cause) = status {
+            return eprintln!("SKIPPED: this kernel's Landlock knows no networks: {cause}");
+        }
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let tcp = tcp.local_addr().unwrap();
+        let name = format!("vtax-nic {}", std::process::id());
+        let address = SocketAddr::from_abstract_name(name).unwrap();
+        let _listener = UnixListener::bind_addr(&address).unwrap();
+        in_a_thread(move || {
+            shut_doors().unwrap();
+            for (what, result) in [
+                ("connect", std::net::TcpStream::connect(tcp).map(drop)),
+                ("bind", std::net::TcpListener::bind("127.0.0.1:0").map(drop)),
+                ("abstract", UnixStream::connect_addr(&address).map(drop)),
+            ] {
+                let kind = result.unwrap_err().kind();
+                assert_eq!(kind, std::io::ErrorKind::PermissionDenied, "{what}");
+            }
         });
     }
 

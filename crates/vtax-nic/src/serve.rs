@@ -110,7 +110,7 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
         metrics: config
             .metrics
             .as_deref()
-            .map(server::listen_metrics)
+            .map(|address| server::listen_metrics(address, config.metrics_token.as_deref()))
             .transpose()
             .map_err(ServeError::Operator)?,
     };
@@ -205,6 +205,7 @@ impl Plan {
                     why,
                 })?;
             let guest = Guest::new(id, port.queue_pairs, port.features(), port.hold, port.terms)
+                .limited(&port.limits)
                 .moved_by(kernel);
             if is_alone {
                 let (name, who) = (&port.name, guest.datapath());

@@ -313,6 +313,17 @@ impl Worker {
                 }
             }
         }
+        for (network, number) in self.networks.iter_mut().zip(0..) {
+            for (port, limit) in network.take_limited() {
+                let id = PortId {
+                    network: number,
+                    port,
+                };
+                if let Some((_, front_end)) = self.front_ends.iter_mut().find(|(at, _)| *at == id) {
+                    front_end.say(&limit.to_string());
+                }
+            }
+        }
         if memory::any_truncation() {
             self.lose_truncated();
         }

@@ -21,8 +21,8 @@ fn start(directory: &Path) -> Backend {
     backend
 }
 
-fn threads(backend: &Backend) -> Vec<i32> {
-    let tasks = format!("/proc/{}/task", backend.id());
+fn threads(process: u32) -> Vec<i32> {
+    let tasks = format!("/proc/{process}/task");
     std::fs::read_dir(tasks)
         .unwrap()
         .map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap())
@@ -33,7 +33,7 @@ fn threads(backend: &Backend) -> Vec<i32> {
 fn every_thread_runs_filtered_and_without_privileges() {
     let directory = tempfile::tempdir().unwrap();
     let backend = start(directory.path());
-    let threads = threads(&backend);
+    let threads = threads(backend.id());
     assert!(threads.len() >= 2, "a worker and the operator's");
     for thread in threads {
         let path = format!("/proc/{}/task/{thread}/status", backend.id());
@@ -166,24 +166,22 @@ mod taken_over {
     }
 }
 
+/// Tries, in the place of each thread, every way out that a worker has no use for.
 #[cfg(target_arch = "x86_64")]
-#[test]
-fn a_thread_that_is_taken_over_opens_nothing_and_starts_nothing() {
+fn finds_no_way_out(process: u32, threads: Vec<i32>) {
     use taken_over::Thread;
-    let directory = tempfile::tempdir().unwrap();
-    let backend = start(directory.path());
-    for id in threads(&backend) {
+    for id in threads {
         let thread = Thread::new(id);
         // Calls are really made in its place.
-        assert_eq!(
-            thread.call(libc::SYS_getpid, [0; 4]),
-            i64::from(backend.id())
-        );
+        assert_eq!(thread.call(libc::SYS_getpid, [0; 4]), i64::from(process));
         let file = thread.string("/etc/passwd");
         let here = i64::from(libc::AT_FDCWD).cast_unsigned();
         let execute = u64::try_from(libc::PROT_READ | libc::PROT_EXEC).unwrap();
         let page = file & !4095;
         let inet = u64::try_from(libc::AF_INET).unwrap();
+        let unix = u64::try_from(libc::AF_UNIX).unwrap();
+        let netlink = u64::try_from(libc::AF_NETLINK).unwrap();
+        let another = u64::from(std::process::id());
         for (what, number, arguments) in [
             ("open", libc::SYS_open, [file, 0, 0, 0]),
             ("openat", libc::SYS_openat, [here, file, 0, 0]),
@@ -191,12 +189,35 @@ fn a_thread_that_is_taken_over_opens_nothing_and_starts_nothing() {
             ("creat", libc::SYS_creat, [file, 0o600, 0, 0]),
             ("unlink", libc::SYS_unlink, [file, 0, 0, 0]),
             ("socket", libc::SYS_socket, [inet, 1, 0, 0]),
+            ("UNIX socket", libc::SYS_socket, [unix, 1, 0, 0]),
+            ("netlink", libc::SYS_socket, [netlink, 3, 0, 0]),
+            ("connect", libc::SYS_connect, [3, file, 16, 0]),
+            ("bind", libc::SYS_bind, [3, file, 16, 0]),
+            ("listen", libc::SYS_listen, [3, 1, 0, 0]),
             ("execve", libc::SYS_execve, [file, 0, 0, 0]),
             ("fork", libc::SYS_fork, [0; 4]),
+            ("kill", libc::SYS_kill, [another, 0, 0, 0]),
+            ("tgkill", libc::SYS_tgkill, [another, another, 0, 0]),
+            ("pidfd_open", libc::SYS_pidfd_open, [another, 0, 0, 0]),
             ("ptrace", libc::SYS_ptrace, [0; 4]),
+            (
+                "read of another",
+                libc::SYS_process_vm_readv,
+                [another, file, 1, file],
+            ),
             ("mount", libc::SYS_mount, [file, file, file, 0]),
+            ("unshare", libc::SYS_unshare, [0; 4]),
+            ("setuid", libc::SYS_setuid, [0; 4]),
+            ("keyctl", libc::SYS_keyctl, [0; 4]),
             ("bpf", libc::SYS_bpf, [0; 4]),
+            ("perf", libc::SYS_perf_event_open, [file, 0, 0, 0]),
+            ("userfaultfd", libc::SYS_userfaultfd, [0; 4]),
             ("io_uring_setup", libc::SYS_io_uring_setup, [8, file, 0, 0]),
+            (
+                "io_uring_register",
+                libc::SYS_io_uring_register,
+                [3, 2, file, 1],
+            ),
             (
                 "executable memory",
                 libc::SYS_mprotect,
@@ -207,12 +228,58 @@ fn a_thread_that_is_taken_over_opens_nothing_and_starts_nothing() {
             assert_eq!(result, -i64::from(libc::EPERM), "{what}");
         }
     }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_thread_that_is_taken_over_opens_nothing_and_starts_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let backend = start(directory.path());
+    finds_no_way_out(backend.id(), threads(backend.id()));
     // It goes on as if nothing had been.
     assert!(backend.stats("a0").is_ok());
 }
 
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_thread_that_is_taken_over_finds_no_way_out_by_a_tap() {
+    use std::process::{Command, Stdio};
+    let directory = tempfile::tempdir().unwrap();
+    // In a network of its own, so that no interface of this host changes.
+    let mut child = Command::new("unshare")
+        .arg("-n")
+        .arg(PROGRAM)
+        .arg("--socket-path")
+        .arg(directory.path().join("vm.sock"))
+        .args(["--tap", "jail0", "--datapath", "user"])
+        .arg("--api")
+        .arg(directory.path().join("api"))
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let serves =
+        || vtax_nic::control::client::Client::connect(&directory.path().join("api")).is_ok();
+    while !serves() && std::time::Instant::now() < deadline {
+        if child.try_wait().unwrap().is_some() {
+            let said = child.wait_with_output().unwrap().stderr;
+            let said = String::from_utf8_lossy(&said).into_owned();
+            assert!(said.contains("tap") || said.contains("unshare"), "{said}");
+            return eprintln!("SKIPPED: no tap here: {said}");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let id = child.id();
+    let threads = threads(id);
+    assert!(threads.len() >= 2, "a worker and the operator's");
+    finds_no_way_out(id, threads);
+    assert!(serves());
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
 #[cfg(not(target_arch = "x86_64"))]
 #[test]
-fn a_thread_that_is_taken_over_opens_nothing_and_starts_nothing() {
+fn a_thread_that_is_taken_over_finds_no_way_out() {
     eprintln!("SKIPPED: system calls are made in another's place on x86-64 only");
 }

@@ -7,6 +7,10 @@
 // guest's device starts a segment of that guest. What meets no guest's device stays with the
 // device that it met, or with the kind of soft interrupt.
 //
+// Ports with GRO hand packets up in lists: all of a list come up before the first goes on. So it is
+// remembered when each came up; when one goes on to a guest's device, the time since then is divided among
+// it and those after it, and each takes its part where it goes on.
+//
 // Attached to BTF tracepoints, which need no tracefs. Only the fields below are read, relocated to
 // the running kernel when the object is loaded: directly where the kernel vouches for the pointer's
 // type, which costs no call.
@@ -50,6 +54,7 @@ struct request_queue { struct gendisk *disk; } RELOCATED;
 struct request { struct request_queue *q; struct bio *bio; } RELOCATED;
 
 // Whose a segment is. Mirrored in traced.rs.
+#define BLOCK_VEC 4 // BLOCK_SOFTIRQ
 enum kind {
 	SOFTIRQ = 0, // a: kind of soft interrupt
 	GUEST = 1,   // a: the guest's number
@@ -63,14 +68,26 @@ struct device { u32 netns; u32 ifindex; };
 struct told { u32 generation; u32 vmms; };
 
 // A device that was looked up, and the guest that was found, or 0.
-struct known { u64 dev; struct device key; u32 guest; u32 padding; };
-#define KNOWN 8
+struct known { u64 dev; struct device key; u32 guest; u32 generation; };
+#define KNOWN 256
+
+// A packet that came up and has not gone on: net.core.gro_normal_batch of them are a list.
+struct mark { u64 skb; u64 at; };
+#define MARKS 8
 
 struct cpu_state {
 	u64 entered;
 	u64 since;
 	struct owner owner;
 	u64 events;
+	struct mark marks[MARKS];
+	u32 first_mark;
+	u32 marked;       // how many marks there are, while the segment is a device's
+	u64 share;        // the part of each packet of a list that goes on
+	u64 claimed;      // the packet that took the last part
+	u32 shares;       // how many parts are left
+	struct device port; // whose list it is
+	u32 padding;
 	u64 skb;          // the packet of the present segment
 	u64 packet_dev;   // and the device where it was last seen
 	u32 packet_net;   // and that device's network namespace
@@ -151,21 +168,37 @@ static __always_inline void lose(u32 which, u64 ns)
 		*sum += ns;
 }
 
-// Ends the present segment.
-static __always_inline void settle(struct cpu_state *s, u64 now)
+static __always_inline void give(struct owner *owner, u64 ns, u64 events)
 {
-	u64 ns = now - s->since;
-	struct charge *sum = bpf_map_lookup_elem(&charges, &s->owner);
+	struct charge *sum = bpf_map_lookup_elem(&charges, owner);
 	if (sum) {
 		sum->ns += ns;
-		sum->events += s->events;
+		sum->events += events;
 	} else {
-		struct charge first = { .ns = ns, .events = s->events };
-		if (bpf_map_update_elem(&charges, &s->owner, &first, BPF_NOEXIST))
+		struct charge first = { .ns = ns, .events = events };
+		if (bpf_map_update_elem(&charges, owner, &first, BPF_NOEXIST))
 			lose(0, ns);
 	}
-	s->since = now;
+}
+
+// Ends the present segment at a time.
+static __always_inline void end_segment(struct cpu_state *s, u64 at)
+{
+	give(&s->owner, at - s->since, s->events);
+	s->since = at;
 	s->events = 0;
+}
+
+// Ends the present segment, and the list that it may be of: what is left of it met no guest's device.
+static __always_inline void settle(struct cpu_state *s, u64 now)
+{
+	end_segment(s, now);
+	s->marked = 0;
+	if (s->shares) {
+		struct owner port = { .kind = DEVICE, .a = s->port.netns, .b = s->port.ifindex };
+		give(&port, s->share * s->shares, 0);
+		s->shares = 0;
+	}
 }
 
 static __always_inline void own(struct cpu_state *s, u32 kind, u32 a, u64 b)
@@ -217,7 +250,8 @@ static __always_inline u32 guest_of(struct cpu_state *s, const struct net_device
 {
 	struct device key = key_of(dev);
 	struct known *known = &s->known[(key.ifindex ^ key.netns) % KNOWN];
-	if (known->dev == (u64)dev && known->key.ifindex == key.ifindex && known->key.netns == key.netns)
+	if (known->dev == (u64)dev && known->generation == s->generation &&
+	    known->key.ifindex == key.ifindex && known->key.netns == key.netns)
 		return known->guest;
 	u32 *guest = find(key);
 	if (!guest) {
@@ -227,16 +261,70 @@ static __always_inline u32 guest_of(struct cpu_state *s, const struct net_device
 	}
 	known->dev = (u64)dev;
 	known->key = key;
+	known->generation = s->generation;
 	known->guest = guest ? *guest : 0;
 	return known->guest;
 }
 
-// A packet is at a guest's device.
-static __always_inline void at_guest(struct cpu_state *s, u32 guest)
+// A packet came up at a device that is no guest's.
+static __always_inline void mark(struct cpu_state *s, u64 skb, struct device port)
 {
-	if (s->owner.kind == GUEST && s->owner.a != guest)
-		settle(s, bpf_ktime_get_ns());
-	own(s, GUEST, guest, 0);
+	u64 now = bpf_ktime_get_ns();
+	u32 is_same = s->owner.kind == DEVICE && s->owner.a == port.netns && s->owner.b == port.ifindex;
+	if (!is_same) {
+		if (s->owner.kind != SOFTIRQ)
+			settle(s, now);
+		own(s, DEVICE, port.netns, port.ifindex);
+		s->marked = 0;
+	} else if (s->marked == MARKS) {
+		// The oldest was in no list with one that goes on.
+		s->first_mark++;
+		s->marked--;
+		end_segment(s, s->marks[s->first_mark % MARKS].at);
+	}
+	struct mark *mark = &s->marks[(s->first_mark + s->marked) % MARKS];
+	mark->skb = skb;
+	// The poll before the first was for it too.
+	mark->at = s->marked ? now : s->since;
+	s->marked++;
+	s->events += 1;
+}
+
+// A packet is at a guest's device.
+static __always_inline void at_guest(struct cpu_state *s, u64 skb, u32 guest)
+{
+	if (s->owner.kind == DEVICE && s->marked) {
+		// A packet that did not come up here is taken for the last that did.
+		u32 before = s->marked - 1;
+		for (u32 i = 0; i < MARKS; i++)
+			if (i < before && s->marks[(s->first_mark + i) % MARKS].skb == skb)
+				before = i;
+		u32 after = s->marked - 1 - before;
+		u64 at = s->marks[(s->first_mark + before) % MARKS].at;
+		if (at > s->since)
+			end_segment(s, at);
+		s->port.netns = s->owner.a;
+		s->port.ifindex = (u32)s->owner.b;
+		own(s, GUEST, guest, 0);
+		s->marked = 0;
+		if (after) {
+			u64 now = bpf_ktime_get_ns();
+			s->share = (now - at) / (after + 1);
+			s->shares = after;
+			s->claimed = skb;
+			end_segment(s, now - s->share * after);
+			s->since = now;
+		}
+	} else {
+		if (s->owner.kind == GUEST && s->owner.a != guest)
+			end_segment(s, bpf_ktime_get_ns());
+		own(s, GUEST, guest, 0);
+		if (s->shares && s->claimed != skb) {
+			give(&s->owner, s->share, 0);
+			s->shares--;
+			s->claimed = skb;
+		}
+	}
 	s->events += 1;
 }
 
@@ -261,11 +349,7 @@ int BPF_PROG(softirq_entry, unsigned int vec)
 	struct told *now_told = bpf_map_lookup_elem(&told, &zero);
 	if (!s || !now_told)
 		return 0;
-	if (s->generation != now_told->generation) {
-		s->generation = now_told->generation;
-		for (int i = 0; i < KNOWN; i++)
-			s->known[i].dev = 0;
-	}
+	s->generation = now_told->generation;
 	u64 now = bpf_ktime_get_ns();
 	s->entered = now;
 	s->since = now;
@@ -273,6 +357,8 @@ int BPF_PROG(softirq_entry, unsigned int vec)
 	s->skb = 0;
 	s->packet_dev = 0;
 	s->packet_net = 0;
+	s->marked = 0;
+	s->shares = 0;
 	s->active = 1;
 	s->vec = vec;
 	own(s, SOFTIRQ, vec, 0);
@@ -349,16 +435,10 @@ int BPF_PROG(netif_receive_skb, struct sk_buff *skb)
 	s->skb = packet;
 	s->packet_dev = (u64)dev;
 	s->packet_net = key.netns;
-	if (guest) {
-		at_guest(s, guest);
-		return 0;
-	}
-	if (!is_next)
-		return 0;
-	if (s->owner.kind != SOFTIRQ)
-		settle(s, bpf_ktime_get_ns());
-	own(s, DEVICE, key.netns, key.ifindex);
-	s->events += 1;
+	if (guest)
+		at_guest(s, packet, guest);
+	else if (is_next)
+		mark(s, packet, key);
 	return 0;
 }
 
@@ -370,7 +450,7 @@ int BPF_PROG(net_dev_start_xmit, struct sk_buff *skb, struct net_device *dev)
 		return 0;
 	u32 guest = guest_of(s, dev);
 	if (guest)
-		at_guest(s, guest);
+		at_guest(s, (u64)skb, guest);
 	return 0;
 }
 
@@ -378,7 +458,8 @@ SEC("tp_btf/block_rq_complete")
 int BPF_PROG(block_rq_complete, struct request *rq)
 {
 	struct cpu_state *s = state();
-	if (!s || !s->active)
+	// In any other it is a hard interrupt's, which may have come in the middle of `settle`.
+	if (!s || !s->active || s->vec != BLOCK_VEC)
 		return 0;
 	if (s->owner.kind != SOFTIRQ)
 		settle(s, bpf_ktime_get_ns());

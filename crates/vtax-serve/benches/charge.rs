@@ -389,7 +389,7 @@ fn cost() {
     let shared = Arc::new(Shared::default());
     shared.show(snapshot, listing, Own::default(), Duration::from_secs(600));
     let any_port = Address::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)));
-    let server = shared.serve(&[any_port]).unwrap();
+    let server = shared.serve(&[any_port], None).unwrap();
     let Some(Address::Tcp(address)) = server.addresses().first() else {
         return;
     };

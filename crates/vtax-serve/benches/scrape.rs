@@ -48,7 +48,7 @@ fn main() {
     shared.show(snapshot, listing, Own::default(), Duration::from_secs(3600));
     let listed = began.elapsed();
     let server = shared
-        .serve(&[Address::Tcp(([127, 0, 0, 1], 0).into())])
+        .serve(&[Address::Tcp(([127, 0, 0, 1], 0).into())], None)
         .unwrap();
     let address = server.addresses().first().unwrap();
     println!(

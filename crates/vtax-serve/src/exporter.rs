@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use vtax_http::metrics::Format;
 use vtax_http::unix::Users;
-use vtax_http::{Address, Limits, ListenError, Listeners, Request, Response, Server};
+use vtax_http::{Address, Limits, ListenError, Listeners, Request, Response, Server, Token};
 use vtax_observe::ObserveError;
 
 /// A scrape is one small request every few seconds from one or two clients.
@@ -21,10 +21,12 @@ const LIMITS: Limits = Limits {
 };
 
 /// How to export.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct ExporterOptions {
     /// Where to listen.
     pub listen: Vec<Address>,
+    /// What clients must send, except on UNIX sockets. Without it no other host may reach it.
+    pub token: Option<Token>,
     /// Between passes.
     pub interval: Duration,
     /// Guests that may have series of their own.
@@ -113,9 +115,13 @@ impl Shared {
     ///
     /// # Errors
     /// When any of them cannot be listened on.
-    pub fn serve(self: &Arc<Self>, addresses: &[Address]) -> Result<Server, ListenError> {
+    pub fn serve(
+        self: &Arc<Self>,
+        addresses: &[Address],
+        token: Option<Token>,
+    ) -> Result<Server, ListenError> {
         let shared = Arc::clone(self);
-        Listeners::bind(addresses, Users::ByUmask)?
+        Listeners::bind_for(addresses, Users::ByUmask, token)?
             .serve(LIMITS, Arc::new(move |request| shared.answer(request)))
     }
 }
@@ -132,14 +138,16 @@ pub fn run(
     say: &mut dyn FnMut(&str),
 ) -> Result<(), ExporterError> {
     let shared = Arc::new(Shared::default());
-    let server = shared.serve(&options.listen)?;
+    let server = shared.serve(&options.listen, options.token.clone())?;
     for address in server.addresses() {
         match address {
             Address::Tcp(_) => say(&format!("metrics at {address}/metrics")),
             Address::Unix(_) => say(&format!("metrics at {address}")),
         }
         if address.leaves_the_host() {
-            say("whoever reaches this address can read the names and the use of all guests");
+            say(
+                "there is no encryption: whoever can listen on the way reads the token and the metrics",
+            );
         }
     }
     let mut roster = Roster::new(options.most_guests);
@@ -232,7 +240,7 @@ mod tests {
     #[test]
     fn silent_clients_that_stay_keep_no_scrape_out() {
         let server = Arc::new(Shared::default())
-            .serve(&["0".parse().unwrap()])
+            .serve(&["0".parse().unwrap()], None)
             .unwrap();
         let Some(Address::Tcp(address)) = server.addresses().first() else {
             panic!("no TCP address");

@@ -16,4 +16,4 @@ pub mod top;
 
 pub use metrics::Own;
 pub use snapshot::{GuestUse, Snapshot, Watch};
-pub use vtax_http::Address;
+pub use vtax_http::{Address, Token};

@@ -282,6 +282,10 @@ pub struct ExporterArgs {
     /// times.
     #[arg(long, value_name = "WHERE", default_value = "127.0.0.1:19190")]
     pub listen: Vec<Address>,
+    /// A file with a secret that clients must send as a bearer token, except on UNIX sockets. Needed to
+    /// listen where other hosts can ask.
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
     /// Between two readings. Scrapes in between see the last one.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     pub interval: Duration,

@@ -15,10 +15,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
 use serde_json::Value;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -228,7 +229,7 @@ fn wrong_arguments_are_answered_with_what_is_right() {
         (&["exporter", "--listen", "here"], "unix:PATH"),
         (
             &["exporter", "--listen", "203.0.113.1:19190"],
-            "no interface",
+            "give a token",
         ),
     ] {
         let output = vtax(arguments).output().unwrap();
@@ -281,6 +282,29 @@ fn the_exporter_shows_a_guest_that_only_grows_until_it_is_gone() {
     kill_process(Pid::from_child(&child.0), Signal::TERM).unwrap();
     assert!(child.0.wait().unwrap().success());
     assert!(!socket.exists());
+}
+
+#[test]
+fn the_exporter_open_to_other_hosts_answers_nobody_without_its_token() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("token");
+    fs::write(&file, "0123456789abcdef\n").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let file = file.to_str().unwrap();
+    let socket = directory.path().join("vtax.sock");
+    let on_socket = format!("unix:{}", socket.display());
+    let wide = ["--listen", "0.0.0.0:0", "--listen", &on_socket];
+    let (_exporter, address) = exporter(&[&wide[..], &["--token-file", file]].concat());
+    let with = |token: &str| format!("text/plain\r\nAuthorization: Bearer {token}");
+    let refused = get(&address, "/metrics", "").unwrap_err();
+    assert!(refused.starts_with("HTTP/1.1 401 "), "{refused}");
+    let refused = get(&address, "/metrics", &with("0123456789abcdeg")).unwrap_err();
+    assert!(refused.starts_with("HTTP/1.1 401 "), "{refused}");
+    eventually("the metrics", || {
+        get(&address, "/metrics", &with("0123456789abcdef")).map(drop)
+    });
+    let stream = UnixStream::connect(&socket).unwrap();
+    assert!(get_from(stream, "/metrics", "").is_ok(), "the mode decides");
 }
 
 #[test]

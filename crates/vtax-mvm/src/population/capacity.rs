@@ -5,6 +5,9 @@ const PER_GUEST: u64 = 1;
 /// What the process needs for itself.
 const RESERVE: u64 = 512;
 
+/// More clients than any host has for one worker; who is silent is looked for among all of them.
+const MOST_CLIENTS: u64 = 4096;
+
 /// How many live guests one process can hold, and which limit says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
@@ -47,6 +50,20 @@ pub fn raise_descriptors() -> u64 {
     hard
 }
 
+/// How many clients each of `workers` may have at once beside `guests` live guests: half of the
+/// descriptors that these leave, so that no number of clients takes what a guest needs.
+pub fn clients(guests: u32, workers: usize) -> usize {
+    use rustix::process::{Resource, getrlimit};
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
+    clients_of(descriptors, guests, workers)
+}
+
+fn clients_of(descriptors: u64, guests: u32, workers: usize) -> usize {
+    let left = descriptors.saturating_sub(u64::from(guests) * PER_GUEST);
+    let each = left / 2 / (workers as u64).max(1);
+    usize::try_from(each.clamp(1, MOST_CLIENTS)).unwrap_or(1)
+}
+
 impl Capacity {
     /// What this host allows; raises the soft descriptor limit to the hard one.
     #[must_use]
@@ -77,6 +94,14 @@ impl Capacity {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn clients_leave_half_of_the_descriptors_to_everything_else() {
+        assert_eq!(clients_of(1024, 0, 4), 128);
+        assert_eq!(clients_of(1024, 512, 1), 256);
+        assert_eq!(clients_of(100, 200, 2), 1);
+        assert_eq!(clients_of(1 << 20, 0, 1), 4096);
+    }
 
     #[test]
     fn the_limit_that_binds_is_named() {

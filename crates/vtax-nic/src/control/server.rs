@@ -6,13 +6,14 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use vtax_http::metrics::Format;
 use vtax_http::unix::Users;
-use vtax_http::{self as http, Address, Limits, ListenError, Listeners};
+use vtax_http::{self as http, Address, Limits, ListenError, Listeners, Token};
 
 use super::api::{self, Command, LONGEST_LINE, Postbox, Request, Response};
 use crate::telemetry::prometheus;
@@ -41,18 +42,16 @@ pub struct Doors {
     pub metrics: Option<Listeners>,
 }
 
-/// Listens for Prometheus on `unix:PATH` or on a loopback `ADDRESS:PORT`.
+/// Listens for Prometheus on `unix:PATH`, or on `ADDRESS:PORT`: where other hosts can ask, for those
+/// that send what the file `token` holds.
 ///
 /// # Errors
 /// A sentence with the address and the reason.
-pub fn listen_metrics(address: &str) -> Result<Listeners, String> {
+pub fn listen_metrics(address: &str, token: Option<&Path>) -> Result<Listeners, String> {
     let address: Address = address.parse()?;
-    if address.leaves_the_host() {
-        return Err(format!(
-            "metrics are served on loopback addresses only, not on {address}"
-        ));
-    }
-    Listeners::bind(&[address], Users::Owner).map_err(|refused| refused.to_string())
+    let token = token.map(Token::read).transpose();
+    let token = token.map_err(|refused| refused.to_string())?;
+    Listeners::bind_for(&[address], Users::Owner, token).map_err(|refused| refused.to_string())
 }
 
 /// Serves whoever knocks. Prometheus is served until the server is dropped, and has places of its
@@ -320,6 +319,7 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead, BufReader};
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
     use crate::control::Desk;
@@ -384,8 +384,11 @@ mod tests {
             let doors = Doors {
                 api: Some(UnixListener::bind(directory.path().join("api")).unwrap()),
                 metrics: Some(
-                    listen_metrics(&format!("unix:{}/metrics", directory.path().display()))
-                        .unwrap(),
+                    listen_metrics(
+                        &format!("unix:{}/metrics", directory.path().display()),
+                        None,
+                    )
+                    .unwrap(),
                 ),
             };
             let mut postboxes = Vec::new();
@@ -525,17 +528,17 @@ mod tests {
     }
 
     #[test]
-    fn metrics_stay_on_the_loopback() {
-        assert!(
-            listen_metrics("0.0.0.0:0")
-                .unwrap_err()
-                .contains("loopback")
-        );
-        assert!(
-            listen_metrics("nonsense")
-                .unwrap_err()
-                .contains("unix:PATH")
-        );
-        assert!(listen_metrics("127.0.0.1:0").is_ok());
+    fn metrics_are_open_to_no_other_host_without_a_token() {
+        let refused = |address: &str, token| listen_metrics(address, token).unwrap_err();
+        assert!(refused("0.0.0.0:0", None).contains("give a token"));
+        assert!(refused("nonsense", None).contains("unix:PATH"));
+        let missing = Some(Path::new("/nowhere/token"));
+        assert!(refused("127.0.0.1:0", missing).contains("/nowhere/token"));
+        assert!(listen_metrics("127.0.0.1:0", None).is_ok());
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("token");
+        std::fs::write(&file, "0123456789abcdef").unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        assert!(listen_metrics("0.0.0.0:0", Some(&file)).is_ok());
     }
 }

@@ -63,10 +63,18 @@ struct Region {
 }
 
 /// The memory of one guest.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct GuestMemory {
     /// The largest first: nearly every address is in it.
     regions: Vec<Region>,
+    /// Bytes that they may have together.
+    most: u64,
+}
+
+impl Default for GuestMemory {
+    fn default() -> Self {
+        Self::at_most(MOST_MAPPED)
+    }
 }
 
 // SAFETY: the pointers lead into mappings that this value owns and that are shared with other
@@ -74,6 +82,20 @@ pub struct GuestMemory {
 unsafe impl Send for GuestMemory {}
 
 impl GuestMemory {
+    /// Empty, for regions of `most` bytes together, and never more than [`MOST_MAPPED`].
+    pub fn at_most(most: u64) -> Self {
+        Self {
+            regions: Vec::new(),
+            most: most.min(MOST_MAPPED),
+        }
+    }
+
+    /// An empty one with the same bound.
+    #[must_use]
+    pub fn anew(&self) -> Self {
+        Self::at_most(self.most)
+    }
+
     /// Maps a region and adds it.
     ///
     /// # Errors
@@ -116,7 +138,7 @@ impl GuestMemory {
         if self.regions.len() == MAX_REGIONS {
             return Err(refuse("there are too many regions"));
         }
-        let (what, most) = ("guest memory", MOST_MAPPED);
+        let (what, most) = ("guest memory", self.most);
         let have = self.regions.iter().map(|region| region.description.size);
         let len = have.sum::<u64>().saturating_add(size);
         if len > most {

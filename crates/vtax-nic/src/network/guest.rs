@@ -1,5 +1,6 @@
 //! A guest's port: its front end's session, its rings and its notifications.
 
+use super::guard::{Guard, Limits};
 use super::kernel::{Kernel, Session};
 use super::packet::{BATCH, Batch, Frame};
 use super::queue::Queue;
@@ -62,6 +63,8 @@ pub struct Guest {
     rests: Vec<[Rest; 2]>,
     settings: HoldSettings,
     pub(super) desk: Desk,
+    /// What it may send, where that is limited.
+    pub(super) guard: Option<Box<Guard>>,
     /// How many pairs, from the first on, have both rings running.
     running: usize,
     sender: Offloads,
@@ -106,6 +109,7 @@ impl Guest {
             rests: vec![[Rest::default(); 2]; pairs.into()],
             settings,
             desk,
+            guard: None,
             running: 0,
             sender: Offloads::default(),
             receiver: Offloads::default(),
@@ -114,6 +118,16 @@ impl Guest {
             chains: Vec::with_capacity(64),
             segments: Vec::with_capacity(64),
         }
+    }
+
+    /// The same port with limits.
+    #[must_use]
+    pub fn limited(mut self, limits: &Limits) -> Self {
+        self.guard = Guard::of(limits).map(Box::new);
+        if let Some(most) = limits.memory {
+            self.memory = GuestMemory::at_most(most.get());
+        }
+        self
     }
 
     /// The same port, whose frames the kernel moves, or the worker for a reason.
@@ -242,7 +256,7 @@ impl Guest {
             Request::ResetOwner | Request::ResetDevice => self.reset(poller, now),
             Request::SetMemTable(regions) => {
                 // The rings point into the old memory: none runs until they are resolved again.
-                let mut memory = GuestMemory::default();
+                let mut memory = self.memory.anew();
                 for (description, file) in regions {
                     memory.add(description, file)?;
                 }
@@ -337,7 +351,10 @@ impl Guest {
     pub fn disconnect(&mut self, poller: &Poller, now: Nanos) {
         self.reset(poller, now);
         self.protocol = ProtocolFeatures::default();
-        self.memory = GuestMemory::default();
+        self.memory = self.memory.anew();
+        if let Some(guard) = &mut self.guard {
+            guard.front_end_left();
+        }
         self.log = None;
         self.desk.disconnected();
         self.settle_budget(now);

@@ -8,6 +8,9 @@ mod control_queue;
 #[allow(unsafe_code, reason = "an address that no library has")]
 mod control_socket;
 mod deadlines;
+mod guard;
+#[cfg(test)]
+mod guard_tests;
 mod guest;
 mod kernel;
 #[cfg(test)]
@@ -23,6 +26,7 @@ mod tap;
 mod tests;
 mod transfer;
 
+pub use guard::{Addresses, Limit, Limits, Rate};
 pub use guest::{Drained, Guest, MAX_PAIRS, Outcome};
 pub use kernel::{Kernel, NEEDED, TapEnds};
 pub use packet::{BATCH, Batch, Frame, Packet};
@@ -39,6 +43,7 @@ use crate::poller::{Poller, PortId};
 use crate::ring::RingFault;
 use crate::telemetry::{DropReason, PortCounters};
 use deadlines::Deadlines;
+use guard::Verdict;
 use source::{Source, Sources, State};
 
 /// How long a link keeps a frame for a guest without free buffers before it drops what comes for
@@ -107,6 +112,8 @@ pub struct Network {
     scratch: Vec<u8>,
     /// Queues that stopped since last asked.
     stopped: Vec<Stopped>,
+    /// Ports that ran into a limit for the first time since last asked.
+    limited: Vec<(u16, Limit)>,
 }
 
 /// What became of a frame of a batch.
@@ -115,20 +122,32 @@ enum Step {
     Refused(DropReason),
     /// It, and all after it, come again: at this time, or when there are buffers.
     Blocked(Option<Nanos>),
+    /// Likewise, at this time and not before.
+    Limited(Nanos),
 }
 
 impl Network {
     /// Joins `ports`: two are a link, any other number a switch.
     pub fn new(ports: Vec<Port>) -> Self {
+        let mut table = (ports.len() != 2).then(|| MacTable::new(ports.len()));
+        for (port, number) in ports.iter().zip(0..) {
+            if let (Port::Guest(guest), Some(table)) = (port, &mut table) {
+                let own = guest.guard.as_deref().map(guard::Guard::own);
+                own.into_iter()
+                    .flatten()
+                    .for_each(|address| table.pin(*address, number));
+            }
+        }
         Self {
             sources: Sources::new(ports.iter().map(Port::pairs)),
             deadlines: Deadlines::new(ports.len()),
-            table: (ports.len() != 2).then(|| MacTable::new(ports.len())),
+            table,
             ports,
             touched: Vec::with_capacity(64),
             linear: Vec::with_capacity(MAX_FRAME),
             scratch: Vec::with_capacity(MAX_FRAME),
             stopped: Vec::new(),
+            limited: Vec::new(),
         }
     }
 
@@ -149,6 +168,11 @@ impl Network {
     /// Queues that stopped since this was last called.
     pub fn take_stopped(&mut self) -> std::vec::Drain<'_, Stopped> {
         self.stopped.drain(..)
+    }
+
+    /// Ports that ran into a limit since this was last called, for the first time.
+    pub fn take_limited(&mut self) -> std::vec::Drain<'_, (u16, Limit)> {
+        self.limited.drain(..)
     }
 
     /// A guest kicked one of its rings.
@@ -309,6 +333,24 @@ impl Network {
 
     /// Sends an announcement of a guest behind `port` to all others.
     pub fn announce(&mut self, port: u16, mac: Mac, now: Nanos) {
+        let table = self.table.as_ref();
+        let is_anothers = table.is_some_and(|table| table.is_anothers(mac, port));
+        let Some(guest) = self.guest_mut(port) else {
+            return;
+        };
+        let guard = &mut guest.guard;
+        let is_foreign = |guard: &guard::Guard| !guard.has_to_learn() && !guard.allows(mac);
+        let beyond = if is_anothers || guard.as_deref().is_some_and(is_foreign) {
+            Some((Limit::Addresses, DropReason::ForeignAddress))
+        } else if guard.as_mut().is_some_and(|guard| !guard.may_flood(now)) {
+            Some((Limit::Floods, DropReason::Storm))
+        } else {
+            None
+        };
+        if let Some((limit, reason)) = beyond {
+            guest.counters.totals.drops.add(reason, 1);
+            return self.note(port, limit);
+        }
         let bytes = frame::rarp(mac);
         self.flood(port, 0, &bytes, now);
     }
@@ -417,7 +459,11 @@ impl Network {
                     Step::Done => {}
                     Step::Refused(reason) => batch.packets[done].refused = Some(reason),
                     Step::Blocked(until) => {
-                        blocked = Some(until);
+                        blocked = Some(State::Blocked(until));
+                        break;
+                    }
+                    Step::Limited(until) => {
+                        blocked = Some(State::Limited(until));
                         break;
                     }
                 }
@@ -452,6 +498,10 @@ impl Network {
             return 0;
         }
         let target = 1 - port;
+        if matches!(self.ports.get(usize::from(port)), Some(Port::Guest(guest)) if guest.guard.is_some())
+        {
+            return 0;
+        }
         let Some(Port::Guest(guest)) = self.ports.get_mut(usize::from(target)) else {
             return 0;
         };
@@ -480,18 +530,12 @@ impl Network {
     }
 
     /// Decides how a source goes on after a batch.
-    fn settle(
-        &mut self,
-        index: usize,
-        done: usize,
-        blocked: Option<Option<Nanos>>,
-        now: Nanos,
-    ) -> bool {
+    fn settle(&mut self, index: usize, done: usize, blocked: Option<State>, now: Nanos) -> bool {
         let Some(source) = self.sources.get_mut(index) else {
             return false;
         };
-        let (state, busy) = if let Some(until) = blocked {
-            (State::Blocked(until), done > 0)
+        let (state, busy) = if let Some(state) = blocked {
+            (state, done > 0)
         } else if done > 0 {
             source.moved(done);
             (State::Active, true)
@@ -535,12 +579,20 @@ impl Network {
         if [k0, k1] == control::ETHER_TYPE.to_be_bytes() {
             return self.control_frame(port, pair, segments, now);
         }
+        let source = [s0, s1, s2, s3, s4, s5];
+        if let Some(step) = self.admit(port, source, packet.len.into(), now) {
+            return step;
+        }
         let Some(table) = &mut self.table else {
             let target = 1 - port;
             return match self.deliver(target, pair, &frame, Some(now)) {
                 (Delivery::Delivered, _) => Step::Done,
                 (Delivery::Dropped(reason), _) => Step::Refused(reason),
                 (Delivery::Full, until) => {
+                    if let Some(guard) = self.guest_mut(port).and_then(|guest| guest.guard.as_mut())
+                    {
+                        guard.give_back(packet.len.into());
+                    }
                     // A tap keeps frames better than we do.
                     let tap = matches!(self.ports.get(usize::from(port)), Some(Port::Tap(_)));
                     Step::Blocked(until.filter(|until| !tap || *until <= now))
@@ -548,11 +600,16 @@ impl Network {
             };
         };
         let target = [t0, t1, t2, t3, t4, t5];
-        match table.route([s0, s1, s2, s3, s4, s5], target, port, now) {
+        match table.route(source, target, port, now) {
             Route::Port(target) => {
                 let _ = self.deliver(target, pair, &frame, None);
             }
             Route::Flood => {
+                let guard = self.guest_mut(port).and_then(|guest| guest.guard.as_mut());
+                if guard.is_some_and(|guard| !guard.may_flood(now)) {
+                    self.note(port, Limit::Floods);
+                    return Step::Refused(DropReason::Storm);
+                }
                 for target in (0..).take(self.ports.len()) {
                     if target != port {
                         let _ = self.deliver(target, pair, &frame, None);
@@ -560,8 +617,58 @@ impl Network {
                 }
             }
             Route::Nowhere => {}
+            Route::Forged => {
+                self.note(port, Limit::Addresses);
+                return Step::Refused(DropReason::ForeignAddress);
+            }
         }
         Step::Done
+    }
+
+    /// What becomes of a frame that its port's limits do not let through.
+    #[inline]
+    fn admit(&mut self, port: u16, source: Mac, bytes: u64, now: Nanos) -> Option<Step> {
+        let Some(Port::Guest(guest)) = self.ports.get_mut(usize::from(port)) else {
+            return None;
+        };
+        let guard = guest.guard.as_deref_mut()?;
+        if guard.has_to_learn()
+            && self
+                .table
+                .as_ref()
+                .is_none_or(|table| !table.is_anothers(source, port))
+            && guard.learn(source)
+            && let Some(table) = &mut self.table
+        {
+            table.pin(source, port);
+        }
+        match guard.check(source, bytes, now) {
+            Verdict::Pass => None,
+            Verdict::Wait(until) => {
+                guest.counters.totals.throttled += 1;
+                self.note(port, Limit::Rate);
+                Some(Step::Limited(until))
+            }
+            Verdict::Foreign => {
+                self.note(port, Limit::Addresses);
+                Some(Step::Refused(DropReason::ForeignAddress))
+            }
+        }
+    }
+
+    /// Notes that a port ran into a limit, to be told of once.
+    fn note(&mut self, port: u16, limit: Limit) {
+        let Some(Port::Guest(guest)) = self.ports.get_mut(usize::from(port)) else {
+            return;
+        };
+        // Of a port without limits of its own it is said each time, and the log has its own bound.
+        let is_news = guest
+            .guard
+            .as_mut()
+            .is_none_or(|guard| guard.is_news(limit));
+        if is_news && self.limited.len() < self.ports.len() {
+            self.limited.push((port, limit));
+        }
     }
 
     /// Answers a control frame of a guest; no other is let through.

@@ -34,6 +34,8 @@ pub(super) enum State {
     Held,
     /// There are frames and the receiver has no buffers: until this time, or until it has.
     Blocked(Option<Nanos>),
+    /// There are frames beyond its port's rate: until this time.
+    Limited(Nanos),
 }
 
 impl Source {
@@ -93,7 +95,7 @@ pub(super) struct Sources {
     starts: Vec<usize>,
     /// Those that became active since their last turn.
     ready: VecDeque<usize>,
-    /// Those that wait for buffers until a time.
+    /// Those that wait for buffers, or for their port's rate, until a time.
     waiting: BTreeSet<(Nanos, usize)>,
     /// How many wait for buffers.
     blocked: usize,
@@ -140,9 +142,15 @@ impl Sources {
         let Some(source) = self.list.get_mut(index) else {
             return;
         };
-        if let State::Blocked(until) = std::mem::replace(&mut source.state, state) {
-            self.blocked -= 1;
-            until.map(|until| self.waiting.remove(&(until, index)));
+        match std::mem::replace(&mut source.state, state) {
+            State::Blocked(until) => {
+                self.blocked -= 1;
+                until.map(|until| self.waiting.remove(&(until, index)));
+            }
+            State::Limited(until) => {
+                self.waiting.remove(&(until, index));
+            }
+            _ => {}
         }
         match state {
             State::Active if !source.queued => {
@@ -152,6 +160,9 @@ impl Sources {
             State::Blocked(until) => {
                 self.blocked += 1;
                 until.map(|until| self.waiting.insert((until, index)));
+            }
+            State::Limited(until) => {
+                self.waiting.insert((until, index));
             }
             _ => {}
         }
@@ -231,6 +242,7 @@ mod tests {
             Just(State::Active),
             Just(State::Held),
             prop::option::of(0u64..40).prop_map(|until| State::Blocked(until.map(Nanos))),
+            (0u64..40).prop_map(|until| State::Limited(Nanos(until))),
         ]
     }
 
@@ -256,12 +268,13 @@ mod tests {
                 let states: Vec<State> = (0..4).map(|index| sources.state(index).unwrap()).collect();
                 let until = states.iter().filter_map(|state| match state {
                     State::Blocked(until) => *until,
+                    State::Limited(until) => Some(*until),
                     _ => None,
                 });
                 prop_assert_eq!(sources.deadline(), until.min());
                 let scan = (0..4).filter(|index| match states[*index] {
                     State::Active => true,
-                    State::Blocked(Some(until)) => until.0 <= now,
+                    State::Blocked(Some(until)) | State::Limited(until) => until.0 <= now,
                     _ => false,
                 });
                 let count = sources.begin(Nanos(now));

@@ -15,6 +15,14 @@ const AGE: Nanos = Nanos::from_secs(300);
 struct Entry {
     port: u16,
     seen: Nanos,
+    /// It is the port's alone: it does not move, and is not forgotten.
+    pinned: bool,
+}
+
+impl Entry {
+    fn is_old(&self, now: Nanos) -> bool {
+        !self.pinned && now.since(self.seen) > AGE
+    }
 }
 
 /// Where a frame goes.
@@ -26,6 +34,8 @@ pub enum Route {
     Flood,
     /// Nowhere: it is for its own port, or for no bridge to pass on.
     Nowhere,
+    /// Nowhere: it comes from an address that is another port's alone.
+    Forged,
 }
 
 /// The table.
@@ -52,44 +62,17 @@ impl MacTable {
         }
     }
 
-    /// Learns where a frame's source is, and tells where the frame goes.
-    #[inline]
-    pub fn route(&mut self, source: Mac, target: Mac, port: u16, now: Nanos) -> Route {
-        self.learn(source, port, now);
-        // 01-80-C2-00-00-00 to -0F stay on their link (IEEE 802.1Q, 8.6.3).
-        if let [0x01, 0x80, 0xc2, 0, 0, 0..=0x0f] = target {
-            return Route::Nowhere;
-        }
-        if target[0] & 1 != 0 {
-            return Route::Flood;
-        }
-        match self.entries.get(&target) {
-            Some(entry) if now.since(entry.seen) > AGE => Route::Flood,
-            Some(entry) if entry.port == port => Route::Nowhere,
-            Some(entry) => Route::Port(entry.port),
-            None => Route::Flood,
-        }
-    }
-
-    fn learn(&mut self, source: Mac, port: u16, now: Nanos) {
-        // No station has a group address.
-        if source[0] & 1 != 0 {
+    /// Gives an address to a port alone, unless it is another's.
+    pub fn pin(&mut self, address: Mac, port: u16) {
+        if self.is_anothers(address, port) {
             return;
         }
-        if let Some(entry) = self.entries.get_mut(&source)
-            && entry.port == port
-        {
-            entry.seen = now;
-            return;
-        }
-        if self.counts.get(usize::from(port)).copied() >= Some(PER_PORT) {
-            self.forget_old(now);
-            if self.counts.get(usize::from(port)).copied() >= Some(PER_PORT) {
-                return;
-            }
-        }
-        let old = self.entries.insert(source, Entry { port, seen: now });
-        if let Some(old) = old
+        let entry = Entry {
+            port,
+            seen: Nanos::ZERO,
+            pinned: true,
+        };
+        if let Some(old) = self.entries.insert(address, entry)
             && let Some(count) = self.counts.get_mut(usize::from(old.port))
         {
             *count = count.saturating_sub(1);
@@ -99,11 +82,79 @@ impl MacTable {
         }
     }
 
-    /// Forgets what is behind a port that went away.
-    pub fn forget_port(&mut self, port: u16) {
-        self.entries.retain(|_, entry| entry.port != port);
+    /// Whether an address is another port's alone.
+    pub fn is_anothers(&self, address: Mac, port: u16) -> bool {
+        let entry = self.entries.get(&address);
+        entry.is_some_and(|entry| entry.pinned && entry.port != port)
+    }
+
+    /// Learns where a frame's source is, and tells where the frame goes.
+    #[inline]
+    pub fn route(&mut self, source: Mac, target: Mac, port: u16, now: Nanos) -> Route {
+        if !self.learn(source, port, now) {
+            return Route::Forged;
+        }
+        // 01-80-C2-00-00-00 to -0F stay on their link (IEEE 802.1Q, 8.6.3).
+        if let [0x01, 0x80, 0xc2, 0, 0, 0..=0x0f] = target {
+            return Route::Nowhere;
+        }
+        if target[0] & 1 != 0 {
+            return Route::Flood;
+        }
+        match self.entries.get(&target) {
+            Some(entry) if entry.is_old(now) => Route::Flood,
+            Some(entry) if entry.port == port => Route::Nowhere,
+            Some(entry) => Route::Port(entry.port),
+            None => Route::Flood,
+        }
+    }
+
+    /// Tells whether the port may send from there.
+    fn learn(&mut self, source: Mac, port: u16, now: Nanos) -> bool {
+        // No station has a group address.
+        if source[0] & 1 != 0 {
+            return true;
+        }
+        match self.entries.get_mut(&source) {
+            Some(entry) if entry.port == port => {
+                entry.seen = now;
+                return true;
+            }
+            Some(entry) if entry.pinned => return false,
+            _ => {}
+        }
+        if self.counts.get(usize::from(port)).copied() >= Some(PER_PORT) {
+            self.forget_old(now);
+            if self.counts.get(usize::from(port)).copied() >= Some(PER_PORT) {
+                return true;
+            }
+        }
+        let entry = Entry {
+            port,
+            seen: now,
+            pinned: false,
+        };
+        let old = self.entries.insert(source, entry);
+        if let Some(old) = old
+            && let Some(count) = self.counts.get_mut(usize::from(old.port))
+        {
+            *count = count.saturating_sub(1);
+        }
         if let Some(count) = self.counts.get_mut(usize::from(port)) {
-            *count = 0;
+            *count += 1;
+        }
+        true
+    }
+
+    /// Forgets what is behind a port that went away, but for what is its alone.
+    pub fn forget_port(&mut self, port: u16) {
+        let mut kept = 0;
+        self.entries.retain(|_, entry| {
+            kept += usize::from(entry.port == port && entry.pinned);
+            entry.port != port || entry.pinned
+        });
+        if let Some(count) = self.counts.get_mut(usize::from(port)) {
+            *count = kept;
         }
     }
 
@@ -114,7 +165,7 @@ impl MacTable {
         self.swept = now;
         let counts = &mut self.counts;
         self.entries.retain(|_, entry| {
-            let keep = now.since(entry.seen) <= AGE;
+            let keep = !entry.is_old(now);
             if !keep && let Some(count) = counts.get_mut(usize::from(entry.port)) {
                 *count = count.saturating_sub(1);
             }
@@ -155,6 +206,27 @@ mod tests {
         let _ = table.route(A, B, 2, later);
         table.forget_port(2);
         assert_eq!(table.route(B, A, 1, later), Route::Flood);
+    }
+
+    #[test]
+    fn no_port_takes_an_address_that_is_anothers_alone() {
+        let mut table = MacTable::new(3);
+        table.pin(A, 0);
+        table.pin(A, 1);
+        assert_eq!(table.route(A, B, 2, Nanos(1)), Route::Forged);
+        let later = AGE + AGE;
+        table.forget_port(0);
+        assert_eq!(
+            table.route(B, A, 1, later),
+            Route::Port(0),
+            "not learnt, not forgotten"
+        );
+        assert_eq!(table.route(A, B, 0, later), Route::Port(1));
+        let mut learnt_before = MacTable::new(3);
+        let _ = learnt_before.route(A, B, 2, Nanos(1));
+        learnt_before.pin(A, 0);
+        assert_eq!(learnt_before.route(B, A, 1, Nanos(2)), Route::Port(0));
+        assert_eq!(learnt_before.counts, [1, 1, 0]);
     }
 
     #[test]

@@ -14,22 +14,31 @@ use crate::testing::{
 const TABLE: u64 = 0x8_0000;
 
 /// A time far enough from 0 that nothing is mistaken for never.
-const NOW: Nanos = Nanos(1_000_000_000_000);
+pub(super) const NOW: Nanos = Nanos(1_000_000_000_000);
 
-struct Bench {
-    network: Network,
-    peers: Vec<Peer>,
+pub(super) struct Bench {
+    pub(super) network: Network,
+    pub(super) peers: Vec<Peer>,
     poller: Poller,
     batch: Batch,
 }
 
 impl Bench {
     fn new(mode: Mode, features: &[Features]) -> Self {
+        Self::with(mode, features, &[])
+    }
+
+    /// Limits of the first ports; the others have none.
+    pub(super) fn with(mode: Mode, features: &[Features], limits: &[Limits]) -> Self {
         let poller = Poller::new().unwrap();
         let mut ports = Vec::new();
         let mut peers = Vec::new();
-        for (features, number) in features.iter().zip(0..) {
-            let mut guest = port(number, mode);
+        let limits = limits
+            .iter()
+            .cloned()
+            .chain(std::iter::repeat(Limits::default()));
+        for ((features, limits), number) in features.iter().zip(limits).zip(0..) {
+            let mut guest = port(number, mode).limited(&limits);
             peers.push(Peer::start(&mut guest, &poller, *features));
             ports.push(Port::Guest(Box::new(guest)));
         }
@@ -52,32 +61,32 @@ impl Bench {
     }
 
     /// Works until there is nothing to do at `now`.
-    fn run(&mut self, now: Nanos) {
+    pub(super) fn run(&mut self, now: Nanos) {
         while self.network.poll(now, &mut self.batch) {}
     }
 
-    fn kick(&mut self, port: u16, queue: u8, now: Nanos) {
+    pub(super) fn kick(&mut self, port: u16, queue: u8, now: Nanos) {
         let id = PortId { network: 0, port };
         self.network.kicked(id, queue, now);
         self.run(now);
     }
 
-    fn guest(&mut self, port: u16) -> &mut Guest {
+    pub(super) fn guest(&mut self, port: u16) -> &mut Guest {
         self.network.guest_mut(port).unwrap()
     }
 
-    fn drops(&mut self, port: u16) -> crate::telemetry::Drops {
+    pub(super) fn drops(&mut self, port: u16) -> crate::telemetry::Drops {
         self.guest(port).counters.totals.drops
     }
 }
 
-fn frame(to: u8, from: u8, len: usize) -> Vec<u8> {
+pub(super) fn frame(to: u8, from: u8, len: usize) -> Vec<u8> {
     let mut bytes = vec![2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, from, 0x08, 0x00];
     bytes.extend((0..len - 14).map(|index| u8::try_from(index % 251).unwrap()));
     bytes
 }
 
-const PLAIN: [u8; 12] = [0; 12];
+pub(super) const PLAIN: [u8; 12] = [0; 12];
 
 #[test]
 fn another_controller_takes_what_the_one_before_held() {

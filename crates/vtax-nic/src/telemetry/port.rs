@@ -20,6 +20,10 @@ pub enum DropReason {
     ForeignControl,
     /// The tap refused it.
     Tap,
+    /// It comes from an address that is not the port's.
+    ForeignAddress,
+    /// It was to go to all ports, beyond the port's rate of such.
+    Storm,
 }
 
 /// Packets dropped, by reason.
@@ -37,6 +41,12 @@ pub struct Drops {
     pub foreign_control: u64,
     /// See [`DropReason::Tap`].
     pub tap: u64,
+    /// See [`DropReason::ForeignAddress`].
+    #[serde(default)]
+    pub foreign_address: u64,
+    /// See [`DropReason::Storm`].
+    #[serde(default)]
+    pub storm: u64,
 }
 
 impl Drops {
@@ -49,11 +59,13 @@ impl Drops {
             DropReason::TooLong => &mut self.too_long,
             DropReason::ForeignControl => &mut self.foreign_control,
             DropReason::Tap => &mut self.tap,
+            DropReason::ForeignAddress => &mut self.foreign_address,
+            DropReason::Storm => &mut self.storm,
         } += packets;
     }
 
     /// Reasons by name, with their counts.
-    pub fn named(&self) -> [(&'static str, u64); 6] {
+    pub fn named(&self) -> [(&'static str, u64); 8] {
         [
             ("no_buffer", self.no_buffer),
             ("not_running", self.not_running),
@@ -61,6 +73,8 @@ impl Drops {
             ("too_long", self.too_long),
             ("foreign_control", self.foreign_control),
             ("tap", self.tap),
+            ("foreign_address", self.foreign_address),
+            ("storm", self.storm),
         ]
     }
 }
@@ -90,6 +104,9 @@ pub struct Totals {
     pub calls_cancelled: u64,
     /// Packets dropped.
     pub drops: Drops,
+    /// Times that frames of the guest had to wait for the port's rate.
+    #[serde(default)]
+    pub throttled: u64,
     /// Control frames from the guest that were obeyed or answered.
     pub control_frames: u64,
     /// Control frames that were malformed.
@@ -169,6 +186,7 @@ impl PortCounters {
             + drops
             + totals.kicks
             + totals.timer_wakeups
+            + totals.throttled
             + self.messages
     }
 

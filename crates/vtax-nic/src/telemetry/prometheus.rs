@@ -54,6 +54,13 @@ pub fn text(ports: &[PortSnapshot]) -> String {
         }
     });
     page.counter(
+        "throttled",
+        "Times that frames of the guest had to wait for the port's rate.",
+        |port, add| {
+            add(&[], port.totals.throttled);
+        },
+    );
+    page.counter(
         "control_frames",
         "Control frames from the guest.",
         |port, add| {

@@ -650,6 +650,7 @@ mod tests {
         process(nic, "vtax-nic --socket-path /run/a --tap tap0");
         host.put("proc/31/cmdline", "");
         host.put("proc/31/comm", &format!("vhost-{nic}\n"));
+        host.put("proc/31/stat", "31 (vhost) S 2 0 0 0 -1 2129984 0\n");
         host.put("proc/31/schedstat", "700000000 0 1\n");
         let (mut guests, roots) = (Guests::new(host.roots()), host.roots());
         let mut reader = UsageReader::open(&roots.proc, &roots.sys).unwrap();

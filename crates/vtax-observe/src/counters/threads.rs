@@ -19,6 +19,7 @@ use super::file::KernelFile;
 use super::series::Column;
 use super::step::{MonotonicCounter, OnFall};
 use super::text;
+use crate::guests::process::Process;
 use crate::{Instrument, ObserveError, Readings, Subject, ThreadRole, metric};
 use rustix::fs::{Mode, OFlags, RawDir, SeekFrom};
 use std::io;
@@ -361,10 +362,7 @@ fn vhost_threads_outside(proc: &Path, of: &[Thread], nic: Option<u32>) -> Vec<Th
     for (tid, directory) in numbered(proc) {
         let is_theirs = !owners.contains(&tid)
             && vhost_owner(&directory).is_some_and(|owner| owners.contains(&owner));
-        // Kernel threads have no command line; a process that only took the name has one.
-        let is_kernel_thread =
-            || std::fs::read(directory.join("cmdline")).is_ok_and(|line| line.is_empty());
-        if is_theirs && is_kernel_thread() {
+        if is_theirs && Process::new(proc, tid).is_kernel_thread() {
             found.extend(Thread::of_vhost(tid, &directory));
         }
     }
@@ -509,6 +507,9 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+    /// Who runs a thread that no process does.
+    const KERNEL: &str = "kernel";
+
     struct FakeVmm {
         proc: tempfile::TempDir,
         clock: Arc<AtomicU64>,
@@ -535,11 +536,13 @@ mod tests {
             fs::remove_dir_all(self.proc.path().join(format!("70/task/{tid}"))).unwrap();
         }
 
-        fn process(&self, pid: u32, name: &str, command: &str, schedstat: &str) {
+        fn process(&self, pid: u32, name: &str, of: &str, schedstat: &str) {
             let directory = self.proc.path().join(pid.to_string());
             fs::create_dir_all(&directory).unwrap();
             fs::write(directory.join("comm"), format!("{name}\n")).unwrap();
-            fs::write(directory.join("cmdline"), command).unwrap();
+            let flags = if of == KERNEL { 0x0020_8040 } else { 0x40_0100 };
+            let stat = format!("{pid} ({name}) S 1 0 0 0 -1 {flags} 0\n");
+            fs::write(directory.join("stat"), stat).unwrap();
             fs::write(directory.join("schedstat"), format!("{schedstat}\n")).unwrap();
         }
 
@@ -636,8 +639,8 @@ mod tests {
         vmm.thread(70, "qemu", "100 0 1");
         vmm.process(70, "qemu", "qemu-system-x86_64", "100 0 1");
         vmm.process(90, "vtax-nic", "vtax-nic", "50 0 1");
-        vmm.process(80, "vhost-90", "", "33 0 1");
-        vmm.process(81, "vhost-95", "", "1000 0 1");
+        vmm.process(80, "vhost-90", KERNEL, "33 0 1");
+        vmm.process(81, "vhost-95", KERNEL, "1000 0 1");
         for (tid, name) in [(90, "vtax-nic"), (91, "vhost-90")] {
             let task = vmm.proc.path().join(format!("90/task/{tid}"));
             fs::create_dir_all(&task).unwrap();
@@ -657,9 +660,9 @@ mod tests {
         let vmm = FakeVmm::new();
         vmm.thread(70, "qemu", "100 0 1");
         vmm.process(70, "qemu", "qemu-system-x86_64", "100 0 1");
-        vmm.process(80, "vhost-70", "", "33 0 1");
-        vmm.process(81, "vhost-71", "", "1000 0 1");
-        vmm.process(82, "vhost-70", "an impostor", "1000 0 1");
+        vmm.process(80, "vhost-70", KERNEL, "33 0 1");
+        vmm.process(81, "vhost-71", KERNEL, "1000 0 1");
+        vmm.process(82, "vhost-70", "", "1000 0 1");
         vmm.clock.store(100, Ordering::Relaxed);
         let mut threads = vmm.open(&subject());
         let mut readings = Readings::default();

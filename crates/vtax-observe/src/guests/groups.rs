@@ -57,6 +57,13 @@ impl Groups {
         known.is_some_and(|known| known.is_container && known.path.as_os_str() == path.as_os_str())
     }
 
+    /// Whether a group was a container's in the last pass, or one within it.
+    pub(super) fn is_in_container(&self, path: &Path) -> bool {
+        self.known
+            .values()
+            .any(|known| known.is_container && path.starts_with(&known.path))
+    }
+
     /// Looks at every group below `mounted`; within a container there are no others. `states` are the
     /// containers that a runtime keeps a state of, by group.
     pub(super) fn update(

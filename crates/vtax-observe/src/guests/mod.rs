@@ -358,8 +358,9 @@ impl Guests {
         if self.links.update(&self.roots.sys) {
             self.links_changed_in = self.passes;
         }
-        self.scan_processes();
+        // Before the processes: what one in a container may be depends on that.
         self.scan_groups();
+        self.scan_processes();
         self.scan_domains();
         self.gather_helpers();
         self.look_at_devices();
@@ -422,9 +423,9 @@ impl Guests {
         let process = Process::new(&self.roots.proc, pid);
         let arguments = process.arguments();
         if arguments.is_empty() {
-            return process
-                .command_name()
-                .map_or(Kind::Other, |name| kernel_thread(&name));
+            let name = process.command_name();
+            let name = name.filter(|_| process.is_kernel_thread());
+            return name.map_or(Kind::Other, |name| kernel_thread(&name));
         }
         let executable = process.executable();
         let executable = executable.as_deref();
@@ -439,9 +440,17 @@ impl Guests {
             let is_nic = nic::is_nic(&arguments);
             return if is_nic { Kind::Nic } else { Kind::Other };
         };
+        let group = self.group_of(process);
+        let is_in_container = group
+            .as_deref()
+            .is_some_and(|group| self.groups.is_in_container(group));
+        // A command line is what a container says of itself, and would take its time off its bill.
+        if is_in_container && !process.holds_vm() {
+            return Kind::Other;
+        }
         // A Xen domain's device model is a QEMU, but no guest of its own.
         let domain = options::value(&arguments, "xen-domid").and_then(text::small);
-        if let Some(domain) = domain {
+        if let Some(domain) = domain.filter(|_| !is_in_container) {
             return Kind::ForDomain {
                 domain,
                 work: HelperWork::Emulator,
@@ -461,7 +470,7 @@ impl Guests {
                 uuid: found.uuid,
                 cpus: found.cpus,
                 process: Some(pid),
-                group: self.group_of(process),
+                group,
                 is_new,
                 ..Guest::new(key.clone(), found.platform, name)
             };

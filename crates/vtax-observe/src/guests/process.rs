@@ -61,12 +61,30 @@ impl<'a> Process<'a> {
 
     /// When it started, in clock ticks since boot: with the number, its identity.
     pub(crate) fn started(&self) -> Option<u64> {
+        self.stat(19)
+    }
+
+    /// Whether it is one of the kernel's own threads: any process can take on their names, and have no
+    /// arguments.
+    pub(crate) fn is_kernel_thread(&self) -> bool {
+        // PF_KTHREAD of the task's flags (`linux/sched.h`).
+        self.stat(6).is_some_and(|flags| flags & 0x0020_0000 != 0)
+    }
+
+    /// The number at this place of `stat` after the name.
+    fn stat(&self, place: usize) -> Option<u64> {
         let stat = std::fs::read(self.path("stat")).ok()?;
         // The command's name stands in parentheses and may itself hold any of them.
         let end = stat.iter().rposition(|byte| *byte == b')')?;
         text::fields(stat.get(end + 1..)?)
-            .nth(19)
+            .nth(place)
             .and_then(text::number)
+    }
+
+    /// Whether it holds a virtual machine of KVM's.
+    pub(crate) fn holds_vm(&self) -> bool {
+        let is_vm = |(_, target): &(u32, PathBuf)| target.as_os_str() == "anon_inode:kvm-vm";
+        self.files().iter().any(is_vm)
     }
 
     /// The inode of its network namespace.

@@ -57,6 +57,12 @@ impl Host {
     fn kernel_thread(&self, pid: u32, name: &str) {
         self.put(&format!("proc/{pid}/cmdline"), "");
         self.put(&format!("proc/{pid}/comm"), format!("{name}\n"));
+        let flags = 0x0020_8040;
+        let zeros = "0 ".repeat(12);
+        self.put(
+            &format!("proc/{pid}/stat"),
+            format!("{pid} ({name}) S 2 0 0 0 -1 {flags} {zeros}1 0"),
+        );
     }
 
     fn end(&self, pid: u32) {
@@ -107,6 +113,47 @@ fn vms_of_every_monitor_are_found_and_others_are_not() {
         work: HelperWork::Vhost,
     };
     assert_eq!(a.helpers, [helper]);
+}
+
+#[test]
+fn no_process_in_a_container_leaves_its_bill_by_calling_itself_a_monitor() {
+    let host = Host::new();
+    host.v2();
+    host.group(&format!("docker/{ID}"), "10\n11\n12\n");
+    host.process(9, "qemu-kvm -name b", 1);
+    host.process(10, "qemu-system-x86_64 -name a", 1);
+    host.process(11, "qemu-system-i386 -xen-domid 3", 1);
+    host.process(12, "qemu-system-x86_64 -name vm", 1);
+    for pid in 10..13 {
+        host.put(
+            &format!("proc/{pid}/cgroup"),
+            format!("0::/docker/{ID}/sub\n"),
+        );
+    }
+    fs::create_dir_all(host.path("proc/12/fd")).unwrap();
+    symlink("anon_inode:kvm-vm", host.path("proc/12/fd/9")).unwrap();
+    let mut guests = host.guests();
+    for _ in 0..2 {
+        guests.scan();
+        assert_eq!(names(&guests), [&ID[..12], "b", "vm"], "one holds a VM");
+    }
+}
+
+#[test]
+fn no_process_bills_another_guest_by_a_kernel_threads_name() {
+    let host = Host::new();
+    host.v2();
+    host.process(10, "qemu-kvm -name a", 1);
+    // It has cleared its arguments and named itself.
+    host.process(20, "", 1);
+    host.put("proc/20/comm", "vhost-10\n");
+    let mut guests = host.guests();
+    guests.scan();
+    assert!(guests.iter().all(|guest| guest.helpers.is_empty()));
+    host.end(20);
+    host.kernel_thread(20, "vhost-10");
+    guests.scan();
+    assert_eq!(guests.iter().next().unwrap().helpers.len(), 1);
 }
 
 /// A line of `/proc/PID/maps` of a guest's memory with this inode.

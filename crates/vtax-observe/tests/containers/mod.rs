@@ -13,6 +13,8 @@ use std::fs::{self, File};
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use vtax_observe::charge::Charger;
 use vtax_observe::guests::Hierarchy;
@@ -133,7 +135,11 @@ pub struct Container {
 pub struct Setting {
     pub containers: Vec<Container>,
     pub client: Namespace,
+    /// What one makes the host do, another would measure.
+    _alone: MutexGuard<'static, ()>,
 }
+
+static ALONE: Mutex<()> = Mutex::new(());
 
 impl Setting {
     /// `count` containers, each on a pair of its own to the client: 10.9.N.1 to 10.9.N.2.
@@ -148,6 +154,7 @@ impl Setting {
             skip("cannot make a network namespace");
             return None;
         };
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let mut containers = Vec::new();
         for index in 0..count {
             let namespace = Namespace::new()?;
@@ -163,7 +170,10 @@ impl Setting {
                 skip("cannot connect two namespaces");
                 return None;
             }
-            let id = format!("{index:x}{:x}", std::process::id());
+            // Of this test alone, among those that run beside it.
+            static NEXT: AtomicU32 = AtomicU32::new(0x1000);
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let id = format!("{number:x}{:x}", std::process::id());
             let id = format!("{id:0<64}");
             let Some(group) = Group::new(&hierarchy.mounted, &id, pid) else {
                 skip("cannot make a control group");
@@ -175,7 +185,11 @@ impl Setting {
                 name: id,
             });
         }
-        Some(Self { containers, client })
+        Some(Self {
+            containers,
+            client,
+            _alone: alone,
+        })
     }
 
     /// The client sends datagrams to a container for a while; how many.
@@ -198,6 +212,37 @@ impl Setting {
             }
             sent
         })
+    }
+
+    /// A namespace beyond the client, which routes for it, and whose port there hands packets up in
+    /// lists, as ports of real hosts do (GRO). `None`: it cannot be had.
+    pub fn world(&self) -> Option<Namespace> {
+        let world = Namespace::new()?;
+        let pid = world.0.id();
+        let routes = |index: usize| {
+            let container = &self.containers[index].namespace;
+            container.ip(&format!("route add default via 10.9.{index}.1"))
+        };
+        let is_up = self.client.ip(&format!(
+            "link add port type veth peer name eth0 netns {pid}"
+        )) && self.client.ip("addr add 10.10.0.1/24 dev port")
+            && self.client.ip("link set port up")
+            && world.ip("addr add 10.10.0.2/24 dev eth0")
+            && world.ip("link set eth0 up")
+            && world.ip("route add default via 10.10.0.1")
+            && (0..self.containers.len()).all(routes);
+        let offload = |of: &Namespace, arguments: [&str; 3]| {
+            let mut command = of.command(Path::new("ethtool"));
+            let status = command.arg("-K").args(arguments).status();
+            status.is_ok_and(|status| status.success())
+        };
+        // A pair of veths has lists only for what its sender has cut itself.
+        let has_lists = is_up
+            && offload(&world, ["eth0", "tso", "off"])
+            && offload(&self.client, ["port", "gro", "on"]);
+        let _ = offload(&world, ["eth0", "tx-udp-segmentation", "off"]);
+        let forward = || fs::write("/proc/sys/net/ipv4/ip_forward", "1").is_ok();
+        (has_lists && self.client.within(forward)).then_some(world)
     }
 
     pub fn numbers(&self, charger: &Charger) -> Vec<u32> {

@@ -8,10 +8,10 @@ use vtax_host::Roots;
 use vtax_host::meters;
 use vtax_host::signals::Signals;
 use vtax_observe::charge::{Charger, ChargerOptions, IdleEnergy};
-use vtax_serve::Watch;
 use vtax_serve::exporter::{self, ExporterOptions};
 use vtax_serve::records::{self, RecordFormat, RecordOptions};
 use vtax_serve::top::{self, Sort, TopOptions};
+use vtax_serve::{Token, Watch};
 use vtax_units::Watts;
 use vtax_web::WebOptions;
 
@@ -55,6 +55,11 @@ pub fn exporter(arguments: ExporterArgs) -> Outcome {
     let stop = Signals::install()?.flag();
     let options = ExporterOptions {
         listen: arguments.listen,
+        token: arguments
+            .token_file
+            .as_deref()
+            .map(Token::read)
+            .transpose()?,
         interval: arguments.interval,
         most_guests: arguments.max_guests,
     };

@@ -10,7 +10,7 @@ use std::io::{self, Read, Write};
 /// What is kept of a client's requests; the rest stays in the kernel and holds the client back.
 const MAX_INPUT: usize = 4 * vtax_http::LONGEST_HEAD;
 
-/// Bytes that wait for a slow reader; beyond, serial output for it is dropped.
+/// Bytes that wait for a slow reader; beyond, serial output for it is dropped and its requests wait.
 const MAX_UNREAD: usize = 256 << 10;
 
 #[derive(Debug)]
@@ -61,8 +61,12 @@ pub struct Connection {
     output: Vec<u8>,
     /// The request that has not been answered. The next is read only after it.
     pub waiting: Option<Waiting>,
+    /// There are requests that wait until the client reads its answers.
+    pub held_back: bool,
     /// The client has said that it sends no more, which the next read will find.
     pub hung_up: bool,
+    /// When it last said something, by the worker's clock.
+    pub heard: u64,
     /// All that the client sent is in `input`, and no more will come.
     ended: bool,
     /// There may be more to read, of which no event will tell.
@@ -71,14 +75,16 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub fn new(stream: Stream, protocol: Protocol) -> Self {
+    pub fn new(stream: Stream, protocol: Protocol, now: u64) -> Self {
         Self {
             stream,
             protocol,
             input: Vec::new(),
             output: Vec::new(),
             waiting: None,
+            held_back: false,
             hung_up: false,
+            heard: now,
             ended: false,
             unread: false,
             open: true,
@@ -114,6 +120,14 @@ impl Connection {
     /// Whether a read would bring more although no event will say so.
     pub fn readable(&self) -> bool {
         self.unread && self.input.len() < MAX_INPUT
+    }
+
+    /// Whether the client has read enough of its answers to get one more.
+    pub fn has_room(&mut self) -> bool {
+        if self.output.len() > MAX_UNREAD {
+            self.flush();
+        }
+        self.output.len() <= MAX_UNREAD
     }
 
     /// Adds serial output, unless too much waits already.
@@ -161,6 +175,6 @@ impl Connection {
 
     /// Whether the client has sent all and got all.
     pub fn done(&self) -> bool {
-        self.ended && self.waiting.is_none() && self.output.is_empty()
+        self.ended && self.waiting.is_none() && !self.held_back && self.output.is_empty()
     }
 }

@@ -31,7 +31,7 @@ pub enum Timer {
     Guest(u32),
     /// A request has waited long enough.
     Request(ReplyTo),
-    /// Accepting failed and may succeed now.
+    /// Accepting failed and may succeed now, or others came first.
     Accept(Token),
 }
 
@@ -42,6 +42,8 @@ pub struct Worker {
     pub tcp: Option<TcpListener>,
     pub unix: Option<UnixListener>,
     pub connections: HashMap<usize, Connection>,
+    /// How many there may be.
+    pub most_connections: usize,
     pub next_connection: usize,
     pub next_request: u64,
     /// Connections to go on with although no event will name them.
@@ -72,6 +74,7 @@ impl Worker {
         poll: Poll,
         tcp: Option<std::net::TcpListener>,
         unix: Option<std::os::unix::net::UnixListener>,
+        most_connections: usize,
     ) -> Result<Self> {
         let population = &shared.population;
         let slot = match population.plan.holding {
@@ -105,6 +108,7 @@ impl Worker {
             tcp,
             unix,
             connections: HashMap::new(),
+            most_connections,
             next_connection: FIRST_CONNECTION,
             next_request: 0,
             unfinished: Vec::new(),

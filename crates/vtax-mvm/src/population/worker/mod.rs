@@ -14,18 +14,19 @@ mod serving;
 mod timers;
 mod turn;
 
-use super::Population;
+use super::{Census, Holding, Population, capacity, lock};
 use crate::error::{Error, Result};
 use event_loop::Worker;
 use mailbox::Mailboxes;
 use mio::Poll;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vtax_http::unix::{self, Users};
 
 /// How long a guest may take for an answer.
@@ -38,6 +39,43 @@ pub struct Addresses {
     pub http: Option<SocketAddr>,
     /// The multiplexed UNIX socket.
     pub unix: Option<PathBuf>,
+}
+
+/// Addresses that are listened on, before anybody is served: what remains to do opens no socket, so that
+/// a jail may be entered in between.
+#[derive(Debug)]
+pub struct Doors {
+    tcp: Option<TcpListener>,
+    unix: Option<(UnixListener, PathBuf)>,
+}
+
+impl Doors {
+    /// Listens.
+    ///
+    /// # Errors
+    /// [`Error::System`] or [`Error::Listen`] when an address cannot be had.
+    pub fn open(addresses: &Addresses) -> Result<Self> {
+        let system = |tried: String| move |cause| Error::System { tried, cause };
+        let tcp = |address| {
+            let listener = TcpListener::bind(address)?;
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        };
+        let tcp = match addresses.http {
+            Some(address) => Some(tcp(address).map_err(system(format!("listen on {address}")))?),
+            None => None,
+        };
+        let unix = match &addresses.unix {
+            Some(path) => {
+                let listener = unix::listen(path, Users::ByUmask)?;
+                let failed = system(format!("listen on {}", path.display()));
+                listener.set_nonblocking(true).map_err(failed)?;
+                Some((listener, path.clone()))
+            }
+            None => None,
+        };
+        Ok(Self { tcp, unix })
+    }
 }
 
 /// Running workers. They stop when this is dropped.
@@ -54,9 +92,30 @@ struct Shared {
     population: Arc<Population>,
     mailboxes: Mailboxes,
     stopping: AtomicBool,
+    /// The stored bytes of all guests as last counted, and until when that is good enough.
+    stored: Mutex<Option<(u64, Instant)>>,
 }
 
 impl Shared {
+    /// Counts of guests. Who asks for them again and again makes nobody look at every guest for more
+    /// than a tenth of the time.
+    fn census(&self) -> Census {
+        let mut stored = lock(&self.stored);
+        let began = Instant::now();
+        if let Some((stored_bytes, until)) = *stored
+            && began < until
+        {
+            return Census {
+                stored_bytes,
+                ..self.population.census()
+            };
+        }
+        let census = self.population.full_census();
+        let ended = Instant::now();
+        *stored = Some((census.stored_bytes, ended + 9 * (ended - began)));
+        census
+    }
+
     fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         self.mailboxes.wake_all();
@@ -69,60 +128,55 @@ impl Workers {
     /// # Errors
     /// [`Error::System`] when an address cannot be bound or a thread not started; then none runs.
     pub fn start(population: Arc<Population>, count: usize, addresses: &Addresses) -> Result<Self> {
+        Self::serve(population, count, Doors::open(addresses)?)
+    }
+
+    /// As [`Workers::start`], on addresses that are listened on already.
+    ///
+    /// # Errors
+    /// [`Error::Exhausted`] when descriptors or threads are; then no worker runs.
+    pub fn serve(population: Arc<Population>, count: usize, doors: Doors) -> Result<Self> {
         let count = count.max(1);
-        let system = |tried: String| move |cause| Error::System { tried, cause };
-        let tcp = match addresses.http {
-            Some(address) => {
-                let listener = std::net::TcpListener::bind(address)
-                    .map_err(system(format!("listen on {address}")))?;
-                listener
-                    .set_nonblocking(true)
-                    .map_err(system(format!("listen on {address}")))?;
-                Some(listener)
-            }
-            None => None,
-        };
+        let Doors { tcp, unix } = doors;
         let http = tcp.as_ref().and_then(|l| l.local_addr().ok());
-        let unix = match &addresses.unix {
-            Some(path) => {
-                let listener = unix::listen(path, Users::ByUmask)?;
-                let failed = system(format!("listen on {}", path.display()));
-                listener.set_nonblocking(true).map_err(failed)?;
-                Some(listener)
-            }
-            None => None,
-        };
+        let (unix, path) = unix.unzip();
         let polls = (0..count)
             .map(|_| Poll::new().map_err(|e| Error::of_limit("make an event queue", e)))
             .collect::<Result<Vec<Poll>>>()?;
+        let live = match population.plan.holding {
+            Holding::Live => population.plan.count,
+            Holding::Parked => 0,
+        };
+        let clients = capacity::clients(live, count);
         let shared = Arc::new(Shared {
             population,
             mailboxes: Mailboxes::new(&polls)?,
             stopping: AtomicBool::new(false),
+            stored: Mutex::default(),
         });
         let mut workers = Self {
             shared: Arc::clone(&shared),
             threads: Vec::new(),
             http,
-            unix: addresses.unix.clone(),
+            unix: path,
         };
         for (index, poll) in polls.into_iter().enumerate() {
             let clone = |e| Error::of_limit("share a listener", e);
             let tcp = tcp
                 .as_ref()
-                .map(std::net::TcpListener::try_clone)
+                .map(TcpListener::try_clone)
                 .transpose()
                 .map_err(clone)?;
             let unix = unix
                 .as_ref()
-                .map(std::os::unix::net::UnixListener::try_clone)
+                .map(UnixListener::try_clone)
                 .transpose()
                 .map_err(clone)?;
             let shared = Arc::clone(&shared);
             let thread = std::thread::Builder::new()
                 .name(format!("worker-{index}"))
                 .spawn(move || {
-                    let outcome = Worker::new(Arc::clone(&shared), index, poll, tcp, unix)
+                    let outcome = Worker::new(Arc::clone(&shared), index, poll, tcp, unix, clients)
                         .and_then(Worker::work);
                     if outcome.is_err() {
                         // One worker that cannot go on must not leave guests waiting for it.

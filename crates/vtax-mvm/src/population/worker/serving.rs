@@ -22,9 +22,10 @@ impl Worker {
         }
     }
 
-    /// Accepts every connection that waits at a listener.
+    /// Accepts the connections that wait at a listener, but no more at once than leave the last ones
+    /// time to say something.
     pub fn accept(&mut self, listener: Token) {
-        loop {
+        for _ in 0..self.most_connections.div_ceil(2) {
             let accepted = match listener {
                 TCP => self.tcp.as_ref().map(|listener| {
                     listener.accept().map(|(stream, _)| {
@@ -47,6 +48,7 @@ impl Worker {
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                     _ => {
                         // Descriptors or memory are exhausted. Who waits is not announced again.
+                        self.make_room();
                         let at = self.clock.now().saturating_add(ACCEPT_AGAIN_NS);
                         self.timers.set(at, Timer::Accept(listener));
                         return;
@@ -54,9 +56,35 @@ impl Worker {
                 },
             }
         }
+        let now = self.clock.now();
+        self.timers.set(now, Timer::Accept(listener));
+    }
+
+    /// Sends away who has been silent for longest: first of those who do not listen to a guest either,
+    /// and nobody who waits for one's answer.
+    fn make_room(&mut self) -> bool {
+        let silent = self
+            .connections
+            .iter()
+            .filter(|(_, client)| client.waiting.is_none())
+            .min_by_key(|(_, client)| {
+                (matches!(client.protocol, Protocol::Guest(_)), client.heard)
+            });
+        let Some(number) = silent.map(|(number, _)| *number) else {
+            return false;
+        };
+        if let Some(client) = self.connections.remove(&number) {
+            self.forget(number, &client);
+        }
+        true
     }
 
     fn connect(&mut self, mut stream: Stream, protocol: Protocol) {
+        let now = self.clock.now();
+        if self.connections.len() >= self.most_connections && !self.make_room() {
+            let mut refused = Connection::new(stream, protocol, now);
+            return refused.respond(503, b"too many clients wait for guests\n", false);
+        }
         let number = self.next_connection;
         self.next_connection += 1;
         let interest = Interest::READABLE | Interest::WRITABLE;
@@ -67,7 +95,7 @@ impl Worker {
         if registered.is_ok() {
             // What the client has sent already is the first event.
             self.connections
-                .insert(number, Connection::new(stream, protocol));
+                .insert(number, Connection::new(stream, protocol, now));
         }
     }
 
@@ -77,7 +105,11 @@ impl Worker {
             return;
         };
         connection.hung_up |= hung_up;
+        let known = connection.input.len();
         connection.read();
+        if connection.input.len() > known {
+            connection.heard = self.clock.now();
+        }
         self.act(number, &mut connection);
         self.settle(number, connection);
     }
@@ -88,7 +120,7 @@ impl Worker {
         if !connection.open || connection.done() {
             return self.forget(number, &connection);
         }
-        if connection.readable() {
+        if connection.readable() || connection.held_back && connection.has_room() {
             self.unfinished.push(number);
         }
         self.connections.insert(number, connection);
@@ -112,6 +144,7 @@ impl Worker {
     }
 
     fn act(&mut self, number: usize, connection: &mut Connection) {
+        connection.held_back = false;
         if connection.protocol == Protocol::Unknown {
             self.first_line(number, connection);
         }
@@ -128,6 +161,10 @@ impl Worker {
                     && connection.open
                     && !connection.input.is_empty()
                 {
+                    connection.held_back = !connection.has_room();
+                    if connection.held_back {
+                        break;
+                    }
                     match vtax_http::parse(&connection.input) {
                         Parsed::Incomplete => break,
                         Parsed::Refused(status, why) => {
@@ -195,7 +232,7 @@ impl Worker {
                 connection.respond(status, format!("{why}\n").as_bytes(), keep_alive);
             }
             Target::Status => {
-                let c = self.shared.population.full_census();
+                let c = self.shared.census();
                 let body = format!(
                     "{{\"guests\":{},\"booted\":{},\"dead\":{},\"turns\":{},\"stored_bytes\":{},\"lost_output\":{}}}\n",
                     c.guests, c.booted, c.dead, c.turns, c.stored_bytes, c.lost_output

@@ -1,0 +1,261 @@
+//! What a monitor can still reach once it serves: its guests and clients, no file but its snapshot's, no
+//! other process, no network beyond the connections that come to it.
+//!
+//! A guest that broke out of its vCPU, or a client that broke the parser, is in here.
+
+use crate::error::{Error, Result};
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd,
+    Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
+};
+use rustix::process::getpid;
+use rustix::thread::set_no_new_privs;
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
+    SeccompFilter, SeccompRule,
+};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+/// Shuts this thread in, and all that it starts. `snapshot` is what it may write, `socket` what it removes
+/// at its end.
+///
+/// # Errors
+/// [`Error::System`]: nothing runs without. A kernel without Landlock is only reported.
+pub fn enter(snapshot: Option<&Path>, socket: Option<&Path>) -> Result<()> {
+    set_no_new_privs(true).map_err(failed("rule out new privileges"))?;
+    shut_doors(snapshot, socket)?;
+    let filter = filter().map_err(failed("make a seccomp filter"))?;
+    seccompiler::apply_filter(&filter).map_err(failed("install a seccomp filter"))
+}
+
+fn failed<E: ToString>(tried: &'static str) -> impl Fn(E) -> Error {
+    move |cause| Error::System {
+        tried: tried.to_owned(),
+        cause: io::Error::other(cause.to_string()),
+    }
+}
+
+fn shut_doors(snapshot: Option<&Path>, socket: Option<&Path>) -> Result<()> {
+    let all = AccessFs::from_all(ABI::V5);
+    let mut open: Vec<(&Path, BitFlags<AccessFs>)> = vec![
+        // How much memory the host has left.
+        (Path::new("/proc"), AccessFs::ReadFile.into()),
+    ];
+    open.extend(snapshot.map(|path| (folder(path), all)));
+    open.extend(socket.map(|path| (folder(path), AccessFs::RemoveFile.into())));
+    let shut = || -> std::result::Result<_, Box<dyn std::error::Error>> {
+        let mut rules = Ruleset::default()
+            .set_compatibility(CompatLevel::BestEffort)
+            .handle_access(all)?
+            .handle_access(AccessNet::from_all(ABI::V4))?
+            .scope(Scope::from_all(ABI::V6))?
+            .create()?;
+        for (path, access) in open {
+            rules = rules.add_rule(PathBeneath::new(PathFd::new(path)?, access))?;
+        }
+        Ok(rules.restrict_self()?)
+    };
+    let status = shut().map_err(failed("shut files away with Landlock"))?;
+    if status.ruleset == RulesetStatus::NotEnforced {
+        eprintln!("vtax-mvm: this kernel has no Landlock: files are not shut away");
+    }
+    Ok(())
+}
+
+fn folder(path: &Path) -> &Path {
+    let folder = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}
+
+/// What workers, snapshots and the end of the program call. Anything else fails with EPERM.
+fn filter() -> std::result::Result<BpfProgram, BackendError> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
+    let calls = [
+        // Clients, events and time.
+        libc::SYS_read,
+        libc::SYS_write,
+        libc::SYS_readv,
+        libc::SYS_writev,
+        libc::SYS_accept4,
+        libc::SYS_recvfrom,
+        libc::SYS_sendto,
+        libc::SYS_shutdown,
+        libc::SYS_getsockopt,
+        libc::SYS_setsockopt,
+        libc::SYS_getsockname,
+        libc::SYS_getpeername,
+        libc::SYS_close,
+        libc::SYS_eventfd2,
+        libc::SYS_epoll_create1,
+        libc::SYS_epoll_ctl,
+        libc::SYS_epoll_wait,
+        libc::SYS_epoll_pwait,
+        libc::SYS_poll,
+        libc::SYS_ppoll,
+        libc::SYS_timer_create,
+        libc::SYS_timer_settime,
+        libc::SYS_timer_delete,
+        libc::SYS_clock_gettime,
+        libc::SYS_clock_nanosleep,
+        libc::SYS_nanosleep,
+        libc::SYS_restart_syscall,
+        // Memory.
+        libc::SYS_munmap,
+        libc::SYS_mremap,
+        libc::SYS_madvise,
+        libc::SYS_brk,
+        // Files, which Landlock guards.
+        libc::SYS_openat,
+        libc::SYS_stat,
+        libc::SYS_lstat,
+        libc::SYS_fstat,
+        libc::SYS_newfstatat,
+        libc::SYS_statx,
+        libc::SYS_lseek,
+        libc::SYS_fsync,
+        libc::SYS_rename,
+        libc::SYS_renameat,
+        libc::SYS_renameat2,
+        libc::SYS_unlink,
+        libc::SYS_unlinkat,
+        libc::SYS_fcntl,
+        // Threads and their ends.
+        libc::SYS_clone3,
+        libc::SYS_set_robust_list,
+        libc::SYS_rseq,
+        libc::SYS_futex,
+        libc::SYS_sched_getaffinity,
+        libc::SYS_sched_yield,
+        libc::SYS_sigaltstack,
+        libc::SYS_rt_sigaction,
+        libc::SYS_rt_sigprocmask,
+        libc::SYS_rt_sigreturn,
+        libc::SYS_gettid,
+        libc::SYS_getpid,
+        libc::SYS_getrandom,
+        libc::SYS_prlimit64,
+        libc::SYS_exit,
+        libc::SYS_exit_group,
+    ];
+    rules.extend(calls.map(|call| (call, Vec::new())));
+    let equals = |index, value: i32| {
+        let value = u64::from(value.cast_unsigned());
+        let is = SeccompCmpOp::Eq;
+        rule(index, is, value)
+    };
+    // Memory is never executable, and a panic ends this process and no other.
+    let executable = u64::from(libc::PROT_EXEC.unsigned_abs());
+    for call in [libc::SYS_mmap, libc::SYS_mprotect] {
+        rules.insert(call, vec![rule(2, SeccompCmpOp::MaskedEq(executable), 0)?]);
+    }
+    rules.insert(libc::SYS_tgkill, vec![equals(0, getpid().as_raw_pid())?]);
+    rules.insert(libc::SYS_prctl, vec![equals(0, libc::PR_SET_NAME)?]);
+    // KVM's own requests (KVMIO), and whether to wait.
+    #[expect(clippy::cast_possible_truncation, reason = "a request has 32 bits")]
+    let nonblocking = (libc::FIONBIO as u32).cast_signed();
+    rules.insert(
+        libc::SYS_ioctl,
+        vec![
+            rule(1, SeccompCmpOp::MaskedEq(0xFF00), 0xAE00)?,
+            equals(1, nonblocking)?,
+        ],
+    );
+    SeccompFilter::new(
+        rules,
+        SeccompAction::Errno(libc::EPERM.unsigned_abs()),
+        SeccompAction::Allow,
+        std::env::consts::ARCH.try_into()?,
+    )?
+    .try_into()
+}
+
+fn rule(
+    argument: u8,
+    how: SeccompCmpOp,
+    value: u64,
+) -> std::result::Result<SeccompRule, BackendError> {
+    let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, how, value)?;
+    SeccompRule::new(vec![condition])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::ErrorKind;
+
+    /// Runs in a thread of its own, for which alone the jail is.
+    fn in_a_thread(run: impl FnOnce() + Send + 'static) {
+        std::thread::spawn(move || {
+            set_no_new_privs(true).unwrap();
+            run();
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn no_file_is_within_reach_but_the_snapshots_folder() {
+        let created = Ruleset::default()
+            .set_compatibility(CompatLevel::HardRequirement)
+            .handle_access(AccessFs::from_all(ABI::V1))
+            .and_then(Ruleset::create);
+        if created.is_err() {
+            return eprintln!("SKIPPED: this kernel has no Landlock");
+        }
+        let (own, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::write(other.path().join("file"), "secret").unwrap();
+        in_a_thread(move || {
+            let snapshot = own.path().join("snapshot");
+            let socket = other.path().join("socket");
+            shut_doors(Some(&snapshot), Some(&socket)).unwrap();
+            std::fs::write(&snapshot, "guests").unwrap();
+            std::fs::read("/proc/meminfo").unwrap();
+            for result in [
+                std::fs::read("/etc/passwd").map(drop),
+                std::fs::read(other.path().join("file")).map(drop),
+                std::fs::write(other.path().join("new"), ""),
+                std::fs::write("/proc/sys/kernel/core_pattern", "x"),
+                std::fs::read_dir("/").map(drop),
+            ] {
+                assert_eq!(result.unwrap_err().kind(), ErrorKind::PermissionDenied);
+            }
+        });
+    }
+
+    #[test]
+    fn no_socket_is_opened_no_program_started_and_no_process_signalled() {
+        let sleeper = std::process::Command::new("sleep").arg("100").spawn();
+        let mut sleeper = sleeper.unwrap();
+        let other = i32::try_from(sleeper.id()).unwrap();
+        in_a_thread(move || {
+            seccompiler::apply_filter(&filter().unwrap()).unwrap();
+            let refused = |what: &str, result: io::Result<()>| {
+                let error = result.unwrap_err();
+                assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{what}");
+            };
+            refused("bind", std::net::TcpListener::bind("127.0.0.1:0").map(drop));
+            refused(
+                "connect",
+                std::net::TcpStream::connect("127.0.0.1:9").map(drop),
+            );
+            refused(
+                "unix",
+                std::os::unix::net::UnixStream::connect("/run/x").map(drop),
+            );
+            refused(
+                "start",
+                std::process::Command::new("true").status().map(drop),
+            );
+            let killed = rustix::process::Pid::from_raw(other)
+                .map(|pid| rustix::process::kill_process(pid, rustix::process::Signal::KILL));
+            refused("kill", killed.unwrap().map_err(io::Error::from));
+        });
+        assert!(sleeper.try_wait().unwrap().is_none());
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+    }
+}

@@ -1,0 +1,73 @@
+//! The closing line of `make test`: nothing that was skipped is counted as passed.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Output};
+
+/// What cargo prints of three tests that passed, one of them without having done all.
+const LOG: &str = "     Running unittests src/lib.rs (target/debug/deps/a-0123)
+
+running 3 tests
+test one ... ok
+test two ... ok
+test inner::three ... ok
+
+successes:
+
+---- one stdout ----
+it says that nothing is SKIPPED
+
+---- inner::three stdout ----
+SKIPPED: the program x is missing
+SKIPPED: and y
+
+
+successes:
+    inner::three
+    one
+    two
+
+test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s
+";
+
+/// Runs the script with a cargo that prints `log` twice, for two programs with tests of the same names.
+fn run(demand: Option<&str>) -> (Output, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("log");
+    let other = LOG.replace("src/lib.rs", "src/main.rs");
+    fs::write(&log, format!("{LOG}{other}")).unwrap();
+    let cargo = directory.path().join("cargo");
+    fs::write(&cargo, format!("#!/bin/sh\ncat '{}'\n", log.display())).unwrap();
+    fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut script = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/test"));
+    script.env("CARGO", &cargo).env_remove("VTAX_TESTS");
+    if let Some(demand) = demand {
+        script.env("VTAX_TESTS", demand);
+    }
+    let output = script.output().unwrap();
+    let said = String::from_utf8(output.stdout.clone()).unwrap();
+    (output, said)
+}
+
+#[test]
+fn a_test_that_was_skipped_is_counted_as_skipped_with_its_reason() {
+    let (output, said) = run(None);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(
+        said.lines().last(),
+        Some("4 passed, 0 failed, 2 skipped"),
+        "{said}"
+    );
+    let line = "  SKIPPED inner::three: the program x is missing";
+    assert_eq!(said.lines().filter(|found| *found == line).count(), 2);
+}
+
+#[test]
+fn where_none_may_be_skipped_one_is_a_failure() {
+    let (output, said) = run(Some("all"));
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let (output, _) = run(Some("most"));
+    assert_eq!(output.status.code(), Some(2));
+}

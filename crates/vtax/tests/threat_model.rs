@@ -1,0 +1,36 @@
+//! Every test that `docs/threat-model.md` names as holding a line of it exists.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::fs;
+use std::path::Path;
+
+/// The text of every Rust file below `directory`.
+fn sources(directory: &Path, into: &mut String) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, into);
+        } else if path.extension().is_some_and(|kind| kind == "rs") {
+            into.push_str(&fs::read_to_string(&path).unwrap());
+        }
+    }
+}
+
+#[test]
+fn every_test_that_the_threat_model_names_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = fs::read_to_string(root.join("docs/threat-model.md")).unwrap();
+    let mut code = String::new();
+    sources(&root.join("crates"), &mut code);
+    let quoted = page.split('`').skip(1).step_by(2);
+    let tests: Vec<&str> = quoted
+        .filter(|word| word.matches('_').count() > 2)
+        .collect();
+    assert!(tests.len() > 40, "{tests:?}");
+    for test in tests {
+        let found = code.contains(&format!("#[test]\n    fn {test}("))
+            || code.contains(&format!("#[test]\nfn {test}("));
+        assert!(found, "no test is called {test}");
+    }
+}
