@@ -21,12 +21,13 @@ const COUNTED: [&str; 4] = [
     "throughput",
 ];
 
-/// How far a count may be from the committed one, relative to that. One build counts the same every
-/// time; what other builds (profile, linker, debug information) move at the ends of the window is well
-/// below this in the plan's 8 s.
-pub const TOLERANCE: f64 = 0.01;
+/// How far a count may be from the committed one, relative to that. One build counts the same every time; what
+/// other builds (profile, linker, debug information) move at the ends of the window is below this.
+pub const TOLERANCE: f64 = 0.02;
 
-/// The counts of a run: by treatment and metric, the mean over its trials.
+/// The counts of a run: by treatment and metric, the median over its trials, each with a seed of its own. About
+/// one seed in eight has the ticks of host and guest fall so that a quarter of the exits are not needed, and which
+/// one it is depends on the build.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counts {
@@ -92,14 +93,11 @@ impl Counts {
         let treatments = seen
             .into_iter()
             .map(|(treatment, metrics)| {
-                let means = metrics
+                let medians = metrics
                     .into_iter()
-                    .map(|(name, values)| {
-                        let count = values.len().max(1) as f64;
-                        (name, values.iter().sum::<f64>() / count)
-                    })
+                    .map(|(name, values)| (name, median(values)))
                     .collect();
-                (treatment, means)
+                (treatment, medians)
             })
             .collect();
         Ok(Self { treatments })
@@ -166,6 +164,12 @@ impl Counts {
     }
 }
 
+/// The value in the middle; of an even number of values the upper one, and none of none.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -227,7 +231,7 @@ pub(crate) mod tests {
     #[test]
     fn what_moves_by_less_than_the_tolerance_is_not_told() {
         let committed = counts(1000.0, 100.0);
-        assert_eq!(counts(1009.9, 99.1).moved(&committed), []);
+        assert_eq!(counts(1019.9, 98.1).moved(&committed), []);
         assert_eq!(committed.len(), 2);
     }
 
@@ -257,6 +261,14 @@ pub(crate) mod tests {
         let zero = counts(0.0, 1.0);
         assert_eq!(zero.moved(&zero), []);
         assert!(some.moved(&zero)[0].to_string().contains("from 0 to 5"));
+    }
+
+    #[test]
+    fn a_seed_that_falls_apart_from_the_others_moves_nothing() {
+        let trials = [3800.0, 2888.0, 3810.0, 3820.0, 3805.0]
+            .map(|exits| trial("vm", &[("kvm.exits.per_second", exits)]));
+        let counts = Counts::of_trials(&trials).unwrap();
+        assert_eq!(counts.treatments["vm"]["kvm.exits.per_second"], 3805.0);
     }
 
     #[test]

@@ -58,12 +58,16 @@ fn succeeded(output: &Output) {
     assert!(output.status.success(), "{said}");
 }
 
-/// Runs a plan twice at the same time, the second in another order, and demands that every metric and every
-/// sample is the same to the last bit: the results of the first, and how many metrics were compared. None are
-/// where the system's QEMU did the work (docs/testbed.md).
+/// Runs a plan twice at the same time, the second in another order and with its first seed alone, and demands that
+/// every metric and every sample is the same to the last bit: the results of the first, and how many metrics were
+/// compared. None are where the system's QEMU did the work (docs/testbed.md).
 fn run_twice(place: &str, plan: &str, work: &Path) -> (ResultsDir, usize) {
     // As long as the first: a plan of another length moves what is loaded after it.
-    let other = plan.replacen("seed = 5\n", "seed = 8\n", 1);
+    let other = plan.replacen("\nseed = 5\n", "\nseed = 8\n", 1).replacen(
+        "\nseeds = 5\n",
+        "\nseeds = 1\n",
+        1,
+    );
     assert_ne!(plan, other);
     let files = [("one", plan), ("other", &other)].map(|(name, text)| {
         let file = work.join(name).with_extension("toml");
@@ -84,10 +88,10 @@ fn run_twice(place: &str, plan: &str, work: &Path) -> (ResultsDir, usize) {
     }
     let (mut compared, mut apart) = (0, Vec::new());
     let trials = |results: &ResultsDir| results.trials().map(Result::unwrap).collect::<Vec<_>>();
-    let twins: Vec<Trial> = trials(&others);
-    for one in &trials(&results) {
-        let is_twin = |other: &&Trial| other.treatment == one.treatment;
-        let other = twins.iter().find(is_twin).unwrap();
+    let twins: Vec<Trial> = trials(&results);
+    for other in &trials(&others) {
+        let is_twin = |one: &&Trial| one.treatment == other.treatment && one.block == other.block;
+        let one = twins.iter().find(is_twin).unwrap();
         let names = |trial: &Trial| trial.metrics.keys().cloned().collect::<Vec<_>>();
         assert_eq!(names(one), names(other), "{}", one.treatment.label);
         for (name, metric) in &one.metrics {
