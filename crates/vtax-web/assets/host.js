@@ -111,7 +111,7 @@ function live({ place, query, history, point, charts, update, lost }) {
     csv.href = `/api/history.csv?span=${resolution()}${history}&from=${from.toFixed(3)}&to=${to.toFixed(3)}`;
   });
   const keys = (event) => {
-    if (event.key === "p" && !event.ctrlKey && !event.metaKey && !event.altKey && !event.target.closest("input")) { pause.click(); }
+    if (event.key === "p" && !event.ctrlKey && !event.metaKey && !event.altKey && !event.target.closest("input, textarea, select")) { pause.click(); }
   };
   document.addEventListener("keydown", keys);
 

@@ -25,7 +25,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use vtax_observe::guests::Platform;
 use vtax_serve::fake::Host;
-use vtax_web::{Live, Server, Site};
+use vtax_web::{Doors, Live, Server, Site};
 
 /// A name that tries to become a part of the page.
 const HOSTILE: &str = "<img src=x onerror=hacked=1>";
@@ -62,7 +62,8 @@ impl Going {
     }
 
     fn serve(&self, results: &Path, listen: SocketAddr) -> Server {
-        Server::start(Site::new(Arc::clone(&self.live), results), listen).unwrap()
+        let site = Site::new(Arc::clone(&self.live), results, Path::new("/nonexistent"));
+        Server::start(site, &Doors::open(listen)).unwrap()
     }
 }
 
