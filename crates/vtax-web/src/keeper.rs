@@ -1,4 +1,4 @@
-//! The thread that starts runs and tells them to end. It keeps the rights that the thread which answers
+//! The thread that sees which lab runs, starts runs and tells them to end. It keeps the rights that the thread which answers
 //! the network gives up, and does nothing but what that one asks for in the words below.
 //!
 //! A run is a `vtax run` in a session of its own: the end of the page is none of its business, and a page
@@ -60,10 +60,16 @@ pub enum Order {
     Cancel(PathBuf),
 }
 
+#[derive(Debug)]
+enum Message {
+    Do(Order, Sender<Result<(), String>>),
+    Lab(Sender<Option<Lab>>),
+}
+
 /// Where orders go. The thread ends with the last of these.
 #[derive(Debug, Clone)]
 pub struct Keeper {
-    orders: Sender<(Order, Sender<Result<(), String>>)>,
+    orders: Sender<Message>,
 }
 
 impl Keeper {
@@ -87,9 +93,16 @@ impl Keeper {
         let (answer, answered) = channel();
         let ended = "the thread that starts runs has ended: start vtax web again";
         self.orders
-            .send((order, answer))
+            .send(Message::Do(order, answer))
             .map_err(|_| ended.to_owned())?;
         answered.recv().map_err(|_| ended.to_owned())?
+    }
+
+    /// Which lab runs on this host: where a process works, only who has its rights can see.
+    pub fn lab(&self) -> Option<Lab> {
+        let (answer, answered) = channel();
+        self.orders.send(Message::Lab(answer)).ok()?;
+        answered.recv().ok()?
     }
 }
 
@@ -113,11 +126,14 @@ impl Worker {
         }
     }
 
-    fn work(mut self, asked: &Receiver<(Order, Sender<Result<(), String>>)>) {
+    fn work(mut self, asked: &Receiver<Message>) {
         loop {
             let patience = if self.pausing.is_empty() { REST } else { LOOK };
             match asked.recv_timeout(patience) {
-                Ok((order, answer)) => {
+                Ok(Message::Lab(answer)) => {
+                    let _ = answer.send(Lab::of(&self.starter.state));
+                }
+                Ok(Message::Do(order, answer)) => {
                     let done = match order {
                         Order::Start(start) => self.start(&start),
                         Order::Pause(results) => self.pause(&results),

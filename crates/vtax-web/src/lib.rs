@@ -89,8 +89,13 @@ pub fn run(
     say: &mut dyn FnMut(&str),
 ) -> Result<(), WebError> {
     let live = Arc::new(Live::default());
-    let mut site = Site::new(Arc::clone(&live), &options.results, &options.starter.state)
-        .with_machines(options.machines.clone());
+    let keeper = Keeper::start(options.starter.clone());
+    let keeper =
+        keeper.map_err(|cause| WebError::Doors(format!("cannot start a thread: {cause}")))?;
+    let state = &options.starter.state;
+    let mut site = Site::new(Arc::clone(&live), &options.results, state)
+        .with_machines(options.machines.clone())
+        .with_keeper(state, keeper);
     let read = |path: &PathBuf| Token::read(path).map_err(WebError::Doors);
     let mut doors = Doors {
         certificate: options.certificate.clone(),
@@ -99,10 +104,7 @@ pub fn run(
     };
     let mut key = String::new();
     if !options.watch_only {
-        let keeper = Keeper::start(options.starter.clone());
-        let keeper =
-            keeper.map_err(|cause| WebError::Doors(format!("cannot start a thread: {cause}")))?;
-        site = site.with_runs(&options.plans, keeper);
+        site = site.with_plans(&options.plans);
         doors.operator = options.token.as_ref().map(read).transpose()?;
         // Elsewhere a token must be one that its users were given.
         if doors.operator.is_none() && options.listen.ip().is_loopback() {

@@ -4,6 +4,7 @@
 //! hidden name.
 
 use crate::density;
+use crate::lab::Lab;
 use crate::notes;
 use crate::runs::{Runs, State};
 use crate::within;
@@ -112,8 +113,9 @@ impl Results {
     pub fn list(&self, all: &Runs) -> Listing {
         let mut problems = Vec::new();
         let mut runs = Vec::new();
+        let lab = all.lab();
         for path in self.scan(&mut problems) {
-            match self.listed(&path, all) {
+            match self.listed(&path, all, lab.as_ref()) {
                 Ok(run) => runs.push(run),
                 Err(why) => problems.push(why),
             }
@@ -263,7 +265,7 @@ impl Results {
         found
     }
 
-    fn listed(&self, path: &Path, all: &Runs) -> Result<Listed, String> {
+    fn listed(&self, path: &Path, all: &Runs, lab: Option<&Lab>) -> Result<Listed, String> {
         let below = path.strip_prefix(&self.root).unwrap_or(path);
         let dir = below
             .to_str()
@@ -298,7 +300,7 @@ impl Results {
             workloads: names(|one| &one.workload),
             planned: run.schedule.len(),
             done: results.trial_indexes().len(),
-            state: all.state(path, &results),
+            state: all.state(path, &results, lab),
             verdict: findings.verdict(),
             source: findings.source,
             found: findings.found(),

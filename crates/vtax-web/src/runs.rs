@@ -2,6 +2,7 @@
 //! what is being done, what is not to be trusted. Nothing is asked of the run itself.
 
 use crate::events::{Heard, Point};
+use crate::keeper::Keeper;
 use crate::lab::{Lab, same};
 use crate::process::Process;
 use crate::records::{Asked, Record, Records};
@@ -176,28 +177,35 @@ impl Planned {
 #[derive(Debug)]
 pub struct Runs {
     state: PathBuf,
+    keeper: Option<Keeper>,
     records: Records,
     known: Mutex<HashMap<PathBuf, Known>>,
     heard: Mutex<HashMap<PathBuf, Heard>>,
 }
 
 impl Runs {
-    /// Those that keep their state in a directory.
-    pub fn of(state: &Path) -> Self {
+    /// Those that keep their state in a directory; the keeper sees more of the lab that runs.
+    pub fn of(state: &Path, keeper: Option<Keeper>) -> Self {
         Self {
             state: state.to_owned(),
+            keeper,
             records: Records::within(state),
             known: Mutex::default(),
             heard: Mutex::default(),
         }
     }
 
+    /// The lab that runs on this host.
+    pub fn lab(&self) -> Option<Lab> {
+        match &self.keeper {
+            Some(keeper) => keeper.lab(),
+            None => Lab::of(&self.state),
+        }
+    }
+
     /// The results directories of runs that go on, and of those that the page started, the last first.
     pub fn started(&self) -> Vec<PathBuf> {
-        let mut all: Vec<PathBuf> = Lab::of(&self.state)
-            .map(|lab| lab.results)
-            .into_iter()
-            .collect();
+        let mut all: Vec<PathBuf> = self.lab().map(|lab| lab.results).into_iter().collect();
         for record in self.records.all() {
             if !all.contains(&record.results) {
                 all.push(record.results);
@@ -219,44 +227,13 @@ impl Runs {
         fs::read_to_string(self.records.folder_of(path).join("plan.toml"))
     }
 
-    /// How a run is.
-    pub fn state(&self, path: &Path, results: &ResultsDir) -> State {
+    /// How a run is, where this lab runs.
+    pub fn state(&self, path: &Path, results: &ResultsDir, lab: Option<&Lab>) -> State {
         let done = results.trial_indexes().len() >= results.run().schedule.len();
         let path = same(path);
-        self.judged(
-            &path,
-            self.records.of(&path).as_ref(),
-            in_flight(results).is_some(),
-            done,
-        )
-        .0
-    }
-
-    /// How a run is, and whether the page can tell it to end.
-    fn judged(
-        &self,
-        path: &Path,
-        record: Option<&Record>,
-        written: bool,
-        done: bool,
-    ) -> (State, bool) {
-        let started = record.is_some_and(Record::is_alive);
-        let lab = Lab::of(&self.state).filter(|lab| lab.results == path);
-        let goes_on = started || written || lab.is_some();
-        // What an earlier process was asked, a later one was not.
-        let asked = record
-            .filter(|_| started || !goes_on)
-            .map(|record| record.asked);
-        let state = match (done, goes_on, asked.unwrap_or_default()) {
-            (true, ..) => State::Complete,
-            (_, true, Asked::Run) => State::Running,
-            (_, true, Asked::Pause(_)) => State::Pausing,
-            (_, true, Asked::Paused | Asked::Cancelled) => State::Stopping,
-            (_, false, Asked::Run) => State::Unfinished,
-            (_, false, Asked::Pause(_) | Asked::Paused) => State::Paused,
-            (_, false, Asked::Cancelled) => State::Cancelled,
-        };
-        (state, started || lab.is_some())
+        let record = self.records.of(&path);
+        let lab = lab.filter(|lab| lab.results == path);
+        judged(record.as_ref(), lab, in_flight(results).is_some(), done).0
     }
 
     /// A run as it is now. A trial is read once. `results` is none where the run has no directory yet.
@@ -288,7 +265,8 @@ impl Runs {
             found.entry(*index).or_insert_with(|| Found::heard(over));
         }
         let done = found.len() >= planned.schedule.len();
-        let (state, controlled) = self.judged(&path, record.as_ref(), written.is_some(), done);
+        let lab = self.lab().filter(|lab| lab.results == path);
+        let (state, controlled) = judged(record.as_ref(), lab.as_ref(), written.is_some(), done);
         let goes_on = matches!(state, State::Running | State::Pausing | State::Stopping);
         let under_way: Vec<u32> = match &written {
             _ if !goes_on => Vec::new(),
@@ -375,6 +353,26 @@ impl Progress {
             "remaining_seconds": self.remaining_seconds,
         })
     }
+}
+
+/// How a run is, and whether the page can tell it to end. `lab` is the one that runs it.
+fn judged(record: Option<&Record>, lab: Option<&Lab>, written: bool, done: bool) -> (State, bool) {
+    let started = record.is_some_and(Record::is_alive);
+    let goes_on = started || written || lab.is_some();
+    // What an earlier process was asked, a later one was not.
+    let asked = record
+        .filter(|_| started || !goes_on)
+        .map(|record| record.asked);
+    let state = match (done, goes_on, asked.unwrap_or_default()) {
+        (true, ..) => State::Complete,
+        (_, true, Asked::Run) => State::Running,
+        (_, true, Asked::Pause(_)) => State::Pausing,
+        (_, true, Asked::Paused | Asked::Cancelled) => State::Stopping,
+        (_, false, Asked::Run) => State::Unfinished,
+        (_, false, Asked::Pause(_) | Asked::Paused) => State::Paused,
+        (_, false, Asked::Cancelled) => State::Cancelled,
+    };
+    (state, started || lab.is_some())
 }
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -17,9 +17,9 @@ pub struct Site {
     pub(crate) results: Arc<Results>,
     pub(crate) analyses: Arc<Analyses>,
     pub(crate) runs: Arc<Runs>,
-    pub(crate) plans: Arc<Plans>,
-    pub(crate) machines: Arc<Machines>,
     /// None: nothing is started here.
+    pub(crate) plans: Option<Arc<Plans>>,
+    pub(crate) machines: Arc<Machines>,
     pub(crate) keeper: Option<Keeper>,
 }
 
@@ -30,8 +30,8 @@ impl Site {
             live,
             results: Arc::new(Results::below(results)),
             analyses: Arc::default(),
-            runs: Arc::new(Runs::of(state)),
-            plans: Arc::new(Plans::below(Path::new("plans"))),
+            runs: Arc::new(Runs::of(state, None)),
+            plans: None,
             machines: Arc::default(),
             keeper: None,
         }
@@ -46,12 +46,21 @@ impl Site {
         }
     }
 
-    /// The same, where runs of the plans below a directory can be started.
+    /// The same, where a thread with more rights sees which lab runs.
     #[must_use]
-    pub fn with_runs(self, plans: &Path, keeper: Keeper) -> Self {
+    pub fn with_keeper(self, state: &Path, keeper: Keeper) -> Self {
         Self {
-            plans: Arc::new(Plans::below(plans)),
+            runs: Arc::new(Runs::of(state, Some(keeper.clone()))),
             keeper: Some(keeper),
+            ..self
+        }
+    }
+
+    /// The same, where that thread starts runs, of the plans below a directory among others.
+    #[must_use]
+    pub fn with_plans(self, plans: &Path) -> Self {
+        Self {
+            plans: Some(Arc::new(Plans::below(plans))),
             ..self
         }
     }

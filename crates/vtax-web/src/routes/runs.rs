@@ -4,7 +4,7 @@ use crate::access::refusal;
 use crate::answers::{answer, change, document, json, posted, read, wrong};
 use crate::keeper::{Keeper, Order, Start};
 use crate::lab::same;
-use crate::plans::{self, LONGEST};
+use crate::plans::{self, LONGEST, Plans};
 use crate::routes::results::Which;
 use crate::site::Site;
 use crate::within;
@@ -29,7 +29,7 @@ use vtax_lab::place::Place;
 const LOOK: Duration = Duration::from_secs(1);
 
 pub async fn list(State(site): State<Site>) -> Response {
-    answer(read(move || document(&site.plans.list())).await)
+    answer(read(move || document(&plans(&site)?.list())).await)
 }
 
 /// A plan, by its path.
@@ -44,7 +44,7 @@ pub async fn plan(
 ) -> Response {
     match chosen {
         Ok(Query(Chosen { path })) => {
-            let text = move || document(&json!({ "text": site.plans.text(&path)? }));
+            let text = move || document(&json!({ "text": plans(&site)?.text(&path)? }));
             answer(read(text).await)
         }
         Err(rejection) => wrong(&rejection),
@@ -184,9 +184,15 @@ pub async fn start(State(site): State<Site>, headers: HeaderMap, body: Bytes) ->
     .await
 }
 
+fn plans(site: &Site) -> Result<&Plans, String> {
+    let plans = site.plans.as_deref();
+    plans.ok_or_else(|| "this server only shows: it was started with --watch-only".to_owned())
+}
+
 fn keeper(site: &Site) -> Result<&Keeper, String> {
+    plans(site)?;
     let keeper = site.keeper.as_ref();
-    keeper.ok_or_else(|| "this server only shows: it was started with --watch-only".to_owned())
+    keeper.ok_or_else(|| "this server starts nothing".to_owned())
 }
 
 /// What a run is asked to do.
@@ -269,7 +275,7 @@ fn again(site: &Site, dir: &str, path: &Path) -> Result<Start, String> {
 
 /// Whether runs can be started here.
 pub fn can_start(site: &Site) -> bool {
-    site.keeper.is_some()
+    site.plans.is_some()
 }
 
 /// The version, how stages look, and what whoever asks may do.

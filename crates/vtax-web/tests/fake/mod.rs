@@ -88,7 +88,11 @@ fn vtax() {
     let fake = invented();
     let results = match ResultsDir::resume(directory) {
         Ok(results) => results,
-        Err(_) => fake.create(directory),
+        Err(_) => {
+            let results = fake.create(directory);
+            fs::write(directory.join("plan.toml"), PLAN).unwrap();
+            results
+        }
     };
     let pending = results.pending();
     say(&Event::Started {
