@@ -237,7 +237,11 @@ fn a_run_is_started_paused_after_a_trial_and_resumed_to_its_end() {
     fake::pace(page.path(), 0);
     page.tell("new/small", "resume");
     let complete = page.until_state("new/small", "complete");
-    assert_eq!(over(&complete), 24, "its directory holds a longer one than was planned");
+    assert_eq!(
+        over(&complete),
+        24,
+        "its directory holds a longer one than was planned"
+    );
     assert!(count(&complete, "suspect") > 0, "{complete}");
     assert_eq!(page.get("/api/results")["runs"][0]["state"], "complete");
     // What is there is not started over.

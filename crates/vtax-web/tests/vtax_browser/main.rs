@@ -14,6 +14,10 @@ mod chromium;
 /// Results directories that look like a real run's.
 #[path = "../../../vtax-report/tests/common/mod.rs"]
 mod common;
+/// A program that looks like `vtax`.
+#[path = "../fake/mod.rs"]
+mod fake;
+mod runs;
 
 use chromium::Browser;
 use common::Fake;
