@@ -17,8 +17,8 @@ function ticks(low, high, log) {
     for (let power = Math.ceil(Math.log10(low) - 1e-9); power <= Math.log10(high) + 1e-9; power += 1) { powers.push(10 ** power); }
     return powers.length > 1 ? powers : [low, high];
   }
-  const step = 10 ** Math.floor(Math.log10((high - low) / 3));
-  const wide = [1, 2, 5, 10].map((one) => one * step).find((one) => (high - low) / one <= 4);
+  const step = 10 ** Math.floor(Math.log10((high - low) / 5));
+  const wide = [1, 2, 5, 10].map((one) => one * step).find((one) => (high - low) / one <= 5);
   const all = [];
   for (let at = Math.ceil(low / wide) * wide; at <= high + wide * 1e-6; at += wide) { all.push(at); }
   return all;
@@ -59,7 +59,7 @@ function panel({ treatment, title, across, unit, lines }, names) {
 }
 
 /** The curves of runs, one below the other for each treatment; nothing where no run has any. */
-export function drawCurves(panels, names) {
+export function drawCurves(panels, names, title = names.length > 1 ? "Curves on top of each other" : "Curves") {
   if (panels.length === 0) { return []; }
   const legend = names.length < 2 ? null : h("ul", { class: "legend" }, names.map((name, run) => {
     const key = svg("svg", { viewBox: "-14 -7 28 14", class: "curves key", "aria-hidden": "true" });
@@ -67,7 +67,7 @@ export function drawCurves(panels, names) {
     key.append(svg("path", { class: `line run${run}`, d: "M-14 0H14", "stroke-dasharray": dash }), svg("path", { class: `dot run${run}`, d: sign }));
     return h("li", null, key, name);
   }));
-  return [h("section", null, h("h2", null, names.length > 1 ? "Curves on top of each other" : "Curves"), legend,
+  return [h("section", null, h("h2", null, title), legend,
     h("div", { class: "panels" }, panels.map((one) => panel(one, names))),
     h("p", { class: "facts" }, "Bands are 95 % intervals of the mean, where there are enough trials for one. A run that has no line in a panel has no such treatment or metric."))];
 }

@@ -46,11 +46,11 @@ export function machinesView(view, about) {
     const rows = nic.ports.map(({ info, stats }) => {
       const key = `${nic.socket}\n${info.port}`;
       const last = before.get(key);
-      const seen = stats ? rates(stats.totals, last && last.totals, last && (nic.at_ns - last.at) / 1e9) : {};
-      if (stats) { before.set(key, { at: nic.at_ns, totals: stats.totals }); }
+      const seen = stats ? rates(stats, last && last.stats, last && (nic.at_ns - last.at) / 1e9) : {};
+      if (stats) { before.set(key, { at: nic.at_ns, stats }); }
       const cell = (words) => h("td", { class: "number" }, words);
       return h("tr", null, h("th", { scope: "row" }, info.port, h("span", { class: "detail" }, [info.connected ? "connected" : "no guest", info.mode, info.datapath].filter(Boolean).join(" · "))),
-        cell(us(info.in_force_us)), cell(stats ? `${(stats.hold_ns.quantiles.p50 / 1000).toFixed(0)} / ${(stats.hold_ns.quantiles.p99 / 1000).toFixed(0)} µs` : "–"),
+        cell(us(info.in_force_us)), cell(stats ? `${(stats.hold_ns.p50 / 1000).toFixed(0)} / ${(stats.hold_ns.p99 / 1000).toFixed(0)} µs` : "–"),
         cell(us(info.cap_us)), cell(info.lease_left_s === undefined ? "–" : `${info.lease_left_s} s`),
         cell(`${rate(seen.rx_packets)} / ${rate(seen.tx_packets)}`), cell(`${rate(seen.rx_calls)} / ${rate(seen.tx_calls)}`), cell(rate(seen.calls_suppressed)),
         operator ? h("td", null, controls(nic.socket, info)) : null);

@@ -1,6 +1,6 @@
 // One run, also while it goes on: followed from its directory and from what it says, and told to pause,
 // to go on and to end.
-import { badge, counted, get, h, post, quantity, reportLink, say, span, trouble, when } from "./dom.js";
+import { badge, counted, get, h, post, reportLink, say, span, trouble, when } from "./dom.js";
 import { drawCurves } from "./curves.js";
 
 const encode = encodeURIComponent;
@@ -16,14 +16,15 @@ export const RUN_STATES = {
 };
 const GOES_ON = ["running", "pausing", "stopping"];
 
-/** What a climb saw at each population so far, the last first. */
-function climb(points) {
+/** What a climb saw at each population so far. */
+function climb(treatment, points) {
   const names = [...new Set(points.flatMap((point) => Object.keys(point.readings)))];
-  const unit = (reading) => (reading.unit === undefined ? "" : typeof reading.unit === "string" ? reading.unit : "");
-  return h("div", { class: "scroll" }, h("table", null,
-    h("thead", null, h("tr", null, h("th", { scope: "col", class: "number" }, "Level"), names.map((name) => h("th", { scope: "col", class: "number" }, name)))),
-    h("tbody", null, [...points].reverse().map((point) => h("tr", null, h("td", { class: "number" }, `${point.level} of ${point.of}`),
-      names.map((name) => h("td", { class: "number" }, point.readings[name] ? quantity(point.readings[name].value, unit(point.readings[name])) : "–")))))));
+  const panels = names.map((name) => {
+    const there = points.filter((point) => point.readings[name]);
+    return { treatment, title: name, across: `guests, of ${points[0].of}`, unit: there[0].readings[name].unit,
+      lines: [{ run: 0, points: there.map((point) => [point.level, point.readings[name].value]) }] };
+  });
+  return drawCurves(panels, [treatment], `${counted(points[points.length - 1].level, "guest")} now`);
 }
 
 /** What people noted of a run, and a field to note more. */
@@ -154,7 +155,8 @@ export function runView(view, about, encoded) {
     now.hidden = !run.running;
     now.replaceChildren(...(run.running ? [h("h2", null, "Now"),
       h("p", null, h("b", null, run.running.treatment), `, trial ${run.running.index}, for `, h("span", { class: "since" }), run.running.phase ? `: ${run.running.phase}` : ""),
-      run.running.points.length > 0 ? climb(run.running.points) : null,
+      ...(run.running.points.length > 0 ? climb(run.running.treatment, run.running.points) : []),
+      run.place === "local" ? h("p", { class: "facts" }, "What it costs this host meanwhile is under ", h("a", { href: "#/host" }, "Host"), ".") : null,
       run.running.log.length > 0 ? h("pre", null, run.running.log.join("\n")) : null].filter(Boolean) : []));
     const blocks = Math.max(0, ...run.trials.map((trial) => trial.block)) + 1;
     const cell = (treatment, block) => {

@@ -16,12 +16,14 @@ use tokio_rustls::TlsAcceptor;
 /// Connections at the same time; more wait in the kernel's queue. A page that is looked at holds one.
 const PLACES: usize = 256;
 
-/// For a greeting, and for the head of a request from the moment that one may come. Also how long a peer
-/// may leave what was sent to it unread.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Serves until it is dropped.
-pub async fn serve(listener: TcpListener, encrypted: Option<TlsAcceptor>, router: Router) {
+/// Serves until it is dropped. `patience` is for a greeting, and for the head of a request from the moment
+/// that one may come. Also how long a peer may leave what was sent to it unread.
+pub async fn serve(
+    listener: TcpListener,
+    encrypted: Option<TlsAcceptor>,
+    router: Router,
+    patience: Duration,
+) {
     let free = Arc::new(Semaphore::new(PLACES));
     loop {
         // The semaphore is never closed.
@@ -36,12 +38,12 @@ pub async fn serve(listener: TcpListener, encrypted: Option<TlsAcceptor>, router
         let (encrypted, router) = (encrypted.clone(), router.clone());
         tokio::spawn(async move {
             let _place = place;
-            prepare(&stream);
+            prepare(&stream, patience);
             match encrypted {
-                None => hold(stream, router).await,
+                None => hold(stream, router, patience).await,
                 Some(encrypted) => {
-                    if let Ok(Ok(stream)) = timeout(PATIENCE, encrypted.accept(stream)).await {
-                        hold(stream, router).await;
+                    if let Ok(Ok(stream)) = timeout(patience, encrypted.accept(stream)).await {
+                        hold(stream, router, patience).await;
                     }
                 }
             }
@@ -50,16 +52,16 @@ pub async fn serve(listener: TcpListener, encrypted: Option<TlsAcceptor>, router
 }
 
 /// A peer that is gone or reads nothing is given up. What the kernel refuses costs only time.
-fn prepare(stream: &TcpStream) {
-    let patience = u32::try_from(PATIENCE.as_millis()).unwrap_or(u32::MAX);
+fn prepare(stream: &TcpStream, patience: Duration) {
+    let patience = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
     let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, patience);
     let _ = stream.set_nodelay(true);
 }
 
-async fn hold(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router) {
+async fn hold(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, patience: Duration) {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(PATIENCE)
+        .header_read_timeout(patience)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     // How a client goes is its own affair.
     let _ = connection.await;

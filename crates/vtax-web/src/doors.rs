@@ -3,6 +3,10 @@
 use crate::tls::Certificate;
 use crate::token::Token;
 use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Of a client that says nothing.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Where, and to whom.
 #[derive(Debug, Clone)]
@@ -15,6 +19,8 @@ pub struct Doors {
     pub operator: Option<Token>,
     /// Whose bearer may look; with it nobody else may.
     pub watcher: Option<Token>,
+    /// How long a client may hold a connection without asking for something.
+    pub patience: Duration,
 }
 
 impl Doors {
@@ -25,6 +31,7 @@ impl Doors {
             certificate: None,
             operator: None,
             watcher: None,
+            patience: PATIENCE,
         }
     }
 

@@ -188,15 +188,15 @@ fn status(address: SocketAddr) -> io::Result<Value> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    write!(
-        stream,
-        "GET /status HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
-    )?;
-    let mut answer = String::new();
-    stream.take(64 << 10).read_to_string(&mut answer)?;
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
-    if !head.starts_with("HTTP/1.1 200") {
+    let request = format!("GET /status HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
+    let mut lines = BufReader::new(stream.take(MOST_BYTES)).lines();
+    let first = lines.next().transpose()?.unwrap_or_default();
+    if !first.starts_with("HTTP/1.1 200") {
         return Err(io::Error::other("it gives no status"));
     }
-    Ok(serde_json::from_str(body.trim())?)
+    // After an empty line comes the status, in one: it may keep the connection.
+    let mut body = lines.skip_while(|line| line.as_ref().is_ok_and(|line| !line.is_empty()));
+    let status = body.nth(1).transpose()?.unwrap_or_default();
+    Ok(serde_json::from_str(&status)?)
 }

@@ -109,6 +109,7 @@ impl Server {
             port: address.port(),
         };
         let router = router(site, Arc::new(access));
+        let patience = doors.patience;
         let (end, ended) = oneshot::channel::<()>();
         let (tell, told) = mpsc::channel();
         let thread = std::thread::Builder::new()
@@ -122,7 +123,7 @@ impl Server {
                     return;
                 }
                 runtime.block_on(async {
-                    tokio::spawn(connections::serve(listener, encrypted, router));
+                    tokio::spawn(connections::serve(listener, encrypted, router, patience));
                     // Ends when the server is dropped, and every connection with it.
                     let _ = ended.await;
                 });

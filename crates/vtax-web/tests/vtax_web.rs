@@ -42,12 +42,7 @@ impl Page {
         let live = Arc::new(Live::default());
         let site = Site::new(Arc::clone(&live), results, Path::new("/nonexistent"));
         let server = Server::start(site, &Doors::open(anywhere())).unwrap();
-        let token = String::new();
-        Self {
-            live,
-            server,
-            token,
-        }
+        Self { live, server }
     }
 
     /// The head and the body of the answer to a request.
@@ -386,6 +381,58 @@ fn silent_connections_keep_nobody_out_and_the_server_ends_with_watchers() {
     live.show(host.pass(1_000_000));
     assert!(watcher.next().is_none());
     drop(silent);
+}
+
+#[test]
+fn who_holds_every_place_and_says_nothing_loses_it_and_a_watcher_does_not() {
+    let live = Arc::new(Live::default());
+    let site = Site::new(
+        Arc::clone(&live),
+        Path::new("/nonexistent"),
+        Path::new("/nonexistent"),
+    );
+    let doors = Doors {
+        patience: Duration::from_secs(3),
+        ..Doors::open("127.0.0.1:0".parse().unwrap())
+    };
+    let server = Server::start(site, &doors).unwrap();
+    let page = Page { live, server };
+    let mut host = Host::default();
+    page.live.show(host.pass(1_000_000));
+    let mut watcher = page.watch("");
+    assert!(watcher.next().is_some());
+    let began = Instant::now();
+    // Some have asked once, some begin to ask, most say nothing.
+    let silent: Vec<TcpStream> = (0..300)
+        .map(|number| {
+            let mut stream = page.connect();
+            let begun = match number % 3 {
+                0 => "GET /icon.svg HTTP/1.1\r\nHost: localhost\r\n\r\n",
+                1 => "GET / HTTP/1.1\r\nHost: local",
+                _ => "",
+            };
+            stream.write_all(begun.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    assert!(page.get("/").0.starts_with("HTTP/1.1 200"));
+    assert!(
+        began.elapsed() > Duration::from_secs(2),
+        "every place was taken, and the first came free when its holder had said nothing for long"
+    );
+    for mut stream in silent {
+        let mut rest = Vec::new();
+        // Closed, in order or not, rather than held.
+        match stream.read_to_end(&mut rest) {
+            Ok(_) => {}
+            Err(cause) => assert_eq!(cause.kind(), std::io::ErrorKind::ConnectionReset),
+        }
+    }
+    page.live.show(host.pass(1_000_000));
+    assert!(
+        watcher.next().is_some(),
+        "a watcher asks for nothing more, and stays"
+    );
 }
 
 /// A folder with two runs that differ, one that has only begun, and what must not be shown.

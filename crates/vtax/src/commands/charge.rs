@@ -7,13 +7,13 @@ use std::io;
 use vtax_host::Roots;
 use vtax_host::meters;
 use vtax_host::signals::Signals;
+use vtax_lab::run::default_state_dir;
 use vtax_observe::charge::{Charger, ChargerOptions, IdleEnergy};
 use vtax_serve::Watch;
 use vtax_serve::exporter::{self, ExporterOptions};
 use vtax_serve::records::{self, RecordFormat, RecordOptions};
 use vtax_serve::top::{self, Sort, TopOptions};
 use vtax_units::Watts;
-use vtax_lab::run::default_state_dir;
 use vtax_web::{Certificate, Machines, Starter, WebOptions};
 
 pub fn top(arguments: &TopArgs) -> Outcome {
