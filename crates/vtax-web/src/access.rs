@@ -338,7 +338,7 @@ mod tests {
                 .is_ok()
         };
         let host = (header::HOST, "localhost:7");
-        assert!(!posted(&[host.clone()]));
+        assert!(!posted(std::slice::from_ref(&host)));
         assert!(posted(&[
             host.clone(),
             (header::ORIGIN, "http://localhost:7")

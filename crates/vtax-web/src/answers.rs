@@ -71,12 +71,14 @@ pub fn answer(outcome: Result<String, Response>) -> Response {
 ///
 /// # Errors
 /// The answer that says what is wrong with it.
-pub fn posted<T: DeserializeOwned>(headers: &HeaderMap, body: &Bytes) -> Result<T, Response> {
+pub fn posted<T: DeserializeOwned>(headers: &HeaderMap, body: &Bytes) -> Result<T, Box<Response>> {
     let kind = headers.get(header::CONTENT_TYPE);
     if kind.is_none_or(|kind| !kind.as_bytes().starts_with(b"application/json")) {
         let why = "only application/json is understood here";
-        return Err(refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
+        return Err(Box::new(refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, why)));
     }
-    serde_json::from_slice(body)
-        .map_err(|cause| refusal(StatusCode::BAD_REQUEST, &format!("not understood: {cause}")))
+    serde_json::from_slice(body).map_err(|cause| {
+        let why = format!("not understood: {cause}");
+        Box::new(refusal(StatusCode::BAD_REQUEST, &why))
+    })
 }

@@ -33,6 +33,7 @@ mod site;
 mod text;
 mod tls;
 mod token;
+mod trials;
 mod within;
 
 pub use doors::Doors;

@@ -6,6 +6,7 @@ use crate::keeper::Keeper;
 use crate::lab::{Lab, same};
 use crate::process::Process;
 use crate::records::{Asked, Record, Records};
+use crate::trials::{Found, Known, TrialState, read_new, remaining};
 use crate::{text, within};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
@@ -14,13 +15,10 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
-use vtax_report::results::{InFlight, ResultsDir, Scheduled, Trial, TrialOutcome};
-use vtax_units::Source;
+use vtax_report::results::{InFlight, ResultsDir, Scheduled};
 
 /// Runs whose trials are remembered.
 const MOST_RUNS: usize = 64;
-/// Headline numbers of a trial.
-const MOST_NUMBERS: usize = 3;
 /// The end of a log that is shown.
 const LOG_BYTES: u64 = 4096;
 const LOG_LINES: usize = 8;
@@ -100,35 +98,6 @@ struct Running {
     /// The end of its log, where it is written here.
     log: Vec<String>,
 }
-
-/// One trial.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-struct TrialState {
-    block: u32,
-    treatment: usize,
-    /// `counts`, `suspect`, `failed`, `damaged`, `running` or `waiting`.
-    state: &'static str,
-    #[serde(flatten)]
-    found: Option<Found>,
-}
-
-/// What a trial that is over says.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
-struct Found {
-    #[serde(skip)]
-    state: &'static str,
-    seconds: f64,
-    /// Why not to trust it, or why there is nothing of it.
-    reasons: Vec<String>,
-    /// Its leading numbers as the run said them, where its record is not here.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    said: String,
-    /// Title, value with its unit, source flag.
-    numbers: Vec<(String, String, Source)>,
-}
-
-/// Trials that were read, by index, with when they were written.
-type Known = BTreeMap<u32, (SystemTime, Found)>;
 
 /// What is planned, before or after there is a directory.
 struct Planned {
@@ -379,31 +348,6 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads the trials that are new. When the last of all was written.
-fn read_new(results: &ResultsDir, trials: &mut Known) -> Option<SystemTime> {
-    let mut last = None;
-    let there = results.trial_indexes();
-    trials.retain(|index, _| there.binary_search(index).is_ok());
-    for index in there {
-        let Ok(at) = written(&results.trial_path(index)) else {
-            continue;
-        };
-        last = last.max(Some(at));
-        if trials.get(&index).is_none_or(|(known, _)| *known != at) {
-            let found = match results.trial(index) {
-                Ok(trial) => Found::of(&trial),
-                Err(error) => Found {
-                    state: "damaged",
-                    reasons: vec![error.to_string()],
-                    ..Found::default()
-                },
-            };
-            trials.insert(index, (at, found));
-        }
-    }
-    last
-}
-
 /// The trial of now: as it is written here, else as the run says.
 fn running(
     planned: &Planned,
@@ -432,73 +376,6 @@ fn running(
         points,
         log: Vec::new(),
     })
-}
-
-impl Found {
-    /// As the run said.
-    fn heard(over: &crate::events::Over) -> Self {
-        let (state, reasons) = match &over.failed {
-            Some(why) => ("failed", vec![why.clone()]),
-            None if over.suspect.is_empty() => ("counts", Vec::new()),
-            None => ("suspect", over.suspect.clone()),
-        };
-        Self {
-            state,
-            seconds: over.seconds,
-            reasons,
-            said: over.headline.clone(),
-            numbers: Vec::new(),
-        }
-    }
-
-    fn of(trial: &Trial) -> Self {
-        let (state, reasons) = match &trial.outcome {
-            TrialOutcome::Failed(why) => ("failed", vec![why.clone()]),
-            TrialOutcome::Complete if trial.suspect.is_empty() => ("counts", Vec::new()),
-            TrialOutcome::Complete => ("suspect", trial.suspect.clone()),
-        };
-        let metrics = trial.metrics.values().filter(|metric| metric.headline);
-        Self {
-            state,
-            seconds: trial.times.total.as_secs_f64(),
-            reasons,
-            said: String::new(),
-            numbers: metrics
-                .take(MOST_NUMBERS)
-                .map(|metric| {
-                    let value = metric.quantity.to_string();
-                    (metric.title.clone(), value, metric.source)
-                })
-                .collect(),
-        }
-    }
-}
-
-/// What is missing takes as long as trials of its treatment did, else as any did.
-fn remaining(trials: &[TrialState]) -> Option<f64> {
-    let mut took: HashMap<usize, (f64, f64)> = HashMap::new();
-    let mut all = (0.0, 0.0);
-    for trial in trials {
-        if let Some(found) = trial.found.as_ref().filter(|found| found.seconds > 0.0) {
-            let own = took.entry(trial.treatment).or_default();
-            *own = (own.0 + found.seconds, own.1 + 1.0);
-            all = (all.0 + found.seconds, all.1 + 1.0);
-        }
-    }
-    (all.1 > 0.0).then(|| {
-        let missing = trials.iter().filter(|trial| trial.found.is_none());
-        let times = missing.map(|trial| {
-            let (sum, count) = took.get(&trial.treatment).unwrap_or(&all);
-            sum / count
-        });
-        times.sum()
-    })
-}
-
-fn written(path: &Path) -> std::io::Result<SystemTime> {
-    fs::metadata(path.join("trial.json"))
-        .or_else(|_| fs::metadata(path))?
-        .modified()
 }
 
 /// When a directory was made, where the file system keeps that; else when it changed last.

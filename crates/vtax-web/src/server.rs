@@ -208,7 +208,7 @@ async fn enter(
 ) -> Response {
     let shown: Entry = match posted(&headers, &body) {
         Ok(shown) => shown,
-        Err(refused) => return refused,
+        Err(refused) => return *refused,
     };
     match access.enter(shown.token.trim()) {
         Some((role, cookie)) => (

@@ -14,6 +14,6 @@ pub async fn look(State(site): State<Site>) -> Response {
 pub async fn budget(State(site): State<Site>, headers: HeaderMap, body: Bytes) -> Response {
     match posted(&headers, &body) {
         Ok(budget) => change(move || site.machines.set(&budget)).await,
-        Err(refused) => refused,
+        Err(refused) => *refused,
     }
 }

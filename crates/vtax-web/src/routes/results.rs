@@ -28,8 +28,8 @@ pub async fn list(State(site): State<Site>) -> Response {
 }
 
 /// `dir` as often as there are runs; `all` for every metric.
-fn asked(pairs: Pairs) -> Result<(Vec<String>, bool), Response> {
-    let Query(pairs) = pairs.map_err(|rejection| wrong(&rejection))?;
+fn asked(pairs: Pairs) -> Result<(Vec<String>, bool), Box<Response>> {
+    let Query(pairs) = pairs.map_err(|rejection| Box::new(wrong(&rejection)))?;
     let all = pairs.iter().any(|(name, _)| name == "all");
     let dirs = pairs.into_iter().filter(|(name, _)| name == "dir");
     Ok((dirs.map(|(_, dir)| dir).collect(), all))
@@ -38,7 +38,7 @@ fn asked(pairs: Pairs) -> Result<(Vec<String>, bool), Response> {
 pub async fn compare(State(site): State<Site>, query: Pairs) -> Response {
     match asked(query) {
         Ok((dirs, all)) => answer(read(move || document(&compared(&site, &dirs, all)?)).await),
-        Err(refused) => refused,
+        Err(refused) => *refused,
     }
 }
 
@@ -76,7 +76,7 @@ fn panels(site: &Site, dirs: &[String]) -> Result<Vec<crate::curves::Panel>, Str
 pub async fn curves(State(site): State<Site>, query: Pairs) -> Response {
     match asked(query) {
         Ok((dirs, _)) => answer(read(move || document(&panels(&site, &dirs)?)).await),
-        Err(refused) => refused,
+        Err(refused) => *refused,
     }
 }
 
@@ -84,7 +84,7 @@ pub async fn curves(State(site): State<Site>, query: Pairs) -> Response {
 pub async fn shared(State(site): State<Site>, query: Pairs) -> Response {
     let (dirs, all) = match asked(query) {
         Ok(asked) => asked,
-        Err(refused) => return refused,
+        Err(refused) => return *refused,
     };
     match read(move || Ok(share::page(&compared(&site, &dirs, all)?))).await {
         Ok(page) => {
@@ -145,7 +145,7 @@ struct Added {
 pub async fn note(State(site): State<Site>, headers: HeaderMap, body: Bytes) -> Response {
     let added: Added = match posted(&headers, &body) {
         Ok(added) => added,
-        Err(refused) => return refused,
+        Err(refused) => return *refused,
     };
     let Ok(results) = site.results.open(&added.dir) else {
         return refusal(StatusCode::NOT_FOUND, "there is no such run");

@@ -63,7 +63,7 @@ struct Typed {
 pub async fn check(headers: HeaderMap, body: Bytes) -> Response {
     let typed: Typed = match posted(&headers, &body) {
         Ok(typed) => typed,
-        Err(refused) => return refused,
+        Err(refused) => return *refused,
     };
     let checked = move || {
         let (place, wrong_place) = match typed.at.parse() {
@@ -159,7 +159,7 @@ struct Wanted {
 pub async fn start(State(site): State<Site>, headers: HeaderMap, body: Bytes) -> Response {
     let wanted: Wanted = match posted(&headers, &body) {
         Ok(wanted) => wanted,
-        Err(refused) => return refused,
+        Err(refused) => return *refused,
     };
     change(move || {
         let keeper = keeper(&site)?;
@@ -214,7 +214,7 @@ struct Told {
 pub async fn tell(State(site): State<Site>, headers: HeaderMap, body: Bytes) -> Response {
     let told: Told = match posted(&headers, &body) {
         Ok(told) => told,
-        Err(refused) => return refused,
+        Err(refused) => return *refused,
     };
     if site.results.place(&told.dir).is_err() {
         return refusal(StatusCode::NOT_FOUND, "there is no such run");
