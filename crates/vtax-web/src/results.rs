@@ -199,6 +199,36 @@ impl Results {
         Ok(path)
     }
 
+    /// Where a new run of that name would be.
+    ///
+    /// # Errors
+    /// When there can be none, or something is there already; in words.
+    pub fn free(&self, dir: &str) -> Result<PathBuf, String> {
+        let path = self.place(dir)?;
+        if path == self.root {
+            return Err("give the run a name: that of its directory".to_owned());
+        }
+        let is_run = |path: &Path| path.join("run.json").exists();
+        let mut above = path.ancestors().skip(1);
+        if let Some(run) = above.find(|above| above.starts_with(&self.root) && is_run(above)) {
+            return Err(format!(
+                "{} is within another run: {}",
+                path.display(),
+                run.display()
+            ));
+        }
+        if path
+            .read_dir()
+            .is_ok_and(|mut entries| entries.next().is_some())
+        {
+            return Err(format!(
+                "there is something in {} already: give the run another name, or go on with that one",
+                path.display()
+            ));
+        }
+        Ok(path)
+    }
+
     /// The name below the root of a directory, if it is there.
     pub fn name(&self, path: &Path) -> Option<String> {
         let root = crate::lab::same(&self.root);

@@ -23,6 +23,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use vtax_density::limits::{Binding, Limits};
+use vtax_density::record::{Climb, Interval, Latency, Sample};
+use vtax_density::resources::{Memory, Resource};
+use vtax_report::results::{ResultsDir, TrialOutcome};
 use vtax_web::{Certificate, Doors, Keeper, Live, Server, Site, Starter, Token};
 
 const OPERATOR: &str = "the operator's token";
@@ -244,7 +248,17 @@ fn a_run_is_started_paused_after_a_trial_and_resumed_to_its_end() {
     );
     assert!(count(&complete, "suspect") > 0, "{complete}");
     assert_eq!(page.get("/api/results")["runs"][0]["state"], "complete");
-    // What is there is not started over.
+    // What is there is not started over, and nothing is put into it.
+    let within = json!({"text": fake::PLAN, "dir": "new/small/trials/x", "at": "local"});
+    let (status, answer) = page.post("/api/runs", &within);
+    assert_eq!(status, 409);
+    assert!(
+        answer["error"]
+            .as_str()
+            .unwrap()
+            .contains("within another run"),
+        "{answer}"
+    );
     let (status, answer) = page.post(
         "/api/runs",
         &json!({"text": fake::PLAN, "dir": "new/small", "at": "local"}),
@@ -336,6 +350,104 @@ fn a_run_elsewhere_is_seen_before_anything_of_it_is_here() {
 }
 
 #[test]
+fn a_climb_is_seen_while_it_goes_up() {
+    let page = Page::open();
+    fake::pace(page.path(), LONG);
+    let wanted = json!({"text": fake::CLIMBS, "dir": "climbs", "at": "local"});
+    assert_eq!(page.post("/api/runs", &wanted).0, 200);
+    let run = page.until("climbs", |run| run["running"]["points"][2].is_object());
+    let last = &run["running"]["points"][2];
+    assert_eq!((&last["level"], &last["of"]), (&json!(30), &json!(40)));
+    assert_eq!(
+        last["readings"]["memory"],
+        json!({"value": 30.0, "unit": "%"})
+    );
+    assert_eq!(run["density"], true);
+    page.tell("climbs", "cancel");
+    page.until_state("climbs", "cancelled");
+    // They run on this host alone.
+    let far = json!({"text": fake::CLIMBS, "dir": "far", "at": "ssh:elsewhere"});
+    let (status, answer) = page.post("/api/runs", &far);
+    assert_eq!(status, 409);
+    assert!(
+        answer["error"].as_str().unwrap().contains("this host only"),
+        "{answer}"
+    );
+}
+
+#[test]
+fn what_climbs_found_is_listed_and_drawn() {
+    let page = Page::open();
+    let mut run = fake::invented().run_info();
+    run.treatments.truncate(1);
+    run.treatments[0].workload = "density".to_owned();
+    run.schedule.truncate(1);
+    let path = page.path().join("results/climbs");
+    let results = ResultsDir::create(&path, &run, "", &json!({})).unwrap();
+    let writer = results.trial_writer(0).unwrap();
+    let interval = |population: u32| Interval {
+        population,
+        samples: vec![Sample {
+            shares: [(Resource::Memory, f64::from(population))].into(),
+            ..Sample::default()
+        }],
+        probe: Some(Latency {
+            p99_us: 100.0,
+            ..Latency::default()
+        }),
+        ..Interval::default()
+    };
+    let climb = Climb {
+        version: 1,
+        platform: "native".to_owned(),
+        maximum: 90,
+        limits: Limits {
+            stop_percent: 90.0,
+            reserve_percent: 10.0,
+            probe_p99_ms: 1000.0,
+        },
+        processors: 2,
+        before: Memory::default(),
+        climb: vec![interval(30), interval(60), interval(90)],
+        idle: None,
+        descent: Vec::new(),
+        after: Memory::default(),
+        returned_after: 0.0,
+        binding: Binding::Resource {
+            resource: Resource::Memory,
+            percent: 90.0,
+        },
+        own_cpu: 0.0,
+        seconds: 3.0,
+    };
+    let record = serde_json::to_vec(&climb).unwrap();
+    writer.write_workload_json(&record).unwrap();
+    let mut trial = fake::invented().trial(&run, 0);
+    trial.outcome = TrialOutcome::Complete;
+    writer.finish(trial).unwrap();
+    let listed = &page.get("/api/results")["runs"][0];
+    assert_eq!(listed["density"], true);
+    let found = listed["found"][0].as_str().unwrap();
+    assert!(
+        found.contains("90 guests") && found.contains("memory"),
+        "{found}"
+    );
+    let panels = page.get("/api/curves?dir=climbs");
+    let memory = &panels[0];
+    assert_eq!(
+        (&memory["metric"], &memory["unit"]),
+        (&json!("memory"), &json!("%"))
+    );
+    let points = json!([
+        [30.0, 30.0, null, null],
+        [60.0, 60.0, null, null],
+        [90.0, 90.0, null, null]
+    ]);
+    assert_eq!(memory["lines"][0]["points"], points);
+    assert_eq!(panels[1]["lines"][0]["points"][0][1], 1e-4);
+}
+
+#[test]
 fn what_cannot_be_started_says_why() {
     let page = Page::open();
     let start = |text: &str, dir: &str, at: &str| {
@@ -349,6 +461,14 @@ fn what_cannot_be_started_says_why() {
     }
     assert!(start(fake::PLAN, "x", "moon:x").contains("is not a place"));
     assert!(start(fake::PLAN, "x", "ssh:-oProxyCommand=x").contains("is not a place"));
+    for dir in ["", "."] {
+        assert!(start(fake::PLAN, dir, "local").contains("a name"), "{dir}");
+    }
+    // What ends before there is anything of it says its last words.
+    let wanted = json!({"text": fake::PLAN, "dir": "nowhere", "at": "ssh:nowhere"});
+    assert_eq!(page.post("/api/runs", &wanted).0, 200);
+    let run = page.until_state("nowhere", "unfinished");
+    assert_eq!(run["messages"], json!(["vtax: cannot reach <nowhere>"]));
     let typed = json!({"text": fake::PLAN.replace("idle", "idel"), "at": "local"});
     let (status, found) = page.post("/api/plan", &typed);
     assert_eq!(status, 200);

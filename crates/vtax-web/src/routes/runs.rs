@@ -163,13 +163,7 @@ pub async fn start(State(site): State<Site>, headers: HeaderMap, body: Bytes) ->
     };
     change(move || {
         let keeper = keeper(&site)?;
-        let path = site.results.place(&wanted.dir)?;
-        if path.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
-            return Err(format!(
-                "there is something in {} already: give the run another name, or go on with that one",
-                path.display()
-            ));
-        }
+        let path = site.results.free(&wanted.dir)?;
         let place: Place = wanted.at.parse()?;
         let plan = plans::check(&wanted.text, wanted.quick, &place)
             .map_err(|mistakes| format!("the plan has {} mistakes", mistakes.len()))?;

@@ -12,6 +12,7 @@ use vtax_host::lock::Lock;
 use vtax_host::signals::Signals;
 use vtax_lab::run::Event;
 use vtax_report::results::ResultsDir;
+use vtax_units::Quantity;
 
 const ARGUMENTS: &str = "VTAX_FAKE";
 const STATE: &str = "VTAX_FAKE_STATE";
@@ -52,6 +53,9 @@ pub fn pace(folder: &Path, milliseconds: u64) {
     fs::rename(new, path).unwrap();
 }
 
+/// A sound plan of climbs.
+pub const CLIMBS: &str = "name = \"climbs\"\nrepetitions = 2\n[density]\n[[platform]]\nkind = \"thread\"\nmaximum = 40\n";
+
 fn say(event: &Event) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}", serde_json::to_string(event).unwrap()).unwrap();
@@ -69,9 +73,16 @@ fn vtax() {
         let at = arguments.iter().position(|one| *one == name).unwrap();
         arguments[at + 1]
     };
-    let (path, place) = (Path::new(after("--results")), after("--at"));
-    assert!(arguments.contains(&"--json") && arguments[0] == "run");
-    assert_eq!(fs::read_to_string(arguments[1]).unwrap(), PLAN);
+    let is_climb = arguments[0] == "density";
+    let place = if is_climb { "local" } else { after("--at") };
+    let path = Path::new(after("--results"));
+    assert!(arguments.contains(&"--json") && (is_climb || arguments[0] == "run"));
+    let plan = if is_climb { CLIMBS } else { PLAN };
+    assert_eq!(fs::read_to_string(arguments[1]).unwrap(), plan);
+    if place == "ssh:nowhere" {
+        eprintln!("vtax: cannot reach <nowhere>");
+        std::process::exit(1);
+    }
     let state = PathBuf::from(std::env::var(STATE).unwrap());
     let signals = Signals::install().unwrap();
     // What runs elsewhere is not this host's lab, and is written here at its end.
@@ -90,7 +101,7 @@ fn vtax() {
         Ok(results) => results,
         Err(_) => {
             let results = fake.create(directory);
-            fs::write(directory.join("plan.toml"), PLAN).unwrap();
+            fs::write(directory.join("plan.toml"), plan).unwrap();
             results
         }
     };
@@ -117,6 +128,17 @@ fn vtax() {
         say(&Event::Phase {
             phase: "measure".to_owned(),
         });
+        let memory = |level: u32| {
+            let used = Quantity::new(f64::from(level), "%".parse().unwrap());
+            [("memory".to_owned(), used)].into()
+        };
+        for level in [10, 20, 30].into_iter().filter(|_| is_climb) {
+            say(&Event::Sampled {
+                level,
+                of: 40,
+                readings: memory(level),
+            });
+        }
         let began = Instant::now();
         let lasts = || {
             let text = fs::read_to_string(state.join("pace")).unwrap_or_default();
