@@ -17,6 +17,9 @@ mod common;
 /// A program that looks like `vtax`.
 #[path = "../fake/mod.rs"]
 mod fake;
+/// A NIC and micro VMs that only look like some.
+#[path = "../fake/machines.rs"]
+mod machines;
 mod runs;
 
 use chromium::Browser;

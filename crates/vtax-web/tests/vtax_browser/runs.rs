@@ -3,12 +3,12 @@
 
 use crate::chromium::Browser;
 use crate::common::ramp;
-use crate::{Going, fake, looked_at};
+use crate::{Going, fake, looked_at, machines};
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 use vtax_serve::fake::Host;
-use vtax_web::{Doors, Keeper, Server, Site, Starter, Token};
+use vtax_web::{Doors, Keeper, Machines, Server, Site, Starter, Token};
 
 const OPERATOR: &str = "0123456789abcdef-operator";
 const WATCHER: &str = "0123456789abcdef-watcher";
@@ -24,6 +24,15 @@ fn serve(going: &Going, folder: &Path, listen: SocketAddr, closed: bool) -> Serv
     let site = Site::new(going.live.clone(), &folder.join("results"), &state)
         .with_keeper(&state, Keeper::start(starter).unwrap())
         .with_plans(&folder.join("plans"));
+    let nic = folder.join("nic");
+    let site = if nic.exists() {
+        site.with_machines(Machines {
+            nics: vec![nic],
+            populations: vec![machines::population()],
+        })
+    } else {
+        site
+    };
     let doors = Doors {
         operator: Some(Token::new(OPERATOR)),
         watcher: closed.then(|| Token::new(WATCHER)),
@@ -218,12 +227,56 @@ fn runs_are_started_and_told_to_end_in_a_browser() {
         &format!("{curves} && {}", text("B / A")),
     );
 
-    // Nothing else is here, and the page says what to do.
+    // A climb is drawn while it goes up.
+    fake::pace(folder, LONG);
+    let climbs = serde_json::json!({"text": fake::CLIMBS, "dir": "climbs", "at": "local"});
+    let sent = format!(
+        "fetch('/api/runs', {{ method: 'POST', headers: {{ 'Content-Type': 'application/json' }}, body: {:?} }}).then((answer) => answer.status)",
+        climbs.to_string()
+    );
+    browser.open(&format!("{page}/#/runs"));
+    browser.until("document.querySelector('textarea') !== null");
+    assert_eq!(browser.eval(&sent), 200);
+    browser.until(&text("climbs · "));
+    browser.complaints();
+    browser.open(&format!("{page}/#/run/climbs"));
+    browser.until(&text("30 guests now"));
+    browser.complaints();
+    looked_at(
+        &mut browser,
+        &format!("{page}/#/run/climbs"),
+        "document.querySelectorAll('.panels .dot').length === 3",
+    );
+    fake::pace(folder, 0);
+    browser.until(&format!("{progress}.startsWith('Complete')"));
+
+    // Nothing else is here, and the page says what to do; then there is a NIC.
     looked_at(
         &mut browser,
         &format!("{page}/#/machines"),
         &text("--nic SOCKET"),
     );
+    let terms = machines::nic(&folder.join("nic"));
+    drop(server);
+    let server = serve(&going, folder, address, false);
+    looked_at(
+        &mut browser,
+        &format!("{page}/#/machines"),
+        &text(machines::PORT),
+    );
+    write(&mut browser, "input[type=number]", "700");
+    click(&mut browser, ".inline button");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while terms.lock().unwrap().default_us != 700 {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "the budget was not set"
+        );
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    browser.until(&text("700 µs"));
+    browser.until(&text("1000000"));
+    assert_eq!(browser.complaints(), Vec::<String>::new());
     for request in browser.requests() {
         let own = [page.as_str(), &alone, "data:", "blob:", "about:"];
         assert!(own.iter().any(|own| request.starts_with(own)), "{request}");
