@@ -58,8 +58,8 @@ function panel({ treatment, title, across, unit, lines }, names) {
     h("p", { class: "unknown" }, across));
 }
 
-/** The curves of runs, one below the other for each treatment; nothing where no run has any. */
-export function drawCurves(panels, names, title = names.length > 1 ? "Curves on top of each other" : "Curves") {
+/** The curves of runs, one below the other for each treatment; nothing where no run has any. `title`: of one run that goes on. */
+export function drawCurves(panels, names, title = null) {
   if (panels.length === 0) { return []; }
   const legend = names.length < 2 ? null : h("ul", { class: "legend" }, names.map((name, run) => {
     const key = svg("svg", { viewBox: "-14 -7 28 14", class: "curves key", "aria-hidden": "true" });
@@ -67,7 +67,8 @@ export function drawCurves(panels, names, title = names.length > 1 ? "Curves on 
     key.append(svg("path", { class: `line run${run}`, d: "M-14 0H14", "stroke-dasharray": dash }), svg("path", { class: `dot run${run}`, d: sign }));
     return h("li", null, key, name);
   }));
-  return [h("section", null, h("h2", null, title), legend,
+  const parts = [h("h2", null, title || (names.length > 1 ? "Curves on top of each other" : "Curves")), legend,
     h("div", { class: "panels" }, panels.map((one) => panel(one, names))),
-    h("p", { class: "facts" }, "Bands are 95 % intervals of the mean, where there are enough trials for one. A run that has no line in a panel has no such treatment or metric."))];
+    title ? null : h("p", { class: "facts" }, "Bands are 95 % intervals of the mean, where there are enough trials for one. A run that has no line in a panel has no such treatment or metric.")];
+  return [h("section", null, parts)];
 }

@@ -24,7 +24,7 @@ function climb(treatment, points) {
     return { treatment, title: name, across: `guests, of ${points[0].of}`, unit: there[0].readings[name].unit,
       lines: [{ run: 0, points: there.map((point) => [point.level, point.readings[name].value]) }] };
   });
-  return drawCurves(panels, [treatment], `${counted(points[points.length - 1].level, "guest")} now`);
+  return drawCurves(panels, ["this climb"], `${counted(points[points.length - 1].level, "guest")} now`);
 }
 
 /** What people noted of a run, and a field to note more. */
@@ -155,9 +155,9 @@ export function runView(view, about, encoded) {
     now.hidden = !run.running;
     now.replaceChildren(...(run.running ? [h("h2", null, "Now"),
       h("p", null, h("b", null, run.running.treatment), `, trial ${run.running.index}, for `, h("span", { class: "since" }), run.running.phase ? `: ${run.running.phase}` : ""),
-      ...(run.running.points.length > 0 ? climb(run.running.treatment, run.running.points) : []),
       run.place === "local" ? h("p", { class: "facts" }, "What it costs this host meanwhile is under ", h("a", { href: "#/host" }, "Host"), ".") : null,
-      run.running.log.length > 0 ? h("pre", null, run.running.log.join("\n")) : null].filter(Boolean) : []));
+      run.running.log.length > 0 ? h("pre", null, run.running.log.join("\n")) : null,
+      ...(run.running.points.length > 0 ? climb(run.running.treatment, run.running.points) : [])].filter(Boolean) : []));
     const blocks = Math.max(0, ...run.trials.map((trial) => trial.block)) + 1;
     const cell = (treatment, block) => {
       const own = run.trials.map((trial, index) => ({ ...trial, index })).filter((trial) => trial.treatment === treatment && trial.block === block);

@@ -275,7 +275,7 @@ fn runs_are_started_and_told_to_end_in_a_browser() {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     browser.until(&text("700 µs"));
-    browser.until(&text("1000000"));
+    browser.until(&text("1,000,000"));
     assert_eq!(browser.complaints(), Vec::<String>::new());
     for request in browser.requests() {
         let own = [page.as_str(), &alone, "data:", "blob:", "about:"];
