@@ -78,17 +78,17 @@ function starter(place) {
       h("button", { type: "button", class: "place", title: "Go there", onclick: () => go(one) }, `${one.line}:${one.column}`), ` ${one.message}`,
       one.help ? h("span", { class: "detail" }, one.help) : null)))];
   }
-  function summary(plan) {
+  function summary(plan, trials) {
     const least = plan.at_least ? "at least " : plan.may_stop_earlier ? "at most " : "";
     const blocks = new Map();
     plan.schedule.forEach(({ block, treatment }) => blocks.set(block, [...(blocks.get(block) || []), plan.treatments[treatment]]));
     const shown = [...blocks].slice(0, 50);
     return [
       h("p", null, h("b", null, plan.name), plan.description ? `: ${plan.description}` : ""),
-      h("p", { class: "expected" }, `${counted(plan.treatments.length, "treatment")}, ${plan.may_stop_earlier ? "at most " : ""}${counted(plan.schedule.length, plan.at_least ? "climb" : "trial")}, ${least}about ${span(plan.expected_seconds)}${plan.at_least ? " and the time that guests take to be made" : ""}`),
+      h("p", { class: "expected" }, `${counted(plan.treatments.length, "treatment")}, ${plan.may_stop_earlier ? "at most " : ""}${counted(trials, plan.at_least ? "climb" : "trial")}, ${least}about ${span(plan.expected_seconds)}${plan.at_least ? " and the time that guests take to be made" : ""}`),
       h("details", { class: "remarks" }, h("summary", null, "The schedule, block by block"),
         h("ol", { class: "schedule" }, shown.map(([, trials]) => h("li", null, trials.join(" → ")))),
-        blocks.size > shown.length ? h("p", { class: "detail" }, `and ${counted(blocks.size - shown.length, "more block")}`) : null),
+        blocks.size > shown.length || trials > plan.schedule.length ? h("p", { class: "detail" }, "and so on") : null),
     ];
   }
   async function check() {
@@ -102,7 +102,7 @@ function starter(place) {
     try {
       const checked = await post("/api/plan", { text: text.value, quick: quick.checked, at: at.value.trim() });
       if (own !== number) { return; }
-      found.replaceChildren(...(checked.plan ? summary(checked.plan) : mistakes(checked.mistakes)), ...(checked.place ? [trouble(checked.place)] : []));
+      found.replaceChildren(...(checked.plan ? summary(checked.plan, checked.trials) : mistakes(checked.mistakes)), ...(checked.place ? [trouble(checked.place)] : []));
       start.disabled = !checked.plan || Boolean(checked.place);
       // A name that somebody gave stays.
       if (checked.plan && (!name.value || name.value === named)) { named = freeName(checked.plan.name); name.value = named; }

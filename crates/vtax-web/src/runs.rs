@@ -264,6 +264,9 @@ impl Runs {
             .and_then(|record| record.plan.as_ref())
             .is_some_and(|plan| plan.kind == crate::plans::Kind::Density)
             || results.is_some_and(vtax_density::run::is_density);
+        let started_here = record.as_ref().is_some_and(|record| record.plan.is_some());
+        // Of one that a terminal began, the testbed's settings are not known.
+        let is_testbed = planned.place.starts_with("testbed:");
         let ended = !goes_on && state != State::Complete && record.is_some();
         Ok(Progress {
             running: running(&planned, &path, written, &heard).filter(|_| goes_on),
@@ -271,7 +274,7 @@ impl Runs {
             trials: states,
             state,
             controlled,
-            resumable: ended || (results.is_some() && state == State::Unfinished),
+            resumable: !goes_on && state != State::Complete && (started_here || !is_testbed),
             again: results.map_or(0, |results| results.attempts().len()),
             last: last.map(seconds),
             notes: heard.notes,

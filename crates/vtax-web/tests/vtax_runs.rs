@@ -350,6 +350,25 @@ fn a_run_elsewhere_is_seen_before_anything_of_it_is_here() {
 }
 
 #[test]
+fn what_a_directory_does_not_tell_is_not_guessed() {
+    let page = Page::open();
+    let mut run = fake::invented().run_info();
+    run.place = "testbed:kvm".to_owned();
+    let path = page.path().join("results/bed");
+    ResultsDir::create(&path, &run, fake::PLAN, &json!({})).unwrap();
+    assert_eq!(page.until_state("bed", "unfinished")["resumable"], false);
+    let (status, answer) = page.post("/api/run", &json!({"dir": "bed", "ask": "resume"}));
+    assert_eq!(status, 409);
+    assert!(
+        answer["error"]
+            .as_str()
+            .unwrap()
+            .contains("settings of the testbed"),
+        "{answer}"
+    );
+}
+
+#[test]
 fn a_climb_is_seen_while_it_goes_up() {
     let page = Page::open();
     fake::pace(page.path(), LONG);
@@ -488,6 +507,10 @@ fn what_cannot_be_started_says_why() {
         found["plan"]["expected_seconds"].as_f64().unwrap() > 1.0,
         "{found}"
     );
+    let many = fake::PLAN.replace("repetitions = 4", "repetitions = 40000");
+    let (_, found) = page.post("/api/plan", &json!({"text": many, "at": "local"}));
+    assert_eq!(found["trials"], 80_000, "{found}");
+    assert!(found["plan"]["schedule"].as_array().unwrap().len() < 10_000);
     let plans = page.get("/api/plans");
     assert_eq!(plans["plans"][0]["path"], "small.toml");
     assert_eq!(page.get("/api/plan?path=small.toml")["text"], fake::PLAN);

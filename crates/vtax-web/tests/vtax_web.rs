@@ -392,7 +392,7 @@ fn who_holds_every_place_and_says_nothing_loses_it_and_a_watcher_does_not() {
         Path::new("/nonexistent"),
     );
     let doors = Doors {
-        patience: Duration::from_secs(3),
+        patience: Duration::from_secs(2),
         ..Doors::open("127.0.0.1:0".parse().unwrap())
     };
     let server = Server::start(site, &doors).unwrap();
@@ -417,7 +417,7 @@ fn who_holds_every_place_and_says_nothing_loses_it_and_a_watcher_does_not() {
         .collect();
     assert!(page.get("/").0.starts_with("HTTP/1.1 200"));
     assert!(
-        began.elapsed() > Duration::from_secs(2),
+        began.elapsed() > Duration::from_millis(1500),
         "every place was taken, and the first came free when its holder had said nothing for long"
     );
     for mut stream in silent {

@@ -32,6 +32,9 @@ pub async fn list(State(site): State<Site>) -> Response {
     answer(read(move || document(&plans(&site)?.list())).await)
 }
 
+/// Trials of a schedule that are shown before the start.
+const MOST_SHOWN: usize = 2000;
+
 /// A plan, by its path.
 #[derive(Debug, Deserialize)]
 pub struct Chosen {
@@ -70,11 +73,17 @@ pub async fn check(headers: HeaderMap, body: Bytes) -> Response {
             Ok(place) => (place, None),
             Err(why) => (Place::Local, Some(why)),
         };
-        let (plan, mistakes) = match plans::check(&typed.text, typed.quick, &place) {
+        let (mut plan, mistakes) = match plans::check(&typed.text, typed.quick, &place) {
             Ok(plan) => (Some(plan), Vec::new()),
             Err(mistakes) => (None, mistakes),
         };
-        document(&json!({ "plan": plan, "mistakes": mistakes, "place": wrong_place }))
+        let trials = plan.as_ref().map(|plan| plan.schedule.len());
+        if let Some(plan) = &mut plan {
+            plan.schedule.truncate(MOST_SHOWN);
+        }
+        document(
+            &json!({ "plan": plan, "trials": trials, "mistakes": mistakes, "place": wrong_place }),
+        )
     };
     answer(read(checked).await)
 }
@@ -229,11 +238,12 @@ pub async fn tell(State(site): State<Site>, headers: HeaderMap, body: Bytes) -> 
 /// The run that goes on with what is in a directory: the same plan, profile and place.
 fn again(site: &Site, dir: &str, path: &Path) -> Result<Start, String> {
     let record = site.runs.record(path);
+    let started_here = record.as_ref().is_some_and(|record| record.plan.is_some());
     let (text, place, quick) = match site.results.open(dir) {
         Ok(results) => {
             // What others left there is theirs to run.
             let owner = fs::metadata(path).map(|known| known.uid());
-            if record.is_none() && owner.ok() != Some(rustix::process::geteuid().as_raw()) {
+            if !started_here && owner.ok() != Some(rustix::process::geteuid().as_raw()) {
                 return Err(format!(
                     "{} belongs to another user: run its plan in a terminal as that one",
                     path.display()
@@ -256,6 +266,12 @@ fn again(site: &Site, dir: &str, path: &Path) -> Result<Start, String> {
         }
     };
     let place: Place = place.parse()?;
+    if matches!(place, Place::Testbed(_)) && !started_here {
+        return Err(format!(
+            "it was begun in a terminal, perhaps with settings of the testbed, which its directory does not tell: go on there, with vtax run PLAN --at {place} --results {}",
+            path.display()
+        ));
+    }
     let plan = plans::check(&text, quick, &place)
         .map_err(|_| "this vtax does not understand the plan of that run any more".to_owned())?;
     Ok(Start {
