@@ -153,8 +153,10 @@ export function runView(view, about, encoded) {
     say(facts, [run.description, dir, when(run.started), run.place, run.profile].filter(Boolean).join(" · "));
     links.hidden = !run.report;
     now.hidden = !run.running;
+    const beside = run.trials.filter((trial) => trial.state === "running").length - 1;
     now.replaceChildren(...(run.running ? [h("h2", null, "Now"),
       h("p", null, h("b", null, run.running.treatment), `, trial ${run.running.index}, for `, h("span", { class: "since" }), run.running.phase ? `: ${run.running.phase}` : ""),
+      beside > 0 ? h("p", { class: "facts" }, `${counted(beside, "more trial")} under way beside it: ◐ below.`) : null,
       run.place === "local" ? h("p", { class: "facts" }, "What it costs this host meanwhile is under ", h("a", { href: "#/host" }, "Host"), ".") : null,
       run.running.log.length > 0 ? h("pre", null, run.running.log.join("\n")) : null,
       ...(run.running.points.length > 0 ? climb(run.running.treatment, run.running.points) : [])].filter(Boolean) : []));
