@@ -69,7 +69,8 @@ function live({ place, query, history, point, charts, update, lost }) {
     state.source.onmessage = (event) => take(JSON.parse(event.data));
     state.source.onerror = () => {
       say(status, "The connection is lost; trying again. Is vtax web still running?");
-      if (state.source.readyState === EventSource.CLOSED) { state.timer = setTimeout(open, 2000); }
+      // It was refused, and the history says why.
+      if (state.source.readyState === EventSource.CLOSED) { state.timer = setTimeout(open, 2000); load(); }
     };
   }
   function close() {

@@ -197,6 +197,7 @@ export function runView(view, about, encoded) {
       timer = setTimeout(open, 5000);
       // An event source does not tell why it was refused.
       const response = await fetch(`/api/run?dir=${encode(dir)}`).catch(() => null);
+      if (response && response.status === 401) { document.dispatchEvent(new Event("stranger")); }
       if (response && !response.ok) { notice.replaceChildren(trouble((await response.json()).error)); }
       else if (response) { await response.body.cancel(); }
     };

@@ -305,4 +305,18 @@ fn runs_are_started_and_told_to_end_in_a_browser() {
         browser.eval("fetch('/api/notes', { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: '{}' }).then((answer) => answer.status)"),
         403
     );
+
+    // A token that is no longer one is asked for again, and the page goes on where it was.
+    let address = server.address();
+    browser.open(&format!("{page}/#/host"));
+    browser.until(&text("This host"));
+    drop(server);
+    browser.send("Network.clearBrowserCookies", serde_json::json!({}));
+    let server = serve(&going, folder, address, true);
+    browser.until(&text("for those who have its token"));
+    browser.eval(&format!(
+        "(() => {{ document.querySelector('input[type=password]').value = {WATCHER:?}; document.querySelector('form').requestSubmit(); }})()"
+    ));
+    browser.until(&text("This host"));
+    drop(server);
 }
