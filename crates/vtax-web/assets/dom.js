@@ -25,9 +25,34 @@ export async function get(path) {
   } catch {
     throw new Error("vtax web does not answer. Is it still running?");
   }
+  return told(response);
+}
+
+async function told(response) {
+  // Whoever had a token may have it no more.
+  if (response.status === 401) { document.dispatchEvent(new Event("stranger")); }
   const body = await response.json();
   if (!response.ok) { throw new Error(body.error); }
   return body;
+}
+
+/** Asks the server to do something; an error with its words where it refuses. */
+export async function post(path, body) {
+  let response;
+  try {
+    response = await fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+  } catch {
+    throw new Error("vtax web does not answer. Is it still running?");
+  }
+  return told(response);
+}
+
+/** An element of a drawing. */
+export function svg(tag, attributes, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes || {})) { element.setAttribute(name, value); }
+  element.append(...children.flat());
+  return element;
 }
 
 /** Percent of a processor, watts: one digit after the point, two below ten. */
@@ -43,6 +68,18 @@ export function rate(value) {
     if (value >= limit) { return (value / limit).toPrecision(3) + unit; }
   }
   return value < 10 ? String(Math.round(value * 10) / 10) : String(Math.round(value));
+}
+
+/** A value with three digits and its unit: 12.3 ms, 45.6 k request/s, 87 %. */
+export function quantity(value, unit) {
+  if (value === null || value === undefined) { return "–"; }
+  const size = Math.abs(value);
+  const small = ["s", "J", "W"].includes(unit);
+  const scales = [[1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""], ...(small ? [[1e-3, "m"], [1e-6, "µ"], [1e-9, "n"]] : [])];
+  const plain = unit === "%" || size === 0 || (unit === "s" && size >= 1);
+  const [scale, prefix] = plain ? [1, ""] : scales.find(([one]) => size >= one) || [small ? 1e-9 : 1, small ? "n" : ""];
+  const digits = Number((value / scale).toPrecision(3));
+  return `${digits} ${prefix}${unit}`.trimEnd();
 }
 
 /** A span of time: 45 s, 3 min 20 s, 2 h 05 min. */
@@ -69,4 +106,22 @@ export function counted(number, noun) {
 /** What went wrong, in a box. */
 export function trouble(text) {
   return h("p", { class: "note", role: "alert" }, text);
+}
+
+/** A time that the server wrote, in the reader's time. */
+export function when(rfc3339) {
+  const time = new Date(rfc3339);
+  return Number.isNaN(time.getTime()) ? rfc3339 : `${time.toISOString().slice(0, 10)} ${clock(time.getTime() / 1000, false)}`;
+}
+
+/** What is not measured says so. */
+export function badge(source) {
+  return source && source !== "measured" ? h("span", { class: "badge" }, source) : null;
+}
+
+/** A report opens as a page of its own, in the theme of this one. */
+export function reportLink(dir, words) {
+  const dark = document.documentElement.dataset.theme
+    || (window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+  return h("a", { href: `/report?dir=${encodeURIComponent(dir)}#${dark}`, target: "_blank", rel: "noopener" }, words);
 }

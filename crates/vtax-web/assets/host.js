@@ -69,7 +69,8 @@ function live({ place, query, history, point, charts, update, lost }) {
     state.source.onmessage = (event) => take(JSON.parse(event.data));
     state.source.onerror = () => {
       say(status, "The connection is lost; trying again. Is vtax web still running?");
-      if (state.source.readyState === EventSource.CLOSED) { state.timer = setTimeout(open, 2000); }
+      // It was refused, and the history says why.
+      if (state.source.readyState === EventSource.CLOSED) { state.timer = setTimeout(open, 2000); load(); }
     };
   }
   function close() {
@@ -111,7 +112,7 @@ function live({ place, query, history, point, charts, update, lost }) {
     csv.href = `/api/history.csv?span=${resolution()}${history}&from=${from.toFixed(3)}&to=${to.toFixed(3)}`;
   });
   const keys = (event) => {
-    if (event.key === "p" && !event.ctrlKey && !event.metaKey && !event.altKey && !event.target.closest("input")) { pause.click(); }
+    if (event.key === "p" && !event.ctrlKey && !event.metaKey && !event.altKey && !event.target.closest("input, textarea, select")) { pause.click(); }
   };
   document.addEventListener("keydown", keys);
 

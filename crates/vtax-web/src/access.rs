@@ -1,14 +1,21 @@
-//! Who may ask: programs of this host and pages that this server gave out, nobody else.
+//! Who may ask for what: strangers nothing, watchers what changes nothing, the operator all.
 //!
-//! The server listens on loopback addresses alone, but a page from anywhere may make its reader's
-//! browser ask it. Such a request names another host (a name that was made to lead here), or another
-//! origin; both are refused. What is answered may not be framed, embedded or guessed at by others.
+//! Where the server listens on loopback addresses everybody on this host may watch, unless watching has
+//! a token of its own. Elsewhere a token is needed for everything.
+//!
+//! A page from anywhere may make its reader's browser ask this server. Such a request names another
+//! host (a name that was made to lead here), or another origin; both are refused, and what changes
+//! something must name its origin. What is answered may not be framed, embedded or guessed at by others.
 
-use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use crate::tls::Identity;
+use crate::token::Token;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// The page's own: everything from this server, nothing inline, nothing from elsewhere.
 pub const PAGE: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -31,10 +38,172 @@ const ALWAYS: [(HeaderName, &str); 5] = [
     ),
 ];
 
+/// What changes something is done by then.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// What somebody may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// Say who it is.
+    Stranger,
+    /// Look.
+    Watcher,
+    /// Start and stop runs, write notes, set budgets.
+    Operator,
+}
+
+impl Role {
+    /// What it may do, in a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stranger => "nothing",
+            Self::Watcher => "look",
+            Self::Operator => "operate",
+        }
+    }
+}
+
+/// Who may do what.
+#[derive(Debug, Clone, Default)]
+pub struct Access {
+    /// Of the operator; without it nobody changes anything.
+    pub operator: Option<Token>,
+    /// Of those who watch.
+    pub watcher: Option<Token>,
+    /// Whether watching needs a token.
+    pub closed: bool,
+    /// Where the connection is encrypted: whose names are ours.
+    pub identity: Option<Identity>,
+    /// The port: cookies are shared by all servers of a host.
+    pub port: u16,
+}
+
+impl Access {
+    fn cookie_name(&self) -> String {
+        format!("vtax-{}", self.port)
+    }
+
+    /// What the bearer of this request may do.
+    pub fn role(&self, headers: &HeaderMap) -> Role {
+        let text = |name| {
+            headers
+                .get(name)
+                .and_then(|value: &HeaderValue| value.to_str().ok())
+        };
+        if let Some(bearer) = text(header::AUTHORIZATION) {
+            let token = bearer.strip_prefix("Bearer ").unwrap_or("");
+            // Who shows a wrong one is told so, also where none is needed.
+            return self.bearer(token).unwrap_or(Role::Stranger);
+        }
+        let name = format!("{}=", self.cookie_name());
+        let cookies = headers.get_all(header::COOKIE).iter();
+        let shown = cookies
+            .filter_map(|line| line.to_str().ok())
+            .flat_map(|line| line.split(';'))
+            .find_map(|cookie| cookie.trim().strip_prefix(&name));
+        let of = |token: &Option<Token>| {
+            let token = token.as_ref().zip(shown);
+            token.is_some_and(|(token, shown)| token.is_cookie(shown))
+        };
+        if of(&self.operator) {
+            Role::Operator
+        } else if of(&self.watcher) || !self.closed {
+            Role::Watcher
+        } else {
+            Role::Stranger
+        }
+    }
+
+    /// What the bearer of a token may do; `None` where it is no token of ours.
+    fn bearer(&self, token: &str) -> Option<Role> {
+        let is = |own: &Option<Token>| own.as_ref().is_some_and(|own| own.is(token));
+        if is(&self.operator) {
+            Some(Role::Operator)
+        } else {
+            is(&self.watcher).then_some(Role::Watcher)
+        }
+    }
+
+    /// The cookie that stands for a token from now on, and what its bearer may do.
+    pub fn enter(&self, token: &str) -> Option<(Role, String)> {
+        let role = self.bearer(token)?;
+        let own = if role == Role::Operator {
+            &self.operator
+        } else {
+            &self.watcher
+        };
+        let secure = if self.identity.is_some() {
+            "; Secure"
+        } else {
+            ""
+        };
+        let cookie = format!(
+            "{}={}; Path=/; Max-Age=2592000; HttpOnly; SameSite=Strict{secure}",
+            self.cookie_name(),
+            own.as_ref().map_or("", Token::cookie),
+        );
+        Some((role, cookie))
+    }
+
+    fn scheme(&self) -> &'static str {
+        if self.identity.is_some() {
+            "https"
+        } else {
+            "http"
+        }
+    }
+
+    fn check(&self, method: &Method, headers: &HeaderMap) -> Result<(), &'static str> {
+        let mut hosts = headers.get_all(header::HOST).iter();
+        let host = match (hosts.next().map(HeaderValue::to_str), hosts.next()) {
+            (Some(Ok(host)), None) => host,
+            _ => return Err("the request does not name one host"),
+        };
+        if !self.is_ours(host) {
+            return Err(match self.identity {
+                None => {
+                    "this server answers to localhost and loopback addresses only: open it by one of these"
+                }
+                Some(_) => {
+                    "this server answers to addresses and to the names in its certificate only: open it by one of these"
+                }
+            });
+        }
+        let own = format!("{}://{host}", self.scheme());
+        let mut origins = headers.get_all(header::ORIGIN).iter().peekable();
+        let unnamed = origins.peek().is_none() && !headers.contains_key(header::AUTHORIZATION);
+        if *method != Method::GET && *method != Method::HEAD && unnamed {
+            return Err("what changes something must say which page asks for it, or bring a token");
+        }
+        for origin in origins {
+            if origin.as_bytes() != own.as_bytes() {
+                return Err("a page from elsewhere may not ask this server");
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the name in a Host header is this machine's own, whatever the port: a forwarded port is
+    /// another than the server's. A name that somebody makes to lead here is no address, and not in the
+    /// certificate.
+    fn is_ours(&self, host: &str) -> bool {
+        let name = match host.strip_prefix('[') {
+            Some(rest) => rest.split(']').next().unwrap_or(""),
+            None => host.split(':').next().unwrap_or(""),
+        };
+        let address = name.parse::<IpAddr>();
+        name.eq_ignore_ascii_case("localhost")
+            || match &self.identity {
+                None => address.is_ok_and(|address| address.is_loopback()),
+                Some(identity) => address.is_ok() || identity.is_for(name),
+            }
+    }
+}
+
 /// Refuses who may not ask, and says in each answer what its reader may do with it.
-pub async fn guard(request: Request, next: Next) -> Response {
-    let mut response = match check(request.headers()) {
-        Ok(()) => next.run(request).await,
+pub async fn guard(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+    let mut response = match access.check(request.method(), request.headers()) {
+        Ok(()) => admitted(&access, request, next).await,
         Err(why) => refusal(StatusCode::FORBIDDEN, why),
     };
     let headers = response.headers_mut();
@@ -47,6 +216,46 @@ pub async fn guard(request: Request, next: Next) -> Response {
     response
 }
 
+/// What needs no token: the files of the page, which are the same for all, and showing one.
+fn is_open(path: &str) -> bool {
+    path == "/api/about"
+        || path == "/api/enter"
+        || !(path.starts_with("/api/") || path == "/report")
+}
+
+async fn admitted(access: &Access, request: Request, next: Next) -> Response {
+    let reads = *request.method() == Method::GET || *request.method() == Method::HEAD;
+    let needed = match (is_open(request.uri().path()), reads) {
+        (true, _) => Role::Stranger,
+        (false, true) => Role::Watcher,
+        (false, false) => Role::Operator,
+    };
+    let role = access.role(request.headers());
+    if role < needed {
+        return match needed {
+            Role::Operator if access.operator.is_none() => refusal(
+                StatusCode::FORBIDDEN,
+                "this server only shows: it was started with --watch-only",
+            ),
+            Role::Operator if role == Role::Watcher => refusal(
+                StatusCode::FORBIDDEN,
+                "watchers change nothing: enter the operator’s token, which vtax web said when it started",
+            ),
+            _ => refusal(
+                StatusCode::UNAUTHORIZED,
+                "a token is needed: enter it first",
+            ),
+        };
+    }
+    if reads {
+        return next.run(request).await;
+    }
+    match tokio::time::timeout(LONGEST, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => refusal(StatusCode::REQUEST_TIMEOUT, "that took too long"),
+    }
+}
+
 /// An answer that says why there is none, as `{"error": …}`.
 pub fn refusal(status: StatusCode, why: &str) -> Response {
     let body = serde_json::json!({ "error": why }).to_string();
@@ -54,48 +263,22 @@ pub fn refusal(status: StatusCode, why: &str) -> Response {
     (status, kind, body).into_response()
 }
 
-fn check(headers: &HeaderMap) -> Result<(), &'static str> {
-    let mut hosts = headers.get_all(header::HOST).iter();
-    let host = match (hosts.next().map(HeaderValue::to_str), hosts.next()) {
-        (Some(Ok(host)), None) => host,
-        _ => return Err("the request does not name one host"),
-    };
-    if !is_loopback(host) {
-        return Err(
-            "this server answers to localhost and loopback addresses only: open it by one of these",
-        );
-    }
-    for origin in headers.get_all(header::ORIGIN) {
-        if origin.as_bytes() != format!("http://{host}").as_bytes() {
-            return Err("a page from elsewhere may not ask this server");
-        }
-    }
-    Ok(())
-}
-
-/// Whether the name in a Host header is this machine's own, whatever the port: a forwarded port is
-/// another than the server's.
-fn is_loopback(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or(""),
-        None => host.split(':').next().unwrap_or(""),
-    };
-    name.eq_ignore_ascii_case("localhost")
-        || name
-            .parse::<IpAddr>()
-            .is_ok_and(|address| address.is_loopback())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn asked(pairs: &[(HeaderName, &str)]) -> bool {
+    fn headers(pairs: &[(HeaderName, &str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();
         for (name, value) in pairs {
             headers.append(name, HeaderValue::from_str(value).unwrap());
         }
-        check(&headers).is_ok()
+        headers
+    }
+
+    fn asked(pairs: &[(HeaderName, &str)]) -> bool {
+        Access::default()
+            .check(&Method::GET, &headers(pairs))
+            .is_ok()
     }
 
     #[test]
@@ -145,5 +328,75 @@ mod tests {
         ] {
             assert!(!of(origin), "{origin}");
         }
+    }
+
+    #[test]
+    fn what_changes_something_says_who_asks() {
+        let posted = |pairs: &[(HeaderName, &str)]| {
+            Access::default()
+                .check(&Method::POST, &headers(pairs))
+                .is_ok()
+        };
+        let host = (header::HOST, "localhost:7");
+        assert!(!posted(std::slice::from_ref(&host)));
+        assert!(posted(&[
+            host.clone(),
+            (header::ORIGIN, "http://localhost:7")
+        ]));
+        assert!(!posted(&[
+            host.clone(),
+            (header::ORIGIN, "http://evil.example")
+        ]));
+        assert!(posted(&[host.clone(), (header::AUTHORIZATION, "Bearer x")]));
+        let both = [
+            host,
+            (header::AUTHORIZATION, "Bearer x"),
+            (header::ORIGIN, "http://evil.example"),
+        ];
+        assert!(!posted(&both));
+    }
+
+    #[test]
+    fn tokens_and_their_cookies_say_what_one_may_do() {
+        let access = |closed| Access {
+            operator: Some(Token::new("the operator's token")),
+            watcher: Some(Token::new("the watchers' token")),
+            closed,
+            port: 7,
+            ..Access::default()
+        };
+        for (closed, nobody) in [(true, Role::Stranger), (false, Role::Watcher)] {
+            let access = access(closed);
+            assert_eq!(access.role(&headers(&[])), nobody);
+            for (token, role) in [
+                ("the operator's token", Role::Operator),
+                ("the watchers' token", Role::Watcher),
+            ] {
+                let bearer = format!("Bearer {token}");
+                let shown = headers(&[(header::AUTHORIZATION, bearer.as_str())]);
+                assert_eq!(access.role(&shown), role);
+                let (entered, cookie) = access.enter(token).unwrap();
+                assert_eq!(entered, role);
+                assert!(cookie.contains("HttpOnly; SameSite=Strict"), "{cookie}");
+                assert!(!cookie.contains(token), "{cookie}");
+                let kept = format!("other=1; {}", cookie.split(';').next().unwrap());
+                assert_eq!(
+                    access.role(&headers(&[(header::COOKIE, kept.as_str())])),
+                    role
+                );
+            }
+            for wrong in ["Bearer ", "Bearer the operator's toke", "Basic dnRheDo="] {
+                let shown = headers(&[(header::AUTHORIZATION, wrong)]);
+                assert_eq!(access.role(&shown), Role::Stranger, "{wrong}");
+            }
+            assert_eq!(
+                access.role(&headers(&[(header::COOKIE, "vtax-7=1")])),
+                nobody
+            );
+            assert!(access.enter("").is_none() && access.enter("guess").is_none());
+        }
+        // Without tokens nobody is more than a watcher.
+        assert!(Access::default().enter("").is_none());
+        assert_eq!(Access::default().role(&headers(&[])), Role::Watcher);
     }
 }

@@ -1,81 +1,68 @@
-//! A listener that holds no more connections than it may; the others wait in the kernel's queue.
+//! Connections: no more than there are places for, none that keeps one and says nothing, encrypted where
+//! there is a certificate.
 
-use axum::serve::Listener;
-use std::io;
-use std::net::SocketAddr;
-use std::pin::Pin;
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
 use std::sync::Arc;
-use std::task::{Context, Poll};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
 
-/// The listener.
-pub struct Bounded {
+/// Connections at the same time; more wait in the kernel's queue. A page that is looked at holds one.
+const PLACES: usize = 256;
+
+/// Serves until it is dropped. `patience` is for a greeting, and for the head of a request from the moment
+/// that one may come. Also how long a peer may leave what was sent to it unread.
+pub async fn serve(
     listener: TcpListener,
-    free: Arc<Semaphore>,
-}
-
-/// A connection, and its place.
-pub struct Held {
-    stream: TcpStream,
-    _place: Option<OwnedSemaphorePermit>,
-}
-
-impl Bounded {
-    /// Holds at most so many connections.
-    pub fn new(listener: TcpListener, most: usize) -> Self {
-        Self {
-            listener,
-            free: Arc::new(Semaphore::new(most)),
-        }
-    }
-}
-
-impl Listener for Bounded {
-    type Io = Held;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Held, SocketAddr) {
+    encrypted: Option<TlsAcceptor>,
+    router: Router,
+    patience: Duration,
+) {
+    let free = Arc::new(Semaphore::new(PLACES));
+    loop {
         // The semaphore is never closed.
-        let place = Arc::clone(&self.free).acquire_owned().await.ok();
-        let (stream, address) = Listener::accept(&mut self.listener).await;
-        let held = Held {
-            stream,
-            _place: place,
+        let Ok(place) = Arc::clone(&free).acquire_owned().await else {
+            return;
         };
-        (held, address)
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+        let Ok((stream, _)) = listener.accept().await else {
+            // Out of descriptors, say: others end meanwhile.
+            sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let (encrypted, router) = (encrypted.clone(), router.clone());
+        tokio::spawn(async move {
+            let _place = place;
+            prepare(&stream, patience);
+            match encrypted {
+                None => hold(stream, router, patience).await,
+                Some(encrypted) => {
+                    if let Ok(Ok(stream)) = timeout(patience, encrypted.accept(stream)).await {
+                        hold(stream, router, patience).await;
+                    }
+                }
+            }
+        });
     }
 }
 
-impl AsyncRead for Held {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
+/// A peer that is gone or reads nothing is given up. What the kernel refuses costs only time.
+fn prepare(stream: &TcpStream, patience: Duration) {
+    let patience = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
+    let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, patience);
+    let _ = stream.set_nodelay(true);
 }
 
-impl AsyncWrite for Held {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
+async fn hold(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, patience: Duration) {
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(patience)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    // How a client goes is its own affair.
+    let _ = connection.await;
 }

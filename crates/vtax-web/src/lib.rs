@@ -1,22 +1,49 @@
-//! `vtax web`: the page that one keeps open. It shows what the command line can show, and reads the
-//! same structures. See `docs/web.md`.
+//! `vtax web`: the page that one keeps open. It shows what the command line can show, reads the same
+//! structures, and starts runs as the command line does. See `docs/web.md`.
 //!
 //! One thread reads the host once a second, whoever watches ([`Watch::run`]); another serves
-//! ([`Server`]). Between them is [`Live`]. Results and runs are read from their directories when somebody
-//! looks.
+//! ([`Server`]); a third starts runs and tells them to end ([`Keeper`]). Between the first two is
+//! [`Live`]. Results and runs are read from their directories when somebody looks.
 
 mod access;
+mod answers;
 mod assets;
+mod comparison;
 mod connections;
+mod curves;
+mod density;
+mod doors;
+mod events;
 mod history;
+mod keeper;
+mod lab;
 mod live;
+mod machines;
+mod notes;
+mod plans;
+mod privileges;
+mod process;
+mod records;
 mod results;
+mod routes;
 mod runs;
 mod server;
+mod share;
+mod site;
+mod text;
+mod tls;
+mod token;
+mod trials;
 mod within;
 
+pub use doors::Doors;
+pub use keeper::{Keeper, Starter};
 pub use live::Live;
-pub use server::{Server, Site, WebError};
+pub use machines::Machines;
+pub use server::{Server, WebError};
+pub use site::Site;
+pub use tls::Certificate;
+pub use token::Token;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -28,19 +55,34 @@ use vtax_serve::Watch;
 /// Between two readings of the host: what the history is made of.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// What to serve, and where.
+/// What to serve, where, and to whom.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WebOptions {
-    /// A loopback address.
+    /// The address; off loopback it needs a certificate and a token.
     pub listen: SocketAddr,
-    /// The results directories below this one are shown.
+    /// The results directories below this one are shown, and runs write theirs there.
     pub results: PathBuf,
+    /// The plans below this directory can be run.
+    pub plans: PathBuf,
+    /// Encrypts.
+    pub certificate: Option<Certificate>,
+    /// The file of the operator's token; without it one is made and said.
+    pub token: Option<PathBuf>,
+    /// The file of the watchers' token.
+    pub watch_token: Option<PathBuf>,
+    /// Nobody changes anything.
+    pub watch_only: bool,
+    /// What has interfaces of its own.
+    pub machines: Machines,
+    /// What runs are started with.
+    pub starter: Starter,
 }
 
 /// Serves the page until `stop` is set. `say` gets where it is.
 ///
 /// # Errors
-/// When it cannot listen there, or not read the host at all.
+/// When it cannot listen there, a file of the certificate or of a token is no good, or the host cannot
+/// be read at all.
 pub fn run(
     mut watch: Watch,
     options: &WebOptions,
@@ -48,9 +90,48 @@ pub fn run(
     say: &mut dyn FnMut(&str),
 ) -> Result<(), WebError> {
     let live = Arc::new(Live::default());
-    let site = Site::new(Arc::clone(&live), &options.results);
-    let server = Server::start(site, options.listen)?;
-    say(&format!("the page is at http://{}", server.address()));
+    let keeper = Keeper::start(options.starter.clone());
+    let keeper =
+        keeper.map_err(|cause| WebError::Doors(format!("cannot start a thread: {cause}")))?;
+    let state = &options.starter.state;
+    let mut site = Site::new(Arc::clone(&live), &options.results, state)
+        .with_machines(options.machines.clone())
+        .with_keeper(state, keeper);
+    let read = |path: &PathBuf| Token::read(path).map_err(WebError::Doors);
+    let mut doors = Doors {
+        certificate: options.certificate.clone(),
+        watcher: options.watch_token.as_ref().map(read).transpose()?,
+        ..Doors::open(options.listen)
+    };
+    let mut key = String::new();
+    if !options.watch_only {
+        site = site.with_plans(&options.plans);
+        doors.operator = options.token.as_ref().map(read).transpose()?;
+        // Elsewhere a token must be one that its users were given.
+        if doors.operator.is_none() && options.listen.ip().is_loopback() {
+            let (token, text) = Token::random()
+                .map_err(|cause| WebError::Doors(format!("cannot make a token: {cause}")))?;
+            doors.operator = Some(token);
+            key = format!("/#token={text}");
+        }
+    }
+    let server = Server::start(site, &doors)?;
+    let scheme = if doors.certificate.is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    say(&format!(
+        "the page is at {scheme}://{}{key}",
+        server.address()
+    ));
+    if server.gave_up() {
+        say(if options.watch_only {
+            "it runs as root to read every guest; what answers the network has given up all rights but to read"
+        } else {
+            "it runs as root to read every guest and to start runs; what answers the network has given up all rights but to read"
+        });
+    }
     let notes = watch.notes().to_vec();
     watch.run(INTERVAL, stop, |snapshot, _| match snapshot {
         Ok(mut snapshot) => {

@@ -1,9 +1,12 @@
-//! Results directories below one root: found, listed, their reports, and runs side by side.
+//! Results directories below one root: found, listed, and their reports.
 //!
 //! A directory is named by its path below the root. Nothing outside is read: no `..`, no link, no
 //! hidden name.
 
-use crate::runs::State;
+use crate::density;
+use crate::lab::Lab;
+use crate::notes;
+use crate::runs::{Runs, State};
 use crate::within;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -12,8 +15,7 @@ use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
-use vtax_report::analysis::{Analysis, analyse, distinct};
-use vtax_report::compare;
+use vtax_report::analysis::distinct;
 use vtax_report::results::ResultsDir;
 use vtax_report::stats::Verdict;
 use vtax_units::Source;
@@ -24,10 +26,6 @@ const DEPTH: usize = 4;
 const MOST_RUNS: usize = 2000;
 /// Directories that are looked into.
 const MOST_DIRECTORIES: usize = 20_000;
-/// Runs that are compared at once.
-const MOST_COMPARED: usize = 8;
-/// Analyses that are kept.
-const MOST_ANALYSES: usize = 16;
 /// A report is a megabyte or two.
 const LONGEST_REPORT: u64 = 64 << 20;
 
@@ -36,7 +34,6 @@ const LONGEST_REPORT: u64 = 64 << 20;
 pub struct Results {
     root: PathBuf,
     findings: Mutex<HashMap<PathBuf, (SystemTime, Arc<Findings>)>>,
-    analyses: Mutex<HashMap<PathBuf, (SystemTime, Arc<Analysis>)>>,
 }
 
 /// The list.
@@ -72,6 +69,10 @@ pub struct Listed {
     source: Option<Source>,
     /// What its report found, first what differs.
     found: Vec<String>,
+    /// Whether its trials are climbs.
+    density: bool,
+    /// What people noted of it, the last notes.
+    notes: Vec<String>,
     report: bool,
     /// The report is older than the last trial.
     outdated: bool,
@@ -88,6 +89,9 @@ struct Findings {
     advice: Option<String>,
     #[serde(default)]
     source: Option<Source>,
+    /// Of climbs, in the place of sentences.
+    #[serde(skip)]
+    climbs: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -102,16 +106,16 @@ impl Results {
         Self {
             root: root.to_owned(),
             findings: Mutex::default(),
-            analyses: Mutex::default(),
         }
     }
 
     /// All runs.
-    pub fn list(&self) -> Listing {
+    pub fn list(&self, all: &Runs) -> Listing {
         let mut problems = Vec::new();
         let mut runs = Vec::new();
+        let lab = all.lab();
         for path in self.scan(&mut problems) {
-            match self.listed(&path) {
+            match self.listed(&path, all, lab.as_ref()) {
                 Ok(run) => runs.push(run),
                 Err(why) => problems.push(why),
             }
@@ -155,95 +159,17 @@ impl Results {
         Ok(page)
     }
 
-    /// Runs against the first of them: what `vtax compare` shows, or every metric.
-    ///
-    /// # Errors
-    /// When there are too few or too many, or one cannot be read; in words.
-    pub fn compare(&self, dirs: &[String], all: bool) -> Result<Compared, String> {
-        if !(2..=MOST_COMPARED).contains(&dirs.len()) {
-            return Err(format!("give 2 to {MOST_COMPARED} runs to compare"));
-        }
-        let analyses: Vec<Arc<Analysis>> = dirs
-            .iter()
-            .map(|dir| self.analysis(dir))
-            .collect::<Result<_, _>>()?;
-        let Some((first, others)) = analyses.split_first() else {
-            return Err("give at least two runs".to_owned());
-        };
-        let others: Vec<&Analysis> = others.iter().map(AsRef::as_ref).collect();
-        let compared = compare::compare(first, &others);
-        let shown = |row: &&vtax_report::analysis::Comparison| {
-            all || row.headline || row.verdict == Verdict::Different
-        };
-        let rows = compared.others.iter().flat_map(|run| &run.comparisons);
-        let keys = distinct(rows.filter(shown).map(|row| {
-            let key = (row.treatment.as_str(), row.metric.as_str());
-            (key, row.title.as_str())
-        }));
-        let rows = keys
-            .into_iter()
-            .map(|((treatment, metric), title)| ComparedRow {
-                treatment: treatment.to_owned(),
-                metric: metric.to_owned(),
-                title: title.to_owned(),
-                cells: compared
-                    .others
-                    .iter()
-                    .map(|run| {
-                        let mut own = run.comparisons.iter();
-                        own.find(|row| row.treatment == treatment && row.metric == metric)
-                            .map(Cell::of)
-                    })
-                    .collect(),
-            })
-            .collect();
-        Ok(Compared {
-            runs: dirs
-                .iter()
-                .zip(&analyses)
-                .map(|(dir, run)| ComparedRun {
-                    dir: dir.clone(),
-                    name: run.name.clone(),
-                    started: run.started.clone(),
-                })
-                .collect(),
-            rows,
-            only_first: compared
-                .others
-                .iter()
-                .map(|run| run.only_first.clone())
-                .collect(),
-            only_here: compared
-                .others
-                .iter()
-                .map(|run| run.only_here.clone())
-                .collect(),
-            cautions: compared.cautions,
-        })
-    }
-
-    fn analysis(&self, dir: &str) -> Result<Arc<Analysis>, String> {
-        let results = self.open(dir)?;
-        let changed = changed(&results.path().join("trials"));
-        // Held while it is made: two who ask for it at once get one.
-        let mut kept = self.analyses.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((at, analysis)) = kept.get(results.path())
-            && Some(*at) == changed
-        {
-            return Ok(Arc::clone(analysis));
-        }
-        let analysis = Arc::new(analyse(&results).map_err(|error| error.to_string())?);
-        if kept.len() >= MOST_ANALYSES {
-            kept.clear();
-        }
-        if let Some(at) = changed {
-            kept.insert(results.path().to_owned(), (at, Arc::clone(&analysis)));
-        }
-        Ok(analysis)
-    }
-
     /// Where a run below the root is, if there is one of that name.
     fn path(&self, dir: &str) -> Option<PathBuf> {
+        let path = self.place(dir).ok()?;
+        path.join("run.json").is_file().then_some(path)
+    }
+
+    /// Where a run of that name is below the root, or would be.
+    ///
+    /// # Errors
+    /// When there can be none of that name; in words.
+    pub fn place(&self, dir: &str) -> Result<PathBuf, String> {
         let mut path = self.root.clone();
         let mut depth = 0;
         for component in Path::new(dir).components() {
@@ -253,15 +179,83 @@ impl Results {
                     path.push(name);
                     depth += 1;
                     // Not followed: what a link leads to may be anywhere.
-                    let kind = fs::symlink_metadata(&path).ok()?;
-                    if !kind.is_dir() {
-                        return None;
+                    if fs::symlink_metadata(&path).is_ok_and(|kind| !kind.is_dir()) {
+                        return Err(format!("{} is no directory", path.display()));
                     }
                 }
-                _ => return None,
+                _ => {
+                    return Err(format!(
+                        "{dir:?} is no name below {}: no .., and nothing that begins with a dot or a slash",
+                        self.root.display()
+                    ));
+                }
             }
         }
-        (depth <= DEPTH && path.join("run.json").is_file()).then_some(path)
+        if depth > DEPTH || dir.contains('\0') {
+            return Err(format!(
+                "{dir:?} is more than {DEPTH} directories below the root"
+            ));
+        }
+        Ok(path)
+    }
+
+    /// Where a new run of that name would be.
+    ///
+    /// # Errors
+    /// When there can be none, or something is there already; in words.
+    pub fn free(&self, dir: &str) -> Result<PathBuf, String> {
+        let path = self.place(dir)?;
+        if path == self.root {
+            return Err("give the run a name: that of its directory".to_owned());
+        }
+        let is_run = |path: &Path| path.join("run.json").exists();
+        let mut above = path.ancestors().skip(1);
+        if let Some(run) = above.find(|above| above.starts_with(&self.root) && is_run(above)) {
+            return Err(format!(
+                "{} is within another run: {}",
+                path.display(),
+                run.display()
+            ));
+        }
+        if path
+            .read_dir()
+            .is_ok_and(|mut entries| entries.next().is_some())
+        {
+            return Err(format!(
+                "there is something in {} already: give the run another name, or go on with that one",
+                path.display()
+            ));
+        }
+        Ok(path)
+    }
+
+    /// The name below the root of a directory, if it is there.
+    pub fn name(&self, path: &Path) -> Option<String> {
+        let root = crate::lab::same(&self.root);
+        let below = path.strip_prefix(root).ok()?.to_str()?;
+        Some(if below.is_empty() { "." } else { below }.to_owned())
+    }
+
+    /// What climbs found. They have no `analysis.json`.
+    fn climbs(&self, results: &ResultsDir) -> Arc<Findings> {
+        let at = changed(&results.path().join("trials"));
+        let mut kept = self.findings.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, findings)) = kept.get(results.path())
+            && Some(*known) == at
+        {
+            return Arc::clone(findings);
+        }
+        let findings = Arc::new(Findings {
+            climbs: density::sentences(results),
+            ..Findings::default()
+        });
+        if kept.len() > MOST_RUNS {
+            kept.clear();
+        }
+        if let Some(at) = at {
+            kept.insert(results.path().to_owned(), (at, Arc::clone(&findings)));
+        }
+        findings
     }
 
     /// Every directory with a run.
@@ -301,7 +295,7 @@ impl Results {
         found
     }
 
-    fn listed(&self, path: &Path) -> Result<Listed, String> {
+    fn listed(&self, path: &Path, all: &Runs, lab: Option<&Lab>) -> Result<Listed, String> {
         let below = path.strip_prefix(&self.root).unwrap_or(path);
         let dir = below
             .to_str()
@@ -311,7 +305,12 @@ impl Results {
         let names = |of: fn(&vtax_report::results::Treatment) -> &String| {
             distinct(run.treatments.iter().map(of).cloned())
         };
-        let findings = self.findings(path).unwrap_or_default();
+        let is_density = vtax_density::run::is_density(&results);
+        let findings = if is_density {
+            self.climbs(&results)
+        } else {
+            self.findings(path).unwrap_or_default()
+        };
         let report = changed(&path.join("report.html"));
         let host = results.host().unwrap_or_default();
         let fact = |pointer| host.pointer(pointer).and_then(serde_json::Value::as_str);
@@ -331,10 +330,17 @@ impl Results {
             workloads: names(|one| &one.workload),
             planned: run.schedule.len(),
             done: results.trial_indexes().len(),
-            state: State::of(&results),
+            state: all.state(path, &results, lab),
             verdict: findings.verdict(),
             source: findings.source,
             found: findings.found(),
+            density: is_density,
+            notes: notes::read(path)
+                .into_iter()
+                .rev()
+                .take(3)
+                .map(|note| note.text)
+                .collect(),
             report: report.is_some(),
             outdated: report.is_some() && report < changed(&path.join("trials")),
         })
@@ -370,6 +376,9 @@ impl Findings {
 
     /// What differs, at most three; else the first sentence.
     fn found(&self) -> Vec<String> {
+        if !self.climbs.is_empty() {
+            return self.climbs.clone();
+        }
         let all = self.sentences.iter();
         let differ = all.filter(|one| one.verdict == Verdict::Different);
         let found: Vec<String> = differ.take(3).map(|one| one.text.clone()).collect();
@@ -381,67 +390,11 @@ impl Findings {
     }
 }
 
-/// Runs against the first.
-#[derive(Debug, Serialize)]
-pub struct Compared {
-    /// The first is what the others are compared with.
-    runs: Vec<ComparedRun>,
-    rows: Vec<ComparedRow>,
-    /// Treatments that each of the others lacks.
-    only_first: Vec<Vec<String>>,
-    /// Treatments that only each of the others has.
-    only_here: Vec<Vec<String>>,
-    cautions: Vec<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct ComparedRun {
-    dir: String,
-    name: String,
-    started: String,
-}
-
-#[derive(Debug, Serialize)]
-struct ComparedRow {
-    treatment: String,
-    metric: String,
-    title: String,
-    /// One for each run but the first; none where it lacks this.
-    cells: Vec<Option<Cell>>,
-}
-
-#[derive(Debug, Serialize)]
-struct Cell {
-    words: Option<String>,
-    ratio: Option<f64>,
-    interval: Option<(f64, f64)>,
-    different: bool,
-    verdict: &'static str,
-    repetitions: Option<String>,
-    source: Source,
-    note: Option<String>,
-}
-
-impl Cell {
-    fn of(row: &vtax_report::analysis::Comparison) -> Self {
-        let interval = row.tax.and_then(|tax| tax.interval);
-        Self {
-            words: row.ratio_in_words(),
-            ratio: row.ratio,
-            interval: interval.map(|interval| (interval.low, interval.high)),
-            different: row.verdict == Verdict::Different,
-            verdict: row.verdict.words(),
-            repetitions: row.repetitions(),
-            source: row.source,
-            note: row.note.clone(),
-        }
-    }
-}
-
 fn is_hidden(name: &std::ffi::OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b".")
 }
 
-fn changed(path: &Path) -> Option<SystemTime> {
+/// When a file or directory changed last.
+pub fn changed(path: &Path) -> Option<SystemTime> {
     fs::metadata(path).and_then(|kind| kind.modified()).ok()
 }

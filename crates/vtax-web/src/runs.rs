@@ -1,21 +1,24 @@
-//! A run as its results directory tells it, whoever runs it and where: what is done, what is being done,
-//! what is not to be trusted. Nothing is asked of the run itself.
+//! A run as its results directory and its own words tell it, whoever runs it and where: what is done,
+//! what is being done, what is not to be trusted. Nothing is asked of the run itself.
 
-use crate::within;
+use crate::events::{Heard, Point};
+use crate::keeper::Keeper;
+use crate::lab::{Lab, same};
+use crate::process::Process;
+use crate::records::{Asked, Record, Records};
+use crate::trials::{Found, Known, TrialState, read_new, remaining};
+use crate::{text, within};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
-use vtax_report::results::{InFlight, ResultsDir, Trial, TrialOutcome};
-use vtax_units::Source;
+use vtax_report::results::{InFlight, ResultsDir, Scheduled};
 
 /// Runs whose trials are remembered.
 const MOST_RUNS: usize = 64;
-/// Headline numbers of a trial.
-const MOST_NUMBERS: usize = 3;
 /// The end of a log that is shown.
 const LOG_BYTES: u64 = 4096;
 const LOG_LINES: usize = 8;
@@ -26,33 +29,25 @@ const LOG_LINES: usize = 8;
 pub enum State {
     /// Every trial is there.
     Complete,
-    /// A living vtax writes a trial of it.
+    /// A living vtax runs it.
     Running,
-    /// Trials are missing, and nobody is seen to write one.
+    /// The same, and it is to end when a trial is over.
+    Pausing,
+    /// It was told to end, and puts the host back.
+    Stopping,
+    /// It ended because the page was asked to pause it.
+    Paused,
+    /// It ended because the page was asked to cancel it.
+    Cancelled,
+    /// Trials are missing, and nobody is seen to run them.
     Unfinished,
-}
-
-impl State {
-    /// Of a run. One whose trials are not written here before they are over, as in a testbed, is
-    /// unfinished until it is complete.
-    pub fn of(results: &ResultsDir) -> Self {
-        if results.trial_indexes().len() >= results.run().schedule.len() {
-            Self::Complete
-        } else if running(results).is_some() {
-            Self::Running
-        } else {
-            Self::Unfinished
-        }
-    }
 }
 
 /// The trial that is being written by a process that lives and is a vtax: a number alone may be
 /// another's by now.
-fn running(results: &ResultsDir) -> Option<InFlight> {
-    results.in_flight().into_iter().find(|one| {
-        let name = fs::read(format!("/proc/{}/comm", one.writer));
-        name.is_ok_and(|name| name.starts_with(b"vtax"))
-    })
+fn in_flight(results: &ResultsDir) -> Option<InFlight> {
+    let mut all = results.in_flight().into_iter();
+    all.find(|one| Process::of_vtax(one.writer).is_some())
 }
 
 /// A run and its trials.
@@ -64,18 +59,29 @@ pub struct Progress {
     profile: String,
     started: String,
     state: State,
+    /// Whether the page can tell it to end.
+    controlled: bool,
+    /// Whether the page can go on with it.
+    resumable: bool,
     treatments: Vec<String>,
     /// As scheduled.
     trials: Vec<TrialState>,
     /// Attempts that were set aside and run again.
     again: usize,
-    /// For what is missing, from what trials of the same treatment took: seconds.
+    /// For what is missing, from what trials of the same treatment took, or what the run expects:
+    /// seconds.
     remaining_seconds: Option<f64>,
     /// When the last trial was finished, in seconds since 1970.
     last: Option<f64>,
     running: Option<Running>,
+    /// What the run said lately, for people.
+    notes: Vec<String>,
+    /// The end of what it said when it ended without being complete.
+    messages: Vec<String>,
     /// Whether there is a report of it.
     report: bool,
+    /// Whether its trials are climbs.
+    density: bool,
 }
 
 /// The trial of now.
@@ -85,170 +91,294 @@ struct Running {
     treatment: String,
     /// When it began, in seconds since 1970.
     since: f64,
-    /// The end of its log.
+    /// What it does, in a word; empty where that is not known.
+    phase: String,
+    /// What it saw so far, where it raises something step by step.
+    points: Vec<Point>,
+    /// The end of its log, where it is written here.
     log: Vec<String>,
 }
 
-/// One trial.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-struct TrialState {
-    block: u32,
-    treatment: usize,
-    /// `counts`, `suspect`, `failed`, `damaged`, `running` or `waiting`.
-    state: &'static str,
-    #[serde(flatten)]
-    found: Option<Found>,
+/// What is planned, before or after there is a directory.
+struct Planned {
+    name: String,
+    description: String,
+    place: String,
+    profile: String,
+    started: String,
+    treatments: Vec<String>,
+    schedule: Vec<Scheduled>,
 }
 
-/// What a trial that is over says.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
-struct Found {
-    #[serde(skip)]
-    state: &'static str,
-    seconds: f64,
-    /// Why not to trust it, or why there is nothing of it.
-    reasons: Vec<String>,
-    /// Title, value with its unit, source flag.
-    numbers: Vec<(String, String, Source)>,
-}
+impl Planned {
+    fn of(results: Option<&ResultsDir>, record: Option<&Record>) -> Option<Self> {
+        if let Some(results) = results {
+            let run = results.run();
+            return Some(Self {
+                name: run.name.clone(),
+                description: run.description.clone(),
+                place: run.place.clone(),
+                profile: run.profile.clone(),
+                started: run.started.clone(),
+                treatments: run.treatments.iter().map(|one| one.label.clone()).collect(),
+                schedule: run.schedule.clone(),
+            });
+        }
+        let record = record?;
+        let plan = record.plan.as_ref()?;
+        Some(Self {
+            name: plan.name.clone(),
+            description: plan.description.clone(),
+            place: record.place.clone(),
+            profile: if record.quick { "quick" } else { "full" }.to_owned(),
+            started: record.started.clone(),
+            treatments: plan.treatments.clone(),
+            schedule: plan.schedule.clone(),
+        })
+    }
 
-/// Trials that were read, by index, with when they were written.
-type Known = BTreeMap<u32, (SystemTime, Found)>;
+    fn label(&self, treatment: usize) -> String {
+        self.treatments.get(treatment).cloned().unwrap_or_default()
+    }
+}
 
 /// The runs that were looked at.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Runs {
+    state: PathBuf,
+    keeper: Option<Keeper>,
+    records: Records,
     known: Mutex<HashMap<PathBuf, Known>>,
+    heard: Mutex<HashMap<PathBuf, Heard>>,
 }
 
 impl Runs {
-    /// A run as it is now. A trial is read once.
-    pub fn progress(&self, results: &ResultsDir) -> Progress {
-        let run = results.run();
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MOST_RUNS && !known.contains_key(results.path()) {
-            known.clear();
+    /// Those that keep their state in a directory; the keeper sees more of the lab that runs.
+    pub fn of(state: &Path, keeper: Option<Keeper>) -> Self {
+        Self {
+            state: state.to_owned(),
+            keeper,
+            records: Records::within(state),
+            known: Mutex::default(),
+            heard: Mutex::default(),
         }
-        let trials = known.entry(results.path().to_owned()).or_default();
-        let mut last = None;
-        let there = results.trial_indexes();
-        trials.retain(|index, _| there.binary_search(index).is_ok());
-        for index in there {
-            let Ok(at) = written(&results.trial_path(index)) else {
-                continue;
-            };
-            last = last.max(Some(at));
-            if trials.get(&index).is_none_or(|(known, _)| *known != at) {
-                let found = match results.trial(index) {
-                    Ok(trial) => Found::of(&trial),
-                    Err(error) => Found {
-                        state: "damaged",
-                        reasons: vec![error.to_string()],
-                        ..Found::default()
-                    },
-                };
-                trials.insert(index, (at, found));
+    }
+
+    /// The lab that runs on this host.
+    pub fn lab(&self) -> Option<Lab> {
+        match &self.keeper {
+            Some(keeper) => keeper.lab(),
+            None => Lab::of(&self.state),
+        }
+    }
+
+    /// The results directories of runs that go on, and of those that the page started, the last first.
+    pub fn started(&self) -> Vec<PathBuf> {
+        let mut all: Vec<PathBuf> = self.lab().map(|lab| lab.results).into_iter().collect();
+        for record in self.records.all() {
+            if !all.contains(&record.results) {
+                all.push(record.results);
             }
         }
-        let in_flight = running(results);
-        let state = match (&in_flight, trials.len() >= run.schedule.len()) {
-            (_, true) => State::Complete,
-            (Some(_), false) => State::Running,
-            (None, false) => State::Unfinished,
+        all
+    }
+
+    /// What is kept of a run that the page started or stopped.
+    pub fn record(&self, path: &Path) -> Option<Record> {
+        self.records.of(path)
+    }
+
+    /// The plan of a run that the page started.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn plan_of(&self, path: &Path) -> std::io::Result<String> {
+        fs::read_to_string(self.records.folder_of(path).join("plan.toml"))
+    }
+
+    /// How a run is, where this lab runs.
+    pub fn state(&self, path: &Path, results: &ResultsDir, lab: Option<&Lab>) -> State {
+        let done = results.trial_indexes().len() >= results.run().schedule.len();
+        let path = same(path);
+        let record = self.records.of(&path);
+        let lab = lab.filter(|lab| lab.results == path);
+        judged(record.as_ref(), lab, in_flight(results).is_some(), done).0
+    }
+
+    /// A run as it is now. A trial is read once. `results` is none where the run has no directory yet.
+    ///
+    /// # Errors
+    /// When nothing at all is known of it.
+    pub fn progress(&self, path: &Path, results: Option<&ResultsDir>) -> Result<Progress, String> {
+        let path = same(path);
+        let record = self.records.of(&path);
+        let planned = Planned::of(results, record.as_ref())
+            .ok_or_else(|| format!("there is no run in {}", path.display()))?;
+        let heard = record
+            .as_ref()
+            .map(|_| self.listen(&path))
+            .unwrap_or_default();
+        let mut all = lock(&self.known);
+        if all.len() >= MOST_RUNS && !all.contains_key(&path) {
+            all.clear();
+        }
+        let trials = all.entry(path.clone()).or_default();
+        let last = results.and_then(|results| read_new(results, trials));
+        let written = results.and_then(in_flight);
+        let mut found: BTreeMap<u32, Found> = trials
+            .iter()
+            .map(|(index, (_, found))| (*index, found.clone()))
+            .collect();
+        // What is not written here before the run ends, as over ssh.
+        for (index, over) in &heard.over {
+            found.entry(*index).or_insert_with(|| Found::heard(over));
+        }
+        let done = found.len() >= planned.schedule.len();
+        let lab = self.lab().filter(|lab| lab.results == path);
+        let (state, controlled) = judged(record.as_ref(), lab.as_ref(), written.is_some(), done);
+        let goes_on = matches!(state, State::Running | State::Pausing | State::Stopping);
+        let under_way: Vec<u32> = match &written {
+            _ if !goes_on => Vec::new(),
+            Some(one) => heard.under_way.keys().copied().chain([one.index]).collect(),
+            None => heard.under_way.keys().copied().collect(),
         };
-        let label = |treatment: usize| {
-            let found = run.treatments.get(treatment);
-            found.map_or_else(String::new, |found| found.label.clone())
-        };
-        let running = in_flight.and_then(|one| {
-            let scheduled = run.schedule.get(usize::try_from(one.index).ok()?)?;
-            Some(Running {
-                index: one.index,
-                treatment: label(scheduled.treatment),
-                since: began(&one.path).map_or(0.0, seconds),
-                log: tail(results.path(), &one.path.join("log")),
-            })
-        });
         let states: Vec<TrialState> = (0..)
-            .zip(&run.schedule)
+            .zip(&planned.schedule)
             .map(|(index, scheduled)| {
-                let found = trials.get(&index).map(|(_, found)| found.clone());
-                let is_running = running.as_ref().is_some_and(|one| one.index == index);
-                let waiting = if is_running { "running" } else { "waiting" };
+                let own = found.get(&index).cloned();
+                let waiting = if under_way.contains(&index) {
+                    "running"
+                } else {
+                    "waiting"
+                };
                 TrialState {
                     block: scheduled.block,
                     treatment: scheduled.treatment,
-                    state: found.as_ref().map_or(waiting, |found| found.state),
-                    found,
+                    state: own.as_ref().map_or(waiting, |own| own.state),
+                    found: own,
                 }
             })
             .collect();
-        Progress {
-            name: run.name.clone(),
-            description: run.description.clone(),
-            place: run.place.clone(),
-            profile: run.profile.clone(),
-            started: run.started.clone(),
-            state,
-            treatments: run.treatments.iter().map(|one| one.label.clone()).collect(),
-            remaining_seconds: remaining(&states),
+        let is_density = record
+            .as_ref()
+            .and_then(|record| record.plan.as_ref())
+            .is_some_and(|plan| plan.kind == crate::plans::Kind::Density)
+            || results.is_some_and(vtax_density::run::is_density);
+        let started_here = record.as_ref().is_some_and(|record| record.plan.is_some());
+        // Of one that a terminal began, the testbed's settings are not known.
+        let is_testbed = planned.place.starts_with("testbed:");
+        let ended = !goes_on && state != State::Complete && record.is_some();
+        Ok(Progress {
+            running: running(&planned, &path, written, &heard).filter(|_| goes_on),
+            remaining_seconds: remaining(&states).or(heard.remaining.filter(|_| goes_on)),
             trials: states,
-            again: results.attempts().len(),
-            last: last.map(seconds),
-            running,
-            report: results.path().join("report.html").is_file(),
-        }
-    }
-}
-
-impl Found {
-    fn of(trial: &Trial) -> Self {
-        let (state, reasons) = match &trial.outcome {
-            TrialOutcome::Failed(why) => ("failed", vec![why.clone()]),
-            TrialOutcome::Complete if trial.suspect.is_empty() => ("counts", Vec::new()),
-            TrialOutcome::Complete => ("suspect", trial.suspect.clone()),
-        };
-        let metrics = trial.metrics.values().filter(|metric| metric.headline);
-        Self {
             state,
-            seconds: trial.times.total.as_secs_f64(),
-            reasons,
-            numbers: metrics
-                .take(MOST_NUMBERS)
-                .map(|metric| {
-                    let value = metric.quantity.to_string();
-                    (metric.title.clone(), value, metric.source)
-                })
-                .collect(),
+            controlled,
+            resumable: !goes_on && state != State::Complete && (started_here || !is_testbed),
+            again: results.map_or(0, |results| results.attempts().len()),
+            last: last.map(seconds),
+            notes: heard.notes,
+            messages: if ended {
+                self.records.messages(&path)
+            } else {
+                Vec::new()
+            },
+            report: path.join("report.html").is_file(),
+            density: is_density,
+            name: planned.name,
+            description: planned.description,
+            place: planned.place,
+            profile: planned.profile,
+            started: planned.started,
+            treatments: planned.treatments,
+        })
+    }
+
+    fn listen(&self, path: &Path) -> Heard {
+        let mut all = lock(&self.heard);
+        if all.len() >= MOST_RUNS && !all.contains_key(path) {
+            all.clear();
         }
+        let heard = all.entry(path.to_owned()).or_default();
+        heard.listen(&self.records.folder_of(path).join("events"));
+        heard.clone()
     }
 }
 
-/// What is missing takes as long as trials of its treatment did, else as any did.
-fn remaining(trials: &[TrialState]) -> Option<f64> {
-    let mut took: HashMap<usize, (f64, f64)> = HashMap::new();
-    let mut all = (0.0, 0.0);
-    for trial in trials {
-        if let Some(found) = trial.found.as_ref().filter(|found| found.seconds > 0.0) {
-            let own = took.entry(trial.treatment).or_default();
-            *own = (own.0 + found.seconds, own.1 + 1.0);
-            all = (all.0 + found.seconds, all.1 + 1.0);
-        }
+impl Progress {
+    /// A run in the list of those that were started.
+    pub fn brief(&self, dir: &str) -> serde_json::Value {
+        let of = |state: &str| self.trials.iter().filter(|one| one.state == state).count();
+        let running = self.running.as_ref();
+        serde_json::json!({
+            "dir": dir,
+            "name": self.name,
+            "place": self.place,
+            "profile": self.profile,
+            "started": self.started,
+            "state": self.state,
+            "planned": self.trials.len(),
+            "done": self.trials.iter().filter(|one| one.found.is_some()).count(),
+            "suspect": of("suspect"),
+            "failed": of("failed"),
+            "running": running.map(|one| &one.treatment),
+            "remaining_seconds": self.remaining_seconds,
+        })
     }
-    (all.1 > 0.0).then(|| {
-        let missing = trials.iter().filter(|trial| trial.found.is_none());
-        let times = missing.map(|trial| {
-            let (sum, count) = took.get(&trial.treatment).unwrap_or(&all);
-            sum / count
+}
+
+/// How a run is, and whether the page can tell it to end. `lab` is the one that runs it.
+fn judged(record: Option<&Record>, lab: Option<&Lab>, written: bool, done: bool) -> (State, bool) {
+    let started = record.is_some_and(Record::is_alive);
+    let goes_on = started || written || lab.is_some();
+    // What an earlier process was asked, a later one was not.
+    let asked = record
+        .filter(|_| started || !goes_on)
+        .map(|record| record.asked);
+    let state = match (done, goes_on, asked.unwrap_or_default()) {
+        (true, ..) => State::Complete,
+        (_, true, Asked::Run) => State::Running,
+        (_, true, Asked::Pause(_)) => State::Pausing,
+        (_, true, Asked::Paused | Asked::Cancelled) => State::Stopping,
+        (_, false, Asked::Run) => State::Unfinished,
+        (_, false, Asked::Pause(_) | Asked::Paused) => State::Paused,
+        (_, false, Asked::Cancelled) => State::Cancelled,
+    };
+    (state, started || lab.is_some())
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The trial of now: as it is written here, else as the run says.
+fn running(
+    planned: &Planned,
+    path: &Path,
+    written: Option<InFlight>,
+    heard: &Heard,
+) -> Option<Running> {
+    let (phase, points) = (heard.phase.clone(), heard.points.clone());
+    if let Some(one) = written {
+        let scheduled = planned.schedule.get(usize::try_from(one.index).ok()?)?;
+        return Some(Running {
+            index: one.index,
+            treatment: planned.label(scheduled.treatment),
+            since: began(&one.path).map_or(0.0, seconds),
+            phase,
+            points,
+            log: tail(path, &one.path.join("log")),
         });
-        times.sum()
+    }
+    let (index, begun) = heard.under_way.iter().next()?;
+    Some(Running {
+        index: *index,
+        treatment: begun.treatment.clone(),
+        since: begun.since,
+        phase,
+        points,
+        log: Vec::new(),
     })
-}
-
-fn written(path: &Path) -> std::io::Result<SystemTime> {
-    fs::metadata(path.join("trial.json"))
-        .or_else(|_| fs::metadata(path))?
-        .modified()
 }
 
 /// When a directory was made, where the file system keeps that; else when it changed last.
@@ -273,19 +403,5 @@ fn tail(directory: &Path, path: &Path) -> Vec<String> {
         file.take(LOG_BYTES).read_to_end(&mut bytes)?;
         Ok(bytes)
     };
-    let bytes = read().unwrap_or_default();
-    let text = String::from_utf8_lossy(&bytes);
-    let lines: Vec<&str> = text
-        .lines()
-        .filter(|line| !line.trim().is_empty())
-        .collect();
-    let from = lines.len().saturating_sub(LOG_LINES);
-    lines
-        .iter()
-        .skip(from)
-        .map(|line| {
-            let line = line.chars().take(300);
-            line.map(|c| if c.is_control() { ' ' } else { c }).collect()
-        })
-        .collect()
+    text::last_lines(&read().unwrap_or_default(), LOG_LINES)
 }

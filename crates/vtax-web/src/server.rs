@@ -1,49 +1,45 @@
-//! The server: a thread of its own with one task a connection, and what it answers.
+//! The server: a thread of its own with one task a connection, and who answers what.
 //!
-//! Only GET changes nothing, and only GET is there.
+//! GET changes nothing.
 
-use crate::access::{self, refusal};
+use crate::access::{self, Access, refusal};
+use crate::answers::posted;
 use crate::assets;
-use crate::connections::Bounded;
-use crate::history::Span;
-use crate::live::{Live, Look};
-use crate::results::Results;
-use crate::runs::Runs;
+use crate::connections;
+use crate::doors::Doors;
+use crate::privileges;
+use crate::routes::{host, machines, results, runs};
+use crate::site::Site;
 use axum::Router;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
-use axum::http::{StatusCode, Uri, header};
-use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Extension, State};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use futures_util::stream;
+use axum::routing::{get, post};
 use serde::Deserialize;
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use vtax_observe::charge::Stage;
 use vtax_report::results::Stage as Shown;
 
-/// Connections at the same time; more wait. A page that is looked at holds one.
-const CONNECTIONS: usize = 256;
-
-/// Between two looks at a run's directory.
-const LOOK: Duration = Duration::from_secs(1);
+/// Of what is posted: a plan and a little.
+const LONGEST_BODY: usize = 512 << 10;
 
 /// Why the page cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum WebError {
     /// Other hosts could reach it.
     #[error(
-        "cannot serve the page on {0}: other hosts would reach it, unencrypted and without a password; give a loopback address such as 127.0.0.1:19191, and forward it from elsewhere: ssh -L 19191:127.0.0.1:19191 THIS-HOST"
+        "cannot serve the page on {0}: other hosts would reach it, {1}; give --certificate and --key, and --token or --watch-token, or a loopback address such as 127.0.0.1:19191, and forward it from elsewhere: ssh -L 19191:127.0.0.1:19191 THIS-HOST"
     )]
-    LeavesTheHost(SocketAddr),
+    LeavesTheHost(SocketAddr, &'static str),
+    /// A file of the certificate or of a token is no good.
+    #[error("{0}")]
+    Doors(String),
     /// The kernel refused.
     #[error("cannot serve the page on {address}: {cause}{}", remedy(.cause))]
     Listen {
@@ -68,46 +64,31 @@ fn remedy(cause: &io::Error) -> &'static str {
     }
 }
 
-/// What is served.
-#[derive(Debug, Clone)]
-pub struct Site {
-    live: Arc<Live>,
-    results: Arc<Results>,
-    runs: Arc<Runs>,
-}
-
-impl Site {
-    /// The live host, and the results below a directory.
-    pub fn new(live: Arc<Live>, results: &Path) -> Self {
-        Self {
-            live,
-            results: Arc::new(Results::below(results)),
-            runs: Arc::default(),
-        }
-    }
-}
-
 /// A running server; it ends when dropped.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
+    gave_up: bool,
     end: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Server {
-    /// Serves a site on a loopback address; port 0 is any free one.
+    /// Serves a site; port 0 is any free one.
     ///
     /// # Errors
-    /// When the address is no loopback one, or cannot be listened on.
-    pub fn start(site: Site, listen: SocketAddr) -> Result<Self, WebError> {
-        if !listen.ip().is_loopback() {
-            return Err(WebError::LeavesTheHost(listen));
+    /// When the address cannot be listened on, or is no loopback one and not guarded.
+    pub fn start(site: Site, doors: &Doors) -> Result<Self, WebError> {
+        let listen = doors.listen;
+        if let Some(why) = doors.unguarded() {
+            return Err(WebError::LeavesTheHost(listen, why));
         }
         let failed = |cause| WebError::Listen {
             address: listen,
             cause,
         };
+        let identity = doors.certificate.as_ref().map(|files| files.read());
+        let identity = identity.transpose().map_err(WebError::Doors)?;
         let listener = std::net::TcpListener::bind(listen).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
@@ -119,22 +100,40 @@ impl Server {
             let _inside = runtime.enter();
             TcpListener::from_std(listener).map_err(failed)?
         };
-        let listener = Bounded::new(listener, CONNECTIONS);
+        let encrypted = identity.as_ref().map(|identity| identity.acceptor());
+        let access = Access {
+            operator: doors.operator.clone(),
+            watcher: doors.watcher.clone(),
+            closed: doors.is_closed(),
+            identity,
+            port: address.port(),
+        };
+        let router = router(site, Arc::new(access));
+        let patience = doors.patience;
         let (end, ended) = oneshot::channel::<()>();
+        let (tell, told) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("web".to_owned())
             .spawn(move || {
+                let given_up = privileges::give_up();
+                let is_safe = given_up.is_ok();
+                // Who started this thread waits for it.
+                let _ = tell.send(given_up);
+                if !is_safe {
+                    return;
+                }
                 runtime.block_on(async {
-                    let serving = axum::serve(listener, router(site)).into_future();
-                    tokio::spawn(serving);
+                    tokio::spawn(connections::serve(listener, encrypted, router, patience));
                     // Ends when the server is dropped, and every connection with it.
                     let _ = ended.await;
                 });
                 runtime.shutdown_background();
             })
             .map_err(failed)?;
+        let given_up = told.recv().unwrap_or(Ok(false));
         Ok(Self {
             address,
+            gave_up: given_up.map_err(failed)?,
             end: Some(end),
             thread: Some(thread),
         })
@@ -143,6 +142,11 @@ impl Server {
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Whether it had rights that it does not need, and gave them up.
+    pub fn gave_up(&self) -> bool {
+        self.gave_up
     }
 }
 
@@ -156,22 +160,32 @@ impl Drop for Server {
     }
 }
 
-fn router(site: Site) -> Router {
+fn router(site: Site, access: Arc<Access>) -> Router {
     let mut router = Router::new()
         .route("/api/about", get(about))
-        .route("/api/live", get(live))
-        .route("/api/history", get(history))
-        .route("/api/history.csv", get(history_csv))
-        .route("/api/results", get(results))
-        .route("/api/compare", get(compare))
-        .route("/api/run", get(run))
-        .route("/report", get(report));
+        .route("/api/enter", post(enter))
+        .route("/api/live", get(host::live))
+        .route("/api/history", get(host::history))
+        .route("/api/history.csv", get(host::history_csv))
+        .route("/api/results", get(results::list))
+        .route("/api/compare", get(results::compare))
+        .route("/api/compare.html", get(results::shared))
+        .route("/api/curves", get(results::curves))
+        .route("/api/notes", get(results::notes).post(results::note))
+        .route("/api/run", get(runs::follow).post(runs::tell))
+        .route("/api/runs", get(runs::started).post(runs::start))
+        .route("/api/plans", get(runs::list))
+        .route("/api/plan", get(runs::plan).post(runs::check))
+        .route("/api/machines", get(machines::look).post(machines::budget))
+        .route("/report", get(results::report));
     for path in assets::paths() {
         router = router.route(path, get(asset));
     }
     router
         .fallback(|| async { refusal(StatusCode::NOT_FOUND, "there is no such page") })
-        .layer(axum::middleware::from_fn(access::guard))
+        .layer(DefaultBodyLimit::max(LONGEST_BODY))
+        .layer(Extension(Arc::clone(&access)))
+        .layer(axum::middleware::from_fn_with_state(access, access::guard))
         .with_state(site)
 }
 
@@ -180,8 +194,41 @@ async fn asset(uri: Uri) -> Response {
         .unwrap_or_else(|| refusal(StatusCode::NOT_FOUND, "there is no such file"))
 }
 
-/// What does not change: the version, and how stages look, as in every report.
-async fn about() -> Response {
+/// A token that is shown.
+#[derive(Deserialize)]
+struct Entry {
+    token: String,
+}
+
+/// Takes a token, and gives the cookie that stands for it.
+async fn enter(
+    Extension(access): Extension<Arc<Access>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let shown: Entry = match posted(&headers, &body) {
+        Ok(shown) => shown,
+        Err(refused) => return *refused,
+    };
+    match access.enter(shown.token.trim()) {
+        Some((role, cookie)) => (
+            [
+                (header::SET_COOKIE, cookie),
+                (header::CONTENT_TYPE, "application/json".to_owned()),
+            ],
+            serde_json::json!({ "may": role.name() }).to_string(),
+        )
+            .into_response(),
+        None => refusal(StatusCode::UNAUTHORIZED, "this is no token of this server"),
+    }
+}
+
+/// The version, how stages look, as in every report, and what whoever asks may do.
+async fn about(
+    State(site): State<Site>,
+    Extension(access): Extension<Arc<Access>>,
+    headers: HeaderMap,
+) -> Response {
     let stages: Vec<serde_json::Value> = Stage::ALL
         .into_iter()
         .map(|stage| looks(stage.name(), stage.name()))
@@ -190,199 +237,11 @@ async fn about() -> Response {
             looks("unattributed", Shown::Observer.name()),
         ])
         .collect();
-    json(serde_json::json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "stages": stages,
-    }))
+    runs::about(access.role(&headers).name(), &site, &stages)
 }
 
 fn looks(name: &str, like: &str) -> serde_json::Value {
     let shown = Shown::ALL.into_iter().find(|one| one.name() == like);
     let color = shown.unwrap_or(Shown::Rest).color();
     serde_json::json!({ "name": name, "color": color })
-}
-
-fn json(value: serde_json::Value) -> Response {
-    text("application/json", value.to_string())
-}
-
-fn text(kind: &'static str, body: String) -> Response {
-    ([(header::CONTENT_TYPE, kind)], body).into_response()
-}
-
-fn wrong(rejection: &QueryRejection) -> Response {
-    refusal(StatusCode::BAD_REQUEST, &rejection.body_text())
-}
-
-/// An update now and whenever there is a new one. A watcher that reads slowly misses updates, and keeps
-/// nobody else waiting.
-async fn live(State(site): State<Site>, look: Result<Query<Look>, QueryRejection>) -> Response {
-    let look = match look {
-        Ok(Query(look)) => look,
-        Err(rejection) => return wrong(&rejection),
-    };
-    let mut watch = site.live.watch();
-    watch.mark_changed();
-    let updates = stream::unfold((site, look, watch), |(site, look, mut watch)| async move {
-        loop {
-            // Ends with the host's watching.
-            watch.changed().await.ok()?;
-            if let Some(text) = site.live.update(&look) {
-                let event = Event::default().data(text);
-                return Some((Ok::<_, Infallible>(event), (site, look, watch)));
-            }
-        }
-    });
-    let alive = KeepAlive::new().interval(Duration::from_secs(15));
-    Sse::new(updates).keep_alive(alive).into_response()
-}
-
-/// Of what, and how far back.
-#[derive(Debug, Deserialize)]
-struct Past {
-    span: Span,
-    guest: Option<u32>,
-    /// The first and last moment, in seconds since 1970.
-    from: Option<f64>,
-    to: Option<f64>,
-}
-
-const FORGOTTEN: &str = "nothing is kept of that guest";
-
-async fn history(State(site): State<Site>, past: Result<Query<Past>, QueryRejection>) -> Response {
-    match past {
-        Ok(Query(past)) => match site.live.history(past.guest, past.span) {
-            Some(document) => text("application/json", document),
-            None => refusal(StatusCode::NOT_FOUND, FORGOTTEN),
-        },
-        Err(rejection) => wrong(&rejection),
-    }
-}
-
-async fn history_csv(
-    State(site): State<Site>,
-    past: Result<Query<Past>, QueryRejection>,
-) -> Response {
-    let past = match past {
-        Ok(Query(past)) => past,
-        Err(rejection) => return wrong(&rejection),
-    };
-    let within = (past.from.unwrap_or(f64::MIN), past.to.unwrap_or(f64::MAX));
-    let Some(table) = site.live.csv(past.guest, past.span, within) else {
-        return refusal(StatusCode::NOT_FOUND, FORGOTTEN);
-    };
-    // Names are anybody's; a number is harmless in a file's name.
-    let whose = match past.guest {
-        Some(number) => format!("guest-{number}"),
-        None => "host".to_owned(),
-    };
-    let headers = [
-        (header::CONTENT_TYPE, "text/csv; charset=utf-8".to_owned()),
-        (
-            header::CONTENT_DISPOSITION,
-            format!("attachment; filename=\"vtax-{whose}.csv\""),
-        ),
-    ];
-    (headers, table).into_response()
-}
-
-/// What reads files does so on a thread of its own. Its errors are words for the reader.
-async fn read<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, String> + Send + 'static,
-) -> Result<T, Response> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(why)) => Err(refusal(StatusCode::NOT_FOUND, &why)),
-        Err(_) => Err(refusal(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "vtax failed to read this: a defect",
-        )),
-    }
-}
-
-fn document<T: serde::Serialize>(value: &T) -> Result<String, String> {
-    serde_json::to_string(value).map_err(|cause| cause.to_string())
-}
-
-fn answer(outcome: Result<String, Response>) -> Response {
-    outcome.map_or_else(|refused| refused, |body| text("application/json", body))
-}
-
-async fn results(State(site): State<Site>) -> Response {
-    answer(read(move || document(&site.results.list())).await)
-}
-
-/// `dir` as often as there are runs; `all` for every metric.
-async fn compare(
-    State(site): State<Site>,
-    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
-) -> Response {
-    let pairs = match query {
-        Ok(Query(pairs)) => pairs,
-        Err(rejection) => return wrong(&rejection),
-    };
-    let all = pairs.iter().any(|(name, _)| name == "all");
-    let dirs = pairs.into_iter().filter(|(name, _)| name == "dir");
-    let dirs: Vec<String> = dirs.map(|(_, dir)| dir).collect();
-    answer(read(move || document(&site.results.compare(&dirs, all)?)).await)
-}
-
-/// A run, by its directory.
-#[derive(Debug, Deserialize)]
-struct Which {
-    dir: String,
-}
-
-async fn report(State(site): State<Site>, which: Result<Query<Which>, QueryRejection>) -> Response {
-    let Which { dir } = match which {
-        Ok(Query(which)) => which,
-        Err(rejection) => return wrong(&rejection),
-    };
-    match read(move || site.results.report(&dir)).await {
-        Ok(page) => {
-            let headers = [
-                (header::CONTENT_TYPE, "text/html; charset=utf-8"),
-                (header::CONTENT_SECURITY_POLICY, access::REPORT),
-            ];
-            (headers, page).into_response()
-        }
-        Err(refused) => refused,
-    }
-}
-
-/// A run now and whenever its directory says something new.
-async fn run(State(site): State<Site>, which: Result<Query<Which>, QueryRejection>) -> Response {
-    let Which { dir } = match which {
-        Ok(Query(which)) => which,
-        Err(rejection) => return wrong(&rejection),
-    };
-    let progress = move |site: Site, dir: String| {
-        read(move || document(&site.runs.progress(&site.results.open(&dir)?)))
-    };
-    // One that is not there is refused at once, in words.
-    let first = match progress(site.clone(), dir.clone()).await {
-        Ok(first) => first,
-        Err(refused) => return refused,
-    };
-    let begin = (site, dir, Some(first), String::new());
-    let updates = stream::unfold(begin, move |(site, dir, first, mut last)| async move {
-        let mut next = first;
-        loop {
-            let now = match next.take() {
-                Some(now) => now,
-                None => {
-                    tokio::time::sleep(LOOK).await;
-                    // Ends when the directory went; the page asks again and is told.
-                    progress(site.clone(), dir.clone()).await.ok()?
-                }
-            };
-            if now != last {
-                last.clone_from(&now);
-                let event = Event::default().data(now);
-                return Some((Ok::<_, Infallible>(event), (site, dir, None, last)));
-            }
-        }
-    });
-    let alive = KeepAlive::new().interval(Duration::from_secs(15));
-    Sse::new(updates).keep_alive(alive).into_response()
 }

@@ -1,16 +1,29 @@
-//! Files of directories that others may write to: read without following any link, so that whoever puts
-//! one there does not read with this process's rights, and without waiting for what is no file.
+//! Files of directories that others may write to: opened without following any link, so that whoever puts
+//! one there does not read or write with this process's rights, and without waiting for what is no file.
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
 use std::fs::File;
 use std::io;
 use std::path::Path;
 
-/// Opens a regular file by its path below a directory.
+/// Opens a regular file by its path below a directory, to read it.
 ///
 /// # Errors
 /// When a link or `..` is on the way, it is no regular file, or cannot be opened.
 pub fn file(directory: &Path, below: &Path) -> io::Result<File> {
+    opened(directory, below, OFlags::RDONLY, Mode::empty())
+}
+
+/// Opens a regular file to write at its end; one that is not there is made.
+///
+/// # Errors
+/// As [`file`].
+pub fn end_of(directory: &Path, below: &Path) -> io::Result<File> {
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+    opened(directory, below, flags, Mode::from_raw_mode(0o644))
+}
+
+fn opened(directory: &Path, below: &Path, how: OFlags, mode: Mode) -> io::Result<File> {
     let directory = open(
         directory,
         OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
@@ -19,8 +32,8 @@ pub fn file(directory: &Path, below: &Path) -> io::Result<File> {
     let file = openat2(
         directory,
         below,
-        OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK,
-        Mode::empty(),
+        how | OFlags::CLOEXEC | OFlags::NONBLOCK,
+        mode,
         ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS,
     )?;
     let file = File::from(file);

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use vtax_observe::guests::Platform;
 use vtax_report::results::ResultsDir;
 use vtax_serve::fake::Host;
-use vtax_web::{Live, Server, Site, WebError};
+use vtax_web::{Certificate, Doors, Live, Server, Site, Token, WebError};
 
 /// A server of a host, for as long as it lives.
 struct Page {
@@ -40,8 +40,8 @@ impl Page {
     /// With the results below a directory.
     fn with(results: &Path) -> Self {
         let live = Arc::new(Live::default());
-        let site = Site::new(Arc::clone(&live), results);
-        let server = Server::start(site, "127.0.0.1:0".parse().unwrap()).unwrap();
+        let site = Site::new(Arc::clone(&live), results, Path::new("/nonexistent"));
+        let server = Server::start(site, &Doors::open(anywhere())).unwrap();
         Self { live, server }
     }
 
@@ -92,6 +92,12 @@ impl Page {
             .unwrap();
         stream
     }
+}
+
+const OPERATOR: &str = "the operator's token";
+
+fn anywhere() -> std::net::SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
 }
 
 fn policy(head: &str) -> &str {
@@ -163,13 +169,35 @@ fn other_hosts_names_and_other_origins_are_refused_everywhere() {
 }
 
 #[test]
-fn nothing_can_be_changed() {
+fn nothing_is_changed_by_whom_the_page_does_not_know() {
     let page = Page::open();
+    let own = "Host: localhost\r\nOrigin: http://localhost\r\n";
     for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"] {
-        for path in ["/", "/api/about", "/api/live"] {
-            let (head, _) = page.ask(method, path, "Host: localhost\r\nContent-Length: 0\r\n");
-            assert!(head.starts_with("HTTP/1.1 405"), "{method} {path}: {head}");
+        for path in [
+            "/api/runs",
+            "/api/run",
+            "/api/notes",
+            "/api/machines",
+            "/api/live",
+        ] {
+            for (headers, status) in [
+                // No page, another page, and a page of this server without a token.
+                ("Host: localhost\r\n", "403"),
+                ("Host: localhost\r\nOrigin: http://evil.example\r\n", "403"),
+                (own, "403"),
+                ("Host: localhost\r\nAuthorization: Bearer guess\r\n", "40"),
+            ] {
+                let headers = format!("{headers}Content-Length: 0\r\n");
+                let (head, _) = page.ask(method, path, &headers);
+                assert!(
+                    head.starts_with(&format!("HTTP/1.1 {status}")),
+                    "{method} {path} {headers}: {head}"
+                );
+            }
         }
+        let headers = format!("{own}Content-Length: 0\r\n");
+        let (head, _) = page.ask(method, "/", &headers);
+        assert!(head.starts_with("HTTP/1.1 405"), "{method}: {head}");
     }
 }
 
@@ -192,15 +220,39 @@ fn only_the_pages_own_files_are_there() {
 
 #[test]
 fn an_address_that_leaves_the_host_is_refused_with_the_way_to_do_it() {
+    let site = || {
+        Site::new(
+            Arc::default(),
+            Path::new("/nonexistent"),
+            Path::new("/nonexistent"),
+        )
+    };
     for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"] {
-        let site = Site::new(Arc::default(), Path::new("/nonexistent"));
-        let refused = Server::start(site, address.parse().unwrap()).unwrap_err();
-        assert!(matches!(refused, WebError::LeavesTheHost(_)));
-        assert!(refused.to_string().contains("ssh -L"), "{refused}");
+        let open = Doors::open(address.parse().unwrap());
+        let guarded = Doors {
+            operator: Some(Token::new(OPERATOR)),
+            ..open.clone()
+        };
+        let encrypted = Doors {
+            certificate: Some(Certificate {
+                chain: "/nonexistent/chain".into(),
+                key: "/nonexistent/key".into(),
+            }),
+            ..open.clone()
+        };
+        for (doors, why) in [
+            (open, "unencrypted"),
+            (guarded, "unencrypted"),
+            (encrypted, "without a token"),
+        ] {
+            let refused = Server::start(site(), &doors).unwrap_err();
+            assert!(matches!(refused, WebError::LeavesTheHost(..)));
+            let told = refused.to_string();
+            assert!(told.contains("ssh -L") && told.contains(why), "{told}");
+        }
     }
     let page = Page::open();
-    let site = Site::new(Arc::default(), Path::new("/nonexistent"));
-    let taken = Server::start(site, page.server.address()).unwrap_err();
+    let taken = Server::start(site(), &Doors::open(page.server.address())).unwrap_err();
     assert!(taken.to_string().contains("--listen"), "{taken}");
 }
 
@@ -329,6 +381,58 @@ fn silent_connections_keep_nobody_out_and_the_server_ends_with_watchers() {
     live.show(host.pass(1_000_000));
     assert!(watcher.next().is_none());
     drop(silent);
+}
+
+#[test]
+fn who_holds_every_place_and_says_nothing_loses_it_and_a_watcher_does_not() {
+    let live = Arc::new(Live::default());
+    let site = Site::new(
+        Arc::clone(&live),
+        Path::new("/nonexistent"),
+        Path::new("/nonexistent"),
+    );
+    let doors = Doors {
+        patience: Duration::from_secs(2),
+        ..Doors::open("127.0.0.1:0".parse().unwrap())
+    };
+    let server = Server::start(site, &doors).unwrap();
+    let page = Page { live, server };
+    let mut host = Host::default();
+    page.live.show(host.pass(1_000_000));
+    let mut watcher = page.watch("");
+    assert!(watcher.next().is_some());
+    let began = Instant::now();
+    // Some have asked once, some begin to ask, most say nothing.
+    let silent: Vec<TcpStream> = (0..300)
+        .map(|number| {
+            let mut stream = page.connect();
+            let begun = match number % 3 {
+                0 => "GET /icon.svg HTTP/1.1\r\nHost: localhost\r\n\r\n",
+                1 => "GET / HTTP/1.1\r\nHost: local",
+                _ => "",
+            };
+            stream.write_all(begun.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    assert!(page.get("/").0.starts_with("HTTP/1.1 200"));
+    assert!(
+        began.elapsed() > Duration::from_millis(1500),
+        "every place was taken, and the first came free when its holder had said nothing for long"
+    );
+    for mut stream in silent {
+        let mut rest = Vec::new();
+        // Closed, in order or not, rather than held.
+        match stream.read_to_end(&mut rest) {
+            Ok(_) => {}
+            Err(cause) => assert_eq!(cause.kind(), std::io::ErrorKind::ConnectionReset),
+        }
+    }
+    page.live.show(host.pass(1_000_000));
+    assert!(
+        watcher.next().is_some(),
+        "a watcher asks for nothing more, and stays"
+    );
 }
 
 /// A folder with two runs that differ, one that has only begun, and what must not be shown.

@@ -298,12 +298,39 @@ pub struct ExporterArgs {
 
 #[derive(Debug, Args)]
 pub struct WebArgs {
-    /// Where to listen: a loopback address and port, or a port of 127.0.0.1.
+    /// Where to listen: ADDRESS:PORT, or a port of 127.0.0.1. Off loopback it needs a certificate and
+    /// a token.
     #[arg(long, value_name = "WHERE", default_value = "127.0.0.1:19191", value_parser = socket)]
     pub listen: SocketAddr,
-    /// Show the results directories below this one.
+    /// Show the results directories below this one; runs that are started write theirs there.
     #[arg(long, value_name = "DIR", default_value = "results")]
     pub results: PathBuf,
+    /// Offer the plans below this directory.
+    #[arg(long, value_name = "DIR", default_value = "plans")]
+    pub plans: PathBuf,
+    /// Encrypt with this certificate, a PEM file.
+    #[arg(long, value_name = "FILE", requires = "key")]
+    pub certificate: Option<PathBuf>,
+    /// The private key of the certificate, a PEM file.
+    #[arg(long, value_name = "FILE", requires = "certificate")]
+    pub key: Option<PathBuf>,
+    /// The file with the token of who may start and stop runs; without it one is made and said.
+    #[arg(long, value_name = "FILE", conflicts_with = "watch_only")]
+    pub token: Option<PathBuf>,
+    /// The file with the token of those who may look and change nothing.
+    #[arg(long, value_name = "FILE")]
+    pub watch_token: Option<PathBuf>,
+    /// Only show: nobody starts a run, writes a note or sets a budget.
+    #[arg(long)]
+    pub watch_only: bool,
+    /// The operator's socket of a `vtax nic` (its --api), to show and set its ports; may be given
+    /// several times.
+    #[arg(long, value_name = "PATH")]
+    pub nic: Vec<PathBuf>,
+    /// The address of a `vtax mvm run` (its --http), to show its population; may be given several
+    /// times.
+    #[arg(long, value_name = "ADDRESS")]
+    pub mvm: Vec<SocketAddr>,
     #[command(flatten)]
     pub ledger: LedgerArgs,
 }

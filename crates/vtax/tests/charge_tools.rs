@@ -318,7 +318,13 @@ fn the_page_shows_a_guest_live_stays_on_this_host_and_ends_when_asked() {
         .unwrap();
     let mut said = BufReader::new(child.0.stderr.take().unwrap()).lines();
     let line = said.next().unwrap().unwrap();
-    let address = line.split("http://").nth(1).unwrap();
+    let (address, token) = line
+        .split("http://")
+        .nth(1)
+        .unwrap()
+        .split_once('/')
+        .unwrap();
+    assert!(token.starts_with("#token=") && token.len() > 32, "{line}");
     let mut stream = TcpStream::connect(address).unwrap();
     stream
         .set_read_timeout(Some(Duration::from_secs(30)))

@@ -14,6 +14,13 @@ mod chromium;
 /// Results directories that look like a real run's.
 #[path = "../../../vtax-report/tests/common/mod.rs"]
 mod common;
+/// A program that looks like `vtax`.
+#[path = "../fake/mod.rs"]
+mod fake;
+/// A NIC and micro VMs that only look like some.
+#[path = "../fake/machines.rs"]
+mod machines;
+mod runs;
 
 use chromium::Browser;
 use common::Fake;
@@ -25,7 +32,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use vtax_observe::guests::Platform;
 use vtax_serve::fake::Host;
-use vtax_web::{Live, Server, Site};
+use vtax_web::{Doors, Live, Server, Site};
 
 /// A name that tries to become a part of the page.
 const HOSTILE: &str = "<img src=x onerror=hacked=1>";
@@ -62,7 +69,8 @@ impl Going {
     }
 
     fn serve(&self, results: &Path, listen: SocketAddr) -> Server {
-        Server::start(Site::new(Arc::clone(&self.live), results), listen).unwrap()
+        let site = Site::new(Arc::clone(&self.live), results, Path::new("/nonexistent"));
+        Server::start(site, &Doors::open(listen)).unwrap()
     }
 }
 

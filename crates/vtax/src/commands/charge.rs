@@ -7,13 +7,14 @@ use std::io;
 use vtax_host::Roots;
 use vtax_host::meters;
 use vtax_host::signals::Signals;
+use vtax_lab::run::default_state_dir;
 use vtax_observe::charge::{Charger, ChargerOptions, IdleEnergy};
 use vtax_serve::exporter::{self, ExporterOptions};
 use vtax_serve::records::{self, RecordFormat, RecordOptions};
 use vtax_serve::top::{self, Sort, TopOptions};
 use vtax_serve::{Token, Watch};
 use vtax_units::Watts;
-use vtax_web::WebOptions;
+use vtax_web::{Certificate, Machines, Starter, WebOptions};
 
 pub fn top(arguments: &TopArgs) -> Outcome {
     let stop = Signals::install()?.flag();
@@ -76,6 +77,23 @@ pub fn web(arguments: &WebArgs) -> Outcome {
     let options = WebOptions {
         listen: arguments.listen,
         results: arguments.results.clone(),
+        plans: arguments.plans.clone(),
+        certificate: arguments
+            .certificate
+            .clone()
+            .zip(arguments.key.clone())
+            .map(|(chain, key)| Certificate { chain, key }),
+        token: arguments.token.clone(),
+        watch_token: arguments.watch_token.clone(),
+        watch_only: arguments.watch_only,
+        machines: Machines {
+            nics: arguments.nic.clone(),
+            populations: arguments.mvm.clone(),
+        },
+        starter: Starter {
+            program: std::env::current_exe()?,
+            state: default_state_dir(),
+        },
     };
     Ok(vtax_web::run(
         watch(&arguments.ledger)?,

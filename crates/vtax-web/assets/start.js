@@ -1,0 +1,159 @@
+// Runs: those that were started here and the one that goes on, and a plan to start another with. The plan
+// is checked as one types, by what checks it in a terminal.
+import { counted, get, h, post, say, span, trouble, when } from "./dom.js";
+import { RUN_STATES } from "./run.js";
+
+const encode = encodeURIComponent;
+const TYPING = 250;
+const LOOK = 2000;
+
+/** The runs that were started here. */
+function startedHere(place) {
+  const list = h("ul", { class: "runs" });
+  const facts = h("p", { class: "facts" });
+  let seen = "";
+  async function load() {
+    if (document.hidden) { return; }
+    try {
+      const { runs, elsewhere } = await get("/api/runs");
+      const text = JSON.stringify([runs, elsewhere]);
+      if (text === seen) { return; }
+      seen = text;
+      say(facts, runs.length === 0 ? "None was started from this page yet, and none goes on. Those of terminals are under Results." : "");
+      list.replaceChildren(...runs.map((run) => h("li", null, h("div", null,
+        h("p", { class: "title" }, h("a", { href: `#/run/${encode(run.dir)}` }, run.name), h("span", { class: "verdict state" }, RUN_STATES[run.state])),
+        h("p", { class: "detail" }, [run.dir, when(run.started), run.place, run.profile, `${run.done} of ${counted(run.planned, "trial")}`,
+          run.suspect ? `${run.suspect} suspect` : null, run.failed ? `${run.failed} failed` : null, run.running,
+          run.remaining_seconds !== null && run.state !== "complete" ? `about ${span(run.remaining_seconds)} left` : null].filter(Boolean).join(" · "))))),
+      ...elsewhere.map((path) => h("li", null, h("p", { class: "detail" }, `A run goes on into ${path}, which is not below the results shown here.`))));
+    } catch (error) {
+      seen = "";
+      say(facts, error.message);
+    }
+  }
+  place.append(facts, list);
+  load();
+  const timer = setInterval(load, LOOK);
+  return () => clearInterval(timer);
+}
+
+/** A name that no run has yet: the plan's and the time. */
+function freeName(plan) {
+  const now = new Date().toISOString().replace(/[-:]/g, "").replace("T", "-").slice(0, 15);
+  return `${plan.replace(/[^A-Za-z0-9._-]+/g, "-").replace(/^[.-]+/, "")}-${now}`;
+}
+
+/** A plan to choose, to paste, to change, and to start. */
+function starter(place) {
+  const choice = h("select", { "aria-label": "Plan" }, h("option", { value: "" }, "A plan to paste"));
+  const text = h("textarea", { class: "plan", rows: 16, spellcheck: "false", autocomplete: "off", autocapitalize: "off", "aria-label": "The plan, TOML", placeholder: "Choose a plan above, or paste one here: TOML, as docs/plans.md says." });
+  const quick = h("input", { type: "checkbox", onchange: () => check() });
+  const at = h("input", { type: "text", value: "local", size: 14, "aria-label": "Place", list: "places", autocomplete: "off", spellcheck: "false", oninput: () => later() });
+  const places = h("datalist", { id: "places" }, ["local", "testbed:kvm", "testbed:xen", "ssh:HOST"].map((value) => h("option", { value })));
+  const name = h("input", { type: "text", size: 34, "aria-label": "Name of the results directory", autocomplete: "off", spellcheck: "false" });
+  const start = h("button", { type: "button", class: "primary", disabled: true, onclick: () => begin() }, "Start");
+  const facts = h("p", { class: "facts" });
+  const found = h("div", { role: "status", class: "found-of-plan" });
+  const notice = h("div");
+  let number = 0;
+  let timer = 0;
+  let named = "";
+
+  function later() {
+    start.disabled = true;
+    clearTimeout(timer);
+    timer = setTimeout(check, TYPING);
+  }
+  /** Puts the cursor where a mistake is. */
+  function go({ line, column }) {
+    const lines = text.value.split("\n");
+    const before = lines.slice(0, line - 1).reduce((sum, one) => sum + one.length + 1, 0);
+    const offset = [...(lines[line - 1] || "")].slice(0, column - 1).join("").length;
+    text.focus();
+    text.setSelectionRange(before + offset, before + (lines[line - 1] || "").length);
+    text.scrollTop = Math.max(0, (line - 4)) * parseFloat(getComputedStyle(text).lineHeight);
+  }
+  function mistakes(list) {
+    return [h("p", null, h("b", null, counted(list.length, "mistake"))), h("ul", { class: "reasons mistakes" }, list.map((one) => h("li", null,
+      h("button", { type: "button", class: "place", title: "Go there", onclick: () => go(one) }, `${one.line}:${one.column}`), ` ${one.message}`,
+      one.help ? h("span", { class: "detail" }, one.help) : null)))];
+  }
+  function summary(plan, trials) {
+    const least = plan.at_least ? "at least " : plan.may_stop_earlier ? "at most " : "";
+    const blocks = new Map();
+    plan.schedule.forEach(({ block, treatment }) => blocks.set(block, [...(blocks.get(block) || []), plan.treatments[treatment]]));
+    const shown = [...blocks].slice(0, 50);
+    return [
+      h("p", null, h("b", null, plan.name), plan.description ? `: ${plan.description}` : ""),
+      h("p", { class: "expected" }, `${counted(plan.treatments.length, "treatment")}, ${plan.may_stop_earlier ? "at most " : ""}${counted(trials, plan.at_least ? "climb" : "trial")}, ${least}about ${span(plan.expected_seconds)}${plan.at_least ? " and the time that guests take to be made" : ""}`),
+      h("details", { class: "remarks" }, h("summary", null, "The schedule, block by block"),
+        h("ol", { class: "schedule" }, shown.map(([, trials]) => h("li", null, trials.join(" → ")))),
+        blocks.size > shown.length || trials > plan.schedule.length ? h("p", { class: "detail" }, "and so on") : null),
+    ];
+  }
+  async function check() {
+    clearTimeout(timer);
+    const own = ++number;
+    if (!text.value.trim()) {
+      found.replaceChildren();
+      start.disabled = true;
+      return;
+    }
+    try {
+      const checked = await post("/api/plan", { text: text.value, quick: quick.checked, at: at.value.trim() });
+      if (own !== number) { return; }
+      found.replaceChildren(...(checked.plan ? summary(checked.plan, checked.trials) : mistakes(checked.mistakes)), ...(checked.place ? [trouble(checked.place)] : []));
+      start.disabled = !checked.plan || Boolean(checked.place);
+      // A name that somebody gave stays.
+      if (checked.plan && (!name.value || name.value === named)) { named = freeName(checked.plan.name); name.value = named; }
+    } catch (error) {
+      if (own === number) { found.replaceChildren(trouble(error.message)); }
+    }
+  }
+  async function begin() {
+    start.disabled = true;
+    try {
+      const dir = name.value.trim();
+      await post("/api/runs", { text: text.value, dir, quick: quick.checked, at: at.value.trim() });
+      location.hash = `#/run/${encode(dir)}`;
+    } catch (error) {
+      notice.replaceChildren(trouble(error.message));
+      start.disabled = false;
+    }
+  }
+  choice.addEventListener("change", async () => {
+    if (!choice.value) { return; }
+    try {
+      text.value = (await get(`/api/plan?path=${encode(choice.value)}`)).text;
+      notice.replaceChildren();
+      check();
+    } catch (error) {
+      notice.replaceChildren(trouble(error.message));
+    }
+  });
+  text.addEventListener("input", later);
+  place.append(h("h2", null, "Start a run"), facts,
+    h("div", { class: "tools" }, choice, h("label", null, quick, " quick: a first look"), h("label", null, "at ", at), places),
+    text, found, h("div", { class: "tools" }, h("label", null, "into ", name), start), notice);
+  get("/api/plans").then(({ root, plans }) => {
+    choice.append(...plans.map((plan) => h("option", { value: plan.path }, plan.mistakes ? `${plan.path}: ${counted(plan.mistakes, "mistake")}` : `${plan.path}: ${plan.description || plan.name}`)));
+    say(facts, plans.length > 0 ? "" : `No plans below ${root}. Paste one, or start vtax web where plans are, or with --plans DIR.`);
+  }, (error) => say(facts, error.message));
+  return () => { number += 1; clearTimeout(timer); };
+}
+
+/** Runs: what goes on, and another to start. */
+export function runsView(view, about) {
+  document.title = "Runs · vtax";
+  const here = h("section");
+  const another = h("section");
+  view.append(h("h1", null, "Runs"), here, another);
+  const ends = [startedHere(here)];
+  if (about.may === "operate" && about.starts) { ends.push(starter(another)); }
+  else {
+    another.append(h("h2", null, "Start a run"), h("p", { class: "empty" }, about.starts
+      ? "You can look. To start runs, enter the operator’s token, which vtax web said when it started. " : "This server only shows: it was started with --watch-only. Start runs in a terminal: vtax run PLAN."),
+    about.starts ? h("p", null, h("a", { href: "#/enter" }, "Enter the token")) : null);
+  }
+  return () => ends.forEach((end) => end());
+}

@@ -1,0 +1,178 @@
+//! Runs side by side: what `vtax compare` finds.
+
+use crate::results::{Results, changed};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+use vtax_report::analysis::{Analysis, analyse, distinct};
+use vtax_report::compare;
+use vtax_report::results::ResultsDir;
+use vtax_report::stats::Verdict;
+use vtax_units::Source;
+
+/// Runs that are compared at once.
+pub const MOST_COMPARED: usize = 8;
+/// Analyses that are kept.
+const MOST_ANALYSES: usize = 16;
+
+/// Analyses of runs, kept until a trial is added.
+#[derive(Debug, Default)]
+pub struct Analyses {
+    kept: Mutex<HashMap<PathBuf, (SystemTime, Arc<Analysis>)>>,
+}
+
+impl Analyses {
+    /// Runs against the first of them: what `vtax compare` shows, or every metric.
+    ///
+    /// # Errors
+    /// When there are too few or too many, or one cannot be read; in words.
+    pub fn compare(
+        &self,
+        results: &Results,
+        dirs: &[String],
+        all: bool,
+    ) -> Result<Compared, String> {
+        if !(2..=MOST_COMPARED).contains(&dirs.len()) {
+            return Err(format!("give 2 to {MOST_COMPARED} runs to compare"));
+        }
+        let analyses: Vec<Arc<Analysis>> = dirs
+            .iter()
+            .map(|dir| self.of(&results.open(dir)?))
+            .collect::<Result<_, _>>()?;
+        let Some((first, others)) = analyses.split_first() else {
+            return Err("give at least two runs".to_owned());
+        };
+        let others: Vec<&Analysis> = others.iter().map(AsRef::as_ref).collect();
+        let compared = compare::compare(first, &others);
+        let shown = |row: &&vtax_report::analysis::Comparison| {
+            all || row.headline || row.verdict == Verdict::Different
+        };
+        let rows = compared.others.iter().flat_map(|run| &run.comparisons);
+        let keys = distinct(rows.filter(shown).map(|row| {
+            let key = (row.treatment.as_str(), row.metric.as_str());
+            (key, row.title.as_str())
+        }));
+        let rows = keys
+            .into_iter()
+            .map(|((treatment, metric), title)| ComparedRow {
+                treatment: treatment.to_owned(),
+                metric: metric.to_owned(),
+                title: title.to_owned(),
+                cells: compared
+                    .others
+                    .iter()
+                    .map(|run| {
+                        let mut own = run.comparisons.iter();
+                        own.find(|row| row.treatment == treatment && row.metric == metric)
+                            .map(Cell::of)
+                    })
+                    .collect(),
+            })
+            .collect();
+        Ok(Compared {
+            runs: dirs
+                .iter()
+                .zip(&analyses)
+                .map(|(dir, run)| ComparedRun {
+                    dir: dir.clone(),
+                    name: run.name.clone(),
+                    started: run.started.clone(),
+                })
+                .collect(),
+            rows,
+            only_first: compared
+                .others
+                .iter()
+                .map(|run| run.only_first.clone())
+                .collect(),
+            only_here: compared
+                .others
+                .iter()
+                .map(|run| run.only_here.clone())
+                .collect(),
+            cautions: compared.cautions,
+        })
+    }
+
+    /// The analysis of a run.
+    ///
+    /// # Errors
+    /// When its trials cannot be read; in words.
+    pub fn of(&self, results: &ResultsDir) -> Result<Arc<Analysis>, String> {
+        let changed = changed(&results.path().join("trials"));
+        // Held while it is made: two who ask for it at once get one.
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, analysis)) = kept.get(results.path())
+            && Some(*at) == changed
+        {
+            return Ok(Arc::clone(analysis));
+        }
+        let analysis = Arc::new(analyse(results).map_err(|error| error.to_string())?);
+        if kept.len() >= MOST_ANALYSES {
+            kept.clear();
+        }
+        if let Some(at) = changed {
+            kept.insert(results.path().to_owned(), (at, Arc::clone(&analysis)));
+        }
+        Ok(analysis)
+    }
+}
+
+/// Runs against the first.
+#[derive(Debug, Serialize)]
+pub struct Compared {
+    /// The first is what the others are compared with.
+    runs: Vec<ComparedRun>,
+    rows: Vec<ComparedRow>,
+    /// Treatments that each of the others lacks.
+    only_first: Vec<Vec<String>>,
+    /// Treatments that only each of the others has.
+    only_here: Vec<Vec<String>>,
+    cautions: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct ComparedRun {
+    dir: String,
+    name: String,
+    started: String,
+}
+
+#[derive(Debug, Serialize)]
+struct ComparedRow {
+    treatment: String,
+    metric: String,
+    title: String,
+    /// One for each run but the first; none where it lacks this.
+    cells: Vec<Option<Cell>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Cell {
+    words: Option<String>,
+    ratio: Option<f64>,
+    interval: Option<(f64, f64)>,
+    different: bool,
+    verdict: &'static str,
+    repetitions: Option<String>,
+    source: Source,
+    note: Option<String>,
+}
+
+impl Cell {
+    fn of(row: &vtax_report::analysis::Comparison) -> Self {
+        let interval = row.tax.and_then(|tax| tax.interval);
+        Self {
+            words: row.ratio_in_words(),
+            ratio: row.ratio,
+            interval: interval.map(|interval| (interval.low, interval.high)),
+            different: row.verdict == Verdict::Different,
+            verdict: row.verdict.words(),
+            repetitions: row.repetitions(),
+            source: row.source,
+            note: row.note.clone(),
+        }
+    }
+}

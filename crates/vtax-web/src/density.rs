@@ -1,0 +1,21 @@
+//! What climbs found, in words: a sentence for each treatment.
+
+use vtax_density::report::Summary;
+use vtax_report::results::ResultsDir;
+
+/// Of a density run; nothing where none of its climbs can be read.
+pub fn sentences(results: &ResultsDir) -> Vec<String> {
+    let Ok(summary) = Summary::of(results) else {
+        return Vec::new();
+    };
+    let seen = summary.seen.iter();
+    seen.filter_map(|seen| {
+        let guests = seen.guests()?;
+        let bound = seen.bound().map_or_else(String::new, |bound| {
+            format!("; it would end by {}", bound.line())
+        });
+        let label = &seen.treatment.label;
+        Some(format!("{label}: {guests:.0} guests{bound}"))
+    })
+    .collect()
+}

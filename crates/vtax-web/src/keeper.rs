@@ -1,0 +1,336 @@
+//! The thread that sees which lab runs, starts runs and tells them to end. It keeps the rights that the thread which answers
+//! the network gives up, and does nothing but what that one asks for in the words below.
+//!
+//! A run is a `vtax run` in a session of its own: the end of the page is none of its business, and a page
+//! that comes later finds it by its record. A pause is the signal that a terminal's Ctrl-C sends, in the
+//! moment when a trial is over; what a run has finished is kept, and the same command goes on with it.
+
+use crate::events::trials_over;
+use crate::lab::Lab;
+use crate::plans::{Checked, Kind};
+use crate::records::{Asked, Record, Records};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+use vtax_lab::place::Place;
+
+/// Between two looks at a run that is to be paused.
+const LOOK: Duration = Duration::from_millis(100);
+/// Between two looks where none is.
+const REST: Duration = Duration::from_secs(60);
+
+/// What runs are started with, and where what is kept of them is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Starter {
+    /// The `vtax` program.
+    pub program: PathBuf,
+    /// The directory of vtax's state.
+    pub state: PathBuf,
+}
+
+/// A run to start, or to go on with.
+#[derive(Debug)]
+pub struct Start {
+    /// The results directory, as [`crate::lab::same`] names it.
+    pub results: PathBuf,
+    /// The plan as it is written.
+    pub text: String,
+    /// What it comes to.
+    pub plan: Checked,
+    /// Where it runs.
+    pub place: Place,
+    /// Whether durations are shrunk.
+    pub quick: bool,
+}
+
+/// What can be asked.
+#[derive(Debug)]
+pub enum Order {
+    /// Start a run, or go on with one that ended.
+    Start(Box<Start>),
+    /// End this run when the trial under way is over.
+    Pause(PathBuf),
+    /// Do not end it then.
+    Proceed(PathBuf),
+    /// End it now: the trial under way is lost.
+    Cancel(PathBuf),
+}
+
+#[derive(Debug)]
+enum Message {
+    Do(Order, Sender<Result<(), String>>),
+    Lab(Sender<Option<Lab>>),
+}
+
+/// Where orders go. The thread ends with the last of these.
+#[derive(Debug, Clone)]
+pub struct Keeper {
+    orders: Sender<Message>,
+}
+
+impl Keeper {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// When there can be no further thread.
+    pub fn start(starter: Starter) -> io::Result<Self> {
+        let (orders, asked) = channel();
+        std::thread::Builder::new()
+            .name("runs".to_owned())
+            .spawn(move || Worker::of(starter).work(&asked))?;
+        Ok(Self { orders })
+    }
+
+    /// Gives an order and waits until it is carried out.
+    ///
+    /// # Errors
+    /// Why it is not; in words, with what to do.
+    pub fn order(&self, order: Order) -> Result<(), String> {
+        let (answer, answered) = channel();
+        let ended = "the thread that starts runs has ended: start vtax web again";
+        self.orders
+            .send(Message::Do(order, answer))
+            .map_err(|_| ended.to_owned())?;
+        answered.recv().map_err(|_| ended.to_owned())?
+    }
+
+    /// Which lab runs on this host: where a process works, only who has its rights can see.
+    pub fn lab(&self) -> Option<Lab> {
+        let (answer, answered) = channel();
+        self.orders.send(Message::Lab(answer)).ok()?;
+        answered.recv().ok()?
+    }
+}
+
+struct Worker {
+    starter: Starter,
+    records: Records,
+    /// Runs that are to end when a trial is over.
+    pausing: Vec<PathBuf>,
+}
+
+impl Worker {
+    fn of(starter: Starter) -> Self {
+        let records = Records::within(&starter.state);
+        // An earlier page may have been asked to.
+        let pausing = records.all().into_iter();
+        let pausing = pausing.filter(|record| matches!(record.asked, Asked::Pause(_)));
+        Self {
+            pausing: pausing.map(|record| record.results).collect(),
+            starter,
+            records,
+        }
+    }
+
+    fn work(mut self, asked: &Receiver<Message>) {
+        loop {
+            let patience = if self.pausing.is_empty() { REST } else { LOOK };
+            match asked.recv_timeout(patience) {
+                Ok(Message::Lab(answer)) => {
+                    let _ = answer.send(Lab::of(&self.starter.state));
+                }
+                Ok(Message::Do(order, answer)) => {
+                    let done = match order {
+                        Order::Start(start) => self.start(&start),
+                        Order::Pause(results) => self.pause(&results),
+                        Order::Proceed(results) => self.proceed(&results),
+                        Order::Cancel(results) => self.cancel(&results),
+                    };
+                    // Who asked may have gone.
+                    let _ = answer.send(done);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            self.look();
+        }
+    }
+
+    fn start(&self, start: &Start) -> Result<(), String> {
+        let lab = Lab::of(&self.starter.state);
+        if let Some(lab) = &lab
+            && !matches!(start.place, Place::Ssh(_))
+        {
+            return Err(format!(
+                "a run goes on on this host already, into {}: two would measure each other; wait for it, or cancel it",
+                lab.results.display()
+            ));
+        }
+        let known = self.records.of(&start.results);
+        if known.is_some_and(|record| record.is_alive()) {
+            return Err(format!(
+                "this run goes on already, into {}",
+                start.results.display()
+            ));
+        }
+        if start.plan.kind == Kind::Density && start.place != Place::Local {
+            return Err("climbs run on this host only: give `local` as the place".to_owned());
+        }
+        let mut record = Record {
+            results: start.results.clone(),
+            place: start.place.to_string(),
+            quick: start.quick,
+            started: jiff::Timestamp::now().to_string(),
+            plan: Some(start.plan.clone()),
+            process: None,
+            asked: Asked::Run,
+        };
+        let folder = self
+            .records
+            .make(&start.results)
+            .map_err(|cause| kept(&cause))?;
+        let began = self
+            .begin(start, &folder)
+            .map_err(|cause| format!("cannot start {}: {cause}", self.starter.program.display()))?;
+        record.process = crate::process::Process::of(began);
+        self.records.keep(&record).map_err(|cause| kept(&cause))
+    }
+
+    /// Starts the program; its number.
+    fn begin(&self, start: &Start, folder: &Path) -> io::Result<u32> {
+        let plan = folder.join("plan.toml");
+        fs::write(&plan, &start.text)?;
+        let output = |name: &str| {
+            let path = folder.join(name);
+            // Another file: who follows the run sees that it is a new one.
+            match fs::remove_file(&path) {
+                Err(cause) if cause.kind() != io::ErrorKind::NotFound => Err(cause),
+                _ => File::create_new(path),
+            }
+        };
+        let mut command = Command::new(&self.starter.program);
+        match start.plan.kind {
+            Kind::Run => command
+                .arg("run")
+                .arg(&plan)
+                .arg("--at")
+                .arg(start.place.to_string()),
+            Kind::Density => command.arg("density").arg(&plan),
+        };
+        command.arg("--results").arg(&start.results).arg("--json");
+        if start.quick {
+            command.arg("--quick");
+        }
+        command
+            .stdin(Stdio::null())
+            .stdout(output("events")?)
+            .stderr(output("messages")?);
+        // SAFETY: between fork and exec this does one system call, which touches no memory.
+        unsafe { command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?)) };
+        let mut child = command.spawn()?;
+        let number = child.id();
+        // A child that is over stays until its parent has looked.
+        std::thread::Builder::new()
+            .name("run".to_owned())
+            .spawn(move || child.wait())?;
+        Ok(number)
+    }
+
+    /// The record of a run that goes on, whoever started it.
+    fn going(&self, results: &Path) -> Result<Record, String> {
+        let known = self.records.of(results);
+        if let Some(record) = known.clone().filter(Record::is_alive) {
+            return Ok(record);
+        }
+        let lab = Lab::of(&self.starter.state).filter(|lab| lab.results == results);
+        let lab = lab.ok_or_else(|| {
+            "nobody runs this here now, as far as can be seen: end it where it was started"
+                .to_owned()
+        })?;
+        Ok(Record {
+            results: results.to_owned(),
+            place: known
+                .as_ref()
+                .map_or_else(String::new, |known| known.place.clone()),
+            quick: known.as_ref().is_some_and(|known| known.quick),
+            started: jiff::Timestamp::now().to_string(),
+            plan: None,
+            process: Some(lab.process),
+            asked: Asked::Run,
+        })
+    }
+
+    fn pause(&mut self, results: &Path) -> Result<(), String> {
+        let mut record = self.going(results)?;
+        match record.asked {
+            Asked::Paused | Asked::Cancelled => return Err(ENDING.to_owned()),
+            Asked::Pause(_) => return Ok(()),
+            Asked::Run => {}
+        }
+        record.asked = Asked::Pause(self.over(results));
+        self.records.keep(&record).map_err(|cause| kept(&cause))?;
+        self.pausing.push(results.to_owned());
+        Ok(())
+    }
+
+    fn proceed(&mut self, results: &Path) -> Result<(), String> {
+        let mut record = self.going(results)?;
+        match record.asked {
+            Asked::Paused | Asked::Cancelled => return Err(ENDING.to_owned()),
+            Asked::Run => return Ok(()),
+            Asked::Pause(_) => {}
+        }
+        self.pausing.retain(|other| other != results);
+        record.asked = Asked::Run;
+        self.records.keep(&record).map_err(|cause| kept(&cause))
+    }
+
+    fn cancel(&mut self, results: &Path) -> Result<(), String> {
+        let record = self.going(results)?;
+        // A second signal would end it without putting the host back.
+        if matches!(record.asked, Asked::Paused | Asked::Cancelled) {
+            return Err(ENDING.to_owned());
+        }
+        self.pausing.retain(|other| other != results);
+        self.end(record, Asked::Cancelled)
+    }
+
+    fn end(&self, mut record: Record, asked: Asked) -> Result<(), String> {
+        record.asked = asked;
+        self.records.keep(&record).map_err(|cause| kept(&cause))?;
+        let process = record.process.ok_or("its process is not known")?;
+        process
+            .interrupt()
+            .map_err(|cause| format!("cannot tell process {} to end: {cause}", process.id))
+    }
+
+    /// Trials that are over, as the run says and as its directory shows: whichever comes first counts.
+    fn over(&self, results: &Path) -> usize {
+        let shown = fs::read_dir(results.join("trials"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let shown = shown.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."));
+        shown.count() + trials_over(&self.records.folder_of(results).join("events"))
+    }
+
+    /// Ends the runs that are to pause and have finished a trial since.
+    fn look(&mut self) {
+        for results in std::mem::take(&mut self.pausing) {
+            let Some(record) = self.records.of(&results).filter(Record::is_alive) else {
+                continue;
+            };
+            let Asked::Pause(over) = record.asked else {
+                continue;
+            };
+            if self.over(&results) == over {
+                self.pausing.push(results);
+            } else {
+                // One that cannot be told has just ended by itself.
+                let _ = self.end(record, Asked::Paused);
+            }
+        }
+    }
+}
+
+const ENDING: &str = "it was told to end and does so now: it puts the host back first";
+
+fn kept(cause: &io::Error) -> String {
+    format!(
+        "cannot keep a record of this run: {cause}; the directory of vtax's state must be there and ours (VTAX_STATE_DIR)"
+    )
+}

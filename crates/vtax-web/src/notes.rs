@@ -1,0 +1,113 @@
+//! What people noted of a run: `notes.jsonl` in its directory, a JSON object a line, so that notes stay
+//! with the results wherever these go. Notes are added, never changed.
+
+use crate::within;
+use serde::{Deserialize, Serialize};
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+/// In a results directory.
+pub const FILE: &str = "notes.jsonl";
+/// A note is a paragraph or two.
+const LONGEST: usize = 4000;
+/// Of the file that is read.
+const MOST_BYTES: u64 = 4 << 20;
+
+/// A note.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    /// When it was written, RFC 3339.
+    pub at: String,
+    /// The trial that it is about; none: the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trial: Option<u32>,
+    /// What it says.
+    pub text: String,
+}
+
+/// The notes of a run, in their order. Lines that are none are left out.
+pub fn read(results: &Path) -> Vec<Note> {
+    let read = || -> io::Result<String> {
+        let file = within::file(results, Path::new(FILE))?;
+        let mut bytes = Vec::new();
+        file.take(MOST_BYTES).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let text = read().unwrap_or_default();
+    let notes = text.lines().map(serde_json::from_str);
+    notes.filter_map(Result::ok).collect()
+}
+
+/// Adds a note.
+///
+/// # Errors
+/// When it says nothing or too much, or cannot be written; in words.
+pub fn add(results: &Path, trial: Option<u32>, text: &str) -> Result<(), String> {
+    let text = text.trim();
+    if text.is_empty() || text.len() > LONGEST {
+        return Err(format!("a note has 1 to {LONGEST} bytes of text"));
+    }
+    let note = Note {
+        at: jiff::Timestamp::now().to_string(),
+        trial,
+        text: text.to_owned(),
+    };
+    let write = || -> io::Result<()> {
+        let mut line = serde_json::to_vec(&note)?;
+        line.push(b'\n');
+        let mut file = within::end_of(results, Path::new(FILE))?;
+        // One write: notes of two who write at once do not mix.
+        file.write_all(&line)?;
+        file.sync_all()
+    };
+    write().map_err(|cause| {
+        format!(
+            "cannot write the note into {}: {cause}; vtax web must run as whoever owns that directory",
+            results.join(FILE).display()
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn notes_stay_in_their_order_and_what_is_none_is_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(read(folder.path()).is_empty());
+        add(folder.path(), None, " the fan was loud\n").unwrap();
+        fs::write(folder.path().join("x"), "").unwrap();
+        let mut file = fs::OpenOptions::new()
+            .append(true)
+            .open(folder.path().join(FILE))
+            .unwrap();
+        writeln!(file, "not a note").unwrap();
+        add(folder.path(), Some(3), "<b>\"hot\"\nindeed").unwrap();
+        let notes = read(folder.path());
+        let texts: Vec<&str> = notes.iter().map(|note| note.text.as_str()).collect();
+        assert_eq!(texts, ["the fan was loud", "<b>\"hot\"\nindeed"]);
+        assert_eq!((notes[0].trial, notes[1].trial), (None, Some(3)));
+        assert!(add(folder.path(), None, " \n").is_err());
+        assert!(add(folder.path(), None, &"x".repeat(LONGEST + 1)).is_err());
+        assert_eq!(read(folder.path()).len(), 2);
+    }
+
+    #[test]
+    fn a_link_is_neither_read_nor_written_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let secret = folder.path().join("secret");
+        fs::write(&secret, "{\"at\":\"\",\"text\":\"secret\"}\n").unwrap();
+        let results = folder.path().join("results");
+        fs::create_dir(&results).unwrap();
+        std::os::unix::fs::symlink(&secret, results.join(FILE)).unwrap();
+        assert!(read(&results).is_empty());
+        assert!(
+            add(&results, None, "text")
+                .unwrap_err()
+                .contains("owns that directory")
+        );
+        assert_eq!(fs::read_to_string(&secret).unwrap().lines().count(), 1);
+    }
+}

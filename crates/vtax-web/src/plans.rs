@@ -1,0 +1,312 @@
+//! Plans below a root, and what is wrong with a plan or what it comes to: what `vtax plan check` says.
+
+use crate::within;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::Read;
+use std::path::{Component, Path, PathBuf};
+use vtax_density::plan as density;
+use vtax_lab::place::Place;
+use vtax_lab::plan::{Catalogue, Diagnostics, Order, Plan, StopRule, schedule, treatments};
+use vtax_report::results::Scheduled;
+
+/// A plan is a page or two.
+pub const LONGEST: u64 = 256 << 10;
+/// How deep below the root.
+const DEPTH: usize = 3;
+/// Plans in the list.
+const MOST: usize = 500;
+/// Files that are looked at.
+const MOST_FILES: usize = 5000;
+
+/// Plans below a root.
+#[derive(Debug, Clone)]
+pub struct Plans {
+    root: PathBuf,
+}
+
+/// The list.
+#[derive(Debug, Serialize)]
+pub struct Listing {
+    root: String,
+    plans: Vec<Listed>,
+}
+
+/// One plan.
+#[derive(Debug, Serialize)]
+struct Listed {
+    path: String,
+    name: String,
+    description: String,
+    /// How much is wrong with it.
+    mistakes: usize,
+}
+
+/// What runs a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// `vtax run`.
+    Run,
+    /// `vtax density`.
+    Density,
+}
+
+/// What a sound plan comes to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Checked {
+    /// What runs it.
+    pub kind: Kind,
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub description: String,
+    /// The labels of its treatments.
+    pub treatments: Vec<String>,
+    /// Its trials, in their order.
+    pub schedule: Vec<Scheduled>,
+    /// A rough time for all of them.
+    pub expected_seconds: f64,
+    /// Of climbs: that time is without what guests take to be made.
+    pub at_least: bool,
+    /// Its rule may stop it before the last block.
+    pub may_stop_earlier: bool,
+}
+
+/// One thing that is wrong with a plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Mistake {
+    line: usize,
+    column: usize,
+    message: String,
+    help: Option<String>,
+}
+
+impl Mistake {
+    fn all(found: Diagnostics) -> Vec<Self> {
+        let list = found.list.into_iter();
+        list.map(|one| Self {
+            line: one.line,
+            column: one.column,
+            message: one.message,
+            help: one.help,
+        })
+        .collect()
+    }
+}
+
+impl Plans {
+    /// Below `root`, which may come later.
+    pub fn below(root: &Path) -> Self {
+        Self {
+            root: root.to_owned(),
+        }
+    }
+
+    /// All plans, also those with mistakes; by their paths.
+    pub fn list(&self) -> Listing {
+        let catalogue = Catalogue::standard();
+        let mut plans: Vec<Listed> = Vec::new();
+        let mut open = vec![(self.root.clone(), 0)];
+        let mut seen = 0;
+        while let Some((directory, depth)) = open.pop() {
+            for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+                let name = entry.file_name();
+                seen += 1;
+                if seen > MOST_FILES || plans.len() >= MOST {
+                    break;
+                }
+                if name.as_encoded_bytes().starts_with(b".") {
+                    continue;
+                }
+                let kind = entry.file_type();
+                if kind.as_ref().is_ok_and(fs::FileType::is_dir) && depth < DEPTH {
+                    open.push((entry.path(), depth + 1));
+                } else if kind.is_ok_and(|kind| kind.is_file())
+                    && name.as_encoded_bytes().ends_with(b".toml")
+                    && let Ok(below) = entry.path().strip_prefix(&self.root)
+                    && let Some(path) = below.to_str()
+                    && let Ok(text) = self.text(path)
+                {
+                    plans.extend(listed(path, &text, &catalogue));
+                }
+            }
+        }
+        plans.sort_by(|a, b| a.path.cmp(&b.path));
+        Listing {
+            root: self.root.display().to_string(),
+            plans,
+        }
+    }
+
+    /// The text of a plan, by its path below the root.
+    ///
+    /// # Errors
+    /// When there is none; in words.
+    pub fn text(&self, path: &str) -> Result<String, String> {
+        let below = Path::new(path);
+        let plain = |part: Component<'_>| matches!(part, Component::Normal(name) if !name.as_encoded_bytes().starts_with(b"."));
+        let read = || -> std::io::Result<String> {
+            let file = within::file(&self.root, below)?;
+            let mut text = String::new();
+            file.take(LONGEST).read_to_string(&mut text)?;
+            Ok(text)
+        };
+        if path.ends_with(".toml") && below.components().all(plain) {
+            read().map_err(|cause| {
+                format!(
+                    "cannot read the plan {path:?} below {}: {cause}",
+                    self.root.display()
+                )
+            })
+        } else {
+            Err(format!(
+                "there is no plan {path:?} below {}",
+                self.root.display()
+            ))
+        }
+    }
+}
+
+/// A file that is meant as a plan: other TOML files lie beside them.
+fn listed(path: &str, text: &str, catalogue: &Catalogue) -> Option<Listed> {
+    let (name, description, mistakes) = if density::Plan::is_meant(text) {
+        match density::Plan::read(path, text, false) {
+            Ok(plan) => (plan.name, plan.description, 0),
+            Err(found) => (path.to_owned(), String::new(), found.list.len()),
+        }
+    } else {
+        match Plan::read(path, text, catalogue) {
+            Ok(plan) => (plan.name, plan.description, 0),
+            Err(found) if text.contains("[[platform]]") => {
+                (path.to_owned(), String::new(), found.list.len())
+            }
+            Err(_) => return None,
+        }
+    };
+    Some(Listed {
+        path: path.to_owned(),
+        name,
+        description,
+        mistakes,
+    })
+}
+
+/// What a plan comes to at a place.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn check(text: &str, quick: bool, place: &Place) -> Result<Checked, Vec<Mistake>> {
+    if density::Plan::is_meant(text) {
+        let plan = density::Plan::read("plan", text, quick).map_err(Mistake::all)?;
+        let labels = plan.variants.iter().map(|one| one.treatment.label.clone());
+        return Ok(Checked {
+            kind: Kind::Density,
+            treatments: labels.collect(),
+            schedule: schedule(
+                plan.variants.len(),
+                plan.repetitions,
+                Order::Interleaved,
+                plan.seed,
+            ),
+            expected_seconds: plan.least_time().as_secs_f64(),
+            at_least: true,
+            may_stop_earlier: false,
+            name: plan.name,
+            description: plan.description,
+        });
+    }
+    let catalogue = Catalogue::standard();
+    let plan = Plan::read("plan", text, &catalogue).map_err(Mistake::all)?;
+    let mut plan = if quick { plan.quick() } else { plan };
+    if matches!(place, Place::Testbed(_)) {
+        plan.without_repetitions();
+    }
+    let all = treatments(&plan, &catalogue);
+    Ok(Checked {
+        kind: Kind::Run,
+        treatments: all.iter().map(|one| one.record.label.clone()).collect(),
+        schedule: schedule(all.len(), plan.repetitions, plan.order, plan.seed),
+        expected_seconds: plan.expected_time(&all, &catalogue).as_secs_f64(),
+        at_least: false,
+        may_stop_earlier: plan.stop != StopRule::Fixed,
+        name: plan.name,
+        description: plan.description,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOUND: &str = "name = \"small\"\nrepetitions = 3\n[[platform]]\nkind = \"native\"\n[[workload]]\nkind = \"idle\"\n";
+
+    #[test]
+    fn mistakes_have_the_places_and_words_of_the_command() {
+        let text = SOUND.replace("repetitions", "repetition");
+        let found = check(&text, false, &Place::Local).unwrap_err();
+        let told = Plan::read("plan", &text, &Catalogue::standard()).unwrap_err();
+        assert_eq!(found, Mistake::all(told));
+        assert_eq!((found[0].line, found[0].column), (2, 1));
+        assert!(found[0].help.as_deref().unwrap().contains("repetitions"));
+    }
+
+    #[test]
+    fn a_plan_comes_to_its_trials_and_their_time() {
+        let sound = check(SOUND, false, &Place::Local).unwrap();
+        assert_eq!((sound.kind, sound.schedule.len()), (Kind::Run, 3));
+        assert!(sound.expected_seconds > 0.0 && !sound.at_least);
+        let once = check(SOUND, false, &"testbed:kvm".parse().unwrap()).unwrap();
+        assert_eq!(
+            once.schedule.len(),
+            1,
+            "repeated there it is the same again"
+        );
+        let climbs = density::Plan::of_platforms(&["thread".to_owned()]);
+        let climbs = check(&climbs, true, &Place::Local).unwrap();
+        assert_eq!((climbs.kind, climbs.at_least), (Kind::Density, true));
+    }
+
+    #[test]
+    fn plans_below_the_root_are_found_and_nothing_outside() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("plans");
+        fs::create_dir_all(root.join("deep")).unwrap();
+        fs::write(root.join("deep/small.toml"), SOUND).unwrap();
+        fs::write(root.join("wrong.toml"), SOUND.replace("idle", "idel")).unwrap();
+        fs::write(root.join("other.toml"), "deterministic = true\n").unwrap();
+        fs::write(root.join(".hidden.toml"), SOUND).unwrap();
+        fs::write(folder.path().join("outside.toml"), SOUND).unwrap();
+        std::os::unix::fs::symlink("../outside.toml", root.join("link.toml")).unwrap();
+        let plans = Plans::below(&root);
+        let found: Vec<(String, usize)> = plans
+            .list()
+            .plans
+            .into_iter()
+            .map(|plan| (plan.path, plan.mistakes))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("deep/small.toml".to_owned(), 0),
+                ("wrong.toml".to_owned(), 1)
+            ]
+        );
+        assert_eq!(plans.text("deep/small.toml").unwrap(), SOUND);
+        for outside in [
+            "../outside.toml",
+            "link.toml",
+            ".hidden.toml",
+            "/etc/passwd",
+            "",
+        ] {
+            assert!(plans.text(outside).is_err(), "{outside}");
+        }
+        assert!(
+            Plans::below(Path::new("/nonexistent"))
+                .list()
+                .plans
+                .is_empty()
+        );
+    }
+}

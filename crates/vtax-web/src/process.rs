@@ -1,0 +1,79 @@
+//! Processes of vtax: by number and start, since a number alone may be another's by now.
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io;
+
+/// A process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Its number.
+    pub id: u32,
+    /// When it started, in ticks of the kernel since it booted.
+    started: u64,
+}
+
+impl Process {
+    /// The process of a number, whatever it is.
+    pub fn of(id: u32) -> Option<Self> {
+        let stat = fs::read(format!("/proc/{id}/stat")).ok()?;
+        let stat = String::from_utf8_lossy(&stat);
+        // Its name is in brackets and may have anything in it.
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+        let is_over = matches!(fields.next()?, "Z" | "X");
+        let started = fields.nth(18)?.parse().ok()?;
+        (!is_over).then_some(Self { id, started })
+    }
+
+    /// The same, if its name begins with `vtax`.
+    pub fn of_vtax(id: u32) -> Option<Self> {
+        let name = fs::read(format!("/proc/{id}/comm")).ok()?;
+        name.starts_with(b"vtax").then(|| Self::of(id))?
+    }
+
+    /// Whether it still runs.
+    pub fn is_alive(self) -> bool {
+        Self::of(self.id) == Some(self)
+    }
+
+    /// Asks it to end in order.
+    ///
+    /// # Errors
+    /// When it is gone, or not ours to ask.
+    pub fn interrupt(self) -> io::Result<()> {
+        let gone = || io::Error::from(io::ErrorKind::NotFound);
+        let number = i32::try_from(self.id).ok().and_then(Pid::from_raw);
+        let file = pidfd_open(number.ok_or_else(gone)?, PidfdFlags::empty())?;
+        // The file is of whoever had the number then: looked at after it was opened, it is the same.
+        if !self.is_alive() {
+            return Err(gone());
+        }
+        Ok(pidfd_send_signal(file, Signal::INT)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    #[test]
+    fn a_process_is_known_by_its_start_and_told_to_end() {
+        let own = Process::of(std::process::id()).unwrap();
+        assert!(own.is_alive());
+        let other = Process {
+            started: own.started + 1,
+            ..own
+        };
+        assert!(!other.is_alive(), "the number alone is not enough");
+        assert!(other.interrupt().is_err());
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Process::of(child.id()).unwrap();
+        assert_eq!(Process::of_vtax(child.id()), None, "sleep is no vtax");
+        process.interrupt().unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(2));
+        assert!(!process.is_alive());
+    }
+}

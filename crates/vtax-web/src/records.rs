@@ -1,0 +1,195 @@
+//! What the page keeps of the runs that it started or stopped, in the directory of vtax's state: for each
+//! results directory a folder with the plan, what the run says of itself (`events`, JSON lines of
+//! `vtax run --json`), what it says to people (`messages`), and a record. A server that comes later finds
+//! the runs of an earlier one there.
+
+use crate::plans::Checked;
+use crate::process::Process;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fs;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// Records that are kept.
+const MOST: usize = 64;
+/// The end of the messages that is read.
+const MESSAGES: u64 = 4096;
+
+/// What was asked of a run from the page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Asked {
+    /// To run.
+    #[default]
+    Run,
+    /// To end once a trial that is under way is over. Holds how many were over when it was asked.
+    Pause(usize),
+    /// Paused: the trial was over, and it was told to end.
+    Paused,
+    /// Told to end at once.
+    Cancelled,
+}
+
+/// What is kept of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Its results directory, as [`crate::lab::same`] names it.
+    pub results: PathBuf,
+    /// `local`, `ssh:HOST`, `testbed:kvm`.
+    pub place: String,
+    /// Whether durations are shrunk.
+    pub quick: bool,
+    /// When it was started, RFC 3339.
+    pub started: String,
+    /// What the plan came to; none where the page did not start the run.
+    pub plan: Option<Checked>,
+    /// Who runs it.
+    pub process: Option<Process>,
+    /// What it was asked last.
+    pub asked: Asked,
+}
+
+impl Record {
+    /// Whether its process still runs.
+    pub fn is_alive(&self) -> bool {
+        self.process.is_some_and(Process::is_alive)
+    }
+}
+
+/// The folder of all records.
+#[derive(Debug, Clone)]
+pub struct Records {
+    folder: PathBuf,
+}
+
+impl Records {
+    /// In a directory of state.
+    pub fn within(state: &Path) -> Self {
+        Self {
+            folder: state.join("web"),
+        }
+    }
+
+    /// The folder of one run; made where it is not there.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn make(&self, results: &Path) -> io::Result<PathBuf> {
+        let folder = self.folder_of(results);
+        // Plans and messages are nobody else's.
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&folder)?;
+        Ok(folder)
+    }
+
+    /// Where what is kept of a run would be.
+    pub fn folder_of(&self, results: &Path) -> PathBuf {
+        let digest = Sha256::digest(results.as_os_str().as_encoded_bytes());
+        let name: String = digest
+            .iter()
+            .take(12)
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        self.folder.join(name)
+    }
+
+    /// The record of a run, if there is one.
+    pub fn of(&self, results: &Path) -> Option<Record> {
+        read(&self.folder_of(results)).filter(|record| record.results == results)
+    }
+
+    /// Every record, those that were written last first.
+    pub fn all(&self) -> Vec<Record> {
+        let folders = self.folders();
+        folders.iter().filter_map(|folder| read(folder)).collect()
+    }
+
+    /// Keeps a record.
+    ///
+    /// # Errors
+    /// When the disk does not take it.
+    pub fn keep(&self, record: &Record) -> io::Result<()> {
+        let folder = self.make(&record.results)?;
+        let temporary = folder.join("record.partial");
+        fs::write(&temporary, serde_json::to_vec_pretty(record)?)?;
+        fs::rename(temporary, folder.join("record.json"))?;
+        self.forget();
+        Ok(())
+    }
+
+    /// The last lines that a run said to people.
+    pub fn messages(&self, results: &Path) -> Vec<String> {
+        let read = || -> io::Result<Vec<u8>> {
+            let mut file = fs::File::open(self.folder_of(results).join("messages"))?;
+            let length = file.metadata()?.len();
+            file.seek(SeekFrom::Start(length.saturating_sub(MESSAGES)))?;
+            let mut bytes = Vec::new();
+            file.take(MESSAGES).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        crate::text::last_lines(&read().unwrap_or_default(), 12)
+    }
+
+    fn folders(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let mut folders: Vec<_> = entries
+            .map(|entry| {
+                let at = fs::metadata(entry.path().join("record.json"));
+                (at.and_then(|known| known.modified()).ok(), entry.path())
+            })
+            .collect();
+        folders.sort();
+        folders.reverse();
+        folders.into_iter().map(|(_, path)| path).collect()
+    }
+
+    /// Removes the oldest records of runs that are over.
+    fn forget(&self) {
+        for folder in self.folders().into_iter().skip(MOST) {
+            if !read(&folder).is_some_and(|record| record.is_alive()) {
+                // One that cannot be removed costs a few kilobytes.
+                let _ = fs::remove_dir_all(folder);
+            }
+        }
+    }
+}
+
+fn read(folder: &Path) -> Option<Record> {
+    serde_json::from_slice(&fs::read(folder.join("record.json")).ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_found_again_and_the_oldest_are_forgotten() {
+        let state = tempfile::tempdir().unwrap();
+        let records = Records::within(state.path());
+        let record = |number: usize| Record {
+            results: PathBuf::from(format!("/results/{number}")),
+            place: "local".to_owned(),
+            quick: false,
+            started: String::new(),
+            plan: None,
+            process: Process::of(std::process::id()).filter(|_| number == 0),
+            asked: Asked::Pause(number),
+        };
+        assert_eq!(records.of(Path::new("/results/0")), None);
+        for number in 0..MOST + 9 {
+            records.keep(&record(number)).unwrap();
+        }
+        let last = MOST + 8;
+        assert_eq!(records.of(&record(last).results), Some(record(last)));
+        assert_eq!(records.of(&record(1).results), None, "the oldest");
+        assert_eq!(records.of(&record(0).results), Some(record(0)), "it runs");
+        assert!(records.all().len() <= MOST + 2);
+        let folder = records.folder_of(&record(last).results);
+        fs::write(folder.join("messages"), "one\n\x1b[2Jtwo\n").unwrap();
+        assert_eq!(records.messages(&record(last).results), ["one", " [2Jtwo"]);
+    }
+}

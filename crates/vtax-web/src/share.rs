@@ -1,0 +1,60 @@
+//! A comparison as one file that needs nothing else: the page's own way to draw it, what is drawn, and
+//! the looks.
+
+use crate::assets;
+use serde_json::Value;
+use vtax_report::html::PALETTE;
+
+/// The page's modules that draw a comparison, in the order in which they need each other.
+const MODULES: [&str; 3] = ["/dom.js", "/curves.js", "/comparison.js"];
+
+/// The file. Names in it are text: it has them as JSON alone.
+pub fn page(compared: &Value) -> String {
+    let looks = assets::text("/app.css").unwrap_or_default();
+    let scripts: String = MODULES
+        .into_iter()
+        .filter_map(assets::text)
+        .map(alone)
+        .collect();
+    // Nothing in it ends the element that it stands in.
+    let data = compared.to_string().replace('<', "\\u003c");
+    let version = env!("CARGO_PKG_VERSION");
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>Comparison · vtax</title>\n<link rel=\"icon\" href=\"data:,\">\n\
+         <style>\n{PALETTE}\n{looks}</style>\n</head>\n<body>\n\
+         <main><h1>Comparison</h1><div id=\"comparison\"></div></main>\n\
+         <footer class=\"facts\">Made by vtax {version}.</footer>\n\
+         <script type=\"application/json\" id=\"compared\">{data}</script>\n\
+         <script type=\"module\">\n{scripts}\
+         drawComparison(document.getElementById(\"comparison\"), JSON.parse(document.getElementById(\"compared\").textContent));\n\
+         </script>\n</body>\n</html>\n"
+    )
+}
+
+/// A module as a part of one script: what it needs of the others is beside it.
+fn alone(module: &str) -> String {
+    let lines = module.lines().filter(|line| !line.starts_with("import "));
+    lines
+        .map(|line| line.strip_prefix("export ").unwrap_or(line).to_owned() + "\n")
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_file_has_all_that_it_needs_and_names_cannot_end_its_data() {
+        let hostile = serde_json::json!({"name": "</script><img src=x onerror=alert(1)>"});
+        let page = page(&hostile);
+        assert!(!page.contains("<img src=x"), "{page}");
+        assert_eq!(page.matches("</script>").count(), 2);
+        assert!(page.contains("function drawComparison"));
+        for outside in ["import ", "export ", "http:", "src=\"", "@import"] {
+            let line = page.lines().find(|line| line.starts_with(outside));
+            assert_eq!(line, None);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! A NIC and a population of micro VMs that only speak like the real ones, with their structures.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use vtax_nic::control::Terms;
+use vtax_nic::control::api::{PortInfo, Request, Response};
+use vtax_nic::hold::{HoldSettings, Mode, Nanos};
+use vtax_nic::telemetry::PortCounters;
+
+/// A NIC with one port, whose name would like to be more than text.
+pub const PORT: &str = "<b>vm</b>";
+
+/// Listens, and shows the terms that it was set to.
+pub fn nic(socket: &Path) -> Arc<Mutex<Terms>> {
+    let listener = UnixListener::bind(socket).unwrap();
+    let terms = Arc::new(Mutex::new(Terms::default()));
+    let kept = Arc::clone(&terms);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let mut line = String::new();
+            BufReader::new(&stream).read_line(&mut line).unwrap();
+            let mut terms = kept.lock().unwrap();
+            let mut settings = HoldSettings::default();
+            let request = serde_json::from_str(&line).unwrap();
+            match &request {
+                Request::Set { change, .. } => change.apply(&mut terms, &mut settings),
+                Request::ClearOverride { .. } => terms.override_us = None,
+                _ => {}
+            }
+            let info = PortInfo {
+                port: PORT.to_owned(),
+                connected: true,
+                settings,
+                terms: *terms,
+                in_force_us: terms.in_force(None),
+                datapath: "kernel".to_owned(),
+                lease_left_s: None,
+            };
+            let mut response = Response {
+                ok: true,
+                error: None,
+                at_ns: 7,
+                ports: vec![info],
+                stats: Vec::new(),
+            };
+            if matches!(request, Request::Stats { .. }) {
+                response.ports.clear();
+                let counters = PortCounters::default();
+                response.stats =
+                    vec![counters.snapshot(PORT, Mode::Paper, Nanos::from_micros(200))];
+            }
+            (&stream).write_all(&response.to_line()).unwrap();
+        }
+    });
+    terms
+}
+
+/// Where its status is.
+pub fn population() -> std::net::SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut lines = BufReader::new(&stream).lines();
+            assert_eq!(lines.next().unwrap().unwrap(), "GET /status HTTP/1.1");
+            assert!(lines.any(|line| line.unwrap().is_empty()));
+            let body = "{\"guests\":1000000,\"booted\":12}\n";
+            write!(
+                stream,
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            )
+            .unwrap();
+        }
+    });
+    address
+}

@@ -1,0 +1,174 @@
+//! A `vtax` that only looks like one: this very test program, started by a script of that name. It takes
+//! the arguments of `vtax run`, holds the lab's lock, says the same events, ends in order when it is
+//! asked to, and writes invented trials.
+
+use crate::common::Fake;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use vtax_host::lock::Lock;
+use vtax_host::signals::Signals;
+use vtax_lab::run::Event;
+use vtax_report::results::ResultsDir;
+use vtax_units::Quantity;
+
+const ARGUMENTS: &str = "VTAX_FAKE";
+const STATE: &str = "VTAX_FAKE_STATE";
+
+/// What it writes.
+pub fn invented() -> Fake {
+    Fake {
+        platforms: vec!["native", "qemu"],
+        blocks: 4,
+        seconds: 6,
+        ..Fake::default()
+    }
+}
+
+/// A plan that is sound. What is run of it is [`invented`].
+pub const PLAN: &str = "name = \"small\"\ndescription = \"a small <b>plan</b>\"\nrepetitions = 4\n\
+    [[platform]]\nkind = \"native\"\n[[platform]]\nkind = \"qemu\"\n[[workload]]\nkind = \"idle\"\n";
+
+/// Makes the program in a folder, where its state is too.
+pub fn program(folder: &Path) -> PathBuf {
+    let path = folder.join("vtax");
+    let own = std::env::current_exe().unwrap();
+    let script = format!(
+        "#!/bin/sh\n{ARGUMENTS}=\"$*\" {STATE}='{}' exec '{}' --exact fake::vtax --nocapture\n",
+        folder.join("state").display(),
+        own.display()
+    );
+    fs::write(&path, script).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+/// How long each of its trials takes from now on.
+pub fn pace(folder: &Path, milliseconds: u64) {
+    fs::create_dir_all(folder.join("state")).unwrap();
+    let (new, path) = (folder.join("state/pace.new"), folder.join("state/pace"));
+    fs::write(&new, milliseconds.to_string()).unwrap();
+    fs::rename(new, path).unwrap();
+}
+
+/// A sound plan of climbs.
+pub const CLIMBS: &str = "name = \"climbs\"\nrepetitions = 2\n[density]\n[[platform]]\nkind = \"thread\"\nmaximum = 40\n";
+
+fn say(event: &Event) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{}", serde_json::to_string(event).unwrap()).unwrap();
+    out.flush().unwrap();
+}
+
+/// Not a test of its own: the program.
+#[test]
+fn vtax() {
+    let Ok(arguments) = std::env::var(ARGUMENTS) else {
+        return;
+    };
+    let arguments: Vec<&str> = arguments.split(' ').collect();
+    let after = |name: &str| {
+        let at = arguments.iter().position(|one| *one == name).unwrap();
+        arguments[at + 1]
+    };
+    let is_climb = arguments[0] == "density";
+    let place = if is_climb { "local" } else { after("--at") };
+    let path = Path::new(after("--results"));
+    assert!(arguments.contains(&"--json") && (is_climb || arguments[0] == "run"));
+    let plan = if is_climb { CLIMBS } else { PLAN };
+    assert_eq!(fs::read_to_string(arguments[1]).unwrap(), plan);
+    if place == "ssh:nowhere" {
+        eprintln!("vtax: cannot reach <nowhere>");
+        std::process::exit(1);
+    }
+    let state = PathBuf::from(std::env::var(STATE).unwrap());
+    let signals = Signals::install().unwrap();
+    // What runs elsewhere is not this host's lab, and is written here at its end.
+    let here = place == "local";
+    let _lock = here.then(|| {
+        Lock::acquire(
+            &state,
+            &format!("running plan small into {}", path.display()),
+        )
+        .unwrap()
+    });
+    let elsewhere = state.join("elsewhere");
+    let directory = if here { path } else { &elsewhere };
+    let fake = invented();
+    let results = match ResultsDir::resume(directory) {
+        Ok(results) => results,
+        Err(_) => {
+            let results = fake.create(directory);
+            fs::write(directory.join("plan.toml"), plan).unwrap();
+            results
+        }
+    };
+    let pending = results.pending();
+    say(&Event::Started {
+        plan: "small".to_owned(),
+        results: path.display().to_string(),
+        trials: pending.len(),
+        finished: results.trial_indexes().len(),
+        expected_seconds: 60.0,
+    });
+    say(&Event::Note {
+        message: "an image is <built>".to_owned(),
+    });
+    for (done, index) in (1..).zip(&pending) {
+        let scheduled = &results.run().schedule[*index as usize];
+        let treatment = results.run().treatments[scheduled.treatment].label.clone();
+        say(&Event::TrialStarted {
+            index: *index,
+            treatment: treatment.clone(),
+        });
+        let writer = results.trial_writer(*index).unwrap();
+        writeln!(writer.log().unwrap(), "boot {treatment}").unwrap();
+        say(&Event::Phase {
+            phase: "measure".to_owned(),
+        });
+        let memory = |level: u32| {
+            let used = Quantity::new(f64::from(level), "%".parse().unwrap());
+            [("memory".to_owned(), used)].into()
+        };
+        for level in [10, 20, 30].into_iter().filter(|_| is_climb) {
+            say(&Event::Sampled {
+                level,
+                of: 40,
+                readings: memory(level),
+            });
+        }
+        let began = Instant::now();
+        let lasts = || {
+            let text = fs::read_to_string(state.join("pace")).unwrap_or_default();
+            Duration::from_millis(text.parse().unwrap_or(0))
+        };
+        while began.elapsed() < lasts() {
+            if signals.interrupted() {
+                drop(writer);
+                eprintln!("vtax: interrupted; the same command goes on");
+                std::process::exit(1);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let trial = fake.trial(results.run(), *index);
+        let suspect = trial.suspect.clone();
+        writer.finish(trial).unwrap();
+        say(&Event::TrialFinished {
+            index: *index,
+            treatment,
+            seconds: 0.1,
+            done,
+            of: pending.len(),
+            remaining_seconds: 5.0,
+            headline: "CPU 1 core".to_owned(),
+            suspect,
+            failed: None,
+        });
+    }
+    if !here {
+        fs::rename(directory, path).unwrap();
+    }
+    std::process::exit(0);
+}

@@ -1,0 +1,322 @@
+//! Runs from the page: a plan chosen, mistaken, mended, started, paused, resumed and finished, by who has
+//! the token; and what those see who have it not.
+
+use crate::chromium::Browser;
+use crate::common::ramp;
+use crate::{Going, fake, looked_at, machines};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use vtax_serve::fake::Host;
+use vtax_web::{Doors, Keeper, Machines, Server, Site, Starter, Token};
+
+const OPERATOR: &str = "0123456789abcdef-operator";
+const WATCHER: &str = "0123456789abcdef-watcher";
+/// Longer than a trial of the fake vtax ever takes here.
+const LONG: u64 = 600_000;
+
+fn serve(going: &Going, folder: &Path, listen: SocketAddr, closed: bool) -> Server {
+    let starter = Starter {
+        program: folder.join("vtax"),
+        state: folder.join("state"),
+    };
+    let state = starter.state.clone();
+    let site = Site::new(going.live.clone(), &folder.join("results"), &state)
+        .with_keeper(&state, Keeper::start(starter).unwrap())
+        .with_plans(&folder.join("plans"));
+    let nic = folder.join("nic");
+    let site = if nic.exists() {
+        site.with_machines(Machines {
+            nics: vec![nic],
+            populations: vec![machines::population()],
+        })
+    } else {
+        site
+    };
+    let doors = Doors {
+        operator: Some(Token::new(OPERATOR)),
+        watcher: closed.then(|| Token::new(WATCHER)),
+        ..Doors::open(listen)
+    };
+    Server::start(site, &doors).unwrap()
+}
+
+fn text(words: &str) -> String {
+    format!("document.body.innerText.includes({words:?})")
+}
+
+fn click(browser: &mut Browser, what: &str) {
+    browser.until(&format!("document.querySelector({what:?}) !== null"));
+    browser.eval(&format!("document.querySelector({what:?}).click()"));
+}
+
+/// Types into a field as people do.
+fn write(browser: &mut Browser, field: &str, words: &str) {
+    browser.eval(&format!(
+        "(() => {{ const field = document.querySelector({field:?}); field.value = {words:?}; field.dispatchEvent(new Event('input', {{ bubbles: true }})); }})()"
+    ));
+}
+
+#[test]
+fn runs_are_started_and_told_to_end_in_a_browser() {
+    let Some(mut browser) = Browser::start() else {
+        println!(
+            "SKIPPED runs_are_started_and_told_to_end_in_a_browser: chromium is not installed"
+        );
+        return;
+    };
+    let going = Going::start(Host::default());
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    fs::create_dir(folder.join("plans")).unwrap();
+    fs::write(folder.join("plans/small.toml"), fake::PLAN).unwrap();
+    fake::program(folder);
+    fake::pace(folder, LONG);
+    let server = serve(&going, folder, "127.0.0.1:0".parse().unwrap(), false);
+    let page = format!("http://{}", server.address());
+
+    // Who only looks is told what is needed.
+    looked_at(
+        &mut browser,
+        &format!("{page}/#/runs"),
+        &text("Enter the token"),
+    );
+    assert_eq!(
+        browser.eval("document.querySelectorAll('textarea').length"),
+        0
+    );
+    looked_at(
+        &mut browser,
+        &format!("{page}/#/enter"),
+        &text("operator’s token"),
+    );
+    browser.open(&format!("{page}/#token=guess"));
+    browser.until(&text("no token of this server"));
+    assert_eq!(
+        browser.eval("location.hash"),
+        "",
+        "a token does not stay in the address"
+    );
+    // The refusal is an error to the console.
+    browser.complaints();
+    browser.open(&format!("{page}/#/enter"));
+    browser.until("document.querySelector('input[type=password]') !== null");
+    browser.eval(&format!(
+        "(() => {{ document.querySelector('input[type=password]').value = {OPERATOR:?}; document.querySelector('form').requestSubmit(); }})()"
+    ));
+    browser.until("location.hash === '#/host'");
+    browser.until("document.getElementById('enter').hidden");
+    assert_eq!(browser.eval("document.cookie"), "", "no script reads it");
+
+    // A plan is chosen, mistaken and mended.
+    looked_at(
+        &mut browser,
+        &format!("{page}/#/runs"),
+        "document.querySelectorAll('select option').length === 2",
+    );
+    browser.eval("(() => { const plan = document.querySelector('select'); plan.value = 'small.toml'; plan.dispatchEvent(new Event('change')); })()");
+    browser.until("document.querySelector('.expected')?.innerText.startsWith('2 treatments, 8 trials, about ')");
+    browser.until(&text("a small <b>plan</b>"));
+    assert_eq!(
+        browser.eval("document.querySelector('.primary').disabled"),
+        false
+    );
+    write(
+        &mut browser,
+        "textarea",
+        &fake::PLAN.replace("idle", "idel"),
+    );
+    browser.until("document.querySelector('.mistakes')?.innerText.includes('9:8')");
+    browser.until("document.querySelector('.primary').disabled");
+    click(&mut browser, ".mistakes button");
+    assert_eq!(
+        browser.eval("(() => { const plan = document.querySelector('textarea'); return plan.value.slice(plan.selectionStart, plan.selectionEnd); })()"),
+        "\"idel\""
+    );
+    write(&mut browser, "textarea", fake::PLAN);
+    browser.until("!document.querySelector('.primary').disabled");
+    write(
+        &mut browser,
+        "[aria-label='Name of the results directory']",
+        "new/small",
+    );
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+
+    // It is started, and seen to go on.
+    click(&mut browser, ".primary");
+    browser.until("location.hash === '#/run/new%2Fsmall'");
+    browser.until(&text("for 1 s: measure"));
+    // The browser asked before there was a directory with notes in it.
+    browser.complaints();
+    let progress = "document.querySelector('.progress').innerText";
+    browser.until(&format!("{progress}.startsWith('Running')"));
+    looked_at(
+        &mut browser,
+        &format!("{page}/#/run/new%2Fsmall"),
+        "document.querySelector('[data-ask=pause]') !== null && document.querySelectorAll('.sign.running').length > 0",
+    );
+
+    // Paused; the page's server goes and comes again meanwhile.
+    click(&mut browser, "[data-ask=pause]");
+    browser.until(&format!(
+        "{progress}.startsWith('Pausing after this trial')"
+    ));
+    let address = server.address();
+    drop(server);
+    browser.until(&format!("{progress}.includes('connection is lost')"));
+    let server = serve(&going, folder, address, false);
+    browser.until(&format!(
+        "{progress}.startsWith('Pausing after this trial')"
+    ));
+    browser.complaints();
+    fake::pace(folder, 800);
+    browser.until(&format!("{progress}.startsWith('Paused')"));
+    browser.until(&text("the same command goes on"));
+    looked_at(
+        &mut browser,
+        &format!("{page}/#/run/new%2Fsmall"),
+        "document.querySelector('[data-ask=resume]') !== null",
+    );
+    looked_at(&mut browser, &format!("{page}/#/runs"), &text("Paused"));
+
+    // Resumed, cancelled, resumed to its end.
+    fake::pace(folder, LONG);
+    browser.open(&format!("{page}/#/run/new%2Fsmall"));
+    click(&mut browser, "[data-ask=resume]");
+    click(&mut browser, "[data-ask=cancel]");
+    browser.until(&format!("{progress}.startsWith('Cancelled')"));
+    fake::pace(folder, 0);
+    click(&mut browser, "[data-ask=resume]");
+    browser.until(&format!("{progress}.startsWith('Complete')"));
+    browser.until(&text("Not to be trusted"));
+    browser.until("document.querySelectorAll('.tools button').length === 0");
+
+    // A note stays with the results.
+    write(
+        &mut browser,
+        "[aria-label='A note on this run']",
+        "the fan was <b>loud</b>",
+    );
+    browser
+        .eval("document.querySelector('[aria-label=\"A note on this run\"]').form.requestSubmit()");
+    browser
+        .until("document.querySelector('.notes')?.innerText.includes('the fan was <b>loud</b>')");
+    looked_at(
+        &mut browser,
+        &format!("{page}/#/results"),
+        &text("the fan was <b>loud</b>"),
+    );
+    let kept = fs::read_to_string(folder.join("results/new/small/notes.jsonl")).unwrap();
+    assert!(kept.contains("<b>loud</b>"), "{kept}");
+
+    // Curves on top of each other, also in the file that is handed on.
+    for name in ["one", "two"] {
+        ramp::write(&folder.join("results").join(name));
+    }
+    let curves = "document.querySelectorAll('.panels figure').length > 4 && document.querySelectorAll('.panels path.run1').length > 4";
+    looked_at(&mut browser, &format!("{page}/#/compare/one/two"), curves);
+    browser.until("document.querySelector('a[download]').getAttribute('href').startsWith('/api/compare.html?dir=one')");
+    let file = browser
+        .eval("fetch(document.querySelector('a[download]').href).then((answer) => answer.text())");
+    let alone = folder.join("alone.html");
+    fs::write(&alone, file.as_str().unwrap()).unwrap();
+    let alone = format!("file://{}", alone.display());
+    looked_at(
+        &mut browser,
+        &alone,
+        &format!("{curves} && {}", text("B / A")),
+    );
+
+    // A climb is drawn while it goes up.
+    fake::pace(folder, LONG);
+    let climbs = serde_json::json!({"text": fake::CLIMBS, "dir": "climbs", "at": "local"});
+    let sent = format!(
+        "fetch('/api/runs', {{ method: 'POST', headers: {{ 'Content-Type': 'application/json' }}, body: {:?} }}).then((answer) => answer.status)",
+        climbs.to_string()
+    );
+    browser.open(&format!("{page}/#/runs"));
+    browser.until("document.querySelector('textarea') !== null");
+    assert_eq!(browser.eval(&sent), 200);
+    browser.until(&text("climbs · "));
+    browser.complaints();
+    browser.open(&format!("{page}/#/run/climbs"));
+    browser.until(&text("30 guests now"));
+    browser.complaints();
+    looked_at(
+        &mut browser,
+        &format!("{page}/#/run/climbs"),
+        "document.querySelectorAll('.panels .dot').length === 3",
+    );
+    fake::pace(folder, 0);
+    browser.until(&format!("{progress}.startsWith('Complete')"));
+
+    // Nothing else is here, and the page says what to do; then there is a NIC.
+    looked_at(
+        &mut browser,
+        &format!("{page}/#/machines"),
+        &text("--nic SOCKET"),
+    );
+    let terms = machines::nic(&folder.join("nic"));
+    drop(server);
+    let server = serve(&going, folder, address, false);
+    looked_at(
+        &mut browser,
+        &format!("{page}/#/machines"),
+        &text(machines::PORT),
+    );
+    write(&mut browser, "input[type=number]", "700");
+    click(&mut browser, ".inline button");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while terms.lock().unwrap().default_us != 700 {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "the budget was not set"
+        );
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    browser.until(&text("700 µs"));
+    browser.until(&text("1,000,000"));
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+    for request in browser.requests() {
+        let own = [page.as_str(), &alone, "data:", "blob:", "about:"];
+        assert!(own.iter().any(|own| request.starts_with(own)), "{request}");
+    }
+
+    // Where watching needs a token: none, then one that only looks.
+    drop(server);
+    let server = serve(&going, folder, "127.0.0.1:0".parse().unwrap(), true);
+    let page = format!("http://{}", server.address());
+    looked_at(
+        &mut browser,
+        &format!("{page}/#/results"),
+        &text("for those who have its token"),
+    );
+    assert!(!browser.eval(&text("small")).as_bool().unwrap());
+    browser.open(&format!("{page}/#token={WATCHER}"));
+    browser.until(&text("This host"));
+    browser.open(&format!("{page}/#/run/new%2Fsmall"));
+    browser.until(&format!("{progress}.startsWith('Complete')"));
+    browser.until("document.querySelector('.notes') !== null && document.querySelector('.notes').innerText.includes('loud')");
+    assert_eq!(
+        browser.eval("document.querySelector('.notes').parentElement.querySelector('form').hidden"),
+        true
+    );
+    assert_eq!(
+        browser.eval("fetch('/api/notes', { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: '{}' }).then((answer) => answer.status)"),
+        403
+    );
+
+    // A token that is no longer one is asked for again, and the page goes on where it was.
+    let address = server.address();
+    browser.open(&format!("{page}/#/host"));
+    browser.until(&text("This host"));
+    drop(server);
+    browser.send("Network.clearBrowserCookies", serde_json::json!({}));
+    let server = serve(&going, folder, address, true);
+    browser.until(&text("for those who have its token"));
+    browser.eval(&format!(
+        "(() => {{ document.querySelector('input[type=password]').value = {WATCHER:?}; document.querySelector('form').requestSubmit(); }})()"
+    ));
+    browser.until(&text("This host"));
+    drop(server);
+}

@@ -1,0 +1,335 @@
+//! Who may look and who may change something, with a token and encrypted; and what of results has notes,
+//! curves and climbs.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "in a test, a failure is a panic"
+)]
+
+/// Results directories that look like a real run's.
+#[path = "../../vtax-report/tests/common/mod.rs"]
+mod common;
+mod fake;
+
+#[path = "fake/page.rs"]
+mod page;
+
+use page::{JSON, OPERATOR, Page, WATCHER, bearer};
+use serde_json::json;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use vtax_density::limits::{Binding, Limits};
+use vtax_density::record::{Climb, Interval, Latency, Sample};
+use vtax_density::resources::{Memory, Resource};
+use vtax_report::results::{ResultsDir, TrialOutcome};
+use vtax_web::{Certificate, Doors, Live, Server, Site, Token};
+
+#[test]
+fn watchers_look_strangers_do_not_and_only_the_operator_changes_anything() {
+    let page = Page::open();
+    fake::invented().write(&page.path().join("results/one"));
+    let note = json!({"dir": "one", "text": "the fan was <loud>"}).to_string();
+    let origin = "Origin: http://localhost\r\n";
+    for (headers, looks, notes) in [
+        (String::new(), 401, 401),
+        (bearer("guess"), 401, 401),
+        (bearer(WATCHER), 200, 403),
+        ("Cookie: vtax-1=x\r\n".to_owned(), 401, 401),
+    ] {
+        for path in [
+            "/api/results",
+            "/api/run?dir=none",
+            "/report?dir=one",
+            "/api/plans",
+        ] {
+            let (status, ..) = page.ask("GET", path, &headers, "");
+            let known = if looks == 401 {
+                status == 401
+            } else {
+                status != 401 && status != 403
+            };
+            assert!(known, "{path} {headers}: {status}");
+        }
+        let (status, _, body) = page.ask(
+            "POST",
+            "/api/notes",
+            &format!("{headers}{origin}{JSON}"),
+            &note,
+        );
+        assert_eq!(status, notes, "{headers}: {body}");
+        for path in ["/", "/app.js", "/api/about"] {
+            assert_eq!(page.ask("GET", path, &headers, "").0, 200, "{path}");
+        }
+    }
+    // A cookie in the place of a token, for pages of this server alone.
+    let shown = json!({"token": OPERATOR}).to_string();
+    let (status, head, body) = page.ask("POST", "/api/enter", &format!("{origin}{JSON}"), &shown);
+    assert_eq!((status, body.as_str()), (200, "{\"may\":\"operate\"}"));
+    let cookie = head
+        .lines()
+        .find_map(|line| line.strip_prefix("set-cookie: "))
+        .unwrap();
+    let cookie = format!("Cookie: {}\r\n", cookie.split(';').next().unwrap());
+    let post = |headers: &str| {
+        page.ask("POST", "/api/notes", &format!("{cookie}{headers}"), &note)
+            .0
+    };
+    assert_eq!(post(JSON), 403, "no page says that it asks");
+    assert_eq!(post(&format!("Origin: http://evil.example\r\n{JSON}")), 403);
+    assert_eq!(post(&format!("Origin: null\r\n{JSON}")), 403);
+    assert_eq!(post(&format!("{origin}Content-Type: text/plain\r\n")), 415);
+    assert_eq!(post(&format!("{origin}{JSON}")), 200);
+    let wrong = json!({"token": "guess"}).to_string();
+    assert_eq!(
+        page.ask("POST", "/api/enter", &format!("{origin}{JSON}"), &wrong)
+            .0,
+        401
+    );
+    let evil = format!("Origin: http://evil.example\r\n{JSON}");
+    assert_eq!(page.ask("POST", "/api/enter", &evil, &shown).0, 403);
+    // The one note that was allowed is there, for good.
+    let notes = page.get("/api/notes?dir=one");
+    assert_eq!(notes.as_array().unwrap().len(), 1);
+    assert_eq!(notes[0]["text"], "the fan was <loud>");
+    assert!(page.path().join("results/one/notes.jsonl").exists());
+    assert_eq!(
+        page.get("/api/results")["runs"][0]["notes"][0],
+        "the fan was <loud>"
+    );
+    // No state changes by GET.
+    assert_eq!(page.ask("GET", "/api/enter", &bearer(OPERATOR), "").0, 405);
+    // A body that never comes to its end holds nobody else up.
+    let mut slow = page.connect();
+    write!(
+        slow,
+        "POST /api/notes HTTP/1.1\r\nHost: localhost\r\n{}{JSON}Content-Length: 900000\r\n\r\n",
+        bearer(OPERATOR)
+    )
+    .unwrap();
+    assert_eq!(page.get("/api/notes?dir=one").as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn connections_are_encrypted_where_there_is_a_certificate() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let made = Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-days",
+            "2",
+        ])
+        .args([
+            "-subj",
+            "/CN=vtax.test",
+            "-addext",
+            "subjectAltName=DNS:vtax.test",
+        ])
+        .arg("-keyout")
+        .arg(path("key.pem"))
+        .arg("-out")
+        .arg(path("chain.pem"))
+        .stderr(Stdio::null())
+        .status();
+    if !made.is_ok_and(|status| status.success()) {
+        println!(
+            "SKIPPED connections_are_encrypted_where_there_is_a_certificate: openssl is not installed"
+        );
+        return;
+    }
+    let certificate = Certificate {
+        chain: path("chain.pem"),
+        key: path("key.pem"),
+    };
+    let doors = Doors {
+        certificate: Some(certificate.clone()),
+        watcher: Some(Token::new(WATCHER)),
+        ..Doors::open("0.0.0.0:0".parse().unwrap())
+    };
+    let site = || Site::new(Arc::new(Live::default()), folder.path(), folder.path());
+    let server = Server::start(site(), &doors).unwrap();
+    let address = format!("127.0.0.1:{}", server.address().port());
+    // One that says nothing keeps nobody out.
+    let _silent: Vec<_> = (0..40)
+        .map(|_| TcpStream::connect(&address).unwrap())
+        .collect();
+    let ask = |host: &str, headers: &str| {
+        let mut client = Command::new("openssl")
+            .args([
+                "s_client",
+                "-quiet",
+                "-verify_return_error",
+                "-verify_hostname",
+                "vtax.test",
+            ])
+            .arg("-CAfile")
+            .arg(path("chain.pem"))
+            .arg("-connect")
+            .arg(&address)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut input = client.stdin.take().unwrap();
+        write!(
+            input,
+            "GET /api/results HTTP/1.1\r\nHost: {host}\r\n{headers}Connection: close\r\n\r\n"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        client
+            .stdout
+            .take()
+            .unwrap()
+            .read_to_string(&mut answer)
+            .unwrap();
+        drop(input);
+        client.wait().unwrap();
+        answer
+            .split(' ')
+            .nth(1)
+            .map(|status| status.parse::<u16>().unwrap())
+    };
+    let known = bearer(WATCHER);
+    assert_eq!(ask("vtax.test", &known), Some(200));
+    assert_eq!(ask("127.0.0.1:1", &known), Some(200));
+    assert_eq!(ask("vtax.test", ""), Some(401));
+    assert_eq!(ask("evil.example", &known), Some(403));
+    let origin = |scheme| format!("{known}Origin: {scheme}://vtax.test\r\n");
+    assert_eq!(ask("vtax.test", &origin("https")), Some(200));
+    assert_eq!(ask("vtax.test", &origin("http")), Some(403));
+    // What is not encrypted gets no answer.
+    let mut plain = TcpStream::connect(&address).unwrap();
+    write!(plain, "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"HTTP"));
+    // A key of another certificate, or no key at all, is refused in words.
+    for wrong in ["chain.pem", "none.pem"] {
+        let doors = Doors {
+            certificate: Some(Certificate {
+                key: path(wrong),
+                ..certificate.clone()
+            }),
+            ..doors.clone()
+        };
+        let told = Server::start(site(), &doors).unwrap_err().to_string();
+        assert!(told.contains(wrong), "{told}");
+    }
+}
+
+#[test]
+fn a_comparison_has_curves_notes_and_a_file_to_hand_on() {
+    let page = Page::open();
+    common::ramp::write(&page.path().join("results/a"));
+    common::ramp::write(&page.path().join("results/b"));
+    let note = json!({"dir": "a", "text": "</script><b>cold</b>", "trial": 2});
+    assert_eq!(page.post("/api/notes", &note).0, 200);
+    let compared = page.get("/api/compare?dir=a&dir=b");
+    let panels = compared["panels"].as_array().unwrap();
+    let p99 = panels
+        .iter()
+        .find(|panel| panel["metric"] == "latency.p99")
+        .unwrap();
+    let lines = p99["lines"].as_array().unwrap();
+    assert_eq!((lines.len(), &lines[1]["run"]), (2, &json!(1)));
+    let points = lines[0]["points"].as_array().unwrap();
+    assert!(
+        points.len() > 2 && points[0][0].as_f64() < points[1][0].as_f64(),
+        "{p99}"
+    );
+    assert_eq!(compared["notes"][0][0]["trial"], 2);
+    let (status, head, file) =
+        page.ask("GET", "/api/compare.html?dir=a&dir=b", &bearer(WATCHER), "");
+    assert_eq!(status, 200);
+    assert!(
+        head.contains("attachment; filename=\"vtax-comparison.html\""),
+        "{head}"
+    );
+    assert!(head.contains("content-security-policy: sandbox "), "{head}");
+    assert!(!file.contains("<b>cold"), "names and notes are text");
+    assert!(file.contains("latency.p99") && file.contains("cold"));
+}
+
+#[test]
+fn what_climbs_found_is_listed_and_drawn() {
+    let page = Page::open();
+    let mut run = fake::invented().run_info();
+    run.treatments.truncate(1);
+    run.treatments[0].workload = "density".to_owned();
+    run.schedule.truncate(1);
+    let path = page.path().join("results/climbs");
+    let results = ResultsDir::create(&path, &run, "", &json!({})).unwrap();
+    let writer = results.trial_writer(0).unwrap();
+    let interval = |population: u32| Interval {
+        population,
+        samples: vec![Sample {
+            shares: [(Resource::Memory, f64::from(population))].into(),
+            ..Sample::default()
+        }],
+        probe: Some(Latency {
+            p99_us: 100.0,
+            ..Latency::default()
+        }),
+        ..Interval::default()
+    };
+    let climb = Climb {
+        version: 1,
+        platform: "native".to_owned(),
+        maximum: 90,
+        limits: Limits {
+            stop_percent: 90.0,
+            reserve_percent: 10.0,
+            probe_p99_ms: 1000.0,
+        },
+        processors: 2,
+        before: Memory::default(),
+        climb: vec![interval(30), interval(60), interval(90)],
+        idle: None,
+        descent: Vec::new(),
+        after: Memory::default(),
+        returned_after: 0.0,
+        binding: Binding::Resource {
+            resource: Resource::Memory,
+            percent: 90.0,
+        },
+        own_cpu: 0.0,
+        seconds: 3.0,
+    };
+    let record = serde_json::to_vec(&climb).unwrap();
+    writer.write_workload_json(&record).unwrap();
+    let mut trial = fake::invented().trial(&run, 0);
+    trial.outcome = TrialOutcome::Complete;
+    writer.finish(trial).unwrap();
+    let listed = &page.get("/api/results")["runs"][0];
+    assert_eq!(listed["density"], true);
+    let found = listed["found"][0].as_str().unwrap();
+    assert!(
+        found.contains("90 guests") && found.contains("memory"),
+        "{found}"
+    );
+    let panels = page.get("/api/curves?dir=climbs");
+    let memory = &panels[0];
+    assert_eq!(
+        (&memory["metric"], &memory["unit"]),
+        (&json!("memory"), &json!("%"))
+    );
+    let points = json!([
+        [30.0, 30.0, null, null],
+        [60.0, 60.0, null, null],
+        [90.0, 90.0, null, null]
+    ]);
+    assert_eq!(memory["lines"][0]["points"], points);
+    assert_eq!(panels[1]["lines"][0]["points"][0][1], 1e-4);
+}
