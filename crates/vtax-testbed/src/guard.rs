@@ -26,8 +26,7 @@ const COUNTED: [&str; 4] = [
 pub const TOLERANCE: f64 = 0.02;
 
 /// The counts of a run: by treatment and metric, the median over its trials, each with a seed of its own. About
-/// one seed in eight has the ticks of host and guest fall so that a quarter of the exits are not needed, and which
-/// one it is depends on the build.
+/// one seed in eight falls so that a quarter of the exits are not needed, and which one it is depends on the build.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counts {

@@ -1,4 +1,4 @@
-//! The trials of a plan, each in an emulated host of its own that has just booted: its numbers depend
+//! The trials of a plan, each in an emulated host of its own, all from the same moment: its numbers depend
 //! on its treatment and the seed alone, whatever else the plan has and in which order it runs.
 
 use crate::cost::{self, CostModel};
@@ -27,7 +27,7 @@ use vtax_lab::run::{
     run_experiment,
 };
 use vtax_report::results::{ResultsDir, Treatment, Trial, TrialOutcome, TrialWriter, emulated};
-use vtax_units::{Nanoseconds, Source};
+use vtax_units::Source;
 
 /// How often a trial whose host got stuck is begun anew, each time with another seed: with the same one
 /// it would get stuck at the same instruction.
@@ -187,15 +187,6 @@ type Key = [u64; 2];
 
 /// Moments that are kept at the same time, where no more trials run at once: each takes about a GiB of files.
 const MOMENTS: usize = 4;
-
-/// How much later than its host's moment a trial with a seed begins. What two kernels do to each other depends on
-/// how their ticks lie: seeds in a row spread over a tick evenly (by the golden ratio), so that what
-/// varies from seed to seed is the chance in the timing.
-fn phase(seed: u32) -> Nanoseconds {
-    const TICK: u64 = 4_000_000;
-    let turn = u64::from(seed.wrapping_mul(2_654_435_769));
-    Nanoseconds((turn * TICK) >> 32)
-}
 
 /// A trial under way.
 struct Flying {
@@ -405,10 +396,7 @@ impl Hosts<'_> {
         } else {
             ""
         };
-        let told = format!(
-            "{seed} {} --treatment={treatment}{quick}",
-            phase(seed).0 / 1000
-        );
+        let told = format!("{seed} --treatment={treatment}{quick}");
         let errand = Errand::Trial {
             binary,
             command: self.run.command,
@@ -588,21 +576,6 @@ mod tests {
         let (said, folder) = said(hypervisor, more, settings, None);
         assert!(!folder.path().join("results").exists(), "{said}");
         said
-    }
-
-    #[test]
-    fn seeds_in_a_row_begin_at_phases_that_spread_over_a_tick() {
-        for count in [2, 4, 8, 16] {
-            let mut phases: Vec<u64> = (1..=count).map(|seed| phase(seed).0).collect();
-            phases.sort_unstable();
-            let even = 4_000_000 / u64::from(count);
-            let gaps = phases.windows(2).map(|pair| pair[1] - pair[0]);
-            assert!(
-                gaps.clone().all(|gap| gap < 2 * even && gap > even / 3),
-                "{phases:?}"
-            );
-            assert!(phases.iter().all(|phase| *phase < 4_000_000));
-        }
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub(crate) struct Files<'a> {
     pub link: Option<(End, &'a Path)>,
     /// The table of its processors' frequencies, if they have any.
     pub pstates: Option<&'a Path>,
-    /// What it is told once it rests: the seed, how many microseconds later its trial begins, and its arguments.
+    /// What it is told once it rests: the seed of its trial, and the arguments.
     pub told: Option<&'a str>,
     /// The moment that it keeps or begins at, if any.
     pub moment: Option<Moment<'a>>,

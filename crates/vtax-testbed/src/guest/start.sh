@@ -28,7 +28,7 @@ mount_guests() {
 }
 
 # A machine whose moment is kept has a device (pvpanic) that stops it at the instruction that writes to it. Others
-# go on from there, with guests' images of their own.
+# go on from there, with guests' images of their own. Where no moment is kept there is no such device.
 stand_still() {
     for device in /sys/bus/pci/devices/*; do
         [ "$(cat "$device/vendor") $(cat "$device/device")" = "0x1b36 0x0011" ] || continue
@@ -111,10 +111,10 @@ sleep "$(cat rest)"
 stand_still
 mount_guests
 modprobe qemu_fw_cfg || fail "cannot load qemu_fw_cfg"
-# From here on chance is the seed's: what this kernel makes random, what the processor does, when the trial begins.
-read -r seed phase arguments </sys/firmware/qemu_fw_cfg/by_name/opt/vtax/trial/raw
+# From here on chance is the seed's: what this kernel makes random, and what the processor does.
+read -r seed arguments </sys/firmware/qemu_fw_cfg/by_name/opt/vtax/trial/raw
+[ -n "$arguments" ] || fail "nobody said which trial it is"
 echo "$seed" >/dev/urandom
-usleep "$phase"
 /usr/local/bin/vtax $(cat command) plan.toml --results results --json --emulated \
     --place-name "$(cat place)" $arguments >"$events" 2>said
 code=$?
