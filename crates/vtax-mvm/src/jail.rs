@@ -41,7 +41,7 @@ fn shut_doors(snapshot: Option<&Path>, socket: Option<&Path>) -> Result<()> {
     let all = AccessFs::from_all(ABI::V5);
     let mut open: Vec<(&Path, BitFlags<AccessFs>)> = vec![
         // How much memory the host has left.
-        (Path::new("/proc"), AccessFs::ReadFile.into()),
+        (Path::new("/proc/meminfo"), AccessFs::ReadFile.into()),
     ];
     open.extend(snapshot.map(|path| (folder(path), all)));
     open.extend(socket.map(|path| (folder(path), AccessFs::RemoveFile.into())));
@@ -122,7 +122,6 @@ fn filter() -> std::result::Result<BpfProgram, BackendError> {
         libc::SYS_renameat2,
         libc::SYS_unlink,
         libc::SYS_unlinkat,
-        libc::SYS_fcntl,
         // Threads and their ends.
         libc::SYS_clone3,
         libc::SYS_set_robust_list,
@@ -153,6 +152,19 @@ fn filter() -> std::result::Result<BpfProgram, BackendError> {
         rules.insert(call, vec![rule(2, SeccompCmpOp::MaskedEq(executable), 0)?]);
     }
     rules.insert(libc::SYS_tgkill, vec![equals(0, getpid().as_raw_pid())?]);
+    // Flags and copies; what makes a descriptor send signals is not among them.
+    let fcntl = [
+        libc::F_GETFL,
+        libc::F_SETFL,
+        libc::F_GETFD,
+        libc::F_SETFD,
+        libc::F_DUPFD_CLOEXEC,
+    ];
+    let fcntl: std::result::Result<_, _> = fcntl
+        .map(|command| equals(1, command))
+        .into_iter()
+        .collect();
+    rules.insert(libc::SYS_fcntl, fcntl?);
     rules.insert(libc::SYS_prctl, vec![equals(0, libc::PR_SET_NAME)?]);
     // KVM's own requests (KVMIO), and whether to wait.
     #[expect(clippy::cast_possible_truncation, reason = "a request has 32 bits")]
@@ -219,6 +231,8 @@ mod tests {
                 std::fs::read(other.path().join("file")).map(drop),
                 std::fs::write(other.path().join("new"), ""),
                 std::fs::write("/proc/sys/kernel/core_pattern", "x"),
+                std::fs::read("/proc/1/cmdline").map(drop),
+                std::fs::read("/proc/self/environ").map(drop),
                 std::fs::read_dir("/").map(drop),
             ] {
                 assert_eq!(result.unwrap_err().kind(), ErrorKind::PermissionDenied);
@@ -237,6 +251,12 @@ mod tests {
                 let error = result.unwrap_err();
                 assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{what}");
             };
+            // SAFETY: no memory is passed; it would have the process of standard input's owner signalled.
+            let owned = unsafe { libc::fcntl(0, libc::F_SETOWN, 1) };
+            let owned = (owned == 0)
+                .then_some(())
+                .ok_or_else(io::Error::last_os_error);
+            refused("fcntl", owned);
             refused("bind", std::net::TcpListener::bind("127.0.0.1:0").map(drop));
             refused(
                 "connect",

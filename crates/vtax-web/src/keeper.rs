@@ -290,12 +290,15 @@ impl Worker {
     }
 
     fn end(&self, mut record: Record, asked: Asked) -> Result<(), String> {
-        record.asked = asked;
+        let before = std::mem::replace(&mut record.asked, asked);
         self.records.keep(&record).map_err(|cause| kept(&cause))?;
         let process = record.process.ok_or("its process is not known")?;
-        process
-            .interrupt()
-            .map_err(|cause| format!("cannot tell process {} to end: {cause}", process.id))
+        process.interrupt().map_err(|cause| {
+            // It was not told, so that it can be told again.
+            record.asked = before;
+            let _ = self.records.keep(&record);
+            format!("cannot tell process {} to end: {cause}", process.id)
+        })
     }
 
     /// Trials that are over, as the run says and as its directory shows: whichever comes first counts.

@@ -78,7 +78,11 @@ pub struct Listed {
     outdated: bool,
 }
 
-/// What is read of `analysis.json`.
+/// What a report found, and how much of it is read at most.
+const ANALYSIS: &str = "analysis.json";
+const LONGEST: u64 = 64 << 20;
+
+/// What is read of [`ANALYSIS`].
 #[derive(Debug, Default, Deserialize)]
 struct Findings {
     #[serde(default)]
@@ -347,8 +351,7 @@ impl Results {
     }
 
     fn findings(&self, path: &Path) -> Option<Arc<Findings>> {
-        let file = path.join("analysis.json");
-        let at = changed(&file)?;
+        let at = changed(&path.join(ANALYSIS))?;
         let mut kept = self.findings.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((known, findings)) = kept.get(path)
             && *known == at
@@ -356,7 +359,10 @@ impl Results {
             return Some(Arc::clone(findings));
         }
         // One that cannot be read says nothing; the report beside it is still there.
-        let findings = Arc::new(serde_json::from_slice(&fs::read(file).ok()?).ok()?);
+        let mut text = Vec::new();
+        let file = within::file(path, Path::new(ANALYSIS)).ok()?;
+        file.take(LONGEST).read_to_end(&mut text).ok()?;
+        let findings = Arc::new(serde_json::from_slice(&text).ok()?);
         if kept.len() > MOST_RUNS {
             kept.clear();
         }

@@ -241,9 +241,9 @@ fn again(site: &Site, dir: &str, path: &Path) -> Result<Start, String> {
     let started_here = record.as_ref().is_some_and(|record| record.plan.is_some());
     let (text, place, quick) = match site.results.open(dir) {
         Ok(results) => {
-            // What others left there is theirs to run.
+            // What others left there is theirs to run, also where this page's own directory was.
             let owner = fs::metadata(path).map(|known| known.uid());
-            if !started_here && owner.ok() != Some(rustix::process::geteuid().as_raw()) {
+            if owner.ok() != Some(rustix::process::geteuid().as_raw()) {
                 return Err(format!(
                     "{} belongs to another user: run its plan in a terminal as that one",
                     path.display()

@@ -209,7 +209,7 @@ impl Inside<'_> {
         };
         let host = vtax_testbed::ready(self.hypervisor, &mut tell)?;
         signals.check()?;
-        tell("each trial boots an emulated host: its seconds are longer than ours");
+        tell("each trial has an emulated host of its own: its seconds are longer than ours");
         let run = PlanRun {
             planned: self.planned,
             host: &host,
