@@ -189,7 +189,9 @@ pub async fn start(State(site): State<Site>, headers: HeaderMap, body: Bytes) ->
 
 fn plans(site: &Site) -> Result<&Plans, String> {
     let plans = site.plans.as_deref();
-    plans.ok_or_else(|| "this server only shows: it was started with --watch-only".to_owned())
+    plans.ok_or_else(|| {
+        "this server only shows: it was started without an operator’s token".to_owned()
+    })
 }
 
 fn keeper(site: &Site) -> Result<&Keeper, String> {
@@ -243,7 +245,7 @@ fn again(site: &Site, dir: &str, path: &Path) -> Result<Start, String> {
         Ok(results) => {
             // What others left there is theirs to run.
             let owner = fs::metadata(path).map(|known| known.uid());
-            if !started_here && owner.ok() != Some(rustix::process::geteuid().as_raw()) {
+            if owner.ok() != Some(rustix::process::geteuid().as_raw()) {
                 return Err(format!(
                     "{} belongs to another user: run its plan in a terminal as that one",
                     path.display()
