@@ -219,7 +219,8 @@ async fn enter(
             serde_json::json!({ "may": role.name() }).to_string(),
         )
             .into_response(),
-        None => refusal(StatusCode::UNAUTHORIZED, "this is no token of this server"),
+        // Not 401, which takes the page back to where one enters, and the message away.
+        None => refusal(StatusCode::FORBIDDEN, "this is no token of this server"),
     }
 }
 

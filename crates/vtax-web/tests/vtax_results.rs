@@ -87,7 +87,7 @@ fn watchers_look_strangers_do_not_and_only_the_operator_changes_anything() {
     assert_eq!(
         page.ask("POST", "/api/enter", &format!("{origin}{JSON}"), &wrong)
             .0,
-        401
+        403
     );
     let evil = format!("Origin: http://evil.example\r\n{JSON}");
     assert_eq!(page.ask("POST", "/api/enter", &evil, &shown).0, 403);
