@@ -235,7 +235,7 @@ async fn admitted(access: &Access, request: Request, next: Next) -> Response {
         return match needed {
             Role::Operator if access.operator.is_none() => refusal(
                 StatusCode::FORBIDDEN,
-                "this server only shows: it was started with --watch-only",
+                "this server only shows: it was started without an operator’s token",
             ),
             Role::Operator if role == Role::Watcher => refusal(
                 StatusCode::FORBIDDEN,

@@ -151,13 +151,12 @@ impl Worker {
     }
 
     fn start(&self, start: &Start) -> Result<(), String> {
-        let lab = Lab::of(&self.starter.state);
-        if let Some(lab) = &lab
-            && !matches!(start.place, Place::Ssh(_))
+        if !matches!(start.place, Place::Ssh(_))
+            && let Some(other) = self.running_here()
         {
             return Err(format!(
                 "a run goes on on this host already, into {}: two would measure each other; wait for it, or cancel it",
-                lab.results.display()
+                other.display()
             ));
         }
         let known = self.records.of(&start.results);
@@ -190,14 +189,27 @@ impl Worker {
         self.records.keep(&record).map_err(|cause| kept(&cause))
     }
 
+    /// Where the run of this host goes. One on a testbed does not lock the directory of this state: its
+    /// record tells.
+    fn running_here(&self) -> Option<PathBuf> {
+        let lab = Lab::of(&self.starter.state).map(|lab| lab.results);
+        lab.or_else(|| {
+            let mut all = self.records.all().into_iter();
+            let here = |place: &str| place == "local" || place.starts_with("testbed:");
+            all.find(|record| record.is_alive() && here(&record.place))
+                .map(|record| record.results)
+        })
+    }
+
     /// Starts the program; its number.
     fn begin(&self, start: &Start, folder: &Path) -> io::Result<u32> {
         let plan = folder.join("plan.toml");
         fs::write(&plan, &start.text)?;
         let output = |name: &str| {
             let path = folder.join(name);
-            // Another file: who follows the run sees that it is a new one.
-            match fs::remove_file(&path) {
+            // The old one stays: a removed one's number may be given to the new one, and who follows
+            // the run would take it for the old.
+            match fs::rename(&path, folder.join(format!("{name}.before"))) {
                 Err(cause) if cause.kind() != io::ErrorKind::NotFound => Err(cause),
                 _ => File::create_new(path),
             }
@@ -286,18 +298,21 @@ impl Worker {
             return Err(ENDING.to_owned());
         }
         self.pausing.retain(|other| other != results);
-        self.end(record, Asked::Cancelled)
+        self.end(&record, Asked::Cancelled)
     }
 
-    fn end(&self, mut record: Record, asked: Asked) -> Result<(), String> {
-        let before = std::mem::replace(&mut record.asked, asked);
-        self.records.keep(&record).map_err(|cause| kept(&cause))?;
+    /// Tells a run to end. Where it cannot be told, its record stays what it was.
+    fn end(&self, record: &Record, asked: Asked) -> Result<(), String> {
         let process = record.process.ok_or("its process is not known")?;
+        let told = Record {
+            asked,
+            ..record.clone()
+        };
+        self.records.keep(&told).map_err(|cause| kept(&cause))?;
         process.interrupt().map_err(|cause| {
-            // It was not told, so that it can be told again.
-            record.asked = before;
-            let _ = self.records.keep(&record);
-            format!("cannot tell process {} to end: {cause}", process.id)
+            let back = self.records.keep(record).err();
+            let back = back.map_or_else(String::new, |cause| format!("; {}", kept(&cause)));
+            format!("cannot tell process {} to end: {cause}{back}", process.id)
         })
     }
 
@@ -320,11 +335,10 @@ impl Worker {
             let Asked::Pause(over) = record.asked else {
                 continue;
             };
-            if self.over(&results) == over {
+            let is_told = self.over(&results) != over && self.end(&record, Asked::Paused).is_ok();
+            // One that ended by itself needs no word; any other is told again.
+            if !is_told && record.is_alive() {
                 self.pausing.push(results);
-            } else {
-                // One that cannot be told has just ended by itself.
-                let _ = self.end(record, Asked::Paused);
             }
         }
     }
@@ -336,4 +350,78 @@ fn kept(cause: &io::Error) -> String {
     format!(
         "cannot keep a record of this run: {cause}; the directory of vtax's state must be there and ours (VTAX_STATE_DIR)"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::Process;
+    use std::os::unix::fs::MetadataExt;
+
+    fn worker(state: &Path) -> Worker {
+        Worker::of(Starter {
+            program: PathBuf::from("true"),
+            state: state.to_owned(),
+        })
+    }
+
+    fn record(place: &str, process: Option<Process>) -> Record {
+        Record {
+            results: PathBuf::from("/results/one"),
+            place: place.to_owned(),
+            quick: false,
+            started: String::new(),
+            plan: None,
+            process,
+            asked: Asked::Run,
+        }
+    }
+
+    #[test]
+    fn a_run_that_cannot_be_told_to_end_is_not_said_to_end() {
+        let state = tempfile::tempdir().unwrap();
+        let worker = worker(state.path());
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let record = record("local", Process::of(child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        worker.records.keep(&record).unwrap();
+        assert!(worker.end(&record, Asked::Cancelled).is_err());
+        let kept = worker.records.of(&record.results).unwrap();
+        assert_eq!(kept.asked, Asked::Run);
+    }
+
+    #[test]
+    fn a_run_on_a_testbed_is_a_run_of_this_host() {
+        let state = tempfile::tempdir().unwrap();
+        let worker = worker(state.path());
+        let own = Process::of(std::process::id());
+        for (place, is_here) in [("ssh:other", false), ("testbed:kvm", true), ("local", true)] {
+            let record = record(place, own);
+            worker.records.keep(&record).unwrap();
+            let here = worker.running_here();
+            assert_eq!(here, is_here.then_some(record.results), "{place}");
+        }
+    }
+
+    #[test]
+    fn the_events_of_a_run_that_goes_on_are_never_in_the_file_of_before() {
+        let state = tempfile::tempdir().unwrap();
+        let worker = worker(state.path());
+        let text = include_str!("../../../plans/every-workload.toml");
+        let plan = crate::plans::check(text, true, &Place::Local).unwrap();
+        let start = Start {
+            results: state.path().join("results"),
+            text: text.to_owned(),
+            plan,
+            place: Place::Local,
+            quick: true,
+        };
+        let number = |name| fs::metadata(state.path().join(name)).unwrap().ino();
+        worker.begin(&start, state.path()).unwrap();
+        let before = number("events");
+        worker.begin(&start, state.path()).unwrap();
+        assert_eq!(number("events.before"), before, "it stays, with its number");
+        assert_ne!(number("events"), before);
+    }
 }

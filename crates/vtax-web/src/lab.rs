@@ -3,6 +3,7 @@
 
 use crate::process::Process;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// A run that goes on.
@@ -17,10 +18,14 @@ pub struct Lab {
 impl Lab {
     /// The one whose lock is in a directory of state.
     pub fn of(state: &Path) -> Option<Self> {
-        let text = fs::read_to_string(state.join("lock")).ok()?;
+        let lock = state.join("lock");
+        let text = fs::read_to_string(&lock).ok()?;
         let (number, purpose) = text.trim_end().strip_prefix("process ")?.split_once(", ")?;
         // What an earlier one left in the file may name a number that another process has now.
         let process = Process::of_vtax(number.parse().ok()?)?;
+        if !has_open(process.id, &lock) {
+            return None;
+        }
         let (_, into) = purpose.rsplit_once(" into ")?;
         let beside = fs::read_link(format!("/proc/{}/cwd", process.id)).unwrap_or_default();
         Some(Self {
@@ -30,16 +35,32 @@ impl Lab {
     }
 }
 
+/// Whether a process has a file open.
+fn has_open(process: u32, path: &Path) -> bool {
+    let Ok(file) = fs::metadata(path) else {
+        return false;
+    };
+    let open = fs::read_dir(format!("/proc/{process}/fd"));
+    let mut open = open.into_iter().flatten().flatten();
+    open.any(|one| {
+        fs::metadata(one.path()).is_ok_and(|one| (one.dev(), one.ino()) == (file.dev(), file.ino()))
+    })
+}
+
 /// One name for one directory, also for one that is not there yet.
 pub fn same(path: &Path) -> PathBuf {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    fs::canonicalize(&whole).unwrap_or_else(|_| {
-        let above = whole.parent().map(fs::canonicalize);
-        match (above, whole.file_name()) {
-            (Some(Ok(above)), Some(name)) => above.join(name),
-            _ => whole.clone(),
-        }
-    })
+    let known = whole.ancestors().find_map(|above| {
+        let rest = whole.strip_prefix(above).ok()?;
+        Some(
+            fs::canonicalize(above)
+                .ok()?
+                .components()
+                .chain(rest.components())
+                .collect(),
+        )
+    });
+    known.unwrap_or(whole)
 }
 
 #[cfg(test)]
@@ -56,6 +77,8 @@ mod tests {
         tell(format!(
             "process {own}, running plan a into b into results/a\n"
         ));
+        assert_eq!(Lab::of(state.path()), None, "it does not hold the lock");
+        let _held = fs::File::open(state.path().join("lock")).unwrap();
         let lab = Lab::of(state.path()).unwrap();
         assert_eq!(lab.process.id, own);
         assert_eq!(lab.results, same(Path::new("results/a")));
@@ -63,5 +86,20 @@ mod tests {
             tell(other.to_owned());
             assert_eq!(Lab::of(state.path()), None, "{other:?}");
         }
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_has_the_name_that_it_will_have() {
+        let folder = tempfile::tempdir().unwrap();
+        let real = fs::canonicalize(folder.path()).unwrap().join("real");
+        fs::create_dir(&real).unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        for below in ["", "a", "a/b/c"] {
+            assert_eq!(same(&link.join(below)), real.join(below), "{below:?}");
+        }
+        let later = same(&link.join("a/b"));
+        fs::create_dir_all(real.join("a/b")).unwrap();
+        assert_eq!(later.as_os_str(), same(&link.join("a/b")).as_os_str());
     }
 }

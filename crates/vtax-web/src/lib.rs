@@ -105,7 +105,6 @@ pub fn run(
     };
     let mut key = String::new();
     if !options.watch_only {
-        site = site.with_plans(&options.plans);
         doors.operator = options.token.as_ref().map(read).transpose()?;
         // Elsewhere a token must be one that its users were given.
         if doors.operator.is_none() && options.listen.ip().is_loopback() {
@@ -114,6 +113,10 @@ pub fn run(
             doors.operator = Some(token);
             key = format!("/#token={text}");
         }
+    }
+    // Nobody else could start them.
+    if doors.operator.is_some() {
+        site = site.with_plans(&options.plans);
     }
     let server = Server::start(site, &doors)?;
     let scheme = if doors.certificate.is_some() {

@@ -359,10 +359,7 @@ impl Results {
             return Some(Arc::clone(findings));
         }
         // One that cannot be read says nothing; the report beside it is still there.
-        let mut text = Vec::new();
-        let file = within::file(path, Path::new(ANALYSIS)).ok()?;
-        file.take(LONGEST).read_to_end(&mut text).ok()?;
-        let findings = Arc::new(serde_json::from_slice(&text).ok()?);
+        let findings = Arc::new(read_findings(path)?);
         if kept.len() > MOST_RUNS {
             kept.clear();
         }
@@ -394,6 +391,14 @@ impl Findings {
         }
         found
     }
+}
+
+/// The directory may be another's, and what is there anything.
+fn read_findings(path: &Path) -> Option<Findings> {
+    let file = within::file(path, Path::new("analysis.json")).ok()?;
+    let mut bytes = Vec::new();
+    file.take(LONGEST_REPORT).read_to_end(&mut bytes).ok()?;
+    serde_json::from_slice(&bytes).ok()
 }
 
 fn is_hidden(name: &std::ffi::OsStr) -> bool {

@@ -18,7 +18,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use vtax_report::results::{InFlight, ResultsDir, Scheduled};
 
 /// Runs whose trials are remembered.
-const MOST_RUNS: usize = 64;
+const MOST_RUNS: usize = 256;
 /// The end of a log that is shown.
 const LOG_BYTES: u64 = 4096;
 const LOG_LINES: usize = 8;
@@ -214,8 +214,13 @@ impl Runs {
         let record = self.records.of(&path);
         let planned = Planned::of(results, record.as_ref())
             .ok_or_else(|| format!("there is no run in {}", path.display()))?;
+        let lab = self.lab().filter(|lab| lab.results == path);
+        let written = results.and_then(in_flight);
+        let others = lab.is_some() || written.is_some();
         let heard = record
             .as_ref()
+            // What this page's run said says nothing of one that somebody else runs now.
+            .filter(|record| record.plan.is_some() && record.is_alive() || !others)
             .map(|_| self.listen(&path))
             .unwrap_or_default();
         let mut all = lock(&self.known);
@@ -224,7 +229,6 @@ impl Runs {
         }
         let trials = all.entry(path.clone()).or_default();
         let last = results.and_then(|results| read_new(results, trials));
-        let written = results.and_then(in_flight);
         let mut found: BTreeMap<u32, Found> = trials
             .iter()
             .map(|(index, (_, found))| (*index, found.clone()))
@@ -234,7 +238,6 @@ impl Runs {
             found.entry(*index).or_insert_with(|| Found::heard(over));
         }
         let done = found.len() >= planned.schedule.len();
-        let lab = self.lab().filter(|lab| lab.results == path);
         let (state, controlled) = judged(record.as_ref(), lab.as_ref(), written.is_some(), done);
         let goes_on = matches!(state, State::Running | State::Pausing | State::Stopping);
         let under_way: Vec<u32> = match &written {

@@ -219,7 +219,7 @@ async fn enter(
             serde_json::json!({ "may": role.name() }).to_string(),
         )
             .into_response(),
-        // Not 401, which says that who asked is nobody any more.
+        // Not 401, which takes the page back to where one enters, and the message away.
         None => refusal(StatusCode::FORBIDDEN, "this is no token of this server"),
     }
 }

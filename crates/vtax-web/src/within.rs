@@ -4,6 +4,7 @@
 use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Opens a regular file by its path below a directory, to read it.
@@ -37,11 +38,15 @@ fn opened(directory: &Path, below: &Path, how: OFlags, mode: Mode) -> io::Result
         ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS,
     )?;
     let file = File::from(file);
-    if file.metadata()?.is_file() {
-        Ok(file)
-    } else {
-        Err(io::Error::other("it is no regular file"))
+    let known = file.metadata()?;
+    if !known.is_file() {
+        return Err(io::Error::other("it is no regular file"));
     }
+    // Another name of it may be a file that only this process's rights open.
+    if known.nlink() > 1 {
+        return Err(io::Error::other("it has a second name"));
+    }
+    Ok(file)
 }
 
 #[cfg(test)]
@@ -67,7 +72,16 @@ mod tests {
         let mut opened = file(&root, Path::new("inner/text")).unwrap();
         opened.read_to_string(&mut text).unwrap();
         assert_eq!(text, "text");
-        for below in ["link", "folder/text", "../outside", "pipe", "inner", "none"] {
+        fs::hard_link(folder.path().join("outside"), root.join("second")).unwrap();
+        for below in [
+            "link",
+            "folder/text",
+            "../outside",
+            "pipe",
+            "inner",
+            "none",
+            "second",
+        ] {
             assert!(file(&root, Path::new(below)).is_err(), "{below}");
         }
         assert!(file(&root, &folder.path().join("outside")).is_err());

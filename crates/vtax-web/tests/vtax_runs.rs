@@ -143,6 +143,25 @@ fn a_run_outlives_its_page_and_is_found_paused_and_cancelled_by_the_next() {
 }
 
 #[test]
+fn nobody_runs_a_plan_of_another_user_by_resuming_what_was_started_here() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can give a directory away");
+        return;
+    }
+    let page = Page::open();
+    fake::pace(page.path(), LONG);
+    page.start_run("small", "local");
+    page.until("small", |run| run["running"].is_object());
+    page.tell("small", "cancel");
+    page.until_state("small", "cancelled");
+    std::os::unix::fs::chown(page.path().join("results/small"), Some(65534), None).unwrap();
+    let (status, answer) = page.post("/api/run", &json!({"dir": "small", "ask": "resume"}));
+    let why = answer["error"].as_str().unwrap_or_default();
+    assert_eq!(status, 409, "{answer}");
+    assert!(why.contains("belongs to another user"), "{answer}");
+}
+
+#[test]
 fn a_run_of_a_terminal_is_followed_and_paused_too() {
     let page = Page::open();
     fake::pace(page.path(), LONG);

@@ -189,7 +189,9 @@ pub async fn start(State(site): State<Site>, headers: HeaderMap, body: Bytes) ->
 
 fn plans(site: &Site) -> Result<&Plans, String> {
     let plans = site.plans.as_deref();
-    plans.ok_or_else(|| "this server only shows: it was started with --watch-only".to_owned())
+    plans.ok_or_else(|| {
+        "this server only shows: it was started without an operator’s token".to_owned()
+    })
 }
 
 fn keeper(site: &Site) -> Result<&Keeper, String> {
