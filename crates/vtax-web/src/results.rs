@@ -78,11 +78,7 @@ pub struct Listed {
     outdated: bool,
 }
 
-/// What a report found, and how much of it is read at most.
-const ANALYSIS: &str = "analysis.json";
-const LONGEST: u64 = 64 << 20;
-
-/// What is read of [`ANALYSIS`].
+/// What is read of `analysis.json`.
 #[derive(Debug, Default, Deserialize)]
 struct Findings {
     #[serde(default)]
@@ -351,7 +347,8 @@ impl Results {
     }
 
     fn findings(&self, path: &Path) -> Option<Arc<Findings>> {
-        let at = changed(&path.join(ANALYSIS))?;
+        let file = path.join("analysis.json");
+        let at = changed(&file)?;
         let mut kept = self.findings.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((known, findings)) = kept.get(path)
             && *known == at
