@@ -1,5 +1,5 @@
 //! What a monitor can still reach once it serves: its guests and clients, no file but its snapshot's, no
-//! other process, no network beyond the connections that come to it.
+//! other process, no network beyond the connections that come to it, nothing by a capability.
 //!
 //! A guest that broke out of its vCPU, or a client that broke the parser, is in here.
 
@@ -9,7 +9,7 @@ use landlock::{
     Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 use rustix::process::getpid;
-use rustix::thread::set_no_new_privs;
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
     SeccompFilter, SeccompRule,
@@ -23,7 +23,13 @@ use std::path::Path;
 ///
 /// # Errors
 /// [`Error::System`]: nothing runs without. A kernel without Landlock is only reported.
+/// [`Error::Configuration`] for a folder in which this user may write by a capability alone.
 pub fn enter(snapshot: Option<&Path>, socket: Option<&Path>) -> Result<()> {
+    drop_capabilities()?;
+    // Said now, not when the guests are to be saved.
+    for path in [snapshot, socket].into_iter().flatten() {
+        check_writable(folder(path))?;
+    }
     set_no_new_privs(true).map_err(failed("rule out new privileges"))?;
     shut_doors(snapshot, socket)?;
     let filter = filter().map_err(failed("make a seccomp filter"))?;
@@ -37,12 +43,31 @@ fn failed<E: ToString>(tried: &'static str) -> impl Fn(E) -> Error {
     }
 }
 
+fn drop_capabilities() -> Result<()> {
+    let none = CapabilitySet::empty();
+    let sets = CapabilitySets {
+        effective: none,
+        permitted: none,
+        inheritable: none,
+    };
+    set_capabilities(None, sets).map_err(failed("drop capabilities"))
+}
+
+fn check_writable(folder: &Path) -> Result<()> {
+    use rustix::fs::Access;
+    rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK).map_err(|cause| {
+        Error::Configuration {
+            asked: format!("write in {}", folder.display()),
+            problem: format!(
+                "{cause}, without capabilities, which the monitor drops; name a folder that its user may write in"
+            ),
+        }
+    })
+}
+
 fn shut_doors(snapshot: Option<&Path>, socket: Option<&Path>) -> Result<()> {
     let all = AccessFs::from_all(ABI::V5);
-    let mut open: Vec<(&Path, BitFlags<AccessFs>)> = vec![
-        // How much memory the host has left.
-        (Path::new("/proc/meminfo"), AccessFs::ReadFile.into()),
-    ];
+    let mut open: Vec<(&Path, BitFlags<AccessFs>)> = Vec::new();
     open.extend(snapshot.map(|path| (folder(path), all)));
     open.extend(socket.map(|path| (folder(path), AccessFs::RemoveFile.into())));
     let shut = || -> std::result::Result<_, Box<dyn std::error::Error>> {
@@ -79,6 +104,7 @@ fn filter() -> std::result::Result<BpfProgram, BackendError> {
         libc::SYS_read,
         libc::SYS_write,
         libc::SYS_readv,
+        libc::SYS_pread64,
         libc::SYS_writev,
         libc::SYS_accept4,
         libc::SYS_recvfrom,
@@ -136,7 +162,6 @@ fn filter() -> std::result::Result<BpfProgram, BackendError> {
         libc::SYS_gettid,
         libc::SYS_getpid,
         libc::SYS_getrandom,
-        libc::SYS_prlimit64,
         libc::SYS_exit,
         libc::SYS_exit_group,
     ];
@@ -166,6 +191,24 @@ fn filter() -> std::result::Result<BpfProgram, BackendError> {
         .collect();
     rules.insert(libc::SYS_fcntl, fcntl?);
     rules.insert(libc::SYS_prctl, vec![equals(0, libc::PR_SET_NAME)?]);
+    // Nobody's limits but its own: that of processor time ends a process.
+    rules.insert(libc::SYS_prlimit64, vec![equals(0, 0)?]);
+    // Flags and copies of descriptors, but no signals about them, which could go to anybody.
+    let signals = u64::from(libc::O_ASYNC.unsigned_abs());
+    let mut fcntl = [
+        libc::F_GETFL,
+        libc::F_GETFD,
+        libc::F_SETFD,
+        libc::F_DUPFD_CLOEXEC,
+    ]
+    .into_iter()
+    .map(|command| equals(1, command))
+    .collect::<std::result::Result<Vec<_>, _>>()?;
+    fcntl.push(SeccompRule::new(vec![
+        condition(1, SeccompCmpOp::Eq, libc::F_SETFL.unsigned_abs().into())?,
+        condition(2, SeccompCmpOp::MaskedEq(signals), 0)?,
+    ])?);
+    rules.insert(libc::SYS_fcntl, fcntl);
     // KVM's own requests (KVMIO), and whether to wait.
     #[expect(clippy::cast_possible_truncation, reason = "a request has 32 bits")]
     let nonblocking = (libc::FIONBIO as u32).cast_signed();
@@ -190,14 +233,24 @@ fn rule(
     how: SeccompCmpOp,
     value: u64,
 ) -> std::result::Result<SeccompRule, BackendError> {
-    let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, how, value)?;
-    SeccompRule::new(vec![condition])
+    SeccompRule::new(vec![condition(argument, how, value)?])
+}
+
+fn condition(
+    argument: u8,
+    how: SeccompCmpOp,
+    value: u64,
+) -> std::result::Result<SeccompCondition, BackendError> {
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, how, value)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::population::Holding;
+    use crate::population::memory::Reserve;
     use std::io::ErrorKind;
+    use std::os::fd::AsRawFd;
 
     /// Runs in a thread of its own, for which alone the jail is.
     fn in_a_thread(run: impl FnOnce() + Send + 'static) {
@@ -223,11 +276,18 @@ mod tests {
         in_a_thread(move || {
             let snapshot = own.path().join("snapshot");
             let socket = other.path().join("socket");
+            let reserve = Reserve::of_this_host().unwrap();
             shut_doors(Some(&snapshot), Some(&socket)).unwrap();
             std::fs::write(&snapshot, "guests").unwrap();
-            std::fs::read("/proc/meminfo").unwrap();
+            reserve.check(0, Holding::Live).unwrap();
+            // Not every kernel has it.
+            let kernel = Path::new("/proc/kcore");
+            assert!(!kernel.exists() || std::fs::File::open(kernel).is_err());
             for result in [
                 std::fs::read("/etc/passwd").map(drop),
+                std::fs::read("/proc/1/cmdline").map(drop),
+                std::fs::read("/proc/self/environ").map(drop),
+                std::fs::read("/proc/meminfo").map(drop),
                 std::fs::read(other.path().join("file")).map(drop),
                 std::fs::write(other.path().join("new"), ""),
                 std::fs::write("/proc/sys/kernel/core_pattern", "x"),
@@ -241,10 +301,27 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_that_only_a_capability_opens_is_refused_before_a_guest_boots() {
+        let folder = tempfile::tempdir().unwrap();
+        if std::os::unix::fs::chown(folder.path(), Some(65534), None).is_err() {
+            return eprintln!("SKIPPED: only root has capabilities to drop");
+        }
+        let path = folder.path().to_owned();
+        in_a_thread(move || {
+            check_writable(&path).unwrap();
+            let snapshot = path.join("snapshot");
+            let error = enter(Some(&snapshot), None).unwrap_err().to_string();
+            let asked = format!("write in {}", path.display());
+            assert!(error.starts_with(&asked), "{error}");
+        });
+    }
+
+    #[test]
     fn no_socket_is_opened_no_program_started_and_no_process_signalled() {
         let sleeper = std::process::Command::new("sleep").arg("100").spawn();
         let mut sleeper = sleeper.unwrap();
         let other = i32::try_from(sleeper.id()).unwrap();
+        let (stream, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
         in_a_thread(move || {
             seccompiler::apply_filter(&filter().unwrap()).unwrap();
             let refused = |what: &str, result: io::Result<()>| {
@@ -273,6 +350,27 @@ mod tests {
             let killed = rustix::process::Pid::from_raw(other)
                 .map(|pid| rustix::process::kill_process(pid, rustix::process::Signal::KILL));
             refused("kill", killed.unwrap().map_err(io::Error::from));
+            let limited = rustix::process::prlimit(
+                rustix::process::Pid::from_raw(other),
+                rustix::process::Resource::Cpu,
+                rustix::process::Rlimit {
+                    current: Some(1),
+                    maximum: Some(1),
+                },
+            );
+            refused("limit", limited.map(drop).map_err(io::Error::from));
+            let control = |command, value: i32| {
+                // SAFETY: none of these commands takes a pointer.
+                match unsafe { libc::fcntl(stream.as_raw_fd(), command, value) } {
+                    -1 => Err(io::Error::last_os_error()),
+                    _ => Ok(()),
+                }
+            };
+            refused("own", control(libc::F_SETOWN, other));
+            refused("signal input", control(libc::F_SETFL, libc::O_ASYNC));
+            control(libc::F_SETFL, libc::O_NONBLOCK).unwrap();
+            control(libc::F_GETFL, 0).unwrap();
+            stream.try_clone().unwrap();
         });
         assert!(sleeper.try_wait().unwrap().is_none());
         sleeper.kill().unwrap();

@@ -2,9 +2,10 @@
 
 use crate::error::{Error, Result};
 use crate::front::router::http_answer;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 /// The host's memory, in bytes.
@@ -23,17 +24,44 @@ pub struct HostMemory {
 }
 
 impl HostMemory {
-    /// Reads /proc/meminfo.
+    /// Reads it from /proc/meminfo.
     ///
     /// # Errors
     /// [`Error::File`] when it cannot be read.
     pub fn read() -> Result<Self> {
-        let path = "/proc/meminfo";
-        let text = fs::read_to_string(path).map_err(|cause| Error::File {
-            action: "read",
-            path: path.into(),
-            cause,
-        })?;
+        MemoryFile::open()?.read()
+    }
+}
+
+/// /proc/meminfo, open: it can be read also where no file can be opened any more.
+#[derive(Debug)]
+pub struct MemoryFile(File);
+
+impl MemoryFile {
+    const PATH: &str = "/proc/meminfo";
+
+    /// Opens it.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub fn open() -> Result<Self> {
+        File::open(Self::PATH)
+            .map(Self)
+            .map_err(|cause| Self::failed("open", cause))
+    }
+
+    /// What it says now.
+    ///
+    /// # Errors
+    /// [`Error::File`] when it cannot be read.
+    pub fn read(&self) -> Result<HostMemory> {
+        // The kernel writes all of it, less than 2 KiB, at one read from the start.
+        let mut text = [0; 8192];
+        let length = self
+            .0
+            .read_at(&mut text, 0)
+            .map_err(|cause| Self::failed("read", cause))?;
+        let text = String::from_utf8_lossy(text.get(..length).unwrap_or_default());
         let field = |name: &str| {
             let line = text
                 .lines()
@@ -42,13 +70,21 @@ impl HostMemory {
                 .unwrap_or(0)
                 * 1024
         };
-        Ok(Self {
+        Ok(HostMemory {
             total: field("MemTotal"),
             available: field("MemAvailable"),
             slab: field("Slab"),
             page_tables: field("PageTables") + field("SecPageTables"),
             anonymous: field("AnonPages"),
         })
+    }
+
+    fn failed(action: &'static str, cause: io::Error) -> Error {
+        Error::File {
+            action,
+            path: Self::PATH.into(),
+            cause,
+        }
     }
 }
 

@@ -222,7 +222,7 @@ impl Shards {
     ) -> Result<()> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let missing = count.saturating_sub(self.guests());
-        Reserve::of_this_host().admit(missing, Holding::Live)?;
+        Reserve::of_this_host()?.admit(missing, Holding::Live)?;
         let image = self.folder.path().join("image.img");
         // Making a VM waits for the kernel half of the time: two processes keep a core busy.
         let at_once = 2 * cores;

@@ -299,7 +299,13 @@ fn every_thread_of_a_monitor_is_shut_in_and_its_snapshot_is_still_written() {
         .collect();
     assert!(statuses.len() > 1);
     for status in statuses {
-        for line in ["Seccomp:\t2", "NoNewPrivs:\t1"] {
+        for line in [
+            "Seccomp:\t2",
+            "NoNewPrivs:\t1",
+            "CapInh:\t0000000000000000",
+            "CapPrm:\t0000000000000000",
+            "CapEff:\t0000000000000000",
+        ] {
             assert!(status.lines().any(|found| found == line), "{status}");
         }
     }

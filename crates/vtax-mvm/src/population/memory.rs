@@ -2,7 +2,7 @@
 
 use super::Holding;
 use crate::error::{Error, Result};
-use crate::measure::HostMemory;
+use crate::measure::MemoryFile;
 use std::io;
 
 /// The host keeps one part in this many of its memory.
@@ -24,25 +24,31 @@ fn between_looks(holding: Holding) -> u32 {
     }
 }
 
-/// The memory that is kept, in bytes.
+/// The memory that is kept.
 #[derive(Debug)]
 pub struct Reserve {
+    meminfo: MemoryFile,
+    /// Bytes.
     kept: u64,
 }
 
 impl Reserve {
     /// A part of this host's memory.
-    pub fn of_this_host() -> Self {
-        let total = HostMemory::read().map_or(0, |memory| memory.total);
-        Self { kept: total / KEPT }
+    ///
+    /// # Errors
+    /// [`Error::File`] when the host does not say how much it has.
+    pub fn of_this_host() -> Result<Self> {
+        let meminfo = MemoryFile::open()?;
+        let kept = meminfo.read()?.total / KEPT;
+        Ok(Self { meminfo, kept })
     }
 
     /// Refuses a population that cannot fit, before anything is made for it.
     ///
     /// # Errors
-    /// [`Error::Exhausted`].
+    /// [`Error::Exhausted`]; [`Error::File`] when the host does not say what is available.
     pub fn admit(&self, count: u32, holding: Holding) -> Result<()> {
-        let available = HostMemory::read()?.available;
+        let available = self.meminfo.read()?.available;
         self.admit_with(count, holding, available)
     }
 
@@ -57,12 +63,12 @@ impl Reserve {
     /// Ends a boot that eats into the reserve: guest `offset` is next.
     ///
     /// # Errors
-    /// [`Error::Exhausted`].
+    /// [`Error::Exhausted`]; [`Error::File`] when the host does not say what is available.
     pub fn check(&self, offset: u32, holding: Holding) -> Result<()> {
         if !offset.is_multiple_of(between_looks(holding)) {
             return Ok(());
         }
-        self.check_with(offset, HostMemory::read()?.available)
+        self.check_with(offset, self.meminfo.read()?.available)
     }
 
     fn check_with(&self, offset: u32, available: u64) -> Result<()> {
@@ -87,9 +93,14 @@ pub fn exhausted(count: u32) -> Error {
 mod tests {
     use super::*;
 
+    fn reserve(kept: u64) -> Reserve {
+        let meminfo = MemoryFile::open().unwrap();
+        Reserve { meminfo, kept }
+    }
+
     #[test]
     fn a_population_that_would_eat_the_reserve_is_refused() {
-        let reserve = Reserve { kept: 1 << 30 };
+        let reserve = reserve(1 << 30);
         let live = |count, available| reserve.admit_with(count, Holding::Live, available);
         assert!(live(8192, 2 << 30).is_ok());
         let error = live(8193, 2 << 30).unwrap_err().to_string();
@@ -106,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_boot_ends_before_the_reserve_is_touched() {
-        let reserve = Reserve { kept: 1000 };
+        let reserve = reserve(1000);
         assert!(reserve.check_with(64, 1000).is_ok());
         assert!(reserve.check_with(64, 999).is_err());
     }

@@ -208,7 +208,7 @@ impl Population {
     pub fn new(plan: Plan) -> Result<Self> {
         let host = Host::open()?;
         check_capacity(&plan)?;
-        Reserve::of_this_host().admit(plan.count, plan.holding)?;
+        Reserve::of_this_host()?.admit(plan.count, plan.holding)?;
         let home = match plan.holding {
             Holding::Live => Home::Live(Arena::new(plan.count as usize)?),
             Holding::Parked => Home::Parked(Box::new(reset_state(&host, &plan.image)?)),
@@ -235,7 +235,7 @@ impl Population {
             plan,
             host,
             home,
-            reserve: Reserve::of_this_host(),
+            reserve: Reserve::of_this_host()?,
             clock,
             guests,
             queue: Mutex::default(),
