@@ -8,6 +8,9 @@ use crate::payload::{Errand, Luggage};
 use crate::running::{BREATH, Ports, Running, STATE, tail};
 use crate::scratch;
 use crate::settings::Settings;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -86,9 +89,14 @@ impl Moment {
         let stopped = monitor.has_told(STOPPED, Duration::from_millis(1));
         let console = self.directory.path().join("console");
         if let Some(status) = machine.ended()? {
+            let bus = rustix::process::Signal::BUS.as_raw();
+            let full = match status.signal() {
+                Some(signal) if signal == bus => ": is there room in TMPDIR?",
+                _ => "",
+            };
             return Err(LabError::Host(HostError::Program {
                 command: "the emulated host".into(),
-                status: format!("{status}, before it came to rest"),
+                status: format!("{status}, before it came to rest{full}"),
                 output: format!("{}\n{}", tail(&console), machine.messages()),
             }));
         }
@@ -121,17 +129,20 @@ pub(crate) fn from_state() -> String {
     format!("exec:cat \"${STATE}\"")
 }
 
-/// Memory and root disk become files that are mapped: where there is no room for a page, QEMU is killed.
+/// Memory and root disk become files that are mapped: where there is no room for a page, QEMU is killed. A host
+/// that rests has written a fifth of its memory, and little on its disk.
 fn has_room(below: &Path, host: &Host, settings: &Settings) -> Result<(), HostError> {
     let room = rustix::fs::statvfs(below)
         .map_err(|cause| HostError::file("look at", below)(cause.into()))?;
     let room = room.f_bavail.saturating_mul(room.f_frsize) >> 20;
-    let needed = u64::from(settings.memory_mib) + (host.root().bytes >> 20);
+    let root = &host.root().path;
+    let disk = fs::metadata(root).map_err(HostError::file("read", root))?;
+    let needed = u64::from(settings.memory_mib) / 3 + ((disk.blocks() * 512) >> 20);
     if room >= needed {
         return Ok(());
     }
     Err(HostError::Setting(format!(
-        "an emulated host's memory and disk are files in {} and may take {needed} MiB; {room} MiB are free there: set TMPDIR to a directory with more room",
+        "an emulated host's memory and disk are files in {} and take {needed} MiB; {room} MiB are free there: set TMPDIR to a directory with more room",
         below.display()
     )))
 }
@@ -158,8 +169,6 @@ mod tests {
     use super::*;
     use crate::emulator::tests::pretended;
     use crate::host::tests::fake_host;
-    use std::fs;
-    use std::os::unix::fs::MetadataExt;
     use vtax_lab::place::Hypervisor;
 
     #[test]
