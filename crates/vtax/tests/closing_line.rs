@@ -64,6 +64,44 @@ fn a_test_that_was_skipped_is_counted_as_skipped_with_its_reason() {
     assert_eq!(said.lines().filter(|found| *found == line).count(), 2);
 }
 
+/// What cargo prints of a program whose test fails; `$again` is what it prints when asked for that one alone.
+fn flaky(again: &str) -> (Output, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let cargo = directory.path().join("cargo");
+    let failed = "test one ... FAILED\n\ntest result: FAILED. 1 passed; 1 failed; 0 ignored\n";
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in\n*'-p a --lib'*--exact*one) {again} ;;\n*) printf '{failed}error: test failed, to rerun pass `-p a --lib`\nerror: 1 target failed:\n'; exit 101 ;;\nesac\n"
+    )
+    .replace("\n\ntest result", "\\n\\ntest result");
+    fs::write(&cargo, script).unwrap();
+    fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).unwrap();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/test");
+    let mut script = Command::new(script);
+    let output = script
+        .env("CARGO", &cargo)
+        .env_remove("VTAX_TESTS")
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stdout.clone()).unwrap();
+    (output, said)
+}
+
+#[test]
+fn what_passes_alone_is_named_and_what_fails_again_is_a_failure() {
+    let (output, said) = flaky("exit 0");
+    assert!(output.status.success(), "{said}");
+    let closing = "2 passed, 0 failed, 0 skipped (1 passed at the second try)";
+    assert_eq!(said.lines().last(), Some(closing), "{said}");
+    assert!(said.contains("FAILED at first: one"), "{said}");
+    let (output, said) = flaky("exit 101");
+    assert!(!output.status.success(), "{said}");
+    assert_eq!(
+        said.lines().last(),
+        Some("1 passed, 1 failed, 0 skipped"),
+        "{said}"
+    );
+}
+
 #[test]
 fn where_none_may_be_skipped_one_is_a_failure() {
     let (output, said) = run(Some("all"));
