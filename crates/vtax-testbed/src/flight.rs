@@ -38,6 +38,8 @@ pub(crate) struct Ticket<'a> {
     pub silence: Duration,
     /// What the host is told once it rests: see [`Files::told`].
     pub told: &'a str,
+    /// What it is brought then: see [`Errand::bring`].
+    pub errand: &'a Path,
 }
 
 /// A host on its errand. Dropping it ends the host.
@@ -81,6 +83,7 @@ impl Flight {
         let ports = Ports::create(directory.path())?;
         let files = Files {
             initrd: &luggage.initrd,
+            errand: ticket.errand,
             link: there.as_ref().map(|_| (End::Host, wire.as_path())),
             pstates: luggage.pstates.as_deref(),
             told: Some(ticket.told),
@@ -98,12 +101,13 @@ impl Flight {
         let directory = scratch::directory(&std::env::temp_dir())?;
         let monitor = directory.path().join("monitor");
         let ports = Ports::create(directory.path())?;
+        let paths = moment.paths();
         let files = Files {
             told: Some(ticket.told),
-            ..moment.files(&ports, &monitor, false)
+            ..paths.files(&ports, ticket.errand, &monitor, false)
         };
         let line = machine::command_line(ticket.host, ticket.settings, files);
-        let mut machine = Running::start(&line, Some(&moment.state()))?;
+        let mut machine = Running::start(&line, Some(&paths.state))?;
         machine.monitor(&monitor)?.load(&moment::from_state())?;
         Self::of(machine, None, &ports, ticket.silence, directory)
     }
@@ -218,6 +222,7 @@ impl Client {
         )?;
         let files = Files {
             initrd: &luggage.initrd,
+            errand: &Errand::Client.bring(directory.path(), host.hypervisor)?,
             console: Some(&directory.path().join("console")),
             ports: None,
             link: Some((End::Client, wire)),

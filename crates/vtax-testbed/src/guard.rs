@@ -25,8 +25,7 @@ const COUNTED: [&str; 4] = [
 /// other builds (profile, linker, debug information) move at the ends of the window is below this.
 pub const TOLERANCE: f64 = 0.02;
 
-/// The counts of a run: by treatment and metric, the median over its trials, each with a seed of its own. About
-/// one seed in eight falls so that a quarter of the exits are not needed, and which one it is depends on the build.
+/// The counts of a run: by treatment and metric, the median over its trials, each with a seed of its own.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counts {

@@ -39,6 +39,8 @@ pub struct Host {
     pub(crate) xen: Option<PathBuf>,
     /// What emulates it.
     pub(crate) emulator: Emulator,
+    /// Where what is made of it is kept.
+    pub(crate) cache: PathBuf,
 }
 
 /// The image of a disk.
@@ -118,6 +120,7 @@ fn assemble(
         files,
         xen,
         emulator,
+        cache: cache.join("testbed"),
     })
 }
 
@@ -168,8 +171,10 @@ fn list_in(cache: &Path) -> Result<Vec<Kept>, HostError> {
             continue;
         };
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let beside = made_from(cache, &name).into_iter();
-        let bytes = allocated(&path)? + beside.map(|path| file_bytes(&path)).sum::<u64>();
+        let mut bytes = allocated(&path)?;
+        for made in made_from(cache, &name) {
+            bytes += allocated(&made)?;
+        }
         kept.push(Kept {
             hypervisor,
             bytes,
@@ -197,8 +202,12 @@ fn remove_in(cache: &Path, hypervisor: Hypervisor) -> Result<Vec<Kept>, HostErro
     for Kept { path, .. } in &kept {
         fs::remove_dir_all(path).map_err(HostError::file("remove", path))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        for file in made_from(cache, &name) {
-            fs::remove_file(&file).map_err(HostError::file("remove", &file))?;
+        for made in made_from(cache, &name) {
+            let removed = match made.is_dir() {
+                true => fs::remove_dir_all(&made),
+                false => fs::remove_file(&made),
+            };
+            removed.map_err(HostError::file("remove", &made))?;
         }
     }
     Ok(kept)
@@ -276,7 +285,7 @@ fn root_name(recipe: &str) -> String {
     format!("root-{recipe}-{ROOM_MIB}.ext4")
 }
 
-/// The files that this and earlier versions of vtax made from the image of a recipe.
+/// The files and directories that this and earlier versions of vtax made from the image of a recipe.
 fn made_from(cache: &Path, recipe: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(cache.join("testbed"));
     let files = entries.into_iter().flatten().flatten();
@@ -439,10 +448,6 @@ fn allocated(tree: &Path) -> Result<u64, HostError> {
     Ok(sum)
 }
 
-fn file_bytes(path: &Path) -> u64 {
-    fs::metadata(path).map_or(0, |metadata| metadata.blocks() * 512)
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -470,6 +475,7 @@ pub(crate) mod tests {
             disks: [disk("root.ext4"), disk("guests.ext4")],
             xen: (hypervisor == Hypervisor::Xen).then(|| directory.join("xen")),
             emulator: Emulator::of_the_system(),
+            cache: directory.join("cache"),
         }
     }
 
@@ -490,7 +496,9 @@ pub(crate) mod tests {
         keep(cache.path(), "guests", &Recipe::standard());
         fs::create_dir_all(cache.path().join("images/.building-x")).unwrap();
         let derived = ["root-an-older-one.ext4", "xen-xen", "guests-guests.ext4"];
-        fs::create_dir(cache.path().join("testbed")).unwrap();
+        let moment = cache.path().join("testbed/moment-7-an-older-one-8");
+        fs::create_dir_all(&moment).unwrap();
+        fs::write(moment.join("state"), "").unwrap();
         for name in derived {
             fs::write(cache.path().join("testbed").join(name), "").unwrap();
         }
@@ -510,6 +518,7 @@ pub(crate) mod tests {
         );
         assert_eq!(remove_in(cache.path(), Hypervisor::Kvm).unwrap().len(), 2);
         assert_eq!(list_in(cache.path()).unwrap().len(), 1);
+        assert!(!moment.exists());
         assert!(cache.path().join("images/guests").exists());
         let left = derived.map(|name| cache.path().join("testbed").join(name).exists());
         assert_eq!(left, [false, true, true]);

@@ -7,6 +7,7 @@ use crate::host::Host;
 use crate::link::Link;
 use crate::moment::Moment;
 use crate::payload::Errand;
+use crate::scratch;
 use crate::settings::Settings;
 use crate::speed;
 use sha2::{Digest, Sha256};
@@ -107,6 +108,8 @@ pub fn run_plan(
         },
         own: None,
     };
+    let directory = scratch::directory(&std::env::temp_dir())?;
+    let brought = errand(run).bring(directory.path(), run.host.hypervisor)?;
     let mut hosts = Hosts {
         run,
         place: &options.place,
@@ -114,7 +117,8 @@ pub fn run_plan(
         jobs: jobs(run)?,
         hosts: BTreeMap::new(),
         signals,
-        moments: Vec::new(),
+        brought,
+        moments: BTreeMap::new(),
         flying: BTreeMap::new(),
         has_facts: false,
         emulator: run.host.emulator.describe()?,
@@ -172,8 +176,10 @@ struct Hosts<'a> {
     /// The host with the images of each set of packages beyond the shared image's.
     hosts: BTreeMap<BTreeSet<&'static [&'static str]>, Host>,
     signals: &'a Signals,
-    /// What trials begin at, the latest used last.
-    moments: Vec<(Key, Moment)>,
+    /// What each host is brought: vtax and the plan.
+    brought: PathBuf,
+    /// What trials begin at.
+    moments: BTreeMap<Key, Moment>,
     /// By the index of the trial.
     flying: BTreeMap<u32, Flying>,
     /// Whether the results say already what the hosts are.
@@ -185,8 +191,23 @@ struct Hosts<'a> {
 /// What hosts that begin at the same moment have in common: the sizes of their disks, in bytes.
 type Key = [u64; 2];
 
-/// Moments that are kept at the same time, where no more trials run at once: each takes about a GiB of files.
-const MOMENTS: usize = 4;
+fn key(host: &Host) -> Key {
+    host.disks.each_ref().map(|disk| disk.bytes)
+}
+
+/// What the hosts of a run are for.
+fn errand<'a>(run: &'a PlanRun<'a>) -> Errand<'a> {
+    Errand::Trial {
+        binary: &run.binary,
+        command: run.command,
+        plan: run.planned.text,
+        rest: match run.settings.deterministic {
+            true => REST,
+            false => Duration::ZERO,
+        },
+        governors: governors(run),
+    }
+}
 
 /// A trial under way.
 struct Flying {
@@ -384,9 +405,7 @@ impl Hosts<'_> {
 
     /// The host of a trial, once the moment that it begins at is there.
     fn depart(&mut self, treatment: usize, seed: u32) -> Result<Option<Flight>, LabError> {
-        let PlanRun {
-            planned, binary, ..
-        } = self.run;
+        let planned = &self.run.planned;
         let settings = Settings {
             seed,
             ..self.run.settings.clone()
@@ -397,66 +416,43 @@ impl Hosts<'_> {
             ""
         };
         let told = format!("{seed} --treatment={treatment}{quick}");
-        let errand = Errand::Trial {
-            binary,
-            command: self.run.command,
-            plan: planned.text,
-            rest: match settings.deterministic {
-                true => REST,
-                false => Duration::ZERO,
-            },
-            governors: governors(self.run),
-        };
         // Two hosts, or a clock that is this machine's, have no moment that could be kept.
-        let moment = match settings.deterministic {
-            true => match self.moment(treatment, &errand)? {
-                Some(moment) => Some(moment),
-                None => return Ok(None),
-            },
-            false => None,
-        };
+        if settings.deterministic {
+            match self.moment(treatment)?.is_kept() {
+                Ok(true) => {}
+                Ok(false) => return Ok(None),
+                Err(cause) => {
+                    // The next trial begins anew.
+                    let key = key(self.host(treatment));
+                    self.moments.remove(&key);
+                    return Err(cause);
+                }
+            }
+        }
+        let host = self.host(treatment);
         let ticket = Ticket {
-            host: self.host(treatment),
+            host,
             settings: &settings,
             link: self.link.as_ref(),
             silence: planned.longest_silence(treatment),
             told: &told,
+            errand: &self.brought,
         };
-        let moment = moment.and_then(|position| self.moments.get(position));
-        match moment {
-            Some((_, moment)) => Flight::resume(ticket, moment),
-            None => Flight::boot(ticket, &errand),
+        match self.moments.get(&key(host)) {
+            Some(moment) => Flight::resume(ticket, moment),
+            None => Flight::boot(ticket, &errand(self.run)),
         }
         .map(Some)
     }
 
-    /// Where the moment is that a treatment begins at, once it is kept; its host boots where there is none.
-    fn moment(&mut self, treatment: usize, errand: &Errand<'_>) -> Result<Option<usize>, LabError> {
-        let host = self.host(treatment);
-        let key = host.disks.each_ref().map(|disk| disk.bytes);
-        let found = self.moments.iter().position(|(other, _)| *other == key);
-        let latest = match found {
-            Some(position) => self.moments.remove(position),
-            None => (key, Moment::start(host, self.run.settings, errand)?),
+    /// The moment that a treatment begins at; its host boots where there is none.
+    fn moment(&mut self, treatment: usize) -> Result<&mut Moment, LabError> {
+        let key = key(self.host(treatment));
+        let moment = match self.moments.remove(&key) {
+            Some(moment) => moment,
+            None => Moment::of(self.host(treatment), self.run.settings, &errand(self.run))?,
         };
-        // What is mapped stays until its machines have ended.
-        let most = MOMENTS.max(self.jobs);
-        let surplus = (self.moments.len() + 1).saturating_sub(most);
-        self.moments.drain(..surplus);
-        self.moments.push(latest);
-        let position = self.moments.len() - 1;
-        let kept = match self.moments.last_mut() {
-            Some((_, moment)) => moment.is_kept(),
-            None => Ok(false),
-        };
-        match kept {
-            Ok(is_kept) => Ok(is_kept.then_some(position)),
-            Err(cause) => {
-                // The next trial begins anew.
-                self.moments.pop();
-                Err(cause)
-            }
-        }
+        Ok(self.moments.entry(key).or_insert(moment))
     }
 
     /// The facts about the host are those of the emulated one, as the first that landed found them.

@@ -2,6 +2,7 @@
 
 use crate::host::Host;
 use crate::link::End;
+use crate::payload::ERRAND_BYTES;
 use crate::settings::{Settings, Timers};
 use std::path::Path;
 use vtax_guest::platform::qemu::{Options, Q35, value};
@@ -16,8 +17,10 @@ const DOM0_DISKS: u64 = 64 * GIB;
 /// The files of one machine.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Files<'a> {
-    /// Kernel modules and payload.
+    /// Kernel modules, and what the host does with them.
     pub initrd: &'a Path,
+    /// What it is to do once it rests: [`ERRAND_BYTES`] of memory.
+    pub errand: &'a Path,
     /// What the console prints goes here; `None`: this terminal is the console.
     pub console: Option<&'a Path>,
     /// What the ports carry goes here, if they are wanted: events, results.
@@ -45,8 +48,8 @@ pub(crate) struct Moment<'a> {
     pub keeps: bool,
 }
 
-/// The position of the disk with the images that guests run.
-const GUESTS: usize = 1;
+/// The position of the host's root disk. What is behind, guests' images and the errand, it only reads.
+const ROOT: usize = 0;
 
 /// What the firmware calls what a machine is told: see `guest/start.sh`.
 const TOLD: &str = "opt/vtax/trial";
@@ -115,15 +118,21 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
     let memory = files.moment.map_or("", |_| ",memory-backend=memory");
     line.option("-cpu", cpu)
         .option("-machine", format!("{Q35},nvdimm=on{memory}"));
-    let ends = host.disks.iter().scan(DOM0_DISKS, |end, disk| {
+    let [root, guests] = &host.disks;
+    let disks = [
+        (root.path.as_path(), root.bytes),
+        (guests.path.as_path(), guests.bytes),
+        (files.errand, ERRAND_BYTES),
+    ];
+    let ends = disks.iter().scan(DOM0_DISKS, |end, (_, bytes)| {
         let start = *end;
-        *end += disk.bytes.next_multiple_of(GIB) + GIB;
+        *end += bytes.next_multiple_of(GIB) + GIB;
         Some((start, *end))
     });
     let places: Vec<(u64, u64)> = ends.collect();
     let most = if nested {
-        let disks = places.iter().map(|(start, end)| end - start);
-        (u64::from(settings.memory_mib) << 20) + disks.sum::<u64>()
+        let sizes = places.iter().map(|(start, end)| end - start);
+        (u64::from(settings.memory_mib) << 20) + sizes.sum::<u64>()
     } else {
         places.last().map_or(0, |(_, end)| *end)
     };
@@ -132,19 +141,18 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
         format!(
             "{}M,slots={},maxmem={}M",
             settings.memory_mib,
-            host.disks.len(),
+            disks.len(),
             most >> 20
         ),
     );
-    for (position, (disk, (start, _))) in host.disks.iter().zip(&places).enumerate() {
+    for (position, ((path, bytes), (start, _))) in disks.iter().zip(&places).enumerate() {
         let (kept, path) = match (position, files.moment) {
-            // Every guest's image, the same for all and for ever.
-            (GUESTS, _) => (Kept::Unchanged, disk.path.as_path()),
-            (_, None) => (Kept::Privately, disk.path.as_path()),
-            (_, Some(moment)) => (Kept::of(moment), moment.root),
+            (ROOT, None) => (Kept::Privately, *path),
+            (ROOT, Some(moment)) => (Kept::of(moment), moment.root),
+            _ => (Kept::Unchanged, *path),
         };
         let id = format!("disk{position}");
-        line.option("-object", kept.memory(&id, path, disk.bytes));
+        line.option("-object", kept.memory(&id, path, *bytes));
         let address = match nested {
             true => String::new(),
             false => format!(",addr={start:#x}"),
@@ -181,17 +189,14 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
     }
 
     // Xen keeps persistent memory to itself, but lets its Dom0 map what it does not know as memory:
-    // there a driver for flash memory is told where the disks are.
-    let disks = if nested {
-        "testbed.root=pmem0 testbed.guests=pmem1".to_owned()
-    } else {
-        let memory = host.disks.iter().zip(&places);
-        let memory = memory
-            .map(|(disk, (start, _))| format!(" testbed.memory={start:#x}:{:#x}", disk.bytes));
-        format!(
-            "testbed.root=mtdblock0 testbed.guests=mtdblock1{}",
-            memory.collect::<String>()
-        )
+    // there a driver for flash memory is told where the disks are. Elsewhere their order is that of their addresses.
+    let memory: String = match nested {
+        true => String::new(),
+        false => disks
+            .iter()
+            .zip(&places)
+            .map(|((_, bytes), (start, _))| format!(" testbed.memory={start:#x}:{bytes:#x}"))
+            .collect(),
     };
     let timers = match settings.timers {
         Timers::Fine => "",
@@ -199,8 +204,7 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
     };
     let console = if nested { "ttyS0" } else { "hvc0" };
     let kernel = format!(
-        "console={console} quiet panic=-1 cryptomgr.notests tsc=reliable no_timer_check nokaslr mitigations=off{timers} \
-         {disks}",
+        "console={console} quiet panic=-1 cryptomgr.notests tsc=reliable no_timer_check nokaslr mitigations=off{timers}{memory}",
     );
     match &host.xen {
         None => {
@@ -264,14 +268,17 @@ mod tests {
     const KVM: &str = "qemu-system-x86_64 -nodefaults -no-user-config -display none -no-reboot -accel \
         tcg,thread=single -icount shift=0,sleep=off -smp 1 -rtc base=2026-01-01T00:00:00,clock=vm \
         -seed 1 -cpu EPYC,+svm,-xsaves -machine \
-        q35,usb=off,vmport=off,smm=off,sata=off,smbus=off,nvdimm=on -m 3072M,slots=2,maxmem=7168M \
+        q35,usb=off,vmport=off,smm=off,sata=off,smbus=off,nvdimm=on -m 3072M,slots=3,maxmem=9216M \
         -object \
         memory-backend-file,id=disk0,share=off,readonly=off,mem-path=/cache/root.ext4,size=805306368 \
         -device nvdimm,id=nvdimm0,memdev=disk0 -object \
         memory-backend-file,id=disk1,share=on,readonly=on,mem-path=/cache/guests.ext4,size=805306368 \
-        -device nvdimm,id=nvdimm1,memdev=disk1,unarmed=on -kernel /cache/vmlinuz -initrd /tmp/a,b/initrd \
+        -device nvdimm,id=nvdimm1,memdev=disk1,unarmed=on \
+        -object \
+        memory-backend-file,id=disk2,share=on,readonly=on,mem-path=/tmp/errand,size=1073741824 \
+        -device nvdimm,id=nvdimm2,memdev=disk2,unarmed=on -kernel /cache/vmlinuz -initrd /tmp/a,b/initrd \
         -append console=ttyS0 quiet panic=-1 cryptomgr.notests tsc=reliable no_timer_check nokaslr \
-        mitigations=off testbed.root=pmem0 testbed.guests=pmem1 -chardev \
+        mitigations=off -chardev \
         file,id=console,path=/tmp/console -serial chardev:console -chardev \
         file,id=events,path=/tmp/events -chardev file,id=results,path=/tmp/results -device \
         virtio-serial-pci,disable-legacy=on,ioeventfd=off -device \
@@ -280,14 +287,18 @@ mod tests {
     const XEN: &str = "qemu-system-x86_64 -nodefaults -no-user-config -display none -no-reboot -accel \
         tcg,thread=single -icount shift=0,sleep=off -smp 1 -rtc base=2026-01-01T00:00:00,clock=vm \
         -seed 1 -cpu qemu64 -machine q35,usb=off,vmport=off,smm=off,sata=off,smbus=off,nvdimm=on -m \
-        3072M,slots=2,maxmem=69632M -object \
+        3072M,slots=3,maxmem=71680M -object \
         memory-backend-file,id=disk0,share=off,readonly=off,mem-path=/cache/root.ext4,size=805306368 \
         -device nvdimm,id=nvdimm0,memdev=disk0,addr=0x1000000000 -object \
         memory-backend-file,id=disk1,share=on,readonly=on,mem-path=/cache/guests.ext4,size=805306368 \
-        -device nvdimm,id=nvdimm1,memdev=disk1,addr=0x1080000000,unarmed=on -kernel /cache/xen -initrd \
+        -device nvdimm,id=nvdimm1,memdev=disk1,addr=0x1080000000,unarmed=on \
+        -object \
+        memory-backend-file,id=disk2,share=on,readonly=on,mem-path=/tmp/errand,size=1073741824 \
+        -device nvdimm,id=nvdimm2,memdev=disk2,addr=0x1100000000,unarmed=on -kernel /cache/xen -initrd \
         /cache/vmlinuz console=hvc0 quiet panic=-1 cryptomgr.notests tsc=reliable no_timer_check \
-        nokaslr mitigations=off testbed.root=mtdblock0 testbed.guests=mtdblock1 \
-        testbed.memory=0x1000000000:0x30000000 testbed.memory=0x1080000000:0x30000000,/tmp/a,,b/initrd \
+        nokaslr mitigations=off \
+        testbed.memory=0x1000000000:0x30000000 testbed.memory=0x1080000000:0x30000000 \
+        testbed.memory=0x1100000000:0x40000000,/tmp/a,,b/initrd \
         -append dom0_mem=1536M,max:1536M console=com1 \
         com1=115200,8n1 loglvl=warning noreboot=1 -chardev file,id=console,path=/tmp/console -serial \
         chardev:console -chardev file,id=events,path=/tmp/events -chardev \
@@ -296,14 +307,17 @@ mod tests {
         virtserialport,chardev=results,name=vtax.results";
     const FREE: &str = "qemu-system-x86_64 -nodefaults -no-user-config -display none -no-reboot -accel \
         tcg,thread=multi -smp 2 -rtc base=utc -cpu EPYC,+svm,-xsaves -machine \
-        q35,usb=off,vmport=off,smm=off,sata=off,smbus=off,nvdimm=on -m 3072M,slots=2,maxmem=7168M \
+        q35,usb=off,vmport=off,smm=off,sata=off,smbus=off,nvdimm=on -m 3072M,slots=3,maxmem=9216M \
         -object \
         memory-backend-file,id=disk0,share=off,readonly=off,mem-path=/cache/root.ext4,size=805306368 \
         -device nvdimm,id=nvdimm0,memdev=disk0 -object \
         memory-backend-file,id=disk1,share=on,readonly=on,mem-path=/cache/guests.ext4,size=805306368 \
-        -device nvdimm,id=nvdimm1,memdev=disk1,unarmed=on -kernel /cache/vmlinuz -initrd /tmp/a,b/initrd \
+        -device nvdimm,id=nvdimm1,memdev=disk1,unarmed=on \
+        -object \
+        memory-backend-file,id=disk2,share=on,readonly=on,mem-path=/tmp/errand,size=1073741824 \
+        -device nvdimm,id=nvdimm2,memdev=disk2,unarmed=on -kernel /cache/vmlinuz -initrd /tmp/a,b/initrd \
         -append console=ttyS0 quiet panic=-1 cryptomgr.notests tsc=reliable no_timer_check nokaslr \
-        mitigations=off testbed.root=pmem0 testbed.guests=pmem1 -chardev \
+        mitigations=off -chardev \
         file,id=console,path=/tmp/console -serial chardev:console -chardev \
         file,id=events,path=/tmp/events -chardev file,id=results,path=/tmp/results -device \
         virtio-serial-pci,disable-legacy=on,ioeventfd=off -device \
@@ -314,6 +328,7 @@ mod tests {
         let host = fake_host(Path::new("/cache"), hypervisor);
         let files = Files {
             initrd: Path::new("/tmp/a,b/initrd"),
+            errand: Path::new("/tmp/errand"),
             console: Some(Path::new("/tmp/console")),
             ports: Some((Path::new("/tmp/events"), Path::new("/tmp/results"))),
             link: None,
@@ -343,12 +358,8 @@ mod tests {
                 timers: Timers::Coarse,
                 ..Settings::default()
             };
-            assert!(
-                line(hypervisor, &coarse).contains("mitigations=off highres=off testbed.root=")
-            );
-            assert!(
-                line(hypervisor, &Settings::default()).contains("mitigations=off testbed.root=")
-            );
+            assert!(line(hypervisor, &coarse).contains("mitigations=off highres=off"));
+            assert!(!line(hypervisor, &Settings::default()).contains("highres"));
         }
     }
 
@@ -378,6 +389,7 @@ mod tests {
         let line = |end| {
             let files = Files {
                 initrd: Path::new("/tmp/initrd"),
+                errand: Path::new("/tmp/errand"),
                 console: None,
                 ports: None,
                 link: Some((end, Path::new("/tmp/a,b"))),
@@ -422,6 +434,7 @@ mod tests {
         let host = fake_host(Path::new("/cache"), Hypervisor::Kvm);
         let files = Files {
             initrd: Path::new("/tmp/initrd"),
+            errand: Path::new("/tmp/errand"),
             console: None,
             ports: None,
             link: None,
@@ -457,6 +470,7 @@ mod tests {
         let line = |keeps| {
             let files = Files {
                 initrd: Path::new("/m/initrd"),
+                errand: Path::new("/tmp/errand"),
                 console: None,
                 ports: None,
                 link: None,
@@ -510,7 +524,6 @@ mod tests {
             "memdev=disk0,addr=0x1000000000",
             "memdev=disk1,addr=0x1080000000",
             "testbed.memory=0x1000000000:0x30000000 testbed.memory=0x1080000000:0x30000000",
-            "testbed.root=mtdblock0",
         ] {
             assert!(xen.contains(part), "{part}: {xen}");
         }

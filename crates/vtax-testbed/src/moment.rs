@@ -1,19 +1,23 @@
 //! The moment at which trials begin: a host boots, comes to rest, and stops itself there at an exact
 //! instruction. Its memory and its root disk are files then, which the machine of each trial maps for itself:
-//! what one writes no other sees, and each begins with the same bits.
+//! what one writes no other sees, and each begins with the same bits. What a host is to do it learns only
+//! afterwards, so a moment serves every plan whose hosts boot alike, until this machine is booted again.
 
 use crate::host::Host;
 use crate::machine::{self, Files};
-use crate::payload::{Errand, Luggage};
+use crate::payload::{ERRAND_BYTES, Errand, Luggage};
 use crate::running::{BREATH, Ports, Running, STATE, tail};
 use crate::scratch;
 use crate::settings::Settings;
-use std::fs;
+use rustix::fs::{FlockOperation, flock};
+use sha2::{Digest, Sha256};
+use std::cmp::Reverse;
+use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use tempfile::TempDir;
 use vtax_guest::platform::qemu::Qmp;
 use vtax_host::HostError;
@@ -25,49 +29,198 @@ const SILENCE: Duration = Duration::from_secs(1800);
 /// What QEMU tells when a host stops itself: see `guest/start.sh`.
 const STOPPED: &str = "STOP";
 
+/// Moments that nobody uses and that are kept all the same: each takes about 1.5 GiB of files.
+const SPARE: usize = 4;
+
+/// The seed of the machine that keeps a moment. Those that begin there have their own.
+const SEED: u32 = 1;
+
 /// A host that is on its way to its moment, or has come to it.
+#[derive(Debug)]
 pub(crate) struct Moment {
-    directory: TempDir,
-    luggage: Luggage,
-    memory: PathBuf,
-    root: PathBuf,
-    booting: Option<(Running, Qmp)>,
+    /// Its directory, as soon as it is kept.
+    path: PathBuf,
+    /// Nobody removes it as long as this is locked; unset while its host is on its way.
+    lock: Option<File>,
+    booting: Option<Booting>,
+    has_pstates: bool,
+}
+
+/// A host on its way.
+#[derive(Debug)]
+struct Booting {
+    machine: Running,
+    monitor: Qmp,
     since: Instant,
+    scratch: TempDir,
 }
 
 impl Moment {
-    /// Boots the host of an errand.
+    /// The moment of hosts with such an errand: the one that is in the cache, else such a host boots.
     ///
     /// # Errors
     /// When its files cannot be written, or QEMU does not start.
-    pub fn start(host: &Host, settings: &Settings, errand: &Errand<'_>) -> Result<Self, LabError> {
-        let below = std::env::temp_dir();
-        has_room(&below, host, settings)?;
-        let directory = scratch::directory(&below)?;
-        let path = |name: &str| directory.path().join(name);
-        copy(&host.root().path, &path("root"))?;
-        let mut moment = Self {
-            luggage: Luggage::pack(directory.path(), host, settings, errand, None)?,
-            memory: path("memory"),
-            root: path("root"),
-            directory,
-            booting: None,
-            since: Instant::now(),
+    pub fn of(host: &Host, settings: &Settings, errand: &Errand<'_>) -> Result<Self, LabError> {
+        let settings = Settings {
+            seed: SEED,
+            ..settings.clone()
         };
-        let ports = Ports::create(moment.directory.path())?;
-        let monitor = moment.directory.path().join("monitor");
-        let line = machine::command_line(host, settings, moment.files(&ports, &monitor, true));
-        let mut machine = Running::start(&line, Some(&moment.state()))?;
+        fs::create_dir_all(&host.cache).map_err(HostError::file("create", &host.cache))?;
+        let scratch = scratch::directory(&host.cache)?;
+        let directory = scratch.path().join("moment");
+        fs::create_dir(&directory).map_err(HostError::file("create", &directory))?;
+        let luggage = Luggage::pack(&directory, host, &settings, errand, None)?;
+        let name = name(host, &settings, &luggage)?;
+        let mut moment = Self {
+            lock: None,
+            path: host.cache.join(name),
+            booting: None,
+            has_pstates: luggage.pstates.is_some(),
+        };
+        if moment.take() {
+            return Ok(moment);
+        }
+        has_room(&host.cache, host, &settings)?;
+        copy(&host.root().path, &directory.join(ROOT))?;
+        let ports = Ports::create(scratch.path())?;
+        let monitor = scratch.path().join("monitor");
+        // The errand's memory is there, and nothing in it.
+        let errand = scratch.path().join("errand");
+        File::create(&errand)
+            .and_then(|file| file.set_len(ERRAND_BYTES))
+            .map_err(HostError::file("write", &errand))?;
+        let paths = Paths::of(&directory, moment.has_pstates);
+        let files = paths.files(&ports, &errand, &monitor, true);
+        let line = machine::command_line(host, &settings, files);
+        let mut machine = Running::start(&line, Some(&directory.join(STATE_FILE)))?;
         let monitor = machine.monitor(&monitor)?;
-        moment.booting = Some((machine, monitor));
+        moment.booting = Some(Booting {
+            machine,
+            monitor,
+            since: Instant::now(),
+            scratch,
+        });
         Ok(moment)
     }
 
-    /// The files of a machine that keeps this moment, or of one that begins there.
-    pub fn files<'a>(&'a self, ports: &'a Ports, monitor: &'a Path, keeps: bool) -> Files<'a> {
+    /// Its files, for machines that begin there.
+    pub fn paths(&self) -> Paths {
+        Paths::of(&self.path, self.has_pstates)
+    }
+
+    /// Whether trials can begin; keeps the host once it has stopped.
+    ///
+    /// # Errors
+    /// When the host ends before, computes for too long, or its state cannot be kept.
+    pub fn is_kept(&mut self) -> Result<bool, LabError> {
+        let Some(booting) = &mut self.booting else {
+            return Ok(true);
+        };
+        if !booting.has_stopped()? {
+            return Ok(false);
+        }
+        let state = format!("exec:cat >\"${STATE}\"");
+        booting.monitor.save(&state)?;
+        // It has nothing more to do, and what it says of that is nobody's concern.
+        let _ = booting.monitor.quit();
+        let made = booting.scratch.path().join("moment");
+        let renamed = fs::rename(&made, &self.path);
+        // Another may have come to the same moment in the meantime.
+        if !self.take() {
+            renamed.map_err(HostError::file("create", &self.path))?;
+            return Err(LabError::Host(HostError::Missing {
+                what: format!("the moment that was just kept in {}", self.path.display()),
+                remedy: "somebody removed it; run again".to_owned(),
+            }));
+        }
+        self.booting = None;
+        tidy(self.path.parent().unwrap_or(&self.path));
+        Ok(true)
+    }
+
+    /// Whether it is in the cache, where it stays from now on as long as this value.
+    fn take(&mut self) -> bool {
+        let path = self.path.join(STATE_FILE);
+        let Ok(state) = File::open(&path) else {
+            return false;
+        };
+        let locked = flock(&state, FlockOperation::NonBlockingLockShared).is_ok();
+        // Whoever removed it had locked it before.
+        let is_there = locked && fs::exists(&path).unwrap_or(false);
+        if is_there {
+            // Only what `tidy` goes by: that of another user cannot be touched.
+            let _ = state.set_modified(SystemTime::now());
+            self.lock = Some(state);
+        }
+        is_there
+    }
+}
+
+impl Booting {
+    fn has_stopped(&mut self) -> Result<bool, LabError> {
+        let stopped = self.monitor.has_told(STOPPED, Duration::from_millis(1));
+        let console = self.scratch.path().join("console");
+        if let Some(status) = self.machine.ended()? {
+            let bus = rustix::process::Signal::BUS.as_raw();
+            let full = match status.signal() {
+                Some(signal) if signal == bus => ": is there room where vtax keeps its images?",
+                _ => "",
+            };
+            return Err(LabError::Host(HostError::Program {
+                command: "the emulated host".into(),
+                status: format!("{status}, before it came to rest{full}"),
+                output: format!("{}\n{}", tail(&console), self.machine.messages()),
+            }));
+        }
+        // One that idles computes nothing, and one on a busy machine little.
+        if self.machine.computed() > BREATH || self.since.elapsed() > SILENCE {
+            return Err(LabError::Host(HostError::Timeout {
+                what: "the emulated host's rest".into(),
+                seconds: self.since.elapsed().as_secs(),
+                evidence: tail(&console),
+            }));
+        }
+        stopped.map_err(LabError::Host)
+    }
+}
+
+const ROOT: &str = "root";
+const STATE_FILE: &str = "state";
+
+/// The files of a moment.
+pub(crate) struct Paths {
+    initrd: PathBuf,
+    pstates: Option<PathBuf>,
+    memory: PathBuf,
+    root: PathBuf,
+    /// The state of its devices.
+    pub state: PathBuf,
+}
+
+impl Paths {
+    fn of(directory: &Path, has_pstates: bool) -> Self {
+        let luggage = Luggage::of(directory, has_pstates);
+        Self {
+            initrd: luggage.initrd,
+            pstates: luggage.pstates,
+            memory: directory.join("memory"),
+            root: directory.join(ROOT),
+            state: directory.join(STATE_FILE),
+        }
+    }
+
+    /// Those of the machine that keeps it, or of one that begins there.
+    pub fn files<'a>(
+        &'a self,
+        ports: &'a Ports,
+        errand: &'a Path,
+        monitor: &'a Path,
+        keeps: bool,
+    ) -> Files<'a> {
         Files {
-            initrd: &self.luggage.initrd,
-            pstates: self.luggage.pstates.as_deref(),
+            initrd: &self.initrd,
+            errand,
+            pstates: self.pstates.as_deref(),
             moment: Some(machine::Moment {
                 memory: &self.memory,
                 root: &self.root,
@@ -77,56 +230,74 @@ impl Moment {
             ..ports.files()
         }
     }
-
-    /// Whether trials can begin; keeps the host's state once it has stopped.
-    ///
-    /// # Errors
-    /// When the host ends before, computes for too long, or its state cannot be kept.
-    pub fn is_kept(&mut self) -> Result<bool, LabError> {
-        let Some((machine, monitor)) = &mut self.booting else {
-            return Ok(true);
-        };
-        let stopped = monitor.has_told(STOPPED, Duration::from_millis(1));
-        let console = self.directory.path().join("console");
-        if let Some(status) = machine.ended()? {
-            let bus = rustix::process::Signal::BUS.as_raw();
-            let full = match status.signal() {
-                Some(signal) if signal == bus => ": is there room in TMPDIR?",
-                _ => "",
-            };
-            return Err(LabError::Host(HostError::Program {
-                command: "the emulated host".into(),
-                status: format!("{status}, before it came to rest{full}"),
-                output: format!("{}\n{}", tail(&console), machine.messages()),
-            }));
-        }
-        // One that idles computes nothing, and one on a busy machine little.
-        if machine.computed() > BREATH || self.since.elapsed() > SILENCE {
-            return Err(LabError::Host(HostError::Timeout {
-                what: "the emulated host's rest".into(),
-                seconds: self.since.elapsed().as_secs(),
-                evidence: tail(&console),
-            }));
-        }
-        if !stopped? {
-            return Ok(false);
-        }
-        monitor.save(&format!("exec:cat >\"${STATE}\""))?;
-        // It has nothing more to do, and what it says of that is nobody's concern.
-        let _ = monitor.quit();
-        self.booting = None;
-        Ok(true)
-    }
-
-    /// The state of its devices.
-    pub fn state(&self) -> PathBuf {
-        self.directory.path().join("state")
-    }
 }
 
 /// Where a machine reads the state from.
 pub(crate) fn from_state() -> String {
     format!("exec:cat \"${STATE}\"")
+}
+
+/// What a moment is called: by the host's image, this boot of this machine (what was not written to the disk when
+/// it lost its power is not there any more), and all that its host boots with.
+fn name(host: &Host, settings: &Settings, luggage: &Luggage) -> Result<String, HostError> {
+    let nowhere = Path::new("");
+    let paths = Paths::of(nowhere, luggage.pstates.is_some());
+    let ports = Ports::of(nowhere);
+    let files = paths.files(&ports, nowhere, nowhere, true);
+    let line = machine::command_line(host, settings, files);
+    let mut digest = Sha256::new();
+    for word in line.words() {
+        digest.update(word.as_bytes());
+        digest.update([0]);
+    }
+    digest.update(host.emulator.describe()?);
+    digest.update(host.root().path.as_os_str().as_encoded_bytes());
+    for file in [Some(&luggage.initrd), luggage.pstates.as_ref()]
+        .into_iter()
+        .flatten()
+    {
+        digest.update(fs::read(file).map_err(HostError::file("read", file))?);
+    }
+    let digest = format!("{:x}", digest.finalize());
+    Ok(format!(
+        "{}-{}-{}",
+        boot()?,
+        host.files.recipe,
+        digest.get(..16).unwrap_or(&digest)
+    ))
+}
+
+/// How the names of the moments of this boot of this machine begin.
+fn boot() -> Result<String, HostError> {
+    let path = Path::new("/proc/sys/kernel/random/boot_id");
+    let id = fs::read_to_string(path).map_err(HostError::file("read", path))?;
+    let id = id.get(..8).unwrap_or(&id);
+    Ok(format!("{PREFIX}{id}"))
+}
+
+const PREFIX: &str = "moment-";
+
+/// Removes the moments of earlier boots, and of those that nobody uses all but the last.
+fn tidy(cache: &Path) {
+    let Ok(boot) = boot() else { return };
+    let entries = fs::read_dir(cache).into_iter().flatten().flatten();
+    let mut moments: Vec<(bool, SystemTime, PathBuf, File)> = entries
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX))
+        .filter_map(|entry| {
+            let state = File::open(entry.path().join(STATE_FILE)).ok()?;
+            flock(&state, FlockOperation::NonBlockingLockExclusive).ok()?;
+            let of_today = entry.file_name().to_string_lossy().starts_with(&boot);
+            let used = state.metadata().and_then(|data| data.modified()).ok()?;
+            Some((of_today, used, entry.path(), state))
+        })
+        .collect();
+    moments.sort_by_key(|moment| Reverse((moment.0, moment.1)));
+    let spare = moments.iter().take(SPARE).filter(|moment| moment.0).count();
+    for (_, _, path, _state) in moments.drain(spare..) {
+        // Its state goes first: without it, it is none. What cannot be removed is in the directory for such files.
+        let _ = fs::remove_file(path.join(STATE_FILE));
+        let _ = fs::remove_dir_all(path);
+    }
 }
 
 /// Memory and root disk become files that are mapped: where there is no room for a page, QEMU is killed. A host
@@ -142,7 +313,7 @@ fn has_room(below: &Path, host: &Host, settings: &Settings) -> Result<(), HostEr
         return Ok(());
     }
     Err(HostError::Setting(format!(
-        "an emulated host's memory and disk are files in {} and take {needed} MiB; {room} MiB are free there: set TMPDIR to a directory with more room",
+        "an emulated host's memory and disk are files in {} and take {needed} MiB; {room} MiB are free there: set VTAX_CACHE_DIR to a directory with more room",
         below.display()
     )))
 }
@@ -180,7 +351,7 @@ mod tests {
             ..Settings::default()
         };
         let said = has_room(directory.path(), &host, &settings).unwrap_err();
-        assert!(said.to_string().contains("TMPDIR"), "{said}");
+        assert!(said.to_string().contains("VTAX_CACHE_DIR"), "{said}");
     }
 
     #[test]
@@ -199,6 +370,87 @@ mod tests {
     }
 
     #[test]
+    fn what_nobody_uses_goes_but_for_the_last_ones_and_what_is_used_stays() {
+        let cache = tempfile::tempdir().unwrap();
+        let boot = boot().unwrap();
+        let keep = |name: String, age: u64| {
+            let path = cache.path().join(name);
+            fs::create_dir(&path).unwrap();
+            let state = File::create(path.join(STATE_FILE)).unwrap();
+            let used = SystemTime::now() - Duration::from_secs(age);
+            state.set_modified(used).unwrap();
+            path
+        };
+        let of_today: Vec<PathBuf> = (0..7)
+            .map(|age| keep(format!("{boot}-recipe-{age}"), 10 * age))
+            .collect();
+        let earlier = keep("moment-before-recipe-0".to_owned(), 5);
+        let another = keep("root-recipe.ext4".to_owned(), 1000);
+        let mut used = Moment {
+            path: of_today[5].clone(),
+            lock: None,
+            booting: None,
+            has_pstates: false,
+        };
+        let other = File::open(of_today[6].join(STATE_FILE)).unwrap();
+        flock(&other, FlockOperation::LockShared).unwrap();
+        // What is taken is new again.
+        assert!(used.take() && used.is_kept().unwrap());
+
+        while of_today[4].exists() || earlier.exists() {
+            tidy(cache.path());
+        }
+        let left: Vec<bool> = of_today.iter().map(|path| path.exists()).collect();
+        assert_eq!(left, [true, true, true, true, false, true, true]);
+        assert!(another.exists());
+
+        drop(used);
+        // A child that another test starts has the lock for an instant, too.
+        while of_today[3].exists() {
+            tidy(cache.path());
+        }
+        let left: Vec<bool> = of_today.iter().map(|path| path.exists()).collect();
+        assert_eq!(left, [true, true, true, false, false, true, true]);
+        let mut gone = Moment {
+            path: of_today[3].clone(),
+            lock: None,
+            booting: None,
+            has_pstates: false,
+        };
+        assert!(!gone.take());
+    }
+
+    #[test]
+    fn a_moment_serves_hosts_that_boot_alike() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut host = fake_host(directory.path(), Hypervisor::Kvm);
+        host.emulator = pretended(directory.path(), "7.2.22", "exit 1");
+        let name_of = |host: &Host, settings: &Settings, plan: &str, governors: bool| {
+            let errand = Errand::Trial {
+                binary: Path::new("/nowhere"),
+                command: "run",
+                plan,
+                rest: Duration::ZERO,
+                governors,
+            };
+            let packed = tempfile::tempdir().unwrap();
+            let luggage = Luggage::pack(packed.path(), host, settings, &errand, None).unwrap();
+            name(host, settings, &luggage).unwrap()
+        };
+        let settings = Settings::default();
+        let first = name_of(&host, &settings, "a", false);
+        assert_eq!(first, name_of(&host, &settings, "b", false));
+        assert_ne!(first, name_of(&host, &settings, "a", true));
+        let more = Settings {
+            memory_mib: settings.memory_mib * 2,
+            ..settings.clone()
+        };
+        assert_ne!(first, name_of(&host, &more, "a", false));
+        fs::write(&host.files.initrd, "another").unwrap();
+        assert_ne!(first, name_of(&host, &settings, "a", false));
+    }
+
+    #[test]
     fn a_host_that_ends_before_its_rest_says_what_it_printed() {
         let directory = tempfile::tempdir().unwrap();
         let mut host = fake_host(directory.path(), Hypervisor::Kvm);
@@ -208,7 +460,7 @@ mod tests {
             "echo no such machine >&2; exit 1",
         );
         let errand = Errand::Client;
-        let said = Moment::start(&host, &Settings::default(), &errand)
+        let said = Moment::of(&host, &Settings::default(), &errand)
             .err()
             .unwrap();
         let said = said.to_string();

@@ -1,12 +1,14 @@
-//! What travels into an emulated host: a second archive behind the host's own initial RAM disk.
-//! The kernel unpacks both, and what is in both is taken from the second, such as `init`. No
-//! disk or network of this machine is involved, so it arrives at the same instruction every time.
+//! What travels into an emulated host. It boots with a second archive behind its own initial RAM disk: the
+//! kernel unpacks both, and what is in both is taken from the second, such as `init`. What it is to do comes as
+//! an archive in the memory of the machine, which it unpacks once it rests: so hosts with different errands boot
+//! alike. No disk or network of this machine is involved, so both arrive at the same instruction every time.
 
 use crate::host::Host;
 use crate::link::{End, Link};
 use crate::pstates;
 use crate::settings::Settings;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vtax_guest::image::Archive;
@@ -18,6 +20,9 @@ const START: &str = include_str!("guest/start.sh");
 const KVM: &str = include_str!("guest/kvm.sh");
 const XEN: &str = include_str!("guest/xen.sh");
 const GOVERNORS: &str = include_str!("guest/governors.sh");
+
+/// The size of the memory with an errand, the same for all. What is not written takes no room.
+pub(crate) const ERRAND_BYTES: u64 = 1 << 30;
 
 /// What the host is to do.
 #[derive(Debug)]
@@ -44,7 +49,7 @@ pub(crate) enum Errand<'a> {
     },
 }
 
-/// What a host with an errand boots with, as files.
+/// What a host with an errand boots with, as files: the same whatever vtax, command and plan it will have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Luggage {
     /// Its initial RAM disk.
@@ -65,22 +70,30 @@ impl Luggage {
         errand: &Errand<'_>,
         link: Option<&Link>,
     ) -> Result<Self, HostError> {
-        let keep = |name: &str, content: &[u8]| {
-            let path = directory.join(name);
-            fs::write(&path, content)
-                .map(|()| path.clone())
-                .map_err(HostError::file("write", &path))
+        let keep = |path: &Path, content: &[u8]| {
+            fs::write(path, content).map_err(HostError::file("write", path))
         };
-        let pstates = match errand {
+        let governors = matches!(
+            errand,
             Errand::Trial {
-                governors: true, ..
-            } => Some(keep("pstates", &pstates::table(settings.processors()))?),
-            _ => None,
-        };
-        Ok(Self {
-            initrd: keep("initrd", &initrd(host, errand, link)?)?,
-            pstates,
-        })
+                governors: true,
+                ..
+            }
+        );
+        let luggage = Self::of(directory, governors);
+        keep(&luggage.initrd, &initrd(host, errand, link)?)?;
+        if let Some(table) = &luggage.pstates {
+            keep(table, &pstates::table(settings.processors()))?;
+        }
+        Ok(luggage)
+    }
+
+    /// What is packed in a directory.
+    pub fn of(directory: &Path, has_pstates: bool) -> Self {
+        Self {
+            initrd: directory.join("initrd"),
+            pstates: has_pstates.then(|| directory.join("pstates")),
+        }
     }
 }
 
@@ -120,27 +133,64 @@ fn initrd(host: &Host, errand: &Errand<'_>, link: Option<&Link>) -> Result<Vec<u
         add("link", link.told(end).as_bytes());
     }
     match errand {
-        Errand::Shell { binary } => {
-            add("vtax", program(&read(binary)?));
-            add("shell", b"");
-        }
+        Errand::Shell { .. } => add("shell", b""),
         Errand::Client => add("client", b""),
-        Errand::Trial {
-            binary,
-            command,
-            plan,
-            rest,
-            ..
-        } => {
-            add("vtax", program(&read(binary)?));
-            add("command", command.as_bytes());
-            add("plan.toml", plan.as_bytes());
-            add("place", format!("testbed:{}", host.hypervisor).as_bytes());
-            add("rest", rest.as_secs().to_string().as_bytes());
-        }
+        Errand::Trial { rest, .. } => add("rest", rest.as_secs().to_string().as_bytes()),
     }
     bytes.extend(archive.finish());
     Ok(bytes)
+}
+
+impl Errand<'_> {
+    /// Packs what is not there when the host boots, as files below its root.
+    ///
+    /// # Errors
+    /// When a file cannot be read or written, or there is more than the memory holds.
+    pub fn bring(&self, directory: &Path, hypervisor: Hypervisor) -> Result<PathBuf, HostError> {
+        let mut archive = Archive::default();
+        match self {
+            Errand::Client => {}
+            Errand::Shell { binary } => add_program(&mut archive, binary)?,
+            Errand::Trial {
+                binary,
+                command,
+                plan,
+                ..
+            } => {
+                add_program(&mut archive, binary)?;
+                let place = format!("testbed:{hypervisor}");
+                for (name, content) in [
+                    ("command", *command),
+                    ("plan.toml", plan),
+                    ("place", &place),
+                ] {
+                    archive.executable(&format!("run/testbed/{name}"), content.as_bytes());
+                }
+            }
+        }
+        let bytes = archive.finish();
+        if bytes.len() as u64 > ERRAND_BYTES {
+            return Err(HostError::Setting(format!(
+                "a vtax of {} MiB does not fit into an emulated host, which has room for {}: a release build is smaller",
+                bytes.len() >> 20,
+                ERRAND_BYTES >> 20
+            )));
+        }
+        let path = directory.join("errand");
+        File::create(&path)
+            .and_then(|mut file| {
+                file.write_all(&bytes)?;
+                file.set_len(ERRAND_BYTES)
+            })
+            .map_err(HostError::file("write", &path))?;
+        Ok(path)
+    }
+}
+
+fn add_program(archive: &mut Archive, binary: &Path) -> Result<(), HostError> {
+    let file = fs::read(binary).map_err(HostError::file("read", binary))?;
+    archive.executable("usr/local/bin/vtax", program(&file));
+    Ok(())
 }
 
 /// What the kernel loads of an ELF file (elf(5)): what is behind, debug information above all, is four fifths of
@@ -238,12 +288,35 @@ mod tests {
                 .windows(text.len())
                 .any(|part| part == text.as_bytes())
         };
-        for text in ["a program", "testbed:kvm", "name = \"x\"", "kvm_amd"] {
-            assert!(holds(&first, text), "{text}");
+        let brought = |errand: &Errand<'_>| {
+            let path = errand.bring(directory.path(), host.hypervisor).unwrap();
+            let file = fs::read(path).unwrap();
+            assert_eq!(file.len() as u64, ERRAND_BYTES);
+            file[..4096].to_vec()
+        };
+        let errand_of_it = brought(&errand);
+        assert_eq!(errand_of_it, brought(&errand));
+        for text in ["a program", "testbed:kvm", "name = \"x\""] {
+            assert!(holds(&errand_of_it, text), "{text}");
+            // Hosts with different plans boot alike.
+            assert!(!holds(&first, text), "{text}");
         }
+        assert!(holds(&first, "kvm_amd"));
         assert!(holds(&with, "acpi-cpufreq") && !holds(&first, "acpi-cpufreq"));
-        let shell = Errand::Shell { binary: &binary };
-        let shell = initrd(&host, &shell, None).unwrap();
+        let shell = brought(&Errand::Shell { binary: &binary });
         assert!(holds(&shell, "a program") && !holds(&shell, "name = \"x\""));
+        assert!(!holds(&brought(&Errand::Client), "a program"));
+    }
+
+    #[test]
+    fn a_program_that_does_not_fit_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let binary = directory.path().join("vtax");
+        let file = File::create(&binary).unwrap();
+        file.set_len(ERRAND_BYTES).unwrap();
+        let said = Errand::Shell { binary: &binary }
+            .bring(directory.path(), Hypervisor::Kvm)
+            .unwrap_err();
+        assert!(said.to_string().contains("does not fit"), "{said}");
     }
 }

@@ -30,26 +30,30 @@ pub(crate) struct Ports {
 }
 
 impl Ports {
+    /// Those in a directory.
+    pub fn of(directory: &Path) -> Self {
+        Self {
+            console: directory.join("console"),
+            events: directory.join("events"),
+            results: directory.join("archive"),
+        }
+    }
+
     /// # Errors
     /// When one cannot be created.
     pub fn create(directory: &Path) -> Result<Self, HostError> {
-        let create = |name: &str| {
-            let path = directory.join(name);
-            File::create(&path)
-                .map(|_| path.clone())
-                .map_err(HostError::file("create", &path))
-        };
-        Ok(Self {
-            console: create("console")?,
-            events: create("events")?,
-            results: create("archive")?,
-        })
+        let ports = Self::of(directory);
+        for path in [&ports.console, &ports.events, &ports.results] {
+            File::create(path).map_err(HostError::file("create", path))?;
+        }
+        Ok(ports)
     }
 
     /// A machine with these.
     pub fn files(&self) -> Files<'_> {
         Files {
             initrd: Path::new(""),
+            errand: Path::new(""),
             console: Some(&self.console),
             ports: Some((&self.events, &self.results)),
             link: None,
@@ -61,6 +65,7 @@ impl Ports {
 }
 
 /// A QEMU that ends with this value, and with this process however that ends.
+#[derive(Debug)]
 pub(crate) struct Running {
     child: Child,
     messages: File,

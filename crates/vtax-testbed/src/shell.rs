@@ -19,6 +19,7 @@ pub fn shell(host: &Host, settings: &Settings) -> Result<(), HostError> {
     let luggage = Luggage::pack(directory.path(), host, settings, &shell, None)?;
     let files = Files {
         initrd: &luggage.initrd,
+        errand: &shell.bring(directory.path(), host.hypervisor)?,
         console: None,
         ports: None,
         link: None,

@@ -40,10 +40,15 @@ pub(super) const ENTRIES: u32 = 16_384;
 /// Bytes of the values of both maps of time, of which each processor has its own.
 const VALUES: usize = 32 << 20;
 
+/// Room in each map for each processor of a small host: the kernel takes a second to allocate more, where it is
+/// emulated.
+const ENTRIES_EACH: usize = 4096;
+
 /// Room in each map of time on a host of so many processors: what finds none there is unattributed.
 fn entries_on(processors: usize) -> u32 {
+    let processors = processors.max(1);
     let each = size_of::<Charge>() + size_of::<u64>();
-    let fit = VALUES / (each * processors.max(1));
+    let fit = (VALUES / (each * processors)).min(ENTRIES_EACH * processors);
     u32::try_from(fit).map_or(ENTRIES, |fit| fit.clamp(1024, ENTRIES))
 }
 
@@ -599,7 +604,8 @@ mod tests {
 
     #[test]
     fn no_number_of_processors_makes_tracing_take_more_memory() {
-        assert_eq!(entries_on(2), ENTRIES);
+        assert_eq!(entries_on(1), 4096);
+        assert_eq!(entries_on(4), ENTRIES);
         for processors in [64, 128, 256, 1024] {
             let bytes = entries_on(processors) as usize * processors * 24;
             assert!(bytes <= VALUES, "{processors}: {bytes}");

@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # PID 1 of an emulated host's initial RAM disk, in the place of the guests' own: drivers, the
-# root disk, then the payload that came along.
+# root disk, then what came along to go on with.
 say() { echo "vtax-testbed: $*"; }
 fail() { say "FAILED: $*"; exec poweroff -f; }
 
@@ -9,21 +9,6 @@ mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
 for module in /modules/*; do
     insmod "$module" || fail "cannot load ${module##*/}"
-done
-
-root= guests=
-disk=0
-for word in $(cat /proc/cmdline); do
-    case $word in
-    testbed.memory=*)
-        start=${word#*=}
-        echo "disk$disk,${start%:*},${start#*:}" >/sys/module/phram/parameters/phram ||
-            fail "no disk at $start"
-        disk=$((disk + 1))
-        ;;
-    testbed.root=*) root=${word#*=} ;;
-    testbed.guests=*) guests=${word#*=} ;;
-    esac
 done
 
 wait_for() {
@@ -35,11 +20,41 @@ wait_for() {
     done
 }
 
-wait_for "/dev/$root"
-mount -t ext4 -o noatime "/dev/$root" /newroot || fail "cannot mount $root"
+# Three disks in memory: under Xen where the kernel is told that they are, else persistent memory, which it numbers
+# in an order of its own.
+disks=
+for word in $(cat /proc/cmdline); do
+    case $word in
+    testbed.memory=*)
+        place=${word#*=}
+        set -- $disks
+        echo "disk$#,${place%:*},${place#*:}" >/sys/module/phram/parameters/phram || fail "no disk at $place"
+        disks="$disks mtdblock$#"
+        ;;
+    esac
+done
+if [ -z "$disks" ]; then
+    for number in 0 1 2; do
+        wait_for "/sys/class/block/pmem$number/device/resource"
+    done
+    disks=$(for disk in /sys/class/block/pmem*; do
+        echo "$(printf %016x "$(cat "$disk/device/resource")") ${disk##*/}"
+    done | busybox sort | busybox cut -d" " -f2)
+fi
+set -- $disks
+mkdir /dev/disk
+for name in root guests errand; do
+    wait_for "/dev/$1"
+    ln -s "/dev/$1" "/dev/disk/$name"
+    shift
+done
+
+mount -t ext4 -o noatime /dev/disk/root /newroot || fail "cannot mount the root disk"
 mount -t tmpfs -o mode=755 run /newroot/run
 mount -t tmpfs tmp /newroot/tmp
-[ -z "$guests" ] || wait_for "/dev/$guests"
+for disk in $others; do
+    wait_for "/dev/$disk"
+done
 /bin/busybox mv /payload /newroot/run/testbed || fail "cannot keep the payload"
 for system in proc sys dev; do
     mount --move /$system /newroot/$system

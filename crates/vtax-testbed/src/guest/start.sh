@@ -12,13 +12,22 @@ fail() {
     leave
 }
 
-# The images that guests run. What was read of the disk when the kernel found it may be another one's: see
-# stand_still.
+# What was read of a disk when the kernel found it may be another one's: see stand_still.
+forget() {
+    busybox blockdev --flushbufs "$1"
+}
+
+# What is to be done here, as files below the root: vtax, which cells with a /run of their own call, and a plan.
+unpack_errand() {
+    forget /dev/disk/errand
+    (cd / && busybox cpio -i </dev/disk/errand 2>/run/said) || fail "cannot unpack the errand: $(cat /run/said)"
+}
+
+# The images that guests run.
 mount_guests() {
-    device=$(sed 's/.*testbed.guests=\([^ ]*\).*/\1/' /proc/cmdline)
-    busybox blockdev --flushbufs "/dev/$device"
+    forget /dev/disk/guests
     mkdir /run/guests
-    mount -t ext4 -o ro,noatime "/dev/$device" /run/guests || fail "cannot mount $device"
+    mount -t ext4 -o ro,noatime /dev/disk/guests /run/guests || fail "cannot mount the guests' images"
     for recipe in /run/guests/*/recipe.toml; do
         image=${recipe%/*}
         kept=/var/cache/vtax/images/${image##*/}
@@ -28,7 +37,7 @@ mount_guests() {
 }
 
 # A machine whose moment is kept has a device (pvpanic) that stops it at the instruction that writes to it. Others
-# go on from there, with guests' images of their own. Where no moment is kept there is no such device.
+# go on from there, with guests' images and an errand of their own. Where no moment is kept there is no such device.
 stand_still() {
     for device in /sys/bus/pci/devices/*; do
         [ "$(cat "$device/vendor") $(cat "$device/device")" = "0x1b36 0x0011" ] || continue
@@ -93,8 +102,8 @@ for port in /sys/class/virtio-ports/*; do
 done
 
 if [ -e shell ]; then
+    unpack_errand
     mount_guests
-    mv vtax /usr/local/bin/vtax || fail "no room for vtax"
     say "$(uname -sr); poweroff ends it"
     # A session of its own, so that the console is its terminal.
     ln -sf /bin/busybox /usr/local/sbin/poweroff
@@ -104,11 +113,10 @@ fi
 
 [ -n "$events" ] && [ -n "$results" ] || fail "the ports do not appear"
 mkdir results
-# Cells have a /run of their own, and the load generator in them is this very program.
-mv vtax /usr/local/bin/vtax || fail "no room for vtax"
 # What a kernel does after its boot is no trial's.
 sleep "$(cat rest)"
 stand_still
+unpack_errand
 mount_guests
 modprobe qemu_fw_cfg || fail "cannot load qemu_fw_cfg"
 # From here on chance is the seed's: what this kernel makes random, and what the processor does.
