@@ -1,0 +1,168 @@
+//! A thousand random misdeeds, a seed each, against each program that serves strangers, beside a well-behaved
+//! neighbour at a steady rate: the neighbour loses at most 1 % of what it asks, and afterwards the program has
+//! as many descriptors open as before and at most 1 MiB more memory.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "in a test, a failure is a panic"
+)]
+
+mod exporter;
+#[path = "../guest/mod.rs"]
+mod guest;
+mod mvm;
+mod nic;
+
+use std::fs;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use vtax_report::stats::Random;
+
+/// Misdeeds against each program.
+const MISDEEDS: u64 = 1000;
+
+/// Of these, how many come before its footprint is taken: what it allocates once and keeps is there then.
+const FIRST: u64 = 100;
+
+/// Between two.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// How long a program may take until it has let go of everything.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a process holds.
+#[derive(Debug, Clone, Copy)]
+struct Footprint {
+    descriptors: usize,
+    resident_kib: u64,
+}
+
+impl Footprint {
+    fn of(process: u32) -> Self {
+        let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let resident = resident.unwrap().trim().trim_end_matches(" kB");
+        Self {
+            descriptors: fs::read_dir(format!("/proc/{process}/fd")).unwrap().count(),
+            resident_kib: resident.parse().unwrap(),
+        }
+    }
+
+    fn is_within(self, before: Self, own_kib: u64) -> bool {
+        let most = before.resident_kib + own_kib + 1024;
+        self.descriptors == before.descriptors && self.resident_kib <= most
+    }
+
+    /// That of a process with no connection but its neighbour's.
+    fn settled(process: u32) -> Self {
+        let mut last = Self::of(process);
+        loop {
+            std::thread::sleep(Duration::from_secs(1));
+            let now = Self::of(process);
+            if now.descriptors == last.descriptors && now.resident_kib <= last.resident_kib {
+                return now;
+            }
+            last = now;
+        }
+    }
+}
+
+/// Commits them against a process, in which guests may hold some memory of their own, while the neighbour asks so many times a second; `asks` fails where it is not
+/// answered, and a misdeed without chance is to let go of all that it holds.
+fn commit(
+    (process, own_kib): (u32, u64),
+    rate: u32,
+    mut asks: impl FnMut() -> Result<(), String> + Send,
+    mut misdeed: impl FnMut(Option<&mut Random>),
+) {
+    let stop = AtomicBool::new(false);
+    let each = Duration::from_secs(1) / rate;
+    std::thread::scope(|scope| {
+        let neighbour = scope.spawn(|| {
+            let (mut asked, mut failures, mut due) = (0_usize, Vec::new(), Instant::now());
+            while !stop.load(Ordering::Relaxed) {
+                asked += 1;
+                failures.extend(asks().err());
+                due += each;
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            }
+            (
+                asked,
+                failures,
+                Instant::now().saturating_duration_since(due),
+            )
+        });
+        // Whatever ends this thread ends the neighbour's.
+        let _stop = Stop(&stop);
+        let started = Instant::now();
+        let mut before = None;
+        for seed in 0..MISDEEDS {
+            if seed == FIRST {
+                misdeed(None);
+                before = Some(Footprint::settled(process));
+            }
+            misdeed(Some(&mut Random::new(seed)));
+            std::thread::sleep(PAUSE);
+            assert!(is_alive(process), "misdeed {seed} ended the process");
+        }
+        misdeed(None);
+        let seconds = started.elapsed().as_secs_f64();
+        let before = before.unwrap();
+        let over = Instant::now();
+        let after = loop {
+            let after = Footprint::of(process);
+            if after.is_within(before, own_kib) || over.elapsed() > PATIENCE {
+                break after;
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        };
+        stop.store(true, Ordering::Relaxed);
+        let (asked, failures, late) = neighbour.join().unwrap();
+        let _ = writeln!(
+            std::io::stderr(),
+            "{MISDEEDS} misdeeds in {seconds:.1} s, {} of {asked} lost {failures:?}, {before:?}, then {after:?}",
+            failures.len()
+        );
+        assert!(
+            failures.len() * 100 <= asked,
+            "{} of {asked} lost: {failures:?}",
+            failures.len()
+        );
+        assert!(
+            late.as_secs_f64() < 0.01 * seconds + 2.0,
+            "the neighbour is {late:?} behind its rate"
+        );
+        assert!(
+            after.is_within(before, own_kib),
+            "{before:?} before, {after:?} {PATIENCE:?} after"
+        );
+    });
+}
+
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn is_alive(process: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    !stat.is_empty() && !stat.contains(") Z ")
+}
+
+/// One of them.
+fn any<T: Copy>(random: &mut Random, of: &[T]) -> T {
+    of[random.below(of.len())]
+}
+
+fn bytes(random: &mut Random, most: usize) -> Vec<u8> {
+    (0..random.below(most + 1))
+        .map(|_| u8::try_from(random.below(256)).unwrap())
+        .collect()
+}
