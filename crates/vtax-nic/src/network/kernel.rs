@@ -315,10 +315,11 @@ impl Kernel {
         };
         let through = *through;
         match half {
-            // What the kernel signals from here on is seen, here or by the guest.
+            // What the kernel signals from here on is seen: here, or by the guest, since it takes the new
+            // descriptor only between two rounds of its work.
             Half::Rx if !through => {
                 running.counted = running.view.used();
-                running.view.signalled();
+                running.view.leave_to_others();
             }
             Half::Tx => running.counted = running.view.offered(),
             Half::Rx => {}

@@ -20,6 +20,8 @@ pub struct RingView {
     event_idx: bool,
     /// The used index at the last signal, or when last found that none was wanted.
     signalled: u16,
+    /// The used index when last asked whether a signal was wanted.
+    asked: u16,
 }
 
 // SAFETY: as for `SplitRing`: the memory is shared with other processes anyway.
@@ -47,8 +49,9 @@ impl RingView {
             size,
             event_idx: features.has(Features::EVENT_IDX),
             signalled: 0,
+            asked: 0,
         };
-        view.signalled = view.used();
+        view.leave_to_others();
         Some(view)
     }
 
@@ -90,6 +93,7 @@ impl RingView {
     /// is settled.
     pub fn wants_signal(&mut self) -> bool {
         let used = self.used();
+        self.asked = used;
         // Against the driver's order, which writes its event and then reads the index.
         fence(Ordering::SeqCst);
         let wants = if used == self.signalled {
@@ -106,8 +110,39 @@ impl RingView {
         wants
     }
 
-    /// Notes that the driver was signalled for all that is returned.
+    /// Notes that the driver was signalled for what had been returned when it was last asked for. What the kernel
+    /// returned since may have missed that signal: the driver may have looked, and wait again.
     pub fn signalled(&mut self) {
+        self.signalled = self.asked;
+    }
+
+    /// Notes that others signal the driver for all that is returned.
+    pub fn leave_to_others(&mut self) {
         self.signalled = self.used();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Driver, Ring, SIZE};
+
+    #[test]
+    fn what_is_returned_while_the_driver_is_being_signalled_is_signalled_as_well() {
+        const RING: Ring = Ring(0);
+        let driver = Driver::new();
+        let memory = driver.device_memory();
+        let mut view =
+            RingView::new(&memory, &RING.addresses(), SIZE, Features::EVENT_IDX).unwrap();
+        let returned = |index: u16| driver.write(RING.used() + 2, &index.to_le_bytes());
+        returned(1);
+        assert!(view.wants_signal());
+        // The signal is out: the driver has looked already, and waits for the next.
+        RING.set_used_event(&driver, 1);
+        returned(2);
+        view.signalled();
+        assert!(view.wants_signal());
+        view.signalled();
+        assert!(!view.wants_signal());
     }
 }
