@@ -1,6 +1,8 @@
 //! Virtqueues, as the device sees them.
 
 mod descriptor;
+#[cfg(test)]
+mod handshake_tests;
 mod packed;
 #[cfg(test)]
 mod packed_tests;

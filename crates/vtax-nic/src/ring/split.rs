@@ -16,6 +16,7 @@ const NO_NOTIFY: u16 = 1;
 /// The pointers are valid while the [`GuestMemory`] that they were resolved in is unchanged: the
 /// owner resolves anew, or drops the ring, before it changes memory.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub struct SplitRing {
     descriptors: *const AtomicU64,
     /// `flags`, `idx`, the ring, `used_event`: all 16 bits.

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU16, Ordering, fence};
 ///
 /// As with [`SplitRing`](super::SplitRing), the owner drops it before it changes memory.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub struct RingView {
     /// `flags`, `idx`, the ring, `used_event`: all 16 bits.
     available: *const AtomicU16,
