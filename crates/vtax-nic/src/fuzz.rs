@@ -339,6 +339,167 @@ pub fn chains(data: &[u8]) {
     }
 }
 
+/// The same ring read by rust-vmm's `virtio-queue`: chains that we take have the descriptors that it sees, what it
+/// reads to a proper end we do not refuse, and both signal the driver at the same time.
+pub fn compared(data: &[u8]) {
+    const RING: Ring = Ring(0);
+    let mut input = Input(data);
+    let driver = Driver::new();
+    let memory = driver.device_memory();
+    let event_idx = input.u8() & 1 != 0;
+    let base = input.u16();
+    let addresses = RING.addresses();
+    let Some(mut ours) = SplitRing::new(&memory, &addresses, SIZE, base, true, event_idx) else {
+        return;
+    };
+    let (mapped, mut theirs) = another(&driver, RING, base, event_idx);
+    for _ in 0..MOST_STEPS {
+        if !input.has_more() {
+            break;
+        }
+        match input.u8() & 7 {
+            0 | 1 => {
+                let (index, (address, len, flags, next)) = (input.u8() % 16, input.descriptor());
+                // Tables of more entries than their links can name are refused by the other side only.
+                let len = match flags & crate::testing::INDIRECT {
+                    0 => len,
+                    _ => len & 0xf_ffff,
+                };
+                RING.describe(&driver, index.into(), (address, len, flags, next));
+            }
+            2 => {
+                let slot = u64::from(input.u8() % 64);
+                driver.write(
+                    BUFFERS + slot * 16,
+                    &crate::testing::encode(input.descriptor()),
+                );
+            }
+            3 | 4 => {
+                let (ahead, head) = (input.u8() % 8, u16::from(input.u8() % 17));
+                RING.offer(&driver, base.wrapping_add(ahead.into()), head);
+            }
+            5 => RING.set_available(&driver, input.u16()),
+            6 => RING.set_used_event(&driver, input.u16()),
+            _ => {
+                if !take_both(&mut ours, &memory, &mut theirs, &mapped) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+type Mapped = vm_memory::GuestMemoryMmap<()>;
+
+/// Somebody else's view of a ring.
+fn another(
+    driver: &Driver,
+    ring: Ring,
+    base: u16,
+    event_idx: bool,
+) -> (Mapped, virtio_queue::Queue) {
+    use virtio_queue::QueueT;
+    use vm_memory::{FileOffset, GuestAddress};
+    let file = std::fs::File::from(driver.file.try_clone().unwrap());
+    let range = (
+        GuestAddress(0),
+        usize::try_from(MEMORY).unwrap(),
+        Some(FileOffset::new(file, 0)),
+    );
+    let mapped = Mapped::from_ranges_with_files([range]).unwrap();
+    let mut queue = virtio_queue::Queue::new(SIZE).unwrap();
+    let low = |address: u64| Some(u32::try_from(address).unwrap());
+    queue.set_desc_table_address(low(ring.descriptors()), Some(0));
+    queue.set_avail_ring_address(low(ring.available()), Some(0));
+    queue.set_used_ring_address(low(ring.used()), Some(0));
+    queue.set_event_idx(event_idx);
+    queue.set_next_avail(base);
+    queue.set_ready(true);
+    assert!(queue.is_valid(&mapped));
+    (mapped, queue)
+}
+
+/// Takes and returns all that waits, on both sides; tells whether the ring goes on.
+fn take_both(
+    ours: &mut SplitRing,
+    memory: &GuestMemory,
+    theirs: &mut virtio_queue::Queue,
+    mapped: &Mapped,
+) -> bool {
+    use virtio_queue::{QueueOwnedT, QueueT};
+    let mut returned = Vec::new();
+    for _ in 0..SIZE {
+        let mut segments = Vec::new();
+        let taken = ours.take(memory, Direction::Request, &mut segments);
+        let Ok(mut chains) = theirs.iter(mapped) else {
+            assert_eq!(taken, Err(crate::ring::RingFault::AvailableIndex));
+            return false;
+        };
+        let Some(chain) = chains.next() else {
+            assert_eq!(taken, Ok(None));
+            break;
+        };
+        let head = chain.head_index();
+        let descriptors: Vec<_> = chain.collect();
+        let chain = match taken {
+            Ok(Some(chain)) => chain,
+            Ok(None) => panic!("a chain from {head} is not found"),
+            Err(fault) => {
+                assert!(
+                    !is_proper(&descriptors, fault),
+                    "{fault:?}: {descriptors:?}"
+                );
+                return false;
+            }
+        };
+        assert_eq!(chain.place.id, head);
+        let seen = segments
+            .iter()
+            .map(|part| (part.guest, part.len, part.writable));
+        let told = descriptors
+            .iter()
+            .map(|part| (part.addr().0, part.len(), part.is_write_only()));
+        let filled = |part: &(u64, u32, bool)| part.1 > 0;
+        assert!(
+            seen.filter(filled).eq(told.filter(filled)),
+            "{segments:?} and {descriptors:?}"
+        );
+        ours.give(chain.place, 0);
+        returned.push(head);
+    }
+    if returned.is_empty() {
+        return true;
+    }
+    ours.publish(None);
+    let wanted = ours.wants_signal();
+    if wanted {
+        ours.signalled();
+    }
+    // The same elements and the same index once more.
+    for head in returned {
+        theirs.add_used(mapped, head, 0).unwrap();
+    }
+    if theirs.event_idx_enabled() {
+        assert_eq!(wanted, theirs.needs_notification(mapped).unwrap());
+    }
+    true
+}
+
+/// Whether nothing is wrong with a chain: it ends, lies in memory, and what is written comes last. Where an indirect
+/// table may be, the other side is more lenient.
+fn is_proper(
+    descriptors: &[virtio_queue::desc::split::Descriptor],
+    fault: crate::ring::RingFault,
+) -> bool {
+    let ends = descriptors.last().is_some_and(|last| !last.has_next());
+    let in_memory = descriptors.iter().all(|part| {
+        let end = part.addr().0.checked_add(u64::from(part.len()));
+        end.is_some_and(|end| end <= MEMORY)
+    });
+    let in_order = descriptors.is_sorted_by_key(|part| part.is_write_only());
+    ends && in_memory && in_order && fault != crate::ring::RingFault::IndirectPlace
+}
+
 /// Chains of a packed ring, likewise: its slots, its events, and our own note in it are all the
 /// driver's to write, and the back end may be killed and come back.
 pub fn packed(data: &[u8]) {
@@ -673,9 +834,10 @@ mod tests {
     /// Its name, and what runs an input.
     type Target = (&'static str, fn(&[u8]));
 
-    const TARGETS: [Target; 7] = [
+    const TARGETS: [Target; 8] = [
         ("guest", super::guest),
         ("chains", super::chains),
+        ("compared", super::compared),
         ("packed", super::packed),
         ("messages", super::messages),
         ("control_frame", super::control_frame),
