@@ -18,8 +18,8 @@ use vtax_nic_driver::nic::{Layout, Nic, Options};
 use vtax_nic_driver::session::{Session, message};
 use vtax_report::stats::Random;
 
-/// The frames of the well-behaved: one each millisecond.
-const RATE: u32 = 1000;
+/// The frames of the well-behaved in a second.
+const RATE: u32 = 500;
 
 fn frame(number: u32) -> Vec<u8> {
     let mut frame = vec![7; 64];
