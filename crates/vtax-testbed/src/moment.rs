@@ -294,9 +294,11 @@ fn tidy(cache: &Path) {
     moments.sort_by_key(|moment| Reverse((moment.0, moment.1)));
     let spare = moments.iter().take(SPARE).filter(|moment| moment.0).count();
     for (_, _, path, _state) in moments.drain(spare..) {
-        // Its state goes first: without it, it is none. What cannot be removed is in the directory for such files.
-        let _ = fs::remove_file(path.join(STATE_FILE));
-        let _ = fs::remove_dir_all(path);
+        // In one step: what is removed by half under its name would be in the way of the next of that name. What
+        // cannot be removed is in the directory for such files.
+        if let Ok(away) = scratch::directory(cache) {
+            let _ = fs::rename(&path, away.path().join("moment"));
+        }
     }
 }
 
