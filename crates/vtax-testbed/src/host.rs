@@ -203,11 +203,10 @@ fn remove_in(cache: &Path, hypervisor: Hypervisor) -> Result<Vec<Kept>, HostErro
         fs::remove_dir_all(path).map_err(HostError::file("remove", path))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         for made in made_from(cache, &name) {
-            let removed = match made.is_dir() {
-                true => fs::remove_dir_all(&made),
-                false => fs::remove_file(&made),
-            };
-            removed.map_err(HostError::file("remove", &made))?;
+            // In one step: half of it under its name would be taken for the whole.
+            let away = scratch::directory(made.parent().unwrap_or(cache))?;
+            fs::rename(&made, away.path().join("away"))
+                .map_err(HostError::file("remove", &made))?;
         }
     }
     Ok(kept)

@@ -26,10 +26,13 @@ use vtax_lab::LabError;
 /// How long a host may take to come to rest, whatever else this machine does.
 const SILENCE: Duration = Duration::from_secs(1800);
 
+/// How long its state, some hundred KiB, may take to be on the disk.
+const WRITTEN: Duration = Duration::from_secs(60);
+
 /// What QEMU tells when a host stops itself: see `guest/start.sh`.
 const STOPPED: &str = "STOP";
 
-/// Moments that nobody uses and that are kept all the same: each takes about 1.5 GiB of files.
+/// Moments that nobody uses and that are kept all the same: each takes 1 GiB of files, with Xen 2.5.
 const SPARE: usize = 4;
 
 /// The seed of the machine that keeps a moment. Those that begin there have their own.
@@ -80,6 +83,7 @@ impl Moment {
         if moment.take() {
             return Ok(moment);
         }
+        tidy(&host.cache);
         has_room(&host.cache, host, &settings)?;
         copy(&host.root().path, &directory.join(ROOT))?;
         let ports = Ports::create(scratch.path())?;
@@ -119,11 +123,23 @@ impl Moment {
         if !booting.has_stopped()? {
             return Ok(false);
         }
-        let state = format!("exec:cat >\"${STATE}\"");
+        // QEMU does not wait for what it writes to: the state has its name once it is whole.
+        let state = format!("exec:cat >\"${STATE}.part\" && mv \"${STATE}.part\" \"${STATE}\"");
         booting.monitor.save(&state)?;
         // It has nothing more to do, and what it says of that is nobody's concern.
         let _ = booting.monitor.quit();
         let made = booting.scratch.path().join("moment");
+        let saved = Instant::now();
+        while !made.join(STATE_FILE).exists() {
+            if saved.elapsed() > WRITTEN {
+                return Err(LabError::Host(HostError::Timeout {
+                    what: "the emulated host's state on the disk".into(),
+                    seconds: WRITTEN.as_secs(),
+                    evidence: format!("is there room in {}?", made.display()),
+                }));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
         let renamed = fs::rename(&made, &self.path);
         // Another may have come to the same moment in the meantime.
         if !self.take() {
@@ -303,14 +319,18 @@ fn tidy(cache: &Path) {
 }
 
 /// Memory and root disk become files that are mapped: where there is no room for a page, QEMU is killed. A host
-/// that rests has written a fifth of its memory, and little on its disk.
+/// that rests has written a fifth of its memory, one with Xen three fifths, and little on its disk.
 fn has_room(below: &Path, host: &Host, settings: &Settings) -> Result<(), HostError> {
     let room = rustix::fs::statvfs(below)
         .map_err(|cause| HostError::file("look at", below)(cause.into()))?;
     let room = room.f_bavail.saturating_mul(room.f_frsize) >> 20;
     let root = &host.root().path;
     let disk = fs::metadata(root).map_err(HostError::file("read", root))?;
-    let needed = u64::from(settings.memory_mib) / 3 + ((disk.blocks() * 512) >> 20);
+    let memory = match host.xen {
+        None => u64::from(settings.memory_mib) / 3,
+        Some(_) => u64::from(settings.memory_mib) * 2 / 3,
+    };
+    let needed = memory + ((disk.blocks() * 512) >> 20);
     if room >= needed {
         return Ok(());
     }

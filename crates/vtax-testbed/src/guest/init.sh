@@ -52,9 +52,6 @@ done
 mount -t ext4 -o noatime /dev/disk/root /newroot || fail "cannot mount the root disk"
 mount -t tmpfs -o mode=755 run /newroot/run
 mount -t tmpfs tmp /newroot/tmp
-for disk in $others; do
-    wait_for "/dev/$disk"
-done
 /bin/busybox mv /payload /newroot/run/testbed || fail "cannot keep the payload"
 for system in proc sys dev; do
     mount --move /$system /newroot/$system
