@@ -240,13 +240,28 @@ fn a_thread_that_is_taken_over_opens_nothing_and_starts_nothing() {
     assert!(backend.stats("a0").is_ok());
 }
 
+/// The program, ended with the test.
+#[cfg(target_arch = "x86_64")]
+struct Killed(std::process::Child);
+
+#[cfg(target_arch = "x86_64")]
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_thread_that_is_taken_over_finds_no_way_out_by_a_tap() {
     use std::process::{Command, Stdio};
+    use vtax_nic::control::{api::Request, client::Client};
     let directory = tempfile::tempdir().unwrap();
+    let said = directory.path().join("said");
     // In a network of its own, so that no interface of this host changes.
-    let mut child = Command::new("unshare")
+    let mut child = Command::new("unshare");
+    child
         .arg("-n")
         .arg(PROGRAM)
         .arg("--socket-path")
@@ -254,28 +269,36 @@ fn a_thread_that_is_taken_over_finds_no_way_out_by_a_tap() {
         .args(["--tap", "jail0", "--datapath", "user"])
         .arg("--api")
         .arg(directory.path().join("api"))
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(&said).unwrap());
+    let mut child = Killed(child.spawn().unwrap());
+    // Its socket takes connections before its threads run: it serves once it has answered.
+    let serves = || {
+        Client::connect(&directory.path().join("api"))
+            .and_then(|mut client| client.ask(&Request::Stats { port: None }))
+            .is_ok()
+    };
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    let serves =
-        || vtax_nic::control::client::Client::connect(&directory.path().join("api")).is_ok();
-    while !serves() && std::time::Instant::now() < deadline {
-        if child.try_wait().unwrap().is_some() {
-            let said = child.wait_with_output().unwrap().stderr;
-            let said = String::from_utf8_lossy(&said).into_owned();
+    while !serves() {
+        let said = || std::fs::read_to_string(&said).unwrap();
+        if child.0.try_wait().unwrap().is_some() {
+            let said = said();
             assert!(said.contains("tap") || said.contains("unshare"), "{said}");
             return eprintln!("SKIPPED: no tap here: {said}");
         }
+        assert!(
+            std::time::Instant::now() < deadline,
+            "it does not answer: {}",
+            said()
+        );
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    let id = child.id();
+    let id = child.0.id();
     let threads = threads(id);
     assert!(threads.len() >= 2, "a worker and the operator's");
     finds_no_way_out(id, threads);
     assert!(serves());
-    child.kill().unwrap();
-    child.wait().unwrap();
 }
 
 #[cfg(not(target_arch = "x86_64"))]

@@ -64,26 +64,28 @@ fn a_test_that_was_skipped_is_counted_as_skipped_with_its_reason() {
     assert_eq!(said.lines().filter(|found| *found == line).count(), 2);
 }
 
-/// What cargo prints of a program whose test fails; `$again` is what it prints when asked for that one alone.
-fn flaky(again: &str) -> (Output, String) {
+/// Runs the script with a cargo that is this line of shell.
+fn with_cargo(line: &str) -> (Output, String) {
     let directory = tempfile::tempdir().unwrap();
     let cargo = directory.path().join("cargo");
-    let failed = "test one ... FAILED\n\ntest result: FAILED. 1 passed; 1 failed; 0 ignored\n";
-    let script = format!(
-        "#!/bin/sh\ncase \"$*\" in\n*'-p a --lib'*--exact*one) {again} ;;\n*) printf '{failed}error: test failed, to rerun pass `-p a --lib`\nerror: 1 target failed:\n'; exit 101 ;;\nesac\n"
-    )
-    .replace("\n\ntest result", "\\n\\ntest result");
-    fs::write(&cargo, script).unwrap();
+    fs::write(&cargo, format!("#!/bin/sh\n{line}\n")).unwrap();
     fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).unwrap();
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/test");
-    let mut script = Command::new(script);
-    let output = script
-        .env("CARGO", &cargo)
-        .env_remove("VTAX_TESTS")
-        .output()
-        .unwrap();
+    let mut script = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/test"));
+    script.env("CARGO", &cargo).env_remove("VTAX_TESTS");
+    let output = script.output().unwrap();
     let said = String::from_utf8(output.stdout.clone()).unwrap();
     (output, said)
+}
+
+/// What cargo prints of a program whose test fails; `$again` is what it prints when asked for that one alone.
+fn flaky(again: &str) -> (Output, String) {
+    let failed = "test one ... FAILED\n\ntest result: FAILED. 1 passed; 1 failed; 0 ignored\n";
+    with_cargo(
+        &format!(
+            "case \"$*\" in\n*'-p a --lib'*--exact*one) {again} ;;\n*) printf '{failed}error: test failed, to rerun pass `-p a --lib`\nerror: 1 target failed:\n'; exit 101 ;;\nesac"
+        )
+        .replace("\n\ntest result", "\\n\\ntest result"),
+    )
 }
 
 #[test]
@@ -100,6 +102,20 @@ fn what_passes_alone_is_named_and_what_fails_again_is_a_failure() {
         Some("1 passed, 1 failed, 0 skipped"),
         "{said}"
     );
+}
+
+#[test]
+fn what_a_test_leaves_running_holds_nothing_up() {
+    let start = std::time::Instant::now();
+    let (output, said) =
+        with_cargo("printf 'test result: ok. 1 passed; 0 failed; 0 ignored\\n'; sleep 60 &");
+    assert!(output.status.success(), "{said}");
+    assert_eq!(
+        said.lines().last(),
+        Some("1 passed, 0 failed, 0 skipped"),
+        "{said}"
+    );
+    assert!(start.elapsed().as_secs() < 30, "{said}");
 }
 
 #[test]
