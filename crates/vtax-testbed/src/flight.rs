@@ -7,13 +7,12 @@ use crate::moment::{self, Moment};
 use crate::outlet::{self, Lines};
 use crate::payload::{Errand, Luggage};
 use crate::running::{BREATH, Ports, Running, tail};
-use crate::scratch;
+use crate::scratch::Scratch;
 use crate::settings::Settings;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
 use vtax_host::HostError;
 use vtax_lab::LabError;
 use vtax_lab::place::Line;
@@ -51,7 +50,7 @@ pub(crate) struct Flight {
     /// When it last said something, what it had computed by then, and how long its console was.
     heard: (Instant, Duration, u64),
     patience: Duration,
-    directory: TempDir,
+    directory: Scratch,
 }
 
 /// How a flight ended.
@@ -75,7 +74,7 @@ impl Flight {
             link,
             ..
         } = ticket;
-        let directory = scratch::directory(&std::env::temp_dir())?;
+        let directory = Scratch::create(&std::env::temp_dir())?;
         let wire = directory.path().join("wire");
         let there = link.map(|link| Client::start(host, settings, link, &wire));
         let there = there.transpose()?;
@@ -98,7 +97,7 @@ impl Flight {
     /// # Errors
     /// As [`Flight::boot`], and when QEMU does not take the state.
     pub fn resume(ticket: Ticket<'_>, moment: &Moment) -> Result<Self, LabError> {
-        let directory = scratch::directory(&std::env::temp_dir())?;
+        let directory = Scratch::create(&std::env::temp_dir())?;
         let monitor = directory.path().join("monitor");
         let ports = Ports::create(directory.path())?;
         let paths = moment.paths();
@@ -117,7 +116,7 @@ impl Flight {
         there: Option<Client>,
         ports: &Ports,
         silence: Duration,
-        directory: TempDir,
+        directory: Scratch,
     ) -> Result<Self, LabError> {
         Ok(Self {
             lines: Lines::open(&ports.events)?,
@@ -206,13 +205,13 @@ impl Flight {
 /// The second host, where the plan's client lives.
 struct Client {
     machine: Running,
-    directory: TempDir,
+    directory: Scratch,
 }
 
 impl Client {
     /// Boots it and waits until its end of the wire is there.
     fn start(host: &Host, settings: &Settings, link: &Link, wire: &Path) -> Result<Self, LabError> {
-        let directory = scratch::directory(&std::env::temp_dir())?;
+        let directory = Scratch::create(&std::env::temp_dir())?;
         let luggage = Luggage::pack(
             directory.path(),
             host,

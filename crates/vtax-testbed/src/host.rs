@@ -2,9 +2,10 @@
 
 use crate::emulator::{self, Emulator};
 use crate::recipe::recipe;
-use crate::scratch;
+use crate::scratch::{self, Scratch};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -203,11 +204,12 @@ fn remove_in(cache: &Path, hypervisor: Hypervisor) -> Result<Vec<Kept>, HostErro
         fs::remove_dir_all(path).map_err(HostError::file("remove", path))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         for made in made_from(cache, &name) {
-            // In one step: half of it under its name would be taken for the whole.
-            let away = scratch::directory(made.parent().unwrap_or(cache))?;
-            fs::rename(&made, away.path().join("away"))
-                .map_err(HostError::file("remove", &made))?;
+            scratch::remove(&made)?;
         }
+    }
+    // The image of today's recipe may be in the machine's cache, and what was made of it here.
+    for made in made_from(cache, &recipe(hypervisor).hash()?) {
+        scratch::remove(&made)?;
     }
     Ok(kept)
 }
@@ -255,7 +257,7 @@ fn guests(recipes: &[Recipe], progress: &mut dyn FnMut(&str)) -> Result<Disk, Ho
             .first()
             .and_then(|files| files.root.parent()?.parent());
         let beside = beside.unwrap_or(Path::new("/"));
-        let tree = scratch::directory(beside)?;
+        let tree = Scratch::create(beside)?;
         for files in &images {
             let directory = files.root.parent().unwrap_or(&files.root);
             let mut command = Command::new("cp");
@@ -330,7 +332,7 @@ fn derived(
         }
     }
     fs::create_dir_all(&directory).map_err(HostError::file("create", &directory))?;
-    let partial = scratch::directory(&directory)?;
+    let partial = Scratch::create(&directory)?;
     let partial = partial.path().join(name);
     make(&partial)?;
     let file = File::open(&partial).map_err(HostError::file("open", &partial))?;
@@ -430,16 +432,23 @@ fn run(mut command: Command) -> Result<(), HostError> {
     })
 }
 
-/// What a tree takes on the disk.
+/// What a tree takes on the disk. What goes away meanwhile takes nothing.
 fn allocated(tree: &Path) -> Result<u64, HostError> {
     let mut sum = 0;
     let mut waiting = vec![tree.to_owned()];
     while let Some(path) = waiting.pop() {
-        let metadata = fs::symlink_metadata(&path).map_err(HostError::file("read", &path))?;
+        let metadata = match fs::symlink_metadata(&path) {
+            Err(cause) if cause.kind() == ErrorKind::NotFound => continue,
+            found => found.map_err(HostError::file("read", &path))?,
+        };
         // Small files and directories take a block of the image at least.
         sum += (metadata.blocks() * 512).max(4096);
         if metadata.is_dir() {
-            for entry in fs::read_dir(&path).map_err(HostError::file("read", &path))? {
+            let entries = match fs::read_dir(&path) {
+                Err(cause) if cause.kind() == ErrorKind::NotFound => continue,
+                found => found.map_err(HostError::file("read", &path))?,
+            };
+            for entry in entries {
                 waiting.push(entry.map_err(HostError::file("read", &path))?.path());
             }
         }
@@ -451,7 +460,7 @@ fn allocated(tree: &Path) -> Result<u64, HostError> {
 pub(crate) mod tests {
     use super::*;
 
-    /// A host whose files are in `directory` and need not exist, but for the RAM disk and the root disk.
+    /// A host whose files are in `directory`, where there is one.
     pub(crate) fn fake_host(directory: &Path, hypervisor: Hypervisor) -> Host {
         let files = |recipe: &str| GuestFiles {
             root: directory.join("root"),
@@ -461,8 +470,9 @@ pub(crate) mod tests {
             recipe: recipe.to_owned(),
         };
         if directory.is_dir() {
-            fs::write(directory.join("initrd"), "odd").unwrap();
-            fs::write(directory.join("root.ext4"), "a root").unwrap();
+            for name in ["vmlinuz", "initrd", "root.ext4", "xen"] {
+                fs::write(directory.join(name), "odd").unwrap();
+            }
         }
         let disk = |name: &str| Disk {
             path: directory.join(name),
@@ -521,6 +531,14 @@ pub(crate) mod tests {
         assert!(cache.path().join("images/guests").exists());
         let left = derived.map(|name| cache.path().join("testbed").join(name).exists());
         assert_eq!(left, [false, true, true]);
+
+        // Of an image in the machine's cache a user has only what was made of it.
+        let moment = format!("testbed/moment-7-{}-8", kvm.hash().unwrap());
+        let moment = cache.path().join(moment);
+        fs::create_dir_all(&moment).unwrap();
+        assert_eq!(remove_in(cache.path(), Hypervisor::Kvm).unwrap(), []);
+        assert!(!moment.exists());
+        assert_eq!(allocated(&moment).unwrap(), 0);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::host::Host;
 use crate::link::Link;
 use crate::moment::Moment;
 use crate::payload::Errand;
-use crate::scratch;
+use crate::scratch::Scratch;
 use crate::settings::Settings;
 use crate::speed;
 use sha2::{Digest, Sha256};
@@ -108,7 +108,7 @@ pub fn run_plan(
         },
         own: None,
     };
-    let directory = scratch::directory(&std::env::temp_dir())?;
+    let directory = Scratch::create(&std::env::temp_dir())?;
     let brought = errand(run).bring(directory.path(), run.host.hypervisor)?;
     let mut hosts = Hosts {
         run,
@@ -438,11 +438,18 @@ impl Hosts<'_> {
             told: &told,
             errand: &self.brought,
         };
-        match self.moments.get(&key(host)) {
+        let key = key(host);
+        let flight = match self.moments.get(&key) {
             Some(moment) => Flight::resume(ticket, moment),
             None => Flight::boot(ticket, &errand(self.run)),
+        };
+        if flight.is_err()
+            && let Some(moment) = self.moments.remove(&key)
+        {
+            // It may be what is wrong: the next trial boots a host for another.
+            moment.discard();
         }
-        .map(Some)
+        flight.map(Some)
     }
 
     /// The moment that a treatment begins at; its host boots where there is none.

@@ -7,7 +7,7 @@ use crate::host::Host;
 use crate::machine::{self, Files};
 use crate::payload::{ERRAND_BYTES, Errand, Luggage};
 use crate::running::{BREATH, Ports, Running, STATE, tail};
-use crate::scratch;
+use crate::scratch::{self, Scratch};
 use crate::settings::Settings;
 use rustix::fs::{FlockOperation, flock};
 use sha2::{Digest, Sha256};
@@ -18,7 +18,6 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
-use tempfile::TempDir;
 use vtax_guest::platform::qemu::Qmp;
 use vtax_host::HostError;
 use vtax_lab::LabError;
@@ -55,7 +54,10 @@ struct Booting {
     machine: Running,
     monitor: Qmp,
     since: Instant,
-    scratch: TempDir,
+    /// What is kept, on the disk where it stays.
+    made: Scratch,
+    /// What goes: its monitor, console and ports.
+    scratch: Scratch,
 }
 
 impl Moment {
@@ -69,8 +71,8 @@ impl Moment {
             ..settings.clone()
         };
         fs::create_dir_all(&host.cache).map_err(HostError::file("create", &host.cache))?;
-        let scratch = scratch::directory(&host.cache)?;
-        let directory = scratch.path().join("moment");
+        let made = Scratch::create(&host.cache)?;
+        let directory = made.path().join(MADE);
         fs::create_dir(&directory).map_err(HostError::file("create", &directory))?;
         let luggage = Luggage::pack(&directory, host, &settings, errand, None)?;
         let name = name(host, &settings, &luggage)?;
@@ -86,6 +88,8 @@ impl Moment {
         tidy(&host.cache);
         has_room(&host.cache, host, &settings)?;
         copy(&host.root().path, &directory.join(ROOT))?;
+        // A socket's path has at most 107 bytes; the cache may be anywhere.
+        let scratch = Scratch::create(&std::env::temp_dir())?;
         let ports = Ports::create(scratch.path())?;
         let monitor = scratch.path().join("monitor");
         // The errand's memory is there, and nothing in it.
@@ -102,6 +106,7 @@ impl Moment {
             machine,
             monitor,
             since: Instant::now(),
+            made,
             scratch,
         });
         Ok(moment)
@@ -128,9 +133,10 @@ impl Moment {
         booting.monitor.save(&state)?;
         // It has nothing more to do, and what it says of that is nobody's concern.
         let _ = booting.monitor.quit();
-        let made = booting.scratch.path().join("moment");
+        let made = booting.made.path().join(MADE);
+        let state = made.join(STATE_FILE);
         let saved = Instant::now();
-        while !made.join(STATE_FILE).exists() {
+        while !state.exists() {
             if saved.elapsed() > WRITTEN {
                 return Err(LabError::Host(HostError::Timeout {
                     what: "the emulated host's state on the disk".into(),
@@ -140,18 +146,28 @@ impl Moment {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        let renamed = fs::rename(&made, &self.path);
-        // Another may have come to the same moment in the meantime.
-        if !self.take() {
-            renamed.map_err(HostError::file("create", &self.path))?;
-            return Err(LabError::Host(HostError::Missing {
-                what: format!("the moment that was just kept in {}", self.path.display()),
-                remedy: "somebody removed it; run again".to_owned(),
-            }));
+        // Locked before others see it.
+        let lock = File::open(&state).map_err(HostError::file("open", &state))?;
+        flock(&lock, FlockOperation::LockShared)
+            .map_err(|cause| HostError::file("lock", &state)(cause.into()))?;
+        match fs::rename(&made, &self.path) {
+            Ok(()) => self.lock = Some(lock),
+            // Another may have come to the same moment in the meantime.
+            Err(cause) if !self.take() => {
+                return Err(HostError::file("create", &self.path)(cause).into());
+            }
+            Err(_) => {}
         }
         self.booting = None;
-        tidy(self.path.parent().unwrap_or(&self.path));
         Ok(true)
+    }
+
+    /// Removes it: machines do not begin there. Those that have begun have what they need.
+    pub fn discard(self) {
+        if self.lock.is_some() {
+            // Where that fails, the next trial says why it cannot begin either.
+            let _ = scratch::remove(&self.path);
+        }
     }
 
     /// Whether it is in the cache, where it stays from now on as long as this value.
@@ -160,7 +176,7 @@ impl Moment {
         let Ok(state) = File::open(&path) else {
             return false;
         };
-        let locked = flock(&state, FlockOperation::NonBlockingLockShared).is_ok();
+        let locked = flock(&state, FlockOperation::LockShared).is_ok();
         // Whoever removed it had locked it before.
         let is_there = locked && fs::exists(&path).unwrap_or(false);
         if is_there {
@@ -169,6 +185,14 @@ impl Moment {
             self.lock = Some(state);
         }
         is_there
+    }
+}
+
+impl Drop for Moment {
+    fn drop(&mut self) {
+        if self.lock.take().is_some() {
+            tidy(self.path.parent().unwrap_or(&self.path));
+        }
     }
 }
 
@@ -200,6 +224,8 @@ impl Booting {
     }
 }
 
+/// What it is called before it has its name.
+const MADE: &str = "moment";
 const ROOT: &str = "root";
 const STATE_FILE: &str = "state";
 
@@ -254,25 +280,48 @@ pub(crate) fn from_state() -> String {
 }
 
 /// What a moment is called: by the host's image, this boot of this machine (what was not written to the disk when
-/// it lost its power is not there any more), and all that its host boots with.
+/// it lost its power is not there any more), and all that its host boots with. Of the guests' disk, which is mounted
+/// later, that is the size.
 fn name(host: &Host, settings: &Settings, luggage: &Luggage) -> Result<String, HostError> {
     let nowhere = Path::new("");
     let paths = Paths::of(nowhere, luggage.pstates.is_some());
     let ports = Ports::of(nowhere);
     let files = paths.files(&ports, nowhere, nowhere, true);
-    let line = machine::command_line(host, settings, files);
+    let mut alike = host.clone();
+    let [_, guests] = &mut alike.disks;
+    guests.path.clear();
+    let line = machine::command_line(&alike, settings, files);
     let mut digest = Sha256::new();
+    // Nobody else can use it.
+    digest.update(rustix::process::geteuid().as_raw().to_le_bytes());
     for word in line.words() {
         digest.update(word.as_bytes());
         digest.update([0]);
     }
     digest.update(host.emulator.describe()?);
-    digest.update(host.root().path.as_os_str().as_encoded_bytes());
     for file in [Some(&luggage.initrd), luggage.pstates.as_ref()]
         .into_iter()
         .flatten()
     {
         digest.update(fs::read(file).map_err(HostError::file("read", file))?);
+    }
+    let kernel = &host.files.kernel;
+    for file in [Some(kernel), Some(&host.root().path), host.xen.as_ref()]
+        .into_iter()
+        .flatten()
+    {
+        let found = fs::metadata(file).map_err(HostError::file("read", file))?;
+        digest.update(file.as_os_str().as_encoded_bytes());
+        // In the place of some GB: a file that was made anew has another.
+        for number in [
+            found.dev(),
+            found.ino(),
+            found.len(),
+            found.mtime().cast_unsigned(),
+            found.mtime_nsec().cast_unsigned(),
+        ] {
+            digest.update(number.to_le_bytes());
+        }
     }
     let digest = format!("{:x}", digest.finalize());
     Ok(format!(
@@ -293,9 +342,11 @@ fn boot() -> Result<String, HostError> {
 
 const PREFIX: &str = "moment-";
 
-/// Removes the moments of earlier boots, and of those that nobody uses all but the last.
+/// Removes the moments of earlier boots, and of those that nobody uses all but the last. What other users have
+/// stays.
 fn tidy(cache: &Path) {
     let Ok(boot) = boot() else { return };
+    let own = rustix::process::geteuid().as_raw();
     let entries = fs::read_dir(cache).into_iter().flatten().flatten();
     let mut moments: Vec<(bool, SystemTime, PathBuf, File)> = entries
         .filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX))
@@ -303,18 +354,18 @@ fn tidy(cache: &Path) {
             let state = File::open(entry.path().join(STATE_FILE)).ok()?;
             flock(&state, FlockOperation::NonBlockingLockExclusive).ok()?;
             let of_today = entry.file_name().to_string_lossy().starts_with(&boot);
-            let used = state.metadata().and_then(|data| data.modified()).ok()?;
-            Some((of_today, used, entry.path(), state))
+            let found = state.metadata().ok().filter(|found| found.uid() == own)?;
+            Some((of_today, found.modified().ok()?, entry.path(), state))
         })
         .collect();
     moments.sort_by_key(|moment| Reverse((moment.0, moment.1)));
     let spare = moments.iter().take(SPARE).filter(|moment| moment.0).count();
-    for (_, _, path, _state) in moments.drain(spare..) {
-        // In one step: what is removed by half under its name would be in the way of the next of that name. What
-        // cannot be removed is in the directory for such files.
-        if let Ok(away) = scratch::directory(cache) {
-            let _ = fs::rename(&path, away.path().join("moment"));
-        }
+    let gone = moments.split_off(spare);
+    // Whoever waits for one that stays has it now.
+    drop(moments);
+    for (_, _, path, _state) in gone {
+        // What cannot be removed now can be the next time.
+        let _ = scratch::remove(&path);
     }
 }
 
@@ -440,6 +491,16 @@ mod tests {
             has_pstates: false,
         };
         assert!(!gone.take());
+
+        let mut bad = Moment {
+            path: of_today[0].clone(),
+            lock: None,
+            booting: None,
+            has_pstates: false,
+        };
+        assert!(bad.take());
+        bad.discard();
+        assert!(!of_today[0].exists() && of_today[1].exists());
     }
 
     #[test]
@@ -468,8 +529,23 @@ mod tests {
             ..settings.clone()
         };
         assert_ne!(first, name_of(&host, &more, "a", false));
-        fs::write(&host.files.initrd, "another").unwrap();
-        assert_ne!(first, name_of(&host, &settings, "a", false));
+        // What guests' images are there is seen later.
+        host.disks[1].path.set_extension("another");
+        assert_eq!(first, name_of(&host, &settings, "a", false));
+        for file in [
+            host.files.initrd.clone(),
+            host.files.kernel.clone(),
+            host.root().path.clone(),
+        ] {
+            let before = name_of(&host, &settings, "a", false);
+            fs::write(&file, "another").unwrap();
+            assert_ne!(
+                before,
+                name_of(&host, &settings, "a", false),
+                "{}",
+                file.display()
+            );
+        }
     }
 
     #[test]

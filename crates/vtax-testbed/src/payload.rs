@@ -169,13 +169,7 @@ impl Errand<'_> {
             }
         }
         let bytes = archive.finish();
-        if bytes.len() as u64 > ERRAND_BYTES {
-            return Err(HostError::Setting(format!(
-                "a vtax of {} MiB does not fit into an emulated host, which has room for {}: a release build is smaller",
-                bytes.len() >> 20,
-                ERRAND_BYTES >> 20
-            )));
-        }
+        fits(bytes.len() as u64)?;
         let path = directory.join("errand");
         File::create(&path)
             .and_then(|mut file| {
@@ -185,6 +179,19 @@ impl Errand<'_> {
             .map_err(HostError::file("write", &path))?;
         Ok(path)
     }
+}
+
+/// # Errors
+/// When an errand of so many bytes does not fit.
+fn fits(bytes: u64) -> Result<(), HostError> {
+    if bytes <= ERRAND_BYTES {
+        return Ok(());
+    }
+    Err(HostError::Setting(format!(
+        "a vtax of {} MiB does not fit into an emulated host, which has room for {}: a release build is smaller",
+        bytes >> 20,
+        ERRAND_BYTES >> 20
+    )))
 }
 
 fn add_program(archive: &mut Archive, binary: &Path) -> Result<(), HostError> {
@@ -311,13 +318,8 @@ mod tests {
 
     #[test]
     fn a_program_that_does_not_fit_is_refused() {
-        let directory = tempfile::tempdir().unwrap();
-        let binary = directory.path().join("vtax");
-        let file = File::create(&binary).unwrap();
-        file.set_len(ERRAND_BYTES).unwrap();
-        let said = Errand::Shell { binary: &binary }
-            .bring(directory.path(), Hypervisor::Kvm)
-            .unwrap_err();
-        assert!(said.to_string().contains("does not fit"), "{said}");
+        fits(ERRAND_BYTES).unwrap();
+        let said = fits(ERRAND_BYTES + 1).unwrap_err().to_string();
+        assert!(said.contains("a vtax of 1024 MiB does not fit"), "{said}");
     }
 }

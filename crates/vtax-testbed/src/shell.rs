@@ -4,7 +4,7 @@ use crate::emulator::missing;
 use crate::host::Host;
 use crate::machine::{self, Files};
 use crate::payload::{Errand, Luggage};
-use crate::scratch;
+use crate::scratch::Scratch;
 use crate::settings::Settings;
 use vtax_host::HostError;
 
@@ -13,7 +13,7 @@ use vtax_host::HostError;
 /// # Errors
 /// When it cannot be started, or QEMU fails.
 pub fn shell(host: &Host, settings: &Settings) -> Result<(), HostError> {
-    let directory = scratch::directory(&std::env::temp_dir())?;
+    let directory = Scratch::create(&std::env::temp_dir())?;
     let binary = std::env::current_exe().map_err(HostError::process("find", "the vtax program"))?;
     let shell = Errand::Shell { binary: &binary };
     let luggage = Luggage::pack(directory.path(), host, settings, &shell, None)?;

@@ -42,7 +42,7 @@ impl Archive {
     }
 
     fn entry(&mut self, name: &str, mode: u32, device: (u32, u32), content: &[u8]) {
-        // The format has 32-bit lengths. What goes in here is a few MB.
+        // The format has 32-bit lengths. The largest that goes in here is a program.
         let size = u32::try_from(content.len()).unwrap_or(u32::MAX);
         let name_size = u32::try_from(name.len() + 1).unwrap_or(u32::MAX);
         let links = if mode & 0o170_000 == DIRECTORY { 2 } else { 1 };
