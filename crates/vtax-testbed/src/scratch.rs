@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use vtax_host::HostError;
 
 /// What they are called, before what is random.
-const PREFIX: &str = "vtax-testbed-";
+const PREFIX: &str = "vtax-scratch-";
 
 /// A directory that goes when dropped.
 #[derive(Debug)]
