@@ -231,6 +231,19 @@ fn the_quick_profile_shrinks_and_overrides() {
 }
 
 #[test]
+fn a_setting_that_nothing_in_the_plan_understands_is_refused() {
+    let (before, after) = GOOD.split_once("[[platform]]\nkind = \"qemu\"").unwrap();
+    let (_, workloads) = after.split_once("[[workload]]").unwrap();
+    let said = read(&format!("{before}[[workload]]{workloads}"))
+        .expect_err("no platform has vCPUs")
+        .to_string();
+    assert!(
+        said.contains("no platform or workload of this plan has the setting `vm.vcpus`"),
+        "{said}"
+    );
+}
+
+#[test]
 fn complaints_point_at_the_place_and_suggest_the_nearest_word() {
     let unknown = complaint(("repetitions = 4", "repetition = 4"));
     assert!(

@@ -6,7 +6,8 @@ mod values;
 pub use values::{Complaint, Reader, Value, document, flatten};
 
 use super::{
-    Baseline, Catalogue, Diagnostics, Entry, NEIGHBOURS, Neighbour, Order, Plan, Quick, StopRule,
+    Baseline, Catalogue, Diagnostics, Entry, NEIGHBOURS, Neighbour, NeighbourKind, Order, Plan,
+    Quick, StopRule,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -66,6 +67,19 @@ impl Reader<'_, &Catalogue> {
             .map(|value| self.factors(value, &neighbours))
             .unwrap_or_default();
         let quick = self.quick(root);
+        let in_quick = root
+            .get("quick")
+            .and_then(|value| value.get_ref().as_table());
+        for table in [
+            root.get("settings"),
+            root.get("factors"),
+            in_quick.and_then(|quick| quick.get("settings")),
+        ] {
+            let table = table.and_then(|value| value.get_ref().as_table());
+            if let Some(table) = table {
+                self.meant(table, &platforms, &workloads, &neighbours);
+            }
+        }
         let baseline = self.baseline(root, &platforms, &neighbours, &factors);
         let seeds = self.integer(root, "seeds", 1, 100_000);
         let repetitions = self.integer(root, "repetitions", 1, 100_000);
@@ -276,6 +290,49 @@ impl Reader<'_, &Catalogue> {
             factors.insert(key, levels);
         }
         factors
+    }
+
+    /// Settings for all that nothing in this plan understands would do nothing.
+    fn meant(
+        &mut self,
+        table: &DeTable<'_>,
+        platforms: &[Entry],
+        workloads: &[Entry],
+        neighbours: &[Neighbour],
+    ) {
+        let beside = neighbours.iter().filter_map(|beside| match &beside.kind {
+            NeighbourKind::Guest { workload, .. } => Some(workload.as_str()),
+            NeighbourKind::Twin => None,
+        });
+        let loads: Vec<&str> = (workloads.iter().map(|load| load.kind.as_str()))
+            .chain(beside)
+            .collect();
+        let means = |key: &str| {
+            platforms.iter().any(|platform| {
+                let mut loads = loads.iter();
+                loads.any(|load| {
+                    self.catalogue
+                        .parameter(&platform.kind, load, key)
+                        .is_some()
+                })
+            })
+        };
+        let idle: Vec<(String, usize)> = flatten(table)
+            .into_iter()
+            .filter(|(key, ..)| self.catalogue.parameter("", "", key).is_some() && !means(key))
+            .map(|(key, offset, _)| (key, offset))
+            .collect();
+        // Without a platform or a workload that is the complaint.
+        if platforms.is_empty() || loads.is_empty() {
+            return;
+        }
+        for (key, offset) in idle {
+            self.complain(
+                offset,
+                format!("no platform or workload of this plan has the setting `{key}`"),
+            )
+            .help_with("leave it out: it would do nothing");
+        }
     }
 
     fn parameter(&mut self, key: &str, offset: usize) -> Option<Parameter> {
