@@ -63,13 +63,22 @@ fn ten_megabits_in_bursts_need_a_third_of_the_calls() {
     assert!(ratio <= 0.35, "{ratio:.3}");
 }
 
-/// As bulk TCP's large frames come: as far apart as a hold is long, so that it merges two or three,
+/// As bulk TCP's large frames come: half as far apart as a hold is long, so that it merges two or three,
 /// and by chance none for a while. That is no reason to stop.
 #[test]
 fn a_few_holds_that_merge_nothing_do_not_end_what_pays() {
-    let traffic = Traffic::Receive(Arrivals::Poisson { rate: 1e3 });
+    let traffic = Traffic::Receive(Arrivals::Poisson { rate: 2e3 });
     let (ratio, _, _) = adaptive(&traffic);
-    assert!(ratio <= 0.75, "{ratio:.3}");
+    assert!(ratio <= 0.5, "{ratio:.3}");
+}
+
+/// A hold that saves half a notification costs the worker more than that.
+#[test]
+fn what_merges_little_is_not_held() {
+    let traffic = Traffic::Receive(Arrivals::Poisson { rate: 0.7e3 });
+    let (ratio, outcome, _) = adaptive(&traffic);
+    assert!(ratio >= 0.9, "{ratio:.3}");
+    assert_eq!(quantile(&outcome.rx_holds, 0.5), Nanos::ZERO);
 }
 
 #[test]

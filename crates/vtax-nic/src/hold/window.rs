@@ -18,8 +18,10 @@ const HARDLY_ANY: f64 = 1.1;
 /// A width is worth a trial if notifications without it are this many widths apart, or closer.
 const WITHIN_REACH: f64 = 2.0;
 
-/// A width pays if notifications carry this many times the packets that they carry without it.
-const WORTHWHILE: f64 = 1.25;
+/// A width pays if notifications carry this many times the packets that they carry without it. Each takes a
+/// wake-up of the worker, which costs 0.7 to 0.8 of what a guest's interrupt does (`docs/nic-hold.md`): below this
+/// holding saves interrupts and costs cycles.
+const WORTHWHILE: f64 = 1.8;
 
 /// A width harms if the packet rate falls below this part of the rate without it, or below less
 /// where few packets were counted and chance alone explains that.
