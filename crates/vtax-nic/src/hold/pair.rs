@@ -197,15 +197,9 @@ impl PairHold {
         self.tx.is_some()
     }
 
-    /// Whether the controller may hold RX signals, and drains of the TX ring.
-    pub fn may_hold(&self) -> (bool, bool) {
-        let controller = &self.controller;
-        (controller.may_hold_rx(), controller.may_hold_tx())
-    }
-
-    /// Waits for a kick instead of draining the TX ring again at a deadline.
-    pub fn await_kick(&mut self) {
-        self.tx = None;
+    /// Whether the controller may hold anything.
+    pub fn may_hold(&self) -> bool {
+        self.controller.may_hold()
     }
 
     /// Begins the hold that would follow a signal ahead of its first packet, so that nobody needs to

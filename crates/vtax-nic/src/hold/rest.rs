@@ -11,7 +11,7 @@ const TIMES: u64 = 16;
 const SHORTEST: Nanos = Nanos::from_micros(10_000);
 const LONGEST: Nanos = Nanos::from_micros(1_000_000);
 
-/// Whether the notifications of one direction are watched, or go their way unseen for a while,
+/// Whether the notifications of a queue pair are watched, or go their way unseen for a while,
 /// because the controller holds none of them. So a port whose notifications are not held pays for one
 /// in seventeen at most. An idle port has no timer.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,4 +1,4 @@
-//! Learns, by trying, how long to hold notifications in one direction.
+//! Learns, by trying, how long to hold the notifications of a queue pair.
 
 use super::Nanos;
 
@@ -7,7 +7,7 @@ use super::Nanos;
 const LEARN: u32 = 64;
 const LEARN_AT_WIDEST: u32 = 16 * LEARN;
 
-/// Notifications after which a width is judged.
+/// Notifications from which the same is learnt and judged.
 const TRIAL: u32 = 8;
 
 /// A width is hopeless, and given up before it has been judged, if after this many notifications
@@ -33,7 +33,7 @@ const MOST_FAILURES: u32 = 6;
 /// Shorter windows than this are not worth a timer.
 const NARROWEST: Nanos = Nanos::from_micros(10);
 
-/// A minimum gap between notifications that widens while it pays.
+/// A minimum gap between the notifications of one direction, the same for both, that widens while it pays.
 ///
 /// A notification leaves at once when the last one is at least the gap's width ago; so the first
 /// packet after idle never waits. Any other waits for a width. The width starts at zero. Where
@@ -42,6 +42,9 @@ const NARROWEST: Nanos = Nanos::from_micros(10);
 /// packets come slower: then the sender waits for answers that wait for us (request/response
 /// traffic). Each failure doubles the pause before the next trial, in which the pace without holding
 /// is learnt anew.
+///
+/// Both directions are tried and judged as one. What comes in bursts is answered in bursts, and the other
+/// way round: held in one direction alone, a stream of data and its acknowledgements merge hardly at all.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Window {
     limit: Nanos,
@@ -56,19 +59,9 @@ pub struct Window {
     failures: u32,
     /// Packets to let pass before the next trial.
     pause: u32,
-    last_notified: Option<Nanos>,
     last_passed: Nanos,
     ring_size: u16,
     trial: Trial,
-}
-
-/// How packets take it that notifications are held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pace {
-    /// As far as can be said, they come as fast as without.
-    Kept,
-    /// They come slower.
-    Fell,
 }
 
 /// What has been seen at the present width.
@@ -105,31 +98,26 @@ impl Window {
         self.ring_size = ring_size;
     }
 
-    /// Until when to hold a packet that comes now; not after `now` if not at all.
-    pub fn end(&self, now: Nanos) -> Nanos {
-        match self.last_notified {
+    /// Until when to hold a packet that comes now, after the last notification in its direction; not after `now`
+    /// if not at all.
+    pub fn end(&self, now: Nanos, last_notified: Option<Nanos>) -> Nanos {
+        match last_notified {
             Some(last) if now.since(last) < self.width => (now + self.width).on_grid(self.width),
             _ => now,
         }
     }
 
-    /// A notification leaves: the next gap begins. Tells whether holding has slowed the packets down.
-    pub fn notified(&mut self, now: Nanos) -> Pace {
-        self.last_notified = Some(now);
+    /// A notification leaves.
+    pub fn notified(&mut self) {
         self.trial.notifications += 1;
         if self.width > Nanos::ZERO {
-            return self.judge();
-        }
-        if self.trial.packets >= LEARN && self.pause == 0 {
+            self.judge();
+        } else if self.trial.notifications >= TRIAL
+            && self.trial.packets >= LEARN
+            && self.pause == 0
+        {
             self.learn();
         }
-        Pace::Kept
-    }
-
-    /// Stops holding for a while: packets have become slower, here or in the other direction.
-    pub fn give_up(&mut self) {
-        self.proven = Nanos::ZERO;
-        self.fall_back();
     }
 
     fn learn(&mut self) {
@@ -145,7 +133,7 @@ impl Window {
         }
     }
 
-    fn judge(&mut self) -> Pace {
+    fn judge(&mut self) {
         let Trial {
             notifications,
             packets,
@@ -165,12 +153,12 @@ impl Window {
             // Three standard deviations of a memoryless process.
             let chance = 3.0 / f64::from(packets.min(self.learnt_from)).sqrt();
             if self.trial.rate() < HARMFUL.min(1.0 - chance) * self.free_rate {
-                self.give_up();
-                return Pace::Fell;
+                self.proven = Nanos::ZERO;
+                self.fall_back();
+            } else {
+                self.widen();
             }
-            self.widen();
         }
-        Pace::Kept
     }
 
     fn widen(&mut self) {

@@ -59,8 +59,8 @@ pub struct Guest {
     /// How many pairs the guest asked for on the control queue.
     pub(super) asked_pairs: usize,
     holds: Vec<PairHold>,
-    /// Of each pair: when its calls, and its kicks, are left alone, where the kernel moves frames.
-    rests: Vec<[Rest; 2]>,
+    /// When the calls and kicks of each pair are left alone, where the kernel moves frames.
+    rests: Vec<Rest>,
     settings: HoldSettings,
     pub(super) desk: Desk,
     /// What it may send, where that is limited.
@@ -106,7 +106,7 @@ impl Guest {
             holds: (0..pairs)
                 .map(|_| PairHold::new(settings.controller(), budget))
                 .collect(),
-            rests: vec![[Rest::default(); 2]; pairs.into()],
+            rests: vec![Rest::default(); pairs.into()],
             settings,
             desk,
             guard: None,
@@ -529,10 +529,8 @@ impl Guest {
         };
         for (pair, hold) in self.holds.iter().enumerate() {
             let holds = self.settings.mode != Mode::Off && hold.budget() > Nanos::ZERO;
-            let rests = self.rests[pair].map(|rest| rest.is_resting());
-            for (half, rests) in rests.into_iter().enumerate() {
-                let through = !holds || rests;
-                let number = pair * 2 + half;
+            let through = !holds || self.rests[pair].is_resting();
+            for number in [pair * 2, pair * 2 + 1] {
                 if let Err(cause) = kernel.set_through(&mut self.queues, number, through) {
                     eprintln!("vtax-nic: {cause}");
                 }
@@ -555,8 +553,7 @@ impl Guest {
         let batch = self.kernel.as_mut()?.received(pair)?;
         let hold = self.holds.get_mut(pair)?;
         let release = hold.received(now, batch);
-        let (may_hold, _) = hold.may_hold();
-        self.rests[pair][0].passed(now, batch.packets, may_hold);
+        self.rests[pair].passed(now, batch.packets, hold.may_hold());
         release
     }
 
@@ -582,21 +579,16 @@ impl Guest {
         let round = self.kernel.as_mut().and_then(|kernel| kernel.drain(pair));
         if let (Some(round), Some(hold)) = (round, self.holds.get_mut(pair)) {
             self.counters.tx_drain(round.packets, kicked);
-            // The kernel asks for kicks by itself: where there are few, that is cheaper than a timer.
-            if hold.drained(now, round) == NextDrain::AtDeadline && round.packets < 2 {
-                hold.await_kick();
-            }
-            let (_, may_hold) = hold.may_hold();
-            self.rests[pair][1].passed(now, round.packets, may_hold);
+            // The kernel asks for kicks by itself.
+            let _ = hold.drained(now, round);
+            self.rests[pair].passed(now, round.packets, hold.may_hold());
         }
     }
 
     /// Ends what is due, where the kernel moves the frames.
     pub fn end_holds_by_kernel(&mut self, now: Nanos) {
         for pair in 0..self.holds.len() {
-            for rest in &mut self.rests[pair] {
-                rest.settle(now);
-            }
+            self.rests[pair].settle(now);
             self.end_holds_of(pair, now);
         }
         self.settle_through();
@@ -738,7 +730,7 @@ impl Guest {
                 let hold = &mut self.holds[pair];
                 let expired = hold.flush(now);
                 *hold = PairHold::new(settings.controller(), hold.budget());
-                self.rests[pair] = [Rest::default(); 2];
+                self.rests[pair] = Rest::default();
                 if expired.drain
                     && let Some(kernel) = &mut self.kernel
                 {
@@ -792,7 +784,7 @@ impl Guest {
     /// When something must be looked at: a hold or the guest's lease ends.
     pub fn deadline(&self) -> Option<Nanos> {
         let holds = self.holds.iter().filter_map(PairHold::deadline);
-        let rests = self.rests.iter().flatten().filter_map(Rest::deadline);
+        let rests = self.rests.iter().filter_map(Rest::deadline);
         holds
             .chain(rests)
             .chain(self.desk.lease_end())
