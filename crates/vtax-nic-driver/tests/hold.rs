@@ -63,11 +63,11 @@ fn ten_megabits_in_bursts_need_a_third_of_the_calls() {
     assert!(ratio <= 0.35, "{ratio:.3}");
 }
 
-/// As bulk TCP's large frames come: half as far apart as a hold is long, so that it merges two or three,
+/// As bulk TCP's large frames come: five in the time of a hold, so that it merges a few,
 /// and by chance none for a while. That is no reason to stop.
 #[test]
 fn a_few_holds_that_merge_nothing_do_not_end_what_pays() {
-    let traffic = Traffic::Receive(Arrivals::Poisson { rate: 2e3 });
+    let traffic = Traffic::Receive(Arrivals::Poisson { rate: 5e3 });
     let (ratio, _, _) = adaptive(&traffic);
     assert!(ratio <= 0.5, "{ratio:.3}");
 }

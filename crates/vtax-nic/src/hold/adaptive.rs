@@ -30,7 +30,11 @@ impl Controller for Adaptive {
 
     fn signalled(&mut self, now: Nanos, _: u32) {
         self.last_signal = Some(now);
-        self.window.notified();
+        self.window.called();
+    }
+
+    fn woken_for_nothing(&mut self) {
+        self.window.woken();
     }
 
     fn may_hold(&self) -> bool {
@@ -38,13 +42,13 @@ impl Controller for Adaptive {
     }
 
     fn hold_tx(&mut self, now: Nanos) -> Nanos {
-        now
+        self.window.end(now, self.last_drain)
     }
 
     fn sent(&mut self, now: Nanos, packets: u32, ring_size: u16) -> Option<Nanos> {
         self.last_drain = Some(now);
         self.window.passed(now, packets, ring_size);
-        self.window.notified();
+        self.window.drained();
         Some(self.window.end(now, self.last_drain))
     }
 }

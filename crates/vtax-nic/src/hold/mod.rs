@@ -50,6 +50,9 @@ pub trait Controller: Send + std::fmt::Debug {
     /// A signal for `packets` packets leaves now.
     fn signalled(&mut self, now: Nanos, packets: u32);
 
+    /// The worker was woken only for a hold, and nothing left: one begins, or ends with nothing to signal or drain.
+    fn woken_for_nothing(&mut self) {}
+
     /// The guest kicked its TX queue: when to drain it.
     fn hold_tx(&mut self, now: Nanos) -> Nanos;
 

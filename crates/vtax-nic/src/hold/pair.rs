@@ -126,7 +126,9 @@ impl PairHold {
                 .received(now, batch.packets, batch.ring_size);
         }
         if !batch.wanted {
-            self.rx = None;
+            if self.rx.take().is_some_and(|held| held.due <= now) {
+                self.controller.woken_for_nothing();
+            }
             return None;
         }
         let held = match &mut self.rx {
@@ -173,7 +175,10 @@ impl PairHold {
 
     /// The worker drained the TX ring until it was empty.
     pub fn drained(&mut self, now: Nanos, round: TxRound) -> NextDrain {
-        self.tx = None;
+        let held = self.tx.take();
+        if round.packets == 0 && held.is_some_and(|held| held.due <= now) {
+            self.controller.woken_for_nothing();
+        }
         // Ask for a kick only after an empty round, but then always: an idle port has no timer.
         if round.packets > 0
             && let Some(due) = self.controller.sent(now, round.packets, round.ring_size)
@@ -195,6 +200,11 @@ impl PairHold {
     /// Whether a drain of the TX ring is held.
     pub fn holds_drain(&self) -> bool {
         self.tx.is_some()
+    }
+
+    /// The worker was woken for a notification that waits now.
+    pub fn woken_to_hold(&mut self) {
+        self.controller.woken_for_nothing();
     }
 
     /// Whether the controller may hold anything.
@@ -380,8 +390,9 @@ mod tests {
         let (mut pair, now) = learnt();
         let _ = pair.expired(now + BUDGET);
         assert_eq!(pair.deadline(), None, "an idle port has no timer");
-        assert!(pair.received(now + micros(2_001), batch(1, 200)).is_some());
-        assert!(pair.kicked(now + micros(2_001)).drain);
+        let idle = now + BUDGET + micros(4_000);
+        assert!(pair.received(idle, batch(1, 200)).is_some());
+        assert!(pair.kicked(idle).drain);
     }
 
     #[test]
@@ -521,7 +532,7 @@ mod tests {
                 now = now.max(due);
                 let _ = pair.expired(now);
             }
-            now = now + BUDGET;
+            now = now + Nanos(4 * BUDGET.0);
             prop_assert!(pair.received(now, batch(1, 200)).is_some());
             prop_assert!(pair.kicked(now).drain);
         }

@@ -7,21 +7,27 @@ use super::Nanos;
 const LEARN: u32 = 64;
 const LEARN_AT_WIDEST: u32 = 16 * LEARN;
 
-/// Notifications from which the same is learnt and judged.
+/// Wake-ups of the worker from which the same is learnt and judged. While nothing is held each is a notification.
 const TRIAL: u32 = 8;
 
-/// A width is hopeless, and given up before it has been judged, if after this many notifications
+/// A width is hopeless, and given up before it has been judged, if after this many wake-ups
 /// hardly any has carried a second packet: a sender that waits for each answer must not wait long.
 const HOPELESS: u32 = 6;
 const HARDLY_ANY: f64 = 1.1;
 
-/// A width is worth a trial if notifications without it are this many widths apart, or closer.
-const WITHIN_REACH: f64 = 2.0;
+/// What a notification costs guest and host, in thousands of cycles, about (`docs/nic-hold.md`, modelled): a call is an
+/// interrupt of the guest; a drain has an exit of the guest, whoever serves the ring wakes up, and it calls when the
+/// frames were sent; and a wake-up of the worker.
+const CALL: f64 = 12.0;
+const DRAIN: f64 = 40.0;
+const WAKE: f64 = 17.0;
 
-/// A width pays if notifications carry this many times the packets that they carry without it. Each takes a
-/// wake-up of the worker, which costs 0.7 to 0.8 of what a guest's interrupt does (`docs/nic-hold.md`): below this
-/// holding saves interrupts and costs cycles.
-const WORTHWHILE: f64 = 1.8;
+/// A width pays if a packet costs this part of what it costs without holding.
+const PAYS: f64 = 0.9;
+
+/// After so many widths without a notification there is nothing to wait for: a stream that pauses for a moment
+/// goes on in a batch.
+const IDLE: u64 = 4;
 
 /// A width harms if the packet rate falls below this part of the rate without it, or below less
 /// where few packets were counted and chance alone explains that.
@@ -35,10 +41,10 @@ const NARROWEST: Nanos = Nanos::from_micros(10);
 
 /// A minimum gap between the notifications of one direction, the same for both, that widens while it pays.
 ///
-/// A notification leaves at once when the last one is at least the gap's width ago; so the first
+/// A notification leaves at once when the last one is at least four widths ago; so the first
 /// packet after idle never waits. Any other waits for a width. The width starts at zero. Where
 /// notifications are close enough for a gap to merge them, a narrow one is tried, then doubled up to
-/// the limit. It falls back when notifications carry hardly more packets than without it, or when the
+/// the limit. It falls back when a packet costs hardly less than without it, or when the
 /// packets come slower: then the sender waits for answers that wait for us (request/response
 /// traffic). Each failure doubles the pause before the next trial, in which the pace without holding
 /// is learnt anew.
@@ -51,9 +57,9 @@ pub struct Window {
     width: Nanos,
     /// The widest width that has proved itself.
     proven: Nanos,
-    /// Without holding: packets per nanosecond, and packets per notification.
+    /// Without holding: packets per nanosecond, and the cost of a packet.
     free_rate: f64,
-    free_merge: f64,
+    free_cost: f64,
     /// Packets from which that was learnt.
     learnt_from: u32,
     failures: u32,
@@ -69,7 +75,10 @@ pub struct Window {
 struct Trial {
     busy: Nanos,
     packets: u32,
-    notifications: u32,
+    calls: u32,
+    drains: u32,
+    /// Of the worker. While nothing is held, each is for a notification that would not need it.
+    wakes: u32,
 }
 
 impl Window {
@@ -102,20 +111,31 @@ impl Window {
     /// if not at all.
     pub fn end(&self, now: Nanos, last_notified: Option<Nanos>) -> Nanos {
         match last_notified {
-            Some(last) if now.since(last) < self.width => (now + self.width).on_grid(self.width),
+            Some(last) if now.since(last).0 / IDLE < self.width.0 => {
+                (now + self.width).on_grid(self.width)
+            }
             _ => now,
         }
     }
 
-    /// A notification leaves.
-    pub fn notified(&mut self) {
-        self.trial.notifications += 1;
+    /// The guest is called.
+    pub fn called(&mut self) {
+        self.trial.calls += 1;
+        self.woken();
+    }
+
+    /// What the guest offered was taken.
+    pub fn drained(&mut self) {
+        self.trial.drains += 1;
+        self.woken();
+    }
+
+    /// The worker was woken.
+    pub fn woken(&mut self) {
+        self.trial.wakes += 1;
         if self.width > Nanos::ZERO {
             self.judge();
-        } else if self.trial.notifications >= TRIAL
-            && self.trial.packets >= LEARN
-            && self.pause == 0
-        {
+        } else if self.trial.wakes >= TRIAL && self.trial.packets >= LEARN && self.pause == 0 {
             self.learn();
         }
     }
@@ -123,33 +143,28 @@ impl Window {
     fn learn(&mut self) {
         self.learnt_from = self.trial.packets;
         self.free_rate = self.trial.rate();
-        self.free_merge = self.trial.merge();
+        self.free_cost = self.trial.cost_of_notifications();
+        let apart = self.trial.merge() / self.free_rate;
         self.trial = Trial::default();
         let widest = self.widest();
-        let apart = self.free_merge / self.free_rate;
-        if apart <= WITHIN_REACH * widest.0 as f64 && widest >= NARROWEST {
+        if apart <= widest.0 as f64 && widest >= NARROWEST {
             let narrow = Nanos((4.0 * apart) as u64);
             self.width = narrow.max(NARROWEST).min(widest);
         }
     }
 
     fn judge(&mut self) {
-        let Trial {
-            notifications,
-            packets,
-            ..
-        } = self.trial;
+        let Trial { wakes, packets, .. } = self.trial;
         let enough = if self.width < self.widest() {
             LEARN
         } else {
             LEARN_AT_WIDEST
         };
-        let merge = self.trial.merge();
-        let judged = notifications >= TRIAL && packets >= LEARN;
-        let hopeless = notifications >= HOPELESS && merge < HARDLY_ANY;
-        if hopeless || judged && merge < WORTHWHILE * self.free_merge {
+        let judged = wakes >= TRIAL && packets >= LEARN;
+        let hopeless = wakes >= HOPELESS && self.trial.merge() < HARDLY_ANY;
+        if hopeless || judged && self.trial.cost() > PAYS * self.free_cost {
             self.fall_back();
-        } else if notifications >= TRIAL && packets >= enough {
+        } else if wakes >= TRIAL && packets >= enough {
             // Three standard deviations of a memoryless process.
             let chance = 3.0 / f64::from(packets.min(self.learnt_from)).sqrt();
             if self.trial.rate() < HARMFUL.min(1.0 - chance) * self.free_rate {
@@ -196,6 +211,18 @@ impl Trial {
     }
 
     fn merge(&self) -> f64 {
-        f64::from(self.packets) / f64::from(self.notifications.max(1))
+        f64::from(self.packets) / f64::from(self.wakes.max(1))
+    }
+
+    /// Of a packet.
+    fn cost_of_notifications(&self) -> f64 {
+        let cost = f64::from(self.calls) * CALL + f64::from(self.drains) * DRAIN;
+        cost / f64::from(self.packets.max(1))
+    }
+
+    /// Of a packet, with the wake-ups that holding takes.
+    fn cost(&self) -> f64 {
+        let wakes = f64::from(self.wakes) * WAKE / f64::from(self.packets.max(1));
+        self.cost_of_notifications() + wakes
     }
 }

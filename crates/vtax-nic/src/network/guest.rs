@@ -542,8 +542,13 @@ impl Guest {
 
     /// The kernel wants the guest to be signalled for what a pair received.
     pub fn called(&mut self, pair: usize, now: Nanos) {
-        if let Some(release) = self.look_at_received(pair, now) {
-            self.release(pair, release);
+        match self.look_at_received(pair, now) {
+            Some(release) => self.release(pair, release),
+            None => {
+                if let Some(hold) = self.holds.get_mut(pair) {
+                    hold.woken_to_hold();
+                }
+            }
         }
         self.settle_through();
     }
@@ -566,6 +571,9 @@ impl Guest {
             return;
         }
         let kicked = hold.kicked(now);
+        if !kicked.drain {
+            hold.woken_to_hold();
+        }
         if let Some(release) = kicked.rx {
             self.release(pair, release);
         }
