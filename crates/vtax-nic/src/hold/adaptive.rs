@@ -37,18 +37,26 @@ impl Controller for Adaptive {
         self.window.woken();
     }
 
-    fn may_hold(&self) -> bool {
-        self.window.is_open()
+    fn may_hold_rx(&self) -> bool {
+        self.window.holds_received()
+    }
+
+    fn may_hold_tx(&self) -> bool {
+        self.window.holds_sent()
     }
 
     fn hold_tx(&mut self, now: Nanos) -> Nanos {
-        self.window.end(now, self.last_drain)
+        if self.window.holds_sent() {
+            self.window.end(now, self.last_drain)
+        } else {
+            now
+        }
     }
 
     fn sent(&mut self, now: Nanos, packets: u32, ring_size: u16) -> Option<Nanos> {
         self.last_drain = Some(now);
-        self.window.passed(now, packets, ring_size);
-        self.window.drained();
-        Some(self.window.end(now, self.last_drain))
+        self.window.drained(now, packets, ring_size);
+        let holds = self.window.holds_sent();
+        holds.then(|| self.window.end(now, self.last_drain))
     }
 }

@@ -60,9 +60,14 @@ pub trait Controller: Send + std::fmt::Debug {
     /// drain it again without a kick, or `None` to ask for a kick.
     fn sent(&mut self, now: Nanos, packets: u32, ring_size: u16) -> Option<Nanos>;
 
-    /// Whether it may hold anything, as things are; if not, and for as long as nothing else is learnt, it need
-    /// not see notifications.
-    fn may_hold(&self) -> bool {
+    /// Whether it may hold RX signals, as things are; if not, and for as long as nothing else is
+    /// learnt, it need not see them.
+    fn may_hold_rx(&self) -> bool {
+        true
+    }
+
+    /// The same for drains of the TX ring.
+    fn may_hold_tx(&self) -> bool {
         true
     }
 

@@ -207,9 +207,10 @@ impl PairHold {
         self.controller.woken_for_nothing();
     }
 
-    /// Whether the controller may hold anything.
-    pub fn may_hold(&self) -> bool {
-        self.controller.may_hold()
+    /// Whether the controller may hold RX signals, and drains of the TX ring.
+    pub fn may_hold(&self) -> (bool, bool) {
+        let controller = &self.controller;
+        (controller.may_hold_rx(), controller.may_hold_tx())
     }
 
     /// Begins the hold that would follow a signal ahead of its first packet, so that nobody needs to

@@ -530,7 +530,9 @@ impl Guest {
         for (pair, hold) in self.holds.iter().enumerate() {
             let holds = self.settings.mode != Mode::Off && hold.budget() > Nanos::ZERO;
             let through = !holds || self.rests[pair].is_resting();
-            for number in [pair * 2, pair * 2 + 1] {
+            // Where calls are held and kicks are not, nobody watches kicks.
+            let kicks_alone = hold.may_hold() == (true, false);
+            for (number, through) in [(pair * 2, through), (pair * 2 + 1, through || kicks_alone)] {
                 if let Err(cause) = kernel.set_through(&mut self.queues, number, through) {
                     eprintln!("vtax-nic: {cause}");
                 }
@@ -558,7 +560,7 @@ impl Guest {
         let batch = self.kernel.as_mut()?.received(pair)?;
         let hold = self.holds.get_mut(pair)?;
         let release = hold.received(now, batch);
-        self.rests[pair].passed(now, batch.packets, hold.may_hold());
+        self.rests[pair].passed(now, batch.packets, hold.may_hold().0);
         release
     }
 
@@ -589,7 +591,7 @@ impl Guest {
             self.counters.tx_drain(round.packets, kicked);
             // The kernel asks for kicks by itself.
             let _ = hold.drained(now, round);
-            self.rests[pair].passed(now, round.packets, hold.may_hold());
+            self.rests[pair].passed(now, round.packets, hold.may_hold().0);
         }
     }
 
