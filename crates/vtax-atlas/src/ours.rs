@@ -61,7 +61,7 @@ pub struct Number {
     pub unit: Unit,
     /// The worst flag of its trials.
     pub source: Source,
-    /// What repeating varies: `nothing (seed 1)`, `seeds`, `trials`.
+    /// What was repeated: `trial`, `seed`, `round` of a study; or `exact, seed 1`.
     pub varies: String,
 }
 
@@ -325,9 +325,9 @@ fn of_key(analysis: &Analysis, key: &Key) -> Option<Number> {
     let source = metrics.iter().map(|metric| metric.source).max()?;
     Some(Number {
         varies: match first.certainty {
-            Certainty::Exact { seed } if exact => format!("nothing (seed {seed})"),
-            Certainty::Seeds => "seeds".to_owned(),
-            _ => "trials".to_owned(),
+            Certainty::Exact { seed } if exact => format!("exact, seed {seed}"),
+            Certainty::Seeds => "seed".to_owned(),
+            _ => "trial".to_owned(),
         },
         ..of_values(&values, exact, first.unit, source, key)?
     })
@@ -381,7 +381,7 @@ fn of_study(study: &Study) -> BTreeMap<(String, String), Number> {
             };
             let unit = "s/op".parse().ok()?;
             let number = of_values(&values, false, unit, study.source, &key)?;
-            let varies = "rounds".to_owned();
+            let varies = "round".to_owned();
             Some(((key.treatment, key.metric), Number { varies, ..number }))
         });
     numbers.collect()
@@ -430,7 +430,7 @@ mod tests {
             n: 4,
             unit: "cycle/GB".parse().unwrap(),
             source: Source::Emulated,
-            varies: "seeds".into(),
+            varies: "seed".into(),
         };
         let origin = Origin {
             host: "A \"fast\" one, of 2".into(),

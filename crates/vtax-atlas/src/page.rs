@@ -143,11 +143,22 @@ fn figure(out: &mut String, catalogue: &Catalogue, entry: &Entry<'_>) {
         ("Not measured yet.", &figure.missing),
     ] {
         if !text.is_empty() {
-            add!(out, "<p><b>{head}</b> {}</p>\n", escape(text));
+            add!(out, "<p><b>{head}</b> {}</p>\n", prose(text));
         }
     }
     provenance(out, catalogue, entry);
     out.push_str("</article>\n");
+}
+
+/// Text whose words between backticks are code.
+fn prose(text: &str) -> String {
+    let parts = text.split('`').enumerate();
+    parts
+        .map(|(position, part)| match position % 2 {
+            0 => escape(part),
+            _ => format!("<code>{}</code>", escape(part)),
+        })
+        .collect()
 }
 
 fn series(out: &mut String, compared: &Compared<'_>) {
@@ -202,8 +213,20 @@ fn published(number: Published) -> String {
             "{about}{}<span class=\"detail\">computed from printed ones</span>",
             numbers::scaled(number.value, None, 1.0, String::new()).value
         ),
-        (None, false) => format!("{about}{}", number.value),
+        (None, false) => format!("{about}{}", grouped(number.value)),
     }
+}
+
+/// A number with commas between thousands.
+fn grouped(value: f64) -> String {
+    let text = value.to_string();
+    let whole = text.find('.').unwrap_or(text.len());
+    let comma = |at: usize| at > 0 && at < whole && (whole - at).is_multiple_of(3);
+    let grouped = text.char_indices().flat_map(|(at, digit)| {
+        let comma = comma(at).then_some(',');
+        comma.into_iter().chain([digit])
+    });
+    grouped.collect()
 }
 
 fn ours(row: &ComparedRow<'_>) -> String {
@@ -211,17 +234,20 @@ fn ours(row: &ComparedRow<'_>) -> String {
         return "–".to_owned();
     };
     let shown = numbers::estimate(number.value, number.interval, number.unit);
-    let what = match number.varies.as_str() {
-        "" => String::new(),
-        varies => format!(", varied: {varies}"),
-    };
     format!(
-        "{}{}<span class=\"detail\">n = {}{}</span>",
+        "{}{}<span class=\"detail\">{}</span>",
         escape(&shown.line()),
         badges(&key.metric, number),
-        number.n,
-        escape(&what)
+        escape(&repeated(number))
     )
+}
+
+/// How often it was seen, and what that varied.
+fn repeated(number: &Number) -> String {
+    match number.varies.strip_prefix("exact") {
+        Some(seed) => format!("n = {}, exact{seed}", number.n),
+        None => format!("n = {}", numbers::count(number.n, &number.varies)),
+    }
 }
 
 /// The flags of a number; what a model made of an emulated host's counts has both.
@@ -281,7 +307,7 @@ fn chart(out: &mut String, compared: &Compared<'_>) {
             escape(&row.row.system),
             at(1.0)
         );
-        for (class, ratio) in [("published", row.published_ratio), ("ours", row.our_ratio)] {
+        for (class, ratio) in [("ours", row.our_ratio), ("published", row.published_ratio)] {
             let Some(ratio) = ratio.filter(|ratio| ratio.value > 0.0) else {
                 continue;
             };
@@ -326,7 +352,7 @@ fn ticks(low: f64, high: f64) -> Vec<f64> {
             .filter(|tick| (low..=high).contains(tick))
             .collect::<Vec<_>>()
     };
-    let fine = within(&[1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 7.0]);
+    let fine = within(&[1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 7.0, 8.0, 9.0]);
     let coarse = [fine, within(&[1.0, 2.0, 5.0]), within(&[1.0])];
     coarse
         .into_iter()
@@ -397,6 +423,31 @@ mod tests {
         assert!(page.len() < 400 * 1024, "{} bytes", page.len());
     }
 
+    #[test]
+    fn the_kept_page_is_of_what_is_kept_and_claims_lead_to_figures() {
+        let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
+        let docs = std::path::Path::new(docs);
+        let kept = std::fs::read_to_string(docs.join("atlas.html")).unwrap();
+        assert!(
+            kept == whole_page(None).unwrap(),
+            "made anew by: vtax atlas --page-only --out docs/atlas.html"
+        );
+        for paper in Catalogue::read().unwrap().papers {
+            let file = docs.join(format!("papers/{}.md", paper.key));
+            let claims = std::fs::read_to_string(&file).unwrap();
+            let links: Vec<&str> = claims.split("atlas.html#").skip(1).collect();
+            assert!(links.len() > 3, "{}", file.display());
+            for link in links {
+                let (id, _) = link.split_once(')').unwrap();
+                assert!(
+                    kept.contains(&format!("id=\"{id}\"")),
+                    "{id} of {}",
+                    file.display()
+                );
+            }
+        }
+    }
+
     const ATLAS: &str = r#"
         [[paper]]
         key = "p"
@@ -439,7 +490,7 @@ mod tests {
                 n: 1,
                 unit: "W".parse().unwrap(),
                 source: Source::Modelled,
-                varies: "<u>".into(),
+                varies: "<u>trial".into(),
             };
             ours.numbers.insert(key, number);
         }
@@ -487,8 +538,21 @@ mod tests {
     }
 
     #[test]
+    fn numbers_and_prose_are_set_as_people_read_them() {
+        assert_eq!(grouped(11_500_000.0), "11,500,000");
+        assert_eq!(
+            [grouped(600.0), grouped(1234.5), grouped(6.25)],
+            ["600", "1,234.5", "6.25"]
+        );
+        assert_eq!(
+            prose("run `a <b>` & go"),
+            "run <code>a &lt;b&gt;</code> &amp; go"
+        );
+    }
+
+    #[test]
     fn a_scale_has_few_round_ticks() {
-        assert_eq!(ticks(0.9, 1.6), [1.0, 1.2, 1.5]);
+        assert_eq!(ticks(0.9, 1.6), [0.9, 1.0, 1.2, 1.5]);
         assert_eq!(ticks(0.05, 3.2), [0.1, 1.0]);
         assert!(ticks(1e-5, 1e5).len() <= 5);
     }
