@@ -116,11 +116,10 @@ impl Figure {
 
     /// The plans that measure it.
     pub fn plans(&self) -> impl Iterator<Item = &str> {
-        let rows = self.series.iter().flat_map(|series| {
+        self.series.iter().flat_map(|series| {
             let rows = series.rows.iter().filter(|row| row.ours.is_some());
             rows.filter_map(|row| series.plan_of(row))
-        });
-        rows
+        })
     }
 }
 

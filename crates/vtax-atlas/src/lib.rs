@@ -18,7 +18,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use verdict::{Point, Ratio, Verdict, judge, our_ratio, published_ratio};
-use vtax_report::results::{ResultsDir, ResultsError};
+use vtax_report::results::{ResultsDir, ResultsError, Trial, TrialOutcome};
 
 /// The atlas could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -82,9 +82,9 @@ impl Folders<'_> {
     }
 }
 
-/// Every number of ours that the catalogue names.
-pub fn wanted(catalogue: &Catalogue) -> BTreeSet<Key> {
-    let all = catalogue.figures.iter().flat_map(|figure| &figure.series);
+/// Every number of ours that these figures name.
+pub fn wanted<'a>(figures: impl IntoIterator<Item = &'a Figure>) -> BTreeSet<Key> {
+    let all = figures.into_iter().flat_map(|figure| &figure.series);
     all.flat_map(|series| series.rows.iter().filter_map(|row| series.key(row)))
         .collect()
 }
@@ -95,22 +95,17 @@ pub fn missing<'a>(
     figures: &[&Figure],
     folders: &Folders<'_>,
 ) -> Vec<(&'a str, &'a Plan)> {
+    let is_failed = |trial: Result<Trial, ResultsError>| {
+        trial.is_ok_and(|trial| matches!(trial.outcome, TrialOutcome::Failed(_)))
+    };
     let is_whole = |plan: &str| {
         let results = ResultsDir::open(&folders.of(plan));
-        results.is_ok_and(|results| {
-            let failed = results.trials().any(|trial| {
-                use vtax_report::results::TrialOutcome::Failed;
-                trial.is_ok_and(|trial| matches!(trial.outcome, Failed(_)))
-            });
-            results.pending().is_empty() && !failed
-        })
+        results
+            .is_ok_and(|results| results.pending().is_empty() && !results.trials().any(is_failed))
     };
-    let plans = catalogue.plans.iter();
-    let used: BTreeSet<&str> = figures.iter().flat_map(|figure| figure.plans()).collect();
+    let mut plans = catalogue.plans_of(figures);
+    plans.retain(|(name, _)| !is_whole(name));
     plans
-        .filter(|(name, _)| used.contains(name.as_str()) && !is_whole(name))
-        .map(|(name, plan)| (name.as_str(), plan))
-        .collect()
 }
 
 /// What was kept and, over it, what lies in results directories; and what of these cannot be used.
@@ -122,7 +117,7 @@ pub fn gather(
     folders: Option<&Folders<'_>>,
 ) -> Result<(Ours, Vec<AtlasError>), AtlasError> {
     let (mut ours, mut unusable) = (Ours::kept()?, Vec::new());
-    let wanted = wanted(catalogue);
+    let wanted = wanted(&catalogue.figures);
     for (name, plan) in &catalogue.plans {
         let Some(folders) = folders else {
             continue;

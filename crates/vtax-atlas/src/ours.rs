@@ -172,12 +172,11 @@ impl Ours {
         })
     }
 
-    /// As CSV (RFC 4180), one row a number: those of `plans`.
-    pub fn csv(&self, plans: &BTreeSet<&str>) -> String {
+    /// As CSV (RFC 4180), one row a number: those of `keys`.
+    pub fn csv(&self, keys: &BTreeSet<Key>) -> String {
         let mut text = COLUMNS.join(",") + "\n";
-        for (key, number) in &self.numbers {
-            let origin = self.origins.get(&key.plan);
-            let (Some(origin), true) = (origin, plans.contains(key.plan.as_str())) else {
+        for (key, number) in self.numbers.iter().filter(|(key, _)| keys.contains(key)) {
+            let Some(origin) = self.origins.get(&key.plan) else {
                 continue;
             };
             let end = |of: fn(Interval) -> f64| {
@@ -285,12 +284,9 @@ impl Ours {
     pub fn keep(&self, catalogue: &Catalogue, folder: &Path) -> Result<(), AtlasError> {
         for paper in &catalogue.papers {
             let figures = catalogue.figures.iter();
-            let plans = figures
-                .filter(|figure| figure.paper == paper.key)
-                .flat_map(|figure| figure.plans())
-                .collect();
+            let keys = crate::wanted(figures.filter(|figure| figure.paper == paper.key));
             let file = folder.join(format!("{}.csv", paper.key));
-            fs::write(&file, self.csv(&plans)).map_err(AtlasError::file("write", &file))?;
+            fs::write(&file, self.csv(&keys)).map_err(AtlasError::file("write", &file))?;
         }
         Ok(())
     }
@@ -450,9 +446,9 @@ mod tests {
             .into(),
             origins: [("p".to_owned(), origin)].into(),
         };
-        let text = ours.csv(&["p"].into());
+        let text = ours.csv(&ours.numbers.keys().cloned().collect());
         assert_eq!(Ours::of_csv(&text).unwrap(), ours);
-        assert_eq!(ours.csv(&["q"].into()).lines().count(), 1);
+        assert_eq!(ours.csv(&[key("q", "w")].into()).lines().count(), 1);
         for wrong in [
             "",
             "a,b\n",
@@ -479,9 +475,10 @@ mod tests {
     #[test]
     fn what_was_kept_is_of_plans_and_figures_that_are_there() {
         let (kept, catalogue) = (Ours::kept().unwrap(), Catalogue::read().unwrap());
+        let wanted = crate::wanted(&catalogue.figures);
         for key in kept.numbers.keys() {
             assert!(
-                crate::wanted(&catalogue).contains(key),
+                wanted.contains(key),
                 "{key:?} is of no figure: `vtax atlas --keep` writes the files anew"
             );
         }

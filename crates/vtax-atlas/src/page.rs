@@ -583,5 +583,13 @@ mod tests {
             told.contains("something-else") && told.contains("shea-tables"),
             "{told}"
         );
+        // A run without a trial that is pending or failed is whole, a plan without a run is missing.
+        let missing = |name| {
+            let figures = catalogue.select(Some(name)).unwrap();
+            let plans = crate::missing(&catalogue, &figures, &folders);
+            plans.iter().map(|(name, _)| *name).collect::<Vec<_>>()
+        };
+        assert!(missing("shea/table-1").is_empty());
+        assert_eq!(missing("shea"), ["shea-buffering"]);
     }
 }

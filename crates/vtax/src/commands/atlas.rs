@@ -12,7 +12,6 @@ use std::thread::sleep;
 use std::time::Duration;
 use vtax_atlas::catalogue::{Catalogue, Figure, Plan};
 use vtax_atlas::{AtlasError, Folders, Summary, compare, gather, missing, page};
-use vtax_host::HostError;
 use vtax_host::signals::{Signals, end_with_reader};
 use vtax_units::counted;
 
@@ -116,11 +115,7 @@ fn follow(words: &[String], signals: &Signals) -> io::Result<ExitStatus> {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
-        if signals
-            .check()
-            .is_err_and(|cause| matches!(cause, HostError::Interrupted))
-            && !asked
-        {
+        if signals.interrupted() && !asked {
             asked = true;
             let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
             if let Some(pid) = pid {
