@@ -18,6 +18,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use verdict::{Point, Ratio, Verdict, judge, our_ratio, published_ratio};
+use vtax_report::numbers;
 use vtax_report::results::{ResultsDir, ResultsError, Trial, TrialOutcome};
 
 /// The atlas could not be made.
@@ -287,8 +288,9 @@ impl std::fmt::Display for Summary {
         } = self;
         write!(
             f,
-            "{figures} figures and tables, {measured} with ours: the order agrees in {} of {}, ratios within × {} in {} of {}; \
+            "{}, {measured} with ours: the order agrees in {} of {}, ratios within × {} in {} of {}; \
              {} not measured",
+            numbers::count(*figures, "figure"),
             order.0,
             order.1,
             verdict::NEAR,
