@@ -44,6 +44,13 @@ pub enum AtlasError {
         /// The plan.
         plan: String,
     },
+    /// A run has nothing for the atlas.
+    #[error(
+        "{} has no trial that counts of what the atlas shows: its report says why (`vtax report`), \
+         and the numbers that were kept stand in its place",
+        .0.display()
+    )]
+    Nothing(PathBuf),
     /// A results directory is not readable.
     #[error(transparent)]
     Results(#[from] ResultsError),
@@ -130,7 +137,7 @@ pub fn gather(
         // Without its file a plan is known by its name alone.
         let text = fs::read_to_string(folders.plans.join(&plan.file)).ok();
         match Ours::of_results(&path, name, text.as_deref(), &wanted) {
-            Ok(found) if found.numbers.is_empty() => {}
+            Ok(found) if found.numbers.is_empty() => unusable.push(AtlasError::Nothing(path)),
             Ok(found) => ours.take(found),
             Err(cause) => unusable.push(cause),
         }

@@ -564,24 +564,32 @@ mod tests {
             results: root.path(),
             plans: root.path(),
         };
-        let run: vtax_report::results::RunInfo = serde_json::from_value(serde_json::json!({
-            "format": 2, "name": "something-else", "description": "", "seed": 1, "profile": "full", "place": "local",
-            "started": "2026-01-01T00:00:00Z", "plan_sha256": "x", "treatments": [], "schedule": [], "minimum_effect": 0.02
-        }))
-        .unwrap();
         let catalogue = Catalogue::read().unwrap();
-        let host = serde_json::json!({});
-        vtax_report::results::ResultsDir::create(&folders.of("shea-tables"), &run, "", &host)
+        for (plan, name) in [
+            ("shea-tables", "something-else"),
+            ("shea-buffering", "shea-buffering"),
+        ] {
+            let run: vtax_report::results::RunInfo = serde_json::from_value(serde_json::json!({
+                "format": 2, "name": name, "description": "", "seed": 1, "profile": "full", "place": "local",
+                "started": "2026-01-01T00:00:00Z", "plan_sha256": "x", "treatments": [], "schedule": [], "minimum_effect": 0.02
+            }))
             .unwrap();
+            let host = serde_json::json!({});
+            vtax_report::results::ResultsDir::create(&folders.of(plan), &run, "", &host).unwrap();
+        }
         let (ours, unusable) = gather(&catalogue, Some(&folders)).unwrap();
         assert_eq!(ours, Ours::kept().unwrap());
-        let [told] = unusable.as_slice() else {
-            panic!("{unusable:?}")
+        let told: Vec<String> = unusable.iter().map(ToString::to_string).collect();
+        let [nothing, another] = told.as_slice() else {
+            panic!("{told:?}")
         };
-        let told = told.to_string();
         assert!(
-            told.contains("something-else") && told.contains("shea-tables"),
-            "{told}"
+            nothing.contains("shea-buffering has no trial that counts"),
+            "{nothing}"
+        );
+        assert!(
+            another.contains("something-else") && another.contains("shea-tables"),
+            "{another}"
         );
         // A run without a trial that is pending or failed is whole, a plan without a run is missing.
         let missing = |name| {
@@ -589,7 +597,7 @@ mod tests {
             let plans = crate::missing(&catalogue, &figures, &folders);
             plans.iter().map(|(name, _)| *name).collect::<Vec<_>>()
         };
-        assert!(missing("shea/table-1").is_empty());
-        assert_eq!(missing("shea"), ["shea-buffering"]);
+        assert!(missing("shea").is_empty());
+        assert_eq!(missing("cherkasova/fig-2"), ["cherkasova-http"]);
     }
 }
