@@ -375,7 +375,7 @@ fn of_study(study: &Study) -> BTreeMap<(String, String), Number> {
                 treatment,
                 metric,
             };
-            let unit = "s/op".parse().ok()?;
+            let unit = "s".parse().ok()?;
             let number = of_values(&values, false, unit, study.source, &key)?;
             let varies = "round".to_owned();
             Some(((key.treatment, key.metric), Number { varies, ..number }))
