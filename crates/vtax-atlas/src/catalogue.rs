@@ -48,8 +48,6 @@ pub struct Plan {
     pub command: String,
     /// Where it is to run.
     pub at: String,
-    /// The testbed's settings below the directory of plans.
-    pub testbed: Option<String>,
 }
 
 fn run() -> String {
@@ -72,9 +70,6 @@ impl Plan {
         // Climbs are always of this host.
         if at != "local" && self.command != "density" {
             words.push(format!("--at={at}"));
-        }
-        if let (Some(settings), true) = (&self.testbed, at.starts_with("testbed:")) {
-            words.push(format!("--testbed={plans}/{settings}"));
         }
         if quick {
             words.push("--quick".to_owned());
@@ -426,13 +421,8 @@ mod tests {
                 let plan = catalogue.plans.get(plan);
                 let plan = plan.unwrap_or_else(|| panic!("{name}: a plan that is not listed"));
                 let plans = concat!(env!("CARGO_MANIFEST_DIR"), "/../../plans");
-                for file in [Some(&plan.file), plan.testbed.as_ref()]
-                    .into_iter()
-                    .flatten()
-                {
-                    let path = std::path::Path::new(plans).join(file);
-                    assert!(path.is_file(), "{name}: {}", path.display());
-                }
+                let path = std::path::Path::new(plans).join(&plan.file);
+                assert!(path.is_file(), "{name}: {}", path.display());
             }
             for series in &figure.series {
                 let mut rows = series.rows.iter();
@@ -514,11 +504,10 @@ mod tests {
             file: "papers/a.toml".into(),
             command: "accuracy run".into(),
             at: "testbed:kvm".into(),
-            testbed: Some("coarse.toml".into()),
         };
         assert_eq!(
             plan.arguments("plans", "r/a", true, None).join(" "),
-            "accuracy run plans/papers/a.toml --results=r/a --at=testbed:kvm --testbed=plans/coarse.toml --quick"
+            "accuracy run plans/papers/a.toml --results=r/a --at=testbed:kvm --quick"
         );
         assert_eq!(
             plan.arguments("plans", "r/a", false, Some("local"))

@@ -137,6 +137,8 @@ impl Ours {
         }
         let of_plan = wanted.iter().filter(|key| key.plan == plan);
         let numbers = match Study::of(&results) {
+            // A study takes suspect trials where there are no others.
+            Ok(_) if has_doubted_treatment(&results) => BTreeMap::new(),
             Ok(study) => {
                 let all = of_study(&study);
                 let found = of_plan.filter_map(|key| {
@@ -290,6 +292,15 @@ impl Ours {
         }
         Ok(())
     }
+}
+
+/// Whether a treatment has run, and only in trials that are suspect.
+fn has_doubted_treatment(results: &ResultsDir) -> bool {
+    let mut trusted: BTreeMap<String, bool> = BTreeMap::new();
+    for trial in results.trials().flatten() {
+        *trusted.entry(trial.treatment.label).or_default() |= trial.suspect.is_empty();
+    }
+    trusted.values().any(|trusted| !trusted)
 }
 
 /// A key's number, from the trials that count; `None` where there are none, or a metric is missing.
