@@ -471,6 +471,54 @@ mod tests {
     }
 
     #[test]
+    fn sums_of_metrics_are_taken_trial_by_trial_and_of_those_that_count() {
+        let root = tempfile::tempdir().unwrap();
+        let treatment = serde_json::json!({ "label": "vm · send", "platform": "vm", "workload": "send", "factors": {},
+            "baseline": null, "platform_kind": "qemu", "workload_kind": "iperf3-send" });
+        let run = serde_json::from_value(
+            serde_json::json!({ "format": 2, "name": "p", "description": "", "seed": 1,
+            "profile": "quick", "place": "local", "started": "2026-01-01T00:00:00Z", "plan_sha256": "x",
+            "treatments": [treatment], "minimum_effect": 0.02,
+            "schedule": [{"treatment": 0, "block": 0}, {"treatment": 0, "block": 1}, {"treatment": 0, "block": 2}] }),
+        );
+        let host = serde_json::json!({ "vtax": "9", "kernel": "6.1", "cpu": { "model": "C" } });
+        ResultsDir::create(root.path(), &run.unwrap(), "", &host).unwrap();
+        for (index, a, suspect) in [(0, 1.0, vec![]), (1, 3.0, vec![]), (2, 500.0, vec!["busy"])] {
+            let metric = |value: f64| serde_json::json!({ "value": value, "unit": "core", "source": "emulated", "better": "lower", "title": "t" });
+            let times = serde_json::json!({ "boot": 0, "service": 0, "warmup": 0, "measured": 1, "teardown": 0, "total": 1 });
+            let trial = serde_json::json!({ "format": 2, "index": index, "block": index, "treatment": treatment,
+                "started": "2026-01-01T00:00:00Z", "outcome": "complete", "suspect": suspect, "times": times,
+                "window": [0, 1], "work": null, "metrics": { "a": metric(a), "b": metric(10.0) }, "environment": {},
+                "observation": { "cpu": 0, "passes": 1, "missed": 0 } });
+            let folder = root.path().join(format!("trials/{index:04}"));
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("trial.json"), trial.to_string()).unwrap();
+        }
+        let key = |metric: &str| Key {
+            plan: "p".into(),
+            treatment: "vm · send".into(),
+            metric: metric.into(),
+        };
+        let wanted = [key("a + b"), key("a + none")].into();
+        let ours = Ours::of_results(root.path(), "p", None, &wanted).unwrap();
+        let number = &ours.numbers[&key("a + b")];
+        assert_eq!((number.value, number.n), (12.0, 2));
+        assert!(
+            number
+                .interval
+                .is_some_and(|interval| interval.contains(12.0))
+        );
+        assert_eq!(
+            (number.source, number.varies.as_str()),
+            (Source::Emulated, "trial")
+        );
+        assert!(!ours.numbers.contains_key(&key("a + none")));
+        assert_eq!(ours.origins["p"].host, "C, 6.1");
+        let another = Ours::of_results(root.path(), "p", Some("another text"), &wanted);
+        assert!(matches!(another, Err(AtlasError::AnotherPlan { .. })));
+    }
+
+    #[test]
     fn a_later_run_of_a_plan_replaces_all_of_it() {
         let kept = "plan,treatment,metric,value,low,high,n,unit,source,varies,vtax,host,started,place,profile,plan_sha256\n\
                     p,one,m,1,,,1,s,measured,trials,0,h,t,local,full,x\n\
