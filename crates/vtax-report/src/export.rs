@@ -225,8 +225,8 @@ pub fn csv_samples(results: &ResultsDir, into: &mut impl Write) -> io::Result<Ve
     Ok(unreadable)
 }
 
-/// A field, quoted where it must be.
-fn field(text: &str) -> String {
+/// A field of CSV, quoted where it must be.
+pub fn field(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))
     } else {

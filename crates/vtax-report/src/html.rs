@@ -16,7 +16,8 @@ use std::fs;
 use std::path::PathBuf;
 use vtax_units::Source;
 
-const STYLE: &str = include_str!("../assets/report.css");
+/// The rules of the report: for pages that are made like it.
+pub const STYLE: &str = include_str!("../assets/report.css");
 /// The colours and type of the report, light and dark, as properties of CSS: for other pages of vtax too.
 pub const PALETTE: &str = include_str!("../assets/palette.css");
 const SCRIPT: &str = include_str!("../assets/report.js");

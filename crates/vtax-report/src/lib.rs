@@ -9,7 +9,7 @@ pub mod compare;
 pub mod export;
 pub mod figures;
 pub mod html;
-mod numbers;
+pub mod numbers;
 pub mod results;
 pub mod stats;
 pub mod terminal;

@@ -5,7 +5,7 @@ use vtax_units::{Base, Quantity, Unit};
 
 /// An estimate in words and digits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Shown {
+pub struct Shown {
     /// The estimate.
     pub value: String,
     /// `[low–high]`, or empty without an interval.
@@ -27,7 +27,7 @@ impl Shown {
 }
 
 /// The scale that suits the largest of `values`, so that one axis or column has one prefix.
-pub(crate) fn common_scale(values: impl Iterator<Item = f64>, unit: Unit) -> (f64, String) {
+pub fn common_scale(values: impl Iterator<Item = f64>, unit: Unit) -> (f64, String) {
     let largest = values
         .filter(|value| value.is_finite())
         .fold(0.0f64, |largest, value| largest.max(value.abs()));
@@ -36,7 +36,7 @@ pub(crate) fn common_scale(values: impl Iterator<Item = f64>, unit: Unit) -> (f6
 }
 
 /// A unit as people write it: `ms/GB`, `/s`, or nothing for a bare number.
-pub(crate) fn unit_name(unit: Unit, prefix: &str) -> String {
+pub fn unit_name(unit: Unit, prefix: &str) -> String {
     match (unit.base, unit.per) {
         (Base::One, None) => prefix.to_owned(),
         (Base::One, Some(per)) => format!("{prefix}/{}", per.symbol()),
@@ -45,7 +45,7 @@ pub(crate) fn unit_name(unit: Unit, prefix: &str) -> String {
 }
 
 /// A mean with its interval, in the unit's best prefix.
-pub(crate) fn estimate(mean: f64, interval: Option<Interval>, unit: Unit) -> Shown {
+pub fn estimate(mean: f64, interval: Option<Interval>, unit: Unit) -> Shown {
     let (scale, unit) = common_scale(std::iter::once(mean), unit);
     scaled(mean, interval, scale, unit)
 }
@@ -55,7 +55,7 @@ const VAGUE: f64 = 1000.0;
 
 /// A mean with its interval, divided by `scale`. An interval so wide that it says nothing (two
 /// trials give such) is shown as that, not by its digits.
-pub(crate) fn scaled(mean: f64, interval: Option<Interval>, scale: f64, unit: String) -> Shown {
+pub fn scaled(mean: f64, interval: Option<Interval>, scale: f64, unit: String) -> Shown {
     let vague = interval.is_some_and(|interval| {
         let Interval { low, high } = interval;
         mean > 0.0 && (high > mean * VAGUE || (low > 0.0 && low < mean / VAGUE))
@@ -82,14 +82,14 @@ pub(crate) fn scaled(mean: f64, interval: Option<Interval>, scale: f64, unit: St
 }
 
 /// A ratio, as `3.1×`, with its interval, as `[2.9–3.3]`.
-pub(crate) fn ratio(value: f64, interval: Option<Interval>) -> Shown {
+pub fn ratio(value: f64, interval: Option<Interval>) -> Shown {
     let mut shown = scaled(value, interval, 1.0, String::new());
     shown.value.push('×');
     shown
 }
 
 /// A value without interval, three significant digits, with its unit.
-pub(crate) fn plain(value: f64, unit: Unit) -> String {
+pub fn plain(value: f64, unit: Unit) -> String {
     estimate(value, None, unit).line()
 }
 
@@ -133,12 +133,12 @@ fn number(value: f64, digits: usize) -> String {
 }
 
 /// A share as `2.5 %`.
-pub(crate) fn percent(share: f64) -> String {
+pub fn percent(share: f64) -> String {
     format!("{} %", (share * 1000.0).round() / 10.0)
 }
 
 /// `1 trial`, `2 trials`.
-pub(crate) fn count(n: usize, noun: &str) -> String {
+pub fn count(n: usize, noun: &str) -> String {
     if n == 1 {
         format!("1 {noun}")
     } else {

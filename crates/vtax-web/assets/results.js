@@ -69,7 +69,8 @@ export function resultsView(view) {
   }
   find.addEventListener("input", show);
   const tools = h("div", { class: "tools", hidden: true }, find, compare, count);
-  view.append(h("h1", null, "Results"), facts, tools, list, remarks);
+  const atlas = h("p", { class: "detail" }, h("a", { href: "/api/atlas.html", target: "_blank", rel: "noopener" }, "The papers’ figures beside ours"));
+  view.append(h("h1", null, "Results"), facts, tools, list, atlas, remarks);
   load();
   const timer = setInterval(load, NEW_RESULTS);
   return () => clearInterval(timer);

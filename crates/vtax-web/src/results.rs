@@ -109,6 +109,11 @@ impl Results {
         }
     }
 
+    /// The directory that they are below.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// All runs.
     pub fn list(&self, all: &Runs) -> Listing {
         let mut problems = Vec::new();

@@ -8,7 +8,7 @@ use crate::assets;
 use crate::connections;
 use crate::doors::Doors;
 use crate::privileges;
-use crate::routes::{host, machines, results, runs};
+use crate::routes::{atlas, host, machines, results, runs};
 use crate::site::Site;
 use axum::Router;
 use axum::body::Bytes;
@@ -167,6 +167,7 @@ fn router(site: Site, access: Arc<Access>) -> Router {
         .route("/api/live", get(host::live))
         .route("/api/history", get(host::history))
         .route("/api/history.csv", get(host::history_csv))
+        .route("/api/atlas.html", get(atlas::page))
         .route("/api/results", get(results::list))
         .route("/api/compare", get(results::compare))
         .route("/api/compare.html", get(results::shared))

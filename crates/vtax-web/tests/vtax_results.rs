@@ -42,6 +42,7 @@ fn watchers_look_strangers_do_not_and_only_the_operator_changes_anything() {
     ] {
         for path in [
             "/api/results",
+            "/api/atlas.html",
             "/api/run?dir=none",
             "/report?dir=one",
             "/api/plans",

@@ -55,6 +55,8 @@ pub enum Command {
     Compare(CompareArgs),
     /// Write the trials or samples of a run as CSV or Parquet.
     Export(ExportArgs),
+    /// Show the papers' figures, published beside ours: run what is missing, write one page.
+    Atlas(AtlasArgs),
     /// Show the guests of this host by what they truly cost it, as it happens.
     Top(TopArgs),
     /// Charge time and energy to guests: one record for each guest and stage of each interval.
@@ -215,6 +217,35 @@ pub struct ExportArgs {
     /// The file to write; CSV goes to standard output without it.
     #[arg(long, short, value_name = "FILE", required_if_eq("format", "parquet"))]
     pub output: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct AtlasArgs {
+    /// A paper's figures alone, or one of them: shea, shea/fig-7.
+    #[arg(value_name = "PAPER[/FIGURE]")]
+    pub figures: Option<String>,
+    /// Run the plans' quick profiles.
+    #[arg(long)]
+    pub quick: bool,
+    /// Run every plan there, instead of each where the atlas says.
+    #[arg(long, value_name = "PLACE")]
+    pub at: Option<Place>,
+    /// Where the runs lie, each plan's in a directory of its name; what is whole there is not run
+    /// again.
+    #[arg(long, value_name = "DIR", default_value = "atlas-results")]
+    pub results: PathBuf,
+    /// The directory of the plans.
+    #[arg(long, value_name = "DIR", default_value = "plans")]
+    pub plans: PathBuf,
+    /// Run nothing: make the page of the numbers that came with vtax, and of the runs that are there.
+    #[arg(long)]
+    pub page_only: bool,
+    /// Keep the numbers as CSV in this directory, with their provenance: vtax's own are papers/ours.
+    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "papers/ours")]
+    pub keep: Option<PathBuf>,
+    /// The page.
+    #[arg(long, value_name = "FILE", default_value = "atlas.html")]
+    pub out: PathBuf,
 }
 
 /// How time and energy are charged.

@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         Command::Report(arguments) => commands::report::report(&arguments),
         Command::Compare(arguments) => commands::report::compare(&arguments),
         Command::Export(arguments) => commands::report::export(&arguments),
+        Command::Atlas(arguments) => commands::atlas::run(&arguments),
         Command::Top(arguments) => commands::charge::top(&arguments),
         Command::Charge(arguments) => commands::charge::charge(&arguments),
         Command::Exporter(arguments) => commands::charge::exporter(arguments),

@@ -322,3 +322,38 @@ fn exit_codes_are_those_of_the_help() {
         assert!(help.contains(variable), "{variable} is not in the help");
     }
 }
+
+#[test]
+fn an_atlas_whose_plans_fail_names_them_and_shows_the_rest() {
+    let work = work();
+    let atlas = |arguments: &[&str]| {
+        let all: Vec<&str> = ["atlas"].iter().chain(arguments).copied().collect();
+        command(work.path(), &all).output().unwrap()
+    };
+    // There are no plans here, so that neither of the figure's two can run.
+    let made = atlas(&["cherkasova/fig-3"]);
+    assert_eq!(made.status.code(), Some(1));
+    let told = String::from_utf8(made.stderr).unwrap();
+    assert!(told.contains("2 plans did not run to the end"), "{told}");
+    for plan in ["cherkasova-accuracy-kvm", "cherkasova-accuracy-xen"] {
+        assert!(
+            told.contains(&format!("vtax accuracy run plans/papers/{plan}.toml")),
+            "{told}"
+        );
+    }
+    let page = fs::read_to_string(work.path().join("atlas.html")).unwrap();
+    assert!(page.contains("id=\"cherkasova-fig-3\"") && !page.contains("id=\"shea-fig-1\""));
+
+    let made = atlas(&["--page-only", "--out", "all.html"]);
+    assert!(made.status.success());
+    let said = String::from_utf8(made.stdout).unwrap();
+    assert!(
+        said.contains("figures, ") && said.contains("not measured"),
+        "{said}"
+    );
+    assert!(!work.path().join("atlas-results").exists());
+
+    let unknown = atlas(&["shae"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&unknown.stderr).contains("there are shea, rossi"));
+}

@@ -1,5 +1,6 @@
 //! What is answered to whom asks for what: one file for each part of the page.
 
+pub mod atlas;
 pub mod host;
 pub mod machines;
 pub mod results;

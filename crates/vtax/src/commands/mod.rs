@@ -2,6 +2,7 @@
 
 pub mod accuracy;
 pub mod actor;
+pub mod atlas;
 pub mod charge;
 pub mod doctor;
 pub mod image;

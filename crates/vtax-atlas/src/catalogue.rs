@@ -1,0 +1,518 @@
+//! The catalogue: every figure of the papers, and which of our numbers stand beside it.
+
+use crate::AtlasError;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use toml::{Table, Value};
+
+const ATLAS: &str = include_str!("../../../papers/atlas.toml");
+const FIGURES: &str = include_str!("../../../papers/figures.toml");
+
+/// Every figure, in the papers' order, and the numbers that were printed.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Catalogue {
+    /// The papers.
+    #[serde(rename = "paper")]
+    pub papers: Vec<Paper>,
+    /// The plans that measure them, by name.
+    #[serde(rename = "plan")]
+    pub plans: BTreeMap<String, Plan>,
+    /// The figures and tables.
+    #[serde(rename = "figure")]
+    pub figures: Vec<Figure>,
+    /// `papers/figures.toml`.
+    #[serde(skip)]
+    printed: Table,
+}
+
+/// One paper.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Paper {
+    /// Its name here: `shea`.
+    pub key: String,
+    /// Authors and year.
+    pub authors: String,
+    /// Title and venue.
+    pub title: String,
+}
+
+/// A plan that measures figures.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Its file below the directory of plans.
+    pub file: String,
+    /// What of vtax runs it: `run`, `accuracy run`, `density`.
+    #[serde(default = "run")]
+    pub command: String,
+    /// Where it is to run.
+    pub at: String,
+}
+
+fn run() -> String {
+    "run".to_owned()
+}
+
+impl Plan {
+    /// The arguments of vtax that run it: with plans from `plans`, results into `results`.
+    pub fn arguments(
+        &self,
+        plans: &str,
+        results: &str,
+        quick: bool,
+        at: Option<&str>,
+    ) -> Vec<String> {
+        let mut words: Vec<String> = self.command.split(' ').map(str::to_owned).collect();
+        words.push(format!("{plans}/{}", self.file));
+        words.push(format!("--results={results}"));
+        let at = at.unwrap_or(&self.at);
+        // Climbs are always of this host.
+        if at != "local" && self.command != "density" {
+            words.push(format!("--at={at}"));
+        }
+        if quick {
+            words.push("--quick".to_owned());
+        }
+        words
+    }
+}
+
+/// One figure or table.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Figure {
+    /// The paper's key.
+    pub paper: String,
+    /// Its name within the paper: `fig-1`.
+    pub id: String,
+    /// What the paper calls it: `Figure 1`.
+    pub number: String,
+    /// What it shows, in one sentence.
+    pub title: String,
+    /// The entries of `papers/figures.toml` that it covers.
+    pub entries: Vec<String>,
+    /// What is compared.
+    #[serde(default)]
+    pub series: Vec<Series>,
+    /// What differs between the paper's and ours, and why.
+    #[serde(default)]
+    pub differs: String,
+    /// Why nothing, or not all, is measured, and what would measure it.
+    #[serde(default)]
+    pub missing: String,
+}
+
+impl Figure {
+    /// `shea/fig-1`.
+    pub fn name(&self) -> String {
+        format!("{}/{}", self.paper, self.id)
+    }
+
+    /// The plans that measure it.
+    pub fn plans(&self) -> impl Iterator<Item = &str> {
+        self.series.iter().flat_map(|series| {
+            let rows = series.rows.iter().filter(|row| row.ours.is_some());
+            rows.filter_map(|row| series.plan_of(row))
+        })
+    }
+}
+
+/// Systems or levels that are compared in one quantity.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Series {
+    /// The quantity: `power of the processor`.
+    pub what: String,
+    /// The published unit.
+    #[serde(default)]
+    pub unit: String,
+    /// The row that ratios are taken to.
+    pub baseline: String,
+    /// The plan that measures it.
+    pub plan: Option<String>,
+    /// Our metric, or several whose values are added: `cpu.stage.backend + cpu.stage.softirq`.
+    pub metric: Option<String>,
+    /// The systems or levels.
+    pub rows: Vec<Row>,
+}
+
+impl Series {
+    fn plan_of<'a>(&'a self, row: &'a Row) -> Option<&'a str> {
+        row.plan.as_deref().or(self.plan.as_deref())
+    }
+
+    /// Plan, treatment and metric that stand for a row; `None` where nothing does.
+    pub fn key(&self, row: &Row) -> Option<Key> {
+        Some(Key {
+            plan: self.plan_of(row)?.to_owned(),
+            treatment: row.ours.clone()?,
+            metric: row.metric.clone().or_else(|| self.metric.clone())?,
+        })
+    }
+}
+
+/// One system or level of a series.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Row {
+    /// Its name in the paper.
+    pub system: String,
+    /// Where its number is printed, or how it follows from what is ([`Catalogue::published`]).
+    pub published: Option<String>,
+    /// Its place in the order that a chart without numbers shows, from the smallest.
+    pub rank: Option<u32>,
+    /// The label of the treatment that stands for it.
+    pub ours: Option<String>,
+    /// Another plan than the series'.
+    pub plan: Option<String>,
+    /// Another metric than the series'.
+    pub metric: Option<String>,
+}
+
+/// Which of our numbers.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    /// The plan's name.
+    pub plan: String,
+    /// The treatment's label.
+    pub treatment: String,
+    /// The metric, or a sum of some.
+    pub metric: String,
+}
+
+/// A number that was printed, or that follows from such.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Published {
+    /// The number; the middle of a range.
+    pub value: f64,
+    /// The range that was printed.
+    pub range: Option<(f64, f64)>,
+    /// The paper says "about".
+    pub approximate: bool,
+    /// Computed here from printed numbers.
+    pub derived: bool,
+}
+
+impl Catalogue {
+    /// The catalogue that came with this program.
+    ///
+    /// # Errors
+    /// When it was damaged before this program was built, which tests rule out.
+    pub fn read() -> Result<Self, AtlasError> {
+        Self::of(ATLAS, FIGURES)
+    }
+
+    /// A catalogue of these texts.
+    ///
+    /// # Errors
+    /// When one cannot be read.
+    pub fn of(atlas: &str, figures: &str) -> Result<Self, AtlasError> {
+        let wrong = |file: &'static str| {
+            move |cause: toml::de::Error| AtlasError::Catalogue(format!("{file}: {cause}"))
+        };
+        let mut catalogue: Self = toml::from_str(atlas).map_err(wrong("atlas.toml"))?;
+        catalogue.printed = toml::from_str(figures).map_err(wrong("figures.toml"))?;
+        Ok(catalogue)
+    }
+
+    /// The figures that `wanted` names: all, a paper's, or `PAPER/FIGURE`.
+    ///
+    /// # Errors
+    /// When there is no such one: the error says which there are.
+    pub fn select(&self, wanted: Option<&str>) -> Result<Vec<&Figure>, AtlasError> {
+        let Some(wanted) = wanted else {
+            return Ok(self.figures.iter().collect());
+        };
+        let (paper, id) = match wanted.split_once('/') {
+            Some((paper, id)) => (paper, Some(id)),
+            None => (wanted, None),
+        };
+        let of_paper = self.figures.iter().filter(|figure| figure.paper == paper);
+        let of_paper: Vec<&Figure> = of_paper.collect();
+        if of_paper.is_empty() {
+            let papers: Vec<&str> = self.papers.iter().map(|paper| paper.key.as_str()).collect();
+            return Err(AtlasError::Unknown(format!(
+                "there is no paper `{paper}`; there are {}",
+                papers.join(", ")
+            )));
+        }
+        let Some(id) = id else {
+            return Ok(of_paper);
+        };
+        match of_paper.iter().find(|figure| figure.id == id) {
+            Some(figure) => Ok(vec![figure]),
+            None => {
+                let ids: Vec<&str> = of_paper.iter().map(|figure| figure.id.as_str()).collect();
+                Err(AtlasError::Unknown(format!(
+                    "{paper} has no figure `{id}`; it has {}",
+                    ids.join(", ")
+                )))
+            }
+        }
+    }
+
+    /// Each of these figures' plans once, with its name.
+    pub fn plans_of(&self, figures: &[&Figure]) -> Vec<(&str, &Plan)> {
+        let used: Vec<&str> = figures.iter().flat_map(|figure| figure.plans()).collect();
+        let plans = self.plans.iter();
+        plans
+            .filter(|(name, _)| used.contains(&name.as_str()))
+            .map(|(name, plan)| (name.as_str(), plan))
+            .collect()
+    }
+
+    /// A published number: numbers and paths into `papers/figures.toml`, with `+`, `-`, `*` and `/`
+    /// between them, taken from left to right. An array of two is a range.
+    ///
+    /// # Errors
+    /// When a path leads nowhere.
+    pub fn published(&self, expression: &str) -> Result<Published, AtlasError> {
+        let wrong =
+            |what: &str| AtlasError::Catalogue(format!("`{expression}`: {what} in figures.toml"));
+        let mut words = expression.split_whitespace();
+        let first = words.next().ok_or_else(|| wrong("nothing"))?;
+        let mut found = self.operand(first).ok_or_else(|| wrong(first))?;
+        while let Some(operator) = words.next() {
+            let word = words.next().ok_or_else(|| wrong(operator))?;
+            let other = self.operand(word).ok_or_else(|| wrong(word))?;
+            let value = match operator {
+                "+" => found.value + other.value,
+                "-" => found.value - other.value,
+                "*" => found.value * other.value,
+                "/" => found.value / other.value,
+                _ => return Err(wrong(operator)),
+            };
+            found = Published {
+                value,
+                range: None,
+                approximate: found.approximate || other.approximate,
+                derived: true,
+            };
+        }
+        Ok(found)
+    }
+
+    fn operand(&self, word: &str) -> Option<Published> {
+        let exact = |value| Published {
+            value,
+            range: None,
+            approximate: false,
+            derived: false,
+        };
+        if let Ok(number) = word.parse() {
+            return Some(Published {
+                derived: true,
+                ..exact(number)
+            });
+        }
+        let (mut at, mut approximate) = (self.printed.get(word.split('.').next()?)?, false);
+        for key in word.split('.').skip(1) {
+            approximate = at.get("approximate").and_then(Value::as_bool) == Some(true);
+            at = match at {
+                Value::Array(items) => items.get(key.parse::<usize>().ok()?)?,
+                other => other.get(key)?,
+            };
+        }
+        let number = |value: &Value| {
+            let whole = value.as_integer().map(|number| number as f64);
+            whole.or_else(|| value.as_float())
+        };
+        match at {
+            Value::Array(ends) => match ends.as_slice() {
+                [low, high] => {
+                    let (low, high) = (number(low)?, number(high)?);
+                    Some(Published {
+                        range: Some((low, high)),
+                        approximate,
+                        ..exact(f64::midpoint(low, high))
+                    })
+                }
+                _ => None,
+            },
+            value => Some(Published {
+                approximate,
+                ..exact(number(value)?)
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The path of every number and every chart.
+    fn leaves(at: &Value, path: &str, found: &mut Vec<(String, bool)>) {
+        let is_chart = path.split('.').any(|key| key == "chart_only");
+        match at {
+            Value::Table(table) => {
+                for (key, value) in table {
+                    leaves(value, &format!("{path}.{key}"), found);
+                }
+            }
+            Value::Array(items) => {
+                for (index, value) in items.iter().enumerate() {
+                    leaves(value, &format!("{path}.{index}"), found);
+                }
+            }
+            _ => found.push((path.trim_start_matches('.').to_owned(), is_chart)),
+        }
+    }
+
+    #[test]
+    fn every_entry_of_the_papers_is_in_the_atlas() {
+        let catalogue = Catalogue::read().unwrap();
+        let mut all = Vec::new();
+        leaves(&Value::Table(catalogue.printed.clone()), "", &mut all);
+        assert!(all.len() > 300, "{}", all.len());
+        let entries = || catalogue.figures.iter().flat_map(|figure| &figure.entries);
+        let covers = |entry: &str, leaf: &str| {
+            let rest = leaf.strip_prefix(entry);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        for (leaf, is_chart) in &all {
+            // Each chart is a figure by itself, not one of many in an array.
+            let found = match is_chart {
+                true => entries().any(|entry| entry == leaf),
+                false => entries().any(|entry| covers(entry, leaf)),
+            };
+            assert!(found, "{leaf} is in no figure of papers/atlas.toml");
+        }
+        for entry in entries() {
+            assert!(
+                all.iter().any(|(leaf, _)| covers(entry, leaf)),
+                "{entry} is not in papers/figures.toml"
+            );
+        }
+    }
+
+    #[test]
+    fn the_catalogue_holds_together() {
+        let catalogue = Catalogue::read().unwrap();
+        let mut names: Vec<String> = catalogue.figures.iter().map(Figure::name).collect();
+        names.sort();
+        let all = names.len();
+        names.dedup();
+        assert_eq!(names.len(), all, "a name twice");
+        for figure in &catalogue.figures {
+            let name = figure.name();
+            assert!(
+                catalogue
+                    .papers
+                    .iter()
+                    .any(|paper| paper.key == figure.paper),
+                "{name}"
+            );
+            let measured = figure.series.iter().flat_map(|series| {
+                let rows = series.rows.iter();
+                rows.map(move |row| series.key(row).is_some())
+            });
+            let measured: Vec<bool> = measured.collect();
+            assert!(
+                measured.iter().all(|is| *is) && !measured.is_empty() || !figure.missing.is_empty(),
+                "{name} lacks numbers of ours and does not say why"
+            );
+            assert!(
+                !measured.contains(&true) || !figure.differs.is_empty(),
+                "{name} does not say what differs"
+            );
+            for plan in figure.plans() {
+                let plan = catalogue.plans.get(plan);
+                let plan = plan.unwrap_or_else(|| panic!("{name}: a plan that is not listed"));
+                let plans = concat!(env!("CARGO_MANIFEST_DIR"), "/../../plans");
+                let path = std::path::Path::new(plans).join(&plan.file);
+                assert!(path.is_file(), "{name}: {}", path.display());
+            }
+            for series in &figure.series {
+                let mut rows = series.rows.iter();
+                assert!(
+                    rows.any(|row| row.system == series.baseline),
+                    "{name}: {} has no row {}",
+                    series.what,
+                    series.baseline
+                );
+                for row in &series.rows {
+                    let Some(expression) = &row.published else {
+                        continue;
+                    };
+                    let published = catalogue.published(expression).unwrap();
+                    assert!(published.value.is_finite(), "{name}: {expression}");
+                    // A number is taken from an entry that the figure covers; others may divide it.
+                    let path = expression
+                        .split(' ')
+                        .find(|word| word.contains(&figure.paper));
+                    assert!(
+                        path.is_none_or(|path| {
+                            let mut entries = figure.entries.iter();
+                            entries.any(|entry| path.starts_with(entry.as_str()))
+                        }),
+                        "{name}: {expression}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn published_numbers_are_read_and_derived() {
+        let figures = "[a.b]\nx = 30.0\napproximate = true\nrow = [1, 7, 9]\nspan = [33, 34]\ny = 4\n[a.c]\nz = 2";
+        let catalogue = Catalogue::of("paper = []\nfigure = []\n[plan]", figures).unwrap();
+        let of = |text: &str| catalogue.published(text).unwrap();
+        assert_eq!(of("a.b.row.1").value, 7.0);
+        assert!(of("a.b.x").approximate && !of("a.c.z").approximate);
+        assert_eq!(of("a.b.span").range, Some((33.0, 34.0)));
+        assert_eq!(of("a.b.span / a.c.z").value, 16.75);
+        assert_eq!(of("100 - a.b.y / 2").value, 48.0);
+        assert!(of("100 - a.b.y").derived && !of("a.b.y").derived);
+        for wrong in [
+            "",
+            "a.b.none",
+            "a.b.row",
+            "a.b.y ^ 2",
+            "a.b.y /",
+            "a.b.row.9",
+            "b",
+        ] {
+            let told = catalogue.published(wrong).unwrap_err().to_string();
+            assert!(told.contains("figures.toml"), "{told}");
+        }
+    }
+
+    #[test]
+    fn names_that_are_not_there_say_which_are() {
+        let catalogue = Catalogue::read().unwrap();
+        assert_eq!(
+            catalogue.select(None).unwrap().len(),
+            catalogue.figures.len()
+        );
+        assert_eq!(catalogue.select(Some("shea/table-1")).unwrap().len(), 1);
+        assert!(catalogue.select(Some("rossi")).unwrap().len() > 5);
+        let told = |wanted| catalogue.select(Some(wanted)).unwrap_err().to_string();
+        assert!(told("shae").contains("shea, rossi, bratterud, cherkasova, chen"));
+        assert!(
+            told("chen/fig-1").contains("fig-5"),
+            "{}",
+            told("chen/fig-1")
+        );
+        assert!(told("").contains("no paper"));
+    }
+
+    #[test]
+    fn a_plan_is_run_as_its_command_says() {
+        let plan = Plan {
+            file: "papers/a.toml".into(),
+            command: "accuracy run".into(),
+            at: "testbed:kvm".into(),
+        };
+        assert_eq!(
+            plan.arguments("plans", "r/a", true, None).join(" "),
+            "accuracy run plans/papers/a.toml --results=r/a --at=testbed:kvm --quick"
+        );
+        assert_eq!(
+            plan.arguments("plans", "r/a", false, Some("local"))
+                .join(" "),
+            "accuracy run plans/papers/a.toml --results=r/a"
+        );
+    }
+}

@@ -1,0 +1,545 @@
+//! Our numbers: from results directories, and kept as CSV so that a page needs no run.
+
+use crate::AtlasError;
+use crate::catalogue::{Catalogue, Key};
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use vtax_report::analysis::charge::Study;
+use vtax_report::analysis::{Analysis, Certainty, MetricSummary, analyse};
+use vtax_report::export::field;
+use vtax_report::results::ResultsDir;
+use vtax_report::stats::{Interval, positive_mean_interval, seed_of};
+use vtax_units::{Source, Unit};
+
+/// What was kept, by paper.
+const KEPT: [(&str, &str); 5] = [
+    ("shea", include_str!("../../../papers/ours/shea.csv")),
+    ("rossi", include_str!("../../../papers/ours/rossi.csv")),
+    (
+        "bratterud",
+        include_str!("../../../papers/ours/bratterud.csv"),
+    ),
+    (
+        "cherkasova",
+        include_str!("../../../papers/ours/cherkasova.csv"),
+    ),
+    ("chen", include_str!("../../../papers/ours/chen.csv")),
+];
+
+/// The columns of a kept file.
+const COLUMNS: [&str; 16] = [
+    "plan",
+    "treatment",
+    "metric",
+    "value",
+    "low",
+    "high",
+    "n",
+    "unit",
+    "source",
+    "varies",
+    "vtax",
+    "host",
+    "started",
+    "place",
+    "profile",
+    "plan_sha256",
+];
+
+/// One of our numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Number {
+    /// The mean.
+    pub value: f64,
+    /// Its 95 % interval; `None` where it is exact, or of one trial.
+    pub interval: Option<Interval>,
+    /// How many trials, or rounds of a study.
+    pub n: usize,
+    /// The unit.
+    pub unit: Unit,
+    /// The worst flag of its trials.
+    pub source: Source,
+    /// What was repeated: `trial`, `seed`, `round` of a study; or `exact, seed 1`.
+    pub varies: String,
+}
+
+/// Where numbers come from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The version of vtax.
+    pub vtax: String,
+    /// Processor, kernel and distribution.
+    pub host: String,
+    /// When the run began, RFC 3339.
+    pub started: String,
+    /// `local`, `testbed:kvm`.
+    pub place: String,
+    /// `full` or `quick`.
+    pub profile: String,
+    /// SHA-256 of the plan.
+    pub plan_sha256: String,
+}
+
+/// Numbers by what they are of, and where each plan's come from.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Ours {
+    /// The numbers.
+    pub numbers: BTreeMap<Key, Number>,
+    /// By plan.
+    pub origins: BTreeMap<String, Origin>,
+}
+
+impl Ours {
+    /// What came with this program.
+    ///
+    /// # Errors
+    /// When it was damaged before this program was built, which a test rules out.
+    pub fn kept() -> Result<Self, AtlasError> {
+        let mut all = Self::default();
+        for (paper, text) in KEPT {
+            let wrong = |why| AtlasError::Catalogue(format!("papers/ours/{paper}.csv: {why}"));
+            all.take(Self::of_csv(text).map_err(wrong)?);
+        }
+        Ok(all)
+    }
+
+    /// Takes another's numbers over; a plan's numbers are those of one run.
+    pub fn take(&mut self, other: Self) {
+        let renewed = |key: &Key| other.origins.contains_key(&key.plan);
+        self.numbers.retain(|key, _| !renewed(key));
+        self.numbers.extend(other.numbers);
+        self.origins.extend(other.origins);
+    }
+
+    /// A run of `plan` as it lies in a results directory: of `wanted` what it has.
+    ///
+    /// # Errors
+    /// When it cannot be read, or holds a run of another plan; `text` is the plan's, where that is
+    /// known.
+    pub fn of_results(
+        path: &Path,
+        plan: &str,
+        text: Option<&str>,
+        wanted: &BTreeSet<Key>,
+    ) -> Result<Self, AtlasError> {
+        let results = ResultsDir::open(path)?;
+        let run = results.run();
+        let is_another =
+            text.is_some_and(|text| run.plan_sha256 != format!("{:x}", Sha256::digest(text)));
+        if run.name != plan || is_another {
+            return Err(AtlasError::AnotherPlan {
+                path: path.to_owned(),
+                holds: run.name.clone(),
+                plan: plan.to_owned(),
+            });
+        }
+        let of_plan = wanted.iter().filter(|key| key.plan == plan);
+        let numbers = match Study::of(&results) {
+            // A study takes suspect trials where there are no others.
+            Ok(_) if has_doubted_treatment(&results) => BTreeMap::new(),
+            Ok(study) => {
+                let all = of_study(&study);
+                let found = of_plan.filter_map(|key| {
+                    let number = all.get(&(key.treatment.clone(), key.metric.clone()))?;
+                    Some((key.clone(), number.clone()))
+                });
+                found.collect()
+            }
+            Err(_) => {
+                let analysis = analyse(&results)?;
+                let found = of_plan.filter_map(|key| Some((key.clone(), of_key(&analysis, key)?)));
+                found.collect::<BTreeMap<_, _>>()
+            }
+        };
+        let host = results.host().unwrap_or_default();
+        let of_host = |path: &str| host.pointer(path).and_then(|value| value.as_str());
+        let facts = ["/cpu/model", "/distribution", "/kernel"];
+        let origin = Origin {
+            vtax: of_host("/vtax").unwrap_or("unknown").to_owned(),
+            host: facts
+                .into_iter()
+                .filter_map(of_host)
+                .collect::<Vec<_>>()
+                .join(", "),
+            started: run.started.clone(),
+            place: run.place.clone(),
+            profile: run.profile.clone(),
+            plan_sha256: run.plan_sha256.clone(),
+        };
+        Ok(Self {
+            numbers,
+            origins: BTreeMap::from([(plan.to_owned(), origin)]),
+        })
+    }
+
+    /// As CSV (RFC 4180), one row a number: those of `keys`.
+    pub fn csv(&self, keys: &BTreeSet<Key>) -> String {
+        let mut text = COLUMNS.join(",") + "\n";
+        for (key, number) in self.numbers.iter().filter(|(key, _)| keys.contains(key)) {
+            let Some(origin) = self.origins.get(&key.plan) else {
+                continue;
+            };
+            let end = |of: fn(Interval) -> f64| {
+                number
+                    .interval
+                    .map_or(String::new(), |interval| of(interval).to_string())
+            };
+            let row = [
+                key.plan.clone(),
+                key.treatment.clone(),
+                key.metric.clone(),
+                number.value.to_string(),
+                end(|interval| interval.low),
+                end(|interval| interval.high),
+                number.n.to_string(),
+                number.unit.to_string(),
+                number.source.to_string(),
+                number.varies.clone(),
+                origin.vtax.clone(),
+                origin.host.clone(),
+                origin.started.clone(),
+                origin.place.clone(),
+                origin.profile.clone(),
+                origin.plan_sha256.clone(),
+            ];
+            text.push_str(&row.map(|column| field(&column)).join(","));
+            text.push('\n');
+        }
+        text
+    }
+
+    /// Reads what [`Ours::csv`] wrote.
+    fn of_csv(text: &str) -> Result<Self, String> {
+        let mut ours = Self::default();
+        let mut lines = text.lines();
+        if lines.next() != Some(&COLUMNS.join(",")) {
+            return Err("its columns are not those of this vtax".to_owned());
+        }
+        for line in lines {
+            let fields = fields(line);
+            let row: [String; COLUMNS.len()] = fields
+                .try_into()
+                .map_err(|_| format!("a row of another length: {line}"))?;
+            let [
+                plan,
+                treatment,
+                metric,
+                value,
+                low,
+                high,
+                n,
+                unit,
+                source,
+                varies,
+                vtax,
+                host,
+                started,
+                place,
+                profile,
+                plan_sha256,
+            ] = row;
+            let wrong = |what: &str| format!("{what} is none in: {line}");
+            let number = |text: &str| text.parse::<f64>().map_err(|_| wrong("a number"));
+            let interval = match (low.as_str(), high.as_str()) {
+                ("", "") => None,
+                (low, high) => Some(Interval {
+                    low: number(low)?,
+                    high: number(high)?,
+                }),
+            };
+            let sources = [Source::Measured, Source::Modelled, Source::Emulated];
+            let mut sources = sources.into_iter();
+            let source = sources.find(|one| one.to_string() == source);
+            let entry = Number {
+                value: number(&value)?,
+                interval,
+                n: n.parse().map_err(|_| wrong("a count"))?,
+                unit: unit.parse().map_err(|_| wrong("a unit"))?,
+                source: source.ok_or_else(|| wrong("a source flag"))?,
+                varies,
+            };
+            let origin = Origin {
+                vtax,
+                host,
+                started,
+                place,
+                profile,
+                plan_sha256,
+            };
+            ours.origins.insert(plan.clone(), origin);
+            let key = Key {
+                plan,
+                treatment,
+                metric,
+            };
+            ours.numbers.insert(key, entry);
+        }
+        Ok(ours)
+    }
+
+    /// Writes each paper's file into `folder`: numbers of the catalogue's figures alone.
+    ///
+    /// # Errors
+    /// When the disk does not take them.
+    pub fn keep(&self, catalogue: &Catalogue, folder: &Path) -> Result<(), AtlasError> {
+        for paper in &catalogue.papers {
+            let figures = catalogue.figures.iter();
+            let keys = crate::wanted(figures.filter(|figure| figure.paper == paper.key));
+            let file = folder.join(format!("{}.csv", paper.key));
+            fs::write(&file, self.csv(&keys)).map_err(AtlasError::file("write", &file))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a treatment has run, and only in trials that are suspect.
+fn has_doubted_treatment(results: &ResultsDir) -> bool {
+    let mut trusted: BTreeMap<String, bool> = BTreeMap::new();
+    for trial in results.trials().flatten() {
+        *trusted.entry(trial.treatment.label).or_default() |= trial.suspect.is_empty();
+    }
+    trusted.values().any(|trusted| !trusted)
+}
+
+/// A key's number, from the trials that count; `None` where there are none, or a metric is missing.
+fn of_key(analysis: &Analysis, key: &Key) -> Option<Number> {
+    let summary = analysis.treatment(&key.treatment)?;
+    let metrics: Vec<&MetricSummary> = (key.metric.split(" + "))
+        .map(|name| summary.metric(name))
+        .collect::<Option<_>>()?;
+    let first = metrics.first()?;
+    // A provisional analysis shows suspect trials too; they are no numbers to compare with.
+    let trials = analysis.trials.iter();
+    let counted: BTreeSet<u32> = trials
+        .filter(|trial| trial.failed.is_none() && trial.suspect.is_empty())
+        .map(|trial| trial.index)
+        .collect();
+    let values: Vec<f64> = (first.values.iter())
+        .filter(|(trial, _)| counted.contains(trial))
+        .filter_map(|(trial, _)| {
+            let of = metrics.iter().map(|metric| {
+                let mut values = metric.values.iter();
+                values
+                    .find(|(index, _)| index == trial)
+                    .map(|(_, value)| value)
+            });
+            of.sum::<Option<f64>>()
+        })
+        .collect();
+    let exact = metrics.iter().all(|metric| metric.certainty.is_exact());
+    let source = metrics.iter().map(|metric| metric.source).max()?;
+    Some(Number {
+        varies: match first.certainty {
+            Certainty::Exact { seed } if exact => format!("exact, seed {seed}"),
+            Certainty::Seeds => "seed".to_owned(),
+            _ => "trial".to_owned(),
+        },
+        ..of_values(&values, exact, first.unit, source, key)?
+    })
+}
+
+fn of_values(values: &[f64], exact: bool, unit: Unit, source: Source, key: &Key) -> Option<Number> {
+    if values.is_empty() {
+        return None;
+    }
+    let seed = seed_of(&["atlas", &key.plan, &key.treatment, &key.metric]);
+    let interval = (!exact).then(|| positive_mean_interval(values, seed));
+    Some(Number {
+        value: values.iter().sum::<f64>() / values.len() as f64,
+        interval: interval.flatten(),
+        n: values.len(),
+        unit,
+        source,
+        varies: String::new(),
+    })
+}
+
+/// What a study of charge-back says: by `PLATFORM · LOAD · alone` or `together`, the metric
+/// `host.per_work`, the host's processor time for a unit of the guest's work outside its own.
+fn of_study(study: &Study) -> BTreeMap<(String, String), Number> {
+    let mut found: BTreeMap<(String, String), Vec<f64>> = BTreeMap::new();
+    for platform in &study.platforms {
+        let pairs = platform.measurements.iter();
+        for measurement in pairs.filter(|measurement| measurement.guests.len() == 2) {
+            let together = measurement.running().count() == 2;
+            for guest in measurement.running() {
+                let work = guest.work.unwrap_or(0.0) * measurement.span.as_secs_f64();
+                let Some(total) = guest.total("traced").filter(|_| work > 0.0) else {
+                    continue;
+                };
+                let own = guest.stage("traced", "vcpu").0;
+                let seconds = total.0.saturating_sub(own) as f64 / 1e9;
+                let when = if together { "together" } else { "alone" };
+                let treatment = format!("{} · {} · {when}", platform.name, guest.load);
+                let key = (treatment, "host.per_work".to_owned());
+                found.entry(key).or_default().push(seconds / work);
+            }
+        }
+    }
+    let numbers = found
+        .into_iter()
+        .filter_map(|((treatment, metric), values)| {
+            let key = Key {
+                plan: study.name.clone(),
+                treatment,
+                metric,
+            };
+            let unit = "s".parse().ok()?;
+            let number = of_values(&values, false, unit, study.source, &key)?;
+            let varies = "round".to_owned();
+            Some(((key.treatment, key.metric), Number { varies, ..number }))
+        });
+    numbers.collect()
+}
+
+/// The fields of a line of CSV.
+fn fields(line: &str) -> Vec<String> {
+    let mut fields = vec![String::new()];
+    let (mut quoted, mut characters) = (false, line.chars().peekable());
+    while let Some(c) = characters.next() {
+        match c {
+            '"' if quoted && characters.next_if_eq(&'"').is_some() => {
+                fields.last_mut().map(|f| f.push('"'))
+            }
+            '"' => {
+                quoted = !quoted;
+                None
+            }
+            ',' if !quoted => {
+                fields.push(String::new());
+                None
+            }
+            c => fields.last_mut().map(|field| field.push(c)),
+        };
+    }
+    fields
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_back_from_their_file() {
+        let key = |plan: &str, treatment: &str| Key {
+            plan: plan.into(),
+            treatment: treatment.into(),
+            metric: "a + b".into(),
+        };
+        let number = Number {
+            value: 0.1 + 0.2,
+            interval: Some(Interval {
+                low: 1e-9,
+                high: 4.0,
+            }),
+            n: 4,
+            unit: "cycle/GB".parse().unwrap(),
+            source: Source::Emulated,
+            varies: "seed".into(),
+        };
+        let origin = Origin {
+            host: "A \"fast\" one, of 2".into(),
+            ..Origin::default()
+        };
+        let ours = Ours {
+            numbers: [
+                (key("p", "x, y · \"z\""), number.clone()),
+                (
+                    key("p", "w"),
+                    Number {
+                        interval: None,
+                        ..number.clone()
+                    },
+                ),
+            ]
+            .into(),
+            origins: [("p".to_owned(), origin)].into(),
+        };
+        let text = ours.csv(&ours.numbers.keys().cloned().collect());
+        assert_eq!(Ours::of_csv(&text).unwrap(), ours);
+        assert_eq!(ours.csv(&[key("q", "w")].into()).lines().count(), 1);
+        for wrong in [
+            "",
+            "a,b\n",
+            &format!("{text}p,x\n"),
+            &text.replace(",4,", ",four,"),
+        ] {
+            assert!(Ours::of_csv(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn sums_of_metrics_are_taken_trial_by_trial_and_of_those_that_count() {
+        let root = tempfile::tempdir().unwrap();
+        let treatment = serde_json::json!({ "label": "vm · send", "platform": "vm", "workload": "send", "factors": {},
+            "baseline": null, "platform_kind": "qemu", "workload_kind": "iperf3-send" });
+        let run = serde_json::from_value(
+            serde_json::json!({ "format": 2, "name": "p", "description": "", "seed": 1,
+            "profile": "quick", "place": "local", "started": "2026-01-01T00:00:00Z", "plan_sha256": "x",
+            "treatments": [treatment], "minimum_effect": 0.02,
+            "schedule": [{"treatment": 0, "block": 0}, {"treatment": 0, "block": 1}, {"treatment": 0, "block": 2}] }),
+        );
+        let host = serde_json::json!({ "vtax": "9", "kernel": "6.1", "cpu": { "model": "C" } });
+        ResultsDir::create(root.path(), &run.unwrap(), "", &host).unwrap();
+        for (index, a, suspect) in [(0, 1.0, vec![]), (1, 3.0, vec![]), (2, 500.0, vec!["busy"])] {
+            let metric = |value: f64| serde_json::json!({ "value": value, "unit": "core", "source": "emulated", "better": "lower", "title": "t" });
+            let times = serde_json::json!({ "boot": 0, "service": 0, "warmup": 0, "measured": 1, "teardown": 0, "total": 1 });
+            let trial = serde_json::json!({ "format": 2, "index": index, "block": index, "treatment": treatment,
+                "started": "2026-01-01T00:00:00Z", "outcome": "complete", "suspect": suspect, "times": times,
+                "window": [0, 1], "work": null, "metrics": { "a": metric(a), "b": metric(10.0) }, "environment": {},
+                "observation": { "cpu": 0, "passes": 1, "missed": 0 } });
+            let folder = root.path().join(format!("trials/{index:04}"));
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("trial.json"), trial.to_string()).unwrap();
+        }
+        let key = |metric: &str| Key {
+            plan: "p".into(),
+            treatment: "vm · send".into(),
+            metric: metric.into(),
+        };
+        let wanted = [key("a + b"), key("a + none")].into();
+        let ours = Ours::of_results(root.path(), "p", None, &wanted).unwrap();
+        let number = &ours.numbers[&key("a + b")];
+        assert_eq!((number.value, number.n), (12.0, 2));
+        assert!(
+            number
+                .interval
+                .is_some_and(|interval| interval.contains(12.0))
+        );
+        assert_eq!(
+            (number.source, number.varies.as_str()),
+            (Source::Emulated, "trial")
+        );
+        assert!(!ours.numbers.contains_key(&key("a + none")));
+        assert_eq!(ours.origins["p"].host, "C, 6.1");
+        let another = Ours::of_results(root.path(), "p", Some("another text"), &wanted);
+        assert!(matches!(another, Err(AtlasError::AnotherPlan { .. })));
+    }
+
+    #[test]
+    fn a_later_run_of_a_plan_replaces_all_of_it() {
+        let kept = "plan,treatment,metric,value,low,high,n,unit,source,varies,vtax,host,started,place,profile,plan_sha256\n\
+                    p,one,m,1,,,1,s,measured,trials,0,h,t,local,full,x\n\
+                    p,two,m,2,,,1,s,measured,trials,0,h,t,local,full,x\n\
+                    q,one,m,3,,,1,s,measured,trials,0,h,t,local,full,x\n";
+        let mut all = Ours::of_csv(kept).unwrap();
+        let newer = kept.lines().take(2).collect::<Vec<_>>().join("\n");
+        all.take(Ours::of_csv(&newer.replace("one,m,1", "one,m,9")).unwrap());
+        let values: Vec<f64> = all.numbers.values().map(|number| number.value).collect();
+        assert_eq!(values, [9.0, 3.0]);
+    }
+
+    #[test]
+    fn what_was_kept_is_of_plans_and_figures_that_are_there() {
+        let (kept, catalogue) = (Ours::kept().unwrap(), Catalogue::read().unwrap());
+        let wanted = crate::wanted(&catalogue.figures);
+        for key in kept.numbers.keys() {
+            assert!(
+                wanted.contains(key),
+                "{key:?} is of no figure: `vtax atlas --keep` writes the files anew"
+            );
+        }
+    }
+}

@@ -1,0 +1,603 @@
+//! The page: one self-contained file without scripts.
+
+use crate::catalogue::{Catalogue, Paper, Published};
+use crate::ours::{Number, Origin};
+use crate::verdict::{NEAR, Ratio, Verdict};
+use crate::{Compared, ComparedRow, Entry, Summary};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use vtax_report::html::{PALETTE, STYLE, escape};
+use vtax_report::numbers;
+use vtax_units::Source;
+
+const ATLAS_STYLE: &str = include_str!("../assets/atlas.css");
+
+/// Appends formatted text; writing to a string cannot fail.
+macro_rules! add {
+    ($out:expr, $($text:tt)*) => { let _ = write!($out, $($text)*); };
+}
+
+/// The page of these figures.
+pub fn page(catalogue: &Catalogue, entries: &[Entry<'_>]) -> String {
+    let mut body = String::with_capacity(64 * 1024);
+    add!(
+        body,
+        "<header class=\"masthead\">\n<p class=\"eyebrow\">vtax atlas</p>\n<h1>The papers’ figures, published beside ours</h1>\n\
+         <p class=\"lede\">{}.</p>\n</header>\n",
+        escape(&Summary::of(entries).to_string())
+    );
+    how_to_read(&mut body);
+    let papers = || {
+        let all = catalogue.papers.iter();
+        all.map(|paper| {
+            let own = entries
+                .iter()
+                .filter(|entry| entry.figure.paper == paper.key);
+            (paper, own.collect::<Vec<_>>())
+        })
+        .filter(|(_, own)| !own.is_empty())
+    };
+    body.push_str("<nav aria-label=\"Contents\">\n<h2>Contents</h2>\n");
+    for (paper, own) in papers() {
+        contents(&mut body, paper, &own);
+    }
+    body.push_str("</nav>\n");
+    for (paper, own) in papers() {
+        add!(
+            body,
+            "<section id=\"{}\">\n<h2>{}</h2>\n<p class=\"key\">{}</p>\n",
+            escape(&paper.key),
+            escape(&paper.authors),
+            escape(&paper.title)
+        );
+        for entry in own {
+            figure(&mut body, catalogue, entry);
+        }
+        body.push_str("</section>\n");
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"generator\" content=\"vtax {version}\">\n<title>Atlas · vtax</title>\n\
+         <link rel=\"icon\" href=\"data:,\">\n<style>\n{PALETTE}{STYLE}{ATLAS_STYLE}</style>\n</head>\n<body>\n\
+         <main class=\"page\">\n{body}<footer>Made by vtax {version}.</footer>\n</main>\n</body>\n</html>\n"
+    )
+}
+
+fn how_to_read(out: &mut String) {
+    add!(
+        out,
+        "<p class=\"key\">A published number is compared with ours as a ratio to the same baseline: watts at a wall plug, or seconds of \
+         another machine, say nothing beside each other. <b>Order</b> agrees where each two systems or levels stand in the published \
+         order; what lies within the intervals is a tie and counts as either. <b>Ratio</b> agrees where each ratio is within × {NEAR} of \
+         the published one. Both are computed. Where a chart prints no numbers, only its shape is compared.</p>\n\
+         <p class=\"key\"><span class=\"dot published\"></span> published <span class=\"dot ours\"></span> ours, with its 95 % interval. \
+         Numbers that are not simply measured are marked <span class=\"badge\">modelled</span> (computed by a model) or \
+         <span class=\"badge\">emulated</span> (counted in an emulated host, whose times are not those of hardware).</p>\n"
+    );
+}
+
+fn contents(out: &mut String, paper: &Paper, own: &[&Entry<'_>]) {
+    add!(
+        out,
+        "<h3><a href=\"#{}\">{}</a></h3>\n<ul class=\"contents\">\n",
+        escape(&paper.key),
+        escape(&paper.authors)
+    );
+    for entry in own {
+        add!(
+            out,
+            "<li><a href=\"#{}\">{}</a> {} <span class=\"said\">{}</span></li>\n",
+            anchor(entry),
+            escape(&entry.figure.number),
+            escape(&entry.figure.title),
+            escape(&verdict_in_words(entry.verdict))
+        );
+    }
+    out.push_str("</ul>\n");
+}
+
+fn anchor(entry: &Entry<'_>) -> String {
+    escape(&format!("{}-{}", entry.figure.paper, entry.figure.id))
+}
+
+fn verdict_in_words(verdict: Verdict) -> String {
+    let word = |what: &str, agrees: Option<bool>| match agrees {
+        Some(true) => Some(format!("{what} agrees")),
+        Some(false) => Some(format!("{what} differs")),
+        None => None,
+    };
+    let both = [word("order", verdict.order), word("ratio", verdict.ratio)];
+    let said: Vec<String> = both.into_iter().flatten().collect();
+    if said.is_empty() {
+        "not measured yet".to_owned()
+    } else {
+        said.join(", ")
+    }
+}
+
+fn figure(out: &mut String, catalogue: &Catalogue, entry: &Entry<'_>) {
+    let figure = entry.figure;
+    add!(
+        out,
+        "<article id=\"{}\">\n<h3>{}: {}</h3>\n<p class=\"verdict{}\">{}</p>\n",
+        anchor(entry),
+        escape(&figure.number),
+        escape(&figure.title),
+        if entry.verdict.is_measured() {
+            ""
+        } else {
+            " none"
+        },
+        escape(&verdict_in_words(entry.verdict))
+    );
+    for compared in &entry.series {
+        series(out, compared);
+    }
+    if entry.series.is_empty() {
+        out.push_str("<p class=\"key\">A chart whose points are not printed: only its shape could be compared.</p>\n");
+    }
+    for (head, text) in [
+        ("What differs.", &figure.differs),
+        ("Not measured yet.", &figure.missing),
+    ] {
+        if !text.is_empty() {
+            add!(out, "<p><b>{head}</b> {}</p>\n", prose(text));
+        }
+    }
+    provenance(out, catalogue, entry);
+    out.push_str("</article>\n");
+}
+
+/// Text whose words between backticks are code.
+fn prose(text: &str) -> String {
+    let parts = text.split('`').enumerate();
+    parts
+        .map(|(position, part)| match position % 2 {
+            0 => escape(part),
+            _ => format!("<code>{}</code>", escape(part)),
+        })
+        .collect()
+}
+
+fn series(out: &mut String, compared: &Compared<'_>) {
+    let printed = compared.rows.iter().any(|row| row.published.is_some());
+    add!(
+        out,
+        "<h4>{}{}</h4>\n",
+        escape(&compared.series.what),
+        if printed {
+            ""
+        } else {
+            " (a chart without printed numbers: its shape alone)"
+        }
+    );
+    chart(out, compared);
+    let unit = &compared.series.unit;
+    add!(
+        out,
+        "<div class=\"scroll\"><table>\n<thead><tr><th></th><th scope=\"col\">published{}</th><th scope=\"col\">ours</th>\
+         <th scope=\"col\">published, to {base}</th><th scope=\"col\">ours, to {base}</th></tr></thead>\n<tbody>\n",
+        if unit.is_empty() {
+            String::new()
+        } else {
+            format!(", {}", escape(unit))
+        },
+        base = escape(&compared.series.baseline)
+    );
+    for row in &compared.rows {
+        add!(
+            out,
+            "<tr><th scope=\"row\">{}</th><td class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td></tr>\n",
+            escape(&row.row.system),
+            row.published.map_or("–".to_owned(), published),
+            ours(row),
+            ratio(row.published_ratio),
+            ratio(row.our_ratio)
+        );
+    }
+    add!(
+        out,
+        "</tbody></table></div>\n<p class=\"key\">{}</p>\n",
+        escape(&verdict_in_words(compared.verdict))
+    );
+}
+
+/// As many digits as were printed, or three of what was computed.
+fn published(number: Published) -> String {
+    let about = if number.approximate { "≈ " } else { "" };
+    match (number.range, number.derived) {
+        (Some((low, high)), _) => format!("{about}{low}–{high}"),
+        (None, true) => format!(
+            "{about}{}<span class=\"detail\">computed from printed ones</span>",
+            numbers::scaled(number.value, None, 1.0, String::new()).value
+        ),
+        (None, false) => format!("{about}{}", grouped(number.value)),
+    }
+}
+
+/// A number with commas between thousands.
+fn grouped(value: f64) -> String {
+    let text = value.to_string();
+    let whole = text.find('.').unwrap_or(text.len());
+    let comma = |at: usize| at > 0 && at < whole && (whole - at).is_multiple_of(3);
+    let grouped = text.char_indices().flat_map(|(at, digit)| {
+        let comma = comma(at).then_some(',');
+        comma.into_iter().chain([digit])
+    });
+    grouped.collect()
+}
+
+fn ours(row: &ComparedRow<'_>) -> String {
+    let Some((key, number, _)) = &row.ours else {
+        return "–".to_owned();
+    };
+    let shown = numbers::estimate(number.value, number.interval, number.unit);
+    format!(
+        "{}{}<span class=\"detail\">{}</span>",
+        escape(&shown.line()),
+        badges(&key.metric, number),
+        escape(&repeated(number))
+    )
+}
+
+/// How often it was seen, and what that varied.
+fn repeated(number: &Number) -> String {
+    match number.varies.strip_prefix("exact") {
+        Some(seed) => format!("n = {}, exact{seed}", number.n),
+        None => format!("n = {}", numbers::count(number.n, &number.varies)),
+    }
+}
+
+/// The flags of a number; what a model made of an emulated host's counts has both.
+fn badges(metric: &str, number: &Number) -> String {
+    let is_modelled = metric.starts_with("model.") || number.source == Source::Modelled;
+    let flags = [
+        (is_modelled, "modelled"),
+        (number.source == Source::Emulated, "emulated"),
+    ];
+    let shown = flags.into_iter().filter(|(is, _)| *is);
+    shown
+        .map(|(_, flag)| format!("<span class=\"badge\">{flag}</span>"))
+        .collect()
+}
+
+fn ratio(ratio: Option<Ratio>) -> String {
+    ratio.map_or("–".to_owned(), |ratio| {
+        escape(&numbers::ratio(ratio.value, ratio.interval).line())
+    })
+}
+
+/// The ratios on a logarithmic scale: a dot for the published one, a dot with its interval for ours.
+/// Made of rows of HTML, so that its text stays legible at any width and on paper.
+fn chart(out: &mut String, compared: &Compared<'_>) {
+    let both = |row: &ComparedRow<'_>| [row.published_ratio, row.our_ratio];
+    let all = compared.rows.iter().flat_map(both).flatten();
+    let ends = all.flat_map(|ratio| {
+        let interval = ratio.interval;
+        [
+            Some(ratio.value),
+            interval.map(|i| i.low),
+            interval.map(|i| i.high),
+        ]
+    });
+    let ends: Vec<f64> = ends
+        .flatten()
+        .filter(|end| *end > 0.0 && end.is_finite())
+        .collect();
+    if ends.len() < 2 {
+        return;
+    }
+    let low = ends.iter().copied().fold(1.0, f64::min) / 1.1;
+    let high = ends.iter().copied().fold(1.0, f64::max) * 1.1;
+    let at = |value: f64| {
+        let share = (value.max(low) / low).ln() / (high / low).ln();
+        (share.clamp(0.0, 1.0) * 1000.0).round() / 10.0
+    };
+    out.push_str("<div class=\"chart\" aria-hidden=\"true\">\n");
+    for row in compared
+        .rows
+        .iter()
+        .filter(|row| both(row).iter().any(Option::is_some))
+    {
+        add!(
+            out,
+            "<div class=\"bar\"><span class=\"name\">{}</span><span class=\"track\"><i class=\"one\" style=\"left:{}%\"></i>",
+            escape(&row.row.system),
+            at(1.0)
+        );
+        for (class, ratio) in [("ours", row.our_ratio), ("published", row.published_ratio)] {
+            let Some(ratio) = ratio.filter(|ratio| ratio.value > 0.0) else {
+                continue;
+            };
+            if let Some(interval) = ratio.interval {
+                let (from, to) = (at(interval.low), at(interval.high));
+                add!(
+                    out,
+                    "<i class=\"span {class}\" style=\"left:{from}%;width:{:.1}%\"></i>",
+                    to - from
+                );
+            }
+            add!(
+                out,
+                "<i class=\"dot {class}\" style=\"left:{}%\"></i>",
+                at(ratio.value)
+            );
+        }
+        out.push_str("</span></div>\n");
+    }
+    out.push_str("<div class=\"bar axis\"><span class=\"name\"></span><span class=\"track\">");
+    for tick in ticks(low, high) {
+        add!(
+            out,
+            "<i class=\"tick\" style=\"left:{}%\">{tick}×</i>",
+            at(tick)
+        );
+    }
+    out.push_str("</span></div>\n</div>\n");
+}
+
+/// At most five round numbers between two.
+fn ticks(low: f64, high: f64) -> Vec<f64> {
+    let within = |steps: &[f64]| {
+        let decades = -6..=6;
+        let all = decades.flat_map(|decade| steps.iter().map(move |step| (decade, step)));
+        // Powers of ten below one are not exact, quotients are.
+        let numbers = all.map(|(decade, step)| match decade {
+            0.. => step * 10f64.powi(decade),
+            _ => step / 10f64.powi(-decade),
+        });
+        numbers
+            .filter(|tick| (low..=high).contains(tick))
+            .collect::<Vec<_>>()
+    };
+    let fine = within(&[1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 7.0, 8.0, 9.0]);
+    let coarse = [fine, within(&[1.0, 2.0, 5.0]), within(&[1.0])];
+    coarse
+        .into_iter()
+        .find(|ticks| ticks.len() <= 5)
+        .unwrap_or_default()
+}
+
+/// The plans, their commands and hosts.
+fn provenance(out: &mut String, catalogue: &Catalogue, entry: &Entry<'_>) {
+    let rows = entry.series.iter().flat_map(|compared| &compared.rows);
+    let found = rows.filter_map(|row| row.ours.as_ref());
+    let origins: BTreeMap<&str, &Origin> = found
+        .map(|(key, _, origin)| (key.plan.as_str(), *origin))
+        .collect();
+    let plans = catalogue.plans_of(&[entry.figure]);
+    if plans.is_empty() {
+        return;
+    }
+    out.push_str("<dl class=\"origin\">\n");
+    for (name, plan) in plans {
+        let origin = origins.get(name);
+        let place = origin.map(|origin| origin.place.as_str());
+        let quick = origin.is_some_and(|origin| origin.profile == "quick");
+        let words = plan.arguments("plans", &format!("atlas-results/{name}"), quick, place);
+        add!(
+            out,
+            "<dt>plan</dt><dd>plans/{}</dd><dt>command</dt><dd><code>vtax {}</code></dd>",
+            escape(&plan.file),
+            escape(&words.join(" "))
+        );
+        match origin {
+            Some(origin) => {
+                add!(
+                    out,
+                    "<dt>host</dt><dd>{}: {}</dd><dt>run</dt><dd>{}, {} profile, vtax {}, plan {}</dd>\n",
+                    escape(&origin.place),
+                    escape(&origin.host),
+                    escape(&origin.started),
+                    escape(&origin.profile),
+                    escape(&origin.vtax),
+                    escape(origin.plan_sha256.get(..12).unwrap_or(&origin.plan_sha256))
+                );
+            }
+            None => out.push_str("<dt>run</dt><dd>none yet</dd>\n"),
+        }
+    }
+    out.push_str("</dl>\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::Key;
+    use crate::ours::Ours;
+    use crate::{Folders, compare, gather, whole_page};
+
+    #[test]
+    fn the_page_of_what_was_kept_has_every_figure_and_needs_nothing_else() {
+        let page = whole_page(None).unwrap();
+        let catalogue = Catalogue::read().unwrap();
+        for figure in &catalogue.figures {
+            let id = format!("id=\"{}-{}\"", figure.paper, figure.id);
+            assert_eq!(page.matches(&id).count(), 1, "{id}");
+        }
+        for outside in ["<script", "http:", "https:", "src=", "@import", "url("] {
+            assert!(!page.contains(outside), "{outside}");
+        }
+        assert!(page.len() < 400 * 1024, "{} bytes", page.len());
+    }
+
+    #[test]
+    fn the_kept_page_is_of_what_is_kept_and_claims_lead_to_figures() {
+        let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
+        let docs = std::path::Path::new(docs);
+        let kept = std::fs::read_to_string(docs.join("atlas.html")).unwrap();
+        assert!(
+            kept == whole_page(None).unwrap(),
+            "made anew by: vtax atlas --page-only --out docs/atlas.html"
+        );
+        for paper in Catalogue::read().unwrap().papers {
+            let file = docs.join(format!("papers/{}.md", paper.key));
+            let claims = std::fs::read_to_string(&file).unwrap();
+            let links: Vec<&str> = claims.split("atlas.html#").skip(1).collect();
+            assert!(links.len() > 3, "{}", file.display());
+            for link in links {
+                let (id, _) = link.split_once(')').unwrap();
+                assert!(
+                    kept.contains(&format!("id=\"{id}\"")),
+                    "{id} of {}",
+                    file.display()
+                );
+            }
+        }
+    }
+
+    const ATLAS: &str = r#"
+        [[paper]]
+        key = "p"
+        authors = "A <b>& B"
+        title = "T"
+        [plan.made-up]
+        file = "made-up.toml"
+        at = "local"
+        [[figure]]
+        paper = "p"
+        id = "fig-1"
+        number = "Figure 1"
+        title = "</h3><script>alert(1)</script>"
+        entries = ["p.x"]
+        differs = "\"<img src=x>\""
+        [[figure.series]]
+        what = "W"
+        unit = "<i>W</i>"
+        baseline = "a <base>"
+        plan = "made-up"
+        metric = "m"
+        rows = [
+          { system = "a <base>", published = "p.x.a", ours = "one" },
+          { system = "b", published = "p.x.b", ours = "two" },
+        ]"#;
+    const FIGURES: &str = "[p.x]\na = 30\nb = 45";
+
+    fn made_up(one: f64, two: f64) -> (Catalogue, Ours) {
+        let catalogue = Catalogue::of(ATLAS, FIGURES).unwrap();
+        let mut ours = Ours::default();
+        for (treatment, value) in [("one", one), ("two", two)] {
+            let key = Key {
+                plan: "made-up".into(),
+                treatment: treatment.into(),
+                metric: "m".into(),
+            };
+            let number = Number {
+                value,
+                interval: None,
+                n: 1,
+                unit: "W".parse().unwrap(),
+                source: Source::Modelled,
+                varies: "<u>trial".into(),
+            };
+            ours.numbers.insert(key, number);
+        }
+        let origin = Origin {
+            host: "<host>".into(),
+            ..Origin::default()
+        };
+        ours.origins.insert("made-up".into(), origin);
+        (catalogue, ours)
+    }
+
+    #[test]
+    fn names_and_prose_are_text() {
+        let (catalogue, ours) = made_up(1.0, 1.6);
+        let figures = catalogue.select(None).unwrap();
+        let page = page(&catalogue, &compare(&catalogue, &figures, &ours).unwrap());
+        for raw in ["<script", "<img", "<base>", "<host>", "<u>", "<i>W"] {
+            assert!(!page.contains(raw), "{raw}");
+        }
+        for shown in [
+            "1.50×",
+            "1.60×",
+            "order agrees, ratio agrees",
+            "modelled</span>",
+            "&lt;host&gt;",
+        ] {
+            assert!(page.contains(shown), "{shown}");
+        }
+    }
+
+    #[test]
+    fn the_summary_counts_what_agrees() {
+        for (one, two, order, ratio) in [(1.0, 1.6, 1, 1), (1.0, 2.4, 1, 0), (1.6, 1.0, 0, 0)] {
+            let (catalogue, ours) = made_up(one, two);
+            let figures = catalogue.select(None).unwrap();
+            let summary = Summary::of(&compare(&catalogue, &figures, &ours).unwrap());
+            assert_eq!((summary.order, summary.ratio), ((order, 1), (ratio, 1)));
+        }
+        let (catalogue, _) = made_up(1.0, 1.0);
+        let figures = catalogue.select(None).unwrap();
+        let nothing = Ours::default();
+        let entries = compare(&catalogue, &figures, &nothing).unwrap();
+        assert_eq!(Summary::of(&entries).measured, 0);
+        assert!(page(&catalogue, &entries).contains("not measured yet"));
+    }
+
+    #[test]
+    fn numbers_and_prose_are_set_as_people_read_them() {
+        assert_eq!(grouped(11_500_000.0), "11,500,000");
+        assert_eq!(
+            [grouped(600.0), grouped(1234.5), grouped(6.25)],
+            ["600", "1,234.5", "6.25"]
+        );
+        assert_eq!(
+            prose("run `a <b>` & go"),
+            "run <code>a &lt;b&gt;</code> &amp; go"
+        );
+    }
+
+    #[test]
+    fn a_scale_has_few_round_ticks() {
+        assert_eq!(ticks(0.9, 1.6), [0.9, 1.0, 1.2, 1.5]);
+        assert_eq!(ticks(0.05, 3.2), [0.1, 1.0]);
+        assert!(ticks(1e-5, 1e5).len() <= 5);
+    }
+
+    #[test]
+    fn a_directory_of_another_plan_is_told_and_left_out() {
+        let root = tempfile::tempdir().unwrap();
+        let folders = Folders {
+            results: root.path(),
+            plans: root.path(),
+        };
+        let catalogue = Catalogue::read().unwrap();
+        for (plan, name) in [
+            ("shea-tables", "something-else"),
+            ("shea-buffering", "shea-buffering"),
+        ] {
+            let run: vtax_report::results::RunInfo = serde_json::from_value(serde_json::json!({
+                "format": 2, "name": name, "description": "", "seed": 1, "profile": "full", "place": "local",
+                "started": "2026-01-01T00:00:00Z", "plan_sha256": "x", "treatments": [], "schedule": [], "minimum_effect": 0.02
+            }))
+            .unwrap();
+            let host = serde_json::json!({});
+            vtax_report::results::ResultsDir::create(&folders.of(plan), &run, "", &host).unwrap();
+        }
+        let (ours, unusable) = gather(&catalogue, Some(&folders)).unwrap();
+        assert_eq!(ours, Ours::kept().unwrap());
+        let told: Vec<String> = unusable.iter().map(ToString::to_string).collect();
+        let [nothing, another] = told.as_slice() else {
+            panic!("{told:?}")
+        };
+        assert!(
+            nothing.contains("shea-buffering has no trial that counts"),
+            "{nothing}"
+        );
+        assert!(
+            another.contains("something-else") && another.contains("shea-tables"),
+            "{another}"
+        );
+        // A run without a trial that is pending or failed is whole, a plan without a run is missing.
+        let missing = |name| {
+            let figures = catalogue.select(Some(name)).unwrap();
+            let plans = crate::missing(&catalogue, &figures, &folders);
+            plans.iter().map(|(name, _)| *name).collect::<Vec<_>>()
+        };
+        assert!(missing("shea").is_empty());
+        assert_eq!(missing("cherkasova/fig-2"), ["cherkasova-http"]);
+    }
+}

@@ -1,0 +1,128 @@
+//! `vtax atlas`: the papers' figures, published beside ours.
+
+use crate::Outcome;
+use crate::cli::AtlasArgs;
+use crate::progress::note;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitStatus};
+use std::thread::sleep;
+use std::time::Duration;
+use vtax_atlas::catalogue::{Catalogue, Figure, Plan};
+use vtax_atlas::{AtlasError, Folders, Summary, compare, gather, missing, page};
+use vtax_host::signals::{Signals, end_with_reader};
+use vtax_units::counted;
+
+pub fn run(arguments: &AtlasArgs) -> Outcome {
+    let catalogue = Catalogue::read()?;
+    let figures = catalogue.select(arguments.figures.as_deref())?;
+    let folders = Folders {
+        results: &arguments.results,
+        plans: &arguments.plans,
+    };
+    let failed = if arguments.page_only {
+        Vec::new()
+    } else {
+        run_missing(arguments, &catalogue, &figures, &folders)?
+    };
+    let (ours, unusable) = gather(&catalogue, Some(&folders))?;
+    for cause in &unusable {
+        note(&format!("left out: {cause}"));
+    }
+    if let Some(folder) = &arguments.keep {
+        ours.keep(&catalogue, folder)?;
+        note(&format!("kept in {}", folder.display()));
+    }
+    let entries = compare(&catalogue, &figures, &ours)?;
+    fs::write(&arguments.out, page(&catalogue, &entries))
+        .map_err(AtlasError::file("write", &arguments.out))?;
+    end_with_reader()?;
+    println!("{}", Summary::of(&entries));
+    println!("page: {}", arguments.out.display());
+    if !failed.is_empty() {
+        return Err(format!(
+            "{} did not run to the end: {}; the same command goes on with them",
+            counted(failed.len(), "plan"),
+            failed.join(", ")
+        )
+        .into());
+    }
+    if unusable.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("{} left out", counted(unusable.len(), "results directory")).into())
+    }
+}
+
+/// Runs each plan that has no whole run, by the command that anybody would give; names those that
+/// failed. One that fails leaves the others.
+fn run_missing<'a>(
+    arguments: &AtlasArgs,
+    catalogue: &'a Catalogue,
+    figures: &[&Figure],
+    folders: &Folders<'_>,
+) -> Result<Vec<&'a str>, Box<dyn std::error::Error>> {
+    let todo = missing(catalogue, figures, folders);
+    let signals = Signals::install()?;
+    let mut failed = Vec::new();
+    for (number, (name, plan)) in todo.iter().enumerate() {
+        signals.check()?;
+        let words = words(arguments, folders, name, plan);
+        note(&format!(
+            "[{}/{}] vtax {}",
+            number + 1,
+            todo.len(),
+            words.join(" ")
+        ));
+        let ended = follow(&words, &signals);
+        signals.check()?;
+        match ended {
+            Ok(status) if status.success() => {}
+            Ok(status) => {
+                note(&format!("{name}: {status}; the other plans go on"));
+                failed.push(*name);
+            }
+            Err(cause) => {
+                note(&format!("{name}: cannot start vtax for it: {cause}"));
+                failed.push(*name);
+            }
+        }
+    }
+    Ok(failed)
+}
+
+fn words(arguments: &AtlasArgs, folders: &Folders<'_>, name: &str, plan: &Plan) -> Vec<String> {
+    let at = arguments.at.as_ref().map(ToString::to_string);
+    plan.arguments(
+        &arguments.plans.display().to_string(),
+        &folders.of(name).display().to_string(),
+        arguments.quick,
+        at.as_deref(),
+    )
+}
+
+/// Runs vtax with these arguments, and hands a request to stop on, once: in a process group of its
+/// own, since a terminal would ask it a second time, which ends a run without its clean-up.
+fn follow(words: &[String], signals: &Signals) -> io::Result<ExitStatus> {
+    let mut child = Command::new("/proc/self/exe")
+        .args(words)
+        .process_group(0)
+        .spawn()?;
+    let mut asked = false;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if signals.interrupted() && !asked {
+            asked = true;
+            let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+            if let Some(pid) = pid {
+                // One that has just ended needs no signal.
+                let _ = kill_process(pid, Signal::TERM);
+            }
+        }
+        sleep(Duration::from_millis(100));
+    }
+}
