@@ -262,6 +262,42 @@ objective = "throughput <= 1Mbit/s"
 }
 
 #[test]
+fn what_runs_to_completion_is_measured_from_its_begin_to_its_end_and_no_warm_up_with_it() {
+    let plan = r#"
+name = "work"
+repetitions = 1
+warmup = "3s"
+duration = "300ms"
+meters = ["none"]
+[again]
+share = 0
+
+[[platform]]
+kind = "native"
+[[workload]]
+kind = "cpu"
+extent = "completion"
+operations = 20
+"#;
+    let Some((work, _host)) = prepared(plan) else {
+        return;
+    };
+    let results = work.path().join("results");
+    let mut command = vtax(&work.path().join("state"));
+    command.arg("run").arg(work.path().join("plan.toml"));
+    finish(command.arg("--results").arg(&results), true);
+    let record = fs::read(results.join("trials/0000/trial.json")).unwrap();
+    let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+    let [begin, end] = [0, 1].map(|mark| record["window"][mark].as_u64().unwrap());
+    let window = (end - begin) as f64 / 1e9;
+    let elapsed = record["metrics"]["elapsed"]["value"].as_f64().unwrap();
+    assert!(
+        (elapsed..elapsed + 2.0).contains(&window),
+        "{window} s for {elapsed} s of work"
+    );
+}
+
+#[test]
 fn a_wrong_plan_is_refused_before_anything_is_touched() {
     let work = tempfile::tempdir().unwrap();
     let plan = work.path().join("plan.toml");

@@ -335,10 +335,16 @@ impl Drive<'_, '_, '_> {
             (false, None) => "warm-up".to_owned(),
             (false, Some(level)) => format!("settle at {level}"),
         });
-        // A run to completion is measured from its first instruction to its last.
-        let opening = match to_completion {
-            true => Some(self.open()?),
-            false => None,
+        // A run to completion is measured from its first instruction to its last, and so has no warm-up; what
+        // already runs beside it has.
+        let (opening, timing) = if to_completion {
+            if loads.iter().any(Option::is_some) {
+                self.wait(loads, &[], Instant::now() + timing.warmup)?;
+            }
+            let warmup = Duration::ZERO;
+            (Some(self.open()?), Timing { warmup, ..timing })
+        } else {
+            (None, timing)
         };
         let goes_on = |index: &usize| loads.get(*index)?.as_ref()?.load.level_began();
         let went_on = set.first().and_then(goes_on);
