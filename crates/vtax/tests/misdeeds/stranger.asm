@@ -25,6 +25,7 @@ sleep:  hlt
 serial: push ax
         push dx
         push di
+        jmp more                ; a byte that came while the one before was handled has been read by then
 next:   mov dx, 0x3f8
         in al, dx
         cmp byte [left], 0
