@@ -122,10 +122,11 @@ fn no_event_of_another_back_end_moves_a_packed_ring() {
         let driver = PackedDriver::new(size);
         // How many were returned in all, how many are offered beyond, and how far behind the event is.
         for returned in size..4 * size {
-            let position = |count: u16| (count % size) | u16::from((count / size) % 2 == 0) << 15;
+            let position =
+                |count: u16| (count % size) | u16::from((count / size).is_multiple_of(2)) << 15;
             for offered in returned..=returned + size {
                 for count in offered - size..offered {
-                    let wrap = (count / size) % 2 == 0;
+                    let wrap = (count / size).is_multiple_of(2);
                     let flags = match (count < returned, wrap) {
                         (true, true) => 1 << 7 | 1 << 15,
                         (true, false) => 0,
