@@ -280,6 +280,36 @@ fn exhausted_process_ids_are_named_and_nothing_keeps_running() {
 }
 
 #[test]
+fn no_branch_of_one_population_is_predicted_by_what_another_did() {
+    const LINE: &str = "SpeculationIndirectBranch:\t";
+    let of = |status: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(LINE));
+        line.map(str::to_owned)
+    };
+    let own = std::fs::read_to_string("/proc/self/status").unwrap();
+    if !of(&own).is_some_and(|how| how.starts_with("conditional")) {
+        return eprintln!("SKIPPED: this kernel leaves branch prediction to no process: {own}");
+    }
+    if no_kvm() {
+        return;
+    }
+    let running = Running::start("exec $MVM run --count 2 --http 127.0.0.1:0");
+    assert!(answer(running.address, "/vm/1/hi").contains("hello"));
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", running.child.id())).unwrap();
+    let mut threads = 0;
+    for task in tasks {
+        let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        assert_eq!(
+            of(&status).as_deref(),
+            Some("conditional force disabled"),
+            "{status}"
+        );
+        threads += 1;
+    }
+    assert!(threads > 1);
+}
+
+#[test]
 fn every_thread_of_a_monitor_is_shut_in_and_its_snapshot_is_still_written() {
     if no_kvm() {
         return;

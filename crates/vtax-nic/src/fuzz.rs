@@ -20,10 +20,10 @@ use crate::control::{Terms, api, frame as control_frames};
 use crate::features::Features;
 use crate::frame::{self, HEADER_LEN, NetHeader, Offloads};
 use crate::hold::{HoldSettings, Mode, Nanos};
-use crate::memory::GuestMemory;
+use crate::memory::{GuestMemory, LOG_PAGE, MappedRegion, RegionDescription, Segment};
 use crate::network::{Batch, Network, Port};
 use crate::poller::{Poller, PortId};
-use crate::protocol::Connection;
+use crate::protocol::{Connection, Request};
 use crate::ring::{Direction, PackedRing, SplitRing, Virtqueue};
 use crate::telemetry::{PortCounters, prometheus};
 use crate::testing::{
@@ -786,6 +786,173 @@ pub fn operator(data: &[u8]) {
     let _ = vtax_http::parse(data);
 }
 
+/// Chains over several memory regions, which come and go: every segment must be of one region, where that is
+/// mapped.
+pub fn regions(data: &[u8]) {
+    const RING: Ring = Ring(0);
+    // The ring's own, which stays.
+    const FIRST: u64 = 0x1_0000;
+    let mut input = Input(data);
+    let driver = Driver::new();
+    let part = |guest, size, user, offset| RegionDescription {
+        guest,
+        size,
+        user,
+        offset,
+    };
+    let mut memory = GuestMemory::default();
+    let file = || driver.file.try_clone().unwrap();
+    memory.add(part(0, FIRST, USER, 0), file()).unwrap();
+    let Some(mut ring) = SplitRing::new(&memory, &RING.addresses(), SIZE, 0, true, true) else {
+        return;
+    };
+    let (mut position, mut added) = (0, Vec::new());
+    for _ in 0..MOST_STEPS {
+        if !input.has_more() {
+            break;
+        }
+        let step = input.u8();
+        // A few places, so that regions meet and overlap, some at the end of all addresses.
+        let mut place = || {
+            let number = u64::from(input.u16() % 64) * 0x400;
+            match step >> 7 {
+                0 => FIRST + number,
+                _ => u64::MAX - number,
+            }
+        };
+        match step & 3 {
+            0 => {
+                let (guest, user, size) = (place(), place(), place() & 0xffff);
+                let region = part(guest, size, user, size & 0x1c00);
+                if memory.add(region, file()).is_ok() {
+                    added.push(region);
+                }
+            }
+            1 => {
+                if !added.is_empty() {
+                    memory.remove(added.swap_remove(usize::from(step >> 2) % added.len()));
+                }
+            }
+            2 => {
+                let (guest, user, len) = (place(), place(), 1 + u32::from(step) * 40);
+                if let Some(segment) = memory.at(guest, len) {
+                    check_segment(&memory, &segment);
+                }
+                if let Some((host, guest)) = memory.at_user(user, len.into(), 1) {
+                    let whole = Segment {
+                        host,
+                        len,
+                        guest,
+                        writable: false,
+                    };
+                    check_segment(&memory, &whole);
+                }
+            }
+            _ => {
+                let mut index = 0;
+                while index < 3 {
+                    let flags = if index < 2 { crate::testing::NEXT } else { 0 };
+                    let address = place();
+                    RING.describe(
+                        &driver,
+                        index,
+                        (address, 0x200 << (step >> 4 & 3), flags, index + 1),
+                    );
+                    index += 1;
+                }
+                RING.offer(&driver, position, 0);
+                let mut segments = Vec::new();
+                if let Ok(Some(chain)) = ring.take(&memory, Direction::Readable, &mut segments) {
+                    position = position.wrapping_add(1);
+                    for segment in &segments {
+                        check_segment(&memory, segment);
+                    }
+                    ring.give(chain.place, 0);
+                    ring.publish(None);
+                }
+            }
+        }
+    }
+}
+
+/// A segment lies in one region, and where that is mapped.
+fn check_segment(memory: &GuestMemory, segment: &Segment) {
+    let (host, len) = (segment.host.addr() as u64, u64::from(segment.len));
+    let holds = |region: &MappedRegion| {
+        let inside = segment.guest.wrapping_sub(region.guest);
+        inside < region.size && len <= region.size - inside && host == region.host + inside
+    };
+    assert!(memory.mapped().iter().any(holds), "{segment:?}");
+}
+
+/// A guest that migrates: whatever we write into its memory, its page is in the dirty log.
+pub fn logged(data: &[u8]) {
+    const PAGES: usize = (MEMORY / LOG_PAGE) as usize;
+    let mut input = Input(data);
+    let features = input.features();
+    let (mut neighbourhood, enemy) = Neighbourhood::new(Some(features), linux());
+    let Some(mut enemy) = enemy else { return };
+    let log = memfd_create("log", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&log, (PAGES / 8) as u64).unwrap();
+    let Some(guest) = neighbourhood.network.guest_mut(0) else {
+        return;
+    };
+    for request in [
+        Request::SetLogBase {
+            size: (PAGES / 8) as u64,
+            offset: 0,
+            file: log.try_clone().unwrap(),
+        },
+        Request::SetFeatures(features.with(Features::LOG_ALL)),
+    ] {
+        guest.handle(request, &neighbourhood.poller, NOW).unwrap();
+    }
+    neighbourhood.network.port_changed(0);
+    neighbourhood.run(NOW);
+    let mut now = NOW;
+    for _ in 0..MOST_STEPS / 10 {
+        if !input.has_more() {
+            break;
+        }
+        let step = input.u8();
+        let ring = if step & 0x80 == 0 { RX } else { TX };
+        match step & 3 {
+            0 => enemy.refill(),
+            1 => {
+                let index = u16::from(input.u8() % 16);
+                ring.describe(&enemy.driver, index, input.descriptor());
+                ring.offer(&enemy.driver, input.u8().into(), index);
+            }
+            2 => enemy.send([0; HEADER_LEN], &packet(step, usize::from(step))),
+            _ => ring.set_used_event(&enemy.driver, input.u16()),
+        }
+        // What the guest wrote is its own to know.
+        let before = enemy.driver.read(0, PAGES * LOG_PAGE as usize);
+        rustix::io::pwrite(&log, &[0; PAGES / 8], 0).unwrap();
+        now = now + Nanos::from_micros(50);
+        let len = 14 + usize::from(input.u16() % 0x2000);
+        let mut bytes = vec![step; len];
+        bytes[..14].copy_from_slice(&[255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 1, 8, 0]);
+        neighbourhood.friends[0].send([0; HEADER_LEN], &bytes);
+        neighbourhood.kick(1, 1, now);
+        neighbourhood.kick(0, 1, now);
+        let mut bits = [0; PAGES / 8];
+        rustix::io::pread(&log, &mut bits, 0).unwrap();
+        let after = enemy.driver.read(0, before.len());
+        let pages = before
+            .chunks(LOG_PAGE as usize)
+            .zip(after.chunks(LOG_PAGE as usize));
+        for (page, (before, after)) in pages.enumerate() {
+            let marked = bits[page / 8] & 1 << (page % 8) != 0;
+            assert!(
+                marked || before == after,
+                "page {page} was written and is not logged"
+            );
+        }
+    }
+    neighbourhood.check(now);
+}
+
 /// A frame with a header that passed the checks, split or checksummed for a receiver that cannot
 /// take it as it is.
 pub fn segmentation(data: &[u8]) {
@@ -834,7 +1001,7 @@ mod tests {
     /// Its name, and what runs an input.
     type Target = (&'static str, fn(&[u8]));
 
-    const TARGETS: [Target; 8] = [
+    const TARGETS: [Target; 10] = [
         ("guest", super::guest),
         ("chains", super::chains),
         ("compared", super::compared),
@@ -842,6 +1009,8 @@ mod tests {
         ("messages", super::messages),
         ("control_frame", super::control_frame),
         ("operator", super::operator),
+        ("regions", super::regions),
+        ("logged", super::logged),
         ("segmentation", super::segmentation),
     ];
 

@@ -8,6 +8,8 @@ mod log;
 mod mapping;
 mod segment;
 mod sigbus;
+#[cfg(test)]
+mod translation_tests;
 
 pub use log::DirtyLog;
 pub use mapping::{Mapping, MemoryError};

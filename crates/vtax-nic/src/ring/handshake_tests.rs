@@ -1,12 +1,12 @@
 //! The notification handshake, in every order of its steps: our real rings, a driver as Linux has it
-//! (`virtqueue_enable_cb`, `virtqueue_kick_prepare`), and vhost-net's `vhost_notify`. Whatever the order, nobody
+//! (`virtqueue_enable_cb`, `virtqueue_kick_prepare`, of split and of packed rings), and vhost-net's `vhost_notify`. Whatever the order, nobody
 //! sleeps while the other has left something to be found.
 //!
 //! A step is one access to what is shared, and steps follow each other: that a store is seen before the load
 //! after it is what the fences at these places are for, which no order of whole steps can show.
 
 use super::*;
-use crate::testing::{BUFFERS, Driver, Ring, SIZE};
+use crate::testing::{BUFFERS, Driver, PackedDriver, Ring, SIZE, encode};
 use std::collections::HashSet;
 use std::fmt::Debug;
 
@@ -318,4 +318,379 @@ fn no_order_loses_a_kick() {
     };
     let states = explore(first, &[Transmit::send, Transmit::drain], &driver);
     assert!(states > 20, "{states}");
+}
+
+const AVAILABLE: u16 = 1 << 7;
+const USED: u16 = 1 << 15;
+
+/// Flags of a packed ring's event suppression: whether signals are wanted, and that only past an event.
+const ENABLE: u16 = 0;
+const DISABLE: u16 = 1;
+const AT_DESCRIPTOR: u16 = 2;
+
+/// A packed ring's shared memory, and how the driver moves in it.
+#[derive(Debug, Clone)]
+struct Packed {
+    size: u16,
+    /// Flags of each slot.
+    slots: Vec<u16>,
+    /// Position and flags: the driver's event, and ours.
+    driver_event: (u16, u16),
+    device_event: (u16, u16),
+    /// The driver's, counted from the first slot of lap 0, whose wrap counter is 1: what it offered, and what
+    /// it found returned.
+    offered: u16,
+    seen: u16,
+}
+
+impl Packed {
+    /// Begins at a slot of the first lap, with nothing offered.
+    fn new(size: u16, slot: u16) -> Self {
+        let base = slot | 1 << 15;
+        Self {
+            size,
+            // What is before it was returned.
+            slots: (0..size)
+                .map(|before| if before < slot { AVAILABLE | USED } else { 0 })
+                .collect(),
+            driver_event: (0, ENABLE),
+            device_event: (base, ENABLE),
+            offered: slot,
+            seen: slot,
+        }
+    }
+
+    fn ring(&self, driver: &PackedDriver, memory: &GuestMemory, event_idx: bool) -> PackedRing {
+        self.load(&driver.memory);
+        let mut features = Features::RING_PACKED;
+        if event_idx {
+            features = features.with(Features::EVENT_IDX);
+        }
+        let base = self.device_event.0;
+        PackedRing::new(memory, &driver.addresses(), self.size, base, features).unwrap()
+    }
+
+    /// A count's slot and wrap counter.
+    fn at(&self, count: u16) -> (usize, bool) {
+        let wrap = (count / self.size).is_multiple_of(2);
+        (usize::from(count % self.size), wrap)
+    }
+
+    /// The same, as an event has it.
+    fn position(&self, count: u16) -> u16 {
+        let (slot, wrap) = self.at(count);
+        slot as u16 | u16::from(wrap) << 15
+    }
+
+    /// The driver offers a buffer, if it has a slot for it.
+    fn offer(&mut self) -> bool {
+        let (slot, wrap) = self.at(self.offered);
+        let room = self.offered - self.seen < self.size;
+        if room {
+            self.slots[slot] = if wrap { AVAILABLE } else { USED };
+            self.offered += 1;
+        }
+        room
+    }
+
+    /// Whether a buffer was returned that the driver has not seen.
+    fn is_returned(&self) -> bool {
+        let (slot, wrap) = self.at(self.seen);
+        let flags = self.slots[slot];
+        self.seen < self.offered
+            && [AVAILABLE, USED]
+                .iter()
+                .all(|bit| (flags & bit != 0) == wrap)
+    }
+
+    /// The driver sees all that was returned. How much that was.
+    fn reclaim(&mut self) -> u16 {
+        let before = self.seen;
+        while self.is_returned() {
+            self.seen += 1;
+        }
+        self.seen - before
+    }
+
+    /// Linux's `virtqueue_kick_prepare_packed`, after `count` buffers were offered.
+    fn wants_kick(&self, count: u16) -> bool {
+        let (event, flags) = self.device_event;
+        if flags != AT_DESCRIPTOR {
+            return flags != DISABLE;
+        }
+        let (slot, wrap) = self.at(self.offered);
+        let new = slot as u16;
+        let mut event_slot = event & !(1 << 15);
+        if (event & 1 << 15 != 0) != wrap {
+            event_slot = event_slot.wrapping_sub(self.size);
+        }
+        passed(event_slot, new, new.wrapping_sub(count))
+    }
+
+    fn load(&self, driver: &Driver) {
+        for (slot, flags) in (0_u64..).zip(&self.slots) {
+            let at = PackedDriver::RING + slot * 16;
+            driver.write(at, &encode((BUFFERS, 64, 0, *flags)));
+        }
+        for (at, (position, flags)) in [
+            (PackedDriver::DRIVER_EVENT, self.driver_event),
+            (PackedDriver::DEVICE_EVENT, self.device_event),
+        ] {
+            driver.write(at, &position.to_le_bytes());
+            driver.write(at + 2, &flags.to_le_bytes());
+        }
+    }
+
+    /// Takes what a device writes.
+    fn save(&mut self, driver: &Driver) {
+        for (slot, flags) in (0_u64..).zip(&mut self.slots) {
+            *flags = driver.u16_at(PackedDriver::RING + slot * 16 + 14) & (AVAILABLE | USED);
+        }
+        let at = PackedDriver::DEVICE_EVENT;
+        self.device_event = (driver.u16_at(at), driver.u16_at(at + 2));
+    }
+}
+
+/// What both sides of a packed receive ring know.
+#[derive(Debug, Clone)]
+struct PackedReceive {
+    ring: PackedRing,
+    shared: Packed,
+    event_idx: bool,
+    interrupt: bool,
+    /// The guest's step: 0 sleeps; the others are those of its poll.
+    guest: u8,
+    received: u16,
+    left: u16,
+    release: u8,
+}
+
+impl PackedReceive {
+    /// One step of the guest's NAPI: no more signals, take all, offer anew, ask for a signal (the event's place,
+    /// then its flags), look once more.
+    fn poll(&mut self, driver: &Driver) -> bool {
+        self.guest = match self.guest {
+            0 if self.interrupt => {
+                self.interrupt = false;
+                1
+            }
+            0 => return false,
+            1 => {
+                self.shared.driver_event.1 = DISABLE;
+                2
+            }
+            2 => {
+                self.received += self.shared.reclaim();
+                3
+            }
+            3 => {
+                while self.shared.offer() {}
+                4
+            }
+            4 if self.event_idx => {
+                self.shared.driver_event.0 = self.shared.position(self.shared.seen);
+                5
+            }
+            4 | 5 => {
+                let flags = if self.event_idx {
+                    AT_DESCRIPTOR
+                } else {
+                    ENABLE
+                };
+                self.shared.driver_event.1 = flags;
+                6
+            }
+            _ if self.shared.is_returned() => 1,
+            _ => 0,
+        };
+        self.shared.load(driver);
+        true
+    }
+
+    /// One step of ours.
+    fn serve(&mut self, driver: &Driver) -> bool {
+        self.release = match self.release {
+            0 if self.left > 0 => {
+                let memory = driver.device_memory();
+                let chain = self
+                    .ring
+                    .take(&memory, Direction::Readable, &mut Vec::new());
+                let Some(chain) = chain.unwrap() else {
+                    return false;
+                };
+                self.left -= 1;
+                self.ring.give(chain.place, 0);
+                self.ring.publish(None);
+                1
+            }
+            0 => return false,
+            1 => u8::from(self.ring.wants_signal()) * 2,
+            2 => {
+                self.interrupt = true;
+                3
+            }
+            _ => {
+                self.ring.signalled();
+                0
+            }
+        };
+        true
+    }
+}
+
+impl World for PackedReceive {
+    fn load(&self, driver: &Driver) {
+        self.shared.load(driver);
+    }
+
+    fn save(&mut self, driver: &Driver) {
+        self.shared.save(driver);
+    }
+
+    fn rests(&self) -> bool {
+        self.received == FRAMES
+    }
+}
+
+/// Sizes of packed rings and where they begin: every slot, so that every step comes at the end of a lap too.
+fn packed_starts() -> impl Iterator<Item = (u16, u16, bool)> {
+    [1, 2, 3, 4].into_iter().flat_map(|size| {
+        (0..size).flat_map(move |slot| [false, true].map(|event_idx| (size, slot, event_idx)))
+    })
+}
+
+#[test]
+fn no_order_loses_a_call_of_ours_on_a_packed_ring() {
+    for (size, slot, event_idx) in packed_starts() {
+        let driver = PackedDriver::new(size);
+        let memory = driver.memory.device_memory();
+        let mut shared = Packed::new(size, slot);
+        let ring = shared.ring(&driver, &memory, event_idx);
+        while shared.offer() {}
+        shared.driver_event = (
+            shared.position(slot),
+            if event_idx { AT_DESCRIPTOR } else { ENABLE },
+        );
+        let first = PackedReceive {
+            ring,
+            shared,
+            event_idx,
+            interrupt: false,
+            guest: 0,
+            received: 0,
+            left: FRAMES,
+            release: 0,
+        };
+        let states = explore(
+            first,
+            &[PackedReceive::serve, PackedReceive::poll],
+            &driver.memory,
+        );
+        assert!(states > 20, "{size}, {slot}, {event_idx}: {states}");
+    }
+}
+
+/// What both sides of a packed transmit ring know.
+#[derive(Debug, Clone)]
+struct PackedTransmit {
+    ring: PackedRing,
+    shared: Packed,
+    kick: bool,
+    left: u16,
+    looks: bool,
+    /// Ours: 0 sleeps; then takes, publishes, arms.
+    worker: u8,
+    taken: u16,
+}
+
+impl PackedTransmit {
+    /// One step of the guest: it offers a frame where there is room, then looks whether a kick is wanted.
+    fn send(&mut self, driver: &Driver) -> bool {
+        if self.looks {
+            self.looks = false;
+            self.kick |= self.shared.wants_kick(1);
+        } else if self.left > 0 {
+            self.shared.reclaim();
+            if !self.shared.offer() {
+                return false;
+            }
+            self.left -= 1;
+            self.looks = true;
+        } else {
+            return false;
+        }
+        self.shared.load(driver);
+        true
+    }
+
+    /// One step of ours.
+    fn drain(&mut self, driver: &Driver) -> bool {
+        self.worker = match self.worker {
+            0 if self.kick => {
+                self.kick = false;
+                self.ring.disarm(None);
+                1
+            }
+            0 => return false,
+            1 => {
+                let memory = driver.device_memory();
+                while let Some(chain) = self
+                    .ring
+                    .take(&memory, Direction::Readable, &mut Vec::new())
+                    .unwrap()
+                {
+                    self.taken += 1;
+                    self.ring.give(chain.place, 0);
+                }
+                2
+            }
+            2 => {
+                self.ring.publish(None);
+                3
+            }
+            _ => u8::from(self.ring.arm(None).unwrap()),
+        };
+        true
+    }
+}
+
+impl World for PackedTransmit {
+    fn load(&self, driver: &Driver) {
+        self.shared.load(driver);
+    }
+
+    fn save(&mut self, driver: &Driver) {
+        self.shared.save(driver);
+    }
+
+    fn rests(&self) -> bool {
+        self.taken == FRAMES
+    }
+}
+
+#[test]
+fn no_order_loses_a_kick_on_a_packed_ring() {
+    for (size, slot, event_idx) in packed_starts() {
+        let driver = PackedDriver::new(size);
+        let memory = driver.memory.device_memory();
+        let shared = Packed::new(size, slot);
+        let mut ring = shared.ring(&driver, &memory, event_idx);
+        ring.arm(None).unwrap();
+        let mut first = PackedTransmit {
+            ring,
+            shared,
+            kick: false,
+            left: FRAMES,
+            looks: false,
+            worker: 0,
+            taken: 0,
+        };
+        first.save(&driver.memory);
+        let states = explore(
+            first,
+            &[PackedTransmit::send, PackedTransmit::drain],
+            &driver.memory,
+        );
+        assert!(states > 15, "{size}, {slot}, {event_idx}: {states}");
+    }
 }

@@ -1,5 +1,7 @@
 //! Virtqueues, as the device sees them.
 
+#[cfg(test)]
+mod bounded_tests;
 mod descriptor;
 #[cfg(test)]
 mod handshake_tests;
@@ -10,6 +12,8 @@ mod split;
 #[cfg(test)]
 mod tests;
 mod view;
+#[cfg(test)]
+mod walk_tests;
 
 pub use packed::PackedRing;
 pub use split::SplitRing;

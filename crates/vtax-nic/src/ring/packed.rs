@@ -112,6 +112,7 @@ impl Mark {
 /// The pointers are valid while the [`GuestMemory`] that they were resolved in is unchanged: the
 /// owner resolves anew, or drops the ring, before it changes memory.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub struct PackedRing {
     /// Two words each: the address; length, identifier and flags.
     descriptors: *const AtomicU64,
@@ -581,5 +582,62 @@ impl Virtqueue for PackedRing {
 
     fn disarm(&mut self, log: Option<&DirtyLog>) {
         self.note(DISABLE, log);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All positions of a ring.
+    fn positions(size: u16) -> impl Iterator<Item = Position> {
+        (0..size).flat_map(|slot| [false, true].map(|wrap| Position { slot, wrap }))
+    }
+
+    #[test]
+    fn no_step_from_any_position_leaves_a_small_ring_or_loses_its_lap() {
+        for size in 1..=17 {
+            for from in positions(size) {
+                assert_eq!(Position::from_bits(from.bits(), size), Some(from));
+                let mut by_ones = from;
+                for steps in 0..=size {
+                    let to = from.after(steps, size);
+                    assert!(
+                        to == by_ones && to.slot < size,
+                        "{from:?} + {steps} of {size}"
+                    );
+                    assert_eq!(to.since(from, size), u32::from(steps));
+                    by_ones = by_ones.after(1, size);
+                }
+                // Two laps are one turn of slot and wrap counter together.
+                assert_eq!(from.after(size, size).after(size, size), from);
+            }
+        }
+    }
+
+    #[test]
+    fn no_step_leaves_a_ring_of_the_largest_sizes() {
+        for size in [MAX_SIZE - 1, MAX_SIZE] {
+            for slot in [0, 1, size / 2, size - 2, size - 1] {
+                for steps in [0, 1, 2, size / 2, size - 2, size - 1, size] {
+                    let from = Position { slot, wrap: true };
+                    let to = from.after(steps, size);
+                    assert!(to.slot < size);
+                    assert_eq!(to.since(from, size), u32::from(steps));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_bits_are_a_position_past_the_end() {
+        for size in (1..=17).chain([MAX_SIZE - 1, MAX_SIZE]) {
+            for bits in 0..=u16::MAX {
+                let slot = bits & 0x7fff;
+                let position = Position::from_bits(bits, size);
+                assert_eq!(position.is_some(), slot < size, "{bits:#x} of {size}");
+                assert!(position.is_none_or(|position| position.bits() == bits));
+            }
+        }
     }
 }

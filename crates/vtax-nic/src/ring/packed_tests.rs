@@ -117,6 +117,43 @@ fn a_ring_that_is_not_all_in_memory_or_has_a_wrong_size_or_base_is_refused() {
 }
 
 #[test]
+fn no_event_of_another_back_end_moves_a_packed_ring() {
+    for size in 1..=5_u16 {
+        let driver = PackedDriver::new(size);
+        // How many were returned in all, how many are offered beyond, and how far behind the event is.
+        for returned in size..4 * size {
+            let position =
+                |count: u16| (count % size) | u16::from((count / size).is_multiple_of(2)) << 15;
+            for offered in returned..=returned + size {
+                for count in offered - size..offered {
+                    let wrap = (count / size).is_multiple_of(2);
+                    let flags = match (count < returned, wrap) {
+                        (true, true) => 1 << 7 | 1 << 15,
+                        (true, false) => 0,
+                        (false, true) => 1 << 7,
+                        (false, false) => 1 << 15,
+                    };
+                    driver.write_slot((count % size).into(), (BUFFERS, 64, 3, flags));
+                }
+                for behind in 0..=size {
+                    let event = u32::from(position(returned - behind));
+                    driver
+                        .memory
+                        .write(PackedDriver::DEVICE_EVENT, &event.to_le_bytes());
+                    let base = position(returned);
+                    let (_memory, ring) = start(&driver, base, FEATURES);
+                    assert_eq!(
+                        ring.base(),
+                        base,
+                        "{returned}, {offered}, {behind} of {size}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn the_driver_sees_a_batch_at_once_and_in_order() {
     let mut driver = PackedDriver::new(SIZE);
     for id in 0..4 {

@@ -1,0 +1,398 @@
+//! Every chain over a table of four descriptors in memory of several regions, in split and in packed rings, beside a
+//! model that is as plain as the specification: the same segments, all of them in memory, and no more than the tables
+//! have entries. `bounded_tests.rs` has the faults and the indexes, in one region; here are the places of buffers
+//! and of indirect tables, and tables that come behind other descriptors.
+//!
+//! Why this is enough: a walk compares an index with the table's size, counts to that size, and looks at three flags;
+//! an address goes to [`GuestMemory::at`], which has its own walk through every layout. Nothing depends on how large the
+//! size is. Four entries have every way in which the next one can lie: none, itself, one that was there, a new one, one
+//! past the end; and every way to go to an indirect table: at once, after others, with more after it. Buffers are of
+//! every kind that an address can be to memory: of no bytes, inside, across two regions, at the very end, past it,
+//! around the end of all addresses, and longer than any.
+//!
+//! Only what a walk reads is varied: descriptors that no walk comes to cannot change it.
+
+use super::*;
+use crate::memory::RegionDescription;
+use crate::testing::{BUFFERS, Driver, INDIRECT, MEMORY, NEXT, PackedDriver, USER, WRITE, encode};
+
+/// Entries of each table.
+const ENTRIES: u16 = 4;
+
+const RING: crate::testing::Ring = crate::testing::Ring(0);
+
+/// Where one region ends and the next begins.
+const BORDER: u64 = BUFFERS;
+
+/// An indirect table that is all in one region.
+const TABLE: u64 = 0x8_0000;
+
+/// What a descriptor may point at. The first four may have others after them.
+const BUFFER: [(u64, u32); 7] = [
+    (u64::MAX, 0),
+    (TABLE + 0x100, 8),
+    (BORDER - 4, 8),
+    (MEMORY - 4, 8),
+    (MEMORY - 4, 4),
+    (u64::MAX - 3, 8),
+    (BORDER, u32::MAX),
+];
+
+/// What an indirect descriptor may point at.
+const TABLES: [(u64, u32); 9] = [
+    (TABLE, 16),
+    (TABLE, 32),
+    (TABLE, 48),
+    (TABLE, 64),
+    (TABLE, 0),
+    (TABLE, 17),
+    (BORDER - 8, 16),
+    (MEMORY - 16, 32),
+    (u64::MAX - 7, 32),
+];
+
+/// Address, length, flags, next.
+type Entry = (u64, u32, u16, u16);
+
+/// Entries of which those that were not read yet are not decided.
+type Table = [Option<Entry>; ENTRIES as usize];
+
+/// Guest address and length of a segment, and whether the guest gave it to be written.
+type Piece = (u64, u32, bool);
+
+/// What the model says of a chain.
+enum Said {
+    /// It would read an entry that is not decided: of the ring, or of the indirect table.
+    Asks(bool, usize),
+    /// The segments, or that something is wrong.
+    Is(Option<Vec<Piece>>),
+}
+
+/// One walk of the model.
+struct Model {
+    packed: bool,
+    direction: Direction,
+    pieces: Vec<Piece>,
+}
+
+impl Model {
+    /// Bytes up to the end of the region that an address is in.
+    fn room(address: u64) -> Option<u64> {
+        match address {
+            0..BORDER => Some(BORDER - address),
+            BORDER..MEMORY => Some(MEMORY - address),
+            _ => None,
+        }
+    }
+
+    /// `None`: a fault.
+    fn push(&mut self, (mut address, mut len, flags, _): Entry) -> Option<()> {
+        let writable = flags & WRITE != 0;
+        let wrong = match self.direction {
+            Direction::Readable => writable,
+            Direction::Writable => !writable,
+            Direction::Request => false,
+        };
+        if wrong {
+            return None;
+        }
+        if len == 0 {
+            self.pieces.push((0, 0, writable));
+        }
+        while len > 0 {
+            let part = u32::try_from(Self::room(address)?.min(len.into())).unwrap();
+            self.pieces.push((address, part, writable));
+            (address, len) = (address + u64::from(part), len - part);
+        }
+        Some(())
+    }
+
+    fn walk(mut self, ring: &Table, first: u16, indirect: &Table) -> Said {
+        let mut at = first;
+        for _ in 0..ENTRIES {
+            let Some(entry) = ring[usize::from(at)] else {
+                return Said::Asks(false, at.into());
+            };
+            let (address, len, flags, next) = entry;
+            if flags & INDIRECT != 0 {
+                let fine = flags & NEXT == 0 && len > 0 && len.is_multiple_of(16);
+                return match fine {
+                    true => self.table(address, len / 16, indirect),
+                    false => Said::Is(None),
+                };
+            }
+            if self.push(entry).is_none() {
+                return Said::Is(None);
+            }
+            if flags & NEXT == 0 {
+                return Said::Is(Some(self.pieces));
+            }
+            at = if self.packed {
+                (at + 1) % ENTRIES
+            } else {
+                next
+            };
+            if at >= ENTRIES {
+                break;
+            }
+        }
+        Said::Is(None)
+    }
+
+    fn table(mut self, address: u64, entries: u32, table: &Table) -> Said {
+        let mut at = 0;
+        for _ in 0..entries {
+            let place = address.checked_add(u64::from(at) * 16);
+            let room = place.and_then(Self::room);
+            if at >= entries || room.is_none_or(|room| room < 16) {
+                break;
+            }
+            // Elsewhere memory is zeros.
+            let decided = if address == TABLE {
+                table[at as usize]
+            } else {
+                Some((0, 0, 0, 0))
+            };
+            let Some(entry) = decided else {
+                return Said::Asks(true, at as usize);
+            };
+            if entry.2 & INDIRECT != 0 || self.push(entry).is_none() {
+                break;
+            }
+            let last = if self.packed {
+                at + 1 == entries
+            } else {
+                entry.2 & NEXT == 0
+            };
+            if last {
+                return Said::Is(Some(self.pieces));
+            }
+            at = if self.packed { at + 1 } else { entry.3.into() };
+        }
+        Said::Is(None)
+    }
+}
+
+/// All that an entry may be, in the ring or in an indirect table. In packed rings the next one is the one behind.
+fn entries(inside: bool, packed: bool) -> Vec<Entry> {
+    let mut all = Vec::new();
+    let nexts = if packed { 0..=0 } else { 0..=ENTRIES };
+    for write in [0, WRITE] {
+        all.extend(BUFFER.map(|(address, len)| (address, len, write, 0)));
+        for (address, len) in &BUFFER[..4] {
+            all.extend(
+                nexts
+                    .clone()
+                    .map(|next| (*address, *len, NEXT | write, next)),
+            );
+        }
+        all.push((TABLE, 16, INDIRECT | NEXT | write, 0));
+        let tables = if inside { &TABLES[..1] } else { &TABLES };
+        all.extend(
+            tables
+                .iter()
+                .map(|(at, len)| (*at, *len, INDIRECT | write, 0)),
+        );
+    }
+    all
+}
+
+/// Memory of two regions that follow each other for the guest and nowhere else.
+fn memory(driver: &Driver) -> GuestMemory {
+    let mut memory = GuestMemory::default();
+    for (guest, size) in [(0, BORDER), (BORDER, MEMORY - BORDER)] {
+        let region = RegionDescription {
+            guest,
+            size,
+            user: USER + guest,
+            offset: guest,
+        };
+        memory
+            .add(region, driver.file.try_clone().unwrap())
+            .unwrap();
+    }
+    memory
+}
+
+/// The ring's kind, where it begins, and what goes through it.
+struct Walks<'a> {
+    driver: &'a PackedDriver,
+    memory: &'a GuestMemory,
+    /// Slot and wrap counter where a packed ring begins.
+    packed: Option<(u16, bool)>,
+    direction: Direction,
+    chains: u64,
+    good: u64,
+}
+
+impl Walks<'_> {
+    /// Goes through every chain that begins with what is decided.
+    fn explore(&mut self, ring: Table, indirect: Table) {
+        let first = self.packed.map_or(0, |(slot, _)| slot);
+        let model = Model {
+            packed: self.packed.is_some(),
+            direction: self.direction,
+            pieces: Vec::new(),
+        };
+        match model.walk(&ring, first, &indirect) {
+            Said::Asks(inside, index) => {
+                for entry in entries(inside, self.packed.is_some()) {
+                    let (mut ring, mut indirect) = (ring, indirect);
+                    let table = if inside { &mut indirect } else { &mut ring };
+                    table[index] = Some(entry);
+                    self.explore(ring, indirect);
+                }
+            }
+            Said::Is(pieces) => self.compare(&ring, &indirect, pieces.as_deref()),
+        }
+    }
+
+    fn compare(&mut self, ring: &Table, indirect: &Table, said: Option<&[Piece]>) {
+        let mut segments = Vec::new();
+        for (entry, index) in indirect.iter().zip(0..) {
+            let bytes = entry.map_or([0; 16], |entry| self.encode(entry));
+            self.driver.memory.write(TABLE + index * 16, &bytes);
+        }
+        let taken = match self.packed {
+            Some(start) => self.packed(start, ring, &mut segments),
+            None => self.split(ring, &mut segments),
+        };
+        // Two segments for each entry across the border.
+        let most = 2 * (ring.iter().flatten().count() + indirect.iter().flatten().count()).max(4);
+        assert!(segments.len() <= most, "{ring:?} {indirect:?}");
+        let pieces: Vec<Piece> = segments
+            .iter()
+            .map(|part| (part.guest, part.len, part.writable))
+            .collect();
+        let found = taken.as_ref().ok().map(|chain| {
+            let bytes = pieces.iter().map(|piece| u64::from(piece.1)).sum::<u64>();
+            assert_eq!(u64::from(chain.unwrap().len), bytes);
+            pieces.as_slice()
+        });
+        assert_eq!(
+            found, said,
+            "{ring:?} {indirect:?} {:?} {taken:?}",
+            self.packed
+        );
+        let mapped = self.memory.mapped();
+        for segment in segments.iter().filter(|segment| segment.len > 0) {
+            let inside = |region: &&crate::memory::MappedRegion| {
+                let host = segment.host.addr() as u64;
+                host.checked_sub(region.host).is_some_and(|offset| {
+                    offset + u64::from(segment.len) <= region.size
+                        && segment.guest == region.guest + offset
+                })
+            };
+            assert!(mapped.iter().any(|region| inside(&region)), "{segment:?}");
+        }
+        self.chains += 1;
+        self.good += u64::from(said.is_some());
+    }
+
+    /// A packed ring has its last two fields the other way round.
+    fn encode(&self, (address, len, flags, next): Entry) -> [u8; 16] {
+        match self.packed {
+            Some(_) => encode((address, len, next, flags)),
+            None => encode((address, len, flags, next)),
+        }
+    }
+
+    fn split(
+        &self,
+        table: &Table,
+        segments: &mut Vec<Segment>,
+    ) -> Result<Option<Chain>, RingFault> {
+        let driver = &self.driver.memory;
+        for (entry, index) in table.iter().zip(0..) {
+            let entry = entry.unwrap_or((u64::MAX, u32::MAX, 0, 0));
+            RING.describe(driver, index, entry);
+        }
+        RING.offer(driver, 0, 0);
+        let mut ring =
+            SplitRing::new(self.memory, &RING.addresses(), ENTRIES, 0, true, true).unwrap();
+        ring.take(self.memory, self.direction, segments)
+    }
+
+    fn packed(
+        &self,
+        (slot, wrap): (u16, bool),
+        table: &Table,
+        segments: &mut Vec<Segment>,
+    ) -> Result<Option<Chain>, RingFault> {
+        for (entry, index) in table.iter().zip(0..) {
+            let (address, len, flags, id) = entry.unwrap_or((u64::MAX, u32::MAX, 0, 0));
+            let phase = match (index == u64::from(slot), wrap) {
+                (false, _) => 0,
+                (true, true) => 1 << 7,
+                (true, false) => 1 << 15,
+            };
+            self.driver
+                .write_slot(index, (address, len, id, flags | phase));
+        }
+        let base = slot | u16::from(wrap) << 15;
+        let driver = &self.driver.memory;
+        driver.write(PackedDriver::DEVICE_EVENT, &u32::from(base).to_le_bytes());
+        let features = Features::RING_PACKED
+            .with(Features::INDIRECT)
+            .with(Features::EVENT_IDX);
+        let addresses = self.driver.addresses();
+        let mut ring = PackedRing::new(self.memory, &addresses, ENTRIES, base, features).unwrap();
+        ring.take(self.memory, self.direction, segments)
+    }
+}
+
+/// All chains of one kind of ring: those that end in the ring or in a table that is the same for all, and those
+/// through every table, at once or after another descriptor. How many there were, and how many were good.
+fn all(packed: Option<(u16, bool)>, direction: Direction) -> (u64, u64) {
+    let driver = PackedDriver::new(ENTRIES);
+    let memory = memory(&driver.memory);
+    let mut walks = Walks {
+        driver: &driver,
+        memory: &memory,
+        packed,
+        direction,
+        chains: 0,
+        good: 0,
+    };
+    let write = match direction {
+        Direction::Writable => WRITE,
+        Direction::Readable | Direction::Request => 0,
+    };
+    let good = |next| Some((TABLE + 0x100, 8, NEXT | write, next));
+    let last = Some((TABLE + 0x100, 8, write, 0));
+    walks.explore([None; 4], [good(2), last, last, last]);
+    let first = usize::from(packed.map_or(0, |(slot, _)| slot));
+    for (address, len) in TABLES {
+        let mut ring = [None; 4];
+        ring[first] = Some((address, len, INDIRECT, 0));
+        walks.explore(ring, [None; 4]);
+    }
+    let mut ring = [None; 4];
+    let second = (first + 1) % ring.len();
+    ring[first] = good(u16::try_from(second).unwrap());
+    ring[second] = Some((TABLE, 48, INDIRECT, 0));
+    walks.explore(ring, [None; 4]);
+    (walks.chains, walks.good)
+}
+
+#[test]
+fn no_chain_of_a_split_ring_leaves_memory_or_its_table() {
+    for direction in [Direction::Readable, Direction::Writable, Direction::Request] {
+        let (chains, good) = all(None, direction);
+        assert!(chains > 20_000 && good > 500, "{chains} {good}");
+    }
+}
+
+#[test]
+fn no_chain_of_a_packed_ring_leaves_memory_or_its_table() {
+    let positions = (0..ENTRIES).flat_map(|slot| [(slot, false), (slot, true)]);
+    // Where a ring begins has nothing to do with what its buffers may be: both ways at once only at the end of a lap.
+    let more = [Direction::Writable, Direction::Request].map(|direction| ((3, true), direction));
+    for (start, direction) in positions
+        .map(|start| (start, Direction::Readable))
+        .chain(more)
+    {
+        let (chains, good) = all(Some(start), direction);
+        assert!(chains > 1000 && good > 100, "{chains} {good}");
+    }
+}
