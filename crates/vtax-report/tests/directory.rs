@@ -163,6 +163,36 @@ fn a_damaged_trial_is_named_with_a_remedy_and_the_others_load() {
 }
 
 #[test]
+fn records_without_end_are_refused_and_pipes_are_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = small().write(&folder.path().join("run"));
+    for name in [
+        "trials/0000/trial.json",
+        "plan.toml",
+        "host.json",
+        "run.json",
+    ] {
+        let file = fs::File::create(results.path().join(name)).unwrap();
+        file.set_len((16 << 20) + 1).unwrap();
+    }
+    for error in [
+        results.trial(0).unwrap_err(),
+        results.plan_text().unwrap_err(),
+        results.host().unwrap_err(),
+        ResultsDir::open(results.path()).unwrap_err(),
+    ] {
+        let message = error.to_string();
+        assert!(message.contains("longer than 16 MiB"), "{message}");
+    }
+    let trial = results.trial_path(1).join("trial.json");
+    fs::remove_file(&trial).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&trial).status();
+    assert!(made.unwrap().success());
+    let message = results.trial(1).unwrap_err().to_string();
+    assert!(message.contains("no regular file"), "{message}");
+}
+
+#[test]
 fn a_newer_format_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let results = small().write(&folder.path().join("run"));

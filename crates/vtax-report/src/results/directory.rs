@@ -1,14 +1,18 @@
 //! Creating, extending and reading a results directory; the only place that knows its layout.
 
 use super::{
-    FORMAT, HistogramRecord, ResultsError, RunInfo, SampleReader, SampleWriter, Trial, histograms,
+    FORMAT, HistogramRecord, ResultsError, RunInfo, SampleReader, SampleWriter, Trial, bounded,
+    histograms,
 };
 use serde::de::DeserializeOwned;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The most bytes of a record or a plan that are read: some hundred times what a long run writes.
+const MOST_BYTES: u64 = 16 << 20;
 
 /// One results directory.
 #[derive(Debug, Clone)]
@@ -127,7 +131,8 @@ impl ResultsDir {
     /// When it is absent or not text.
     pub fn plan_text(&self) -> Result<String, ResultsError> {
         let file = self.path.join("plan.toml");
-        fs::read_to_string(&file).map_err(ResultsError::io("read", &file))
+        String::from_utf8(bounded::read(&file, MOST_BYTES)?)
+            .map_err(|cause| ResultsError::io("read", &file)(io::Error::other(cause)))
     }
 
     /// What the host was.
@@ -136,7 +141,7 @@ impl ResultsDir {
     /// When it is absent or not JSON.
     pub fn host(&self) -> Result<serde_json::Value, ResultsError> {
         let file = self.path.join("host.json");
-        let bytes = fs::read(&file).map_err(ResultsError::io("read", &file))?;
+        let bytes = bounded::read(&file, MOST_BYTES)?;
         parse_json(
             &file,
             &bytes,
@@ -490,7 +495,7 @@ pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), ResultsE
 }
 
 fn read_json<T: DeserializeOwned>(path: &Path, remedy: &str) -> Result<T, ResultsError> {
-    let bytes = fs::read(path).map_err(ResultsError::io("read", path))?;
+    let bytes = bounded::read(path, MOST_BYTES)?;
     let value: serde_json::Value = parse_json(path, &bytes, remedy)?;
     let found = value
         .get("format")

@@ -47,6 +47,14 @@ pub enum ResultsError {
         /// What to do.
         remedy: String,
     },
+    /// A file is longer than any that vtax writes.
+    #[error("{} is longer than {} MiB, more than vtax writes there, and is not read: restore it from a copy, or move it away", path.display(), most >> 20)]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// The most that is read, in bytes.
+        most: u64,
+    },
     /// The schedule has no such trial.
     #[error("the run has no trial {index}: its schedule has {planned} trials")]
     NoSuchTrial {

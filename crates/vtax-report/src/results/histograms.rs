@@ -1,14 +1,15 @@
 //! `latencies.hlog`: the distributions of a trial, in the interval log that HdrHistogram's tools read.
 
-use super::ResultsError;
+use super::{ResultsError, bounded};
 use base64::Engine;
+use flate2::read::ZlibDecoder;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::interval_log::{
     IntervalLogIterator, IntervalLogWriterBuilder, IntervalLogWriterError, LogEntry, Tag,
 };
 use hdrhistogram::serialization::{Deserializer, V2DeflateSerializer};
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 use std::time::Duration;
 use vtax_units::Nanoseconds;
@@ -18,6 +19,19 @@ pub(super) const FILE: &str = "latencies.hlog";
 
 /// Nanoseconds of the unit of the log's third column, which other tools show as milliseconds.
 const NANOSECONDS_PER_MILLISECOND: f64 = 1e6;
+
+/// The most bytes of a log that are read.
+const MOST_BYTES: u64 = 64 << 20;
+/// The most bytes of counters that one log may unfold to.
+const MOST_COUNTERS: usize = 512 << 20;
+/// The finest resolution that is read; each further digit takes ten times the memory.
+const MOST_DIGITS: u32 = 3;
+/// The most bytes of one histogram: 9 for each of the 56,320 counters of three digits and 64 bits.
+const MOST_PAYLOAD: u64 = 9 * 56_320;
+/// Bytes before a compressed histogram: its cookie and its length.
+const OUTER: usize = 8;
+/// Bytes before a histogram's counters: cookie, length, offset, digits, bounds and ratio.
+const HEAD: usize = 40;
 
 /// The distribution of one metric of one actor within one phase, or within the whole window.
 #[derive(Debug, Clone, PartialEq)]
@@ -89,9 +103,11 @@ pub(super) fn write(path: &Path, records: &[HistogramRecord]) -> Result<(), Resu
 /// # Errors
 /// When it cannot be read, or does not hold what it should.
 pub(super) fn read(path: &Path) -> Result<Vec<HistogramRecord>, ResultsError> {
-    let bytes = match fs::read(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other.map_err(ResultsError::io("read", path))?,
+    let bytes = match bounded::read(path, MOST_BYTES) {
+        Err(ResultsError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            return Ok(Vec::new());
+        }
+        other => other?,
     };
     // The decoder trusts the counts that a file states, so a damaged one must be contained here.
     std::panic::catch_unwind(|| parse(&bytes))
@@ -108,6 +124,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<HistogramRecord>, ResultsError> {
 fn parse(bytes: &[u8]) -> Result<Vec<HistogramRecord>, String> {
     let mut records = Vec::new();
     let mut deserializer = Deserializer::new();
+    let mut counters = 0;
     for entry in IntervalLogIterator::new(bytes) {
         let interval = match entry {
             Ok(LogEntry::Interval(interval)) => interval,
@@ -121,9 +138,17 @@ fn parse(bytes: &[u8]) -> Result<Vec<HistogramRecord>, String> {
         let encoded = base64::engine::general_purpose::STANDARD
             .decode(interval.encoded_histogram())
             .map_err(|error| format!("{name}: {error}"))?;
-        let histogram = deserializer
-            .deserialize(&mut encoded.as_slice())
+        let plain = unfold(&encoded).map_err(|error| format!("{name}: {error}"))?;
+        let histogram: Histogram<u64> = deserializer
+            .deserialize(&mut plain.as_slice())
             .map_err(|error| format!("{name}: {error}"))?;
+        counters += histogram.distinct_values() * size_of::<u64>();
+        if counters > MOST_COUNTERS {
+            return Err(format!(
+                "its histograms take more than {} MiB",
+                MOST_COUNTERS >> 20
+            ));
+        }
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let start = nanoseconds(interval.start_timestamp());
         records.push(HistogramRecord {
@@ -137,6 +162,30 @@ fn parse(bytes: &[u8]) -> Result<Vec<HistogramRecord>, String> {
         });
     }
     Ok(records)
+}
+
+/// Decompresses a histogram, if it is as large as it says and no larger than it may be: the decoder
+/// takes the memory that is stated before it looks for what is there.
+fn unfold(encoded: &[u8]) -> Result<Vec<u8>, String> {
+    let compressed = encoded.get(OUTER..).ok_or("it ends too early")?;
+    let mut plain = Vec::new();
+    ZlibDecoder::new(compressed)
+        .take(MOST_PAYLOAD + 1)
+        .read_to_end(&mut plain)
+        .map_err(|error| error.to_string())?;
+    let number = |at: usize| {
+        let bytes = plain.get(at..)?.first_chunk()?;
+        Some(u32::from_be_bytes(*bytes))
+    };
+    let stated = number(4).and_then(|length| usize::try_from(length).ok());
+    let there = plain.len().checked_sub(HEAD);
+    if there.is_none() || stated != there {
+        return Err("its length is not what it says".to_owned());
+    }
+    if number(12).is_none_or(|digits| digits > MOST_DIGITS) {
+        return Err(format!("it has more than {MOST_DIGITS} significant digits"));
+    }
+    Ok(plain)
 }
 
 #[cfg(test)]
@@ -204,6 +253,50 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    /// A log of one histogram with these bytes before its counters, and none.
+    fn crafted(payload: u32, digits: u32) -> String {
+        let mut plain = 0x1c84_9313_u32.to_be_bytes().to_vec();
+        for number in [payload, 0, digits] {
+            plain.extend(number.to_be_bytes());
+        }
+        for number in [1, u64::MAX >> 1, 1.0_f64.to_bits()] {
+            plain.extend(number.to_be_bytes());
+        }
+        let mut packed = Vec::new();
+        flate2::read::ZlibEncoder::new(plain.as_slice(), flate2::Compression::fast())
+            .read_to_end(&mut packed)
+            .unwrap();
+        let mut encoded = 0x1c84_9314_u32.to_be_bytes().to_vec();
+        encoded.extend(u32::try_from(packed.len()).unwrap().to_be_bytes());
+        encoded.extend(packed);
+        let encoded = base64::engine::general_purpose::STANDARD.encode(encoded);
+        format!("Tag=client.latency,0.000,1.000,1.000,{encoded}\n")
+    }
+
+    #[test]
+    fn a_log_gets_no_memory_for_what_it_only_states() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE);
+        fs::write(&path, crafted(0, 3)).unwrap();
+        assert!(read(&path).unwrap()[0].histogram.is_empty());
+        let many = crafted(0, 3).repeat(MOST_COUNTERS / (8 * 50_000) + 1);
+        for (text, why) in [
+            (crafted(u32::MAX, 3), "length is not what it says"),
+            (crafted(0, 5), "significant digits"),
+            (many, "more than 512 MiB"),
+        ] {
+            fs::write(&path, text).unwrap();
+            let error = read(&path).unwrap_err().to_string();
+            assert!(error.contains(why) && error.contains(FILE), "{error}");
+        }
+        fs::File::create(&path)
+            .unwrap()
+            .set_len(MOST_BYTES + 1)
+            .unwrap();
+        let error = read(&path).unwrap_err().to_string();
+        assert!(error.contains("longer than 64 MiB"), "{error}");
     }
 
     proptest! {

@@ -14,6 +14,7 @@
 //! ```
 
 mod attempts;
+mod bounded;
 mod directory;
 pub mod emulated;
 mod error;
