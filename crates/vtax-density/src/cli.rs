@@ -75,6 +75,7 @@ pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabErr
             .clone()
             .unwrap_or_else(|| run::default_results(&plan)),
         shard: None,
+        waits: false,
         state_dir: default_state_dir(),
         place: "local".to_owned(),
         host: Source::Measured,

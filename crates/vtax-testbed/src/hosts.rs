@@ -101,7 +101,8 @@ pub fn run_plan(
     }
     let options = RunOptions {
         results: run.results.clone(),
-        shard: run.shard,
+        shard: run.shard.clone(),
+        waits: false,
         state_dir: state_dir(run),
         place: format!("testbed:{}", run.host.hypervisor),
         // Whoever else works here does not move what is counted there.

@@ -2,11 +2,12 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 use vtax_density::cli::DensityArguments;
+use vtax_fleet::Engine;
 use vtax_lab::place::{Hypervisor, Place};
 use vtax_lab::plan::Shard;
 use vtax_mvm::cli::MvmCommand;
@@ -49,6 +50,8 @@ pub enum Command {
     Plan(PlanCommand),
     /// Run a plan, or go on with an unfinished run of it.
     Run(RunArgs),
+    /// Put shards of one run into one results directory.
+    Merge(MergeArgs),
     /// Make report.html, the figures and analysis.json from results, and print the table.
     Report(ReportArgs),
     /// Compare results directories with the first of them, treatment by treatment.
@@ -89,6 +92,9 @@ pub enum Command {
     /// A load generator, as workloads start it in the client.
     #[command(subcommand, hide = true)]
     Load(LoadCommand),
+    /// One shard of a run on many machines, as an engine starts it.
+    #[command(hide = true)]
+    Shard(ShardArgs),
     /// An actor of another host's trials, spoken to in JSON lines: that vtax starts it through ssh.
     #[command(hide = true)]
     Actor,
@@ -132,6 +138,48 @@ pub struct RunArgs {
     /// Run only this share of the blocks, such as 2/4.
     #[arg(long, value_name = "I/N")]
     pub shard: Option<Shard>,
+    /// This is a part of a run that another vtax puts together: wait while another lab runs on this
+    /// host, and leave the report out.
+    #[arg(long, hide = true)]
+    pub part: bool,
+    #[command(flatten)]
+    pub on: OnArgs,
+}
+
+/// Many machines.
+#[derive(Debug, Args)]
+pub struct OnArgs {
+    /// Run on many machines, by an engine: `slurm`, `slurm:PARTITION`, `ssh:HOSTS.txt` (a host a line) or
+    /// `kubernetes`.
+    #[arg(long, value_name = "ENGINE", conflicts_with = "shard")]
+    pub on: Option<Engine>,
+    /// In how many shards, each of whole blocks [default: one for each block].
+    #[arg(long, value_name = "N", requires = "on")]
+    pub shards: Option<NonZeroU32>,
+    /// An image that has this vtax and what the plan's platforms need (with `--on kubernetes`).
+    #[arg(long, value_name = "IMAGE", requires = "on")]
+    pub image: Option<String>,
+    /// The PersistentVolumeClaim that takes the results (with `--on kubernetes`).
+    #[arg(long, value_name = "NAME", requires = "on", default_value = "vtax")]
+    pub claim: String,
+}
+
+#[derive(Debug, Args)]
+pub struct MergeArgs {
+    /// Results directories of one run: shards of it, or what several machines found of one.
+    #[arg(required = true, value_name = "RESULTS")]
+    pub sources: Vec<PathBuf>,
+    /// The results directory to make or complete; the sources stay as they are.
+    #[arg(long, value_name = "DIR")]
+    pub results: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct ShardArgs {
+    /// The depot.
+    pub depot: PathBuf,
+    /// Which shard.
+    pub shard: u32,
 }
 
 /// What to run, where, and what to say meanwhile.

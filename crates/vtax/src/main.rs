@@ -31,7 +31,10 @@ fn main() -> ExitCode {
             commands::plan::check(&plan, quick, json)
         }
         Command::Plan(PlanCommand::Keys { json }) => commands::plan::keys(json),
+        Command::Run(arguments) if arguments.on.on.is_some() => commands::fleet::run(&arguments),
         Command::Run(arguments) => commands::run::run(arguments),
+        Command::Merge(arguments) => commands::fleet::merge(&arguments),
+        Command::Shard(arguments) => commands::fleet::shard(&arguments),
         Command::Report(arguments) => commands::report::report(&arguments),
         Command::Compare(arguments) => commands::report::compare(&arguments),
         Command::Export(arguments) => commands::report::export(&arguments),

@@ -6,7 +6,7 @@ pub mod clocks;
 mod remote;
 mod ssh;
 
-pub use ssh::{Line, SshRun, run_over_ssh};
+pub use ssh::{Line, SshRun, ask_over_ssh, run_over_ssh};
 
 use std::fmt;
 use std::str::FromStr;

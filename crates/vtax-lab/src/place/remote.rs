@@ -25,6 +25,9 @@ impl Remote {
         let mut command = Command::new(&self.ssh);
         command
             .args(["-o", "BatchMode=yes", "-T"])
+            // A machine that vanishes is noticed.
+            .args(["-o", "ConnectTimeout=15"])
+            .args(["-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"])
             .args(options)
             .arg("--")
             .arg(&self.host)

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Stdio};
 use vtax_host::HostError;
 use vtax_host::signals::Signals;
+use vtax_report::results::{Aside, ResultsDir, ResultsError, TrialOutcome};
 
 /// A run on another host.
 #[derive(Debug, Clone)]
@@ -29,7 +30,20 @@ pub struct SshRun {
     pub arguments: Vec<String>,
 }
 
-/// Runs it, streams its events, and brings the results back even when the run failed.
+/// Asks another host's shell; what it printed, trimmed.
+///
+/// # Errors
+/// When the host cannot be reached, or the line fails there.
+pub fn ask_over_ssh(ssh: &OsString, host: &str, line: &str) -> Result<String, HostError> {
+    let remote = Remote {
+        ssh: ssh.clone(),
+        host: host.to_owned(),
+    };
+    remote.ask(line)
+}
+
+/// Runs it, streams its events, and brings the results back even when the run failed: each trial when it
+/// has ended, so that a host that is lost takes along only the one that it was at.
 ///
 /// # Errors
 /// When the host cannot be reached, lacks what the plan needs, or the run there fails.
@@ -103,7 +117,17 @@ fn run_in(
         run.host.replace('\'', ""),
         arguments.join(" ")
     );
-    let ran = follow(remote, &command, signals, each);
+    let mut bring_home = |line: Line| {
+        if let Line::Event(Event::TrialFinished { index, .. }) = &line {
+            // What does not come now comes in the end, unless the host is lost.
+            if let Err(cause) = bring(remote, directory, &run.results, *index) {
+                let text = format!("trial {index:04} stays there until the end: {cause}");
+                each(Line::Text(text));
+            }
+        }
+        each(line);
+    };
+    let ran = follow(remote, &command, signals, &mut bring_home);
     let fetched = fetch(remote, directory, &run.results);
     ran.and(fetched)
 }
@@ -148,6 +172,55 @@ fn follow(
     })
 }
 
+/// Brings one finished trial home, whole or not at all.
+fn bring(remote: &Remote, directory: &str, results: &Path, index: u32) -> Result<(), HostError> {
+    let other = |cause: ResultsError| HostError::Other(cause.to_string());
+    let trials = results.join("trials");
+    fs::create_dir_all(&trials).map_err(HostError::file("create", &trials))?;
+    if !results.join("run.json").exists() {
+        let head = trials.join(format!(".head.partial-{}", std::process::id()));
+        let names = ["plan.toml", "host.json", "run.json"];
+        unpack(
+            remote,
+            &format!("{directory}/results"),
+            &names.join(" "),
+            &head,
+        )?;
+        // The one that makes it a run comes last.
+        for name in names {
+            let (from, to) = (head.join(name), results.join(name));
+            fs::rename(&from, &to).map_err(HostError::file("move", &from))?;
+        }
+        fs::remove_dir_all(&head).map_err(HostError::file("remove", &head))?;
+    }
+    let name = format!("{index:04}");
+    let temporary = trials.join(format!(".{name}.partial-{}", std::process::id()));
+    unpack(
+        remote,
+        &format!("{directory}/results/trials/{name}"),
+        ".",
+        &temporary,
+    )?;
+    let here = ResultsDir::open(results).map_err(other)?;
+    // It ran again there: the attempt before it gets the name that it has there.
+    if here.trial_path(index).exists() {
+        let failed = |outcome: &TrialOutcome| *outcome != TrialOutcome::Complete;
+        let aside = match here.trial(index) {
+            Ok(trial) if failed(&trial.outcome) => Aside::Failed,
+            _ => Aside::Again,
+        };
+        here.set_aside(index, aside).map_err(other)?;
+    }
+    let destination = here.trial_path(index);
+    fs::rename(&temporary, &destination).map_err(HostError::file("move", &temporary))
+}
+
+/// Unpacks these files of a directory there into a new one here.
+fn unpack(remote: &Remote, from: &str, names: &str, into: &Path) -> Result<(), HostError> {
+    fs::create_dir_all(into).map_err(HostError::file("create", into))?;
+    stream(remote, &format!("tar -C '{from}' -cf - {names}"), into)
+}
+
 fn fetch(remote: &Remote, directory: &str, results: &Path) -> Result<(), HostError> {
     // A run that ended before its first line has no results to bring.
     if remote.ask(&format!(
@@ -157,9 +230,17 @@ fn fetch(remote: &Remote, directory: &str, results: &Path) -> Result<(), HostErr
         return Ok(());
     }
     fs::create_dir_all(results).map_err(HostError::file("create", results))?;
-    let line = format!("tar -C '{directory}/results' -cf - .");
+    stream(
+        remote,
+        &format!("tar -C '{directory}/results' -cf - ."),
+        results,
+    )
+}
+
+/// What a line there packs, unpacked here.
+fn stream(remote: &Remote, line: &str, results: &Path) -> Result<(), HostError> {
     let mut sender = remote
-        .command(&line)
+        .command(line)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()

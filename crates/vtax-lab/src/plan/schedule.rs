@@ -3,6 +3,7 @@
 //! interleaved trials, Abedi & Brecht 2017).
 
 use super::Order;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 use vtax_report::results::Scheduled;
@@ -47,33 +48,55 @@ impl SplitMix64 {
     }
 }
 
-/// A share of a plan's trials, written `I/N`: whole blocks, so that pairs stay on one machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A share of a plan's trials, written `I/N`: whole blocks, so that pairs stay on one machine. `I/N-B,C`
+/// leaves out blocks that were run elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shard {
     index: u32,
     count: u32,
+    but: BTreeSet<u32>,
 }
 
 impl Shard {
     /// Whether a block belongs to this shard.
-    pub fn holds(self, block: u32) -> bool {
-        block.wrapping_sub(1) % self.count == self.index - 1
+    pub fn holds(&self, block: u32) -> bool {
+        block.wrapping_sub(1) % self.count == self.index - 1 && !self.but.contains(&block)
+    }
+
+    /// The same share without these blocks.
+    #[must_use]
+    pub fn but(self, blocks: BTreeSet<u32>) -> Self {
+        Self {
+            but: blocks,
+            ..self
+        }
     }
 }
 
 impl fmt::Display for Shard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.index, self.count)
+        write!(f, "{}/{}", self.index, self.count)?;
+        let mut before = '-';
+        for block in &self.but {
+            write!(f, "{before}{block}")?;
+            before = ',';
+        }
+        Ok(())
     }
 }
 
 impl FromStr for Shard {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let parsed = text.split_once('/').and_then(|(index, count)| {
+        let parsed = text.split_once('/').and_then(|(index, rest)| {
+            let (count, but) = match rest.split_once('-') {
+                Some((count, blocks)) => (count, blocks.split(',').map(str::parse).collect()),
+                None => (rest, Ok(BTreeSet::new())),
+            };
             Some(Self {
                 index: index.parse().ok()?,
                 count: count.parse().ok()?,
+                but: but.ok()?,
             })
         });
         match parsed {
@@ -89,7 +112,6 @@ impl FromStr for Shard {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::collections::BTreeSet;
 
     #[test]
     fn a_seed_keeps_its_order_for_ever() {
@@ -112,7 +134,12 @@ mod tests {
         assert!("2/4".parse::<Shard>().unwrap().holds(2));
         assert!("2/4".parse::<Shard>().unwrap().holds(6));
         assert!(!"2/4".parse::<Shard>().unwrap().holds(3));
-        for bad in ["0/4", "5/4", "1", "a/b", "1/0", "-1/2", ""] {
+        let rest: Shard = "2/4-6,10".parse().unwrap();
+        assert_eq!(rest.to_string(), "2/4-6,10");
+        assert!(rest.holds(2) && !rest.holds(6) && rest.holds(14));
+        for bad in [
+            "2/4-", "2/4-x", "2/4-1-2", "0/4", "5/4", "1", "a/b", "1/0", "-1/2", "",
+        ] {
             assert!(bad.parse::<Shard>().is_err(), "{bad}");
         }
     }

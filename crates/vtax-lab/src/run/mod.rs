@@ -44,6 +44,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vtax_guest::platform::xen;
+use vtax_host::HostError;
 use vtax_host::journal::Journal;
 use vtax_host::lock::Lock;
 use vtax_host::roots::Roots;
@@ -59,6 +60,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// And in all: who has not become quiet by then works on.
 const PATIENCE_IN_ALL: Duration = Duration::from_secs(90);
 
+/// Between two tries for the host's lock.
+const BETWEEN_TRIES: Duration = Duration::from_millis(500);
+
 /// How to run a plan.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
@@ -66,6 +70,8 @@ pub struct RunOptions {
     pub results: PathBuf,
     /// Run only these blocks.
     pub shard: Option<Shard>,
+    /// While another lab runs on this host, wait; without it, end with an error.
+    pub waits: bool,
     /// Where the journal and the lock are.
     pub state_dir: PathBuf,
     /// What `place` says in the results.
@@ -178,10 +184,7 @@ pub fn run_experiment(
     progress: &mut dyn Progress,
 ) -> Result<(ResultsDir, RunSummary), LabError> {
     let name = experiment.new_run().name.to_owned();
-    let _lock = Lock::acquire(
-        &options.state_dir,
-        &format!("running plan {name} into {}", options.results.display()),
-    )?;
+    let _lock = lock(&name, options, signals, progress)?;
     let mut journal = Journal::open(&options.state_dir, xen::end)?;
     recover(&mut journal, progress)?;
     let roots = Roots::host();
@@ -196,7 +199,7 @@ pub fn run_experiment(
     let results = experiment
         .new_run()
         .open(&options.results, &roots, experiment.treatments())?;
-    let mut queue = Queue::of(&results, options.shard, experiment.again());
+    let mut queue = Queue::of(&results, options.shard.as_ref(), experiment.again());
     let runner = Runner {
         results: &results,
         roots: is_shared.then_some(&roots),
@@ -205,6 +208,31 @@ pub fn run_experiment(
     };
     let summary = runner.run(&name, experiment, &mut queue, &mut journal, progress)?;
     Ok((results, summary))
+}
+
+/// Takes this host's lock, and waits for it where that is wanted.
+fn lock(
+    name: &str,
+    options: &RunOptions,
+    signals: &Signals,
+    progress: &mut dyn Progress,
+) -> Result<Lock, LabError> {
+    let purpose = format!("running plan {name} into {}", options.results.display());
+    let mut is_told = false;
+    loop {
+        signals.check()?;
+        match Lock::acquire(&options.state_dir, &purpose) {
+            Err(HostError::Busy { what, .. }) if options.waits => {
+                if !is_told {
+                    let message = format!("{what}: waiting for it to end");
+                    progress.event(Event::Note { message });
+                    is_told = true;
+                }
+                std::thread::sleep(BETWEEN_TRIES);
+            }
+            other => return Ok(other?),
+        }
+    }
 }
 
 /// Undoes what an earlier process left behind.

@@ -28,7 +28,7 @@ pub(super) struct Queue {
 impl Queue {
     /// What a results directory lacks of a shard of its schedule: trials that were never run, and,
     /// up to `share` of all, those that do not count.
-    pub(super) fn of(results: &ResultsDir, shard: Option<Shard>, share: f64) -> Self {
+    pub(super) fn of(results: &ResultsDir, shard: Option<&Shard>, share: f64) -> Self {
         let ours = |block: u32| shard.is_none_or(|shard| shard.holds(block));
         let scheduled: Vec<Assignment> = (0..)
             .zip(&results.run().schedule)

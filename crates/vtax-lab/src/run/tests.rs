@@ -115,6 +115,7 @@ impl Bench {
         let options = RunOptions {
             results: self.folder.path().join("results"),
             shard: None,
+            waits: false,
             state_dir: self.folder.path().join("state"),
             place: "local".to_owned(),
             // Nobody waits for a quiet host in a test.

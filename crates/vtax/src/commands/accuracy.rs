@@ -46,7 +46,7 @@ pub fn run(arguments: PlanRunArgs) -> Outcome {
         "accuracy run",
         &arguments,
         &results,
-        None,
+        run::Share::default(),
         &signals,
         progress.as_mut(),
     );

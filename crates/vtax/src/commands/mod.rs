@@ -5,6 +5,7 @@ pub mod actor;
 pub mod atlas;
 pub mod charge;
 pub mod doctor;
+pub mod fleet;
 pub mod image;
 pub mod load;
 pub mod meter;

@@ -20,6 +20,8 @@ pub fn run(arguments: RunArgs) -> Outcome {
     let RunArgs {
         run: arguments,
         shard,
+        part,
+        on: _,
     } = arguments;
     let catalogue = Catalogue::standard();
     let (mut plan, text) = plan::read(&arguments.plan, arguments.quick, &catalogue)?;
@@ -37,7 +39,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
             binary: PathBuf::from("/proc/self/exe"),
             plan: text,
             results: results.clone(),
-            arguments: forwarded(&arguments, shard),
+            arguments: forwarded(&arguments, shard.as_ref()),
         };
         let ended = run_over_ssh(&elsewhere, &signals, &mut |line| match line {
             Line::Event(event) => progress.event(event),
@@ -58,7 +60,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
             "run",
             &arguments,
             &results,
-            shard,
+            Share { shard, waits: part },
             &signals,
             progress.as_mut(),
         );
@@ -89,6 +91,9 @@ pub fn run(arguments: RunArgs) -> Outcome {
         })
     };
     end_with_reader()?;
+    if part {
+        return failed.map_or(Ok(()), |failed| Err(failed.into()));
+    }
     if arguments.json {
         // Whoever reads JSON lines reads analysis.json too.
         report::write(std::slice::from_ref(&results))?;
@@ -98,13 +103,22 @@ pub fn run(arguments: RunArgs) -> Outcome {
     failed.map_or(Ok(()), |failed| Err(failed.into()))
 }
 
+/// What of a plan a run is.
+#[derive(Debug, Default)]
+pub struct Share {
+    /// Only these blocks.
+    pub shard: Option<Shard>,
+    /// Whether it waits for another lab on this host.
+    pub waits: bool,
+}
+
 /// Runs a plan on this host, or in emulated ones on it. `command` is what of vtax does.
 pub fn run_here(
     planned: Planned<'_>,
     command: &str,
     arguments: &PlanRunArgs,
     results: &Path,
-    shard: Option<Shard>,
+    share: Share,
     signals: &Signals,
     progress: &mut dyn Progress,
 ) -> Result<RunSummary, LabError> {
@@ -115,7 +129,7 @@ pub fn run_here(
             command,
             planned,
             results: results.to_owned(),
-            shard,
+            shard: share.shard,
             jobs: arguments.jobs.map(usize::from),
         };
         return inside.run(signals, progress);
@@ -132,7 +146,8 @@ pub fn run_here(
     let own = speed.map(|speed| Arc::new(speed) as Arc<dyn OwnInstruments>);
     let options = RunOptions {
         results: results.to_owned(),
-        shard,
+        shard: share.shard,
+        waits: share.waits,
         state_dir: run::default_state_dir(),
         place: place.unwrap_or_else(|| arguments.at.to_string()),
         host: if arguments.emulated {
@@ -165,7 +180,7 @@ pub fn narrowed(
 }
 
 /// The arguments that the other vtax needs too.
-pub fn forwarded(arguments: &PlanRunArgs, shard: Option<Shard>) -> Vec<String> {
+pub fn forwarded(arguments: &PlanRunArgs, shard: Option<&Shard>) -> Vec<String> {
     let quick = arguments.quick.then(|| "--quick".to_owned());
     let shard = shard.map(|shard| format!("--shard={shard}"));
     quick.into_iter().chain(shard).collect()

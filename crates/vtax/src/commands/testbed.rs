@@ -219,7 +219,7 @@ impl Inside<'_> {
             command: self.command,
             results: self.results,
             state_dir: default_state_dir(),
-            shard: self.shard,
+            shard: self.shard.clone(),
             jobs: self.jobs,
         };
         vtax_testbed::run_plan(&run, signals, progress)

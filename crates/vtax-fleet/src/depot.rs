@@ -1,0 +1,378 @@
+//! The depot of a run on many machines, `RESULTS.fleet`: what is shipped to them, and what they found.
+//!
+//! ```text
+//! fleet.json           the run: version, plan, shards, the job's name
+//! vtax, plan.toml      what is shipped
+//! job.sh               what Slurm starts
+//! shard-3/BOOT/        a results directory: what the machine of that boot found of shard 3
+//! log/3.log            what that shard's machines said
+//! ```
+
+use crate::FleetRun;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use vtax_host::HostError;
+use vtax_host::roots::Roots;
+use vtax_lab::LabError;
+use vtax_lab::plan::Shard;
+use vtax_report::results::ResultsDir;
+
+/// `fleet.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Fleet {
+    vtax: String,
+    plan_sha256: String,
+    /// Further arguments of each shard's `vtax run`.
+    arguments: Vec<String>,
+    shards: u32,
+    blocks: u32,
+    /// The job's, which no other run has.
+    name: String,
+    submitted: String,
+}
+
+/// The depot.
+#[derive(Debug, Clone)]
+pub struct Depot {
+    path: PathBuf,
+    fleet: Fleet,
+}
+
+/// The kernel's id of this machine's boot.
+///
+/// # Errors
+/// When the kernel does not say it.
+pub fn boot(roots: &Roots) -> Result<String, LabError> {
+    let id = roots.proc_text("sys/kernel/random/boot_id");
+    checked_boot(id.unwrap_or_default().trim())
+}
+
+/// A boot's id that can name a directory.
+///
+/// # Errors
+/// When it cannot.
+pub(crate) fn checked_boot(id: &str) -> Result<String, LabError> {
+    let ok = |c: char| c.is_ascii_hexdigit() || c == '-';
+    if (8..=64).contains(&id.len()) && id.chars().all(ok) {
+        return Ok(id.to_owned());
+    }
+    Err(LabError::other(format!(
+        "/proc/sys/kernel/random/boot_id does not tell the machine: got `{id}`; is /proc mounted?"
+    )))
+}
+
+impl Depot {
+    /// Makes the depot of a run, or goes on with it.
+    ///
+    /// # Errors
+    /// When there is one of another plan, version, number of shards or arguments.
+    pub fn open(run: &FleetRun) -> Result<Self, LabError> {
+        let mut name = run.results.clone().into_os_string();
+        name.push(".fleet");
+        let path =
+            std::path::absolute(&name).map_err(HostError::file("find", PathBuf::from(&name)))?;
+        let file = path.join("fleet.json");
+        let plan_sha256 = format!("{:x}", Sha256::digest(&run.plan));
+        let wanted = Fleet {
+            vtax: env!("CARGO_PKG_VERSION").to_owned(),
+            plan_sha256,
+            arguments: run.arguments.clone(),
+            shards: run.shards,
+            blocks: run.blocks,
+            name: String::new(),
+            submitted: String::new(),
+        };
+        if file.exists() {
+            let depot = Self::read(&path)?;
+            let begun = &depot.fleet;
+            let other = if begun.plan_sha256 != wanted.plan_sha256 {
+                "another plan".to_owned()
+            } else if begun.vtax != wanted.vtax {
+                format!("vtax {}, not {}", begun.vtax, wanted.vtax)
+            } else if begun.shards != wanted.shards {
+                format!("{} shards, not {}", begun.shards, wanted.shards)
+            } else if begun.arguments != wanted.arguments {
+                format!("the arguments `{}`", begun.arguments.join(" "))
+            } else {
+                return Ok(depot);
+            };
+            return Err(LabError::other(format!(
+                "{} was begun with {other}: shards of two runs do not mix. Give another directory with --results, or what it was begun with",
+                path.display()
+            )));
+        }
+        if run.results.join("run.json").exists() && !ResultsDir::open(&run.results)?.is_merged() {
+            return Err(LabError::other(format!(
+                "{} holds a run of one machine: give another directory with --results",
+                run.results.display()
+            )));
+        }
+        for directory in [path.clone(), path.join("log")] {
+            fs::create_dir_all(&directory).map_err(HostError::file("create", &directory))?;
+        }
+        let submitted = jiff::Timestamp::now().to_string();
+        // It tells this job from others of the same plan, also after a kill between submitting and noting.
+        let unique = Sha256::digest(format!(
+            "{}{submitted}{}",
+            path.display(),
+            std::process::id()
+        ));
+        let fleet = Fleet {
+            name: format!(
+                "vtax-{}",
+                format!("{unique:x}").get(..12).unwrap_or_default()
+            ),
+            submitted,
+            ..wanted
+        };
+        let depot = Self { path, fleet };
+        depot.ship(run)?;
+        let json = serde_json::to_vec_pretty(&depot.fleet)
+            .map_err(|cause| LabError::other(cause.to_string()))?;
+        depot.write("fleet.json", &json, 0o644)?;
+        Ok(depot)
+    }
+
+    /// The depot that is there.
+    ///
+    /// # Errors
+    /// When none is, or it cannot be read.
+    pub fn read(path: &Path) -> Result<Self, LabError> {
+        let file = path.join("fleet.json");
+        let bytes = fs::read(&file).map_err(HostError::file("read", &file))?;
+        let fleet = serde_json::from_slice(&bytes).map_err(|cause| {
+            LabError::other(format!(
+                "{} is damaged ({cause}): move {} away; the results in it can be merged by hand (vtax merge)",
+                file.display(),
+                path.display()
+            ))
+        })?;
+        Ok(Self {
+            path: path.to_owned(),
+            fleet,
+        })
+    }
+
+    fn ship(&self, run: &FleetRun) -> Result<(), LabError> {
+        let binary = fs::read(&run.binary).map_err(HostError::file("read", &run.binary))?;
+        self.write("vtax", &binary, 0o755)?;
+        self.write("plan.toml", run.plan.as_bytes(), 0o644)
+    }
+
+    /// Writes a file as a whole.
+    pub(crate) fn write(&self, name: &str, bytes: &[u8], mode: u32) -> Result<(), LabError> {
+        let path = self.path.join(name);
+        let temporary = self.path.join(format!(".{name}.partial"));
+        fs::File::create(&temporary)
+            .and_then(|mut file| {
+                file.write_all(bytes)?;
+                file.set_permissions(fs::Permissions::from_mode(mode))?;
+                file.sync_all()?;
+                fs::rename(&temporary, &path)
+            })
+            .map_err(HostError::file("write", &path))?;
+        Ok(())
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The job's name.
+    pub fn name(&self) -> &str {
+        &self.fleet.name
+    }
+
+    /// How many shards.
+    pub fn shards(&self) -> u32 {
+        self.fleet.shards
+    }
+
+    /// Further arguments of each shard's `vtax run`.
+    pub fn arguments(&self) -> &[String] {
+        &self.fleet.arguments
+    }
+
+    /// When it was begun, RFC 3339, by this machine's clock.
+    pub fn submitted(&self) -> &str {
+        &self.fleet.submitted
+    }
+
+    /// What a shard's machines said.
+    pub fn log(&self, shard: u32) -> PathBuf {
+        self.path.join("log").join(format!("{shard}.log"))
+    }
+
+    /// The end of that.
+    pub fn last_words(&self, shard: u32) -> String {
+        let text = fs::read(self.log(shard)).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let words = text
+            .lines()
+            .filter(|line| !line.trim().is_empty() && !line.starts_with("{\"event\":\"phase"));
+        words.last().unwrap_or("it has said nothing").to_owned()
+    }
+
+    /// The results directory of a shard on the machine of a boot.
+    pub fn directory(&self, shard: u32, boot: &str) -> PathBuf {
+        self.of_shard(shard).join(boot)
+    }
+
+    fn of_shard(&self, shard: u32) -> PathBuf {
+        self.path.join(format!("shard-{shard}"))
+    }
+
+    /// The results directories of a shard, one for each machine that ran a part of it.
+    fn parts(&self, shard: u32) -> Result<Vec<ResultsDir>, LabError> {
+        let mut paths: Vec<PathBuf> = fs::read_dir(self.of_shard(shard))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| path.join("run.json").exists())
+            .collect();
+        paths.sort();
+        let opened = paths.iter().map(|path| ResultsDir::open(path));
+        Ok(opened.collect::<Result<_, _>>()?)
+    }
+
+    /// What a machine runs of a shard: all of its blocks but those that are whole on another machine.
+    ///
+    /// # Errors
+    /// When there is no such shard, or what others found cannot be read.
+    pub fn rest(&self, shard: u32, boot: &str) -> Result<Shard, LabError> {
+        let own = self.directory(shard, boot);
+        let whole: BTreeSet<u32> = self
+            .parts(shard)?
+            .iter()
+            .filter(|part| part.path() != own)
+            .flat_map(ResultsDir::whole_blocks)
+            .collect();
+        let whole: BTreeSet<u32> = self.blocks(shard)?.intersection(&whole).copied().collect();
+        let share = self.share(shard)?;
+        Ok(share.but(whole))
+    }
+
+    fn share(&self, shard: u32) -> Result<Shard, LabError> {
+        format!("{shard}/{}", self.fleet.shards)
+            .parse()
+            .map_err(|wrong: String| LabError::other(wrong))
+    }
+
+    fn blocks(&self, shard: u32) -> Result<BTreeSet<u32>, LabError> {
+        let share = self.share(shard)?;
+        Ok((1..=self.fleet.blocks)
+            .filter(|block| share.holds(*block))
+            .collect())
+    }
+
+    /// Whether every block of a shard is whole on some machine.
+    ///
+    /// # Errors
+    /// When a results directory cannot be read.
+    pub fn is_finished(&self, shard: u32) -> Result<bool, LabError> {
+        let parts = self.parts(shard)?;
+        let whole: BTreeSet<u32> = parts.iter().flat_map(ResultsDir::whole_blocks).collect();
+        Ok(self.blocks(shard)?.is_subset(&whole))
+    }
+
+    /// The shards that are not.
+    ///
+    /// # Errors
+    /// When a results directory cannot be read.
+    pub fn unfinished(&self) -> Result<Vec<u32>, LabError> {
+        let mut open = Vec::new();
+        for shard in 1..=self.fleet.shards {
+            if !self.is_finished(shard)? {
+                open.push(shard);
+            }
+        }
+        Ok(open)
+    }
+
+    /// Trials on all machines so far, cheaply counted.
+    pub fn trials(&self) -> usize {
+        let parts = (1..=self.fleet.shards).flat_map(|shard| self.parts(shard).unwrap_or_default());
+        parts.map(|part| part.trial_indexes().len()).sum()
+    }
+
+    /// Every results directory that has a trial.
+    ///
+    /// # Errors
+    /// When one cannot be read.
+    pub fn directories(&self) -> Result<Vec<ResultsDir>, LabError> {
+        let mut all = Vec::new();
+        for shard in 1..=self.fleet.shards {
+            let parts = self.parts(shard)?.into_iter();
+            all.extend(parts.filter(|part| !part.trial_indexes().is_empty()));
+        }
+        Ok(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Engine, kubernetes::Pod};
+
+    fn run(folder: &Path) -> FleetRun {
+        let binary = folder.join("binary");
+        fs::write(&binary, "a program").unwrap();
+        FleetRun {
+            engine: Engine::Slurm { partition: None },
+            shards: 2,
+            blocks: 5,
+            name: "small".to_owned(),
+            plan: "a plan".to_owned(),
+            results: folder.join("results"),
+            binary,
+            arguments: Vec::new(),
+            pod: Pod {
+                image: String::new(),
+                claim: String::new(),
+            },
+        }
+    }
+
+    #[test]
+    fn a_depot_is_gone_on_with_by_its_own_run_and_by_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = Depot::open(&run(folder.path())).unwrap();
+        let again = Depot::open(&run(folder.path())).unwrap();
+        assert_eq!(first.name(), again.name());
+        assert_eq!(again.unfinished().unwrap(), [1, 2]);
+        assert_eq!(again.rest(1, "0123-4567").unwrap().to_string(), "1/2");
+        assert_eq!(again.blocks(1).unwrap(), BTreeSet::from([1, 3, 5]));
+        let told = |other: FleetRun| Depot::open(&other).unwrap_err().to_string();
+        let shards = told(FleetRun {
+            shards: 3,
+            ..run(folder.path())
+        });
+        assert!(shards.contains("2 shards, not 3"), "{shards}");
+        let quick = told(FleetRun {
+            arguments: vec!["--quick".to_owned()],
+            ..run(folder.path())
+        });
+        assert!(quick.contains("the arguments ``"), "{quick}");
+        let file = first.path().join("fleet.json");
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, text.replace(env!("CARGO_PKG_VERSION"), "0.0.0")).unwrap();
+        assert!(told(run(folder.path())).contains("vtax 0.0.0, not"));
+        fs::write(&file, "{").unwrap();
+        assert!(told(run(folder.path())).contains("is damaged"));
+    }
+
+    #[test]
+    fn a_boot_that_could_be_a_path_names_no_directory() {
+        assert!(checked_boot("71f22f5e-4de1-46df-b5f9-51231fe313cf").is_ok());
+        for wrong in ["", "..", "a/b", "/etc/passwd", "short", "71f22f5e\n-4de1"] {
+            assert!(checked_boot(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Shards as the tasks of one Slurm array job. Slurm requeues what a dead node took along.
+
+use crate::Depot;
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use vtax_host::HostError;
+use vtax_host::signals::Signals;
+use vtax_lab::LabError;
+use vtax_units::counted;
+
+/// Between two looks at the queue.
+const LOOK: Duration = Duration::from_secs(2);
+/// For so long the controller may be away.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// For so long tasks that were cancelled may take to end in order.
+const ENDING: Duration = Duration::from_secs(120);
+
+/// A task of the job in Slurm's words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Task {
+    state: String,
+    node: String,
+    reason: String,
+}
+
+impl Task {
+    /// Whether it waits for a person.
+    fn is_stuck(&self) -> bool {
+        let reason = self.reason.to_ascii_lowercase();
+        let for_ever = [
+            "held",
+            "badconstraints",
+            "partitionnodelimit",
+            "partitiontimelimit",
+            "invalid",
+        ];
+        self.state == "PENDING" && for_ever.iter().any(|word| reason.contains(word))
+    }
+}
+
+/// Submits the unfinished shards, unless the job of an earlier call still runs, and follows it to its end.
+///
+/// # Errors
+/// When Slurm is missing, refuses the job, or holds it for a person; when the user interrupts, who cancels
+/// the job by that.
+pub fn run(
+    depot: &Depot,
+    partition: Option<&str>,
+    signals: &Signals,
+    note: &mut dyn FnMut(String),
+) -> Result<(), LabError> {
+    if queue(depot)?.is_empty() {
+        let job = submit(depot, partition)?;
+        note(format!(
+            "Slurm's job {job} ({}): {}",
+            depot.name(),
+            counted(depot.unfinished()?.len(), "shard")
+        ));
+    } else {
+        note(format!(
+            "the job {} of an earlier call still runs: following it",
+            depot.name()
+        ));
+    }
+    let ended = follow(depot, signals, note);
+    if ended.as_ref().is_err_and(LabError::is_interrupt) {
+        note("cancelling the job; its machines end their trials in order".to_owned());
+        asked(Command::new("scancel").arg("--name").arg(depot.name()))?;
+        let since = Instant::now();
+        while since.elapsed() < ENDING && queue(depot).is_ok_and(|tasks| !tasks.is_empty()) {
+            std::thread::sleep(LOOK);
+        }
+    }
+    ended
+}
+
+fn submit(depot: &Depot, partition: Option<&str>) -> Result<String, LabError> {
+    let script = "#!/bin/sh\nexec ./vtax shard . \"$SLURM_ARRAY_TASK_ID\"\n";
+    depot.write("job.sh", script.as_bytes(), 0o755)?;
+    let shards: Vec<String> = depot.unfinished()?.iter().map(u32::to_string).collect();
+    let mut sbatch = Command::new("sbatch");
+    sbatch
+        .current_dir(depot.path())
+        .args([
+            "--parsable",
+            "--requeue",
+            "--exclusive",
+            "--open-mode=append",
+        ])
+        .arg(format!("--job-name={}", depot.name()))
+        .arg(format!("--array={}", shards.join(",")))
+        .arg("--output=log/%a.log")
+        .args(partition.map(|partition| format!("--partition={partition}")))
+        .arg("job.sh");
+    let answer = asked(&mut sbatch)?;
+    Ok(answer.trim().to_owned())
+}
+
+fn follow(depot: &Depot, signals: &Signals, note: &mut dyn FnMut(String)) -> Result<(), LabError> {
+    let mut known: BTreeMap<u32, Task> = BTreeMap::new();
+    let mut heard = Instant::now();
+    let mut trials = depot.trials();
+    let mut away = false;
+    loop {
+        signals.check()?;
+        let tasks = match queue(depot) {
+            Ok(tasks) => tasks,
+            Err(cause) if heard.elapsed() < PATIENCE => {
+                if !away {
+                    note(format!("Slurm does not answer ({cause}); asking again"));
+                }
+                away = true;
+                std::thread::sleep(LOOK);
+                continue;
+            }
+            Err(cause) => {
+                return Err(LabError::other(format!(
+                    "Slurm has not answered for {} s; the job goes on without us, and the same command follows it again: {cause}",
+                    PATIENCE.as_secs()
+                )));
+            }
+        };
+        (heard, away) = (Instant::now(), false);
+        for (shard, task) in &tasks {
+            let before = known.get(shard);
+            if before != Some(task) {
+                note(said(*shard, before, task));
+            }
+        }
+        for shard in known.keys().filter(|shard| !tasks.contains_key(shard)) {
+            let ended = match depot.is_finished(*shard)? {
+                true => "is finished".to_owned(),
+                false => format!(
+                    "has ended and is not finished: {}",
+                    depot.last_words(*shard)
+                ),
+            };
+            note(format!("shard {shard} {ended}"));
+        }
+        let now = depot.trials();
+        if now != trials {
+            trials = now;
+            note(format!("{} on all machines", counted(trials, "trial")));
+        }
+        if tasks.is_empty() {
+            return Ok(());
+        }
+        if tasks.values().all(Task::is_stuck) {
+            let reasons: Vec<&str> = tasks.values().map(|task| task.reason.as_str()).collect();
+            return Err(LabError::other(format!(
+                "Slurm holds what is left of the job {} ({}): release it (scontrol release {0}) or cancel it (scancel --name {0}), then run the same command",
+                depot.name(),
+                reasons.join(", ")
+            )));
+        }
+        known = tasks;
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn said(shard: u32, before: Option<&Task>, now: &Task) -> String {
+    let state = now.state.to_ascii_lowercase();
+    match (state.as_str(), before) {
+        ("running", Some(before)) if before.state == "RUNNING" && before.node != now.node => {
+            format!(
+                "shard {shard} lost its machine {} and runs on {}",
+                before.node, now.node
+            )
+        }
+        ("running", _) => format!("shard {shard} runs on {}", now.node),
+        ("pending", Some(before)) if before.state == "RUNNING" => format!(
+            "shard {shard} lost its machine {} and waits for another one ({})",
+            before.node, now.reason
+        ),
+        ("pending", _) => format!("shard {shard} waits ({})", now.reason),
+        _ => format!("shard {shard}: {state} {} {}", now.node, now.reason),
+    }
+}
+
+/// The job's tasks that have not ended, by shard.
+fn queue(depot: &Depot) -> Result<BTreeMap<u32, Task>, LabError> {
+    let mut squeue = Command::new("squeue");
+    squeue
+        .args(["--noheader", "--array", "--format=%K|%T|%N|%r"])
+        .arg(format!("--name={}", depot.name()));
+    Ok(asked(&mut squeue)?.lines().filter_map(task).collect())
+}
+
+fn task(line: &str) -> Option<(u32, Task)> {
+    let mut fields = line.split('|').map(|field| field.trim().to_owned());
+    let shard = fields.next()?.parse().ok()?;
+    let mut next = || fields.next();
+    Some((
+        shard,
+        Task {
+            state: next()?,
+            node: next()?,
+            reason: next().unwrap_or_default(),
+        },
+    ))
+}
+
+/// What a program of Slurm prints.
+fn asked(command: &mut Command) -> Result<String, LabError> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command.stdin(Stdio::null()).output().map_err(|cause| {
+        if cause.kind() == std::io::ErrorKind::NotFound {
+            return HostError::Missing {
+                what: format!("{program}, Slurm's"),
+                remedy: "run this on a machine that submits jobs to the cluster, or install slurm-client there".to_owned(),
+            };
+        }
+        HostError::process("start", program.clone())(cause)
+    })?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(HostError::Program {
+        command: program,
+        status: output.status.to_string(),
+        output: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+    .into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_are_read_as_squeue_prints_them() {
+        let (shard, running) = task("3|RUNNING|n2|None").unwrap();
+        assert_eq!((shard, running.node.as_str()), (3, "n2"));
+        let (_, waiting) = task("3|PENDING||BeginTime").unwrap();
+        assert!(said(3, Some(&running), &waiting).contains("lost its machine n2"));
+        assert!(!waiting.is_stuck());
+        let (_, held) = task("3|PENDING||launch failed requeued held").unwrap();
+        assert!(held.is_stuck());
+        for nonsense in ["", "x|RUNNING|n|r", "3", "slurm_load_jobs error"] {
+            assert!(task(nonsense).is_none(), "{nonsense}");
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Shards handed to machines through ssh, one at a time each. Here vtax is the engine: a machine that is
+//! lost, or cannot run the plan, is left out from then on, and its shard goes to the next free one.
+
+use crate::depot::checked_boot;
+use crate::{Depot, FleetRun};
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use vtax_host::HostError;
+use vtax_host::signals::Signals;
+use vtax_lab::LabError;
+use vtax_lab::place::{Line, SshRun, ask_over_ssh, run_over_ssh};
+use vtax_lab::run::Event;
+use vtax_units::counted;
+
+/// A shard that ended so often without being finished is given up: its cause is not the machine.
+const ATTEMPTS: u32 = 5;
+/// After so many shards in a row that failed on it, a machine is left out.
+const STRIKES: u32 = 2;
+/// Between two looks for work.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// The machines that a file names: one a line, as ssh takes them; `#` begins a comment.
+///
+/// # Errors
+/// When a line is no name or comes twice, or there is none: every such line.
+pub fn hosts(text: &str) -> Result<Vec<String>, String> {
+    let mut known: BTreeMap<&str, usize> = BTreeMap::new();
+    let (mut hosts, mut wrong) = (Vec::new(), Vec::new());
+    for (number, line) in (1..).zip(text.lines()) {
+        let name = line.split('#').next().unwrap_or_default().trim();
+        if name.is_empty() {
+            continue;
+        }
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.@:[]%".contains(c);
+        if name.starts_with('-') || !name.chars().all(plain) {
+            wrong.push(format!(
+                "line {number}: `{}` is no host, user@host or name of ~/.ssh/config",
+                name.escape_debug()
+            ));
+        } else if let Some(first) = known.insert(name, number) {
+            wrong.push(format!(
+                "line {number}: {name} stands in line {first} already"
+            ));
+        } else {
+            hosts.push(name.to_owned());
+        }
+    }
+    if hosts.is_empty() && wrong.is_empty() {
+        wrong.push("it names no machine: write one a line".to_owned());
+    }
+    if wrong.is_empty() {
+        Ok(hosts)
+    } else {
+        Err(wrong.join("\n"))
+    }
+}
+
+/// What the threads of the machines share.
+struct Work<'a> {
+    run: &'a FleetRun,
+    depot: &'a Depot,
+    signals: &'a Signals,
+    state: Mutex<State>,
+}
+
+struct State {
+    waiting: VecDeque<u32>,
+    /// Shards that a machine works on.
+    under_way: usize,
+    attempts: BTreeMap<u32, u32>,
+    /// Why machines are out.
+    lost: Vec<String>,
+}
+
+/// Runs the unfinished shards.
+///
+/// # Errors
+/// When the file names no machines, every machine is lost, or the user interrupts.
+pub fn run(
+    run: &FleetRun,
+    depot: &Depot,
+    file: &Path,
+    signals: &Signals,
+    note: &mut dyn FnMut(String),
+) -> Result<(), LabError> {
+    let text = fs::read_to_string(file).map_err(HostError::file("read", file))?;
+    let hosts = hosts(&text).map_err(|problem| HostError::Invalid {
+        what: file.display().to_string(),
+        problem,
+    })?;
+    let work = Work {
+        run,
+        depot,
+        signals,
+        state: Mutex::new(State {
+            waiting: depot.unfinished()?.into(),
+            under_way: 0,
+            attempts: BTreeMap::new(),
+            lost: Vec::new(),
+        }),
+    };
+    let (said, hears) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for host in &hosts {
+            let (work, said) = (&work, said.clone());
+            scope.spawn(move || work.on(host, &said));
+        }
+        drop(said);
+        for line in hears {
+            note(line);
+        }
+    });
+    signals.check()?;
+    let state = work
+        .state
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
+    if state.lost.len() == hosts.len() {
+        return Err(LabError::other(format!(
+            "every machine is lost; finished trials are kept, and the same command goes on with them:\n{}",
+            state.lost.join("\n")
+        )));
+    }
+    Ok(())
+}
+
+impl Work<'_> {
+    fn state<T>(&self, then: impl FnOnce(&mut State) -> T) -> T {
+        then(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// One machine's share of the work.
+    fn on(&self, host: &str, said: &Sender<String>) {
+        let note = |line: String| {
+            // Who hears it has gone only when all is over.
+            let _ = said.send(format!("{host}: {line}"));
+        };
+        let mut strikes = 0;
+        while !self.signals.interrupted() {
+            let next = self.state(|state| {
+                let next = state.waiting.pop_front();
+                state.under_way += usize::from(next.is_some());
+                next.ok_or(state.under_way)
+            });
+            let shard = match next {
+                Ok(shard) => shard,
+                Err(0) => return,
+                // A machine that is lost gives its shard back.
+                Err(_) => {
+                    std::thread::sleep(LOOK);
+                    continue;
+                }
+            };
+            let ended = self.shard(host, shard, &note);
+            let finished = self.depot.is_finished(shard).unwrap_or(false);
+            strikes = if ended.is_ok() { 0 } else { strikes + 1 };
+            let is_out = ended.is_err()
+                && (strikes >= STRIKES || ask_over_ssh(&"ssh".into(), host, "true").is_err());
+            self.state(|state| {
+                state.under_way -= 1;
+                let attempts = state.attempts.entry(shard).or_default();
+                *attempts += 1;
+                if !finished && *attempts < ATTEMPTS {
+                    state.waiting.push_back(shard);
+                }
+                if let (Err(cause), true) = (&ended, is_out) {
+                    state.lost.push(format!("{host}: {cause}"));
+                }
+            });
+            match ended {
+                Ok(()) if finished => note(format!("shard {shard} is finished")),
+                Ok(()) => note(format!(
+                    "shard {shard} has ended and is not finished: {}",
+                    self.depot.last_words(shard)
+                )),
+                Err(cause) if is_out => {
+                    note(format!("left out from now on: {cause}"));
+                    return;
+                }
+                Err(cause) => note(format!("shard {shard} failed: {cause}")),
+            }
+        }
+    }
+
+    fn shard(&self, host: &str, shard: u32, note: &dyn Fn(String)) -> Result<(), LabError> {
+        let ssh = "ssh".into();
+        let boot = ask_over_ssh(&ssh, host, "cat /proc/sys/kernel/random/boot_id")?;
+        let boot = checked_boot(&boot)?;
+        let rest = self.depot.rest(shard, &boot)?;
+        let results = self.depot.directory(shard, &boot);
+        let path = self.depot.log(shard);
+        let log = OpenOptions::new().create(true).append(true).open(&path);
+        let mut log = log.map_err(HostError::file("write", &path))?;
+        let mut arguments = self.run.arguments.clone();
+        arguments.extend(["--part".to_owned(), format!("--shard={rest}")]);
+        note(format!("shard {shard}"));
+        let elsewhere = SshRun {
+            ssh,
+            host: host.to_owned(),
+            binary: self.depot.path().join("vtax"),
+            plan: self.run.plan.clone(),
+            results: results.clone(),
+            arguments,
+        };
+        let mut trials = 0;
+        let ended = run_over_ssh(&elsewhere, self.signals, &mut |line| {
+            let text = match &line {
+                Line::Text(text) => text.clone(),
+                Line::Event(event) => serde_json::to_string(event).unwrap_or_default(),
+            };
+            // A log that is not written loses words and no trial.
+            let _ = writeln!(log, "{host}: {text}");
+            if let Line::Event(Event::TrialFinished { failed: None, .. }) = line {
+                trials += 1;
+            }
+        });
+        if trials > 0 {
+            note(format!("shard {shard}: {}", counted(trials, "trial")));
+        }
+        if let Err(cause) = &ended {
+            let _ = writeln!(log, "{host}: {cause}");
+        }
+        Ok(ended?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_hosts_is_read_and_nonsense_is_told_line_by_line() {
+        let good = "# rack 1\nn1\nroot@n2 # fast\n\nn3.example:22\n";
+        assert_eq!(hosts(good).unwrap(), ["n1", "root@n2", "n3.example:22"]);
+        let wrong = hosts("n1\n-oProxyCommand=x\nn 2\nn1\n\u{1}\n").unwrap_err();
+        for part in [
+            "line 2: `-oProxyCommand",
+            "line 3: `n 2`",
+            "line 4: n1 stands in line 1",
+            "line 5",
+        ] {
+            assert!(wrong.contains(part), "{part}: {wrong}");
+        }
+        assert!(hosts("# none\n").unwrap_err().contains("names no machine"));
+    }
+}

@@ -1,0 +1,141 @@
+//! `vtax run --on`, `vtax merge`, and the shard that an engine starts.
+
+use super::{plan, report, testbed};
+use crate::Outcome;
+use crate::cli::{Cli, Command, MergeArgs, RunArgs, ShardArgs};
+use crate::progress::{self, note};
+use clap::Parser;
+use std::path::{Path, PathBuf};
+use vtax_fleet::kubernetes::Pod;
+use vtax_fleet::{Collected, Depot, Ended, Engine, FleetRun, boot};
+use vtax_host::roots::Roots;
+use vtax_host::signals::{Signals, end_with_reader};
+use vtax_lab::place::Place;
+use vtax_lab::plan::{Catalogue, StopRule};
+use vtax_units::counted;
+
+pub fn run(arguments: &RunArgs) -> Outcome {
+    let RunArgs {
+        run: arguments, on, ..
+    } = arguments;
+    let engine = on.on.clone().ok_or("--on names no engine")?;
+    let (mut plan, text) = plan::read(&arguments.plan, arguments.quick, &Catalogue::standard())?;
+    if plan.stop != StopRule::Fixed {
+        return Err("a plan that stops by precision cannot be cut into shards: none of them sees the others' trials; take [stop] out and give repetitions".into());
+    }
+    let mut forwarded = super::run::forwarded(arguments, None);
+    match &arguments.at {
+        Place::Local => {}
+        Place::Ssh(_) => return Err("--on says which machines run the plan: leave --at out".into()),
+        Place::Testbed(_) if arguments.testbed.is_some() => {
+            return Err(
+                "the machines of --on do not have the file of --testbed: leave it out".into(),
+            );
+        }
+        at @ Place::Testbed(_) => {
+            forwarded.push(format!("--at={at}"));
+            forwarded.extend(arguments.jobs.map(|jobs| format!("--jobs={jobs}")));
+        }
+    }
+    let signals = Signals::install()?;
+    let mut progress = progress::choose(arguments.json, &signals);
+    testbed::leave_out_repetitions(&mut plan, arguments, progress.as_mut())?;
+    drop(progress);
+    let blocks = plan.repetitions;
+    let shards = on.shards.map_or(blocks, u32::from);
+    if shards > blocks {
+        return Err(format!(
+            "{shards} shards of {blocks} blocks: a block is never cut, so give at most {blocks}"
+        )
+        .into());
+    }
+    let image = match (&engine, &on.image) {
+        (Engine::Kubernetes, None) => {
+            return Err(
+                "Kubernetes starts images: give one that has this vtax with --image".into(),
+            );
+        }
+        (_, image) => image.clone().unwrap_or_default(),
+    };
+    let results = arguments.results(&plan.name);
+    let run = FleetRun {
+        engine,
+        shards,
+        blocks,
+        name: plan.name.clone(),
+        plan: text,
+        results,
+        binary: PathBuf::from("/proc/self/exe"),
+        arguments: forwarded,
+        pod: Pod {
+            image,
+            claim: on.claim.clone(),
+        },
+    };
+    let ended = vtax_fleet::run(&run, &signals, &mut |line| note(&line))?;
+    end_with_reader()?;
+    match ended {
+        Ended::Handed(text) => {
+            println!("{text}");
+            Ok(())
+        }
+        Ended::Collected(collected) => tell(&collected, arguments.json),
+    }
+}
+
+pub fn merge(arguments: &MergeArgs) -> Outcome {
+    let collected = vtax_fleet::gather(&arguments.sources, &arguments.results)?;
+    tell(&collected, false)
+}
+
+/// Reports what was collected.
+fn tell(collected: &Collected, json: bool) -> Outcome {
+    for line in &collected.notes {
+        note(line);
+    }
+    for results in &collected.results {
+        if json {
+            report::write(std::slice::from_ref(results))?;
+        } else {
+            report::show(std::slice::from_ref(results))?;
+        }
+    }
+    if collected.unfinished.is_empty() {
+        return Ok(());
+    }
+    let said: Vec<String> = collected
+        .unfinished
+        .iter()
+        .map(|(shard, said)| format!("  {shard}: {said}"))
+        .collect();
+    Err(format!(
+        "{} not finished; the same command goes on with them. The last that was heard:\n{}",
+        counted(collected.unfinished.len(), "shard"),
+        said.join("\n")
+    )
+    .into())
+}
+
+/// Runs what this machine is to run of a shard, as `vtax run`.
+pub fn shard(arguments: &ShardArgs) -> Outcome {
+    let depot = Depot::read(&arguments.depot)?;
+    let boot = boot(&Roots::host())?;
+    let share = depot.rest(arguments.shard, &boot)?;
+    let results = depot.directory(arguments.shard, &boot);
+    let path = |path: &Path| path.display().to_string();
+    let mut words = vec![
+        "vtax".to_owned(),
+        "run".to_owned(),
+        path(&arguments.depot.join("plan.toml")),
+        format!("--results={}", path(&results)),
+        format!("--shard={share}"),
+        "--json".to_owned(),
+        "--part".to_owned(),
+        "--place-name=slurm".to_owned(),
+    ];
+    words.extend(depot.arguments().iter().cloned());
+    match Cli::try_parse_from(words)?.command {
+        Command::Run(run) => super::run::run(run),
+        _ => Err("a shard is a run".into()),
+    }
+}

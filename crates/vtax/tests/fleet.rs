@@ -1,0 +1,520 @@
+//! Plans over many machines: a real Slurm of four nodes, one of which dies in the middle of a trial;
+//! machines behind an ssh; and everything that goes wrong before a trial.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "in a test, a failure is a panic"
+)]
+
+mod support;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use support::{cannot_run_trials, finish, run, vtax};
+
+const PLAN: &str = r#"
+name = "small"
+repetitions = 8
+warmup = "100ms"
+duration = "300ms"
+sample_hz = 10
+
+# Trials beside other work are suspect, and these tests count them.
+[again]
+share = 0
+
+[[platform]]
+kind = "native"
+[[platform]]
+kind = "container"
+[[workload]]
+kind = "idle"
+"#;
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Tests that run trials take turns.
+static HOST: Mutex<()> = Mutex::new(());
+
+fn the_host() -> MutexGuard<'static, ()> {
+    HOST.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A directory with the plan in it.
+fn prepared(plan: &str) -> tempfile::TempDir {
+    let work = tempfile::tempdir().unwrap();
+    fs::write(work.path().join("plan.toml"), plan).unwrap();
+    work
+}
+
+/// A directory for `PATH` with these scripts in it, before what there is.
+fn path_with(work: &Path, scripts: &[(&str, &str)]) -> String {
+    let bin = work.join("bin");
+    fs::create_dir_all(&bin).unwrap();
+    for (name, script) in scripts {
+        let file = bin.join(name);
+        fs::write(&file, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    format!("{}:{}", bin.display(), std::env::var("PATH").unwrap())
+}
+
+/// `vtax run` of the plan in a directory, on an engine.
+fn run_on(work: &Path, engine: &str) -> Command {
+    let mut command = run(
+        &work.join("state"),
+        &work.join("plan.toml"),
+        &work.join("results"),
+    );
+    command.arg("--on").arg(engine);
+    command
+}
+
+fn analysis(work: &Path, results: &Path) -> Value {
+    let out = finish(
+        vtax(&work.join("state"))
+            .arg("report")
+            .arg("--json")
+            .arg(results),
+        true,
+    );
+    serde_json::from_slice(&out.stdout).unwrap()
+}
+
+/// Every trial of the merged results is there, each block on one machine, and so it is in the tables.
+fn is_whole(work: &Path, trials: u64) -> Value {
+    let found = analysis(work, &work.join("results"));
+    assert_eq!(found["counts"]["pending"], 0, "{found}");
+    assert_eq!(found["counts"]["failed"], 0, "{found}");
+    assert_eq!(found["trials"].as_array().unwrap().len() as u64, trials);
+    let of: Vec<u64> = found["fleet"]["blocks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|blocks| blocks.as_u64().unwrap())
+        .collect();
+    assert_eq!(of.iter().sum::<u64>() * 2, trials, "{of:?}");
+    found
+}
+
+fn wait_for<T>(what: &str, seconds: u64, mut found: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(seconds);
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "{what} did not come");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Four Slurm nodes in namespaces of their own.
+struct Cluster {
+    unshare: Child,
+    folder: tempfile::TempDir,
+}
+
+impl Cluster {
+    fn start() -> Result<Self, String> {
+        let found = |program: &str| {
+            ["/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+                .iter()
+                .any(|folder| Path::new(folder).join(program).exists())
+        };
+        let needed = [
+            "slurmctld",
+            "slurmd",
+            "sbatch",
+            "munged",
+            "unshare",
+            "nsenter",
+            "ip",
+        ];
+        let missing: Vec<&str> = needed.into_iter().filter(|name| !found(name)).collect();
+        if !missing.is_empty() {
+            return Err(format!("programs are missing: {}", missing.join(", ")));
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/slurm/cluster");
+        let mut unshare = Command::new("unshare")
+            .args(["--mount", "--net", "--uts", "--"])
+            .arg(script)
+            .arg(folder.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let out = unshare.stdout.take().unwrap();
+        BufReader::new(out).read_line(&mut line).unwrap();
+        let cluster = Self { unshare, folder };
+        assert_eq!(line, "ready\n", "the cluster started");
+        Ok(cluster)
+    }
+
+    /// A command on the machine that submits.
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("nsenter");
+        command
+            .args(["--mount", "--net", "--uts", "--target"])
+            .arg(self.unshare.id().to_string())
+            .arg("--")
+            .arg(program)
+            .env("SLURM_CONF", self.folder.path().join("slurm.conf"));
+        command
+    }
+
+    fn boot(&self, node: &str) -> String {
+        let file = self.folder.path().join(format!("boot-{node}"));
+        fs::read_to_string(file).unwrap().trim().to_owned()
+    }
+
+    /// Processes that live in the cluster's network, with their command lines and environments.
+    fn processes(&self) -> Vec<(i32, String, String)> {
+        let space = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+        let own = space(&self.unshare.id().to_string());
+        if own.is_none() || own == space("self") {
+            return Vec::new();
+        }
+        let entries = fs::read_dir("/proc").unwrap().flatten();
+        let read = |pid: &str, file: &str| {
+            let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+            text(&bytes).replace('\0', " ")
+        };
+        entries
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .filter(|pid| pid.parse::<i32>().is_ok() && space(pid) == own)
+            .map(|pid| {
+                (
+                    pid.parse().unwrap(),
+                    read(&pid, "cmdline"),
+                    read(&pid, "environ"),
+                )
+            })
+            .collect()
+    }
+
+    /// What a machine that loses its power does: all that ran on it is gone at once.
+    fn lose(&self, node: &str) {
+        let daemon = format!("slurmd -D -N {node} ");
+        let job = format!("SLURMD_NODENAME={node} ");
+        let all = self.processes();
+        let jobs = all
+            .iter()
+            .filter(|(_, _, environment)| environment.contains(&job));
+        let steps = jobs.clone().filter_map(|(pid, ..)| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?;
+            let parent: i32 = parent.parse().ok()?;
+            let step = all.iter().find(|(pid, ..)| *pid == parent)?;
+            step.1.contains("slurmstepd").then_some(parent)
+        });
+        let daemons = all
+            .iter()
+            .filter(|(_, command, _)| command.contains(&daemon));
+        let doomed: Vec<i32> = daemons
+            .map(|(pid, ..)| *pid)
+            .chain(steps)
+            .chain(jobs.map(|(pid, ..)| *pid))
+            .collect();
+        assert!(doomed.len() >= 3, "{node}: {doomed:?}");
+        doomed.into_iter().for_each(end);
+    }
+}
+
+fn end(pid: i32) {
+    if let Some(pid) = Pid::from_raw(pid) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for (pid, ..) in self.processes() {
+            end(pid);
+        }
+        let _ = self.unshare.kill();
+        let _ = self.unshare.wait();
+    }
+}
+
+#[test]
+fn slurm_loses_a_node_in_mid_trial_and_the_run_ends_whole() {
+    if let Some(reason) = cannot_run_trials() {
+        eprintln!("SKIPPED: {reason}");
+        return;
+    }
+    let _host = the_host();
+    let cluster = match Cluster::start() {
+        Ok(cluster) => cluster,
+        Err(reason) => {
+            eprintln!("SKIPPED: no Slurm to run on: {reason}");
+            return;
+        }
+    };
+    let work = prepared(PLAN);
+    let submit = || {
+        let mut command = cluster.command(Path::new(env!("CARGO_BIN_EXE_vtax")));
+        command
+            .env("VTAX_STATE_DIR", work.path().join("state"))
+            .arg("run")
+            .arg(work.path().join("plan.toml"))
+            .arg("--results")
+            .arg(work.path().join("results"))
+            .args(["--on", "slurm:main", "--shards", "8"]);
+        command
+    };
+    let said = work.path().join("said");
+    let mut follower = submit()
+        .stdout(Stdio::null())
+        .stderr(fs::File::create(&said).unwrap())
+        .spawn()
+        .unwrap();
+    let depot = work.path().join("results.fleet");
+    let boot = cluster.boot("n2");
+    let on_it = |name: &str| -> Vec<PathBuf> {
+        (1..=8)
+            .map(|shard| depot.join(format!("shard-{shard}")).join(&boot).join(name))
+            .filter(|path| path.exists())
+            .collect()
+    };
+    let story = || fs::read_to_string(&said).unwrap_or_default();
+    wait_for(&format!("a trial on n2; {}", story()), 240, || {
+        assert!(follower.try_wait().unwrap().is_none(), "{}", story());
+        let trials = on_it("trials")
+            .into_iter()
+            .flat_map(|path| fs::read_dir(path).unwrap());
+        let mut names = trials
+            .flatten()
+            .map(|entry| entry.file_name().into_string().unwrap());
+        names.any(|name| name.contains(".partial-")).then_some(())
+    });
+    cluster.lose("n2");
+    // Slurm holds a requeued task back for a while.
+    let scontrol = Path::new("scontrol");
+    let deadline = Instant::now() + Duration::from_secs(500);
+    let ended = loop {
+        if let Some(ended) = follower.try_wait().unwrap() {
+            break ended;
+        }
+        assert!(Instant::now() < deadline, "{}", story());
+        let late = cluster
+            .command(Path::new("squeue"))
+            .args(["-h", "-r", "-t", "PD", "-o", "%A %r"])
+            .output()
+            .unwrap();
+        for line in text(&late.stdout)
+            .lines()
+            .filter(|line| line.contains("BeginTime"))
+        {
+            let job = line.split(' ').next().unwrap();
+            let soon = [
+                "update".to_owned(),
+                format!("JobId={job}"),
+                "StartTime=now".to_owned(),
+            ];
+            cluster.command(scontrol).args(soon).output().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    };
+    assert!(ended.success(), "{}", story());
+    assert!(story().contains("lost its machine n2"), "{}", story());
+    let found = is_whole(work.path(), 16);
+    assert_eq!(found["place"], "slurm");
+    let machines = found["fleet"]["machines"].as_u64().unwrap();
+    assert!((3..=4).contains(&machines), "{found}");
+    // The same command finds it finished, and starts nothing.
+    let again = finish(&mut submit(), true);
+    assert!(!text(&again.stderr).contains("Slurm's job"), "{again:?}");
+}
+
+/// Stands for ssh: reaches this host by every name but two.
+const SSH: &str = r#"
+while [ "$1" != -- ]; do shift; done
+host=$2
+shift 2
+case $host in
+  refuses) echo "root@refuses: Permission denied (publickey)." >&2; exit 255 ;;
+  dies) case "$*" in *"vtax run"*) exec timeout -s KILL 4 sh -c "$*" ;; esac ;;
+esac
+exec sh -c "$*"
+"#;
+
+#[test]
+fn machines_behind_ssh_share_the_shards_and_those_that_are_lost_are_left_out() {
+    if let Some(reason) = cannot_run_trials() {
+        eprintln!("SKIPPED: {reason}");
+        return;
+    }
+    let _host = the_host();
+    let work = prepared(&PLAN.replace("repetitions = 8", "repetitions = 4"));
+    let path = path_with(work.path(), &[("ssh", SSH)]);
+    let hosts = work.path().join("hosts.txt");
+    fs::write(&hosts, "refuses\ndies # soon\nstays\n").unwrap();
+    let engine = format!("ssh:{}", hosts.display());
+    let out = finish(run_on(work.path(), &engine).env("PATH", &path), true);
+    let said = text(&out.stderr);
+    assert!(said.contains("Permission denied"), "{said}");
+    is_whole(work.path(), 8);
+    what_is_merged_by_hand(work.path());
+    // Without any machine the run says why, and what there is stays.
+    fs::write(&hosts, "refuses\n").unwrap();
+    let lost = prepared(PLAN);
+    let all = finish(run_on(lost.path(), &engine).env("PATH", &path), false);
+    assert!(
+        text(&all.stderr).contains("every machine is lost"),
+        "{all:?}"
+    );
+}
+
+/// `vtax merge` of what the machines left, as it was and after damage of every kind.
+fn what_is_merged_by_hand(work: &Path) {
+    let depot = work.join("results.fleet");
+    let shard = |number: u32| -> PathBuf {
+        let parts = fs::read_dir(depot.join(format!("shard-{number}"))).unwrap();
+        parts.flatten().next().unwrap().path()
+    };
+    let shards: Vec<PathBuf> = (1..=4).map(shard).collect();
+    let merge = |name: &str, from: &[&PathBuf], success: bool| {
+        let mut command = vtax(&work.join("state"));
+        command
+            .arg("merge")
+            .args(from)
+            .arg("--results")
+            .arg(work.join(name));
+        let out = finish(&mut command, success);
+        format!("{}{}", text(&out.stdout), text(&out.stderr))
+    };
+    let change = |of: &Path, file: &str, name: &str, value: &str| {
+        let path = of.join(file);
+        let before = fs::read(&path).unwrap();
+        let mut json: Value = serde_json::from_slice(&before).unwrap();
+        json[name] = value.into();
+        fs::write(&path, json.to_string()).unwrap();
+        before
+    };
+    let half = merge("half", &[&shards[0], &shards[1]], true);
+    assert!(half.contains("4 not run yet"), "{half}");
+    let rest = merge("half", &[&shards[2], &shards[3], &shards[3]], true);
+    assert!(
+        rest.contains("given twice") && !rest.contains("not run yet"),
+        "{rest}"
+    );
+    let good = change(&shards[3], "run.json", "started", "2101-01-01T00:00:00Z");
+    let ahead = merge("ahead", &[&shards[2], &shards[3]], true);
+    assert!(ahead.contains("ahead of this one's"), "{ahead}");
+    change(&shards[3], "run.json", "plan_sha256", "another");
+    let strange = merge("strange", &[&shards[2], &shards[3]], false);
+    assert!(strange.contains("another plan"), "{strange}");
+    fs::write(shards[3].join("run.json"), good).unwrap();
+    let good = change(&shards[3], "host.json", "vtax", "0.0.1");
+    let version = merge("version", &[&shards[2], &shards[3]], false);
+    assert!(version.contains("versions of vtax"), "{version}");
+    fs::write(shards[3].join("host.json"), good).unwrap();
+    change(&shards[3], "host.json", "kernel", "2.4.37");
+    let kinds = merge("kinds", &[&shards[2], &shards[3]], true);
+    assert!(kinds.contains("of 2 kinds (kernel: "), "{kinds}");
+    assert!(!work.join("kinds").exists());
+    for kind in ["kinds.kind-1", "kinds.kind-2"] {
+        assert!(work.join(kind).join("report.html").exists(), "{kind}");
+    }
+}
+
+#[test]
+fn what_no_machine_could_run_is_refused_before_it_is_tried() {
+    let work = prepared(PLAN);
+    let refused = |engine: &str, arguments: &[&str], path: &str, says: &str| {
+        let mut command = run_on(work.path(), engine);
+        let out = finish(command.args(arguments).env("PATH", path), false);
+        let said = text(&out.stderr);
+        assert!(said.contains(says), "{engine}: {said}");
+    };
+    let path = std::env::var("PATH").unwrap();
+    refused("nomad", &[], &path, "no engine");
+    refused("slurm", &["--shards", "9"], &path, "9 shards of 8 blocks");
+    refused("slurm", &["--shards", "0"], &path, "invalid value");
+    refused("slurm", &["--at", "ssh:x"], &path, "leave --at out");
+    refused("kubernetes", &[], &path, "--image");
+    let hosts = work.path().join("hosts.txt");
+    fs::write(&hosts, "good\n-oProxyCommand=reboot\ngood\n").unwrap();
+    let engine = format!("ssh:{}", hosts.display());
+    refused(&engine, &["--shards", "8"], &path, "line 2");
+    refused(
+        &engine,
+        &["--shards", "8"],
+        &path,
+        "line 3: good stands in line 1",
+    );
+    // A depot is one run's.
+    refused(
+        &engine,
+        &["--shards", "4"],
+        &path,
+        "was begun with 8 shards, not 4",
+    );
+    let other = PLAN.replace("300ms", "400ms");
+    fs::write(work.path().join("plan.toml"), other).unwrap();
+    refused(
+        &engine,
+        &["--shards", "8"],
+        &path,
+        "was begun with another plan",
+    );
+}
+
+#[test]
+fn slurm_that_is_missing_or_rejects_the_job_is_said_with_its_words() {
+    let work = prepared(PLAN);
+    let nothing = work.path().join("nothing");
+    fs::create_dir(&nothing).unwrap();
+    let mut command = run_on(work.path(), "slurm");
+    let out = finish(command.env("PATH", &nothing), false);
+    let said = text(&out.stderr);
+    assert!(said.contains("squeue, Slurm's is missing"), "{said}");
+    let words = "echo 'sbatch: error: invalid partition specified: gpu' >&2; exit 1";
+    let path = path_with(work.path(), &[("squeue", "exit 0"), ("sbatch", words)]);
+    let mut command = run_on(work.path(), "slurm:gpu");
+    let out = finish(command.env("PATH", path), false);
+    let said = text(&out.stderr);
+    assert!(said.contains("invalid partition specified: gpu"), "{said}");
+}
+
+#[test]
+fn kubernetes_gets_a_manifest_by_kubectl_or_in_print() {
+    let work = prepared(PLAN);
+    let taken = work.path().join("taken.json");
+    let keeps = format!("cat > {}", taken.display());
+    let run = |path: &str, success: bool| {
+        let mut command = run_on(work.path(), "kubernetes");
+        command
+            .args(["--image", "registry.example/vtax"])
+            .env("PATH", path);
+        finish(&mut command, success)
+    };
+    let path = path_with(work.path(), &[("kubectl", &keeps)]);
+    let out = run(&path, true);
+    assert!(text(&out.stdout).contains("vtax merge"), "{out:?}");
+    let manifest: Value = serde_json::from_slice(&fs::read(&taken).unwrap()).unwrap();
+    assert_eq!(manifest["items"][1]["spec"]["completions"], 8);
+    let path = path_with(
+        work.path(),
+        &[("kubectl", "echo 'connection refused' >&2; exit 1")],
+    );
+    let out = run(&path, false);
+    assert!(text(&out.stderr).contains("connection refused"), "{out:?}");
+    let nothing = work.path().join("nothing");
+    fs::create_dir(&nothing).unwrap();
+    let out = run(&nothing.display().to_string(), true);
+    let printed: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(printed, manifest);
+}
