@@ -69,6 +69,20 @@ pub trait Platform: Sync {
         0
     }
 
+    /// Whether its guests are there already, made by others: nothing is booted, they run programs of
+    /// their own, and they are on the host's network instead of the cell's.
+    fn is_found(&self, _settings: &Settings) -> bool {
+        false
+    }
+
+    /// Which of these programs a guest that was found lacks; the image's are looked for there.
+    ///
+    /// # Errors
+    /// When it cannot be asked.
+    fn lacks(&self, _settings: &Settings, _programs: &[&str]) -> Result<Vec<String>, HostError> {
+        Ok(Vec::new())
+    }
+
     /// What a target in this cell changes on the host that ends with no process and no cell. It is
     /// written to the journal before [`Platform::boot`].
     fn outlives(&self, _seat: &Seat<'_>) -> Vec<Change> {
@@ -103,6 +117,11 @@ pub trait Target {
 
     /// The block device (raw) and directory (file system) of the scratch disk inside the target.
     fn scratch(&self) -> (PathBuf, PathBuf);
+
+    /// Whether others may have servers of their own in it.
+    fn is_shared(&self) -> bool {
+        false
+    }
 
     /// Starts a command inside and returns at once.
     ///

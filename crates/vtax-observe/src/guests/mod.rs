@@ -10,6 +10,7 @@ mod container;
 mod device;
 mod firecracker;
 mod groups;
+mod identity;
 mod micro_vm;
 pub mod name;
 mod nic;
@@ -19,6 +20,7 @@ mod qemu;
 mod xen;
 
 pub use device::{Device, Disk};
+pub use identity::Identity;
 
 use crate::Roots;
 use crate::counters::text;

@@ -8,7 +8,7 @@ const TICK_NS: f64 = 1e7;
 
 /// Bytes that the guest's network devices received and sent, in frames, without its loopback;
 /// `None` if the text has no device.
-pub(super) fn network_bytes(net_dev: &str) -> Option<f64> {
+pub fn network_bytes(net_dev: &str) -> Option<f64> {
     net_dev
         .lines()
         .filter_map(|line| {
@@ -24,7 +24,7 @@ pub(super) fn network_bytes(net_dev: &str) -> Option<f64> {
 
 /// `interrupts.<source>`, `interrupts.virtio` (of all virtio devices), `interrupts.total`,
 /// `cpu.busy_ns`, `cpu.steal_ns`, `context_switches`. Lines that are not understood are left out.
-pub(in crate::platform) fn counters(interrupts: &str, stat: &str) -> BTreeMap<String, f64> {
+pub fn counters(interrupts: &str, stat: &str) -> BTreeMap<String, f64> {
     let mut counters = BTreeMap::new();
     for (source, count) in interrupt_sources(interrupts) {
         if source.starts_with("virtio") {

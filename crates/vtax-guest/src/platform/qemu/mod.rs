@@ -3,7 +3,7 @@
 
 pub(super) mod agent;
 mod command_line;
-pub(super) mod inner;
+pub mod inner;
 mod kvm;
 mod machine;
 mod nic;
