@@ -85,7 +85,7 @@ pub trait Platform: Sync {
 
     /// What a target in this cell changes on the host that ends with no process and no cell. It is
     /// written to the journal before [`Platform::boot`].
-    fn outlives(&self, _seat: &Seat<'_>) -> Vec<Change> {
+    fn outlives(&self, _seat: &Seat<'_>, _settings: &Settings) -> Vec<Change> {
         Vec::new()
     }
 

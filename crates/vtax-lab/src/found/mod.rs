@@ -1,6 +1,7 @@
 //! Guests that were found: others made them, and they are measured as they are. Nothing is booted,
 //! nothing of them is changed, and what runs in them for a trial ends with it. See `docs/targets.md`.
 
+mod libvirt;
 mod on_host;
 mod ssh;
 
@@ -8,5 +9,5 @@ use vtax_guest::platform::Platform;
 
 /// Every platform whose guests can be found, in the order of tables.
 pub fn all() -> &'static [&'static dyn Platform] {
-    &[&ssh::Ssh]
+    &[&libvirt::Libvirt, &ssh::Ssh]
 }

@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 use vtax_guest::platform::qemu::inner;
 use vtax_guest::platform::{CommandLine, Finished, GuestFiles, Job, Platform, Target};
@@ -24,7 +24,8 @@ use vtax_units::Source;
 #[derive(Debug)]
 pub(super) struct Ssh;
 
-const TO: Parameter = Parameter::unset("ssh.to", Domain::Text("user@host")).help(
+/// Whom to log in to.
+pub(super) const TO: Parameter = Parameter::unset("ssh.to", Domain::Text("user@host")).help(
     "the machine or guest to measure, as ssh takes it: user@host, or a name of ~/.ssh/config",
 );
 const PORT: Parameter =
@@ -38,6 +39,9 @@ const ADDRESS: Parameter = Parameter::unset("ssh.address", Domain::Text("address
 const GUEST: Parameter = Parameter::unset("ssh.guest", Domain::Text("name")).help(
     "its name among this host's guests, as `vtax top` shows it; unset: found by its UUID or MAC address",
 );
+
+/// All that says how to get into it.
+pub(super) const WAY: &[Parameter] = &[TO, PORT, KEY, SUDO, ADDRESS];
 
 /// What a guest knows of itself.
 const IDENTITY: &str =
@@ -58,24 +62,13 @@ impl Platform for Ssh {
     }
 
     fn parameters(&self) -> &'static [Parameter] {
-        const PARAMETERS: &[Parameter] = &[TO, PORT, KEY, SUDO, ADDRESS, GUEST];
-        PARAMETERS
+        static PARAMETERS: LazyLock<Vec<Parameter>> = LazyLock::new(|| [WAY, &[GUEST]].concat());
+        &PARAMETERS
     }
 
     fn check(&self, settings: &Settings) -> Result<(), HostError> {
-        cell::check(settings)?;
-        let link = LinkConfig::from_settings(settings)?;
-        if link.rate_mbit.is_some() || link.delay_us > 0 {
-            return Err(HostError::Setting(
-                "link.rate_mbit and link.delay_us shape the link of guests that vtax boots; the way to \
-                 one that was found is as it is: leave them out"
-                    .to_owned(),
-            ));
-        }
-        let login = login(settings)?;
-        address(&login, settings)?;
-        let actor = actor(&login)?;
-        on_host::find(settings.text(GUEST.key), &identity(&actor)?, cell::TARGET).map(drop)
+        check(settings)?;
+        on_this_host(settings, cell::TARGET).map(drop)
     }
 
     fn expected_overhead(&self) -> Duration {
@@ -87,7 +80,7 @@ impl Platform for Ssh {
     }
 
     fn lacks(&self, settings: &Settings, programs: &[&str]) -> Result<Vec<String>, HostError> {
-        actor(&login(settings)?)?.lacks(programs)
+        lacks(settings, programs)
     }
 
     fn boot(
@@ -96,28 +89,69 @@ impl Platform for Ssh {
         _guest: &GuestFiles,
         settings: &Settings,
     ) -> Result<Box<dyn Target>, HostError> {
-        let login = login(settings)?;
-        let address = address(&login, settings)?;
-        let actor = actor(&login)?;
-        let on_host = on_host::find(settings.text(GUEST.key), &identity(&actor)?, seat.owner())?;
-        let facts = actor.hello().facts.iter();
-        let facts = facts.map(|(name, fact)| (format!("guest.{name}"), fact.clone()));
-        let own = [
-            ("ssh.to", login.host.clone()),
-            ("ssh.address", address.to_string()),
-        ];
-        let own = own.map(|(name, fact)| (name.to_owned(), fact));
-        let mut environment: BTreeMap<String, String> = facts.chain(own).collect();
-        environment.extend(on_host.facts.clone());
-        Ok(Box::new(Machine {
-            actor,
-            address,
-            on_host,
-            environment,
-            jobs: BTreeMap::new(),
-            next_job: 0,
-        }))
+        let on_host = on_this_host(settings, seat.owner())?;
+        Ok(Box::new(machine(settings, on_host)?))
     }
+}
+
+/// What of this host it is, by the name that the settings have for it or by what it knows of itself.
+fn on_this_host(settings: &Settings, owner: &str) -> Result<OnHost, HostError> {
+    let identity = Identity::parse(&ask(&actor(&login(settings)?)?, IDENTITY)?);
+    on_host::find(settings.text(GUEST.key), &identity, owner)
+}
+
+/// Whether there is a way into it.
+///
+/// # Errors
+/// What is wrong or refused, with the remedy.
+pub(super) fn check(settings: &Settings) -> Result<(), HostError> {
+    cell::check(settings)?;
+    let link = LinkConfig::from_settings(settings)?;
+    if link.rate_mbit.is_some() || link.delay_us > 0 {
+        return Err(HostError::Setting(
+            "link.rate_mbit and link.delay_us shape the link of guests that vtax boots; the way to one that \
+             was found is as it is: leave them out"
+                .to_owned(),
+        ));
+    }
+    let login = login(settings)?;
+    address(&login, settings)?;
+    actor(&login).map(drop)
+}
+
+/// Which of these programs it lacks.
+///
+/// # Errors
+/// When it cannot be asked.
+pub(super) fn lacks(settings: &Settings, programs: &[&str]) -> Result<Vec<String>, HostError> {
+    actor(&login(settings)?)?.lacks(programs)
+}
+
+/// The machine that the settings lead to.
+///
+/// # Errors
+/// When it cannot be reached.
+pub(super) fn machine(settings: &Settings, on_host: OnHost) -> Result<Machine, HostError> {
+    let login = login(settings)?;
+    let address = address(&login, settings)?;
+    let actor = actor(&login)?;
+    let facts = actor.hello().facts.iter();
+    let facts = facts.map(|(name, fact)| (format!("guest.{name}"), fact.clone()));
+    let own = [
+        ("ssh.to", login.host.clone()),
+        ("ssh.address", address.to_string()),
+    ];
+    let own = own.map(|(name, fact)| (name.to_owned(), fact));
+    let mut environment: BTreeMap<String, String> = facts.chain(own).collect();
+    environment.extend(on_host.facts.clone());
+    Ok(Machine {
+        actor,
+        address,
+        on_host,
+        environment,
+        jobs: BTreeMap::new(),
+        next_job: 0,
+    })
 }
 
 /// The login that the settings describe.
@@ -195,10 +229,6 @@ fn host_name(login: &Login) -> Result<String, HostError> {
     })
 }
 
-fn identity(actor: &RemoteActor) -> Result<Identity, HostError> {
-    Ok(Identity::parse(&ask(actor, IDENTITY)?))
-}
-
 /// What a shell line prints there.
 fn ask(actor: &RemoteActor, line: &str) -> Result<String, HostError> {
     let words: CommandLine = ["sh", "-c", line].map(str::to_owned).to_vec();
@@ -220,11 +250,12 @@ fn ask(actor: &RemoteActor, line: &str) -> Result<String, HostError> {
 }
 
 /// A machine that runs already.
-struct Machine {
+pub(super) struct Machine {
     actor: RemoteActor,
     address: IpAddr,
     on_host: OnHost,
-    environment: BTreeMap<String, String>,
+    /// What the record says of it.
+    pub environment: BTreeMap<String, String>,
     /// Dropping one ends it.
     jobs: BTreeMap<u64, Box<dyn Running>>,
     next_job: u64,

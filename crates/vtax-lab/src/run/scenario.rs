@@ -531,7 +531,7 @@ fn boot_one(
     files: &GuestFiles,
     journal: &mut Journal,
 ) -> Result<Box<dyn Target>, LabError> {
-    let outlives = cast.platform.outlives(seat);
+    let outlives = cast.platform.outlives(seat, cast.settings);
     if !outlives.is_empty() {
         journal.record_all(outlives)?;
     }

@@ -5,6 +5,7 @@ pub(super) mod agent;
 mod command_line;
 pub mod inner;
 mod kvm;
+pub mod libvirt;
 mod machine;
 mod nic;
 mod options;
