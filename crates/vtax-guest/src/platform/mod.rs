@@ -4,6 +4,7 @@ pub mod container;
 mod jobs;
 pub mod native;
 pub mod oci;
+mod podman;
 pub mod qemu;
 mod root;
 mod shared_kernel;
