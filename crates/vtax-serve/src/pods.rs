@@ -57,6 +57,7 @@ pub fn by_pod(mut snapshot: Snapshot) -> Snapshot {
                 ..Row::default()
             });
             sum.stages.merge(&row.stages);
+            sum.booked += row.booked;
             sum.energy += row.energy;
         }
         ledger.rows = rows.into_values().collect();

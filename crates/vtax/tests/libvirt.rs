@@ -209,7 +209,7 @@ fn a_domain_is_made_from_the_image_measured_and_removed_and_so_it_is_after_a_kil
         return;
     };
     let left =
-        || sh("ls -d /var/tmp/vtax-* 2>/dev/null || true") + &libvirt.ask(&["list", "--all"]);
+        || sh("ls -d /var/tmp/vtax-trial-* 2>/dev/null || true") + &libvirt.ask(&["list", "--all"]);
     let (host, before) = (HostState::read(), left());
     let output = libvirt.run("").output().unwrap();
     assert!(output.status.success(), "{}", said(&output));

@@ -21,7 +21,7 @@ use vtax_host::cell::requirements::need_program;
 use vtax_host::cell::{self, Cell, CellConfig, Seat, Space};
 use vtax_host::command::version_line;
 use vtax_host::facts::CgroupVersion;
-use vtax_host::roots::PATH;
+use vtax_host::roots::{PATH, Roots};
 use vtax_host::scratch::MOUNT_POINT;
 use vtax_host::settings::{Domain, Parameter, Settings};
 
@@ -287,11 +287,12 @@ fn start_podman(
     hierarchies: &Hierarchies,
     group: &Group,
 ) -> Result<CommandLine, HostError> {
-    let oci = Runtime::ALL.into_iter().find(|oci| oci.check().is_ok());
-    let oci = oci.ok_or_else(|| HostError::Missing {
-        what: "an OCI runtime for podman that works here".to_owned(),
-        remedy: "install the Debian package runc or crun".to_owned(),
-    })?;
+    // crun knows no hybrid hosts.
+    let oci = match hierarchies.layout() {
+        CgroupVersion::V2 if Roots::host().program("crun").is_some() => Runtime::Crun,
+        _ => Runtime::Runc,
+    };
+    need_program(oci.name(), oci.name())?;
     let own = control_group_path(Runtime::Crun, hierarchies, group, NAME)?;
     let parent = Path::new(&own).parent().unwrap_or(Path::new("/"));
     let folder = seat.run_dir().join("podman");

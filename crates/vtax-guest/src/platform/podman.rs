@@ -11,12 +11,15 @@ use vtax_host::scratch::MOUNT_POINT;
 /// control groups v1 only those hierarchies that have the group `$2`; elsewhere the runtime would make
 /// groups that nobody removes.
 const ROOM: &str = r#"mount --bind "$1" /dev/shm
+mounts=$(cat /proc/mounts)
 while read -r _ folder type _; do
     case $type in
     cgroup) [ -d "$folder$2" ] || umount "$folder" ;;
     cgroup2) [ "$folder" = /sys/fs/cgroup ] || umount "$folder" ;;
     esac
-done </proc/mounts
+done <<END
+$mounts
+END
 shift 2; exec "$@""#;
 
 /// A podman of one cell.
