@@ -32,6 +32,8 @@ pub(super) struct Party {
     pub client: String,
     /// Whether its stages are told apart; plain processes have one.
     pub is_vm: bool,
+    /// Whether it is on this host: of one that is elsewhere nothing is known of its costs.
+    pub is_here: bool,
     /// `Emulated` where guest code is not run by the processor itself.
     pub source: Source,
 }
@@ -251,7 +253,7 @@ impl Observation<'_> {
     /// high resolution clock, while the user and system columns are sampled at the tick.
     #[allow(clippy::cast_precision_loss, reason = "a processor count")]
     pub(super) fn cpu(&self) -> Option<CpuShares> {
-        let party = self.parties.get(self.party)?;
+        let party = self.parties.get(self.party).filter(|party| party.is_here)?;
         let seconds = |name| self.delta("host", name).map(|ns| ns / 1e9);
         let idle = seconds(metric::CPU_IDLE)? + seconds(metric::CPU_IOWAIT).unwrap_or(0.0);
         let steal = seconds(metric::CPU_STEAL).unwrap_or(0.0);
@@ -377,7 +379,12 @@ impl Observation<'_> {
         if result.work.is_none() {
             adding.lead("cpu.cores");
         }
-        if self.party == 0 {
+        // What this host did is the target's cost only where the target is on it.
+        let is_here = self
+            .parties
+            .get(self.party)
+            .is_some_and(|party| party.is_here);
+        if self.party == 0 && is_here {
             self.add_energy(&mut adding, seconds, work.as_ref());
             if result.work.is_none() {
                 adding.lead("power.mean");
@@ -637,6 +644,7 @@ mod tests {
             guest: guest.to_owned(),
             client: client.to_owned(),
             is_vm,
+            is_here: true,
             source: Source::Measured,
         }
     }

@@ -248,6 +248,7 @@ fn drive(workload: &'static Fake, tells_lines: bool) -> (Seen, usize) {
         guest: TARGET.to_owned(),
         client: "client".to_owned(),
         is_vm: false,
+        is_here: true,
         source: Source::Measured,
     }];
     let mut heard = Heard::default();
