@@ -416,9 +416,9 @@ fn write_strangely(path: &Path, rows: usize, owner: &str, of_owner: WriterProper
     let file = fs::File::create(path).unwrap();
     let mut writer = SerializedFileWriter::new(file, schema, Arc::new(properties)).unwrap();
     let mut group = writer.next_row_group().unwrap();
+    let texts = ["", owner, "metric", "B", "gauge", "measured"];
     let mut column = 0;
     while let Some(mut next) = group.next_column().unwrap() {
-        let text = [owner, "metric", "B", "gauge", "measured"].get(column.max(1) - 1);
         match column {
             0 => next
                 .typed::<Int64Type>()
@@ -429,7 +429,7 @@ fn write_strangely(path: &Path, rows: usize, owner: &str, of_owner: WriterProper
                 .write_batch(&vec![0.0; rows], None, None)
                 .unwrap(),
             _ => {
-                let values = vec![ByteArray::from(*text.unwrap()); rows];
+                let values = vec![ByteArray::from(texts[column]); rows];
                 let column = next.typed::<ByteArrayType>();
                 column.write_batch(&values, None, None).unwrap()
             }
