@@ -22,10 +22,10 @@ function levels({ treatment, points }) {
   const names = [...new Set(points.flatMap((point) => Object.keys(point.readings)))];
   const panels = names.map((name) => {
     const there = points.filter((point) => point.readings[name]);
-    return { treatment, title: name, across: `${points[0].across}, up to ${points[0].of}`, unit: there[0].readings[name].unit,
+    return { treatment, title: name, across: points[0].across, unit: there[0].readings[name].unit,
       lines: [{ run: 0, points: there.map((point) => [point.level, point.readings[name].value]) }] };
   });
-  return drawCurves(panels, ["this trial"], `${quantity(points[points.length - 1].level, "")} ${points[0].across} now`);
+  return drawCurves(panels, ["this trial"], `Level by level: ${points[0].across}; ${quantity(points[points.length - 1].level, "")} of ${quantity(points[0].of, "")} so far`);
 }
 
 /** What a trial is judged by, and how that went so far. */
@@ -77,7 +77,7 @@ export function runView(view, about, encoded) {
   document.title = `${dir} · vtax`;
   const title = h("h1", null, dir);
   const facts = h("p", { class: "facts" });
-  const progress = h("p", { class: "progress" });
+  const progress = h("p", { class: "progress", role: "status" }, "Reading this run.");
   const whole = h("progress", { max: 1, value: 0, "aria-label": "Trials that are done" });
   const links = h("p", { hidden: true }, reportLink(dir, "Report"));
   const controls = h("div", { class: "tools", role: "group", "aria-label": "This run" });
@@ -90,7 +90,7 @@ export function runView(view, about, encoded) {
   const meters = metersView(sampled);
   const matrix = h("section");
   const trust = h("section");
-  const numbers = h("details", { class: "remarks" });
+  const numbers = h("details", { class: "remarks", hidden: true });
   let run = null;
   let source = null;
   let timer = 0;
@@ -170,8 +170,8 @@ export function runView(view, about, encoded) {
       h("p", null, h("b", null, run.running.treatment), `, trial ${run.running.index}, for `, h("span", { class: "since" }), run.running.phase ? `: ${run.running.phase}` : ""),
       beside > 0 ? h("p", { class: "facts" }, `${counted(beside, "more trial")} under way beside it: ◐ below.`) : null,
       run.place === "local" ? h("p", { class: "facts" }, "What it costs this host meanwhile is under ", h("a", { href: "#/host" }, "Host"), ".") : null,
-      run.running.log.length > 0 ? h("pre", null, run.running.log.join("\n")) : null,
       run.running.objective ? objective(run.running) : null,
+      run.running.log.length > 0 ? h("pre", null, run.running.log.join("\n")) : null,
       ...(run.running.points.length > 0 ? levels(run.running) : [])].filter(Boolean) : []));
     meters.show(run);
     const blocks = Math.max(0, ...run.trials.map((trial) => trial.block)) + 1;

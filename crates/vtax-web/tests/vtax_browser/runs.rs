@@ -310,7 +310,7 @@ fn runs_are_started_and_told_to_end_in_a_browser() {
     browser.until(&text("climbs · "));
     browser.complaints();
     browser.open(&format!("{page}/#/run/climbs"));
-    browser.until(&text("30 guests now"));
+    browser.until(&text("30 of 40 so far"));
     browser.complaints();
     looked_at(
         &mut browser,
