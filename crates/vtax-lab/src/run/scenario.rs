@@ -7,6 +7,7 @@ use super::guest::Guest;
 use super::measure::{Inner, Observation, Party};
 use super::phases::{Drive, Driven, Stretch};
 use super::programs::{self, Whose};
+use super::pulse::Pulse;
 use super::{
     Assignment, Attempt, Experiment, Log, NewRun, OwnInstruments, Planned, Progress, RunOptions,
     RunSummary, instruments, run_experiment, stop,
@@ -488,6 +489,7 @@ impl Scenarios<'_> {
             energy: &self.meters.energy,
             host: self.host,
             charging,
+            pulse: Pulse::of(self.host),
             log,
         };
         let driven = drive.run(&mut attempt.times);

@@ -19,6 +19,7 @@ mod directory;
 pub mod emulated;
 mod error;
 mod histograms;
+mod pages;
 mod samples;
 mod stage;
 mod trial;
