@@ -38,6 +38,9 @@ pub struct HostFacts {
     pub mitigations: BTreeMap<String, String>,
     /// The clock source in use.
     pub clock_source: Option<String>,
+    /// The driver that sets the processor's frequency; `None` without cpufreq.
+    #[serde(default)]
+    pub frequency_driver: Option<String>,
     /// The frequency governors in use, one entry where all CPUs agree; empty without cpufreq.
     pub governors: Vec<String>,
     /// Frequency boost above the nominal frequency; `None` where it cannot be told.
@@ -290,6 +293,9 @@ pub fn facts(roots: &Roots, kvm_boots: Option<bool>) -> HostFacts {
         hypervisor: hypervisor(roots),
         mitigations: mitigations(roots),
         clock_source: roots.sys_text("devices/system/clocksource/clocksource0/current_clocksource"),
+        frequency_driver: frequency_policies(roots)
+            .iter()
+            .find_map(|policy| text(&policy.join("scaling_driver"))),
         governors: governors(roots),
         turbo: turbo(roots),
         smt: roots.sys_text("devices/system/cpu/smt/control"),

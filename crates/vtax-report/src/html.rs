@@ -912,7 +912,16 @@ fn provenance_section(out: &mut String, analysis: &Analysis, provenance: &Proven
             .collect();
         fact(platform, &facts.join("; "));
     }
-    out.push_str("</dl>\n<h3>How each number is made</h3>\n<ol class=\"methods\">\n");
+    out.push_str("</dl>\n");
+    let machines = analysis.fleet.sentences(&analysis.comparisons);
+    if !machines.is_empty() {
+        out.push_str("<h3 id=\"machines\">The machines</h3>\n<ul>\n");
+        for sentence in machines {
+            add!(out, "<li>{}</li>\n", escape(&sentence));
+        }
+        out.push_str("</ul>\n");
+    }
+    out.push_str("<h3>How each number is made</h3>\n<ol class=\"methods\">\n");
     for rule in methods(analysis) {
         add!(out, "<li>{rule}</li>\n");
     }

@@ -241,6 +241,9 @@ impl Page {
         if analysis.advice.is_none() {
             self.legend(analysis);
         }
+        for sentence in analysis.fleet.sentences(&analysis.comparisons) {
+            self.paragraph(CYAN, "  ", &sentence);
+        }
         let left_out: Vec<String> = analysis
             .trials
             .iter()

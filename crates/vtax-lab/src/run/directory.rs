@@ -48,6 +48,12 @@ impl NewRun<'_> {
         if path.join("run.json").exists() {
             let results = ResultsDir::resume(path)?;
             let run = results.run();
+            if results.is_merged() {
+                return Err(LabError::other(format!(
+                    "{} holds blocks of several machines, put together: what it lacks is run where they ran (vtax run --on), or into another directory and merged (vtax merge)",
+                    path.display()
+                )));
+            }
             if run.plan_sha256 != plan_sha256 || run.profile != profile {
                 return Err(LabError::other(format!(
                     "{} holds a run of another plan ({}, {} profile): give another directory with --results, or the plan that is in it",

@@ -2,10 +2,12 @@
 
 pub(crate) mod certainty;
 pub mod charge;
+mod machines;
 mod scenario;
 mod words;
 
 pub use certainty::Certainty;
+pub use machines::{Disagreement, Fleet};
 pub use scenario::{
     ActorSummary, Distribution, Layer, LevelSummary, ObjectiveSummary, Timeline, TimelinePhase,
 };
@@ -13,7 +15,7 @@ pub use scenario::{
 use crate::numbers::{count, ratio};
 use crate::results::{
     Better, HistogramRecord, Metric, ResultsDir, ResultsError, SampleKind, Samples, Treatment,
-    Trial, TrialOutcome, is_difference,
+    Trial, TrialOutcome, is_difference, together,
 };
 use crate::stats::{
     self, Description, Interval, NoTax, SteadyState, Tax, Verdict, benjamini_hochberg, classify,
@@ -70,6 +72,8 @@ pub struct Analysis {
     pub unreadable: Vec<String>,
     /// What watching cost, over all trials.
     pub observation: Observation,
+    /// The machines that ran it.
+    pub fleet: Fleet,
 }
 
 impl Analysis {
@@ -325,6 +329,8 @@ pub struct Comparison {
     pub verdict: Verdict,
     /// Why there is no ratio, or what else a reader must know.
     pub note: Option<String>,
+    /// How much the machines that ran it disagree, where several did.
+    pub machines: Option<Disagreement>,
 }
 
 impl Comparison {
@@ -373,6 +379,7 @@ impl Comparison {
             adjusted_p: None,
             family: 0,
             verdict: Verdict::NoRatio,
+            machines: None,
         }
     }
 
@@ -465,22 +472,14 @@ pub fn analyse(results: &ResultsDir) -> Result<Analysis, ResultsError> {
 /// # Errors
 /// When they are not shards of one run, or there is none.
 pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> {
-    let Some((first, others)) = shards.split_first() else {
+    let Some(first) = shards.first() else {
         return Err(ResultsError::NotARun(std::path::PathBuf::new()));
     };
-    for other in others {
-        let what = match (first.run(), other.run()) {
-            (a, b) if a.plan_sha256 != b.plan_sha256 => "plans",
-            (a, b) if a.seed != b.seed || a.schedule != b.schedule => "schedules",
-            _ => continue,
-        };
-        return Err(ResultsError::NotOneRun {
-            first: first.path().to_owned(),
-            other: other.path().to_owned(),
-            what,
-        });
-    }
-    let (mut trials, unreadable, missing) = read(shards);
+    let together = together(shards)?;
+    let planned = first.run().schedule.len();
+    let missing = planned.saturating_sub(together.trials.len());
+    let fleet = Fleet::of(&together, &first.run().place);
+    let (mut trials, unreadable) = read(&together.trials);
     certainty::set_stuck_apart(
         &mut trials
             .iter_mut()
@@ -517,6 +516,13 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         None => compare_with_baselines(&summaries, &trials),
         Some(_) => Vec::new(),
     };
+    let metric = |label: &str, name: &str| {
+        let mut of = summaries.iter();
+        of.find(|summary| summary.treatment.label == label)?
+            .metric(name)
+            .cloned()
+    };
+    fleet.judge(&mut comparisons, metric, &trials);
     judge(&mut comparisons, run.minimum_effect);
     if provisional {
         for comparison in &mut comparisons {
@@ -555,6 +561,7 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         treatments: summaries,
         comparisons,
         observation: observation(&trials),
+        fleet,
         attempts: attempts(shards, &rows),
         trials: rows,
         unreadable,
@@ -572,19 +579,9 @@ struct Read {
     timeline: Option<Timeline>,
 }
 
-/// Every readable trial with its samples, what could not be read, and how many are still to run.
-fn read(shards: &[&ResultsDir]) -> (Vec<Read>, Vec<String>, usize) {
-    let mut work: BTreeMap<u32, &ResultsDir> = BTreeMap::new();
-    for shard in shards {
-        for index in shard.trial_indexes() {
-            work.entry(index).or_insert(shard);
-        }
-    }
-    let planned = shards.first().map_or(0, |first| first.run().schedule.len());
-    let missing = (0..planned)
-        .filter(|index| u32::try_from(*index).map_or(true, |index| !work.contains_key(&index)))
-        .count();
-    let work: Vec<(u32, &ResultsDir)> = work.into_iter().collect();
+/// Every readable trial with its samples, and what could not be read.
+fn read(work: &BTreeMap<u32, &ResultsDir>) -> (Vec<Read>, Vec<String>) {
+    let work: Vec<(u32, &ResultsDir)> = work.iter().map(|(index, from)| (*index, *from)).collect();
     // Reading is decoding, so it is spread over the processors.
     let threads = std::thread::available_parallelism()
         .map_or(1, usize::from)
@@ -611,7 +608,7 @@ fn read(shards: &[&ResultsDir]) -> (Vec<Read>, Vec<String>, usize) {
             }
         }
     });
-    (trials, unreadable, missing)
+    (trials, unreadable)
 }
 
 fn read_one(from: &ResultsDir, index: u32) -> (Option<Read>, Vec<String>) {

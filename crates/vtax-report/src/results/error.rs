@@ -74,7 +74,17 @@ pub enum ResultsError {
         /// The one that differs from it.
         other: PathBuf,
         /// In what they differ.
-        what: &'static str,
+        what: String,
+    },
+    /// Two directories come from machines of different kinds.
+    #[error("{} and {} ran on machines of different kinds ({differences}): a mean of both would describe neither. Report them apart, or compare them: vtax compare", first.display(), other.display())]
+    NotOneKind {
+        /// The first directory.
+        first: PathBuf,
+        /// The one that differs from it.
+        other: PathBuf,
+        /// In what the machines differ.
+        differences: String,
     },
 }
 

@@ -4,6 +4,7 @@
 //! plan.toml                    the plan as it was run
 //! run.json                     format version, seed, profile, schedule
 //! host.json                    hardware, kernel, versions, mitigations, clock source
+//! machines.json                who ran which block, where several machines did
 //! trials/0007/trial.json       one trial: treatment, timing, metrics, suspicion
 //! trials/0007/samples.parquet  every sample: t_ns, owner, metric, unit, kind, source, value
 //! trials/0007/latencies.hlog   distributions, an HdrHistogram interval log, where there are any
@@ -19,6 +20,7 @@ mod directory;
 pub mod emulated;
 mod error;
 mod histograms;
+mod machines;
 mod pages;
 mod samples;
 mod stage;
@@ -29,6 +31,7 @@ pub(crate) use directory::write_atomically;
 pub use directory::{InFlight, ResultsDir, TrialWriter};
 pub use error::ResultsError;
 pub use histograms::HistogramRecord;
+pub use machines::{Machine, Machines, Together, merge, together};
 pub(crate) use samples::write_column;
 pub use samples::{SampleKind, SampleReader, SampleSeries, SampleSeriesId, SampleWriter, Samples};
 pub use stage::Stage;

@@ -2,6 +2,7 @@
 //!
 //! Every choice, with its reason and its reference, is in `docs/method.md`.
 
+mod between;
 mod bootstrap;
 mod describe;
 mod distribution;
@@ -10,6 +11,7 @@ mod random;
 mod steady;
 mod tax;
 
+pub use between::{Between, between, over_groups};
 pub use bootstrap::{Interval, RESAMPLES, mean_interval, positive_mean_interval};
 pub use describe::{Description, describe, mean, median, quantile};
 pub use permutation::{benjamini_hochberg, cliffs_delta};

@@ -1,0 +1,410 @@
+//! The machines that ran the blocks of a run, and results of several of them put into one directory.
+//!
+//! A block belongs to one machine: its trials are pairs, and a pair that spans two machines measures
+//! their difference. A machine is one boot of it, since a reboot moves what it measures as much as
+//! another machine of its kind does. Machines of different kinds are never put together: a mean over
+//! two processors describes neither.
+
+use super::directory::{sync, trial_name, write_atomically};
+use super::{Aside, ResultsDir, ResultsError, TrialOutcome, bounded};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::Path;
+
+const FILE: &str = "machines.json";
+/// A thousand machines' facts, some hundred times over.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// What of `host.json` makes machines differ in kind: the fact's path, and its name to people.
+const KIND: [(&str, &str); 9] = [
+    ("/cpu/model", "processor"),
+    ("/cpu/threads", "logical CPUs"),
+    ("/kernel", "kernel"),
+    ("/frequency_driver", "frequency driver"),
+    ("/governors", "governor"),
+    ("/turbo", "turbo"),
+    ("/smt", "multithreading"),
+    ("/virtualization", "VMs run on"),
+    ("/hypervisor", "runs under"),
+];
+
+/// A machine that ran blocks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Its `host.json`.
+    pub host: Value,
+}
+
+impl Machine {
+    /// What tells it from others: the kernel's id of its boot, or all of its facts where there is none.
+    pub fn name(&self) -> String {
+        match self.host.pointer("/boot_id").and_then(Value::as_str) {
+            Some(boot) => boot.to_owned(),
+            None => self.host.to_string(),
+        }
+    }
+
+    /// The vtax that measured there.
+    pub fn vtax(&self) -> Option<&str> {
+        self.host.pointer("/vtax").and_then(Value::as_str)
+    }
+
+    /// What it is, by the names of [`Machine::differences`]; facts that the host does not give are absent.
+    pub fn kind(&self) -> BTreeMap<&'static str, String> {
+        let fact = |(path, name): &(&str, &'static str)| {
+            let value = self.host.pointer(path)?;
+            let text = match value {
+                Value::Null => return None,
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            Some((*name, text))
+        };
+        KIND.iter().filter_map(fact).collect()
+    }
+
+    /// In what two machines differ in kind, in words; empty where they are of one kind.
+    pub fn differences(&self, other: &Self) -> Vec<String> {
+        let (mine, theirs) = (self.kind(), other.kind());
+        let of = |kind: &BTreeMap<&str, String>, name| {
+            kind.get(name)
+                .cloned()
+                .unwrap_or_else(|| "unknown".to_owned())
+        };
+        KIND.iter()
+            .map(|(_, name)| (*name, of(&mine, *name), of(&theirs, *name)))
+            .filter(|(_, mine, theirs)| mine != theirs)
+            .map(|(name, mine, theirs)| format!("{name}: {mine}, {theirs}"))
+            .collect()
+    }
+}
+
+/// `machines.json`: who ran which block.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Machines {
+    /// The machines.
+    pub machines: Vec<Machine>,
+    /// Index of the machine of each block.
+    pub blocks: BTreeMap<u32, usize>,
+}
+
+impl Machines {
+    /// The machine of a block; `None` where it has not been run.
+    pub fn of(&self, block: u32) -> Option<&Machine> {
+        self.machines.get(*self.blocks.get(&block)?)
+    }
+
+    fn add(&mut self, machine: &Machine, block: u32) {
+        let known = self
+            .machines
+            .iter()
+            .position(|one| one.name() == machine.name());
+        let at = known.unwrap_or_else(|| {
+            self.machines.push(machine.clone());
+            self.machines.len() - 1
+        });
+        self.blocks.insert(block, at);
+    }
+}
+
+/// Directories of one run, put together.
+#[derive(Debug, Default)]
+pub struct Together<'a> {
+    /// The machines, and their blocks.
+    pub machines: Machines,
+    /// Where each trial is, by its index.
+    pub trials: BTreeMap<u32, &'a ResultsDir>,
+    /// What was left out, in sentences: blocks that two machines ran.
+    pub notes: Vec<String>,
+}
+
+/// What one machine has of one block.
+#[derive(Default)]
+struct Part<'a> {
+    trials: BTreeMap<u32, &'a ResultsDir>,
+    complete: usize,
+}
+
+/// Chooses for each block the machine that ran most of it, the first one among equals.
+///
+/// # Errors
+/// When they are not of one run, one version of vtax and one kind of machine.
+pub fn together<'a>(directories: &[&'a ResultsDir]) -> Result<Together<'a>, ResultsError> {
+    let Some((first, others)) = directories.split_first() else {
+        return Err(ResultsError::NotARun(std::path::PathBuf::new()));
+    };
+    for other in others {
+        one_run(first, other)?;
+    }
+    let mut of: Vec<Machine> = Vec::new();
+    let mut parts: BTreeMap<u32, BTreeMap<usize, Part<'a>>> = BTreeMap::new();
+    for directory in directories {
+        let machines = directory.machines()?;
+        let indexes = directory.trial_indexes();
+        for index in indexes {
+            let Some(block) = directory.block_of(index) else {
+                continue;
+            };
+            let Some(machine) = machines.of(block) else {
+                continue;
+            };
+            let at = match of.iter().position(|one| one.name() == machine.name()) {
+                Some(at) => at,
+                None => {
+                    if let Some(other) = of.first() {
+                        one_kind(first, other, directory, machine)?;
+                    }
+                    of.push(machine.clone());
+                    of.len() - 1
+                }
+            };
+            let part = parts.entry(block).or_default().entry(at).or_default();
+            part.trials.entry(index).or_insert(directory);
+        }
+    }
+    let mut found = Together::default();
+    for (block, mut candidates) in parts {
+        let contested = candidates.len() > 1;
+        if contested {
+            for part in candidates.values_mut() {
+                let complete = |(index, from): &(&u32, &&ResultsDir)| {
+                    from.trial(**index)
+                        .is_ok_and(|trial| trial.outcome == TrialOutcome::Complete)
+                };
+                part.complete = part.trials.iter().filter(complete).count();
+            }
+        }
+        let best = candidates
+            .iter()
+            .map(|(at, part)| (part.complete, std::cmp::Reverse(*at)))
+            .max();
+        let Some((_, std::cmp::Reverse(at))) = best else {
+            continue;
+        };
+        let left: usize = candidates
+            .iter()
+            .filter(|(other, _)| **other != at)
+            .map(|(_, part)| part.trials.len())
+            .sum();
+        if left > 0 {
+            found.notes.push(format!(
+                "block {block} was run on more than one machine: {left} trials of the other are left out, since pairs do not span machines"
+            ));
+        }
+        if let (Some(part), Some(machine)) = (candidates.remove(&at), of.get(at)) {
+            found.machines.add(machine, block);
+            found.trials.extend(part.trials);
+        }
+    }
+    Ok(found)
+}
+
+/// # Errors
+/// When plans, schedules, profiles or versions differ.
+fn one_run(first: &ResultsDir, other: &ResultsDir) -> Result<(), ResultsError> {
+    let (a, b) = (first.run(), other.run());
+    let version = |of: &ResultsDir| -> Result<Option<String>, ResultsError> {
+        let machines = of.machines()?;
+        Ok(machines
+            .machines
+            .first()
+            .and_then(Machine::vtax)
+            .map(str::to_owned))
+    };
+    let what = if a.plan_sha256 != b.plan_sha256 {
+        "plans".to_owned()
+    } else if a.profile != b.profile {
+        format!("profiles ({}, {})", a.profile, b.profile)
+    } else if a.seed != b.seed || a.schedule != b.schedule {
+        "schedules".to_owned()
+    } else {
+        match (version(first)?, version(other)?) {
+            (Some(one), Some(two)) if one != two => format!("versions of vtax ({one}, {two})"),
+            _ => return Ok(()),
+        }
+    };
+    Err(not_one(first, other, what))
+}
+
+fn one_kind(
+    first: &ResultsDir,
+    one: &Machine,
+    other: &ResultsDir,
+    two: &Machine,
+) -> Result<(), ResultsError> {
+    let differences = one.differences(two);
+    if differences.is_empty() {
+        return Ok(());
+    }
+    Err(ResultsError::NotOneKind {
+        first: first.path().to_owned(),
+        other: other.path().to_owned(),
+        differences: differences.join("; "),
+    })
+}
+
+fn not_one(first: &ResultsDir, other: &ResultsDir, what: String) -> ResultsError {
+    ResultsError::NotOneRun {
+        first: first.path().to_owned(),
+        other: other.path().to_owned(),
+        what,
+    }
+}
+
+impl ResultsDir {
+    /// Who ran which block: `machines.json`, and without it one machine, that of `host.json`.
+    ///
+    /// # Errors
+    /// When the file is there and cannot be read.
+    pub fn machines(&self) -> Result<Machines, ResultsError> {
+        let file = self.path().join(FILE);
+        if self.is_merged() {
+            let bytes = bounded::read(&file, MOST_BYTES)?;
+            return serde_json::from_slice(&bytes).map_err(|cause| ResultsError::Corrupted {
+                path: file,
+                why: cause.to_string(),
+                remedy: "Remove it and merge again from the shards' directories".to_owned(),
+            });
+        }
+        // Without its facts a run is still a run; it is a machine like no other, or like those that
+        // lack them too.
+        let host = self.host().unwrap_or(Value::Null);
+        Ok(Machines {
+            machines: vec![Machine { host }],
+            blocks: self
+                .run()
+                .schedule
+                .iter()
+                .map(|entry| (entry.block, 0))
+                .collect(),
+        })
+    }
+
+    /// Whether it was put together from several directories.
+    pub fn is_merged(&self) -> bool {
+        self.path().join(FILE).exists()
+    }
+
+    /// The block of a trial; `None` where the schedule has no such trial.
+    pub fn block_of(&self, index: u32) -> Option<u32> {
+        let index = usize::try_from(index).ok()?;
+        Some(self.run().schedule.get(index)?.block)
+    }
+
+    /// The blocks whose every trial is here and complete.
+    pub fn whole_blocks(&self) -> BTreeSet<u32> {
+        let schedule = &self.run().schedule;
+        let mut whole: BTreeSet<u32> = schedule.iter().map(|entry| entry.block).collect();
+        for (index, entry) in (0..).zip(schedule) {
+            let complete = || {
+                let trial = self.trial(index);
+                trial.is_ok_and(|trial| trial.outcome == TrialOutcome::Complete)
+            };
+            if whole.contains(&entry.block) && !complete() {
+                whole.remove(&entry.block);
+            }
+        }
+        whole
+    }
+}
+
+/// Puts results of several directories into one, which may hold some of them already; the sources stay
+/// as they are, and what is left out stays in them. Trials are linked, and copied where that cannot be.
+/// Says what was left out.
+///
+/// # Errors
+/// As [`together`], and when `into` holds a run that was not merged, or cannot be written.
+pub fn merge(sources: &[ResultsDir], into: &Path) -> Result<Vec<String>, ResultsError> {
+    let mut notes = Vec::new();
+    let mut known = BTreeSet::new();
+    let mut from: Vec<&ResultsDir> = Vec::new();
+    for source in sources {
+        let path =
+            fs::canonicalize(source.path()).map_err(ResultsError::io("find", source.path()))?;
+        if known.insert(path) {
+            from.push(source);
+        } else {
+            let path = source.path().display();
+            notes.push(format!("{path} was given twice and is read once"));
+        }
+    }
+    let Some(first) = from.first().copied() else {
+        return Err(ResultsError::NotARun(into.to_owned()));
+    };
+    let earlier = match into.join("run.json").exists() {
+        true => Some(ResultsDir::resume(into)?),
+        false => None,
+    };
+    if let Some(earlier) = &earlier {
+        if !earlier.is_merged() {
+            return Err(ResultsError::AlreadyARun(into.to_owned()));
+        }
+        from.insert(0, earlier);
+    }
+    let found = together(&from)?;
+    notes.extend(found.notes);
+    let target = match &earlier {
+        Some(earlier) => earlier.clone(),
+        None => ResultsDir::create(into, first.run(), &first.plan_text()?, &first.host()?)?,
+    };
+    // What is no longer chosen goes aside before its block is another machine's.
+    for index in target.trial_indexes() {
+        let stays = found
+            .trials
+            .get(&index)
+            .is_some_and(|chosen| chosen.path() == target.path());
+        if !stays {
+            target.set_aside(index, Aside::Again)?;
+        }
+    }
+    let file = into.join(FILE);
+    let json = serde_json::to_vec(&found.machines)
+        .map_err(|cause| ResultsError::io("write", &file)(io::Error::other(cause)))?;
+    write_atomically(&file, &json)?;
+    let trials = into.join("trials");
+    for (index, from) in &found.trials {
+        if from.path() != target.path() {
+            take(&from.trial_path(*index), &trials, &trial_name(*index))?;
+        }
+    }
+    for source in from.iter().filter(|source| source.path() != target.path()) {
+        for attempt in source.attempts() {
+            let chosen = target
+                .block_of(attempt.index)
+                .and_then(|block| found.machines.of(block))
+                .map(Machine::name);
+            let block = target.block_of(attempt.index);
+            let its = block.and_then(|block| source.machines().ok()?.of(block).map(Machine::name));
+            if let (Some(name), true) = (attempt.path.file_name(), chosen == its) {
+                take(&attempt.path, &trials, &name.to_string_lossy())?;
+            }
+        }
+    }
+    sync(&trials)?;
+    Ok(notes)
+}
+
+/// Links a trial's directory to another place, whole or not at all; what is there already stays.
+fn take(from: &Path, trials: &Path, name: &str) -> Result<(), ResultsError> {
+    let destination = trials.join(name);
+    if destination.exists() {
+        return Ok(());
+    }
+    let temporary = trials.join(format!(".{name}.partial-{}", std::process::id()));
+    fs::create_dir_all(&temporary).map_err(ResultsError::io("create", &temporary))?;
+    for entry in fs::read_dir(from).map_err(ResultsError::io("list", from))? {
+        let entry = entry.map_err(ResultsError::io("list", from))?;
+        let file = entry.path();
+        if !entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            continue;
+        }
+        let here = temporary.join(entry.file_name());
+        if fs::hard_link(&file, &here).is_err() {
+            fs::copy(&file, &here).map_err(ResultsError::io("copy", &file))?;
+        }
+    }
+    fs::rename(&temporary, &destination).map_err(ResultsError::io("rename into place", &temporary))
+}

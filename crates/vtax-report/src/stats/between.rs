@@ -1,0 +1,152 @@
+//! How much groups of values disagree beyond what their own scatter explains: the standard deviation of
+//! a random effect, with an interval.
+//!
+//! One-way analysis of variance with unequal groups (Searle, Casella and McCulloch 1992, chapter 3). The
+//! interval of the variance between groups is that of Tukey (1951) and Williams (1962), which joins an
+//! exact interval of the ratio of variances with one of the mean square; of unequal groups the harmonic
+//! mean of their sizes stands for the size (Thomas and Hultquist 1978).
+
+use super::bootstrap::Interval;
+use super::describe::mean;
+use super::distribution::{f_beyond, f_quantile, student_quantile};
+use serde::{Deserialize, Serialize};
+
+/// Complement of the interval.
+const ALPHA: f64 = 0.05;
+/// Degrees of freedom that make F the χ² over its degrees.
+const MANY: f64 = 1e7;
+
+/// How much groups disagree, in the unit of the values.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Between {
+    /// Groups.
+    pub groups: usize,
+    /// Standard deviation between groups; 0 where their own scatter explains all.
+    pub sd: f64,
+    /// Its 95 % interval.
+    pub interval: Interval,
+    /// The chance of groups this far apart where none differs (F).
+    pub p: f64,
+    /// Standard deviation within groups.
+    pub within: f64,
+}
+
+/// Of groups of values; `None` where there are fewer than two groups, or no group has two values.
+pub fn between(groups: &[Vec<f64>]) -> Option<Between> {
+    let groups: Vec<&Vec<f64>> = groups.iter().filter(|group| !group.is_empty()).collect();
+    let (count, all) = (
+        groups.len(),
+        groups.iter().map(|group| group.len()).sum::<usize>(),
+    );
+    if count < 2 || all <= count {
+        return None;
+    }
+    let sizes: Vec<f64> = groups.iter().map(|group| group.len() as f64).collect();
+    let n = all as f64;
+    let means: Vec<f64> = groups
+        .iter()
+        .map(|group| mean(group))
+        .collect::<Option<_>>()?;
+    let middle = mean(&means)?;
+    let size = count as f64 / sizes.iter().map(|size| 1.0 / size).sum::<f64>();
+    let (above, below) = (count as f64 - 1.0, n - count as f64);
+    let within: f64 = groups
+        .iter()
+        .zip(&means)
+        .flat_map(|(group, mean)| group.iter().map(move |value| (value - mean).powi(2)))
+        .sum::<f64>()
+        / below;
+    let among = size
+        * means
+            .iter()
+            .map(|mean| (mean - middle).powi(2))
+            .sum::<f64>();
+    if !(within.is_finite() && among.is_finite()) {
+        return None;
+    }
+    let variance = (among / above - within) / size;
+    // An end of the interval, from the quantiles of F and of χ² on one side.
+    let end = |probability: f64| {
+        let explained = above * within * f_quantile(probability, above, below);
+        let chi = above * f_quantile(probability, above, MANY);
+        ((among - explained) / (size * chi)).max(0.0).sqrt()
+    };
+    let p = match within > 0.0 {
+        true => f_beyond(among / above / within, above, below),
+        false if among > 0.0 => 0.0,
+        false => 1.0,
+    };
+    Some(Between {
+        groups: count,
+        sd: variance.max(0.0).sqrt(),
+        interval: Interval::finite(end(1.0 - ALPHA / 2.0), end(ALPHA / 2.0))?,
+        p,
+        within: within.sqrt(),
+    })
+}
+
+/// The mean over groups, each of which counts once, with Student's interval and two-sided p of it being
+/// 0: what holds for a group that was not there.
+pub fn over_groups(groups: &[Vec<f64>]) -> Option<(f64, Interval, f64)> {
+    let means: Vec<f64> = groups.iter().filter_map(|group| mean(group)).collect();
+    let degrees = u32::try_from(means.len().checked_sub(1)?).ok()?;
+    let centre = mean(&means)?;
+    let sd = super::describe::standard_deviation(&means, centre)?;
+    let error = sd / (means.len() as f64).sqrt();
+    let half = student_quantile(1.0 - ALPHA, degrees) * error;
+    let p = match error > 0.0 {
+        true => super::distribution::student_beyond(centre.abs() / error, degrees),
+        false => f64::from(centre == 0.0),
+    };
+    Some((centre, Interval::finite(centre - half, centre + half)?, p))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::random::Random;
+    use super::*;
+
+    fn normal(random: &mut Random) -> f64 {
+        (-2.0 * (1.0 - random.uniform()).ln()).sqrt()
+            * (2.0 * std::f64::consts::PI * random.uniform()).cos()
+    }
+
+    /// How often the interval holds the truth, over invented fleets of unequal groups.
+    fn coverage(sd: f64) -> f64 {
+        let mut random = Random::new(7);
+        let rounds = 2000;
+        let mut held = 0;
+        for _ in 0..rounds {
+            let groups: Vec<Vec<f64>> = [2usize, 3, 4, 4, 6]
+                .iter()
+                .map(|size| {
+                    let shift = sd * normal(&mut random);
+                    (0..*size).map(|_| shift + normal(&mut random)).collect()
+                })
+                .collect();
+            held += usize::from(between(&groups).unwrap().interval.contains(sd));
+        }
+        held as f64 / f64::from(rounds)
+    }
+
+    #[test]
+    fn the_interval_holds_the_spread_between_machines_as_often_as_it_says() {
+        for sd in [0.0, 0.5, 2.0] {
+            let found = coverage(sd);
+            assert!((0.93..=1.0).contains(&found), "sd {sd}: {found}");
+        }
+    }
+
+    #[test]
+    fn groups_that_scatter_alike_do_not_disagree_and_shifted_ones_do() {
+        let alike = between(&[vec![1.0, 1.1, 0.9], vec![1.05, 0.95], vec![1.0, 1.02]]).unwrap();
+        assert_eq!((alike.sd, alike.interval.low), (0.0, 0.0));
+        let apart = between(&[vec![1.0, 1.1, 0.9], vec![3.0, 3.1], vec![5.0, 5.02]]).unwrap();
+        assert!(
+            apart.sd > 1.5 && apart.interval.low > 0.5 && apart.p < 0.001,
+            "{apart:?}"
+        );
+        assert!(between(&[vec![1.0, 2.0]]).is_none());
+        assert!(between(&[vec![1.0], vec![2.0]]).is_none());
+    }
+}
