@@ -3,7 +3,7 @@
 CARGO ?= cargo
 VTAX := $(or $(CARGO_TARGET_DIR),target)/release/vtax
 
-.PHONY: help setup build demo demo-density testbed test lint bench bench-density bench-mvm bench-nic bench-hold bench-charge accuracy fuzz clean
+.PHONY: help setup build demo demo-density testbed test lint bench bench-density bench-mvm bench-nic bench-charge accuracy fuzz clean
 
 help:
 	@echo "make demo           install what is missing, build, run the network-tax plan, show the report"
@@ -14,8 +14,7 @@ help:
 	@echo "make bench          measure vtax itself"
 	@echo "make bench-density  what the scalability test costs"
 	@echo "make bench-mvm      measure micro VMs: MVM='parked 1000000 live 4000 bare 4000 qemu 4'"
-	@echo "make bench-nic      measure the virtual NIC beside DPDK and QEMU"
-	@echo "make bench-hold     measure the virtual NIC's hold modes"
+	@echo "make bench-nic      measure the virtual NIC beside DPDK, QEMU and vhost-net: PARTS='pmd switch hold guest testbed'"
 	@echo "make bench-charge   measure charge-back"
 	@echo "make fuzz           fuzz the virtual NIC: FUZZ_SECONDS=600 for each target"
 	@echo "make accuracy       how right charge-back is, on an emulated host"
@@ -55,13 +54,10 @@ bench-density: setup
 bench-mvm: setup
 	@$(CARGO) bench --locked --quiet -p vtax-mvm --bench population -- $(MVM)
 
+# Without PARTS: all of them, which takes two hours.
 bench-nic: build
-	@$(CARGO) build --release --locked -p vtax-nic --bin vtax-nic
-	@./scripts/bench-nic $(dir $(VTAX))vtax-nic $(VTAX)
-
-bench-hold: setup
 	@$(CARGO) build --release --locked -p vtax-nic -p vtax-nic-driver --bins
-	@$(dir $(VTAX))hold-bench --program $(dir $(VTAX))vtax-nic
+	@./scripts/bench-nic $(dir $(VTAX)) $(PARTS)
 
 bench-charge: setup
 	$(CARGO) bench --locked -p vtax-serve --bench charge --bench scrape

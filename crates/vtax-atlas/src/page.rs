@@ -328,14 +328,34 @@ fn chart(out: &mut String, compared: &Compared<'_>) {
         out.push_str("</span></div>\n");
     }
     out.push_str("<div class=\"bar axis\"><span class=\"name\"></span><span class=\"track\">");
-    for tick in ticks(low, high) {
-        add!(
-            out,
-            "<i class=\"tick\" style=\"left:{}%\">{tick}×</i>",
-            at(tick)
-        );
+    let ticks: Vec<(f64, f64)> = ticks(low, high).into_iter().map(|t| (t, at(t))).collect();
+    let (wide, narrow) = (apart(&ticks, WIDE), apart(&ticks, NARROW));
+    for (tick, at) in wide {
+        let class = if narrow.contains(&(tick, at)) {
+            "tick"
+        } else {
+            "tick dense"
+        };
+        add!(out, "<i class=\"{class}\" style=\"left:{at}%\">{tick}×</i>");
     }
     out.push_str("</span></div>\n</div>\n");
+}
+
+/// What a tick's text takes of the scale, in percent: on a desk's screen, and on one of 360 pixels.
+const WIDE: f64 = 9.0;
+const NARROW: f64 = 21.0;
+
+/// The ticks and their places that are this far from each other, those next to 1 first.
+fn apart(ticks: &[(f64, f64)], far: f64) -> Vec<(f64, f64)> {
+    let mut nearest = ticks.to_vec();
+    nearest.sort_by(|(a, _), (b, _)| a.ln().abs().total_cmp(&b.ln().abs()));
+    let mut kept: Vec<(f64, f64)> = Vec::new();
+    for (tick, at) in nearest {
+        if kept.iter().all(|(_, other)| (other - at).abs() >= far) {
+            kept.push((tick, at));
+        }
+    }
+    kept
 }
 
 /// At most five round numbers between two.
@@ -548,6 +568,23 @@ mod tests {
             prose("run `a <b>` & go"),
             "run <code>a &lt;b&gt;</code> &amp; go"
         );
+    }
+
+    #[test]
+    fn ticks_do_not_lie_on_each_other() {
+        let ticks = [
+            (0.9, 10.0),
+            (1.0, 20.0),
+            (1.2, 45.0),
+            (1.5, 53.0),
+            (2.0, 80.0),
+        ];
+        assert_eq!(apart(&ticks, 0.0).len(), 5);
+        assert_eq!(
+            apart(&ticks, NARROW),
+            [(1.0, 20.0), (1.2, 45.0), (2.0, 80.0)]
+        );
+        assert_eq!(apart(&[], WIDE), []);
     }
 
     #[test]

@@ -174,11 +174,12 @@ fn words_of(event: &Event) -> Option<String> {
             trials + finished
         ),
         Event::TrialStarted { treatment, .. } => format!("{treatment}:"),
-        Event::Phase { .. } => return None,
+        Event::Phase { .. } | Event::Objective { .. } | Event::Metered { .. } => return None,
         Event::Sampled {
             level,
             of,
             readings,
+            ..
         } => {
             let mut line = format!("  {level:>9} of {of}");
             for (name, reading) in readings {

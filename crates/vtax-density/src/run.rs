@@ -204,9 +204,11 @@ fn sampled(limits: &Limits, interval: &Interval, maximum: u32) -> Event {
         readings.insert("probe p99".to_owned(), p99);
     }
     Event::Sampled {
-        level: interval.population,
-        of: maximum,
+        level: interval.population.into(),
+        of: maximum.into(),
+        across: "guests".to_owned(),
         readings,
+        kept: None,
     }
 }
 

@@ -335,3 +335,81 @@ fn nothing_of_the_cell_is_mounted_on_the_host() {
         cell.destroy().unwrap();
     });
 }
+
+/// gVisor and podman: what they run is reached, counted and gone like any container.
+#[test]
+fn a_sandbox_and_an_engine_serve_are_counted_and_leave_nothing() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    for name in ["runsc", "podman"] {
+        let settings: Settings = [("container.runtime", Level::Text(name.to_owned()))]
+            .into_iter()
+            .collect();
+        if let Err(error) = Container.check(&settings) {
+            eprintln!("SKIPPED {name}: {error}");
+            continue;
+        }
+        let cell = bench.cell(config(name));
+        let seat = cell.target().unwrap();
+        let mut target = Container.boot(&seat, &bench.guest, &settings).unwrap();
+        assert!(target.environment()["container.runtime"].contains(name));
+        assert_eq!(shell(&mut *target, "cat /etc/mark"), "the shared root\n");
+        let ended = target
+            .run(
+                &line(&["sh", "-c", "echo out; echo err >&2; exit 7"]),
+                Duration::from_secs(20),
+            )
+            .unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert_eq!(
+            (ended.code, text(&ended.stdout), text(&ended.stderr)),
+            (7, "out\n".to_owned(), "err\n".to_owned()),
+            "{name}"
+        );
+        // gVisor has a kernel of its own.
+        let release = shell(&mut *target, "uname -r");
+        let here = rustix::system::uname()
+            .release()
+            .to_string_lossy()
+            .into_owned();
+        assert_eq!(
+            release.trim() == here,
+            name == "podman",
+            "{name}: {release}"
+        );
+        let server = target
+            .start(&line(&["nc", "-l", "-p", "7000", "-e", "echo", "hello"]))
+            .unwrap();
+        let client = seat.client();
+        let fetched = (0..400).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(20));
+            let address = target.address().to_string();
+            let output = client
+                .start(&line(&["busybox", "nc", &address, "7000"]))
+                .unwrap()
+                .wait()
+                .unwrap();
+            (output.code == 0 && !output.stdout.is_empty()).then_some(output.stdout)
+        });
+        assert_eq!(fetched.as_deref(), Some(b"hello\n".as_slice()), "{name}");
+        while target.poll(server).unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // What it computes is the target's.
+        let before = cpu_micros(&target.subject());
+        shell(
+            &mut *target,
+            "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done",
+        );
+        assert!(cpu_micros(&target.subject()) - before > 20_000, "{name}");
+        target.stop().unwrap();
+        let name_of_cell = cell.name().to_owned();
+        cell.destroy().unwrap();
+        let left = std::process::Command::new("find")
+            .args(["/sys/fs/cgroup", "-path", &format!("*{name_of_cell}*")])
+            .output()
+            .unwrap();
+        assert_eq!(text(&left.stdout), "", "{name}");
+    }
+}

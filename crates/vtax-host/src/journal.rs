@@ -8,6 +8,7 @@
 use crate::HostError;
 use crate::cell::remove;
 use crate::kernel_file;
+use crate::virsh::Virsh;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -38,6 +39,13 @@ pub enum Change {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         scratch: Option<PathBuf>,
     },
+    /// A domain of libvirt's is made; it is destroyed when it is undone.
+    Libvirt {
+        /// Which libvirt.
+        uri: String,
+        /// Its name, which must start with `vtax-`.
+        name: String,
+    },
     /// A temporary directory is created; it is removed whole when it is undone.
     Directory {
         /// The directory; its name must start with `vtax-`.
@@ -65,6 +73,7 @@ impl fmt::Display for Change {
             }
             Self::Cgroup { path } => write!(f, "the control group {}", path.display()),
             Self::Domain { name, .. } => write!(f, "the Xen domain {name}"),
+            Self::Libvirt { uri, name } => write!(f, "the domain {name} of {uri}"),
             Self::Directory { path } => write!(f, "the directory {}", path.display()),
             Self::Unknown { line } => write!(f, "a change that this version does not know: {line}"),
         }
@@ -297,6 +306,11 @@ fn undo(change: &Change, end_domain: EndDomain) -> Result<(), HostError> {
             problem: "this version does not know it, perhaps a newer one does; restore with the version that made it, or undo it by hand and run `vtax restore --forget`".to_owned(),
         }),
         Change::Domain { name, scratch } => end_domain(name, scratch.as_deref()),
+        Change::Libvirt { uri, name } => Virsh {
+            uri: uri.clone(),
+            reads_only: false,
+        }
+        .end(name),
         Change::Directory { path } => {
             let ours = path
                 .file_name()

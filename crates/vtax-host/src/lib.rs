@@ -19,6 +19,7 @@ pub mod mounts;
 pub mod scratch;
 pub mod settings;
 pub mod signals;
+pub mod virsh;
 
 pub use error::HostError;
 pub use vtax_observe::roots::{self, Roots};

@@ -2,6 +2,7 @@
 //! by trial, in a seeded random order. See `docs/design.md`.
 
 mod error;
+mod found;
 pub mod place;
 pub mod plan;
 pub mod run;

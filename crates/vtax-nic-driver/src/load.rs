@@ -48,7 +48,8 @@ pub fn pin(cpu: usize) {
 }
 
 /// Sends open-loop from each sender to the receiver of the same index. The sending thread spins on
-/// processor `sender_cpu`, the receiving one sleeps between calls on `receiver_cpu`.
+/// processor `sender_cpu`, the receiving one sleeps between calls on `receiver_cpu`; where that is the same, the sender
+/// makes way.
 pub fn stream(
     senders: &mut [Nic],
     receivers: &mut [Nic],
@@ -66,7 +67,12 @@ pub fn stream(
         });
         let sending = scope.spawn(|| {
             pin(sender_cpu);
-            send(senders, arrivals, frame_len, duration)
+            let pause = if sender_cpu == receiver_cpu {
+                std::thread::yield_now
+            } else {
+                std::hint::spin_loop
+            };
+            send(senders, arrivals, (frame_len, duration), pause)
         });
         (outcome.due, outcome.refused) = sending.join().unwrap_or_default();
         std::thread::sleep(LINGER);
@@ -85,7 +91,12 @@ pub fn stream(
     outcome
 }
 
-fn send(nics: &mut [Nic], arrivals: &Arrivals, frame_len: usize, duration: Nanos) -> (u64, u64) {
+fn send(
+    nics: &mut [Nic],
+    arrivals: &Arrivals,
+    (frame_len, duration): (usize, Nanos),
+    pause: fn(),
+) -> (u64, u64) {
     let mut times: Vec<_> = (0u64..)
         .zip(nics)
         .map(|(seed, nic)| (arrivals.times(seed).peekable(), nic, 0))
@@ -102,7 +113,7 @@ fn send(nics: &mut [Nic], arrivals: &Arrivals, frame_len: usize, duration: Nanos
         };
         let at = start + at;
         while probe::now() < at {
-            std::hint::spin_loop();
+            pause();
         }
         let Some((times, nic, number)) = times.get_mut(index) else {
             break;

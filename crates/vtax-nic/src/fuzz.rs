@@ -21,7 +21,7 @@ use crate::features::Features;
 use crate::frame::{self, HEADER_LEN, NetHeader, Offloads};
 use crate::hold::{HoldSettings, Mode, Nanos};
 use crate::memory::{GuestMemory, LOG_PAGE, MappedRegion, RegionDescription, Segment};
-use crate::network::{Batch, Network, Port};
+use crate::network::{Batch, Network, Port, Tap};
 use crate::poller::{Poller, PortId};
 use crate::protocol::{Connection, Request};
 use crate::ring::{Direction, PackedRing, SplitRing, Virtqueue};
@@ -122,10 +122,20 @@ impl Neighbourhood {
     /// The hostile port's driver goes through its start with its features, or has no front end.
     fn new(hostile: Option<Features>, friends: Features) -> (Self, Option<Peer>) {
         let poller = Poller::new().unwrap();
-        let [mut zero, mut one, mut two] = [0, 1, 2].map(|number| port(number, Mode::Adaptive));
+        let mut zero = port(0, Mode::Adaptive);
         let enemy = hostile.map(|features| Peer::start(&mut zero, &poller, features));
+        (
+            Self::beside(Port::Guest(Box::new(zero)), poller, friends),
+            enemy,
+        )
+    }
+
+    /// Likewise, with any port for the hostile one.
+    fn beside(zero: Port, poller: Poller, friends: Features) -> Self {
+        let [mut one, mut two] = [1, 2].map(|number| port(number, Mode::Adaptive));
         let peers = [&mut one, &mut two].map(|guest| Peer::start(guest, &poller, friends));
-        let ports = [zero, one, two].map(|guest| Port::Guest(Box::new(guest)));
+        let [one, two] = [one, two].map(|guest| Port::Guest(Box::new(guest)));
+        let ports = [zero, one, two];
         let mut neighbourhood = Self {
             network: Network::new(ports.into()),
             poller,
@@ -136,7 +146,7 @@ impl Neighbourhood {
             neighbourhood.network.port_changed(port);
         }
         neighbourhood.run(NOW);
-        (neighbourhood, enemy)
+        neighbourhood
     }
 
     /// Works until there is nothing to do, or for 200 rounds: a driver whose rings overlap can feed
@@ -227,13 +237,7 @@ pub fn guest(data: &[u8]) {
             }
             9 | 10 => {
                 let header = input.array();
-                let (kind, len) = (input.u8(), input.u16() % 0x3f00);
-                let mut bytes = packet(kind, len.into());
-                let changed = input.u8();
-                for (byte, change) in bytes.iter_mut().zip(input.bytes(changed.into())) {
-                    *byte ^= change;
-                }
-                enemy.send(header, &bytes);
+                enemy.send(header, &frame_of(&mut input));
             }
             11 => enemy.refill(),
             12 => {
@@ -786,6 +790,98 @@ pub fn operator(data: &[u8]) {
     let _ = vtax_http::parse(data);
 }
 
+/// Frames that a tap has for two guests, with any header and of any length, and theirs for it: what goes
+/// to the kernel is whole and its header true, and nobody is harmed by what comes.
+pub fn taps(data: &[u8]) {
+    let mut input = Input(data);
+    let options = input.u8();
+    let (kernel, own) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )
+    .unwrap();
+    let tap = Port::Tap(Box::new(Tap::over(own, options & 1 != 0)));
+    let poller = Poller::new().unwrap();
+    let mut neighbourhood = Neighbourhood::beside(tap, poller, input.features());
+    for friend in &mut neighbourhood.friends {
+        friend.refill();
+    }
+    let mut now = NOW;
+    for _ in 0..MOST_STEPS {
+        if !input.has_more() {
+            break;
+        }
+        let step = input.u8();
+        match step & 3 {
+            0 | 1 => {
+                let mut message = input.array::<HEADER_LEN>().to_vec();
+                message.extend(frame_of(&mut input));
+                message.truncate(message.len() - usize::from(step >> 6).min(2) * 13);
+                // A socket that is full loses it.
+                let _ = rustix::net::send(&kernel, &message, SendFlags::DONTWAIT);
+                let id = PortId {
+                    network: 0,
+                    port: 0,
+                };
+                neighbourhood.network.tap_ready(id, 0);
+            }
+            2 => {
+                let header = input.array();
+                let frame = frame_of(&mut input);
+                neighbourhood.friends[usize::from(step >> 7)].send(header, &frame);
+                neighbourhood.kick(1 + u16::from(step >> 7), 1, now);
+            }
+            _ => now = now + Nanos::from_micros(input.u32()),
+        }
+        neighbourhood.run(now);
+        for friend in &mut neighbourhood.friends {
+            for (header, frame) in friend.received() {
+                check_header(&header, &frame);
+            }
+            friend.refill();
+        }
+        taken_by_kernel(&kernel);
+    }
+    taken_by_kernel(&kernel);
+    neighbourhood.check(now);
+    assert!(taken_by_kernel(&kernel) > 0, "the neighbour's broadcast");
+}
+
+/// A frame with bits of it changed.
+fn frame_of(input: &mut Input) -> Vec<u8> {
+    let (kind, len) = (input.u8(), input.u16() % 0x3f00);
+    let mut bytes = packet(kind, len.into());
+    let changed = input.u8();
+    for (byte, change) in bytes.iter_mut().zip(input.bytes(changed.into())) {
+        *byte ^= change;
+    }
+    bytes
+}
+
+/// Reads all that a tap gave its kernel; tells how many frames. Each is whole, and what its header says lies in it.
+fn taken_by_kernel(kernel: &OwnedFd) -> usize {
+    let mut message = vec![0; HEADER_LEN + frame::MAX_FRAME];
+    let mut count = 0;
+    while let Ok(len @ 1..) = rustix::io::read(kernel, &mut message[..]) {
+        let (header, frame) = message[..len].split_at(HEADER_LEN.min(len));
+        check_header(header, frame);
+        count += 1;
+    }
+    count
+}
+
+/// A frame is one, and what its header wants done lies in it.
+fn check_header(header: &[u8], frame: &[u8]) {
+    assert!(frame.len() >= frame::ETHERNET, "{} bytes", frame.len());
+    let header = NetHeader::from_bytes(header.try_into().unwrap());
+    assert!(
+        header.checked(frame.len(), Offloads::ALL).is_ok(),
+        "{header:?}"
+    );
+}
+
 /// Chains over several memory regions, which come and go: every segment must be of one region, where that is
 /// mapped.
 pub fn regions(data: &[u8]) {
@@ -1001,7 +1097,7 @@ mod tests {
     /// Its name, and what runs an input.
     type Target = (&'static str, fn(&[u8]));
 
-    const TARGETS: [Target; 10] = [
+    const TARGETS: [Target; 11] = [
         ("guest", super::guest),
         ("chains", super::chains),
         ("compared", super::compared),
@@ -1012,6 +1108,7 @@ mod tests {
         ("regions", super::regions),
         ("logged", super::logged),
         ("segmentation", super::segmentation),
+        ("taps", super::taps),
     ];
 
     #[test]

@@ -7,7 +7,7 @@ use crate::datapath;
 use crate::front_end::{FrontEnd, SocketError};
 use crate::memory;
 use crate::network::{Guest, Network, Port, Tap, TapError};
-use crate::poller::PortId;
+use crate::poller::{self, PortId};
 use crate::sandbox::{self, SandboxError};
 use crate::signal;
 use crate::worker::Worker;
@@ -123,6 +123,9 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
     // Timers as exact as the kernel can make them; threads inherit it.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     sandbox::drop_privileges(config.user.as_deref())?;
+    // The first reading of the clock finds the code that the kernel maps for it, which the sandbox forbids: each
+    // reading would be a system call.
+    let _ = poller::now();
     if !config.no_sandbox {
         sandbox::shut(&client_sockets(config), in_kernel)?;
     }

@@ -61,6 +61,7 @@ pub struct Observer {
 
 enum Request {
     Mark(SyncSender<Snapshot>),
+    Latest(SyncSender<Option<Snapshot>>),
     Stop,
 }
 
@@ -92,11 +93,22 @@ impl Observer {
     /// # Errors
     /// When the thread has stopped.
     pub fn mark(&self) -> Result<Snapshot, ObserveError> {
+        self.ask(Request::Mark)
+    }
+
+    /// What the last pass read; nothing is read for it. None before the first pass.
+    ///
+    /// # Errors
+    /// When the thread has stopped.
+    pub fn latest(&self) -> Result<Option<Snapshot>, ObserveError> {
+        self.ask(Request::Latest)
+    }
+
+    /// Asks the thread, and waits for its answer.
+    fn ask<T>(&self, request: impl FnOnce(SyncSender<T>) -> Request) -> Result<T, ObserveError> {
         let stopped = || ObserveError::Stopped("stop the observer to see why".to_owned());
         let (reply, answer) = sync_channel(1);
-        self.requests
-            .send(Request::Mark(reply))
-            .map_err(|_| stopped())?;
+        self.requests.send(request(reply)).map_err(|_| stopped())?;
         answer.recv().map_err(|_| stopped())
     }
 
@@ -214,6 +226,10 @@ impl Sampler {
                     let at = self.pass()?;
                     // Whoever asked may have given up waiting; the pass is recorded all the same.
                     let _ = reply.send(Snapshot::of(at, &self.readings));
+                }
+                Ok(Request::Latest(reply)) => {
+                    let latest = self.last_pass.map(|at| Snapshot::of(at, &self.readings));
+                    let _ = reply.send(latest);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(Request::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
@@ -382,6 +398,9 @@ mod tests {
         let step = second.since(&first, "test", "reads").unwrap();
         assert_eq!(step.value, 1.0);
         assert!(second.at > first.at);
+        let latest = observer.latest().unwrap().unwrap();
+        assert_eq!(latest.at, second.at, "nothing is read for it");
+        assert_eq!(latest.get("test", "reads"), second.get("test", "reads"));
         let report = observer.stop().unwrap();
         assert_eq!(
             report.passes, 3,

@@ -58,3 +58,10 @@ pub struct Subject {
     /// Its block devices by kernel name, such as `loop3`.
     pub block_devices: Vec<String>,
 }
+
+impl Subject {
+    /// Whether anything of it is on this host, to be watched.
+    pub fn is_here(&self) -> bool {
+        !self.cgroups.is_empty() || self.vmm.is_some() || self.domain.is_some()
+    }
+}

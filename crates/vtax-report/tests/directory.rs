@@ -9,9 +9,15 @@
 mod common;
 
 use common::Fake;
+use parquet::basic::{Compression, Encoding};
+use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
+use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
 use proptest::prelude::*;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use vtax_report::results::{
     Aside, FORMAT, HistogramRecord, ResultsDir, ResultsError, SampleKind, SampleReader,
     SampleSeries, SampleWriter,
@@ -396,6 +402,108 @@ fn samples_survive_many_row_groups_and_series_are_selected() {
     assert_eq!(found[0].points.len(), 50_000);
     assert_eq!(found[0].points[49_999], (Nanoseconds(49_999), 49_999.1));
     assert!(reader.load(|_, _| false).unwrap().is_empty());
+}
+
+/// A file with the columns of samples, of `rows` rows with this owner, encoded otherwise than vtax does.
+fn write_strangely(path: &Path, rows: usize, owner: &str, of_owner: WriterPropertiesBuilder) {
+    let schema = "message samples { required int64 t_ns; required binary owner (UTF8); required binary metric (UTF8); required binary unit (UTF8); required binary kind (UTF8); required binary source (UTF8); required double value; }";
+    let properties = of_owner
+        .set_compression(Compression::SNAPPY)
+        .set_statistics_enabled(EnabledStatistics::None)
+        .set_data_page_size_limit(64 << 20)
+        .build();
+    let schema = Arc::new(parse_message_type(schema).unwrap());
+    let file = fs::File::create(path).unwrap();
+    let mut writer = SerializedFileWriter::new(file, schema, Arc::new(properties)).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let texts = ["", owner, "metric", "B", "gauge", "measured"];
+    let mut column = 0;
+    while let Some(mut next) = group.next_column().unwrap() {
+        match column {
+            0 => next
+                .typed::<Int64Type>()
+                .write_batch(&vec![0; rows], None, None)
+                .unwrap(),
+            6 => next
+                .typed::<DoubleType>()
+                .write_batch(&vec![0.0; rows], None, None)
+                .unwrap(),
+            _ => {
+                let values = vec![ByteArray::from(texts[column]); rows];
+                let column = next.typed::<ByteArrayType>();
+                column.write_batch(&values, None, None).unwrap()
+            }
+        };
+        next.close().unwrap();
+        column += 1;
+    }
+    group.close().unwrap();
+    writer.close().unwrap();
+}
+
+#[test]
+fn samples_that_would_take_memory_without_end_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("samples.parquet");
+    let long = "x".repeat(40_000);
+    let delta = WriterProperties::builder()
+        .set_dictionary_enabled(false)
+        .set_column_encoding("owner".into(), Encoding::DELTA_BYTE_ARRAY);
+    let plain = WriterProperties::builder().set_dictionary_enabled(false);
+    let usual = WriterProperties::builder;
+    for (rows, owner, properties, why) in [
+        (
+            (1 << 20) + 1,
+            "target",
+            usual(),
+            "a row group of 1048577 rows",
+        ),
+        (1000, long.as_str(), plain, "a page of 40"),
+        (1000, long.as_str(), delta, "encoded in a way"),
+        (10, long.as_str(), usual(), "longer names"),
+    ] {
+        write_strangely(&path, rows, owner, properties);
+        let found = SampleReader::open(&path).and_then(|reader| reader.load(|_, _| true));
+        let refused = found.unwrap_err().to_string();
+        assert!(refused.contains(why), "{refused}");
+    }
+    write_strangely(&path, 10, "target", usual());
+    let found = SampleReader::open(&path)
+        .unwrap()
+        .load(|_, _| true)
+        .unwrap();
+    assert_eq!(found[0].points.len(), 10);
+}
+
+#[test]
+fn what_a_link_leads_to_outside_is_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = small().write(&folder.path().join("run"));
+    let trial = results.trial_path(0);
+    for name in ["trial.json", "samples.parquet", "latencies.hlog", "log"] {
+        // Within the directory a link is only another name.
+        let (file, moved) = (trial.join(name), trial.join(format!("{name}.moved")));
+        if fs::rename(&file, &moved).is_ok() {
+            std::os::unix::fs::symlink(format!("{name}.moved"), &file).unwrap();
+        }
+    }
+    results.trial(0).unwrap();
+    results.samples(0).unwrap();
+    let outside = folder.path().join("outside");
+    fs::rename(&trial, &outside).unwrap();
+    std::os::unix::fs::symlink(&outside, &trial).unwrap();
+    let refused = [
+        results.trial(0).unwrap_err().to_string(),
+        results.samples(0).unwrap_err().to_string(),
+    ];
+    for refused in refused {
+        assert!(refused.contains("a link on the way leads out"), "{refused}");
+    }
+    let run = results.path().join("run.json");
+    fs::rename(&run, folder.path().join("run.json")).unwrap();
+    std::os::unix::fs::symlink("../run.json", &run).unwrap();
+    let refused = ResultsDir::open(results.path()).unwrap_err().to_string();
+    assert!(refused.contains("a link on the way leads out"), "{refused}");
 }
 
 #[test]

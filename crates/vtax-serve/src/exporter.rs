@@ -3,8 +3,10 @@
 
 use crate::metrics::{self, Own};
 use crate::roster::{Listing, Roster};
+use crate::share::Shares;
 use crate::snapshot::{Snapshot, Watch};
 use std::collections::HashSet;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,6 +33,8 @@ pub struct ExporterOptions {
     pub interval: Duration,
     /// Guests that may have series of their own.
     pub most_guests: usize,
+    /// Where the sockets are of the ports on which guests are told their own share.
+    pub share: Option<PathBuf>,
 }
 
 /// Why it ended.
@@ -150,6 +154,7 @@ pub fn run(
             );
         }
     }
+    let mut shares = options.share.as_deref().map(Shares::new);
     let mut roster = Roster::new(options.most_guests);
     let mut own = Own {
         most_guests: options.most_guests,
@@ -165,7 +170,8 @@ pub fn run(
         Ok(snapshot) => {
             own.passes += 1;
             own.pass_seconds = took.as_secs_f64();
-            for problem in &snapshot.problems {
+            let untold = shares.as_mut().map(|shares| shares.hand_out(&snapshot));
+            for problem in snapshot.problems.iter().chain(untold.iter().flatten()) {
                 // Each once, and not for ever: problems may name what comes and goes.
                 if said.len() < 1000 && said.insert(problem.clone()) {
                     say(problem);

@@ -86,6 +86,8 @@ impl Host {
                 manager: None,
                 name: name.clone(),
                 uuid: None,
+                pod: None,
+                process: None,
                 used: used.clone(),
                 total: total.clone(),
             });

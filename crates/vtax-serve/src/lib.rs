@@ -9,8 +9,10 @@ pub mod exporter;
 pub mod fake;
 mod metrics;
 mod pace;
+pub mod pods;
 pub mod records;
 pub mod roster;
+pub mod share;
 mod snapshot;
 pub mod top;
 

@@ -2,9 +2,11 @@
 //! nobody can be charged for, so that the records of an interval add up to what was measured.
 
 use crate::pace::Pace;
+use crate::pods;
 use crate::snapshot::{Snapshot, Watch, softirq_source};
 use serde::Serialize;
 use std::io::{self, ErrorKind, Write};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use vtax_observe::ObserveError;
@@ -272,6 +274,18 @@ pub struct RecordOptions {
     pub count: Option<u64>,
     /// How they are written.
     pub format: RecordFormat,
+    /// Whom they charge.
+    pub by: By,
+}
+
+/// Whom records charge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum By {
+    /// Each guest.
+    #[default]
+    Guest,
+    /// The guests of a Kubernetes pod as one; other guests each.
+    Pod,
 }
 
 /// Why it ended.
@@ -314,6 +328,15 @@ pub fn run(
                     for problem in &snapshot.problems {
                         say(problem);
                     }
+                    let snapshot = match options.by {
+                        By::Guest => snapshot,
+                        By::Pod => {
+                            for overhead in pods::overheads(&snapshot, Path::new("/proc")) {
+                                say(&overhead.to_string());
+                            }
+                            pods::by_pod(snapshot)
+                        }
+                    };
                     for record in records(&snapshot) {
                         write(&record, options.format, out)?;
                     }

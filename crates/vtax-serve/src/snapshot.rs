@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use vtax_observe::ObserveError;
 use vtax_observe::charge::{Charger, EnergyUse, GuestTotals, Ledger, Stage, Totals};
 use vtax_observe::clock::{SystemClock, thread_cpu};
-use vtax_observe::guests::{Guest, Platform};
+use vtax_observe::guests::{Guest, Platform, pod_of};
 use vtax_units::{Nanoseconds, Source};
 
 /// A guest, what it used in the interval and what it used since charging began.
@@ -24,6 +24,10 @@ pub struct GuestUse {
     pub name: String,
     /// Where it has one.
     pub uuid: Option<String>,
+    /// The UID of the Kubernetes pod that it is in or runs.
+    pub pod: Option<String>,
+    /// Its monitor's process, or one of the container's.
+    pub process: Option<u32>,
     /// In the interval.
     pub used: GuestTotals,
     /// Since charging began.
@@ -186,6 +190,8 @@ fn guest_use(
         manager: guest.manager,
         name: guest.name.clone(),
         uuid: guest.uuid.clone(),
+        pod: guest.group.as_deref().and_then(pod_of),
+        process: guest.process,
         used: GuestTotals {
             stages: row.map(|row| row.stages).unwrap_or_default(),
             energy: row.map(|row| row.energy).unwrap_or_default(),

@@ -81,10 +81,7 @@ impl Settings {
     /// When it cannot be read, is not TOML, has unknown keys, or values that make no sense.
     pub fn read(path: &Path) -> Result<Self, HostError> {
         let text = std::fs::read_to_string(path).map_err(HostError::file("read", path))?;
-        let mut settings: Self = toml::from_str(&text)
-            .map_err(|cause| HostError::Setting(format!("{}: {cause}", path.display())))?;
-        settings
-            .check()
+        let mut settings = Self::parse(&text)
             .map_err(|cause| HostError::Setting(format!("{}: {cause}", path.display())))?;
         if let (Some(model), Some(directory)) = (&mut settings.cost_model, path.parent())
             && CostModel::named(model)?.is_none()
@@ -92,6 +89,15 @@ impl Settings {
             *model = directory.join(&*model);
         }
         Ok(settings)
+    }
+
+    /// What such a file says; a `cost_model` stays as it is written.
+    ///
+    /// # Errors
+    /// When it is not TOML, has unknown keys, or values that make no sense; in words.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let settings: Self = toml::from_str(text).map_err(|cause| cause.to_string())?;
+        settings.check().map(|()| settings)
     }
 
     /// How many processors the machine has.

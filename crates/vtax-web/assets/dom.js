@@ -17,11 +17,21 @@ export function say(element, text) {
   if (element.textContent !== text) { element.textContent = text; }
 }
 
+const KEY = "vtax-key";
+
+/** Keeps what a token was changed for: pages of other ports get the cookie, and never this. */
+export function keepKey(key) { localStorage.setItem(KEY, key); }
+
+function withKey(headers) {
+  const key = localStorage.getItem(KEY);
+  return key ? { ...headers, "vtax-key": key } : headers;
+}
+
 /** What the server answers; an error with its words where it refuses. */
 export async function get(path) {
   let response;
   try {
-    response = await fetch(path);
+    response = await fetch(path, { headers: withKey({}) });
   } catch {
     throw new Error("vtax web does not answer. Is it still running?");
   }
@@ -40,7 +50,7 @@ async function told(response) {
 export async function post(path, body) {
   let response;
   try {
-    response = await fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+    response = await fetch(path, { method: "POST", headers: withKey({ "Content-Type": "application/json" }), body: JSON.stringify(body) });
   } catch {
     throw new Error("vtax web does not answer. Is it still running?");
   }

@@ -1,5 +1,7 @@
-// Who one is: a token, once entered, is a cookie of this server that no script can read.
-import { h, post, trouble } from "./dom.js";
+// Who one is: a token, once entered, is a cookie that no script can read, and a key that no other port gets.
+import { h, keepKey, post, trouble } from "./dom.js";
+
+async function enter(token) { keepKey((await post("/api/enter", { token })).key); }
 
 /** Takes the token from the address, where it stands after `vtax web` printed it there, and out of it. */
 export async function enterFromAddress() {
@@ -7,7 +9,7 @@ export async function enterFromAddress() {
   if (!found) { return null; }
   history.replaceState(null, "", location.pathname);
   try {
-    await post("/api/enter", { token: decodeURIComponent(found[1]) });
+    await enter(decodeURIComponent(found[1]));
     return null;
   } catch (error) {
     return error.message;
@@ -26,7 +28,7 @@ export function enterView(view, about, then) {
     onsubmit: async (event) => {
       event.preventDefault();
       try {
-        await post("/api/enter", { token: field.value });
+        await enter(field.value);
         then();
       } catch (error) {
         notice.replaceChildren(trouble(error.message));

@@ -3,12 +3,28 @@ import { badge, counted, get, h, reportLink, say, when } from "./dom.js";
 
 const encode = encodeURIComponent;
 const NEW_RESULTS = 5000;
+/** What can be searched; `platform:qemu` looks in one of these, a word alone in all. */
+const FIELDS = {
+  plan: (run) => [run.name, run.description, run.dir], platform: (run) => run.platforms, workload: (run) => run.workloads,
+  host: (run) => [run.host, run.place], verdict: (run) => [run.verdict, run.source || ""], found: (run) => run.found,
+  state: (run) => [run.state, run.profile, run.started], note: (run) => run.notes,
+};
+
+/** Whether every word is in a run. */
+function has(run, words) {
+  const within = (fields, word) => fields.some((field) => field(run).some((text) => text.toLowerCase().includes(word)));
+  return words.every((word) => {
+    const [, name, rest] = /^([a-z]+):(.+)$/.exec(word) || [];
+    return Object.hasOwn(FIELDS, name || "") ? within([FIELDS[name]], rest) : within(Object.values(FIELDS), word);
+  });
+}
+
 /** The list. */
 export function resultsView(view) {
   document.title = "Results · vtax";
   const chosen = new Set();
   const facts = h("p", { class: "facts" }, "Looking for results.");
-  const find = h("input", { type: "search", placeholder: "Plan, platform, host, verdict, note", "aria-label": "Search results", autocomplete: "off", spellcheck: "false" });
+  const find = h("input", { type: "search", placeholder: "Plan, platform, host, verdict, note", title: `A word, or one of a field: ${Object.keys(FIELDS).map((name) => `${name}:`).join(" ")}`, "aria-label": "Search results", autocomplete: "off", spellcheck: "false" });
   const compare = h("button", { type: "button", disabled: true, onclick: () => { location.hash = `#/compare/${[...chosen].map(encode).join("/")}`; } }, "Compare");
   const count = h("span", { class: "status", role: "status" });
   const list = h("ul", { class: "runs" });
@@ -37,8 +53,7 @@ export function resultsView(view) {
   }
   function show() {
     const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const text = (run) => JSON.stringify(Object.values(run)).toLowerCase();
-    const found = runs.filter((run) => { const all = text(run); return words.every((word) => all.includes(word)); });
+    const found = runs.filter((run) => has(run, words));
     const focused = list.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") || document.activeElement.getAttribute("href") : null;
     list.replaceChildren(...found.map(item));
     if (focused) {

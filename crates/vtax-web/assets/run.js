@@ -1,7 +1,8 @@
 // One run, also while it goes on: followed from its directory and from what it says, and told to pause,
 // to go on and to end.
-import { badge, counted, get, h, post, reportLink, say, span, trouble, when } from "./dom.js";
+import { badge, counted, get, h, post, quantity, reportLink, say, span, trouble, when } from "./dom.js";
 import { drawCurves } from "./curves.js";
+import { metersView } from "./meters.js";
 
 const encode = encodeURIComponent;
 /** A trial's state, the sign that stands for it, and words. */
@@ -16,22 +17,30 @@ export const RUN_STATES = {
 };
 const GOES_ON = ["running", "pausing", "stopping"];
 
-/** What a climb saw at each population so far. */
-function climb(treatment, points) {
+/** What a trial saw at each level so far: a climb's populations, a ramp's loads. */
+function levels({ treatment, points }) {
   const names = [...new Set(points.flatMap((point) => Object.keys(point.readings)))];
   const panels = names.map((name) => {
     const there = points.filter((point) => point.readings[name]);
-    return { treatment, title: name, across: `guests, of ${points[0].of}`, unit: there[0].readings[name].unit,
+    return { treatment, title: name, across: points[0].across, unit: there[0].readings[name].unit,
       lines: [{ run: 0, points: there.map((point) => [point.level, point.readings[name].value]) }] };
   });
-  return drawCurves(panels, ["this climb"], `${counted(points[points.length - 1].level, "guest")} now`);
+  return drawCurves(panels, ["this trial"], `Level by level: ${points[0].across}; ${quantity(points[points.length - 1].level, "")} of ${quantity(points[0].of, "")} so far`);
+}
+
+/** What a trial is judged by, and how that went so far. */
+function objective({ objective: text, points }) {
+  const at = (kept) => points.filter((point) => point.kept === kept).map((point) => quantity(point.level, "")).join(", ");
+  const words = [at(true) && `held at ${at(true)}`, at(false) && `did not hold at ${at(false)}`].filter(Boolean);
+  return h("p", { class: "objective" }, h("b", null, "Objective "), text, `: ${words.length > 0 ? words.join("; ") : "not judged yet"}.`);
 }
 
 /** What people noted of a run, and a field to note more. */
 function notesOf(dir, about) {
   const list = h("ul", { class: "reasons notes" });
   const notice = h("div");
-  const field = h("textarea", { rows: 2, maxlength: 4000, "aria-label": "A note on this run", placeholder: "A note that stays with these results" });
+  const field = h("textarea", { rows: 2, maxlength: 4000, "aria-label": "A note on this run or one of its trials", placeholder: "A note that stays with these results" });
+  const trial = h("input", { type: "number", min: 0, step: 1, class: "trial", placeholder: "all", "aria-label": "The trial that the note is on; empty: the whole run" });
   async function load() {
     try {
       const notes = await get(`/api/notes?dir=${encode(dir)}`);
@@ -47,15 +56,16 @@ function notesOf(dir, about) {
     onsubmit: async (event) => {
       event.preventDefault();
       try {
-        await post("/api/notes", { dir, text: field.value });
+        await post("/api/notes", { dir, text: field.value, trial: trial.value === "" ? null : Number(trial.value) });
         field.value = "";
+        trial.value = "";
         notice.replaceChildren();
         load();
       } catch (error) {
         notice.replaceChildren(trouble(error.message));
       }
     },
-  }, field, h("button", { type: "submit" }, "Note"));
+  }, field, h("div", { class: "tools" }, h("label", null, "on trial ", trial), h("button", { type: "submit" }, "Note")));
   const section = h("section", { hidden: true }, h("h2", null, "Notes"), list, form, notice);
   load();
   return section;
@@ -67,7 +77,7 @@ export function runView(view, about, encoded) {
   document.title = `${dir} · vtax`;
   const title = h("h1", null, dir);
   const facts = h("p", { class: "facts" });
-  const progress = h("p", { class: "progress" });
+  const progress = h("p", { class: "progress", role: "status" }, "Reading this run.");
   const whole = h("progress", { max: 1, value: 0, "aria-label": "Trials that are done" });
   const links = h("p", { hidden: true }, reportLink(dir, "Report"));
   const controls = h("div", { class: "tools", role: "group", "aria-label": "This run" });
@@ -76,9 +86,11 @@ export function runView(view, about, encoded) {
   const drawn = h("div");
   let shownCurves = "";
   const now = h("section", { hidden: true });
+  const sampled = h("section", { hidden: true, "aria-label": "What is sampled of this trial" });
+  const meters = metersView(sampled);
   const matrix = h("section");
   const trust = h("section");
-  const numbers = h("details", { class: "remarks" });
+  const numbers = h("details", { class: "remarks", hidden: true });
   let run = null;
   let source = null;
   let timer = 0;
@@ -158,8 +170,10 @@ export function runView(view, about, encoded) {
       h("p", null, h("b", null, run.running.treatment), `, trial ${run.running.index}, for `, h("span", { class: "since" }), run.running.phase ? `: ${run.running.phase}` : ""),
       beside > 0 ? h("p", { class: "facts" }, `${counted(beside, "more trial")} under way beside it: ◐ below.`) : null,
       run.place === "local" ? h("p", { class: "facts" }, "What it costs this host meanwhile is under ", h("a", { href: "#/host" }, "Host"), ".") : null,
+      run.running.objective ? objective(run.running) : null,
       run.running.log.length > 0 ? h("pre", null, run.running.log.join("\n")) : null,
-      ...(run.running.points.length > 0 ? climb(run.running.treatment, run.running.points) : [])].filter(Boolean) : []));
+      ...(run.running.points.length > 0 ? levels(run.running) : [])].filter(Boolean) : []));
+    meters.show(run);
     const blocks = Math.max(0, ...run.trials.map((trial) => trial.block)) + 1;
     const cell = (treatment, block) => {
       const own = run.trials.map((trial, index) => ({ ...trial, index })).filter((trial) => trial.treatment === treatment && trial.block === block);
@@ -210,7 +224,7 @@ export function runView(view, about, encoded) {
   const seen = () => (document.hidden ? close() : open());
   document.addEventListener("visibilitychange", seen);
   const ticking = setInterval(status, 1000);
-  view.append(h("p", { class: "back" }, h("a", { href: "#/results" }, "← All results")), title, facts, notice, progress, whole, controls, links, now, ended, trust, matrix, drawn, numbers, heard, notesOf(dir, about));
+  view.append(h("p", { class: "back" }, h("a", { href: "#/results" }, "← All results")), title, facts, notice, progress, whole, controls, links, now, sampled, ended, trust, matrix, drawn, numbers, heard, notesOf(dir, about));
   open();
-  return () => { close(); clearInterval(ticking); document.removeEventListener("visibilitychange", seen); };
+  return () => { close(); meters.end(); clearInterval(ticking); document.removeEventListener("visibilitychange", seen); };
 }

@@ -50,6 +50,11 @@ function starter(place) {
   const quick = h("input", { type: "checkbox", onchange: () => check() });
   const at = h("input", { type: "text", value: "local", size: 14, "aria-label": "Place", list: "places", autocomplete: "off", spellcheck: "false", oninput: () => later() });
   const places = h("datalist", { id: "places" }, ["local", "testbed:kvm", "testbed:xen", "ssh:HOST"].map((value) => h("option", { value })));
+  const jobs = h("input", { type: "number", min: 1, step: 1, class: "jobs", placeholder: "as many as fit", "aria-label": "Emulated hosts at the same time", oninput: () => later() });
+  const beds = h("select", { "aria-label": "Settings of a testbed" }, h("option", { value: "" }, "Settings to paste"));
+  const settings = h("textarea", { class: "plan", rows: 3, spellcheck: "false", autocomplete: "off", autocapitalize: "off", "aria-label": "Settings of the testbed, TOML", placeholder: "Settings of the testbed, TOML, as docs/testbed.md says; empty: the defaults.", oninput: () => later() });
+  const testbed = h("fieldset", { hidden: true }, h("legend", null, "The testbed"),
+    h("div", { class: "tools" }, beds, h("label", null, "hosts at once ", jobs)), settings);
   const name = h("input", { type: "text", size: 34, "aria-label": "Name of the results directory", autocomplete: "off", spellcheck: "false" });
   const start = h("button", { type: "button", class: "primary", disabled: true, onclick: () => begin() }, "Start");
   const facts = h("p", { class: "facts" });
@@ -59,7 +64,13 @@ function starter(place) {
   let timer = 0;
   let named = "";
 
+  /** What is posted of the place. */
+  function where() {
+    const chosen = { at: at.value.trim(), quick: quick.checked };
+    return testbed.hidden ? chosen : { ...chosen, settings: settings.value, jobs: jobs.value === "" ? null : Number(jobs.value) };
+  }
   function later() {
+    testbed.hidden = !at.value.trim().startsWith("testbed:");
     start.disabled = true;
     clearTimeout(timer);
     timer = setTimeout(check, TYPING);
@@ -100,7 +111,7 @@ function starter(place) {
       return;
     }
     try {
-      const checked = await post("/api/plan", { text: text.value, quick: quick.checked, at: at.value.trim() });
+      const checked = await post("/api/plan", { text: text.value, ...where() });
       if (own !== number) { return; }
       found.replaceChildren(...(checked.plan ? summary(checked.plan, checked.trials) : mistakes(checked.mistakes)), ...(checked.place ? [trouble(checked.place)] : []));
       start.disabled = !checked.plan || Boolean(checked.place);
@@ -114,7 +125,7 @@ function starter(place) {
     start.disabled = true;
     try {
       const dir = name.value.trim();
-      await post("/api/runs", { text: text.value, dir, quick: quick.checked, at: at.value.trim() });
+      await post("/api/runs", { text: text.value, dir, ...where() });
       location.hash = `#/run/${encode(dir)}`;
     } catch (error) {
       notice.replaceChildren(trouble(error.message));
@@ -131,11 +142,22 @@ function starter(place) {
       notice.replaceChildren(trouble(error.message));
     }
   });
+  beds.addEventListener("change", async () => {
+    if (!beds.value) { return; }
+    try {
+      settings.value = (await get(`/api/plan?path=${encode(beds.value)}`)).text;
+      notice.replaceChildren();
+      check();
+    } catch (error) {
+      notice.replaceChildren(trouble(error.message));
+    }
+  });
   text.addEventListener("input", later);
   place.append(h("h2", null, "Start a run"), facts,
     h("div", { class: "tools" }, choice, h("label", null, quick, " quick: a first look"), h("label", null, "at ", at), places),
-    text, found, h("div", { class: "tools" }, h("label", null, "into ", name), start), notice);
-  get("/api/plans").then(({ root, plans }) => {
+    text, testbed, found, h("div", { class: "tools" }, h("label", null, "into ", name), start), notice);
+  get("/api/plans").then(({ root, plans, testbeds }) => {
+    beds.append(...testbeds.map((path) => h("option", { value: path }, path)));
     choice.append(...plans.map((plan) => h("option", { value: plan.path }, plan.mistakes ? `${plan.path}: ${counted(plan.mistakes, "mistake")}` : `${plan.path}: ${plan.description || plan.name}`)));
     say(facts, plans.length > 0 ? "" : `No plans below ${root}. Paste one, or start vtax web where plans are, or with --plans DIR.`);
   }, (error) => say(facts, error.message));

@@ -6,9 +6,11 @@
 //! A page from anywhere may make its reader's browser ask this server. Such a request names another
 //! host (a name that was made to lead here), or another origin; both are refused, and what changes
 //! something must name its origin. What is answered may not be framed, embedded or guessed at by others.
+//!
+//! A token that was entered becomes two secrets: a cookie, which browsers send to every port of a host, and
+//! a key, which the page keeps where no page of another port reads it. The cookie alone only looks.
 
 use crate::tls::Identity;
-use crate::token::Token;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
@@ -16,6 +18,7 @@ use axum::response::{IntoResponse, Response};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use vtax_http::Token;
 
 /// The page's own: everything from this server, nothing inline, nothing from elsewhere.
 pub const PAGE: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -37,6 +40,13 @@ const ALWAYS: [(HeaderName, &str); 5] = [
         "same-origin",
     ),
 ];
+
+/// Where the page shows its key.
+const KEY: HeaderName = HeaderName::from_static("vtax-key");
+
+/// What secrets of a token are for.
+const FOR_COOKIE: &str = "cookie of vtax web";
+const FOR_KEY: &str = "key of vtax web";
 
 /// What changes something is done by then.
 const LONGEST: Duration = Duration::from_secs(30);
@@ -61,6 +71,17 @@ impl Role {
             Self::Operator => "operate",
         }
     }
+}
+
+/// What a browser gets for a token.
+#[derive(Debug)]
+pub struct Entered {
+    /// What the token's bearer may do.
+    pub role: Role,
+    /// As it is set.
+    pub cookie: String,
+    /// What the page shows with each request.
+    pub key: String,
 }
 
 /// Who may do what.
@@ -103,11 +124,15 @@ impl Access {
             .find_map(|cookie| cookie.trim().strip_prefix(&name));
         let of = |token: &Option<Token>| {
             let token = token.as_ref().zip(shown);
-            token.is_some_and(|(token, shown)| token.is_cookie(shown))
+            token.is_some_and(|(token, shown)| token.is_derived(FOR_COOKIE, shown))
         };
-        if of(&self.operator) {
+        let has_key = |token: &Option<Token>| {
+            let token = token.as_ref().zip(text(KEY));
+            token.is_some_and(|(token, shown)| token.is_derived(FOR_KEY, shown))
+        };
+        if of(&self.operator) && has_key(&self.operator) {
             Role::Operator
-        } else if of(&self.watcher) || !self.closed {
+        } else if of(&self.operator) || of(&self.watcher) || !self.closed {
             Role::Watcher
         } else {
             Role::Stranger
@@ -124,8 +149,8 @@ impl Access {
         }
     }
 
-    /// The cookie that stands for a token from now on, and what its bearer may do.
-    pub fn enter(&self, token: &str) -> Option<(Role, String)> {
+    /// The cookie and the key that stand for a token from now on, and what their bearer may do.
+    pub fn enter(&self, token: &str) -> Option<Entered> {
         let role = self.bearer(token)?;
         let own = if role == Role::Operator {
             &self.operator
@@ -140,9 +165,15 @@ impl Access {
         let cookie = format!(
             "{}={}; Path=/; Max-Age=2592000; HttpOnly; SameSite=Strict{secure}",
             self.cookie_name(),
-            own.as_ref().map_or("", Token::cookie),
+            own.as_ref()
+                .map_or_else(String::new, |own| own.derived(FOR_COOKIE)),
         );
-        Some((role, cookie))
+        let key = own.as_ref().map(|own| own.derived(FOR_KEY));
+        Some(Entered {
+            role,
+            cookie,
+            key: key.unwrap_or_default(),
+        })
     }
 
     fn scheme(&self) -> &'static str {
@@ -239,7 +270,7 @@ async fn admitted(access: &Access, request: Request, next: Next) -> Response {
             ),
             Role::Operator if role == Role::Watcher => refusal(
                 StatusCode::FORBIDDEN,
-                "watchers change nothing: enter the operator’s token, which vtax web said when it started",
+                "who looks changes nothing: enter the operator’s token, which vtax web said when it started",
             ),
             _ => refusal(
                 StatusCode::UNAUTHORIZED,
@@ -359,8 +390,8 @@ mod tests {
     #[test]
     fn tokens_and_their_cookies_say_what_one_may_do() {
         let access = |closed| Access {
-            operator: Some(Token::new("the operator's token")),
-            watcher: Some(Token::new("the watchers' token")),
+            operator: Some(Token::of("the operator's token")),
+            watcher: Some(Token::of("the watchers' token")),
             closed,
             port: 7,
             ..Access::default()
@@ -375,15 +406,30 @@ mod tests {
                 let bearer = format!("Bearer {token}");
                 let shown = headers(&[(header::AUTHORIZATION, bearer.as_str())]);
                 assert_eq!(access.role(&shown), role);
-                let (entered, cookie) = access.enter(token).unwrap();
+                let Entered {
+                    role: entered,
+                    cookie,
+                    key,
+                } = access.enter(token).unwrap();
                 assert_eq!(entered, role);
                 assert!(cookie.contains("HttpOnly; SameSite=Strict"), "{cookie}");
-                assert!(!cookie.contains(token), "{cookie}");
-                let kept = format!("other=1; {}", cookie.split(';').next().unwrap());
-                assert_eq!(
-                    access.role(&headers(&[(header::COOKIE, kept.as_str())])),
-                    role
+                assert!(
+                    !cookie.contains(token) && !cookie.contains(&key),
+                    "{cookie}"
                 );
+                let kept = format!("other=1; {}", cookie.split(';').next().unwrap());
+                let cookie = (header::COOKIE, kept.as_str());
+                let key = (KEY, key.as_str());
+                let both = access.role(&headers(&[cookie.clone(), key.clone()]));
+                assert_eq!(both, role);
+                // What a server on another port gets of it, and what it could make up.
+                assert_eq!(
+                    access.role(&headers(std::slice::from_ref(&cookie))),
+                    Role::Watcher
+                );
+                let guessed = (KEY, "vtax");
+                assert_eq!(access.role(&headers(&[cookie, guessed])), Role::Watcher);
+                assert_eq!(access.role(&headers(&[key])), nobody);
             }
             for wrong in ["Bearer ", "Bearer the operator's toke", "Basic dnRheDo="] {
                 let shown = headers(&[(header::AUTHORIZATION, wrong)]);

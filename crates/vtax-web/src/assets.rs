@@ -4,7 +4,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
 /// Each by its path: its type, and what it holds.
-const FILES: [(&str, &str, &str); 19] = [
+const FILES: [(&str, &str, &str); 20] = [
     ("/", HTML, include_str!("../assets/index.html")),
     ("/palette.css", CSS, vtax_report::html::PALETTE),
     ("/app.css", CSS, include_str!("../assets/app.css")),
@@ -25,6 +25,7 @@ const FILES: [(&str, &str, &str); 19] = [
         SCRIPT,
         include_str!("../assets/machines.js"),
     ),
+    ("/meters.js", SCRIPT, include_str!("../assets/meters.js")),
     ("/results.js", SCRIPT, include_str!("../assets/results.js")),
     ("/run.js", SCRIPT, include_str!("../assets/run.js")),
     ("/start.js", SCRIPT, include_str!("../assets/start.js")),

@@ -1,9 +1,9 @@
 //! Where the page is served, and what guards it.
 
 use crate::tls::Certificate;
-use crate::token::Token;
 use std::net::SocketAddr;
 use std::time::Duration;
+use vtax_http::Token;
 
 /// Of a client that says nothing.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -5,21 +5,24 @@
 //! that comes later finds it by its record. A pause is the signal that a terminal's Ctrl-C sends, in the
 //! moment when a trial is over; what a run has finished is kept, and the same command goes on with it.
 
-use crate::events::trials_over;
+use crate::events::{Ended, Listener};
 use crate::lab::Lab;
 use crate::plans::{Checked, Kind};
 use crate::records::{Asked, Record, Records};
+use crate::testbed::Testbed;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vtax_lab::place::Place;
 
-/// Between two looks at a run that is to be paused.
-const LOOK: Duration = Duration::from_millis(100);
+/// Between two looks at a run that is to be paused: a tenth of how long that is wanted already, within these
+/// bounds. Who waits for the end of a long trial does not disturb it, and of a short one misses little.
+const SOONEST: Duration = Duration::from_millis(100);
+const LATEST: Duration = Duration::from_secs(2);
 /// Between two looks where none is.
 const REST: Duration = Duration::from_secs(60);
 
@@ -45,6 +48,8 @@ pub struct Start {
     pub place: Place,
     /// Whether durations are shrunk.
     pub quick: bool,
+    /// Of a place that is one.
+    pub testbed: Testbed,
 }
 
 /// What can be asked.
@@ -110,7 +115,40 @@ struct Worker {
     starter: Starter,
     records: Records,
     /// Runs that are to end when a trial is over.
-    pausing: Vec<PathBuf>,
+    pausing: Vec<Pausing>,
+}
+
+/// A run that is to end when a trial is over.
+struct Pausing {
+    results: PathBuf,
+    since: Instant,
+    ended: Listener<Ended>,
+}
+
+impl Pausing {
+    fn of(results: &Path) -> Self {
+        Self {
+            results: results.to_owned(),
+            since: Instant::now(),
+            ended: Listener::default(),
+        }
+    }
+
+    /// Until the next look.
+    fn patience(&self) -> Duration {
+        (self.since.elapsed() / 10).clamp(SOONEST, LATEST)
+    }
+
+    /// Trials that are over, as the run says and as its directory shows: whichever comes first counts.
+    fn over(&mut self, records: &Records) -> usize {
+        let shown = fs::read_dir(self.results.join("trials"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let shown = shown.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."));
+        let events = File::open(records.folder_of(&self.results).join("events"));
+        shown.count() + self.ended.listen(events).0
+    }
 }
 
 impl Worker {
@@ -120,7 +158,7 @@ impl Worker {
         let pausing = records.all().into_iter();
         let pausing = pausing.filter(|record| matches!(record.asked, Asked::Pause(_)));
         Self {
-            pausing: pausing.map(|record| record.results).collect(),
+            pausing: pausing.map(|record| Pausing::of(&record.results)).collect(),
             starter,
             records,
         }
@@ -128,8 +166,8 @@ impl Worker {
 
     fn work(mut self, asked: &Receiver<Message>) {
         loop {
-            let patience = if self.pausing.is_empty() { REST } else { LOOK };
-            match asked.recv_timeout(patience) {
+            let patience = self.pausing.iter().map(Pausing::patience).min();
+            match asked.recv_timeout(patience.unwrap_or(REST)) {
                 Ok(Message::Lab(answer)) => {
                     let _ = answer.send(Lab::of(&self.starter.state));
                 }
@@ -173,6 +211,7 @@ impl Worker {
             results: start.results.clone(),
             place: start.place.to_string(),
             quick: start.quick,
+            testbed: start.testbed.clone(),
             started: jiff::Timestamp::now().to_string(),
             plan: Some(start.plan.clone()),
             process: None,
@@ -227,6 +266,14 @@ impl Worker {
         if start.quick {
             command.arg("--quick");
         }
+        if !start.testbed.settings.trim().is_empty() {
+            let settings = folder.join("testbed.toml");
+            fs::write(&settings, &start.testbed.settings)?;
+            command.arg("--testbed").arg(settings);
+        }
+        if let Some(jobs) = start.testbed.jobs {
+            command.arg("--jobs").arg(jobs.to_string());
+        }
         command
             .stdin(Stdio::null())
             .stdout(output("events")?)
@@ -259,6 +306,7 @@ impl Worker {
                 .as_ref()
                 .map_or_else(String::new, |known| known.place.clone()),
             quick: known.as_ref().is_some_and(|known| known.quick),
+            testbed: known.map(|known| known.testbed).unwrap_or_default(),
             started: jiff::Timestamp::now().to_string(),
             plan: None,
             process: Some(lab.process),
@@ -273,9 +321,10 @@ impl Worker {
             Asked::Pause(_) => return Ok(()),
             Asked::Run => {}
         }
-        record.asked = Asked::Pause(self.over(results));
+        let mut pausing = Pausing::of(results);
+        record.asked = Asked::Pause(pausing.over(&self.records));
         self.records.keep(&record).map_err(|cause| kept(&cause))?;
-        self.pausing.push(results.to_owned());
+        self.pausing.push(pausing);
         Ok(())
     }
 
@@ -286,7 +335,7 @@ impl Worker {
             Asked::Run => return Ok(()),
             Asked::Pause(_) => {}
         }
-        self.pausing.retain(|other| other != results);
+        self.pausing.retain(|other| other.results != results);
         record.asked = Asked::Run;
         self.records.keep(&record).map_err(|cause| kept(&cause))
     }
@@ -297,7 +346,7 @@ impl Worker {
         if matches!(record.asked, Asked::Paused | Asked::Cancelled) {
             return Err(ENDING.to_owned());
         }
-        self.pausing.retain(|other| other != results);
+        self.pausing.retain(|other| other.results != results);
         self.end(&record, Asked::Cancelled)
     }
 
@@ -316,29 +365,21 @@ impl Worker {
         })
     }
 
-    /// Trials that are over, as the run says and as its directory shows: whichever comes first counts.
-    fn over(&self, results: &Path) -> usize {
-        let shown = fs::read_dir(results.join("trials"))
-            .into_iter()
-            .flatten()
-            .flatten();
-        let shown = shown.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."));
-        shown.count() + trials_over(&self.records.folder_of(results).join("events"))
-    }
-
     /// Ends the runs that are to pause and have finished a trial since.
     fn look(&mut self) {
-        for results in std::mem::take(&mut self.pausing) {
-            let Some(record) = self.records.of(&results).filter(Record::is_alive) else {
+        for mut pausing in std::mem::take(&mut self.pausing) {
+            let record = self.records.of(&pausing.results);
+            let Some(record) = record.filter(Record::is_alive) else {
                 continue;
             };
             let Asked::Pause(over) = record.asked else {
                 continue;
             };
-            let is_told = self.over(&results) != over && self.end(&record, Asked::Paused).is_ok();
+            let is_over = pausing.over(&self.records) != over;
+            let is_told = is_over && self.end(&record, Asked::Paused).is_ok();
             // One that ended by itself needs no word; any other is told again.
             if !is_told && record.is_alive() {
-                self.pausing.push(results);
+                self.pausing.push(pausing);
             }
         }
     }
@@ -370,6 +411,7 @@ mod tests {
             results: PathBuf::from("/results/one"),
             place: place.to_owned(),
             quick: false,
+            testbed: Testbed::default(),
             started: String::new(),
             plan: None,
             process,
@@ -389,6 +431,16 @@ mod tests {
         assert!(worker.end(&record, Asked::Cancelled).is_err());
         let kept = worker.records.of(&record.results).unwrap();
         assert_eq!(kept.asked, Asked::Run);
+    }
+
+    #[test]
+    fn who_waits_for_a_long_trial_looks_seldom() {
+        let mut pausing = Pausing::of(Path::new("/results/one"));
+        assert_eq!(pausing.patience(), SOONEST);
+        pausing.since -= Duration::from_secs(10);
+        assert!((Duration::from_secs(1)..LATEST).contains(&pausing.patience()));
+        pausing.since -= Duration::from_secs(600);
+        assert_eq!(pausing.patience(), LATEST);
     }
 
     #[test]
@@ -416,6 +468,7 @@ mod tests {
             plan,
             place: Place::Local,
             quick: true,
+            testbed: Testbed::default(),
         };
         let number = |name| fs::metadata(state.path().join(name)).unwrap().ino();
         worker.begin(&start, state.path()).unwrap();

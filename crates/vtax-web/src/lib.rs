@@ -19,6 +19,7 @@ mod keeper;
 mod lab;
 mod live;
 mod machines;
+mod meters;
 mod notes;
 mod plans;
 mod privileges;
@@ -30,9 +31,9 @@ mod runs;
 mod server;
 mod share;
 mod site;
+mod testbed;
 mod text;
 mod tls;
-mod token;
 mod trials;
 mod within;
 
@@ -43,7 +44,7 @@ pub use machines::Machines;
 pub use server::{Server, WebError};
 pub use site::Site;
 pub use tls::Certificate;
-pub use token::Token;
+pub use vtax_http::Token;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -97,7 +98,8 @@ pub fn run(
     let mut site = Site::new(Arc::clone(&live), &options.results, state)
         .with_machines(options.machines.clone())
         .with_keeper(state, keeper);
-    let read = |path: &PathBuf| Token::read(path).map_err(WebError::Doors);
+    let read =
+        |path: &PathBuf| Token::read(path).map_err(|error| WebError::Doors(error.to_string()));
     let mut doors = Doors {
         certificate: options.certificate.clone(),
         watcher: options.watch_token.as_ref().map(read).transpose()?,

@@ -30,6 +30,8 @@ pub struct Plans {
 pub struct Listing {
     root: String,
     plans: Vec<Listed>,
+    /// Files with settings of testbeds, by their paths.
+    testbeds: Vec<String>,
 }
 
 /// One plan.
@@ -107,6 +109,7 @@ impl Plans {
     pub fn list(&self) -> Listing {
         let catalogue = Catalogue::standard();
         let mut plans: Vec<Listed> = Vec::new();
+        let mut testbeds = Vec::new();
         let mut open = vec![(self.root.clone(), 0)];
         let mut seen = 0;
         while let Some((directory, depth)) = open.pop() {
@@ -128,14 +131,22 @@ impl Plans {
                     && let Some(path) = below.to_str()
                     && let Ok(text) = self.text(path)
                 {
-                    plans.extend(listed(path, &text, &catalogue));
+                    match listed(path, &text, &catalogue) {
+                        Some(plan) => plans.push(plan),
+                        None if vtax_testbed::Settings::parse(&text).is_ok() => {
+                            testbeds.push(path.to_owned());
+                        }
+                        None => {}
+                    }
                 }
             }
         }
         plans.sort_by(|a, b| a.path.cmp(&b.path));
+        testbeds.sort();
         Listing {
             root: self.root.display().to_string(),
             plans,
+            testbeds,
         }
     }
 
@@ -273,12 +284,14 @@ mod tests {
         let root = folder.path().join("plans");
         fs::create_dir_all(root.join("deep")).unwrap();
         fs::write(root.join("deep/small.toml"), SOUND).unwrap();
+        fs::write(root.join("neither.toml"), "counts = 1\n").unwrap();
         fs::write(root.join("wrong.toml"), SOUND.replace("idle", "idel")).unwrap();
         fs::write(root.join("other.toml"), "deterministic = true\n").unwrap();
         fs::write(root.join(".hidden.toml"), SOUND).unwrap();
         fs::write(folder.path().join("outside.toml"), SOUND).unwrap();
         std::os::unix::fs::symlink("../outside.toml", root.join("link.toml")).unwrap();
         let plans = Plans::below(&root);
+        assert_eq!(plans.list().testbeds, ["other.toml"]);
         let found: Vec<(String, usize)> = plans
             .list()
             .plans

@@ -5,6 +5,7 @@
 
 use crate::plans::Checked;
 use crate::process::Process;
+use crate::testbed::Testbed;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fs;
@@ -41,6 +42,9 @@ pub struct Record {
     pub place: String,
     /// Whether durations are shrunk.
     pub quick: bool,
+    /// Of a run in a testbed.
+    #[serde(default)]
+    pub testbed: Testbed,
     /// When it was started, RFC 3339.
     pub started: String,
     /// What the plan came to; none where the page did not start the run.
@@ -174,6 +178,7 @@ mod tests {
             results: PathBuf::from(format!("/results/{number}")),
             place: "local".to_owned(),
             quick: false,
+            testbed: Testbed::default(),
             started: String::new(),
             plan: None,
             process: Process::of(std::process::id()).filter(|_| number == 0),

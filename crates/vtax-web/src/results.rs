@@ -56,7 +56,7 @@ pub struct Listed {
     place: String,
     profile: String,
     started: String,
-    /// Processor and kernel.
+    /// Processor, kernel, distribution, and the hypervisor that it runs under.
     host: String,
     platforms: Vec<String>,
     workloads: Vec<String>,
@@ -319,10 +319,9 @@ impl Results {
         let report = changed(&path.join("report.html"));
         let host = results.host().unwrap_or_default();
         let fact = |pointer| host.pointer(pointer).and_then(serde_json::Value::as_str);
-        let facts: Vec<&str> = [fact("/hostname"), fact("/cpu/model"), fact("/kernel")]
-            .into_iter()
-            .flatten()
-            .collect();
+        // A host's name is in no record, for the sake of whose host it is.
+        let facts = ["/cpu/model", "/kernel", "/distribution", "/hypervisor"];
+        let facts: Vec<&str> = facts.into_iter().filter_map(fact).collect();
         Ok(Listed {
             dir: if dir.is_empty() { "." } else { dir }.to_owned(),
             name: run.name.clone(),

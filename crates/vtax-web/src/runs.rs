@@ -1,15 +1,16 @@
 //! A run as its results directory and its own words tell it, whoever runs it and where: what is done,
 //! what is being done, what is not to be trusted. Nothing is asked of the run itself.
 
-use crate::events::{Heard, Point};
+use crate::events::{Heard, Hears, Listener, Point, Told};
 use crate::keeper::Keeper;
 use crate::lab::{Lab, same};
+use crate::meters::Meters;
 use crate::process::Process;
 use crate::records::{Asked, Record, Records};
 use crate::trials::{Found, Known, TrialState, read_new, remaining};
 use crate::{text, within};
 use serde::Serialize;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -75,7 +76,7 @@ pub struct Progress {
     last: Option<f64>,
     running: Option<Running>,
     /// What the run said lately, for people.
-    notes: Vec<String>,
+    notes: VecDeque<String>,
     /// The end of what it said when it ended without being complete.
     messages: Vec<String>,
     /// Whether there is a report of it.
@@ -93,8 +94,12 @@ struct Running {
     since: f64,
     /// What it does, in a word; empty where that is not known.
     phase: String,
+    /// What it is judged by; empty where that is nothing.
+    objective: String,
     /// What it saw so far, where it raises something step by step.
-    points: Vec<Point>,
+    points: VecDeque<Point>,
+    /// What was sampled of it so far.
+    meters: Option<Meters>,
     /// The end of its log, where it is written here.
     log: Vec<String>,
 }
@@ -149,7 +154,8 @@ pub struct Runs {
     keeper: Option<Keeper>,
     records: Records,
     known: Mutex<HashMap<PathBuf, Known>>,
-    heard: Mutex<HashMap<PathBuf, Heard>>,
+    heard: Mutex<HashMap<PathBuf, Listener<Heard>>>,
+    told: Mutex<HashMap<PathBuf, Listener<Told>>>,
 }
 
 impl Runs {
@@ -161,6 +167,7 @@ impl Runs {
             records: Records::within(state),
             known: Mutex::default(),
             heard: Mutex::default(),
+            told: Mutex::default(),
         }
     }
 
@@ -272,7 +279,9 @@ impl Runs {
         let is_testbed = planned.place.starts_with("testbed:");
         let ended = !goes_on && state != State::Complete && record.is_some();
         Ok(Progress {
-            running: running(&planned, &path, written, &heard).filter(|_| goes_on),
+            running: goes_on
+                .then(|| self.running(&planned, results, written, &heard))
+                .flatten(),
             remaining_seconds: remaining(&states).or(heard.remaining.filter(|_| goes_on)),
             trials: states,
             state,
@@ -298,14 +307,67 @@ impl Runs {
     }
 
     fn listen(&self, path: &Path) -> Heard {
-        let mut all = lock(&self.heard);
-        if all.len() >= MOST_RUNS && !all.contains_key(path) {
-            all.clear();
-        }
-        let heard = all.entry(path.to_owned()).or_default();
-        heard.listen(&self.records.folder_of(path).join("events"));
-        heard.clone()
+        let events = fs::File::open(self.records.folder_of(path).join("events"));
+        listened(&self.heard, path, events)
     }
+
+    /// The trial of now: as it is written here, else as the run says.
+    fn running(
+        &self,
+        planned: &Planned,
+        results: Option<&ResultsDir>,
+        written: Option<InFlight>,
+        heard: &Heard,
+    ) -> Option<Running> {
+        let (index, treatment, since, told, log) = match written.zip(results) {
+            Some((one, results)) => {
+                let scheduled = planned.schedule.get(usize::try_from(one.index).ok()?)?;
+                let events = below(results.path(), &one.events());
+                (
+                    one.index,
+                    planned.label(scheduled.treatment),
+                    began(&one.path).map_or(0.0, seconds),
+                    listened(&self.told, &one.path, events),
+                    tail(below(results.path(), &one.path.join("log"))),
+                )
+            }
+            None => {
+                let (index, begun) = heard.under_way.iter().next()?;
+                let treatment = begun.treatment.clone();
+                (
+                    *index,
+                    treatment,
+                    begun.since,
+                    heard.told.clone(),
+                    Vec::new(),
+                )
+            }
+        };
+        Some(Running {
+            index,
+            treatment,
+            since,
+            phase: told.phase,
+            objective: told.objective,
+            meters: Meters::of(&told.meters),
+            points: told.points,
+            log,
+        })
+    }
+}
+
+/// What was heard in a file of events so far.
+fn listened<T: Hears + Clone>(
+    all: &Mutex<HashMap<PathBuf, Listener<T>>>,
+    of: &Path,
+    events: std::io::Result<fs::File>,
+) -> T {
+    let mut all = lock(all);
+    if all.len() >= MOST_RUNS && !all.contains_key(of) {
+        all.clear();
+    }
+    let listener = all.entry(of.to_owned()).or_default();
+    listener.listen(events).clone()
 }
 
 impl Progress {
@@ -354,36 +416,6 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The trial of now: as it is written here, else as the run says.
-fn running(
-    planned: &Planned,
-    path: &Path,
-    written: Option<InFlight>,
-    heard: &Heard,
-) -> Option<Running> {
-    let (phase, points) = (heard.phase.clone(), heard.points.clone());
-    if let Some(one) = written {
-        let scheduled = planned.schedule.get(usize::try_from(one.index).ok()?)?;
-        return Some(Running {
-            index: one.index,
-            treatment: planned.label(scheduled.treatment),
-            since: began(&one.path).map_or(0.0, seconds),
-            phase,
-            points,
-            log: tail(path, &one.path.join("log")),
-        });
-    }
-    let (index, begun) = heard.under_way.iter().next()?;
-    Some(Running {
-        index: *index,
-        treatment: begun.treatment.clone(),
-        since: begun.since,
-        phase,
-        points,
-        log: Vec::new(),
-    })
-}
-
 /// When a directory was made, where the file system keeps that; else when it changed last.
 fn began(path: &Path) -> Option<SystemTime> {
     let known = fs::metadata(path).ok()?;
@@ -395,16 +427,20 @@ fn seconds(time: SystemTime) -> f64 {
     since.map_or(0.0, |since| since.as_secs_f64())
 }
 
-/// The last lines of a log below a directory, as text.
-fn tail(directory: &Path, path: &Path) -> Vec<String> {
-    let read = || -> std::io::Result<Vec<u8>> {
-        let below = path.strip_prefix(directory).unwrap_or(path);
-        let mut file = within::file(directory, below)?;
+/// A file of a results directory, by its whole path.
+fn below(directory: &Path, path: &Path) -> std::io::Result<fs::File> {
+    let below = path.strip_prefix(directory);
+    within::file(directory, below.map_err(std::io::Error::other)?)
+}
+
+/// The last lines of a log, as text.
+fn tail(log: std::io::Result<fs::File>) -> Vec<String> {
+    let read = |mut file: fs::File| -> std::io::Result<Vec<u8>> {
         let length = file.metadata()?.len();
         file.seek(SeekFrom::Start(length.saturating_sub(LOG_BYTES)))?;
         let mut bytes = Vec::new();
         file.take(LOG_BYTES).read_to_end(&mut bytes)?;
         Ok(bytes)
     };
-    text::last_lines(&read().unwrap_or_default(), LOG_LINES)
+    text::last_lines(&log.and_then(read).unwrap_or_default(), LOG_LINES)
 }

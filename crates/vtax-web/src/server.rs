@@ -2,7 +2,7 @@
 //!
 //! GET changes nothing.
 
-use crate::access::{self, Access, refusal};
+use crate::access::{self, Access, Entered, refusal};
 use crate::answers::posted;
 use crate::assets;
 use crate::connections;
@@ -201,7 +201,7 @@ struct Entry {
     token: String,
 }
 
-/// Takes a token, and gives the cookie that stands for it.
+/// Takes a token, and gives the cookie and the key that stand for it.
 async fn enter(
     Extension(access): Extension<Arc<Access>>,
     headers: HeaderMap,
@@ -212,12 +212,12 @@ async fn enter(
         Err(refused) => return *refused,
     };
     match access.enter(shown.token.trim()) {
-        Some((role, cookie)) => (
+        Some(Entered { role, cookie, key }) => (
             [
                 (header::SET_COOKIE, cookie),
                 (header::CONTENT_TYPE, "application/json".to_owned()),
             ],
-            serde_json::json!({ "may": role.name() }).to_string(),
+            serde_json::json!({ "may": role.name(), "key": key }).to_string(),
         )
             .into_response(),
         // Not 401, which takes the page back to where one enters, and the message away.

@@ -32,7 +32,7 @@ fn ports_and_populations_are_shown_and_budgets_stay_within_the_cap() {
     };
     let site = Site::new(Arc::new(Live::default()), folder.path(), folder.path());
     let doors = Doors {
-        operator: Some(Token::new("operator")),
+        operator: Some(Token::of("operator")),
         ..Doors::open("127.0.0.1:0".parse().unwrap())
     };
     let server = Server::start(site.with_machines(machines), &doors).unwrap();

@@ -69,15 +69,33 @@ fn watchers_look_strangers_do_not_and_only_the_operator_changes_anything() {
     // A cookie in the place of a token, for pages of this server alone.
     let shown = json!({"token": OPERATOR}).to_string();
     let (status, head, body) = page.ask("POST", "/api/enter", &format!("{origin}{JSON}"), &shown);
-    assert_eq!((status, body.as_str()), (200, "{\"may\":\"operate\"}"));
+    assert_eq!(status, 200, "{body}");
+    let entered: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(entered["may"], "operate");
+    let key = format!("Vtax-Key: {}\r\n", entered["key"].as_str().unwrap());
     let cookie = head
         .lines()
         .find_map(|line| line.strip_prefix("set-cookie: "))
         .unwrap();
     let cookie = format!("Cookie: {}\r\n", cookie.split(';').next().unwrap());
+    // To a server on another port the browser sends the cookie, and nothing else.
+    let alone = format!("{cookie}{origin}{JSON}");
+    assert_eq!(page.ask("POST", "/api/notes", &alone, &note).0, 403);
+    assert_eq!(
+        page.ask("GET", "/api/results", &cookie, "").0,
+        200,
+        "it looks"
+    );
+    let keyed = format!("{key}{origin}{JSON}");
+    assert_eq!(page.ask("POST", "/api/notes", &keyed, &note).0, 401);
     let post = |headers: &str| {
-        page.ask("POST", "/api/notes", &format!("{cookie}{headers}"), &note)
-            .0
+        page.ask(
+            "POST",
+            "/api/notes",
+            &format!("{cookie}{key}{headers}"),
+            &note,
+        )
+        .0
     };
     assert_eq!(post(JSON), 403, "no page says that it asks");
     assert_eq!(post(&format!("Origin: http://evil.example\r\n{JSON}")), 403);
@@ -101,6 +119,11 @@ fn watchers_look_strangers_do_not_and_only_the_operator_changes_anything() {
         page.get("/api/results")["runs"][0]["notes"][0],
         "the fan was <loud>"
     );
+    let beyond = json!({"dir": "one", "text": "x", "trial": 4000});
+    let (status, refused) = page.post("/api/notes", &beyond);
+    assert_eq!(status, 409);
+    let why = refused["error"].as_str().unwrap();
+    assert!(why.contains("no trial 4000"), "{why}");
     // No state changes by GET.
     assert_eq!(page.ask("GET", "/api/enter", &bearer(OPERATOR), "").0, 405);
     // A body that never comes to its end holds nobody else up.
@@ -154,7 +177,7 @@ fn connections_are_encrypted_where_there_is_a_certificate() {
     };
     let doors = Doors {
         certificate: Some(certificate.clone()),
-        watcher: Some(Token::new(WATCHER)),
+        watcher: Some(Token::of(WATCHER)),
         ..Doors::open("0.0.0.0:0".parse().unwrap())
     };
     let site = || Site::new(Arc::new(Live::default()), folder.path(), folder.path());

@@ -116,6 +116,94 @@ fn a_run_is_started_paused_after_a_trial_and_resumed_to_its_end() {
     assert_eq!(status, 409, "{answer}");
 }
 
+/// What a run that goes on shows of what is sampled.
+fn sampled(run: &Value) {
+    let meters = &run["running"]["meters"];
+    assert_eq!(meters["at"], json!([1.0, 2.0, 3.0]), "{run}");
+    assert_eq!(meters["stages"][0]["name"], "vcpu");
+    assert_eq!(meters["stages"][0]["values"], json!([0.3, 0.6, 0.9]));
+    let actors = meters["actors"].as_array().unwrap();
+    assert!(actors.contains(&json!(["host", "rest", 0.15])), "{meters}");
+    let carried = &meters["carried"][0];
+    assert_eq!(carried["values"], json!([1e8, 2e8, 3e8]));
+    assert_eq!(carried["unit"], "B/s");
+}
+
+#[test]
+fn what_is_sampled_is_seen_of_every_run_that_tells_it() {
+    let page = Page::open();
+    fake::pace(page.path(), LONG);
+    fs::create_dir(page.path().join("results")).unwrap();
+    let third = |run: &Value| run["running"]["meters"]["at"][2].is_number();
+    page.start_run("here", "local");
+    sampled(&page.until("here", third));
+    page.tell("here", "cancel");
+    page.until_state("here", "cancelled");
+    // Over ssh it comes with the other events.
+    page.start_run("far", "ssh:elsewhere");
+    sampled(&page.until("far", third));
+    page.tell("far", "cancel");
+    page.until_state("far", "cancelled");
+    // A link in the place of what a trial says is not followed.
+    let fake = fake::invented();
+    let results = fake.create(&page.path().join("results/linked"));
+    let writer = results.trial_writer(0).unwrap();
+    let secret = page.path().join("secret");
+    fs::write(&secret, "{\"event\":\"phase\",\"phase\":\"secret\"}\n").unwrap();
+    std::os::unix::fs::symlink(&secret, writer.path().join("events.jsonl")).unwrap();
+    let run = page.until("linked", |run| run["running"].is_object());
+    assert_eq!(run["running"]["phase"], "");
+}
+
+#[test]
+fn a_run_in_a_testbed_has_the_settings_that_were_chosen_and_keeps_them() {
+    let page = Page::open();
+    fake::pace(page.path(), LONG);
+    fs::create_dir(page.path().join("results")).unwrap();
+    let wanted = |settings: &str, at: &str| json!({"text": fake::PLAN, "dir": "bed", "at": at, "settings": settings, "jobs": 2, "quick": true});
+    for (settings, at, why) in [
+        ("seed = 7", "local", "testbed:kvm"),
+        ("sead = 7", "testbed:kvm", "sead"),
+    ] {
+        let (status, answer) = page.post("/api/runs", &wanted(settings, at));
+        assert_eq!(status, 409);
+        assert!(answer["error"].as_str().unwrap().contains(why), "{answer}");
+        let (_, checked) = page.post("/api/plan", &wanted(settings, at));
+        assert!(
+            checked["place"].as_str().unwrap().contains(why),
+            "{checked}"
+        );
+    }
+    assert_eq!(
+        page.post("/api/runs", &wanted("seed = 7", "testbed:kvm")).0,
+        200
+    );
+    let started = || {
+        page.until("bed", |run| run["running"].is_object());
+        let arguments = fs::read_to_string(page.path().join("state/arguments")).unwrap();
+        let arguments: Vec<&str> = arguments.lines().collect();
+        let after = |name: &str| {
+            let at = arguments.iter().position(|one| *one == name).unwrap();
+            arguments[at + 1].to_owned()
+        };
+        assert_eq!(
+            (after("--at").as_str(), after("--jobs").as_str()),
+            ("testbed:kvm", "2")
+        );
+        assert!(arguments.contains(&"--quick"));
+        assert_eq!(fs::read_to_string(after("--testbed")).unwrap(), "seed = 7");
+    };
+    started();
+    page.tell("bed", "cancel");
+    page.until_state("bed", "cancelled");
+    // It goes on with the same.
+    fs::remove_file(page.path().join("state/arguments")).unwrap();
+    page.tell("bed", "resume");
+    started();
+    page.tell("bed", "cancel");
+    page.until_state("bed", "cancelled");
+}
+
 #[test]
 fn a_run_outlives_its_page_and_is_found_paused_and_cancelled_by_the_next() {
     let mut page = Page::open();
@@ -179,7 +267,9 @@ fn a_run_of_a_terminal_is_followed_and_paused_too() {
     while !results.join("mine/run.json").exists() {
         std::thread::sleep(Duration::from_millis(20));
     }
-    let run = page.until("mine", |run| run["running"].is_object());
+    let run = page.until("mine", |run| run["running"]["meters"]["at"][2].is_number());
+    sampled(&run);
+    assert_eq!(run["running"]["phase"], "measure");
     assert_eq!(
         (&run["state"], &run["controlled"]),
         (&json!("running"), &json!(true))
@@ -245,7 +335,7 @@ fn a_climb_is_seen_while_it_goes_up() {
     assert_eq!(page.post("/api/runs", &wanted).0, 200);
     let run = page.until("climbs", |run| run["running"]["points"][2].is_object());
     let last = &run["running"]["points"][2];
-    assert_eq!((&last["level"], &last["of"]), (&json!(30), &json!(40)));
+    assert_eq!((&last["level"], &last["of"]), (&json!(30.0), &json!(40.0)));
     assert_eq!(
         last["readings"]["memory"],
         json!({"value": 30.0, "unit": "%"})

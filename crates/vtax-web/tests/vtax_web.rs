@@ -230,7 +230,7 @@ fn an_address_that_leaves_the_host_is_refused_with_the_way_to_do_it() {
     for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"] {
         let open = Doors::open(address.parse().unwrap());
         let guarded = Doors {
-            operator: Some(Token::new(OPERATOR)),
+            operator: Some(Token::of(OPERATOR)),
             ..open.clone()
         };
         let encrypted = Doors {

@@ -66,6 +66,8 @@ pub enum Command {
     Charge(ChargeArgs),
     /// Export what guests cost to Prometheus.
     Exporter(ExporterArgs),
+    /// In a guest: what it costs its host, told by the host's exporter over a virtio-serial port.
+    Share(ShareArgs),
     /// Serve the page that one keeps open: this host live, runs in progress, results, comparisons.
     Web(WebArgs),
     /// Energy meters of this host.
@@ -336,6 +338,13 @@ pub struct TopArgs {
     pub ledger: LedgerArgs,
 }
 
+/// Whom records charge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum By {
+    Guest,
+    Pod,
+}
+
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("format").required(true))]
 pub struct ChargeArgs {
@@ -345,6 +354,10 @@ pub struct ChargeArgs {
     /// How many sets; until stopped without it.
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
+    /// Whom to charge: each guest, or the guests of a Kubernetes pod as one. By pod, what a sandboxed
+    /// pod costs beyond its containers is said too, as a RuntimeClass takes it (podFixed).
+    #[arg(long, value_name = "WHOM", default_value = "guest")]
+    pub by: By,
     /// JSON lines: one object a record.
     #[arg(long, group = "format")]
     pub json: bool,
@@ -368,11 +381,32 @@ pub struct ExporterArgs {
     /// Between two readings. Scrapes in between see the last one.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     pub interval: Duration,
+    /// Tell each guest its own share over its virtio-serial port, whose socket is NAME.sock in this
+    /// directory.
+    #[arg(long, value_name = "DIR")]
+    pub share: Option<PathBuf>,
     /// Guests that get series of their own; the others' use is one sum.
     #[arg(long, value_name = "N", default_value_t = 2000)]
     pub max_guests: usize,
     #[command(flatten)]
     pub ledger: LedgerArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ShareArgs {
+    /// The port on which the host tells it.
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = "/dev/virtio-ports/vtax.share.0"
+    )]
+    pub port: PathBuf,
+    /// JSON lines: one object an interval.
+    #[arg(long)]
+    pub json: bool,
+    /// How many intervals; until stopped without it.
+    #[arg(long, value_name = "N")]
+    pub count: Option<usize>,
 }
 
 #[derive(Debug, Args)]

@@ -42,6 +42,7 @@ fn main() -> ExitCode {
         Command::Top(arguments) => commands::charge::top(&arguments),
         Command::Charge(arguments) => commands::charge::charge(&arguments),
         Command::Exporter(arguments) => commands::charge::exporter(arguments),
+        Command::Share(arguments) => commands::charge::share(&arguments),
         Command::Web(arguments) => commands::charge::web(&arguments),
         Command::Meter(MeterCommand::List { json }) => commands::meter::list(json),
         Command::Meter(MeterCommand::Calibrate { output, seconds }) => {

@@ -115,7 +115,10 @@ impl Progress for Terminal {
                 self.ends =
                     Some(Instant::now() + Duration::from_secs_f64(remaining_seconds.max(0.0)));
             }
-            Event::Note { .. } | Event::Sampled { .. } => {}
+            Event::Note { .. }
+            | Event::Objective { .. }
+            | Event::Sampled { .. }
+            | Event::Metered { .. } => {}
         }
         if let Some(text) = lines(&event) {
             note(&format!("\r\x1b[K{text}"));
@@ -162,7 +165,11 @@ fn lines(event: &Event) -> Option<String> {
                 counted(*trials, "trial")
             ))
         }
-        Event::TrialStarted { .. } | Event::Phase { .. } | Event::Sampled { .. } => None,
+        Event::TrialStarted { .. }
+        | Event::Phase { .. }
+        | Event::Objective { .. }
+        | Event::Sampled { .. }
+        | Event::Metered { .. } => None,
         Event::TrialFinished {
             treatment,
             seconds,

@@ -607,3 +607,207 @@ fn what_is_wrong_with_the_places_is_said_before_anything_boots() {
         &["link.delay_us"],
     );
 }
+
+/// The other machine as a target that was found: its servers there, the load here.
+const FOUND: &str = r#"
+name = "found"
+repetitions = 2
+warmup = "300ms"
+duration = "1s"
+sample_hz = 10
+again = { share = 0 }
+[[platform]]
+kind = "ssh"
+ssh.to = "root@10.93.0.2"
+[[workload]]
+kind = "http-rate"
+rate = 200
+[[workload]]
+kind = "iperf3-receive"
+rate_mbit = 50
+"#;
+
+#[test]
+fn a_machine_that_one_can_log_into_is_measured_and_left_as_it_was() {
+    let Some(machines) = Machines::start(FOUND) else {
+        return;
+    };
+    let there = || {
+        let pid = Machines::inside(&machines.other);
+        sh(&format!(
+            "nsenter --target={pid} --mount --pid --net sh -ec 'cat /proc/self/mountinfo | wc -l; ls -a /var/tmp; ls -d /tmp/vtax-http 2>/dev/null || true; ss -Hlnt'"
+        ))
+    };
+    let before = there();
+    machines.run_whole();
+    assert_eq!(there(), before);
+    let results = ResultsDir::open(&machines.results()).unwrap();
+    let trials: Vec<_> = results.trials().map(Result::unwrap).collect();
+    assert_eq!(trials.len(), 4);
+    for trial in trials {
+        assert_eq!(trial.outcome, TrialOutcome::Complete, "{trial:?}");
+        assert!(trial.work.as_ref().unwrap().amount > 0.0);
+        let fact = |name: &str| trial.environment[name].clone();
+        assert_eq!(fact("ssh.address"), "10.93.0.2");
+        assert!(
+            fact("host.guest").starts_with("none:"),
+            "{:?}",
+            trial.environment
+        );
+        assert!(!fact("guest.kernel").is_empty());
+        assert!(trial.metrics.contains_key("guest.cpu.cores"));
+        // It is no guest of this host: what this host did says nothing of its costs.
+        for metric in ["cpu.cores", "cpu.per_work", "energy.total", "power.mean"] {
+            assert!(!trial.metrics.contains_key(metric), "{metric}");
+        }
+    }
+}
+
+#[test]
+fn a_target_that_goes_costs_one_trial_and_comes_again() {
+    let plan = FOUND.replace("repetitions = 2", "repetitions = 20");
+    let Some(machines) = Machines::start(&plan) else {
+        return;
+    };
+    let found = machines.found();
+    let mut run = machines
+        .run()
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while finished(&machines.results()).len() < 2 {
+        assert!(Instant::now() < deadline && run.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // In the middle of a trial, its servers and all.
+    let actor = machines
+        .processes()
+        .into_iter()
+        .find(|(_, line)| line.starts_with("unshare"));
+    let (victim, _) = actor.expect("the actor's namespaces");
+    kill_process(Pid::from_raw(victim).unwrap(), Signal::KILL).unwrap();
+    let before = finished(&machines.results()).len();
+    while finished(&machines.results()).len() < before + 2 {
+        assert!(Instant::now() < deadline && run.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    kill_process(Pid::from_child(&run), Signal::TERM).unwrap();
+    run.wait().unwrap();
+    machines.assert_as_found(&found, "a target that went");
+    let told = fs::read_dir(machines.results().join("trials"))
+        .unwrap()
+        .flatten();
+    let told = told.filter_map(|entry| fs::read_to_string(entry.path().join("trial.json")).ok());
+    let lost: Vec<String> = told
+        .filter(|record| record.contains("is not to be reached"))
+        .collect();
+    assert!(
+        !lost.is_empty(),
+        "no failed trial says that the target was lost"
+    );
+}
+
+#[test]
+fn what_is_wrong_with_a_target_is_said_before_anything_starts() {
+    let Some(machines) = Machines::start(FOUND) else {
+        return;
+    };
+    let refused = |plan: String, parts: &[&str]| {
+        fs::write(machines.work.path().join("plan.toml"), plan).unwrap();
+        let output = machines.run().output().unwrap();
+        assert!(!output.status.success());
+        let said = said(&output);
+        for part in parts {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        assert!(!machines.results().join("run.json").exists());
+    };
+    let to = |line: &str| FOUND.replace("ssh.to = \"root@10.93.0.2\"", line);
+    refused(to(""), &["ssh.to", "names no machine"]);
+    refused(to("ssh.to = \"-oProxyCommand=x\""), &["names no machine"]);
+    refused(
+        to("ssh.to = \"root@10.93.0.77\""),
+        &["10.93.0.77", "is not to be reached"],
+    );
+    refused(
+        to("ssh.to = \"nobody@10.93.0.2\""),
+        &["Permission denied", "ssh-copy-id"],
+    );
+    refused(
+        to("ssh.to = \"loader@10.93.0.2\""),
+        &["root on loader@10.93.0.2", "ssh.sudo"],
+    );
+    refused(
+        to("ssh.to = \"root@10.93.0.2\"\nssh.guest = \"web\""),
+        &["a guest of this host called `web`", "vtax top"],
+    );
+    refused(
+        format!("{FOUND}[settings]\nlink.delay_us = 100\n"),
+        &["link.delay_us", "leave them out"],
+    );
+    refused(
+        FOUND.replace("http-rate\"\nrate = 200", "sysbench-oltp\""),
+        &["scratch disk"],
+    );
+    // Somebody else's key, since the last time.
+    let path = machines.work.path();
+    let bin = path.join("bin/ssh");
+    let strict = fs::read_to_string(&bin).unwrap();
+    let known = path.join("known");
+    fs::write(
+        &known,
+        format!(
+            "10.93.0.2 {}",
+            fs::read_to_string(path.join("user.pub")).unwrap()
+        ),
+    )
+    .unwrap();
+    let strict = strict.replace(
+        "UserKnownHostsFile=/dev/null",
+        &format!("UserKnownHostsFile={}", known.display()),
+    );
+    fs::write(
+        &bin,
+        strict.replace("StrictHostKeyChecking=no", "StrictHostKeyChecking=yes"),
+    )
+    .unwrap();
+    refused(FOUND.to_owned(), &["HAS CHANGED", "another machine"]);
+}
+
+#[test]
+fn a_server_that_the_target_has_already_is_neither_loaded_nor_stopped() {
+    let Some(machines) = Machines::start(FOUND) else {
+        return;
+    };
+    let pid = Machines::inside(&machines.other);
+    let server =
+        "import http.server as h; h.test(h.BaseHTTPRequestHandler, port=80, bind=\"10.93.0.2\")";
+    let mut own = Command::new("nsenter")
+        .args([
+            &format!("--net=/proc/{pid}/ns/net"),
+            "python3",
+            "-c",
+            server,
+        ])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !sh(&format!("nsenter --net=/proc/{pid}/ns/net ss -Hlnt")).contains(":80 ") {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let output = machines.run().output().unwrap();
+    let is_alive = own.try_wait().unwrap().is_none();
+    own.kill().unwrap();
+    own.wait().unwrap();
+    assert!(is_alive && !output.status.success());
+    assert!(
+        said(&output).contains("has a server already"),
+        "{}",
+        said(&output)
+    );
+}

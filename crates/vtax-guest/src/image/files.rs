@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 /// The files that all platforms run: one root file system in two forms, and a kernel.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GuestFiles {
     /// The unpacked tree (read-only to everyone; platforms put a writable layer above it).
     pub root: PathBuf,

@@ -2,6 +2,7 @@
 //! cell's target network namespace and control group.
 
 use super::oci::Bundle;
+use super::podman::Podman;
 use super::root::Root;
 use super::shared_kernel::{SharedKernelTarget, Way};
 use super::{CommandLine, GuestFiles, Platform, Target};
@@ -20,7 +21,7 @@ use vtax_host::cell::requirements::need_program;
 use vtax_host::cell::{self, Cell, CellConfig, Seat, Space};
 use vtax_host::command::version_line;
 use vtax_host::facts::CgroupVersion;
-use vtax_host::roots::PATH;
+use vtax_host::roots::{PATH, Roots};
 use vtax_host::scratch::MOUNT_POINT;
 use vtax_host::settings::{Domain, Parameter, Settings};
 
@@ -60,17 +61,26 @@ pub enum Runtime {
     Runc,
     /// The one in C.
     Crun,
+    /// gVisor's, whose containers have a kernel of their own in user space.
+    Runsc,
+    /// The engine, over runc or crun: the same container, with a monitor process beside it.
+    Podman,
 }
 
 impl Runtime {
     /// Every runtime, in the order in which `auto` tries them.
     pub const ALL: [Self; 2] = [Self::Runc, Self::Crun];
 
+    /// Those that are taken only when they are asked for: what they run is something else.
+    const BY_NAME: [Self; 2] = [Self::Runsc, Self::Podman];
+
     /// The name of its program and Debian package.
     pub fn name(self) -> &'static str {
         match self {
             Self::Runc => "runc",
             Self::Crun => "crun",
+            Self::Runsc => "runsc",
+            Self::Podman => "podman",
         }
     }
 
@@ -78,8 +88,15 @@ impl Runtime {
     fn line(self, run_dir: &Path, arguments: &[&str]) -> CommandLine {
         let [state, log] = ["oci", "oci.log"].map(|name| run_dir.join(name));
         let [state, log] = [state.to_string_lossy(), log.to_string_lossy()];
+        // On this kernel or that, runsc makes control groups where nobody removes them. Without any, its
+        // processes stay in the group that they are started in, which is the target's.
+        let own: &[&str] = match self {
+            Self::Runsc => &["--ignore-cgroups"],
+            _ => &[],
+        };
         [self.name(), "--root", &state, "--log", &log]
             .iter()
+            .chain(own)
             .chain(arguments)
             .map(|&part| part.to_owned())
             .collect()
@@ -100,10 +117,11 @@ impl Runtime {
             .or_insert_with(|| self.probe().map_err(|error| error.to_string()));
         known.clone().map_err(|why| HostError::Missing {
             what: format!("a {} that works on this host ({why})", self.name()),
-            remedy:
-                "set container.runtime to `auto`, or install the Debian package runc or crun in a \
-                         version that supports this host's control groups"
-                    .to_owned(),
+            remedy: format!(
+                "set container.runtime to `auto`, or install the Debian package {} in a version that \
+                 supports this host's control groups",
+                self.name()
+            ),
         })
     }
 
@@ -137,13 +155,14 @@ pub fn runtime(settings: &Settings) -> Result<Runtime, HostError> {
     let wanted = settings.text("container.runtime").unwrap_or("auto");
     if let Some(runtime) = Runtime::ALL
         .into_iter()
+        .chain(Runtime::BY_NAME)
         .find(|runtime| runtime.name() == wanted)
     {
         return runtime.check().map(|()| runtime);
     }
     if wanted != "auto" {
         return Err(HostError::Setting(format!(
-            "container.runtime = {wanted:?} is none of auto, runc, crun"
+            "container.runtime = {wanted:?} is none of auto, runc, crun, runsc, podman"
         )));
     }
     let mut reasons = Vec::new();
@@ -167,9 +186,9 @@ impl Platform for Container {
     fn parameters(&self) -> &'static [Parameter] {
         const PARAMETERS: &[Parameter] = &[Parameter {
             key: "container.runtime",
-            domain: Domain::Choice(&["auto", "runc", "crun"]),
+            domain: Domain::Choice(&["auto", "runc", "crun", "runsc", "podman"]),
             default: Some("auto"),
-            help: "the OCI runtime; `auto` takes the first that works with this host's control groups",
+            help: "the OCI runtime or engine; `auto` takes runc or crun, the first that works with this host's control groups",
         }];
         PARAMETERS
     }
@@ -200,31 +219,100 @@ fn boot(seat: &Seat<'_>, lower: &Path, runtime: Runtime) -> Result<Box<dyn Targe
     // has groups below it can have no processes.
     let group = seat.group().below("runtime")?;
     let hierarchies = Hierarchies::detect()?;
+    let prefix = match runtime {
+        Runtime::Podman => start_podman(seat, &root, &hierarchies, &group)?,
+        _ => start_bundle(seat, &root, runtime, &hierarchies, &group)?,
+    };
+    let way = Way {
+        space: Space::Switch,
+        group,
+        prefix,
+    };
+    let capabilities = match runtime {
+        Runtime::Podman => "podman's defaults",
+        _ => "Docker's defaults",
+    };
+    let facts = [
+        ("container.runtime", version_line(runtime.name())),
+        ("container.seccomp", "none".to_owned()),
+        ("container.capabilities", capabilities.to_owned()),
+    ];
+    Ok(Box::new(SharedKernelTarget::new(
+        seat, &root, &device, way, facts,
+    )?))
+}
+
+/// Starts a bundle; what comes before a command in it.
+fn start_bundle(
+    seat: &Seat<'_>,
+    root: &Root,
+    runtime: Runtime,
+    hierarchies: &Hierarchies,
+    group: &Group,
+) -> Result<CommandLine, HostError> {
     // Named as systemd's driver of control groups would, so that it is told to be a container.
     let name = format!("{}-{NAME}.scope", runtime.name());
     let config = bundle(
-        &root,
+        root,
         &seat.guest_network(),
-        &control_group_path(runtime, &hierarchies, &group, &name)?,
+        &control_group_path(runtime, hierarchies, group, &name)?,
     )?;
     let folder = seat.outside(&seat.run_dir().join("bundle"));
     fs::create_dir(&folder).map_err(HostError::file("create", &folder))?;
     let path = folder.join("config.json");
     fs::write(&path, config.to_string()).map_err(HostError::file("write", &path))?;
-    start(seat, runtime, &hierarchies, &group)?;
-    let way = Way {
-        space: Space::Switch,
-        group,
-        prefix: exec_line(runtime, &seat.run_dir()),
+    let inside = |name: &str| seat.run_dir().join(name);
+    let mut line = runtime.line(
+        &seat.run_dir(),
+        &[
+            "run",
+            "--detach",
+            "--bundle",
+            &inside("bundle").to_string_lossy(),
+            "--pid-file",
+            &inside("container.pid").to_string_lossy(),
+            NAME,
+        ],
+    );
+    line.splice(0..0, hide(runtime, hierarchies));
+    let delete = runtime.line(&seat.run_dir(), &["delete", "--force", NAME]);
+    start(seat, runtime, group, line, &delete)?;
+    Ok(exec_line(runtime, &seat.run_dir()))
+}
+
+/// Starts a container by podman; what comes before a command in it.
+fn start_podman(
+    seat: &Seat<'_>,
+    root: &Root,
+    hierarchies: &Hierarchies,
+    group: &Group,
+) -> Result<CommandLine, HostError> {
+    // crun knows no hybrid hosts.
+    let oci = match hierarchies.layout() {
+        CgroupVersion::V2 if Roots::host().program("crun").is_some() => Runtime::Crun,
+        _ => Runtime::Runc,
     };
-    let facts = [
-        ("container.runtime", version_line(runtime.name())),
-        ("container.seccomp", "none".to_owned()),
-        ("container.capabilities", "Docker's defaults".to_owned()),
-    ];
-    Ok(Box::new(SharedKernelTarget::new(
-        seat, &root, &device, way, facts,
-    )?))
+    need_program(oci.name(), oci.name())?;
+    let own = control_group_path(Runtime::Crun, hierarchies, group, NAME)?;
+    let parent = Path::new(&own).parent().unwrap_or(Path::new("/"));
+    let folder = seat.run_dir().join("podman");
+    let shm = seat.outside(&folder.join("shm"));
+    fs::create_dir_all(&shm).map_err(HostError::file("create", &shm))?;
+    let podman = Podman {
+        folder: &folder,
+        runtime: oci.name(),
+        parent,
+    };
+    let pid_file = seat.run_dir().join("container.pid");
+    let line = podman.run(NAME, root, &seat.guest_network(), &pid_file, INIT);
+    let delete = podman.line(&["rm", "--force", "--time", "0", NAME]);
+    start(seat, Runtime::Podman, group, line, &delete)?;
+    Ok(keeping_outputs(podman.line(&[
+        "exec",
+        "--preserve-fds",
+        "2",
+        NAME,
+    ])))
 }
 
 /// Where the container's control group goes, in the runtime's terms: next to `runtime` on v2,
@@ -277,7 +365,7 @@ impl Nursery {
         let hierarchies = Hierarchies::detect()?;
         Ok(Self {
             control_group: control_group_path(runtime, &hierarchies, &group, "container")?,
-            hide: hide_v2(runtime, &hierarchies),
+            hide: hide(runtime, &hierarchies),
             group,
         })
     }
@@ -294,10 +382,17 @@ impl Nursery {
 /// pipes of its own, at the target's expense and until the last process that inherited them has
 /// ended, services in the background included. Descriptors above 2 it passes on as they are.
 fn exec_line(runtime: Runtime, run_dir: &Path) -> CommandLine {
+    match runtime {
+        // It hands its own descriptors in.
+        Runtime::Runsc => runtime.line(run_dir, &["exec", NAME]),
+        _ => keeping_outputs(runtime.line(run_dir, &["exec", "--preserve-fds", "2", NAME])),
+    }
+}
+
+fn keeping_outputs(exec: CommandLine) -> CommandLine {
     let out: CommandLine = ["sh", "-c", r#"exec "$@" 3>&1 4>&2"#, "vtax-exec"]
         .map(str::to_owned)
         .to_vec();
-    let exec = runtime.line(run_dir, &["exec", "--preserve-fds", "2", NAME]);
     let back = ["sh", "-c", r#"exec "$@" >&3 2>&4 3>&- 4>&-"#, "vtax-exec"]
         .map(str::to_owned)
         .to_vec();
@@ -308,16 +403,20 @@ fn exec_line(runtime: Runtime, run_dir: &Path) -> CommandLine {
 /// top; where it sees none, the container stays in runc's own group there, which is right.
 const HIDE_V2: &str = r#"umount "$1"; shift; exec "$@""#;
 
-/// The words before a runtime's command that hide the v2 hierarchy, where it must not see one.
-fn hide_v2(runtime: Runtime, hierarchies: &Hierarchies) -> Vec<String> {
+/// runsc (of 2022) takes a namespace for the host's own where it sees these settings, which kernels
+/// since show in every namespace.
+const HIDE_NETWORK: &str = r#"mount -t tmpfs none /proc/sys/net; exec "$@""#;
+
+/// The words before a runtime's command that hide from it what it must not see.
+fn hide(runtime: Runtime, hierarchies: &Hierarchies) -> Vec<String> {
+    let room =
+        |script: &str| ["unshare", "--mount", "sh", "-c", script, "vtax-hide"].map(str::to_owned);
     match (runtime, hierarchies.layout(), hierarchies.v2_mount()) {
-        (Runtime::Runc, CgroupVersion::Hybrid, Some(mount)) => {
-            ["unshare", "--mount", "sh", "-c", HIDE_V2, "vtax-hide"]
-                .map(str::to_owned)
-                .into_iter()
-                .chain([mount.display().to_string()])
-                .collect()
-        }
+        (Runtime::Runc, CgroupVersion::Hybrid, Some(mount)) => room(HIDE_V2)
+            .into_iter()
+            .chain([mount.display().to_string()])
+            .collect(),
+        (Runtime::Runsc, ..) => room(HIDE_NETWORK).to_vec(),
         _ => Vec::new(),
     }
 }
@@ -325,23 +424,11 @@ fn hide_v2(runtime: Runtime, hierarchies: &Hierarchies) -> Vec<String> {
 fn start(
     seat: &Seat<'_>,
     runtime: Runtime,
-    hierarchies: &Hierarchies,
     group: &Group,
+    line: CommandLine,
+    delete: &CommandLine,
 ) -> Result<(), HostError> {
     let inside = |name: &str| seat.run_dir().join(name);
-    let mut line = runtime.line(
-        &seat.run_dir(),
-        &[
-            "run",
-            "--detach",
-            "--bundle",
-            &inside("bundle").to_string_lossy(),
-            "--pid-file",
-            &inside("container.pid").to_string_lossy(),
-            NAME,
-        ],
-    );
-    line.splice(0..0, hide_v2(runtime, hierarchies));
     let said = seat.outside(&inside("container.log"));
     let log = fs::File::create(&said).map_err(HostError::file("create", &said))?;
     let other = log.try_clone().map_err(HostError::file("open", &said))?;
@@ -362,13 +449,7 @@ fn start(
     }
     check_place(seat, runtime).inspect_err(|_| {
         // Only the runtime knows what it made elsewhere.
-        let _ = seat
-            .command_in(
-                Space::Switch,
-                group,
-                &runtime.line(&seat.run_dir(), &["delete", "--force", NAME]),
-            )
-            .output();
+        let _ = seat.command_in(Space::Switch, group, delete).output();
     })
 }
 

@@ -4,6 +4,7 @@ pub mod container;
 mod jobs;
 pub mod native;
 pub mod oci;
+mod podman;
 pub mod qemu;
 mod root;
 mod shared_kernel;
@@ -69,9 +70,23 @@ pub trait Platform: Sync {
         0
     }
 
+    /// Whether its guests are there already, made by others: nothing is booted, they run programs of
+    /// their own, and they are on the host's network instead of the cell's.
+    fn is_found(&self, _settings: &Settings) -> bool {
+        false
+    }
+
+    /// Which of these programs a guest that was found lacks; the image's are looked for there.
+    ///
+    /// # Errors
+    /// When it cannot be asked.
+    fn lacks(&self, _settings: &Settings, _programs: &[&str]) -> Result<Vec<String>, HostError> {
+        Ok(Vec::new())
+    }
+
     /// What a target in this cell changes on the host that ends with no process and no cell. It is
     /// written to the journal before [`Platform::boot`].
-    fn outlives(&self, _seat: &Seat<'_>) -> Vec<Change> {
+    fn outlives(&self, _seat: &Seat<'_>, _settings: &Settings) -> Vec<Change> {
         Vec::new()
     }
 
@@ -103,6 +118,11 @@ pub trait Target {
 
     /// The block device (raw) and directory (file system) of the scratch disk inside the target.
     fn scratch(&self) -> (PathBuf, PathBuf);
+
+    /// Whether others may have servers of their own in it.
+    fn is_shared(&self) -> bool {
+        false
+    }
 
     /// Starts a command inside and returns at once.
     ///

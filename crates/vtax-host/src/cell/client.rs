@@ -26,11 +26,13 @@ const CONNECT_LIMIT: Duration = Duration::from_millis(500);
 pub struct Client {
     entry: Arc<Entry>,
     name: String,
+    /// Where the guest is to be reached from.
+    space: Space,
 }
 
 impl Client {
-    pub(super) fn new(entry: Arc<Entry>, name: String) -> Self {
-        Self { entry, name }
+    pub(super) fn new(entry: Arc<Entry>, name: String, space: Space) -> Self {
+        Self { entry, name, space }
     }
 
     /// Its name, the owner of what is read of it: `client`, `pi.client`.
@@ -44,7 +46,7 @@ impl Client {
     /// When it cannot be started.
     pub fn start(&self, line: &CommandLine) -> Result<ClientProcess, HostError> {
         self.entry
-            .command_in(Space::Client, &self.entry.client, line)
+            .command_in(self.space, &self.entry.client, line)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -65,10 +67,14 @@ impl Client {
         Subject {
             owner: self.name.clone(),
             cgroups: self.entry.client.folders(),
-            net_devices: vec![NetDevice {
-                namespace_of: self.entry.holder,
-                name: link::veth(&link::numbered("client", self.entry.seat)),
-            }],
+            // What of the host's network is its own cannot be told.
+            net_devices: match self.space {
+                Space::Outside => Vec::new(),
+                _ => vec![NetDevice {
+                    namespace_of: self.entry.holder,
+                    name: link::veth(&link::numbered("client", self.entry.seat)),
+                }],
+            },
             ..Subject::default()
         }
     }
@@ -78,7 +84,7 @@ impl Client {
     /// # Errors
     /// When the client itself is gone.
     pub fn can_connect(&self, address: IpAddr, port: u16) -> Result<bool, HostError> {
-        let path = self.entry.network(Space::Client);
+        let path = self.entry.network(self.space);
         let namespace = File::open(&path).map_err(HostError::file("open", &path))?;
         // A namespace is a thread's own: this one joins the client's and ends there.
         thread::scope(|scope| {

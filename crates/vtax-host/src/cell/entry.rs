@@ -76,6 +76,7 @@ impl Entry {
         let holder = self.holder;
         let name = match space {
             Space::Switch => return PathBuf::from(format!("/proc/{holder}/ns/net")),
+            Space::Outside => return PathBuf::from(format!("/proc/{}/ns/net", std::process::id())),
             Space::Client => numbered("client", self.seat),
             Space::Target => numbered("target", self.seat),
         };

@@ -83,6 +83,8 @@ pub enum Space {
     Client,
     /// The target's, on platforms that share the host's kernel.
     Target,
+    /// The network of this process: the host's own, on which guests are that others made.
+    Outside,
 }
 
 /// What a cell is to be like.

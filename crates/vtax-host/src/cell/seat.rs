@@ -30,6 +30,8 @@ pub struct SeatConfig {
     /// The image of its scratch disk, where the workload needs one ([`crate::scratch::image`]). One
     /// seat at a time may write to it.
     pub scratch: Option<PathBuf>,
+    /// The guest was made by others and is on the host's own network, and so is its client.
+    pub is_outside: bool,
 }
 
 impl Default for SeatConfig {
@@ -39,6 +41,7 @@ impl Default for SeatConfig {
             pin: None,
             client_pin: None,
             scratch: None,
+            is_outside: false,
         }
     }
 }
@@ -55,6 +58,7 @@ impl SeatConfig {
             pin: pin("target.pin")?,
             client_pin: pin("client.pin")?,
             scratch: None,
+            is_outside: false,
         })
     }
 }
@@ -213,7 +217,11 @@ impl<'a> Seat<'a> {
             0 => "client".to_owned(),
             _ => format!("{}.client", self.config.name),
         };
-        Client::new(self.entry(), name)
+        let space = match self.config.is_outside {
+            true => Space::Outside,
+            false => Space::Client,
+        };
+        Client::new(self.entry(), name, space)
     }
 
     /// The guest's network namespace, as a file in the cell.

@@ -1,5 +1,7 @@
 //! Everything that a plan may name: platforms, workloads, and the settings they understand.
 
+use crate::found;
+use std::sync::LazyLock;
 use vtax_guest::platform::{self, Platform};
 use vtax_host::cell;
 use vtax_host::host_settings;
@@ -17,6 +19,10 @@ const OBSERVED: [Parameter; 1] = [Parameter {
     default: Some("none"),
     help: "charge-back beside the readings: what each guest is charged, by which methods",
 }];
+
+/// What is booted, and what is found.
+static PLATFORMS: LazyLock<Vec<&'static dyn Platform>> =
+    LazyLock::new(|| [platform::all(), found::all()].concat());
 
 /// What plans are validated against and run with. Injected, so that tests bring their own.
 #[derive(Clone)]
@@ -39,7 +45,7 @@ impl Catalogue {
             .copied()
             .collect();
         Self {
-            platforms: platform::all(),
+            platforms: &PLATFORMS,
             workloads: workload::all(),
             shared,
         }

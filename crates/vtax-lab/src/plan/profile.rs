@@ -142,6 +142,14 @@ impl Profile {
             Self::Steady | Self::Search { .. } | Self::Turns => Vec::new(),
         }
     }
+
+    /// The highest level that it may come to; 0 where there are none.
+    pub fn highest(&self) -> f64 {
+        match self {
+            Self::Search { to, .. } => *to,
+            _ => self.rising().into_iter().fold(0.0, f64::max),
+        }
+    }
 }
 
 fn count(levels: usize) -> u32 {

@@ -8,6 +8,7 @@
 //! holds them, and counts as a cost of the target, for whose sake the host works.
 
 use super::frequency::{self, Found};
+use super::instruments::nanoseconds;
 use std::collections::BTreeMap;
 use vtax_load::workload::{WorkDone, WorkloadResult};
 use vtax_observe::{Snapshot, metric};
@@ -32,6 +33,8 @@ pub(super) struct Party {
     pub client: String,
     /// Whether its stages are told apart; plain processes have one.
     pub is_vm: bool,
+    /// Whether it is on this host: of one that is elsewhere nothing is known of its costs.
+    pub is_here: bool,
     /// `Emulated` where guest code is not run by the processor itself.
     pub source: Source,
 }
@@ -189,6 +192,20 @@ const GUEST_RATES: [(&str, &str, &str, Base); 4] = [
     ),
 ];
 
+/// What a guest's devices carried, for whoever watches.
+const CARRIED: [(&str, &str, Base); 6] = [
+    (metric::NET_TX_BYTES, "to its network device", Base::Byte),
+    (metric::NET_RX_BYTES, "from its network device", Base::Byte),
+    (metric::NET_TX_PACKETS, "frames to it", Base::Packet),
+    (metric::NET_RX_PACKETS, "frames from it", Base::Packet),
+    (metric::BLOCK_READ_BYTES, "read from its disks", Base::Byte),
+    (
+        metric::BLOCK_WRITE_BYTES,
+        "written to its disks",
+        Base::Byte,
+    ),
+];
+
 /// The guest's own counters that become rates: metric, key, title.
 const INNER_RATES: [(&str, &str, &str); 3] = [
     (
@@ -251,7 +268,7 @@ impl Observation<'_> {
     /// high resolution clock, while the user and system columns are sampled at the tick.
     #[allow(clippy::cast_precision_loss, reason = "a processor count")]
     pub(super) fn cpu(&self) -> Option<CpuShares> {
-        let party = self.parties.get(self.party)?;
+        let party = self.parties.get(self.party).filter(|party| party.is_here)?;
         let seconds = |name| self.delta("host", name).map(|ns| ns / 1e9);
         let idle = seconds(metric::CPU_IDLE)? + seconds(metric::CPU_IOWAIT).unwrap_or(0.0);
         let steal = seconds(metric::CPU_STEAL).unwrap_or(0.0);
@@ -338,6 +355,54 @@ impl Observation<'_> {
         })
     }
 
+    /// Processors kept busy, by actor and stage. Together they are what the host did; an actor elsewhere is
+    /// not among them.
+    pub(super) fn actors(&self) -> BTreeMap<String, BTreeMap<String, f64>> {
+        let mut actors: BTreeMap<String, BTreeMap<String, f64>> = BTreeMap::new();
+        let seconds = self.seconds();
+        if seconds <= 0.0 {
+            return actors;
+        }
+        let observer = self.delta("vtax", metric::CPU_TOTAL).map(nanoseconds);
+        for (index, party) in self.parties.iter().enumerate() {
+            let one = Self {
+                party: index,
+                observer: observer.unwrap_or(Nanoseconds(0)),
+                ..*self
+            };
+            let Some(cpu) = one.cpu() else { continue };
+            for (stage, spent) in cpu.stages {
+                let actor = match stage {
+                    Stage::Client => party.client.as_str(),
+                    Stage::Observer if index == 0 => "vtax",
+                    Stage::Rest if index == 0 => "host",
+                    Stage::Observer | Stage::Rest | Stage::Neighbours => continue,
+                    _ => party.guest.as_str(),
+                };
+                if stage == Stage::Client && self.end.get(actor, metric::CPU_TOTAL).is_none() {
+                    continue;
+                }
+                let stages = actors.entry(actor.to_owned()).or_default();
+                stages.insert(stage.name().to_owned(), spent / seconds);
+            }
+        }
+        actors
+    }
+
+    /// What the guest's devices carried, a second.
+    pub(super) fn carried(&self) -> BTreeMap<String, Quantity> {
+        let seconds = self.seconds();
+        let owner = self.parties.get(self.party).map(|party| &party.guest);
+        let carried = CARRIED.into_iter().filter_map(|(series, title, base)| {
+            let rate = self.delta(owner?, series)? / seconds;
+            let unit = Unit::per(base, Base::Second);
+            Some((title.to_owned(), Quantity::new(rate, unit)))
+        });
+        carried
+            .filter(|(_, quantity)| quantity.value.is_finite())
+            .collect()
+    }
+
     /// Joules of the window, and the worst flag of the meters that gave them.
     fn energy(&self) -> Option<(f64, Source)> {
         let mut sum = None;
@@ -377,7 +442,12 @@ impl Observation<'_> {
         if result.work.is_none() {
             adding.lead("cpu.cores");
         }
-        if self.party == 0 {
+        // What this host did is the target's cost only where the target is on it.
+        let is_here = self
+            .parties
+            .get(self.party)
+            .is_some_and(|party| party.is_here);
+        if self.party == 0 && is_here {
             self.add_energy(&mut adding, seconds, work.as_ref());
             if result.work.is_none() {
                 adding.lead("power.mean");
@@ -637,6 +707,7 @@ mod tests {
             guest: guest.to_owned(),
             client: client.to_owned(),
             is_vm,
+            is_here: true,
             source: Source::Measured,
         }
     }
@@ -684,6 +755,57 @@ mod tests {
         let metrics = of(1).metrics(&WorkloadResult::default());
         assert!((metrics["cpu.cores"].quantity.value - 0.5).abs() < 1e-9);
         assert!(!metrics.contains_key("cpu.machine"));
+    }
+
+    #[test]
+    fn whoever_watches_sees_every_actor_and_all_that_the_host_did() {
+        let counters = |at: f64| {
+            [
+                ("host", metric::CPU_IDLE, at),
+                ("target", metric::CPU_TOTAL, 0.2 * at),
+                ("target", metric::NET_TX_BYTES, 3.0 * at),
+                ("client", metric::CPU_TOTAL, 0.1 * at),
+                ("pi", metric::CPU_TOTAL, 0.4 * at),
+                ("vtax", metric::CPU_TOTAL, 0.1 * at),
+            ]
+        };
+        let (begin, end) = (snapshot(0, &counters(0.0)), snapshot(2, &counters(2.0)));
+        let parties = [
+            party("target", "client", false),
+            party("pi", "pi.client", false),
+        ];
+        let observation = Observation {
+            begin: &begin,
+            end: &end,
+            processors: 2,
+            parties: &parties,
+            party: 0,
+            observer: Nanoseconds(0),
+            energy: &[],
+            inner: None,
+            host: Source::Measured,
+        };
+        let actors = observation.actors();
+        let found: Vec<(&str, &str, f64)> = actors
+            .iter()
+            .flat_map(|(actor, stages)| {
+                let round = |value: &f64| (value * 1e6).round() / 1e6;
+                let stages = stages.iter();
+                stages.map(move |(stage, value)| (actor.as_str(), stage.as_str(), round(value)))
+            })
+            .collect();
+        let expected = [
+            ("client", "client", 0.1),
+            ("host", "rest", 0.2),
+            ("pi", "service", 0.4),
+            ("target", "service", 0.2),
+            ("vtax", "observer", 0.1),
+        ];
+        // Who is not on this host is not among them.
+        assert_eq!(found, expected);
+        let carried = observation.carried();
+        assert_eq!(carried.len(), 1, "{carried:?}");
+        assert!((carried["to its network device"].value - 3e9).abs() < 1.0);
     }
 
     fn shares(idle: f64, target: f64, client: f64, is_vm: bool) -> CpuShares {

@@ -16,6 +16,7 @@ mod phases;
 mod planned;
 mod programs;
 mod progress;
+mod pulse;
 mod queue;
 mod restore;
 mod scenario;
@@ -321,7 +322,9 @@ impl Runner<'_> {
                 continue;
             };
             let writer = self.results.trial_writer(assignment.index)?;
-            let trial = trial::run(experiment, assignment, treatment, journal, writer, progress)?;
+            let events = self.roots.is_some().then(|| writer.events()).transpose()?;
+            let watched = trial::Watched { events, progress };
+            let trial = trial::run(experiment, assignment, treatment, journal, writer, watched)?;
             let clock = began_at.remove(&assignment.index);
             let took = clock.map_or(Duration::ZERO, |clock| clock.elapsed());
             estimate.saw(assignment.treatment, took);

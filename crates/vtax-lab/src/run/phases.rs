@@ -7,10 +7,13 @@ use super::Log;
 use super::charging::{Charged, Charging};
 use super::guest::Guest;
 use super::measure::{Observation, Party};
+use super::progress::Event;
+use super::pulse::Pulse;
 use crate::LabError;
 use crate::plan::{Plan, PlannedTreatment, Profile};
 use crate::suspect::{HostReading, HostWatch};
 use course::Course;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use vtax_host::HostError;
 use vtax_host::cell::TARGET;
@@ -18,7 +21,7 @@ use vtax_host::settings::{Domain, Level, Settings};
 use vtax_host::signals::Signals;
 use vtax_load::workload::{Extent, Load, LoadLevel, Timing, WorkloadResult};
 use vtax_observe::{Observer, Snapshot};
-use vtax_report::results::{ObjectiveOutcome, PhaseTimes};
+use vtax_report::results::{Metric, ObjectiveOutcome, PhaseTimes};
 use vtax_units::{Nanoseconds, Quantity, Source};
 
 /// How often a load's end is looked for where that costs nothing (the client's own processes).
@@ -34,6 +37,8 @@ const COMPLETION_LIMIT: Duration = Duration::from_secs(3600);
 const APART: Duration = Duration::from_secs(2);
 /// Neighbours are loaded this long beyond the target's last window.
 const TAIL: Duration = Duration::from_millis(100);
+/// What whoever watches is told of a level, beside what leads.
+const TOLD: [&str; 3] = ["cpu.cores", "errors", "latency.p99"];
 /// A level settles for at most this long before it is measured, and for a quarter of its time.
 const SETTLE: Duration = Duration::from_secs(1);
 
@@ -80,6 +85,7 @@ pub(super) struct Drive<'a, 'b, 'c> {
     pub energy: &'a [(String, Source)],
     pub host: Source,
     pub charging: Option<Charging>,
+    pub pulse: Option<Pulse>,
     pub log: &'a mut Log<'c>,
 }
 
@@ -113,6 +119,10 @@ impl Drive<'_, '_, '_> {
             objective: None,
             level,
         };
+        if let Some(objective) = &self.planned.objective {
+            let text = objective.to_string();
+            self.log.event(Event::Objective { text });
+        }
         let began = Instant::now();
         match profile {
             Profile::Turns => self.turns(&mut loads, &mut driven)?,
@@ -308,8 +318,52 @@ impl Drive<'_, '_, '_> {
             if now >= until || !set.is_empty() && set.iter().all(ended) {
                 return Ok(());
             }
+            self.tell(until - now)?;
+            let now = Instant::now().min(until);
             std::thread::sleep(POLL.min(until - now));
         }
+    }
+
+    /// Tells whoever watches what was sampled since it last did, where that is a second ago.
+    fn tell(&mut self, left: Duration) -> Result<(), LabError> {
+        let Some(pulse) = &mut self.pulse else {
+            return Ok(());
+        };
+        if let Some((begin, end)) = pulse.beat(self.observer, left)? {
+            let at = self.log.began.elapsed().as_secs_f64();
+            let observation = self.observation(&begin, &end);
+            let event = Event::Metered {
+                at,
+                seconds: observation.seconds(),
+                cpu: observation.actors(),
+                carried: observation.carried(),
+            };
+            self.log.event(event);
+        }
+        Ok(())
+    }
+
+    /// Tells whoever watches how a level was.
+    fn tell_level(
+        &mut self,
+        of: LoadLevel,
+        level: f64,
+        stretch: Option<&Stretch>,
+        kept: Option<bool>,
+    ) {
+        let metrics = stretch.map(|stretch| self.metrics(stretch));
+        let metrics = metrics.into_iter().flatten();
+        let told = metrics
+            .filter(|(name, metric)| metric.headline || TOLD.contains(&name.as_str()))
+            .map(|(_, metric)| (metric.title, metric.quantity));
+        let event = Event::Sampled {
+            level: level * of.scale,
+            of: self.planned.profile.highest() * of.scale,
+            across: format!("{}, {}", of.title, of.unit),
+            readings: told.collect(),
+            kept,
+        };
+        self.log.event(event);
     }
 
     /// Loads the guests of `set` once: warm-up, mark, window, mark, and what their generators found.
@@ -504,6 +558,9 @@ impl Drive<'_, '_, '_> {
                     if let Ok(Some((kept, _))) = &judged {
                         stretch.kept = Some(*kept);
                     }
+                    if let Some(of) = driven.level {
+                        self.tell_level(of, level, Some(&stretch), stretch.kept);
+                    }
                     driven.stretches.push(stretch);
                     judged
                 }
@@ -515,6 +572,9 @@ impl Drive<'_, '_, '_> {
                     }
                     stop(set, loads);
                     self.log.line(&format!("no result at {level}: {cause}"));
+                    if let Some(of) = driven.level {
+                        self.tell_level(of, level, None, Some(false));
+                    }
                     Ok(Some((false, format!("there was no result ({cause})"))))
                 }
             };
@@ -579,9 +639,22 @@ impl Drive<'_, '_, '_> {
         let Some(objective) = &self.planned.objective else {
             return Ok(None);
         };
-        let observation = Observation {
-            begin: &stretch.begin,
-            end: &stretch.end,
+        let (kept, found) = objective.judge(&self.metrics(stretch))?;
+        Ok(Some((kept, format!("{} was {found}", objective.metric))))
+    }
+
+    /// What the target showed in a stretch.
+    fn metrics(&self, stretch: &Stretch) -> BTreeMap<String, Metric> {
+        let nothing = WorkloadResult::default();
+        let result = stretch.results.first().and_then(Option::as_ref);
+        self.observation(&stretch.begin, &stretch.end)
+            .metrics(result.unwrap_or(&nothing))
+    }
+
+    fn observation<'s>(&'s self, begin: &'s Snapshot, end: &'s Snapshot) -> Observation<'s> {
+        Observation {
+            begin,
+            end,
             processors: self.processors,
             parties: self.parties,
             party: 0,
@@ -589,12 +662,7 @@ impl Drive<'_, '_, '_> {
             energy: self.energy,
             inner: None,
             host: self.host,
-        };
-        let nothing = WorkloadResult::default();
-        let result = stretch.results.first().and_then(Option::as_ref);
-        let metrics = observation.metrics(result.unwrap_or(&nothing));
-        let (kept, found) = objective.judge(&metrics)?;
-        Ok(Some((kept, format!("{} was {found}", objective.metric))))
+        }
     }
 
     /// Waits for the loads of neighbours to end by their times, and reads what they found.

@@ -4,6 +4,7 @@ use super::NewRun;
 use crate::plan::{Catalogue, Plan, PlannedTreatment};
 use std::collections::BTreeSet;
 use std::time::Duration;
+use vtax_host::settings::Settings;
 use vtax_report::results::Treatment;
 
 /// A plan and the treatments that are to run under all else that it says.
@@ -22,10 +23,23 @@ pub struct Planned<'a> {
 impl<'a> Planned<'a> {
     /// The packages beyond the shared image's that the guests of a treatment need: a set for each image.
     pub fn packages(&self, planned: &PlannedTreatment) -> BTreeSet<&'static [&'static str]> {
-        let neighbours = planned.neighbours.iter().map(|guest| &guest.workload_kind);
-        std::iter::once(&planned.record.workload_kind)
+        let is_booted = |platform: &str, settings: &Settings| {
+            let platform = self.catalogue.platform(platform);
+            platform.is_none_or(|platform| !platform.is_found(settings))
+        };
+        let record = &planned.record;
+        let target = (
+            &record.platform_kind,
+            &record.workload_kind,
+            &planned.settings,
+        );
+        let neighbours = planned.neighbours.iter();
+        let neighbours =
+            neighbours.map(|guest| (&guest.platform_kind, &guest.workload_kind, &guest.settings));
+        std::iter::once(target)
             .chain(neighbours)
-            .filter_map(|kind| self.catalogue.workload(kind))
+            .filter(|(platform, _, settings)| is_booted(platform, settings))
+            .filter_map(|(_, kind, _)| self.catalogue.workload(kind))
             .map(|workload| workload.packages())
             .collect()
     }

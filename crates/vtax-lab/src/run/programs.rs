@@ -4,8 +4,10 @@ use crate::LabError;
 use crate::plan::{Catalogue, PlannedTreatment};
 use std::collections::BTreeSet;
 use std::path::Path;
+use vtax_guest::platform::Platform;
 use vtax_host::HostError;
 use vtax_host::roots::PATH;
+use vtax_host::settings::Settings;
 use vtax_load::workload::{Program, Workload};
 
 /// The guests whose workloads are meant.
@@ -87,6 +89,40 @@ pub(super) fn check_image(
         what: format!("of the image in {}, {}", root.display(), list.join(", ")),
         remedy: "build it again with `vtax image build --force`".to_owned(),
     }))
+}
+
+/// The programs that a guest which was found lacks for a workload, each with its remedy.
+///
+/// # Errors
+/// When the guest cannot be asked.
+pub(super) fn missing_in_found(
+    platform: &dyn Platform,
+    workload: &dyn Workload,
+    settings: &Settings,
+) -> Result<Vec<HostError>, HostError> {
+    if !platform.is_found(settings) {
+        return Ok(Vec::new());
+    }
+    if workload.scratch_mib(settings) > 0 {
+        return Err(HostError::Setting(format!(
+            "{} needs a scratch disk, and a guest that was found is given none: take another workload",
+            workload.kind()
+        )));
+    }
+    let programs = workload.target_programs();
+    let names: Vec<&str> = programs.iter().map(|program| program.name).collect();
+    let lacking = platform.lacks(settings, &names)?;
+    let lacking = lacking.into_iter().map(|name| {
+        let package = programs.iter().find(|program| program.name == name);
+        HostError::Missing {
+            what: format!("the program `{name}` in the guest"),
+            remedy: format!(
+                "install it there; in Debian it is in the package {}",
+                package.map_or("of its name", |program| program.package)
+            ),
+        }
+    });
+    Ok(lacking.collect())
 }
 
 /// The programs of every guest's workload, with the name that the plan has for it.

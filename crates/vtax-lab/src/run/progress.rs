@@ -39,14 +39,36 @@ pub enum Event {
         /// `boot`, `service`, `warm-up`, `measure`, `stop`.
         phase: String,
     },
+    /// A trial is judged by this.
+    Objective {
+        /// As the plan says it.
+        text: String,
+    },
     /// A trial has looked at one level of what it raises step by step.
     Sampled {
         /// The level.
-        level: u32,
+        level: f64,
         /// The highest that it goes to.
-        of: u32,
+        of: f64,
+        /// What is raised, with its unit.
+        across: String,
         /// What was seen there, by name.
         readings: BTreeMap<String, Quantity>,
+        /// Whether the objective held there, if there is one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        kept: Option<bool>,
+    },
+    /// What was sampled of a trial while its load runs, at most once a second. A trial in an emulated host
+    /// says nothing of it: its clock counts every instruction, those of telling too.
+    Metered {
+        /// When, in seconds since the trial began.
+        at: f64,
+        /// How long the time before that is about, in seconds.
+        seconds: f64,
+        /// Processors kept busy, by actor and stage; all of them are what the host did.
+        cpu: BTreeMap<String, BTreeMap<String, f64>>,
+        /// What the target's device and the host's disks carried, by name.
+        carried: BTreeMap<String, Quantity>,
     },
     /// A trial ended.
     TrialFinished {

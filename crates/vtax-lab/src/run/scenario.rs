@@ -7,6 +7,7 @@ use super::guest::Guest;
 use super::measure::{Inner, Observation, Party};
 use super::phases::{Drive, Driven, Stretch};
 use super::programs::{self, Whose};
+use super::pulse::Pulse;
 use super::{
     Assignment, Attempt, Experiment, Log, NewRun, OwnInstruments, Planned, Progress, RunOptions,
     RunSummary, instruments, run_experiment, stop,
@@ -33,7 +34,7 @@ use vtax_host::signals::Signals;
 use vtax_load::workload::{LoadClient, Workload, WorkloadResult};
 use vtax_observe::charge::MethodChoice;
 use vtax_observe::clock::SystemClock;
-use vtax_observe::{Observer, ObserverConfig, ObserverReport, Snapshot, metric};
+use vtax_observe::{Observer, ObserverConfig, ObserverReport, Snapshot, Subject, metric};
 use vtax_report::analysis::charge::metric::NOT_TRACED;
 use vtax_report::results::{
     Actor, Better, HistogramRecord, Metric, ObservationCost, Phase, ResultsDir, Role, Treatment,
@@ -220,12 +221,21 @@ impl Scenarios<'_> {
         for planned in self.planned {
             let casts = self.casts(planned)?;
             for cast in &casts {
-                if let Err(cause) = cast.platform.check(cast.settings) {
-                    let who = match cast.name {
-                        TARGET => planned.record.platform.clone(),
-                        name => format!("{name} on {}", cast.platform.kind()),
-                    };
-                    missing.insert(format!("{who}: {cause}"));
+                let who = match cast.name {
+                    TARGET => planned.record.platform.clone(),
+                    name => format!("{name} on {}", cast.platform.kind()),
+                };
+                let checked = cast.platform.check(cast.settings);
+                let lacking = checked.and_then(|()| {
+                    programs::missing_in_found(cast.platform, cast.workload, cast.settings)
+                });
+                match lacking {
+                    Ok(lacking) => {
+                        missing.extend(lacking.into_iter().map(|what| format!("{who}: {what}")))
+                    }
+                    Err(cause) => {
+                        missing.insert(format!("{who}: {cause}"));
+                    }
                 }
             }
             let wanted: u64 = casts
@@ -341,8 +351,9 @@ impl Scenarios<'_> {
         config.seats.clear();
         for (number, cast) in casts.iter().enumerate() {
             let mut seat = SeatConfig::from_settings(cast.name, cast.settings)?;
+            seat.is_outside = cast.platform.is_found(cast.settings);
             let mib = cast.workload.scratch_mib(cast.settings);
-            if mib > 0 {
+            if mib > 0 && !seat.is_outside {
                 // An image for each guest: only one may write to it.
                 let folder = match number {
                     0 => self.cache_dir.clone(),
@@ -366,9 +377,13 @@ impl Scenarios<'_> {
     ) -> Result<(), LabError> {
         for (cast, seat) in casts.iter().zip(cell.seats()) {
             self.signals.check()?;
-            let files = self.files.get(cast.workload.packages());
-            let files =
-                files.ok_or_else(|| LabError::other("the guest's image was not made ready"))?;
+            // One that is found needs none.
+            let nothing = GuestFiles::default();
+            let files = match self.files.get(cast.workload.packages()) {
+                _ if cast.platform.is_found(cast.settings) => &nothing,
+                Some(files) => files,
+                None => return Err(LabError::other("the guest's image was not made ready")),
+            };
             let target = boot_one(cast, &seat, files, journal).map_err(|cause| {
                 if cast.name == TARGET || cause.is_interrupt() {
                     cause
@@ -439,6 +454,7 @@ impl Scenarios<'_> {
                 let client = is_here.then(|| guest.client_subject.clone());
                 std::iter::once(guest.target.subject()).chain(client)
             })
+            .filter(Subject::is_here)
             .collect();
         let (mut watched, absent) = instruments::all(self.roots, &subjects, charging.is_some());
         watched.extend(self.meters.instruments());
@@ -473,6 +489,7 @@ impl Scenarios<'_> {
             energy: &self.meters.energy,
             host: self.host,
             charging,
+            pulse: Pulse::of(self.host),
             log,
         };
         let driven = drive.run(&mut attempt.times);
@@ -516,7 +533,7 @@ fn boot_one(
     files: &GuestFiles,
     journal: &mut Journal,
 ) -> Result<Box<dyn Target>, LabError> {
-    let outlives = cast.platform.outlives(seat);
+    let outlives = cast.platform.outlives(seat, cast.settings);
     if !outlives.is_empty() {
         journal.record_all(outlives)?;
     }
@@ -543,6 +560,7 @@ fn parties(guests: &[Guest<'_>]) -> Vec<Party> {
         .map(|guest| {
             let subject = guest.target.subject();
             Party {
+                is_here: subject.is_here(),
                 guest: subject.owner,
                 client: guest.client_subject.owner.clone(),
                 is_vm: subject.vmm.is_some(),

@@ -42,13 +42,13 @@ pub(super) fn run(
     treatment: &Treatment,
     journal: &mut Journal,
     writer: TrialWriter,
-    progress: &mut dyn Progress,
+    watched: Watched<'_>,
 ) -> Result<Trial, LabError> {
     let began = Instant::now();
     let mut log = Log {
         file: writer.log()?,
         began,
-        progress,
+        watched,
     };
     let started = jiff::Timestamp::now().to_string();
     let mark = journal.mark();
@@ -99,11 +99,18 @@ pub(super) fn run(
     Ok(trial)
 }
 
+/// Whoever watches: who started the run, and who reads the trial's file of events. In an emulated host
+/// there is no such file, and nobody who could read it.
+pub(super) struct Watched<'a> {
+    pub events: Option<File>,
+    pub progress: &'a mut dyn Progress,
+}
+
 /// The trial's log, stamped in seconds since the trial began, and whoever watches the run.
 pub struct Log<'a> {
     pub(super) file: File,
     pub(super) began: Instant,
-    pub(super) progress: &'a mut dyn Progress,
+    pub(super) watched: Watched<'a>,
 }
 
 impl Log<'_> {
@@ -117,13 +124,20 @@ impl Log<'_> {
     /// Writes that the trial enters a phase, and tells whoever watches.
     pub fn phase(&mut self, phase: &str) {
         self.line(phase);
-        self.progress.event(Event::Phase {
+        self.event(Event::Phase {
             phase: phase.to_owned(),
         });
     }
 
-    /// Tells whoever watches something of this experiment's own.
+    /// Tells whoever watches.
     pub fn event(&mut self, event: Event) {
-        self.progress.event(event);
+        if let Some(file) = &mut self.watched.events
+            && let Ok(mut line) = serde_json::to_vec(&event)
+        {
+            line.push(b'\n');
+            // As with the log, what cannot be told must not cost the trial.
+            let _ = file.write_all(&line);
+        }
+        self.watched.progress.event(event);
     }
 }

@@ -126,8 +126,17 @@ pub fn start_service(
     port: u16,
     programs: &[Program],
 ) -> Outcome<Service> {
-    let job = target.start(line)?;
     let address = target.address();
+    // Whoever answers there now is not ours: neither to be loaded nor to be measured.
+    if target.is_shared() && client.can_connect(address, port)? {
+        return Err(HostError::Busy {
+            what: format!("port {port} of {address} has a server already, which is not vtax's"),
+            remedy: format!(
+                "stop it for the time of the run, or take a workload other than {name}"
+            ),
+        });
+    }
+    let job = target.start(line)?;
     let deadline = Instant::now() + SERVICE_LIMIT;
     loop {
         if client.can_connect(address, port)? {

@@ -76,14 +76,26 @@ impl Tap {
         let queues = (0..queues)
             .map(|_| TapQueue::open(name, queues > 1))
             .collect::<Result<Vec<_>, _>>()?;
-        Ok(Self {
+        Ok(Self::new(name, queues))
+    }
+
+    fn new(name: &str, queues: Vec<TapQueue>) -> Self {
+        Self {
             name: name.into(),
             header_len: HEADER_LEN,
             attached: queues.len(),
             queues,
             offloads: Offloads::default(),
             counters: PortCounters::default(),
-        })
+        }
+    }
+
+    /// A tap whose kernel is whoever holds the other end of a socket that keeps frames apart: its
+    /// frames are moved one by one, or by a ring.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn over(socket: OwnedFd, by_ring: bool) -> Self {
+        let ring = by_ring.then(restricted).and_then(Result::ok);
+        Self::new("over", vec![TapQueue::new(socket, ring)])
     }
 
     /// How many queues it has.
@@ -258,11 +270,16 @@ impl TapQueue {
         }
         set_header_len(&file, HEADER_LEN)
             .map_err(|cause| failed("set the size of its headers", cause))?;
-        Ok(Self {
-            // A kernel or a sandbox without it costs a system call a frame.
-            ring: restricted()
-                .ok()
-                .and_then(|ring| without_waiting(ring, &file)),
+        // A kernel or a sandbox without it costs a system call a frame.
+        let ring = restricted()
+            .ok()
+            .and_then(|ring| without_waiting(ring, &file));
+        Ok(Self::new(file, ring))
+    }
+
+    fn new(file: OwnedFd, ring: Option<IoUring>) -> Self {
+        Self {
+            ring,
             file,
             buffers: (0..BATCH)
                 .map(|_| vec![0; HEADER_LEN + MAX_FRAME].into_boxed_slice())
@@ -272,7 +289,7 @@ impl TapQueue {
             headers: Box::new([[0; HEADER_LEN]; BATCH]),
             vectors: Vec::with_capacity(BATCH * 4),
             outgoing: Vec::with_capacity(BATCH),
-        })
+        }
     }
 
     fn pull(&mut self, batch: &mut Batch) {
@@ -286,18 +303,22 @@ impl TapQueue {
             let mut header = [0; HEADER_LEN];
             header.copy_from_slice(&buffer[..HEADER_LEN]);
             let frame = buffer.get(HEADER_LEN..*bytes).unwrap_or(&[]);
+            // The kernel passes on what a stranger on another tap says of its segments.
+            let header = NetHeader::from_bytes(&header);
+            let is_sound =
+                frame.len() >= ETHERNET && header.checked(frame.len(), Offloads::ALL).is_ok();
             #[expect(
                 clippy::cast_possible_truncation,
                 reason = "both are below 2^32: a batch has 64 frames of at most MAX_FRAME"
             )]
             batch.packets.push(Packet {
-                header: NetHeader::from_bytes(&header),
+                header,
                 first: batch.segments.len() as u32,
                 count: 1,
                 len: frame.len() as u32,
                 place: Place::default(),
                 plain: false,
-                refused: (frame.len() < ETHERNET).then_some(DropReason::Malformed),
+                refused: (!is_sound).then_some(DropReason::Malformed),
             });
             batch.segments.push(own(frame));
         }

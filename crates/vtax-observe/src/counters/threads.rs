@@ -51,6 +51,8 @@ pub struct VmmThreads {
     kernel_threads: Vec<Thread>,
     roles: [Role; 3],
     emulator: (u64, Column),
+    /// All of it, where no control group of the VM's own accounts that.
+    total: Option<Column>,
     entries: Vec<MaybeUninit<u8>>,
 }
 
@@ -156,6 +158,7 @@ impl VmmThreads {
                 role(ThreadRole::Vhost, metric::CPU_VHOST),
             ],
             emulator: (0, Column::counter(owner, metric::CPU_EMULATOR)),
+            total: (subject.cgroups.is_empty()).then(|| Column::counter(owner, metric::CPU_TOTAL)),
             entries: vec![MaybeUninit::uninit(); 8192],
         };
         threads.list()?;
@@ -431,7 +434,7 @@ impl Instrument for VmmThreads {
             return Err(error);
         }
 
-        let mut inside = 0u64;
+        let (mut inside, mut outside) = (0u64, 0u64);
         let mut ever_ran = whole == 0;
         for role in roles {
             let sum = |threads: &[Thread], of: fn(&Thread) -> u64| {
@@ -451,6 +454,7 @@ impl Instrument for VmmThreads {
             let switches = both(role.ended_switches, |thread| thread.switches.total());
             let wait = both(role.ended_wait, |thread| thread.wait.total());
             inside = inside.saturating_add(own);
+            outside = outside.saturating_add(kernel);
             ever_ran |= switches > 0;
             role.cpu.record_count(own.saturating_add(kernel), into);
             role.switches.record_count(switches, into);
@@ -469,6 +473,10 @@ impl Instrument for VmmThreads {
         // Reading takes microseconds in which threads run on, so the difference may dip by that.
         self.emulator.0 = self.emulator.0.max(whole.saturating_sub(inside));
         self.emulator.1.record_count(self.emulator.0, into);
+        if let Some(total) = &mut self.total {
+            let of_process = inside.saturating_add(self.emulator.0);
+            total.record_count(of_process.saturating_add(outside), into);
+        }
         Ok(())
     }
 }

@@ -10,15 +10,19 @@ mod container;
 mod device;
 mod firecracker;
 mod groups;
+mod identity;
 mod micro_vm;
 pub mod name;
 mod nic;
 mod options;
+mod pod;
 pub(crate) mod process;
 mod qemu;
 mod xen;
 
 pub use device::{Device, Disk};
+pub use identity::Identity;
+pub use pod::pod_of;
 
 use crate::Roots;
 use crate::counters::text;

@@ -461,3 +461,88 @@ fn devices_that_come_after_their_guest_are_found() {
     guests.scan();
     assert_eq!(guests.iter().next().unwrap().devices.len(), 1);
 }
+
+/// Exporters that look for domains in control groups or in libvirt's files were each bitten by a layout
+/// that they did not know. A domain is its QEMU here, wherever that is.
+#[test]
+fn a_domain_of_libvirt_is_found_once_in_every_layout_of_control_groups() {
+    const LINE: &str = "/usr/bin/qemu-system-x86_64 -name guest=web-1,debug-threads=on -S -object \
+        {\"qom-type\":\"secret\",\"id\":\"masterKey0\"} -uuid 1b4e28ba-2fa1-11d2-883f-0016d3cca427 -smp 2";
+    let scope = r"machine.slice/machine-qemu\x2d1\x2dweb\x2d1.scope";
+    let layouts: [(bool, String, &[&str]); 8] = [
+        // systemd, v2: QEMU in a group below the scope, each vCPU in one of its own.
+        (
+            false,
+            format!("{scope}/libvirt/emulator"),
+            &["libvirt/vcpu0", "libvirt/vcpu1"],
+        ),
+        // systemd, v1: the same without `libvirt` between.
+        (
+            true,
+            format!("{scope}/emulator"),
+            &["vcpu0", "vcpu1", "iothread1"],
+        ),
+        (true, scope.to_owned(), &[]),
+        // Without systemd, both.
+        (
+            false,
+            "machine/qemu-1-web-1.libvirt-qemu/emulator".to_owned(),
+            &["vcpu0"],
+        ),
+        (
+            true,
+            "machine/qemu-1-web-1.libvirt-qemu/emulator".to_owned(),
+            &["vcpu0"],
+        ),
+        // A partition of its own.
+        (
+            false,
+            r"prod.partition/machine-qemu\x2d7\x2dweb\x2d1.scope/libvirt/emulator".to_owned(),
+            &["vcpu0"],
+        ),
+        // A session: the user's service manager moves nothing, or there is none and it stays at the top.
+        (
+            false,
+            "user.slice/user-1000.slice/user@1000.service/app.slice/libvirtd.service".to_owned(),
+            &[],
+        ),
+        (true, String::new(), &[]),
+    ];
+    for (v1, group, below) in layouts {
+        let host = Host::new();
+        let mounted = if v1 {
+            host.v1();
+            "cpu,cpuacct/"
+        } else {
+            host.v2();
+            ""
+        };
+        host.process(10, LINE, 1);
+        let entry = if v1 { "4:cpu,cpuacct:" } else { "0::" };
+        host.put("proc/10/cgroup", format!("{entry}/{group}\n"));
+        host.group(&format!("{mounted}{group}"), "10\n");
+        let parent = Path::new(&group).parent().unwrap().display().to_string();
+        for name in below {
+            host.group(&format!("{mounted}{parent}/{name}"), "");
+        }
+        let mut guests = host.guests();
+        for _ in 0..2 {
+            guests.scan();
+            assert_eq!(names(&guests), ["web-1"], "{group}");
+        }
+        let web = guests.named("web-1").unwrap();
+        assert_eq!(web.manager, Some("libvirt"), "{group}");
+        assert_eq!(
+            web.uuid.as_deref(),
+            Some("1b4e28ba-2fa1-11d2-883f-0016d3cca427")
+        );
+        assert_eq!(web.group.as_deref(), Some(Path::new(&group)), "{group}");
+        // What else is in its group is not its own: its threads are what is read.
+        let subject = guests.subject(web, "target");
+        assert_eq!(
+            (subject.vmm, subject.cgroups.len()),
+            (Some(10), 0),
+            "{group}"
+        );
+    }
+}

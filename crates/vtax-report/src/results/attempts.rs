@@ -75,7 +75,7 @@ impl ResultsDir {
                     index,
                     aside,
                     number: number.parse().ok()?,
-                    trial: read_trial(&path, index),
+                    trial: read_trial(self.path(), path.strip_prefix(self.path()).ok()?, index),
                     path,
                 })
             })
@@ -90,7 +90,7 @@ impl ResultsDir {
         let check = |index| -> Result<(), ResultsError> {
             self.trial(index)?;
             if self.trial_path(index).join("samples.parquet").exists() {
-                self.samples(index)?.load(|_, _| true)?;
+                self.samples(index)?.check()?;
             }
             self.histograms(index)?;
             Ok(())

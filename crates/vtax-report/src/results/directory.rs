@@ -14,6 +14,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The most bytes of a record or a plan that are read: some hundred times what a long run writes.
 const MOST_BYTES: u64 = 16 << 20;
 
+/// In the directory of a trial that is being written: what it says of itself.
+const EVENTS: &str = "events.jsonl";
+
 /// One results directory.
 #[derive(Debug, Clone)]
 pub struct ResultsDir {
@@ -77,12 +80,11 @@ impl ResultsDir {
     /// # Errors
     /// When there is no run, a newer vtax wrote it, or `run.json` is corrupted.
     pub fn open(path: &Path) -> Result<Self, ResultsError> {
-        let file = path.join("run.json");
-        if !file.exists() {
+        if !path.join("run.json").exists() {
             return Err(ResultsError::NotARun(path.to_owned()));
         }
         let remedy = "Restore it from a copy; the trials beside it are not affected";
-        let run = read_json(&file, remedy)?;
+        let run = read_json(path, Path::new("run.json"), remedy)?;
         Ok(Self {
             path: path.to_owned(),
             run,
@@ -131,8 +133,12 @@ impl ResultsDir {
     /// When it is absent or not text.
     pub fn plan_text(&self) -> Result<String, ResultsError> {
         let file = self.path.join("plan.toml");
-        String::from_utf8(bounded::read(&file, MOST_BYTES)?)
-            .map_err(|cause| ResultsError::io("read", &file)(io::Error::other(cause)))
+        String::from_utf8(bounded::read(
+            &self.path,
+            Path::new("plan.toml"),
+            MOST_BYTES,
+        )?)
+        .map_err(|cause| ResultsError::io("read", &file)(io::Error::other(cause)))
     }
 
     /// What the host was.
@@ -141,7 +147,7 @@ impl ResultsDir {
     /// When it is absent or not JSON.
     pub fn host(&self) -> Result<serde_json::Value, ResultsError> {
         let file = self.path.join("host.json");
-        let bytes = bounded::read(&file, MOST_BYTES)?;
+        let bytes = bounded::read(&self.path, Path::new("host.json"), MOST_BYTES)?;
         parse_json(
             &file,
             &bytes,
@@ -151,7 +157,7 @@ impl ResultsDir {
 
     /// The directory of one trial, whether it is there or not.
     pub fn trial_path(&self, index: u32) -> PathBuf {
-        self.path.join("trials").join(trial_name(index))
+        self.path.join(trial_below(index))
     }
 
     /// The schedule's entries that have no trial yet, in order.
@@ -250,7 +256,7 @@ impl ResultsDir {
     /// # Errors
     /// When it is absent, corrupted, or written by a newer vtax.
     pub fn trial(&self, index: u32) -> Result<Trial, ResultsError> {
-        read_trial(&self.trial_path(index), index)
+        read_trial(&self.path, &trial_below(index), index)
     }
 
     /// Writes a finished trial again, with metrics that were derived from it later.
@@ -268,7 +274,8 @@ impl ResultsDir {
     /// # Errors
     /// When they are absent or corrupted.
     pub fn samples(&self, index: u32) -> Result<SampleReader, ResultsError> {
-        SampleReader::open(&self.trial_path(index).join("samples.parquet"))
+        let below = trial_below(index).join("samples.parquet");
+        SampleReader::of(bounded::open(&self.path, &below)?, &self.path.join(below))
     }
 
     /// The distributions of one trial; none where it has no `latencies.hlog`.
@@ -276,7 +283,7 @@ impl ResultsDir {
     /// # Errors
     /// When the file is unreadable or corrupted.
     pub fn histograms(&self, index: u32) -> Result<Vec<HistogramRecord>, ResultsError> {
-        histograms::read(&self.trial_path(index).join(histograms::FILE))
+        histograms::read(&self.path, &trial_below(index).join(histograms::FILE))
     }
 }
 
@@ -289,6 +296,13 @@ pub struct InFlight {
     pub writer: u32,
     /// Where, until it is finished.
     pub path: PathBuf,
+}
+
+impl InFlight {
+    /// Where it says of itself what it does: [`TrialWriter::events`].
+    pub fn events(&self) -> PathBuf {
+        self.path.join(EVENTS)
+    }
 }
 
 /// One trial being written: nothing of it is visible until [`TrialWriter::finish`], and dropping
@@ -344,7 +358,20 @@ impl TrialWriter {
     /// # Errors
     /// When it cannot be opened.
     pub fn log(&self) -> Result<File, ResultsError> {
-        let file = self.temporary.join("log");
+        self.append("log")
+    }
+
+    /// What the trial says of itself as it goes on, JSON lines for whoever watches; opened for appending.
+    /// It goes when the trial is finished: what lasts is in the other files.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn events(&self) -> Result<File, ResultsError> {
+        self.append(EVENTS)
+    }
+
+    fn append(&self, name: &str) -> Result<File, ResultsError> {
+        let file = self.temporary.join(name);
         OpenOptions::new()
             .create(true)
             .append(true)
@@ -386,6 +413,14 @@ impl TrialWriter {
             ));
             *work = None;
         }
+        match fs::remove_file(self.temporary.join(EVENTS)) {
+            Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
+                return Err(ResultsError::io("remove", &self.temporary.join(EVENTS))(
+                    cause,
+                ));
+            }
+            _ => {}
+        }
         let file = self.temporary.join("trial.json");
         fs::write(&file, to_json(&file, &trial)?).map_err(ResultsError::io("write", &file))?;
         for entry in
@@ -417,14 +452,15 @@ impl Drop for TrialWriter {
     }
 }
 
-/// Reads the `trial.json` of a trial's directory.
-pub(super) fn read_trial(directory: &Path, index: u32) -> Result<Trial, ResultsError> {
+/// Reads the `trial.json` of a trial's directory, which is below that of the results.
+pub(super) fn read_trial(results: &Path, below: &Path, index: u32) -> Result<Trial, ResultsError> {
+    let directory = results.join(below);
     let file = directory.join("trial.json");
     let remedy = format!(
         "Move {} away and run the plan again on this directory: only that trial is repeated",
         directory.display()
     );
-    let trial: Trial = match read_json(&file, &remedy) {
+    let trial: Trial = match read_json(results, &below.join("trial.json"), &remedy) {
         Err(ResultsError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
             return Err(ResultsError::Corrupted {
                 path: file,
@@ -447,6 +483,11 @@ pub(super) fn read_trial(directory: &Path, index: u32) -> Result<Trial, ResultsE
 
 pub(super) fn trial_name(index: u32) -> String {
     format!("{index:04}")
+}
+
+/// Where a trial is below the results directory.
+fn trial_below(index: u32) -> PathBuf {
+    Path::new("trials").join(trial_name(index))
 }
 
 fn is_partial(name: &str) -> bool {
@@ -494,8 +535,13 @@ pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), ResultsE
     sync(directory)
 }
 
-fn read_json<T: DeserializeOwned>(path: &Path, remedy: &str) -> Result<T, ResultsError> {
-    let bytes = bounded::read(path, MOST_BYTES)?;
+fn read_json<T: DeserializeOwned>(
+    directory: &Path,
+    below: &Path,
+    remedy: &str,
+) -> Result<T, ResultsError> {
+    let bytes = bounded::read(directory, below, MOST_BYTES)?;
+    let path = &directory.join(below);
     let value: serde_json::Value = parse_json(path, &bytes, remedy)?;
     let found = value
         .get("format")

@@ -102,8 +102,8 @@ pub(super) fn write(path: &Path, records: &[HistogramRecord]) -> Result<(), Resu
 ///
 /// # Errors
 /// When it cannot be read, or does not hold what it should.
-pub(super) fn read(path: &Path) -> Result<Vec<HistogramRecord>, ResultsError> {
-    let bytes = match bounded::read(path, MOST_BYTES) {
+pub(super) fn read(directory: &Path, below: &Path) -> Result<Vec<HistogramRecord>, ResultsError> {
+    let bytes = match bounded::read(directory, below, MOST_BYTES) {
         Err(ResultsError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
             return Ok(Vec::new());
         }
@@ -113,7 +113,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<HistogramRecord>, ResultsError> {
     std::panic::catch_unwind(|| parse(&bytes))
         .unwrap_or_else(|_| Err("a histogram contradicts its own description".to_owned()))
         .map_err(|why| ResultsError::Corrupted {
-            path: path.to_owned(),
+            path: directory.join(below),
             why,
             remedy:
                 "The trial's metrics are still in its trial.json; only its distributions are lost"
@@ -192,6 +192,10 @@ fn unfold(encoded: &[u8]) -> Result<Vec<u8>, String> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    fn read(path: &Path) -> Result<Vec<HistogramRecord>, ResultsError> {
+        super::read(path.parent().unwrap(), Path::new(FILE))
+    }
 
     fn record(actor: &str, start: u64, values: &[u64]) -> HistogramRecord {
         let mut histogram = Histogram::new(3).unwrap();

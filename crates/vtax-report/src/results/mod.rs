@@ -21,6 +21,7 @@ pub mod emulated;
 mod error;
 mod histograms;
 mod machines;
+mod pages;
 mod samples;
 mod stage;
 mod trial;

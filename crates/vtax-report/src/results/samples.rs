@@ -1,6 +1,6 @@
 //! `samples.parquet`: every sample of a trial, written in row groups so that memory stays bounded.
 
-use super::ResultsError;
+use super::{ResultsError, pages};
 use parquet::basic::Compression;
 use parquet::column::reader::ColumnReader;
 use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
@@ -18,6 +18,12 @@ use vtax_units::{Nanoseconds, Source, Unit};
 
 /// Rows in a row group: about 1.5 MiB of buffers, and a few seconds of a busy observer.
 const ROWS_PER_GROUP: usize = 32_768;
+
+/// Samples that are in memory at once, a gigabyte: half a day of everything that an observer reads.
+const MOST_SAMPLES: usize = 1 << 26;
+/// Series of a file, and bytes of the name of an owner or a metric.
+const MOST_SERIES: usize = 1 << 16;
+const LONGEST_NAME: usize = 1 << 10;
 
 const SCHEMA: &str = "message samples {
     required int64 t_ns;
@@ -274,7 +280,19 @@ impl SampleReader {
     /// When it is absent, unreadable or not a Parquet file with the expected columns.
     pub fn open(path: &Path) -> Result<Self, ResultsError> {
         let file = File::open(path).map_err(ResultsError::io("open", path))?;
+        Self::of(file, path)
+    }
+
+    /// As [`SampleReader::open`], of a file that is open; `path` is for messages.
+    ///
+    /// # Errors
+    /// As there, and when something in it is larger than what vtax writes: whoever wrote it shall not take
+    /// this process's memory.
+    pub(super) fn of(file: File, path: &Path) -> Result<Self, ResultsError> {
         let corrupted = corrupted(path);
+        let too_much = |why: String| corrupted(ParquetError::General(why));
+        pages::check_footer(&file).map_err(too_much)?;
+        let again = file.try_clone().map_err(ResultsError::io("open", path))?;
         let file = guarded(|| SerializedFileReader::new(file)).map_err(&corrupted)?;
         let columns = file.metadata().file_metadata().schema_descr();
         let found: Vec<&str> = columns
@@ -287,6 +305,8 @@ impl SampleReader {
                 "its columns are {found:?}"
             ))));
         }
+        guarded(|| pages::check(&again, file.metadata()).map_err(ParquetError::General))
+            .map_err(&corrupted)?;
         Ok(Self {
             path: path.to_owned(),
             file,
@@ -303,8 +323,27 @@ impl SampleReader {
     /// # Errors
     /// When the file is corrupted.
     pub fn load(&self, wanted: impl Fn(&str, &str) -> bool) -> Result<Vec<Samples>, ResultsError> {
+        self.go_through(wanted, true)
+    }
+
+    /// Whether all of it can be read.
+    ///
+    /// # Errors
+    /// When the file is corrupted.
+    pub(super) fn check(&self) -> Result<(), ResultsError> {
+        self.go_through(|_, _| true, false).map(drop)
+    }
+
+    fn go_through(
+        &self,
+        wanted: impl Fn(&str, &str) -> bool,
+        keeps: bool,
+    ) -> Result<Vec<Samples>, ResultsError> {
         let mut loader = Loader {
             wanted,
+            keeps,
+            kept: 0,
+            seen: 0,
             index: HashMap::new(),
             series: Vec::new(),
         };
@@ -338,6 +377,11 @@ fn guarded<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, Parqu
 
 struct Loader<W> {
     wanted: W,
+    /// Whether samples are wanted, or only whether they can be read.
+    keeps: bool,
+    kept: usize,
+    /// Series that were seen.
+    seen: usize,
     /// Owner → metric → position in `series`, or `None` where it is not wanted.
     index: HashMap<Vec<u8>, HashMap<Vec<u8>, Option<usize>>>,
     series: Vec<Samples>,
@@ -400,6 +444,15 @@ impl<W: Fn(&str, &str) -> bool> Loader<W> {
             }
             _ => return Err(ParquetError::General("value is not a double".to_owned())),
         };
+        if !self.keeps {
+            return Ok(());
+        }
+        self.kept += places.iter().flatten().count();
+        if self.kept > MOST_SAMPLES {
+            return Err(ParquetError::General(format!(
+                "more than {MOST_SAMPLES} of its samples are needed"
+            )));
+        }
         for ((place, time), value) in places.iter().zip(times).zip(values) {
             if let Some(samples) = place.and_then(|place| self.series.get_mut(place)) {
                 samples
@@ -418,6 +471,12 @@ impl<W: Fn(&str, &str) -> bool> Loader<W> {
         kind: &[u8],
         source: &[u8],
     ) -> Result<Option<usize>, ParquetError> {
+        self.seen += 1;
+        if self.seen > MOST_SERIES || owner.len().max(metric.len()) > LONGEST_NAME {
+            return Err(ParquetError::General(
+                "it has more series or longer names than vtax writes".to_owned(),
+            ));
+        }
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let (owner_text, metric_text) = (text(owner), text(metric));
         let place = if (self.wanted)(&owner_text, &metric_text) {

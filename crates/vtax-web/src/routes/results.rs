@@ -150,5 +150,13 @@ pub async fn note(State(site): State<Site>, headers: HeaderMap, body: Bytes) -> 
     let Ok(results) = site.results.open(&added.dir) else {
         return refusal(StatusCode::NOT_FOUND, "there is no such run");
     };
+    let planned = results.run().schedule.len();
+    if let Some(trial) = added
+        .trial
+        .filter(|trial| usize::try_from(*trial).map_or(true, |trial| trial >= planned))
+    {
+        let why = format!("there is no trial {trial}: this run has {planned}, and the first is 0");
+        return refusal(StatusCode::CONFLICT, &why);
+    }
     change(move || notes::add(results.path(), added.trial, &added.text)).await
 }

@@ -7,6 +7,7 @@ use crate::lab::same;
 use crate::plans::{self, LONGEST, Plans};
 use crate::routes::results::Which;
 use crate::site::Site;
+use crate::testbed::Testbed;
 use crate::within;
 use axum::body::Bytes;
 use axum::extract::rejection::QueryRejection;
@@ -61,6 +62,8 @@ struct Typed {
     #[serde(default)]
     quick: bool,
     at: String,
+    #[serde(flatten)]
+    testbed: Testbed,
 }
 
 pub async fn check(headers: HeaderMap, body: Bytes) -> Response {
@@ -77,12 +80,13 @@ pub async fn check(headers: HeaderMap, body: Bytes) -> Response {
             Ok(plan) => (Some(plan), Vec::new()),
             Err(mistakes) => (None, mistakes),
         };
+        let wrong_testbed = typed.testbed.check(&place).err();
         let trials = plan.as_ref().map(|plan| plan.schedule.len());
         if let Some(plan) = &mut plan {
             plan.schedule.truncate(MOST_SHOWN);
         }
         document(
-            &json!({ "plan": plan, "trials": trials, "mistakes": mistakes, "place": wrong_place }),
+            &json!({ "plan": plan, "trials": trials, "mistakes": mistakes, "place": wrong_place.or(wrong_testbed) }),
         )
     };
     answer(read(checked).await)
@@ -163,6 +167,8 @@ struct Wanted {
     #[serde(default)]
     quick: bool,
     at: String,
+    #[serde(flatten)]
+    testbed: Testbed,
 }
 
 pub async fn start(State(site): State<Site>, headers: HeaderMap, body: Bytes) -> Response {
@@ -174,6 +180,7 @@ pub async fn start(State(site): State<Site>, headers: HeaderMap, body: Bytes) ->
         let keeper = keeper(&site)?;
         let path = site.results.free(&wanted.dir)?;
         let place: Place = wanted.at.parse()?;
+        wanted.testbed.check(&place)?;
         let plan = plans::check(&wanted.text, wanted.quick, &place)
             .map_err(|mistakes| format!("the plan has {} mistakes", mistakes.len()))?;
         keeper.order(Order::Start(Box::new(Start {
@@ -182,6 +189,7 @@ pub async fn start(State(site): State<Site>, headers: HeaderMap, body: Bytes) ->
             plan,
             place,
             quick: wanted.quick,
+            testbed: wanted.testbed,
         })))
     })
     .await
@@ -241,6 +249,7 @@ pub async fn tell(State(site): State<Site>, headers: HeaderMap, body: Bytes) -> 
 fn again(site: &Site, dir: &str, path: &Path) -> Result<Start, String> {
     let record = site.runs.record(path);
     let started_here = record.as_ref().is_some_and(|record| record.plan.is_some());
+    let testbed = record.as_ref().map(|record| record.testbed.clone());
     let (text, place, quick) = match site.results.open(dir) {
         Ok(results) => {
             // What others left there is theirs to run, also where this page's own directory was.
@@ -282,6 +291,7 @@ fn again(site: &Site, dir: &str, path: &Path) -> Result<Start, String> {
         plan,
         place,
         quick,
+        testbed: testbed.unwrap_or_default(),
     })
 }
 

@@ -56,6 +56,35 @@ pub fn pace(folder: &Path, milliseconds: u64) {
 /// A sound plan of climbs.
 pub const CLIMBS: &str = "name = \"climbs\"\nrepetitions = 2\n[density]\n[[platform]]\nkind = \"thread\"\nmaximum = 40\n";
 
+/// What a trial says of a second.
+pub fn metered(at: f64) -> Event {
+    let stages = |stages: &[(&str, f64)]| {
+        let stages = stages.iter();
+        stages
+            .map(|(name, value)| ((*name).to_owned(), value * at))
+            .collect()
+    };
+    Event::Metered {
+        at,
+        seconds: 1.0,
+        cpu: [
+            (
+                "target".to_owned(),
+                stages(&[("vcpu", 0.3), ("vhost", 0.1)]),
+            ),
+            ("client".to_owned(), stages(&[("client", 0.2)])),
+            ("vtax".to_owned(), stages(&[("observer", 0.01)])),
+            ("host".to_owned(), stages(&[("rest", 0.05)])),
+        ]
+        .into(),
+        carried: [(
+            "to its network device".to_owned(),
+            Quantity::new(1e8 * at, "B/s".parse().unwrap()),
+        )]
+        .into(),
+    }
+}
+
 fn say(event: &Event) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}", serde_json::to_string(event).unwrap()).unwrap();
@@ -84,6 +113,7 @@ fn vtax() {
         std::process::exit(1);
     }
     let state = PathBuf::from(std::env::var(STATE).unwrap());
+    fs::write(state.join("arguments"), arguments.join("\n")).unwrap();
     let signals = Signals::install().unwrap();
     // What runs elsewhere is not this host's lab, and is written here at its end.
     let here = place == "local";
@@ -125,18 +155,28 @@ fn vtax() {
         });
         let writer = results.trial_writer(*index).unwrap();
         writeln!(writer.log().unwrap(), "boot {treatment}").unwrap();
+        let mut events = writer.events().unwrap();
+        let mut say = |event: &Event| {
+            writeln!(events, "{}", serde_json::to_string(event).unwrap()).unwrap();
+            say(event);
+        };
         say(&Event::Phase {
             phase: "measure".to_owned(),
         });
+        for at in 1..4_u32 {
+            say(&metered(at.into()));
+        }
         let memory = |level: u32| {
             let used = Quantity::new(f64::from(level), "%".parse().unwrap());
             [("memory".to_owned(), used)].into()
         };
         for level in [10, 20, 30].into_iter().filter(|_| is_climb) {
             say(&Event::Sampled {
-                level,
-                of: 40,
+                level: level.into(),
+                of: 40.0,
+                across: "guests".to_owned(),
                 readings: memory(level),
+                kept: None,
             });
         }
         let began = Instant::now();

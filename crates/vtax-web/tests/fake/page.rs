@@ -50,8 +50,8 @@ impl Page {
         .with_keeper(&self.path().join("state"), Keeper::start(starter).unwrap())
         .with_plans(&self.path().join("plans"));
         let doors = Doors {
-            operator: Some(Token::new(OPERATOR)),
-            watcher: Some(Token::new(WATCHER)),
+            operator: Some(Token::of(OPERATOR)),
+            watcher: Some(Token::of(WATCHER)),
             ..Doors::open("127.0.0.1:0".parse().unwrap())
         };
         self.server = Some(Server::start(site, &doors).unwrap());

@@ -21,6 +21,7 @@ mod fake;
 #[path = "../fake/machines.rs"]
 mod machines;
 mod runs;
+mod views;
 
 use chromium::Browser;
 use common::Fake;
@@ -248,7 +249,20 @@ fn the_page_works_in_a_browser() {
     );
     browser.eval("(() => { const find = document.querySelector('input'); find.value = 'different a/two'; find.dispatchEvent(new Event('input')); })()");
     browser.until(&format!("{list} === 1"));
-    browser.eval("(() => { const find = document.querySelector('input'); find.value = 'container'; find.dispatchEvent(new Event('input')); })()");
+    // Words are looked for in what a run says of itself, not in how that is written down.
+    for (words, found) in [
+        ("container", 3),
+        ("platform:container verdict:different plan:a/two", 1),
+        ("verdict:container", 0),
+        ("true", 0),
+        ("remaining_seconds", 0),
+        ("xeon", 0),
+        ("host:local", 3),
+    ] {
+        browser.eval(&format!("(() => {{ const find = document.querySelector('input'); find.value = {words:?}; find.dispatchEvent(new Event('input')); }})()"));
+        browser.until(&format!("{list} === {found}"));
+    }
+    browser.eval("(() => { const find = document.querySelector('input'); find.value = ''; find.dispatchEvent(new Event('input')); })()");
     browser.until(&format!("{list} === 3"));
     browser.eval("document.querySelectorAll('.runs [type=checkbox]').forEach((box) => { if (!box.ariaLabel.endsWith('going')) { box.click(); } })");
     browser.until("document.querySelector('.tools button').innerText === 'Compare 2 runs'");

@@ -3,19 +3,20 @@
 
 use crate::chromium::Browser;
 use crate::common::ramp;
-use crate::{Going, fake, looked_at, machines};
+use crate::{Going, LOOK, fake, looked_at, machines};
 use std::fs;
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use vtax_serve::fake::Host;
 use vtax_web::{Doors, Keeper, Machines, Server, Site, Starter, Token};
 
-const OPERATOR: &str = "0123456789abcdef-operator";
+pub const OPERATOR: &str = "0123456789abcdef-operator";
 const WATCHER: &str = "0123456789abcdef-watcher";
 /// Longer than a trial of the fake vtax ever takes here.
-const LONG: u64 = 600_000;
+pub const LONG: u64 = 600_000;
 
-fn serve(going: &Going, folder: &Path, listen: SocketAddr, closed: bool) -> Server {
+pub fn serve(going: &Going, folder: &Path, listen: SocketAddr, closed: bool) -> Server {
     let starter = Starter {
         program: folder.join("vtax"),
         state: folder.join("state"),
@@ -34,14 +35,14 @@ fn serve(going: &Going, folder: &Path, listen: SocketAddr, closed: bool) -> Serv
         site
     };
     let doors = Doors {
-        operator: Some(Token::new(OPERATOR)),
-        watcher: closed.then(|| Token::new(WATCHER)),
+        operator: Some(Token::of(OPERATOR)),
+        watcher: closed.then(|| Token::of(WATCHER)),
         ..Doors::open(listen)
     };
     Server::start(site, &doors).unwrap()
 }
 
-fn text(words: &str) -> String {
+pub fn text(words: &str) -> String {
     format!("document.body.innerText.includes({words:?})")
 }
 
@@ -55,6 +56,29 @@ fn write(browser: &mut Browser, field: &str, words: &str) {
     browser.eval(&format!(
         "(() => {{ const field = document.querySelector({field:?}); field.value = {words:?}; field.dispatchEvent(new Event('input', {{ bubbles: true }})); }})()"
     ));
+}
+
+/// What a server on another port of the same host gets when the browser visits it.
+fn stranger(browser: &mut Browser, ours: SocketAddr) -> (String, String) {
+    let other = TcpListener::bind((ours.ip(), 0)).unwrap();
+    let address = other.local_addr().unwrap();
+    let said = std::thread::spawn(move || {
+        let (mut stream, _) = other.accept().unwrap();
+        let mut said = [0; 4096];
+        let length = stream.read(&mut said).unwrap();
+        let page = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\nConnection: close\r\n\r\nother\n";
+        stream.write_all(page.as_bytes()).unwrap();
+        String::from_utf8_lossy(&said[..length]).into_owned()
+    });
+    browser.open(&format!("http://{address}/"));
+    browser.until(&text("other"));
+    assert_eq!(
+        browser.eval("localStorage.getItem('vtax-key')"),
+        serde_json::Value::Null
+    );
+    // It has no icon.
+    browser.complaints();
+    (said.join().unwrap(), format!("http://{address}/"))
 }
 
 #[test]
@@ -108,11 +132,26 @@ fn runs_are_started_and_told_to_end_in_a_browser() {
     browser.until("document.getElementById('enter').hidden");
     assert_eq!(browser.eval("document.cookie"), "", "no script reads it");
 
+    // A server on another port gets the cookie of this one, and cannot do anything with it.
+    let (said, other) = stranger(&mut browser, server.address());
+    browser.open(&format!("{page}/#/host"));
+    browser.until("document.getElementById('enter').hidden");
+    let cookie = said.lines().find(|line| line.starts_with("Cookie: vtax-"));
+    let post = "POST /api/notes HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n";
+    let own = format!("Host: {0}\r\nOrigin: http://{0}\r\n", server.address());
+    let mut stolen = TcpStream::connect(server.address()).unwrap();
+    write!(stolen, "{post}{own}{}\r\n\r\n{{}}", cookie.unwrap()).unwrap();
+    let mut answer = String::new();
+    stolen.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+    assert!(answer.contains("who looks changes nothing"), "{answer}");
+    assert!(!said.to_lowercase().contains("vtax-key"), "{said}");
+
     // A plan is chosen, mistaken and mended.
     looked_at(
         &mut browser,
         &format!("{page}/#/runs"),
-        "document.querySelectorAll('select option').length === 2",
+        "document.querySelector('select').options.length === 2",
     );
     browser.eval("(() => { const plan = document.querySelector('select'); plan.value = 'small.toml'; plan.dispatchEvent(new Event('change')); })()");
     browser.until("document.querySelector('.expected')?.innerText.startsWith('2 treatments, 8 trials, about ')");
@@ -142,6 +181,31 @@ fn runs_are_started_and_told_to_end_in_a_browser() {
     );
     assert_eq!(browser.complaints(), Vec::<String>::new());
 
+    // A testbed has settings of its own; other places have none.
+    let fields = "document.querySelector('fieldset').hidden";
+    assert_eq!(browser.eval(fields), true);
+    write(&mut browser, "[aria-label=Place]", "testbed:kvm");
+    browser.until(&format!("!{fields}"));
+    write(&mut browser, "fieldset textarea", "sead = 7");
+    browser.until(&text("unknown field `sead`"));
+    browser.until("document.querySelector('.primary').disabled");
+    write(&mut browser, "fieldset textarea", "seed = 7");
+    browser.until("!document.querySelector('.primary').disabled");
+    for (width, theme) in [
+        (360, "light"),
+        (360, "dark"),
+        (1280, "dark"),
+        (1280, "light"),
+    ] {
+        browser.screen(width, theme);
+        let look = browser.eval(LOOK);
+        assert!(look["ratio"].as_f64().unwrap() >= 4.5, "{look}");
+        assert_eq!(look["wide"], 0, "{look}");
+    }
+    write(&mut browser, "[aria-label=Place]", "local");
+    browser.until(fields);
+    browser.until("!document.querySelector('.primary').disabled");
+
     // It is started, and seen to go on.
     click(&mut browser, ".primary");
     browser.until("location.hash === '#/run/new%2Fsmall'");
@@ -153,8 +217,13 @@ fn runs_are_started_and_told_to_end_in_a_browser() {
     looked_at(
         &mut browser,
         &format!("{page}/#/run/new%2Fsmall"),
-        "document.querySelector('[data-ask=pause]') !== null && document.querySelectorAll('.sign.running').length > 0",
+        "document.querySelector('[data-ask=pause]') !== null && document.querySelectorAll('.sign.running').length > 0 && document.querySelectorAll('canvas').length === 2",
     );
+    // What is sampled of the trial of now: numbers, curves, and who it was.
+    browser.until(&text("vhost 0.30"));
+    browser.until(&text("Target: to its network device 300 MB/s"));
+    browser.eval("document.querySelector('[aria-label=\"What is sampled of this trial\"] details').open = true");
+    browser.until(&text("0.60 cores"));
 
     // Paused; the page's server goes and comes again meanwhile.
     click(&mut browser, "[data-ask=pause]");
@@ -189,18 +258,19 @@ fn runs_are_started_and_told_to_end_in_a_browser() {
     click(&mut browser, "[data-ask=resume]");
     browser.until(&format!("{progress}.startsWith('Complete')"));
     browser.until(&text("Not to be trusted"));
-    browser.until("document.querySelectorAll('.tools button').length === 0");
+    browser.until("document.querySelectorAll('[data-ask]').length === 0");
 
     // A note stays with the results.
     write(
         &mut browser,
-        "[aria-label='A note on this run']",
+        "section form textarea",
         "the fan was <b>loud</b>",
     );
-    browser
-        .eval("document.querySelector('[aria-label=\"A note on this run\"]').form.requestSubmit()");
-    browser
-        .until("document.querySelector('.notes')?.innerText.includes('the fan was <b>loud</b>')");
+    write(&mut browser, "section form .trial", "3");
+    browser.eval("document.querySelector('section form').requestSubmit()");
+    browser.until(
+        "document.querySelector('.notes')?.innerText.includes('Trial 3: the fan was <b>loud</b>')",
+    );
     looked_at(
         &mut browser,
         &format!("{page}/#/results"),
@@ -231,7 +301,7 @@ fn runs_are_started_and_told_to_end_in_a_browser() {
     fake::pace(folder, LONG);
     let climbs = serde_json::json!({"text": fake::CLIMBS, "dir": "climbs", "at": "local"});
     let sent = format!(
-        "fetch('/api/runs', {{ method: 'POST', headers: {{ 'Content-Type': 'application/json' }}, body: {:?} }}).then((answer) => answer.status)",
+        "fetch('/api/runs', {{ method: 'POST', headers: {{ 'Content-Type': 'application/json', 'Vtax-Key': localStorage.getItem('vtax-key') }}, body: {:?} }}).then((answer) => answer.status)",
         climbs.to_string()
     );
     browser.open(&format!("{page}/#/runs"));
@@ -240,7 +310,7 @@ fn runs_are_started_and_told_to_end_in_a_browser() {
     browser.until(&text("climbs · "));
     browser.complaints();
     browser.open(&format!("{page}/#/run/climbs"));
-    browser.until(&text("30 guests now"));
+    browser.until(&text("30 of 40 so far"));
     browser.complaints();
     looked_at(
         &mut browser,
@@ -278,7 +348,7 @@ fn runs_are_started_and_told_to_end_in_a_browser() {
     browser.until(&text("1,000,000"));
     assert_eq!(browser.complaints(), Vec::<String>::new());
     for request in browser.requests() {
-        let own = [page.as_str(), &alone, "data:", "blob:", "about:"];
+        let own = [page.as_str(), &alone, &other, "data:", "blob:", "about:"];
         assert!(own.iter().any(|own| request.starts_with(own)), "{request}");
     }
 

@@ -1,9 +1,9 @@
 //! `vtax top`, `vtax charge`, `vtax exporter`, `vtax web`: what guests cost their host.
 
 use crate::Outcome;
-use crate::cli::{ChargeArgs, ExporterArgs, LedgerArgs, TopArgs, WebArgs};
+use crate::cli::{By, ChargeArgs, ExporterArgs, LedgerArgs, ShareArgs, TopArgs, WebArgs};
 use std::error::Error;
-use std::io;
+use std::io::{self, Write};
 use vtax_host::Roots;
 use vtax_host::meters;
 use vtax_host::signals::Signals;
@@ -11,6 +11,7 @@ use vtax_lab::run::default_state_dir;
 use vtax_observe::charge::{Charger, ChargerOptions, IdleEnergy};
 use vtax_serve::exporter::{self, ExporterOptions};
 use vtax_serve::records::{self, RecordFormat, RecordOptions};
+use vtax_serve::share;
 use vtax_serve::top::{self, Sort, TopOptions};
 use vtax_serve::{Token, Watch};
 use vtax_units::Watts;
@@ -41,6 +42,10 @@ pub fn charge(arguments: &ChargeArgs) -> Outcome {
         } else {
             RecordFormat::Json
         },
+        by: match arguments.by {
+            By::Guest => records::By::Guest,
+            By::Pod => records::By::Pod,
+        },
     };
     let mut out = io::BufWriter::new(io::stdout().lock());
     Ok(records::run(
@@ -63,6 +68,7 @@ pub fn exporter(arguments: ExporterArgs) -> Outcome {
             .transpose()?,
         interval: arguments.interval,
         most_guests: arguments.max_guests,
+        share: arguments.share,
     };
     Ok(exporter::run(
         watch(&arguments.ledger)?,
@@ -70,6 +76,22 @@ pub fn exporter(arguments: ExporterArgs) -> Outcome {
         &stop,
         &mut note,
     )?)
+}
+
+pub fn share(arguments: &ShareArgs) -> Outcome {
+    let mut out = io::stdout().lock();
+    let shares = share::read(&arguments.port)?;
+    for share in shares.take(arguments.count.unwrap_or(usize::MAX)) {
+        let share = share?;
+        if arguments.json {
+            serde_json::to_writer(&mut out, &share)?;
+            writeln!(out)?;
+        } else {
+            writeln!(out, "{share}")?;
+        }
+        out.flush()?;
+    }
+    Ok(())
 }
 
 pub fn web(arguments: &WebArgs) -> Outcome {

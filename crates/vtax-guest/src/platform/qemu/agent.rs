@@ -13,6 +13,9 @@ use vtax_host::HostError;
 /// How long the agent may take to answer. Under emulation a busy guest can take a second.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// What errors call it.
+pub(super) const PEER: &str = "the guest agent";
+
 /// Bytes of one `guest-file-read`; the agent's own limit is 48 MB.
 const READ_BYTES: usize = 1 << 20;
 
@@ -48,15 +51,18 @@ impl Agent {
     /// # Errors
     /// When nothing listens at `path`.
     pub(in crate::platform) fn connect(path: &Path) -> Result<Self, HostError> {
-        let wire =
-            Wire::connect("the guest agent", path).map_err(HostError::file("connect to", path))?;
-        // The first number differs between clients, so that answers to an earlier one are told apart.
-        let next_sync = u64::from(std::process::id()) << 20;
-        Ok(Self {
+        let wire = Wire::connect(PEER, path).map_err(HostError::file("connect to", path))?;
+        Ok(Self::over(wire))
+    }
+
+    /// Over a wire that is there already.
+    pub(super) fn over(wire: Wire) -> Self {
+        Self {
             wire,
-            next_sync,
+            // The first number differs between clients, so that answers to an earlier one are told apart.
+            next_sync: u64::from(std::process::id()) << 20,
             next_job: 0,
-        })
+        }
     }
 
     /// Tries for `limit` to get into step with the agent. Whatever the port carries before the

@@ -129,7 +129,7 @@ fn machine_option(kind: Kind, shared_memory: bool) -> String {
     text
 }
 
-fn kernel_command_line(machine: &Machine, network: &Network, scratch: bool) -> String {
+pub(super) fn kernel_command_line(machine: &Machine, network: &Network, scratch: bool) -> String {
     // The kernel panics into a reboot, which QEMU turns into its own end. Self-tests of
     // cryptographic code take 0.4 s of every emulated boot and change nothing after it.
     let mut text = "console=ttyS0 quiet panic=-1 cryptomgr.notests vtax.root=vda".to_owned();

@@ -1,14 +1,29 @@
 //! The guest's own view of its work, from its `/proc/interrupts`, `/proc/stat` and
 //! `/proc/net/dev`.
 
+use super::agent::Agent;
 use std::collections::BTreeMap;
+use vtax_host::HostError;
 
 /// Nanoseconds of one tick of `/proc/stat`: `USER_HZ` is 100 on every x86 kernel.
 const TICK_NS: f64 = 1e7;
 
+/// What the guest's own files say, read by its agent.
+pub(super) fn of_agent(agent: &mut Agent) -> Result<BTreeMap<String, f64>, HostError> {
+    let mut read = |path: &str| -> Result<String, HostError> {
+        let bytes = agent.read_file(path)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let (interrupts, stat) = (read("/proc/interrupts")?, read("/proc/stat")?);
+    let mut counters = counters(&interrupts, &stat);
+    let bytes = network_bytes(&read("/proc/net/dev")?);
+    counters.extend(bytes.map(|bytes| ("net.bytes".to_owned(), bytes)));
+    Ok(counters)
+}
+
 /// Bytes that the guest's network devices received and sent, in frames, without its loopback;
 /// `None` if the text has no device.
-pub(super) fn network_bytes(net_dev: &str) -> Option<f64> {
+pub fn network_bytes(net_dev: &str) -> Option<f64> {
     net_dev
         .lines()
         .filter_map(|line| {
@@ -24,7 +39,7 @@ pub(super) fn network_bytes(net_dev: &str) -> Option<f64> {
 
 /// `interrupts.<source>`, `interrupts.virtio` (of all virtio devices), `interrupts.total`,
 /// `cpu.busy_ns`, `cpu.steal_ns`, `context_switches`. Lines that are not understood are left out.
-pub(in crate::platform) fn counters(interrupts: &str, stat: &str) -> BTreeMap<String, f64> {
+pub fn counters(interrupts: &str, stat: &str) -> BTreeMap<String, f64> {
     let mut counters = BTreeMap::new();
     for (source, count) in interrupt_sources(interrupts) {
         if source.starts_with("virtio") {

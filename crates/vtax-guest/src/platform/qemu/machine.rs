@@ -8,14 +8,15 @@ use vtax_host::settings::{Domain, Parameter, Settings};
 /// How the vtax backend holds notifications (`docs/nic-hold.md`).
 const HOLD_MODES: &[&str] = &["off", "fixed", "paper", "adaptive"];
 
-const VCPUS: Parameter =
+pub(super) const VCPUS: Parameter =
     Parameter::new("vm.vcpus", Domain::Integer(1, 256), "1").help("number of vCPUs");
 pub(super) const MEMORY_MIB: Parameter =
     Parameter::new("vm.memory_mib", Domain::Integer(128, 1 << 20), "512")
         .help("memory of the guest, in MiB");
-const MACHINE: Parameter = Parameter::new("vm.machine", Domain::Choice(&["q35", "pc"]), "q35")
-    .help("QEMU's machine type: PCI Express or plain PCI");
-const ACCEL: Parameter = Parameter::new(
+pub(super) const MACHINE: Parameter =
+    Parameter::new("vm.machine", Domain::Choice(&["q35", "pc"]), "q35")
+        .help("QEMU's machine type: PCI Express or plain PCI");
+pub(super) const ACCEL: Parameter = Parameter::new(
     "vm.accel",
     Domain::Choice(&["auto", "kvm", "tcg"]),
     "auto",
@@ -23,7 +24,7 @@ const ACCEL: Parameter = Parameter::new(
 .help(
     "what runs guest code: KVM, or emulation (TCG); auto takes KVM where it boots a stock kernel",
 );
-const CPU: Parameter = Parameter::unset("vm.cpu", Domain::Text("CPU model"))
+pub(super) const CPU: Parameter = Parameter::unset("vm.cpu", Domain::Text("CPU model"))
     .help("QEMU's CPU model with its flags; unset: host under KVM, max under TCG");
 const PIN: Parameter = Parameter::unset("vm.pin", Domain::Text("cpu list"))
     .help("processors for the vCPU threads, one each in ascending order, as in \"2-3\"");

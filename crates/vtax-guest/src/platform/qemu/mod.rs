@@ -3,8 +3,9 @@
 
 pub(super) mod agent;
 mod command_line;
-pub(super) mod inner;
+pub mod inner;
 mod kvm;
+pub mod libvirt;
 mod machine;
 mod nic;
 mod options;

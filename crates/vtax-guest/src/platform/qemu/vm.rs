@@ -209,7 +209,7 @@ fn environment(
 }
 
 /// Whether the file system of an image can be read past the page cache; not every one can.
-fn takes_direct_io(image: &Path) -> bool {
+pub(super) fn takes_direct_io(image: &Path) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
     rustix::fs::open(image, flags, Mode::empty()).is_ok()
 }
@@ -505,19 +505,8 @@ impl Target for Vm {
     }
 
     fn inner_counters(&mut self) -> Result<BTreeMap<String, f64>, HostError> {
-        let mut read = |path: &str| -> Result<String, HostError> {
-            let bytes = self
-                .agent
-                .read_file(path)
-                .map_err(|error| explain(error, &mut self.process, &mut self.qmp))?;
-            Ok(String::from_utf8_lossy(&bytes).into_owned())
-        };
-        let interrupts = read("/proc/interrupts")?;
-        let stat = read("/proc/stat")?;
-        let devices = read("/proc/net/dev")?;
-        let mut counters = inner::counters(&interrupts, &stat);
-        let bytes = inner::network_bytes(&devices);
-        counters.extend(bytes.map(|bytes| ("net.bytes".to_owned(), bytes)));
+        let mut counters = inner::of_agent(&mut self.agent)
+            .map_err(|error| explain(error, &mut self.process, &mut self.qmp))?;
         if let Some(nic) = &mut self.nic {
             counters.extend(nic.counters()?);
         }

@@ -35,12 +35,17 @@ pub(super) enum Received {
 impl Wire {
     /// Connects; `peer` names the other side in errors.
     pub(super) fn connect(peer: &'static str, path: &Path) -> std::io::Result<Self> {
-        Ok(Self {
+        Ok(Self::of(peer, UnixStream::connect(path)?))
+    }
+
+    /// A wire of a socket that is connected already.
+    pub(super) fn of(peer: &'static str, stream: UnixStream) -> Self {
+        Self {
             peer,
-            stream: UnixStream::connect(path)?,
+            stream,
             pending: Vec::new(),
             scanned: 0,
-        })
+        }
     }
 
     /// The process that listens at the other end, as this process's own PID namespace counts.

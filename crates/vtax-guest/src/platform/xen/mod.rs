@@ -75,7 +75,7 @@ impl Platform for Xen {
     }
 
     /// A domain belongs to the hypervisor: it lives on when every process of Dom0 has ended.
-    fn outlives(&self, seat: &Seat<'_>) -> Vec<Change> {
+    fn outlives(&self, seat: &Seat<'_>, _settings: &Settings) -> Vec<Change> {
         vec![Change::Domain {
             name: guest::name(seat),
             scratch: seat.scratch().map(Path::to_owned),

@@ -8,7 +8,7 @@ mod remote;
 mod serve;
 
 pub use gather::{Column, Gathered};
-pub use remote::RemoteActor;
+pub use remote::{Login, RemoteActor};
 pub use serve::serve;
 
 use serde::{Deserialize, Serialize};

@@ -118,13 +118,35 @@ impl RemoteActor {
     /// # Errors
     /// When the host cannot be reached, is of another kind than this one, or does not run it.
     pub fn start(ssh: &OsStr, host: &str, binary: &Path) -> Result<Self, HostError> {
+        Self::log_in(ssh, &Login::to(host), binary)
+    }
+
+    /// As [`RemoteActor::start`], by any login.
+    ///
+    /// # Errors
+    /// As there, and when what the login wants is refused.
+    pub fn log_in(ssh: &OsStr, login: &Login, binary: &Path) -> Result<Self, HostError> {
+        let host = login.host.as_str();
         let remote = Remote {
             ssh: ssh.to_owned(),
             host: host.to_owned(),
         };
+        let options: Vec<&str> = OPTIONS
+            .iter()
+            .copied()
+            .chain(login.options.iter().map(String::as_str))
+            .collect();
         let there = remote
-            .ask_with(OPTIONS, "uname -s -m")
+            .ask_with(&options, "uname -s -m; id -u")
             .map_err(|cause| unreachable(host, &cause.to_string()))?;
+        let (there, user) = there.split_once('\n').unwrap_or((&there, ""));
+        if login.is_target && !login.sudo && user != "0" {
+            return Err(HostError::Missing {
+                what: format!("root on {host}, which starts servers there,"),
+                remedy: "log in as root@…, or set ssh.sudo = true where sudo asks no password"
+                    .to_owned(),
+            });
+        }
         let here = rustix::system::uname();
         let here = format!(
             "{} {}",
@@ -133,9 +155,7 @@ impl RemoteActor {
         );
         if there != here {
             return Err(HostError::Missing {
-                what: format!(
-                    "a vtax for the client's host {host} ({there}; this one is for {here})"
-                ),
+                what: format!("a vtax for the host {host} ({there}; this one is for {here})"),
                 remedy: "name a host of this kind".to_owned(),
             });
         }
@@ -145,7 +165,7 @@ impl RemoteActor {
             .map_err(HostError::file("read", binary))?
             .len();
         let mut child = remote
-            .command_with(OPTIONS, &boot(size))
+            .command_with(&options, &boot(size, login))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -366,10 +386,9 @@ impl Connection {
             self.heard.lose("it did not answer in time".to_owned());
         }
         match reply? {
-            Reply::Refused { cause } => Err(HostError::Other(format!(
-                "the client's host {}: {cause}",
-                self.host
-            ))),
+            Reply::Refused { cause } => {
+                Err(HostError::Other(format!("the host {}: {cause}", self.host)))
+            }
             reply => Ok(reply),
         }
     }
@@ -458,19 +477,58 @@ impl Drop for Connection {
 }
 
 fn unreachable(host: &str, why: &str) -> HostError {
+    let has = |words: &str| why.contains(words);
+    let remedy = if has("IDENTIFICATION HAS CHANGED") || has("Host key verification failed") {
+        "it is another machine than the one that ssh knows by this name, or ssh knows none yet: find out \
+         which, then set ssh's known_hosts right"
+    } else if has("Permission denied") {
+        "ssh has no key that it accepts: `ssh-copy-id` brings it one"
+    } else {
+        "it must work without a question"
+    };
     HostError::Other(format!(
-        "the client's host {host} is not to be reached: {why}; try `ssh {host} true`"
+        "the host {host} is not to be reached: {why}; {remedy}; try `ssh -o BatchMode=yes {host} true`"
     ))
 }
 
 /// The shell lines that become the actor, whose program is the first `size` bytes of their input. The
 /// file is gone before anything is in it.
-fn boot(size: u64) -> String {
+fn boot(size: u64, login: &Login) -> String {
+    let sudo = if login.sudo { "sudo -n " } else { "" };
+    let alone = if login.is_target { ALONE } else { "" };
     format!(
-        "exec sh -c 'set -e; umask 077; f=$(mktemp /var/tmp/vtax-actor-XXXXXX); chmod 700 \"$f\"; \
+        "exec {sudo}sh -c 'set -e; umask 077; f=$(mktemp /var/tmp/vtax-actor-XXXXXX); chmod 700 \"$f\"; \
          exec 3>\"$f\" 4<\"$f\"; rm -f \"$f\"; head -c {size} >&3; exec 3>&-; \
-         test \"$(wc -c <&4)\" -eq {size}; exec /proc/self/fd/4 actor'"
+         test \"$(wc -c <&4)\" -eq {size}; exec {alone}/proc/self/fd/4 actor'"
     )
+}
+
+/// An actor that is a target's lives in namespaces of its own: whatever its servers leave running ends
+/// with it, and what they write to `/tmp` was never anywhere else.
+const ALONE: &str = "unshare --mount --pid --fork --kill-child --mount-proc \
+    sh -c \"mount -t tmpfs -o mode=1777 vtax /tmp && exec \\\"\\$@\\\"\" vtax-alone ";
+
+/// How to get onto a host, and what for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Login {
+    /// The host as ssh understands it.
+    pub host: String,
+    /// Further options of ssh.
+    pub options: Vec<String>,
+    /// Whether to become root by sudo.
+    pub sudo: bool,
+    /// Whether it is to be the target, whose servers are root's and leave nothing.
+    pub is_target: bool,
+}
+
+impl Login {
+    /// As ssh gets there by itself.
+    pub fn to(host: &str) -> Self {
+        Self {
+            host: host.to_owned(),
+            ..Self::default()
+        }
+    }
 }
 
 fn collect(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
@@ -619,7 +677,7 @@ mod tests {
         wire.shutdown(Shutdown::Both).unwrap();
         let message = wait(running.as_mut()).unwrap_err().to_string();
         assert!(
-            message.contains("the client's host there is not to be reached"),
+            message.contains("the host there is not to be reached"),
             "{message}"
         );
         thread.join().unwrap();

@@ -4,6 +4,7 @@
 use super::*;
 use crate::plan::{self, Catalogue};
 use crate::run::progress::{Event, Progress};
+use crate::run::trial::Watched;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -200,12 +201,21 @@ impl Sink for Nowhere {
 }
 
 #[derive(Default)]
-struct Heard(Vec<String>);
+struct Heard {
+    phases: Vec<String>,
+    objectives: Vec<String>,
+    levels: Vec<(f64, Option<bool>)>,
+    meters: usize,
+}
 
 impl Progress for Heard {
     fn event(&mut self, event: Event) {
-        if let Event::Phase { phase } = event {
-            self.0.push(phase);
+        match event {
+            Event::Phase { phase } => self.phases.push(phase),
+            Event::Objective { text } => self.objectives.push(text),
+            Event::Sampled { level, kept, .. } => self.levels.push((level, kept)),
+            Event::Metered { .. } => self.meters += 1,
+            _ => {}
         }
     }
 }
@@ -248,9 +258,11 @@ fn drive(workload: &'static Fake, tells_lines: bool) -> (Seen, usize) {
         guest: TARGET.to_owned(),
         client: "client".to_owned(),
         is_vm: false,
+        is_here: true,
         source: Source::Measured,
     }];
     let mut heard = Heard::default();
+    let events = folder.path().join("events");
     let drive = Drive {
         plan: &plan,
         planned: &planned,
@@ -263,10 +275,14 @@ fn drive(workload: &'static Fake, tells_lines: bool) -> (Seen, usize) {
         energy: &[],
         host: Source::Measured,
         charging: None,
+        pulse: Pulse::of(Source::Measured),
         log: &mut Log {
             file: std::fs::File::create(folder.path().join("log")).unwrap(),
             began: Instant::now(),
-            progress: &mut heard,
+            watched: Watched {
+                events: Some(std::fs::File::create(&events).unwrap()),
+                progress: &mut heard,
+            },
         },
     };
     let driven = drive.run(&mut PhaseTimes::default()).unwrap();
@@ -285,9 +301,21 @@ fn drive(workload: &'static Fake, tells_lines: bool) -> (Seen, usize) {
         .flat_map(|line| line.split(' ').next())
         .collect();
     assert_eq!(rates, ["100", "", "200", "", "300", "", "500"]);
+    // Whoever watches is told of every level, the one without an answer too, and of the seconds between.
+    let told = [(100.0, true), (200.0, true), (300.0, false), (400.0, false)];
+    let told = told.into_iter().chain([(500.0, false)]);
+    let told: Vec<_> = told.map(|(level, kept)| (level, Some(kept))).collect();
+    assert_eq!(heard.levels, told);
+    assert_eq!(heard.objectives, ["errors <= 0.1 %"]);
+    assert!(heard.meters >= 1, "{}", heard.meters);
+    let written = std::fs::read_to_string(&events).unwrap();
+    assert_eq!(
+        written.lines().count(),
+        heard.phases.len() + told.len() + heard.meters + 1
+    );
     let levels = driven.stretches.into_iter();
     let seen = Seen {
-        phases: heard.0,
+        phases: heard.phases,
         levels: levels.map(|level| (level.name, level.kept)).collect(),
         objective: driven.objective,
     };

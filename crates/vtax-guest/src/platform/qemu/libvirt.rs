@@ -1,0 +1,553 @@
+//! The same machine as libvirt has it: a transient domain, booted from the same image, with QEMU
+//! where libvirt puts it. Its tap is made by libvirt and taken into the cell.
+//!
+//! A domain outlives vtax, so that it is in the journal; its files are the cell's.
+
+use super::agent::{Agent, Running};
+use super::command_line::kernel_command_line;
+use super::inner;
+use super::kvm::console_text;
+use super::machine::{self, Accel, Kind, Machine};
+use super::surroundings::Surroundings;
+use super::wire::Wire;
+use crate::platform::{CommandLine, Finished, GuestFiles, Job, Target};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Write as _};
+use std::net::IpAddr;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use vtax_host::HostError;
+use vtax_host::cell::{self, Seat};
+use vtax_host::journal::Change;
+use vtax_host::roots::Roots;
+use vtax_host::scratch::MOUNT_POINT;
+use vtax_host::settings::{Domain, Parameter, Settings};
+use vtax_host::virsh::{PREFIX, Virsh};
+use vtax_observe::guests::{Guests, Identity};
+use vtax_observe::{NetDevice, Subject};
+use vtax_units::Source;
+
+/// Which libvirt.
+pub const URI: Parameter = Parameter::new("libvirt.uri", Domain::Text("uri"), "qemu:///system")
+    .help(
+        "which libvirt, as for `virsh -c`: qemu:///system, qemu:///session, qemu+ssh://HOST/system",
+    );
+
+/// What a plan may set of a domain that vtax makes.
+pub const PARAMETERS: &[Parameter] = &[
+    URI,
+    machine::VCPUS,
+    machine::MEMORY_MIB,
+    machine::MACHINE,
+    machine::ACCEL,
+    machine::CPU,
+];
+
+/// A kernel that is not up by then will not be.
+const BOOT_LIMIT: Duration = Duration::from_secs(120);
+/// Between two questions whether the guest's agent is there.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Whether this libvirt runs its guests on this host.
+pub fn is_local(uri: &str) -> bool {
+    let scheme = uri.split("://").next().unwrap_or_default();
+    let host = uri
+        .split("://")
+        .nth(1)
+        .and_then(|rest| rest.split('/').next());
+    host == Some("") && matches!(scheme, "qemu" | "qemu+unix")
+}
+
+/// The libvirt that the settings name.
+pub fn virsh(settings: &Settings, reads_only: bool) -> Virsh {
+    Virsh {
+        uri: URI.text(settings).to_owned(),
+        reads_only,
+    }
+}
+
+/// Whether this host can make a domain with these settings.
+///
+/// # Errors
+/// What is missing, with the remedy.
+pub fn check(settings: &Settings) -> Result<(), HostError> {
+    cell::check(settings)?;
+    let uri = URI.text(settings);
+    if !is_local(uri) {
+        return Err(HostError::Setting(format!(
+            "libvirt.uri = {uri:?} is another host's, which does not have this host's image and cell: run the \
+             plan there (`--at ssh:HOST`), or measure a guest that it has (libvirt.domain)"
+        )));
+    }
+    Machine::from_settings(settings)?;
+    // What cannot be changed cannot be made either.
+    virsh(settings, false).run(&["list", "--name"]).map(drop)
+}
+
+/// What a domain of this seat leaves when vtax is killed.
+pub fn outlives(seat: &Seat<'_>, settings: &Settings) -> Vec<Change> {
+    vec![
+        Change::Directory { path: folder(seat) },
+        Change::Libvirt {
+            uri: URI.text(settings).to_owned(),
+            name: name(seat),
+        },
+    ]
+}
+
+/// The domain's files. Not in the cell: libvirt's QEMU has no capabilities, and may not look there.
+fn folder(seat: &Seat<'_>) -> PathBuf {
+    Path::new("/var/tmp").join(name(seat))
+}
+
+fn name(seat: &Seat<'_>) -> String {
+    format!("{PREFIX}{}", seat.unique_name())
+}
+
+/// Ends its domain when it is dropped.
+struct Domained {
+    virsh: Virsh,
+    name: String,
+    folder: PathBuf,
+    has_ended: bool,
+}
+
+impl Domained {
+    fn end(&mut self) -> Result<(), HostError> {
+        self.has_ended = true;
+        self.virsh.end(&self.name)?;
+        std::fs::remove_dir_all(&self.folder).map_err(HostError::file("remove", &self.folder))
+    }
+}
+
+impl Drop for Domained {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            // The journal has it still.
+            let _ = self.end();
+        }
+    }
+}
+
+/// A domain that runs.
+struct Booted {
+    domain: Domained,
+    agent: Agent,
+    jobs: BTreeMap<u64, Running>,
+    next_job: u64,
+    address: IpAddr,
+    source: Source,
+    subject: Subject,
+    environment: BTreeMap<String, String>,
+    console: PathBuf,
+}
+
+/// Makes the domain and waits for its agent.
+///
+/// # Errors
+/// When it does not come up; nothing is left but what the cell removes.
+pub fn boot(
+    seat: &Seat<'_>,
+    guest: &GuestFiles,
+    settings: &Settings,
+) -> Result<Box<dyn Target>, HostError> {
+    let mut machine = Machine::from_settings(settings)?;
+    machine.accel = match machine.accel {
+        Accel::Auto if super::kvm_boots(guest).boots => Accel::Kvm,
+        Accel::Auto => Accel::Tcg,
+        decided => decided,
+    };
+    let (virsh, name) = (virsh(settings, false), name(seat));
+    let folder = folder(seat);
+    std::fs::DirBuilder::new()
+        .mode(0o700)
+        .create(&folder)
+        .map_err(HostError::file("create", &folder))?;
+    let domain = Domained {
+        virsh,
+        name: name.clone(),
+        folder: folder.clone(),
+        has_ended: false,
+    };
+    let file = |name: &str| folder.join(name);
+    let (root, console, xml) = (file("root.qcow2"), file("console.log"), file("domain.xml"));
+    overlay(&guest.image, &root)?;
+    let tap = tap_name(seat);
+    let text = Described {
+        machine: &machine,
+        guest,
+        seat,
+        name: &name,
+        root: &root,
+        console: &console,
+        tap: &tap,
+        is_system: domain.virsh.uri.contains("/system"),
+    }
+    .xml();
+    std::fs::write(&xml, &text).map_err(HostError::file("write", &xml))?;
+    let started = Instant::now();
+    domain
+        .virsh
+        .run(&["create", "--file", &xml.to_string_lossy()])?;
+    seat.adopt_device(&tap)?;
+    let uuid = domain.virsh.run(&["domuuid", "--domain", &name])?;
+    let mut guests = Guests::new(Roots::host());
+    guests.scan();
+    let identity = Identity {
+        uuid: Some(uuid.clone()),
+        ..Identity::default()
+    };
+    let found = guests
+        .identified(&identity)
+        .ok_or_else(|| HostError::Missing {
+            what: format!("the process of the domain {name}, which libvirt runs,"),
+            remedy: "run vtax where libvirt's QEMU is to be seen, as root".to_owned(),
+        })?;
+    let subject = Subject {
+        net_devices: vec![NetDevice {
+            namespace_of: seat.holder_pid(),
+            name: tap,
+        }],
+        ..guests.subject(found, seat.owner())
+    };
+    let group = found.group.clone().unwrap_or_default();
+    let mut agent = Agent::over(relayed(&domain)?);
+    wait_for_agent(&mut agent, &domain, &console)?;
+    let facts = [
+        (
+            "accel",
+            if machine.accel == Accel::Kvm {
+                "kvm"
+            } else {
+                "tcg"
+            }
+            .to_owned(),
+        ),
+        ("libvirt.uri", domain.virsh.uri.clone()),
+        (
+            "libvirt.version",
+            domain.virsh.run(&["version"])?.replace('\n', "; "),
+        ),
+        ("libvirt.uuid", uuid),
+        ("libvirt.xml", text),
+        ("host.cgroup", group.display().to_string()),
+        (
+            "vm.boot_seconds",
+            format!("{:.3}", started.elapsed().as_secs_f64()),
+        ),
+    ];
+    Ok(Box::new(Booted {
+        agent,
+        jobs: BTreeMap::new(),
+        next_job: 0,
+        address: IpAddr::V4(seat.address().0),
+        source: match machine.accel {
+            Accel::Kvm => Source::Measured,
+            _ => Source::Emulated,
+        },
+        subject,
+        environment: facts.map(|(key, value)| (key.to_owned(), value)).into(),
+        console,
+        domain,
+    }))
+}
+
+/// Unique in the network namespace where libvirt makes it, for the moment that it is there.
+fn tap_name(seat: &Seat<'_>) -> String {
+    format!("vt{}", seat.holder_pid())
+        .chars()
+        .take(12)
+        .collect::<String>()
+        + &seat.tap_name().replace("tap", "-")
+}
+
+/// A layer above the image, which is only read.
+fn overlay(image: &Path, at: &Path) -> Result<(), HostError> {
+    let output = vtax_host::command::plain("qemu-img")
+        .args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b"])
+        .args([image, at])
+        .output()
+        .map_err(HostError::process("run", "qemu-img"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(HostError::Program {
+        command: format!("qemu-img create {}", at.display()),
+        status: output.status.to_string(),
+        output: String::from_utf8_lossy(&output.stderr).into_owned(),
+    })
+}
+
+/// The agent's port as libvirt hands it on: a line of JSON in, a line out, each by a virsh of its own.
+fn relayed(domain: &Domained) -> Result<Wire, HostError> {
+    let (ours, theirs) = UnixStream::pair().map_err(HostError::process("make", "a socket pair"))?;
+    let reader = theirs
+        .try_clone()
+        .map_err(HostError::process("make", "a socket pair"))?;
+    let (virsh, name) = (domain.virsh.clone(), domain.name.clone());
+    // It ends with the wire.
+    std::thread::spawn(move || {
+        let mut theirs = theirs;
+        for line in BufReader::new(reader).split(b'\n').map_while(Result::ok) {
+            let start = line.iter().position(|byte| *byte == b'{').unwrap_or(0);
+            let line = String::from_utf8_lossy(line.get(start..).unwrap_or_default()).into_owned();
+            let answer = relay(&virsh, &name, &line);
+            if theirs
+                .write_all(answer.as_bytes())
+                .and_then(|()| theirs.write_all(b"\n"))
+                .is_err()
+            {
+                return;
+            }
+        }
+    });
+    Ok(Wire::of(super::agent::PEER, ours))
+}
+
+fn relay(virsh: &Virsh, name: &str, line: &str) -> String {
+    let ask = |line: &str| {
+        virsh.run(&[
+            "qemu-agent-command",
+            "--timeout",
+            "20",
+            "--domain",
+            name,
+            "--cmd",
+            line,
+        ])
+    };
+    let request: Value = serde_json::from_str(line).unwrap_or_default();
+    let refused = |cause: HostError| serde_json::json!({"error": {"desc": cause.to_string()}});
+    // libvirt gets into step with the agent by itself.
+    let answer = match request["execute"].as_str() {
+        Some("guest-sync-delimited") => ask(r#"{"execute":"guest-ping"}"#)
+            .map(|_| serde_json::json!({"return": request["arguments"]["id"]}).to_string()),
+        _ => ask(line),
+    };
+    let answer = answer.unwrap_or_else(|cause| refused(cause).to_string());
+    answer.replace('\n', " ")
+}
+
+fn wait_for_agent(agent: &mut Agent, domain: &Domained, console: &Path) -> Result<(), HostError> {
+    let deadline = Instant::now() + BOOT_LIMIT;
+    loop {
+        if agent.synchronise(Duration::from_secs(30))? {
+            return Ok(());
+        }
+        if domain.virsh.state(&domain.name)?.is_none() {
+            return Err(HostError::Program {
+                command: format!("the domain {}", domain.name),
+                status: "it ended while it booted".to_owned(),
+                output: console_text(console),
+            });
+        }
+        if Instant::now() >= deadline {
+            return Err(HostError::Timeout {
+                what: format!("the first answer of the guest agent of {}", domain.name),
+                seconds: BOOT_LIMIT.as_secs(),
+                evidence: console_text(console),
+            });
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// A domain as it is described to libvirt.
+struct Described<'a> {
+    machine: &'a Machine,
+    guest: &'a GuestFiles,
+    seat: &'a Seat<'a>,
+    name: &'a str,
+    root: &'a Path,
+    console: &'a Path,
+    tap: &'a str,
+    is_system: bool,
+}
+
+impl Described<'_> {
+    fn xml(&self) -> String {
+        let Self {
+            machine,
+            guest,
+            seat,
+            ..
+        } = self;
+        let kvm = machine.accel == Accel::Kvm;
+        let network = Surroundings::network(*seat);
+        let mut text = String::new();
+        let mut line = |part: &str| {
+            text.push_str(part);
+            text.push('\n');
+        };
+        let quoted = |path: &Path| escaped(&path.to_string_lossy());
+        line(&format!(
+            "<domain type='{}'>",
+            if kvm { "kvm" } else { "qemu" }
+        ));
+        line(&format!("<name>{}</name>", escaped(self.name)));
+        line(&format!(
+            "<memory unit='MiB'>{}</memory>",
+            machine.memory_mib
+        ));
+        line(&format!("<vcpu>{}</vcpu>", machine.vcpus));
+        let kind = match machine.kind {
+            Kind::Q35 => "q35",
+            Kind::Pc => "pc",
+        };
+        line(&format!(
+            "<os><type arch='x86_64' machine='{kind}'>hvm</type>"
+        ));
+        line(&format!(
+            "<kernel>{}</kernel><initrd>{}</initrd>",
+            quoted(&guest.kernel),
+            quoted(&guest.initrd)
+        ));
+        let arguments = kernel_command_line(machine, &network, seat.scratch().is_some());
+        line(&format!("<cmdline>{}</cmdline></os>", escaped(&arguments)));
+        line("<features><acpi/><apic/></features>");
+        line(&match (&machine.cpu, kvm) {
+            (Some(model), _) => {
+                format!("<cpu mode='custom'><model>{}</model></cpu>", escaped(model))
+            }
+            (None, true) => "<cpu mode='host-passthrough'/>".to_owned(),
+            (None, false) => "<cpu mode='maximum'/>".to_owned(),
+        });
+        line("<on_reboot>destroy</on_reboot><on_crash>destroy</on_crash>");
+        if self.is_system {
+            // It only reads the image, whose owner libvirt would change otherwise.
+            line(
+                "<seclabel type='static' model='dac' relabel='no'><label>+0:+0</label></seclabel>",
+            );
+        }
+        line("<devices>");
+        line(&disk("qcow2", self.root, "vda", "cache='unsafe'"));
+        if let Some(scratch) = seat.scratch() {
+            let cache = if super::vm::takes_direct_io(scratch) {
+                "cache='none'"
+            } else {
+                ""
+            };
+            line(&disk("raw", scratch, "vdb", cache));
+        }
+        line(&format!(
+            "<interface type='ethernet'><mac address='{}'/><target dev='{}'/><model type='virtio'/><mtu size='{}'/><rom enabled='no'/></interface>",
+            network.mac,
+            escaped(self.tap),
+            network.mtu
+        ));
+        line(&format!(
+            "<serial type='file'><source path='{}'/></serial>",
+            quoted(self.console)
+        ));
+        line(
+            "<channel type='unix'><target type='virtio' name='org.qemu.guest_agent.0'/></channel>",
+        );
+        line("<controller type='usb' model='none'/><memballoon model='none'/>");
+        line("</devices>");
+        line("</domain>");
+        text
+    }
+}
+
+fn disk(format: &str, file: &Path, name: &str, cache: &str) -> String {
+    format!(
+        "<disk type='file' device='disk'><driver name='qemu' type='{format}' {cache}/><source file='{}'/><target dev='{name}' bus='virtio'/></disk>",
+        escaped(&file.to_string_lossy())
+    )
+}
+
+/// Text as XML has it, in an element or an attribute.
+fn escaped(text: &str) -> String {
+    text.chars().fold(String::new(), |mut out, letter| {
+        match letter {
+            '<' | '>' | '&' | '\'' | '"' => {
+                // A String takes everything.
+                let _ = write!(out, "&#{};", u32::from(letter));
+            }
+            _ => out.push(letter),
+        }
+        out
+    })
+}
+
+impl Target for Booted {
+    fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    fn subject(&self) -> Subject {
+        self.subject.clone()
+    }
+
+    fn source(&self) -> Source {
+        self.source
+    }
+
+    fn environment(&self) -> BTreeMap<String, String> {
+        self.environment.clone()
+    }
+
+    fn scratch(&self) -> (PathBuf, PathBuf) {
+        (PathBuf::from("/dev/vdb"), PathBuf::from(MOUNT_POINT))
+    }
+
+    fn start(&mut self, command: &CommandLine) -> Result<Job, HostError> {
+        let running = self.agent.start(command)?;
+        let job = Job(self.next_job);
+        self.next_job += 1;
+        self.jobs.insert(job.0, running);
+        Ok(job)
+    }
+
+    fn poll(&mut self, job: Job) -> Result<Option<Finished>, HostError> {
+        let running = self.jobs.get(&job.0).ok_or_else(|| job.unknown())?;
+        let finished = self.agent.poll(running)?;
+        if finished.is_some() {
+            self.jobs.remove(&job.0);
+        }
+        Ok(finished)
+    }
+
+    fn inner_counters(&mut self) -> Result<BTreeMap<String, f64>, HostError> {
+        inner::of_agent(&mut self.agent)
+    }
+
+    fn console_tail(&self) -> String {
+        console_text(&self.console)
+    }
+
+    fn stop(mut self: Box<Self>) -> Result<(), HostError> {
+        self.domain.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_hosts_libvirt_can_make_a_domain_from_its_image() {
+        for (uri, local) in [
+            ("qemu:///system", true),
+            ("qemu:///session", true),
+            ("qemu+unix:///system?socket=/run/x", true),
+            ("qemu+ssh://root@hv/system", false),
+            ("qemu+tls://hv/system", false),
+            ("xen:///system", false),
+            ("qemu://hv/system", false),
+            ("", false),
+        ] {
+            assert_eq!(is_local(uri), local, "{uri}");
+        }
+    }
+
+    #[test]
+    fn a_name_cannot_end_its_element() {
+        assert_eq!(escaped("a'b<&>\""), "a&#39;b&#60;&#38;&#62;&#34;");
+        assert!(disk("raw", Path::new("/x'/><evil"), "vda", "").contains("/x&#39;/&#62;&#60;evil"));
+    }
+}

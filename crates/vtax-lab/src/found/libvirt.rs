@@ -1,0 +1,187 @@
+//! `libvirt`: a domain that vtax makes and removes, or one that exists already. That one is only looked
+//! at: virsh connects read-only, and commands go into it by ssh as for any machine.
+
+use super::on_host;
+use super::ssh;
+use std::time::Duration;
+use vtax_guest::platform::qemu::libvirt;
+use vtax_guest::platform::{GuestFiles, Platform, Target};
+use vtax_host::HostError;
+use vtax_host::cell::{self, Seat};
+use vtax_host::journal::Change;
+use vtax_host::settings::{Domain, Parameter, Settings};
+use vtax_observe::guests::Identity;
+
+/// The platform `libvirt`.
+#[derive(Debug)]
+pub(super) struct Libvirt;
+
+const DOMAIN: Parameter = Parameter::unset("libvirt.domain", Domain::Text("name")).help(
+    "a domain that exists, to be measured as it is, by ssh; unset: one of vtax's own image, made for \
+     each trial",
+);
+
+/// A domain of others.
+struct Existing {
+    uuid: String,
+    /// The record's facts.
+    facts: [(&'static str, String); 3],
+    /// The settings, with where ssh gets into it.
+    settings: Settings,
+}
+
+impl Existing {
+    /// Looks at it, and changes nothing: the connection itself would refuse.
+    fn find(name: &str, settings: &Settings) -> Result<Self, HostError> {
+        let virsh = libvirt::virsh(settings, true);
+        if name.is_empty() || name.starts_with('-') {
+            return Err(HostError::Setting(format!(
+                "libvirt.domain = {name:?} is no name of a domain"
+            )));
+        }
+        let state = virsh.state(name)?.ok_or_else(|| HostError::Missing {
+            what: format!("a domain called `{name}` at {}", virsh.uri),
+            remedy: format!("`virsh -c {} list --all` shows what it has", virsh.uri),
+        })?;
+        if state != "running" {
+            return Err(HostError::Busy {
+                what: format!("the domain {name} is not running but {state}"),
+                remedy: "start it: vtax changes nothing of what others made".to_owned(),
+            });
+        }
+        let uuid = virsh.run(&["domuuid", "--domain", name])?;
+        let mut settings = settings.clone();
+        if settings.text(ssh::TO.key).is_none() {
+            let address = leased(&virsh.run(&["domifaddr", "--domain", name, "--source", "lease"]))
+                .or_else(|| {
+                    leased(&virsh.run(&["domifaddr", "--domain", name, "--source", "arp"]))
+                });
+            let address = address.ok_or_else(|| HostError::Missing {
+                what: format!("the address of {name}, which libvirt does not know,"),
+                remedy: "set ssh.to = \"root@ADDRESS\"".to_owned(),
+            })?;
+            let to = format!("root@{address}");
+            settings
+                .0
+                .insert(ssh::TO.key.to_owned(), vtax_host::settings::Level::Text(to));
+        }
+        Ok(Self {
+            facts: [
+                ("libvirt.uri", virsh.uri.clone()),
+                ("libvirt.domain", name.to_owned()),
+                ("libvirt.uuid", uuid.clone()),
+            ],
+            uuid,
+            settings,
+        })
+    }
+
+    /// Of whom this host's counters are; `None` where another host runs it.
+    fn identity(&self) -> Option<Identity> {
+        libvirt::is_local(libvirt::URI.text(&self.settings)).then(|| Identity {
+            uuid: Some(self.uuid.clone()),
+            ..Identity::default()
+        })
+    }
+}
+
+/// The first IPv4 address of what `virsh domifaddr` prints.
+fn leased(said: &Result<String, HostError>) -> Option<String> {
+    let text = said.as_ref().ok()?;
+    let words = text.split_whitespace();
+    let mut addresses = words.filter_map(|word| word.split_once('/'));
+    let is_one = |address: &str| {
+        address
+            .parse::<std::net::Ipv4Addr>()
+            .is_ok_and(|ip| !ip.is_loopback())
+    };
+    addresses
+        .find(|(address, _)| is_one(address))
+        .map(|(address, _)| address.to_owned())
+}
+
+impl Platform for Libvirt {
+    fn kind(&self) -> &'static str {
+        "libvirt"
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        static PARAMETERS: std::sync::LazyLock<Vec<Parameter>> =
+            std::sync::LazyLock::new(|| [&[DOMAIN][..], libvirt::PARAMETERS, ssh::WAY].concat());
+        &PARAMETERS
+    }
+
+    fn check(&self, settings: &Settings) -> Result<(), HostError> {
+        let Some(name) = settings.text(DOMAIN.key) else {
+            return libvirt::check(settings);
+        };
+        let existing = Existing::find(name, settings)?;
+        ssh::check(&existing.settings)?;
+        match existing.identity() {
+            Some(identity) => on_host::find(None, &identity, cell::TARGET).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    fn expected_overhead(&self) -> Duration {
+        Duration::from_secs(5)
+    }
+
+    fn memory_mib(&self, settings: &Settings) -> u64 {
+        match self.is_found(settings) {
+            true => 0,
+            false => vtax_guest::platform::qemu::Qemu.memory_mib(settings),
+        }
+    }
+
+    fn is_found(&self, settings: &Settings) -> bool {
+        settings.text(DOMAIN.key).is_some()
+    }
+
+    fn lacks(&self, settings: &Settings, programs: &[&str]) -> Result<Vec<String>, HostError> {
+        let name = settings.text(DOMAIN.key).unwrap_or_default();
+        ssh::lacks(&Existing::find(name, settings)?.settings, programs)
+    }
+
+    fn outlives(&self, seat: &Seat<'_>, settings: &Settings) -> Vec<Change> {
+        match self.is_found(settings) {
+            true => Vec::new(),
+            false => libvirt::outlives(seat, settings),
+        }
+    }
+
+    fn boot(
+        &self,
+        seat: &Seat<'_>,
+        guest: &GuestFiles,
+        settings: &Settings,
+    ) -> Result<Box<dyn Target>, HostError> {
+        let Some(name) = settings.text(DOMAIN.key) else {
+            return libvirt::boot(seat, guest, settings);
+        };
+        let existing = Existing::find(name, settings)?;
+        let identity = existing.identity().unwrap_or_default();
+        let on_host = on_host::find(None, &identity, seat.owner())?;
+        let mut machine = ssh::machine(&existing.settings, on_host)?;
+        let facts = existing.facts.map(|(key, value)| (key.to_owned(), value));
+        machine.environment.extend(facts);
+        Ok(Box::new(machine))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_address_that_leads_into_a_guest_is_taken() {
+        let table = " lo         00:00:00:00:00:00    ipv4         127.0.0.1/8\n \
+                     vnet0      52:54:00:2c:45:c9    ipv6         fe80::1/64\n \
+                     vnet0      52:54:00:2c:45:c9    ipv4         192.168.122.71/24\n";
+        assert_eq!(
+            leased(&Ok(table.to_owned())).as_deref(),
+            Some("192.168.122.71")
+        );
+        assert_eq!(leased(&Ok(String::new())), None);
+    }
+}

@@ -1,0 +1,13 @@
+//! Guests that were found: others made them, and they are measured as they are. Nothing is booted,
+//! nothing of them is changed, and what runs in them for a trial ends with it. See `docs/targets.md`.
+
+mod libvirt;
+mod on_host;
+mod ssh;
+
+use vtax_guest::platform::Platform;
+
+/// Every platform whose guests can be found, in the order of tables.
+pub fn all() -> &'static [&'static dyn Platform] {
+    &[&libvirt::Libvirt, &ssh::Ssh]
+}

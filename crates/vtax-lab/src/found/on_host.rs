@@ -1,0 +1,87 @@
+//! What of this host is a guest that was found.
+
+use std::collections::BTreeMap;
+use vtax_host::HostError;
+use vtax_host::roots::Roots;
+use vtax_observe::Subject;
+use vtax_observe::guests::{Guests, Identity};
+use vtax_units::Source;
+
+/// A guest, as this host sees it.
+pub(super) struct OnHost {
+    /// Whom the counters are to watch; of a guest that is elsewhere, nobody.
+    pub subject: Subject,
+    /// `Emulated` where guest code is not run by the processor itself.
+    pub source: Source,
+    /// What the record says of it.
+    pub facts: BTreeMap<String, String>,
+}
+
+/// Looks for a guest: of this name, where one is given, else of this identity.
+///
+/// # Errors
+/// When none has the name.
+pub(super) fn find(
+    name: Option<&str>,
+    identity: &Identity,
+    owner: &str,
+) -> Result<OnHost, HostError> {
+    let mut guests = Guests::new(Roots::host());
+    guests.scan();
+    let found = match name {
+        Some(name) => Some(guests.named(name).ok_or_else(|| unknown(name, &guests))?),
+        None => guests.identified(identity),
+    };
+    let fact = |key: &str, value: String| (key.to_owned(), value);
+    let Some(guest) = found else {
+        let why = "no VM of this host has its UUID or the address of one of its devices: only what its \
+                   load saw and what it says itself is known";
+        return Ok(OnHost {
+            subject: Subject {
+                owner: owner.to_owned(),
+                ..Subject::default()
+            },
+            source: Source::Measured,
+            facts: BTreeMap::from([fact("host.guest", format!("none: {why}"))]),
+        });
+    };
+    let manager = guest
+        .manager
+        .map(|manager| fact("host.manager", manager.to_owned()));
+    let uuid = guest.uuid.clone().map(|uuid| fact("host.uuid", uuid));
+    let group = guest
+        .group
+        .as_ref()
+        .map(|group| fact("host.cgroup", group.display().to_string()));
+    let process = guest
+        .process
+        .map(|process| fact("host.process", process.to_string()));
+    let facts = [
+        Some(fact("host.guest", guest.name.clone())),
+        Some(fact("host.platform", guest.platform.name().to_owned())),
+        manager,
+        uuid,
+        group,
+        process,
+    ];
+    Ok(OnHost {
+        subject: guests.subject(guest, owner),
+        source: match guests.is_native(guest) {
+            true => Source::Measured,
+            false => Source::Emulated,
+        },
+        facts: facts.into_iter().flatten().collect(),
+    })
+}
+
+fn unknown(name: &str, guests: &Guests) -> HostError {
+    let names: Vec<&str> = guests.iter().map(|guest| guest.name.as_str()).collect();
+    let here = match names.as_slice() {
+        [] => "this host has no guest".to_owned(),
+        names => format!("this host has {}", names.join(", ")),
+    };
+    HostError::Missing {
+        what: format!("a guest of this host called `{name}`"),
+        remedy: format!("{here}; `vtax top` shows them"),
+    }
+}

@@ -1,0 +1,325 @@
+//! `ssh`: a machine or guest that one can log into. The same vtax goes there as an actor, in namespaces
+//! of its own: what it starts, and what that writes to `/tmp`, is gone with it, however it ends.
+
+use super::on_host::{self, OnHost};
+use crate::place::actor::{Login, RemoteActor};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::net::{IpAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+use vtax_guest::platform::qemu::inner;
+use vtax_guest::platform::{CommandLine, Finished, GuestFiles, Job, Platform, Target};
+use vtax_host::HostError;
+use vtax_host::cell::{self, LinkConfig, Seat};
+use vtax_host::settings::{Domain, Parameter, Settings};
+use vtax_load::workload::{LoadClient, Running};
+use vtax_observe::Subject;
+use vtax_observe::guests::Identity;
+use vtax_units::Source;
+
+/// The platform `ssh`.
+#[derive(Debug)]
+pub(super) struct Ssh;
+
+/// Whom to log in to.
+pub(super) const TO: Parameter = Parameter::unset("ssh.to", Domain::Text("user@host")).help(
+    "the machine or guest to measure, as ssh takes it: user@host, or a name of ~/.ssh/config",
+);
+const PORT: Parameter =
+    Parameter::unset("ssh.port", Domain::Integer(1, 65535)).help("the port of its sshd");
+const KEY: Parameter =
+    Parameter::unset("ssh.key", Domain::Text("path")).help("the file of the key to log in with");
+const SUDO: Parameter = Parameter::new("ssh.sudo", Domain::Bool, "false")
+    .help("become root there by sudo, which must not ask a password");
+const ADDRESS: Parameter = Parameter::unset("ssh.address", Domain::Text("address"))
+    .help("where the load generator reaches it, if that is not where ssh does");
+const GUEST: Parameter = Parameter::unset("ssh.guest", Domain::Text("name")).help(
+    "its name among this host's guests, as `vtax top` shows it; unset: found by its UUID or MAC address",
+);
+
+/// All that says how to get into it.
+pub(super) const WAY: &[Parameter] = &[TO, PORT, KEY, SUDO, ADDRESS];
+
+/// What a guest knows of itself.
+const IDENTITY: &str =
+    "cat /sys/class/dmi/id/product_uuid /sys/class/net/*/address 2>/dev/null; true";
+/// Between the tables of [`TABLES`].
+const CUT: &str = "== vtax ==";
+const TABLES: &str =
+    r#"for f in interrupts stat net/dev; do cat "/proc/$f"; echo "== vtax =="; done"#;
+/// How long a small question may take.
+const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+
+/// One connection to each machine, which all trials use: logging in takes longer than most of them.
+static ACTORS: Mutex<BTreeMap<Login, RemoteActor>> = Mutex::new(BTreeMap::new());
+
+impl Platform for Ssh {
+    fn kind(&self) -> &'static str {
+        "ssh"
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        static PARAMETERS: LazyLock<Vec<Parameter>> = LazyLock::new(|| [WAY, &[GUEST]].concat());
+        &PARAMETERS
+    }
+
+    fn check(&self, settings: &Settings) -> Result<(), HostError> {
+        check(settings)?;
+        on_this_host(settings, cell::TARGET).map(drop)
+    }
+
+    fn expected_overhead(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn is_found(&self, _settings: &Settings) -> bool {
+        true
+    }
+
+    fn lacks(&self, settings: &Settings, programs: &[&str]) -> Result<Vec<String>, HostError> {
+        lacks(settings, programs)
+    }
+
+    fn boot(
+        &self,
+        seat: &Seat<'_>,
+        _guest: &GuestFiles,
+        settings: &Settings,
+    ) -> Result<Box<dyn Target>, HostError> {
+        let on_host = on_this_host(settings, seat.owner())?;
+        Ok(Box::new(machine(settings, on_host)?))
+    }
+}
+
+/// What of this host it is, by the name that the settings have for it or by what it knows of itself.
+fn on_this_host(settings: &Settings, owner: &str) -> Result<OnHost, HostError> {
+    let identity = Identity::parse(&ask(&actor(&login(settings)?)?, IDENTITY)?);
+    on_host::find(settings.text(GUEST.key), &identity, owner)
+}
+
+/// Whether there is a way into it.
+///
+/// # Errors
+/// What is wrong or refused, with the remedy.
+pub(super) fn check(settings: &Settings) -> Result<(), HostError> {
+    cell::check(settings)?;
+    let link = LinkConfig::from_settings(settings)?;
+    if link.rate_mbit.is_some() || link.delay_us > 0 {
+        return Err(HostError::Setting(
+            "link.rate_mbit and link.delay_us shape the link of guests that vtax boots; the way to one that \
+             was found is as it is: leave them out"
+                .to_owned(),
+        ));
+    }
+    let login = login(settings)?;
+    address(&login, settings)?;
+    actor(&login).map(drop)
+}
+
+/// Which of these programs it lacks.
+///
+/// # Errors
+/// When it cannot be asked.
+pub(super) fn lacks(settings: &Settings, programs: &[&str]) -> Result<Vec<String>, HostError> {
+    actor(&login(settings)?)?.lacks(programs)
+}
+
+/// The machine that the settings lead to.
+///
+/// # Errors
+/// When it cannot be reached.
+pub(super) fn machine(settings: &Settings, on_host: OnHost) -> Result<Machine, HostError> {
+    let login = login(settings)?;
+    let address = address(&login, settings)?;
+    let actor = actor(&login)?;
+    let facts = actor.hello().facts.iter();
+    let facts = facts.map(|(name, fact)| (format!("guest.{name}"), fact.clone()));
+    let own = [
+        ("ssh.to", login.host.clone()),
+        ("ssh.address", address.to_string()),
+    ];
+    let own = own.map(|(name, fact)| (name.to_owned(), fact));
+    let mut environment: BTreeMap<String, String> = facts.chain(own).collect();
+    environment.extend(on_host.facts.clone());
+    Ok(Machine {
+        actor,
+        address,
+        on_host,
+        environment,
+        jobs: BTreeMap::new(),
+        next_job: 0,
+    })
+}
+
+/// The login that the settings describe.
+fn login(settings: &Settings) -> Result<Login, HostError> {
+    let wrong = |what: String| HostError::Setting(what);
+    let host = settings.text(TO.key).unwrap_or_default();
+    if host.is_empty() || host.starts_with('-') || host.contains(char::is_whitespace) {
+        return Err(wrong(format!(
+            "ssh.to = {host:?} names no machine: write ssh.to = \"root@192.0.2.7\", as for ssh"
+        )));
+    }
+    let mut options = Vec::new();
+    let port = PORT.integer(settings);
+    if port > 0 {
+        options.extend(["-p".to_owned(), port.to_string()]);
+    }
+    if let Some(key) = settings.text(KEY.key) {
+        if !Path::new(key).is_file() {
+            return Err(wrong(format!("ssh.key = {key:?} is no file")));
+        }
+        options.extend(["-i".to_owned(), key.to_owned()]);
+    }
+    Ok(Login {
+        host: host.to_owned(),
+        options,
+        sudo: settings.bool(SUDO.key, false),
+        is_target: true,
+    })
+}
+
+/// The actor there: a new one where there is none yet, or none any more.
+fn actor(login: &Login) -> Result<RemoteActor, HostError> {
+    let mut actors = ACTORS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(actor) = actors.get(login).filter(|actor| !actor.is_lost()) {
+        return Ok(actor.clone());
+    }
+    let actor = RemoteActor::log_in(OsStr::new("ssh"), login, Path::new("/proc/self/exe"))?;
+    actors.insert(login.clone(), actor.clone());
+    Ok(actor)
+}
+
+/// Where load generators reach it: where the settings say, or else where ssh does.
+fn address(login: &Login, settings: &Settings) -> Result<IpAddr, HostError> {
+    let wanted = settings.text(ADDRESS.key).map(str::to_owned);
+    let name = wanted.map_or_else(|| host_name(login), Ok)?;
+    let none = |why: String| HostError::Missing {
+        what: format!("the network address of {name} ({why})"),
+        remedy: "set ssh.address".to_owned(),
+    };
+    let found = (name.as_str(), 0)
+        .to_socket_addrs()
+        .map_err(|cause| none(cause.to_string()))?;
+    let mut found: Vec<IpAddr> = found.map(|socket| socket.ip()).collect();
+    found.sort();
+    found
+        .first()
+        .copied()
+        .ok_or_else(|| none("none is known".to_owned()))
+}
+
+/// The name of the machine behind what ssh is told.
+fn host_name(login: &Login) -> Result<String, HostError> {
+    let output = Command::new("ssh")
+        .args(&login.options)
+        .args(["-G", "--", &login.host])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(HostError::process("run", "ssh"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let name = text.lines().find_map(|line| line.strip_prefix("hostname "));
+    name.map(str::to_owned).ok_or_else(|| HostError::Program {
+        command: format!("ssh -G {}", login.host),
+        status: output.status.to_string(),
+        output: String::from_utf8_lossy(&output.stderr).into_owned(),
+    })
+}
+
+/// What a shell line prints there.
+fn ask(actor: &RemoteActor, line: &str) -> Result<String, HostError> {
+    let words: CommandLine = ["sh", "-c", line].map(str::to_owned).to_vec();
+    let mut running = actor.start(&words)?;
+    let deadline = std::time::Instant::now() + ANSWER_LIMIT;
+    loop {
+        if let Some(finished) = running.poll()? {
+            return Ok(String::from_utf8_lossy(&finished.stdout).into_owned());
+        }
+        if std::time::Instant::now() >= deadline {
+            return Err(HostError::Timeout {
+                what: format!("the end of `{line}` on {}", actor.host()),
+                seconds: ANSWER_LIMIT.as_secs(),
+                evidence: String::new(),
+            });
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A machine that runs already.
+pub(super) struct Machine {
+    actor: RemoteActor,
+    address: IpAddr,
+    on_host: OnHost,
+    /// What the record says of it.
+    pub environment: BTreeMap<String, String>,
+    /// Dropping one ends it.
+    jobs: BTreeMap<u64, Box<dyn Running>>,
+    next_job: u64,
+}
+
+impl Target for Machine {
+    fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    fn subject(&self) -> Subject {
+        self.on_host.subject.clone()
+    }
+
+    fn source(&self) -> Source {
+        self.on_host.source
+    }
+
+    fn environment(&self) -> BTreeMap<String, String> {
+        self.environment.clone()
+    }
+
+    fn scratch(&self) -> (PathBuf, PathBuf) {
+        Default::default()
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn start(&mut self, command: &CommandLine) -> Result<Job, HostError> {
+        let running = self.actor.start(command)?;
+        let job = self.next_job;
+        self.next_job += 1;
+        self.jobs.insert(job, running);
+        Ok(Job(job))
+    }
+
+    fn poll(&mut self, job: Job) -> Result<Option<Finished>, HostError> {
+        let running = self.jobs.get_mut(&job.0).ok_or_else(|| job.unknown())?;
+        let finished = running.poll()?;
+        if finished.is_some() {
+            self.jobs.remove(&job.0);
+        }
+        Ok(finished)
+    }
+
+    fn inner_counters(&mut self) -> Result<BTreeMap<String, f64>, HostError> {
+        let text = ask(&self.actor, TABLES)?;
+        let mut tables = text.split(CUT);
+        let mut table = || tables.next().unwrap_or_default().trim_start();
+        let mut counters = inner::counters(table(), table());
+        let bytes = inner::network_bytes(table());
+        counters.extend(bytes.map(|bytes| ("net.bytes".to_owned(), bytes)));
+        Ok(counters)
+    }
+
+    fn console_tail(&self) -> String {
+        String::new()
+    }
+
+    /// It goes on as it was; what was started in it ends.
+    fn stop(self: Box<Self>) -> Result<(), HostError> {
+        drop(self.jobs);
+        Ok(())
+    }
+}

@@ -1,0 +1,243 @@
+//! What the pages of a Parquet file say of their size, looked at before anything is decoded: the decoder
+//! takes the memory that a page asks for, and undoes encodings in which a few bytes stand for many.
+
+use parquet::file::metadata::ParquetMetaData;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// Rows of a row group; vtax writes 32,768.
+const MOST_ROWS: i64 = 1 << 20;
+/// Bytes of a page, decoded; vtax writes a megabyte.
+const MOST_BYTES: i64 = 16 << 20;
+/// Of the footer: a kilobyte for each row group.
+const LONGEST_FOOTER: u64 = 16 << 20;
+/// A page's head is some dozen bytes.
+const LONGEST_HEAD: usize = 4 << 10;
+/// Pages of a file; vtax writes some twenty for a row group.
+const MOST_PAGES: usize = 1 << 20;
+/// PLAIN, `PLAIN_DICTIONARY` and `RLE_DICTIONARY`: each value is in the page, or in a dictionary.
+const ENCODINGS: [i64; 3] = [0, 2, 8];
+
+/// Refuses a file whose footer is longer than any that vtax writes.
+///
+/// # Errors
+/// In words.
+pub(super) fn check_footer(file: &File) -> Result<(), String> {
+    let length = file.metadata().map_err(|cause| cause.to_string())?.len();
+    let mut end = [0; 8];
+    let at = length
+        .checked_sub(8)
+        .ok_or("it is too short for a Parquet file")?;
+    file.read_exact_at(&mut end, at)
+        .map_err(|cause| cause.to_string())?;
+    let [a, b, c, d, ..] = end;
+    let footer = u64::from(u32::from_le_bytes([a, b, c, d]));
+    if footer > LONGEST_FOOTER {
+        return Err(format!(
+            "its footer of {footer} bytes is longer than any that vtax writes"
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses row groups and pages that are larger than any that vtax writes, or encoded otherwise.
+///
+/// # Errors
+/// In words.
+pub(super) fn check(file: &File, metadata: &ParquetMetaData) -> Result<(), String> {
+    let mut pages = 0;
+    for group in metadata.row_groups() {
+        if !(0..=MOST_ROWS).contains(&group.num_rows()) {
+            return Err(format!("it has a row group of {} rows", group.num_rows()));
+        }
+        for column in group.columns() {
+            let first = column
+                .dictionary_page_offset()
+                .unwrap_or_else(|| column.data_page_offset())
+                .min(column.data_page_offset());
+            let length = u64::try_from(column.compressed_size()).unwrap_or(0);
+            let mut at = u64::try_from(first).map_err(|_| "a column begins nowhere")?;
+            let end = at.saturating_add(length);
+            while at < end {
+                at = at.saturating_add(page(file, at)?);
+                pages += 1;
+                if pages > MOST_PAGES {
+                    return Err(format!("it has more than {MOST_PAGES} pages"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Looks at the page that begins here; its length in the file.
+fn page(file: &File, at: u64) -> Result<u64, String> {
+    let mut bytes = vec![0; LONGEST_HEAD];
+    let read = file
+        .read_at(&mut bytes, at)
+        .map_err(|cause| cause.to_string())?;
+    bytes.truncate(read);
+    let mut head = Head::default();
+    let mut left = bytes.as_slice();
+    structure(&mut left, &mut Vec::new(), &mut |path, value| {
+        match path {
+            [2] => head.decoded = value,
+            [3] => head.stored = value,
+            // Of data pages, dictionary pages, and data pages of the second version.
+            [5 | 7, 2] | [8, 4] => head.encoding = value,
+            _ => {}
+        }
+    })
+    .ok_or("the head of a page is damaged")?;
+    if !(0..=MOST_BYTES).contains(&head.decoded) || !(0..=MOST_BYTES).contains(&head.stored) {
+        return Err(format!(
+            "it has a page of {} bytes, more than vtax writes",
+            head.decoded.max(head.stored)
+        ));
+    }
+    if !ENCODINGS.contains(&head.encoding) {
+        return Err("a page is encoded in a way that vtax does not write".to_owned());
+    }
+    let length = bytes.len() - left.len();
+    let length = i64::try_from(length).unwrap_or(i64::MAX);
+    u64::try_from(length.saturating_add(head.stored)).map_err(|cause| cause.to_string())
+}
+
+/// What a page's head says.
+#[derive(Default)]
+struct Head {
+    decoded: i64,
+    stored: i64,
+    encoding: i64,
+}
+
+/// The deepest that a head goes.
+const DEEPEST: usize = 4;
+
+/// Goes through a structure in Thrift's compact protocol; `seen` gets its numbers by the ids of the fields
+/// that lead to them. None where it is none, or not all of it is there.
+fn structure(
+    bytes: &mut &[u8],
+    path: &mut Vec<i64>,
+    seen: &mut dyn FnMut(&[i64], i64),
+) -> Option<()> {
+    let mut id = 0;
+    loop {
+        let [head, rest @ ..] = *bytes else {
+            return None;
+        };
+        *bytes = rest;
+        if *head == 0 {
+            return Some(());
+        }
+        id = match i64::from(head >> 4) {
+            0 => number(bytes)?,
+            step => id + step,
+        };
+        path.push(id);
+        value(head & 15, bytes, path, seen)?;
+        path.pop();
+    }
+}
+
+fn value(
+    kind: u8,
+    bytes: &mut &[u8],
+    path: &mut Vec<i64>,
+    seen: &mut dyn FnMut(&[i64], i64),
+) -> Option<()> {
+    match kind {
+        // A truth value is its own kind.
+        1 | 2 => {}
+        3 => skip(bytes, 1)?,
+        4..=6 => {
+            let number = number(bytes)?;
+            seen(path, number);
+        }
+        7 => skip(bytes, 8)?,
+        8 => {
+            let length = varint(bytes)?;
+            skip(bytes, length)?;
+        }
+        12 if path.len() < DEEPEST => structure(bytes, path, seen)?,
+        // No head of a page has lists or maps.
+        _ => return None,
+    }
+    Some(())
+}
+
+fn skip(bytes: &mut &[u8], length: u64) -> Option<()> {
+    *bytes = bytes.get(usize::try_from(length).ok()?..)?;
+    Some(())
+}
+
+fn varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut value = 0_u64;
+    for shift in (0..64).step_by(7) {
+        let [byte, rest @ ..] = *bytes else {
+            return None;
+        };
+        *bytes = rest;
+        value |= u64::from(byte & 127) << shift;
+        if byte & 128 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+/// A number whose sign is its lowest bit.
+fn number(bytes: &mut &[u8]) -> Option<i64> {
+    let value = varint(bytes)?;
+    let half = i64::try_from(value >> 1).ok()?;
+    Some(if value & 1 == 0 { half } else { -half - 1 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::io::Write;
+
+    fn looked_at(bytes: &[u8]) -> Result<u64, String> {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        page(&file, 0)
+    }
+
+    /// Kind, decoded and stored length, and a data page's count and encoding.
+    fn head(decoded: u8, encoding: u8) -> Vec<u8> {
+        let data = [0x15, 2, 0x15, encoding << 1, 0];
+        let mut bytes = vec![0x15, 0, 0x15, decoded << 1, 0x15, 10, 0x2c];
+        bytes.extend(data);
+        bytes.push(0);
+        bytes
+    }
+
+    #[test]
+    fn a_page_says_how_long_it_is_and_how_it_is_encoded() {
+        assert_eq!(looked_at(&head(20, 0)), Ok(13 + 5));
+        assert_eq!(looked_at(&head(20, 8)), Ok(13 + 5));
+        let refused = looked_at(&head(20, 7)).unwrap_err();
+        assert!(refused.contains("encoded"), "{refused}");
+        // Two gigabytes.
+        let vast = [0x15, 0, 0x15, 0xfe, 0xff, 0xff, 0xff, 0x0f, 0x15, 10, 0];
+        let refused = looked_at(&vast).unwrap_err();
+        assert!(refused.contains("a page of 2147483647 bytes"), "{refused}");
+        for damaged in [
+            &[][..],
+            &[0x15],
+            &[0x15, 0, 0x18, 0xff, 0xff, 0x7f, 0],
+            &[0x19, 0],
+        ] {
+            assert!(looked_at(damaged).is_err(), "{damaged:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_there_is_looked_at_in_bounds(bytes: Vec<u8>) {
+            let _ = looked_at(&bytes);
+        }
+    }
+}

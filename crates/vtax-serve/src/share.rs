@@ -1,0 +1,362 @@
+//! A guest's own share inside it: what the host's ledger says of it, a line of JSON an interval, over a
+//! virtio-serial port; `vtax share` reads it there.
+//!
+//! The host's side of a port is a UNIX socket of the guest's monitor, `NAME.sock` in one directory. Who
+//! listens there must be that guest's monitor, or the libvirt that made it, so that nobody gets another's
+//! share by its name. Nothing is ever read from a port, so that a guest has nothing to say; and nothing is
+//! waited for: a guest that does not read misses lines, and at most one is kept for it.
+
+use crate::snapshot::{GuestUse, Snapshot};
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{AddressFamily, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use vtax_units::Source;
+
+/// The port's name, below `/dev/virtio-ports` in a guest.
+pub const PORT: &str = "vtax.share.0";
+
+/// Longer than any share; a line beyond it is none of ours.
+const LONGEST_LINE: u64 = 4096;
+
+/// What a guest is told of itself, and of nobody else.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Share {
+    /// Of this format.
+    pub version: u32,
+    /// The interval's first moment on the host's clock (RFC 3339, UTC).
+    pub began: String,
+    /// Its last.
+    pub ended: String,
+    /// Its length.
+    pub interval_seconds: f64,
+    /// Processor time that the guest used in it, what the host did for it included.
+    pub cpu_seconds: f64,
+    /// The part that the guest itself cannot see.
+    pub hidden_cpu_seconds: f64,
+    /// Processor time since charging began.
+    pub cpu_seconds_total: f64,
+    /// Its part of the host's energy in the interval, where a meter tells it.
+    pub energy_joules: Option<f64>,
+    /// The same since charging began.
+    pub energy_joules_total: Option<f64>,
+    /// Whether the energy is measured or modelled.
+    pub energy_source: Option<Source>,
+}
+
+impl Share {
+    fn of(guest: &GuestUse, snapshot: &Snapshot) -> Self {
+        let energy = snapshot.energy.as_ref();
+        Self {
+            version: 1,
+            began: snapshot.began.to_string(),
+            ended: snapshot.ended.to_string(),
+            interval_seconds: snapshot.ledger.span.as_secs_f64(),
+            cpu_seconds: guest.used.stages.total().as_secs_f64(),
+            hidden_cpu_seconds: guest.used.stages.hidden().as_secs_f64(),
+            cpu_seconds_total: guest.total.stages.total().as_secs_f64(),
+            energy_joules: energy.map(|_| guest.used.energy.0),
+            energy_joules_total: energy.map(|_| guest.total.energy.0),
+            energy_source: energy.map(|energy| energy.source),
+        }
+    }
+}
+
+/// One line for people.
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.interval_seconds.max(f64::MIN_POSITIVE);
+        write!(
+            f,
+            "{}  {:.3} processors ({:.3} of them hidden)",
+            self.ended,
+            self.cpu_seconds / seconds,
+            self.hidden_cpu_seconds / seconds
+        )?;
+        match (
+            self.energy_joules,
+            self.energy_joules_total,
+            self.energy_source,
+        ) {
+            (Some(joules), Some(total), Some(source)) => {
+                write!(
+                    f,
+                    "  {:.2} W  {total:.1} J in all ({source})",
+                    joules / seconds
+                )
+            }
+            _ => f.write_str("  no meter on the host"),
+        }
+    }
+}
+
+/// The ports of this host's guests.
+#[derive(Debug)]
+pub struct Shares {
+    folder: PathBuf,
+    proc: PathBuf,
+    ports: HashMap<u32, Port>,
+}
+
+/// A connection to one port.
+#[derive(Debug)]
+struct Port {
+    socket: OwnedFd,
+    /// The rest of a line that did not fit; no other is sent before it.
+    left: Vec<u8>,
+}
+
+impl Shares {
+    /// Of the guests whose sockets are in `folder`.
+    pub fn new(folder: &Path) -> Self {
+        Self {
+            folder: folder.to_owned(),
+            proc: PathBuf::from("/proc"),
+            ports: HashMap::new(),
+        }
+    }
+
+    /// Tells every guest that has a port its share of this interval. Why one is not told that could be:
+    /// sentences.
+    pub fn hand_out(&mut self, snapshot: &Snapshot) -> Vec<String> {
+        let mut problems = Vec::new();
+        let present: std::collections::HashSet<u32> =
+            snapshot.guests.iter().map(|guest| guest.number).collect();
+        self.ports.retain(|number, _| present.contains(number));
+        for guest in snapshot
+            .guests
+            .iter()
+            .filter(|guest| guest.platform.is_vm())
+        {
+            if !self.ports.contains_key(&guest.number) {
+                match self.connect(guest) {
+                    Ok(None) => continue,
+                    Ok(Some(socket)) => {
+                        let left = Vec::new();
+                        self.ports.insert(guest.number, Port { socket, left });
+                    }
+                    Err(problem) => {
+                        problems.push(problem);
+                        continue;
+                    }
+                }
+            }
+            let Some(port) = self.ports.get_mut(&guest.number) else {
+                continue;
+            };
+            if port.tell(&Share::of(guest, snapshot)).is_err() {
+                // Its monitor ended or took another client: the next pass tries again.
+                self.ports.remove(&guest.number);
+            }
+        }
+        problems
+    }
+
+    fn connect(&self, guest: &GuestUse) -> Result<Option<OwnedFd>, String> {
+        if guest.name.contains('/') || guest.name.starts_with('.') {
+            return Ok(None);
+        }
+        let path = self.folder.join(format!("{}.sock", guest.name));
+        let Ok(address) = SocketAddrUnix::new(&path) else {
+            return Ok(None);
+        };
+        let failed =
+            |cause: Errno| format!("the port of {}: {}: {cause}", guest.name, path.display());
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+            .map_err(failed)?;
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => {}
+            // It has none, its monitor is gone, or others wait there already.
+            Err(Errno::NOENT | Errno::CONNREFUSED | Errno::AGAIN) => return Ok(None),
+            Err(cause) => return Err(failed(cause)),
+        }
+        let listens = socket_peercred(&socket).map_err(failed)?.pid;
+        let listens = u32::try_from(listens.as_raw_nonzero().get()).unwrap_or(0);
+        if guest.process != Some(listens) && !self.is_libvirt(listens) {
+            return Err(format!(
+                "{} is not its monitor's (process {listens} listens): {} is told nothing",
+                path.display(),
+                guest.name
+            ));
+        }
+        rustix::net::shutdown(&socket, Shutdown::Read).map_err(failed)?;
+        Ok(Some(socket))
+    }
+
+    /// Whether it is libvirt, which opens the sockets of its domains for them.
+    fn is_libvirt(&self, process: u32) -> bool {
+        let program = std::fs::read_link(self.proc.join(format!("{process}/exe")));
+        let name = program
+            .ok()
+            .and_then(|path| Some(path.file_name()?.to_owned()));
+        name.is_some_and(|name| name == "libvirtd" || name == "virtqemud")
+    }
+}
+
+impl Port {
+    /// Sends what fits at once.
+    fn tell(&mut self, share: &Share) -> Result<(), Errno> {
+        if self.left.is_empty() {
+            self.left = serde_json::to_vec(share).unwrap_or_default();
+            self.left.push(b'\n');
+        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match rustix::net::send(&self.socket, &self.left, flags) {
+            Ok(sent) => {
+                self.left.drain(..sent.min(self.left.len()));
+                Ok(())
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(cause) => Err(cause),
+        }
+    }
+}
+
+/// Why a guest does not know its share.
+#[derive(Debug, thiserror::Error)]
+pub enum ShareError {
+    /// It has no port.
+    #[error(
+        "cannot open {path}: {cause}; the guest needs a virtio-serial port of this name, and its host `vtax exporter --share`"
+    )]
+    Port {
+        /// The port.
+        path: PathBuf,
+        /// Why.
+        cause: io::Error,
+    },
+    /// The port broke.
+    #[error("cannot read the port: {0}")]
+    Read(#[from] io::Error),
+}
+
+/// The shares that come through a port, as long as there are any. What is not one is passed over: a port
+/// may begin in the middle of a line.
+///
+/// # Errors
+/// When there is no such port.
+pub fn read(path: &Path) -> Result<impl Iterator<Item = io::Result<Share>> + use<>, ShareError> {
+    let port = File::open(path).map_err(|cause| ShareError::Port {
+        path: path.to_owned(),
+        cause,
+    })?;
+    Ok(shares(BufReader::new(port)))
+}
+
+fn shares(mut port: impl BufRead) -> impl Iterator<Item = io::Result<Share>> {
+    std::iter::from_fn(move || {
+        loop {
+            let mut line = Vec::new();
+            match port
+                .by_ref()
+                .take(LONGEST_LINE)
+                .read_until(b'\n', &mut line)
+            {
+                Ok(0) => return None,
+                Ok(_) => {}
+                Err(cause) => return Some(Err(cause)),
+            }
+            if let Ok(share) = serde_json::from_slice(&line) {
+                return Some(Ok(share));
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::Host;
+    use std::os::unix::net::UnixListener;
+    use std::time::{Duration, Instant};
+    use vtax_observe::guests::Platform;
+
+    /// An interval in which the guests of these names are monitored by this process.
+    fn pass(host: &mut Host) -> Snapshot {
+        let mut snapshot = host.pass(100_000_000);
+        for guest in &mut snapshot.guests {
+            guest.process = Some(std::process::id());
+        }
+        snapshot
+    }
+
+    #[test]
+    fn each_guest_is_told_its_own_share_and_a_silent_one_keeps_nobody_waiting() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut host = Host::default();
+        host.start_named(1, "web", Platform::Qemu);
+        host.start_named(2, "silent", Platform::Qemu);
+        host.start_named(3, "no-port", Platform::Qemu);
+        let listen = |name: &str| UnixListener::bind(folder.path().join(name)).unwrap();
+        let (web, silent) = (listen("web.sock"), listen("silent.sock"));
+        let mut shares_of = Shares::new(folder.path());
+        assert_eq!(shares_of.hand_out(&pass(&mut host)), Vec::<String>::new());
+        let (mut port, _) = web.accept().unwrap();
+        let (_never_read, _) = silent.accept().unwrap();
+        // A hostile one talks all the time: nobody listens.
+        io::Write::write_all(&mut port, b"{\"version\":1}\n").unwrap_err();
+        let mut told = shares(BufReader::new(port.try_clone().unwrap()));
+        let first = told.next().unwrap().unwrap();
+        assert_eq!((first.cpu_seconds, first.cpu_seconds_total), (0.1, 0.1));
+        assert_eq!(first.energy_source, Some(Source::Modelled));
+        let began = Instant::now();
+        for _ in 0..5000 {
+            assert_eq!(shares_of.hand_out(&pass(&mut host)), Vec::<String>::new());
+            assert!(told.next().unwrap().is_ok());
+        }
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "it waited for somebody"
+        );
+        // What is kept for the one that does not read is one line.
+        let kept = &shares_of.ports[&2].left;
+        assert!(!kept.is_empty() && kept.len() < 4096);
+        assert_eq!(shares_of.ports.len(), 2);
+        host.end(2);
+        shares_of.hand_out(&pass(&mut host));
+        assert_eq!(shares_of.ports.len(), 1);
+    }
+
+    #[test]
+    fn who_listens_under_anothers_name_is_told_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let web = UnixListener::bind(folder.path().join("web.sock")).unwrap();
+        let mut host = Host::default();
+        host.start_named(1, "web", Platform::Qemu);
+        host.start_named(2, "../web", Platform::Qemu);
+        let mut snapshot = pass(&mut host);
+        snapshot.guests[0].process = Some(1);
+        let mut shares_of = Shares::new(folder.path());
+        let problems = shares_of.hand_out(&snapshot);
+        assert!(
+            problems.len() == 1 && problems[0].contains("is told nothing"),
+            "{problems:?}"
+        );
+        let (mut port, _) = web.accept().unwrap();
+        let mut told = Vec::new();
+        port.read_to_end(&mut told).unwrap();
+        assert!(told.is_empty());
+    }
+
+    #[test]
+    fn a_port_that_says_anything_else_is_passed_over_within_bounds() {
+        let mut text = vec![b'x'; 100_000];
+        text.extend_from_slice(b"\n{\"version\":1}\n\xff\xfe\n");
+        let mut host = Host::default();
+        host.start_named(1, "web", Platform::Qemu);
+        let snapshot = pass(&mut host);
+        let share = Share::of(&snapshot.guests[0], &snapshot);
+        text.extend(serde_json::to_vec(&share).unwrap());
+        text.push(b'\n');
+        let read: Vec<Share> = shares(io::Cursor::new(text)).map(Result::unwrap).collect();
+        assert_eq!(read, [share]);
+        assert!(read[0].to_string().contains("modelled"), "{}", read[0]);
+    }
+}

@@ -1,0 +1,166 @@
+//! What was sampled of the trial under way, as curves: processor time by stage, and what the target's
+//! devices carried.
+
+use crate::text::shown;
+use serde::Serialize;
+use std::collections::{BTreeMap, VecDeque};
+use vtax_report::results::Stage;
+use vtax_units::Quantity;
+
+/// Actors, and things carried, that are shown.
+const MOST: usize = 32;
+
+/// One reading.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Meter {
+    /// When, in seconds since the trial began.
+    pub at: f64,
+    /// Processors kept busy, by actor and stage.
+    pub cpu: BTreeMap<String, BTreeMap<String, f64>>,
+    /// What was carried, by name.
+    pub carried: BTreeMap<String, Quantity>,
+}
+
+/// The readings of a trial, by column.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Meters {
+    /// When, in seconds since the trial began.
+    at: Vec<f64>,
+    /// Processors kept busy by stage; the guests beside the target and their clients are one.
+    stages: Vec<Curve>,
+    /// The last reading by actor and stage.
+    actors: Vec<(String, &'static str, f64)>,
+    /// What was carried a second.
+    carried: Vec<Carried>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct Curve {
+    name: &'static str,
+    words: &'static str,
+    color: &'static str,
+    values: Vec<f64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct Carried {
+    name: String,
+    unit: String,
+    values: Vec<Option<f64>>,
+}
+
+impl Meters {
+    /// Of what a trial said; none where it said nothing yet.
+    pub fn of(meters: &VecDeque<Meter>) -> Option<Self> {
+        let last = meters.back()?;
+        let stages = Stage::ALL.into_iter().filter_map(|stage| {
+            let values: Vec<f64> = meters
+                .iter()
+                .map(|meter| round(of_stage(meter, stage)))
+                .collect();
+            values.iter().any(|value| *value > 0.0).then(|| Curve {
+                name: stage.name(),
+                words: stage.words(),
+                color: stage.color(),
+                values,
+            })
+        });
+        let actors = last.cpu.iter().take(MOST).flat_map(|(actor, stages)| {
+            Stage::ALL.into_iter().filter_map(|stage| {
+                let value = stages.get(stage.name())?;
+                Some((shown(actor), stage.name(), round(*value)))
+            })
+        });
+        let carried = last.carried.iter().take(MOST).map(|(name, quantity)| {
+            let values = meters.iter().map(|meter| {
+                let one = meter.carried.get(name)?;
+                Some(one.value.round())
+            });
+            Carried {
+                name: shown(name),
+                unit: quantity.unit.to_string(),
+                values: values.collect(),
+            }
+        });
+        Some(Self {
+            at: meters.iter().map(|meter| round(meter.at)).collect(),
+            stages: stages.collect(),
+            actors: actors.collect(),
+            carried: carried.collect(),
+        })
+    }
+}
+
+/// What a reading says of a stage. What belongs to no guest is told by its own stage, and so is the target
+/// with its client; everybody else is a neighbour.
+fn of_stage(meter: &Meter, stage: Stage) -> f64 {
+    let all = meter.cpu.iter().flat_map(|(actor, stages)| {
+        let is_neighbour = !["target", "client", "host", "vtax"].contains(&actor.as_str());
+        let own = stages.iter().filter(move |(name, _)| {
+            if is_neighbour {
+                stage == Stage::Neighbours
+            } else {
+                name.as_str() == stage.name()
+            }
+        });
+        own.map(|(_, value)| value)
+    });
+    all.sum()
+}
+
+/// To what can be seen.
+fn round(value: f64) -> f64 {
+    (value * 1e4).round() / 1e4
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readings_become_curves_by_stage_and_a_row_for_each_actor() {
+        let stages = |pairs: &[(&str, f64)]| {
+            pairs
+                .iter()
+                .map(|(stage, value)| ((*stage).to_owned(), *value))
+                .collect::<BTreeMap<_, _>>()
+        };
+        let cpu = [
+            ("target", stages(&[("vcpu", 0.5), ("vhost", 0.25)])),
+            ("client", stages(&[("client", 0.125)])),
+            ("pi", stages(&[("service", 0.5)])),
+            ("pi.client", stages(&[("client", 0.25)])),
+            ("host", stages(&[("rest", 0.0), ("<no stage>", 9.0)])),
+        ];
+        let meter = |at| Meter {
+            at,
+            cpu: cpu
+                .clone()
+                .into_iter()
+                .map(|(actor, stages)| (actor.to_owned(), stages))
+                .collect(),
+            carried: [(
+                "to it".to_owned(),
+                Quantity::new(1e6, "B/s".parse().unwrap()),
+            )]
+            .into(),
+        };
+        assert_eq!(Meters::of(&VecDeque::new()), None);
+        let meters = Meters::of(&[meter(1.0), meter(2.0)].into()).unwrap();
+        let found: Vec<(&str, f64)> = meters
+            .stages
+            .iter()
+            .map(|curve| (curve.name, curve.values[1]))
+            .collect();
+        let expected = [
+            ("vcpu", 0.5),
+            ("vhost", 0.25),
+            ("client", 0.125),
+            ("neighbours", 0.75),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(meters.actors.len(), 6);
+        assert_eq!(meters.carried[0].values, [Some(1e6), Some(1e6)]);
+        assert_eq!(meters.at, [1.0, 2.0]);
+    }
+}

@@ -1,0 +1,93 @@
+//! Every view, in both themes and on both screens: with nothing there, and with a run under way.
+
+use crate::chromium::Browser;
+use crate::runs::{LONG, OPERATOR, serve, text};
+use crate::{Going, fake, looked_at};
+use std::fs;
+use vtax_serve::fake::Host;
+
+/// Ticks of scales that lie on each other.
+const OVERLAPS: &str = r"[...document.querySelectorAll('.axis')].filter((axis) => {
+  const seen = [...axis.querySelectorAll('.tick')].map((tick) => tick.getBoundingClientRect()).filter((tick) => tick.width > 0);
+  return seen.some((one, index) => seen.some((other, at) => at > index && one.left < other.right && other.left < one.right));
+}).length";
+
+#[test]
+fn every_view_is_whole_with_nothing_there_and_with_a_run_under_way() {
+    let Some(mut browser) = Browser::start() else {
+        println!(
+            "SKIPPED every_view_is_whole_with_nothing_there_and_with_a_run_under_way: chromium is not installed"
+        );
+        return;
+    };
+    let going = Going::start(Host::default());
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let server = serve(&going, folder, "127.0.0.1:0".parse().unwrap(), false);
+    let page = format!("http://{}", server.address());
+    browser.open(&format!("{page}/#token={OPERATOR}"));
+    browser.until(&text("No guest runs on this host"));
+    browser.until("document.getElementById('enter').hidden");
+    let nothing = [
+        ("#/host", text("No guest runs on this host")),
+        (
+            "#/runs",
+            format!(
+                "{} && {}",
+                text("None was started from this page yet"),
+                text("No plans below")
+            ),
+        ),
+        ("#/results", text("No results below")),
+        ("#/machines", text("--nic SOCKET")),
+        ("#/enter", text("enter the operator’s token")),
+        ("#/nowhere", text("no such view")),
+        (
+            "api/atlas.html",
+            "document.querySelectorAll('article').length > 3".to_owned(),
+        ),
+    ];
+    for (view, ready) in &nothing {
+        looked_at(&mut browser, &format!("{page}/{view}"), ready);
+    }
+
+    fs::create_dir(folder.join("plans")).unwrap();
+    fs::write(folder.join("plans/small.toml"), fake::PLAN).unwrap();
+    fake::program(folder);
+    fake::pace(folder, LONG);
+    fake::invented().write(&folder.join("results/one"));
+    going.host.lock().unwrap().start(1);
+    browser.open(&format!("{page}/#/runs"));
+    browser.until("document.querySelector('select')?.options.length === 2");
+    browser.eval("(() => { const plan = document.querySelector('select'); plan.value = 'small.toml'; plan.dispatchEvent(new Event('change')); })()");
+    browser.until("!document.querySelector('.primary').disabled");
+    browser.eval("document.querySelector('.primary').click()");
+    browser.until("location.hash.startsWith('#/run/small-')");
+    browser.until(&text("for 1 s: measure"));
+    let run = browser.eval("location.hash.slice('#/run/'.length)");
+    let run = run.as_str().unwrap();
+    // There was no directory with notes in it yet.
+    browser.complaints();
+    let there = [
+        ("#/host".to_owned(), text("1 guest")),
+        ("#/guest/1".to_owned(), text("its true cost")),
+        ("#/runs".to_owned(), text("Running")),
+        (
+            format!("#/run/{run}"),
+            "document.querySelectorAll('canvas').length === 2".to_owned(),
+        ),
+        ("#/run/one".to_owned(), text("Complete")),
+        ("#/results".to_owned(), text("running: 0 of")),
+        (format!("#/compare/one/{run}"), text("A")),
+        ("#/machines".to_owned(), text("--nic SOCKET")),
+        (
+            "api/atlas.html".to_owned(),
+            format!("document.querySelectorAll('article').length > 3 && {OVERLAPS} === 0"),
+        ),
+    ];
+    for (view, ready) in &there {
+        looked_at(&mut browser, &format!("{page}/{view}"), ready);
+    }
+    fake::pace(folder, 0);
+    drop(server);
+}

@@ -1,0 +1,449 @@
+//! Domains of libvirt: a real libvirtd in a network and mount namespace of its own, without a network of
+//! libvirt's, and emulated guests.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "in a test, a failure is a panic"
+)]
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use support::{HostState, cannot_run_trials, finish, vtax};
+use vtax_guest::image;
+use vtax_report::results::{ResultsDir, TrialOutcome};
+use vtax_units::Source;
+
+const PLAN: &str = r#"
+name = "libvirt"
+repetitions = 1
+warmup = "300ms"
+duration = "1s"
+sample_hz = 10
+again = { share = 0 }
+[[platform]]
+kind = "libvirt"
+libvirt.uri = "URI"
+MORE
+[[workload]]
+kind = "iperf3-receive"
+rate_mbit = 20
+"#;
+
+/// The tests take turns: each would see the other's cells.
+static HOST: Mutex<()> = Mutex::new(());
+
+/// A libvirtd and the namespaces that it lives in.
+struct Libvirt {
+    work: tempfile::TempDir,
+    space: Child,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Drop for Libvirt {
+    fn drop(&mut self) {
+        let _ = self.space.kill();
+        let _ = self.space.wait();
+        // What libvirt made above its guests' control groups.
+        let _ = Command::new("sh")
+            .args(["-c", "find /sys/fs/cgroup -depth -type d -path '*/machine/*' -exec rmdir {} + ; rmdir /sys/fs/cgroup/*/machine"])
+            .stderr(Stdio::null())
+            .status();
+    }
+}
+
+fn sh(script: &str) -> String {
+    let output = Command::new("sh").args(["-ec", script]).output().unwrap();
+    assert!(output.status.success(), "{script}: {}", said(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+impl Libvirt {
+    fn start() -> Option<Self> {
+        let turn = HOST.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(reason) = cannot_run_trials() {
+            eprintln!("SKIPPED: {reason}");
+            return None;
+        }
+        for (program, package) in [
+            ("/usr/sbin/libvirtd", "libvirt-daemon-system"),
+            ("/usr/bin/virsh", "libvirt-clients"),
+        ] {
+            if !Path::new(program).exists() {
+                eprintln!("SKIPPED: the program {program} is missing (Debian package {package})");
+                return None;
+            }
+        }
+        let work = tempfile::tempdir().unwrap();
+        finish(
+            vtax(&work.path().join("state")).args(["image", "build"]),
+            true,
+        );
+        let path = work.path().display().to_string();
+        let script = format!(
+            "mount --make-rprivate /
+             for made in /run /etc/libvirt/qemu /var/lib/libvirt /var/cache/libvirt /var/log/libvirt; do
+                 mount -t tmpfs none $made
+             done
+             echo 'stdio_handler = \"file\"' > {path}/qemu.conf
+             mount --bind {path}/qemu.conf /etc/libvirt/qemu.conf
+             printf 'unix_sock_dir=\"{path}/sock\"\\nauth_unix_rw=\"none\"\\nauth_unix_ro=\"none\"\\n' > {path}/libvirtd.conf
+             mkdir {path}/sock; ip link set lo up; echo ready
+             exec /usr/sbin/libvirtd -f {path}/libvirtd.conf -p {path}/pid 2> {path}/libvirtd.log"
+        );
+        let mut space = Command::new("unshare")
+            .args([
+                "--net",
+                "--mount",
+                "--fork",
+                "--kill-child",
+                "sh",
+                "-ec",
+                &script,
+            ])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let mut ready = String::new();
+        BufReader::new(space.stdout.as_mut().unwrap())
+            .read_line(&mut ready)
+            .unwrap();
+        assert_eq!(ready.trim(), "ready");
+        let libvirt = Self {
+            work,
+            space,
+            _turn: turn,
+        };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !libvirt.virsh(&["list"]).status.success() {
+            let log = fs::read_to_string(libvirt.work.path().join("libvirtd.log"));
+            assert!(Instant::now() < deadline, "{log:?}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Some(libvirt)
+    }
+
+    fn uri(&self) -> String {
+        format!(
+            "qemu+unix:///system?socket={}/sock/libvirt-sock",
+            self.work.path().display()
+        )
+    }
+
+    fn virsh(&self, arguments: &[&str]) -> Output {
+        let uri = self.uri();
+        let line = Command::new("virsh")
+            .args(["--quiet", "--connect", &uri])
+            .args(arguments)
+            .output();
+        line.unwrap()
+    }
+
+    fn ask(&self, arguments: &[&str]) -> String {
+        let output = self.virsh(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", said(&output));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// The network namespace of libvirt, as nsenter takes it.
+    fn network(&self) -> String {
+        let children = sh(&format!("cat /proc/{0}/task/{0}/children", self.space.id()));
+        format!("--net=/proc/{}/ns/net", children.trim())
+    }
+
+    fn results(&self) -> PathBuf {
+        self.work.path().join("results")
+    }
+
+    /// `vtax run` beside libvirt.
+    fn run(&self, more: &str) -> Command {
+        let plan = PLAN.replace("URI", &self.uri()).replace("MORE", more);
+        let file = self.work.path().join("plan.toml");
+        fs::write(&file, plan).unwrap();
+        let mut command = Command::new("nsenter");
+        let bin = self.work.path().join("bin");
+        let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+        command
+            .arg(self.network())
+            .arg(self.program())
+            .arg("run")
+            .arg(file)
+            .arg("--results")
+            .arg(self.results())
+            .env("VTAX_STATE_DIR", self.work.path().join("state"))
+            .env("PATH", path);
+        command
+    }
+
+    /// The command without what debuggers read, which would travel into an emulated guest for long.
+    fn program(&self) -> PathBuf {
+        let small = self.work.path().join("vtax");
+        if !small.exists() {
+            sh(&format!(
+                "strip -o {} {}",
+                small.display(),
+                env!("CARGO_BIN_EXE_vtax")
+            ));
+        }
+        small
+    }
+}
+
+#[test]
+fn a_domain_is_made_from_the_image_measured_and_removed_and_so_it_is_after_a_kill() {
+    let Some(libvirt) = Libvirt::start() else {
+        return;
+    };
+    let left =
+        || sh("ls -d /var/tmp/vtax-trial-* 2>/dev/null || true") + &libvirt.ask(&["list", "--all"]);
+    let (host, before) = (HostState::read(), left());
+    let output = libvirt.run("").output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(left(), before);
+    let results = ResultsDir::open(&libvirt.results()).unwrap();
+    for trial in results.trials() {
+        let trial = trial.unwrap();
+        assert_eq!(trial.outcome, TrialOutcome::Complete);
+        assert!(trial.work.as_ref().unwrap().amount > 0.0);
+        let cores = |name: &str| trial.metrics[name].quantity.value;
+        assert!(cores("cpu.stage.vcpu") > 0.0 && cores("cpu.cores") >= cores("cpu.stage.vcpu"));
+        assert_eq!(trial.metrics["cpu.cores"].source, Source::Emulated);
+        assert!(trial.metrics["net.tx_bytes_per_second"].quantity.value > 1e5);
+        assert!(trial.environment["libvirt.xml"].contains("<domain type='qemu'>"));
+    }
+    // Killed while a domain runs, which no kernel ends: the journal does.
+    fs::remove_dir_all(libvirt.results()).unwrap();
+    let mut run = libvirt
+        .run("")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !libvirt.ask(&["list", "--name"]).contains("vtax-") {
+        assert!(Instant::now() < deadline && run.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    run.kill().unwrap();
+    run.wait().unwrap();
+    finish(
+        vtax(&libvirt.work.path().join("state")).arg("restore"),
+        true,
+    );
+    assert_eq!(left(), before);
+    assert_eq!(HostState::read(), host);
+}
+
+/// A domain with an sshd, as its owner would have it.
+fn production(libvirt: &Libvirt) {
+    let files = image::ensure(
+        &image::Recipe::for_packages(&["openssh-server"]),
+        &mut |_| {},
+    )
+    .unwrap();
+    let path = libvirt.work.path().display().to_string();
+    sh(&format!(
+        "cd {path}; chmod 755 .; ssh-keygen -q -t ed25519 -N '' -f user
+         qemu-img create -q -f qcow2 -F raw -b {} web.qcow2; mkdir bin",
+        files.image.display()
+    ));
+    let ssh = format!(
+        "#!/bin/sh\nexec /usr/bin/ssh -F none -i {path}/user -o UserKnownHostsFile=/dev/null \
+         -o StrictHostKeyChecking=no -o LogLevel=ERROR \"$@\"\n"
+    );
+    let bin = libvirt.work.path().join("bin/ssh");
+    fs::write(&bin, ssh).unwrap();
+    fs::set_permissions(&bin, fs::Permissions::from_mode(0o755)).unwrap();
+    let xml = format!(
+        "<domain type='qemu'><name>web</name><memory unit='MiB'>1024</memory><vcpu>1</vcpu>
+         <os><type arch='x86_64' machine='q35'>hvm</type><kernel>{}</kernel><initrd>{}</initrd>
+         <cmdline>console=ttyS0 quiet panic=-1 tsc=reliable no_timer_check cryptomgr.notests vtax.root=vda vtax.ip=10.94.0.2/24</cmdline></os>
+         <features><acpi/><apic/></features><cpu mode='maximum'/>
+         <seclabel type='static' model='dac' relabel='no'><label>+0:+0</label></seclabel>
+         <devices><disk type='file' device='disk'><driver name='qemu' type='qcow2'/><source file='{path}/web.qcow2'/><target dev='vda' bus='virtio'/></disk>
+         <interface type='ethernet'><mac address='52:54:00:94:00:02'/><target dev='web0'/><model type='virtio'/></interface>
+         <serial type='file'><source path='{path}/web.log'/></serial>
+         <channel type='unix'><target type='virtio' name='org.qemu.guest_agent.0'/></channel></devices></domain>",
+        files.kernel.display(),
+        files.initrd.display()
+    );
+    fs::write(libvirt.work.path().join("web.xml"), xml).unwrap();
+    libvirt.ask(&["create", &format!("{path}/web.xml")]);
+    sh(&format!(
+        "nsenter {} sh -ec 'ip address add 10.94.0.1/24 dev web0; ip link set web0 up'",
+        libvirt.network()
+    ));
+    let key = fs::read_to_string(libvirt.work.path().join("user.pub")).unwrap();
+    let script = format!(
+        "mkdir -p /root/.ssh /run/sshd; echo {} > /root/.ssh/authorized_keys; ssh-keygen -A; /usr/sbin/sshd",
+        key.trim().replace(' ', "\\u0020")
+    );
+    let line = format!(
+        r#"{{"execute":"guest-exec","arguments":{{"path":"/bin/sh","arg":["-ec","{script}"]}}}}"#
+    );
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !libvirt
+        .virsh(&["qemu-agent-command", "web", &line])
+        .status
+        .success()
+    {
+        let log = fs::read_to_string(libvirt.work.path().join("web.log"));
+        assert!(Instant::now() < deadline, "{log:?}");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    let ssh = format!(
+        "nsenter {} {} root@10.94.0.2 true",
+        libvirt.network(),
+        bin.display()
+    );
+    while !Command::new("sh")
+        .args(["-c", &ssh])
+        .output()
+        .unwrap()
+        .status
+        .success()
+    {
+        assert!(Instant::now() < deadline, "no sshd in the domain");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+#[test]
+fn a_domain_that_exists_is_measured_and_as_it_was_before() {
+    let Some(libvirt) = Libvirt::start() else {
+        return;
+    };
+    production(&libvirt);
+    let inside = |line: &str| {
+        let ssh = libvirt.work.path().join("bin/ssh");
+        sh(&format!(
+            "nsenter {} {} root@10.94.0.2 '{line}'",
+            libvirt.network(),
+            ssh.display()
+        ))
+    };
+    let state = || {
+        (
+            libvirt.ask(&["dumpxml", "web"]),
+            libvirt.ask(&["domid", "web"]),
+            inside(
+                "cat /proc/sys/kernel/random/boot_id; ls -a /tmp /var/tmp /root; cat /proc/mounts; pgrep -c sshd",
+            ),
+        )
+    };
+    let uptime = || -> f64 {
+        inside("cat /proc/uptime")
+            .split(' ')
+            .next()
+            .unwrap()
+            .parse()
+            .unwrap()
+    };
+    let (before, began) = (state(), (uptime(), Instant::now()));
+    let more = "libvirt.domain = \"web\"\nssh.to = \"root@10.94.0.2\"";
+    let output = libvirt.run(more).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    // It ran all the time: as many seconds went by for it as for us.
+    let (inside_it, here) = (uptime() - began.0, began.1.elapsed().as_secs_f64());
+    assert!((inside_it - here).abs() < 5.0, "{inside_it} s and {here} s");
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while state() != before {
+        assert!(Instant::now() < deadline, "{before:?}\n{:?}", state());
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let trial = ResultsDir::open(&libvirt.results())
+        .unwrap()
+        .trials()
+        .next()
+        .unwrap()
+        .unwrap();
+    assert_eq!(trial.outcome, TrialOutcome::Complete);
+    let fact = |name: &str| trial.environment[name].as_str();
+    assert_eq!(
+        (fact("host.guest"), fact("host.manager"), fact("host.uuid")),
+        ("web", "libvirt", fact("libvirt.uuid"))
+    );
+    let cores = |name: &str| trial.metrics[name].quantity.value;
+    assert!(cores("cpu.stage.vcpu") > 0.0 && cores("guest.cpu.cores") > 0.0);
+    assert_eq!(trial.metrics["cpu.cores"].source, Source::Emulated);
+    // By ssh alone it is the same guest of this host, known by its UUID.
+    fs::remove_dir_all(libvirt.results()).unwrap();
+    let mut run = libvirt.run("");
+    let plan = libvirt.work.path().join("plan.toml");
+    let text = PLAN.replace(
+        "kind = \"libvirt\"\nlibvirt.uri = \"URI\"\nMORE",
+        "kind = \"ssh\"\nssh.to = \"root@10.94.0.2\"",
+    );
+    fs::write(plan, text).unwrap();
+    let output = run.output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let trial = ResultsDir::open(&libvirt.results())
+        .unwrap()
+        .trials()
+        .next()
+        .unwrap()
+        .unwrap();
+    assert_eq!(trial.environment["host.guest"], "web");
+    assert!(trial.metrics["cpu.stage.vcpu"].quantity.value > 0.0);
+}
+
+#[test]
+fn what_is_wrong_with_a_domain_is_said_before_anything_starts() {
+    let Some(libvirt) = Libvirt::start() else {
+        return;
+    };
+    let refused = |more: &str, parts: &[&str]| {
+        let output = libvirt.run(more).output().unwrap();
+        assert!(!output.status.success());
+        for part in parts {
+            assert!(said(&output).contains(part), "{part}: {}", said(&output));
+        }
+        assert!(!libvirt.results().join("run.json").exists());
+    };
+    refused(
+        "libvirt.domain = \"nobody\"",
+        &["a domain called `nobody`", "list --all"],
+    );
+    refused("libvirt.domain = \"-x\"", &["no name of a domain"]);
+    let xml = libvirt.work.path().join("off.xml");
+    fs::write(&xml, "<domain type='qemu'><name>off</name><memory>65536</memory><os><type arch='x86_64'>hvm</type></os></domain>").unwrap();
+    libvirt.ask(&["define", &xml.to_string_lossy()]);
+    refused(
+        "libvirt.domain = \"off\"",
+        &["off is not running but shut off", "changes nothing"],
+    );
+    libvirt.ask(&["undefine", "off"]);
+    let gone = format!("{}\"\n#", libvirt.uri().replace("libvirt-sock", "nothing"));
+    let plan = |uri: &str| {
+        let mut run = libvirt.run("");
+        let text = PLAN.replace("URI", uri).replace("MORE", "");
+        fs::write(libvirt.work.path().join("plan.toml"), text).unwrap();
+        let output = run.output().unwrap();
+        assert!(!output.status.success());
+        said(&output)
+    };
+    let text = plan(&gone);
+    assert!(
+        text.contains("a libvirt that answers") && text.contains("libvirt-daemon-system"),
+        "{text}"
+    );
+    let text = plan("qemu+ssh://hv/system");
+    assert!(
+        text.contains("another host's") && text.contains("--at ssh:HOST"),
+        "{text}"
+    );
+}
