@@ -47,7 +47,7 @@ fn failed<E: ToString>(tried: &'static str) -> impl Fn(E) -> Error {
 /// Has the kernel flush the branch predictor between this process and others: guests of one population have
 /// one owner, those of another process may have another. Nobody can take it back.
 #[allow(unsafe_code, reason = "a request that no library has")]
-fn keep_predictions_apart() {
+pub fn keep_predictions_apart() {
     // SAFETY: the request takes numbers only.
     let result = unsafe {
         libc::prctl(

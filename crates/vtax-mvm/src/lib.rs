@@ -9,7 +9,7 @@ pub mod cli;
 pub mod error;
 pub mod front;
 pub mod image;
-mod jail;
+pub mod jail;
 pub mod machine;
 pub mod measure;
 pub mod population;

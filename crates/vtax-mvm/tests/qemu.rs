@@ -86,9 +86,10 @@ fn web_answers_in_qemu_under_kvm() {
     };
     let expected = b"200 hello from micro VM\r\n";
     let received = ask(&qemus, b"/hi\n", expected, Duration::from_secs(30));
-    // Whatever it said, it would have been wrong.
-    if received.is_empty() && Host::backend() == "kvm_pvm" {
-        eprintln!("SKIPPED: on KVM PVM, QEMU's firmware did not reach the boot sector in 30 s");
+    if received.is_empty() && !boots_anything() {
+        eprintln!(
+            "SKIPPED: QEMU under this KVM boots no boot sector at all, one of 10 bytes neither"
+        );
         return;
     }
     assert!(
@@ -96,6 +97,20 @@ fn web_answers_in_qemu_under_kvm() {
         "received {:?}",
         String::from_utf8_lossy(&received)
     );
+}
+
+/// Whether QEMU under this host's KVM comes to a boot sector that does nothing but write letters: where it does not,
+/// no other one can show anything.
+fn boots_anything() -> bool {
+    // mov dx, 0x3f8; mov al, 'x'; again: out dx, al; pause; jmp again
+    let mut sector = [0; 512];
+    sector[..10].copy_from_slice(&[0xba, 0xf8, 0x03, 0xb0, b'x', 0xee, 0xf3, 0x90, 0xeb, 0xfb]);
+    sector[510..].copy_from_slice(&[0x55, 0xaa]);
+    let image = Image::from_bytes("letters", &sector).unwrap();
+    let Some(qemus) = start_by(Accelerator::Kvm, &image) else {
+        return false;
+    };
+    !ask(&qemus, b"", b"x", Duration::from_secs(30)).is_empty()
 }
 
 #[test]

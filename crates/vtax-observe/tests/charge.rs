@@ -8,9 +8,15 @@
 
 mod containers;
 
+use aya::programs::tc::qdisc_add_clsact;
+use aya::programs::{Program, TcAttachType, XdpFlags};
+use aya::{Ebpf, EbpfLoader};
 use containers::{Group, Namespace, Setting};
+use rustix::net::netdevice::name_to_index;
+use rustix::net::{AddressFamily, SocketType, socket};
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -160,6 +166,191 @@ fn packets_that_come_in_lists_and_are_routed_are_charged_to_whom_they_go() {
     // Both get the same, and the host does nothing for itself.
     assert!((0.8..1.25).contains(&(one / other)), "{one} and {other} ns");
     assert!(host < 0.2 * (one + other), "{host} of {one} and {other} ns");
+    assert_eq!(
+        ledger.sum().0 + ledger.made_good.0,
+        ledger.total.0 + ledger.excess.0
+    );
+}
+
+static REDIRECTS: &[u8] = aya::include_bytes_aligned!("containers/redirect.bpf.o");
+
+/// Has a program redirect what comes from the world to the containers; it does as long as what is returned lives.
+fn redirect(setting: &Setting, name: &str) -> Result<Ebpf, String> {
+    let said = |error: &dyn std::error::Error| format!("{error}: {:?}", error.source());
+    setting.client.within(|| {
+        let index = |device: &str| {
+            let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
+            name_to_index(socket, device).unwrap()
+        };
+        let mut programs = EbpfLoader::new()
+            .set_global("first", &index("veth0"), true)
+            .set_global("second", &index("veth1"), true)
+            .load(REDIRECTS)
+            .map_err(|error| said(&error))?;
+        match programs.program_mut(name).unwrap() {
+            Program::SchedClassifier(program) => {
+                program.load().map_err(|error| said(&error))?;
+                let _ = qdisc_add_clsact("port");
+                let attached = program.attach("port", TcAttachType::Ingress);
+                attached.map_err(|error| said(&error))?;
+            }
+            Program::Xdp(program) => {
+                program.load().map_err(|error| said(&error))?;
+                let attached = program.attach("port", XdpFlags::DRV_MODE);
+                attached.map_err(|error| said(&error))?;
+            }
+            _ => unreachable!("no other kind is in there"),
+        }
+        Ok(programs)
+    })
+}
+
+/// Two containers get the same by a program that redirects: what each, and the host, is charged.
+fn charged_where_redirected(name: &str) -> Option<[f64; 3]> {
+    let setting = Setting::new(2)?;
+    let mut charger = charger(MethodChoice::Traced)?;
+    let Some(world) = setting.world() else {
+        eprintln!("SKIPPED: no routed port with GRO can be made here (needs ethtool)");
+        return None;
+    };
+    // A frame that XDP redirects comes with the port's address, and to a device that is polled.
+    let address = "link set dev eth0 address 02:00:00:00:00:aa";
+    assert!(
+        setting
+            .client
+            .ip("link set dev port address 02:00:00:00:00:aa")
+    );
+    for container in &setting.containers {
+        let mut gro = container.namespace.command(Path::new("ethtool"));
+        let polled = gro.args(["-K", "eth0", "gro", "on"]).status();
+        assert!(polled.unwrap().success() && container.namespace.ip(address));
+    }
+    let _programs = match redirect(&setting, name) {
+        Ok(programs) => programs,
+        Err(reason) => {
+            let lacks = ["not permitted", "not supported", "unknown func"];
+            assert!(lacks.iter().any(|lack| reason.contains(lack)), "{reason}");
+            eprintln!("SKIPPED: this kernel does not take {name}: {reason}");
+            return None;
+        }
+    };
+    for _ in 0..2 {
+        charger.pass(&SystemClock).unwrap();
+    }
+    let before = received(&setting);
+    let sent = send_bursts(&setting, &world, Duration::from_millis(700));
+    let came = received(&setting) - before;
+    assert!(came > sent, "{came} packets of {sent} bursts for each came");
+    let pass = charger.pass(&SystemClock).unwrap();
+    let numbers = setting.numbers(&charger);
+    let ledger = pass.ledger().unwrap();
+    let softirq = |index: usize| {
+        let row = ledger.row(numbers[index]).unwrap();
+        row.stages.get(Stage::Softirq).0 as f64
+    };
+    let charged = [softirq(0), softirq(1), ledger.host_softirq.0 as f64];
+    eprintln!("{name}, {sent} bursts each: {charged:?} ns of both and of the host");
+    assert_eq!(
+        ledger.sum().0 + ledger.made_good.0,
+        ledger.total.0 + ledger.excess.0
+    );
+    Some(charged)
+}
+
+/// Packets that came to both containers' devices.
+fn received(setting: &Setting) -> u64 {
+    let of = |index: usize| {
+        let namespace = &setting.containers[index].namespace;
+        let table = std::fs::read_to_string(format!("/proc/{}/net/dev", namespace.0.id())).unwrap();
+        let line = table
+            .lines()
+            .find(|line| line.trim().starts_with("eth0:"))
+            .unwrap();
+        let count = line.split_whitespace().nth(2).unwrap();
+        count.parse::<u64>().unwrap()
+    };
+    of(0) + of(1)
+}
+
+#[test]
+fn packets_that_are_handed_into_a_namespace_are_charged_to_whom_they_go() {
+    for name in ["hand_over", "redirect"] {
+        if let Some([one, other, host]) = charged_where_redirected(name) {
+            assert!(
+                (0.7..1.43).contains(&(one / other)),
+                "{name}: {one} and {other} ns"
+            );
+            assert!(
+                host < 0.25 * (one + other),
+                "{name}: {host} of {one} and {other} ns"
+            );
+        }
+    }
+}
+
+#[test]
+fn frames_that_xdp_redirects_are_charged_to_whom_they_go() {
+    if let Some([one, other, host]) = charged_where_redirected("redirect_frame") {
+        assert!((0.7..1.43).contains(&(one / other)), "{one} and {other} ns");
+        assert!(
+            host < 0.25 * (one + other),
+            "{host} of {one} and {other} ns"
+        );
+    }
+}
+
+#[test]
+fn nobody_pays_for_a_namespace_that_got_the_number_of_its_own() {
+    let Some(mut setting) = Setting::new(1) else {
+        return;
+    };
+    let Some(mut charger) = charger(MethodChoice::Traced) else {
+        return;
+    };
+    struct Stays(Child);
+    impl Drop for Stays {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+    let stays = Stays(Command::new("sleep").arg("60").spawn().unwrap());
+    setting.containers[0].adopt(&stays.0);
+    for _ in 0..2 {
+        charger.pass(&SystemClock).unwrap();
+    }
+    let inode = |namespace: &Namespace| {
+        let path = format!("/proc/{}/ns/net", namespace.0.id());
+        std::fs::metadata(path).unwrap().ino()
+    };
+    // The container goes on, in another namespace; a new one gets the number as soon as it is free.
+    let number = inode(&setting.containers[0].namespace);
+    let mut others = vec![std::mem::replace(
+        &mut setting.containers[0].namespace,
+        Namespace::new().unwrap(),
+    )];
+    others.clear();
+    let started = Instant::now();
+    while inode(&setting.containers[0].namespace) != number {
+        if started.elapsed() > Duration::from_secs(20) {
+            return eprintln!("SKIPPED: nobody else got the number {number} in 20 s");
+        }
+        let next = Namespace::new().unwrap();
+        let before = std::mem::replace(&mut setting.containers[0].namespace, next);
+        // Numbers below it are in the way.
+        if inode(&before) < number {
+            others.push(before);
+        }
+    }
+    let container = &setting.containers[0].namespace;
+    assert!(containers::connect(&setting.client, container, 0));
+    let sent = setting.send(0, 64, Duration::from_millis(500));
+    let pass = charger.pass(&SystemClock).unwrap();
+    let ledger = pass.ledger().unwrap();
+    let own = ledger.row(setting.numbers(&charger)[0]).unwrap();
+    let (own, host) = (own.stages.get(Stage::Softirq).0, ledger.host_softirq.0);
+    eprintln!("{sent} packets: {own} ns of the container's, {host} ns of the host's");
+    assert!(sent > 1000 && own * 20 < host, "{own} of {host} ns");
     assert_eq!(
         ledger.sum().0 + ledger.made_good.0,
         ledger.total.0 + ledger.excess.0

@@ -2,13 +2,14 @@
 //! same costs on KVM without this monitor, and in QEMU.
 //!
 //! `cargo bench -p vtax-mvm --bench population -- PART...`, where a part is `alone`,
-//! `parked COUNT`, `live COUNT`, `bare COUNT` or `qemu COUNT`; each prints a table. Without parts:
+//! `parked COUNT`, `live COUNT`, `bare COUNT`, `qemu COUNT` or `barrier`; each prints a table. Without parts:
 //! a small run of all. `IDLE_SECONDS` (10) is how long idle processor time is looked at,
 //! `PER_PROCESS` how many live guests share a process, and `BOOT_ONLY=1` leaves out all but boots.
 
 #![allow(clippy::expect_used, reason = "a bench that cannot be set up ends")]
 
 mod bare;
+mod barrier;
 mod crowd;
 mod qemu;
 mod table;
@@ -45,9 +46,13 @@ fn main() {
             "bare" => bare::measure(count(), ours),
             // A process of `bare` itself.
             "bare-shard" => bare::hold(count()),
+            "barrier" => barrier::measure(),
+            // The other process of `barrier`.
+            "barrier-with" => barrier::other(true),
+            "barrier-without" => barrier::other(false),
             "qemu" => qemu::measure(count(), ours),
             other => {
-                eprintln!("unknown part {other}: alone, parked N, live N, bare N, qemu N");
+                eprintln!("unknown part {other}: alone, parked N, live N, bare N, qemu N, barrier");
                 std::process::exit(2);
             }
         };

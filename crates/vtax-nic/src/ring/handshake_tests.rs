@@ -274,11 +274,15 @@ impl Transmit {
                 }
                 Poll::Arms
             }
-            Poll::Arms => match self.ring.arm(None) {
+            // The two halves of `arm`: a store, and the load behind it.
+            Poll::Arms => {
+                self.ring.ask(None);
+                Poll::LooksAgain
+            }
+            Poll::LooksAgain => match self.ring.finds_more() {
                 Ok(false) => Poll::Sleeps,
                 _ => Poll::Takes,
             },
-            Poll::LooksAgain => return false,
         };
         true
     }
@@ -648,7 +652,11 @@ impl PackedTransmit {
                 self.ring.publish(None);
                 3
             }
-            _ => u8::from(self.ring.arm(None).unwrap()),
+            3 => {
+                self.ring.ask(None);
+                4
+            }
+            _ => u8::from(self.ring.finds_more().unwrap()),
         };
         true
     }

@@ -368,6 +368,17 @@ impl PackedRing {
         }
     }
 
+    /// Asks for a kick at the next chain that is offered: the first half of arming.
+    pub(super) fn ask(&mut self, log: Option<&DirtyLog>) {
+        self.note(self.kick(), log);
+    }
+
+    /// Whether chains came since the last look: the second half of arming.
+    pub(super) fn finds_more(&mut self) -> Result<bool, RingFault> {
+        let before = self.waiting;
+        Ok(self.look()? != before)
+    }
+
     /// Writes our event suppression structure: whether to be kicked, and where we are.
     fn note(&mut self, flags: u16, log: Option<&DirtyLog>) {
         let word = u32::from(self.published.bits()) | u32::from(flags) << 16;
@@ -573,11 +584,10 @@ impl Virtqueue for PackedRing {
     }
 
     fn arm(&mut self, log: Option<&DirtyLog>) -> Result<bool, RingFault> {
-        self.note(self.kick(), log);
+        self.ask(log);
         // The driver writes its descriptors and then reads our event; we the other way round.
         fence(Ordering::SeqCst);
-        let before = self.waiting;
-        Ok(self.look()? != before)
+        self.finds_more()
     }
 
     fn disarm(&mut self, log: Option<&DirtyLog>) {

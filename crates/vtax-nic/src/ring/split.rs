@@ -187,6 +187,26 @@ impl SplitRing {
         Place { at, id, slots: 1 }
     }
 
+    /// Asks for a kick at the next chain that is offered: the first half of arming.
+    pub(super) fn ask(&mut self, log: Option<&DirtyLog>) {
+        if self.event_idx {
+            let offset = 4 + usize::from(self.size) * 8;
+            self.used_u16(offset)
+                .store(self.offered.to_le(), Ordering::Relaxed);
+            self.mark(log, offset as u64);
+        } else {
+            self.used_u16(0).store(0, Ordering::Relaxed);
+            self.mark(log, 0);
+        }
+    }
+
+    /// Whether chains came since the last look: the second half of arming.
+    pub(super) fn finds_more(&mut self) -> Result<bool, RingFault> {
+        let before = self.offered;
+        self.look()?;
+        Ok(self.offered != before)
+    }
+
     /// Writes the used element that is staged next.
     #[inline]
     fn stage(&mut self, id: u16, len: u32) {
@@ -325,20 +345,10 @@ impl Virtqueue for SplitRing {
     }
 
     fn arm(&mut self, log: Option<&DirtyLog>) -> Result<bool, RingFault> {
-        if self.event_idx {
-            let offset = 4 + usize::from(self.size) * 8;
-            self.used_u16(offset)
-                .store(self.offered.to_le(), Ordering::Relaxed);
-            self.mark(log, offset as u64);
-        } else {
-            self.used_u16(0).store(0, Ordering::Relaxed);
-            self.mark(log, 0);
-        }
+        self.ask(log);
         // The driver writes its index and then reads our event; we the other way round.
         fence(Ordering::SeqCst);
-        let before = self.offered;
-        self.look()?;
-        Ok(self.offered != before)
+        self.finds_more()
     }
 
     fn disarm(&mut self, log: Option<&DirtyLog>) {

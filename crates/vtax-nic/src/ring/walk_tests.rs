@@ -1,7 +1,6 @@
-//! Every chain over a table of four descriptors in memory of several regions, in split and in packed rings, beside a
-//! model that is as plain as the specification: the same segments, all of them in memory, and no more than the tables
-//! have entries. `bounded_tests.rs` has the faults and the indexes, in one region; here are the places of buffers
-//! and of indirect tables, and tables that come behind other descriptors.
+//! Every chain over tables of up to four descriptors in memory of several regions, in split and in packed rings, beside
+//! a model that is as plain as the specification: the same segments or the same fault, all of them in memory, and no more
+//! than the tables have entries. `bounded_tests.rs` has the indexes.
 //!
 //! Why this is enough: a walk compares an index with the table's size, counts to that size, and looks at three flags;
 //! an address goes to [`GuestMemory::at`], which has its own walk through every layout. Nothing depends on how large the
@@ -16,7 +15,7 @@ use super::*;
 use crate::memory::RegionDescription;
 use crate::testing::{BUFFERS, Driver, INDIRECT, MEMORY, NEXT, PackedDriver, USER, WRITE, encode};
 
-/// Entries of each table.
+/// Entries of the longest ring and the longest table.
 const ENTRIES: u16 = 4;
 
 const RING: crate::testing::Ring = crate::testing::Ring(0);
@@ -64,15 +63,18 @@ type Piece = (u64, u32, bool);
 enum Said {
     /// It would read an entry that is not decided: of the ring, or of the indirect table.
     Asks(bool, usize),
-    /// The segments, or that something is wrong.
-    Is(Option<Vec<Piece>>),
+    /// The segments, or what is wrong.
+    Is(Result<Vec<Piece>, RingFault>),
 }
 
 /// One walk of the model.
 struct Model {
     packed: bool,
+    /// Entries of the ring.
+    size: u16,
     direction: Direction,
     pieces: Vec<Piece>,
+    len: u32,
 }
 
 impl Model {
@@ -85,8 +87,7 @@ impl Model {
         }
     }
 
-    /// `None`: a fault.
-    fn push(&mut self, (mut address, mut len, flags, _): Entry) -> Option<()> {
+    fn push(&mut self, (mut address, mut len, flags, _): Entry) -> Result<(), RingFault> {
         let writable = flags & WRITE != 0;
         let wrong = match self.direction {
             Direction::Readable => writable,
@@ -94,58 +95,63 @@ impl Model {
             Direction::Request => false,
         };
         if wrong {
-            return None;
+            return Err(RingFault::Direction);
         }
+        self.len = self.len.checked_add(len).ok_or(RingFault::Length)?;
         if len == 0 {
             self.pieces.push((0, 0, writable));
         }
         while len > 0 {
-            let part = u32::try_from(Self::room(address)?.min(len.into())).unwrap();
+            let room = Self::room(address).ok_or(RingFault::Address)?;
+            let part = u32::try_from(room.min(len.into())).unwrap();
             self.pieces.push((address, part, writable));
             (address, len) = (address + u64::from(part), len - part);
         }
-        Some(())
+        Ok(())
     }
 
     fn walk(mut self, ring: &Table, first: u16, indirect: &Table) -> Said {
         let mut at = first;
-        for _ in 0..ENTRIES {
+        for _ in 0..self.size {
             let Some(entry) = ring[usize::from(at)] else {
                 return Said::Asks(false, at.into());
             };
             let (address, len, flags, next) = entry;
             if flags & INDIRECT != 0 {
-                let fine = flags & NEXT == 0 && len > 0 && len.is_multiple_of(16);
-                return match fine {
-                    true => self.table(address, len / 16, indirect),
-                    false => Said::Is(None),
+                return match (flags & NEXT == 0, len > 0 && len.is_multiple_of(16)) {
+                    (true, true) => self.table(address, len / 16, indirect),
+                    (true, false) => Said::Is(Err(RingFault::IndirectSize)),
+                    (false, _) => Said::Is(Err(RingFault::IndirectPlace)),
                 };
             }
-            if self.push(entry).is_none() {
-                return Said::Is(None);
+            if let Err(fault) = self.push(entry) {
+                return Said::Is(Err(fault));
             }
             if flags & NEXT == 0 {
-                return Said::Is(Some(self.pieces));
+                return Said::Is(Ok(self.pieces));
             }
             at = if self.packed {
-                (at + 1) % ENTRIES
+                (at + 1) % self.size
             } else {
                 next
             };
-            if at >= ENTRIES {
-                break;
+            if at >= self.size {
+                return Said::Is(Err(RingFault::DescriptorIndex));
             }
         }
-        Said::Is(None)
+        Said::Is(Err(RingFault::Loop))
     }
 
     fn table(mut self, address: u64, entries: u32, table: &Table) -> Said {
         let mut at = 0;
         for _ in 0..entries {
+            if at >= entries {
+                return Said::Is(Err(RingFault::DescriptorIndex));
+            }
             let place = address.checked_add(u64::from(at) * 16);
             let room = place.and_then(Self::room);
-            if at >= entries || room.is_none_or(|room| room < 16) {
-                break;
+            if room.is_none_or(|room| room < 16) {
+                return Said::Is(Err(RingFault::Address));
             }
             // Elsewhere memory is zeros.
             let decided = if address == TABLE {
@@ -156,8 +162,11 @@ impl Model {
             let Some(entry) = decided else {
                 return Said::Asks(true, at as usize);
             };
-            if entry.2 & INDIRECT != 0 || self.push(entry).is_none() {
-                break;
+            if entry.2 & INDIRECT != 0 {
+                return Said::Is(Err(RingFault::IndirectPlace));
+            }
+            if let Err(fault) = self.push(entry) {
+                return Said::Is(Err(fault));
             }
             let last = if self.packed {
                 at + 1 == entries
@@ -165,11 +174,11 @@ impl Model {
                 entry.2 & NEXT == 0
             };
             if last {
-                return Said::Is(Some(self.pieces));
+                return Said::Is(Ok(self.pieces));
             }
             at = if self.packed { at + 1 } else { entry.3.into() };
         }
-        Said::Is(None)
+        Said::Is(Err(RingFault::Loop))
     }
 }
 
@@ -220,6 +229,7 @@ struct Walks<'a> {
     memory: &'a GuestMemory,
     /// Slot and wrap counter where a packed ring begins.
     packed: Option<(u16, bool)>,
+    size: u16,
     direction: Direction,
     chains: u64,
     good: u64,
@@ -231,8 +241,10 @@ impl Walks<'_> {
         let first = self.packed.map_or(0, |(slot, _)| slot);
         let model = Model {
             packed: self.packed.is_some(),
+            size: self.size,
             direction: self.direction,
             pieces: Vec::new(),
+            len: 0,
         };
         match model.walk(&ring, first, &indirect) {
             Said::Asks(inside, index) => {
@@ -243,11 +255,11 @@ impl Walks<'_> {
                     self.explore(ring, indirect);
                 }
             }
-            Said::Is(pieces) => self.compare(&ring, &indirect, pieces.as_deref()),
+            Said::Is(pieces) => self.compare(&ring, &indirect, &pieces),
         }
     }
 
-    fn compare(&mut self, ring: &Table, indirect: &Table, said: Option<&[Piece]>) {
+    fn compare(&mut self, ring: &Table, indirect: &Table, said: &Result<Vec<Piece>, RingFault>) {
         let mut segments = Vec::new();
         for (entry, index) in indirect.iter().zip(0..) {
             let bytes = entry.map_or([0; 16], |entry| self.encode(entry));
@@ -264,15 +276,21 @@ impl Walks<'_> {
             .iter()
             .map(|part| (part.guest, part.len, part.writable))
             .collect();
-        let found = taken.as_ref().ok().map(|chain| {
+        let found = taken.map(|chain| {
+            let chain = chain.unwrap();
             let bytes = pieces.iter().map(|piece| u64::from(piece.1)).sum::<u64>();
-            assert_eq!(u64::from(chain.unwrap().len), bytes);
-            pieces.as_slice()
+            assert_eq!(u64::from(chain.len), bytes);
+            let slots = match self.packed {
+                Some(_) => ring.iter().flatten().count(),
+                None => 1,
+            };
+            assert_eq!(usize::from(chain.place.slots), slots, "{ring:?}");
+            pieces
         });
         assert_eq!(
-            found, said,
-            "{ring:?} {indirect:?} {:?} {taken:?}",
-            self.packed
+            &found, said,
+            "{ring:?} {indirect:?} {:?} of {}",
+            self.packed, self.size
         );
         let mapped = self.memory.mapped();
         for segment in segments.iter().filter(|segment| segment.len > 0) {
@@ -286,7 +304,7 @@ impl Walks<'_> {
             assert!(mapped.iter().any(|region| inside(&region)), "{segment:?}");
         }
         self.chains += 1;
-        self.good += u64::from(said.is_some());
+        self.good += u64::from(said.is_ok());
     }
 
     /// A packed ring has its last two fields the other way round.
@@ -309,7 +327,7 @@ impl Walks<'_> {
         }
         RING.offer(driver, 0, 0);
         let mut ring =
-            SplitRing::new(self.memory, &RING.addresses(), ENTRIES, 0, true, true).unwrap();
+            SplitRing::new(self.memory, &RING.addresses(), self.size, 0, true, true).unwrap();
         ring.take(self.memory, self.direction, segments)
     }
 
@@ -336,20 +354,21 @@ impl Walks<'_> {
             .with(Features::INDIRECT)
             .with(Features::EVENT_IDX);
         let addresses = self.driver.addresses();
-        let mut ring = PackedRing::new(self.memory, &addresses, ENTRIES, base, features).unwrap();
+        let mut ring = PackedRing::new(self.memory, &addresses, self.size, base, features).unwrap();
         ring.take(self.memory, self.direction, segments)
     }
 }
 
 /// All chains of one kind of ring: those that end in the ring or in a table that is the same for all, and those
-/// through every table, at once or after another descriptor. How many there were, and how many were good.
-fn all(packed: Option<(u16, bool)>, direction: Direction) -> (u64, u64) {
-    let driver = PackedDriver::new(ENTRIES);
+/// through every table, at once or after another descriptor. Those of the longest are enough to be many.
+fn all(size: u16, packed: Option<(u16, bool)>, direction: Direction) {
+    let driver = PackedDriver::new(size);
     let memory = memory(&driver.memory);
     let mut walks = Walks {
         driver: &driver,
         memory: &memory,
         packed,
+        size,
         direction,
         chains: 0,
         good: 0,
@@ -367,32 +386,43 @@ fn all(packed: Option<(u16, bool)>, direction: Direction) -> (u64, u64) {
         ring[first] = Some((address, len, INDIRECT, 0));
         walks.explore(ring, [None; 4]);
     }
-    let mut ring = [None; 4];
-    let second = (first + 1) % ring.len();
-    ring[first] = good(u16::try_from(second).unwrap());
-    ring[second] = Some((TABLE, 48, INDIRECT, 0));
-    walks.explore(ring, [None; 4]);
-    (walks.chains, walks.good)
+    if size > 1 {
+        let mut ring = [None; 4];
+        let second = (first + 1) % usize::from(size);
+        ring[first] = good(u16::try_from(second).unwrap());
+        ring[second] = Some((TABLE, 48, INDIRECT, 0));
+        walks.explore(ring, [None; 4]);
+    }
+    let (chains, good) = (walks.chains, walks.good);
+    let many = if packed.is_some() {
+        (1000, 100)
+    } else {
+        (20_000, 500)
+    };
+    assert!(
+        size < ENTRIES || (chains > many.0 && good > many.1),
+        "{chains} {good}"
+    );
 }
 
 #[test]
 fn no_chain_of_a_split_ring_leaves_memory_or_its_table() {
     for direction in [Direction::Readable, Direction::Writable, Direction::Request] {
-        let (chains, good) = all(None, direction);
-        assert!(chains > 20_000 && good > 500, "{chains} {good}");
+        for size in [1, 2, ENTRIES] {
+            all(size, None, direction);
+        }
     }
 }
 
 #[test]
 fn no_chain_of_a_packed_ring_leaves_memory_or_its_table() {
-    let positions = (0..ENTRIES).flat_map(|slot| [(slot, false), (slot, true)]);
-    // Where a ring begins has nothing to do with what its buffers may be: both ways at once only at the end of a lap.
-    let more = [Direction::Writable, Direction::Request].map(|direction| ((3, true), direction));
-    for (start, direction) in positions
-        .map(|start| (start, Direction::Readable))
-        .chain(more)
-    {
-        let (chains, good) = all(Some(start), direction);
-        assert!(chains > 1000 && good > 100, "{chains} {good}");
+    for size in 1..=ENTRIES {
+        for start in (0..size).flat_map(|slot| [(slot, false), (slot, true)]) {
+            all(size, Some(start), Direction::Readable);
+        }
+        // Where a ring begins has nothing to do with what its buffers may be: both ways at once only at the end of a lap.
+        for direction in [Direction::Writable, Direction::Request] {
+            all(size, Some((size - 1, true)), direction);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The traced method for the subjects of a trial: soft interrupts that worked for the target and the
 //! client, and those that ran in their context, as an instrument.
 
-use super::traced::{DeviceKey, ENTRIES, Probe, learn};
+use super::traced::{DeviceKey, ENTRIES, Holder, Probe, learn};
 use super::usage::books_softirqs_apart;
 use crate::counters::series::Column;
 use crate::guests::first_process;
@@ -21,7 +21,7 @@ pub struct SubjectSoftirqs {
     probe: Probe,
     proc: PathBuf,
     subjects: Vec<Watched>,
-    devices: HashMap<DeviceKey, u32>,
+    devices: HashMap<DeviceKey, Holder>,
     groups: HashMap<u64, Option<u32>>,
     /// This kernel books soft interrupts apart, so that none are in a task's time.
     apart: bool,
@@ -56,7 +56,7 @@ impl SubjectSoftirqs {
             for device in &subject.net_devices {
                 let key = find(device, proc)?;
                 named.push(key.namespace);
-                devices.insert(key, number);
+                devices.insert(key, Holder::new(number, None));
             }
             let group = subject
                 .cgroups
@@ -109,7 +109,7 @@ impl SubjectSoftirqs {
                     namespace,
                     index: 0,
                 };
-                self.devices.insert(whole, number);
+                self.devices.insert(whole, Holder::new(number, None));
             }
         }
     }

@@ -5,7 +5,8 @@
 //! interrupted, and that task's group says nothing about whose packet it was.
 //!
 //! Not seen: hard interrupts (part of whatever they interrupt), NAPI in threads of its own and busy
-//! polling (time of tasks), and transmit completions of a port, which are the host's.
+//! polling (time of tasks), and transmit completions of a port, which are the host's. Where soft interrupts
+//! come by the thousand a second, a part of them is looked into, drawn by lot, and counts for all.
 
 use super::Method;
 use super::exchanges::IntervalExchanges;
@@ -13,9 +14,12 @@ use super::ledger::{IoCharge, IoWork, Usage};
 use crate::ObserveError;
 use crate::guests::{Guest, Guests, Hierarchy};
 use aya::maps::{Array, MapData, PerCpuArray, PerCpuHashMap};
-use aya::programs::BtfTracePoint;
+use aya::programs::{BtfTracePoint, FExit};
 use aya::{Btf, Ebpf, EbpfLoader};
+use rustix::net::{AddressFamily, SocketType, socket};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::collections::{HashMap, HashSet};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use vtax_units::Nanoseconds;
@@ -23,6 +27,7 @@ use vtax_units::Nanoseconds;
 /// Built by `bpf/build.sh`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../bpf/charge.bpf.o");
 
+/// Tracepoints that every kernel with BTF has.
 const PROGRAMS: [&str; 6] = [
     "softirq_entry",
     "softirq_exit",
@@ -31,6 +36,11 @@ const PROGRAMS: [&str; 6] = [
     "net_dev_start_xmit",
     "block_rq_complete",
 ];
+
+/// Where BPF programs of others redirect packets: a tracepoint, and a function whose return is looked at. What a kernel
+/// that lacks one of them redirects there is the host's.
+const XDP_REDIRECT: &str = "xdp_redirect";
+const REDIRECT: &str = "skb_do_redirect";
 
 const WHAT: &str = "tracing of soft interrupts (BPF)";
 
@@ -51,6 +61,12 @@ fn entries_on(processors: usize) -> u32 {
     let fit = (VALUES / (each * processors)).min(ENTRIES_EACH * processors);
     u32::try_from(fit).map_or(ENTRIES, |fit| fit.clamp(1024, ENTRIES))
 }
+
+/// For each soft interrupt for the network that is looked into, so many are not, where they come fast.
+const MOST_OTHERS: u32 = 15;
+
+/// Of `asm-generic/socket.h`, since Linux 5.14.
+const SO_NETNS_COOKIE: libc::c_int = 71;
 
 /// An entry that did not move for so many passes is removed when its map is half full.
 const FORGET_AFTER: u32 = 30;
@@ -80,6 +96,27 @@ pub(super) struct DeviceKey {
     pub(super) index: u32,
 }
 
+/// `struct holder` of the BPF program.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Holder {
+    /// Of the network namespace; 0 where it is not known.
+    cookie: u64,
+    pub(super) guest: u32,
+    padding: u32,
+}
+
+impl Holder {
+    /// A guest's, in the namespace with this cookie.
+    pub(super) fn new(guest: u32, cookie: Option<u64>) -> Self {
+        Self {
+            cookie: cookie.unwrap_or(0),
+            guest,
+            padding: 0,
+        }
+    }
+}
+
 /// `struct told` of the BPF program.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
@@ -92,6 +129,8 @@ struct Told {
 unsafe impl aya::Pod for Owner {}
 // SAFETY: as above.
 unsafe impl aya::Pod for Told {}
+// SAFETY: as above.
+unsafe impl aya::Pod for Holder {}
 // SAFETY: as above.
 unsafe impl aya::Pod for Charge {}
 // SAFETY: as above.
@@ -113,8 +152,8 @@ pub(super) struct Probe {
     charges: PerCpuHashMap<MapData, Owner, Charge>,
     contexts: PerCpuHashMap<MapData, u64, u64>,
     lost: PerCpuArray<MapData, u64>,
-    devices: Wanted<DeviceKey>,
-    monitors: Wanted<u32>,
+    devices: Wanted<DeviceKey, Holder>,
+    monitors: Wanted<u32, u32>,
     told: Array<MapData, Told>,
     generation: u32,
     seen_charges: HashMap<Owner, Seen>,
@@ -140,7 +179,19 @@ pub(super) struct Found {
 pub struct Traced {
     probe: Probe,
     groups: Groups,
+    cookies: Cookies,
 }
+
+/// What the kernel calls network namespaces, and never another one later, as it does with their inodes' numbers.
+#[derive(Debug, Default)]
+struct Cookies {
+    /// By guest and inode.
+    known: HashMap<(u32, u32), Option<u64>>,
+    passes: u32,
+}
+
+/// A guest's cookies are asked for again this often, in passes: it may have got another namespace.
+const ASK_AGAIN: u32 = 64;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
@@ -149,13 +200,13 @@ struct Seen {
 }
 
 /// A map that user space fills: what is in it, to change only differences.
-struct Wanted<K: aya::Pod> {
-    map: aya::maps::HashMap<MapData, K, u32>,
-    present: HashMap<K, u32>,
+struct Wanted<K: aya::Pod, V: aya::Pod> {
+    map: aya::maps::HashMap<MapData, K, V>,
+    present: HashMap<K, V>,
 }
 
-impl<K: aya::Pod + std::hash::Hash + Eq> Wanted<K> {
-    fn set(&mut self, wanted: &HashMap<K, u32>) {
+impl<K: aya::Pod + std::hash::Hash + Eq, V: aya::Pod + PartialEq> Wanted<K, V> {
+    fn set(&mut self, wanted: &HashMap<K, V>) {
         let map = &mut self.map;
         self.present.retain(|key, _| {
             let keep = wanted.contains_key(key);
@@ -195,7 +246,73 @@ impl Traced {
                 ENTRIES,
             )?,
             groups: Groups::default(),
+            cookies: Cookies::default(),
         })
+    }
+}
+
+impl Cookies {
+    /// Asks for those that are not known; one thread enters all their namespaces.
+    fn update(&mut self, guests: &Guests) {
+        self.passes = self.passes.wrapping_add(1);
+        let mut before = std::mem::take(&mut self.known);
+        let mut unknown = Vec::new();
+        for guest in guests.iter() {
+            let is_due = self.passes % ASK_AGAIN == guest.number % ASK_AGAIN;
+            for device in &guest.devices {
+                let key = (guest.number, device.namespace);
+                let process = guest.beside_devices.or(guest.process);
+                if device.namespace == guests.host_namespace() || self.known.contains_key(&key) {
+                    continue;
+                }
+                let known = before.remove(&key).filter(|_| !is_due);
+                self.known.insert(key, known.flatten());
+                if let (None, Some(process)) = (known, process) {
+                    unknown.push((key, guests.process(process).path("ns/net")));
+                }
+            }
+        }
+        if unknown.is_empty() {
+            return;
+        }
+        let known = &mut self.known;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for (key, path) in unknown {
+                    known.insert(key, cookie(&path, key.1).ok());
+                }
+            });
+        });
+    }
+
+    fn of(&self, guest: u32, namespace: u32) -> Option<u64> {
+        self.known.get(&(guest, namespace)).copied().flatten()
+    }
+}
+
+/// The cookie of a network namespace if it still has that number. The thread stays in it.
+fn cookie(path: &Path, inode: u32) -> std::io::Result<u64> {
+    let file = std::fs::File::open(path)?;
+    if file.metadata()?.ino() != u64::from(inode) {
+        return Err(std::io::ErrorKind::NotFound.into());
+    }
+    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
+    let socket = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    let mut cookie = 0u64;
+    let mut len = libc::socklen_t::try_from(size_of_val(&cookie)).unwrap_or(8);
+    // SAFETY: the kernel writes at most `len` bytes into `cookie`, which lives.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut len,
+        )
+    };
+    match result {
+        0 => Ok(cookie),
+        _ => Err(std::io::Error::last_os_error()),
     }
 }
 
@@ -203,6 +320,17 @@ impl Probe {
     /// Loads and attaches the programs. `by_cpuacct` says that control groups are v1's `cpuacct`,
     /// not v2's.
     pub(super) fn open(sys: &Path, by_cpuacct: bool, entries: u32) -> Result<Self, ObserveError> {
+        Self::sampling(sys, by_cpuacct, entries, MOST_OTHERS)
+    }
+
+    /// Likewise; at most `others` soft interrupts for the network are not looked into for each that is, a power of two
+    /// less one.
+    fn sampling(
+        sys: &Path,
+        by_cpuacct: bool,
+        entries: u32,
+        others: u32,
+    ) -> Result<Self, ObserveError> {
         let unavailable = |reason: String| ObserveError::Unavailable {
             what: WHAT.to_owned(),
             reason,
@@ -229,6 +357,7 @@ impl Probe {
         let mut programs = EbpfLoader::new()
             .btf(Some(&btf))
             .set_global("accounted_by_cpuacct", &by_cpuacct, true)
+            .set_global("most_others", &others, true)
             .set_max_entries("charges", entries)
             .set_max_entries("contexts", entries)
             .load(OBJECT)
@@ -242,6 +371,7 @@ impl Probe {
             program.load(name, &btf).map_err(|error| explain(&error))?;
             program.attach().map_err(|error| explain(&error))?;
         }
+        attach_to_redirects(&mut programs, &btf);
         let mut take = |name: &str| {
             programs
                 .take_map(name)
@@ -274,7 +404,7 @@ impl Probe {
     /// what worked for each, and what ran in the context of each one's control groups.
     pub(super) fn of_subjects(
         &mut self,
-        devices: &HashMap<DeviceKey, u32>,
+        devices: &HashMap<DeviceKey, Holder>,
         groups: &HashMap<u64, Option<u32>>,
     ) -> HashMap<u32, IoWork> {
         let found = self.read();
@@ -300,7 +430,7 @@ impl Probe {
     }
 
     /// Tells the programs whose the devices are, and which thread groups are VMs'.
-    fn tell(&mut self, devices: &HashMap<DeviceKey, u32>, monitors: &HashMap<u32, u32>) {
+    fn tell(&mut self, devices: &HashMap<DeviceKey, Holder>, monitors: &HashMap<u32, u32>) {
         self.devices.set(devices);
         self.monitors.set(monitors);
         // Each time: a device may have been made anew where one was that the programs know.
@@ -344,16 +474,34 @@ impl Probe {
     }
 }
 
+/// A kernel that lacks what is wanted here goes on without.
+fn attach_to_redirects(programs: &mut Ebpf, btf: &Btf) {
+    let program = programs.program_mut(XDP_REDIRECT);
+    if let Some(program) = program.and_then(|program| <&mut BtfTracePoint>::try_from(program).ok())
+        && program.load(XDP_REDIRECT, btf).is_ok()
+    {
+        let _ = program.attach();
+    }
+    let program = programs.program_mut(REDIRECT);
+    if let Some(program) = program.and_then(|program| <&mut FExit>::try_from(program).ok())
+        && program.load(REDIRECT, btf).is_ok()
+    {
+        let _ = program.attach();
+    }
+}
+
 /// Whose a device is that the kernel met before this side had told it.
-fn device_owner(owner: Owner, devices: &HashMap<DeviceKey, u32>) -> Option<u32> {
-    // An interface's index.
-    let index = owner.b as u32;
+fn device_owner(owner: Owner, devices: &HashMap<DeviceKey, Holder>) -> Option<u32> {
+    // An interface's index, and half of a cookie.
+    let (index, cookie) = (owner.b as u32, (owner.b >> 32) as u32);
     [index, 0].into_iter().find_map(|index| {
         let key = DeviceKey {
             namespace: owner.a,
             index,
         };
-        devices.get(&key).copied()
+        let holder = devices.get(&key)?;
+        let is_same = holder.cookie == 0 || cookie == 0 || holder.cookie as u32 == cookie;
+        is_same.then_some(holder.guest)
     })
 }
 
@@ -405,7 +553,9 @@ impl Method for Traced {
         _: &Usage,
         _: &IntervalExchanges,
     ) -> Result<IoCharge, ObserveError> {
-        let devices: HashMap<DeviceKey, u32> = guests
+        self.cookies.update(guests);
+        let cookies = &self.cookies;
+        let devices: HashMap<DeviceKey, Holder> = guests
             .iter()
             .flat_map(|guest| {
                 guest.devices.iter().map(|device| {
@@ -413,7 +563,8 @@ impl Method for Traced {
                         namespace: device.namespace,
                         index: device.index,
                     };
-                    (key, guest.number)
+                    let cookie = cookies.of(guest.number, device.namespace);
+                    (key, Holder::new(guest.number, cookie))
                 })
             })
             .collect();
@@ -657,6 +808,7 @@ mod tests {
         let mut traced = Traced {
             probe,
             groups: Groups::default(),
+            cookies: Cookies::default(),
         };
         let guests = Guests::new(Roots::host());
         let mut charge = || {
@@ -673,10 +825,53 @@ mod tests {
         assert!(charge.guests.is_empty());
     }
 
+    /// What worked for whom on the loopback device, as two probes see it at the same time: all of it, and a part drawn
+    /// by lot.
+    #[test]
+    fn what_is_drawn_by_lot_counts_for_all() {
+        let opened = [0, MOST_OTHERS]
+            .map(|others| Probe::sampling(Path::new("/sys"), false, ENTRIES, others));
+        let [Ok(mut all), Ok(mut drawn)] = opened else {
+            drop(probe(ENTRIES));
+            return;
+        };
+        let receiver = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        sender.connect(receiver.local_addr().unwrap()).unwrap();
+        receiver.set_nonblocking(true).unwrap();
+        let mut send = |packets: u32| {
+            for _ in 0..packets {
+                sender.send(&[0; 64]).unwrap();
+                while receiver.recv(&mut [0; 64]).is_ok() {}
+            }
+        };
+        // Until the part is as small as it gets.
+        send(20_000);
+        let mut devices = |probe: &mut Probe| {
+            let of_devices = |(owner, ns): (Owner, u64)| (owner.kind == DEVICE).then_some(ns);
+            let charges = probe.read().charges.into_iter();
+            charges.filter_map(of_devices).sum::<u64>()
+        };
+        devices(&mut all);
+        devices(&mut drawn);
+        send(200_000);
+        let (all, drawn) = (devices(&mut all) as f64, devices(&mut drawn) as f64);
+        eprintln!("{all} ns, by lot {drawn} ns");
+        assert!(all > 0.0);
+        assert!((0.85..1.15).contains(&(drawn / all)), "{drawn} of {all} ns");
+    }
+
     /// The committed object is what the source says, where the compiler that made it is at hand.
     #[test]
-    fn the_object_is_built_from_its_source() {
-        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("bpf");
+    fn the_objects_are_built_from_their_sources() {
+        let crate_ = Path::new(env!("CARGO_MANIFEST_DIR"));
+        for object in ["bpf/charge.bpf.o", "tests/containers/redirect.bpf.o"] {
+            is_built_from_its_source(&crate_.join(object));
+        }
+    }
+
+    fn is_built_from_its_source(committed: &Path) {
+        let build = Path::new(env!("CARGO_MANIFEST_DIR")).join("bpf/build.sh");
         let version = Command::new("clang").arg("--version").output();
         let Ok(version) = version else {
             eprintln!("SKIPPED: clang is not installed, so the BPF object cannot be built again");
@@ -684,8 +879,9 @@ mod tests {
         };
         let output = tempfile::tempdir().unwrap();
         let object = output.path().join("charge.bpf.o");
-        let built = Command::new(directory.join("build.sh"))
+        let built = Command::new(build)
             .arg(&object)
+            .arg(committed.with_extension("c"))
             .output()
             .unwrap();
         if !built.status.success() {
@@ -701,8 +897,9 @@ mod tests {
             String::from_utf8_lossy(&version.stdout).contains("clang version 14.0.6");
         if is_same_compiler && cfg!(target_arch = "x86_64") {
             assert!(
-                rebuilt == OBJECT,
-                "run bpf/build.sh and commit charge.bpf.o"
+                rebuilt == std::fs::read(committed).unwrap(),
+                "run bpf/build.sh and commit {}",
+                committed.display()
             );
         } else {
             eprintln!("SKIPPED: another compiler than the committed object's; it was only built");

@@ -333,6 +333,11 @@ impl Guests {
         self.host_namespace
     }
 
+    /// A process of this host.
+    pub(crate) fn process(&self, pid: u32) -> Process<'_> {
+        Process::new(&self.roots.proc, pid)
+    }
+
     /// The guests of the last pass.
     pub fn iter(&self) -> impl Iterator<Item = &Guest> {
         self.guests.values()

@@ -132,6 +132,18 @@ pub struct Container {
     group: Group,
 }
 
+/// Joins a client and a container by a pair: 10.9.N.1 and 10.9.N.2.
+pub fn connect(client: &Namespace, container: &Namespace, index: usize) -> bool {
+    let pid = container.0.id();
+    client.ip(&format!(
+        "link add veth{index} type veth peer name eth0 netns {pid}"
+    )) && client.ip(&format!("addr add 10.9.{index}.1/24 dev veth{index}"))
+        && client.ip(&format!("link set veth{index} up"))
+        && container.ip(&format!("addr add 10.9.{index}.2/24 dev eth0"))
+        && container.ip("link set eth0 up")
+        && container.ip("link set lo up")
+}
+
 pub struct Setting {
     pub containers: Vec<Container>,
     pub client: Namespace,
@@ -159,14 +171,7 @@ impl Setting {
         for index in 0..count {
             let namespace = Namespace::new()?;
             let pid = namespace.0.id();
-            let is_up = client.ip(&format!(
-                "link add veth{index} type veth peer name eth0 netns {pid}"
-            )) && client.ip(&format!("addr add 10.9.{index}.1/24 dev veth{index}"))
-                && client.ip(&format!("link set veth{index} up"))
-                && namespace.ip(&format!("addr add 10.9.{index}.2/24 dev eth0"))
-                && namespace.ip("link set eth0 up")
-                && namespace.ip("link set lo up");
-            if !is_up {
+            if !connect(&client, &namespace, index) {
                 skip("cannot connect two namespaces");
                 return None;
             }
