@@ -38,7 +38,7 @@ const APART: Duration = Duration::from_secs(2);
 /// Neighbours are loaded this long beyond the target's last window.
 const TAIL: Duration = Duration::from_millis(100);
 /// What whoever watches is told of a level, beside what leads.
-const TOLD: [&str; 3] = ["cpu.cores", "errors", "latency.p99"];
+const TOLD: [&str; 5] = ["cpu.cores", "errors", "latency.p99", "rate", "throughput"];
 /// A level settles for at most this long before it is measured, and for a quarter of its time.
 const SETTLE: Duration = Duration::from_secs(1);
 

@@ -88,6 +88,10 @@ fn every_view_is_whole_with_nothing_there_and_with_a_run_under_way() {
     for (view, ready) in &there {
         looked_at(&mut browser, &format!("{page}/{view}"), ready);
     }
+    browser.open(&format!("{page}/#/host"));
+    browser.until("performance.getEntriesByName('first-contentful-paint').length === 1");
+    let paint = "performance.getEntriesByName('first-contentful-paint')[0].startTime";
+    println!("NOTE: first paint after {} ms", browser.eval(paint));
     fake::pace(folder, 0);
     drop(server);
 }

@@ -306,7 +306,7 @@ fn drive(workload: &'static Fake, tells_lines: bool) -> (Seen, usize) {
     let told = told.into_iter().chain([(500.0, false)]);
     let told: Vec<_> = told.map(|(level, kept)| (level, Some(kept))).collect();
     assert_eq!(heard.levels, told);
-    assert_eq!(heard.objectives, ["errors <= 0.1 %"]);
+    assert_eq!(heard.objectives, ["errors <= 0.10 %"]);
     assert!(heard.meters >= 1, "{}", heard.meters);
     let written = std::fs::read_to_string(&events).unwrap();
     assert_eq!(
