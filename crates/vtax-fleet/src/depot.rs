@@ -213,10 +213,11 @@ impl Depot {
     pub fn last_words(&self, shard: u32) -> String {
         let text = fs::read(self.log(shard)).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
-        let words = text
+        let mut words = text
             .lines()
+            .rev()
             .filter(|line| !line.trim().is_empty() && !line.starts_with("{\"event\":\"phase"));
-        words.last().unwrap_or("it has said nothing").to_owned()
+        words.next().unwrap_or("it has said nothing").to_owned()
     }
 
     /// The results directory of a shard on the machine of a boot.

@@ -22,7 +22,7 @@ pub use fixed::Fixed;
 pub use off::Off;
 pub use pair::{Expired, Kicked, NextDrain, PairHold, Release, RxBatch, TxRound};
 pub use paper::Paper;
-pub use rest::Rest;
+pub use rest::{Notification, Rest};
 pub use time::Nanos;
 
 /// What sleeping and waking the worker costs, about: closer deadlines are better spun for.

@@ -10,7 +10,9 @@ use crate::control::frame::FRAME_LEN;
 use crate::control::{Answer, Desk, Terms};
 use crate::features::{Features, ProtocolFeatures};
 use crate::frame::{Mac, Offloads};
-use crate::hold::{HoldSettings, Mode, Nanos, NextDrain, PairHold, Release, Rest, TxRound};
+use crate::hold::{
+    HoldSettings, Mode, Nanos, NextDrain, Notification, PairHold, Release, Rest, TxRound,
+};
 use crate::memory::{DirtyLog, GuestMemory, MAX_REGIONS, Segment};
 use crate::poller::{Poller, PortId, Token};
 use crate::protocol::{ProtocolError, Reply, Request};
@@ -560,7 +562,8 @@ impl Guest {
         let batch = self.kernel.as_mut()?.received(pair)?;
         let hold = self.holds.get_mut(pair)?;
         let release = hold.received(now, batch);
-        self.rests[pair].passed(now, batch.packets, hold.may_hold().0);
+        let holds = (hold.may_hold().0, hold.budget());
+        self.rests[pair].passed(now, (Notification::Call, batch.packets), holds);
         release
     }
 
@@ -591,7 +594,8 @@ impl Guest {
             self.counters.tx_drain(round.packets, kicked);
             // The kernel asks for kicks by itself.
             let _ = hold.drained(now, round);
-            self.rests[pair].passed(now, round.packets, hold.may_hold().0);
+            let holds = (hold.may_hold().0, hold.budget());
+            self.rests[pair].passed(now, (Notification::Kick, round.packets), holds);
         }
     }
 

@@ -262,7 +262,7 @@ impl ResultsDir {
     pub fn machines(&self) -> Result<Machines, ResultsError> {
         let file = self.path().join(FILE);
         if self.is_merged() {
-            let bytes = bounded::read(&file, MOST_BYTES)?;
+            let bytes = bounded::read(self.path(), std::path::Path::new(FILE), MOST_BYTES)?;
             return serde_json::from_slice(&bytes).map_err(|cause| ResultsError::Corrupted {
                 path: file,
                 why: cause.to_string(),
