@@ -7,6 +7,7 @@
     reason = "in a test, a failure is a panic"
 )]
 
+#[allow(dead_code, reason = "the state of the host is for tests of runs here")]
 mod support;
 
 use rustix::process::{Pid, Signal, kill_process};
