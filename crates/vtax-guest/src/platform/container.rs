@@ -293,15 +293,14 @@ fn start_podman(
         _ => Runtime::Runc,
     };
     need_program(oci.name(), oci.name())?;
-    let own = control_group_path(Runtime::Crun, hierarchies, group, NAME)?;
-    let parent = Path::new(&own).parent().unwrap_or(Path::new("/"));
+    let parent = podmans_parent(hierarchies, group)?;
     let folder = seat.run_dir().join("podman");
     let shm = seat.outside(&folder.join("shm"));
     fs::create_dir_all(&shm).map_err(HostError::file("create", &shm))?;
     let podman = Podman {
         folder: &folder,
         runtime: oci.name(),
-        parent,
+        parent: &parent,
     };
     let pid_file = seat.run_dir().join("container.pid");
     let line = podman.run(NAME, root, &seat.guest_network(), &pid_file, INIT);
@@ -313,6 +312,28 @@ fn start_podman(
         "2",
         NAME,
     ])))
+}
+
+/// The control group below which podman's containers go, from the mount point: it knows one path for all
+/// hierarchies, and beside v1 it sees no v2. On v2 a group with processes has none below it.
+fn podmans_parent(hierarchies: &Hierarchies, group: &Group) -> Result<PathBuf, HostError> {
+    let is_v2 = hierarchies.layout() == CgroupVersion::V2;
+    let folders = group.folders();
+    let counted = folders
+        .iter()
+        .filter(|folder| is_v2 || Some(folder.as_path()) != group.v2_folder());
+    let paths: BTreeSet<PathBuf> = counted
+        .filter_map(|folder| hierarchies.path_below_mount(folder))
+        .collect();
+    match (paths.first(), paths.len()) {
+        (Some(path), 1) if is_v2 => Ok(path.parent().unwrap_or(path).to_owned()),
+        (Some(path), 1) => Ok(path.clone()),
+        _ => Err(HostError::Missing {
+            what: "one control group path for all v1 hierarchies, which podman needs,".to_owned(),
+            remedy: "use runc, or start vtax in the same group of each: see /proc/self/cgroup"
+                .to_owned(),
+        }),
+    }
 }
 
 /// Where the container's control group goes, in the runtime's terms: next to `runtime` on v2,

@@ -105,7 +105,6 @@ fn on_this_host(settings: &Settings, owner: &str) -> Result<OnHost, HostError> {
 /// # Errors
 /// What is wrong or refused, with the remedy.
 pub(super) fn check(settings: &Settings) -> Result<(), HostError> {
-    cell::check(settings)?;
     let link = LinkConfig::from_settings(settings)?;
     if link.rate_mbit.is_some() || link.delay_us > 0 {
         return Err(HostError::Setting(
@@ -114,6 +113,7 @@ pub(super) fn check(settings: &Settings) -> Result<(), HostError> {
                 .to_owned(),
         ));
     }
+    cell::check(settings)?;
     let login = login(settings)?;
     address(&login, settings)?;
     actor(&login).map(drop)

@@ -750,7 +750,12 @@ mod tests {
         let mut readings = Readings::default();
         let snapshot = read(&mut vmm.open(&subject()), &mut readings);
         assert_eq!(value(&snapshot, metric::CPU_VCPU), 1500.0);
-        assert_eq!(readings.series().len(), 8);
+        // The sum besides, since no control group of its own accounts it.
+        assert_eq!(readings.series().len(), 9);
+        assert_eq!(
+            value(&snapshot, metric::CPU_TOTAL),
+            1500.0 + value(&snapshot, metric::CPU_EMULATOR)
+        );
     }
 
     #[test]

@@ -521,7 +521,8 @@ fn a_domain_of_libvirt_is_found_once_in_every_layout_of_control_groups() {
         let entry = if v1 { "4:cpu,cpuacct:" } else { "0::" };
         host.put("proc/10/cgroup", format!("{entry}/{group}\n"));
         host.group(&format!("{mounted}{group}"), "10\n");
-        let parent = Path::new(&group).parent().unwrap().display().to_string();
+        let parent = Path::new(&group).parent().unwrap_or(Path::new(""));
+        let parent = parent.display().to_string();
         for name in below {
             host.group(&format!("{mounted}{parent}/{name}"), "");
         }
