@@ -1,7 +1,7 @@
 // What is sampled of the trial of now: who spends processor time at which stage, and what its target's
 // devices carry, second by second.
 import { chart } from "./chart.js";
-import { fixed, h, quantity, rate } from "./dom.js";
+import { badge, fixed, h, quantity, rate } from "./dom.js";
 
 const COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7"];
 /** As far back as the server keeps readings, in seconds. */
@@ -29,10 +29,11 @@ export function metersView(place) {
   let at = [];
   const body = h("tbody");
   const words = h("p", { class: "facts" });
+  const flag = h("p", { class: "facts" });
   const drawn = h("div", { class: "charts" });
   const who = h("details", { class: "remarks" }, h("summary", null, "By actor and stage, in the last second"),
     h("div", { class: "scroll" }, h("table", { class: "sum" }, body)));
-  place.append(words, drawn, who);
+  place.append(flag, words, drawn, who);
 
   function clear() {
     charts.forEach(({ chart: one }) => one.end());
@@ -72,6 +73,7 @@ export function metersView(place) {
       const meters = run.running && run.running.meters;
       place.hidden = !run.running;
       who.hidden = !meters;
+      flag.replaceChildren(...[meters && badge(meters.source)].filter(Boolean));
       words.hidden = Boolean(meters) && carriedBy(meters.carried).length > 0;
       if (!meters) {
         clear();

@@ -88,6 +88,7 @@ export function runView(view, about, encoded) {
   const now = h("section", { hidden: true });
   const sampled = h("section", { hidden: true, "aria-label": "What is sampled of this trial" });
   const meters = metersView(sampled);
+  const rising = h("div");
   const matrix = h("section");
   const trust = h("section");
   const numbers = h("details", { class: "remarks", hidden: true });
@@ -171,9 +172,9 @@ export function runView(view, about, encoded) {
       beside > 0 ? h("p", { class: "facts" }, `${counted(beside, "more trial")} under way beside it: ◐ below.`) : null,
       run.place === "local" ? h("p", { class: "facts" }, "What it costs this host meanwhile is under ", h("a", { href: "#/host" }, "Host"), ".") : null,
       run.running.objective ? objective(run.running) : null,
-      run.running.log.length > 0 ? h("pre", null, run.running.log.join("\n")) : null,
-      ...(run.running.points.length > 0 ? levels(run.running) : [])].filter(Boolean) : []));
+      run.running.log.length > 0 ? h("pre", null, run.running.log.join("\n")) : null].filter(Boolean) : []));
     meters.show(run);
+    rising.replaceChildren(...(run.running && run.running.points.length > 0 ? levels(run.running) : []));
     const blocks = Math.max(0, ...run.trials.map((trial) => trial.block)) + 1;
     const cell = (treatment, block) => {
       const own = run.trials.map((trial, index) => ({ ...trial, index })).filter((trial) => trial.treatment === treatment && trial.block === block);
@@ -224,7 +225,7 @@ export function runView(view, about, encoded) {
   const seen = () => (document.hidden ? close() : open());
   document.addEventListener("visibilitychange", seen);
   const ticking = setInterval(status, 1000);
-  view.append(h("p", { class: "back" }, h("a", { href: "#/results" }, "← All results")), title, facts, notice, progress, whole, controls, links, now, sampled, ended, trust, matrix, drawn, numbers, heard, notesOf(dir, about));
+  view.append(h("p", { class: "back" }, h("a", { href: "#/results" }, "← All results")), title, facts, notice, progress, whole, controls, links, now, sampled, rising, ended, trust, matrix, drawn, numbers, heard, notesOf(dir, about));
   open();
   return () => { close(); meters.end(); clearInterval(ticking); document.removeEventListener("visibilitychange", seen); };
 }

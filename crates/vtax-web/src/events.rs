@@ -154,8 +154,20 @@ impl Hears for Told {
                 keep(&mut self.points, point, POINTS);
             }
             Event::Metered {
-                at, cpu, carried, ..
-            } => keep(&mut self.meters, Meter { at, cpu, carried }, METERS),
+                at,
+                cpu,
+                carried,
+                source,
+                ..
+            } => {
+                let meter = Meter {
+                    at,
+                    cpu,
+                    carried,
+                    source,
+                };
+                keep(&mut self.meters, meter, METERS);
+            }
             _ => {}
         }
     }
@@ -307,6 +319,7 @@ mod tests {
             seconds: 1.0,
             cpu: BTreeMap::new(),
             carried: BTreeMap::new(),
+            source: vtax_units::Source::Measured,
         };
         let sampled = |level: u32| Event::Sampled {
             level: level.into(),

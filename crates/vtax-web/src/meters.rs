@@ -5,7 +5,7 @@ use crate::text::shown;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use vtax_report::results::Stage;
-use vtax_units::Quantity;
+use vtax_units::{Quantity, Source};
 
 /// Actors, and things carried, that are shown.
 const MOST: usize = 32;
@@ -19,6 +19,8 @@ pub struct Meter {
     pub cpu: BTreeMap<String, BTreeMap<String, f64>>,
     /// What was carried, by name.
     pub carried: BTreeMap<String, Quantity>,
+    /// The flag of all that.
+    pub source: Source,
 }
 
 /// The readings of a trial, by column.
@@ -32,6 +34,7 @@ pub struct Meters {
     actors: Vec<(String, &'static str, f64)>,
     /// What was carried a second.
     carried: Vec<Carried>,
+    source: Source,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -87,6 +90,7 @@ impl Meters {
             stages: stages.collect(),
             actors: actors.collect(),
             carried: carried.collect(),
+            source: last.source,
         })
     }
 }
@@ -134,6 +138,7 @@ mod tests {
         ];
         let meter = |at| Meter {
             at,
+            source: Source::Emulated,
             cpu: cpu
                 .clone()
                 .into_iter()
@@ -162,5 +167,6 @@ mod tests {
         assert_eq!(meters.actors.len(), 6);
         assert_eq!(meters.carried[0].values, [Some(1e6), Some(1e6)]);
         assert_eq!(meters.at, [1.0, 2.0]);
+        assert_eq!(meters.source, Source::Emulated);
     }
 }

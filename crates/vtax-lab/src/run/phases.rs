@@ -337,6 +337,7 @@ impl Drive<'_, '_, '_> {
                 seconds: observation.seconds(),
                 cpu: observation.actors(),
                 carried: observation.carried(),
+                source: observation.source(),
             };
             self.log.event(event);
         }
@@ -355,7 +356,13 @@ impl Drive<'_, '_, '_> {
         let metrics = metrics.into_iter().flatten();
         let told = metrics
             .filter(|(name, metric)| metric.headline || TOLD.contains(&name.as_str()))
-            .map(|(_, metric)| (metric.title, metric.quantity));
+            .map(|(_, metric)| {
+                let name = match metric.source {
+                    Source::Measured => metric.title,
+                    other => format!("{}, {other}", metric.title),
+                };
+                (name, metric.quantity)
+            });
         let event = Event::Sampled {
             level: level * of.scale,
             of: self.planned.profile.highest() * of.scale,

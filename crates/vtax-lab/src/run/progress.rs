@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use vtax_units::Quantity;
+use vtax_units::{Quantity, Source};
 
 /// One thing that happened in a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -52,7 +52,7 @@ pub enum Event {
         of: f64,
         /// What is raised, with its unit.
         across: String,
-        /// What was seen there, by name.
+        /// What was seen there, by name; what is not measured says so in it.
         readings: BTreeMap<String, Quantity>,
         /// Whether the objective held there, if there is one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -69,6 +69,8 @@ pub enum Event {
         cpu: BTreeMap<String, BTreeMap<String, f64>>,
         /// What the target's device and the host's disks carried, by name.
         carried: BTreeMap<String, Quantity>,
+        /// Measured, or emulated where the guest is.
+        source: Source,
     },
     /// A trial ended.
     TrialFinished {

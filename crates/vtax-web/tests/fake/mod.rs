@@ -12,7 +12,7 @@ use vtax_host::lock::Lock;
 use vtax_host::signals::Signals;
 use vtax_lab::run::Event;
 use vtax_report::results::ResultsDir;
-use vtax_units::Quantity;
+use vtax_units::{Quantity, Source};
 
 const ARGUMENTS: &str = "VTAX_FAKE";
 const STATE: &str = "VTAX_FAKE_STATE";
@@ -82,6 +82,7 @@ pub fn metered(at: f64) -> Event {
             Quantity::new(1e8 * at, "B/s".parse().unwrap()),
         )]
         .into(),
+        source: Source::Emulated,
     }
 }
 

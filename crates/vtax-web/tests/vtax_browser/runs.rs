@@ -221,6 +221,8 @@ fn runs_are_started_and_told_to_end_in_a_browser() {
     );
     // What is sampled of the trial of now: numbers, curves, and who it was.
     browser.until(&text("vhost 0.30"));
+    // What is not measured says so.
+    browser.until(&text("emulated"));
     browser.until(&text("Target: to its network device 300 MB/s"));
     browser.eval("document.querySelector('[aria-label=\"What is sampled of this trial\"] details').open = true");
     browser.until(&text("0.60 cores"));
