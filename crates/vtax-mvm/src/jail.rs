@@ -4,19 +4,9 @@
 //! A guest that broke out of its vCPU, or a client that broke the parser, is in here.
 
 use crate::error::{Error, Result};
-use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd,
-    Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
-};
-use rustix::process::getpid;
-use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
-use seccompiler::{
-    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
-    SeccompFilter, SeccompRule,
-};
-use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use vtax_jail::{AccessFs, Argument, BitFlags, Calls, JailError, anything, drop_capabilities};
 
 /// Shuts this thread in, and all that it starts. `snapshot` is what it may write, `socket` what it removes
 /// at its end.
@@ -25,22 +15,20 @@ use std::path::Path;
 /// [`Error::System`]: nothing runs without. A kernel without Landlock is only reported.
 /// [`Error::Configuration`] for a folder in which this user may write by a capability alone.
 pub fn enter(snapshot: Option<&Path>, socket: Option<&Path>) -> Result<()> {
-    drop_capabilities()?;
+    drop_capabilities().map_err(system)?;
     // Said now, not when the guests are to be saved.
     for path in [snapshot, socket].into_iter().flatten() {
         check_writable(folder(path))?;
     }
-    set_no_new_privs(true).map_err(failed("rule out new privileges"))?;
     keep_predictions_apart();
     shut_doors(snapshot, socket)?;
-    let filter = filter().map_err(failed("make a seccomp filter"))?;
-    seccompiler::apply_filter(&filter).map_err(failed("install a seccomp filter"))
+    calls().and_then(Calls::enforce).map_err(system)
 }
 
-fn failed<E: ToString>(tried: &'static str) -> impl Fn(E) -> Error {
-    move |cause| Error::System {
-        tried: tried.to_owned(),
-        cause: io::Error::other(cause.to_string()),
+fn system(error: JailError) -> Error {
+    Error::System {
+        tried: error.tried.to_owned(),
+        cause: io::Error::other(error.cause),
     }
 }
 
@@ -67,16 +55,6 @@ pub fn keep_predictions_apart() {
     }
 }
 
-fn drop_capabilities() -> Result<()> {
-    let none = CapabilitySet::empty();
-    let sets = CapabilitySets {
-        effective: none,
-        permitted: none,
-        inheritable: none,
-    };
-    set_capabilities(None, sets).map_err(failed("drop capabilities"))
-}
-
 fn check_writable(folder: &Path) -> Result<()> {
     use rustix::fs::Access;
     rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK).map_err(|cause| {
@@ -90,24 +68,10 @@ fn check_writable(folder: &Path) -> Result<()> {
 }
 
 fn shut_doors(snapshot: Option<&Path>, socket: Option<&Path>) -> Result<()> {
-    let all = AccessFs::from_all(ABI::V5);
     let mut open: Vec<(&Path, BitFlags<AccessFs>)> = Vec::new();
-    open.extend(snapshot.map(|path| (folder(path), all)));
+    open.extend(snapshot.map(|path| (folder(path), anything())));
     open.extend(socket.map(|path| (folder(path), AccessFs::RemoveFile.into())));
-    let shut = || -> std::result::Result<_, Box<dyn std::error::Error>> {
-        let mut rules = Ruleset::default()
-            .set_compatibility(CompatLevel::BestEffort)
-            .handle_access(all)?
-            .handle_access(AccessNet::from_all(ABI::V4))?
-            .scope(Scope::from_all(ABI::V6))?
-            .create()?;
-        for (path, access) in open {
-            rules = rules.add_rule(PathBeneath::new(PathFd::new(path)?, access))?;
-        }
-        Ok(rules.restrict_self()?)
-    };
-    let status = shut().map_err(failed("shut files away with Landlock"))?;
-    if status.ruleset == RulesetStatus::NotEnforced {
+    if !vtax_jail::shut_doors(&open).map_err(system)? {
         eprintln!("vtax-mvm: this kernel has no Landlock: files are not shut away");
     }
     Ok(())
@@ -120,49 +84,24 @@ fn folder(path: &Path) -> &Path {
     folder.unwrap_or(Path::new("."))
 }
 
-/// What workers, snapshots and the end of the program call. Anything else fails with EPERM.
-fn filter() -> std::result::Result<BpfProgram, BackendError> {
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
-    let calls = [
+/// What workers, snapshots and the end of the program call.
+fn calls() -> std::result::Result<Calls, JailError> {
+    let mut calls = Calls::of_a_server()?;
+    calls.allow(&[
         // Clients, events and time.
-        libc::SYS_read,
-        libc::SYS_write,
-        libc::SYS_readv,
         libc::SYS_pread64,
-        libc::SYS_writev,
-        libc::SYS_accept4,
-        libc::SYS_recvfrom,
-        libc::SYS_sendto,
-        libc::SYS_shutdown,
-        libc::SYS_getsockopt,
-        libc::SYS_setsockopt,
         libc::SYS_getsockname,
         libc::SYS_getpeername,
-        libc::SYS_close,
         libc::SYS_eventfd2,
         libc::SYS_epoll_create1,
-        libc::SYS_epoll_ctl,
-        libc::SYS_epoll_wait,
-        libc::SYS_epoll_pwait,
-        libc::SYS_poll,
-        libc::SYS_ppoll,
         libc::SYS_timer_create,
         libc::SYS_timer_settime,
         libc::SYS_timer_delete,
-        libc::SYS_clock_gettime,
-        libc::SYS_clock_nanosleep,
         libc::SYS_nanosleep,
-        libc::SYS_restart_syscall,
-        // Memory.
-        libc::SYS_munmap,
-        libc::SYS_mremap,
-        libc::SYS_madvise,
-        libc::SYS_brk,
         // Files, which Landlock guards.
         libc::SYS_openat,
         libc::SYS_stat,
         libc::SYS_lstat,
-        libc::SYS_fstat,
         libc::SYS_newfstatat,
         libc::SYS_statx,
         libc::SYS_lseek,
@@ -172,87 +111,29 @@ fn filter() -> std::result::Result<BpfProgram, BackendError> {
         libc::SYS_renameat2,
         libc::SYS_unlink,
         libc::SYS_unlinkat,
-        // Threads and their ends.
-        libc::SYS_clone3,
-        libc::SYS_set_robust_list,
-        libc::SYS_rseq,
-        libc::SYS_futex,
-        libc::SYS_sched_getaffinity,
-        libc::SYS_sched_yield,
-        libc::SYS_sigaltstack,
-        libc::SYS_rt_sigaction,
-        libc::SYS_rt_sigprocmask,
-        libc::SYS_rt_sigreturn,
-        libc::SYS_gettid,
-        libc::SYS_getpid,
-        libc::SYS_getrandom,
-        libc::SYS_exit,
-        libc::SYS_exit_group,
-    ];
-    rules.extend(calls.map(|call| (call, Vec::new())));
-    let equals = |index, value: i32| {
-        let value = u64::from(value.cast_unsigned());
-        let is = SeccompCmpOp::Eq;
-        rule(index, is, value)
-    };
-    // Memory is never executable, and a panic ends this process and no other.
-    let executable = u64::from(libc::PROT_EXEC.unsigned_abs());
-    for call in [libc::SYS_mmap, libc::SYS_mprotect] {
-        rules.insert(call, vec![rule(2, SeccompCmpOp::MaskedEq(executable), 0)?]);
-    }
-    rules.insert(libc::SYS_tgkill, vec![equals(0, getpid().as_raw_pid())?]);
-    rules.insert(libc::SYS_prctl, vec![equals(0, libc::PR_SET_NAME)?]);
+    ]);
     // Nobody's limits but its own: that of processor time ends a process.
-    rules.insert(libc::SYS_prlimit64, vec![equals(0, 0)?]);
+    calls.allow_where(libc::SYS_prlimit64, &[Argument::is(0, 0)])?;
     // Flags and copies of descriptors, but no signals about them, which could go to anybody.
-    let signals = u64::from(libc::O_ASYNC.unsigned_abs());
-    let mut fcntl = [
+    for command in [
         libc::F_GETFL,
         libc::F_GETFD,
         libc::F_SETFD,
         libc::F_DUPFD_CLOEXEC,
-    ]
-    .into_iter()
-    .map(|command| equals(1, command))
-    .collect::<std::result::Result<Vec<_>, _>>()?;
-    fcntl.push(SeccompRule::new(vec![
-        condition(1, SeccompCmpOp::Eq, libc::F_SETFL.unsigned_abs().into())?,
-        condition(2, SeccompCmpOp::MaskedEq(signals), 0)?,
-    ])?);
-    rules.insert(libc::SYS_fcntl, fcntl);
+    ] {
+        calls.allow_where(libc::SYS_fcntl, &[Argument::is(1, command)])?;
+    }
+    let no_signals = Argument::has(2, libc::O_ASYNC.unsigned_abs(), 0);
+    calls.allow_where(
+        libc::SYS_fcntl,
+        &[Argument::is(1, libc::F_SETFL), no_signals],
+    )?;
     // KVM's own requests (KVMIO), and whether to wait.
     #[expect(clippy::cast_possible_truncation, reason = "a request has 32 bits")]
     let nonblocking = (libc::FIONBIO as u32).cast_signed();
-    rules.insert(
-        libc::SYS_ioctl,
-        vec![
-            rule(1, SeccompCmpOp::MaskedEq(0xFF00), 0xAE00)?,
-            equals(1, nonblocking)?,
-        ],
-    );
-    SeccompFilter::new(
-        rules,
-        SeccompAction::Errno(libc::EPERM.unsigned_abs()),
-        SeccompAction::Allow,
-        std::env::consts::ARCH.try_into()?,
-    )?
-    .try_into()
-}
-
-fn rule(
-    argument: u8,
-    how: SeccompCmpOp,
-    value: u64,
-) -> std::result::Result<SeccompRule, BackendError> {
-    SeccompRule::new(vec![condition(argument, how, value)?])
-}
-
-fn condition(
-    argument: u8,
-    how: SeccompCmpOp,
-    value: u64,
-) -> std::result::Result<SeccompCondition, BackendError> {
-    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, how, value)
+    calls.allow_where(libc::SYS_ioctl, &[Argument::has(1, 0xFF00, 0xAE00)])?;
+    calls.allow_where(libc::SYS_ioctl, &[Argument::is(1, nonblocking)])?;
+    Ok(calls)
 }
 
 #[cfg(test)]
@@ -260,6 +141,8 @@ mod tests {
     use super::*;
     use crate::population::Holding;
     use crate::population::memory::Reserve;
+    use landlock::{ABI, Access, CompatLevel, Compatible, Ruleset, RulesetAttr};
+    use rustix::thread::set_no_new_privs;
     use std::io::ErrorKind;
     use std::os::fd::AsRawFd;
 
@@ -332,7 +215,7 @@ mod tests {
         let other = i32::try_from(sleeper.id()).unwrap();
         let (stream, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
         in_a_thread(move || {
-            seccompiler::apply_filter(&filter().unwrap()).unwrap();
+            calls().unwrap().enforce().unwrap();
             let refused = |what: &str, result: io::Result<()>| {
                 let error = result.unwrap_err();
                 assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{what}");

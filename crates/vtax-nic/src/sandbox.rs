@@ -2,21 +2,10 @@
 //! and other processes (Landlock), and system calls (seccomp).
 
 use crate::vhost_net;
-use landlock::{
-    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetStatus,
-    Scope,
-};
-use rustix::process::{Gid, Uid, getpid};
-use rustix::thread::{
-    CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs, set_thread_gid,
-    set_thread_groups, set_thread_uid,
-};
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule,
-};
-use std::collections::BTreeMap;
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
 use std::path::Path;
+use vtax_jail::{Argument, Calls, JailError, drop_capabilities, refused};
 
 /// Why privileges could not be given up. Then the program ends rather than run with them.
 #[derive(Debug, thiserror::Error)]
@@ -25,20 +14,8 @@ pub enum SandboxError {
     #[error("there is no user {0:?} in /etc/passwd")]
     User(String),
     /// Something that the kernel refused.
-    #[error("cannot {what}: {cause} (--no-sandbox does without, for debugging)")]
-    Refused {
-        /// What was tried.
-        what: &'static str,
-        /// Why not.
-        cause: String,
-    },
-}
-
-fn refused<E: ToString>(what: &'static str) -> impl Fn(E) -> SandboxError {
-    move |cause| SandboxError::Refused {
-        what,
-        cause: cause.to_string(),
-    }
+    #[error("{0} (--no-sandbox does without, for debugging)")]
+    Refused(#[from] JailError),
 }
 
 /// Becomes `user`, if one is named, and drops every capability. Must be called while there is one
@@ -54,14 +31,7 @@ pub fn drop_privileges(user: Option<&str>) -> Result<(), SandboxError> {
         set_thread_gid(gid).map_err(refused("change the group"))?;
         set_thread_uid(uid).map_err(refused("change the user"))?;
     }
-    let none = CapabilitySet::empty();
-    let sets = CapabilitySets {
-        effective: none,
-        permitted: none,
-        inheritable: none,
-    };
-    set_capabilities(None, sets).map_err(refused("drop capabilities"))?;
-    set_no_new_privs(true).map_err(refused("rule out new privileges"))
+    Ok(drop_capabilities()?)
 }
 
 fn find_user(passwd: &str, name: &str) -> Option<(Uid, Gid)> {
@@ -85,151 +55,58 @@ fn find_user(passwd: &str, name: &str) -> Option<(Uid, Gid)> {
 /// # Errors
 /// When seccomp cannot be set up. A kernel without Landlock is only reported.
 pub fn shut(connects: &[&Path], in_kernel: bool) -> Result<(), SandboxError> {
-    shut_doors()?;
-    let filter =
-        filter(!connects.is_empty(), in_kernel).map_err(refused("make a seccomp filter"))?;
-    seccompiler::apply_filter(&filter).map_err(refused("install a seccomp filter"))
-}
-
-/// No file, no TCP port, no signal to others and no socket of theirs without a path: as much of it as
-/// this kernel's Landlock has.
-fn shut_doors() -> Result<(), SandboxError> {
-    let status = Ruleset::default()
-        .set_compatibility(CompatLevel::BestEffort)
-        .handle_access(AccessFs::from_all(ABI::V5))
-        .and_then(|rules| rules.handle_access(AccessNet::from_all(ABI::V4)))
-        .and_then(|rules| rules.scope(Scope::from_all(ABI::V6)))
-        .and_then(Ruleset::create)
-        .and_then(landlock::RulesetCreated::restrict_self)
-        .map_err(refused("shut files away with Landlock"))?;
-    if status.ruleset == RulesetStatus::NotEnforced {
+    if !vtax_jail::shut_doors(&[])? {
         eprintln!("vtax-nic: this kernel has no Landlock: files are shut away by seccomp alone");
     }
-    Ok(())
+    Ok(calls(!connects.is_empty(), in_kernel)?.enforce()?)
 }
 
-/// What the worker, the operator's thread and the start of more threads call. Anything else fails
-/// with EPERM: one port's surprise must not end the process for all.
-fn filter(connects: bool, in_kernel: bool) -> Result<BpfProgram, seccompiler::BackendError> {
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
-    let mut allow = |calls: &[libc::c_long]| {
-        rules.extend(calls.iter().map(|call| (*call, Vec::new())));
-    };
-    // Frames, events and time.
-    allow(&[
-        libc::SYS_read,
-        libc::SYS_write,
-        libc::SYS_readv,
-        libc::SYS_writev,
+/// What the worker, the operator's thread and the start of more threads call.
+fn calls(connects: bool, in_kernel: bool) -> Result<Calls, JailError> {
+    let mut calls = Calls::of_a_server()?;
+    calls.allow(&[
+        // Frames and events.
         libc::SYS_io_uring_enter,
         libc::SYS_io_submit,
         libc::SYS_io_getevents,
-        libc::SYS_epoll_pwait,
         libc::SYS_epoll_pwait2,
-        libc::SYS_epoll_ctl,
-        libc::SYS_ppoll,
-        libc::SYS_clock_gettime,
-        libc::SYS_clock_nanosleep,
-        libc::SYS_restart_syscall,
-    ]);
-    // Front ends and operators.
-    allow(&[
-        libc::SYS_accept4,
+        // Front ends.
         libc::SYS_recvmsg,
-        libc::SYS_recvfrom,
         libc::SYS_sendmsg,
-        libc::SYS_sendto,
-        libc::SYS_shutdown,
-        libc::SYS_getsockopt,
-        libc::SYS_setsockopt,
-        libc::SYS_close,
-        libc::SYS_fstat,
         libc::SYS_fstatfs,
     ]);
-    // Memory.
-    allow(&[
-        libc::SYS_munmap,
-        libc::SYS_mremap,
-        libc::SYS_madvise,
-        libc::SYS_brk,
-    ]);
-    // Threads and their ends.
-    allow(&[
-        libc::SYS_clone3,
-        libc::SYS_set_robust_list,
-        libc::SYS_rseq,
-        libc::SYS_futex,
-        libc::SYS_sched_getaffinity,
-        libc::SYS_sched_yield,
-        libc::SYS_sigaltstack,
-        libc::SYS_rt_sigaction,
-        libc::SYS_rt_sigprocmask,
-        libc::SYS_rt_sigreturn,
-        libc::SYS_gettid,
-        libc::SYS_getpid,
-        libc::SYS_getrandom,
-        libc::SYS_exit,
-        libc::SYS_exit_group,
-    ]);
-    #[cfg(target_arch = "x86_64")]
-    allow(&[libc::SYS_poll, libc::SYS_epoll_wait]);
     if in_kernel {
         // A tap's counters.
-        allow(&[libc::SYS_pread64]);
+        calls.allow(&[libc::SYS_pread64]);
     }
     if connects {
-        allow(&[libc::SYS_connect]);
-        rules.insert(libc::SYS_socket, vec![argument(0, libc::AF_UNIX)?]);
+        calls.allow(&[libc::SYS_connect]);
+        calls.allow_where(libc::SYS_socket, &[Argument::is(0, libc::AF_UNIX)])?;
     }
-    // A panic ends this process by a signal, and no other.
-    let own = getpid().as_raw_pid();
-    rules.insert(libc::SYS_tgkill, vec![argument(0, own)?]);
-    // Memory is never executable.
-    let executable = |call| -> Result<_, seccompiler::BackendError> {
-        let bits = libc::PROT_EXEC.unsigned_abs().into();
-        let condition =
-            SeccompCondition::new(2, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(bits), 0)?;
-        Ok((call, vec![SeccompRule::new(vec![condition])?]))
-    };
-    rules.extend([executable(libc::SYS_mmap)?, executable(libc::SYS_mprotect)?]);
-    // fcntl takes and gives flags only; prctl names threads only; ioctl sets a tap's offloads only,
-    // and what vhost-net and its tap need.
-    let fcntl = [libc::F_GETFL, libc::F_SETFL, libc::F_GETFD, libc::F_SETFD]
-        .into_iter()
-        .map(|command| argument(1, command))
-        .collect::<Result<Vec<_>, _>>()?;
-    rules.insert(libc::SYS_fcntl, fcntl);
+    // fcntl takes and gives flags only; ioctl sets a tap's offloads only, and what vhost-net and its tap need.
+    for command in [libc::F_GETFL, libc::F_SETFL, libc::F_GETFD, libc::F_SETFD] {
+        calls.allow_where(libc::SYS_fcntl, &[Argument::is(1, command)])?;
+    }
     let mut requests = vec![libc::TUNSETOFFLOAD, libc::FIONBIO];
     if in_kernel {
         requests.extend([libc::TUNSETVNETHDRSZ, libc::TUNSETQUEUE]);
         requests.extend(vhost_net::REQUESTS.map(libc::Ioctl::from));
     }
-    let requests = requests.into_iter().map(|request| {
+    for request in requests {
         #[expect(clippy::cast_possible_truncation, reason = "a request has 32 bits")]
         let request = (request as u32).cast_signed();
-        argument(1, request)
-    });
-    rules.insert(libc::SYS_ioctl, requests.collect::<Result<_, _>>()?);
-    rules.insert(libc::SYS_prctl, vec![argument(0, libc::PR_SET_NAME)?]);
-    let filter = SeccompFilter::new(
-        rules,
-        SeccompAction::Errno(libc::EPERM.unsigned_abs()),
-        SeccompAction::Allow,
-        std::env::consts::ARCH.try_into()?,
-    )?;
-    filter.try_into()
-}
-
-/// A rule for calls whose argument `index` is `value`.
-fn argument(index: u8, value: i32) -> Result<SeccompRule, seccompiler::BackendError> {
-    let value = u64::from(value.cast_unsigned());
-    let condition = SeccompCondition::new(index, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)?;
-    SeccompRule::new(vec![condition])
+        calls.allow_where(libc::SYS_ioctl, &[Argument::is(1, request)])?;
+    }
+    Ok(calls)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use landlock::{
+        ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr, Scope,
+    };
+    use rustix::thread::set_no_new_privs;
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
@@ -265,7 +142,7 @@ mod tests {
         let path = directory.path().join("file");
         std::fs::write(&path, "before").unwrap();
         in_a_thread(move || {
-            shut_doors().unwrap();
+            assert!(vtax_jail::shut_doors(&[]).unwrap());
             for result in [
                 std::fs::read("/etc/passwd").map(drop),
                 std::fs::read(&path).map(drop),
@@ -281,7 +158,7 @@ mod tests {
     #[test]
     fn seccomp_alone_opens_no_file_and_no_network_socket() {
         in_a_thread(|| {
-            seccompiler::apply_filter(&filter(true, false).unwrap()).unwrap();
+            calls(true, false).unwrap().enforce().unwrap();
             let opened = std::fs::read("/etc/passwd").unwrap_err();
             assert_eq!(opened.raw_os_error(), Some(libc::EPERM));
             let bound = std::net::TcpListener::bind("127.0.0.1:0").unwrap_err();
@@ -306,7 +183,7 @@ mod tests {
         let address = SocketAddr::from_abstract_name(name).unwrap();
         let _listener = UnixListener::bind_addr(&address).unwrap();
         in_a_thread(move || {
-            shut_doors().unwrap();
+            assert!(vtax_jail::shut_doors(&[]).unwrap());
             for (what, result) in [
                 ("connect", std::net::TcpStream::connect(tcp).map(drop)),
                 ("bind", std::net::TcpListener::bind("127.0.0.1:0").map(drop)),
@@ -322,14 +199,8 @@ mod tests {
     fn a_taps_counters_can_be_read_where_the_kernel_moves_its_frames() {
         let file = std::fs::File::open("/sys/class/net/lo/statistics/rx_packets").unwrap();
         in_a_thread(move || {
-            seccompiler::apply_filter(&filter(false, true).unwrap()).unwrap();
+            calls(false, true).unwrap().enforce().unwrap();
             assert!(rustix::io::pread(&file, &mut [0; 32], 0).unwrap() > 0);
         });
-    }
-
-    #[test]
-    fn the_filter_can_be_made() {
-        filter(false, true).unwrap();
-        filter(true, false).unwrap();
     }
 }

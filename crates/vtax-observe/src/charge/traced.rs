@@ -839,7 +839,7 @@ mod tests {
         let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         sender.connect(receiver.local_addr().unwrap()).unwrap();
         receiver.set_nonblocking(true).unwrap();
-        let mut send = |packets: u32| {
+        let send = |packets: u32| {
             for _ in 0..packets {
                 sender.send(&[0; 64]).unwrap();
                 while receiver.recv(&mut [0; 64]).is_ok() {}
@@ -847,7 +847,7 @@ mod tests {
         };
         // Until the part is as small as it gets.
         send(20_000);
-        let mut devices = |probe: &mut Probe| {
+        let devices = |probe: &mut Probe| {
             let of_devices = |(owner, ns): (Owner, u64)| (owner.kind == DEVICE).then_some(ns);
             let charges = probe.read().charges.into_iter();
             charges.filter_map(of_devices).sum::<u64>()
