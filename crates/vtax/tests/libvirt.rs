@@ -50,6 +50,10 @@ struct Libvirt {
 
 impl Drop for Libvirt {
     fn drop(&mut self) {
+        // Guests outlive their libvirtd.
+        for name in String::from_utf8_lossy(&self.virsh(&["list", "--name"]).stdout).lines() {
+            self.virsh(&["destroy", name]);
+        }
         let _ = self.space.kill();
         let _ = self.space.wait();
         // What libvirt made above its guests' control groups.
