@@ -7,10 +7,9 @@
 use crate::FleetRun;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::process::{Command, Stdio};
 use vtax_host::HostError;
-use vtax_host::roots::Roots;
 use vtax_lab::LabError;
 
 /// What is known of the cluster.
@@ -120,20 +119,21 @@ pub fn hand_over(run: &FleetRun) -> Result<String, LabError> {
     let manifest = manifest(run)?;
     let text = serde_json::to_string_pretty(&manifest)
         .map_err(|cause| LabError::other(cause.to_string()))?;
-    let Some(kubectl) = Roots::host().program("kubectl") else {
-        return Ok(text);
-    };
     let name = manifest
         .pointer("/items/1/metadata/name")
         .and_then(Value::as_str)
         .unwrap_or_default();
-    let started = Command::new(&kubectl)
+    // The user's own search path: kubectl is seldom a package of the system.
+    let started = Command::new("kubectl")
         .args(["apply", "--filename", "-"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn();
-    let mut child = started.map_err(HostError::process("start", "kubectl"))?;
+    let mut child = match started {
+        Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(text),
+        started => started.map_err(HostError::process("start", "kubectl"))?,
+    };
     if let Some(mut input) = child.stdin.take() {
         // One that does not read says why below.
         let _ = input.write_all(text.as_bytes());
