@@ -769,7 +769,10 @@ fn what_is_wrong_with_a_target_is_said_before_anything_starts() {
         strict.replace("StrictHostKeyChecking=no", "StrictHostKeyChecking=yes"),
     )
     .unwrap();
-    refused(FOUND.to_owned(), &["HAS CHANGED", "another machine"]);
+    refused(
+        FOUND.to_owned(),
+        &["10.93.0.2 has changed", "another machine"],
+    );
 }
 
 #[test]
