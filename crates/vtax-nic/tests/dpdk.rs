@@ -57,9 +57,9 @@ fn frames() -> Vec<Vec<u8>> {
     let frame = |number: usize| {
         let len = 60 + number * 37 % 1455;
         let mut bytes: Vec<u8> = (0..len).map(|at| byte(number, at)).collect();
-        // To everybody, from one station; the rest is anything.
+        // To everybody, from one station, of a type for experiments that is not that of control frames.
         bytes[..12].copy_from_slice(&[255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 7]);
-        bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
+        bytes[12..14].copy_from_slice(&[0x88, 0xb6]);
         bytes
     };
     (0..200).map(frame).collect()

@@ -174,6 +174,11 @@ impl Charger {
                 }
             },
         };
+        notes.extend(
+            methods
+                .iter()
+                .filter_map(|method| method.note().map(str::to_owned)),
+        );
         Ok(Self {
             usage: UsageReader::open(&roots.proc, &roots.sys)?,
             exchanges: Exchanges::open(&roots),

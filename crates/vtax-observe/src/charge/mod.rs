@@ -30,6 +30,11 @@ pub trait Method: Send {
     /// Its name: `traced` or `counted`.
     fn name(&self) -> &'static str;
 
+    /// What it cannot see on this host, and why: a sentence.
+    fn note(&self) -> Option<&str> {
+        None
+    }
+
     /// What it found since its last call. `usage` is the same interval's.
     ///
     /// # Errors

@@ -14,7 +14,7 @@ use super::ledger::{IoCharge, IoWork, Usage};
 use crate::ObserveError;
 use crate::guests::{Guest, Guests, Hierarchy};
 use aya::maps::{Array, MapData, PerCpuArray, PerCpuHashMap};
-use aya::programs::{BtfTracePoint, FExit};
+use aya::programs::{BtfTracePoint, FExit, ProgramError};
 use aya::{Btf, Ebpf, EbpfLoader};
 use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -160,6 +160,8 @@ pub(super) struct Probe {
     seen_contexts: HashMap<u64, Seen>,
     seen_lost: u64,
     entries: u32,
+    /// Why redirected packets are not seen.
+    unseen: Option<String>,
     /// Keeps the programs attached.
     _programs: Ebpf,
 }
@@ -367,11 +369,16 @@ impl Probe {
                 .program_mut(name)
                 .ok_or_else(|| unavailable(format!("the BPF object has no program {name}")))?
                 .try_into()
-                .map_err(|error: aya::programs::ProgramError| explain(&error))?;
+                .map_err(|error: ProgramError| explain(&error))?;
             program.load(name, &btf).map_err(|error| explain(&error))?;
             program.attach().map_err(|error| explain(&error))?;
         }
-        attach_to_redirects(&mut programs, &btf);
+        let unseen = attach_to_redirects(&mut programs, &btf).err().map(|error| {
+            format!(
+                "what BPF programs redirect into guests is the host's: {}",
+                chain(&error)
+            )
+        });
         let mut take = |name: &str| {
             programs
                 .take_map(name)
@@ -396,6 +403,7 @@ impl Probe {
             seen_contexts: HashMap::new(),
             seen_lost: 0,
             entries,
+            unseen,
             _programs: programs,
         })
     }
@@ -474,20 +482,19 @@ impl Probe {
     }
 }
 
-/// A kernel that lacks what is wanted here goes on without.
-fn attach_to_redirects(programs: &mut Ebpf, btf: &Btf) {
-    let program = programs.program_mut(XDP_REDIRECT);
-    if let Some(program) = program.and_then(|program| <&mut BtfTracePoint>::try_from(program).ok())
-        && program.load(XDP_REDIRECT, btf).is_ok()
-    {
-        let _ = program.attach();
+/// A kernel that lacks what is wanted here goes on without, and it is told.
+fn attach_to_redirects(programs: &mut Ebpf, btf: &Btf) -> Result<(), ProgramError> {
+    if let Some(program) = programs.program_mut(XDP_REDIRECT) {
+        let program = <&mut BtfTracePoint>::try_from(program)?;
+        program.load(XDP_REDIRECT, btf)?;
+        program.attach()?;
     }
-    let program = programs.program_mut(REDIRECT);
-    if let Some(program) = program.and_then(|program| <&mut FExit>::try_from(program).ok())
-        && program.load(REDIRECT, btf).is_ok()
-    {
-        let _ = program.attach();
+    if let Some(program) = programs.program_mut(REDIRECT) {
+        let program = <&mut FExit>::try_from(program)?;
+        program.load(REDIRECT, btf)?;
+        program.attach()?;
     }
+    Ok(())
 }
 
 /// Whose a device is that the kernel met before this side had told it.
@@ -545,6 +552,10 @@ where
 impl Method for Traced {
     fn name(&self) -> &'static str {
         "traced"
+    }
+
+    fn note(&self) -> Option<&str> {
+        self.probe.unseen.as_deref()
     }
 
     fn charge(
