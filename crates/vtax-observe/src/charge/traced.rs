@@ -373,12 +373,7 @@ impl Probe {
             program.load(name, &btf).map_err(|error| explain(&error))?;
             program.attach().map_err(|error| explain(&error))?;
         }
-        let unseen = attach_to_redirects(&mut programs, &btf).err().map(|error| {
-            format!(
-                "what BPF programs redirect into guests is the host's: {}",
-                chain(&error)
-            )
-        });
+        let unseen = attach_to_redirects(&mut programs, &btf);
         let mut take = |name: &str| {
             programs
                 .take_map(name)
@@ -482,19 +477,32 @@ impl Probe {
     }
 }
 
-/// A kernel that lacks what is wanted here goes on without, and it is told.
-fn attach_to_redirects(programs: &mut Ebpf, btf: &Btf) -> Result<(), ProgramError> {
-    if let Some(program) = programs.program_mut(XDP_REDIRECT) {
+/// A kernel that lacks what is wanted here goes on without; says what is not seen then, and why.
+fn attach_to_redirects(programs: &mut Ebpf, btf: &Btf) -> Option<String> {
+    let xdp = programs.program_mut(XDP_REDIRECT).map(|program| {
         let program = <&mut BtfTracePoint>::try_from(program)?;
         program.load(XDP_REDIRECT, btf)?;
-        program.attach()?;
-    }
-    if let Some(program) = programs.program_mut(REDIRECT) {
+        program.attach()
+    });
+    let xdp = xdp.and_then(Result::err);
+    let other = programs.program_mut(REDIRECT).map(|program| {
         let program = <&mut FExit>::try_from(program)?;
         program.load(REDIRECT, btf)?;
-        program.attach()?;
-    }
-    Ok(())
+        program.attach()
+    });
+    let other = other.and_then(Result::err);
+    let unseen = [("XDP redirects", xdp), ("BPF programs hand over", other)];
+    let unseen: Vec<String> = unseen
+        .into_iter()
+        .filter_map(|(what, error)| {
+            let why = chain(&error?);
+            Some(format!(
+                "what {what} to guests is the host's: {}",
+                why.trim()
+            ))
+        })
+        .collect();
+    (!unseen.is_empty()).then(|| unseen.join("; "))
 }
 
 /// Whose a device is that the kernel met before this side had told it.
