@@ -634,7 +634,7 @@ mod tests {
             let plans = crate::missing(&catalogue, &figures, &folders);
             plans.iter().map(|(name, _)| *name).collect::<Vec<_>>()
         };
-        assert!(missing("shea").is_empty());
+        assert_eq!(missing("shea"), ["nic-closed-loop", "shea-energy"]);
         assert_eq!(missing("cherkasova/fig-2"), ["cherkasova-http"]);
     }
 }
