@@ -302,6 +302,9 @@ fn packets_that_are_handed_into_a_namespace_are_charged_to_whom_they_go_or_said_
 #[test]
 fn frames_that_xdp_redirects_are_charged_to_whom_they_go() {
     if let Some((charged, unseen)) = charged_where_redirected("redirect_frame") {
-        assert!(both_pay(charged), "{charged:?} ns of both and of the host, {unseen}");
+        assert!(
+            both_pay(charged),
+            "{charged:?} ns of both and of the host, {unseen}"
+        );
     }
 }
