@@ -308,3 +308,186 @@ fn frames_that_xdp_redirects_are_charged_to_whom_they_go() {
         );
     }
 }
+
+#[test]
+fn nobody_pays_for_a_namespace_that_got_the_number_of_its_own() {
+    let Some(mut setting) = Setting::new(1) else {
+        return;
+    };
+    let Some(mut charger) = charger(MethodChoice::Traced) else {
+        return;
+    };
+    struct Stays(Child);
+    impl Drop for Stays {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+    let stays = Stays(Command::new("sleep").arg("60").spawn().unwrap());
+    setting.containers[0].adopt(&stays.0);
+    for _ in 0..2 {
+        charger.pass(&SystemClock).unwrap();
+    }
+    let inode = |namespace: &Namespace| {
+        let path = format!("/proc/{}/ns/net", namespace.0.id());
+        std::fs::metadata(path).unwrap().ino()
+    };
+    // The container goes on, in another namespace; a new one gets the number once the kernel has let go of it.
+    let number = inode(&setting.containers[0].namespace);
+    let elsewhere = Namespace::new().unwrap();
+    drop(std::mem::replace(
+        &mut setting.containers[0].namespace,
+        elsewhere,
+    ));
+    // Numbers below it are in the way: who has them stays.
+    let mut others = Vec::new();
+    while inode(&setting.containers[0].namespace) != number {
+        if others.len() == 40 {
+            return eprintln!("SKIPPED: none of 40 namespaces got the number {number}");
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        let next = Namespace::new().unwrap();
+        let before = std::mem::replace(&mut setting.containers[0].namespace, next);
+        others.push(before);
+    }
+    let container = &setting.containers[0].namespace;
+    assert!(containers::connect(&setting.client, container, 0));
+    let sent = setting.send(0, 64, Duration::from_millis(500));
+    let pass = charger.pass(&SystemClock).unwrap();
+    let ledger = pass.ledger().unwrap();
+    let own = ledger.row(setting.numbers(&charger)[0]).unwrap();
+    let (own, host) = (own.stages.get(Stage::Softirq).0, ledger.host_softirq.0);
+    eprintln!("{sent} packets: {own} ns of the container's, {host} ns of the host's");
+    assert!(sent > 1000 && own * 20 < host, "{own} of {host} ns");
+    assert_eq!(
+        ledger.sum().0 + ledger.made_good.0,
+        ledger.total.0 + ledger.excess.0
+    );
+}
+
+/// Has a thread of the kernel poll a container's own port. Whether that can be had.
+fn poll_by_a_thread(container: &Namespace) -> bool {
+    let mut gro = container.command(Path::new("ethtool"));
+    let mut threaded = container.command(Path::new("unshare"));
+    threaded
+        .args(["-m", "sh", "-c"])
+        .arg("mount -t sysfs none /mnt && echo 1 > /mnt/class/net/eth0/threaded");
+    [gro.args(["-K", "eth0", "gro", "on"]), &mut threaded]
+        .into_iter()
+        .all(|command| command.status().is_ok_and(|status| status.success()))
+}
+
+#[test]
+fn what_a_ports_own_thread_does_is_charged_to_no_other_guest_and_the_ledger_closes() {
+    let Some(setting) = Setting::new(2) else {
+        return;
+    };
+    let Some(mut charger) = charger(MethodChoice::Traced) else {
+        return;
+    };
+    if !poll_by_a_thread(&setting.containers[0].namespace) {
+        return eprintln!("SKIPPED: no port is polled by a thread here (needs ethtool)");
+    }
+    for _ in 0..2 {
+        charger.pass(&SystemClock).unwrap();
+    }
+    let sent = setting.send(0, 64, Duration::from_millis(700));
+    let pass = charger.pass(&SystemClock).unwrap();
+    let numbers = setting.numbers(&charger);
+    let ledger = pass.ledger().unwrap();
+    let guests = numbers.iter().map(|number| {
+        let row = ledger.row(*number).unwrap();
+        row.stages.total().0
+    });
+    let guests: Vec<u64> = guests.collect();
+    let host = ledger.host.0;
+    eprintln!("{sent} packets: {guests:?} ns of guests, {host} ns of the host");
+    assert!(sent > 1000);
+    assert!(guests[1] * 100 < host, "{guests:?} of {host} ns");
+    assert!(
+        guests[0] < host / 2,
+        "the thread's time is the host's: {guests:?} of {host} ns"
+    );
+    assert_eq!(
+        ledger.sum().0 + ledger.made_good.0,
+        ledger.total.0 + ledger.excess.0
+    );
+}
+
+#[test]
+fn counted_and_traced_see_the_same_receiver() {
+    let Some(setting) = Setting::new(1) else {
+        return;
+    };
+    let Some(mut charger) = charger(MethodChoice::Both) else {
+        return;
+    };
+    charger.pass(&SystemClock).unwrap();
+    charger.pass(&SystemClock).unwrap();
+    let sent = setting.send(0, 64, Duration::from_millis(1500));
+    let pass = charger.pass(&SystemClock).unwrap();
+    let number = setting.numbers(&charger)[0];
+    let exchanged = pass.exchanges.guests[&number];
+    assert!(exchanged.received >= sent, "{exchanged:?}, {sent} sent");
+    let softirq = |index: usize| {
+        let (_, ledger) = &pass.ledgers[index];
+        let row = ledger.row(number).unwrap();
+        row.stages.get(Stage::Softirq).as_secs_f64()
+    };
+    eprintln!("traced {:.3} s, counted {:.3} s", softirq(0), softirq(1));
+    // The kernel samples soft interrupt time at its tick on many hosts, so this is coarse.
+    assert!(softirq(1) > 0.2 * softirq(0) && softirq(1) < 5.0 * softirq(0));
+}
+
+#[test]
+fn guests_that_come_and_go_leave_a_ledger_that_closes() {
+    let Some(hierarchy) = Hierarchy::find(Path::new("/sys")) else {
+        eprintln!("SKIPPED: no control group hierarchy accounts CPU time");
+        return;
+    };
+    let Some(mut charger) = charger(MethodChoice::Auto) else {
+        return;
+    };
+    charger.pass(&SystemClock).unwrap();
+    let mut busy = Vec::new();
+    for round in 0..6u64 {
+        busy.clear();
+        for index in 0..5u64 {
+            let spin = Command::new("sh")
+                .args(["-c", "while :; do :; done"])
+                .spawn()
+                .unwrap();
+            let id = format!("{:x}{:x}", round * 16 + index + 16, std::process::id());
+            let id = format!("{id:0<64}");
+            struct Spin(Child);
+            impl Drop for Spin {
+                fn drop(&mut self) {
+                    let _ = self.0.kill();
+                    let _ = self.0.wait();
+                }
+            }
+            let spin = Spin(spin);
+            let Some(group) = Group::new(&hierarchy.mounted, &id, spin.0.id()) else {
+                eprintln!("SKIPPED: cannot make a control group; this needs root");
+                return;
+            };
+            busy.push((spin, group));
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        let pass = charger.pass(&SystemClock).unwrap();
+        let ledger = pass.ledger().unwrap();
+        assert!(ledger.rows.len() >= 5, "{}", ledger.rows.len());
+        assert_eq!(
+            ledger.sum().0 + ledger.made_good.0,
+            ledger.total.0 + ledger.excess.0
+        );
+        let capacity = ledger.span.0 * std::thread::available_parallelism().unwrap().get() as u64;
+        for row in &ledger.rows {
+            assert!(
+                row.stages.total().0 <= capacity + 200_000_000,
+                "a spike: {row:?}"
+            );
+        }
+    }
+}
