@@ -14,7 +14,7 @@ use crate::poller::{Poller, PortId, Token};
 use crate::ring::Place;
 use crate::telemetry::{DropReason, PortCounters};
 use io_uring::register::Restriction;
-use io_uring::{IoUring, opcode, squeue, types};
+use io_uring::{IoUring, opcode, types};
 use rustix::fs::{Mode, OFlags, open};
 use std::collections::VecDeque;
 use std::io;
@@ -99,7 +99,7 @@ impl Tap {
     /// frames are moved one by one, or by a ring.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn over(socket: OwnedFd, by_ring: bool) -> Self {
-        let ring = by_ring.then(|| restricted(&socket).ok()).flatten();
+        let ring = by_ring.then(restricted).and_then(Result::ok);
         Self::new("over", vec![TapQueue::new(socket, ring)])
     }
 
@@ -282,7 +282,9 @@ impl TapQueue {
         set_header_len(&file, HEADER_LEN)
             .map_err(|cause| failed("set the size of its headers", cause))?;
         // A kernel or a sandbox without it costs a system call a frame.
-        let ring = restricted(&file).ok().and_then(without_waiting);
+        let ring = restricted()
+            .ok()
+            .and_then(|ring| without_waiting(ring, &file));
         Ok(Self::new(file, ring))
     }
 
@@ -342,7 +344,7 @@ impl TapQueue {
         let tried = self.ambition;
         let buffers = &mut self.buffers[..tried];
         let read = match &mut self.ring {
-            Some(ring) => read_batch(ring, buffers, &mut self.pending, |_| {}),
+            Some(ring) => read_batch(ring, &self.file, buffers, &mut self.pending, |_| {}),
             None => read_one_by_one(&self.file, buffers, &mut self.pending),
         };
         if read == tried {
@@ -457,7 +459,7 @@ impl TapQueue {
         });
         let failed = match &mut self.ring {
             // One write is as cheap as one submission.
-            Some(ring) if self.outgoing.len() > 1 => write_batch(ring, frames),
+            Some(ring) if self.outgoing.len() > 1 => write_batch(ring, &self.file, frames),
             _ => write_one_by_one(&self.file, frames),
         };
         counters.totals.drops.add(DropReason::Tap, failed);
@@ -492,45 +494,44 @@ fn attach(file: &OwnedFd, attach: bool) {
     unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETQUEUE as _, &raw mut request) };
 }
 
-/// The only file of a ring.
-const FILE: types::Fixed = types::Fixed(0);
-
-/// A ring that reads and writes this file and does nothing else: what is submitted to it passes by seccomp.
-fn restricted(file: &OwnedFd) -> io::Result<IoUring> {
+/// A ring that reads and writes and does nothing else: what is submitted to it passes by seccomp.
+fn restricted() -> io::Result<IoUring> {
     let ring = IoUring::builder().setup_r_disabled().build(128)?;
-    ring.submitter().register_files(&[file.as_raw_fd()])?;
-    let by_number = squeue::Flags::FIXED_FILE.bits();
-    let mut allowed = [
-        Restriction::sqe_op(opcode::Read::CODE),
-        Restriction::sqe_op(opcode::Writev::CODE),
-        Restriction::sqe_flags_required(by_number),
-    ];
+    let mut allowed = [opcode::Read::CODE, opcode::Writev::CODE].map(Restriction::sqe_op);
     ring.submitter().register_restrictions(&mut allowed)?;
     ring.submitter().register_enable_rings()?;
     Ok(ring)
 }
 
 /// Gives the ring back if operations on a tap end at once there, which they do since Linux 6.4.
-fn without_waiting(mut ring: IoUring) -> Option<IoUring> {
+fn without_waiting(mut ring: IoUring, file: &OwnedFd) -> Option<IoUring> {
     let mut buffer = [vec![0].into_boxed_slice()];
     let mut supported = true;
-    read_batch(&mut ring, &mut buffer, &mut VecDeque::new(), |result| {
-        supported = result != -libc::EOPNOTSUPP;
-    });
+    read_batch(
+        &mut ring,
+        file,
+        &mut buffer,
+        &mut VecDeque::new(),
+        |result| {
+            supported = result != -libc::EOPNOTSUPP;
+        },
+    );
     supported.then_some(ring)
 }
 
 /// One system call for all of `buffers`. Nothing waits, so that every read ends at once.
 fn read_batch(
     ring: &mut IoUring,
+    file: &OwnedFd,
     buffers: &mut [Box<[u8]>],
     pending: &mut VecDeque<(usize, usize)>,
     mut failed: impl FnMut(i32),
 ) -> usize {
+    let file = types::Fd(file.as_raw_fd());
     let mut pushed = 0;
     for (index, buffer) in buffers.iter_mut().enumerate() {
         let len = u32::try_from(buffer.len()).unwrap_or(0);
-        let entry = opcode::Read::new(FILE, buffer.as_mut_ptr(), len)
+        let entry = opcode::Read::new(file, buffer.as_mut_ptr(), len)
             .rw_flags(libc::RWF_NOWAIT)
             .build()
             .user_data(index as u64);
@@ -590,11 +591,16 @@ fn read_one_by_one(
 }
 
 /// One system call for all of `frames`. Tells how many failed.
-fn write_batch<'a>(ring: &mut IoUring, frames: impl Iterator<Item = &'a [libc::iovec]>) -> u64 {
+fn write_batch<'a>(
+    ring: &mut IoUring,
+    file: &OwnedFd,
+    frames: impl Iterator<Item = &'a [libc::iovec]>,
+) -> u64 {
+    let file = types::Fd(file.as_raw_fd());
     let (mut pushed, mut failed) = (0, 0);
     for frame in frames {
         let len = u32::try_from(frame.len()).unwrap_or(0);
-        let entry = opcode::Writev::new(FILE, frame.as_ptr(), len)
+        let entry = opcode::Writev::new(file, frame.as_ptr(), len)
             .rw_flags(libc::RWF_NOWAIT)
             .build();
         // SAFETY: vectors and what they point at live until the write has ended, for which `finish`
@@ -705,13 +711,13 @@ mod tests {
 
     #[test]
     fn a_taps_ring_opens_no_file_and_no_socket_and_changes_no_restriction() {
-        let null = std::fs::File::open("/dev/null").unwrap();
-        let mut ring = match restricted(&null.try_clone().unwrap().into()) {
+        let mut ring = match restricted() {
             Ok(ring) => ring,
             Err(cause) => return eprintln!("SKIPPED: no restricted io_uring here: {cause}"),
         };
         let path = c"/etc/passwd".as_ptr();
         let here = types::Fd(libc::AT_FDCWD);
+        let null = std::fs::File::open("/dev/null").unwrap();
         let file = types::Fd(null.as_raw_fd());
         for (what, entry) in [
             ("open", opcode::OpenAt::new(here, path).build()),
@@ -726,22 +732,14 @@ mod tests {
                 "ring message",
                 opcode::MsgRingData::new(file, 0, 0, None).build(),
             ),
-            (
-                "read from another file",
-                opcode::Read::new(file, std::ptr::null_mut(), 0).build(),
-            ),
-            (
-                "send by the file",
-                opcode::Send::new(FILE, path.cast(), 1).build(),
-            ),
             ("read, linked", {
-                let read = opcode::Read::new(FILE, std::ptr::null_mut(), 0).build();
-                read.flags(squeue::Flags::IO_LINK)
+                let read = opcode::Read::new(file, std::ptr::null_mut(), 0).build();
+                read.flags(io_uring::squeue::Flags::IO_LINK)
             }),
         ] {
             assert_eq!(result(&mut ring, &entry), -libc::EACCES, "{what}");
         }
-        let read = opcode::Read::new(FILE, std::ptr::null_mut(), 0).build();
+        let read = opcode::Read::new(file, std::ptr::null_mut(), 0).build();
         assert_eq!(result(&mut ring, &read), 0);
         let files = [null.as_raw_fd()];
         assert!(ring.submitter().register_files(&files).is_err());
