@@ -14,6 +14,8 @@ const LARGEST: u64 = 45 * 1_448;
 /// Linux sizes frames so that one takes a millisecond at the stream's pace (`tcp_tso_autosize`), of two segments at
 /// least.
 const SMALLEST: u64 = 2 * 1_448;
+const PACED: Nanos = Nanos::from_micros(1_000);
+
 /// What may be under way at first.
 const FIRST_WINDOW: u64 = 10 * 1_448;
 
@@ -22,8 +24,6 @@ const QUICK: u32 = 16;
 
 /// Bytes that Linux's back end moves before it lets others run (`VHOST_NET_WEIGHT`).
 const ROUND: u64 = 0x8_0000;
-
-const PACED: Nanos = Nanos::from_micros(1_000);
 
 /// A TCP stream.
 #[derive(Clone, Debug, PartialEq)]
