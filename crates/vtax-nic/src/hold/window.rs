@@ -36,7 +36,8 @@ const HARMFUL: f64 = 0.85;
 /// Failures in a row after which the pause between two trials grows no more: 4,096 packets.
 const MOST_FAILURES: u32 = 6;
 
-/// Judgements at the widest width after which all is learnt anew: who sends and how fast may have changed.
+/// Judgements at the widest width after which all is learnt anew: who sends and how fast may have changed. The first
+/// time it is after one, since what was learnt was a stream's start, then after twice as many each time, up to this.
 const ANEW: u32 = 64;
 
 /// Shorter windows than this are not worth a timer.
@@ -69,8 +70,9 @@ pub struct Window {
     /// Packets from which that was learnt.
     learnt_from: u32,
     failures: u32,
-    /// Judgements at the widest width in a row.
+    /// Judgements at the widest width in a row, and after how many all is learnt anew.
     judgements: u32,
+    anew_after: u32,
     /// Packets to let pass before the next trial.
     pause: u32,
     last_passed: Nanos,
@@ -195,6 +197,7 @@ impl Window {
             let chance = 3.0 / f64::from(packets.min(self.learnt_from)).sqrt();
             if self.trial.rate() < HARMFUL.min(1.0 - chance) * self.free_rate {
                 self.proven = Nanos::ZERO;
+                self.anew_after = 1;
                 self.fall_back();
             } else {
                 self.widen();
@@ -209,8 +212,9 @@ impl Window {
             self.failures = 0;
             self.judgements += 1;
         }
-        if self.judgements >= ANEW {
+        if self.judgements >= self.anew_after.max(1) {
             self.judgements = 0;
+            self.anew_after = (self.anew_after.max(1) * 2).min(ANEW);
             self.width = Nanos::ZERO;
         } else if self.pause == 0 {
             self.width = Nanos(self.width.0.saturating_mul(2)).min(widest);
