@@ -29,14 +29,14 @@ const STORIES: Parameter = Parameter::new("load.stories", Domain::Integer(10, 10
 const CHILDREN: Parameter = Parameter::new("load.children", Domain::Integer(1, 256), "8")
     .help("processes of PHP, which make one page at a time each");
 
-/// `$1` is the scratch disk, `$2` the number of stories, `$3` of PHP's processes; then Apache's command.
+/// `$1` is the scratch disk, which a file for `disk-read` fills, `$2` the number of stories, `$3` of PHP's processes; then Apache's command.
 /// The socket of the database tells PHP where it is. All tables are the same in each trial.
 const SERVICE: &str = r#"# MariaDB, PHP and Apache
 for program in mariadbd mariadb php-fpm8.2 apache2; do
   command -v "$program" >/dev/null || { echo "$program: not found" >&2; exit 127; }
 done
 umask 022; here=$1/vtax-board; stories=$2; children=$3; shift 3
-rm -rf "$here" && mkdir -p "$here/data/vtax" && chmod 755 "$here" && cd "$here" || exit
+rm -rf "$here" "${here%/*}/vtax-disk-read" && mkdir -p "$here/data/vtax" && chmod 755 "$here" && cd "$here" || exit
 cat >board.php <<'PHP'
 <?php
 // The latest stories and who wrote them.
