@@ -13,3 +13,4 @@ pub mod probe;
 pub mod ring;
 pub mod session;
 pub mod simulation;
+pub mod stream;

@@ -10,6 +10,7 @@ use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use vtax_nic::hold::{Controller, Nanos, NextDrain, PairHold, Release, RxBatch, TxRound};
 
 use crate::arrivals::Arrivals;
+use crate::stream::{Flow, Processor, Stage, Stream};
 
 /// What wakes up late, guest or worker, does so by this much.
 const WAKE: Nanos = Nanos::from_micros(5);
@@ -35,6 +36,8 @@ pub enum Traffic {
         /// From the answer's arrival to the next request's.
         think: Nanos,
     },
+    /// A TCP stream to or from the guest, on one processor for all that it takes.
+    Stream(Stream),
 }
 
 /// What to simulate.
@@ -57,6 +60,8 @@ pub struct Outcome {
     pub received: u64,
     /// Packets that guests sent.
     pub sent: u64,
+    /// Bytes of a stream that were acknowledged.
+    pub bytes: u64,
     /// RX calls.
     pub calls: u64,
     /// TX kicks.
@@ -117,6 +122,7 @@ pub fn run(setup: &Setup, controller: impl Fn() -> Box<dyn Controller>) -> Outco
                 let starts = (0..*outstanding).map(|n| Nanos(think.0 * u64::from(n + 1)));
                 starts.for_each(|at| world.plan(at, port, What::Arrive));
             }
+            Traffic::Stream(_) => world.plan(Nanos::ZERO, port, What::Write),
         }
     }
     while let Some(Reverse(event)) = world.events.pop() {
@@ -152,6 +158,12 @@ enum What {
     Kick,
     /// The worker's deadline.
     Deadline,
+    /// A stream's application writes.
+    Write,
+    /// A guest that was called handles its stream.
+    Wake,
+    /// So many bytes of a stream are handled.
+    End(Stage, u64),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,6 +186,7 @@ struct Port {
     /// Whether the worker wants a kick.
     armed: bool,
     planned: Option<Nanos>,
+    flow: Flow,
 }
 
 impl Port {
@@ -187,6 +200,7 @@ impl Port {
             waiting: VecDeque::new(),
             armed: true,
             planned: None,
+            flow: Flow::default(),
         }
     }
 }
@@ -197,6 +211,8 @@ struct World {
     events: BinaryHeap<Reverse<Event>>,
     planned: u64,
     wakeups: BTreeSet<Nanos>,
+    /// What all of a stream share.
+    processor: Processor,
     outcome: Outcome,
 }
 
@@ -218,6 +234,12 @@ impl World {
             what,
             ..
         } = event;
+        if matches!(what, What::Kick | What::Deadline)
+            && let Some(until) = self.processor.is_taken_until(at)
+        {
+            self.plan(until, index, what);
+            return;
+        }
         match what {
             What::Arrive => self.arrive(at, index),
             What::Poll => self.poll(at, index, traffic),
@@ -246,8 +268,77 @@ impl World {
                     self.drain(at, index, traffic);
                 }
             }
+            What::Write | What::Wake | What::End(..) => {
+                if let Traffic::Stream(stream) = traffic {
+                    self.go_on(event, stream);
+                }
+            }
         }
         self.plan_deadline(index);
+    }
+
+    /// A stream goes on.
+    fn go_on(&mut self, event: Event, stream: &Stream) {
+        let Event {
+            at,
+            port: index,
+            what,
+            ..
+        } = event;
+        let Some(port) = self.ports.get_mut(index) else {
+            return;
+        };
+        match what {
+            What::Write => {
+                port.flow.write(stream);
+                if let Some(every) = stream.every {
+                    self.plan(at + every, index, What::Write);
+                }
+            }
+            What::Wake => {
+                self.processor.wake(Stage::Guest);
+            }
+            What::End(stage, bytes) => {
+                self.processor.ended(stage, bytes);
+                let done = port.flow.end(stage, stream, at);
+                if stage == Stage::Guest {
+                    port.unseen = port.unseen.saturating_sub(1);
+                }
+                self.outcome.bytes += done.acknowledged;
+                if let Some(next) = done.next {
+                    self.processor.wake_next(next);
+                }
+                if done.to_guest {
+                    self.arrive(at, index);
+                }
+                if done.from_guest {
+                    self.submit(at, index);
+                }
+            }
+            _ => {}
+        }
+        self.take_turn(at, index, stream);
+    }
+
+    /// Gives the processor to whose turn it is.
+    fn take_turn(&mut self, at: Nanos, index: usize, stream: &Stream) {
+        let Some(port) = self.ports.get_mut(index) else {
+            return;
+        };
+        if port.flow.begins_to_send(stream) {
+            self.processor.wake(Stage::Send);
+        }
+        while let Some(stage) = self.processor.next() {
+            if let Some((cost, bytes)) = port.flow.start(stage, stream, at) {
+                self.processor.starts(stage, at + cost);
+                self.plan(at + cost, index, What::End(stage, bytes));
+                return;
+            }
+            self.processor.has_nothing(stage);
+            if stage == Stage::Guest {
+                port.guest = Guest::Asleep;
+            }
+        }
     }
 
     fn plan_deadline(&mut self, index: usize) {
@@ -298,7 +389,12 @@ impl World {
             self.outcome
                 .rx_holds
                 .extend(port.held.drain(..).map(|since| at.since(since).0));
-            self.plan(at + WAKE, index, What::Poll);
+            let looks = if port.flow.is_used() {
+                What::Wake
+            } else {
+                What::Poll
+            };
+            self.plan(at + WAKE, index, looks);
         }
     }
 
@@ -315,7 +411,7 @@ impl World {
         let answers = match traffic {
             Traffic::Transactions { .. } => true,
             Traffic::ReceiveWithAcks(_) => port.handled.is_multiple_of(2),
-            Traffic::Receive(_) | Traffic::Send(_) => false,
+            Traffic::Receive(_) | Traffic::Send(_) | Traffic::Stream(_) => false,
         };
         if answers {
             self.plan(at + HANDLE, index, What::Submit);
@@ -351,10 +447,19 @@ impl World {
             ring_size: RING,
         };
         port.armed = port.hold.drained(at, round) == NextDrain::OnKick;
-        if let Traffic::Transactions { think, .. } = traffic {
-            for _ in 0..packets {
-                self.plan(at + *think, index, What::Arrive);
+        match traffic {
+            Traffic::Transactions { think, .. } => {
+                for _ in 0..packets {
+                    self.plan(at + *think, index, What::Arrive);
+                }
             }
+            Traffic::Stream(stream) => {
+                if packets > 0 {
+                    self.processor.wake_next(Stage::of_drained(stream));
+                    self.take_turn(at, index, stream);
+                }
+            }
+            Traffic::Receive(_) | Traffic::ReceiveWithAcks(_) | Traffic::Send(_) => {}
         }
     }
 }

@@ -3,6 +3,7 @@
 use vtax_nic::hold::{HoldSettings, Mode, Nanos};
 use vtax_nic_driver::arrivals::Arrivals;
 use vtax_nic_driver::simulation::{Outcome, Setup, Traffic, quantile, run};
+use vtax_nic_driver::stream::Stream;
 
 const BUDGET: Nanos = Nanos::from_micros(1_000);
 
@@ -139,4 +140,34 @@ fn the_same_seed_gives_the_same_outcome() {
     let [first, second] = [0, 1].map(|_| simulate(Mode::Adaptive, 2, &traffic));
     assert_eq!((first.calls, first.kicks), (second.calls, second.kicks));
     assert_eq!(first.rx_holds, second.rx_holds);
+}
+
+/// Calls for 1 GB with `fixed` holds of 0.25, 1 and 4 ms in the emulated testbed (`plans/nic-floor.toml --quick`).
+#[test]
+fn the_calls_of_a_real_stream_are_predicted_within_15_percent() {
+    for (guest_sends, rate, emulated) in [
+        (false, None, [1_694.0, 1_819.0, 1_869.0]),
+        (false, Some(100_000_000), [8_034.0, 7_980.0, 7_927.0]),
+        (true, None, [1_772.0, 1_047.0, 796.0]),
+        (true, Some(100_000_000), [8_059.0, 8_324.0, 7_896.0]),
+    ] {
+        for (hold_us, emulated) in [250, 1_000, 4_000].into_iter().zip(emulated) {
+            let settings = HoldSettings {
+                mode: Mode::Fixed,
+                ..HoldSettings::default()
+            };
+            let setup = Setup {
+                traffic: Traffic::Stream(Stream::of_testbed(guest_sends, rate)),
+                ports: 1,
+                budget: Nanos::from_micros(hold_us),
+                duration: Nanos::from_secs(10),
+            };
+            let outcome = run(&setup, || settings.controller());
+            let ratio = outcome.calls as f64 * 1e9 / outcome.bytes as f64 / emulated;
+            assert!(
+                (0.85..=1.15).contains(&ratio),
+                "{hold_us} µs, sent by the guest: {guest_sends}, {rate:?} bit/s: {ratio:.2} of {emulated}"
+            );
+        }
+    }
 }

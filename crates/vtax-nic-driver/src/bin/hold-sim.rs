@@ -4,6 +4,7 @@ use clap::Parser;
 use vtax_nic::hold::{HoldSettings, Mode, Nanos};
 use vtax_nic_driver::arrivals::Arrivals;
 use vtax_nic_driver::simulation::{Outcome, Setup, Traffic, quantile, run};
+use vtax_nic_driver::stream::Stream;
 
 /// Simulate the hold modes on standard traffic
 #[derive(Parser)]
@@ -34,9 +35,9 @@ fn main() {
         cli.budget_us, cli.seconds
     );
     println!(
-        "| traffic | mode | calls/packet | kicks/packet | notifications ratio | hold p50 | hold p99 | TX wait p99 | packets ratio | timer wake-ups/s |"
+        "| traffic | mode | calls/packet | kicks/packet | notifications ratio | hold p50 | hold p99 | TX wait p99 | packets ratio | timer wake-ups/s | calls/GB | Gb/s |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|---|---|");
     for (name, ports, traffic) in scenarios {
         let setup = Setup {
             traffic,
@@ -66,6 +67,10 @@ fn row(outcome: &Outcome, off: &Outcome, seconds: u32) -> String {
             format!("{:.3}", count as f64 / of as f64)
         }
     };
+    let of_stream = |value: f64, digits| match outcome.bytes {
+        0 => "-".to_owned(),
+        _ => format!("{value:.digits$}"),
+    };
     let micros = |values: &[u64], part| {
         if values.is_empty() {
             "-".to_owned()
@@ -82,6 +87,8 @@ fn row(outcome: &Outcome, off: &Outcome, seconds: u32) -> String {
         micros(&outcome.tx_waits, 0.99),
         format!("{:.3}", packets(outcome) / packets(off)),
         format!("{:.0}", outcome.timer_wakeups as f64 / f64::from(seconds)),
+        of_stream(outcome.calls as f64 * 1e9 / outcome.bytes as f64, 0),
+        of_stream(outcome.bytes as f64 * 8e-9 / f64::from(seconds), 2),
     ]
     .join(" | ")
 }
@@ -133,6 +140,15 @@ fn standard() -> Vec<(String, u32, Traffic)> {
             1,
             Traffic::Transactions { outstanding, think },
         ));
+    }
+    for (direction, guest_sends) in [("receive", false), ("send", true)] {
+        for (rate, speed) in [(None, "at full speed"), (Some(100_000_000), "at 100 Mb/s")] {
+            scenarios.push((
+                format!("{direction} a TCP stream {speed}"),
+                1,
+                Traffic::Stream(Stream::of_testbed(guest_sends, rate)),
+            ));
+        }
     }
     let thousand = Arrivals::Poisson { rate: 1e3 };
     scenarios.push((

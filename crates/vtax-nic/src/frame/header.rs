@@ -16,7 +16,7 @@ const GSO_ECN: u8 = 0x80;
 
 /// The smallest segment that a frame may be cut into, in bytes: Linux's `tcp_min_snd_mss`. Cutting costs
 /// a copy of the headers and a buffer for each.
-const SMALLEST_SEGMENT: u16 = 48;
+pub(super) const SMALLEST_SEGMENT: u16 = 48;
 
 /// What a side leaves to others, as a sender, or can take undone, as a receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -121,6 +121,27 @@ impl NetHeader {
             csum_offset: offset,
             ..Self::PLAIN
         }
+    }
+
+    /// Of a TCP frame to be cut into segments of `size` bytes of payload, whose headers are `header_len` bytes, TCP's
+    /// from `transport` on. `None` for sizes that no frame has.
+    pub fn segments(
+        kind: GsoKind,
+        size: usize,
+        header_len: usize,
+        transport: usize,
+    ) -> Option<Self> {
+        let gso_type = match kind {
+            GsoKind::Tcp4 => GSO_TCPV4,
+            GsoKind::Tcp6 => GSO_TCPV6,
+            GsoKind::Udp => return None,
+        };
+        Some(Self {
+            gso_type,
+            header_len: header_len.try_into().ok()?,
+            gso_size: size.try_into().ok()?,
+            ..Self::partial_checksum(transport.try_into().ok()?, 16)
+        })
     }
 
     /// Reads the first ten bytes of the wire format.

@@ -3,10 +3,15 @@
 
 mod checksum;
 mod header;
+mod layers;
+mod merge;
 mod segment;
+#[cfg(test)]
+pub(crate) mod testing;
 
 pub use checksum::{complete, sum};
 pub use header::{GsoKind, HEADER_LEN, NetHeader, Offloads, Refusal};
+pub use merge::{MAX_HEADERS, Stream, TcpSegment};
 pub use segment::segment;
 
 /// The longest frame: a TSO frame of 64 KiB with Ethernet header and tags.

@@ -1,14 +1,10 @@
 //! Segmentation in software, for a receiver that cannot take a large frame.
 
-use super::{ETHERNET, GsoKind, NetHeader, Refusal, complete, sum};
+use super::layers::{IPV6_HEADER, Layers, TCP, UDP, Version, word};
+use super::{GsoKind, NetHeader, Refusal, complete};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-const IPV4: u16 = 0x0800;
-const IPV6: u16 = 0x86dd;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
 const IPV6_FRAGMENT: u8 = 44;
-const IPV6_HEADER: usize = 40;
 const TCP_FIN_PSH: u8 = 0x09;
 const TCP_CWR: u8 = 0x80;
 
@@ -44,86 +40,6 @@ pub fn segment(
         }),
         _ => Err(Refusal::Malformed),
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Version {
-    V4,
-    V6,
-}
-
-/// Where the headers of a frame are, in bytes from its start.
-struct Layers {
-    version: Version,
-    network: usize,
-    transport: usize,
-}
-
-impl Layers {
-    fn of(frame: &[u8], transport: usize) -> Option<Self> {
-        let mut network = ETHERNET;
-        let mut kind = word(frame, 12)?;
-        // A VLAN tag, or two of them.
-        while matches!(kind, 0x8100 | 0x88a8) && network <= ETHERNET + 4 {
-            kind = word(frame, network + 2)?;
-            network += 4;
-        }
-        let (version, least) = match kind {
-            IPV4 => (
-                Version::V4,
-                usize::from(frame.get(network)? & 0x0f).max(5) * 4,
-            ),
-            IPV6 => (Version::V6, IPV6_HEADER),
-            _ => return None,
-        };
-        let fits = match version {
-            Version::V4 => transport == network + least,
-            Version::V6 => transport >= network + least,
-        };
-        (fits && transport < frame.len()).then_some(Self {
-            version,
-            network,
-            transport,
-        })
-    }
-
-    /// The sum of the pseudo-header, for `len` bytes from the transport header on.
-    fn pseudo_header(&self, headers: &[u8], protocol: u8, len: usize) -> u16 {
-        let addresses = match self.version {
-            Version::V4 => self.network + 12..self.network + 20,
-            Version::V6 => self.network + 8..self.network + 40,
-        };
-        let len = u32::try_from(len).unwrap_or(0).to_be_bytes();
-        let addresses = headers.get(addresses).unwrap_or(&[]);
-        sum(
-            &[len[0], len[1], len[2], len[3], 0, protocol],
-            sum(addresses, 0),
-        )
-    }
-
-    /// Sets the length of an IP packet, for `len` bytes from the network header on, and the
-    /// header's checksum.
-    fn set_len(&self, frame: &mut [u8], len: usize) {
-        let at = self.network;
-        // Senders of longer packets than 64 KiB were refused before.
-        let number = |len: usize| u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes();
-        match self.version {
-            Version::V4 => {
-                frame[at + 2..at + 4].copy_from_slice(&number(len));
-                frame[at + 10..at + 12].fill(0);
-                let end = self.transport.min(frame.len());
-                let check = !sum(&frame[at..end], 0);
-                frame[at + 10..at + 12].copy_from_slice(&check.to_be_bytes());
-            }
-            Version::V6 => {
-                frame[at + 4..at + 6].copy_from_slice(&number(len - IPV6_HEADER));
-            }
-        }
-    }
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
 }
 
 fn tcp(
@@ -256,7 +172,8 @@ fn udp(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{HEADER_LEN, MAX_FRAME};
+    use crate::frame::testing::{ipv4, ipv6, tcp};
+    use crate::frame::{HEADER_LEN, MAX_FRAME, sum};
     use proptest::prelude::*;
 
     fn header(gso_type: u8, size: u16, start: u16, offset: u16) -> NetHeader {
@@ -269,40 +186,9 @@ mod tests {
         NetHeader::from_bytes(&bytes)
     }
 
-    fn ipv4(protocol: u8, transport: &[u8]) -> Vec<u8> {
-        let mut frame = vec![2; 12];
-        frame.extend([8, 0, 0x45, 0]);
-        frame.extend(
-            u16::try_from(20 + transport.len())
-                .unwrap_or(0)
-                .to_be_bytes(),
-        );
-        frame.extend([
-            0xff, 0xff, 0, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
-        ]);
-        frame.extend(transport);
-        frame
-    }
-
-    fn ipv6(protocol: u8, transport: &[u8]) -> Vec<u8> {
-        let mut frame = vec![2; 12];
-        frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
-        frame.extend(u16::try_from(transport.len()).unwrap_or(0).to_be_bytes());
-        frame.extend([protocol, 64]);
-        frame.extend([0xfd; 15]);
-        frame.push(1);
-        frame.extend([0xfd; 15]);
-        frame.push(2);
-        frame.extend(transport);
-        frame
-    }
-
     fn tcp_segment(payload: &[u8]) -> Vec<u8> {
         // Sequence number near its end; CWR, PSH, ACK and FIN set.
-        let mut bytes = vec![0x12, 0x34, 0, 80, 0xff, 0xff, 0xff, 0xf0, 0, 0, 0, 1];
-        bytes.extend([0x50, 0x99, 1, 0, 0xab, 0xcd, 0, 0]);
-        bytes.extend(payload);
-        bytes
+        tcp(0xffff_fff0, 0x99, payload)
     }
 
     fn run(frame: &[u8], header: NetHeader, partial: bool) -> Vec<(Vec<u8>, NetHeader)> {

@@ -13,7 +13,7 @@ mod translation_tests;
 
 pub use log::DirtyLog;
 pub use mapping::{Mapping, MemoryError};
-pub use segment::{Segment, copy, own, peek};
+pub use segment::{Segment, copy, own, peek, peek_from};
 pub use sigbus::{install as survive_truncation, seen as any_truncation};
 
 use std::os::fd::OwnedFd;

@@ -98,9 +98,18 @@ pub fn own(bytes: &[u8]) -> Segment {
 /// Copies up to `buffer.len()` bytes from the start of `segments`; tells how many.
 #[inline]
 pub fn peek(segments: &[Segment], buffer: &mut [u8]) -> usize {
-    let mut done = 0;
+    peek_from(segments, 0, buffer)
+}
+
+/// Likewise, without the first `skipped` bytes.
+#[inline]
+pub fn peek_from(segments: &[Segment], skipped: u32, buffer: &mut [u8]) -> usize {
+    let (mut done, mut skipped) = (0, skipped);
     for segment in segments {
         let mut segment = *segment;
+        let skips = skipped.min(segment.len);
+        segment.skip(skips);
+        skipped -= skips;
         done += segment.take(&mut buffer[done..]);
         if done == buffer.len() {
             break;

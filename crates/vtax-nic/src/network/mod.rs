@@ -304,29 +304,28 @@ impl Network {
         self.port_changed(port);
     }
 
-    /// On a link, the kernel may leave undone what the guest can take. Else all: frames may be for
-    /// guests that can, and software does it for those that cannot.
+    /// Where the kernel moves the frames it may leave undone what the guest can take. Else all: one large frame
+    /// costs a tap what a small one does, and software cuts it for a guest that cannot take it.
     fn set_tap_offloads(&mut self) {
-        let receiver = match self.ports.as_slice() {
-            [Port::Guest(guest), Port::Tap(_)] | [Port::Tap(_), Port::Guest(guest)] => {
-                guest.receiver()
-            }
-            _ => Offloads::ALL,
-        };
         let served = match self.ports.as_slice() {
             [Port::Guest(guest), Port::Tap(_)] | [Port::Tap(_), Port::Guest(guest)]
                 if guest.is_in_kernel() =>
             {
-                Some((guest.header_len(), guest.running_pairs()))
+                let rings = (guest.header_len(), guest.running_pairs());
+                Some((guest.receiver(), rings))
             }
             _ => None,
         };
         for port in &mut self.ports {
-            if let Port::Tap(tap) = port {
-                tap.set_offloads(receiver);
-                if let Some((header_len, pairs)) = served {
+            let Port::Tap(tap) = port else {
+                continue;
+            };
+            match served {
+                Some((receiver, (header_len, pairs))) => {
+                    tap.set_offloads(receiver);
                     tap.hand_over(header_len, pairs);
                 }
+                None => tap.set_offloads(Offloads::ALL),
             }
         }
     }

@@ -6,8 +6,10 @@ use super::kernel::TapEnds;
 use super::packet::{BATCH, Batch, Frame, Packet};
 use super::statistics::{LISTED, Statistics};
 use super::transfer::Delivery;
-use crate::frame::{ETHERNET, HEADER_LEN, MAX_FRAME, NetHeader, Offloads};
-use crate::memory::{Segment, own};
+use crate::frame::{
+    ETHERNET, HEADER_LEN, MAX_FRAME, MAX_HEADERS, NetHeader, Offloads, Stream, TcpSegment,
+};
+use crate::memory::{Segment, own, peek, peek_from};
 use crate::poller::{Poller, PortId, Token};
 use crate::ring::Place;
 use crate::telemetry::{DropReason, PortCounters};
@@ -18,6 +20,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
+
+/// The longest frame that is looked at for being one of many: larger ones gain little.
+const LONGEST_MERGED: usize = 9_216;
 
 /// Why a tap cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -225,6 +230,12 @@ struct TapQueue {
     vectors: Vec<libc::iovec>,
     /// Where each outgoing frame starts among the vectors.
     outgoing: Vec<usize>,
+    /// Room for frames of TCP segments that are merged, as many as there may be outgoing frames.
+    rooms: Vec<Box<[u8]>>,
+    /// How many of them are in use.
+    taken: usize,
+    /// What is in the last of them, which is the last outgoing frame, and its bytes.
+    stream: Option<(Stream, usize)>,
 }
 
 // SAFETY: the vectors are only used, and only point to anything, within one call of `forward`.
@@ -289,6 +300,9 @@ impl TapQueue {
             headers: Box::new([[0; HEADER_LEN]; BATCH]),
             vectors: Vec::with_capacity(BATCH * 4),
             outgoing: Vec::with_capacity(BATCH),
+            rooms: Vec::new(),
+            taken: 0,
+            stream: None,
         }
     }
 
@@ -341,26 +355,101 @@ impl TapQueue {
     }
 
     fn push(&mut self, frame: &Frame, header_len: usize) {
-        let Some(header) = self.headers.get_mut(self.outgoing.len()) else {
+        if !self.merge(frame, header_len) {
+            self.end_stream();
+            self.append(frame.header, header_len, frame.segments);
+        }
+    }
+
+    /// Makes it the last outgoing frame.
+    fn append(&mut self, header: NetHeader, header_len: usize, segments: &[Segment]) {
+        let Some(room) = self.headers.get_mut(self.outgoing.len()) else {
             return;
         };
-        *header = frame.header.to_bytes(0);
+        *room = header.to_bytes(0);
         self.outgoing.push(self.vectors.len());
         self.vectors.push(libc::iovec {
-            iov_base: header.as_mut_ptr().cast(),
+            iov_base: room.as_mut_ptr().cast(),
             iov_len: header_len,
         });
         let vector = |segment: &Segment| libc::iovec {
             iov_base: segment.host.cast(),
             iov_len: segment.len as usize,
         };
-        self.vectors.extend(frame.segments.iter().map(vector));
+        self.vectors.extend(segments.iter().map(vector));
+    }
+
+    /// Takes a TCP segment into a private copy, to which the next of its stream may be added: the kernel takes many
+    /// of a guest that does not leave them in one as if it did. Tells whether it is one.
+    fn merge(&mut self, frame: &Frame, header_len: usize) -> bool {
+        if frame.len > LONGEST_MERGED || frame.header.segmentation().is_some() {
+            return false;
+        }
+        let mut start = [0; MAX_HEADERS];
+        let known = peek(frame.segments, &mut start).min(frame.len);
+        let start = &start[..known];
+        let Some(next) = TcpSegment::of(start, frame.len, frame.header) else {
+            return false;
+        };
+        let headers = &start[..next.header_len()];
+        #[expect(clippy::cast_possible_truncation, reason = "at most MAX_HEADERS")]
+        let skipped = headers.len() as u32;
+        if let Some((stream, end)) = &mut self.stream
+            && let Some(room) = self.rooms.get_mut(self.taken.wrapping_sub(1))
+            && stream.goes_on(room, &next, headers)
+            && let Some(payload) = room.get_mut(*end..*end + frame.len - headers.len())
+        {
+            peek_from(frame.segments, skipped, payload);
+            if next.is_sound(headers, payload) {
+                stream.add(&next);
+                *end += payload.len();
+                return true;
+            }
+            return false;
+        }
+        self.end_stream();
+        if self.rooms.len() == self.taken {
+            self.rooms.push(vec![0; MAX_FRAME].into_boxed_slice());
+        }
+        let Some(whole) = self.rooms[self.taken].get_mut(..frame.len) else {
+            return false;
+        };
+        whole[..headers.len()].copy_from_slice(headers);
+        peek_from(frame.segments, skipped, &mut whole[headers.len()..]);
+        if !next.is_sound(headers, &whole[headers.len()..]) {
+            return false;
+        }
+        let segments = [own(whole)];
+        self.append(frame.header, header_len, &segments);
+        self.taken += 1;
+        self.stream = Some((Stream::new(next), frame.len));
+        true
+    }
+
+    /// Nothing more is added to the last outgoing frame.
+    fn end_stream(&mut self) {
+        let Some((stream, end)) = self.stream.take() else {
+            return;
+        };
+        let room = self.rooms.get_mut(self.taken.wrapping_sub(1));
+        let header = self.headers.get_mut(self.outgoing.len().wrapping_sub(1));
+        if let (Some(room), Some(header), Some(vector)) = (room, header, self.vectors.last_mut())
+            && let Some(frame) = room.get_mut(..end)
+        {
+            if let Some(whole) = stream.finish(frame) {
+                *header = whole.to_bytes(0);
+            }
+            vector.iov_base = frame.as_mut_ptr().cast();
+            vector.iov_len = end;
+        }
     }
 
     fn flush(&mut self, counters: &mut PortCounters) {
         if self.outgoing.is_empty() {
             return;
         }
+        self.end_stream();
+        self.taken = 0;
         let vectors = &self.vectors;
         let frames = self.outgoing.iter().enumerate().map(|(index, start)| {
             let end = self.outgoing.get(index + 1).copied();
@@ -539,6 +628,8 @@ fn write_one_by_one<'a>(file: &OwnedFd, frames: impl Iterator<Item = &'a [libc::
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::testing::{ipv4, tcp};
+    use crate::frame::{GsoKind, segment as segment_into};
     use io_uring::squeue::Entry;
 
     /// What the kernel says to one operation.
@@ -548,6 +639,74 @@ mod tests {
         let mut told = 0;
         finish(ring, 1, |_, result| told = result);
         told
+    }
+
+    /// Segments of one stream, as a guest without offloads sends them, cut from `payload` bytes.
+    fn segments_of(payload: usize) -> Vec<(Vec<u8>, NetHeader)> {
+        let segment = tcp(7, 0x18, &vec![5; payload]);
+        let header = NetHeader::segments(GsoKind::Tcp4, 1_448, 54, 34).unwrap();
+        let (mut frames, whole) = (Vec::new(), ipv4(6, &segment));
+        segment_into(&whole, header, false, &mut Vec::new(), |frame, header| {
+            frames.push((frame.to_vec(), header));
+        })
+        .unwrap();
+        frames
+    }
+
+    fn sent(tap: &mut Tap, frames: &[(Vec<u8>, NetHeader)], kernel: &OwnedFd) -> Vec<Vec<u8>> {
+        for (bytes, header) in frames {
+            // As a guest may have it: the headers in one piece, the rest in another.
+            let (head, rest) = bytes.split_at(40);
+            let frame = Frame {
+                header: *header,
+                segments: &[own(head), own(rest)],
+                len: bytes.len(),
+            };
+            assert_eq!(tap.deliver(0, &frame), Delivery::Delivered);
+        }
+        tap.publish();
+        let mut message = vec![0; HEADER_LEN + MAX_FRAME];
+        let mut came = Vec::new();
+        while let Ok(len @ 1..) = rustix::io::read(kernel, &mut message[..]) {
+            came.push(message[..len].to_vec());
+        }
+        came
+    }
+
+    #[test]
+    fn the_kernel_gets_segments_of_a_stream_in_one_and_can_cut_them_again() {
+        for by_ring in [false, true] {
+            let (kernel, own) = rustix::net::socketpair(
+                rustix::net::AddressFamily::UNIX,
+                rustix::net::SocketType::SEQPACKET,
+                rustix::net::SocketFlags::NONBLOCK,
+                None,
+            )
+            .unwrap();
+            let mut tap = Tap::over(own, by_ring);
+            let frames = segments_of(20_000);
+            // Twice the same: as many as go into one, and again from the first room.
+            for _ in 0..2 {
+                let came = sent(&mut tap, &frames, &kernel);
+                let (header, frame) = came[0].split_at(HEADER_LEN);
+                let header = NetHeader::from_bytes(header.try_into().unwrap());
+                assert_eq!(header.segmentation(), Some((GsoKind::Tcp4, 1_448)));
+                let mut again = Vec::new();
+                segment_into(frame, header, false, &mut Vec::new(), |frame, header| {
+                    again.push((frame.to_vec(), header));
+                })
+                .unwrap();
+                assert_eq!(again, frames);
+                assert_eq!(came.len(), 1);
+            }
+            // What is none of a stream is as it came, and in its place.
+            let mut mixed = frames[..3].to_vec();
+            mixed[1].0[60] ^= 1;
+            let came = sent(&mut tap, &mixed, &kernel);
+            let plain: Vec<_> = came.iter().map(|frame| &frame[HEADER_LEN..]).collect();
+            assert_eq!(plain, [&mixed[0].0, &mixed[1].0, &mixed[2].0]);
+            assert_eq!(tap.counters.totals.rx_packets, frames.len() as u64 * 2 + 3);
+        }
     }
 
     #[test]

@@ -1,0 +1,345 @@
+//! A TCP stream in the simulation: a sender that waits for acknowledgements, and everything that handles a frame on
+//! the way taking turns on one processor.
+
+use std::collections::VecDeque;
+
+use vtax_nic::hold::Nanos;
+
+/// What an acknowledgement takes, wherever it is handled.
+const ACKNOWLEDGE: Nanos = Nanos::from_micros(4);
+
+/// Payload of the largest frame that TCP sends over IPv4 with timestamps, in bytes: 45 segments of 1,448.
+const LARGEST: u64 = 45 * 1_448;
+
+/// Linux sizes frames so that one takes a millisecond at the stream's pace (`tcp_tso_autosize`), of two segments at
+/// least.
+const SMALLEST: u64 = 2 * 1_448;
+const PACED: Nanos = Nanos::from_micros(1_000);
+
+/// What may be under way at first.
+const FIRST_WINDOW: u64 = 10 * 1_448;
+
+/// Acknowledgements at a stream's start that Linux does not delay.
+const QUICK: u32 = 16;
+
+/// Bytes that Linux's back end moves before it lets others run (`VHOST_NET_WEIGHT`).
+const ROUND: u64 = 0x8_0000;
+
+/// A TCP stream.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stream {
+    /// Whether the guest sends it; otherwise it receives.
+    pub guest_sends: bool,
+    /// Bytes that may be under way.
+    pub window: u64,
+    /// Bytes that the application writes at a time.
+    pub write: u64,
+    /// From one write to the next; none: as fast as it goes.
+    pub every: Option<Nanos>,
+    /// What a GB takes: of whoever sends, of the back end, of whoever receives.
+    pub costs: [Nanos; 3],
+}
+
+impl Stream {
+    /// As the emulated testbed has it (`plans/nic-floor.toml`): windows as a guest of 256 MiB lets them grow, the time
+    /// of each part for 1 GB with holds of 1 ms at full speed, and iperf3, which writes 128 KiB at a time.
+    pub fn of_testbed(guest_sends: bool, bits_per_second: Option<u64>) -> Self {
+        let write = 131_072;
+        let milliseconds = |parts: [u32; 3]| parts.map(|part| Nanos::from_micros(part * 1_000));
+        let (window, costs) = if guest_sends {
+            (1_110_000, milliseconds([518, 569, 672]))
+        } else {
+            (550_000, milliseconds([464, 489, 632]))
+        };
+        Self {
+            guest_sends,
+            window,
+            write,
+            every: bits_per_second.map(|rate| Nanos(write * 8_000_000_000 / rate.max(1))),
+            costs,
+        }
+    }
+
+    fn cost(&self, part: usize, bytes: u64) -> Nanos {
+        let whole = self.costs.get(part).map_or(0, |cost| cost.0);
+        Nanos(whole.saturating_mul(bytes) / 1_000_000_000)
+    }
+}
+
+/// Who is at work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// The sender makes a frame.
+    Send,
+    /// The back end moves one.
+    Carry,
+    /// The peer takes what it got: a frame, or an acknowledgement.
+    Peer,
+    /// The guest does.
+    Guest,
+}
+
+impl Stage {
+    /// Who goes on with what the worker took from the guest.
+    pub fn of_drained(stream: &Stream) -> Self {
+        if stream.guest_sends {
+            Self::Carry
+        } else {
+            Self::Peer
+        }
+    }
+}
+
+/// What whoever handles a stream shares. Who woke up last has it, until there is nothing left to do; but the back
+/// end gives it away only when its round is over, as Linux's does, which is no process of its own.
+#[derive(Debug, Default)]
+pub struct Processor {
+    /// The next one is the last.
+    turns: Vec<Stage>,
+    is_at_work: bool,
+    /// Bytes that the back end has moved in its round.
+    round: u64,
+    /// When the back end will look up next.
+    back_end_until: Nanos,
+}
+
+impl Processor {
+    /// Someone has something to do.
+    pub fn wake(&mut self, stage: Stage) {
+        self.turns.retain(|waiting| *waiting != stage);
+        self.turns.push(stage);
+    }
+
+    /// Someone has something to do once whoever is at it now has no more.
+    pub fn wake_next(&mut self, stage: Stage) {
+        if !self.turns.contains(&stage) {
+            self.turns.insert(self.turns.len().saturating_sub(1), stage);
+        }
+    }
+
+    /// Whose turn it is, unless someone is at work.
+    pub fn next(&self) -> Option<Stage> {
+        match self.round {
+            _ if self.is_at_work => None,
+            0 => self.turns.last().copied(),
+            _ => Some(Stage::Carry),
+        }
+    }
+
+    /// They begin.
+    pub fn starts(&mut self, stage: Stage, until: Nanos) {
+        self.is_at_work = true;
+        if stage == Stage::Carry {
+            self.back_end_until = until;
+        }
+    }
+
+    /// They have handled `bytes`.
+    pub fn ended(&mut self, stage: Stage, bytes: u64) {
+        self.is_at_work = false;
+        if stage == Stage::Carry {
+            self.round += bytes;
+        }
+        if self.round >= ROUND {
+            self.round = 0;
+            // The others first.
+            self.turns.retain(|waiting| *waiting != stage);
+            self.turns.insert(0, stage);
+        }
+    }
+
+    /// They look and find nothing.
+    pub fn has_nothing(&mut self, stage: Stage) {
+        if stage == Stage::Carry {
+            self.round = 0;
+        }
+        self.turns.retain(|waiting| *waiting != stage);
+    }
+
+    /// Until when nobody else gets to run, if that is so.
+    pub fn is_taken_until(&self, now: Nanos) -> Option<Nanos> {
+        (now < self.back_end_until).then_some(self.back_end_until)
+    }
+}
+
+/// What is to be done next.
+#[derive(Debug, Default)]
+pub struct Done {
+    /// Who goes on.
+    pub next: Option<Stage>,
+    /// Something is in the guest's receive ring.
+    pub to_guest: bool,
+    /// Something is in its send ring.
+    pub from_guest: bool,
+    /// Bytes that the sender knows to be there.
+    pub acknowledged: u64,
+}
+
+/// Where a stream is.
+#[derive(Debug, Default)]
+pub struct Flow {
+    /// Bytes that were written and not sent.
+    written: u64,
+    /// Bytes that were sent and whose acknowledgement has not come.
+    under_way: u64,
+    /// Bytes and frames that were taken and not acknowledged.
+    taken: (u64, u32),
+    /// Acknowledgements that were not delayed.
+    quick: u32,
+    is_used: bool,
+    is_sending: bool,
+    /// What was sent and is not acknowledged, and when.
+    sent: VecDeque<(Nanos, u64)>,
+    round_trip: Nanos,
+    /// Bytes that are acknowledged.
+    arrived: u64,
+    /// The frame that is being made.
+    made: u64,
+    /// Frames, or what acknowledgements stand for, before each stage, in bytes.
+    before_carry: VecDeque<u64>,
+    before_peer: VecDeque<u64>,
+    before_guest: VecDeque<u64>,
+}
+
+impl Flow {
+    /// Whether there is a stream at all.
+    pub fn is_used(&self) -> bool {
+        self.is_used
+    }
+
+    /// The application writes.
+    pub fn write(&mut self, stream: &Stream) {
+        self.is_used = true;
+        // What does not fit into the socket, the application has not written yet.
+        self.written = match stream.every {
+            Some(_) => self.written + stream.write,
+            None => u64::MAX / 4,
+        };
+    }
+
+    /// Whether the sender begins to make frames now.
+    pub fn begins_to_send(&mut self, stream: &Stream) -> bool {
+        if self.is_sending || self.next_frame(stream).is_none() {
+            return false;
+        }
+        self.is_sending = true;
+        true
+    }
+
+    fn next_frame(&self, stream: &Stream) -> Option<u64> {
+        // Slow start (RFC 5681) from ten segments (RFC 6928) on, until the window is what both ends have room for.
+        let window = (FIRST_WINDOW + self.arrived).min(stream.window);
+        // What the application has not read fills the socket of whoever receives.
+        let unread: u64 = match stream.guest_sends {
+            true => self.before_peer.iter().sum(),
+            false => 0,
+        };
+        let room = window
+            .saturating_sub(self.under_way)
+            .min((2 * stream.window).saturating_sub(self.under_way + unread));
+        // The pace is 1.2 windows a round trip.
+        let paced = window * 6 / 5 * PACED.0 / self.round_trip.0.max(1);
+        let largest = paced.clamp(SMALLEST, LARGEST);
+        let bytes = self.written.min(room).min(largest);
+        // A rest of the window waits until there is more of it.
+        let is_worth_it = bytes == self.written || bytes * 2 >= largest.min(window);
+        (bytes > 0 && is_worth_it).then_some(bytes)
+    }
+
+    /// Someone has the processor: for how long, and for how many bytes. `None`: there is nothing to do.
+    pub fn start(&mut self, stage: Stage, stream: &Stream, now: Nanos) -> Option<(Nanos, u64)> {
+        let (part, bytes) = match stage {
+            Stage::Send => {
+                let Some(bytes) = self.next_frame(stream) else {
+                    self.is_sending = false;
+                    return None;
+                };
+                self.made = bytes;
+                self.written -= bytes;
+                self.under_way += bytes;
+                self.sent.push_back((now, bytes));
+                (0, bytes)
+            }
+            Stage::Carry => (1, *self.before_carry.front()?),
+            Stage::Peer => (2, *self.before_peer.front()?),
+            Stage::Guest => (2, *self.before_guest.front()?),
+        };
+        let is_acknowledgement = match stage {
+            Stage::Peer => !stream.guest_sends,
+            Stage::Guest => stream.guest_sends,
+            Stage::Send | Stage::Carry => false,
+        };
+        let cost = if is_acknowledgement {
+            ACKNOWLEDGE
+        } else {
+            stream.cost(part, bytes)
+        };
+        Some((cost, bytes))
+    }
+
+    /// They are done.
+    pub fn end(&mut self, stage: Stage, stream: &Stream, now: Nanos) -> Done {
+        let mut done = Done::default();
+        match stage {
+            Stage::Send => {
+                self.before_carry.push_back(self.made);
+                if stream.guest_sends {
+                    done.from_guest = true;
+                } else {
+                    done.next = Some(Stage::Carry);
+                }
+            }
+            Stage::Carry => {
+                let bytes = self.before_carry.pop_front().unwrap_or(0);
+                self.before_guest.push_back(bytes);
+                done.to_guest = true;
+                if stream.guest_sends {
+                    // The host's TCP acknowledges at once, on the back end's time; the application reads later.
+                    self.before_peer.push_back(bytes);
+                    done.next = Some(Stage::Peer);
+                }
+            }
+            Stage::Peer => {
+                let bytes = self.before_peer.pop_front().unwrap_or(0);
+                if !stream.guest_sends {
+                    done.acknowledged = self.acknowledge(bytes, now);
+                }
+            }
+            Stage::Guest => {
+                let bytes = self.before_guest.pop_front().unwrap_or(0);
+                if stream.guest_sends {
+                    done.acknowledged = self.acknowledge(bytes, now);
+                } else if let Some(bytes) = self.take(bytes) {
+                    self.before_peer.push_back(bytes);
+                    done.from_guest = true;
+                }
+            }
+        }
+        done
+    }
+
+    fn acknowledge(&mut self, bytes: u64, now: Nanos) -> u64 {
+        self.arrived += bytes;
+        self.under_way = self.under_way.saturating_sub(bytes);
+        let mut left = bytes;
+        while let Some((at, frame)) = self.sent.front().copied()
+            && left >= frame
+        {
+            left -= frame;
+            self.sent.pop_front();
+            // RFC 6298's average.
+            self.round_trip = Nanos(self.round_trip.0 / 8 * 7 + now.since(at).0 / 8);
+        }
+        bytes
+    }
+
+    /// The guest takes a frame. Two or more are acknowledged once no others wait, with which its application reads.
+    fn take(&mut self, bytes: u64) -> Option<u64> {
+        self.taken.0 += bytes;
+        self.taken.1 += 1;
+        let is_due = self.taken.1 >= 2 && self.before_guest.is_empty();
+        let is_quick = self.quick < QUICK;
+        self.quick += u32::from(is_quick);
+        (is_due || is_quick).then(|| std::mem::take(&mut self.taken).0)
+    }
+}
