@@ -129,8 +129,10 @@ impl Workload for Board {
             r#"ProxyPass "{}" "unix:{scratch}/vtax-board/php|fcgi://localhost{scratch}/vtax-board/board.php""#,
             apache::PATH
         );
-        let modules = ["proxy", "proxy_fcgi"];
-        let apache = apache::server(CLIENTS.integer(settings), &modules, &[forward]);
+        // Without it, Apache 2.4.59 and later drops the length that PHP says.
+        let trust = "SetEnv ap_trust_cgilike_cl yes".to_owned();
+        let modules = ["env", "proxy", "proxy_fcgi"];
+        let apache = apache::server(CLIENTS.integer(settings), &modules, &[forward, trust]);
         let (stories, children) = (
             STORIES.integer(settings).to_string(),
             CHILDREN.integer(settings).to_string(),
