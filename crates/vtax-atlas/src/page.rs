@@ -634,7 +634,14 @@ mod tests {
             let plans = crate::missing(&catalogue, &figures, &folders);
             plans.iter().map(|(name, _)| *name).collect::<Vec<_>>()
         };
-        assert_eq!(missing("shea"), ["nic-closed-loop", "shea-energy"]);
+        let others = [
+            "nic-closed-loop",
+            "shea-board",
+            "shea-energy",
+            "shea-platforms",
+            "shea-platforms-xen",
+        ];
+        assert_eq!(missing("shea"), others);
         assert_eq!(missing("cherkasova/fig-2"), ["cherkasova-http"]);
     }
 }

@@ -66,6 +66,10 @@ fn main() -> ExitCode {
         memcached_answers_every_request_that_was_due_and_misses_none,
         tbench_measures_throughput_after_its_warm_up,
         sysbench_oltp_commits_transactions_at_a_rate,
+        http_batch_ends_with_its_last_answer,
+        hping3_hears_of_every_connection_that_it_asked_for,
+        a_flood_reaches_the_server_and_nobody_else,
+        board_serves_pages_made_of_stories,
         cpu_reports_operations_for_a_duration_and_to_completion,
         stress_ng_counts_what_each_stressor_did,
         disk_read_works_raw_and_through_a_file_system,
@@ -536,6 +540,87 @@ fn sysbench_oltp_commits_transactions_at_a_rate() {
     let (p50, p99) = (value(&result, "latency.p50"), value(&result, "latency.p99"));
     assert!(p50 > 0.0 && p50 <= p99, "{result:?}");
     assert!(!result.histograms[0].1.is_empty());
+}
+
+fn http_batch_ends_with_its_last_answer() {
+    let settings = settings([
+        ("load.requests", Level::Integer(200)),
+        ("load.rate", Level::Number(400.0)),
+    ]);
+    let Some(result) = run("http-batch", &["apache2"], &settings) else {
+        return;
+    };
+    assert_eq!(total(&result), 200.0);
+    // The last one is due 2.5 ms before the half second is over.
+    assert!(value(&result, "elapsed") > 0.49, "{result:?}");
+}
+
+fn hping3_hears_of_every_connection_that_it_asked_for() {
+    let settings = settings([
+        ("load.requests", Level::Integer(300)),
+        ("load.rate", Level::Number(1000.0)),
+    ]);
+    let Some(result) = run("hping3", &["apache2", "hping3"], &settings) else {
+        return;
+    };
+    assert_eq!(total(&result), 300.0);
+    assert!(value(&result, "elapsed") > 0.2, "{result:?}");
+}
+
+fn a_flood_reaches_the_server_and_nobody_else() {
+    let Some(mut host) = Host::new(&["apache2", "hping3"]) else {
+        return;
+    };
+    // A way out, which whatever is addressed elsewhere takes.
+    let way_out = "ip link add out type veth peer name far && \
+        echo 1 >/proc/sys/net/ipv6/conf/out/disable_ipv6 && echo 1 >/proc/sys/net/ipv6/conf/far/disable_ipv6 && \
+        ip addr add 10.99.0.1/24 dev out && ip link set out up && ip link set far up && \
+        ip route add default via 10.99.0.2 dev out && ip neigh add 10.99.0.2 lladdr 02:00:00:00:00:01 dev out";
+    let way_out = ["sh", "-c", way_out].map(str::to_owned).to_vec();
+    let prepared = host.run(&way_out, Duration::from_secs(10)).unwrap();
+    assert_eq!(prepared.code, 0, "{prepared:?}");
+    let settings = settings([
+        ("load.requests", Level::Integer(100)),
+        ("load.rate", Level::Number(200.0)),
+    ]);
+    let workload = by_kind("http-flood").unwrap();
+    let raw = drive(&mut host, workload, &settings).unwrap();
+    let result = workload.parse(&raw, &Settings::default(), TIMING).unwrap();
+    assert!(value(&result, "elapsed") > 0.4, "{result:?}");
+    let sent = |host: &mut Host, device: &str| -> u64 {
+        let show = ["ip", "-s", "link", "show", device]
+            .map(str::to_owned)
+            .to_vec();
+        let shown = host.run(&show, Duration::from_secs(10)).unwrap().stdout;
+        let shown = String::from_utf8(shown).unwrap();
+        // The line below the heading `TX:`: bytes, packets.
+        let last = shown
+            .lines()
+            .last()
+            .and_then(|line| line.split_whitespace().nth(1));
+        last.unwrap().parse().unwrap()
+    };
+    assert_eq!(sent(&mut host, "out"), 0, "something left");
+    assert!(sent(&mut host, "lo") > 1_000, "no flood");
+    let stray = ["bash", "-c", "echo >/dev/udp/192.0.2.1/9"]
+        .map(str::to_owned)
+        .to_vec();
+    host.run(&stray, Duration::from_secs(10)).unwrap();
+    assert_eq!(sent(&mut host, "out"), 1, "the way out counts nothing");
+}
+
+fn board_serves_pages_made_of_stories() {
+    let settings = settings([
+        ("load.requests", Level::Integer(500)),
+        ("load.connections", Level::Integer(10)),
+        ("load.stories", Level::Integer(100)),
+    ]);
+    let programs = ["apache2", "php-fpm8.2", "mariadbd"];
+    let Some(result) = run("board", &programs, &settings) else {
+        return;
+    };
+    assert_eq!(total(&result), 500.0);
+    assert!(value(&result, "latency.p50") <= value(&result, "latency.max"));
 }
 
 fn cpu_reports_operations_for_a_duration_and_to_completion() {

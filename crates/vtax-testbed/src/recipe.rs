@@ -4,11 +4,12 @@ use vtax_guest::image::{Recipe, RecipeFile};
 use vtax_lab::place::Hypervisor;
 
 /// What the lab needs on any host, and its clients.
-const LAB: [&str; 10] = [
+const LAB: [&str; 11] = [
     "busybox-static",
     "dbench",
     "e2fsprogs",
     "ethtool",
+    "hping3",
     "iperf3",
     "iproute2",
     "kmod",

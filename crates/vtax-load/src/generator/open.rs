@@ -4,7 +4,7 @@ use super::arrivals::Arrivals;
 use super::connection::Progress;
 use super::pool::Pool;
 use super::report::{Errors, Report, Times};
-use super::{Arguments, nanoseconds};
+use super::{Arguments, nanoseconds, seconds};
 use std::collections::VecDeque;
 use std::ops::Range;
 use vtax_host::HostError;
@@ -23,6 +23,7 @@ struct Count {
     requests: u64,
     bytes: u64,
     due: u64,
+    last_answer: Option<u64>,
 }
 
 impl Count {
@@ -35,6 +36,7 @@ impl Count {
             requests: 0,
             bytes: 0,
             due: 0,
+            last_answer: None,
         }
     }
 
@@ -56,7 +58,10 @@ impl Count {
         }
         match self.at(due) {
             Some(count) if refused => count.errors.status += 1,
-            Some(count) => count.latency.record(now.saturating_sub(due)),
+            Some(count) => {
+                count.latency.record(now.saturating_sub(due));
+                count.last_answer = Some(now.saturating_sub(count.window.start));
+            }
             None => {}
         }
     }
@@ -233,6 +238,7 @@ pub fn run(arguments: &Arguments, mut pool: Pool) -> Result<Report, HostError> {
         requests: count.requests,
         bytes: count.bytes,
         due: Some(count.due),
+        last_answer: count.last_answer.map(seconds),
         errors: count.errors,
         latency: count.latency.summary(),
         histogram: count.latency.encoded(),

@@ -23,6 +23,10 @@ pub struct Report {
     pub bytes: u64,
     /// Open loop: requests that were due in the measured part.
     pub due: Option<u64>,
+    /// Open loop: from the beginning of the measured part to the last answer to a request that was due
+    /// in it, in seconds.
+    #[serde(default)]
+    pub last_answer: Option<f64>,
     /// What went wrong with requests that were due in the measured part.
     pub errors: Errors,
     /// From the moment a request was due (open) or sent (closed) to the last byte of its answer.

@@ -77,6 +77,7 @@ pub fn run(arguments: &Arguments) -> Result<Report, HostError> {
         requests: count.requests,
         bytes: count.bytes,
         due: None,
+        last_answer: None,
         errors: Errors::default(),
         latency: count.latency.summary(),
         histogram: count.latency.encoded(),

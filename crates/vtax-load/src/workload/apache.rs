@@ -12,8 +12,10 @@ pub const PROGRAMS: &[Program] = &[Program::of("apache2", "apache2-bin")];
 /// The path of the file.
 pub const PATH: &str = "/file";
 
-const PORT: u16 = 80;
-const DIRECTORY: &str = "/tmp/vtax-http";
+/// Where it listens.
+pub const PORT: u16 = 80;
+/// Where its content and its process number are.
+pub const DIRECTORY: &str = "/tmp/vtax-http";
 const THREADS: i64 = 64;
 
 /// Makes a file of `bytes` bytes, starts Apache and waits until it answers. Every connection
@@ -27,17 +29,12 @@ pub fn serve(
     let bytes = bytes.to_string();
     let content = r#"umask 022 && mkdir -p "$1" && head -c "$2" /dev/zero > "$1/file""#;
     prepare(target, &script("sh", content, &[DIRECTORY, &bytes]), &[])?;
-    start_service(
-        target,
-        client,
-        "apache2",
-        &server(connections),
-        PORT,
-        PROGRAMS,
-    )
+    let line = server(connections, &[], &[]);
+    start_service(target, client, "apache2", &line, PORT, PROGRAMS)
 }
 
-fn server(connections: i64) -> CommandLine {
+/// Apache's command line for so many connections, with these modules and directives as well.
+pub fn server(connections: i64, modules: &[&str], more: &[String]) -> CommandLine {
     let children = (connections.max(1) + THREADS - 1) / THREADS;
     let workers = children * THREADS;
     let mut line = command([
@@ -50,7 +47,7 @@ fn server(connections: i64) -> CommandLine {
     ]);
     // Modules have to be there before the directives that they understand; without authz_core
     // every request is refused.
-    for module in ["mpm_event", "authz_core"] {
+    for module in ["mpm_event", "authz_core"].iter().chain(modules) {
         let load = format!("LoadModule {module}_module /usr/lib/apache2/modules/mod_{module}.so");
         line.extend(["-C".to_owned(), load]);
     }
@@ -79,7 +76,9 @@ fn server(connections: i64) -> CommandLine {
     ];
     line.extend(
         directives
-            .into_iter()
+            .iter()
+            .chain(more)
+            .cloned()
             .flat_map(|directive| ["-c".to_owned(), directive]),
     );
     line

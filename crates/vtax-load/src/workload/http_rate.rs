@@ -13,7 +13,8 @@ const LOOP: OpenLoop = OpenLoop {
     generator: "http",
     what: "HTTP",
 };
-const FILE_BYTES: Parameter =
+/// How much is asked for.
+pub const FILE_BYTES: Parameter =
     Parameter::new("load.file_bytes", Domain::Integer(1, 1_000_000_000), "1000")
         .help("size of each answer in bytes");
 

@@ -5,9 +5,12 @@
 //! function of the settings, and what that prints.
 
 mod apache;
+mod board;
 mod cpu;
 mod disk_read;
 mod driver;
+mod hping3;
+mod http_batch;
 mod http_download;
 mod http_rate;
 mod idle;
@@ -47,6 +50,10 @@ pub fn all() -> &'static [&'static dyn Workload] {
         &iperf3_udp::Iperf3Udp,
         &http_download::HttpDownload,
         &http_rate::HttpRate,
+        &http_batch::HttpBatch::Calm,
+        &http_batch::HttpBatch::Flooded,
+        &hping3::Hping3,
+        &board::Board,
         &memcached::Memcached,
         &tbench::Tbench,
         &sysbench_oltp::SysbenchOltp,

@@ -29,6 +29,16 @@ const RECORDED: &[(&str, &str)] = &[
         include_str!("../../tests/data/http-download.json"),
     ),
     ("http-rate", include_str!("../../tests/data/http-rate.json")),
+    (
+        "http-batch",
+        include_str!("../../tests/data/http-batch.json"),
+    ),
+    (
+        "http-flood",
+        include_str!("../../tests/data/http-batch.json"),
+    ),
+    ("board", include_str!("../../tests/data/board.json")),
+    ("hping3", include_str!("../../tests/data/hping3.txt")),
     ("memcached", include_str!("../../tests/data/memcached.json")),
     ("tbench", include_str!("../../tests/data/tbench.txt")),
     (
