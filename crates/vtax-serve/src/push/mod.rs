@@ -107,6 +107,29 @@ pub enum PushError {
     Thread(#[source] io::Error),
 }
 
+/// A snapshot as the body of one request, and how many samples are in it; for benchmarks of servers.
+#[doc(hidden)]
+pub fn body(
+    protocol: Protocol,
+    snapshot: &Snapshot,
+    listing: &Listing,
+    labels: &[(String, String)],
+) -> Option<(Vec<u8>, usize)> {
+    let pass = pass(snapshot, listing, &Own::default(), None);
+    let body = sender::body(protocol, std::slice::from_ref(&pass), labels)?;
+    Some((body, pass.samples()))
+}
+
+fn pass(snapshot: &Snapshot, listing: &Listing, own: &Own, start_ms: Option<i64>) -> Pass {
+    let mut pass = Pass {
+        time_ms: snapshot.ended.as_millisecond(),
+        start_ms: start_ms.unwrap_or(snapshot.began.as_millisecond()),
+        families: Vec::new(),
+    };
+    metrics::families(&mut pass, snapshot, listing, own);
+    pass
+}
+
 /// What the exporter's thread and the one that sends share.
 #[derive(Debug)]
 struct Shared {
@@ -217,15 +240,8 @@ impl Pusher {
 
     /// Queues a snapshot, as a scrape of this moment would show it.
     pub fn push(&mut self, snapshot: &Snapshot, listing: &Listing, own: &Own) {
-        let time_ms = snapshot.ended.as_millisecond();
-        let mut pass = Pass {
-            time_ms,
-            start_ms: *self
-                .start_ms
-                .get_or_insert(snapshot.began.as_millisecond().min(time_ms)),
-            families: Vec::new(),
-        };
-        metrics::families(&mut pass, snapshot, listing, own);
+        let pass = pass(snapshot, listing, own, self.start_ms);
+        self.start_ms = Some(pass.start_ms);
         self.queue(pass);
     }
 

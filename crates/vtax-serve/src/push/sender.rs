@@ -40,6 +40,24 @@ fn unpacked(record: &[u8]) -> Option<Pass> {
     Pass::decode(pass.as_slice()).ok()
 }
 
+/// Passes in order as a request's body.
+pub(super) fn body(
+    protocol: Protocol,
+    passes: &[Pass],
+    labels: &[(String, String)],
+) -> Option<Vec<u8>> {
+    match protocol {
+        Protocol::RemoteWrite => snap::raw::Encoder::new()
+            .compress_vec(&wire::remote_write(passes, labels))
+            .ok(),
+        Protocol::Otlp => {
+            let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
+            let written = packer.write_all(&wire::otlp(passes, labels));
+            written.and_then(|()| packer.finish()).ok()
+        }
+    }
+}
+
 /// What became of a request.
 enum Answer {
     Taken {
@@ -226,17 +244,9 @@ impl Sender {
             .filter_map(|record| unpacked(record))
             .collect();
         let read: u64 = passes.iter().map(|pass| pass.samples() as u64).sum();
-        let body = match self.protocol {
-            _ if passes.is_empty() => None,
-            Protocol::RemoteWrite => snap::raw::Encoder::new()
-                .compress_vec(&wire::remote_write(&passes, &self.labels))
-                .ok(),
-            Protocol::Otlp => {
-                let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
-                let written = packer.write_all(&wire::otlp(&passes, &self.labels));
-                written.and_then(|()| packer.finish()).ok()
-            }
-        };
+        let body = (!passes.is_empty())
+            .then(|| body(self.protocol, &passes, &self.labels))
+            .flatten();
         (body, batch.samples.saturating_sub(read))
     }
 
