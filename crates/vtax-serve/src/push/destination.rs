@@ -27,13 +27,19 @@ pub struct Destination {
 }
 
 impl Destination {
+    /// The address as it is told: what follows a `?` may be a secret.
+    pub(super) fn shown(&self) -> String {
+        self.url.split('?').next().unwrap_or_default().to_owned()
+    }
+
     /// A name for a directory: the same for the same server, whenever it is asked.
     pub(super) fn directory(&self) -> String {
         let protocol = match self.protocol {
             Protocol::RemoteWrite => "remote-write",
             Protocol::Otlp => "otlp",
         };
-        let address = self.url.split("://").nth(1).unwrap_or_default();
+        let shown = self.shown();
+        let address = shown.split("://").nth(1).unwrap_or_default();
         let plain = |c: char| {
             if c.is_ascii_alphanumeric() || c == '.' {
                 c

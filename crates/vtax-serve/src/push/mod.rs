@@ -189,7 +189,7 @@ impl Pusher {
                 inside: Mutex::new(Inside {
                     queue,
                     state: PushState {
-                        to: to.url.clone(),
+                        to: to.shown(),
                         ..PushState::default()
                     },
                     said,

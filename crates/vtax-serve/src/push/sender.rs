@@ -78,6 +78,8 @@ enum Answer {
 pub(super) struct Sender {
     protocol: Protocol,
     url: String,
+    /// The same, to tell.
+    shown: String,
     labels: Vec<(String, String)>,
     authorization: Option<String>,
     agent: Agent,
@@ -90,7 +92,7 @@ impl Sender {
         let authorization = options.token.as_ref().map(|token| token.authorization());
         let is_private = to.is_encrypted || to.is_loopback || options.is_plain_allowed;
         if authorization.is_some() && !is_private {
-            return Err(PushError::Plain { to: to.url.clone() });
+            return Err(PushError::Plain { to: to.shown() });
         }
         let mut tls = TlsConfig::builder();
         if let Some(path) = &options.authorities {
@@ -125,6 +127,7 @@ impl Sender {
         Ok(Self {
             protocol: to.protocol,
             url: to.url.clone(),
+            shown: to.shown(),
             labels: options.labels.clone(),
             authorization,
             agent,
@@ -147,7 +150,7 @@ impl Sender {
             let mut inside = shared.lock();
             if let Answer::Later { why, asked } = answer {
                 if failed == 0 {
-                    let line = format!("cannot push to {}: {why}; it is tried again", self.url);
+                    let line = format!("cannot push to {}: {why}; it is tried again", self.shown);
                     inside.said.push(line);
                 }
                 inside.state.failures += 1;
@@ -160,7 +163,7 @@ impl Sender {
             if failed > 0 {
                 let line = format!(
                     "{} answers again; {} samples waited",
-                    self.url,
+                    self.shown,
                     inside.queue.samples()
                 );
                 inside.said.push(line);
@@ -180,7 +183,7 @@ impl Sender {
                 Answer::Refused(why) => {
                     if inside.state.dropped_refused == 0 && !why.is_empty() {
                         let line =
-                            format!("{} refuses samples, which are dropped: {why}", self.url);
+                            format!("{} refuses samples, which are dropped: {why}", self.shown);
                         inside.said.push(line);
                     }
                     inside.state.dropped_refused += samples;
@@ -190,7 +193,7 @@ impl Sender {
                     rejected: Some((rejected, why)),
                 } => {
                     if inside.state.dropped_refused == 0 {
-                        let line = format!("{} refuses some samples: {why}", self.url);
+                        let line = format!("{} refuses some samples: {why}", self.shown);
                         inside.said.push(line);
                     }
                     inside.state.dropped_refused += rejected.min(samples);
@@ -200,7 +203,7 @@ impl Sender {
             }
             self.singly = self.singly.saturating_sub(1);
             if let Err(cause) = inside.queue.done(&batch) {
-                let line = format!("cannot note what was pushed to {}: {cause}", self.url);
+                let line = format!("cannot note what was pushed to {}: {cause}", self.shown);
                 inside.said.push(line);
             }
         }
@@ -228,7 +231,7 @@ impl Sender {
                     inside.state.dropped_disk += lost;
                     let line = format!(
                         "cannot read the queue for {}: {cause}; {lost} samples are lost",
-                        self.url
+                        self.shown
                     );
                     inside.said.push(line);
                 }

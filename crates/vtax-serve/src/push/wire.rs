@@ -327,14 +327,12 @@ fn ucum(unit: &str) -> String {
 }
 
 /// Passes in order as one body of OTLP. Metrics have the names that a scrape shows, which servers that
-/// make such names from OTLP's leave as they are. `job` and `instance` are the resource's
-/// `service.name` and `service.instance.id`; other labels of `own` are on every point.
+/// make such names from OTLP's leave as they are. The labels of `own` are on every point, and `job` and
+/// `instance` are the resource's `service.name` and `service.instance.id` besides: some servers make the
+/// former of the latter, some do not.
 pub(super) fn otlp(passes: &[Pass], own: &[(String, String)]) -> Vec<u8> {
     let mut places: HashMap<&str, usize> = HashMap::new();
     let mut metrics: Vec<Metric> = Vec::new();
-    let of_points = own
-        .iter()
-        .filter(|(name, _)| name != "job" && name != "instance");
     for pass in passes {
         for family in pass
             .families
@@ -354,11 +352,7 @@ pub(super) fn otlp(passes: &[Pass], own: &[(String, String)]) -> Vec<u8> {
                     as_double: (!is_stale).then_some(point.value),
                     attributes: labels
                         .map(|label| attribute(&label.name, &label.value))
-                        .chain(
-                            of_points
-                                .clone()
-                                .map(|(name, value)| attribute(name, value)),
-                        )
+                        .chain(own.iter().map(|(name, value)| attribute(name, value)))
                         .collect(),
                     flags: if is_stale { NO_RECORDED_VALUE } else { 0 },
                 }
@@ -405,4 +399,90 @@ pub(super) fn otlp(passes: &[Pass], own: &[(String, String)]) -> Vec<u8> {
         }],
     };
     request.encode_to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pass(time_ms: i64, guests: &[&str]) -> Pass {
+        let mut pass = Pass {
+            time_ms,
+            ..Pass::default()
+        };
+        pass.family("a_seconds", Kind::Counter, Some("seconds"), "");
+        for guest in guests {
+            pass.sample(&[("guest", guest), ("uuid", "")], 0.5);
+        }
+        pass.family("b", Kind::Gauge, None, "");
+        pass.sample(&[], 2.0);
+        pass
+    }
+
+    fn own() -> Vec<(String, String)> {
+        [("job", "vtax"), ("instance", "here")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .to_vec()
+    }
+
+    #[test]
+    fn a_batch_has_each_series_once_with_sorted_labels_and_its_samples_in_order() {
+        let passes = [pass(1, &["x"]), pass(2, &["x", "y"])];
+        let request = WriteRequest::decode(remote_write(&passes, &own()).as_slice()).unwrap();
+        let series: Vec<(Vec<String>, Vec<i64>)> = request
+            .timeseries
+            .iter()
+            .map(|series| {
+                let label = |label: &Label| format!("{}={}", label.name, label.value);
+                let times = series.samples.iter().map(|sample| sample.timestamp);
+                (series.labels.iter().map(label).collect(), times.collect())
+            })
+            .collect();
+        let labels = |name: &str, more: &[&str]| {
+            let mut labels = vec![format!("__name__={name}")];
+            labels.extend(more.iter().map(|&label| label.to_owned()));
+            labels.extend(["instance=here".to_owned(), "job=vtax".to_owned()]);
+            labels
+        };
+        assert_eq!(
+            series,
+            [
+                (labels("a_seconds_total", &["guest=x"]), vec![1, 2]),
+                (labels("b", &[]), vec![1, 2]),
+                (labels("a_seconds_total", &["guest=y"]), vec![2]),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_series_that_is_gone_ends_once_in_both_protocols() {
+        let first = pass(1, &["x", "y"]);
+        let mut second = pass(2, &["y"]);
+        second.end_missing(&first);
+        assert_eq!(second.samples(), 3);
+        let ended = |body: &WriteRequest| {
+            let samples = body.timeseries.iter().flat_map(|series| &series.samples);
+            samples
+                .filter(|sample| sample.value.to_bits() == STALE)
+                .count()
+        };
+        // As the queue keeps it.
+        let kept = Pass::decode(second.encode_to_vec().as_slice()).unwrap();
+        let body = remote_write(std::slice::from_ref(&kept), &own());
+        assert_eq!(ended(&WriteRequest::decode(body.as_slice()).unwrap()), 1);
+        let body = otlp(&[kept], &own());
+        let request = ExportMetricsServiceRequest::decode(body.as_slice()).unwrap();
+        let sum = request.resource_metrics[0].scope_metrics[0].metrics[0]
+            .sum
+            .clone();
+        let points = sum.unwrap().data_points;
+        let ended = points
+            .iter()
+            .filter(|point| point.flags == NO_RECORDED_VALUE);
+        assert!(ended.clone().all(|point| point.as_double.is_none()));
+        assert_eq!((ended.count(), points.len()), (1, 2));
+        let mut third = pass(3, &["y"]);
+        third.end_missing(&second);
+        assert_eq!(third.samples(), 2);
+    }
 }
