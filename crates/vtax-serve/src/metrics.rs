@@ -3,9 +3,9 @@
 //! Everything is written from one immutable snapshot, so series of guests that are gone are gone,
 //! and the series of one scrape are of one moment.
 
-use crate::push::PushState;
 use crate::roster::{Listing, Sum};
 use crate::snapshot::{GuestUse, Snapshot, softirq_source};
+use std::time::Duration;
 use vtax_http::metrics::{Exposition, Families, Format, Kind};
 use vtax_observe::charge::{GuestTotals, Stage};
 use vtax_observe::guests::Platform;
@@ -25,6 +25,35 @@ pub struct Own {
     pub resident_bytes: Option<u64>,
     /// How pushing goes, for each place that is pushed to.
     pub pushes: Vec<PushState>,
+}
+
+/// How pushing to one server goes.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct PushState {
+    /// The server.
+    pub to: String,
+    /// What waits, in bytes on disk.
+    pub queue_bytes: u64,
+    /// What waits.
+    pub queue_samples: u64,
+    /// How old the oldest is that waits.
+    pub oldest: Duration,
+    /// Requests that were answered well.
+    pub requests: u64,
+    /// Bodies of those requests, in bytes as they travel.
+    pub sent_bytes: u64,
+    /// Samples that the server took.
+    pub sent: u64,
+    /// Samples that it had already, by its own word.
+    pub repeated: u64,
+    /// Samples that were dropped since the queue was full.
+    pub dropped_full: u64,
+    /// Samples that the server will not take however often they are sent.
+    pub dropped_refused: u64,
+    /// Samples that the disk did not take or give back.
+    pub dropped_disk: u64,
+    /// Requests that are to be repeated: no answer, or one that says later.
+    pub failures: u64,
 }
 
 /// Writes all metrics.

@@ -8,6 +8,7 @@ mod queue;
 mod sender;
 mod wire;
 
+pub use crate::metrics::PushState;
 pub use destination::{Destination, Protocol};
 
 use crate::metrics::{self, Own};
@@ -40,35 +41,6 @@ pub struct PushOptions {
     pub queue: PathBuf,
     /// What each queue may take on disk, in bytes.
     pub queue_bytes: u64,
-}
-
-/// How pushing to one server goes.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct PushState {
-    /// The server.
-    pub to: String,
-    /// What waits, in bytes on disk.
-    pub queue_bytes: u64,
-    /// What waits.
-    pub queue_samples: u64,
-    /// How old the oldest is that waits.
-    pub oldest: Duration,
-    /// Requests that were answered well.
-    pub requests: u64,
-    /// Bodies of those requests, in bytes as they travel.
-    pub sent_bytes: u64,
-    /// Samples that the server took.
-    pub sent: u64,
-    /// Samples that it had already, by its own word.
-    pub repeated: u64,
-    /// Samples that were dropped since the queue was full.
-    pub dropped_full: u64,
-    /// Samples that the server will not take however often they are sent.
-    pub dropped_refused: u64,
-    /// Samples that the disk did not take or give back.
-    pub dropped_disk: u64,
-    /// Requests that are to be repeated: no answer, or one that says later.
-    pub failures: u64,
 }
 
 /// Why nothing can be pushed.
