@@ -10,7 +10,7 @@
 
 mod guest;
 
-use guest::{Running, eventually, exporter, get, unique};
+use guest::{Guest, Running, eventually, exporter, get, unique};
 use serde_json::Value;
 use std::net::TcpListener;
 use std::path::Path;
@@ -66,6 +66,7 @@ fn a_prometheus_and_an_exporter_that_are_killed_lose_no_pass_and_repeat_none() {
     }
     let directory = tempfile::tempdir().unwrap();
     let name = unique("pusher");
+    let _guest = Guest::start(&name);
     let port = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = port.local_addr().unwrap().to_string();
     drop(port);
