@@ -3,7 +3,7 @@
 CARGO ?= cargo
 VTAX := $(or $(CARGO_TARGET_DIR),target)/release/vtax
 
-.PHONY: help setup build demo demo-density testbed test lint bench bench-density bench-mvm bench-nic bench-charge accuracy fuzz clean
+.PHONY: help setup build demo demo-density testbed test lint bench bench-density bench-mvm bench-nic bench-charge bench-fleet accuracy fuzz clean
 
 help:
 	@echo "make demo           install what is missing, build, run the network-tax plan, show the report"
@@ -16,6 +16,7 @@ help:
 	@echo "make bench-mvm      measure micro VMs: MVM='parked 1000000 live 4000 bare 4000 qemu 4'"
 	@echo "make bench-nic      measure the virtual NIC beside DPDK, QEMU and vhost-net: PARTS='pmd switch hold guest testbed'"
 	@echo "make bench-charge   measure charge-back"
+	@echo "make bench-fleet    what the metrics of many hosts cost a server: FLEET='prometheus 1000 40 5'"
 	@echo "make fuzz           fuzz the virtual NIC: FUZZ_SECONDS=600 for each target"
 	@echo "make accuracy       how right charge-back is, on an emulated host"
 
@@ -61,6 +62,10 @@ bench-nic: build
 
 bench-charge: setup
 	$(CARGO) bench --locked -p vtax-serve --bench charge --bench scrape
+
+# Without FLEET: 100 hosts, in a minute.
+bench-fleet: setup
+	@$(CARGO) bench --locked --quiet -p vtax-serve --bench fleet -- $(or $(FLEET),victoria-metrics 100 40 5)
 
 fuzz:
 	@./scripts/fuzz $(or $(FUZZ_SECONDS),60)

@@ -49,7 +49,28 @@ pub enum Kind {
     Histogram,
 }
 
-/// Writes families one after the other.
+impl Kind {
+    /// How the names of its samples end.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Self::Counter => "_total",
+            Self::Gauge | Self::Histogram => "",
+            Self::Info => "_info",
+        }
+    }
+}
+
+/// What takes families of series, one after the other.
+pub trait Families {
+    /// Begins a family. `name` is without the kind's suffix; its unit is its last word, and told
+    /// as such where `unit` names it.
+    fn family(&mut self, name: &str, kind: Kind, unit: Option<&str>, help: &str);
+
+    /// One sample of the family that was begun last.
+    fn sample(&mut self, labels: &[(&str, &str)], value: f64);
+}
+
+/// Writes families as text.
 #[derive(Debug)]
 pub struct Exposition {
     format: Format,
@@ -65,38 +86,6 @@ impl Exposition {
             text: String::new(),
             sample: String::new(),
         }
-    }
-
-    /// Begins a family. `name` is without the kind's suffix; its unit is its last word, and told
-    /// as such where `unit` names it.
-    pub fn family(&mut self, name: &str, kind: Kind, unit: Option<&str>, help: &str) {
-        self.sample.clear();
-        self.sample.push_str(name);
-        self.sample.push_str(match kind {
-            Kind::Counter => "_total",
-            Kind::Gauge | Kind::Histogram => "",
-            Kind::Info => "_info",
-        });
-        let (family, kind) = match (self.format, kind) {
-            (Format::OpenMetrics, Kind::Counter) => (name, "counter"),
-            (Format::OpenMetrics, Kind::Info) => (name, "info"),
-            (Format::Text, Kind::Counter) => (self.sample.as_str(), "counter"),
-            (_, Kind::Gauge | Kind::Info) => (self.sample.as_str(), "gauge"),
-            (_, Kind::Histogram) => (name, "histogram"),
-        };
-        // Writing to a string does not fail.
-        let _ = writeln!(self.text, "# TYPE {family} {kind}");
-        if let (Format::OpenMetrics, Some(unit)) = (self.format, unit) {
-            let _ = writeln!(self.text, "# UNIT {family} {unit}");
-        }
-        let _ = write!(self.text, "# HELP {family} ");
-        escape(&mut self.text, help, self.format == Format::OpenMetrics);
-        self.text.push('\n');
-    }
-
-    /// One sample of the family that was begun last.
-    pub fn sample(&mut self, labels: &[(&str, &str)], value: f64) {
-        self.line("", labels, None, value);
     }
 
     /// A histogram of the family that was begun last: for each of `buckets` an upper bound and how
@@ -152,6 +141,33 @@ impl Exposition {
             self.text.push_str("# EOF\n");
         }
         self.text
+    }
+}
+
+impl Families for Exposition {
+    fn family(&mut self, name: &str, kind: Kind, unit: Option<&str>, help: &str) {
+        self.sample.clear();
+        self.sample.push_str(name);
+        self.sample.push_str(kind.suffix());
+        let (family, kind) = match (self.format, kind) {
+            (Format::OpenMetrics, Kind::Counter) => (name, "counter"),
+            (Format::OpenMetrics, Kind::Info) => (name, "info"),
+            (Format::Text, Kind::Counter) => (self.sample.as_str(), "counter"),
+            (_, Kind::Gauge | Kind::Info) => (self.sample.as_str(), "gauge"),
+            (_, Kind::Histogram) => (name, "histogram"),
+        };
+        // Writing to a string does not fail.
+        let _ = writeln!(self.text, "# TYPE {family} {kind}");
+        if let (Format::OpenMetrics, Some(unit)) = (self.format, unit) {
+            let _ = writeln!(self.text, "# UNIT {family} {unit}");
+        }
+        let _ = write!(self.text, "# HELP {family} ");
+        escape(&mut self.text, help, self.format == Format::OpenMetrics);
+        self.text.push('\n');
+    }
+
+    fn sample(&mut self, labels: &[(&str, &str)], value: f64) {
+        self.line("", labels, None, value);
     }
 }
 

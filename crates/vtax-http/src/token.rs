@@ -94,6 +94,12 @@ impl Token {
         Ok((Self::of(&text), text))
     }
 
+    /// The `Authorization` header that shows it to a server.
+    #[must_use]
+    pub fn authorization(&self) -> String {
+        format!("Bearer {}", self.0)
+    }
+
     /// A secret that stands for this one in one use, and tells nothing of it or of other uses.
     #[must_use]
     pub fn derived(&self, purpose: &str) -> String {

@@ -2,6 +2,7 @@
 //! snapshot. A scrape reads nothing of the host, so no number of scrapers makes it work more.
 
 use crate::metrics::{self, Own};
+use crate::push::{PushError, PushOptions, Pusher};
 use crate::roster::{Listing, Roster};
 use crate::share::Shares;
 use crate::snapshot::{Snapshot, Watch};
@@ -35,6 +36,8 @@ pub struct ExporterOptions {
     pub most_guests: usize,
     /// Where the sockets are of the ports on which guests are told their own share.
     pub share: Option<PathBuf>,
+    /// Who is told without asking.
+    pub push: PushOptions,
 }
 
 /// Why it ended.
@@ -46,6 +49,9 @@ pub enum ExporterError {
     /// It cannot read the host at all.
     #[error(transparent)]
     Observe(#[from] ObserveError),
+    /// It cannot push.
+    #[error(transparent)]
+    Push(#[from] PushError),
 }
 
 /// What scrapes are answered from.
@@ -89,7 +95,7 @@ impl Shared {
                 let format = Format::accepted(request.accept);
                 let own = Own {
                     resident_bytes: resident_bytes(),
-                    ..shown.own
+                    ..shown.own.clone()
                 };
                 let text = metrics::write(&shown.snapshot, &shown.listing, &own, format);
                 Response {
@@ -154,6 +160,9 @@ pub fn run(
             );
         }
     }
+    let mut pusher = (!options.push.to.is_empty())
+        .then(|| Pusher::start(&options.push))
+        .transpose()?;
     let mut shares = options.share.as_deref().map(Shares::new);
     let mut roster = Roster::new(options.most_guests);
     let mut own = Own {
@@ -178,13 +187,22 @@ pub fn run(
                 }
             }
             let listing = roster.update(&snapshot);
-            shared.show(snapshot, listing, own, stale_after);
+            if let Some(pusher) = &mut pusher {
+                own.pushes = pusher.states();
+                own.resident_bytes = resident_bytes();
+                pusher.push(&snapshot, &listing, &own);
+                pusher.said().iter().for_each(|line| say(line));
+            }
+            shared.show(snapshot, listing, own.clone(), stale_after);
         }
         Err(error) => {
             own.failed += 1;
             say(&error.to_string());
         }
     })?;
+    if let Some(pusher) = pusher {
+        pusher.finish().iter().for_each(|line| say(line));
+    }
     Ok(())
 }
 

@@ -13,9 +13,18 @@ pub struct Host {
     guests: Vec<(u32, String, Platform)>,
     totals: Totals,
     passes: i64,
+    began: Option<Timestamp>,
 }
 
 impl Host {
+    /// One whose first pass begins at this moment.
+    pub fn since(began: Timestamp) -> Self {
+        Self {
+            began: Some(began),
+            ..Self::default()
+        }
+    }
+
     /// A guest with a name of its own.
     pub fn start(&mut self, number: u32) {
         self.start_named(number, &format!("guest-{number}"), Platform::Docker);
@@ -93,7 +102,8 @@ impl Host {
             });
         }
         self.passes += 1;
-        let at = |second: i64| Timestamp::from_second(1_700_000_000 + second).unwrap_or_default();
+        let began = self.began.map_or(1_700_000_000, Timestamp::as_second);
+        let at = |second: i64| Timestamp::from_second(began + second).unwrap_or_default();
         Snapshot {
             began: at(self.passes - 1),
             ended: at(self.passes),

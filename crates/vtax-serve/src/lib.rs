@@ -10,6 +10,7 @@ pub mod fake;
 mod metrics;
 mod pace;
 pub mod pods;
+pub mod push;
 pub mod records;
 pub mod roster;
 pub mod share;

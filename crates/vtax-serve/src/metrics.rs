@@ -5,12 +5,13 @@
 
 use crate::roster::{Listing, Sum};
 use crate::snapshot::{GuestUse, Snapshot, softirq_source};
-use vtax_http::metrics::{Exposition, Format, Kind};
+use std::time::Duration;
+use vtax_http::metrics::{Exposition, Families, Format, Kind};
 use vtax_observe::charge::{GuestTotals, Stage};
 use vtax_observe::guests::Platform;
 
 /// What the exporter says of itself.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Own {
     /// Passes that succeeded.
     pub passes: u64,
@@ -22,23 +23,60 @@ pub struct Own {
     pub most_guests: usize,
     /// Memory that it holds now, where the kernel tells.
     pub resident_bytes: Option<u64>,
+    /// How pushing goes, for each place that is pushed to.
+    pub pushes: Vec<PushState>,
+}
+
+/// How pushing to one server goes.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct PushState {
+    /// The server.
+    pub to: String,
+    /// What waits, in bytes on disk.
+    pub queue_bytes: u64,
+    /// What waits.
+    pub queue_samples: u64,
+    /// How old the oldest is that waits.
+    pub oldest: Duration,
+    /// Requests that were answered well.
+    pub requests: u64,
+    /// Bodies of those requests, in bytes as they travel.
+    pub sent_bytes: u64,
+    /// Samples that the server took.
+    pub sent: u64,
+    /// Samples that it had already, by its own word.
+    pub repeated: u64,
+    /// Samples that were dropped since the queue was full.
+    pub dropped_full: u64,
+    /// Samples that the server will not take however often they are sent.
+    pub dropped_refused: u64,
+    /// Samples that the disk did not take or give back.
+    pub dropped_disk: u64,
+    /// Requests that are to be repeated: no answer, or one that says later.
+    pub failures: u64,
 }
 
 /// Writes all metrics.
 pub fn write(snapshot: &Snapshot, listing: &Listing, own: &Own, format: Format) -> String {
     let mut out = Exposition::new(format);
-    about(&mut out, snapshot);
-    guests(&mut out, snapshot, listing);
-    rest(&mut out, snapshot, listing);
-    exporter(&mut out, snapshot, listing, own);
+    families(&mut out, snapshot, listing, own);
     out.finish()
+}
+
+/// The one list of families, for whoever takes them.
+pub fn families(out: &mut dyn Families, snapshot: &Snapshot, listing: &Listing, own: &Own) {
+    about(out, snapshot);
+    guests(out, snapshot, listing);
+    rest(out, snapshot, listing);
+    exporter(out, snapshot, listing, own);
+    pushes(out, &own.pushes);
 }
 
 fn count(value: u64) -> f64 {
     value as f64
 }
 
-fn about(out: &mut Exposition, snapshot: &Snapshot) {
+fn about(out: &mut dyn Families, snapshot: &Snapshot) {
     let version = env!("CARGO_PKG_VERSION");
     out.family(
         "vtax_build",
@@ -79,7 +117,7 @@ fn has(platform: Platform, stage: Stage) -> bool {
     }
 }
 
-fn guests(out: &mut Exposition, snapshot: &Snapshot, listing: &Listing) {
+fn guests(out: &mut dyn Families, snapshot: &Snapshot, listing: &Listing) {
     let listed: Vec<(&GuestUse, &GuestTotals)> = listing
         .listed
         .iter()
@@ -190,7 +228,7 @@ fn labels(guest: &GuestUse) -> [(&'static str, &str); 2] {
 }
 
 /// Everything that is no guest's, so that the sums close.
-fn rest(out: &mut Exposition, snapshot: &Snapshot, listing: &Listing) {
+fn rest(out: &mut dyn Families, snapshot: &Snapshot, listing: &Listing) {
     let totals = &snapshot.totals;
     let mut cpu = |name: &str, help: &str, samples: &[(&[(&str, &str)], f64)]| {
         out.family(name, Kind::Counter, Some("seconds"), help);
@@ -268,7 +306,7 @@ fn rest(out: &mut Exposition, snapshot: &Snapshot, listing: &Listing) {
     );
 }
 
-fn exporter(out: &mut Exposition, snapshot: &Snapshot, listing: &Listing, own: &Own) {
+fn exporter(out: &mut dyn Families, snapshot: &Snapshot, listing: &Listing, own: &Own) {
     let mut gauge = |name: &str, unit: Option<&str>, help: &str, value: f64| {
         out.family(name, Kind::Gauge, unit, help);
         out.sample(&[], value);
@@ -351,6 +389,86 @@ fn exporter(out: &mut Exposition, snapshot: &Snapshot, listing: &Listing, own: &
         "Passes that failed as a whole.",
         count(own.failed),
     );
+}
+
+fn pushes(out: &mut dyn Families, states: &[PushState]) {
+    if states.is_empty() {
+        return;
+    }
+    type Told = fn(&PushState) -> f64;
+    let gauges: [(&str, &str, &str, Told); 2] = [
+        (
+            "vtax_push_queue_bytes",
+            "bytes",
+            "What waits on disk to be pushed.",
+            |state| count(state.queue_bytes),
+        ),
+        (
+            "vtax_push_queue_age_seconds",
+            "seconds",
+            "How old the oldest sample is that waits to be pushed.",
+            |state| state.oldest.as_secs_f64(),
+        ),
+    ];
+    for (name, unit, help, told) in gauges {
+        out.family(name, Kind::Gauge, Some(unit), help);
+        for state in states {
+            out.sample(&[("to", &state.to)], told(state));
+        }
+    }
+    let counters: [(&str, Option<&str>, &str, Told); 5] = [
+        (
+            "vtax_push_sent_samples",
+            None,
+            "Samples that the server took.",
+            |state| count(state.sent),
+        ),
+        (
+            "vtax_push_repeated_samples",
+            None,
+            "Samples that the server had already, since an answer of it was lost.",
+            |state| count(state.repeated),
+        ),
+        (
+            "vtax_push_requests",
+            None,
+            "Requests that the server answered and that are not repeated.",
+            |state| count(state.requests),
+        ),
+        (
+            "vtax_push_sent_bytes",
+            Some("bytes"),
+            "Bodies of these requests, as they travelled.",
+            |state| count(state.sent_bytes),
+        ),
+        (
+            "vtax_push_failures",
+            None,
+            "Requests that got no answer or one that says later.",
+            |state| count(state.failures),
+        ),
+    ];
+    for (name, unit, help, told) in counters {
+        out.family(name, Kind::Counter, unit, help);
+        for state in states {
+            out.sample(&[("to", &state.to)], told(state));
+        }
+    }
+    out.family(
+        "vtax_push_dropped_samples",
+        Kind::Counter,
+        None,
+        "Samples that are lost: the queue was full, the server refused them, or the disk did not keep them.",
+    );
+    for state in states {
+        for (reason, samples) in [
+            ("full", state.dropped_full),
+            ("refused", state.dropped_refused),
+            ("disk", state.dropped_disk),
+        ] {
+            out.sample(&[("to", &state.to), ("reason", reason)], count(samples));
+        }
+    }
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use vtax_lab::plan::Shard;
 use vtax_mvm::cli::MvmCommand;
 use vtax_observe::charge::{IdleRule, MethodChoice, Weights};
 use vtax_serve::Address;
+use vtax_serve::push::Destination;
 use vtax_serve::top::Key;
 
 /// What every command has in common.
@@ -389,7 +390,38 @@ pub struct ExporterArgs {
     #[arg(long, value_name = "N", default_value_t = 2000)]
     pub max_guests: usize,
     #[command(flatten)]
+    pub push: PushArgs,
+    #[command(flatten)]
     pub ledger: LedgerArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Pushing")]
+pub struct PushArgs {
+    /// Push every reading there besides: remote-write:URL (Prometheus' remote write) or otlp:URL (OTLP
+    /// over HTTP). May be given several times.
+    #[arg(long, value_name = "WHERE")]
+    pub push: Vec<Destination>,
+    /// A file with a secret to send as a bearer token.
+    #[arg(long, value_name = "FILE", requires = "push")]
+    pub push_token_file: Option<PathBuf>,
+    /// Send the token also through a network that others can read.
+    #[arg(long, requires = "push_token_file")]
+    pub push_plain: bool,
+    /// Certificates of authorities in PEM, in place of the well-known ones.
+    #[arg(long, value_name = "FILE", requires = "push")]
+    pub push_ca: Option<PathBuf>,
+    /// A label on every series that is pushed. May be given several times; `job` is vtax and `instance`
+    /// this host's name unless given.
+    #[arg(long, value_name = "NAME=VALUE", requires = "push", value_parser = label)]
+    pub push_label: Vec<(String, String)>,
+    /// Where readings wait while they cannot be pushed; /var/lib/vtax/push for root.
+    #[arg(long, value_name = "DIR", requires = "push")]
+    pub queue: Option<PathBuf>,
+    /// What they may take there for each server, in MiB; then the oldest are dropped.
+    #[arg(long, value_name = "MIB", requires = "push", default_value_t = 256,
+          value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
+    pub queue_mib: u64,
 }
 
 #[derive(Debug, Args)]
@@ -471,6 +503,47 @@ fn interval(text: &str) -> Result<Duration, String> {
         Ok(_) => Err("give a time from 100ms to 24h".to_owned()),
         Err(_) => Err(format!("`{number}` is no number")),
     }
+}
+
+/// What the exporter's own labels are called.
+const TAKEN: [&str; 15] = [
+    "energy_covers",
+    "energy_source",
+    "guest",
+    "kind",
+    "manager",
+    "method",
+    "number",
+    "platform",
+    "reason",
+    "softirq_source",
+    "source",
+    "stage",
+    "to",
+    "uuid",
+    "version",
+];
+
+fn label(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text
+        .split_once('=')
+        .ok_or_else(|| format!("`{text}` is no label: give NAME=VALUE"))?;
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.chars().all(is_word)
+        && !name.starts_with("__");
+    if !is_name {
+        return Err(format!(
+            "`{name}` is no name of a label: letters, digits and _"
+        ));
+    }
+    if TAKEN.contains(&name) {
+        return Err(format!("the exporter has a label `{name}` of its own"));
+    }
+    if value.is_empty() || value.chars().any(char::is_control) {
+        return Err(format!("the label `{name}` needs a value of one line"));
+    }
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 fn watts(text: &str) -> Result<f64, String> {
@@ -626,6 +699,24 @@ mod tests {
     fn the_command_line_is_sound() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_label_is_a_name_that_is_free_and_a_value() {
+        let rack = ("rack".to_owned(), "a=1".to_owned());
+        assert_eq!(label("rack=a=1"), Ok(rack));
+        for wrong in [
+            "rack",
+            "=1",
+            "9=1",
+            "a-b=1",
+            "__name__=1",
+            "guest=1",
+            "a=",
+            "a=1\n",
+        ] {
+            assert!(label(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

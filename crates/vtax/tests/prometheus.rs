@@ -66,6 +66,7 @@ fn promtool_accepts_the_rules_and_they_fire_when_they_should() {
         return;
     }
     promtool(&["check", "rules", "vtax.rules.yml"], "");
+    promtool(&["check", "rules", "vtax-fleet.rules.yml"], "");
     promtool(&["check", "config", "prometheus.yml"], "");
     let said = promtool(&["test", "rules", "vtax.rules.test.yml"], "");
     assert!(said.contains("SUCCESS"), "{said}");

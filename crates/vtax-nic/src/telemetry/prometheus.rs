@@ -1,6 +1,6 @@
 //! Telemetry as Prometheus text (exposition format 0.0.4).
 
-use vtax_http::metrics::{Exposition, Format, Kind};
+use vtax_http::metrics::{Exposition, Families, Format, Kind};
 
 use super::{BUCKET_BOUNDS, CountedBy, Distribution, PortSnapshot};
 

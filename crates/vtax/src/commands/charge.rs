@@ -1,7 +1,7 @@
 //! `vtax top`, `vtax charge`, `vtax exporter`, `vtax web`: what guests cost their host.
 
 use crate::Outcome;
-use crate::cli::{By, ChargeArgs, ExporterArgs, LedgerArgs, ShareArgs, TopArgs, WebArgs};
+use crate::cli::{By, ChargeArgs, ExporterArgs, LedgerArgs, PushArgs, ShareArgs, TopArgs, WebArgs};
 use std::error::Error;
 use std::io::{self, Write};
 use vtax_host::Roots;
@@ -10,6 +10,7 @@ use vtax_host::signals::Signals;
 use vtax_lab::run::default_state_dir;
 use vtax_observe::charge::{Charger, ChargerOptions, IdleEnergy};
 use vtax_serve::exporter::{self, ExporterOptions};
+use vtax_serve::push::PushOptions;
 use vtax_serve::records::{self, RecordFormat, RecordOptions};
 use vtax_serve::share;
 use vtax_serve::top::{self, Sort, TopOptions};
@@ -69,6 +70,7 @@ pub fn exporter(arguments: ExporterArgs) -> Outcome {
         interval: arguments.interval,
         most_guests: arguments.max_guests,
         share: arguments.share,
+        push: push(arguments.push)?,
     };
     Ok(exporter::run(
         watch(&arguments.ledger)?,
@@ -76,6 +78,32 @@ pub fn exporter(arguments: ExporterArgs) -> Outcome {
         &stop,
         &mut note,
     )?)
+}
+
+fn push(arguments: PushArgs) -> Result<PushOptions, Box<dyn Error>> {
+    let mut labels = arguments.push_label;
+    let has =
+        |labels: &[(String, String)], name: &str| labels.iter().any(|(given, _)| given == name);
+    if !has(&labels, "job") {
+        labels.push(("job".to_owned(), "vtax".to_owned()));
+    }
+    if !has(&labels, "instance") {
+        let system = rustix::system::uname();
+        let name = system.nodename().to_string_lossy().into_owned();
+        labels.push(("instance".to_owned(), name));
+    }
+    let token = arguments.push_token_file.as_deref();
+    Ok(PushOptions {
+        to: arguments.push,
+        token: token.map(Token::read).transpose()?,
+        is_plain_allowed: arguments.push_plain,
+        authorities: arguments.push_ca,
+        labels,
+        queue: arguments
+            .queue
+            .unwrap_or_else(|| default_state_dir().join("push")),
+        queue_bytes: arguments.queue_mib << 20,
+    })
 }
 
 pub fn share(arguments: &ShareArgs) -> Outcome {

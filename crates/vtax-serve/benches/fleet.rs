@@ -1,0 +1,309 @@
+//! What the metrics of many hosts cost a server: `-- PROGRAM HOSTS GUESTS ROUNDS`, where the program is
+//! `prometheus` or `victoria-metrics`.
+//!
+//! Every host has a ledger of its own that is replayed, in memory; what is pushed is what `vtax exporter`
+//! pushes. Rounds follow each other as fast as the server takes them, and what it used for one push is its
+//! own processor time, so that no load beside it is in the numbers.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a benchmark that cannot be set up should stop"
+)]
+
+use jiff::Timestamp;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use ureq::Agent;
+use vtax_observe::guests::Platform;
+use vtax_serve::Own;
+use vtax_serve::fake::Host;
+use vtax_serve::push::{self, Protocol, PushOptions, Pusher};
+use vtax_serve::roster::Roster;
+
+/// What a dashboard of a fleet asks: of every guest's series, and of the records of
+/// `contrib/prometheus/vtax-fleet.rules.yml`.
+const QUERIES: [(&str, &str, &str); 4] = [
+    (
+        "processors by stage",
+        "sum by (stage) (rate(vtax_guest_cpu_seconds_total[5m]))",
+        "sum by (stage) (vtax:fleet_cpu:rate5m)",
+    ),
+    (
+        "the 20 hosts whose guests are most hidden",
+        "topk(20, sum by (instance) (rate(vtax_guest_cpu_seconds_total{stage!=\"vcpu\"}[5m])) / sum by (instance) (rate(vtax_guest_cpu_seconds_total[5m])))",
+        "topk(20, vtax:instance_hidden_cpu:rate5m / vtax:instance_cpu:rate5m)",
+    ),
+    (
+        "the 20 guests that cost most",
+        "topk(20, sum by (instance, guest) (rate(vtax_guest_cpu_seconds_total[5m])))",
+        "vtax:fleet_guest_cpu:top20",
+    ),
+    (
+        "watts of all guests",
+        "sum(rate(vtax_guest_energy_joules_total[5m]))",
+        "sum(vtax:instance_guest_power_watts:rate5m)",
+    ),
+];
+
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Running {
+    fn start(command: &mut Command) -> Self {
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        Self(child.unwrap_or_else(|cause| panic!("{command:?}: {cause}")))
+    }
+
+    /// Processor time so far, in seconds.
+    fn cpu(&self) -> f64 {
+        cpu_of(&format!("/proc/{}/stat", self.0.id()))
+    }
+
+    /// The most memory that it held, in MiB.
+    fn most_memory(&self) -> f64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM"));
+        let kib: f64 = line
+            .unwrap()
+            .split_whitespace()
+            .nth(1)
+            .unwrap()
+            .parse()
+            .unwrap();
+        kib / 1024.0
+    }
+}
+
+fn cpu_of(stat: &str) -> f64 {
+    let stat = std::fs::read_to_string(stat).unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split(' ').collect();
+    let ticks = |field: usize| fields[field].parse::<f64>().unwrap();
+    // User and system time, in hundredths of a second.
+    (ticks(12) + ticks(13)) / 100.0
+}
+
+fn disk(path: &Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(path) else {
+        return std::fs::metadata(path).map_or(0, |found| found.len());
+    };
+    entries.flatten().map(|entry| disk(&entry.path())).sum()
+}
+
+fn encode(query: &str) -> String {
+    query.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+fn labels(host: usize) -> Vec<(String, String)> {
+    vec![
+        ("job".to_owned(), "vtax".to_owned()),
+        ("instance".to_owned(), format!("host-{host:05}")),
+    ]
+}
+
+fn host(number: usize, guests: u32) -> (Host, Roster) {
+    let mut host = Host::default();
+    for guest in 1..=guests {
+        host.start_named(
+            guest,
+            &format!("tenant-{number:05}-{guest:02}"),
+            Platform::Qemu,
+        );
+    }
+    (host, Roster::new(2000))
+}
+
+/// What pushing costs the exporter of one host, the server aside: processor time a push.
+fn own_cost(address: &str, guests: u32, directory: &Path) {
+    const PUSHES: u32 = 500;
+    let options = PushOptions {
+        to: vec![
+            format!("remote-write:http://{address}/api/v1/write")
+                .parse()
+                .unwrap(),
+        ],
+        labels: labels(99_999),
+        queue: directory.join("queue"),
+        queue_bytes: 64 << 20,
+        ..PushOptions::default()
+    };
+    let (mut host, mut roster) = host(99_999, guests);
+    let mut pusher = Pusher::start(&options).unwrap();
+    let began = Timestamp::now();
+    let mut used = 0.0;
+    for number in 0..PUSHES {
+        let mut snapshot = host.pass(1_000_000);
+        snapshot.ended = began + Duration::from_millis(u64::from(number));
+        let listing = roster.update(&snapshot);
+        let before = cpu_of("/proc/self/stat");
+        pusher.push(&snapshot, &listing, &Own::default());
+        while pusher.states()[0].queue_samples > 0 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        used += cpu_of("/proc/self/stat") - before;
+    }
+    let state = pusher.states().remove(0);
+    println!(
+        "an exporter with {guests} guests: {} series, {:.2} ms of a processor a push, {:.0} bytes a push",
+        state.sent / u64::from(PUSHES),
+        used / f64::from(PUSHES) * 1e3,
+        state.sent_bytes as f64 / state.requests as f64,
+    );
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|word| !word.starts_with("--"))
+        .collect();
+    let [program, hosts, guests, rounds] = words.as_slice() else {
+        println!("fleet: give PROGRAM HOSTS GUESTS ROUNDS, such as prometheus 100 40 5");
+        return;
+    };
+    let (hosts, rounds): (usize, usize) = (hosts.parse().unwrap(), rounds.parse().unwrap());
+    let guests: u32 = guests.parse().unwrap();
+    let directory = tempfile::tempdir_in(std::env::var("FLEET_DIR").unwrap_or("/var/tmp".into()));
+    let directory = directory.unwrap();
+    let (data, address) = (directory.path().join("data"), "127.0.0.1:18428");
+    let rules =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/prometheus/vtax-fleet.rules.yml");
+    let is_prometheus = program.ends_with("prometheus");
+    let server = if is_prometheus {
+        prometheus(program, &rules, directory.path(), address)
+    } else {
+        Running::start(
+            Command::new(program)
+                .arg(format!("-storageDataPath={}", data.display()))
+                .arg(format!("-httpListenAddr={address}"))
+                .args(["-search.latencyOffset=0s", "-search.maxQueryDuration=10m"])
+                .args([
+                    "-search.maxUniqueTimeseries=20000000",
+                    "-search.disableCache",
+                ]),
+        )
+    };
+    let agent = Agent::new_with_defaults();
+    let health = if is_prometheus { "-/ready" } else { "health" };
+    let health = format!("http://{address}/{health}");
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while agent.get(&health).call().is_err() {
+        assert!(Instant::now() < deadline, "{program} does not answer");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    println!("{program}, {hosts} hosts of {guests} guests, {rounds} rounds");
+    own_cost(address, guests, directory.path());
+
+    let mut fleet: Vec<(Host, Roster)> = (0..hosts).map(|number| host(number, guests)).collect();
+    let url = format!("http://{address}/api/v1/write");
+    let (mut samples, mut bytes, mut pushes) = (0, 0, 0);
+    let mut making = Duration::ZERO;
+    for round in 0..rounds {
+        let (began, cpu) = (Instant::now(), server.cpu());
+        for (number, (host, roster)) in fleet.iter_mut().enumerate() {
+            let started = Instant::now();
+            let mut snapshot = host.pass(1_000_000 + number as u64);
+            snapshot.ended = Timestamp::now();
+            let listing = roster.update(&snapshot);
+            let body = push::body(Protocol::RemoteWrite, &snapshot, &listing, &labels(number));
+            let (body, count) = body.unwrap();
+            making += started.elapsed();
+            (samples, bytes, pushes) = (samples + count, bytes + body.len(), pushes + 1);
+            let request = agent
+                .post(&url)
+                .header("Content-Type", "application/x-protobuf")
+                .header("Content-Encoding", "snappy");
+            request.send(&body[..]).unwrap();
+        }
+        let used = server.cpu() - cpu;
+        println!(
+            "round {round}: {:.1} s; the server used {used:.1} s, {:.2} ms a push; {:.0} MiB at most",
+            began.elapsed().as_secs_f64(),
+            used / hosts as f64 * 1e3,
+            server.most_memory(),
+        );
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    println!(
+        "{} series a host, {} in all; {:.0} bytes a push, {:.2} a sample; making one took {:.2} ms",
+        samples / pushes,
+        samples / rounds,
+        bytes as f64 / pushes as f64,
+        bytes as f64 / samples as f64,
+        making.as_secs_f64() / pushes as f64 * 1e3,
+    );
+    let stored = disk(&data);
+    println!(
+        "{:.0} MiB on disk, {:.2} bytes a sample",
+        stored as f64 / 1048576.0,
+        stored as f64 / samples as f64
+    );
+
+    // Rules of VictoriaMetrics run in a program of their own.
+    let _alert = (!is_prometheus).then(|| {
+        let vmalert = Path::new(program).with_file_name("vmalert");
+        Running::start(
+            Command::new(vmalert)
+                .arg(format!("-rule={}", rules.display()))
+                .arg(format!("-datasource.url=http://{address}"))
+                .arg(format!("-remoteWrite.url=http://{address}"))
+                .args(["-httpListenAddr=127.0.0.1:18880", "-evaluationInterval=15s"])
+                .arg("-datasource.queryStep=1s"),
+        )
+    });
+    let ask = |query: &str| {
+        let started = Instant::now();
+        let url = format!("http://{address}/api/v1/query?query={}", encode(query));
+        let answer = agent.get(&url).call();
+        let text = answer.map(|mut answer| answer.body_mut().read_to_string().unwrap_or_default());
+        (
+            started.elapsed(),
+            text.unwrap_or_else(|cause| cause.to_string()),
+        )
+    };
+    for (title, raw, recorded) in QUERIES {
+        let deadline = Instant::now() + Duration::from_secs(180);
+        while ask(recorded).1.contains("\"result\":[]") && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        let median = |query: &str| {
+            let mut answers: Vec<(Duration, String)> = (0..5).map(|_| ask(query)).collect();
+            answers.sort_unstable();
+            let (time, text) = answers.swap_remove(2);
+            let found = text.matches("\"value\":").count();
+            format!("{:.0} ms ({found} series)", time.as_secs_f64() * 1e3)
+        };
+        println!(
+            "{title}: {} by series, {} by rules",
+            median(raw),
+            median(recorded)
+        );
+    }
+    println!("{:.0} MiB at most, queries included", server.most_memory());
+}
+
+fn prometheus(program: &str, rules: &Path, directory: &Path, address: &str) -> Running {
+    let config: PathBuf = directory.join("prometheus.yml");
+    let rules = rules.canonicalize().unwrap();
+    let text = format!(
+        "global: {{ evaluation_interval: 15s }}\nrule_files: [\"{}\"]\n",
+        rules.display()
+    );
+    std::fs::write(&config, text).unwrap();
+    Running::start(
+        Command::new(program)
+            .arg(format!("--config.file={}", config.display()))
+            .arg(format!(
+                "--storage.tsdb.path={}",
+                directory.join("data").display()
+            ))
+            .arg(format!("--web.listen-address={address}"))
+            .arg("--web.enable-remote-write-receiver"),
+    )
+}

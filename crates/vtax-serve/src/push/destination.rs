@@ -1,0 +1,138 @@
+//! Where to push, as users write it.
+
+use std::net::IpAddr;
+use std::str::FromStr;
+use ureq::http::Uri;
+
+/// How a server is spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// Prometheus' remote write 1.0.
+    RemoteWrite,
+    /// OTLP over HTTP, in protobuf.
+    Otlp,
+}
+
+/// A server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Destination {
+    /// How it is spoken to.
+    pub protocol: Protocol,
+    /// Its whole address.
+    pub url: String,
+    /// Whether what is sent stays on this host.
+    pub is_loopback: bool,
+    /// Whether nobody on the way can read it.
+    pub is_encrypted: bool,
+}
+
+impl Destination {
+    /// The address as it is told: what follows a `?` may be a secret.
+    pub(super) fn shown(&self) -> String {
+        self.url.split('?').next().unwrap_or_default().to_owned()
+    }
+
+    /// A name for a directory: the same for the same server, whenever it is asked.
+    pub(super) fn directory(&self) -> String {
+        let protocol = match self.protocol {
+            Protocol::RemoteWrite => "remote-write",
+            Protocol::Otlp => "otlp",
+        };
+        let shown = self.shown();
+        let address = shown.split("://").nth(1).unwrap_or_default();
+        let plain = |c: char| {
+            if c.is_ascii_alphanumeric() || c == '.' {
+                c
+            } else {
+                '-'
+            }
+        };
+        let address: String = address.chars().take(150).map(plain).collect();
+        format!("{protocol}-{address}")
+    }
+}
+
+impl FromStr for Destination {
+    type Err = String;
+
+    /// `remote-write:http://HOST:PORT/PATH` or `otlp:http://HOST:PORT[/PATH]`, also with https.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (protocol, url) = match text.split_once(':') {
+            Some(("remote-write", url)) => (Protocol::RemoteWrite, url),
+            Some(("otlp", url)) => (Protocol::Otlp, url),
+            _ => {
+                return Err(format!(
+                    "`{text}` does not say how to push: give remote-write:URL or otlp:URL"
+                ));
+            }
+        };
+        let uri: Uri = url
+            .parse()
+            .map_err(|cause| format!("`{url}` is no address: {cause}"))?;
+        let is_encrypted = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(format!("`{url}` begins with neither http:// nor https://")),
+        };
+        let authority = uri.authority().map_or("", |authority| authority.as_str());
+        if authority.contains('@') {
+            return Err(
+                "no user or password in the address: --push-token-file takes a token".to_owned(),
+            );
+        }
+        let host = uri.host().unwrap_or_default();
+        if host.is_empty() {
+            return Err(format!("`{url}` has no host"));
+        }
+        let has_path = !matches!(uri.path(), "" | "/");
+        let url = match (protocol, has_path) {
+            (_, true) => url.to_owned(),
+            (Protocol::Otlp, false) => format!("{}/v1/metrics", url.trim_end_matches('/')),
+            (Protocol::RemoteWrite, false) => {
+                return Err(format!(
+                    "`{url}` has no path: Prometheus and VictoriaMetrics take remote write at /api/v1/write, \
+                     Mimir at /api/v1/push"
+                ));
+            }
+        };
+        let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+        Ok(Self {
+            protocol,
+            url,
+            is_loopback: host == "localhost" || address.is_ok_and(|address| address.is_loopback()),
+            is_encrypted,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_destination_says_how_and_where_and_nothing_of_who() {
+        let read = |text: &str| text.parse::<Destination>();
+        let prometheus = read("remote-write:http://127.0.0.1:9090/api/v1/write").unwrap();
+        assert!(prometheus.is_loopback && !prometheus.is_encrypted);
+        assert_eq!(
+            prometheus.directory(),
+            "remote-write-127.0.0.1-9090-api-v1-write"
+        );
+        let otlp = read("otlp:https://[2001:db8::1]:4318").unwrap();
+        assert_eq!(otlp.url, "https://[2001:db8::1]:4318/v1/metrics");
+        assert!(!otlp.is_loopback && otlp.is_encrypted);
+        assert!(read("otlp:http://[::1]:4318/otlp").unwrap().is_loopback);
+        for (wrong, why) in [
+            ("http://a/b", "does not say how"),
+            ("otlp:", "no address"),
+            ("otlp:ftp://a", "neither"),
+            ("otlp:a", "neither"),
+            ("remote-write:http://a:1", "has no path"),
+            ("remote-write:http://u:p@a/w", "no user"),
+            ("remote-write:http:///w", ""),
+        ] {
+            let error = read(wrong).unwrap_err();
+            assert!(error.contains(why), "{wrong}: {error}");
+        }
+    }
+}

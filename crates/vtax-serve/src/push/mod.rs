@@ -1,0 +1,300 @@
+//! Pushing what a scrape would see: Prometheus' remote write and OTLP, with a queue on disk.
+//!
+//! Each pass is queued first and sent from there, so an outage of the server, of the network or of the
+//! exporter itself loses nothing that fits into the queue. Samples keep the time of their pass.
+
+mod destination;
+mod queue;
+mod sender;
+mod wire;
+
+pub use crate::metrics::PushState;
+pub use destination::{Destination, Protocol};
+
+use crate::metrics::{self, Own};
+use crate::roster::Listing;
+use crate::snapshot::Snapshot;
+use queue::Queue;
+use sender::Sender;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use vtax_http::{Token, TokenError};
+use wire::Pass;
+
+/// Where and how to push.
+#[derive(Debug, Clone, Default)]
+pub struct PushOptions {
+    /// The servers, each with a queue of its own.
+    pub to: Vec<Destination>,
+    /// Sent as a bearer token.
+    pub token: Option<Token>,
+    /// Send the token also where everybody on the way can read it.
+    pub is_plain_allowed: bool,
+    /// Certificates in PEM that servers are believed by, in place of the well-known ones.
+    pub authorities: Option<PathBuf>,
+    /// On every series: `job`, `instance` and what else tells hosts apart.
+    pub labels: Vec<(String, String)>,
+    /// Where the queues are.
+    pub queue: PathBuf,
+    /// What each queue may take on disk, in bytes.
+    pub queue_bytes: u64,
+}
+
+/// Why nothing can be pushed.
+#[derive(Debug, thiserror::Error)]
+pub enum PushError {
+    /// The token would travel for everybody to read.
+    #[error(
+        "the token for {to} would travel unencrypted through the network: give an https address, or \
+         --push-plain where nobody else reads that network"
+    )]
+    Plain {
+        /// The server.
+        to: String,
+    },
+    /// The token is none.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// Not certificates.
+    #[error("cannot use {} as certificates of authorities: {why}", path.display())]
+    Authorities {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The queue on disk.
+    #[error("cannot queue in {}: {cause}", path.display())]
+    Queue {
+        /// The directory.
+        path: PathBuf,
+        /// Why not.
+        cause: io::Error,
+    },
+    /// The thread that sends.
+    #[error("cannot start a thread that pushes: {0}")]
+    Thread(#[source] io::Error),
+}
+
+/// A snapshot as the body of one request, and how many samples are in it; for benchmarks of servers.
+#[doc(hidden)]
+pub fn body(
+    protocol: Protocol,
+    snapshot: &Snapshot,
+    listing: &Listing,
+    labels: &[(String, String)],
+) -> Option<(Vec<u8>, usize)> {
+    let pass = pass(snapshot, listing, &Own::default(), None);
+    let body = sender::body(protocol, std::slice::from_ref(&pass), labels)?;
+    Some((body, pass.samples()))
+}
+
+fn pass(snapshot: &Snapshot, listing: &Listing, own: &Own, start_ms: Option<i64>) -> Pass {
+    let mut pass = Pass {
+        time_ms: snapshot.ended.as_millisecond(),
+        start_ms: start_ms.unwrap_or(snapshot.began.as_millisecond()),
+        families: Vec::new(),
+    };
+    metrics::families(&mut pass, snapshot, listing, own);
+    pass
+}
+
+/// What the exporter's thread and the one that sends share.
+#[derive(Debug)]
+struct Shared {
+    inside: Mutex<Inside>,
+    /// Something was queued, or the end has come.
+    news: Condvar,
+}
+
+#[derive(Debug)]
+struct Inside {
+    queue: Queue,
+    state: PushState,
+    /// For the user, a sentence each.
+    said: Vec<String>,
+    /// Set at the end: what cannot be sent until then stays on disk.
+    until: Option<Instant>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Pushes snapshots.
+#[derive(Debug)]
+pub struct Pusher {
+    lines: Vec<Line>,
+    start_ms: Option<i64>,
+    last: Pass,
+}
+
+#[derive(Debug)]
+struct Line {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// How long the end waits for what is still to be sent.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+impl Pusher {
+    /// Opens the queues and begins with what they hold.
+    ///
+    /// # Errors
+    /// When a queue cannot be used, a token would be told to strangers, or certificates are none.
+    pub fn start(options: &PushOptions) -> Result<Self, PushError> {
+        let lines = options.to.iter().map(|to| {
+            let mut sender = Sender::new(to, options)?;
+            let path = options.queue.join(to.directory());
+            let (queue, said) =
+                Queue::open(&path, options.queue_bytes).map_err(|cause| PushError::Queue {
+                    path: path.clone(),
+                    cause,
+                })?;
+            let shared = Arc::new(Shared {
+                inside: Mutex::new(Inside {
+                    queue,
+                    state: PushState {
+                        to: to.shown(),
+                        ..PushState::default()
+                    },
+                    said,
+                    until: None,
+                }),
+                news: Condvar::new(),
+            });
+            let of_thread = Arc::clone(&shared);
+            let thread = std::thread::Builder::new()
+                .name("push".to_owned())
+                .spawn(move || sender.run(&of_thread))
+                .map_err(PushError::Thread)?;
+            Ok(Line {
+                shared,
+                thread: Some(thread),
+            })
+        });
+        Ok(Self {
+            lines: lines.collect::<Result<_, PushError>>()?,
+            start_ms: None,
+            last: Pass::default(),
+        })
+    }
+
+    /// How each goes.
+    pub fn states(&self) -> Vec<PushState> {
+        let now = jiff::Timestamp::now().as_millisecond();
+        let states = self.lines.iter().map(|line| {
+            let inside = line.shared.lock();
+            let age = inside.queue.oldest_time().map_or(0, |time| now - time);
+            PushState {
+                queue_bytes: inside.queue.bytes(),
+                queue_samples: inside.queue.samples(),
+                oldest: Duration::from_millis(u64::try_from(age).unwrap_or(0)),
+                ..inside.state.clone()
+            }
+        });
+        states.collect()
+    }
+
+    /// What there is to say since it was asked last.
+    pub fn said(&self) -> Vec<String> {
+        let lines = self.lines.iter();
+        lines
+            .flat_map(|line| std::mem::take(&mut line.shared.lock().said))
+            .collect()
+    }
+
+    /// Queues a snapshot, as a scrape of this moment would show it.
+    pub fn push(&mut self, snapshot: &Snapshot, listing: &Listing, own: &Own) {
+        let pass = pass(snapshot, listing, own, self.start_ms);
+        self.start_ms = Some(pass.start_ms);
+        self.queue(pass);
+    }
+
+    fn queue(&mut self, mut pass: Pass) {
+        pass.end_missing(&self.last);
+        let samples = u32::try_from(pass.samples()).unwrap_or(u32::MAX);
+        let payload = sender::packed(&pass);
+        for line in &self.lines {
+            let mut inside = line.shared.lock();
+            let queued = payload
+                .as_deref()
+                .map_err(|cause| io::Error::other(cause.clone()))
+                .and_then(|payload| inside.queue.append(pass.time_ms, samples, payload));
+            match queued {
+                Ok(dropped) => {
+                    if dropped > 0 && inside.state.dropped_full == 0 {
+                        let line = format!(
+                            "the queue for {} is full: the oldest samples are dropped",
+                            inside.state.to
+                        );
+                        inside.said.push(line);
+                    }
+                    inside.state.dropped_full += dropped;
+                }
+                Err(cause) => {
+                    if inside.state.dropped_disk == 0 {
+                        let line = format!(
+                            "cannot queue for {}: {cause}; the samples are dropped",
+                            inside.state.to
+                        );
+                        inside.said.push(line);
+                    }
+                    inside.state.dropped_disk += u64::from(samples);
+                }
+            }
+            drop(inside);
+            line.shared.news.notify_one();
+        }
+        self.last = pass;
+    }
+
+    /// Ends every series and waits a moment for the servers to take what waits; the rest stays on disk.
+    /// Says what there is to say of it.
+    pub fn finish(mut self) -> Vec<String> {
+        if !self.last.families.is_empty() {
+            self.queue(Pass {
+                time_ms: jiff::Timestamp::now()
+                    .as_millisecond()
+                    .max(self.last.time_ms + 1),
+                start_ms: self.last.start_ms,
+                families: Vec::new(),
+            });
+        }
+        self.end();
+        let mut said = self.said();
+        for state in self.states() {
+            if state.queue_samples > 0 {
+                said.push(format!(
+                    "{} samples for {} wait on disk for the next exporter",
+                    state.queue_samples, state.to
+                ));
+            }
+        }
+        said
+    }
+
+    fn end(&mut self) {
+        for line in &self.lines {
+            line.shared.lock().until = Some(Instant::now() + PATIENCE);
+            line.shared.news.notify_one();
+        }
+        for line in &mut self.lines {
+            if let Some(thread) = line.thread.take() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+impl Drop for Pusher {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

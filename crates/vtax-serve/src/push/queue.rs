@@ -1,0 +1,453 @@
+//! What was not pushed yet, on disk: it outlives outages, `kill -9` and restarts.
+//!
+//! A directory of segments. A segment is records one after the other:
+//!
+//! ```text
+//! 1 sent | 4 length of the payload | 4 CRC-32 of what follows | 8 time, ms | 4 samples | payload
+//! ```
+//!
+//! Numbers are little endian. `sent` is 1 in a record that was delivered, and says the same of all
+//! before it: delivering is a write of one byte, and there is no cursor to keep in step. The kernel
+//! writes to the disk when it likes: a power cut takes what it had not written yet.
+
+use rustix::fs::FlockOperation;
+use std::collections::VecDeque;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+const HEAD: usize = 21;
+/// Where the checksum's part of a head begins.
+const CHECKED: usize = 9;
+/// Dropping the oldest drops a segment: of this many, one is being written.
+const SEGMENTS: u64 = 16;
+
+/// A record that was not delivered yet.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    /// Head and payload, in bytes.
+    bytes: u64,
+    samples: u32,
+    time: i64,
+}
+
+#[derive(Debug)]
+struct Segment {
+    number: u64,
+    path: PathBuf,
+    file: File,
+    /// All records of it, delivered or not.
+    bytes: u64,
+    /// Where the first that was not delivered begins.
+    next: u64,
+    waiting: VecDeque<Entry>,
+}
+
+/// The queue of one place that is pushed to.
+#[derive(Debug)]
+pub(super) struct Queue {
+    directory: PathBuf,
+    /// At most this many bytes.
+    limit: u64,
+    segments: VecDeque<Segment>,
+    /// Given to the next segment.
+    number: u64,
+    /// Held for as long as this lives, so that no two exporters share a queue.
+    _lock: File,
+}
+
+/// The oldest records, which stay in the queue until they are delivered.
+#[derive(Debug)]
+pub(super) struct Batch {
+    segment: u64,
+    /// Payloads, oldest first.
+    pub(super) records: Vec<Vec<u8>>,
+    /// In all of them.
+    pub(super) samples: u64,
+}
+
+impl Queue {
+    /// Opens the queue in `directory`, which is made where it is missing. The second value says what was
+    /// damaged, a sentence each.
+    ///
+    /// # Errors
+    /// When the directory cannot be used, or another exporter uses it.
+    pub(super) fn open(directory: &Path, limit: u64) -> io::Result<(Self, Vec<String>)> {
+        fs::create_dir_all(directory)?;
+        let lock = options().open(directory.join("lock"))?;
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+            io::Error::other("another exporter has it: stop that one, or give another --queue")
+        })?;
+        let mut found: Vec<(u64, PathBuf)> = Vec::new();
+        for entry in fs::read_dir(directory)? {
+            let path = entry?.path();
+            let name = path.file_name().and_then(|name| name.to_str());
+            let number = name.and_then(|name| name.strip_suffix(".queue")?.parse().ok());
+            found.extend(number.map(|number| (number, path)));
+        }
+        found.sort_unstable();
+        let mut queue = Self {
+            directory: directory.to_owned(),
+            limit,
+            segments: VecDeque::new(),
+            number: found.last().map_or(1, |(number, _)| number + 1),
+            _lock: lock,
+        };
+        let mut notes = Vec::new();
+        for (number, path) in found {
+            let (segment, note) = Segment::read(number, path)?;
+            notes.extend(note);
+            if segment.waiting.is_empty() {
+                fs::remove_file(&segment.path)?;
+            } else {
+                queue.segments.push_back(segment);
+            }
+        }
+        Ok((queue, notes))
+    }
+
+    /// Appends a record of `samples` of the moment `time`, in ms since 1970. Says how many samples were
+    /// dropped to make room.
+    ///
+    /// # Errors
+    /// When it cannot be written. The queue is as it was before, without what was dropped.
+    pub(super) fn append(&mut self, time: i64, samples: u32, payload: &[u8]) -> io::Result<u64> {
+        let mut record = vec![0; HEAD];
+        record.extend_from_slice(payload);
+        let length = u32::try_from(payload.len()).map_err(io::Error::other)?;
+        put(&mut record, 1, &length.to_le_bytes());
+        put(&mut record, CHECKED, &time.to_le_bytes());
+        put(&mut record, CHECKED + 8, &samples.to_le_bytes());
+        let checksum = crc32fast::hash(record.get(CHECKED..).unwrap_or_default());
+        put(&mut record, 5, &checksum.to_le_bytes());
+        let bytes = record.len() as u64;
+        let mut dropped = 0;
+        while self.bytes() + bytes > self.limit
+            && let Some(oldest) = self.segments.pop_front()
+        {
+            dropped += oldest.samples();
+            fs::remove_file(&oldest.path)?;
+        }
+        if bytes > self.limit {
+            return Ok(dropped + u64::from(samples));
+        }
+        let is_full =
+            |segment: &Segment| segment.bytes > 0 && segment.bytes + bytes > self.limit / SEGMENTS;
+        if self.segments.back().is_none_or(is_full) {
+            self.begin_segment()?;
+        }
+        let Some(segment) = self.segments.back_mut() else {
+            return Err(io::Error::other("the queue has no segment"));
+        };
+        if let Err(cause) = segment.file.write_all_at(&record, segment.bytes) {
+            // A disk that is full may have taken a part.
+            let _ = segment.file.set_len(segment.bytes);
+            return Err(cause);
+        }
+        segment.bytes += bytes;
+        segment.waiting.push_back(Entry {
+            bytes,
+            samples,
+            time,
+        });
+        Ok(dropped)
+    }
+
+    fn begin_segment(&mut self) -> io::Result<()> {
+        let path = self.directory.join(format!("{:020}.queue", self.number));
+        let segment = Segment {
+            number: self.number,
+            file: options().create_new(true).open(&path)?,
+            path,
+            bytes: 0,
+            next: 0,
+            waiting: VecDeque::new(),
+        };
+        self.number += 1;
+        self.segments.push_back(segment);
+        Ok(())
+    }
+
+    /// The oldest records: at least one, at most `most` and then no more than `bytes` together.
+    ///
+    /// # Errors
+    /// When they cannot be read. See [`Queue::drop_oldest`].
+    pub(super) fn oldest(&self, most: usize, bytes: usize) -> io::Result<Option<Batch>> {
+        let Some(segment) = self
+            .segments
+            .iter()
+            .find(|segment| !segment.waiting.is_empty())
+        else {
+            return Ok(None);
+        };
+        let mut batch = Batch {
+            segment: segment.number,
+            records: Vec::new(),
+            samples: 0,
+        };
+        let (mut at, mut read) = (segment.next, 0);
+        for entry in segment.waiting.iter().take(most.max(1)) {
+            let length = usize::try_from(entry.bytes).map_err(io::Error::other)?;
+            if read > 0 && read + length > bytes {
+                break;
+            }
+            let mut record = vec![0; length];
+            segment.file.read_exact_at(&mut record, at)?;
+            if !is_whole(&record) {
+                return Err(io::Error::other(format!(
+                    "{} was changed by somebody else",
+                    segment.path.display()
+                )));
+            }
+            batch.records.push(record.split_off(HEAD));
+            batch.samples += u64::from(entry.samples);
+            at += entry.bytes;
+            read += length;
+        }
+        Ok(Some(batch))
+    }
+
+    /// Forgets a batch. One that was dropped meanwhile, to make room, is none of the queue's any more.
+    ///
+    /// # Errors
+    /// When that cannot be written down: after a restart the batch would be pushed again.
+    pub(super) fn done(&mut self, batch: &Batch) -> io::Result<()> {
+        let is_last = self.segments.len() == 1;
+        let Some(segment) = self.segments.front_mut() else {
+            return Ok(());
+        };
+        if segment.number != batch.segment {
+            return Ok(());
+        }
+        let mut last = segment.next;
+        for _ in &batch.records {
+            if let Some(entry) = segment.waiting.pop_front() {
+                last = segment.next;
+                segment.next += entry.bytes;
+            }
+        }
+        if !segment.waiting.is_empty() {
+            return segment.file.write_all_at(&[1], last);
+        }
+        if is_last {
+            (segment.bytes, segment.next) = (0, 0);
+            return segment.file.set_len(0);
+        }
+        let path = segment.path.clone();
+        self.segments.pop_front();
+        fs::remove_file(path)
+    }
+
+    /// Drops the oldest segment, of which nothing can be read any more. Says how many samples those were.
+    pub(super) fn drop_oldest(&mut self) -> u64 {
+        self.segments.pop_front().map_or(0, |segment| {
+            let _ = fs::remove_file(&segment.path);
+            segment.samples()
+        })
+    }
+
+    /// What the segments take on disk.
+    pub(super) fn bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.bytes).sum()
+    }
+
+    /// The time of the oldest record that was not delivered, in ms since 1970.
+    pub(super) fn oldest_time(&self) -> Option<i64> {
+        let mut waiting = self.segments.iter().flat_map(|segment| &segment.waiting);
+        waiting.next().map(|entry| entry.time)
+    }
+
+    /// Samples that wait.
+    pub(super) fn samples(&self) -> u64 {
+        self.segments.iter().map(Segment::samples).sum()
+    }
+}
+
+impl Segment {
+    /// Reads a segment that an earlier exporter wrote, and cuts off what is not whole.
+    fn read(number: u64, path: PathBuf) -> io::Result<(Self, Option<String>)> {
+        let file = options().open(&path)?;
+        let content = fs::read(&path)?;
+        let mut segment = Self {
+            number,
+            path,
+            file,
+            bytes: 0,
+            next: 0,
+            waiting: VecDeque::new(),
+        };
+        let mut rest = content.as_slice();
+        while let Some((entry, is_sent)) = first_record(rest) {
+            let (_, after) = rest.split_at(usize::try_from(entry.bytes).unwrap_or(rest.len()));
+            rest = after;
+            segment.bytes += entry.bytes;
+            if is_sent {
+                segment.waiting.clear();
+                segment.next = segment.bytes;
+            } else {
+                segment.waiting.push_back(entry);
+            }
+        }
+        let note = (!rest.is_empty()).then(|| {
+            format!(
+                "the last {} bytes of {} are no whole record: they are cut off",
+                rest.len(),
+                segment.path.display()
+            )
+        });
+        if note.is_some() {
+            segment.file.set_len(segment.bytes)?;
+        }
+        Ok((segment, note))
+    }
+
+    fn samples(&self) -> u64 {
+        let samples = self.waiting.iter().map(|entry| u64::from(entry.samples));
+        samples.sum()
+    }
+}
+
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    // Guests' names and use are nobody else's.
+    options.read(true).write(true).create(true).mode(0o600);
+    options
+}
+
+fn put(into: &mut [u8], at: usize, bytes: &[u8]) {
+    if let Some(place) = into.get_mut(at..at + bytes.len()) {
+        place.copy_from_slice(bytes);
+    }
+}
+
+fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..at + N)?.try_into().ok()
+}
+
+fn is_whole(record: &[u8]) -> bool {
+    array(record, 5).map(u32::from_le_bytes) == record.get(CHECKED..).map(crc32fast::hash)
+}
+
+/// The record that these bytes begin with, if it is whole, and whether it was delivered.
+fn first_record(bytes: &[u8]) -> Option<(Entry, bool)> {
+    let length = usize::try_from(u32::from_le_bytes(array(bytes, 1)?)).ok()?;
+    let record = bytes.get(..HEAD.checked_add(length)?)?;
+    let entry = Entry {
+        bytes: record.len() as u64,
+        time: i64::from_le_bytes(array(record, CHECKED)?),
+        samples: u32::from_le_bytes(array(record, CHECKED + 8)?),
+    };
+    is_whole(record).then_some((entry, record.first() == Some(&1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const LIMIT: u64 = 1 << 20;
+
+    fn open(directory: &Path) -> (Queue, Vec<String>) {
+        Queue::open(directory, LIMIT).unwrap()
+    }
+
+    fn all(queue: &mut Queue) -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        while let Some(batch) = queue.oldest(7, 1 << 16).unwrap() {
+            queue.done(&batch).unwrap();
+            all.extend(batch.records);
+        }
+        all
+    }
+
+    #[test]
+    fn what_was_not_delivered_is_there_after_a_restart_in_its_order_and_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let records: Vec<Vec<u8>> = (0..100u8).map(|n| vec![n; 3000]).collect();
+        let (mut queue, _) = open(directory.path());
+        for (time, record) in records.iter().enumerate() {
+            let time = i64::try_from(time).unwrap();
+            assert_eq!(queue.append(time, 5, record).unwrap(), 0);
+        }
+        let batch = queue.oldest(3, usize::MAX).unwrap().unwrap();
+        assert_eq!((batch.records.len(), batch.samples), (3, 15));
+        queue.done(&batch).unwrap();
+        drop(queue);
+        let (mut queue, notes) = open(directory.path());
+        assert!(notes.is_empty(), "{notes:?}");
+        assert_eq!((queue.oldest_time(), queue.samples()), (Some(3), 485));
+        assert_eq!(all(&mut queue), records[3..]);
+        assert_eq!((queue.bytes(), queue.oldest_time()), (0, None));
+        queue.append(7, 1, b"later").unwrap();
+        drop(queue);
+        assert_eq!(all(&mut open(directory.path()).0), [b"later".to_vec()]);
+    }
+
+    #[test]
+    fn the_oldest_make_room_and_are_counted() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut queue, _) = open(directory.path());
+        let mut dropped = 0;
+        for time in 0..3000 {
+            dropped += queue.append(time, 2, &[1; 1000]).unwrap();
+            assert!(queue.bytes() <= LIMIT);
+        }
+        assert!(queue.bytes() > LIMIT * 9 / 10);
+        assert_eq!(dropped + queue.samples(), 6000);
+        assert_eq!(
+            queue.oldest_time(),
+            Some(i64::try_from(dropped / 2).unwrap())
+        );
+        assert_eq!(
+            queue.append(0, 9, &vec![0; 1 << 20]).unwrap(),
+            6009 - dropped
+        );
+    }
+
+    #[test]
+    fn a_batch_that_made_room_meanwhile_takes_no_other_along() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut queue, _) = open(directory.path());
+        queue.append(0, 1, &[0; 60_000]).unwrap();
+        let batch = queue.oldest(1, 1).unwrap().unwrap();
+        for time in 1..30 {
+            queue.append(time, 1, &[0; 60_000]).unwrap();
+        }
+        let before = queue.samples();
+        queue.done(&batch).unwrap();
+        assert_eq!(queue.samples(), before);
+    }
+
+    #[test]
+    fn a_queue_has_one_exporter() {
+        let directory = tempfile::tempdir().unwrap();
+        let _first = open(directory.path());
+        let second = Queue::open(directory.path(), LIMIT).unwrap_err();
+        assert!(second.to_string().contains("another exporter"), "{second}");
+    }
+
+    proptest! {
+        /// Wherever a write was cut off or a byte changed, what is before it stays.
+        #[test]
+        fn a_torn_or_damaged_tail_is_cut_and_said(at in 0usize..3210, flip in proptest::bool::ANY) {
+            let directory = tempfile::tempdir().unwrap();
+            let (mut queue, _) = open(directory.path());
+            let records: Vec<Vec<u8>> = (0..10u8).map(|n| vec![n; 300]).collect();
+            for record in &records {
+                queue.append(0, 1, record).unwrap();
+            }
+            drop(queue);
+            let path = directory.path().join("00000000000000000001.queue");
+            let mut content = fs::read(&path).unwrap();
+            prop_assert_eq!(content.len(), 3210);
+            // A byte that says whether a record was delivered has no checksum.
+            prop_assume!(!(flip && at % 321 == 0));
+            if flip { content[at] ^= 0x55 } else { content.truncate(at) }
+            fs::write(&path, content).unwrap();
+            let (mut queue, notes) = open(directory.path());
+            prop_assert_eq!(notes.len(), usize::from(flip || at % 321 != 0));
+            prop_assert_eq!(all(&mut queue), &records[..at / 321]);
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! What is pushed to a server that answers in every way, and what becomes of it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "in a test, a failure is a panic"
+)]
+
+mod common;
+
+use common::{eventually, request};
+use std::io::Write;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use vtax_serve::fake::Host;
+use vtax_serve::push::{PushOptions, PushState, Pusher};
+use vtax_serve::roster::Roster;
+use vtax_serve::{Own, Token};
+
+type Seen = Arc<Mutex<Vec<(Instant, String, Vec<u8>)>>>;
+
+/// A server that gives these answers in turn, the last one for ever, and what it was asked.
+fn server(answers: &[&str]) -> (u16, Seen) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let seen = Seen::default();
+    let kept = Arc::clone(&seen);
+    let answers: Vec<String> = answers.iter().map(|&answer| answer.to_owned()).collect();
+    std::thread::spawn(move || {
+        let mut given = 0;
+        for mut stream in listener.incoming().flatten() {
+            let Some((head, body)) = request(&mut stream) else {
+                continue;
+            };
+            kept.lock().unwrap().push((Instant::now(), head, body));
+            let (head, body) = answers[given].split_once('|').unwrap();
+            given = (given + 1).min(answers.len() - 1);
+            let length = body.len();
+            let _ = write!(
+                stream,
+                "HTTP/1.1 {head}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+            );
+        }
+    });
+    (port, seen)
+}
+
+fn options(to: &str, queue: &Path) -> PushOptions {
+    PushOptions {
+        to: vec![to.parse().unwrap()],
+        labels: vec![("instance".to_owned(), "here".to_owned())],
+        queue: queue.to_owned(),
+        queue_bytes: 1 << 20,
+        ..PushOptions::default()
+    }
+}
+
+fn remote_write(port: u16) -> String {
+    format!("remote-write:http://127.0.0.1:{port}/api/v1/write")
+}
+
+fn pass(pusher: &mut Pusher, host: &mut Host) {
+    let snapshot = host.pass(1000);
+    let listing = Roster::new(10).update(&snapshot);
+    pusher.push(&snapshot, &listing, &Own::default());
+}
+
+/// Pushes so many passes at a server with these answers, until none waits.
+fn pushed(answers: &[&str], passes: usize) -> (PushState, Vec<String>, Seen) {
+    let directory = tempfile::tempdir().unwrap();
+    let (port, seen) = server(answers);
+    // All of them are queued when the first is sent.
+    let mut pusher = Pusher::start(&options(&remote_write(1), directory.path())).unwrap();
+    let mut host = Host::default();
+    host.start(1);
+    for _ in 0..passes {
+        pass(&mut pusher, &mut host);
+    }
+    drop(pusher);
+    let queue = |port: u16| {
+        directory
+            .path()
+            .join(format!("remote-write-127.0.0.1-{port}-api-v1-write"))
+    };
+    std::fs::rename(queue(1), queue(port)).unwrap();
+    let pusher = Pusher::start(&options(&remote_write(port), directory.path())).unwrap();
+    let state = eventually("the queue", || match pusher.states().remove(0) {
+        state if state.queue_samples == 0 => Ok(state),
+        state => Err(format!("{state:?}")),
+    });
+    (state, pusher.said(), seen)
+}
+
+const TAKEN: &str = "204 No Content|";
+
+#[test]
+fn a_server_that_is_busy_is_asked_again_when_it_likes_and_gets_the_same() {
+    let busy = "429 Too Many Requests\r\nRetry-After: 1|slower";
+    let (state, said, seen) = pushed(&["503 Unavailable|", busy, TAKEN], 3);
+    let seen = seen.lock().unwrap();
+    assert_eq!((seen.len(), state.failures, state.requests), (3, 2, 1));
+    assert!(seen[2].0 - seen[1].0 >= Duration::from_secs(1));
+    assert!(seen[0].2 == seen[1].2 && seen[1].2 == seen[2].2);
+    assert!(state.sent > 0 && state.sent % 3 == 0, "{state:?}");
+    assert_eq!(said.len(), 2, "{said:?}");
+    assert!(said[0].contains("503") && said[1].contains("answers again"));
+}
+
+#[test]
+fn samples_that_a_server_will_never_take_are_dropped_and_counted_and_the_others_are_not() {
+    let refused = "400 Bad Request|no thanks";
+    // All three together, then each alone.
+    let (state, said, seen) = pushed(&[refused, TAKEN, refused, TAKEN], 3);
+    assert_eq!(seen.lock().unwrap().len(), 4);
+    assert_eq!((state.sent, state.repeated), (2 * state.dropped_refused, 0));
+    assert!(said[0].contains("400 no thanks"), "{said:?}");
+}
+
+#[test]
+fn samples_that_a_server_has_already_count_as_delivered() {
+    let repeat = "400 Bad Request|out of order sample";
+    let (state, said, _) = pushed(&[repeat, repeat, repeat, TAKEN], 3);
+    assert_eq!((state.repeated, state.dropped_refused), (2 * state.sent, 0));
+    assert!(said.is_empty(), "{said:?}");
+}
+
+#[test]
+fn a_wrong_token_or_path_loses_nothing_and_old_samples_that_are_not_taken_count_as_lost() {
+    let (state, _, _) = pushed(&["401 Unauthorized|", "404 Not Found|", TAKEN], 1);
+    assert_eq!((state.failures, state.dropped_refused), (2, 0));
+    let (state, _, _) = pushed(&["400 Bad Request|out of bounds"], 1);
+    assert_eq!((state.sent, state.repeated), (0, 0));
+    assert!(state.dropped_refused > 0);
+}
+
+#[test]
+fn both_protocols_say_what_they_are_and_who_sends() {
+    let directory = tempfile::tempdir().unwrap();
+    let secret = directory.path().join("token");
+    std::fs::write(&secret, "0123456789abcdef").unwrap();
+    std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let (port, seen) = server(&["200 OK|"]);
+    for (to, path, more) in [
+        (
+            remote_write(port),
+            "POST /api/v1/write ",
+            [
+                "content-encoding: snappy",
+                "x-prometheus-remote-write-version: 0.1.0",
+            ],
+        ),
+        (
+            format!("otlp:http://127.0.0.1:{port}"),
+            "POST /v1/metrics ",
+            ["content-encoding: gzip", "user-agent: vtax/"],
+        ),
+    ] {
+        let mut options = options(&to, directory.path());
+        options.token = Some(Token::read(&secret).unwrap());
+        let mut pusher = Pusher::start(&options).unwrap();
+        let mut host = Host::default();
+        host.start(1);
+        pass(&mut pusher, &mut host);
+        let said = pusher.finish();
+        assert!(said.is_empty(), "{said:?}");
+        let (_, head, body) = seen.lock().unwrap().remove(0);
+        let lower = head.to_ascii_lowercase();
+        assert!(head.starts_with(path) && !body.is_empty(), "{head}");
+        assert!(head.contains("Bearer 0123456789abcdef"), "{head}");
+        assert!(
+            lower.contains("content-type: application/x-protobuf"),
+            "{head}"
+        );
+        assert!(more.iter().all(|header| lower.contains(header)), "{head}");
+        seen.lock().unwrap().clear();
+    }
+}
+
+#[test]
+fn a_token_travels_only_where_nobody_else_reads_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let start = |to: &str, is_plain_allowed| {
+        let mut options = options(to, directory.path());
+        options.token = Some(Token::of("0123456789abcdef"));
+        options.is_plain_allowed = is_plain_allowed;
+        Pusher::start(&options).map(drop)
+    };
+    let error = start("otlp:http://192.0.2.1", false).unwrap_err();
+    assert!(error.to_string().contains("unencrypted"), "{error}");
+    start("otlp:http://192.0.2.1", true).unwrap();
+    start("otlp:https://192.0.2.1", false).unwrap();
+    start("otlp:http://[::1]", false).unwrap();
+}
+
+#[test]
+fn a_queue_that_is_full_says_so_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut pusher = Pusher::start(&options(&remote_write(1), directory.path())).unwrap();
+    let mut host = Host::default();
+    host.start(1);
+    for _ in 0..1500 {
+        pass(&mut pusher, &mut host);
+    }
+    let state = pusher.states().remove(0);
+    assert!(
+        state.queue_bytes <= 1 << 20 && state.dropped_full > 0,
+        "{state:?}"
+    );
+    let said = pusher.said();
+    let full = said.iter().filter(|line| line.contains("is full"));
+    assert_eq!(full.count(), 1, "{said:?}");
+}
