@@ -207,6 +207,20 @@ impl Libvirt {
     }
 }
 
+/// The host once what a test before this one has ended is gone.
+fn settled() -> HostState {
+    let mut host = HostState::read();
+    for _ in 0..20 {
+        std::thread::sleep(Duration::from_millis(500));
+        let now = HostState::read();
+        if now == host {
+            break;
+        }
+        host = now;
+    }
+    host
+}
+
 #[test]
 fn a_domain_is_made_from_the_image_measured_and_removed_and_so_it_is_after_a_kill() {
     let Some(libvirt) = Libvirt::start() else {
@@ -214,7 +228,7 @@ fn a_domain_is_made_from_the_image_measured_and_removed_and_so_it_is_after_a_kil
     };
     let left =
         || sh("ls -d /var/tmp/vtax-trial-* 2>/dev/null || true") + &libvirt.ask(&["list", "--all"]);
-    let (host, before) = (HostState::read(), left());
+    let (host, before) = (settled(), left());
     let output = libvirt.run("").output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
     assert_eq!(left(), before);
