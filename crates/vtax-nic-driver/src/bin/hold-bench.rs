@@ -34,6 +34,9 @@ struct Cli {
 const SENDER_CPU: usize = 0;
 const OTHER_CPU: usize = 1;
 
+/// Modes that are compared closely take turns, so often: a slow drift of the machine touches all alike.
+const ROUNDS: u32 = 3;
+
 /// Steal beyond which the delay of a wake-up says nothing of the program, as a part of a processor.
 const STOLEN: f64 = 0.005;
 
@@ -52,6 +55,23 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What many ports saw, and the processor time of their back end.
+#[derive(Default)]
+struct Ports {
+    cpu: Duration,
+    received: u64,
+    calls: u64,
+    lost: u64,
+}
+
+/// What was seen of a link without traffic, and of packets that came alone.
+#[derive(Default)]
+struct Idle {
+    sleeps: u64,
+    cpu: Duration,
+    delays: Vec<u64>,
 }
 
 struct Bench {
@@ -302,22 +322,32 @@ impl Bench {
         );
         println!("|---|---|---|---|---|---|");
         let mut off = None;
-        for mode in Mode::ALL {
-            let mut links = self.links(1, mode)?;
-            let warm = Arrivals::Poisson { rate: 50e3 };
-            self.to_b(&mut links, &warm, SMALL);
-            std::thread::sleep(Duration::from_millis(100));
-            let before = links.backend.usage()?;
-            std::thread::sleep(Duration::from_secs(self.cli.seconds.into()));
-            let after = links.backend.usage()?;
-            let sparse = self.to_b(&mut links, &Arrivals::Constant { rate: 50.0 }, SMALL);
-            let median = quantile(&sparse.delays, 0.5).0;
+        let mut seen = Mode::ALL.map(|mode| (mode, Idle::default()));
+        let part = Duration::from_secs(self.cli.seconds.into()) / ROUNDS;
+        for _ in 0..ROUNDS {
+            for (mode, idle) in &mut seen {
+                let mut links = self.links(1, *mode)?;
+                let warm = Arrivals::Poisson { rate: 50e3 };
+                self.to_b(&mut links, &warm, SMALL);
+                std::thread::sleep(Duration::from_millis(100));
+                let before = links.backend.usage()?;
+                std::thread::sleep(part);
+                let after = links.backend.usage()?;
+                idle.sleeps += after.sleeps - before.sleeps;
+                idle.cpu += after.cpu.saturating_sub(before.cpu);
+                let sparse = self.to_b(&mut links, &Arrivals::Constant { rate: 50.0 }, SMALL);
+                idle.delays.extend(sparse.delays);
+            }
+        }
+        for (mode, mut idle) in seen {
+            idle.delays.sort_unstable();
+            let median = quantile(&idle.delays, 0.5).0;
             println!(
-                "| {mode} | {:.1} | {} | {} | {} | {:.2} |",
-                (after.sleeps - before.sleeps) as f64 / f64::from(self.cli.seconds),
-                self.cpu(before, after),
+                "| {mode} | {:.1} | {:.1} % | {} | {} | {:.2} |",
+                idle.sleeps as f64 / f64::from(self.cli.seconds),
+                100.0 * self.part(idle.cpu),
                 micros(median),
-                micros(quantile(&sparse.delays, 0.99).0),
+                micros(quantile(&idle.delays, 0.99).0),
                 median as f64 / *off.get_or_insert(median as f64),
             );
             if mode == Mode::Adaptive {
@@ -337,11 +367,9 @@ impl Bench {
         println!("| mode | transactions/s | against off | round trip p50 | p99 |");
         println!("|---|---|---|---|---|");
         let mut off = None;
-        // Modes in turn and in turn again: a slow drift of the machine touches all alike.
-        let rounds = 3;
         let mut seen: Vec<(Mode, Vec<u64>)> = Mode::ALL.map(|mode| (mode, Vec::new())).into();
-        let part = Duration::from_secs(self.cli.seconds.into()) / rounds;
-        for _ in 0..rounds {
+        let part = Duration::from_secs(self.cli.seconds.into()) / ROUNDS;
+        for _ in 0..ROUNDS {
             for (mode, round_trips) in &mut seen {
                 let mut links = self.links(1, *mode)?;
                 let (Some(a), Some(b)) = (links.a.first_mut(), links.b.first_mut()) else {
@@ -381,22 +409,33 @@ impl Bench {
         println!("|---|---|---|---|---|---|---|");
         for links in [4, 8, 16, 32] {
             let mut off = None;
-            for mode in [Mode::Off, Mode::Adaptive] {
-                let mut all = self.links(links, mode)?;
-                let before = all.backend.usage()?;
-                let (shape, arrivals) = ((SMALL, self.duration()), Arrivals::Poisson { rate: 1e3 });
-                let cpus = (SENDER_CPU, SENDER_CPU);
-                let seen = stream(&mut all.a, &mut all.b, &arrivals, shape, cpus);
-                let after = all.backend.usage()?;
-                let cpu = (after.cpu - before.cpu).as_secs_f64();
-                let each = cpu * 1e6 / seen.received.max(1) as f64;
+            let mut seen = [Mode::Off, Mode::Adaptive].map(|mode| (mode, Ports::default()));
+            for _ in 0..ROUNDS {
+                for (mode, ports) in &mut seen {
+                    let mut all = self.links(links, *mode)?;
+                    let before = all.backend.usage()?;
+                    let (shape, arrivals) =
+                        ((SMALL, self.duration()), Arrivals::Poisson { rate: 1e3 });
+                    let cpus = (SENDER_CPU, SENDER_CPU);
+                    let stream = stream(&mut all.a, &mut all.b, &arrivals, shape, cpus);
+                    let after = all.backend.usage()?;
+                    ports.cpu += after.cpu.saturating_sub(before.cpu);
+                    ports.received += stream.received;
+                    ports.calls += stream.receiver.calls;
+                    ports.lost += stream.lost + stream.refused;
+                }
+            }
+            let seconds = f64::from(self.cli.seconds * ROUNDS);
+            for (mode, ports) in seen {
+                let received = ports.received.max(1) as f64;
+                let each = ports.cpu.as_secs_f64() * 1e6 / received;
                 println!(
-                    "| {} | {mode} | {:.0} | {:.3} | {} | {each:.2} µs | {} |",
+                    "| {} | {mode} | {:.0} | {:.3} | {:.1} % | {each:.2} µs | {} |",
                     2 * links,
-                    seen.received as f64 / f64::from(self.cli.seconds),
-                    seen.receiver.calls as f64 / seen.received.max(1) as f64,
-                    self.cpu(before, after),
-                    seen.lost + seen.refused,
+                    received / seconds,
+                    ports.calls as f64 / received,
+                    100.0 * ports.cpu.as_secs_f64() / seconds,
+                    ports.lost,
                 );
                 let over = each / *off.get_or_insert(each);
                 if mode == Mode::Adaptive && links == 32 {

@@ -172,13 +172,22 @@ impl Window {
         }
         self.free_rate = self.trial.rate();
         self.free_cost = self.trial.cost_of_notifications();
-        let apart = self.trial.merge() / self.free_rate;
+        let merge = self.trial.merge();
+        let apart = merge / self.free_rate;
         self.trial = Trial::default();
         let widest = self.widest();
-        if apart <= widest.0 as f64 && widest >= NARROWEST {
+        let close = apart <= widest.0 as f64 && widest >= NARROWEST;
+        if close && self.may_pay(merge, widest) {
             let narrow = Nanos((4.0 * apart) as u64);
             self.width = narrow.max(NARROWEST).min(widest);
         }
+    }
+
+    /// Whether the widest hold would pay if packets went on as they came, `merge` to a notification: those of a hold
+    /// then share one, and a wake-up of the worker.
+    fn may_pay(&self, merge: f64, widest: Nanos) -> bool {
+        let shared = merge + self.free_rate * widest.0 as f64;
+        self.free_cost * merge + WAKE <= PAYS * self.free_cost * shared
     }
 
     fn judge(&mut self) {

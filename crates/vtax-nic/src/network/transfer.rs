@@ -4,7 +4,7 @@ use super::packet::{BATCH, Batch, Frame};
 use crate::frame::{NetHeader, Offloads};
 use crate::hold::RxBatch;
 use crate::memory::{self, DirtyLog, GuestMemory, Segment};
-use crate::ring::{Chain, Direction, MAX_SEGMENTS, RingFault, Virtqueue};
+use crate::ring::{Chain, Direction, MAX_SEGMENTS, Place, RingFault, Virtqueue};
 use crate::telemetry::DropReason;
 
 /// What became of a frame for this guest.
@@ -122,25 +122,33 @@ pub(super) fn deliver_plain(
     let header = NetHeader::PLAIN.to_bytes(1);
     #[expect(clippy::cast_possible_truncation, reason = "a few bytes at most")]
     let header_bytes = header_len as u32;
-    let (mut packets, mut bytes) = (0, 0);
-    for packet in batch.packets.iter().skip(done) {
-        let Some(source) = batch.segments(packet).first().filter(|_| packet.plain) else {
+    // All are asked for before the first is written to.
+    let mut targets = [(Place::default(), Segment::EMPTY); BATCH];
+    let mut count = 0;
+    for (packet, slot) in batch.packets.iter().skip(done).zip(&mut targets) {
+        if !packet.plain {
             break;
-        };
+        }
         let Some((place, target)) = ring.take_single(memory, Direction::Writable) else {
             break;
         };
-        let need = header_bytes + packet.len;
-        if target.len < need {
+        if target.len < header_bytes + packet.len {
             ring.put_back(place, 1);
             break;
         }
+        target.prefetch_to_write();
+        *slot = (place, target);
+        count += 1;
+    }
+    let (mut packets, mut bytes) = (0, 0);
+    for (packet, (place, target)) in batch.packets.iter().skip(done).zip(&targets[..count]) {
+        let need = header_bytes + packet.len;
         memory::copy(
             &header[..header_len],
-            std::slice::from_ref(source),
-            std::slice::from_ref(&target),
+            batch.segments(packet),
+            std::slice::from_ref(target),
         );
-        ring.give(place, need);
+        ring.give(*place, need);
         if let Some(log) = log {
             log.mark(target.guest, need.into());
         }
