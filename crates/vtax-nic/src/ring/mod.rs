@@ -5,6 +5,8 @@ mod bounded_tests;
 mod descriptor;
 #[cfg(test)]
 mod handshake_tests;
+#[cfg(test)]
+mod order_tests;
 mod packed;
 #[cfg(test)]
 mod packed_tests;
@@ -21,6 +23,12 @@ pub use view::RingView;
 
 use crate::features::Features;
 use crate::memory::{DirtyLog, GuestMemory, Segment};
+
+/// What the rings share with drivers is made of. In tests a model of late stores may stand behind it.
+#[cfg(test)]
+use order_tests::shared;
+#[cfg(not(test))]
+use std::sync::atomic as shared;
 
 /// The most entries of a ring.
 pub const MAX_SIZE: u16 = 32768;
