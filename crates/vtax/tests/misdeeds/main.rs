@@ -13,6 +13,7 @@
 mod exporter;
 #[path = "../guest/mod.rs"]
 mod guest;
+mod jail;
 mod mvm;
 mod nic;
 
