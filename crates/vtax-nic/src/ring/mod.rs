@@ -10,6 +10,7 @@ mod order_tests;
 mod packed;
 #[cfg(test)]
 mod packed_tests;
+mod shared;
 mod split;
 #[cfg(test)]
 mod tests;
@@ -23,12 +24,6 @@ pub use view::RingView;
 
 use crate::features::Features;
 use crate::memory::{DirtyLog, GuestMemory, Segment};
-
-/// What the rings share with drivers is made of. In tests a model of late stores may stand behind it.
-#[cfg(test)]
-use order_tests::shared;
-#[cfg(not(test))]
-use std::sync::atomic as shared;
 
 /// The most entries of a ring.
 pub const MAX_SIZE: u16 = 32768;
