@@ -238,7 +238,10 @@ fn packed_call(events: bool) -> Sides {
     }
 }
 
-const HANDSHAKES: [(&str, fn() -> Sides); 10] = [
+/// One of them: its name, and how it begins.
+type Handshake = (&'static str, fn() -> Sides);
+
+const HANDSHAKES: [Handshake; 10] = [
     ("kick of a split ring, by flags", || split_kick(false)),
     ("kick of a split ring, by events", || split_kick(true)),
     ("call of a split ring, by flags", || split_call(false)),
