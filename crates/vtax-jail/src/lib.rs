@@ -1,14 +1,18 @@
 //! What a program gives up once it serves: capabilities, files, TCP ports and other processes (Landlock), and
 //! system calls (seccomp). Threads that are started later inherit it.
 
+#[cfg(all(feature = "testing", target_arch = "x86_64"))]
+pub mod taken_over;
+
 pub use landlock::{AccessFs, BitFlags};
+pub use rustix::thread::CapabilitySet;
 
 use landlock::{
-    ABI, Access, AccessNet, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
-    RulesetCreatedAttr, RulesetStatus, Scope,
+    ABI, Access, AccessNet, CompatLevel, Compatible, NetPort, PathBeneath, PathFd, Ruleset,
+    RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 use rustix::process::getpid;
-use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
+use rustix::thread::{CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
     SeccompFilter, SeccompRule,
@@ -39,11 +43,19 @@ pub fn refused<E: ToString>(tried: &'static str) -> impl Fn(E) -> JailError {
 /// # Errors
 /// When the kernel refuses.
 pub fn drop_capabilities() -> Result<(), JailError> {
-    let none = CapabilitySet::empty();
+    keep_capabilities(CapabilitySet::empty())
+}
+
+/// Drops every capability but those of `kept` that this thread has, and rules out new ones.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn keep_capabilities(kept: CapabilitySet) -> Result<(), JailError> {
+    let held = capabilities(None).map_err(refused("read capabilities"))?;
     let sets = CapabilitySets {
-        effective: none,
-        permitted: none,
-        inheritable: none,
+        effective: held.permitted & kept,
+        permitted: held.permitted & kept,
+        inheritable: CapabilitySet::empty(),
     };
     set_capabilities(None, sets).map_err(refused("drop capabilities"))?;
     set_no_new_privs(true).map_err(refused("rule out new privileges"))
@@ -54,12 +66,23 @@ pub fn anything() -> BitFlags<AccessFs> {
     AccessFs::from_all(ABI::V5)
 }
 
-/// No file but below `open`, no TCP port, no signal to others and no socket of theirs without a path: as much of it as
-/// this kernel's Landlock has. Whether it has any.
+/// As [`shut_doors_but`], with no TCP port at all.
 ///
 /// # Errors
 /// When the kernel refuses, or a path in `open` is not there.
 pub fn shut_doors(open: &[(&Path, BitFlags<AccessFs>)]) -> Result<bool, JailError> {
+    shut_doors_but(open, &[])
+}
+
+/// No file but below `open`, no TCP port but connections to `ports`, no signal to others and no socket of theirs without a path: as much of it as
+/// this kernel's Landlock has. Whether it has any.
+///
+/// # Errors
+/// When the kernel refuses, or a path in `open` is not there.
+pub fn shut_doors_but(
+    open: &[(&Path, BitFlags<AccessFs>)],
+    ports: &[u16],
+) -> Result<bool, JailError> {
     let shut = || -> Result<_, Box<dyn std::error::Error>> {
         let mut rules = Ruleset::default()
             .set_compatibility(CompatLevel::BestEffort)
@@ -69,6 +92,9 @@ pub fn shut_doors(open: &[(&Path, BitFlags<AccessFs>)]) -> Result<bool, JailErro
             .create()?;
         for (path, access) in open {
             rules = rules.add_rule(PathBeneath::new(PathFd::new(path)?, *access))?;
+        }
+        for port in ports {
+            rules = rules.add_rule(NetPort::new(*port, AccessNet::ConnectTcp))?;
         }
         Ok(rules.restrict_self()?)
     };

@@ -6,6 +6,7 @@ use crate::image::{DiskFormat, Image, write_disk};
 use crate::jail;
 use crate::machine::kvm::Host;
 use crate::population::capacity::Capacity;
+use crate::population::memory::give_back_large_pieces;
 use crate::population::share::Share;
 use crate::population::worker::{Addresses, Doors, Workers};
 use crate::population::{Holding, Plan, Population};
@@ -199,6 +200,7 @@ fn run(arguments: &RunArguments, words: &[&str]) -> Result<()> {
         }
     }
     let started = Instant::now();
+    give_back_large_pieces();
     let population = Arc::new(match &arguments.load {
         Some(path) => Population::load(path)?,
         None => Population::new(Plan {

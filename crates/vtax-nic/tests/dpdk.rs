@@ -1,11 +1,12 @@
 //! DPDK's virtio-user driver against the real program: two linked ports, each sends back whatever
-//! comes. It shows that a driver of others works with every kind of ring, not how fast.
+//! comes, or what a file holds goes from one to the other. It shows that a driver of others works with every kind of
+//! ring, not how fast.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use vtax_nic::hold::Mode;
@@ -31,15 +32,16 @@ fn has_testpmd() -> bool {
     found
 }
 
-/// Drives both ports with frames of 64, 512 and 1,518 bytes, one size after the other, and sees
-/// that they go round.
-fn drive(backend: &Backend, directory: &Path, ring: &str) {
-    let device = |number: u8, port: &str| {
-        let path = directory.join(port);
-        let path = path.display();
-        format!("--vdev=net_virtio_user{number},path={path},queue_size=256,{ring}")
-    };
-    let mut testpmd = Command::new("dpdk-testpmd")
+/// The driver of a port of the backend's.
+fn device(number: u8, directory: &Path, port: &str, ring: &str) -> String {
+    let path = directory.join(port);
+    let path = path.display();
+    format!("--vdev=net_virtio_user{number},path={path},queue_size=256,{ring}")
+}
+
+/// DPDK's forwarder, which hands on what comes between the first and the second device, and the third and the fourth.
+fn testpmd(devices: &[String]) -> Child {
+    Command::new("dpdk-testpmd")
         .args([
             "-l",
             "0,1",
@@ -49,19 +51,40 @@ fn drive(backend: &Backend, directory: &Path, ring: &str) {
             "--no-pci",
             "--no-shconf",
         ])
-        .args(["--log-level=1", &device(0, "a0"), &device(1, "b0")])
+        .arg("--log-level=1")
+        .args(devices)
         .args([
             "--",
             "-i",
             "--forward-mode=io",
             "--nb-cores=1",
             "--total-num-mbufs=4096",
+            // What a file holds is there before the start, and would be thrown away.
+            "--no-flush-rx",
         ])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .unwrap();
+        .unwrap()
+}
+
+/// Lets the forwarder end, and sees that it ends well.
+fn finish(testpmd: Child, ring: &str) {
+    let output = testpmd.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{ring}: {text}{errors}");
+}
+
+/// Drives both ports with frames of 64, 512 and 1,518 bytes, one size after the other, and sees
+/// that they go round.
+fn drive(backend: &Backend, directory: &Path, ring: &str) {
+    let devices = [
+        device(0, directory, "a0", ring),
+        device(1, directory, "b0", ring),
+    ];
+    let mut testpmd = testpmd(&devices);
     let mut input = testpmd.stdin.take().unwrap();
     let mut before = backend.stats("b0").unwrap().totals;
     for size in [64, 512, 1_518] {
@@ -85,10 +108,7 @@ fn drive(backend: &Backend, directory: &Path, ring: &str) {
     }
     writeln!(input, "quit").unwrap();
     drop(input);
-    let output = testpmd.wait_with_output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{ring}: {text}{errors}");
+    finish(testpmd, ring);
 }
 
 fn try_rings(kind: &str) {
@@ -122,4 +142,108 @@ fn dpdk_speaks_over_split_rings() {
 #[test]
 fn dpdk_speaks_over_packed_rings() {
     try_rings("packed_vq=1,");
+}
+
+/// Frames that fit into a ring of 256 at once, each with its header apart: none needs to be dropped.
+const FRAMES: u8 = 100;
+
+/// Frames of all lengths, each with bytes of its own.
+fn frames() -> Vec<Vec<u8>> {
+    let mut state = 1_u64;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let frame = |number: u8| {
+        let length = 60 + random() % (1_514 - 60 + 1);
+        let mut frame: Vec<u8> = (0..length).map(|_| random().to_le_bytes()[0]).collect();
+        // From and to stations, without a VLAN's tag.
+        frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x90, 0]);
+        frame[14] = number;
+        frame
+    };
+    (0..FRAMES).map(frame).collect()
+}
+
+/// A capture file as libpcap has it.
+fn capture(frames: &[Vec<u8>]) -> Vec<u8> {
+    let words = |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|w| w.to_le_bytes()).collect() };
+    // The format's number, version 2.4, no zone, and Ethernet.
+    let mut file = words(&[0xa1b2_c3d4, 2 | 4 << 16, 0, 0, 65_535, 1]);
+    for frame in frames {
+        let length = u32::try_from(frame.len()).unwrap();
+        file.extend(words(&[0, 0, length, length]));
+        file.extend(frame);
+    }
+    file
+}
+
+/// The frames of one.
+fn captured(file: &[u8]) -> Vec<Vec<u8>> {
+    let mut rest = file.get(24..).unwrap_or_default();
+    let mut frames = Vec::new();
+    while let Some((head, behind)) = rest.split_at_checked(16) {
+        let length = u32::from_le_bytes(head[8..12].try_into().unwrap());
+        let (frame, behind) = behind.split_at(length.try_into().unwrap());
+        frames.push(frame.to_vec());
+        rest = behind;
+    }
+    frames
+}
+
+#[test]
+fn dpdk_gets_the_very_frames_that_it_sent_in_their_order() {
+    if !has_testpmd() {
+        return;
+    }
+    let sent = frames();
+    for ring in [
+        "mrg_rxbuf=0,in_order=0",
+        "mrg_rxbuf=1,in_order=1",
+        "packed_vq=1,mrg_rxbuf=0,in_order=1",
+        "packed_vq=1,mrg_rxbuf=1,in_order=0",
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        let [source, nowhere, came] = ["source", "nowhere", "came"].map(|name| path.join(name));
+        std::fs::write(&source, capture(&sent)).unwrap();
+        let file = |number: u8, rx: &str, tx: &Path| {
+            format!("--vdev=net_pcap{number},{rx}tx_pcap={}", tx.display())
+        };
+        let backend = Backend::start(Path::new(PROGRAM), path, 1, (Mode::Off, 0), None).unwrap();
+        let mut testpmd = testpmd(&[
+            file(0, &format!("rx_pcap={},", source.display()), &nowhere),
+            device(0, path, "a0", ring),
+            device(1, path, "b0", ring),
+            file(1, "", &came),
+        ]);
+        let mut input = testpmd.stdin.take().unwrap();
+        writeln!(input, "start").unwrap();
+        let start = Instant::now();
+        loop {
+            let now = backend.stats("b0").unwrap().totals;
+            if now.rx_packets == u64::from(FRAMES) {
+                break;
+            }
+            let state = testpmd.try_wait().unwrap();
+            let late = start.elapsed() > PATIENCE || state.is_some();
+            assert!(!late, "{ring}: {now:?}, {state:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // What is in the guest's ring is handed on before the ports stop.
+        std::thread::sleep(Duration::from_millis(200));
+        writeln!(input, "stop\nquit").unwrap();
+        drop(input);
+        finish(testpmd, ring);
+        let got = captured(&std::fs::read(&came).unwrap());
+        assert_eq!(got.len(), sent.len(), "{ring}");
+        for (number, (got, sent)) in got.iter().zip(&sent).enumerate() {
+            assert!(
+                got == sent,
+                "{ring}: frame {number} differs: {got:02x?} for {sent:02x?}"
+            );
+        }
+    }
 }

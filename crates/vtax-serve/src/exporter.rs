@@ -1,19 +1,22 @@
 //! `vtax exporter`: passes on this thread, scrapes on the server's, and between them one shared
-//! snapshot. A scrape reads nothing of the host, so no number of scrapers makes it work more.
+//! snapshot. A scrape reads nothing of the host, so no number of scrapers makes it work more. Each thread has no more
+//! rights than it needs.
 
+use crate::jail;
 use crate::metrics::{self, Own};
 use crate::push::{PushError, PushOptions, Pusher};
 use crate::roster::{Listing, Roster};
 use crate::share::Shares;
 use crate::snapshot::{Snapshot, Watch};
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use vtax_http::metrics::Format;
 use vtax_http::unix::Users;
 use vtax_http::{Address, Limits, ListenError, Listeners, Request, Response, Server, Token};
+use vtax_jail::JailError;
 use vtax_observe::ObserveError;
 
 /// A scrape is one small request every few seconds from one or two clients.
@@ -52,6 +55,9 @@ pub enum ExporterError {
     /// It cannot push.
     #[error(transparent)]
     Push(#[from] PushError),
+    /// It cannot give up what it does not need.
+    #[error(transparent)]
+    Jail(#[from] JailError),
 }
 
 /// What scrapes are answered from.
@@ -93,11 +99,7 @@ impl Shared {
         match request.path() {
             "/metrics" => {
                 let format = Format::accepted(request.accept);
-                let own = Own {
-                    resident_bytes: resident_bytes(),
-                    ..shown.own.clone()
-                };
-                let text = metrics::write(&shown.snapshot, &shown.listing, &own, format);
+                let text = metrics::write(&shown.snapshot, &shown.listing, &shown.own, format);
                 Response {
                     status: 200,
                     content_type: format.content_type(),
@@ -124,19 +126,32 @@ impl Shared {
     /// Answers on all of `addresses` until the server is dropped.
     ///
     /// # Errors
-    /// When any of them cannot be listened on.
+    /// When any of them cannot be listened on, or who answers there not be shut in.
     pub fn serve(
         self: &Arc<Self>,
         addresses: &[Address],
         token: Option<Token>,
-    ) -> Result<Server, ListenError> {
+    ) -> Result<Server, ExporterError> {
         let shared = Arc::clone(self);
-        Listeners::bind_for(addresses, Users::ByUmask, token)?
-            .serve(LIMITS, Arc::new(move |request| shared.answer(request)))
+        let listeners = Listeners::bind_for(addresses, Users::ByUmask, token)?;
+        let sockets: Vec<&Path> = addresses
+            .iter()
+            .filter_map(|address| match address {
+                Address::Unix(path) => Some(path.as_path()),
+                Address::Tcp(_) => None,
+            })
+            .collect();
+        let answer = Arc::new(move |request: &Request<'_>| shared.answer(request));
+        let server = jail::within(
+            || jail::of_answers(&sockets),
+            || listeners.serve(LIMITS, answer),
+        )?;
+        Ok(server?)
     }
 }
 
-/// Exports until `stop` is set. `say` gets where it listens, and every new problem once.
+/// Exports until `stop` is set. `say` gets where it listens, and every new problem once. The thread that calls it
+/// gives up for good what passes do not need ([`crate::jail`]).
 ///
 /// # Errors
 /// When it cannot listen, or not read the host in its first pass. Later passes that fail are
@@ -175,6 +190,7 @@ pub fn run(
     for note in watch.notes() {
         say(note);
     }
+    jail::of_passes(pusher.is_some(), shares.is_some())?;
     watch.run(options.interval, stop, |snapshot, took| match snapshot {
         Ok(snapshot) => {
             own.passes += 1;
@@ -187,9 +203,9 @@ pub fn run(
                 }
             }
             let listing = roster.update(&snapshot);
+            own.resident_bytes = resident_bytes();
             if let Some(pusher) = &mut pusher {
                 own.pushes = pusher.states();
-                own.resident_bytes = resident_bytes();
                 pusher.push(&snapshot, &listing, &own);
                 pusher.said().iter().for_each(|line| say(line));
             }
@@ -241,7 +257,10 @@ mod tests {
         shared.show(
             snapshot.clone(),
             listing.clone(),
-            Own::default(),
+            Own {
+                resident_bytes: resident_bytes(),
+                ..Own::default()
+            },
             Duration::from_secs(60),
         );
         assert_eq!(ask(&shared, "/healthz").status, 200);

@@ -7,6 +7,7 @@
 pub mod exporter;
 #[doc(hidden)]
 pub mod fake;
+mod jail;
 mod metrics;
 mod pace;
 pub mod pods;

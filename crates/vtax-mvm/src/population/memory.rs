@@ -24,6 +24,26 @@ fn between_looks(holding: Holding) -> u32 {
     }
 }
 
+/// Has memory that a guest or a client took in one large piece go back to the host when it is let go.
+///
+/// A guest that has written much is stored anew after each turn, by whichever worker had it. glibc would take such
+/// pieces from the workers' heaps, where what is let go lies between others and stays: by default pieces of any size that
+/// it has seen let go once.
+#[cfg_attr(
+    target_env = "gnu",
+    allow(unsafe_code, reason = "a setting of the C library")
+)]
+pub fn give_back_large_pieces() {
+    /// Bytes. A guest that has done little is stored in a hundredth of it.
+    #[cfg(target_env = "gnu")]
+    const LARGE: i32 = 32 << 10;
+    // SAFETY: takes numbers only, and locks the allocator itself.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
+    }
+}
+
 /// The memory that is kept.
 #[derive(Debug)]
 pub struct Reserve {

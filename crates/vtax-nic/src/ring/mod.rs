@@ -5,9 +5,12 @@ mod bounded_tests;
 mod descriptor;
 #[cfg(test)]
 mod handshake_tests;
+#[cfg(test)]
+mod order_tests;
 mod packed;
 #[cfg(test)]
 mod packed_tests;
+mod shared;
 mod split;
 #[cfg(test)]
 mod tests;

@@ -9,10 +9,11 @@
 //! that we write, where drivers look at it only while it is the event that it then is too.
 
 use super::descriptor::{Descriptor, INDIRECT, NEXT, WRITE, Walk};
+use super::shared::{AtomicU32, AtomicU64, fence};
 use super::{Chain, Direction, MAX_SIZE, Place, RingAddresses, RingFault, Virtqueue};
 use crate::features::Features;
 use crate::memory::{DirtyLog, GuestMemory, Segment};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::Ordering;
 
 const AVAILABLE: u16 = 1 << 7;
 const USED: u16 = 1 << 15;

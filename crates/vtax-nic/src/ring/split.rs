@@ -4,9 +4,10 @@
 //! the used index once a batch is published: a front end that reconnects starts again from there.
 
 use super::descriptor::{Descriptor, INDIRECT, NEXT, Walk};
+use super::shared::{AtomicU16, AtomicU32, AtomicU64, fence};
 use super::{Chain, Direction, MAX_SIZE, Place, RingAddresses, RingFault, Virtqueue, passed};
 use crate::memory::{DirtyLog, GuestMemory, Segment};
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::Ordering;
 
 pub(super) const NO_INTERRUPT: u16 = 1;
 const NO_NOTIFY: u16 = 1;

@@ -1,10 +1,11 @@
 //! A split ring that the kernel serves: where it is, and how far both sides are.
 
+use super::shared::{AtomicU16, fence};
 use super::split::NO_INTERRUPT;
 use super::{RingAddresses, passed};
 use crate::features::Features;
 use crate::memory::GuestMemory;
-use std::sync::atomic::{AtomicU16, Ordering, fence};
+use std::sync::atomic::Ordering;
 
 /// Looks at a ring and changes nothing in it.
 ///

@@ -299,7 +299,8 @@ fn cookie(path: &Path, inode: u32) -> std::io::Result<u64> {
         return Err(std::io::ErrorKind::NotFound.into());
     }
     move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
-    let socket = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    // Of any family: this one reaches no network.
+    let socket = socket(AddressFamily::UNIX, SocketType::DGRAM, None)?;
     let mut cookie = 0u64;
     let mut len = libc::socklen_t::try_from(size_of_val(&cookie)).unwrap_or(8);
     // SAFETY: the kernel writes at most `len` bytes into `cookie`, which lives.

@@ -20,6 +20,8 @@ pub struct Destination {
     pub protocol: Protocol,
     /// Its whole address.
     pub url: String,
+    /// Where it listens.
+    pub port: u16,
     /// Whether what is sent stays on this host.
     pub is_loopback: bool,
     /// Whether nobody on the way can read it.
@@ -96,9 +98,13 @@ impl FromStr for Destination {
             }
         };
         let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+        let port = uri
+            .port_u16()
+            .unwrap_or(if is_encrypted { 443 } else { 80 });
         Ok(Self {
             protocol,
             url,
+            port,
             is_loopback: host == "localhost" || address.is_ok_and(|address| address.is_loopback()),
             is_encrypted,
         })
@@ -120,7 +126,8 @@ mod tests {
         );
         let otlp = read("otlp:https://[2001:db8::1]:4318").unwrap();
         assert_eq!(otlp.url, "https://[2001:db8::1]:4318/v1/metrics");
-        assert!(!otlp.is_loopback && otlp.is_encrypted);
+        assert!(!otlp.is_loopback && otlp.is_encrypted && otlp.port == 4318);
+        assert_eq!(read("otlp:https://a").unwrap().port, 443);
         assert!(read("otlp:http://[::1]:4318/otlp").unwrap().is_loopback);
         for (wrong, why) in [
             ("http://a/b", "does not say how"),

@@ -11,6 +11,7 @@ mod wire;
 pub use crate::metrics::PushState;
 pub use destination::{Destination, Protocol};
 
+use crate::jail;
 use crate::metrics::{self, Own};
 use crate::roster::Listing;
 use crate::snapshot::Snapshot;
@@ -77,6 +78,9 @@ pub enum PushError {
     /// The thread that sends.
     #[error("cannot start a thread that pushes: {0}")]
     Thread(#[source] io::Error),
+    /// What that thread is to give up.
+    #[error(transparent)]
+    Jail(#[from] vtax_jail::JailError),
 }
 
 /// A snapshot as the body of one request, and how many samples are in it; for benchmarks of servers.
@@ -170,10 +174,13 @@ impl Pusher {
                 news: Condvar::new(),
             });
             let of_thread = Arc::clone(&shared);
-            let thread = std::thread::Builder::new()
-                .name("push".to_owned())
-                .spawn(move || sender.run(&of_thread))
-                .map_err(PushError::Thread)?;
+            let start = move || {
+                std::thread::Builder::new()
+                    .name("push".to_owned())
+                    .spawn(move || sender.run(&of_thread))
+            };
+            let thread = jail::within(|| jail::of_pushes(&path, to.port), start)?;
+            let thread = thread.map_err(PushError::Thread)?;
             Ok(Line {
                 shared,
                 thread: Some(thread),

@@ -110,7 +110,7 @@ fn a_thousand_misdeeds_keep_no_scrape_out() {
     };
     let mut held = Vec::new();
     let mut pretenders: Vec<(Instant, Guest)> = Vec::new();
-    commit((child.0.id(), 0), 50, scrape, |random| {
+    commit(child.0.id(), 50, scrape, |random| {
         let Some(random) = random else {
             held.clear();
             pretenders.clear();

@@ -13,6 +13,7 @@
 mod exporter;
 #[path = "../guest/mod.rs"]
 mod guest;
+mod jail;
 mod mvm;
 mod nic;
 
@@ -52,9 +53,8 @@ impl Footprint {
         }
     }
 
-    fn is_within(self, before: Self, own_kib: u64) -> bool {
-        let most = before.resident_kib + own_kib + 1024;
-        self.descriptors == before.descriptors && self.resident_kib <= most
+    fn is_within(self, before: Self) -> bool {
+        self.descriptors == before.descriptors && self.resident_kib <= before.resident_kib + 1024
     }
 
     /// That of a process with no connection but its neighbour's.
@@ -72,10 +72,10 @@ impl Footprint {
     }
 }
 
-/// Commits them against a process, in which guests may hold some memory of their own, while the neighbour asks so many times a second; `asks` fails where it is not
+/// Commits them against a process, while the neighbour asks so many times a second; `asks` fails where it is not
 /// answered, and a misdeed without chance is to let go of all that it holds.
 fn commit(
-    (process, own_kib): (u32, u64),
+    process: u32,
     rate: u32,
     mut asks: impl FnMut() -> Result<(), String> + Send,
     mut misdeed: impl FnMut(Option<&mut Random>),
@@ -116,7 +116,7 @@ fn commit(
         let over = Instant::now();
         let after = loop {
             let after = Footprint::of(process);
-            if after.is_within(before, own_kib) || over.elapsed() > PATIENCE {
+            if after.is_within(before) || over.elapsed() > PATIENCE {
                 break after;
             }
             std::thread::sleep(Duration::from_millis(200));
@@ -139,7 +139,7 @@ fn commit(
             "the neighbour is {late:?} behind its rate"
         );
         assert!(
-            after.is_within(before, own_kib),
+            after.is_within(before),
             "{before:?} before, {after:?} {PATIENCE:?} after"
         );
     });

@@ -9,13 +9,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use vtax_mvm::image::assemble_source;
-use vtax_mvm::machine::devices::MAX_WIRE;
 use vtax_mvm::machine::kvm::Host;
 
 const GUESTS: usize = 40;
-
-/// What may wait on their serial lines, which one that burns time or is gone does not read (docs/mvm.md).
-const LINES_KIB: u64 = (GUESTS * MAX_WIRE / 1024) as u64;
 
 /// 255, then code that fills all memory but its own and the echo's: `rep stosw` to 0x1000 and to 0x7e00; the
 /// registers that the interrupt handler has pushed; `iret`.
@@ -111,7 +107,7 @@ fn a_thousand_misdeeds_keep_no_guest_from_its_answers() {
         }
     };
     let (mut held, mut lines): (Vec<TcpStream>, Vec<UnixStream>) = (Vec::new(), Vec::new());
-    commit((child.0.id(), LINES_KIB), 50, asks, |random| {
+    commit(child.0.id(), 50, asks, |random| {
         let Some(random) = random else {
             lines.clear();
             held.clear();

@@ -164,7 +164,7 @@ fn a_thousand_misdeeds_lose_no_frame_of_another_link() {
     let api = directory.path().join("api");
     let mut held = Vec::new();
     let (mut tried, mut connected) = (0, 0);
-    commit((process, 0), RATE, asks, |random| {
+    commit(process, RATE, asks, |random| {
         let Some(random) = random else {
             held.clear();
             return;

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Bytes that wait for one guest to take them; what comes beyond is lost, as on a real line.
-pub const MAX_WIRE: usize = 64 << 10;
+pub const MAX_WIRE: usize = 16 << 10;
 
 const IER_RECEIVE: u8 = 0x01;
 const IER_TRANSMIT: u8 = 0x02;
