@@ -1,29 +1,40 @@
 //! The data for other programs: one row per trial and metric, and every sample. Attempts that were
 //! set aside and run again are left out: each is a whole trial directory beside its replacement.
 
-use crate::results::{Better, ResultsDir, ResultsError, Trial, TrialOutcome, write_column};
+use crate::results::{
+    Better, Machine, ResultsDir, ResultsError, Trial, TrialOutcome, parquet_failed, write_column,
+};
 use parquet::basic::Compression;
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use vtax_units::Quantity;
 
 /// One trial and one of its metrics; a trial without metrics has one row with an empty name.
-struct Row {
+pub(crate) struct Row {
     trial: i64,
     block: i64,
-    texts: [String; 12],
+    texts: [ByteArray; TEXTS.len()],
     counts: bool,
     value: f64,
 }
 
-/// Columns of text in [`Row::texts`].
-const TEXTS: [&str; 12] = [
+/// Columns of text in [`Row::texts`]: of the run and its machine, of the trial, of the metric.
+const TEXTS: [&str; 19] = [
+    "results",
+    "plan",
+    "plan_sha256",
+    "machine",
+    "host",
+    "processor",
+    "kernel",
     "treatment",
     "platform",
     "workload",
@@ -37,54 +48,77 @@ const TEXTS: [&str; 12] = [
     "source",
     "better",
 ];
+/// Those of the run, which a CSV of one run leaves out.
+const OF_RUN: usize = 7;
+
+/// Rows in a row group: some 40 MiB of buffers.
+const ROWS_PER_GROUP: usize = 1 << 16;
 
 /// One row per trial and metric of every readable trial, and what could not be read. Factors are
 /// one column, `name=level` joined by `;`, so that the columns do not depend on the plan.
-fn rows(results: &ResultsDir) -> (Vec<Row>, Vec<ResultsError>) {
+fn rows(results: &ResultsDir) -> Result<(Vec<Row>, Vec<ResultsError>), ResultsError> {
+    let machines = results.machines()?;
     let mut rows = Vec::new();
     let mut unreadable = Vec::new();
     for trial in results.trials() {
         match trial {
-            Ok(trial) => rows.extend(rows_of(&trial)),
+            Ok(trial) => rows.extend(rows_of(results, machines.of(trial.block), &trial)),
             Err(error) => unreadable.push(error),
         }
     }
-    (rows, unreadable)
+    Ok((rows, unreadable))
 }
 
-fn rows_of(trial: &Trial) -> Vec<Row> {
+/// The rows of one trial, which a machine ran.
+pub(crate) fn rows_of(results: &ResultsDir, machine: Option<&Machine>, trial: &Trial) -> Vec<Row> {
     let (outcome, reason) = match &trial.outcome {
         TrialOutcome::Complete => ("complete", ""),
         TrialOutcome::Failed(reason) => ("failed", reason.as_str()),
     };
-    let treatment = &trial.treatment;
+    let (run, treatment) = (results.run(), &trial.treatment);
     let factors: Vec<String> = treatment
         .factors
         .iter()
         .map(|(name, level)| format!("{name}={level}"))
         .collect();
-    let row = |metric: &str, unit: String, source: String, better: &str, value: f64| Row {
-        trial: trial.index.into(),
-        block: trial.block.into(),
-        texts: [
-            treatment.label.clone(),
-            treatment.platform.clone(),
-            treatment.workload.clone(),
-            factors.join(";"),
-            trial.started.clone(),
-            outcome.to_owned(),
-            reason.to_owned(),
-            trial.suspect.join("; "),
-            metric.to_owned(),
-            unit,
-            source,
-            better.to_owned(),
-        ],
-        counts: outcome == "complete" && trial.suspect.is_empty(),
-        value,
+    let fact = |path: &str| {
+        let fact = machine.and_then(|machine| machine.host.pointer(path)?.as_str());
+        ByteArray::from(fact.unwrap_or_default())
+    };
+    let text = |text: &str| ByteArray::from(text);
+    let of_trial = [
+        text(&results.path().to_string_lossy()),
+        text(&run.name),
+        text(&run.plan_sha256),
+        fact("/boot_id"),
+        fact("/hostname"),
+        fact("/cpu/model"),
+        fact("/kernel"),
+        text(&treatment.label),
+        text(&treatment.platform),
+        text(&treatment.workload),
+        text(&factors.join(";")),
+        text(&trial.started),
+        text(outcome),
+        text(reason),
+        text(&trial.suspect.join("; ")),
+    ];
+    let row = |of_metric: [&str; 4], value: f64| {
+        let mut metric = of_metric.into_iter().map(text);
+        Row {
+            trial: trial.index.into(),
+            block: trial.block.into(),
+            // Those of the trial are shared by all of its rows.
+            texts: std::array::from_fn(|at| match of_trial.get(at) {
+                Some(text) => text.clone(),
+                None => metric.next().unwrap_or_default(),
+            }),
+            counts: outcome == "complete" && trial.suspect.is_empty(),
+            value,
+        }
     };
     if trial.metrics.is_empty() {
-        return vec![row("", String::new(), String::new(), "", f64::NAN)];
+        return vec![row([""; 4], f64::NAN)];
     }
     let metrics = trial.metrics.iter().map(|(name, metric)| {
         let better = match metric.better {
@@ -92,13 +126,9 @@ fn rows_of(trial: &Trial) -> Vec<Row> {
             Better::Higher => "higher",
             Better::Neither => "neither",
         };
-        row(
-            name,
-            metric.quantity.unit.to_string(),
-            metric.source.to_string(),
-            better,
-            metric.quantity.value,
-        )
+        let Quantity { value, unit } = metric.quantity;
+        let of = [name, &unit.to_string(), &metric.source.to_string(), better];
+        row(of, value)
     });
     metrics.collect()
 }
@@ -108,10 +138,14 @@ fn rows_of(trial: &Trial) -> Vec<Row> {
 /// # Errors
 /// When `into` does not take it.
 pub fn csv(results: &ResultsDir, into: &mut impl Write) -> io::Result<Vec<ResultsError>> {
-    let (rows, unreadable) = rows(results);
-    writeln!(into, "trial,block,{},counts,value", TEXTS.join(","))?;
+    let (rows, unreadable) = rows(results).map_err(io::Error::other)?;
+    let names: Vec<&str> = TEXTS.into_iter().skip(OF_RUN).collect();
+    writeln!(into, "trial,block,{},counts,value", names.join(","))?;
     for row in rows {
-        let texts: Vec<String> = row.texts.iter().map(|text| field(text)).collect();
+        let texts = row.texts.iter().skip(OF_RUN);
+        let texts: Vec<String> = texts
+            .map(|text| field(&String::from_utf8_lossy(text.data())))
+            .collect();
         let value = if row.value.is_finite() {
             row.value.to_string()
         } else {
@@ -135,9 +169,33 @@ pub fn csv(results: &ResultsDir, into: &mut impl Write) -> io::Result<Vec<Result
 /// # Errors
 /// When the file cannot be written.
 pub fn parquet(results: &ResultsDir, path: &Path) -> Result<Vec<ResultsError>, ResultsError> {
-    let (rows, unreadable) = rows(results);
-    let file = File::create(path).map_err(ResultsError::io("create", path))?;
-    let write = || -> Result<(), ParquetError> {
+    let mut dataset = Dataset::create(path)?;
+    let (rows, unreadable) = rows(results)?;
+    dataset.add(rows)?;
+    dataset.finish()?;
+    Ok(unreadable)
+}
+
+/// A Parquet file of one row per trial and metric, of as many runs as one likes; `docs/fleet.md` has its
+/// columns.
+pub struct Dataset {
+    path: PathBuf,
+    writer: SerializedFileWriter<File>,
+    rows: Vec<Row>,
+}
+
+impl fmt::Debug for Dataset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dataset").field("path", &self.path).finish()
+    }
+}
+
+impl Dataset {
+    /// Creates the file, or empties it.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn create(path: &Path) -> Result<Self, ResultsError> {
         let texts: String = TEXTS
             .iter()
             .map(|name| format!("required binary {name} (UTF8); "))
@@ -147,43 +205,68 @@ pub fn parquet(results: &ResultsDir, path: &Path) -> Result<Vec<ResultsError>, R
         );
         let properties = WriterProperties::builder()
             .set_compression(Compression::SNAPPY)
+            .set_column_dictionary_enabled("value".into(), false)
             .build();
-        let mut writer = SerializedFileWriter::new(
-            file,
-            Arc::new(parse_message_type(&schema)?),
-            Arc::new(properties),
-        )?;
-        let mut group = writer.next_row_group()?;
-        write_column::<Int64Type>(
-            &mut group,
-            &rows.iter().map(|row| row.trial).collect::<Vec<_>>(),
-        )?;
-        write_column::<Int64Type>(
-            &mut group,
-            &rows.iter().map(|row| row.block).collect::<Vec<_>>(),
-        )?;
+        let file = File::create(path).map_err(ResultsError::io("create", path))?;
+        let writer = parse_message_type(&schema).and_then(|schema| {
+            SerializedFileWriter::new(file, Arc::new(schema), Arc::new(properties))
+        });
+        Ok(Self {
+            path: path.to_owned(),
+            writer: writer.map_err(parquet_failed("start", path))?,
+            rows: Vec::new(),
+        })
+    }
+
+    /// Adds rows; the file grows once for each [`ROWS_PER_GROUP`].
+    ///
+    /// # Errors
+    /// When the disk does not take them.
+    pub(crate) fn add(&mut self, rows: Vec<Row>) -> Result<(), ResultsError> {
+        self.rows.extend(rows);
+        match self.rows.len() < ROWS_PER_GROUP {
+            true => Ok(()),
+            false => self.flush(),
+        }
+    }
+
+    /// Writes what waits, and the footer.
+    ///
+    /// # Errors
+    /// As [`Dataset::add`].
+    pub fn finish(mut self) -> Result<(), ResultsError> {
+        self.flush()?;
+        let closed = self.writer.close().map(drop);
+        closed.map_err(parquet_failed("finish", &self.path))
+    }
+
+    fn flush(&mut self) -> Result<(), ResultsError> {
+        let written = self.write_row_group();
+        self.rows.clear();
+        written.map_err(parquet_failed("write", &self.path))
+    }
+
+    fn write_row_group(&mut self) -> Result<(), ParquetError> {
+        let rows = &self.rows;
+        let mut group = self.writer.next_row_group()?;
+        let mut numbers = |of: fn(&Row) -> i64| {
+            let numbers: Vec<i64> = rows.iter().map(of).collect();
+            write_column::<Int64Type>(&mut group, &numbers)
+        };
+        numbers(|row| row.trial)?;
+        numbers(|row| row.block)?;
         for column in 0..TEXTS.len() {
-            let texts: Vec<ByteArray> = rows
-                .iter()
-                .filter_map(|row| row.texts.get(column))
-                .map(|text| text.as_str().into())
-                .collect();
+            let texts = rows.iter().filter_map(|row| row.texts.get(column));
+            let texts: Vec<ByteArray> = texts.cloned().collect();
             write_column::<ByteArrayType>(&mut group, &texts)?;
         }
-        write_column::<BoolType>(
-            &mut group,
-            &rows.iter().map(|row| row.counts).collect::<Vec<_>>(),
-        )?;
-        write_column::<DoubleType>(
-            &mut group,
-            &rows.iter().map(|row| row.value).collect::<Vec<_>>(),
-        )?;
+        let counts: Vec<bool> = rows.iter().map(|row| row.counts).collect();
+        write_column::<BoolType>(&mut group, &counts)?;
+        let values: Vec<f64> = rows.iter().map(|row| row.value).collect();
+        write_column::<DoubleType>(&mut group, &values)?;
         group.close()?;
-        writer.close()?;
         Ok(())
-    };
-    write().map_err(|error| ResultsError::io("write", path)(io::Error::other(error)))?;
-    Ok(unreadable)
+    }
 }
 
 /// Writes every sample of every trial as CSV, trial by trial, series by series. Returns what

@@ -2,7 +2,8 @@
 //!
 //! [`results`] defines the directory's format and is the only module that knows its layout;
 //! [`stats`] are pure functions; [`analysis`] turns trials into estimates, comparisons and
-//! sentences; [`terminal`], [`html`], [`compare`] and [`export`] show them.
+//! sentences; [`terminal`], [`html`], [`compare`] and [`export`] show them; [`survey`] reads
+//! those of a whole fleet.
 
 pub mod analysis;
 pub mod compare;
@@ -12,4 +13,5 @@ pub mod html;
 pub mod numbers;
 pub mod results;
 pub mod stats;
+pub mod survey;
 pub mod terminal;

@@ -57,6 +57,8 @@ pub enum Command {
     Report(ReportArgs),
     /// Compare results directories with the first of them, treatment by treatment.
     Compare(CompareArgs),
+    /// What thousands of results directories say together, and all of their trials as one Parquet file.
+    Survey(SurveyArgs),
     /// Write the trials or samples of a run as CSV or Parquet.
     Export(ExportArgs),
     /// Show the papers' figures, published beside ours: run what is missing, write one page.
@@ -245,6 +247,19 @@ pub struct CompareArgs {
     #[arg(required = true, num_args = 2.., value_name = "RESULTS")]
     pub results: Vec<PathBuf>,
     /// Print one JSON document: the comparison.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct SurveyArgs {
+    /// Results directories, or directories that have them somewhere below.
+    #[arg(required = true, value_name = "RESULTS")]
+    pub results: Vec<PathBuf>,
+    /// Write every trial and metric there too, as one Parquet file.
+    #[arg(long, value_name = "FILE")]
+    pub dataset: Option<PathBuf>,
+    /// Print one JSON document: the survey.
     #[arg(long)]
     pub json: bool,
 }

@@ -280,7 +280,8 @@ fn production(libvirt: &Libvirt) {
         files.image.display()
     ));
     let ssh = format!(
-        "#!/bin/sh\nexec /usr/bin/ssh -F none -i {path}/user -o UserKnownHostsFile=/dev/null \
+        "#!/bin/sh\ncase \" $* \" in *' root@hypervisor '*) there='-p 2222 -o HostName=127.0.0.1';; esac
+         exec /usr/bin/ssh -F none $there -i {path}/user -o UserKnownHostsFile=/dev/null \
          -o StrictHostKeyChecking=no -o LogLevel=ERROR \"$@\"\n"
     );
     let bin = libvirt.work.path().join("bin/ssh");
@@ -417,6 +418,82 @@ fn a_domain_that_exists_is_measured_and_as_it_was_before() {
         .unwrap();
     assert_eq!(trial.environment["host.guest"], "web");
     assert!(trial.metrics["cpu.stage.vcpu"].quantity.value > 0.0);
+    what_its_host_does_is_measured_there(&libvirt, trial.metrics["cpu.stage.vcpu"].quantity.value);
+}
+
+/// A process that ends with the test.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The same target, whose host is one to log into.
+fn what_its_host_does_is_measured_there(libvirt: &Libvirt, here: f64) {
+    let path = libvirt.work.path().display().to_string();
+    let config = format!(
+        "Port 2222\nListenAddress 127.0.0.1\nHostKey {path}/host\nPidFile none\nUsePAM no\n\
+         StrictModes no\nAuthorizedKeysFile {path}/user.pub\n"
+    );
+    fs::write(libvirt.work.path().join("sshd_config"), config).unwrap();
+    let space = libvirt.network();
+    let mounts = space
+        .replace("--net", "--mount")
+        .replace("/ns/net", "/ns/mnt");
+    sh(&format!("ssh-keygen -q -t ed25519 -N '' -f {path}/host"));
+    let script = format!(
+        "mkdir -p -m 755 /run/sshd; exec /usr/sbin/sshd -D -f {path}/sshd_config -E {path}/sshd.log"
+    );
+    let _sshd = Ended(
+        Command::new("nsenter")
+            .args([&space, &mounts, "sh", "-ec", &script])
+            .spawn()
+            .unwrap(),
+    );
+    let plan = |more: &str| {
+        let _ = fs::remove_dir_all(libvirt.results());
+        let mut run = libvirt.run("");
+        let text = PLAN.replace(
+            "kind = \"libvirt\"\nlibvirt.uri = \"URI\"\nMORE",
+            &format!("kind = \"ssh\"\nssh.to = \"root@10.94.0.2\"\n{more}"),
+        );
+        fs::write(libvirt.work.path().join("plan.toml"), text).unwrap();
+        run.output().unwrap()
+    };
+    let output = plan("ssh.host = \"root@hypervisor\"");
+    let log = || fs::read_to_string(libvirt.work.path().join("sshd.log"));
+    assert!(output.status.success(), "{} {:?}", said(&output), log());
+    let results = ResultsDir::open(&libvirt.results()).unwrap();
+    let trial = results.trials().next().unwrap().unwrap();
+    assert_eq!(trial.outcome, TrialOutcome::Complete);
+    let fact = |name: &str| trial.environment[name].as_str();
+    assert_eq!(
+        (fact("host.guest"), fact("host.place")),
+        ("web", "ssh:root@hypervisor")
+    );
+    // As much as was measured here, as far as a busy machine lets two trials be alike.
+    let there = &trial.metrics["cpu.stage.vcpu"];
+    assert_eq!(there.source, Source::Emulated);
+    let there = there.quantity.value;
+    assert!(
+        there > here / 4.0 && there < here * 4.0,
+        "{there} there, {here} here"
+    );
+    let cores = |name: &str| trial.metrics[name].quantity.value;
+    assert!(cores("cpu.cores") >= there);
+    assert!(!trial.metrics.contains_key("energy.per_work"));
+    let samples = results.samples(trial.index).unwrap();
+    let of_target = samples.load(|owner, _| owner == "target").unwrap();
+    assert!(!of_target.is_empty());
+    let output = plan("ssh.host = \"root@hypervisor\"\nssh.guest = \"nobody\"");
+    assert!(
+        said(&output).contains("called `nobody`"),
+        "{}",
+        said(&output)
+    );
 }
 
 #[test]

@@ -401,7 +401,7 @@ fn http_and_iperf3_are_driven_from_another_machine_and_its_samples_are_on_our_cl
             !trial
                 .suspect
                 .iter()
-                .any(|reason| reason.contains("clock of the client's host")),
+                .any(|reason| reason.contains("the other host's clock")),
             "{:?}",
             trial.suspect
         );

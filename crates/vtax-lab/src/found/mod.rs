@@ -2,8 +2,8 @@
 //! nothing of them is changed, and what runs in them for a trial ends with it. See `docs/targets.md`.
 
 mod libvirt;
-mod on_host;
-mod ssh;
+pub(crate) mod on_host;
+pub(crate) mod ssh;
 
 use vtax_guest::platform::Platform;
 

@@ -8,7 +8,7 @@ use vtax_observe::guests::{Guests, Identity};
 use vtax_units::Source;
 
 /// A guest, as this host sees it.
-pub(super) struct OnHost {
+pub(crate) struct OnHost {
     /// Whom the counters are to watch; of a guest that is elsewhere, nobody.
     pub subject: Subject,
     /// `Emulated` where guest code is not run by the processor itself.
@@ -21,7 +21,7 @@ pub(super) struct OnHost {
 ///
 /// # Errors
 /// When none has the name.
-pub(super) fn find(
+pub(crate) fn find(
     name: Option<&str>,
     identity: &Identity,
     owner: &str,

@@ -2,7 +2,7 @@
 //! of its own: what it starts, and what that writes to `/tmp`, is gone with it, however it ends.
 
 use super::on_host::{self, OnHost};
-use crate::place::actor::{Login, RemoteActor};
+use crate::place::actor::{Login, RemoteActor, Whom};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -39,6 +39,10 @@ const ADDRESS: Parameter = Parameter::unset("ssh.address", Domain::Text("address
 const GUEST: Parameter = Parameter::unset("ssh.guest", Domain::Text("name")).help(
     "its name among this host's guests, as `vtax top` shows it; unset: found by its UUID or MAC address",
 );
+const HOST: Parameter = Parameter::unset("ssh.host", Domain::Text("user@host")).help(
+    "the host that runs it, where that is another one, as ssh takes it: what it does for the target is \
+     sampled there",
+);
 
 /// All that says how to get into it.
 pub(super) const WAY: &[Parameter] = &[TO, PORT, KEY, SUDO, ADDRESS];
@@ -62,12 +66,18 @@ impl Platform for Ssh {
     }
 
     fn parameters(&self) -> &'static [Parameter] {
-        static PARAMETERS: LazyLock<Vec<Parameter>> = LazyLock::new(|| [WAY, &[GUEST]].concat());
+        static PARAMETERS: LazyLock<Vec<Parameter>> =
+            LazyLock::new(|| [WAY, &[GUEST, HOST]].concat());
         &PARAMETERS
     }
 
     fn check(&self, settings: &Settings) -> Result<(), HostError> {
         check(settings)?;
+        if let Some(there) = host(settings, cell::TARGET)? {
+            // Whether it has the guest shows when it looks.
+            there.actor.observe(1.0, Some(there.whom))?;
+            return there.actor.collect().map(drop);
+        }
         on_this_host(settings, cell::TARGET).map(drop)
     }
 
@@ -94,8 +104,54 @@ impl Platform for Ssh {
     }
 }
 
+/// The host that runs a target, and who that is there.
+pub(crate) struct HostThere {
+    pub actor: RemoteActor,
+    pub whom: Whom,
+}
+
+/// The host that the settings name, if they do.
+///
+/// # Errors
+/// When it or the target cannot be reached.
+pub(crate) fn host(settings: &Settings, owner: &str) -> Result<Option<HostThere>, HostError> {
+    let Some(host) = settings.text(HOST.key) else {
+        return Ok(None);
+    };
+    let target = actor(&login(settings)?)?;
+    Ok(Some(HostThere {
+        actor: actor(&Login::to(named(HOST.key, host)?))?,
+        whom: Whom {
+            owner: owner.to_owned(),
+            name: settings.text(GUEST.key).map(str::to_owned),
+            says: ask(&target, IDENTITY)?,
+        },
+    }))
+}
+
+/// A machine's name, as ssh may be given it.
+fn named<'a>(key: &str, host: &'a str) -> Result<&'a str, HostError> {
+    if host.is_empty() || host.starts_with('-') || host.contains(char::is_whitespace) {
+        return Err(HostError::Setting(format!(
+            "{key} = {host:?} names no machine: write {key} = \"root@192.0.2.7\", as for ssh"
+        )));
+    }
+    Ok(host)
+}
+
 /// What of this host it is, by the name that the settings have for it or by what it knows of itself.
 fn on_this_host(settings: &Settings, owner: &str) -> Result<OnHost, HostError> {
+    if let Some(host) = settings.text(HOST.key) {
+        let owner = owner.to_owned();
+        return Ok(OnHost {
+            subject: Subject {
+                owner,
+                ..Subject::default()
+            },
+            source: Source::Measured,
+            facts: BTreeMap::from([("host.place".to_owned(), format!("ssh:{host}"))]),
+        });
+    }
     let identity = Identity::parse(&ask(&actor(&login(settings)?)?, IDENTITY)?);
     on_host::find(settings.text(GUEST.key), &identity, owner)
 }
@@ -156,13 +212,7 @@ pub(super) fn machine(settings: &Settings, on_host: OnHost) -> Result<Machine, H
 
 /// The login that the settings describe.
 fn login(settings: &Settings) -> Result<Login, HostError> {
-    let wrong = |what: String| HostError::Setting(what);
-    let host = settings.text(TO.key).unwrap_or_default();
-    if host.is_empty() || host.starts_with('-') || host.contains(char::is_whitespace) {
-        return Err(wrong(format!(
-            "ssh.to = {host:?} names no machine: write ssh.to = \"root@192.0.2.7\", as for ssh"
-        )));
-    }
+    let host = named(TO.key, settings.text(TO.key).unwrap_or_default())?;
     let mut options = Vec::new();
     let port = PORT.integer(settings);
     if port > 0 {
@@ -170,7 +220,7 @@ fn login(settings: &Settings) -> Result<Login, HostError> {
     }
     if let Some(key) = settings.text(KEY.key) {
         if !Path::new(key).is_file() {
-            return Err(wrong(format!("ssh.key = {key:?} is no file")));
+            return Err(HostError::Setting(format!("ssh.key = {key:?} is no file")));
         }
         options.extend(["-i".to_owned(), key.to_owned()]);
     }

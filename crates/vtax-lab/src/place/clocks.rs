@@ -86,7 +86,7 @@ impl Alignment {
         let limit = u128::from(self.before.bound.0) + u128::from(self.after.bound.0) + slewed;
         (moved > limit).then(|| {
             format!(
-                "the clock of the client's host moved by {} against this one's in {:.1} s (limit {}): its samples are not where they belong",
+                "the other host's clock moved by {} against this one's in {:.1} s (limit {}): its samples are not where they belong",
                 millis(moved),
                 between.as_secs_f64(),
                 millis(limit)

@@ -1,17 +1,19 @@
-//! The target's client on another machine, as a run sees it: one actor for all trials, and for each
-//! trial its clock, its samples and its record.
+//! Other machines, as a run sees them: the client's, which has one actor for all trials, and the one that
+//! runs the target; for each trial their clock, their samples and their record.
 
 use super::Log;
 use super::instruments::SampleSink;
 use crate::LabError;
-use crate::place::actor::RemoteActor;
+use crate::place::actor::{Gathered, RemoteActor, Seen, Whom};
 use crate::place::clocks::{Alignment, Offset};
 use crate::plan::RemoteClient;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::Path;
 use vtax_host::HostError;
-use vtax_observe::Subject;
+use vtax_host::cell::TARGET;
+use vtax_observe::{Kind, Readings, Series, Snapshot, Subject};
+use vtax_units::Nanoseconds;
 
 /// The owner of what the target's client does.
 const CLIENT: &str = "client";
@@ -54,28 +56,87 @@ pub(super) fn subject() -> Subject {
     }
 }
 
-/// The client's machine during one trial.
+/// Another machine during one trial: the client's, or the one that runs the target.
 pub(super) struct Watch<'a> {
     actor: &'a RemoteActor,
+    owner: &'static str,
     before: Offset,
     absent: Vec<String>,
+    seen: Option<Seen>,
 }
 
-/// What a trial's record says of the client's machine.
+/// What a trial's record says of it.
 pub(super) struct Watched {
     pub environment: BTreeMap<String, String>,
     pub suspect: Option<String>,
+    pub hosted: Option<Hosted>,
+}
+
+/// What the host of the target counted, wherever that is.
+pub(super) struct Hosted {
+    /// The target, as that host sees it.
+    pub seen: Seen,
+    /// Its processors.
+    pub processors: usize,
+    gathered: Gathered,
+    clocks: Alignment,
+}
+
+impl Hosted {
+    /// Its counters at a moment of ours, between two samples in proportion. What was not sampled around
+    /// that moment is absent.
+    pub fn at(&self, at: Nanoseconds) -> Snapshot {
+        let mut readings = Readings::default();
+        for column in &self.gathered.columns {
+            let times: Vec<Nanoseconds> =
+                column.at.iter().map(|at| self.clocks.ours(*at)).collect();
+            if let Some(value) = between(&times, &column.values, at) {
+                let id = readings.register(Series {
+                    owner: column.owner.clone(),
+                    metric: column.metric.clone(),
+                    unit: column.unit,
+                    kind: match column.is_counter {
+                        true => Kind::Counter,
+                        false => Kind::Gauge,
+                    },
+                    source: column.source,
+                });
+                readings.record(id, value);
+            }
+        }
+        Snapshot::of(at, &readings)
+    }
+}
+
+/// The value at a moment, of samples in order of time.
+fn between(times: &[Nanoseconds], values: &[f64], at: Nanoseconds) -> Option<f64> {
+    let after = times.partition_point(|time| *time < at);
+    let (later, value) = (times.get(after)?, values.get(after)?);
+    if *later == at {
+        return Some(*value);
+    }
+    let before = after.checked_sub(1)?;
+    let (earlier, from) = (times.get(before)?, values.get(before)?);
+    let span = later.saturating_since(*earlier).as_secs_f64();
+    let share = at.saturating_since(*earlier).as_secs_f64() / span;
+    Some(from + (value - from) * share)
 }
 
 impl<'a> Watch<'a> {
-    /// Looks at the clock there and begins to sample.
-    pub fn begin(actor: &'a RemoteActor, hz: f64) -> Result<Self, HostError> {
+    /// Looks at the clock there and begins to sample: the client, or a guest of that host.
+    pub fn begin(actor: &'a RemoteActor, hz: f64, guest: Option<Whom>) -> Result<Self, HostError> {
+        let owner = match &guest {
+            Some(_) => TARGET,
+            None => CLIENT,
+        };
         let before = actor.offset()?;
-        let absent = actor.observe(hz)?;
+        let (absent, seen) = actor.observe(hz, guest)?;
         Ok(Self {
             actor,
+            owner,
             before,
             absent,
+            seen,
         })
     }
 
@@ -86,7 +147,7 @@ impl<'a> Watch<'a> {
             before: self.before,
             after: self.actor.offset()?,
         };
-        samples.add(&gathered, CLIENT, &clocks)?;
+        samples.add(&gathered, self.owner, &clocks)?;
         let host = self.actor.host();
         for (instrument, count, first) in &gathered.failures {
             log.line(&format!(
@@ -108,9 +169,32 @@ impl<'a> Watch<'a> {
             let bound = offset.bound.0.to_string();
             environment.insert(format!("clock.{when}.bound_ns"), bound);
         }
+        let processors = hello.facts.get("processors");
+        let processors = processors.and_then(|count| count.parse().ok()).unwrap_or(1);
         Ok(Watched {
             environment,
             suspect: clocks.suspicion(),
+            hosted: self.seen.map(|seen| Hosted {
+                seen,
+                processors,
+                gathered,
+                clocks,
+            }),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_between_two_samples_is_taken_in_proportion_and_none_is_invented() {
+        let times = [10, 20, 40].map(Nanoseconds);
+        let values = [1.0, 3.0, 4.0];
+        let at = |at| between(&times, &values, Nanoseconds(at));
+        assert_eq!((at(10), at(15), at(35)), (Some(1.0), Some(2.0), Some(3.75)));
+        assert_eq!((at(9), at(41)), (None, None));
+        assert_eq!(between(&[], &[], Nanoseconds(1)), None);
     }
 }

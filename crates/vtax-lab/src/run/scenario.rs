@@ -13,6 +13,7 @@ use super::{
     RunSummary, instruments, run_experiment, stop,
 };
 use crate::LabError;
+use crate::found;
 use crate::place::actor::RemoteActor;
 use crate::plan::{Catalogue, Plan, PlannedTreatment};
 use crate::suspect::{self, HostWatch, OwnWork};
@@ -462,8 +463,17 @@ impl Scenarios<'_> {
         for reason in absent {
             log.line(&format!("not observed: {reason}"));
         }
-        let watch_there = actor.map(|actor| Watch::begin(actor, self.plan.sample_hz));
+        let hz = self.plan.sample_hz;
+        let watch_there = actor.map(|actor| Watch::begin(actor, hz, None));
         let watch_there = watch_there.transpose()?;
+        let hosts = guests
+            .first()
+            .map(|target| found::ssh::host(target.settings, TARGET));
+        let host_there = hosts.transpose()?.flatten();
+        let watch_host = host_there
+            .as_ref()
+            .map(|there| Watch::begin(&there.actor, hz, Some(there.whom.clone())));
+        let watch_host = watch_host.transpose()?;
         let samples = SampleSink::new(writer.samples()?);
         let rate = ObserverConfig {
             rate: Hertz(self.plan.sample_hz),
@@ -475,7 +485,7 @@ impl Scenarios<'_> {
             Box::new(samples.clone()),
         )?;
 
-        let parties = parties(guests);
+        let mut parties = parties(guests);
         let processors = online_processors(self.roots);
         let drive = Drive {
             plan: self.plan,
@@ -496,15 +506,34 @@ impl Scenarios<'_> {
         let report = observer.stop();
         let there = watch_there.filter(|_| driven.is_ok());
         let there = there.map(|watch| watch.end(&samples, log)).transpose();
+        let host = watch_host.filter(|_| driven.is_ok());
+        let host = host.map(|watch| watch.end(&samples, log)).transpose();
         // Also after a failure: what is stored already should be readable.
         let closed = samples.close();
         let driven = driven?;
         let report = report?;
-        let there = there?;
+        let (there, host) = (there?, host?);
         closed?;
         if let (Some(there), Some(target)) = (there, guests.first_mut()) {
             target.client_environment = there.environment;
             attempt.suspect.extend(there.suspect);
+        }
+        let mut hosted = BTreeMap::new();
+        let mut processors_there = processors;
+        if let (Some(found), Some(target)) = (host, parties.first_mut()) {
+            let facts = found.environment.into_iter();
+            let facts = facts.map(|(name, fact)| (format!("host.{name}"), fact));
+            attempt.environment.extend(facts);
+            attempt.suspect.extend(found.suspect);
+            if let Some(host) = found.hosted {
+                (target.is_here, target.is_vm) = (true, host.seen.is_vm);
+                target.source = target.source.combine(host.seen.source);
+                processors_there = host.processors;
+                let ends = driven.stretches.iter();
+                let ends = ends.flat_map(|stretch| [stretch.begin.at, stretch.end.at]);
+                hosted = ends.map(|at| (at, host.at(at))).collect();
+                attempt.environment.extend(host.seen.facts);
+            }
         }
         writer.write_workload_json(&driven.raw)?;
         writer.write_histograms(&histograms(&driven, &parties))?;
@@ -521,6 +550,8 @@ impl Scenarios<'_> {
             processors,
             report: &report,
             inner: (&inner_before, &inner_after),
+            hosted,
+            processors_there,
         };
         found.conclude(driven, attempt);
         Ok(())
@@ -605,6 +636,9 @@ struct Findings<'a, 'b> {
     processors: usize,
     report: &'a ObserverReport,
     inner: (&'a InnerReadings, &'a InnerReadings),
+    /// What the host of the target counted at each mark, where that is another one.
+    hosted: BTreeMap<Nanoseconds, Snapshot>,
+    processors_there: usize,
 }
 
 impl Findings<'_, '_> {
@@ -762,14 +796,23 @@ impl Findings<'_, '_> {
         let between = after.at.duration_since(before.at);
         let inner = before.of.get(party).zip(after.of.get(party));
         let inner = inner.filter(|(before, after)| !before.is_empty() && !after.is_empty());
+        let there = self.hosted.get(&begin.at).zip(self.hosted.get(&end.at));
+        let there = there.filter(|_| party == 0);
+        // What sampling and the meters of this host say is not about another one.
+        let own = self.observer(end.at.saturating_since(begin.at));
+        let (processors, observer, energy) = match there {
+            Some(_) => (self.processors_there, Nanoseconds(0), &[][..]),
+            None => (self.processors, own, self.lab.meters.energy.as_slice()),
+        };
+        let (begin, end) = there.unwrap_or((begin, end));
         Observation {
             begin,
             end,
-            processors: self.processors,
+            processors,
             parties: self.parties,
             party,
-            observer: self.observer(end.at.saturating_since(begin.at)),
-            energy: &self.lab.meters.energy,
+            observer,
+            energy,
             inner: inner.filter(|_| with_inner).map(|(before, after)| Inner {
                 before,
                 after,

@@ -4,7 +4,7 @@
 use super::{Comparison, MetricSummary, Read};
 use crate::numbers::count;
 use crate::results::{Together, Trial};
-use crate::stats::{Interval, between, over_groups};
+use crate::stats::{Groups, Interval};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -110,8 +110,8 @@ impl Fleet {
                     group.push(value - other);
                 }
             }
-            groups.retain(|group| !group.is_empty());
-            let Some(found) = between(&groups) else {
+            let groups: Groups = groups.iter().collect();
+            let Some(found) = groups.between() else {
                 continue;
             };
             let disagreement = Disagreement {
@@ -124,18 +124,18 @@ impl Fleet {
                 p: found.p,
             };
             comparison.machines = Some(disagreement);
-            let over = over_groups(&groups).filter(|_| disagreement.is_shown());
+            let over = groups.mean().filter(|_| disagreement.is_shown());
             if let Some((centre, interval, p)) = over {
                 tax.ratio = centre.exp();
                 tax.interval = Some(Interval {
                     low: interval.low.exp(),
                     high: interval.high.exp(),
                 });
-                (tax.student_p, tax.n) = (p, groups.len());
+                (tax.student_p, tax.n) = (p, groups.count());
                 comparison.ratio = Some(tax.ratio);
                 comparison.note = Some(format!(
                     "machines disagree: the mean and the interval are over {}",
-                    count(groups.len(), "machine")
+                    count(groups.count(), "machine")
                 ));
             }
         }

@@ -4,6 +4,7 @@ use super::{
     FORMAT, HistogramRecord, ResultsError, RunInfo, SampleReader, SampleWriter, Trial, bounded,
     histograms,
 };
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -535,6 +536,13 @@ pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), ResultsE
     sync(directory)
 }
 
+/// What every record has, whatever else is in it.
+#[derive(Deserialize)]
+struct Format {
+    #[serde(default)]
+    format: u64,
+}
+
 fn read_json<T: DeserializeOwned>(
     directory: &Path,
     below: &Path,
@@ -542,11 +550,7 @@ fn read_json<T: DeserializeOwned>(
 ) -> Result<T, ResultsError> {
     let bytes = bounded::read(directory, below, MOST_BYTES)?;
     let path = &directory.join(below);
-    let value: serde_json::Value = parse_json(path, &bytes, remedy)?;
-    let found = value
-        .get("format")
-        .and_then(serde_json::Value::as_u64)
-        .unwrap_or(0);
+    let found = parse_json::<Format>(path, &bytes, remedy)?.format;
     if found > u64::from(FORMAT) {
         return Err(ResultsError::NewerFormat {
             path: path.to_owned(),

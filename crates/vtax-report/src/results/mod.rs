@@ -32,8 +32,8 @@ pub use directory::{InFlight, ResultsDir, TrialWriter};
 pub use error::ResultsError;
 pub use histograms::HistogramRecord;
 pub use machines::{Machine, Machines, Together, merge, together};
-pub(crate) use samples::write_column;
 pub use samples::{SampleKind, SampleReader, SampleSeries, SampleSeriesId, SampleWriter, Samples};
+pub(crate) use samples::{parquet_failed, write_column};
 pub use stage::Stage;
 pub use trial::{
     Actor, Better, Metric, ObjectiveOutcome, ObservationCost, Phase, PhaseTimes, Role, RunInfo,

@@ -102,7 +102,7 @@ impl fmt::Debug for SampleWriter {
     }
 }
 
-fn parquet_failed(
+pub(crate) fn parquet_failed(
     action: &'static str,
     path: &Path,
 ) -> impl FnOnce(ParquetError) -> ResultsError + use<> {

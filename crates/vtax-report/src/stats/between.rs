@@ -31,74 +31,96 @@ pub struct Between {
     pub within: f64,
 }
 
-/// Of groups of values; `None` where there are fewer than two groups, or no group has two values.
-pub fn between(groups: &[Vec<f64>]) -> Option<Between> {
-    let groups: Vec<&Vec<f64>> = groups.iter().filter(|group| !group.is_empty()).collect();
-    let (count, all) = (
-        groups.len(),
-        groups.iter().map(|group| group.len()).sum::<usize>(),
-    );
-    if count < 2 || all <= count {
-        return None;
-    }
-    let sizes: Vec<f64> = groups.iter().map(|group| group.len() as f64).collect();
-    let n = all as f64;
-    let means: Vec<f64> = groups
-        .iter()
-        .map(|group| mean(group))
-        .collect::<Option<_>>()?;
-    let middle = mean(&means)?;
-    let size = count as f64 / sizes.iter().map(|size| 1.0 / size).sum::<f64>();
-    let (above, below) = (count as f64 - 1.0, n - count as f64);
-    let within: f64 = groups
-        .iter()
-        .zip(&means)
-        .flat_map(|(group, mean)| group.iter().map(move |value| (value - mean).powi(2)))
-        .sum::<f64>()
-        / below;
-    let among = size
-        * means
-            .iter()
-            .map(|mean| (mean - middle).powi(2))
-            .sum::<f64>();
-    if !(within.is_finite() && among.is_finite()) {
-        return None;
-    }
-    let variance = (among / above - within) / size;
-    // An end of the interval, from the quantiles of F and of χ² on one side.
-    let end = |probability: f64| {
-        let explained = above * within * f_quantile(probability, above, below);
-        let chi = above * f_quantile(probability, above, MANY);
-        ((among - explained) / (size * chi)).max(0.0).sqrt()
-    };
-    let p = match within > 0.0 {
-        true => f_beyond(among / above / within, above, below),
-        false if among > 0.0 => 0.0,
-        false => 1.0,
-    };
-    Some(Between {
-        groups: count,
-        sd: variance.max(0.0).sqrt(),
-        interval: Interval::finite(end(1.0 - ALPHA / 2.0), end(ALPHA / 2.0))?,
-        p,
-        within: within.sqrt(),
-    })
+/// Groups of values, of which no more is kept than what is asked of them.
+#[derive(Debug, Clone, Default)]
+pub struct Groups {
+    means: Vec<f64>,
+    values: usize,
+    inverse_sizes: f64,
+    /// Sum of squares within groups.
+    within: f64,
 }
 
-/// The mean over groups, each of which counts once, with Student's interval and two-sided p of it being
-/// 0: what holds for a group that was not there.
-pub fn over_groups(groups: &[Vec<f64>]) -> Option<(f64, Interval, f64)> {
-    let means: Vec<f64> = groups.iter().filter_map(|group| mean(group)).collect();
-    let degrees = u32::try_from(means.len().checked_sub(1)?).ok()?;
-    let centre = mean(&means)?;
-    let sd = super::describe::standard_deviation(&means, centre)?;
-    let error = sd / (means.len() as f64).sqrt();
-    let half = student_quantile(1.0 - ALPHA, degrees) * error;
-    let p = match error > 0.0 {
-        true => super::distribution::student_beyond(centre.abs() / error, degrees),
-        false => f64::from(centre == 0.0),
-    };
-    Some((centre, Interval::finite(centre - half, centre + half)?, p))
+impl Groups {
+    /// Adds a group; one without values, or without a finite mean, is none.
+    pub fn add(&mut self, group: &[f64]) {
+        let Some(mean) = mean(group) else { return };
+        self.means.push(mean);
+        self.values += group.len();
+        self.inverse_sizes += 1.0 / group.len() as f64;
+        self.within += group
+            .iter()
+            .map(|value| (value - mean).powi(2))
+            .sum::<f64>();
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.means.len()
+    }
+
+    /// How much they disagree; `None` where there are fewer than two, or none has two values.
+    pub fn between(&self) -> Option<Between> {
+        let (count, all) = (self.means.len(), self.values);
+        if count < 2 || all <= count {
+            return None;
+        }
+        let n = all as f64;
+        let middle = mean(&self.means)?;
+        let size = count as f64 / self.inverse_sizes;
+        let (above, below) = (count as f64 - 1.0, n - count as f64);
+        let within = self.within / below;
+        let means = self.means.iter();
+        let among = size * means.map(|mean| (mean - middle).powi(2)).sum::<f64>();
+        if !(within.is_finite() && among.is_finite()) {
+            return None;
+        }
+        let variance = (among / above - within) / size;
+        // An end of the interval, from the quantiles of F and of χ² on one side.
+        let end = |probability: f64| {
+            let explained = above * within * f_quantile(probability, above, below);
+            let chi = above * f_quantile(probability, above, MANY);
+            ((among - explained) / (size * chi)).max(0.0).sqrt()
+        };
+        let p = match within > 0.0 {
+            true => f_beyond(among / above / within, above, below),
+            false if among > 0.0 => 0.0,
+            false => 1.0,
+        };
+        Some(Between {
+            groups: count,
+            sd: variance.max(0.0).sqrt(),
+            interval: Interval::finite(end(1.0 - ALPHA / 2.0), end(ALPHA / 2.0))?,
+            p,
+            within: within.sqrt(),
+        })
+    }
+
+    /// The mean over groups, each of which counts once, with Student's interval and two-sided p of it
+    /// being 0: what holds for a group that was not there.
+    pub fn mean(&self) -> Option<(f64, Interval, f64)> {
+        let means = &self.means;
+        let degrees = u32::try_from(means.len().checked_sub(1)?).ok()?;
+        let centre = mean(means)?;
+        let sd = super::describe::standard_deviation(means, centre)?;
+        let error = sd / (means.len() as f64).sqrt();
+        let half = student_quantile(1.0 - ALPHA, degrees) * error;
+        let p = match error > 0.0 {
+            true => super::distribution::student_beyond(centre.abs() / error, degrees),
+            false => f64::from(centre == 0.0),
+        };
+        Some((centre, Interval::finite(centre - half, centre + half)?, p))
+    }
+}
+
+impl<'a> FromIterator<&'a Vec<f64>> for Groups {
+    fn from_iter<I: IntoIterator<Item = &'a Vec<f64>>>(groups: I) -> Self {
+        let mut all = Self::default();
+        for group in groups {
+            all.add(group);
+        }
+        all
+    }
 }
 
 #[cfg(test)]
@@ -109,6 +131,10 @@ mod tests {
     fn normal(random: &mut Random) -> f64 {
         (-2.0 * (1.0 - random.uniform()).ln()).sqrt()
             * (2.0 * std::f64::consts::PI * random.uniform()).cos()
+    }
+
+    fn of(groups: &[Vec<f64>]) -> Option<Between> {
+        groups.iter().collect::<Groups>().between()
     }
 
     /// How often the interval holds the truth, over invented fleets of unequal groups.
@@ -124,7 +150,7 @@ mod tests {
                     (0..*size).map(|_| shift + normal(&mut random)).collect()
                 })
                 .collect();
-            held += usize::from(between(&groups).unwrap().interval.contains(sd));
+            held += usize::from(of(&groups).unwrap().interval.contains(sd));
         }
         held as f64 / f64::from(rounds)
     }
@@ -139,14 +165,14 @@ mod tests {
 
     #[test]
     fn groups_that_scatter_alike_do_not_disagree_and_shifted_ones_do() {
-        let alike = between(&[vec![1.0, 1.1, 0.9], vec![1.05, 0.95], vec![1.0, 1.02]]).unwrap();
+        let alike = of(&[vec![1.0, 1.1, 0.9], vec![1.05, 0.95], vec![1.0, 1.02]]).unwrap();
         assert_eq!((alike.sd, alike.interval.low), (0.0, 0.0));
-        let apart = between(&[vec![1.0, 1.1, 0.9], vec![3.0, 3.1], vec![5.0, 5.02]]).unwrap();
+        let apart = of(&[vec![1.0, 1.1, 0.9], vec![3.0, 3.1], vec![5.0, 5.02]]).unwrap();
         assert!(
             apart.sd > 1.5 && apart.interval.low > 0.5 && apart.p < 0.001,
             "{apart:?}"
         );
-        assert!(between(&[vec![1.0, 2.0]]).is_none());
-        assert!(between(&[vec![1.0], vec![2.0]]).is_none());
+        assert!(of(&[vec![1.0, 2.0]]).is_none());
+        assert!(of(&[vec![1.0], vec![2.0]]).is_none());
     }
 }

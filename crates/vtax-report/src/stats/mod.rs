@@ -11,7 +11,7 @@ mod random;
 mod steady;
 mod tax;
 
-pub use between::{Between, between, over_groups};
+pub use between::{Between, Groups};
 pub use bootstrap::{Interval, RESAMPLES, mean_interval, positive_mean_interval};
 pub use describe::{Description, describe, mean, median, quantile};
 pub use permutation::{benjamini_hochberg, cliffs_delta};

@@ -1,7 +1,7 @@
 //! `vtax report`, `vtax compare`, `vtax export`: from results to what people and programs read.
 
 use crate::Outcome;
-use crate::cli::{CompareArgs, ExportArgs, ExportFormat, ReportArgs};
+use crate::cli::{CompareArgs, ExportArgs, ExportFormat, ReportArgs, SurveyArgs};
 use rustix::termios::tcgetwinsize;
 use std::error::Error;
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::PathBuf;
 use vtax_report::analysis::{Analysis, analyse, analyse_shards};
 use vtax_report::results::{ResultsDir, ResultsError};
-use vtax_report::{compare, export, html, terminal};
+use vtax_report::{compare, export, html, survey, terminal};
 
 pub fn report(arguments: &ReportArgs) -> Outcome {
     if let [only] = arguments.results.as_slice() {
@@ -73,6 +73,28 @@ pub fn compare(arguments: &CompareArgs) -> Outcome {
         return json(&comparison);
     }
     print!("{}", compare::table(&comparison, width()));
+    Ok(())
+}
+
+pub fn survey(arguments: &SurveyArgs) -> Outcome {
+    let mut found = Vec::new();
+    for path in &arguments.results {
+        let below = survey::directories(path)?;
+        if below.is_empty() {
+            return Err(format!("{} has no results directory in it", path.display()).into());
+        }
+        found.extend(below);
+    }
+    let dataset = arguments.dataset.as_deref();
+    let mut dataset = dataset.map(export::Dataset::create).transpose()?;
+    let survey = survey::survey(&found, dataset.as_mut())?;
+    if let Some(dataset) = dataset {
+        dataset.finish()?;
+    }
+    if arguments.json {
+        return json(&survey);
+    }
+    println!("{}", survey::table(&survey, width()));
     Ok(())
 }
 

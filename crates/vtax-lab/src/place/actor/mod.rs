@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 use vtax_host::command::Finished;
-use vtax_units::Nanoseconds;
+use vtax_units::{Nanoseconds, Source};
 
 /// How often we say that we are still there.
 const BEAT: Duration = Duration::from_secs(10);
@@ -45,8 +45,8 @@ enum Request {
     Kill { job: u64 },
     /// Whether a TCP connection succeeds.
     Connect { address: IpAddr, port: u16 },
-    /// To sample its host.
-    Observe { hz: f64 },
+    /// To sample its host, and a guest of it in place of its own commands.
+    Observe { hz: f64, guest: Option<Whom> },
     /// To stop that, and what was sampled.
     Collect,
     /// Nothing: we are there.
@@ -72,6 +72,8 @@ enum Reply {
     Observing {
         /// What is not to be had there, with why.
         absent: Vec<String>,
+        /// The guest that was asked for.
+        guest: Option<Seen>,
     },
     Collected(Gathered),
     /// It could not.
@@ -83,6 +85,28 @@ enum Reply {
         job: u64,
         finished: Ended,
     },
+}
+
+/// A guest of an actor's host, as others know it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Whom {
+    /// Owner of its samples.
+    pub owner: String,
+    /// Its name there, where that is known.
+    pub name: Option<String>,
+    /// What it says of itself, for [`vtax_observe::guests::Identity::parse`].
+    pub says: String,
+}
+
+/// The same as its host sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    /// Whether it has a kernel of its own.
+    pub is_vm: bool,
+    /// `Emulated` where its code is not run by the processor itself.
+    pub source: Source,
+    /// What the record says of it.
+    pub facts: BTreeMap<String, String>,
 }
 
 /// Who an actor is.

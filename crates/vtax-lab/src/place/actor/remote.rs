@@ -2,7 +2,7 @@
 
 use super::super::clocks::Offset;
 use super::super::remote::Remote;
-use super::{BEAT, Gathered, Hello, Reply, Request, VERSION};
+use super::{BEAT, Gathered, Hello, Reply, Request, Seen, VERSION, Whom};
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsStr;
 use std::fmt;
@@ -292,14 +292,18 @@ impl RemoteActor {
         })
     }
 
-    /// Has it sample its host and what its commands use of it, `hz` times a second; what is not to be
-    /// had there.
+    /// Has it sample its host, and what a guest or its own commands use of it, `hz` times a second; what
+    /// is not to be had there, and the guest as it is seen there.
     ///
     /// # Errors
-    /// When it is gone or cannot.
-    pub fn observe(&self, hz: f64) -> Result<Vec<String>, HostError> {
-        match self.connection.ask(&Request::Observe { hz })? {
-            Reply::Observing { absent } => Ok(absent),
+    /// When it is gone or cannot, or has no such guest.
+    pub fn observe(
+        &self,
+        hz: f64,
+        guest: Option<Whom>,
+    ) -> Result<(Vec<String>, Option<Seen>), HostError> {
+        match self.connection.ask(&Request::Observe { hz, guest })? {
+            Reply::Observing { absent, guest } => Ok((absent, guest)),
             other => Err(self.connection.odd(&other)),
         }
     }
@@ -697,7 +701,7 @@ mod tests {
             "{before:?}"
         );
         let began = SystemClock.now();
-        actor.observe(50.0).unwrap();
+        actor.observe(50.0, None).unwrap();
         let mut busy = actor
             .start(&line(&[
                 "sh",

@@ -1,7 +1,8 @@
 //! The actor's side: what `vtax actor` does until nobody speaks to it any more.
 
 use super::gather::{Gathered, Keeper};
-use super::{Hello, Reply, Request, SILENCE, VERSION};
+use super::{Hello, Reply, Request, SILENCE, Seen, VERSION, Whom};
+use crate::found::on_host::{self, OnHost};
 use rustix::process::{
     Pid, Signal, getpid, getppid, kill_process_group, set_parent_process_death_signal,
 };
@@ -17,9 +18,11 @@ use std::time::{Duration, Instant};
 use vtax_host::cell::ClientProcess;
 use vtax_host::command::{Finished, plain};
 use vtax_host::{HostError, Roots, facts};
+use vtax_observe::charge::SubjectSoftirqs;
 use vtax_observe::clock::Clock;
 use vtax_observe::counters::{self, Children};
-use vtax_observe::{Observer, ObserverConfig};
+use vtax_observe::guests::Identity;
+use vtax_observe::{Instrument, ObserveError, Observer, ObserverConfig};
 use vtax_units::Hertz;
 
 /// How often the end of a command is looked for.
@@ -199,8 +202,8 @@ impl<W: Write> Actor<W> {
             Request::Connect { address, port } => Reply::Connected {
                 yes: can_connect(address, port),
             },
-            Request::Observe { hz } => match self.observe(hz) {
-                Ok(absent) => Reply::Observing { absent },
+            Request::Observe { hz, guest } => match self.observe(hz, guest.as_ref()) {
+                Ok((absent, guest)) => Reply::Observing { absent, guest },
                 Err(cause) => refused(cause),
             },
             Request::Collect => match self.collect() {
@@ -210,21 +213,45 @@ impl<W: Write> Actor<W> {
         })
     }
 
-    /// Samples this host and what the commands use of it; what is not to be had.
-    fn observe(&mut self, hz: f64) -> Result<Vec<String>, HostError> {
+    /// Samples this host, and what a guest or the commands use of it; what is not to be had.
+    fn observe(
+        &mut self,
+        hz: f64,
+        guest: Option<&Whom>,
+    ) -> Result<(Vec<String>, Option<Seen>), HostError> {
         let roots = Roots::host();
         let (mut instruments, absent) = counters::for_host(&roots.proc, &roots.sys);
         let mut absent: Vec<String> = absent.iter().map(ToString::to_string).collect();
-        match Children::open(CLIENT, Path::new("/proc")) {
-            Ok(children) => instruments.push(Box::new(children)),
+        let mut own = |instrument: Result<Box<dyn Instrument>, ObserveError>| match instrument {
+            Ok(instrument) => instruments.push(instrument),
             Err(cause) => absent.push(cause.to_string()),
-        }
+        };
+        let seen = match guest {
+            Some(whom) => {
+                let found = look_for(whom)?;
+                let (proc, sys) = (&roots.proc, &roots.sys);
+                let traced = SubjectSoftirqs::open(&[&found.subject], proc, sys);
+                own(traced.map(|traced| Box::new(traced) as _));
+                let watched = counters::for_subject(&found.subject, proc, sys);
+                watched.into_iter().for_each(|watched| own(Ok(watched)));
+                Some(Seen {
+                    is_vm: found.subject.vmm.is_some(),
+                    source: found.source,
+                    facts: found.facts,
+                })
+            }
+            None => {
+                let children = Children::open(CLIENT, Path::new("/proc"));
+                own(children.map(|children| Box::new(children) as _));
+                None
+            }
+        };
         let keeper = Keeper::default();
         let rate = ObserverConfig { rate: Hertz(hz) };
         let sink = Box::new(keeper.clone());
         let observer = Observer::start(rate, Arc::clone(&self.clock), instruments, sink)?;
         self.observing = Some((observer, keeper));
-        Ok(absent)
+        Ok((absent, seen))
     }
 
     fn collect(&mut self) -> Result<Gathered, HostError> {
@@ -232,12 +259,27 @@ impl<W: Write> Actor<W> {
             what: "a request for samples".to_owned(),
             problem: "nothing is being sampled".to_owned(),
         })?;
+        // Nothing that was marked before is later than the last sample.
+        observer.mark()?;
         let report = observer.stop()?;
         Ok(Gathered {
             columns: keeper.take(),
             failures: report.failures,
         })
     }
+}
+
+/// The guest of this host that is meant.
+fn look_for(whom: &Whom) -> Result<OnHost, HostError> {
+    let identity = Identity::parse(&whom.says);
+    let found = on_host::find(whom.name.as_deref(), &identity, &whom.owner)?;
+    if found.subject.is_here() {
+        return Ok(found);
+    }
+    Err(HostError::Missing {
+        what: "a VM with the target's UUID or the address of one of its devices".to_owned(),
+        remedy: "`vtax top` there shows its guests: set ssh.guest = \"NAME\"".to_owned(),
+    })
 }
 
 fn start(own: bool, line: &[String]) -> Result<Job, HostError> {

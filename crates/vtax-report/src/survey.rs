@@ -1,0 +1,508 @@
+//! Many results at once: a fleet's, read as a stream. Of each directory only `run.json`, `host.json` and
+//! the trials' records are read, never the samples. What is kept of them are two numbers for each machine,
+//! treatment and metric.
+//!
+//! Each machine counts once for each of its runs. Nothing is averaged over machines of different kinds
+//! or over different plans.
+
+use crate::export::{Dataset, Row, rows_of};
+use crate::numbers::{Shown, count, plain, ratio};
+use crate::results::{Better, Machine, ResultsDir, ResultsError, Trial, TrialOutcome};
+use crate::stats::{Description, Groups, Interval, describe, mean};
+use crate::terminal::{clean, cut, pad};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Mutex, PoisonError};
+use vtax_units::{Source, Unit};
+
+/// Directories that readers may be ahead of who collects.
+const AHEAD: usize = 16;
+/// Causes that are kept of what could not be read.
+const CAUSES: usize = 20;
+
+/// What many results say together.
+#[derive(Debug, Default, Serialize)]
+pub struct Survey {
+    /// Directories that were read.
+    pub results: usize,
+    /// Directories that held a run that another one held already; they are left out.
+    pub twice: usize,
+    /// Trials that were read.
+    pub trials: usize,
+    /// Of those, trials that count.
+    pub counted: usize,
+    /// Machines, of all kinds.
+    pub machines: usize,
+    /// By kind of machine.
+    pub kinds: Vec<Kind>,
+    /// Directories and trials that could not be read.
+    pub unreadable: usize,
+    /// Why; of many, the first.
+    pub causes: Vec<String>,
+}
+
+/// The machines of one kind.
+#[derive(Debug, Default, Serialize)]
+pub struct Kind {
+    /// What they are.
+    pub kind: BTreeMap<&'static str, String>,
+    /// How many.
+    pub machines: usize,
+    /// What they found.
+    pub findings: Vec<Finding>,
+}
+
+/// One metric of one treatment of one plan, over machines.
+#[derive(Debug, Serialize)]
+pub struct Finding {
+    /// The plan's name.
+    pub plan: String,
+    /// Its digest.
+    pub plan_sha256: String,
+    /// The treatment's label.
+    pub treatment: String,
+    /// The metric's name.
+    pub metric: String,
+    /// What it is.
+    #[serde(flatten)]
+    pub about: About,
+    /// Over one mean of each machine's run.
+    #[serde(flatten)]
+    pub values: Description,
+    /// The ratio to its baseline, where it has one and two machines or more ran it.
+    pub ratio: Option<Ratio>,
+}
+
+/// A metric, as all machines have it.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct About {
+    /// Unit of the values.
+    pub unit: Unit,
+    /// Which direction is better.
+    pub better: Better,
+    /// Whether a summary leads with it.
+    pub headline: bool,
+    /// The worst flag.
+    pub source: Source,
+}
+
+/// A ratio over machines.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Ratio {
+    /// Machines' runs, each of which counts once.
+    pub n: usize,
+    /// Geometric mean.
+    pub ratio: f64,
+    /// Its 95 % interval.
+    pub interval: Interval,
+    /// Two machines differ by about this factor: the standard deviation between them, without the
+    /// scatter of their pairs.
+    pub factor: Option<f64>,
+}
+
+/// What one directory says.
+struct Digest {
+    /// Plan, seed, start and machines: what no two runs share.
+    identity: String,
+    plan: String,
+    plan_sha256: String,
+    parts: Vec<Part>,
+    trials: usize,
+    counted: usize,
+    rows: Vec<Row>,
+    causes: Vec<ResultsError>,
+}
+
+/// What one machine of it says.
+struct Part {
+    machine: Machine,
+    values: Vec<Value>,
+}
+
+/// One metric of one treatment.
+struct Value {
+    treatment: String,
+    metric: String,
+    about: About,
+    mean: f64,
+    /// Logarithms of the ratios of its pairs.
+    pairs: Vec<f64>,
+}
+
+/// Every results directory at or below a path, in order. Links are not followed.
+///
+/// # Errors
+/// When a directory cannot be listed.
+pub fn directories(path: &Path) -> Result<Vec<PathBuf>, ResultsError> {
+    if path.join("run.json").exists() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut open = vec![path.to_owned()];
+    let mut found = Vec::new();
+    while let Some(path) = open.pop() {
+        for entry in fs::read_dir(&path).map_err(ResultsError::io("list", &path))? {
+            let entry = entry.map_err(ResultsError::io("list", &path))?;
+            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            match entry.path() {
+                run if run.join("run.json").exists() => found.push(run),
+                other => open.push(other),
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Reads all of `paths`, on all processors, and writes their trials into `dataset` where there is one.
+///
+/// # Errors
+/// When the data set cannot be written. A directory that cannot be read is counted.
+pub fn survey(
+    paths: &[PathBuf],
+    mut dataset: Option<&mut Dataset>,
+) -> Result<Survey, ResultsError> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let queue = Mutex::new(paths.iter());
+    let wants_rows = dataset.is_some();
+    let mut all = Gathered::default();
+    std::thread::scope(|scope| {
+        let (sender, receiver) = sync_channel(AHEAD);
+        for _ in 0..threads {
+            let (queue, sender) = (&queue, sender.clone());
+            scope.spawn(move || {
+                loop {
+                    let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+                    let Some(path) = next else { return };
+                    // Who collects has gone where the data set's disk is full.
+                    if sender.send(digest(path, wants_rows)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        for found in receiver {
+            match found {
+                Ok(mut digest) => {
+                    let rows = std::mem::take(&mut digest.rows);
+                    if let (true, Some(dataset)) = (all.add(digest), dataset.as_deref_mut()) {
+                        dataset.add(rows)?;
+                    }
+                }
+                Err(cause) => all.refuse(&cause),
+            }
+        }
+        Ok(())
+    })?;
+    Ok(all.finish())
+}
+
+fn digest(path: &Path, wants_rows: bool) -> Result<Digest, ResultsError> {
+    let results = ResultsDir::open(path)?;
+    let run = results.run();
+    let machines = results.machines()?;
+    let names: Vec<String> = machines.machines.iter().map(Machine::name).collect();
+    let mut digest = Digest {
+        identity: [&run.plan_sha256, &run.started, &run.seed.to_string()]
+            .into_iter()
+            .chain(&names)
+            .cloned()
+            .collect::<Vec<_>>()
+            .join(" "),
+        plan: run.name.clone(),
+        plan_sha256: run.plan_sha256.clone(),
+        parts: Vec::new(),
+        trials: 0,
+        counted: 0,
+        rows: Vec::new(),
+        causes: Vec::new(),
+    };
+    let mut found: Vec<Table> = machines.machines.iter().map(|_| Table::new()).collect();
+    for trial in results.trials() {
+        let trial = match trial {
+            Ok(trial) => trial,
+            Err(cause) => {
+                digest.causes.push(cause);
+                continue;
+            }
+        };
+        digest.trials += 1;
+        if wants_rows {
+            let machine = machines.of(trial.block);
+            digest.rows.extend(rows_of(&results, machine, &trial));
+        }
+        let table = machines.blocks.get(&trial.block);
+        if let Some(table) = table
+            .and_then(|at| found.get_mut(*at))
+            .filter(|_| counts(&trial))
+        {
+            digest.counted += 1;
+            enter(table, trial);
+        }
+    }
+    digest.parts = machines
+        .machines
+        .into_iter()
+        .zip(&found)
+        .map(|(machine, table)| Part {
+            machine,
+            values: values(&results, table),
+        })
+        .collect();
+    Ok(digest)
+}
+
+/// Treatment → metric → what it is, and its value in each block.
+type Table = BTreeMap<String, BTreeMap<String, (About, BTreeMap<u32, f64>)>>;
+
+fn enter(table: &mut Table, trial: Trial) {
+    let metrics = table.entry(trial.treatment.label).or_default();
+    for (name, metric) in trial.metrics {
+        let about = About {
+            unit: metric.quantity.unit,
+            better: metric.better,
+            headline: metric.headline,
+            source: metric.source,
+        };
+        let (known, blocks) = metrics
+            .entry(name)
+            .or_insert_with(|| (about, BTreeMap::new()));
+        known.source = known.source.max(metric.source);
+        if known.unit == metric.quantity.unit && metric.quantity.value.is_finite() {
+            blocks.insert(trial.block, metric.quantity.value);
+        }
+    }
+}
+
+fn values(results: &ResultsDir, table: &Table) -> Vec<Value> {
+    let mut values = Vec::new();
+    for treatment in &results.run().treatments {
+        let baseline = treatment
+            .baseline
+            .as_ref()
+            .and_then(|label| table.get(label));
+        for (name, (about, blocks)) in table.get(&treatment.label).into_iter().flatten() {
+            let all: Vec<f64> = blocks.values().copied().collect();
+            let Some(mean) = mean(&all) else { continue };
+            let others = baseline.and_then(|metrics| metrics.get(name));
+            let pairs = blocks.iter().filter_map(|(block, value)| {
+                let other = others?.1.get(block)?;
+                (*value > 0.0 && *other > 0.0).then(|| (value / other).ln())
+            });
+            values.push(Value {
+                treatment: treatment.label.clone(),
+                metric: name.clone(),
+                about: *about,
+                mean,
+                pairs: pairs.collect(),
+            });
+        }
+    }
+    values
+}
+
+fn counts(trial: &Trial) -> bool {
+    trial.outcome == TrialOutcome::Complete && trial.suspect.is_empty()
+}
+
+/// What the directories so far say.
+#[derive(Default)]
+struct Gathered {
+    survey: Survey,
+    known: BTreeSet<String>,
+    /// By the facts of the kind.
+    kinds: BTreeMap<BTreeMap<&'static str, String>, Pool>,
+}
+
+#[derive(Default)]
+struct Pool {
+    machines: BTreeSet<String>,
+    /// By plan, its digest, treatment and metric.
+    metrics: BTreeMap<[String; 4], Over>,
+}
+
+/// One metric of one treatment, over machines.
+struct Over {
+    about: About,
+    means: Vec<f64>,
+    pairs: Groups,
+}
+
+impl Gathered {
+    /// Whether it is new.
+    fn add(&mut self, digest: Digest) -> bool {
+        if !self.known.insert(digest.identity) {
+            self.survey.twice += 1;
+            return false;
+        }
+        self.survey.results += 1;
+        self.survey.trials += digest.trials;
+        self.survey.counted += digest.counted;
+        for cause in &digest.causes {
+            self.refuse(cause);
+        }
+        for part in digest.parts {
+            let pool = self.kinds.entry(part.machine.kind()).or_default();
+            pool.machines.insert(part.machine.name());
+            for value in part.values {
+                let key = [
+                    digest.plan.clone(),
+                    digest.plan_sha256.clone(),
+                    value.treatment,
+                    value.metric,
+                ];
+                let over = pool.metrics.entry(key).or_insert_with(|| Over {
+                    about: value.about,
+                    means: Vec::new(),
+                    pairs: Groups::default(),
+                });
+                // One plan's metric has one unit; another is another vtax's and no part of this mean.
+                if over.about.unit == value.about.unit {
+                    over.about.source = over.about.source.max(value.about.source);
+                    over.means.push(value.mean);
+                    over.pairs.add(&value.pairs);
+                }
+            }
+        }
+        true
+    }
+
+    fn refuse(&mut self, cause: &ResultsError) {
+        self.survey.unreadable += 1;
+        if self.survey.causes.len() < CAUSES {
+            self.survey.causes.push(cause.to_string());
+        }
+    }
+
+    fn finish(self) -> Survey {
+        let mut survey = self.survey;
+        for (kind, pool) in self.kinds {
+            survey.machines += pool.machines.len();
+            survey.kinds.push(Kind {
+                kind,
+                machines: pool.machines.len(),
+                findings: pool.metrics.into_iter().filter_map(finding).collect(),
+            });
+        }
+        survey
+    }
+}
+
+fn finding(([plan, plan_sha256, treatment, metric], over): ([String; 4], Over)) -> Option<Finding> {
+    let ratio = over.pairs.mean().map(|(centre, interval, _)| Ratio {
+        n: over.pairs.count(),
+        ratio: centre.exp(),
+        interval: Interval {
+            low: interval.low.exp(),
+            high: interval.high.exp(),
+        },
+        factor: over.pairs.between().map(|between| between.sd.exp()),
+    });
+    Some(Finding {
+        plan,
+        plan_sha256,
+        treatment,
+        metric,
+        about: over.about,
+        values: describe(&over.means)?,
+        ratio,
+    })
+}
+
+/// Columns of a metric's name, of its mean over machines, and of its ratio.
+const NAME: usize = 24;
+const MEAN: usize = 26;
+
+/// The headline metrics as a table.
+pub fn table(survey: &Survey, width: usize) -> String {
+    let width = width.clamp(72, 120);
+    let mut lines = vec![format!(
+        "{} on {}: {} of {} count",
+        count(survey.results, "run"),
+        count(survey.machines, "machine"),
+        survey.counted,
+        count(survey.trials, "trial")
+    )];
+    for kind in &survey.kinds {
+        let facts: Vec<String> = kind
+            .kind
+            .iter()
+            .map(|(of, is)| format!("{of}: {is}"))
+            .collect();
+        let facts = if facts.is_empty() {
+            "of unknown kind".to_owned()
+        } else {
+            facts.join(", ")
+        };
+        lines.push(String::new());
+        lines.push(cut(
+            &clean(&format!("{}, {facts}", count(kind.machines, "machine"))),
+            width,
+        ));
+        lines.push(format!(
+            "    {}{}ratio to its baseline [95 % CI], machines apart by",
+            pad("metric", NAME),
+            pad("median (least to most)", MEAN)
+        ));
+        let mut heading = None;
+        for finding in kind.findings.iter().filter(|of| of.about.headline) {
+            let here = (&finding.plan, &finding.plan_sha256, &finding.treatment);
+            if heading != Some(here) {
+                heading = Some(here);
+                let of = format!("  {} · {}", finding.plan, finding.treatment);
+                lines.push(cut(&clean(&of), width));
+            }
+            lines.push(row(finding));
+        }
+    }
+    lines.push(String::new());
+    if survey.twice > 0 {
+        let twice = count(survey.twice, "directory").replace("directorys", "directories");
+        lines.push(format!(
+            "  {twice} hold a run that another one holds already, and are left out"
+        ));
+    }
+    let more = survey.unreadable.saturating_sub(survey.causes.len());
+    lines.extend(
+        survey
+            .causes
+            .iter()
+            .map(|cause| format!("  left out: {}", clean(cause))),
+    );
+    if more > 0 {
+        lines.push(format!("  left out: {more} more"));
+    }
+    lines.join("\n")
+}
+
+fn row(finding: &Finding) -> String {
+    let values = &finding.values;
+    let of = |value| plain(value, finding.about.unit);
+    let spread = format!(
+        "{} ({} to {})",
+        of(values.median),
+        of(values.min),
+        of(values.max)
+    );
+    let ratio = finding.ratio.map(|found| {
+        let Shown { value, range, .. } = ratio(found.ratio, Some(found.interval));
+        let apart = found
+            .factor
+            .map(|factor| format!(", {factor:.3}"))
+            .unwrap_or_default();
+        format!("{value} {range}{apart}")
+    });
+    let name = cut(&clean(&finding.metric), NAME - 1);
+    let line = format!(
+        "    {}{} {}",
+        pad(&name, NAME),
+        pad(&spread, MEAN),
+        ratio.unwrap_or_default()
+    );
+    line.trim_end().to_owned()
+}

@@ -1,0 +1,151 @@
+//! Results of many machines, read as a stream, and their data set.
+
+#![allow(clippy::unwrap_used, reason = "in a test, a failure is a panic")]
+
+mod common;
+
+use common::Fake;
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::Field;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::Path;
+use vtax_report::analysis::analyse;
+use vtax_report::export::Dataset;
+use vtax_report::results::ResultsDir;
+use vtax_report::survey::{Survey, directories, survey, table};
+use vtax_units::Quantity;
+
+/// A run of one machine, on which a VM costs more by a factor.
+fn run(path: &Path, boot: &str, kernel: &str, factor: f64) -> ResultsDir {
+    let fake = Fake {
+        blocks: 3,
+        seconds: 1,
+        trouble: false,
+        ..Fake::default()
+    };
+    let results = fake.write(path);
+    let host = json!({ "boot_id": boot, "hostname": boot, "kernel": kernel, "cpu": { "model": "Example" } });
+    fs::write(path.join("host.json"), host.to_string()).unwrap();
+    for index in results.trial_indexes() {
+        let mut trial = results.trial(index).unwrap();
+        if trial.treatment.platform == "qemu" {
+            for metric in trial.metrics.values_mut() {
+                let value = metric.quantity.value * factor;
+                metric.quantity = Quantity::new(value, metric.quantity.unit);
+            }
+            results.rewrite_trial(&trial).unwrap();
+        }
+    }
+    results
+}
+
+/// Three machines of one kind, one of another, the first one's results twice, and one that is damaged.
+fn fleet(folder: &Path) {
+    for (name, kernel, factor) in [
+        ("a", "6.1.0", 1.0),
+        ("b", "6.1.0", 1.2),
+        ("c", "6.1.0", 1.4),
+        ("d", "6.12.0", 9.0),
+    ] {
+        run(&folder.join("rack").join(name), name, kernel, factor);
+    }
+    run(&folder.join("again"), "a", "6.1.0", 1.0);
+    fs::create_dir(folder.join("damaged")).unwrap();
+    fs::write(folder.join("damaged/run.json"), "{").unwrap();
+    fs::write(folder.join("rack/c/trials/0002/trial.json"), "{").unwrap();
+}
+
+fn read(folder: &Path, dataset: Option<&mut Dataset>) -> Survey {
+    survey(&directories(folder).unwrap(), dataset).unwrap()
+}
+
+#[test]
+fn machines_count_once_each_and_kinds_are_never_mixed() {
+    let folder = tempfile::tempdir().unwrap();
+    fleet(folder.path());
+    let found = read(folder.path(), None);
+    assert_eq!((found.results, found.twice, found.machines), (4, 1, 4));
+    assert_eq!((found.trials, found.counted), (4 * 27 - 1, 4 * 27 - 1));
+    assert_eq!(found.unreadable, 2, "{:?}", found.causes);
+    let machines: Vec<usize> = found.kinds.iter().map(|kind| kind.machines).collect();
+    assert_eq!(machines, [3, 1]);
+    let vm = |kind: usize| {
+        let mut findings = found.kinds[kind].findings.iter();
+        let wanted = "qemu · http-rate";
+        findings
+            .find(|of| of.treatment == wanted && of.metric == "cpu.per_work")
+            .unwrap()
+    };
+    let alone = |name: &str| {
+        let results = ResultsDir::open(&folder.path().join("rack").join(name)).unwrap();
+        let analysis = analyse(&results).unwrap();
+        let mut all = analysis.comparisons.iter();
+        let of = all.find(|of| of.treatment == "qemu · http-rate" && of.metric == "cpu.per_work");
+        of.unwrap().ratio.unwrap()
+    };
+    let ratio = vm(0).ratio.unwrap();
+    let mean = ["a", "b", "c"]
+        .map(|name| alone(name).ln())
+        .iter()
+        .sum::<f64>()
+        / 3.0;
+    assert!((ratio.ratio.ln() - mean).abs() < 1e-9, "{ratio:?}");
+    assert!(ratio.n == 3 && ratio.interval.contains(ratio.ratio));
+    // The standard deviation of ln 1, ln 1.2 and ln 1.4 is 0.168.
+    let factor = ratio.factor.unwrap();
+    assert!((1.1..1.3).contains(&factor), "{factor}");
+    assert!(vm(1).ratio.is_none() && vm(1).values.n == 1);
+    let text = table(&found, 100);
+    assert!(text.contains("4 runs on 4 machines"), "{text}");
+    assert!(text.contains("kernel: 6.12.0"), "{text}");
+    assert!(text.contains("run.json is corrupted"), "{text}");
+}
+
+#[test]
+fn the_data_set_holds_every_trial_and_metric_once() {
+    let folder = tempfile::tempdir().unwrap();
+    fleet(folder.path());
+    let file = folder.path().join("fleet.parquet");
+    let mut dataset = Dataset::create(&file).unwrap();
+    read(folder.path(), Some(&mut dataset));
+    dataset.finish().unwrap();
+    let reader = SerializedFileReader::new(File::open(&file).unwrap()).unwrap();
+    let mut machines: BTreeMap<String, usize> = BTreeMap::new();
+    let mut rows = 0;
+    for row in reader.get_row_iter(None).unwrap() {
+        let row: BTreeMap<String, Field> = row.unwrap().into_columns().into_iter().collect();
+        let text = |name: &str| match &row[name] {
+            Field::Str(text) => text.clone(),
+            other => panic!("{name}: {other:?}"),
+        };
+        let number = |name: &str| match &row[name] {
+            Field::Long(number) => u32::try_from(*number).unwrap(),
+            other => panic!("{name}: {other:?}"),
+        };
+        let results = ResultsDir::open(Path::new(&text("results"))).unwrap();
+        assert_eq!(text("machine"), text("host"));
+        let trial = results.trial(number("trial")).unwrap();
+        assert_eq!(
+            (trial.block, &trial.treatment.label),
+            (number("block"), &text("treatment"))
+        );
+        let metric = &trial.metrics[&text("metric")];
+        assert_eq!(row["value"], Field::Double(metric.quantity.value));
+        assert_eq!(metric.quantity.unit.to_string(), text("unit"));
+        *machines.entry(text("machine")).or_default() += 1;
+        rows += 1;
+    }
+    let metrics = |name: &str| -> usize {
+        let results = ResultsDir::open(&folder.path().join("rack").join(name)).unwrap();
+        results
+            .trials()
+            .flatten()
+            .map(|trial| trial.metrics.len())
+            .sum()
+    };
+    let wanted = ["a", "b", "c", "d"].map(|name| (name.to_owned(), metrics(name)));
+    assert_eq!(machines, BTreeMap::from(wanted));
+    assert!(rows > 1000);
+}
