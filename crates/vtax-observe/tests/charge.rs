@@ -309,13 +309,14 @@ fn frames_that_xdp_redirects_are_charged_to_whom_they_go() {
     }
 }
 
-fn number(namespace: &Namespace) -> u64 {
-    let path = format!("/proc/{}/ns/net", namespace.0.id());
-    std::fs::metadata(path).unwrap().ino()
-}
-
 #[test]
 fn nobody_pays_for_a_namespace_that_got_the_number_of_its_own() {
+    let Some(mut setting) = Setting::new(1) else {
+        return;
+    };
+    let Some(mut charger) = charger(MethodChoice::Traced) else {
+        return;
+    };
     struct Stays(Child);
     impl Drop for Stays {
         fn drop(&mut self) {
@@ -323,51 +324,33 @@ fn nobody_pays_for_a_namespace_that_got_the_number_of_its_own() {
             let _ = self.0.wait();
         }
     }
-    // The lowest numbers that are free are given, to the files of a namespace as well: where all below are taken, the
-    // next namespace gets what the one that went has left, and in the same order. Other tests make namespaces too.
-    let mut below = Vec::new();
-    let mut patience = [1, 1, 1, 2, 2, 2].map(Duration::from_secs).into_iter();
-    let (setting, mut charger, _stays) = loop {
-        let Some(patience) = patience.next() else {
-            return eprintln!(
-                "SKIPPED: others took the number of a namespace that went, six times"
-            );
-        };
-        for _ in 0..40 {
-            let next = Namespace::new().unwrap();
-            let is_last = below.iter().all(|below| number(below) < number(&next));
-            below.push(next);
-            if is_last && below.len() > 1 {
-                break;
-            }
-        }
-        let Some(mut setting) = Setting::new(1) else {
-            return;
-        };
-        let Some(mut charger) = charger(MethodChoice::Traced) else {
-            return;
-        };
-        let stays = Stays(Command::new("sleep").arg("120").spawn().unwrap());
-        setting.containers[0].adopt(&stays.0);
-        for _ in 0..2 {
-            charger.pass(&SystemClock).unwrap();
-        }
-        // The container goes on, in another namespace.
-        let wanted = number(&setting.containers[0].namespace);
-        let elsewhere = Namespace::new().unwrap();
-        drop(std::mem::replace(
-            &mut setting.containers[0].namespace,
-            elsewhere,
-        ));
-        // The kernel lets go of it some time after its last process.
-        std::thread::sleep(patience);
-        let next = Namespace::new().unwrap();
-        if number(&next) == wanted {
-            setting.containers[0].namespace = next;
-            break (setting, charger, stays);
-        }
-        below.push(next);
+    let stays = Stays(Command::new("sleep").arg("60").spawn().unwrap());
+    setting.containers[0].adopt(&stays.0);
+    for _ in 0..2 {
+        charger.pass(&SystemClock).unwrap();
+    }
+    let inode = |namespace: &Namespace| {
+        let path = format!("/proc/{}/ns/net", namespace.0.id());
+        std::fs::metadata(path).unwrap().ino()
     };
+    // The container goes on, in another namespace; a new one gets the number once the kernel has let go of it.
+    let number = inode(&setting.containers[0].namespace);
+    let elsewhere = Namespace::new().unwrap();
+    drop(std::mem::replace(
+        &mut setting.containers[0].namespace,
+        elsewhere,
+    ));
+    // Numbers below it are in the way: who has them stays.
+    let mut others = Vec::new();
+    while inode(&setting.containers[0].namespace) != number {
+        if others.len() == 40 {
+            return eprintln!("SKIPPED: none of 40 namespaces got the number {number}");
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        let next = Namespace::new().unwrap();
+        let before = std::mem::replace(&mut setting.containers[0].namespace, next);
+        others.push(before);
+    }
     let container = &setting.containers[0].namespace;
     assert!(containers::connect(&setting.client, container, 0));
     let sent = setting.send(0, 64, Duration::from_millis(500));
