@@ -57,8 +57,11 @@ pub(crate) fn unreadable(path: &Path) -> HostError {
     }
 }
 
-pub(crate) fn store(path: &Path, value: &str) -> std::io::Result<()> {
-    // Kernel files take one value in one write and must not be created.
+/// Writes a value, in one write, to a file that is there.
+///
+/// # Errors
+/// What the kernel says of it.
+pub fn store(path: &Path, value: &str) -> std::io::Result<()> {
     OpenOptions::new()
         .write(true)
         .truncate(true)

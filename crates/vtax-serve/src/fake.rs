@@ -97,6 +97,7 @@ impl Host {
                 uuid: None,
                 pod: None,
                 process: None,
+                group: None,
                 used: used.clone(),
                 total: total.clone(),
             });

@@ -1,9 +1,11 @@
-//! What charge-back shows, three times the same ledger: `vtax top`, a table for people;
-//! `vtax exporter`, metrics for Prometheus; `vtax charge`, records for billing.
+//! What charge-back is for, four times the same ledger: `vtax top`, a table for people;
+//! `vtax exporter`, metrics for Prometheus; `vtax charge`, records for billing; `vtax cap`, guests held to
+//! what they may cost.
 //!
-//! All three are made from a [`Snapshot`], which a [`Watch`] takes once an interval. See
+//! All four are made from a [`Snapshot`], which a [`Watch`] takes once an interval. See
 //! `docs/charge-tools.md`.
 
+pub mod cap;
 pub mod exporter;
 #[doc(hidden)]
 pub mod fake;

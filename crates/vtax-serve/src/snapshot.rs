@@ -3,6 +3,7 @@
 
 use crate::pace::Pace;
 use jiff::Timestamp;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use vtax_observe::ObserveError;
@@ -28,6 +29,8 @@ pub struct GuestUse {
     pub pod: Option<String>,
     /// Its monitor's process, or one of the container's.
     pub process: Option<u32>,
+    /// The control group that it is in (VMs) or that it is (containers), relative to the hierarchy.
+    pub group: Option<PathBuf>,
     /// In the interval.
     pub used: GuestTotals,
     /// Since charging began.
@@ -192,6 +195,7 @@ fn guest_use(
         uuid: guest.uuid.clone(),
         pod: guest.group.as_deref().and_then(pod_of),
         process: guest.process,
+        group: guest.group.clone(),
         used: GuestTotals {
             stages: row.map(|row| row.stages).unwrap_or_default(),
             energy: row.map(|row| row.energy).unwrap_or_default(),

@@ -67,6 +67,8 @@ pub enum Command {
     Top(TopArgs),
     /// Charge time and energy to guests: one record for each guest and stage of each interval.
     Charge(ChargeArgs),
+    /// Hold guests to their shares, the host's work for them included.
+    Cap(CapArgs),
     /// Export what guests cost to Prometheus.
     Exporter(ExporterArgs),
     /// In a guest: what it costs its host, told by the host's exporter over a virtio-serial port.
@@ -385,6 +387,31 @@ pub struct ChargeArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct CapArgs {
+    /// What a guest may cost in all, in processors: its own time and what the host does for it. May be given
+    /// several times. Guests of no other mention are held to the limit that their control group has.
+    #[arg(long, value_name = "NAME=PROCESSORS", value_parser = share)]
+    pub guest: Vec<(String, f64)>,
+    /// The share of every guest that has none of its own.
+    #[arg(long, value_name = "PROCESSORS", value_parser = processors)]
+    pub each: Option<f64>,
+    /// Between two looks at the ledger.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    pub interval: Duration,
+    /// How many intervals; until stopped without it.
+    #[arg(long, value_name = "N")]
+    pub count: Option<u64>,
+    /// Set nothing: say what would be set.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// JSON lines: one object for each guest and interval.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub ledger: LedgerArgs,
+}
+
+#[derive(Debug, Args)]
 pub struct ExporterArgs {
     /// Where to listen: ADDRESS:PORT, a port of 127.0.0.1, or unix:PATH. May be given several
     /// times.
@@ -538,6 +565,23 @@ const TAKEN: [&str; 15] = [
     "uuid",
     "version",
 ];
+
+fn share(text: &str) -> Result<(String, f64), String> {
+    let (name, value) = text
+        .rsplit_once('=')
+        .filter(|(name, _)| !name.is_empty())
+        .ok_or_else(|| format!("`{text}` is no share: give NAME=PROCESSORS, such as web-1=0.5"))?;
+    Ok((name.to_owned(), processors(value)?))
+}
+
+fn processors(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(processors) if (0.01..=4096.0).contains(&processors) => Ok(processors),
+        _ => Err(format!(
+            "`{text}` is no number of processors from 0.01 to 4096: with less than a hundredth no guest answers"
+        )),
+    }
+}
 
 fn label(text: &str) -> Result<(String, String), String> {
     let (name, value) = text

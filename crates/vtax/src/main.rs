@@ -42,6 +42,7 @@ fn main() -> ExitCode {
         Command::Atlas(arguments) => commands::atlas::run(&arguments),
         Command::Top(arguments) => commands::charge::top(&arguments),
         Command::Charge(arguments) => commands::charge::charge(&arguments),
+        Command::Cap(arguments) => commands::charge::cap(&arguments),
         Command::Exporter(arguments) => commands::charge::exporter(arguments),
         Command::Share(arguments) => commands::charge::share(&arguments),
         Command::Web(arguments) => commands::charge::web(&arguments),

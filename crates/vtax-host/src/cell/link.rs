@@ -115,7 +115,16 @@ pub const PARAMETERS: &[Parameter] = &[
         default: Some("true"),
         help: "checksum and segmentation offloads on veths and taps",
     },
+    Parameter {
+        key: "link.idle_ports",
+        domain: Domain::Integer(0, MOST_IDLE_PORTS),
+        default: Some("0"),
+        help: "idle pairs of veths beside the target's on its bridge, as on a host of many containers",
+    },
 ];
+
+/// The kernel takes 1,023 ports on a bridge, and seats need some.
+const MOST_IDLE_PORTS: i64 = 700;
 
 /// The link between client and target.
 #[derive(Debug, Clone, PartialEq)]
@@ -128,6 +137,8 @@ pub struct LinkConfig {
     pub delay_us: u32,
     /// Checksum and segmentation offloads on veths and taps.
     pub offloads: bool,
+    /// Pairs of veths on the wire that nobody uses.
+    pub idle_ports: u32,
 }
 
 impl Default for LinkConfig {
@@ -137,6 +148,7 @@ impl Default for LinkConfig {
             rate_mbit: None,
             delay_us: 0,
             offloads: true,
+            idle_ports: 0,
         }
     }
 }
@@ -169,6 +181,10 @@ impl LinkConfig {
             rate_mbit,
             delay_us,
             offloads: settings.bool("link.offloads", default.offloads),
+            idle_ports: u32::try_from(settings.integer("link.idle_ports", 0))
+                .ok()
+                .filter(|ports| i64::from(*ports) <= MOST_IDLE_PORTS)
+                .ok_or_else(|| out_of_bounds("link.idle_ports"))?,
         })
     }
 }
@@ -210,6 +226,15 @@ pub fn client_sides(link: &LinkConfig, ipv6: bool, seats: u8, outer: Option<&str
     );
     if let Some(mac) = outer {
         script.push_str(&bridge(OUTER, mac, mtu));
+    }
+    for port in 0..link.idle_ports {
+        let _ = write!(
+            script,
+            "link add idle{port} mtu {mtu} type veth peer name far{port} mtu {mtu}
+link set far{port} addrgenmode none up
+link set idle{port} master {WIRE} addrgenmode none up
+"
+        );
     }
     script.push_str("END\n");
     for seat in 0..seats {
@@ -375,12 +400,14 @@ mod tests {
             ("link.rate_mbit", Level::Integer(100)),
             ("link.delay_us", Level::Integer(250)),
             ("link.offloads", Level::Bool(false)),
+            ("link.idle_ports", Level::Integer(200)),
         ]);
         let expected = LinkConfig {
             mtu: 9000,
             rate_mbit: Some(100.0),
             delay_us: 250,
             offloads: false,
+            idle_ports: 200,
         };
         assert_eq!(LinkConfig::from_settings(&set).unwrap(), expected);
     }
@@ -393,6 +420,7 @@ mod tests {
             ("link.rate_mbit", Level::Number(f64::NAN)),
             ("link.rate_mbit", Level::Number(0.0)),
             ("link.delay_us", Level::Integer(i64::MAX)),
+            ("link.idle_ports", Level::Integer(1024)),
         ] {
             let message = LinkConfig::from_settings(&settings(&[(key, level)]))
                 .unwrap_err()

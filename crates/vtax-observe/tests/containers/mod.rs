@@ -128,7 +128,7 @@ impl Drop for Group {
 pub struct Container {
     // Dropped first: a group can go only after its processes.
     pub namespace: Namespace,
-    name: String,
+    pub name: String,
     group: Group,
 }
 

@@ -1,14 +1,20 @@
-//! `vtax top`, `vtax charge`, `vtax exporter`, `vtax web`: what guests cost their host.
+//! `vtax top`, `vtax charge`, `vtax cap`, `vtax exporter`, `vtax web`: what guests cost their host.
 
 use crate::Outcome;
-use crate::cli::{By, ChargeArgs, ExporterArgs, LedgerArgs, PushArgs, ShareArgs, TopArgs, WebArgs};
+use crate::cli::{
+    By, CapArgs, ChargeArgs, ExporterArgs, LedgerArgs, PushArgs, ShareArgs, TopArgs, WebArgs,
+};
 use std::error::Error;
 use std::io::{self, Write};
+use vtax_guest::platform::xen;
 use vtax_host::Roots;
+use vtax_host::journal::Journal;
+use vtax_host::lock::Lock;
 use vtax_host::meters;
 use vtax_host::signals::Signals;
 use vtax_lab::run::default_state_dir;
 use vtax_observe::charge::{Charger, ChargerOptions, IdleEnergy};
+use vtax_serve::cap::{self, CapOptions};
 use vtax_serve::exporter::{self, ExporterOptions};
 use vtax_serve::push::PushOptions;
 use vtax_serve::records::{self, RecordFormat, RecordOptions};
@@ -52,6 +58,40 @@ pub fn charge(arguments: &ChargeArgs) -> Outcome {
     Ok(records::run(
         watch(&arguments.ledger)?,
         &options,
+        &stop,
+        &mut out,
+        &mut note,
+    )?)
+}
+
+/// Where `vtax cap` keeps its journal, in the state directory: a run that begins meanwhile undoes what is in the lab's.
+pub const CAP: &str = "cap";
+
+pub fn cap(arguments: &CapArgs) -> Outcome {
+    let stop = Signals::install()?.flag();
+    let options = CapOptions {
+        interval: arguments.interval,
+        count: arguments.count,
+        guests: arguments.guest.iter().cloned().collect(),
+        each: arguments.each,
+        is_rehearsal: arguments.dry_run,
+        json: arguments.json,
+    };
+    let state = default_state_dir().join(CAP);
+    let _lock = Lock::acquire(&state, "vtax cap")?;
+    let mut journal = Journal::open(&state, xen::end)?;
+    let left = journal.undo_all()?;
+    if left > 0 {
+        note(&format!(
+            "restored {left} limits that a `vtax cap` that was killed had changed"
+        ));
+    }
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let watch = watch(&arguments.ledger)?;
+    Ok(cap::run(
+        watch,
+        &options,
+        &mut journal,
         &stop,
         &mut out,
         &mut note,

@@ -1,5 +1,6 @@
 //! `vtax run` and `vtax restore`.
 
+use super::charge::CAP;
 use super::{json, plan, report, testbed};
 use crate::Outcome;
 use crate::cli::{PlanRunArgs, RestoreArgs, RunArgs};
@@ -7,6 +8,7 @@ use crate::progress::{self, in_words, note};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
+use vtax_host::HostError;
 use vtax_host::roots::Roots;
 use vtax_host::signals::{Signals, end_with_reader};
 use vtax_lab::LabError;
@@ -187,7 +189,17 @@ pub fn forwarded(arguments: &PlanRunArgs, shard: Option<&Shard>) -> Vec<String> 
 }
 
 pub fn restore(arguments: &RestoreArgs) -> Outcome {
-    let restored = run::restore(&run::default_state_dir(), arguments.forget)?;
+    let state = run::default_state_dir();
+    let mut restored = run::restore(&state, arguments.forget)?;
+    let cap = state.join(CAP);
+    if cap.exists() {
+        match run::restore(&cap, arguments.forget) {
+            Ok(limits) => restored.extend(limits),
+            // It holds guests still, and restores their limits when it ends.
+            Err(LabError::Host(HostError::Busy { what, .. })) => note(&format!("vtax: {what}")),
+            Err(error) => return Err(error.into()),
+        }
+    }
     end_with_reader()?;
     if arguments.json {
         return json(&restored);

@@ -1,0 +1,141 @@
+//! How much quota a guest's share leaves it.
+//!
+//! What a quota limits is the time that the kernel accounts to the guest's group; what the share limits is what the
+//! ledger charges. The ratio of the two of the last seconds is the *price* of accounted time, so that share over price is
+//! the quota that keeps to it while the guest goes on as it did. What went beyond the share meanwhile is *owed* and
+//! taken off, so that the mean comes out right also where the host works for a guest that sleeps.
+
+/// For how long the past counts, in seconds: long enough to be smooth, short beside what people look at.
+const MEMORY_S: f64 = 3.0;
+
+/// In how many seconds what is owed is taken back.
+const HORIZON_S: f64 = 2.0;
+
+/// A guest may owe its share of so many seconds at most: what others send it must not stop it for longer afterwards.
+const MOST_OWED_S: f64 = 10.0;
+
+/// And may have so much in hand: what an interval missed by chance, and no savings.
+const MOST_IN_HAND_S: f64 = 0.1;
+
+/// The least quota, in processors: with less no program answers within its kernel's time-outs.
+const LEAST: f64 = 0.01;
+
+/// The most, of the share. More than 1 where soft interrupts for others run on the guest's account.
+const MOST_OF_SHARE: f64 = 1.25;
+
+/// A guest's way to its share.
+#[derive(Debug, Clone)]
+pub struct Controller {
+    share: f64,
+    /// Seconds of the last few, by the kernel.
+    accounted: f64,
+    /// The same by the ledger.
+    charged: f64,
+    owed: f64,
+}
+
+impl Controller {
+    /// `share` in processors.
+    pub fn new(share: f64) -> Self {
+        Self {
+            share,
+            accounted: 0.0,
+            charged: 0.0,
+            owed: 0.0,
+        }
+    }
+
+    /// What the guest may cost in all, in processors.
+    pub fn share(&self) -> f64 {
+        self.share
+    }
+
+    /// The quota in processors after an interval of `elapsed` seconds, in which the kernel accounted `accounted`
+    /// seconds to the guest's group and the ledger charged it `charged`.
+    pub fn next(&mut self, accounted: f64, charged: f64, elapsed: f64) -> f64 {
+        let share = self.share;
+        let keep = (-elapsed / MEMORY_S).exp();
+        self.accounted = self.accounted * keep + accounted;
+        self.charged = self.charged * keep + charged;
+        self.owed = (self.owed + charged - share * elapsed)
+            .clamp(-MOST_IN_HAND_S * share, MOST_OWED_S * share);
+        let aim = (share - self.owed / HORIZON_S).max(0.0);
+        let most = (share * MOST_OF_SHARE).max(LEAST);
+        // Without time of its own to speak of, nothing tells a price.
+        let price = if self.accounted > 1e-3 * MEMORY_S {
+            self.charged / self.accounted
+        } else {
+            1.0
+        };
+        if price > 0.0 {
+            (aim / price).clamp(LEAST, most)
+        } else {
+            most
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The mean of what a guest costs from the tenth second on that wants `wants` processors of its own, for each
+    /// second of which the host works `rate` seconds, and `always` besides.
+    fn mean(share: f64, wants: f64, rate: f64, always: f64) -> f64 {
+        let mut controller = Controller::new(share);
+        let (mut quota, mut sum) = (f64::INFINITY, 0.0);
+        for second in 0..70 {
+            let own = wants.min(quota);
+            let charged = own * (1.0 + rate) + always;
+            quota = controller.next(own, charged, 1.0);
+            if second >= 10 {
+                sum += charged;
+            }
+        }
+        sum / 60.0
+    }
+
+    #[test]
+    fn a_guest_that_wants_more_gets_its_share_whatever_the_host_does_for_it() {
+        for (rate, always) in [(0.0, 0.0), (0.6, 0.0), (3.0, 0.0), (0.0, 0.2), (0.5, 0.1)] {
+            let got = mean(0.4, 2.0, rate, always);
+            assert!((got / 0.4 - 1.0).abs() < 0.02, "{rate}, {always}: {got}");
+        }
+    }
+
+    #[test]
+    fn a_guest_that_wants_less_is_not_held_back() {
+        let got = mean(0.4, 0.1, 1.0, 0.0);
+        assert!((got - 0.2).abs() < 1e-9, "{got}");
+    }
+
+    #[test]
+    fn a_flood_of_others_holds_a_guest_back_for_ten_seconds_at_most_afterwards() {
+        let mut controller = Controller::new(0.4);
+        for _ in 0..1000 {
+            let quota = controller.next(0.0, 1.0, 1.0);
+            assert!((LEAST..=0.4 * MOST_OF_SHARE).contains(&quota), "{quota}");
+        }
+        let (mut quota, mut seconds) = (LEAST, 0);
+        while quota < 0.35 {
+            quota = controller.next(quota, quota, 1.0);
+            seconds += 1;
+            assert!(seconds < 25, "{quota} after {seconds} s");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_quota_is_always_one_that_can_be_set(
+            share in 0.001..512.0,
+            intervals in prop::collection::vec((0.0..600.0, 0.0..600.0, 1e-6..60.0), 1..50),
+        ) {
+            let mut controller = Controller::new(share);
+            for (accounted, charged, elapsed) in intervals {
+                let quota = controller.next(accounted, charged, elapsed);
+                prop_assert!(quota >= LEAST && quota <= (share * MOST_OF_SHARE).max(LEAST));
+            }
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! `vtax cap`: an allocation that counts the host's work. A quota limits a guest's own time and nothing of what the
+//! host does for it, so that of two guests of equal quotas the one with more I/O gets more of the machine
+//! (Cherkasova & Gardner, §5: what Xen's scheduler left open). Once an interval the ledger says what each guest cost
+//! in all, and its control group's quota is set so that its own time and the host's for it stay within its share
+//! together.
+//!
+//! Each guest goes its own way: [`Ledger`](vtax_observe::charge::Ledger) → [`Controller`] (how much quota its share
+//! leaves) → [`Limit`] (its group's file, journalled before the first change).
+
+mod controller;
+mod limit;
+
+use crate::pace::Pace;
+use crate::snapshot::{GuestUse, Snapshot, Watch};
+use controller::Controller;
+use limit::Limit;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, ErrorKind, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use vtax_host::HostError;
+use vtax_host::journal::Journal;
+use vtax_observe::ObserveError;
+use vtax_observe::charge::Stage;
+use vtax_observe::guests::Hierarchy;
+
+/// So many guests that were held and are gone may stand in the journal: then all is undone and begun anew, so that a
+/// host whose guests come and go for months keeps a short one.
+const MOST_GONE: usize = 256;
+
+/// What to hold whom to.
+#[derive(Debug, Clone)]
+pub struct CapOptions {
+    /// Between two looks at the ledger.
+    pub interval: Duration,
+    /// How many intervals; until stopped without it.
+    pub count: Option<u64>,
+    /// Shares of guests by name, in processors.
+    pub guests: BTreeMap<String, f64>,
+    /// The share of every other guest. `None`: the limit that it has, and none where it has none.
+    pub each: Option<f64>,
+    /// Only say what would be set.
+    pub is_rehearsal: bool,
+    /// JSON lines in place of a table.
+    pub json: bool,
+}
+
+/// What can end it.
+#[derive(Debug, thiserror::Error)]
+pub enum CapError {
+    /// The output cannot be written.
+    #[error("cannot write what was capped: {0}")]
+    Write(#[from] io::Error),
+    /// The host cannot be read.
+    #[error(transparent)]
+    Observe(#[from] ObserveError),
+    /// A limit could not be journalled or restored.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// No control groups.
+    #[error(
+        "no control group hierarchy accounts CPU time (neither v1's cpuacct nor v2 is mounted): guests have no quota \
+         here"
+    )]
+    NoGroups,
+}
+
+/// A guest's interval; all in processors (seconds of processor time a second).
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Held<'a> {
+    /// The interval's last moment (RFC 3339, UTC).
+    pub ended: String,
+    /// Its name.
+    pub guest: &'a str,
+    /// What it may cost in all.
+    pub share: f64,
+    /// What it cost in all.
+    pub used: f64,
+    /// Of that its own code.
+    pub own: f64,
+    /// Of that the host's work for it.
+    pub host: f64,
+    /// What its own time is limited to from now on.
+    pub quota: f64,
+    /// Whether that was set, as opposed to said.
+    pub is_set: bool,
+}
+
+struct Guest {
+    limit: Limit,
+    controller: Controller,
+    /// Since it is held, in seconds: processor time charged to it, and the time that passed.
+    charged: f64,
+    span: f64,
+    /// Its last problem, said once.
+    problem: Option<String>,
+    is_there: bool,
+}
+
+/// Holds guests to their shares until `stop` is set or `count` intervals are over; then every limit is what it was.
+///
+/// # Errors
+/// When the host cannot be read in the first pass, the journal cannot be written, or a limit cannot be restored. A
+/// guest whose limit cannot be set is said and left alone.
+pub fn run(
+    mut watch: Watch,
+    options: &CapOptions,
+    journal: &mut Journal,
+    stop: &AtomicBool,
+    out: &mut impl Write,
+    say: &mut dyn FnMut(&str),
+) -> Result<(), CapError> {
+    let hierarchy = Hierarchy::find(Path::new("/sys")).ok_or(CapError::NoGroups)?;
+    for note in watch.notes() {
+        say(note);
+    }
+    let mut cap = Cap {
+        hierarchy,
+        options,
+        held: BTreeMap::new(),
+        refused: BTreeSet::new(),
+        gone: 0,
+    };
+    cap.interval(&watch.pass()?, journal, out, say)?;
+    let mut pace = Pace::new(options.interval);
+    let mut left = options.count;
+    let outcome = loop {
+        if left == Some(0) || !pace.wait(stop) || stop.load(Ordering::SeqCst) {
+            break Ok(());
+        }
+        left = left.map(|left| left - 1);
+        match watch.pass() {
+            Ok(snapshot) => match cap.interval(&snapshot, journal, out, say) {
+                Err(CapError::Write(cause)) if cause.kind() == ErrorKind::BrokenPipe => {
+                    break Ok(());
+                }
+                Err(error) => break Err(error),
+                Ok(()) => {}
+            },
+            // The next pass covers this one's time too.
+            Err(error) => say(&error.to_string()),
+        }
+    };
+    // Whatever happened, the limits are the operator's again.
+    journal.undo_all()?;
+    cap.tell_means(say);
+    outcome
+}
+
+struct Cap<'a> {
+    hierarchy: Hierarchy,
+    options: &'a CapOptions,
+    /// By the guest's number, with its name.
+    held: BTreeMap<u32, (String, Guest)>,
+    /// Guests that cannot be held, and why, said once.
+    refused: BTreeSet<u32>,
+    gone: usize,
+}
+
+impl Cap<'_> {
+    fn interval(
+        &mut self,
+        snapshot: &Snapshot,
+        journal: &mut Journal,
+        out: &mut impl Write,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<(), CapError> {
+        for problem in &snapshot.problems {
+            say(problem);
+        }
+        self.forget_gone(snapshot, journal)?;
+        for guest in &snapshot.guests {
+            if !self.held.contains_key(&guest.number) {
+                self.begin(guest, say);
+            }
+            let Some((_, held)) = self.held.get_mut(&guest.number) else {
+                continue;
+            };
+            let span = snapshot.ledger.span;
+            let Some(accounted) = held.limit.accounted() else {
+                continue;
+            };
+            // The first look at a guest only begins an interval.
+            if !std::mem::replace(&mut held.is_there, true) || span.0 == 0 {
+                continue;
+            }
+            let (seconds, stages) = (span.as_secs_f64(), &guest.used.stages);
+            held.charged += stages.total().as_secs_f64();
+            held.span += seconds;
+            let quota = held
+                .controller
+                .next(accounted, stages.total().as_secs_f64(), seconds);
+            let mut is_set = false;
+            if !self.options.is_rehearsal {
+                match held.limit.set(quota, journal) {
+                    Ok(()) => is_set = true,
+                    Err(error) => {
+                        let problem = error.to_string();
+                        if held.problem.as_ref() != Some(&problem) {
+                            say(&format!("{} is not held: {problem}", guest.name));
+                            held.problem = Some(problem);
+                        }
+                    }
+                }
+            }
+            let own = stages.get(Stage::Vcpu).as_secs_f64() / seconds;
+            let used = stages.total().as_secs_f64() / seconds;
+            let held = Held {
+                ended: snapshot.ended.to_string(),
+                guest: &guest.name,
+                share: held.controller.share(),
+                used,
+                own,
+                host: used - own,
+                quota,
+                is_set,
+            };
+            write(&held, self.options.json, out)?;
+        }
+        out.flush()?;
+        Ok(())
+    }
+
+    /// Holds a guest from now on, where it has a share and a limit can be set.
+    fn begin(&mut self, guest: &GuestUse, say: &mut dyn FnMut(&str)) {
+        if self.refused.contains(&guest.number) {
+            return;
+        }
+        let asked = self
+            .options
+            .guests
+            .get(&guest.name)
+            .copied()
+            .or(self.options.each);
+        let limit = match Limit::of(guest, &self.hierarchy) {
+            Ok(limit) => limit,
+            Err(why) => {
+                if asked.is_some() {
+                    say(&format!(
+                        "{} cannot be held to its share: {why}",
+                        guest.name
+                    ));
+                }
+                self.refused.insert(guest.number);
+                return;
+            }
+        };
+        let Some(share) = asked.or(limit.before()) else {
+            // It may be given a limit later.
+            return;
+        };
+        let held = Guest {
+            limit,
+            controller: Controller::new(share),
+            charged: 0.0,
+            span: 0.0,
+            problem: None,
+            is_there: false,
+        };
+        self.held.insert(guest.number, (guest.name.clone(), held));
+    }
+
+    fn forget_gone(&mut self, snapshot: &Snapshot, journal: &mut Journal) -> Result<(), CapError> {
+        let is_here = |number: &u32| snapshot.guests.iter().any(|guest| guest.number == *number);
+        self.refused.retain(&is_here);
+        let before = self.held.len();
+        self.held.retain(|number, _| is_here(number));
+        self.gone += before - self.held.len();
+        if self.gone > MOST_GONE {
+            journal.undo_all()?;
+            for (_, guest) in self.held.values_mut() {
+                guest.limit.forget();
+            }
+            self.gone = 0;
+        }
+        Ok(())
+    }
+
+    fn tell_means(&self, say: &mut dyn FnMut(&str)) {
+        for (name, guest) in self.held.values().filter(|(_, guest)| guest.span > 0.0) {
+            let share = guest.controller.share();
+            let mean = guest.charged / guest.span;
+            say(&format!(
+                "{name}: {mean:.3} of its {share:.3} processors on average over {:.0} s ({:.0} %)",
+                guest.span,
+                100.0 * mean / share
+            ));
+        }
+    }
+}
+
+fn write(held: &Held<'_>, json: bool, out: &mut impl Write) -> Result<(), io::Error> {
+    if json {
+        serde_json::to_writer(&mut *out, held)?;
+        return writeln!(out);
+    }
+    let time = held.ended.get(11..19).unwrap_or("");
+    let verb = if held.is_set { "quota" } else { "would be" };
+    writeln!(
+        out,
+        "{time}  {:<24} share {:.3}  used {:.3} = own {:.3} + host {:.3}  {verb} {:.3}",
+        held.guest, held.share, held.used, held.own, held.host, held.quota
+    )
+}

@@ -1,0 +1,249 @@
+//! `vtax cap` on this machine: two containers of equal shares, one of which others send datagrams to.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test that cannot be set up, or does not hold, should fail"
+)]
+
+#[path = "../../vtax-observe/tests/containers/mod.rs"]
+mod containers;
+#[allow(dead_code, reason = "this needs a part of it")]
+mod support;
+
+use containers::{Container, Group, Setting};
+use serde_json::Value;
+use std::fs;
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use support::{finish, vtax};
+use vtax_observe::guests::Hierarchy;
+
+/// In processors.
+const SHARE: f64 = 0.3;
+
+/// A process that ends with the test.
+struct Ended(Child);
+
+impl Ended {
+    fn busy() -> Self {
+        let child = Command::new("sh")
+            .args(["-c", "while :; do :; done"])
+            .spawn();
+        Self(child.unwrap())
+    }
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The containers, each with a process that takes what it gets, and a quota of [`SHARE`].
+struct Two {
+    setting: Setting,
+    /// Ended before their groups go.
+    burners: Vec<Ended>,
+    /// v1's `cpu`, where it is mounted apart.
+    _beside: Vec<Group>,
+    quotas: Vec<PathBuf>,
+    names: Vec<String>,
+}
+
+impl Drop for Two {
+    fn drop(&mut self) {
+        self.burners.clear();
+        for container in &mut self.setting.containers {
+            let _ = container.namespace.0.kill();
+            let _ = container.namespace.0.wait();
+        }
+    }
+}
+
+impl Two {
+    fn new() -> Option<Self> {
+        let setting = Setting::new(2)?;
+        let hierarchy = Hierarchy::find(Path::new("/sys"))?;
+        let apart = hierarchy.mounted.with_file_name("cpu");
+        let is_apart =
+            hierarchy.v1 && !hierarchy.mounted.join("cpu.cfs_quota_us").exists() && apart.exists();
+        let mounted = if is_apart { &apart } else { &hierarchy.mounted };
+        let (mut beside, mut burners, mut quotas) = (Vec::new(), Vec::new(), Vec::new());
+        for container in &setting.containers {
+            let burner = Ended::busy();
+            container.adopt(&burner.0);
+            if is_apart {
+                beside.push(Group::new(&apart, &container.name, burner.0.id())?);
+            }
+            burners.push(burner);
+            let group = container.path(mounted);
+            let quota = if hierarchy.v1 {
+                group.join("cpu.cfs_quota_us")
+            } else {
+                group.join("cpu.max")
+            };
+            if let Err(cause) = fs::write(&quota, format!("{}", SHARE * 1e5)) {
+                eprintln!("SKIPPED: {}: {cause}", quota.display());
+                return None;
+            }
+            quotas.push(quota);
+        }
+        let names = setting
+            .containers
+            .iter()
+            .map(|container| container.name[..12].to_owned());
+        Some(Self {
+            names: names.collect(),
+            setting,
+            burners,
+            _beside: beside,
+            quotas,
+        })
+    }
+
+    fn quotas(&self) -> Vec<String> {
+        let read = |path: &PathBuf| fs::read_to_string(path).unwrap();
+        self.quotas.iter().map(read).collect()
+    }
+
+    /// What `work` gives while the first container is sent datagrams, some fifty thousand a second.
+    fn while_sent_to<T>(&self, work: impl FnOnce() -> T) -> T {
+        let bind = || UdpSocket::bind("0.0.0.0:9999").unwrap();
+        // Nobody reads: what does not fit is dropped when all of the host's work is done.
+        let _receiver = self.setting.containers[0].namespace.within(bind);
+        let over = AtomicBool::new(false);
+        let send = || {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            socket.connect("10.9.0.2:9999").unwrap();
+            while !over.load(Ordering::Relaxed) {
+                for _ in 0..64 {
+                    let _ = socket.send(&[0; 64]);
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        std::thread::scope(|scope| {
+            let sender = scope.spawn(|| self.setting.client.within(send));
+            let result = work();
+            over.store(true, Ordering::Relaxed);
+            sender.join().unwrap();
+            result
+        })
+    }
+
+    /// What each of the two used in the last `count` intervals on average, in processors, while they are held.
+    fn used(&self, state: &Path, arguments: &[&str], count: usize) -> Vec<f64> {
+        let output = finish(vtax(state).args(["cap", "--json"]).args(arguments), true);
+        let lines: Vec<Value> = output
+            .stdout
+            .split(|byte| *byte == b'\n')
+            .filter_map(|line| serde_json::from_slice(line).ok())
+            .collect();
+        let mean = |name: &String| {
+            let of_one = lines.iter().filter(|line| line["guest"] == name.as_str());
+            let used: Vec<f64> = of_one.map(|line| line["used"].as_f64().unwrap()).collect();
+            assert!(used.len() >= count, "{name}: {used:?}");
+            used.iter().rev().take(count).sum::<f64>() / count as f64
+        };
+        self.names.iter().map(mean).collect()
+    }
+}
+
+#[test]
+fn of_two_guests_of_equal_shares_neither_gets_more_for_what_others_send_it() {
+    let Some(two) = Two::new() else {
+        return;
+    };
+    let state = tempfile::tempdir().unwrap();
+    let before = two.quotas();
+    let (by_quota, by_share) = two.while_sent_to(|| {
+        let by_quota = two.used(state.path(), &["--dry-run", "--count", "6"], 5);
+        let by_share = two.used(state.path(), &["--count", "16"], 10);
+        (by_quota, by_share)
+    });
+    eprintln!("of {SHARE} processors each: by quota {by_quota:.3?}, by share {by_share:.3?}");
+    assert_eq!(two.quotas(), before, "the limits are what they were");
+    assert!(
+        by_quota[0] > 1.1 * SHARE,
+        "datagrams must cost the host something: {by_quota:?}"
+    );
+    for used in by_share {
+        // Other programs of this machine may take time away, but nothing may give more.
+        assert!((0.9..1.05).contains(&(used / SHARE)), "{used} of {SHARE}");
+    }
+}
+
+#[test]
+fn a_cap_that_was_killed_leaves_no_limit_behind() {
+    let Some(two) = Two::new() else {
+        return;
+    };
+    let state = tempfile::tempdir().unwrap();
+    let before = two.quotas();
+    let share = format!("{}=0.05", two.names[0]);
+    let mut cap = Ended(
+        vtax(state.path())
+            .args(["cap", "--guest", &share, "--interval", "200ms"])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap(),
+    );
+    let began = Instant::now();
+    while two.quotas()[0] == before[0] {
+        assert!(began.elapsed() < Duration::from_secs(20), "nothing was set");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // A second one would set other limits.
+    let refused = finish(vtax(state.path()).args(["cap", "--count", "1"]), false);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("vtax cap"), "{said}");
+    // It still holds them.
+    finish(vtax(state.path()).arg("restore"), true);
+    assert_ne!(two.quotas()[0], before[0]);
+    cap.0.kill().unwrap();
+    cap.0.wait().unwrap();
+    let restored = finish(vtax(state.path()).arg("restore"), true);
+    assert_eq!(two.quotas(), before);
+    let said = String::from_utf8_lossy(&restored.stdout).into_owned();
+    assert!(
+        said.contains(&two.quotas[0].display().to_string()),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_share_that_makes_no_sense_is_refused() {
+    let state = tempfile::tempdir().unwrap();
+    for wrong in [
+        "--guest=web",
+        "--guest==1",
+        "--guest=web=0",
+        "--each=-1",
+        "--each=x",
+    ] {
+        let refused = finish(vtax(state.path()).args(["cap", wrong]), false);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(
+            said.contains("processors") || said.contains("PROCESSORS"),
+            "{said}"
+        );
+    }
+}
+
+/// Where a container's group is in a hierarchy.
+trait Placed {
+    fn path(&self, mounted: &Path) -> PathBuf;
+}
+
+impl Placed for Container {
+    fn path(&self, mounted: &Path) -> PathBuf {
+        let parent = format!("vtax-test-{}", std::process::id());
+        mounted.join(parent).join("docker").join(&self.name)
+    }
+}
