@@ -9,6 +9,7 @@ use crate::HostError;
 use crate::cell::remove;
 use crate::kernel_file;
 use crate::virsh::Virsh;
+use crate::xenapi::{Access, Pool};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -46,6 +47,13 @@ pub enum Change {
         /// Its name, which must start with `vtax-`.
         name: String,
     },
+    /// A VM is made in a pool of XenServer or XCP-ng; it is removed with its disks when it is undone.
+    PoolVm {
+        /// Which pool.
+        pool: Access,
+        /// Its name, which must start with `vtax-`.
+        name: String,
+    },
     /// A temporary directory is created; it is removed whole when it is undone.
     Directory {
         /// The directory; its name must start with `vtax-`.
@@ -74,6 +82,7 @@ impl fmt::Display for Change {
             Self::Cgroup { path } => write!(f, "the control group {}", path.display()),
             Self::Domain { name, .. } => write!(f, "the Xen domain {name}"),
             Self::Libvirt { uri, name } => write!(f, "the domain {name} of {uri}"),
+            Self::PoolVm { pool, name } => write!(f, "the VM {name} of the pool {}", pool.host),
             Self::Directory { path } => write!(f, "the directory {}", path.display()),
             Self::Unknown { line } => write!(f, "a change that this version does not know: {line}"),
         }
@@ -251,7 +260,9 @@ impl Journal {
             let (Some(change), Some(place)) = (self.changes.last(), self.places.last()) else {
                 break;
             };
-            if place.boot == self.boot || matches!(change, Change::Directory { .. }) {
+            // What is on disk or elsewhere is still there after a boot.
+            let stays = matches!(change, Change::Directory { .. } | Change::PoolVm { .. });
+            if place.boot == self.boot || stays {
                 undo(change, self.end_domain)?;
             }
             // Kernel state of an earlier boot is gone with that boot: nothing to undo.
@@ -311,6 +322,7 @@ fn undo(change: &Change, end_domain: EndDomain) -> Result<(), HostError> {
             reads_only: false,
         }
         .end(name),
+        Change::PoolVm { pool, name } => Pool::log_in(pool)?.end(name),
         Change::Directory { path } => {
             let ours = path
                 .file_name()
