@@ -493,6 +493,26 @@ mod tests {
     }
 
     #[test]
+    fn a_vm_of_a_pool_is_still_there_after_a_boot_and_stays_recorded_until_it_is_removed() {
+        let state = tempfile::tempdir().unwrap();
+        let made = Change::PoolVm {
+            pool: Access {
+                host: "pool.invalid".to_owned(),
+                authorities: None,
+                fingerprint: None,
+                login: Some(state.path().join("nowhere")),
+            },
+            name: "vtax-trial-1".to_owned(),
+        };
+        let mut journal = Journal::open_in_boot(state.path(), "first", no_domain).unwrap();
+        journal.record(made.clone()).unwrap();
+        let mut journal = Journal::open_in_boot(state.path(), "second", no_domain).unwrap();
+        let message = journal.undo_all().unwrap_err().to_string();
+        assert!(message.contains("nowhere"), "{message}");
+        assert_eq!(journal.pending(), [made]);
+    }
+
+    #[test]
     fn a_directory_that_is_not_ours_is_never_removed() {
         let state = tempfile::tempdir().unwrap();
         let mut journal = open(state.path()).unwrap();

@@ -887,6 +887,12 @@ fn a_vm_of_a_pool_is_measured_with_what_its_host_counts_and_never_changed() {
     }
     assert!(trial.metrics.contains_key("guest.cpu.cores"));
     assert!(!trial.metrics.contains_key("power.mean"));
+    let leaks = sh(&format!(
+        "grep -rl {} {} || true",
+        pool::LOGIN.1,
+        machines.results().display()
+    ));
+    assert_eq!(leaks, "", "the password is in a record");
     let is_of_pool = |why: &String| why.contains("clock moved") || why.contains("the VM moved");
     assert!(!trial.suspect.iter().any(is_of_pool), "{:?}", trial.suspect);
     // A window of less than two of the pool's samples says nothing of processors, and the log says so.

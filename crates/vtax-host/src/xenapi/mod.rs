@@ -251,7 +251,7 @@ impl Pool {
         references.into_iter().map(record).collect()
     }
 
-    /// The one VM (or template) of a name, or of a UUID.
+    /// The one VM, or template, of a name.
     ///
     /// # Errors
     /// When there is none, or more than one.
