@@ -9,6 +9,7 @@ use crate::HostError;
 use crate::cell::remove;
 use crate::kernel_file;
 use crate::virsh::Virsh;
+use crate::xenapi::{Access, Pool};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -46,6 +47,13 @@ pub enum Change {
         /// Its name, which must start with `vtax-`.
         name: String,
     },
+    /// A VM is made in a pool of XenServer or XCP-ng; it is removed with its disks when it is undone.
+    PoolVm {
+        /// Which pool.
+        pool: Access,
+        /// Its name, which must start with `vtax-`.
+        name: String,
+    },
     /// A temporary directory is created; it is removed whole when it is undone.
     Directory {
         /// The directory; its name must start with `vtax-`.
@@ -74,6 +82,7 @@ impl fmt::Display for Change {
             Self::Cgroup { path } => write!(f, "the control group {}", path.display()),
             Self::Domain { name, .. } => write!(f, "the Xen domain {name}"),
             Self::Libvirt { uri, name } => write!(f, "the domain {name} of {uri}"),
+            Self::PoolVm { pool, name } => write!(f, "the VM {name} of the pool {}", pool.host),
             Self::Directory { path } => write!(f, "the directory {}", path.display()),
             Self::Unknown { line } => write!(f, "a change that this version does not know: {line}"),
         }
@@ -251,7 +260,9 @@ impl Journal {
             let (Some(change), Some(place)) = (self.changes.last(), self.places.last()) else {
                 break;
             };
-            if place.boot == self.boot || matches!(change, Change::Directory { .. }) {
+            // What is on disk or elsewhere is still there after a boot.
+            let stays = matches!(change, Change::Directory { .. } | Change::PoolVm { .. });
+            if place.boot == self.boot || stays {
                 undo(change, self.end_domain)?;
             }
             // Kernel state of an earlier boot is gone with that boot: nothing to undo.
@@ -311,6 +322,7 @@ fn undo(change: &Change, end_domain: EndDomain) -> Result<(), HostError> {
             reads_only: false,
         }
         .end(name),
+        Change::PoolVm { pool, name } => Pool::log_in(pool)?.end(name),
         Change::Directory { path } => {
             let ours = path
                 .file_name()
@@ -478,6 +490,26 @@ mod tests {
         // There need be no Xen any more.
         assert_eq!(journal.undo_all().unwrap(), 1);
         assert_eq!(journal.pending().len(), 0);
+    }
+
+    #[test]
+    fn a_vm_of_a_pool_is_still_there_after_a_boot_and_stays_recorded_until_it_is_removed() {
+        let state = tempfile::tempdir().unwrap();
+        let made = Change::PoolVm {
+            pool: Access {
+                host: "pool.invalid".to_owned(),
+                authorities: None,
+                fingerprint: None,
+                login: Some(state.path().join("nowhere")),
+            },
+            name: "vtax-trial-1".to_owned(),
+        };
+        let mut journal = Journal::open_in_boot(state.path(), "first", no_domain).unwrap();
+        journal.record(made.clone()).unwrap();
+        let mut journal = Journal::open_in_boot(state.path(), "second", no_domain).unwrap();
+        let message = journal.undo_all().unwrap_err().to_string();
+        assert!(message.contains("nowhere"), "{message}");
+        assert_eq!(journal.pending(), [made]);
     }
 
     #[test]

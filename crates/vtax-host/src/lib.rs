@@ -20,6 +20,7 @@ pub mod scratch;
 pub mod settings;
 pub mod signals;
 pub mod virsh;
+pub mod xenapi;
 
 pub use error::HostError;
 pub use vtax_observe::roots::{self, Roots};

@@ -44,6 +44,8 @@ pub const CPU_VHOST: &str = "cpu.vhost_ns";
 pub const CPU_EMULATOR: &str = "cpu.emulator_ns";
 /// CPU time of a Xen domain's vCPUs, which no process of the host has.
 pub const CPU_DOMAIN: &str = "cpu.domain_ns";
+/// What Domain 0 did for a VM of another host, by a method of charge-back.
+pub const CPU_BACKEND: &str = "cpu.backend_ns";
 /// CPU time of Dom0's vCPUs, as Xen counts it.
 pub const CPU_DOM0: &str = "cpu.dom0_ns";
 /// Context switches: on the host all of them; for threads, times put on a CPU.

@@ -151,6 +151,12 @@ impl Snapshot {
         Some(Quantity::new(after.value - before.value, after.unit))
     }
 
+    /// The flag of one value.
+    pub fn source(&self, owner: &str, metric: &str) -> Option<Source> {
+        let (_, series) = self.values.get(&(owner.to_owned(), metric.to_owned()))?;
+        Some(series.source)
+    }
+
     /// Every series with its value, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (&Series, f64)> + '_ {
         self.values.values().map(|(value, series)| (series, *value))

@@ -7,6 +7,7 @@
     reason = "in a test, a failure is a panic"
 )]
 
+mod pool;
 mod support;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -22,6 +23,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use support::{HostState, cannot_run_trials, finish, vtax};
 use vtax_report::results::{ResultsDir, Role, TrialOutcome};
+use vtax_units::Source;
 
 /// How far the other machine's monotonic clock is ahead, where the kernel has time namespaces.
 const AHEAD: f64 = 5000.0;
@@ -809,4 +811,150 @@ fn a_server_that_the_target_has_already_is_neither_loaded_nor_stopped() {
         "{}",
         said(&output)
     );
+}
+
+/// The other machine as a VM of a pool: the pool is a stand-in, whose address is this host's.
+fn pooled(machines: &Machines, which: &str) -> Option<pool::Pool> {
+    let network = format!("/proc/{}/ns/net", Machines::inside(&machines.host));
+    let namespace = fs::File::open(network).unwrap();
+    let pool = pool::Pool::start(machines.work.path(), "10.93.0.1", Some(namespace))?;
+    pool.inside().step = 1;
+    pool.inside().tell("10.93.0.2");
+    let (head, _) = FOUND.split_once("kind = \"ssh\"").unwrap();
+    let plan = format!(
+        "{head}{}\n{which}\n[[workload]]\nkind = \"http-rate\"\nrate = 200\n",
+        pool.lines()
+    );
+    let plan = plan
+        .replace("duration = \"1s\"", "duration = \"3s\"")
+        .replace("repetitions = 2", "repetitions = 1");
+    fs::write(machines.work.path().join("plan.toml"), plan).unwrap();
+    Some(pool)
+}
+
+/// What is called of a VM that was there before: nothing that changes anything.
+const LOOKS: [&str; 12] = [
+    "session.login_with_password",
+    "session.logout",
+    "VM.get_by_name_label",
+    "VM.get_by_uuid",
+    "VM.get_record",
+    "VM.get_resident_on",
+    "VM.get_uuid",
+    "VM_guest_metrics.get_networks",
+    "host.get_all",
+    "host.get_record",
+    "host.get_servertime",
+    "GET /rrd_updates",
+];
+
+#[test]
+fn a_vm_of_a_pool_is_measured_with_what_its_host_counts_and_never_changed() {
+    let Some(machines) = Machines::start(FOUND) else {
+        return;
+    };
+    let Some(pool) = pooled(&machines, "xenapi.vm = \"web\"") else {
+        return;
+    };
+    let before = pool.objects();
+    machines.run_whole();
+    assert_eq!(pool.objects(), before);
+    for call in &pool.inside().calls {
+        assert!(LOOKS.contains(&call.as_str()), "{call}");
+    }
+    let results = ResultsDir::open(&machines.results()).unwrap();
+    let trials: Vec<_> = results.trials().map(Result::unwrap).collect();
+    assert_eq!(trials.len(), 1);
+    let trial = &trials[0];
+    assert_eq!(trial.outcome, TrialOutcome::Complete, "{trial:?}");
+    let fact = |name: &str| trial.environment[name].as_str();
+    assert_eq!((fact("xenapi.vm"), fact("xenapi.member")), ("web", "xcp"));
+    assert_eq!(fact("xenapi.version"), "XCP-ng 8.3.0, Xen 4.17.5");
+    assert_eq!(fact("host.counted"), "by the pool: averages of 1 s");
+    // Of 1.2 MB/s that Domain 0 exchanged with all VMs, 0.3 were this one's: a quarter of its 0.4 processors.
+    for (name, expected, source) in [
+        ("cpu.stage.vcpu", 0.75, Source::Measured),
+        ("cpu.stage.backend", 0.1, Source::Modelled),
+        ("cpu.cores", 0.85, Source::Modelled),
+        ("cpu.dom0", 0.4, Source::Measured),
+        ("cpu.machine", 1.25, Source::Modelled),
+        ("net.rx_bytes_per_second", 2e5, Source::Measured),
+    ] {
+        let metric = &trial.metrics[name];
+        let off = (metric.quantity.value / expected - 1.0).abs();
+        assert!(off < 1e-3, "{name}: {:?}", metric.quantity);
+        assert_eq!(metric.source, source, "{name}");
+    }
+    assert!(trial.metrics.contains_key("guest.cpu.cores"));
+    assert!(!trial.metrics.contains_key("power.mean"));
+    let leaks = sh(&format!(
+        "grep -rl {} {} || true",
+        pool::LOGIN.1,
+        machines.results().display()
+    ));
+    assert_eq!(leaks, "", "the password is in a record");
+    let is_of_pool = |why: &String| why.contains("clock moved") || why.contains("the VM moved");
+    assert!(!trial.suspect.iter().any(is_of_pool), "{:?}", trial.suspect);
+    // A window of less than two of the pool's samples says nothing of processors, and the log says so.
+    fs::remove_dir_all(machines.results()).unwrap();
+    pool.inside().step = 5;
+    machines.run_whole();
+    let results = ResultsDir::open(&machines.results()).unwrap();
+    let trial = results.trials().next().unwrap().unwrap();
+    assert_eq!(trial.outcome, TrialOutcome::Complete);
+    assert!(
+        !trial.metrics.contains_key("cpu.cores"),
+        "{:?}",
+        trial.metrics
+    );
+    assert!(trial.metrics.contains_key("guest.cpu.cores"));
+}
+
+#[test]
+fn a_clone_of_a_template_is_measured_and_removed_and_so_it_is_after_a_kill() {
+    let Some(machines) = Machines::start(FOUND) else {
+        return;
+    };
+    let Some(pool) = pooled(&machines, "xenapi.template = \"debian\"") else {
+        return;
+    };
+    let before = pool.objects();
+    let found = machines.found();
+    machines.run_whole();
+    assert_eq!(pool.objects(), before);
+    let called = |method: &str| pool.inside().calls.iter().any(|call| call == method);
+    assert!(called("VM.clone") && called("VM.start") && called("VM.destroy"));
+    let results = ResultsDir::open(&machines.results()).unwrap();
+    let trial = results.trials().next().unwrap().unwrap();
+    assert_eq!(trial.outcome, TrialOutcome::Complete, "{trial:?}");
+    assert!(trial.environment["xenapi.vm"].starts_with("vtax-"));
+    let vcpu = trial.metrics["cpu.stage.vcpu"].quantity.value;
+    assert!((vcpu - 0.2).abs() < 1e-3, "{vcpu}");
+    // Killed while it runs, which no kernel here ends: the journal does.
+    fs::remove_dir_all(machines.results()).unwrap();
+    let mut run = machines
+        .run()
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(120);
+    let is_ours = |name: &String| name.starts_with("vtax-");
+    while !pool.vms().iter().any(is_ours) {
+        assert!(Instant::now() < deadline && run.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    run.kill().unwrap();
+    run.wait().unwrap();
+    assert_ne!(pool.objects(), before);
+    let pid = Machines::inside(&machines.host);
+    let mut restore = Command::new("nsenter");
+    restore
+        .arg(format!("--net=/proc/{pid}/ns/net"))
+        .arg(env!("CARGO_BIN_EXE_vtax"))
+        .arg("restore")
+        .env("VTAX_STATE_DIR", machines.work.path().join("state"));
+    finish(&mut restore, true);
+    assert_eq!(pool.objects(), before);
+    machines.assert_as_found(&found, "after a kill");
 }

@@ -4,10 +4,11 @@
 mod libvirt;
 pub(crate) mod on_host;
 pub(crate) mod ssh;
+pub(crate) mod xenapi;
 
 use vtax_guest::platform::Platform;
 
 /// Every platform whose guests can be found, in the order of tables.
 pub fn all() -> &'static [&'static dyn Platform] {
-    &[&libvirt::Libvirt, &ssh::Ssh]
+    &[&libvirt::Libvirt, &xenapi::XenApi, &ssh::Ssh]
 }

@@ -161,6 +161,17 @@ fn on_this_host(settings: &Settings, owner: &str) -> Result<OnHost, HostError> {
 /// # Errors
 /// What is wrong or refused, with the remedy.
 pub(super) fn check(settings: &Settings) -> Result<(), HostError> {
+    check_link(settings)?;
+    let login = login(settings)?;
+    address(&login, settings)?;
+    actor(&login).map(drop)
+}
+
+/// Whether the way into it can be what the settings want.
+///
+/// # Errors
+/// What they want that cannot be.
+pub(super) fn check_link(settings: &Settings) -> Result<(), HostError> {
     let link = LinkConfig::from_settings(settings)?;
     if link.rate_mbit.is_some() || link.delay_us > 0 {
         return Err(HostError::Setting(
@@ -169,10 +180,7 @@ pub(super) fn check(settings: &Settings) -> Result<(), HostError> {
                 .to_owned(),
         ));
     }
-    cell::check(settings)?;
-    let login = login(settings)?;
-    address(&login, settings)?;
-    actor(&login).map(drop)
+    cell::check(settings)
 }
 
 /// Which of these programs it lacks.
@@ -207,6 +215,7 @@ pub(super) fn machine(settings: &Settings, on_host: OnHost) -> Result<Machine, H
         environment,
         jobs: BTreeMap::new(),
         next_job: 0,
+        end: None,
     })
 }
 
@@ -309,7 +318,12 @@ pub(super) struct Machine {
     /// Dropping one ends it.
     jobs: BTreeMap<u64, Box<dyn Running>>,
     next_job: u64,
+    /// Ends it, where it was made for a trial.
+    pub end: Option<End>,
 }
+
+/// Ends a machine.
+pub(super) type End = Box<dyn FnOnce() -> Result<(), HostError>>;
 
 impl Target for Machine {
     fn address(&self) -> IpAddr {
@@ -367,9 +381,17 @@ impl Target for Machine {
         String::new()
     }
 
-    /// It goes on as it was; what was started in it ends.
+    /// One that was found goes on as it was; what was started in it ends.
     fn stop(self: Box<Self>) -> Result<(), HostError> {
         drop(self.jobs);
-        Ok(())
+        let Some(end) = self.end else {
+            return Ok(());
+        };
+        // The next one may have its address.
+        let host = self.actor.host();
+        let mut actors = ACTORS.lock().unwrap_or_else(PoisonError::into_inner);
+        actors.retain(|login, _| login.host != host);
+        drop(actors);
+        end()
     }
 }

@@ -78,8 +78,10 @@ pub(super) struct Hosted {
     pub seen: Seen,
     /// Its processors.
     pub processors: usize,
-    gathered: Gathered,
-    clocks: Alignment,
+    pub gathered: Gathered,
+    pub clocks: Alignment,
+    /// A window that is shorter than this has too few samples to say anything.
+    pub shortest: Nanoseconds,
 }
 
 impl Hosted {
@@ -179,6 +181,7 @@ impl<'a> Watch<'a> {
                 processors,
                 gathered,
                 clocks,
+                shortest: Nanoseconds(0),
             }),
         })
     }

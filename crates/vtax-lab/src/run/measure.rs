@@ -9,6 +9,7 @@
 
 use super::frequency::{self, Found};
 use super::instruments::nanoseconds;
+use crate::found::xenapi::DOM0;
 use std::collections::BTreeMap;
 use vtax_load::workload::{WorkDone, WorkloadResult};
 use vtax_observe::{Snapshot, metric};
@@ -315,6 +316,7 @@ impl Observation<'_> {
                 (Stage::Vcpu, metric::CPU_VCPU),
                 (Stage::Iothread, metric::CPU_IOTHREAD),
                 (Stage::Vhost, metric::CPU_VHOST),
+                (Stage::Backend, metric::CPU_BACKEND),
             ] {
                 // Which of its threads was interrupted is not known.
                 let spent = owned(guest, name) * if total > 0.0 { own(guest) / total } else { 1.0 };
@@ -348,10 +350,11 @@ impl Observation<'_> {
         let rest = (busy + domains - told).max(0.0);
         stages.insert(Stage::Rest, rest);
         let is_traced = self.delta(guest, metric::CPU_SOFTIRQ).is_some();
+        let is_charged = self.end.source(guest, metric::CPU_BACKEND).is_some();
         Some(CpuShares {
             busy: told + rest,
             stages,
-            owns_rest: !is_traced && self.parties.len() == 1,
+            owns_rest: !is_traced && !is_charged && self.parties.len() == 1,
         })
     }
 
@@ -476,6 +479,15 @@ impl Observation<'_> {
         let Some(cpu) = self.cpu() else { return };
         let cores = Unit::of(Base::Core);
         let spent = cpu.for_target();
+        let of_platform = adding.source;
+        // Where Domain 0's part is charged, all that it is in is no better than the method.
+        let guest = self
+            .parties
+            .get(self.party)
+            .map_or("", |party| party.guest.as_str());
+        let of_backend = self.end.source(guest, metric::CPU_BACKEND);
+        let charged = of_backend.map_or(of_platform, |source| source.combine(of_platform));
+        adding.source = charged;
         let title = "processors kept busy for the target";
         adding.add("cpu.cores", title, spent / seconds, cores, Better::Lower);
         if self.party == 0 {
@@ -494,11 +506,31 @@ impl Observation<'_> {
             {
                 continue;
             }
+            adding.source = match stage {
+                Stage::Vcpu => of_platform,
+                _ => charged,
+            };
             let title = format!("processors kept busy by {}", stage.words());
             let name = stage.metric();
             adding.add(&name, &title, value / seconds, cores, Better::Neither);
         }
-        let Some(work) = work else { return };
+        adding.source = charged;
+        if let Some(work) = work {
+            self.add_cpu_per_work(adding, &cpu, work);
+        }
+        adding.source = of_platform;
+        if let Some(dom0) = self
+            .delta(DOM0, metric::CPU_TOTAL)
+            .filter(|_| self.party == 0)
+        {
+            let title = "processors kept busy by Domain 0, counted by the pool";
+            let busy = dom0 / 1e9 / seconds;
+            adding.add("cpu.dom0", title, busy, cores, Better::Neither);
+        }
+    }
+
+    fn add_cpu_per_work(&self, adding: &mut Adding, cpu: &CpuShares, work: &Work) {
+        let spent = cpu.for_target();
         let unit = Unit::per(Base::Second, work.unit.base);
         let title = format!("CPU time to {}", work.phrase);
         adding.add(

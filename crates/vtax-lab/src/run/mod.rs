@@ -14,6 +14,7 @@ mod instruments;
 mod measure;
 mod phases;
 mod planned;
+mod pool;
 mod programs;
 mod progress;
 mod pulse;

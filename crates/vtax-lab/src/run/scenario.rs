@@ -6,6 +6,7 @@ use super::elsewhere::{self, Elsewhere, Watch};
 use super::guest::Guest;
 use super::measure::{Inner, Observation, Party};
 use super::phases::{Drive, Driven, Stretch};
+use super::pool::PoolWatch;
 use super::programs::{self, Whose};
 use super::pulse::Pulse;
 use super::{
@@ -474,6 +475,11 @@ impl Scenarios<'_> {
             .as_ref()
             .map(|there| Watch::begin(&there.actor, hz, Some(there.whom.clone())));
         let watch_host = watch_host.transpose()?;
+        let counting = guests.first().map(|target| {
+            let facts = target.target.environment();
+            found::xenapi::Counting::begin(target.settings, &facts)
+        });
+        let watch_pool = PoolWatch::begin(counting.transpose()?.flatten())?;
         let samples = SampleSink::new(writer.samples()?);
         let rate = ObserverConfig {
             rate: Hertz(self.plan.sample_hz),
@@ -485,7 +491,7 @@ impl Scenarios<'_> {
             Box::new(samples.clone()),
         )?;
 
-        let mut parties = parties(guests);
+        let (mut parties, unseen) = (parties(guests), parties(guests));
         let processors = online_processors(self.roots);
         let drive = Drive {
             plan: self.plan,
@@ -508,11 +514,18 @@ impl Scenarios<'_> {
         let there = there.map(|watch| watch.end(&samples, log)).transpose();
         let host = watch_host.filter(|_| driven.is_ok());
         let host = host.map(|watch| watch.end(&samples, log)).transpose();
+        let marks = driven.as_ref().ok().and_then(|driven| {
+            let (first, last) = (driven.stretches.first()?, driven.stretches.last()?);
+            Some((first.begin.at, last.end.at))
+        });
+        let pool = watch_pool.zip(marks);
+        let pool = pool.map(|(watch, marks)| watch.end(marks, self.signals, &samples, log));
+        let pool = pool.transpose();
         // Also after a failure: what is stored already should be readable.
         let closed = samples.close();
         let driven = driven?;
         let report = report?;
-        let (there, host) = (there?, host?);
+        let (there, host, pool) = (there?, host?, pool?);
         closed?;
         if let (Some(there), Some(target)) = (there, guests.first_mut()) {
             target.client_environment = there.environment;
@@ -520,7 +533,8 @@ impl Scenarios<'_> {
         }
         let mut hosted = BTreeMap::new();
         let mut processors_there = processors;
-        if let (Some(found), Some(target)) = (host, parties.first_mut()) {
+        let mut shortest = Nanoseconds(0);
+        if let (Some(found), Some(target)) = (host.or(pool), parties.first_mut()) {
             let facts = found.environment.into_iter();
             let facts = facts.map(|(name, fact)| (format!("host.{name}"), fact));
             attempt.environment.extend(facts);
@@ -529,6 +543,7 @@ impl Scenarios<'_> {
                 (target.is_here, target.is_vm) = (true, host.seen.is_vm);
                 target.source = target.source.combine(host.seen.source);
                 processors_there = host.processors;
+                shortest = host.shortest;
                 let ends = driven.stretches.iter();
                 let ends = ends.flat_map(|stretch| [stretch.begin.at, stretch.end.at]);
                 hosted = ends.map(|at| (at, host.at(at))).collect();
@@ -547,11 +562,13 @@ impl Scenarios<'_> {
             lab: self,
             guests,
             parties: &parties,
+            unseen: &unseen,
             processors,
             report: &report,
             inner: (&inner_before, &inner_after),
             hosted,
             processors_there,
+            shortest,
         };
         found.conclude(driven, attempt);
         Ok(())
@@ -633,12 +650,16 @@ struct Findings<'a, 'b> {
     lab: &'a Scenarios<'b>,
     guests: &'a [Guest<'b>],
     parties: &'a [Party],
+    /// The same, as long as no other host tells of them.
+    unseen: &'a [Party],
     processors: usize,
     report: &'a ObserverReport,
     inner: (&'a InnerReadings, &'a InnerReadings),
     /// What the host of the target counted at each mark, where that is another one.
     hosted: BTreeMap<Nanoseconds, Snapshot>,
     processors_there: usize,
+    /// The shortest window that it says something of.
+    shortest: Nanoseconds,
 }
 
 impl Findings<'_, '_> {
@@ -798,6 +819,9 @@ impl Findings<'_, '_> {
         let inner = inner.filter(|(before, after)| !before.is_empty() && !after.is_empty());
         let there = self.hosted.get(&begin.at).zip(self.hosted.get(&end.at));
         let there = there.filter(|_| party == 0);
+        let is_short = end.at.saturating_since(begin.at) < self.shortest;
+        let there = there.filter(|_| !is_short);
+        let parties = if is_short { self.unseen } else { self.parties };
         // What sampling and the meters of this host say is not about another one.
         let own = self.observer(end.at.saturating_since(begin.at));
         let (processors, observer, energy) = match there {
@@ -809,7 +833,7 @@ impl Findings<'_, '_> {
             begin,
             end,
             processors,
-            parties: self.parties,
+            parties,
             party,
             observer,
             energy,

@@ -1,0 +1,117 @@
+//! What a pool's host counts, as it tells it: rows of averages, a step apart.
+
+/// The columns and rows of `/rrd_updates`.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Updates {
+    /// Seconds that each row is the average of.
+    pub step: u64,
+    /// What each column is: `AVERAGE:vm:UUID:cpu0`.
+    pub legend: Vec<String>,
+    /// When each row ends, in seconds since 1970 by that host's clock, oldest first; and its values, which
+    /// are not numbers where nothing is known.
+    pub rows: Vec<(u64, Vec<f64>)>,
+}
+
+impl Updates {
+    /// Reads the XML of rrdtool's `xport`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let (meta, data) = text
+            .split_once("<data")
+            .ok_or_else(|| "there is no <data> in it".to_owned())?;
+        let step = of(meta, "step").next().and_then(|step| step.parse().ok());
+        let step = step.filter(|step| (1..=86_400).contains(step));
+        let step = step.ok_or_else(|| "there is no <step> of seconds in it".to_owned())?;
+        let legend: Vec<String> = of(meta, "entry").map(str::to_owned).collect();
+        let mut rows = Vec::new();
+        for row in of(data, "row") {
+            let at = of(row, "t").next().and_then(|at| at.parse().ok());
+            let at: u64 = at.ok_or_else(|| "a row has no time".to_owned())?;
+            let value = |text: &str| {
+                let value = text.parse::<f64>();
+                value.map_err(|_| format!("{text:?} is no number"))
+            };
+            let values: Vec<f64> = of(row, "v").map(value).collect::<Result<_, _>>()?;
+            if values.len() != legend.len() {
+                let (values, columns) = (values.len(), legend.len());
+                return Err(format!("a row has {values} values for {columns} columns"));
+            }
+            rows.push((at, values));
+        }
+        rows.sort_by_key(|(at, _)| *at);
+        rows.dedup_by_key(|(at, _)| *at);
+        Ok(Self { step, legend, rows })
+    }
+
+    /// What each column is: `vm` or `host`, a UUID, and a name.
+    pub fn columns(&self) -> impl Iterator<Item = (usize, &str, &str, &str)> {
+        self.legend.iter().enumerate().filter_map(|(column, name)| {
+            let mut parts = name.splitn(4, ':');
+            let average = parts.next()?;
+            let parts = (column, parts.next()?, parts.next()?, parts.next()?);
+            (average == "AVERAGE").then_some(parts)
+        })
+    }
+}
+
+/// What is between the tags of a name, one after the other.
+fn of<'a>(text: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
+    let (open, close) = (format!("<{name}>"), format!("</{name}>"));
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let (_, after) = rest.split_once(&open)?;
+        let (inside, after) = after.split_once(&close)?;
+        rest = after;
+        Some(inside.trim())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SAID: &str = "<?xml version=\"1.0\"?>\n<xport><meta><start>95</start><step>5</step><end>105</end>\
+        <rows>2</rows><columns>2</columns><legend><entry>AVERAGE:vm:a-b:cpu0</entry>\
+        <entry>AVERAGE:host:c-d:memory_free_kib</entry></legend></meta><data>\
+        <row><t>105</t><v>0.5</v><v>3</v></row><row><t>100</t><v>NaN</v><v>1e3</v></row></data></xport>";
+
+    #[test]
+    fn rows_come_newest_first_and_are_read_oldest_first() {
+        let read = Updates::parse(SAID).unwrap();
+        assert_eq!(read.step, 5);
+        let columns: Vec<_> = read.columns().collect();
+        assert_eq!(columns[0], (0, "vm", "a-b", "cpu0"));
+        assert_eq!(columns[1], (1, "host", "c-d", "memory_free_kib"));
+        assert_eq!((read.rows[0].0, read.rows[1].0), (100, 105));
+        assert!(read.rows[0].1[0].is_nan());
+        assert_eq!(read.rows[1].1, [0.5, 3.0]);
+    }
+
+    #[test]
+    fn what_is_no_counters_is_refused_with_what_is_wrong() {
+        for (from, to, said) in [
+            ("<step>5", "<step>0", "<step>"),
+            ("<step>5", "<step>x", "<step>"),
+            ("<t>100", "<t>-1", "time"),
+            ("<v>1e3</v>", "", "1 values for 2"),
+            ("1e3", "many", "many"),
+            ("<data>", "", "<data>"),
+        ] {
+            let wrong = Updates::parse(&SAID.replace(from, to)).unwrap_err();
+            assert!(wrong.contains(said), "{to}: {wrong}");
+        }
+        assert!(Updates::parse("<html>Unauthorised</html>").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(cut in 0_usize..400, with in "[<>/a-z0-9]{0,9}") {
+            let at = cut.min(SAID.len());
+            let _ = Updates::parse(&format!("{}{with}{}", &SAID[..at], &SAID[at..]));
+            let _ = Updates::parse(&SAID[..at]);
+        }
+    }
+}

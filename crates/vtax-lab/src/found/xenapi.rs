@@ -1,0 +1,632 @@
+//! `xenapi`: a VM of a pool of XenServer or XCP-ng: one that exists, which is only looked at, or a clone of
+//! a template, which is removed after its trial. Commands go into it by ssh; what its host counts of it and
+//! of Domain 0 comes from the pool.
+
+use super::on_host::OnHost;
+use super::ssh;
+use crate::place::actor::Column;
+use crate::place::clocks::Offset;
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+use vtax_guest::platform::{GuestFiles, Platform, Target};
+use vtax_host::HostError;
+use vtax_host::cell::{Seat, TARGET};
+use vtax_host::journal::Change;
+use vtax_host::settings::{Domain, Level, Parameter, Settings};
+use vtax_host::xenapi::{Access, Host, NOTHING, PREFIX, Pool, Updates, Vm};
+use vtax_observe::clock::{Clock, SystemClock};
+use vtax_observe::{Subject, metric};
+use vtax_units::{Base, Nanoseconds, Source, Unit};
+
+/// The platform `xenapi`.
+#[derive(Debug)]
+pub(super) struct XenApi;
+
+const HOST: Parameter = Parameter::unset("xenapi.host", Domain::Text("host")).help(
+    "the coordinator of the pool: name or address of one of its hosts, with :PORT where that is not 443",
+);
+const LOGIN: Parameter = Parameter::unset("xenapi.login", Domain::Text("path"))
+    .help("a file of mode 0600 with USER:PASSWORD; unset: the variable VTAX_XENAPI_LOGIN");
+const CA: Parameter = Parameter::unset("xenapi.ca", Domain::Text("path"))
+    .help("the certificates to trust, as PEM; unset: the public authorities'");
+const FINGERPRINT: Parameter = Parameter::unset("xenapi.fingerprint", Domain::Text("SHA-256"))
+    .help("SHA-256 of the certificate to trust, whatever name is in it; of several, with commas");
+const VM: Parameter = Parameter::unset("xenapi.vm", Domain::Text("name"))
+    .help("a VM that exists and runs, to be measured as it is");
+const TEMPLATE: Parameter = Parameter::unset("xenapi.template", Domain::Text("name"))
+    .help("the template to clone a VM from for each trial, which is removed afterwards");
+
+/// The fact that says which VM it is.
+const UUID: &str = "xenapi.uuid";
+/// The owner of what Domain 0 does.
+pub(crate) const DOM0: &str = "dom0";
+/// A clone that is not up by then will not be.
+const BOOT_LIMIT: Duration = Duration::from_secs(300);
+/// Between two questions whether a clone is up.
+const PAUSE: Duration = Duration::from_secs(1);
+/// A clock that does not go on by then stands still.
+const TICK_LIMIT: Duration = Duration::from_secs(5);
+/// Between two looks at the pool's clock, which shows seconds.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// The pool that the settings name.
+fn access(settings: &Settings) -> Result<Access, HostError> {
+    // What the journal undoes may be undone elsewhere.
+    let path = |parameter: &Parameter| -> Result<Option<PathBuf>, HostError> {
+        let path = settings.text(parameter.key);
+        path.map(|path| std::path::absolute(path).map_err(HostError::file("find", path)))
+            .transpose()
+    };
+    if settings.text(CA.key).is_some() && settings.text(FINGERPRINT.key).is_some() {
+        return Err(HostError::Setting(
+            "xenapi.ca and xenapi.fingerprint are two ways to know the pool: set one of them"
+                .to_owned(),
+        ));
+    }
+    Ok(Access {
+        host: settings.text(HOST.key).unwrap_or_default().to_owned(),
+        authorities: path(&CA)?,
+        fingerprint: settings.text(FINGERPRINT.key).map(str::to_owned),
+        login: path(&LOGIN)?,
+    })
+}
+
+/// What is to be measured.
+enum Which<'a> {
+    Existing(&'a str),
+    Cloned(&'a str),
+}
+
+fn which(settings: &Settings) -> Result<Which<'_>, HostError> {
+    match (settings.text(VM.key), settings.text(TEMPLATE.key)) {
+        (Some(name), None) => Ok(Which::Existing(name)),
+        (None, Some(name)) => Ok(Which::Cloned(name)),
+        _ => Err(HostError::Setting(
+            "kind = \"xenapi\" needs either xenapi.vm, a VM that runs, or xenapi.template, to clone one from"
+                .to_owned(),
+        )),
+    }
+}
+
+/// A VM that runs.
+struct Found {
+    facts: BTreeMap<String, String>,
+    /// The settings, with where ssh gets into it.
+    settings: Settings,
+}
+
+impl Found {
+    /// Looks at a VM of others, by calls that change nothing.
+    fn existing(pool: &Pool, name: &str, settings: &Settings) -> Result<Self, HostError> {
+        let (_, vm) = pool.one(name, false)?;
+        if vm.power_state != "Running" {
+            return Err(HostError::Busy {
+                what: format!("the VM {name} is not running but {}", vm.power_state),
+                remedy: "start it: vtax changes nothing of what others made".to_owned(),
+            });
+        }
+        Self::running(pool, &vm, settings)?.ok_or_else(|| HostError::Missing {
+            what: format!("the address of {name}, which the pool does not know,"),
+            remedy: "set ssh.to = \"root@ADDRESS\", or install the guest tools in it".to_owned(),
+        })
+    }
+
+    /// One that runs; `None` where its address is not known.
+    fn running(pool: &Pool, vm: &Vm, settings: &Settings) -> Result<Option<Self>, HostError> {
+        let mut settings = settings.clone();
+        if settings.text(ssh::TO.key).is_none() {
+            let networks = match vm.guest_metrics.as_str() {
+                NOTHING => BTreeMap::new(),
+                metrics => pool.get("VM_guest_metrics.get_networks", &[metrics])?,
+            };
+            let Some(address) = address(&networks) else {
+                return Ok(None);
+            };
+            let to = Level::Text(format!("root@{address}"));
+            settings.0.insert(ssh::TO.key.to_owned(), to);
+        }
+        let host: Host = pool.get("host.get_record", &[&vm.resident_on])?;
+        let version = |key: &str| host.software_version.get(key).cloned().unwrap_or_default();
+        let version = format!(
+            "{} {}, Xen {}",
+            version("product_brand"),
+            version("product_version"),
+            version("xen")
+        );
+        let facts = [
+            ("host.place", format!("xenapi:{}", pool.host())),
+            ("xenapi.vm", vm.name_label.clone()),
+            (UUID, vm.uuid.clone()),
+            ("xenapi.member", host.hostname),
+            ("xenapi.version", version),
+        ];
+        let facts = facts.map(|(key, fact)| (key.to_owned(), fact));
+        Ok(Some(Self {
+            facts: facts.into(),
+            settings,
+        }))
+    }
+
+    /// The machine, by ssh; this host counts nothing of it.
+    fn machine(self, owner: &str) -> Result<ssh::Machine, HostError> {
+        let on_host = OnHost {
+            subject: Subject {
+                owner: owner.to_owned(),
+                ..Subject::default()
+            },
+            source: Source::Measured,
+            facts: self.facts,
+        };
+        ssh::machine(&self.settings, on_host)
+    }
+}
+
+/// The first IPv4 address that a VM's tools have told: `0/ip`, `0/ipv4/0`.
+fn address(networks: &BTreeMap<String, String>) -> Option<Ipv4Addr> {
+    let mut told = networks
+        .values()
+        .filter_map(|text| text.parse::<Ipv4Addr>().ok());
+    told.find(|ip| !ip.is_loopback() && !ip.is_link_local() && !ip.is_unspecified())
+}
+
+/// What a clone for this seat is called; no other host's is.
+fn name(seat: &Seat<'_>) -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let boot = boot.split('-').next().unwrap_or_default();
+    format!("{PREFIX}{}-{}", seat.unique_name(), boot.trim())
+}
+
+/// Clones, starts, and waits until one can log in. The name is in the journal.
+fn clone(
+    pool: &Pool,
+    template: &str,
+    name: &str,
+    settings: &Settings,
+    owner: &str,
+) -> Result<ssh::Machine, HostError> {
+    let (template, _) = pool.one(template, true)?;
+    let vm: String = pool.get("VM.clone", &[&template, name])?;
+    pool.call("VM.provision", &[&vm])?;
+    pool.call_with(
+        "VM.start",
+        vec![vm.clone().into(), false.into(), false.into()],
+    )?;
+    let deadline = Instant::now() + BOOT_LIMIT;
+    loop {
+        let record: Vm = pool.get("VM.get_record", &[&vm])?;
+        let mut last = format!("it is {} and its tools tell no address", record.power_state);
+        if record.power_state == "Running"
+            && let Some(found) = Found::running(pool, &record, settings)?
+        {
+            match found.machine(owner) {
+                Ok(machine) => return Ok(machine),
+                Err(cause) => last = cause.to_string(),
+            }
+        }
+        if Instant::now() >= deadline {
+            return Err(HostError::Timeout {
+                what: format!("a login to {name}, a clone in the pool {},", pool.host()),
+                seconds: BOOT_LIMIT.as_secs(),
+                evidence: last,
+            });
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+impl Platform for XenApi {
+    fn kind(&self) -> &'static str {
+        "xenapi"
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        static PARAMETERS: LazyLock<Vec<Parameter>> = LazyLock::new(|| {
+            [&[HOST, LOGIN, CA, FINGERPRINT, VM, TEMPLATE][..], ssh::WAY].concat()
+        });
+        &PARAMETERS
+    }
+
+    fn check(&self, settings: &Settings) -> Result<(), HostError> {
+        let which = which(settings)?;
+        let pool = Pool::log_in(&access(settings)?)?;
+        match which {
+            Which::Existing(name) => ssh::check(&Found::existing(&pool, name, settings)?.settings),
+            Which::Cloned(template) => {
+                ssh::check_link(settings)?;
+                pool.one(template, true).map(drop)
+            }
+        }
+    }
+
+    fn expected_overhead(&self) -> Duration {
+        Duration::from_secs(15)
+    }
+
+    fn is_found(&self, _settings: &Settings) -> bool {
+        true
+    }
+
+    fn lacks(&self, settings: &Settings, programs: &[&str]) -> Result<Vec<String>, HostError> {
+        match which(settings)? {
+            Which::Existing(name) => {
+                let pool = Pool::log_in(&access(settings)?)?;
+                ssh::lacks(&Found::existing(&pool, name, settings)?.settings, programs)
+            }
+            // There is none yet to be asked.
+            Which::Cloned(_) => Ok(Vec::new()),
+        }
+    }
+
+    fn outlives(&self, seat: &Seat<'_>, settings: &Settings) -> Vec<Change> {
+        match (which(settings), access(settings)) {
+            (Ok(Which::Cloned(_)), Ok(pool)) => vec![Change::PoolVm {
+                pool,
+                name: name(seat),
+            }],
+            _ => Vec::new(),
+        }
+    }
+
+    fn boot(
+        &self,
+        seat: &Seat<'_>,
+        _guest: &GuestFiles,
+        settings: &Settings,
+    ) -> Result<Box<dyn Target>, HostError> {
+        let access = access(settings)?;
+        let pool = Pool::log_in(&access)?;
+        let machine = match which(settings)? {
+            Which::Existing(vm) => Found::existing(&pool, vm, settings)?.machine(seat.owner())?,
+            Which::Cloned(template) => {
+                let name = name(seat);
+                let mut machine = clone(&pool, template, &name, settings, seat.owner())?;
+                machine.end = Some(Box::new(move || Pool::log_in(&access)?.end(&name)));
+                machine
+            }
+        };
+        Ok(Box::new(machine))
+    }
+}
+
+/// The pool, while it counts what its host does for a VM.
+pub(crate) struct Counting {
+    pool: Pool,
+    vm: String,
+    reference: String,
+    host: Host,
+    dom0: String,
+}
+
+impl Counting {
+    /// For a target of this platform, by its settings and the facts of its record; `None` for others.
+    ///
+    /// # Errors
+    /// When the pool does not answer.
+    pub fn begin(
+        settings: &Settings,
+        facts: &BTreeMap<String, String>,
+    ) -> Result<Option<Self>, HostError> {
+        let (Some(_), Some(vm)) = (settings.text(HOST.key), facts.get(UUID)) else {
+            return Ok(None);
+        };
+        let pool = Pool::log_in(&access(settings)?)?;
+        let reference = Self::runs_on(&pool, vm)?;
+        let host: Host = pool.get("host.get_record", &[&reference])?;
+        let dom0 = pool.get("VM.get_uuid", &[&host.control_domain])?;
+        Ok(Some(Self {
+            vm: vm.clone(),
+            pool,
+            reference,
+            host,
+            dom0,
+        }))
+    }
+
+    fn runs_on(pool: &Pool, vm: &str) -> Result<String, HostError> {
+        let vm: String = pool.get("VM.get_by_uuid", &[vm])?;
+        pool.get("VM.get_resident_on", &[&vm])
+    }
+
+    /// Whether the VM is where it was.
+    ///
+    /// # Errors
+    /// When the pool does not answer.
+    pub fn has_stayed(&self) -> Result<bool, HostError> {
+        Ok(Self::runs_on(&self.pool, &self.vm)? == self.reference)
+    }
+
+    /// Which host counts.
+    pub fn host(&self) -> &str {
+        &self.host.hostname
+    }
+
+    /// That host's wall clock against our monotonic one. It shows seconds: the moment at which one ends is
+    /// known to the time between two looks.
+    ///
+    /// # Errors
+    /// When it does not answer, or its clock stands still.
+    pub fn clock(&self) -> Result<Offset, HostError> {
+        let began = Instant::now();
+        let mut last: Option<(Nanoseconds, i64)> = None;
+        loop {
+            let before = SystemClock.now();
+            let text: String = self.pool.get("host.get_servertime", &[&self.reference])?;
+            let after = SystemClock.now();
+            let shown = seconds(&text).ok_or_else(|| HostError::Protocol {
+                peer: format!("the pool {}", self.pool.host()),
+                detail: format!("host.get_servertime: {text:?} is no time"),
+            })?;
+            if let Some((earlier, _)) = last.filter(|(_, was)| *was != shown) {
+                let round = after.saturating_since(earlier);
+                let at = Nanoseconds(earlier.0.saturating_add(round.0 / 2));
+                return Ok(Offset {
+                    at,
+                    ahead: i128::from(shown) * 1_000_000_000 - i128::from(at.0),
+                    bound: Nanoseconds(round.0.div_ceil(2)),
+                });
+            }
+            if began.elapsed() >= TICK_LIMIT {
+                return Err(HostError::Timeout {
+                    what: format!("the next second of the clock of {}", self.host()),
+                    seconds: TICK_LIMIT.as_secs(),
+                    evidence: text,
+                });
+            }
+            last = Some((before, shown));
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// What the host has counted since a moment of its clock, in seconds since 1970.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn updates(&self, start: u64) -> Result<Updates, HostError> {
+        self.pool.updates(&self.host, start)
+    }
+
+    /// What it counted as counters, which are averages added up, and its processors.
+    ///
+    /// # Errors
+    /// What is missing in them.
+    pub fn counters(&self, updates: &Updates) -> Result<(Vec<Column>, usize), String> {
+        counters(updates, &self.vm, &self.dom0, &self.host.uuid)
+    }
+}
+
+/// A time such as `20261123T20:37:39Z`, in seconds since 1970.
+fn seconds(text: &str) -> Option<i64> {
+    let civil = text.strip_suffix('Z')?.split('.').next()?;
+    let time = jiff::civil::DateTime::strptime("%Y%m%dT%H:%M:%S", civil).ok()?;
+    let zoned = time.to_zoned(jiff::tz::TimeZone::UTC).ok()?;
+    Some(zoned.timestamp().as_second())
+}
+
+/// What a VM's devices exchange, as the host's devices have it: what the VM sends, the host receives.
+fn exchanged(name: &str) -> Option<&'static str> {
+    let (device, way) = name.rsplit_once('_')?;
+    let (kind, number) = device.split_once('_')?;
+    // Not `vbd_xvda_iops_read`.
+    let is_one = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    match (kind, way) {
+        _ if !is_one => None,
+        ("vif", "tx") => Some(metric::NET_RX_BYTES),
+        ("vif", "rx") => Some(metric::NET_TX_BYTES),
+        ("vbd", "read") => Some(metric::BLOCK_READ_BYTES),
+        ("vbd", "write") => Some(metric::BLOCK_WRITE_BYTES),
+        _ => None,
+    }
+}
+
+fn is_processor(name: &str) -> bool {
+    let number = name.strip_prefix("cpu").unwrap_or_default();
+    !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Counters of a VM, of Domain 0 and of their host. Domain 0's time is charged to the VMs in proportion to
+/// what they exchanged with it, row by row.
+fn counters(
+    updates: &Updates,
+    vm: &str,
+    dom0: &str,
+    host: &str,
+) -> Result<(Vec<Column>, usize), String> {
+    let processors = |of: (&str, &str)| -> Vec<usize> {
+        let columns = updates.columns();
+        let own =
+            columns.filter(|(_, kind, uuid, name)| (*kind, *uuid) == of && is_processor(name));
+        own.map(|(column, ..)| column).collect()
+    };
+    let (own, of_dom0) = (processors(("vm", vm)), processors(("vm", dom0)));
+    let of_host = processors(("host", host));
+    for (columns, whose) in [
+        (&own, "the VM"),
+        (&of_dom0, "Domain 0"),
+        (&of_host, "the host"),
+    ] {
+        if columns.is_empty() {
+            return Err(format!("they have no processor of {whose}"));
+        }
+    }
+    // By column: whether it is the target's, and what it counts.
+    let devices: Vec<(usize, bool, &str)> = updates
+        .columns()
+        .filter(|(_, kind, uuid, _)| *kind == "vm" && *uuid != dom0)
+        .filter_map(|(column, _, uuid, name)| Some((column, uuid == vm, exchanged(name)?)))
+        .collect();
+    let column = |owner: &str, metric: &str, base: Base, source: Source| Column {
+        owner: owner.to_owned(),
+        metric: metric.to_owned(),
+        unit: Unit::of(base),
+        is_counter: true,
+        source,
+        at: Vec::new(),
+        values: Vec::new(),
+    };
+    let (time, measured) = (Base::Nanosecond, Source::Measured);
+    let mut columns = vec![
+        column("host", metric::CPU_IDLE, time, measured),
+        column(DOM0, metric::CPU_TOTAL, time, measured),
+        column(TARGET, metric::CPU_VCPU, time, measured),
+        column(TARGET, metric::CPU_BACKEND, time, Source::Modelled),
+        column(TARGET, metric::CPU_TOTAL, time, Source::Modelled),
+    ];
+    let bytes = [
+        metric::NET_RX_BYTES,
+        metric::NET_TX_BYTES,
+        metric::BLOCK_READ_BYTES,
+        metric::BLOCK_WRITE_BYTES,
+    ];
+    columns.extend(bytes.map(|name| column(TARGET, name, Base::Byte, measured)));
+    for (at, values) in &updates.rows {
+        let value = |column: &usize| values.get(*column).copied().unwrap_or(f64::NAN);
+        let sum = |columns: &[usize]| columns.iter().map(value).sum::<f64>();
+        // A device that is gone exchanged nothing.
+        let some = |column: &usize| Some(value(column)).filter(|value| value.is_finite());
+        let exchange = |is_counted: &dyn Fn(bool, &str) -> bool| -> f64 {
+            let counted = devices
+                .iter()
+                .filter(|(_, own, what)| is_counted(*own, what));
+            counted.filter_map(|(column, ..)| some(column)).sum()
+        };
+        let (vcpu, of_dom0) = (sum(&own), sum(&of_dom0));
+        let idle: f64 = of_host.iter().map(|column| 1.0 - value(column)).sum();
+        let (ours, all) = (exchange(&|own, _| own), exchange(&|_, _| true));
+        let share = if all > 0.0 { ours / all } else { 0.0 };
+        let charged = of_dom0 * share;
+        let cpu = [idle, of_dom0, vcpu, charged, vcpu + charged].map(|busy| busy * 1e9);
+        let carried = bytes.map(|name| exchange(&|own, what| own && what == name));
+        if cpu.iter().any(|value| !value.is_finite()) {
+            // Nothing is known of this time, and nothing before it can be added to what comes after.
+            for column in &mut columns {
+                column.at.clear();
+                column.values.clear();
+            }
+            continue;
+        }
+        for (column, rate) in columns.iter_mut().zip(cpu.iter().chain(&carried)) {
+            if column.at.is_empty() {
+                column.at.push(moment(at.saturating_sub(updates.step)));
+                column.values.push(0.0);
+            }
+            #[allow(clippy::cast_precision_loss, reason = "seconds between two rows")]
+            let spent = rate.max(0.0) * updates.step as f64;
+            let before = column.values.last().copied().unwrap_or_default();
+            column.at.push(moment(*at));
+            column.values.push(before + spent);
+        }
+    }
+    Ok((columns, of_host.len()))
+}
+
+fn moment(seconds: u64) -> Nanoseconds {
+    Nanoseconds(seconds.saturating_mul(1_000_000_000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn updates(rows: &[(u64, &[f64])]) -> Updates {
+        let legend = [
+            "vm:web:cpu0",
+            "vm:web:cpu1",
+            "vm:web:cpu_usage",
+            "vm:web:vif_0_tx",
+            "vm:web:vbd_xvda_write",
+            "vm:web:vbd_xvda_iops_write",
+            "vm:db:vif_1_rx",
+            "vm:zero:cpu0",
+            "vm:zero:vif_0_tx",
+            "host:h:cpu0",
+            "host:h:cpu1",
+            "host:h:cpu_avg",
+        ];
+        let rows = rows.iter().map(|(at, values)| (*at, values.to_vec()));
+        Updates {
+            step: 5,
+            legend: legend.map(|name| format!("AVERAGE:{name}")).to_vec(),
+            rows: rows.collect(),
+        }
+    }
+
+    const ROW: &[f64] = &[
+        0.5, 0.25, 0.9, 300.0, 100.0, 9e9, 1200.0, 0.4, 9e9, 1.0, 0.25, 0.9,
+    ];
+
+    fn of(columns: &[Column], owner: &str, metric: &str) -> Vec<f64> {
+        let mut found = columns.iter();
+        let found = found.find(|column| column.owner == owner && column.metric == metric);
+        found
+            .unwrap()
+            .values
+            .iter()
+            .map(|value| value / 1e9)
+            .collect()
+    }
+
+    #[test]
+    fn domain_0s_time_is_charged_by_what_each_vm_exchanged_with_it() {
+        let (columns, processors) =
+            counters(&updates(&[(100, ROW), (105, ROW)]), "web", "zero", "h").unwrap();
+        assert_eq!(processors, 2);
+        assert_eq!(of(&columns, TARGET, metric::CPU_VCPU), [0.0, 3.75, 7.5]);
+        assert_eq!(of(&columns, DOM0, metric::CPU_TOTAL), [0.0, 2.0, 4.0]);
+        // 400 of 1600 bytes.
+        assert_eq!(of(&columns, TARGET, metric::CPU_BACKEND), [0.0, 0.5, 1.0]);
+        assert_eq!(of(&columns, TARGET, metric::CPU_TOTAL), [0.0, 4.25, 8.5]);
+        assert_eq!(of(&columns, "host", metric::CPU_IDLE), [0.0, 3.75, 7.5]);
+        let sent = of(&columns, TARGET, metric::NET_RX_BYTES);
+        assert!((sent[2] * 1e9 - 3000.0).abs() < 1e-6, "{sent:?}");
+        assert_eq!(columns[0].at, [95, 100, 105].map(moment));
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_made_up() {
+        let mut unknown = ROW.to_vec();
+        unknown[7] = f64::NAN;
+        let rows = [(100, ROW), (105, &unknown), (110, ROW)];
+        let (columns, _) = counters(&updates(&rows), "web", "zero", "h").unwrap();
+        assert_eq!(columns[0].at, [105, 110].map(moment));
+        // A device that went away exchanges nothing; nobody is charged for what nobody exchanged.
+        let mut quiet = ROW.to_vec();
+        for column in [3, 4, 6] {
+            quiet[column] = f64::NAN;
+        }
+        let (columns, _) = counters(&updates(&[(100, &quiet)]), "web", "zero", "h").unwrap();
+        assert_eq!(of(&columns, TARGET, metric::CPU_BACKEND), [0.0, 0.0]);
+        for (vm, dom0, host, said) in [
+            ("gone", "zero", "h", "the VM"),
+            ("web", "gone", "h", "Domain 0"),
+            ("web", "zero", "gone", "the host"),
+        ] {
+            let wrong = counters(&updates(&[(100, ROW)]), vm, dom0, host).unwrap_err();
+            assert!(wrong.contains(said), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_pools_times_and_addresses_are_read() {
+        assert_eq!(seconds("19700102T00:00:01Z"), Some(86_401));
+        assert_eq!(seconds("19700102T00:00:01.5Z"), Some(86_401));
+        for wrong in ["", "19700102T00:00:01", "tomorrowZ", "19701402T00:00:01Z"] {
+            assert_eq!(seconds(wrong), None, "{wrong}");
+        }
+        let told = |text: &[&str]| {
+            let numbered = text.iter().enumerate();
+            address(
+                &numbered
+                    .map(|(at, ip)| (at.to_string(), (*ip).to_owned()))
+                    .collect(),
+            )
+        };
+        assert_eq!(
+            told(&["fe80::1", "169.254.0.9", "10.1.2.3"]),
+            Some(Ipv4Addr::new(10, 1, 2, 3))
+        );
+        assert_eq!(told(&["fe80::1", "127.0.0.1"]), None);
+    }
+}
