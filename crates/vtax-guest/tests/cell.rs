@@ -321,6 +321,7 @@ fn the_link_has_the_mtu_rate_and_offloads_that_were_asked_for() {
         rate_mbit: Some(50.0),
         delay_us: 0,
         offloads: false,
+        idle_ports: 2,
     };
     let cell = bench.cell(CellConfig {
         link,
@@ -328,6 +329,15 @@ fn the_link_has_the_mtu_rate_and_offloads_that_were_asked_for() {
     });
     let seat = cell.target().unwrap();
     seat.attach_veth().unwrap();
+    let idle = text(
+        &cell,
+        Space::Switch,
+        &["ip", "-o", "link", "show", "master", "br0"],
+    );
+    for port in ["idle0", "idle1"] {
+        let is_up = |line: &str| line.contains(port) && line.contains("state UP");
+        assert!(idle.lines().any(is_up), "{idle}");
+    }
     seat.attach_tap(
         "tap0",
         TapOptions {
