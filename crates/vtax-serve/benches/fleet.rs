@@ -254,7 +254,11 @@ fn main() {
                 .arg(format!("-datasource.url=http://{address}"))
                 .arg(format!("-remoteWrite.url=http://{address}"))
                 .args(["-httpListenAddr=127.0.0.1:18880", "-evaluationInterval=15s"])
-                .arg("-datasource.queryStep=1s"),
+                // Its alerts go to nobody.
+                .args([
+                    "-datasource.queryStep=1s",
+                    "-notifier.url=http://127.0.0.1:1",
+                ]),
         )
     });
     let ask = |query: &str| {
