@@ -207,13 +207,13 @@ impl Libvirt {
     }
 }
 
-/// The host once what a test before this one has ended is gone.
+/// The host once what a test before this one has ended is gone: an ssh into a guest that went takes its time.
 fn settled() -> HostState {
     let mut host = HostState::read();
-    for _ in 0..20 {
+    for _ in 0..60 {
         std::thread::sleep(Duration::from_millis(500));
         let now = HostState::read();
-        if now == host {
+        if now == host && now.is_alone() {
             break;
         }
         host = now;

@@ -881,8 +881,9 @@ fn a_vm_of_a_pool_is_measured_with_what_its_host_counts_and_never_changed() {
         ("net.rx_bytes_per_second", 2e5, Source::Measured),
     ] {
         let metric = &trial.metrics[name];
+        // Two looks at the pool's clock are milliseconds off each on a busy machine, of a window of some seconds.
         let off = (metric.quantity.value / expected - 1.0).abs();
-        assert!(off < 1e-3, "{name}: {:?}", metric.quantity);
+        assert!(off < 0.02, "{name}: {:?}", metric.quantity);
         assert_eq!(metric.source, source, "{name}");
     }
     assert!(trial.metrics.contains_key("guest.cpu.cores"));

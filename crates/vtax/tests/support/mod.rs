@@ -74,6 +74,12 @@ pub struct HostState {
 }
 
 impl HostState {
+    /// Whether nothing runs in another network namespace than this test.
+    #[allow(dead_code, reason = "not every test needs others to be gone")]
+    pub fn is_alone(&self) -> bool {
+        self.programs.is_empty()
+    }
+
     pub fn read() -> Self {
         let names = |path: &str| -> BTreeSet<String> {
             let entries = fs::read_dir(path).into_iter().flatten().flatten();
