@@ -40,7 +40,7 @@ fn device(number: u8, directory: &Path, port: &str, ring: &str) -> String {
 }
 
 /// DPDK's forwarder, which hands on what comes between the first and the second device, and the third and the fourth.
-fn testpmd(devices: &[String]) -> Child {
+fn testpmd(devices: &[String], more: &[&str]) -> Child {
     Command::new("dpdk-testpmd")
         .args([
             "-l",
@@ -59,9 +59,8 @@ fn testpmd(devices: &[String]) -> Child {
             "--forward-mode=io",
             "--nb-cores=1",
             "--total-num-mbufs=4096",
-            // What a file holds is there before the start, and would be thrown away.
-            "--no-flush-rx",
         ])
+        .args(more)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -84,7 +83,7 @@ fn drive(backend: &Backend, directory: &Path, ring: &str) {
         device(0, directory, "a0", ring),
         device(1, directory, "b0", ring),
     ];
-    let mut testpmd = testpmd(&devices);
+    let mut testpmd = testpmd(&devices, &[]);
     let mut input = testpmd.stdin.take().unwrap();
     let mut before = backend.stats("b0").unwrap().totals;
     for size in [64, 512, 1_518] {
@@ -213,12 +212,14 @@ fn dpdk_gets_the_very_frames_that_it_sent_in_their_order() {
             format!("--vdev=net_pcap{number},{rx}tx_pcap={}", tx.display())
         };
         let backend = Backend::start(Path::new(PROGRAM), path, 1, (Mode::Off, 0), None).unwrap();
-        let mut testpmd = testpmd(&[
+        let devices = [
             file(0, &format!("rx_pcap={},", source.display()), &nowhere),
             device(0, path, "a0", ring),
             device(1, path, "b0", ring),
             file(1, "", &came),
-        ]);
+        ];
+        // What a file holds is there before the start, and would be thrown away.
+        let mut testpmd = testpmd(&devices, &["--no-flush-rx"]);
         let mut input = testpmd.stdin.take().unwrap();
         writeln!(input, "start").unwrap();
         let start = Instant::now();
