@@ -31,7 +31,8 @@ pub struct Controller {
     accounted: f64,
     /// The same by the ledger.
     charged: f64,
-    owed: f64,
+    /// In seconds; `None` until a quota is in force, before which nothing could keep to it.
+    owed: Option<f64>,
 }
 
 impl Controller {
@@ -41,7 +42,7 @@ impl Controller {
             share,
             accounted: 0.0,
             charged: 0.0,
-            owed: 0.0,
+            owed: None,
         }
     }
 
@@ -57,9 +58,11 @@ impl Controller {
         let keep = (-elapsed / MEMORY_S).exp();
         self.accounted = self.accounted * keep + accounted;
         self.charged = self.charged * keep + charged;
-        self.owed = (self.owed + charged - share * elapsed)
-            .clamp(-MOST_IN_HAND_S * share, MOST_OWED_S * share);
-        let aim = (share - self.owed / HORIZON_S).max(0.0);
+        let owed = self.owed.map_or(0.0, |owed| {
+            (owed + charged - share * elapsed).clamp(-MOST_IN_HAND_S * share, MOST_OWED_S * share)
+        });
+        self.owed = Some(owed);
+        let aim = (share - owed / HORIZON_S).max(0.0);
         let most = (share * MOST_OF_SHARE).max(LEAST);
         // Without time of its own to speak of, nothing tells a price.
         let price = if self.accounted > 1e-3 * MEMORY_S {
