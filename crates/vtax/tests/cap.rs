@@ -236,6 +236,21 @@ fn a_share_that_makes_no_sense_is_refused() {
     }
 }
 
+#[test]
+fn who_is_named_and_is_not_here_is_said() {
+    let state = tempfile::tempdir().unwrap();
+    let line = [
+        "cap",
+        "--guest=nobody=0.5",
+        "--dry-run",
+        "--count=1",
+        "--interval=100ms",
+    ];
+    let output = finish(vtax(state.path()).args(line), true);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("no guest is called nobody"), "{said}");
+}
+
 /// Where a container's group is in a hierarchy.
 trait Placed {
     fn path(&self, mounted: &Path) -> PathBuf;

@@ -123,7 +123,9 @@ pub fn run(
         refused: BTreeSet::new(),
         gone: 0,
     };
-    cap.interval(&watch.pass()?, journal, out, say)?;
+    let first = watch.pass()?;
+    cap.interval(&first, journal, out, say)?;
+    cap.tell_missing(&first, say);
     let mut pace = Pace::new(options.interval);
     let mut left = options.count;
     let outcome = loop {
@@ -276,6 +278,32 @@ impl Cap<'_> {
             self.gone = 0;
         }
         Ok(())
+    }
+
+    /// Says who was named and is not here, and where nobody is held.
+    fn tell_missing(&self, snapshot: &Snapshot, say: &mut dyn FnMut(&str)) {
+        let here: BTreeSet<&str> = snapshot
+            .guests
+            .iter()
+            .map(|guest| guest.name.as_str())
+            .collect();
+        let listed = || here.iter().copied().collect::<Vec<_>>().join(", ");
+        for name in self
+            .options
+            .guests
+            .keys()
+            .filter(|name| !here.contains(name.as_str()))
+        {
+            say(&format!(
+                "no guest is called {name} yet; there are: {}",
+                listed()
+            ));
+        }
+        if self.held.is_empty() {
+            say(
+                "nobody is held yet: a guest needs --guest, --each or a limit of its control group",
+            );
+        }
     }
 
     fn tell_means(&self, say: &mut dyn FnMut(&str)) {
