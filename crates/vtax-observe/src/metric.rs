@@ -143,6 +143,20 @@ pub fn cpu_busy_at(khz: u64) -> String {
     format!("{CPU_BUSY_AT}{khz}_ns")
 }
 
+/// `cpu.<number>.idle_in.<state>_ns`: one host CPU's time in an idle state, by the name that its
+/// driver gives it.
+pub fn cpu_idle_in(cpu: u32, state: &str) -> String {
+    let state = state.replace(char::is_whitespace, "_");
+    format!("cpu.{cpu}.idle_in.{state}_ns")
+}
+
+/// The idle state that a [`cpu_idle_in`] is about; `None` for any other series.
+pub fn idle_state(series: &str) -> Option<&str> {
+    let (cpu, rest) = series.strip_prefix("cpu.")?.split_once(".idle_in.")?;
+    cpu.parse::<u32>().ok()?;
+    rest.strip_suffix("_ns")
+}
+
 /// `cpu.<number>.busy_ns`: one host CPU's busy time.
 pub fn cpu_busy(cpu: u32) -> String {
     format!("cpu.{cpu}.busy_ns")

@@ -7,8 +7,8 @@
 //! everything unattributed: it is mostly the rounding of idle time to ticks. Where they are not, it
 //! holds them, and counts as a cost of the target, for whose sake the host works.
 
-use super::frequency::{self, Found};
 use super::instruments::nanoseconds;
+use super::residency::{self, Found};
 use crate::found::xenapi::DOM0;
 use std::collections::BTreeMap;
 use vtax_load::workload::{WorkDone, WorkloadResult};
@@ -456,7 +456,7 @@ impl Observation<'_> {
                 adding.lead("power.mean");
             }
             self.add_rates(&mut adding, seconds, "host", &HOST_RATES);
-            for found in frequency::between(self.begin, self.end, seconds) {
+            for found in residency::between(self.begin, self.end, seconds) {
                 let Found {
                     name,
                     title,
@@ -468,6 +468,9 @@ impl Observation<'_> {
         }
         if let Some(party) = self.parties.get(self.party) {
             self.add_rates(&mut adding, seconds, &party.guest, &GUEST_RATES);
+        }
+        if self.party == 0 {
+            self.add_network_of_all(&mut adding, seconds);
         }
         if let Some(inner) = self.inner.filter(|inner| inner.between > 0.0) {
             add_inner(&mut adding, inner);
@@ -598,6 +601,27 @@ impl Observation<'_> {
                 adding.add(name, title, count / seconds, unit, Better::Neither);
             }
         }
+    }
+
+    /// What crossed the devices of all guests, both ways: the machine's network as a driver domain
+    /// has it, neighbours included.
+    fn add_network_of_all(&self, adding: &mut Adding, seconds: f64) {
+        let both = [metric::NET_RX_BYTES, metric::NET_TX_BYTES];
+        let devices = self
+            .parties
+            .iter()
+            .flat_map(|party| both.map(|series| self.delta(&party.guest, series)));
+        let known: Vec<f64> = devices.flatten().collect();
+        if known.is_empty() {
+            return;
+        }
+        adding.add(
+            "net.machine_bytes_per_second",
+            "bytes from and to the devices of all guests",
+            known.iter().sum::<f64>() / seconds,
+            Unit::per(Base::Byte, Base::Second),
+            Better::Neither,
+        );
     }
 
     /// The work done in the window.
@@ -750,8 +774,11 @@ mod tests {
             [
                 ("host", metric::CPU_IDLE, at),
                 ("target", metric::CPU_TOTAL, 0.2 * at),
+                ("target", metric::NET_RX_BYTES, 3.0 * at),
+                ("target", metric::NET_TX_BYTES, 1.0 * at),
                 ("client", metric::CPU_TOTAL, 0.1 * at),
                 ("pi", metric::CPU_TOTAL, 0.5 * at),
+                ("pi", metric::NET_TX_BYTES, 0.5 * at),
                 ("pi.client", metric::CPU_TOTAL, 0.1 * at),
             ]
         };
@@ -787,6 +814,12 @@ mod tests {
         let metrics = of(1).metrics(&WorkloadResult::default());
         assert!((metrics["cpu.cores"].quantity.value - 0.5).abs() < 1e-9);
         assert!(!metrics.contains_key("cpu.machine"));
+        assert!(!metrics.contains_key("net.machine_bytes_per_second"));
+        let network = &of(0).metrics(&WorkloadResult::default())["net.machine_bytes_per_second"];
+        assert!(
+            (network.quantity.value - 4.5e9).abs() < 1.0,
+            "both ways, neighbours too: {network:?}"
+        );
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod frequency;
 mod hardware;
 mod host_cpu;
 mod idle_sleep;
+mod idle_states;
 mod interrupts;
 mod kvm_exits;
 mod net;
@@ -27,6 +28,7 @@ pub use children::Children;
 pub use frequency::Frequencies;
 pub use hardware::HardwareCounters;
 pub use host_cpu::HostCpu;
+pub use idle_states::IdleStates;
 pub use interrupts::{Interrupts, parse_interrupts};
 pub use kvm_exits::{KvmBackend, KvmExits};
 pub use net::NetDevices;
@@ -55,6 +57,9 @@ pub fn for_host(proc: &Path, sys: &Path) -> (Vec<Box<dyn Instrument>>, Vec<Obser
     add(KvmExits::host(sys).map(boxed));
     if let Some(frequencies) = Frequencies::open(sys).transpose() {
         add(frequencies.map(boxed));
+    }
+    if let Some(states) = IdleStates::open(sys).transpose() {
+        add(states.map(boxed));
     }
     if let Some(host) = XenHost::open(sys).transpose() {
         add(host.map(boxed));

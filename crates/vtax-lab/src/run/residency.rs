@@ -1,4 +1,4 @@
-//! How long processors were at which frequency in a window, as metrics.
+//! How long processors were at which frequency and in which idle state in a window, as metrics.
 
 use std::collections::BTreeMap;
 use vtax_observe::{Snapshot, metric};
@@ -58,7 +58,25 @@ pub(super) fn between(begin: &Snapshot, end: &Snapshot, seconds: f64) -> Vec<Fou
             unit: Unit::per(Base::Cycle, Base::Second),
         });
     }
+    for (state, value) in asleep(begin, end, seconds) {
+        let title = format!("processors in the idle state {state}");
+        found.push(cores(format!("idle.{state}"), title, value));
+    }
     found
+}
+
+/// By idle state, how many processors were in it.
+fn asleep(begin: &Snapshot, end: &Snapshot, seconds: f64) -> BTreeMap<String, f64> {
+    let mut asleep = BTreeMap::new();
+    for (series, _) in end.iter().filter(|(series, _)| series.owner == "host") {
+        let Some(state) = metric::idle_state(&series.metric) else {
+            continue;
+        };
+        if let Some(advanced) = end.since(begin, &series.owner, &series.metric) {
+            *asleep.entry(state.to_owned()).or_default() += advanced.value / 1e9 / seconds;
+        }
+    }
+    asleep
 }
 
 /// By frequency in MHz, what the host's counters with this prefix advanced by for each second.
@@ -124,6 +142,25 @@ mod tests {
         ];
         let expected = expected.map(|(name, value)| (name.to_owned(), value));
         assert_eq!(found, BTreeMap::from(expected));
+    }
+
+    #[test]
+    fn times_in_idle_states_are_summed_over_processors() {
+        let at = metric::cpu_idle_in;
+        let begin = snapshot(
+            0,
+            &[(at(0, "C1"), 5.0), (at(1, "C1"), 1.0), (at(1, "C6"), 0.0)],
+        );
+        let end = snapshot(
+            4,
+            &[(at(0, "C1"), 6.0), (at(1, "C1"), 4.0), (at(1, "C6"), 2.0)],
+        );
+        let found: Vec<(String, f64)> = between(&begin, &end, 4.0)
+            .into_iter()
+            .map(|found| (found.name, found.value))
+            .collect();
+        let expected = [("idle.C1".to_owned(), 1.0), ("idle.C6".to_owned(), 0.5)];
+        assert_eq!(found, expected);
     }
 
     #[test]
