@@ -23,8 +23,10 @@ mod machines;
 mod runs;
 mod views;
 
+use base64::Engine;
 use chromium::Browser;
 use common::Fake;
+use serde_json::json;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -124,6 +126,37 @@ fn looked_at(browser: &mut Browser, address: &str, ready: &str) {
         assert_eq!(browser.complaints(), Vec::<String>::new(), "{at}");
     }
     browser.screen(1280, "light");
+}
+
+/// Looks at a page as paper has it, of a system that is dark, and prints it; the pages of paper.
+fn printed(browser: &mut Browser, address: &str, ready: &str) -> usize {
+    browser.screen(718, "dark");
+    browser.open(address);
+    browser.until(ready);
+    // What is between the margins of A4 at 96 to the inch.
+    browser.send(
+        "Emulation.setEmulatedMedia",
+        json!({"media": "print", "features": [{"name": "prefers-color-scheme", "value": "dark"}]}),
+    );
+    let look = browser.eval(LOOK);
+    assert!(look["ratio"].as_f64().unwrap() >= 4.5, "contrast: {look}");
+    assert_eq!(look["wide"], 0, "cut off: {look}");
+    let back = browser.eval("getComputedStyle(document.documentElement).backgroundColor");
+    assert!(
+        ["rgb(255, 255, 255)", "rgba(0, 0, 0, 0)"].contains(&back.as_str().unwrap()),
+        "ink for a whole page: {back}"
+    );
+    let paper = browser.send(
+        "Page.printToPDF",
+        json!({"paperWidth": 8.27, "paperHeight": 11.69, "printBackground": true}),
+    );
+    let paper = base64::engine::general_purpose::STANDARD.decode(paper["data"].as_str().unwrap());
+    let paper = paper.unwrap();
+    assert_eq!(browser.complaints(), Vec::<String>::new(), "{address}");
+    browser.send("Emulation.setEmulatedMedia", json!({"media": ""}));
+    browser.screen(1280, "light");
+    let leaf = b"/Type /Page\n";
+    paper.windows(leaf.len()).filter(|at| at == leaf).count()
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::chromium::Browser;
 use crate::runs::{LONG, OPERATOR, serve, text};
-use crate::{Going, fake, looked_at};
+use crate::{Going, fake, looked_at, printed};
 use std::fs;
 use vtax_serve::fake::Host;
 
@@ -88,6 +88,9 @@ fn every_view_is_whole_with_nothing_there_and_with_a_run_under_way() {
     for (view, ready) in &there {
         looked_at(&mut browser, &format!("{page}/{view}"), ready);
     }
+    let atlas = format!("{page}/api/atlas.html");
+    let pages = printed(&mut browser, &atlas, "document.readyState === 'complete'");
+    assert!((5..60).contains(&pages), "{pages} pages of paper");
     browser.open(&format!("{page}/#/host"));
     browser.until("performance.getEntriesByName('first-contentful-paint').length === 1");
     let paint = "performance.getEntriesByName('first-contentful-paint')[0].startTime";
