@@ -66,6 +66,7 @@ fn main() -> ExitCode {
         memcached_answers_every_request_that_was_due_and_misses_none,
         tbench_measures_throughput_after_its_warm_up,
         sysbench_oltp_commits_transactions_at_a_rate,
+        sip_calls_are_answered_with_sound,
         http_batch_ends_with_its_last_answer,
         hping3_hears_of_every_connection_that_it_asked_for,
         a_flood_reaches_the_server_and_nobody_else,
@@ -540,6 +541,20 @@ fn sysbench_oltp_commits_transactions_at_a_rate() {
     let (p50, p99) = (value(&result, "latency.p50"), value(&result, "latency.p99"));
     assert!(p50 > 0.0 && p50 <= p99, "{result:?}");
     assert!(!result.histograms[0].1.is_empty());
+}
+
+fn sip_calls_are_answered_with_sound() {
+    let settings = settings([
+        ("load.rate", Level::Number(10.0)),
+        ("load.hold_ms", Level::Integer(200)),
+    ]);
+    let Some(result) = run("sip", &["kamailio", "sipp"], &settings) else {
+        return;
+    };
+    assert!((8.0..12.0).contains(&rate(&result)), "{result:?}");
+    assert_eq!(value(&result, "errors"), 0.0, "{result:?}");
+    assert!(value(&result, "latency.p50") <= value(&result, "latency.p99"));
+    assert!(value(&result, "calls.current") >= 2.0, "{result:?}");
 }
 
 fn http_batch_ends_with_its_last_answer() {

@@ -4,7 +4,7 @@ use vtax_guest::image::{Recipe, RecipeFile};
 use vtax_lab::place::Hypervisor;
 
 /// What the lab needs on any host, and its clients.
-const LAB: [&str; 11] = [
+const LAB: [&str; 12] = [
     "busybox-static",
     "dbench",
     "e2fsprogs",
@@ -15,6 +15,7 @@ const LAB: [&str; 11] = [
     "kmod",
     "procps",
     "runc",
+    "sip-tester",
     "sysbench",
 ];
 

@@ -20,6 +20,7 @@ mod iperf3_udp;
 mod memcached;
 mod open_loop;
 mod output;
+mod sip;
 mod stress_ng;
 mod sysbench_oltp;
 mod tbench;
@@ -57,6 +58,7 @@ pub fn all() -> &'static [&'static dyn Workload] {
         &memcached::Memcached,
         &tbench::Tbench,
         &sysbench_oltp::SysbenchOltp,
+        &sip::Sip,
         &cpu::Cpu,
         &stress_ng::StressNg,
         &disk_read::DiskRead,

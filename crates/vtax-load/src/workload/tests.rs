@@ -45,6 +45,7 @@ const RECORDED: &[(&str, &str)] = &[
         "sysbench-oltp",
         include_str!("../../tests/data/sysbench-oltp.txt"),
     ),
+    ("sip", include_str!("../../tests/data/sip.csv")),
     ("cpu", include_str!("../../tests/data/cpu.json")),
     ("stress-ng", include_str!("../../tests/data/stress-ng.yaml")),
     ("disk-read", include_str!("../../tests/data/disk-read.json")),

@@ -1,0 +1,399 @@
+//! `sip`: telephone calls to an appliance that proxies statefully and answers with media.
+//!
+//! In the target Kamailio takes calls on UDP 5060, with a transaction for each, and hands them to SIPp's
+//! user agent server beside it, which answers and sends back the sound that it gets. So the appliance
+//! works for signals, and its host for packets of 20 ms of sound each, both ways. Chen, Kaeli & Murphy
+//! had Asterisk for it. Without Record-Route the caller sends all of a call to the proxy.
+
+use super::driver::{script, start_service, whole_seconds};
+use super::output::*;
+use super::*;
+use crate::generator::report::Times;
+
+/// See the module.
+pub struct Sip;
+
+const SERVER: &[Program] = &[
+    Program::of("kamailio", "kamailio"),
+    Program::of("sipp", "sip-tester"),
+];
+const CLIENT: &[Program] = &[Program::of("sipp", "sip-tester")];
+/// By RFC 3261; Kamailio listens on TCP too, which is how the lab sees that it is up.
+const PORT: u16 = 5060;
+const RATE: Parameter = Parameter::new("load.rate", Domain::Number(0.1, 1e5), "20")
+    .help("calls that begin each second, equally spaced");
+const HOLD: Parameter = Parameter::new("load.hold_ms", Domain::Integer(0, 60_000), "500")
+    .help("milliseconds of sound in a call, 50 packets of it a second and way");
+/// Each call in progress has a port for its sound.
+const MOST_CALLS: u32 = 4000;
+/// After these, calls that go on are given up: the first sends of SIP wait half a second for an answer.
+const LAST_CALLS: u64 = 2;
+
+/// The argument is the target's address.
+const SERVICE: &str = r#"# Kamailio, and SIPp to answer
+address=$1 here=/tmp/vtax-sip
+mkdir -p "$here" && cd "$here" || exit
+cat >proxy.cfg <<CFG
+debug=-3
+log_stderror=yes
+children=2
+dns=no
+rev_dns=no
+auto_aliases=no
+listen=udp:$address:5060
+listen=tcp:$address:5060
+loadmodule "tm.so"
+request_route {
+    t_relay_to_udp("$address", "5070");
+}
+CFG
+cat >answer.xml <<'XML'
+<?xml version="1.0" encoding="UTF-8"?>
+<scenario name="answers">
+  <recv request="INVITE" crlf="true"/>
+  <send><![CDATA[
+SIP/2.0 180 Ringing
+[last_Via:]
+[last_From:]
+[last_To:];tag=[pid]-[call_number]
+[last_Call-ID:]
+[last_CSeq:]
+Contact: <sip:[local_ip]:[local_port];transport=[transport]>
+Content-Length: 0
+
+]]></send>
+  <send retrans="500"><![CDATA[
+SIP/2.0 200 OK
+[last_Via:]
+[last_From:]
+[last_To:];tag=[pid]-[call_number]
+[last_Call-ID:]
+[last_CSeq:]
+Contact: <sip:[local_ip]:[local_port];transport=[transport]>
+Content-Type: application/sdp
+Content-Length: [len]
+
+v=0
+o=appliance 1 1 IN IP[media_ip_type] [media_ip]
+s=-
+c=IN IP[media_ip_type] [media_ip]
+t=0 0
+m=audio [media_port] RTP/AVP 0
+a=rtpmap:0 PCMU/8000
+]]></send>
+  <recv request="ACK" crlf="true"/>
+  <recv request="BYE"/>
+  <send><![CDATA[
+SIP/2.0 200 OK
+[last_Via:]
+[last_From:]
+[last_To:]
+[last_Call-ID:]
+[last_CSeq:]
+Content-Length: 0
+
+]]></send>
+</scenario>
+XML
+sipp -sf answer.xml -i "$address" -p 5070 -mi "$address" -mp 6000 -rtp_echo -nostdin >/dev/null 2>answer.log &
+sleep 0.2
+kill -0 $! 2>/dev/null || { echo "sipp ended while it started:" >&2; cat answer.log >&2; exit 1; }
+exec kamailio -DD -E -m 64 -M 8 -f "$here/proxy.cfg"
+"#;
+
+/// The arguments are the target's address, calls a second, milliseconds of a call, whole seconds of load,
+/// seconds that the last calls have, and the most calls at once. Exit codes of SIPp below 200 tell of calls
+/// that failed or went on, which its counts do too.
+const CALLS: &str = r#"# SIPp, and what it counted
+there=$(mktemp -d) && cd "$there" || exit
+trap 'rm -rf "$there"' EXIT
+cat >call.xml <<'XML'
+<?xml version="1.0" encoding="UTF-8"?>
+<scenario name="calls">
+  <send retrans="500" start_rtd="1"><![CDATA[
+INVITE sip:service@[remote_ip]:[remote_port] SIP/2.0
+Via: SIP/2.0/[transport] [local_ip]:[local_port];branch=[branch]
+From: <sip:caller@[local_ip]:[local_port]>;tag=[pid]-[call_number]
+To: <sip:service@[remote_ip]:[remote_port]>
+Call-ID: [call_id]
+CSeq: 1 INVITE
+Contact: <sip:caller@[local_ip]:[local_port]>
+Max-Forwards: 70
+Content-Type: application/sdp
+Content-Length: [len]
+
+v=0
+o=caller 1 1 IN IP[local_ip_type] [local_ip]
+s=-
+c=IN IP[local_ip_type] [local_ip]
+t=0 0
+m=audio [rtpstream_audio_port] RTP/AVP 0
+a=rtpmap:0 PCMU/8000
+]]></send>
+  <recv response="100" optional="true"/>
+  <recv response="180" optional="true"/>
+  <recv response="200" rtd="1"/>
+  <send><![CDATA[
+ACK sip:service@[remote_ip]:[remote_port] SIP/2.0
+Via: SIP/2.0/[transport] [local_ip]:[local_port];branch=[branch]
+From: <sip:caller@[local_ip]:[local_port]>;tag=[pid]-[call_number]
+[last_To:]
+Call-ID: [call_id]
+CSeq: 1 ACK
+Max-Forwards: 70
+Content-Length: 0
+
+]]></send>
+  <nop><action><exec rtp_stream="voice,-1,0"/></action></nop>
+  <pause/>
+  <send retrans="500"><![CDATA[
+BYE sip:service@[remote_ip]:[remote_port] SIP/2.0
+Via: SIP/2.0/[transport] [local_ip]:[local_port];branch=[branch]
+From: <sip:caller@[local_ip]:[local_port]>;tag=[pid]-[call_number]
+[last_To:]
+Call-ID: [call_id]
+CSeq: 2 BYE
+Max-Forwards: 70
+Content-Length: 0
+
+]]></send>
+  <recv response="200"/>
+</scenario>
+XML
+head -c 8000 /dev/zero | tr '\0' '\377' >voice
+from=$(ip -oneline route get "$1" | sed -n 's/.* src \([^ ]*\).*/\1/p')
+timeout --signal=KILL "$(($4 + $5))" sipp "$1:5060" -sf call.xml -i "$from" -mi "$from" -r "$2" -d "$3" \
+  -timeout "$4" -l "$6" -trace_stat -stf counts.csv -fd 100ms -trace_rtt -rtt_freq 1 -nostdin >screen 2>errors
+code=$?
+if [ "$code" -ge 200 ] || [ ! -s counts.csv ]; then cat errors >&2; tail -n 3 screen >&2; exit 1; fi
+cat counts.csv; echo times; cat call_*_rtt.csv 2>/dev/null; exit 0
+"#;
+
+/// A row of SIPp's counts.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counts {
+    /// Seconds since SIPp began.
+    at: f64,
+    begun: f64,
+    succeeded: f64,
+    failed: f64,
+    sent_again: f64,
+    current: f64,
+}
+
+/// The rows of SIPp's table, whose columns differ between versions: they go by their names.
+fn rows(table: &str) -> Outcome<Vec<Counts>> {
+    let mut lines = table.lines();
+    let names: Vec<&str> = lines.next().unwrap_or_default().split(';').collect();
+    let column = |name: &str| {
+        let found = names.iter().position(|one| *one == name);
+        found.ok_or_else(|| garbage("sipp", &format!("its counts have no column {name}")))
+    };
+    let (start, now) = (column("StartTime")?, column("CurrentTime")?);
+    let counts = [
+        column("OutgoingCall(C)")?,
+        column("SuccessfulCall(C)")?,
+        column("FailedCall(C)")?,
+        column("Retransmissions(C)")?,
+        column("CurrentCall")?,
+    ];
+    let mut rows = Vec::new();
+    // The last line may be cut off where SIPp was stopped while it wrote.
+    for line in lines {
+        let cells: Vec<&str> = line.split(';').collect();
+        // Date, time and seconds since 1970, with tabs between them.
+        let moment = |column: usize| figure(cells.get(column)?.rsplit('\t').next()?);
+        let values = counts.map(|column| figure(cells.get(column)?));
+        let (Some(start), Some(now)) = (moment(start), moment(now)) else {
+            continue;
+        };
+        if let [Some(begun), Some(succeeded), Some(failed), Some(sent_again), Some(current)] =
+            values
+        {
+            rows.push(Counts {
+                at: now - start,
+                begun,
+                succeeded,
+                failed,
+                sent_again,
+                current,
+            });
+        }
+    }
+    Ok(rows)
+}
+
+impl Workload for Sip {
+    fn kind(&self) -> &'static str {
+        "sip"
+    }
+
+    fn summary(&self) -> &'static str {
+        "telephone calls through a proxy, with sound (SIPp, Kamailio in the target)"
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        &[RATE, HOLD]
+    }
+
+    fn target_programs(&self) -> &'static [Program] {
+        SERVER
+    }
+
+    fn client_programs(&self) -> &'static [Program] {
+        CLIENT
+    }
+
+    fn packages(&self) -> &'static [&'static str] {
+        &["kamailio", "sip-tester"]
+    }
+
+    fn level(&self) -> Option<LoadLevel> {
+        Some(LoadLevel::of(&RATE, OP_RATE, 1.0, "calls begun"))
+    }
+
+    fn serve(
+        &self,
+        target: &mut dyn Target,
+        client: &dyn LoadClient,
+        _settings: &Settings,
+    ) -> Outcome<Service> {
+        let line = script("sh", SERVICE, &[&target.address().to_string()]);
+        start_service(target, client, "kamailio", &line, PORT, SERVER)
+    }
+
+    fn load(
+        &self,
+        address: IpAddr,
+        _scratch: &Scratch,
+        settings: &Settings,
+        timing: Timing,
+    ) -> Outcome<LoadCommand> {
+        let words = [
+            address.to_string(),
+            RATE.number(settings).to_string(),
+            HOLD.integer(settings).to_string(),
+            whole_seconds(timing.warmup + timing.duration).to_string(),
+            (LAST_CALLS + HOLD.integer(settings).unsigned_abs().div_ceil(1000)).to_string(),
+            MOST_CALLS.to_string(),
+        ];
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        Ok(LoadCommand::client(script("sh", CALLS, &words)))
+    }
+
+    fn parse(&self, raw: &[u8], settings: &Settings, timing: Timing) -> Outcome<WorkloadResult> {
+        let text = text("sipp", raw)?;
+        let (table, times) = text
+            .split_once("\ntimes\n")
+            .ok_or_else(|| garbage("sipp", "its counts or its times are missing"))?;
+        let rows = rows(table)?;
+        let (from, to) = (
+            timing.warmup.as_secs_f64(),
+            (timing.warmup + timing.duration).as_secs_f64(),
+        );
+        let begin = rows.iter().rfind(|row| row.at <= from).copied();
+        let begin = begin.unwrap_or_default();
+        let end = rows.iter().rfind(|row| row.at <= to + 0.05).copied();
+        let end = end
+            .filter(|end| end.at > begin.at)
+            .ok_or_else(|| garbage("sipp", "no counts of the measured window"))?;
+        let seconds = end.at - begin.at;
+        let calls = number("sipp", "OutgoingCall(C)", Some(end.begun - begin.begun))?;
+        let succeeded = (end.succeeded - begin.succeeded).max(0.0);
+        let failed = (end.failed - begin.failed).max(0.0);
+        let window = rows
+            .iter()
+            .filter(|row| row.at > begin.at && row.at <= end.at);
+        let most = window.map(|row| row.current).fold(0.0, f64::max);
+
+        let mut answers = Times::new();
+        for line in times.lines() {
+            let mut cells = line.split(';').map(figure);
+            // Milliseconds since SIPp began, and of the answer. A header has no numbers.
+            if let (Some(Some(at)), Some(Some(took))) = (cells.next(), cells.next())
+                && (from..to).contains(&(at / 1e3))
+            {
+                answers.record_n(took / 1e3, 1);
+            }
+        }
+        let mut metrics = Metrics::default();
+        let rate = succeeded / seconds;
+        metrics.higher("rate", rate, OP_RATE, "calls that succeeded");
+        metrics.lead("rate");
+        let share = |part: f64, of: f64| if of > 0.0 { 100.0 * part / of } else { 0.0 };
+        let title = "share of the calls that ended, which failed";
+        metrics.lower("errors", share(failed, succeeded + failed), PERCENT, title);
+        let again = (end.sent_again - begin.sent_again).max(0.0);
+        let title = "messages sent again, of each hundred calls begun";
+        metrics.lower("retransmissions", share(again, calls), PERCENT, title);
+        let title = "most calls in progress";
+        metrics.lower("calls.current", most, Unit::of(Base::One), title);
+        let mut suspect = Vec::new();
+        if answers.0.is_empty() {
+            suspect.push("no call was answered in the measured window".to_owned());
+        } else {
+            metrics.latency("time until a call is answered", &answers.summary());
+        }
+        let is_full = most >= f64::from(MOST_CALLS);
+        let asked = RATE.number(settings);
+        if is_full {
+            suspect.push(format!(
+                "{MOST_CALLS} calls were in progress, the most that there can be"
+            ));
+        } else {
+            // A call more or less is at the window's edges.
+            suspect.extend(shortfall("SIPp", (calls + 1.0) / seconds, asked, OP_RATE));
+        }
+        let work = work(rate, Base::Operation, "serve 1 call");
+        Ok(WorkloadResult {
+            histograms: vec![("latency".to_owned(), answers.0)],
+            suspect,
+            ..metrics.result(WorkDone::Rate(work))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RAW: &str = include_str!("../../tests/data/sip.csv");
+    const OVERLOAD: &str = include_str!("../../tests/data/sip-overload.csv");
+
+    fn parse(raw: &str, rate: f64) -> Outcome<WorkloadResult> {
+        let rate = vtax_host::settings::Level::Number(rate);
+        let settings = Settings([("load.rate".to_owned(), rate)].into());
+        Sip.parse(raw.as_bytes(), &settings, TIMING)
+    }
+
+    #[test]
+    fn calls_of_the_window_are_counted_and_timed() {
+        let result = parse(RAW, 20.0).unwrap();
+        let value = |name: &str| result.metrics[name].quantity.value;
+        assert!((19.0..21.0).contains(&value("rate")), "{result:?}");
+        assert_eq!((value("errors"), value("retransmissions")), (0.0, 0.0));
+        assert!(value("calls.current") >= 10.0 && value("latency.p99") < 0.1);
+        assert!((38..=42).contains(&result.histograms[0].1.len()));
+        assert!(result.suspect.is_empty(), "{:?}", result.suspect);
+        assert!(parse(RAW, 100.0).unwrap().suspect[0].contains("20"));
+    }
+
+    #[test]
+    fn overload_shows_in_retransmissions_and_late_answers() {
+        let result = parse(OVERLOAD, 2000.0).unwrap();
+        let value = |name: &str| result.metrics[name].quantity.value;
+        assert!(value("retransmissions") > 1.0, "{result:?}");
+        assert!(value("latency.p99") > 0.4, "{result:?}");
+        assert!(value("rate") < 1900.0, "{result:?}");
+    }
+
+    #[test]
+    fn columns_go_by_their_names_and_a_missing_one_is_told() {
+        let moved = RAW.replace("TargetRate;", "TargetRate;New;").replace(";20;", ";20;0;");
+        let (moved, whole) = (parse(&moved, 20.0).unwrap(), parse(RAW, 20.0).unwrap());
+        assert_eq!(moved.metrics["rate"], whole.metrics["rate"]);
+        let without = RAW.replace("FailedCall(C)", "Failed");
+        let said = parse(&without, 20.0).unwrap_err().to_string();
+        assert!(said.contains("no column FailedCall(C)"), "{said}");
+    }
+}
