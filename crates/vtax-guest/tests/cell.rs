@@ -22,6 +22,7 @@ use vtax_host::cell::{
     requirements,
 };
 use vtax_host::command::Finished;
+use vtax_host::settings::{Level, Settings};
 
 fn run(cell: &Cell, space: Space, words: &[&str]) -> Output {
     let seat = cell.target().unwrap();
@@ -462,6 +463,44 @@ fn a_tap_with_an_impossible_name_is_refused() {
         .unwrap_err()
         .to_string();
     assert!(message.contains("busy"), "{message}");
+    cell.destroy().unwrap();
+}
+
+#[test]
+fn a_capped_guest_uses_no_more_and_its_client_as_much_as_it_likes() {
+    let Some(mut bench) = Bench::new() else {
+        return;
+    };
+    let share = [
+        ("target.cpu_cap".to_owned(), Level::Number(0.2)),
+        ("target.cpu_weight".to_owned(), Level::Integer(50)),
+    ];
+    let settings = Settings(share.into());
+    let cell = bench.cell(CellConfig {
+        seats: vec![SeatConfig::from_settings("target", &settings).unwrap()],
+        ..config("cap")
+    });
+    let held = cell.target().unwrap().group().folders();
+    let quota = held.iter().find_map(|folder| {
+        let v1 = fs::read_to_string(folder.join("cpu.cfs_quota_us"));
+        v1.or_else(|_| fs::read_to_string(folder.join("cpu.max")))
+            .ok()
+    });
+    assert!(quota.unwrap().starts_with("20000"));
+    // Two seconds of a loop, in the times of the shell and of its children.
+    let burn = "timeout 2 sh -c 'while :; do :; done'; times";
+    let used = |said: &[u8]| -> f64 {
+        let text = String::from_utf8_lossy(said).into_owned();
+        let times = text.split_whitespace().filter_map(|time| {
+            let (minutes, seconds) = time.trim_end_matches('s').split_once('m')?;
+            Some(60.0 * minutes.parse::<f64>().ok()? + seconds.parse::<f64>().ok()?)
+        });
+        times.sum()
+    };
+    let capped = used(&run(&cell, Space::Switch, &["sh", "-c", burn]).stdout);
+    let free = used(&from_client(&cell, &["sh", "-c", burn]).stdout);
+    assert!((0.05..0.55).contains(&capped), "0.4 s at most: {capped}");
+    assert!(free > 2.0 * capped, "{free} s are not held, {capped} are");
     cell.destroy().unwrap();
 }
 

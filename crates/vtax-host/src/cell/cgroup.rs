@@ -208,6 +208,16 @@ pub struct Group {
 }
 
 impl Group {
+    /// One of these directories, on v2.
+    #[cfg(test)]
+    pub(super) fn at(folders: Vec<PathBuf>) -> Self {
+        let folders = folders.into_iter().map(|folder| (Version::V2, folder));
+        Self {
+            folders: folders.collect(),
+            pin_each: None,
+        }
+    }
+
     /// The directories: one for each v1 hierarchy, one for v2.
     pub fn folders(&self) -> Vec<PathBuf> {
         self.folders
@@ -328,6 +338,11 @@ impl Groups {
             }
         }
         Ok(groups)
+    }
+
+    /// The directories of the seat itself.
+    pub(super) fn folders(&self) -> Vec<PathBuf> {
+        self.tops.iter().map(|(_, top)| top.clone()).collect()
     }
 
     /// Makes a group of that name, whose processes may use the processors of `pin`.

@@ -25,12 +25,14 @@ pub mod process;
 pub mod remove;
 pub mod requirements;
 mod seat;
+mod share;
 mod uplink;
 
 pub use client::{Client, ClientProcess};
 pub use disk::Attached;
 pub use link::{LinkConfig, TapOptions};
 pub use seat::{Seat, SeatConfig, TARGET};
+pub use share::{Share, refuse as refuse_share};
 pub use uplink::{OuterNetwork, Uplink};
 
 use crate::HostError;
@@ -59,6 +61,8 @@ pub const PARAMETERS: &[Parameter] = &[
         default: None,
         help: "processors that the load generator may use, as in \"0-3,6\"",
     },
+    share::WEIGHT,
+    share::CAP,
     Parameter {
         key: CLIENT_PLACE,
         domain: Domain::Choice(&[BESIDE, ELSEWHERE]),
@@ -205,9 +209,12 @@ impl Cell {
         let entries = (0..)
             .zip(config.seats.iter().zip(&groups))
             .map(|(seat, (of, groups))| {
+                of.share.weigh(&groups.folders())?;
+                let guest = groups.leaf("target", of.pin.as_ref())?;
+                of.share.cap(&guest)?;
                 Ok(Arc::new(Entry {
                     holder: holder.pid(),
-                    guest: groups.leaf("target", of.pin.as_ref())?,
+                    guest,
                     client: groups.leaf("client", of.client_pin.as_ref())?,
                     seat,
                 }))

@@ -5,6 +5,7 @@ use super::cgroup::Group;
 use super::cpus::CpuList;
 use super::entry::Entry;
 use super::link::{self, End, LinkConfig, Port, TapOptions};
+use super::share::Share;
 use super::{Cell, Client, OuterNetwork, Space};
 use crate::HostError;
 use crate::command::CommandLine;
@@ -27,6 +28,8 @@ pub struct SeatConfig {
     pub pin: Option<CpuList>,
     /// Processors of its client.
     pub client_pin: Option<CpuList>,
+    /// How much of them.
+    pub share: Share,
     /// The image of its scratch disk, where the workload needs one ([`crate::scratch::image`]). One
     /// seat at a time may write to it.
     pub scratch: Option<PathBuf>,
@@ -40,6 +43,7 @@ impl Default for SeatConfig {
             name: TARGET.to_owned(),
             pin: None,
             client_pin: None,
+            share: Share::default(),
             scratch: None,
             is_outside: false,
         }
@@ -47,7 +51,7 @@ impl Default for SeatConfig {
 }
 
 impl SeatConfig {
-    /// The seat that `target.pin` and `client.pin` describe, without a scratch disk.
+    /// The seat that `target.*` and `client.pin` describe, without a scratch disk.
     ///
     /// # Errors
     /// When a list of processors is wrong or names absent ones.
@@ -57,6 +61,7 @@ impl SeatConfig {
             name: name.to_owned(),
             pin: pin("target.pin")?,
             client_pin: pin("client.pin")?,
+            share: Share::from_settings(settings),
             scratch: None,
             is_outside: false,
         })

@@ -180,6 +180,7 @@ pub(super) fn check_link(settings: &Settings) -> Result<(), HostError> {
                 .to_owned(),
         ));
     }
+    cell::refuse_share(settings, "a guest that was found is in none of vtax's")?;
     cell::check(settings)
 }
 

@@ -202,8 +202,15 @@ fn company(
                 settings
                     .0
                     .extend(varied.map(|(key, level)| (key.clone(), level.clone())));
-                settings.0.remove("target.pin");
-                settings.0.remove("client.pin");
+                settings.0.retain(|key, _| {
+                    let own = [
+                        "target.pin",
+                        "target.cpu_weight",
+                        "target.cpu_cap",
+                        "client.pin",
+                    ];
+                    !own.contains(&key.as_str())
+                });
                 settings.0.extend(own.0.clone());
                 PlannedGuest {
                     name: neighbour.name.clone(),

@@ -207,8 +207,13 @@ fn rows(table: &str) -> Outcome<Vec<Counts>> {
         let (Some(start), Some(now)) = (moment(start), moment(now)) else {
             continue;
         };
-        if let [Some(begun), Some(succeeded), Some(failed), Some(sent_again), Some(current)] =
-            values
+        if let [
+            Some(begun),
+            Some(succeeded),
+            Some(failed),
+            Some(sent_again),
+            Some(current),
+        ] = values
         {
             rows.push(Counts {
                 at: now - start,
@@ -389,7 +394,9 @@ mod tests {
 
     #[test]
     fn columns_go_by_their_names_and_a_missing_one_is_told() {
-        let moved = RAW.replace("TargetRate;", "TargetRate;New;").replace(";20;", ";20;0;");
+        let moved = RAW
+            .replace("TargetRate;", "TargetRate;New;")
+            .replace(";20;", ";20;0;");
         let (moved, whole) = (parse(&moved, 20.0).unwrap(), parse(RAW, 20.0).unwrap());
         assert_eq!(moved.metrics["rate"], whole.metrics["rate"]);
         let without = RAW.replace("FailedCall(C)", "Failed");

@@ -75,6 +75,7 @@ pub fn virsh(settings: &Settings, reads_only: bool) -> Virsh {
 /// # Errors
 /// What is missing, with the remedy.
 pub fn check(settings: &Settings) -> Result<(), HostError> {
+    cell::refuse_share(settings, "libvirt has groups of its own for its domains")?;
     cell::check(settings)?;
     let uri = URI.text(settings);
     if !is_local(uri) {

@@ -63,6 +63,7 @@ impl Platform for Xen {
         }
         // The toolstack's daemons answer, or nothing can be created.
         xl::list()?;
+        cell::refuse_share(settings, "Xen schedules its domains itself")?;
         cell::check(settings)
     }
 

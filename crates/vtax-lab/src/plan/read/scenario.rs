@@ -140,6 +140,8 @@ impl Reader<'_, &Catalogue> {
             }
             let full = match key.as_str() {
                 "pin" => "target.pin".to_owned(),
+                "cpu_weight" => "target.cpu_weight".to_owned(),
+                "cpu_cap" => "target.cpu_cap".to_owned(),
                 "client_pin" => "client.pin".to_owned(),
                 key if key.contains('.') => key.to_owned(),
                 key => format!("load.{key}"),
@@ -155,7 +157,7 @@ impl Reader<'_, &Catalogue> {
                     offset,
                     format!("a neighbour with the workload `{workload}` has no setting `{key}`"),
                     &key,
-                    keys.chain(["pin", "client_pin", "platform"]),
+                    keys.chain(["pin", "cpu_weight", "cpu_cap", "client_pin", "platform"]),
                 );
                 continue;
             };

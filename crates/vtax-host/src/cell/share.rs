@@ -1,0 +1,171 @@
+//! How much processor a guest may have: a weight against other guests, and a cap, by control groups.
+
+use super::cgroup::Group;
+use crate::HostError;
+use crate::settings::{Domain, Parameter, Settings};
+use std::fs;
+use std::path::PathBuf;
+
+pub(super) const WEIGHT: Parameter = Parameter::unset(
+    "target.cpu_weight",
+    Domain::Integer(1, 10_000),
+)
+.help(
+    "the target's part of processors that are short, its client included; 100 is what others have",
+);
+pub(super) const CAP: Parameter = Parameter::unset("target.cpu_cap", Domain::Number(0.05, 1024.0))
+    .help("processors that the target may use at most, VMM and vhost included");
+
+/// The kernel's own period of a quota, in microseconds.
+const PERIOD_US: f64 = 100_000.0;
+
+/// What a guest may have.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Share {
+    /// As cgroup v2's `cpu.weight`.
+    weight: Option<u64>,
+    /// In processors.
+    cap: Option<f64>,
+}
+
+impl Share {
+    /// What the settings say.
+    pub fn from_settings(settings: &Settings) -> Self {
+        Self {
+            weight: settings
+                .0
+                .get(WEIGHT.key)
+                .map(|_| WEIGHT.integer(settings).unsigned_abs()),
+            cap: settings.0.get(CAP.key).map(|_| CAP.number(settings)),
+        }
+    }
+
+    /// Sets the weight of a seat, of which its guest is a part.
+    ///
+    /// # Errors
+    /// When the seat has no such controller, or the kernel refuses.
+    pub(super) fn weigh(&self, seat: &[PathBuf]) -> Result<(), HostError> {
+        let Some(weight) = self.weight else {
+            return Ok(());
+        };
+        // v1 has 1024 where v2 has 100.
+        let shares = (weight * 1024 / 100).max(2);
+        write(
+            WEIGHT.key,
+            seat,
+            [
+                ("cpu.weight", weight.to_string()),
+                ("cpu.shares", shares.to_string()),
+            ],
+        )
+    }
+
+    /// Caps a guest.
+    ///
+    /// # Errors
+    /// As [`Share::weigh`]; a group above may allow less.
+    pub(super) fn cap(&self, guest: &Group) -> Result<(), HostError> {
+        let Some(cap) = self.cap else {
+            return Ok(());
+        };
+        let quota = (cap * PERIOD_US).round();
+        write(
+            CAP.key,
+            &guest.folders(),
+            [
+                ("cpu.max", format!("{quota} {PERIOD_US}")),
+                ("cpu.cfs_quota_us", quota.to_string()),
+            ],
+        )
+    }
+}
+
+/// Refuses what control groups of a cell cannot hold.
+///
+/// # Errors
+/// Where the settings have a weight or a cap; `why` says who schedules the guest.
+pub fn refuse(settings: &Settings, why: &str) -> Result<(), HostError> {
+    match [WEIGHT, CAP]
+        .iter()
+        .find(|known| settings.0.contains_key(known.key))
+    {
+        Some(known) => Err(HostError::Setting(format!(
+            "{} is held by control groups, and {why}: take it out, or set it for other platforms",
+            known.key
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Writes to whichever of these files is there.
+fn write(key: &str, folders: &[PathBuf], files: [(&str, String); 2]) -> Result<(), HostError> {
+    for folder in folders {
+        for (name, value) in &files {
+            let file = folder.join(name);
+            if file.exists() {
+                return fs::write(&file, value).map_err(|cause| {
+                    HostError::Setting(format!(
+                        "cannot set {key} by writing {value:?} to {}: {cause}; a group above may allow less",
+                        file.display()
+                    ))
+                });
+            }
+        }
+    }
+    Err(HostError::Missing {
+        what: format!("the controller `cpu` of control groups, by which {key} is held,"),
+        remedy:
+            "enable it for the group that vtax is started in: `echo +cpu > cgroup.subtree_control` \
+                 of the one above"
+                .to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Level;
+
+    fn settings(pairs: &[(&str, Level)]) -> Settings {
+        Settings(
+            pairs
+                .iter()
+                .map(|(key, level)| ((*key).to_owned(), level.clone()))
+                .collect(),
+        )
+    }
+
+    #[test]
+    fn both_interfaces_get_their_own_units() {
+        let share = Share::from_settings(&settings(&[
+            (WEIGHT.key, Level::Integer(200)),
+            (CAP.key, Level::Number(0.3)),
+        ]));
+        for (weight, cap, expected) in [
+            ("cpu.weight", "cpu.max", ["200", "30000 100000"]),
+            ("cpu.shares", "cpu.cfs_quota_us", ["2048", "30000"]),
+        ] {
+            let seat = tempfile::tempdir().unwrap();
+            fs::write(seat.path().join(weight), "").unwrap();
+            fs::write(seat.path().join(cap), "").unwrap();
+            let folders = [seat.path().to_owned()];
+            share.weigh(&folders).unwrap();
+            share.cap(&Group::at(folders.to_vec())).unwrap();
+            let read = |name| fs::read_to_string(seat.path().join(name)).unwrap();
+            assert_eq!([read(weight), read(cap)], expected);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_held_is_refused_with_a_reason() {
+        let capped = settings(&[(CAP.key, Level::Number(0.3))]);
+        let nowhere = tempfile::tempdir().unwrap();
+        let group = Group::at(vec![nowhere.path().to_owned()]);
+        let said = Share::from_settings(&capped).cap(&group).unwrap_err();
+        assert!(said.to_string().contains("controller `cpu`"), "{said}");
+        let said = refuse(&capped, "Xen schedules its domains itself").unwrap_err();
+        assert!(said.to_string().contains("target.cpu_cap"), "{said}");
+        assert!(refuse(&Settings::default(), "nobody").is_ok());
+        assert!(Share::default().cap(&group).is_ok());
+    }
+}
