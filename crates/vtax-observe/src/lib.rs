@@ -6,6 +6,7 @@
 //! [`Observer::mark`] takes an extra reading at an exact moment, and the difference of two
 //! marks is what a trial cost. See `docs/observe.md`.
 
+mod bpf;
 pub mod charge;
 pub mod clock;
 pub mod counters;

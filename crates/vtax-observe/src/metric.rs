@@ -92,6 +92,12 @@ pub const VBD_READ_BYTES: &str = "vbd.read_bytes";
 pub const VBD_WRITE_BYTES: &str = "vbd.write_bytes";
 /// How often blkback had no room for a request and made the ring wait.
 pub const VBD_STALLS: &str = "vbd.stalls";
+/// Pages that back ends of this host exchanged with a Xen guest; the host's are with all of them.
+pub const XEN_PAGES_EXCHANGED: &str = "xen.pages_exchanged";
+/// Those of them that a grant operation copied.
+pub const XEN_PAGES_COPIED: &str = "xen.pages_copied";
+/// Those of them that a grant operation mapped. The rest were mapped already.
+pub const XEN_PAGES_MAPPED: &str = "xen.pages_mapped";
 /// Processor cycles, guest mode included.
 pub const HW_CYCLES: &str = "hw.cycles";
 /// Retired instructions, guest mode included.

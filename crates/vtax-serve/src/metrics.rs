@@ -181,7 +181,7 @@ fn guests(out: &mut dyn Families, snapshot: &Snapshot, listing: &Listing) {
         }
     }
     type Counted = fn(&GuestTotals) -> Option<u64>;
-    let counts: [(&str, Option<&str>, &str, Counted); 5] = [
+    let counts: [(&str, Option<&str>, &str, Counted); 6] = [
         (
             "vtax_guest_receive_packets",
             Some("packets"),
@@ -211,6 +211,12 @@ fn guests(out: &mut dyn Families, snapshot: &Snapshot, listing: &Listing) {
             None,
             "VM exits of a guest, where the kernel shows them.",
             |total| total.exchanges.exits,
+        ),
+        (
+            "vtax_guest_exchanged_pages",
+            Some("pages"),
+            "Pages that back ends exchanged with a Xen domain, where BPF works.",
+            |total| total.exchanges.pages,
         ),
     ];
     for (name, unit, help, value) in counts {

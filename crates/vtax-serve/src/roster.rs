@@ -127,6 +127,9 @@ fn difference(total: &GuestTotals, part: &GuestTotals) -> GuestTotals {
     exchanges.exits = all
         .exits
         .map(|exits| exits.saturating_sub(out.exits.unwrap_or(0)));
+    exchanges.pages = all
+        .pages
+        .map(|pages| pages.saturating_sub(out.pages.unwrap_or(0)));
     GuestTotals {
         stages,
         energy: Joules((total.energy.0 - part.energy.0).max(0.0)),

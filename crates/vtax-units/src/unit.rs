@@ -63,6 +63,8 @@ bases! {
     Interrupt = "interrupt",
     /// VM exits.
     Exit = "exit",
+    /// Pages of memory.
+    Page = "page",
 }
 
 /// A unit: a base, and optionally what it is counted per, written `base/per` (`bit/s`, `J/GB`).

@@ -197,6 +197,9 @@ impl Charged {
         ] {
             rates.count(name, count, base, title);
         }
+        if let Some(pages) = exchanged.pages {
+            rates.count(metric::PAGES, pages, Base::Page, "pages exchanged");
+        }
         if party == 0 {
             self.add_host(&mut rates);
         }
@@ -318,6 +321,7 @@ mod tests {
         };
         let exchanged = GuestExchanges {
             received: 30,
+            pages: Some(90),
             ..GuestExchanges::default()
         };
         Charged {
@@ -351,6 +355,7 @@ mod tests {
         );
         assert!((value(metric::TOTAL) - 1.5).abs() < 1e-9);
         assert!((value(metric::RECEIVED) - 15.0).abs() < 1e-9);
+        assert_eq!(found[metric::PAGES].quantity.to_string(), "45 page/s");
         // Work is of the interval between the marks, which is the load generator's.
         assert_eq!(found[metric::WORK].quantity.to_string(), "200 request/s");
         assert_eq!(found[metric::WORK].source, Source::Emulated);
@@ -360,7 +365,12 @@ mod tests {
     fn a_guest_without_load_has_no_work_and_only_the_target_tells_of_the_host() {
         let found = charged().metrics(1, None, Source::Measured);
         assert_eq!(found["charge.counted.softirq"].quantity.value, 0.0);
-        for absent in [metric::WORK, metric::TOTAL, metric::HOST_PACKETS] {
+        for absent in [
+            metric::WORK,
+            metric::TOTAL,
+            metric::HOST_PACKETS,
+            metric::PAGES,
+        ] {
             assert!(!found.contains_key(absent), "{absent}");
         }
     }

@@ -7,12 +7,13 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vtax_host::roots::Roots;
 use vtax_observe::charge::SubjectSoftirqs;
-use vtax_observe::{Instrument, Kind, Series, SeriesId, Sink, Subject, counters};
+use vtax_observe::counters::{self, Grants};
+use vtax_observe::{Instrument, Kind, Series, SeriesId, Sink, Subject};
 use vtax_report::results::{ResultsError, SampleKind, SampleSeries, SampleSeriesId, SampleWriter};
 use vtax_units::Nanoseconds;
 
 /// Every counter of the host and of the actors, and what is not to be had with why. Where guests
-/// are charged, soft interrupts are traced for that or not at all: twice would cost twice.
+/// are charged, BPF looks on for that or not at all: twice would cost twice.
 pub(super) fn all(
     roots: &Roots,
     actors: &[Subject],
@@ -26,9 +27,15 @@ pub(super) fn all(
     if is_charged {
         return (instruments, absent);
     }
-    match SubjectSoftirqs::open(&actors.iter().collect::<Vec<_>>(), &roots.proc, &roots.sys) {
+    let subjects: Vec<&Subject> = actors.iter().collect();
+    match SubjectSoftirqs::open(&subjects, &roots.proc, &roots.sys) {
         Ok(traced) => instruments.push(Box::new(traced)),
         Err(error) => absent.push(error.to_string()),
+    }
+    match Grants::open(&subjects, &roots.sys).transpose() {
+        Some(Ok(grants)) => instruments.push(Box::new(grants)),
+        Some(Err(error)) => absent.push(error.to_string()),
+        None => {}
     }
     (instruments, absent)
 }

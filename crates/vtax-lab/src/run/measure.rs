@@ -120,7 +120,7 @@ impl Adding {
 }
 
 /// Counters of the host that become rates: metric, series, title, what is counted.
-const HOST_RATES: [(&str, &str, &str, Base); 7] = [
+const HOST_RATES: [(&str, &str, &str, Base); 8] = [
     (
         "interrupts.per_second",
         metric::INTERRUPTS_TOTAL,
@@ -163,10 +163,16 @@ const HOST_RATES: [(&str, &str, &str, Base); 7] = [
         "last level cache misses",
         Base::CacheEvent,
     ),
+    (
+        "xen.machine.pages_exchanged_per_second",
+        metric::XEN_PAGES_EXCHANGED,
+        "pages exchanged with all domains",
+        Base::Page,
+    ),
 ];
 
 /// Counters of a guest that become rates.
-const GUEST_RATES: [(&str, &str, &str, Base); 4] = [
+const GUEST_RATES: [(&str, &str, &str, Base); 7] = [
     (
         "net.rx_packets_per_second",
         metric::NET_RX_PACKETS,
@@ -190,6 +196,24 @@ const GUEST_RATES: [(&str, &str, &str, Base); 4] = [
         metric::NET_TX_BYTES,
         "bytes to the target's device",
         Base::Byte,
+    ),
+    (
+        "xen.pages_exchanged_per_second",
+        metric::XEN_PAGES_EXCHANGED,
+        "pages exchanged with the target's domain",
+        Base::Page,
+    ),
+    (
+        "xen.pages_copied_per_second",
+        metric::XEN_PAGES_COPIED,
+        "pages copied by grant operations for it",
+        Base::Page,
+    ),
+    (
+        "xen.pages_mapped_per_second",
+        metric::XEN_PAGES_MAPPED,
+        "pages mapped by grant operations for it",
+        Base::Page,
     ),
 ];
 
@@ -468,6 +492,13 @@ impl Observation<'_> {
         }
         if let Some(party) = self.parties.get(self.party) {
             self.add_rates(&mut adding, seconds, &party.guest, &GUEST_RATES);
+            let pages = self.delta(&party.guest, metric::XEN_PAGES_EXCHANGED);
+            if let Some((pages, work)) = pages.zip(work.as_ref()) {
+                let name = "xen.pages_exchanged.per_work";
+                let title = format!("pages exchanged to {}", work.phrase);
+                let unit = Unit::per(Base::Page, work.unit.base);
+                adding.add(name, &title, pages / work.amount, unit, Better::Lower);
+            }
         }
         if self.party == 0 {
             self.add_network_of_all(&mut adding, seconds);
@@ -820,6 +851,52 @@ mod tests {
             (network.quantity.value - 4.5e9).abs() < 1.0,
             "both ways, neighbours too: {network:?}"
         );
+    }
+
+    #[test]
+    fn pages_exchanged_are_told_of_each_guest_of_all_and_for_the_work() {
+        // The helper takes seconds of CPU time, 10^9 a second.
+        let counters = |at: f64| {
+            [
+                ("host", metric::XEN_PAGES_EXCHANGED, 5e-8 * at),
+                ("target", metric::XEN_PAGES_EXCHANGED, 3e-8 * at),
+                ("target", metric::XEN_PAGES_COPIED, 1e-8 * at),
+                ("pi", metric::XEN_PAGES_EXCHANGED, 2e-8 * at),
+            ]
+        };
+        let (begin, end) = (snapshot(0, &counters(0.0)), snapshot(10, &counters(10.0)));
+        let parties = [
+            party("target", "client", true),
+            party("pi", "pi.client", true),
+        ];
+        let of = |party| Observation {
+            begin: &begin,
+            end: &end,
+            processors: 1,
+            parties: &parties,
+            party,
+            observer: Nanoseconds(0),
+            energy: &[],
+            inner: None,
+            host: Source::Measured,
+        };
+        let result = WorkloadResult {
+            work: Some(WorkDone::Rate(Work {
+                amount: 10.0,
+                unit: Unit::of(Base::Request),
+                phrase: "serve 1 request".to_owned(),
+            })),
+            ..WorkloadResult::default()
+        };
+        let metrics = of(0).metrics(&result);
+        let value = |name: &str| metrics[name].quantity.to_string();
+        assert_eq!(value("xen.pages_exchanged_per_second"), "30 page/s");
+        assert_eq!(value("xen.pages_copied_per_second"), "10 page/s");
+        assert_eq!(value("xen.machine.pages_exchanged_per_second"), "50 page/s");
+        assert_eq!(value("xen.pages_exchanged.per_work"), "3 page/request");
+        let beside = of(1).metrics(&WorkloadResult::default());
+        let found: Vec<&str> = beside.keys().map(String::as_str).collect();
+        assert_eq!(found, ["xen.pages_exchanged_per_second"]);
     }
 
     #[test]

@@ -179,9 +179,11 @@ impl Charger {
                 .iter()
                 .filter_map(|method| method.note().map(str::to_owned)),
         );
+        let exchanges = Exchanges::open(&roots);
+        notes.extend(exchanges.note().map(str::to_owned));
         Ok(Self {
             usage: UsageReader::open(&roots.proc, &roots.sys)?,
-            exchanges: Exchanges::open(&roots),
+            exchanges,
             methods: methods
                 .into_iter()
                 .map(|method| (method, Nanoseconds(0)))
@@ -320,6 +322,9 @@ impl Charger {
                 sum.block_requests += exchanged.block_requests;
                 if let Some(exits) = exchanged.exits {
                     sum.exits = Some(sum.exits.unwrap_or(0) + exits);
+                }
+                if let Some(pages) = exchanged.pages {
+                    sum.pages = Some(sum.pages.unwrap_or(0) + pages);
                 }
             }
         }

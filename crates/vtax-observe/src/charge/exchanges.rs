@@ -1,11 +1,11 @@
-//! What guests and their host exchanged in an interval: packets, block requests, VM exits.
+//! What guests and their host exchanged in an interval: packets, block requests, VM exits, pages of Xen's.
 //!
 //! Packets are counted at the host's end of a guest's device where there is one: a single file has
 //! all of them.
 
 use crate::Roots;
 use crate::counters::file::KernelFile;
-use crate::counters::text;
+use crate::counters::{GrantProbe, Pages, text};
 use crate::guests::{Guest, Guests};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -26,6 +26,8 @@ pub struct GuestExchanges {
     pub block_requests: u64,
     /// VM exits; `None` where the kernel does not show them (debugfs is not mounted).
     pub exits: Option<u64>,
+    /// Pages that back ends exchanged with a Xen domain; `None` for other guests and where BPF does not work.
+    pub pages: Option<u64>,
 }
 
 /// What was exchanged in an interval.
@@ -51,6 +53,8 @@ pub struct Exchanges {
     others: Count,
     disks: HashMap<(u32, u32), Count>,
     guests: HashMap<u32, Reader>,
+    grants: Option<GrantProbe>,
+    note: Option<String>,
     passes: usize,
 }
 
@@ -62,6 +66,7 @@ struct Reader {
     block: Option<(KernelFile, Count)>,
     /// Xen: what blkback counts of each of the domain's disks, reads and writes.
     rings: Vec<(KernelFile, Count)>,
+    pages: (Pages, Count),
     /// Opened for each reading: the kernel keeps a VM, with all its memory, as long as this file
     /// of it is open.
     exits: Option<(PathBuf, Count)>,
@@ -106,6 +111,10 @@ impl Exchanges {
         let file = |path: PathBuf| KernelFile::open(path).ok();
         // Of init's network namespace, which is the host's also when vtax runs in another one.
         let table = file(roots.proc.join("1/net/dev"));
+        let (grants, note) = match GrantProbe::open(&roots.sys) {
+            Ok(grants) => (grants, None),
+            Err(error) => (None, Some(error.to_string())),
+        };
         Self {
             table: table.or_else(|| file(roots.proc.join("net/dev"))),
             softirqs: file(roots.proc.join("softirqs")),
@@ -116,8 +125,15 @@ impl Exchanges {
             others: Count::default(),
             disks: HashMap::new(),
             guests: HashMap::new(),
+            grants,
+            note,
             passes: 0,
         }
+    }
+
+    /// What of it cannot be counted on this host, and why.
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
     }
 
     /// What was exchanged since the last call.
@@ -169,6 +185,11 @@ impl Exchanges {
                 let raw = text::number(std::fs::read(path).ok()?.trim_ascii())?;
                 Some(count.step(raw, guest.is_new))
             });
+            if let (Some(grants), Some((domain, _))) = (&mut self.grants, guest.domain) {
+                let (pages, count) = &mut reader.pages;
+                let read = grants.advance(Some(domain), pages);
+                counts.pages = (read.ok()).map(|()| count.step(pages.exchanged, guest.is_new));
+            }
         }
         let of_guests: u64 = interval.guests.values().map(|g| g.received + g.sent).sum();
         interval.host_packets = loopback + ports.saturating_sub(of_guests);

@@ -12,6 +12,7 @@ use super::Method;
 use super::exchanges::IntervalExchanges;
 use super::ledger::{IoCharge, IoWork, Usage};
 use crate::ObserveError;
+use crate::bpf::chain;
 use crate::guests::{Guest, Guests, Hierarchy};
 use aya::maps::{Array, MapData, PerCpuArray, PerCpuHashMap};
 use aya::programs::{BtfTracePoint, FExit, ProgramError};
@@ -727,33 +728,8 @@ pub(super) fn learn(group: &Path, guest: u32, ids: &mut HashMap<u64, Option<u32>
     }
 }
 
-/// An error with its causes, which is where the loader says what is wrong.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let said = error.to_string();
-        if !text.contains(&said) {
-            text.push_str(": ");
-            text.push_str(&said);
-        }
-        cause = error.source();
-    }
-    text
-}
-
 fn explain(error: &dyn std::error::Error) -> ObserveError {
-    let text = chain(error);
-    if text.contains("Operation not permitted") || text.contains("Permission denied") {
-        return ObserveError::Permission {
-            what: WHAT.to_owned(),
-            remedy: "run as root or with CAP_BPF and CAP_PERFMON".to_owned(),
-        };
-    }
-    ObserveError::Unavailable {
-        what: WHAT.to_owned(),
-        reason: text,
-    }
+    crate::bpf::explain(WHAT, error)
 }
 
 #[cfg(test)]
@@ -885,7 +861,11 @@ mod tests {
     #[test]
     fn the_objects_are_built_from_their_sources() {
         let crate_ = Path::new(env!("CARGO_MANIFEST_DIR"));
-        for object in ["bpf/charge.bpf.o", "tests/containers/redirect.bpf.o"] {
+        for object in [
+            "bpf/charge.bpf.o",
+            "bpf/grants.bpf.o",
+            "tests/containers/redirect.bpf.o",
+        ] {
             is_built_from_its_source(&crate_.join(object));
         }
     }

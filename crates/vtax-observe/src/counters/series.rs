@@ -15,6 +15,7 @@ fn unit_of(metric: &str) -> Unit {
         _ if metric.ends_with("_percent") => Base::Percent,
         _ if metric.starts_with("interrupts.") => Base::Interrupt,
         _ if metric.starts_with("kvm.") => Base::Exit,
+        _ if metric.starts_with("xen.pages_") => Base::Page,
         crate::metric::HW_CYCLES => Base::Cycle,
         crate::metric::HW_INSTRUCTIONS => Base::Instruction,
         crate::metric::HW_LLC_REFERENCES | crate::metric::HW_LLC_MISSES => Base::CacheEvent,

@@ -20,7 +20,7 @@ use vtax_host::command::{Finished, plain};
 use vtax_host::{HostError, Roots, facts};
 use vtax_observe::charge::SubjectSoftirqs;
 use vtax_observe::clock::Clock;
-use vtax_observe::counters::{self, Children};
+use vtax_observe::counters::{self, Children, Grants};
 use vtax_observe::guests::Identity;
 use vtax_observe::{Instrument, ObserveError, Observer, ObserverConfig};
 use vtax_units::Hertz;
@@ -232,6 +232,10 @@ impl<W: Write> Actor<W> {
                 let (proc, sys) = (&roots.proc, &roots.sys);
                 let traced = SubjectSoftirqs::open(&[&found.subject], proc, sys);
                 own(traced.map(|traced| Box::new(traced) as _));
+                let grants = Grants::open(&[&found.subject], sys).transpose();
+                if let Some(grants) = grants {
+                    own(grants.map(|grants| Box::new(grants) as _));
+                }
                 let watched = counters::for_subject(&found.subject, proc, sys);
                 watched.into_iter().for_each(|watched| own(Ok(watched)));
                 Some(Seen {

@@ -21,6 +21,8 @@ pub const SENT: &str = "charge.sent";
 pub const BYTES: &str = "charge.bytes";
 /// Its block requests.
 pub const BLOCK_REQUESTS: &str = "charge.block_requests";
+/// Pages that back ends exchanged with it, where it is a Xen domain.
+pub const PAGES: &str = "charge.pages_exchanged";
 
 /// What all of the host's processors did. This one and those below are with the target's.
 pub const TOTAL: &str = "charge.total";

@@ -1,0 +1,34 @@
+//! What the loader of BPF programs says when it fails, as errors of ours.
+
+use crate::ObserveError;
+use std::error::Error;
+
+/// An error with its causes, which is where the loader says what is wrong.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// Why `what` does not work: a right that this process lacks, or what the loader says.
+pub(crate) fn explain(what: &str, error: &dyn Error) -> ObserveError {
+    let text = chain(error);
+    if text.contains("Operation not permitted") || text.contains("Permission denied") {
+        return ObserveError::Permission {
+            what: what.to_owned(),
+            remedy: "run as root or with CAP_BPF and CAP_PERFMON".to_owned(),
+        };
+    }
+    ObserveError::Unavailable {
+        what: what.to_owned(),
+        reason: text,
+    }
+}
