@@ -355,7 +355,7 @@ mod tests {
         );
         assert!((value(metric::TOTAL) - 1.5).abs() < 1e-9);
         assert!((value(metric::RECEIVED) - 15.0).abs() < 1e-9);
-        assert_eq!(found[metric::PAGES].quantity.to_string(), "45 page/s");
+        assert_eq!(found[metric::PAGES].quantity.to_string(), "45.0 page/s");
         // Work is of the interval between the marks, which is the load generator's.
         assert_eq!(found[metric::WORK].quantity.to_string(), "200 request/s");
         assert_eq!(found[metric::WORK].source, Source::Emulated);
