@@ -892,7 +892,10 @@ mod tests {
         let value = |name: &str| metrics[name].quantity.to_string();
         assert_eq!(value("xen.pages_exchanged_per_second"), "30.0 page/s");
         assert_eq!(value("xen.pages_copied_per_second"), "10.0 page/s");
-        assert_eq!(value("xen.machine.pages_exchanged_per_second"), "50.0 page/s");
+        assert_eq!(
+            value("xen.machine.pages_exchanged_per_second"),
+            "50.0 page/s"
+        );
         assert_eq!(value("xen.pages_exchanged.per_work"), "3.00 page/request");
         let beside = of(1).metrics(&WorkloadResult::default());
         let found: Vec<&str> = beside.keys().map(String::as_str).collect();
