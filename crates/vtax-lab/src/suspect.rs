@@ -175,6 +175,8 @@ pub struct OwnWork {
     pub client: Nanoseconds,
     /// CPU time of vtax itself.
     pub vtax: Nanoseconds,
+    /// Time that the trial's own Xen domains ran. Dom0 books what it waited meanwhile as stolen.
+    pub domains: Nanoseconds,
     /// The sampling period.
     pub period: Nanoseconds,
     /// What sampling did.
@@ -190,7 +192,7 @@ pub fn reasons(before: &HostReading, after: &HostReading, own: &OwnWork) -> Vec<
     let cpu = after.cpu.since(&before.cpu);
     let mut reasons = Vec::new();
     reasons.extend(foreign_load(before, after, &cpu, own));
-    reasons.extend(steal(&cpu));
+    reasons.extend(steal(&cpu, own));
     reasons.extend(throttling(before, after));
     reasons.extend(clock_step(before, after, own));
     reasons.extend(memory(before, after));
@@ -227,12 +229,13 @@ fn foreign_load(
     })
 }
 
-fn steal(cpu: &CpuTimes) -> Option<String> {
-    let share = share(cpu.steal.0, cpu.capacity());
+fn steal(cpu: &CpuTimes, own: &OwnWork) -> Option<String> {
+    let stolen = difference(cpu.steal, own.domains).0;
+    let share = share(stolen, cpu.capacity());
     (share > STEAL_SHARE).then(|| {
         format!(
             "the hypervisor below this host took {} of CPU time, {} of the machine (limit {})",
-            seconds(cpu.steal.0),
+            seconds(stolen),
             percent(share),
             percent(STEAL_SHARE)
         )
@@ -484,6 +487,7 @@ mod tests {
             target: seconds_of(3.5),
             client: seconds_of(2.0),
             vtax: seconds_of(0.05),
+            domains: Nanoseconds(0),
             is_alone: false,
             period: Nanoseconds(SECOND),
             observer: ObserverReport {
@@ -557,6 +561,20 @@ mod tests {
         assert!(
             reason.contains("10.00 s") && reason.contains("33.3 %"),
             "{reason}"
+        );
+    }
+
+    #[test]
+    fn what_the_trials_own_domains_took_from_dom0_is_not_stolen() {
+        let (before, mut after, mut own) = quiet_window();
+        after.cpu.steal = seconds_of(10.0);
+        own.domains = seconds_of(4.0);
+        assert!(reasons(&before, &after, &own).is_empty());
+        own.domains = seconds_of(0.5);
+        let reasons = reasons(&before, &after, &own);
+        assert!(
+            reasons.len() == 1 && reasons[0].contains("9.50 s"),
+            "{reasons:?}"
         );
     }
 

@@ -855,17 +855,18 @@ impl Findings<'_, '_> {
 
     /// What all actors did: the rest is foreign.
     fn own_work(&self, (begin, end): (&Snapshot, &Snapshot)) -> OwnWork {
-        let owned = |owner: &str| {
-            let spent = end.since(begin, owner, metric::CPU_TOTAL);
-            instruments::nanoseconds(spent.map_or(0.0, |quantity| quantity.value)).0
-        };
-        let sum = |of: fn(&Party) -> &str| {
-            Nanoseconds(self.parties.iter().map(|party| owned(of(party))).sum())
+        let sum = |of: fn(&Party) -> &str, name| {
+            let spent = self.parties.iter().map(|party| {
+                let spent = end.since(begin, of(party), name);
+                instruments::nanoseconds(spent.map_or(0.0, |quantity| quantity.value)).0
+            });
+            Nanoseconds(spent.sum())
         };
         OwnWork {
-            target: sum(|party| &party.guest),
-            client: sum(|party| &party.client),
+            target: sum(|party| &party.guest, metric::CPU_TOTAL),
+            client: sum(|party| &party.client, metric::CPU_TOTAL),
             vtax: self.observer(end.at.saturating_since(begin.at)),
+            domains: sum(|party| &party.guest, metric::CPU_DOMAIN),
             period: Nanoseconds::from(Duration::from_secs_f64(1.0 / self.lab.plan.sample_hz)),
             observer: self.report.clone(),
             is_alone: self.lab.host == Source::Emulated,
