@@ -24,8 +24,8 @@ use vtax_guest::platform::{GuestFiles, Platform};
 use vtax_host::HostError;
 use vtax_host::cell::{Cell, CellConfig, SeatConfig, Space, TapOptions, cgroup, process};
 use vtax_host::journal::Journal;
-use vtax_host::scratch;
 use vtax_host::settings::Settings;
+use vtax_host::{loop_device, scratch};
 
 const STATE: &str = "VTAX_TEST_STATE";
 
@@ -34,7 +34,7 @@ const STATE: &str = "VTAX_TEST_STATE";
 #[ignore = "is run by the tests of kill -9, in a process of its own"]
 fn hold_cells() {
     let folder = PathBuf::from(std::env::var(STATE).expect("set by the test that runs this one"));
-    let mut journal = Journal::open(&folder.join("state"), vtax_guest::platform::xen::end).unwrap();
+    let mut journal = Journal::open(&folder.join("state")).unwrap();
     let guest = GuestFiles {
         root: folder.join("root, with: odd\\name"),
         image: PathBuf::new(),
@@ -102,7 +102,7 @@ fn disks(folder: &Path) -> Result<Vec<PathBuf>, HostError> {
 fn loop_devices(disks: &[PathBuf]) -> Vec<String> {
     disks
         .iter()
-        .flat_map(|disk| scratch::loop_devices_of(disk))
+        .flat_map(|disk| loop_device::attached_to(disk))
         .collect()
 }
 
@@ -232,11 +232,7 @@ fn kill_9_at_any_moment_leaves_only_what_the_journal_removes() {
             (Vec::new(), Vec::new()),
             "after {moment} ms: processes, loop devices"
         );
-        let journal = Journal::open(
-            &bench.folder.path().join("state"),
-            vtax_guest::platform::xen::end,
-        )
-        .unwrap();
+        let journal = Journal::open(&bench.folder.path().join("state")).unwrap();
         for path in journalled(&journal) {
             vtax_host::cell::remove::remove_stale(&path).unwrap();
         }
@@ -265,11 +261,7 @@ fn kill_9_leaves_nothing_but_journalled_control_groups() {
         }
     }
     assert!(!holders.is_empty(), "the victim made no cell");
-    let journal = Journal::open(
-        &bench.folder.path().join("state"),
-        vtax_guest::platform::xen::end,
-    )
-    .unwrap();
+    let journal = Journal::open(&bench.folder.path().join("state")).unwrap();
     let groups = journalled(&journal);
     let spaces: Vec<PathBuf> = holders
         .iter()

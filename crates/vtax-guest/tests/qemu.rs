@@ -84,8 +84,7 @@ fn serve_iperf(vm: &mut Box<dyn Target>, seat: &Seat<'_>) {
 fn a_vm_in_a_cell_is_reached_through_its_tap_and_leaves_nothing() {
     let Some(guest) = guest() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let mut journal =
-        Journal::open(&folder.path().join("state"), vtax_guest::platform::xen::end).unwrap();
+    let mut journal = Journal::open(&folder.path().join("state")).unwrap();
     let disk = scratch::image(&folder.path().join("disks, all"), 8).unwrap();
     let cell = Cell::create(
         CellConfig {
@@ -190,8 +189,7 @@ fn a_vm_in_a_cell_is_reached_through_its_tap_and_leaves_nothing() {
 fn a_vm_behind_qemus_own_network_stack_is_reached_at_the_targets_address() {
     let Some(guest) = guest() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let mut journal =
-        Journal::open(&folder.path().join("state"), vtax_guest::platform::xen::end).unwrap();
+    let mut journal = Journal::open(&folder.path().join("state")).unwrap();
     let cell = Cell::create(config("qemu-user"), &mut journal).unwrap();
     let plan = settings(&[("nic.backend", Level::Text("user".into()))]);
     let seat = cell.target().unwrap();
@@ -217,8 +215,7 @@ fn a_vm_behind_qemus_own_network_stack_is_reached_at_the_targets_address() {
 fn a_link_without_offloads_has_none_in_the_guest() {
     let Some(guest) = guest() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let mut journal =
-        Journal::open(&folder.path().join("state"), vtax_guest::platform::xen::end).unwrap();
+    let mut journal = Journal::open(&folder.path().join("state")).unwrap();
     let link = LinkConfig {
         offloads: false,
         ..LinkConfig::default()
@@ -252,8 +249,7 @@ fn a_link_without_offloads_has_none_in_the_guest() {
 fn vms_and_a_guest_of_the_hosts_kernel_share_a_cell() {
     let Some(guest) = guest() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let mut journal =
-        Journal::open(&folder.path().join("state"), vtax_guest::platform::xen::end).unwrap();
+    let mut journal = Journal::open(&folder.path().join("state")).unwrap();
     let disk = scratch::image(&folder.path().join("disks"), 8).unwrap();
     let mut config = config("qemu-beside");
     config.seats.extend([

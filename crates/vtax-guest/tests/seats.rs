@@ -18,8 +18,8 @@ use vtax_guest::platform::container::Container;
 use vtax_guest::platform::native::Native;
 use vtax_guest::platform::{Platform, Target};
 use vtax_host::cell::{Cell, CellConfig, Seat, SeatConfig, link, process};
-use vtax_host::scratch;
 use vtax_host::settings::Settings;
+use vtax_host::{loop_device, scratch};
 use vtax_observe::Subject;
 
 /// Runs the same test on guests of several platforms in one cell; says which cannot run here.
@@ -263,11 +263,11 @@ fn each_guest_has_the_scratch_disk_of_its_seat() {
             assert_eq!(files, expected);
             let devices = guest.subject().block_devices;
             assert_eq!(devices.len(), 1);
-            assert_eq!(devices, scratch::loop_devices_of(disk));
+            assert_eq!(devices, loop_device::attached_to(disk));
         }
         end(cell, guests);
         for disk in disks {
-            assert_eq!(scratch::loop_devices_of(&disk), Vec::<String>::new());
+            assert_eq!(loop_device::attached_to(&disk), Vec::<String>::new());
         }
     });
 }

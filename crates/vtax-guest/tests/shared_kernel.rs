@@ -17,8 +17,8 @@ use vtax_guest::platform::container::{Container, Runtime, runtime};
 use vtax_guest::platform::native::Native;
 use vtax_guest::platform::{Platform, Target};
 use vtax_host::cell::{Cell, CellConfig};
-use vtax_host::scratch;
 use vtax_host::settings::{Level, Settings};
+use vtax_host::{loop_device, scratch};
 use vtax_units::Source;
 
 /// Runs the same test on both platforms; says which cannot run here.
@@ -218,13 +218,13 @@ fn the_scratch_disk_is_there_raw_and_as_files_and_is_released() {
             &format!("echo more > {}/more", directory.display()),
         );
         assert_eq!(
-            scratch::loop_devices_of(&image),
+            loop_device::attached_to(&image),
             target.subject().block_devices
         );
         assert!(target.environment().contains_key("scratch.backing"));
         target.stop().unwrap();
         cell.destroy().unwrap();
-        assert_eq!(scratch::loop_devices_of(&image), Vec::<String>::new());
+        assert_eq!(loop_device::attached_to(&image), Vec::<String>::new());
     });
 }
 

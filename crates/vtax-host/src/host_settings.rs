@@ -366,7 +366,7 @@ mod tests {
     }
 
     fn journal(host: &FakeHost) -> Journal {
-        crate::journal::open_here(&host.path("state")).unwrap()
+        crate::journal::Journal::open(&host.path("state")).unwrap()
     }
 
     fn undo(journal: &Journal) -> Vec<Restored> {

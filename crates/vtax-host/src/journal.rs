@@ -7,9 +7,9 @@
 
 use crate::HostError;
 use crate::cell::remove;
-use crate::kernel_file;
 use crate::virsh::Virsh;
 use crate::xenapi::{Access, Pool};
+use crate::{kernel_file, loop_device, xl};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -39,6 +39,13 @@ pub enum Change {
         /// The image of its scratch disk, whose loop devices are freed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         scratch: Option<PathBuf>,
+    },
+    /// The cap of a Xen domain is set.
+    DomainCap {
+        /// Its number.
+        domain: u32,
+        /// What it was, in percent of a processor; 0 is none.
+        old: u32,
     },
     /// A domain of libvirt's is made; it is destroyed when it is undone.
     Libvirt {
@@ -81,6 +88,9 @@ impl fmt::Display for Change {
             }
             Self::Cgroup { path } => write!(f, "the control group {}", path.display()),
             Self::Domain { name, .. } => write!(f, "the Xen domain {name}"),
+            Self::DomainCap { domain, old } => {
+                write!(f, "the cap of the Xen domain {domain}, which was {old} %")
+            }
             Self::Libvirt { uri, name } => write!(f, "the domain {name} of {uri}"),
             Self::PoolVm { pool, name } => write!(f, "the VM {name} of the pool {}", pool.host),
             Self::Directory { path } => write!(f, "the directory {}", path.display()),
@@ -111,15 +121,10 @@ pub struct Journal {
     path: PathBuf,
     file: File,
     boot: String,
-    end_domain: EndDomain,
     changes: Vec<Change>,
     /// The place of each change.
     places: Vec<Place>,
 }
-
-/// Ends the Xen domain of a name and frees its scratch disk's image: the one change that the
-/// kernel knows nothing of, so that whoever makes domains brings this.
-pub type EndDomain = fn(&str, Option<&Path>) -> Result<(), HostError>;
 
 /// A point in the journal to which it can be undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,16 +135,12 @@ impl Journal {
     ///
     /// # Errors
     /// When the directory or file cannot be created or read.
-    pub fn open(state_dir: &Path, end_domain: EndDomain) -> Result<Self, HostError> {
+    pub fn open(state_dir: &Path) -> Result<Self, HostError> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        Self::open_in_boot(state_dir, boot.trim(), end_domain)
+        Self::open_in_boot(state_dir, boot.trim())
     }
 
-    fn open_in_boot(
-        state_dir: &Path,
-        boot: &str,
-        end_domain: EndDomain,
-    ) -> Result<Self, HostError> {
+    fn open_in_boot(state_dir: &Path, boot: &str) -> Result<Self, HostError> {
         fs::create_dir_all(state_dir).map_err(HostError::file("create", state_dir))?;
         let path = state_dir.join("journal.jsonl");
         let text = match fs::read_to_string(&path) {
@@ -187,7 +188,6 @@ impl Journal {
             path,
             file,
             boot: boot.to_owned(),
-            end_domain,
             changes,
             places,
         })
@@ -263,7 +263,7 @@ impl Journal {
             // What is on disk or elsewhere is still there after a boot.
             let stays = matches!(change, Change::Directory { .. } | Change::PoolVm { .. });
             if place.boot == self.boot || stays {
-                undo(change, self.end_domain)?;
+                undo(change)?;
             }
             // Kernel state of an earlier boot is gone with that boot: nothing to undo.
             self.cut_last()?;
@@ -308,7 +308,7 @@ impl Journal {
     }
 }
 
-fn undo(change: &Change, end_domain: EndDomain) -> Result<(), HostError> {
+fn undo(change: &Change) -> Result<(), HostError> {
     match change {
         Change::Setting { path, old } => kernel_file::restore(path, old).map(drop),
         Change::Cgroup { path } => remove::remove_stale(path),
@@ -316,7 +316,11 @@ fn undo(change: &Change, end_domain: EndDomain) -> Result<(), HostError> {
             what: format!("the journal's change {line}"),
             problem: "this version does not know it, perhaps a newer one does; restore with the version that made it, or undo it by hand and run `vtax restore --forget`".to_owned(),
         }),
-        Change::Domain { name, scratch } => end_domain(name, scratch.as_deref()),
+        Change::Domain { name, scratch } => {
+            xl::destroy(name)?;
+            scratch.as_deref().map_or(Ok(()), loop_device::release_image)
+        }
+        Change::DomainCap { domain, old } => xl::restore_cap(*domain, *old),
         Change::Libvirt { uri, name } => Virsh {
             uri: uri.clone(),
             reads_only: false,
@@ -345,21 +349,9 @@ fn undo(change: &Change, end_domain: EndDomain) -> Result<(), HostError> {
     }
 }
 
-/// The journal of a state directory for tests that make no domains.
-#[cfg(test)]
-pub(crate) fn open_here(state_dir: &Path) -> Result<Journal, HostError> {
-    Journal::open(state_dir, no_domain)
-}
-
-#[cfg(test)]
-fn no_domain(name: &str, _scratch: Option<&Path>) -> Result<(), HostError> {
-    Err(HostError::Other(format!("nobody here ends {name}")))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::open_here as open;
 
     fn directory(base: &Path, name: &str) -> Change {
         let path = base.join(name);
@@ -372,7 +364,7 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let setting = state.path().join("governor");
         fs::write(&setting, "powersave\n").unwrap();
-        let mut journal = open(state.path()).unwrap();
+        let mut journal = Journal::open(state.path()).unwrap();
         journal
             .record(Change::Setting {
                 path: setting.clone(),
@@ -383,12 +375,12 @@ mod tests {
         journal.record(directory(state.path(), "vtax-a")).unwrap();
         drop(journal);
 
-        let mut journal = open(state.path()).unwrap();
+        let mut journal = Journal::open(state.path()).unwrap();
         assert_eq!(journal.undo_all().unwrap(), 2);
         assert_eq!(fs::read_to_string(&setting).unwrap().trim(), "powersave");
         assert!(!state.path().join("vtax-a").exists());
         assert_eq!(fs::read(state.path().join("journal.jsonl")).unwrap(), b"");
-        assert_eq!(open(state.path()).unwrap().pending().len(), 0);
+        assert_eq!(Journal::open(state.path()).unwrap().pending().len(), 0);
     }
 
     #[test]
@@ -399,10 +391,10 @@ mod tests {
             "\n{\"boot\":\"x\",\"chan",
         )
         .unwrap();
-        let mut journal = open(state.path()).unwrap();
+        let mut journal = Journal::open(state.path()).unwrap();
         assert_eq!(journal.pending().len(), 0);
         journal.record(directory(state.path(), "vtax-b")).unwrap();
-        assert_eq!(open(state.path()).unwrap().pending().len(), 1);
+        assert_eq!(Journal::open(state.path()).unwrap().pending().len(), 1);
     }
 
     #[test]
@@ -410,16 +402,16 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let file = state.path().join("journal.jsonl");
         fs::write(&file, "{\"boot\":\"x\",\"change\":\"moon\",\"phase\":3}\n").unwrap();
-        let mut journal = open(state.path()).unwrap();
+        let mut journal = Journal::open(state.path()).unwrap();
         assert_eq!(journal.pending().len(), 1);
         let message = journal.undo_all().unwrap_err().to_string();
         assert!(
             message.contains("moon") && message.contains("--forget"),
             "{message}"
         );
-        assert_eq!(open(state.path()).unwrap().pending().len(), 1);
+        assert_eq!(Journal::open(state.path()).unwrap().pending().len(), 1);
         journal.forget_last().unwrap();
-        assert_eq!(open(state.path()).unwrap().pending().len(), 0);
+        assert_eq!(Journal::open(state.path()).unwrap().pending().len(), 0);
     }
 
     #[test]
@@ -427,7 +419,7 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let setting = state.path().join("governor");
         fs::write(&setting, "chosen since\n").unwrap();
-        let mut journal = Journal::open_in_boot(state.path(), "first", no_domain).unwrap();
+        let mut journal = Journal::open_in_boot(state.path(), "first").unwrap();
         journal
             .record(Change::Setting {
                 path: setting.clone(),
@@ -435,7 +427,7 @@ mod tests {
             })
             .unwrap();
         drop(journal);
-        let mut journal = Journal::open_in_boot(state.path(), "second", no_domain).unwrap();
+        let mut journal = Journal::open_in_boot(state.path(), "second").unwrap();
         journal.undo_all().unwrap();
         assert_eq!(fs::read_to_string(&setting).unwrap(), "chosen since\n");
         assert_eq!(journal.pending().len(), 0);
@@ -444,14 +436,14 @@ mod tests {
     #[test]
     fn undoing_to_a_mark_keeps_what_is_older() {
         let state = tempfile::tempdir().unwrap();
-        let mut journal = open(state.path()).unwrap();
+        let mut journal = Journal::open(state.path()).unwrap();
         journal.record(directory(state.path(), "vtax-old")).unwrap();
         let mark = journal.mark();
         journal.record(directory(state.path(), "vtax-new")).unwrap();
         journal.undo_to(mark).unwrap();
         assert!(state.path().join("vtax-old").exists());
         assert!(!state.path().join("vtax-new").exists());
-        assert_eq!(open(state.path()).unwrap().pending().len(), 1);
+        assert_eq!(Journal::open(state.path()).unwrap().pending().len(), 1);
     }
 
     #[test]
@@ -465,10 +457,10 @@ mod tests {
             domain("vtax-trial-1", Some("/cache/scratch.ext4")),
             domain("Domain-0", None),
         ];
-        let mut journal = open(state.path()).unwrap();
+        let mut journal = Journal::open(state.path()).unwrap();
         journal.record_all(changes.clone()).unwrap();
         drop(journal);
-        let mut journal = open(state.path()).unwrap();
+        let mut journal = Journal::open(state.path()).unwrap();
         assert_eq!(journal.pending(), changes);
         let message = journal.undo_all().unwrap_err().to_string();
         assert!(message.contains("Domain-0"), "{message}");
@@ -478,7 +470,7 @@ mod tests {
     #[test]
     fn a_domain_of_an_earlier_boot_went_with_it() {
         let state = tempfile::tempdir().unwrap();
-        let mut journal = Journal::open_in_boot(state.path(), "first", no_domain).unwrap();
+        let mut journal = Journal::open_in_boot(state.path(), "first").unwrap();
         journal
             .record(Change::Domain {
                 name: "vtax-trial-1".to_owned(),
@@ -486,7 +478,7 @@ mod tests {
             })
             .unwrap();
         drop(journal);
-        let mut journal = Journal::open_in_boot(state.path(), "second", no_domain).unwrap();
+        let mut journal = Journal::open_in_boot(state.path(), "second").unwrap();
         // There need be no Xen any more.
         assert_eq!(journal.undo_all().unwrap(), 1);
         assert_eq!(journal.pending().len(), 0);
@@ -504,9 +496,9 @@ mod tests {
             },
             name: "vtax-trial-1".to_owned(),
         };
-        let mut journal = Journal::open_in_boot(state.path(), "first", no_domain).unwrap();
+        let mut journal = Journal::open_in_boot(state.path(), "first").unwrap();
         journal.record(made.clone()).unwrap();
-        let mut journal = Journal::open_in_boot(state.path(), "second", no_domain).unwrap();
+        let mut journal = Journal::open_in_boot(state.path(), "second").unwrap();
         let message = journal.undo_all().unwrap_err().to_string();
         assert!(message.contains("nowhere"), "{message}");
         assert_eq!(journal.pending(), [made]);
@@ -515,7 +507,7 @@ mod tests {
     #[test]
     fn a_directory_that_is_not_ours_is_never_removed() {
         let state = tempfile::tempdir().unwrap();
-        let mut journal = open(state.path()).unwrap();
+        let mut journal = Journal::open(state.path()).unwrap();
         let foreign = state.path().join("precious");
         fs::create_dir(&foreign).unwrap();
         journal
@@ -531,6 +523,6 @@ mod tests {
             "what could not be undone stays recorded"
         );
         journal.forget_last().unwrap();
-        assert_eq!(open(state.path()).unwrap().pending().len(), 0);
+        assert_eq!(Journal::open(state.path()).unwrap().pending().len(), 0);
     }
 }

@@ -14,6 +14,7 @@ pub mod host_settings;
 pub mod journal;
 pub mod kernel_file;
 pub mod lock;
+pub mod loop_device;
 pub mod meters;
 pub mod mounts;
 pub mod scratch;
@@ -21,6 +22,7 @@ pub mod settings;
 pub mod signals;
 pub mod virsh;
 pub mod xenapi;
+pub mod xl;
 
 pub use error::HostError;
 pub use vtax_observe::roots::{self, Roots};

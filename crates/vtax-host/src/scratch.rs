@@ -6,15 +6,12 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 /// The big file's name in the file system.
 pub const DATA_FILE: &str = "vtax-disk-read";
 /// Where targets have the file system.
 pub const MOUNT_POINT: &str = "/scratch";
 const MIB: u64 = 1 << 20;
-/// How long a loop device gets to notice that its last user is gone.
-const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 
 /// The image of a scratch disk whose [`DATA_FILE`] has `mib` MiB, in `folder`; made when it is
 /// not there yet. The file is noise, so that nothing on the way can skip or compress it.
@@ -105,49 +102,6 @@ fn write_noise(path: &Path, mib: u64) -> Result<(), HostError> {
             .map_err(HostError::file("write", path))?;
     }
     Ok(())
-}
-
-/// The loop devices that an image is attached to, on the whole host.
-pub fn loop_devices_of(image: &Path) -> Vec<String> {
-    let Ok(image) = image.canonicalize() else {
-        return Vec::new();
-    };
-    let Ok(devices) = fs::read_dir("/sys/block") else {
-        return Vec::new();
-    };
-    devices
-        .flatten()
-        .filter(|device| {
-            fs::read_to_string(device.path().join("loop/backing_file"))
-                .is_ok_and(|file| Path::new(file.trim_end()) == image)
-        })
-        .map(|device| device.file_name().to_string_lossy().into_owned())
-        .collect()
-}
-
-/// Waits until no loop device holds the image any more.
-///
-/// # Errors
-/// The devices that still do.
-pub fn wait_released(image: &Path) -> Result<(), HostError> {
-    let deadline = Instant::now() + RELEASE_LIMIT;
-    loop {
-        let devices = loop_devices_of(image);
-        if devices.is_empty() {
-            return Ok(());
-        }
-        if Instant::now() >= deadline {
-            return Err(HostError::Timeout {
-                what: format!("the release of {}", image.display()),
-                seconds: RELEASE_LIMIT.as_secs(),
-                evidence: format!(
-                    "still attached to {}: `losetup --detach` frees it",
-                    devices.join(", ")
-                ),
-            });
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }
 
 #[cfg(test)]

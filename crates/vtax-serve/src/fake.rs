@@ -98,6 +98,7 @@ impl Host {
                 pod: None,
                 process: None,
                 group: None,
+                domain: None,
                 used: used.clone(),
                 total: total.clone(),
             });

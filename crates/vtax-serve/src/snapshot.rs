@@ -31,6 +31,8 @@ pub struct GuestUse {
     pub process: Option<u32>,
     /// The control group that it is in (VMs) or that it is (containers), relative to the hierarchy.
     pub group: Option<PathBuf>,
+    /// Its number as a Xen domain.
+    pub domain: Option<u32>,
     /// In the interval.
     pub used: GuestTotals,
     /// Since charging began.
@@ -196,6 +198,7 @@ fn guest_use(
         pod: guest.group.as_deref().and_then(pod_of),
         process: guest.process,
         group: guest.group.clone(),
+        domain: guest.domain.map(|(id, _)| id),
         used: GuestTotals {
             stages: row.map(|row| row.stages).unwrap_or_default(),
             energy: row.map(|row| row.energy).unwrap_or_default(),

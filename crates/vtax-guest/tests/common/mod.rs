@@ -45,8 +45,7 @@ impl Bench {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("root, with: odd\\name");
         busybox_root(&busybox, &root);
-        let journal =
-            Journal::open(&folder.path().join("state"), vtax_guest::platform::xen::end).unwrap();
+        let journal = Journal::open(&folder.path().join("state")).unwrap();
         let guest = GuestFiles {
             root,
             image: "/nowhere".into(),

@@ -662,7 +662,7 @@ mod tests {
     fn groups_are_in_the_journal_before_they_are_made() {
         let (mount, found) = v2_tree(&[("", "cpu\n")]);
         let state = tempfile::tempdir().unwrap();
-        let mut journal = crate::journal::open_here(state.path()).unwrap();
+        let mut journal = crate::journal::Journal::open(state.path()).unwrap();
         let taken = mount.path().join("vtax-x");
         fs::create_dir(&taken).unwrap();
         let refused = Groups::create(&found, "x", Some(&mut journal));
@@ -671,7 +671,7 @@ mod tests {
             taken.exists(),
             "a group that somebody else made is left alone"
         );
-        let reopened = crate::journal::open_here(state.path()).unwrap();
+        let reopened = crate::journal::Journal::open(state.path()).unwrap();
         assert_eq!(reopened.pending(), [Change::Cgroup { path: taken }]);
     }
 

@@ -306,7 +306,7 @@ impl Cell {
         let images = self.config.seats.iter();
         images
             .filter_map(|seat| seat.scratch.as_deref())
-            .try_for_each(crate::scratch::wait_released)
+            .try_for_each(crate::loop_device::wait_released)
     }
 }
 

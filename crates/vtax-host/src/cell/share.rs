@@ -11,10 +11,14 @@ pub(super) const WEIGHT: Parameter = Parameter::unset(
     Domain::Integer(1, 10_000),
 )
 .help(
-    "the target's part of processors that are short, its client included; 100 is what others have",
+    "the target's part of processors that are short, its client included; 100 is what others have. Under Xen the domain's \
+     weight too",
 );
 pub(super) const CAP: Parameter = Parameter::unset("target.cpu_cap", Domain::Number(0.05, 1024.0))
-    .help("processors that the target may use at most, VMM and vhost included");
+    .help(
+        "processors that the target may use at most, VMM and vhost included. Under Xen the domain, and as many those in Dom0 \
+         that work for it",
+    );
 
 /// The kernel's own period of a quota, in microseconds.
 const PERIOD_US: f64 = 100_000.0;
@@ -38,6 +42,16 @@ impl Share {
                 .map(|_| WEIGHT.integer(settings).unsigned_abs()),
             cap: settings.0.get(CAP.key).map(|_| CAP.number(settings)),
         }
+    }
+
+    /// Against others, of whom each has 100.
+    pub fn weight(&self) -> Option<u64> {
+        self.weight
+    }
+
+    /// At most so many processors.
+    pub fn processors(&self) -> Option<f64> {
+        self.cap
     }
 
     /// Sets the weight of a seat, of which its guest is a part.
@@ -163,7 +177,7 @@ mod tests {
         let group = Group::at(vec![nowhere.path().to_owned()]);
         let said = Share::from_settings(&capped).cap(&group).unwrap_err();
         assert!(said.to_string().contains("controller `cpu`"), "{said}");
-        let said = refuse(&capped, "Xen schedules its domains itself").unwrap_err();
+        let said = refuse(&capped, "libvirt has groups of its own").unwrap_err();
         assert!(said.to_string().contains("target.cpu_cap"), "{said}");
         assert!(refuse(&Settings::default(), "nobody").is_ok());
         assert!(Share::default().cap(&group).is_ok());

@@ -11,6 +11,7 @@ mod elsewhere;
 mod guest;
 mod instruments;
 mod measure;
+mod observation;
 mod phases;
 mod planned;
 mod pool;
@@ -45,7 +46,6 @@ use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use vtax_guest::platform::xen;
 use vtax_host::HostError;
 use vtax_host::journal::Journal;
 use vtax_host::lock::Lock;
@@ -187,7 +187,7 @@ pub fn run_experiment(
 ) -> Result<(ResultsDir, RunSummary), LabError> {
     let name = experiment.new_run().name.to_owned();
     let _lock = lock(&name, options, signals, progress)?;
-    let mut journal = Journal::open(&options.state_dir, xen::end)?;
+    let mut journal = Journal::open(&options.state_dir)?;
     recover(&mut journal, progress)?;
     let roots = Roots::host();
     let mut note = |message: String| progress.event(Event::Note { message });

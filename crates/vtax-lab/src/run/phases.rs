@@ -6,7 +6,7 @@ mod course;
 use super::Log;
 use super::charging::{Charged, Charging};
 use super::guest::Guest;
-use super::measure::{Observation, Party};
+use super::observation::{Observation, Party};
 use super::progress::Event;
 use super::pulse::Pulse;
 use crate::LabError;

@@ -4,7 +4,6 @@ use crate::LabError;
 use serde::Serialize;
 use std::fmt;
 use std::path::Path;
-use vtax_guest::platform::xen;
 use vtax_host::cell::cgroup;
 use vtax_host::journal::Journal;
 use vtax_host::lock::Lock;
@@ -33,7 +32,7 @@ impl fmt::Display for Restored {
 /// What could not be undone; with `forget`, only when the journal itself cannot be written.
 pub fn restore(state_dir: &Path, forget: bool) -> Result<Vec<Restored>, LabError> {
     let _lock = Lock::acquire(state_dir, "restoring the host")?;
-    let mut journal = Journal::open(state_dir, xen::end)?;
+    let mut journal = Journal::open(state_dir)?;
     let mut restored: Vec<Restored> = journal
         .pending()
         .iter()
@@ -72,7 +71,7 @@ mod tests {
         fs::create_dir(&ours).unwrap();
         let foreign = state.path().join("foreign");
         fs::create_dir(&foreign).unwrap();
-        let mut journal = Journal::open(state.path(), xen::end).unwrap();
+        let mut journal = Journal::open(state.path()).unwrap();
         for path in [&ours, &foreign] {
             let path = path.clone();
             journal.record(Change::Directory { path }).unwrap();

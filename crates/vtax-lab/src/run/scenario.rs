@@ -4,7 +4,7 @@
 use super::charging::{self, Charging};
 use super::elsewhere::{self, Elsewhere, Watch};
 use super::guest::Guest;
-use super::measure::{Inner, Observation, Party};
+use super::observation::{Inner, Observation, Party};
 use super::phases::{Drive, Driven, Stretch};
 use super::pool::PoolWatch;
 use super::programs::{self, Whose};

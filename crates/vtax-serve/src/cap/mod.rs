@@ -5,10 +5,11 @@
 //! together.
 //!
 //! Each guest goes its own way: [`Ledger`](vtax_observe::charge::Ledger) → [`Controller`] (how much quota its share
-//! leaves) → [`Limit`] (its group's file, journalled before the first change).
+//! leaves) → [`Limit`] (its group's file, or its cap under Xen, journalled before the first change).
 
 mod controller;
 mod limit;
+mod quota;
 
 use crate::pace::Pace;
 use crate::snapshot::{GuestUse, Snapshot, Watch};
@@ -181,7 +182,7 @@ impl Cap<'_> {
                 continue;
             };
             let span = snapshot.ledger.span;
-            let Some(accounted) = held.limit.accounted() else {
+            let Some(accounted) = held.limit.accounted(guest) else {
                 continue;
             };
             // The first look at a guest only begins an interval.

@@ -6,7 +6,6 @@ use crate::cli::{
 };
 use std::error::Error;
 use std::io::{self, Write};
-use vtax_guest::platform::xen;
 use vtax_host::Roots;
 use vtax_host::journal::Journal;
 use vtax_host::lock::Lock;
@@ -79,7 +78,7 @@ pub fn cap(arguments: &CapArgs) -> Outcome {
     };
     let state = default_state_dir().join(CAP);
     let _lock = Lock::acquire(&state, "vtax cap")?;
-    let mut journal = Journal::open(&state, xen::end)?;
+    let mut journal = Journal::open(&state)?;
     let left = journal.undo_all()?;
     if left > 0 {
         note(&format!(

@@ -1,11 +1,9 @@
-//! A domain's backends in Dom0: kernel threads that work for it, and its scratch disk.
+//! A domain's backends in Dom0: kernel threads that work for it.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-
+use std::path::Path;
 use vtax_host::HostError;
 use vtax_host::cell::cgroup::Group;
-use vtax_host::command::plain;
 
 /// Parent of every kernel thread.
 const KTHREADD: u32 = 2;
@@ -60,59 +58,6 @@ pub(super) fn adopt(group: &Group, threads: &[u32]) -> Result<(), HostError> {
         }
     }
     Ok(())
-}
-
-/// An image as a block device, which the kernel frees with its last user.
-#[derive(Debug)]
-pub(super) struct Loop {
-    pub(super) device: PathBuf,
-    /// Whether it passes the page cache of Dom0 by.
-    pub(super) direct: bool,
-}
-
-impl Loop {
-    pub(super) fn attach(image: &Path) -> Result<Self, HostError> {
-        let mut direct = true;
-        let device = losetup(&["--find", "--show", "--direct-io=on"], image).or_else(|_| {
-            direct = false;
-            losetup(&["--find", "--show"], image)
-        })?;
-        Ok(Self {
-            device: PathBuf::from(device.trim_end()),
-            direct,
-        })
-    }
-
-    /// Leaves the device to its present users.
-    pub(super) fn release(&self) -> Result<(), HostError> {
-        losetup(&["--detach"], &self.device).map(drop)
-    }
-
-    /// The device's kernel name, such as `loop3`.
-    pub(super) fn kernel_name(&self) -> String {
-        self.device
-            .file_name()
-            .map(|name| name.to_string_lossy().into_owned())
-            .unwrap_or_default()
-    }
-}
-
-/// Frees what loop devices an image still has: for a domain that outlived its vtax.
-///
-/// # Errors
-/// When `losetup` fails.
-pub(crate) fn release_image(image: &Path) -> Result<(), HostError> {
-    for device in vtax_host::scratch::loop_devices_of(image) {
-        losetup(&["--detach"], &Path::new("/dev").join(device))?;
-    }
-    Ok(())
-}
-
-fn losetup(options: &[&str], file: &Path) -> Result<String, HostError> {
-    let mut command = plain("losetup");
-    command.args(options).arg(file);
-    let what = format!("losetup {} {}", options.join(" "), file.display());
-    super::xl::output(command, &what)
 }
 
 #[cfg(test)]

@@ -5,9 +5,11 @@ use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use vtax_host::HostError;
+use vtax_host::cell::Share;
 use vtax_host::cell::cpus::CpuList;
 use vtax_host::scratch::MOUNT_POINT;
 use vtax_host::settings::{Domain as Values, Parameter, Settings};
+use vtax_host::xl;
 
 const KIND: Parameter = Parameter::new("xen.kind", Values::Choice(&["pv", "pvh"]), "pv")
     .help("paravirtual, or paravirtual in a hardware container (needs VT-x or AMD-V)");
@@ -53,6 +55,8 @@ pub(super) struct Domain {
     pub(super) vcpus: u32,
     pub(super) memory_mib: u32,
     pub(super) pin: Option<CpuList>,
+    /// By the hypervisor's scheduler.
+    pub(super) share: Share,
 }
 
 /// The files of one domain, as Dom0's own processes see them.
@@ -94,6 +98,7 @@ impl Domain {
             memory_mib: MEMORY_MIB.bounded(settings)?,
             // Dom0 need not have all of the machine's processors: Xen knows which there are.
             pin: settings.text(PIN.key).map(CpuList::parse).transpose()?,
+            share: Share::from_settings(settings),
         })
     }
 
@@ -125,6 +130,13 @@ impl Domain {
         line("memory", self.memory_mib.to_string());
         if let Some(pin) = &self.pin {
             line("cpus", quoted(&pin.to_string())?);
+        }
+        if let Some(weight) = self.share.weight() {
+            // 256 is what every domain has.
+            line("cpu_weight", (weight * 256 / 100).max(1).to_string());
+        }
+        if let Some(processors) = self.share.processors() {
+            line("cap", xl::percent(processors).to_string());
         }
         // Whoever created a domain that ended destroys it, and looks at it before.
         for event in ["on_poweroff", "on_reboot", "on_crash"] {
@@ -262,6 +274,8 @@ mod tests {
             ("xen.vcpus", Level::Integer(2)),
             ("xen.pin", text("2-3")),
             ("xen.kind", text("pvh")),
+            ("target.cpu_weight", Level::Integer(200)),
+            ("target.cpu_cap", Level::Number(0.3)),
         ];
         let config = config_of("/i/vmlinuz", "/proc/7/root/run/root.qcow2", &levels).unwrap();
         let expected = r#"name = "vtax-1"
@@ -272,6 +286,8 @@ cmdline = "console=hvc0 quiet panic=-1 cryptomgr.notests vtax.root=xvda vtax.age
 vcpus = 2
 memory = 512
 cpus = "2-3"
+cpu_weight = 512
+cap = 30
 on_poweroff = "preserve"
 on_reboot = "preserve"
 on_crash = "preserve"

@@ -1,8 +1,7 @@
 //! One running domain: its creation, its guest's agent, its end.
 
-use super::backends::{self, Loop};
+use super::backends;
 use super::domain::{Domain, Files, Network};
-use super::xl;
 use crate::platform::qemu::agent::{Agent, Running};
 use crate::platform::qemu::inner;
 use crate::platform::{CommandLine, Finished, GuestFiles, Job, Target, backing, release};
@@ -12,12 +11,13 @@ use std::io::Read;
 use std::net::IpAddr;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-
 use std::time::{Duration, Instant};
 use vtax_host::HostError;
 use vtax_host::cell::Seat;
 use vtax_host::command::plain;
+use vtax_host::loop_device::Loop;
 use vtax_host::scratch::MOUNT_POINT;
+use vtax_host::xl;
 use vtax_observe::{NetDevice, Subject};
 use vtax_units::Source;
 

@@ -4,7 +4,6 @@
 mod backends;
 mod domain;
 mod guest;
-mod xl;
 
 use super::{GuestFiles, Platform, Target};
 use domain::Domain;
@@ -15,20 +14,11 @@ use vtax_host::cell::requirements::need_program;
 use vtax_host::cell::{self, Seat};
 use vtax_host::journal::Change;
 use vtax_host::settings::{Parameter, Settings};
+use vtax_host::xl;
 
 /// A domain of the Xen hypervisor below this host.
 #[derive(Debug, Clone, Copy)]
 pub struct Xen;
-
-/// Ends the domain of a name, if it is there, and frees its scratch disk's image: how the journal
-/// undoes a domain.
-///
-/// # Errors
-/// When it is not one of ours, does not end, or the image stays attached.
-pub fn end(name: &str, scratch: Option<&Path>) -> Result<(), HostError> {
-    xl::destroy(name)?;
-    scratch.map_or(Ok(()), backends::release_image)
-}
 
 /// Programs that are needed, and the Debian packages that bring them.
 pub const PROGRAMS: [(&str, &str); 4] = [
@@ -63,7 +53,6 @@ impl Platform for Xen {
         }
         // The toolstack's daemons answer, or nothing can be created.
         xl::list()?;
-        cell::refuse_share(settings, "Xen schedules its domains itself")?;
         cell::check(settings)
     }
 
@@ -104,12 +93,6 @@ pub fn is_control_domain(proc: &Path) -> bool {
 mod tests {
     use super::*;
     use std::fs;
-
-    #[test]
-    fn a_domain_that_is_not_ours_is_never_ended() {
-        let message = end("Domain-0", None).unwrap_err().to_string();
-        assert!(message.contains("Domain-0"), "{message}");
-    }
 
     #[test]
     fn only_a_control_domain_counts() {

@@ -1,12 +1,12 @@
 //! Xen's toolstack: `xl` and `xenstore-read`, and what they print. Every call has a deadline.
 
+use crate::HostError;
+use crate::command::plain;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use vtax_host::HostError;
-use vtax_host::command::plain;
 
 /// Far beyond what any call takes, an emulated Dom0's creation of a domain included (4 s).
 const LIMIT_SECONDS: &str = "120";
@@ -15,23 +15,25 @@ const LIMIT_SECONDS: &str = "120";
 const DESTROY_LIMIT: Duration = Duration::from_secs(15);
 
 /// How the names of our domains start; no other domain is ever destroyed.
-pub(crate) const PREFIX: &str = "vtax-";
+pub const PREFIX: &str = "vtax-";
 
 /// Where libxl keeps a log of each domain's QEMU.
 const LOG_DIR: &str = "/var/log/xen";
 
 /// A domain in the list of `xl list`.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Listed {
-    pub(super) name: String,
-    pub(super) id: u32,
+pub struct Listed {
+    /// As its configuration has it.
+    pub name: String,
+    /// Not given again before the hypervisor ends.
+    pub id: u32,
     /// What `xl` writes as `-b----`: running, blocked, paused, shut down, crashed, dying.
     flags: String,
 }
 
 impl Listed {
     /// Why its guest runs no more, if that is so.
-    pub(super) fn end(&self) -> Option<&'static str> {
+    pub fn end(&self) -> Option<&'static str> {
         if self.flags.contains('c') {
             Some("crashed")
         } else if self.flags.contains('s') {
@@ -68,7 +70,7 @@ fn parse_list(text: &str) -> Vec<Listed> {
 }
 
 /// The command line of a call, which ends after [`LIMIT_SECONDS`] in any case.
-pub(super) fn line(program: &str, arguments: &[&str]) -> Vec<String> {
+pub fn line(program: &str, arguments: &[&str]) -> Vec<String> {
     ["timeout", "--kill-after=5", LIMIT_SECONDS, program]
         .iter()
         .chain(arguments)
@@ -80,7 +82,7 @@ pub(super) fn line(program: &str, arguments: &[&str]) -> Vec<String> {
 ///
 /// # Errors
 /// When it cannot be started or fails, with the end of what it said.
-pub(super) fn output(mut command: Command, what: &str) -> Result<String, HostError> {
+pub fn output(mut command: Command, what: &str) -> Result<String, HostError> {
     let output = command
         .stdin(Stdio::null())
         .output()
@@ -111,7 +113,7 @@ fn run(program: &str, arguments: &[&str]) -> Result<String, HostError> {
 ///
 /// # Errors
 /// When `xl` fails.
-pub(super) fn list() -> Result<Vec<Listed>, HostError> {
+pub fn list() -> Result<Vec<Listed>, HostError> {
     Ok(parse_list(&run("xl", &["list"])?))
 }
 
@@ -119,15 +121,117 @@ pub(super) fn list() -> Result<Vec<Listed>, HostError> {
 ///
 /// # Errors
 /// As [`list`].
-pub(super) fn find(name: &str) -> Result<Option<Listed>, HostError> {
+pub fn find(name: &str) -> Result<Option<Listed>, HostError> {
     Ok(list()?.into_iter().find(|domain| domain.name == name))
+}
+
+/// A share of processors as schedulers know it: in percent of one, at least 1, for 0 is none.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "between 1 and 65,535"
+)]
+pub fn percent(processors: f64) -> u32 {
+    (processors * 100.0).round().clamp(1.0, 65_535.0) as u32
+}
+
+/// A scheduler that caps domains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scheduler {
+    /// Of `xl`.
+    command: &'static str,
+}
+
+impl Scheduler {
+    /// This host's.
+    ///
+    /// # Errors
+    /// When `xl` does not answer, or the scheduler knows no caps.
+    pub fn find() -> Result<Self, HostError> {
+        let said = run("xl", &["info"])?;
+        let name = parse_scheduler(&said).unwrap_or_default();
+        let command = match name {
+            "credit2" => "sched-credit2",
+            "credit" => "sched-credit",
+            other => {
+                return Err(HostError::Missing {
+                    what: format!("a scheduler of Xen that caps domains (this one is `{other}`)"),
+                    remedy: "boot Xen with sched=credit2".to_owned(),
+                });
+            }
+        };
+        Ok(Self { command })
+    }
+
+    /// The cap of a domain, in percent of a processor; 0 is none.
+    ///
+    /// # Errors
+    /// When `xl` does not know it.
+    pub fn cap(self, domain: u32) -> Result<u32, HostError> {
+        let said = run("xl", &[self.command, "-d", &domain.to_string()])?;
+        parse_cap(&said, domain).ok_or_else(|| HostError::Protocol {
+            peer: format!("`xl {}`", self.command),
+            detail: format!("it shows no cap of the domain {domain}: {}", said.trim()),
+        })
+    }
+
+    /// Sets it.
+    ///
+    /// # Errors
+    /// When `xl` refuses, or the domain is gone.
+    pub fn set_cap(self, domain: u32, percent: u32) -> Result<(), HostError> {
+        let (domain, percent) = (domain.to_string(), percent.to_string());
+        run("xl", &[self.command, "-d", &domain, "-c", &percent]).map(drop)
+    }
+}
+
+/// Gives a domain its cap back; one that is gone needs none.
+///
+/// # Errors
+/// When `xl` does not answer or refuses.
+pub fn restore_cap(domain: u32, percent: u32) -> Result<(), HostError> {
+    if !is_there(domain)? {
+        return Ok(());
+    }
+    let restored = Scheduler::find()?.set_cap(domain, percent);
+    // It may have ended in between.
+    if restored.is_err() && !is_there(domain)? {
+        return Ok(());
+    }
+    restored
+}
+
+/// Whether a domain of that number runs.
+///
+/// # Errors
+/// As [`list`].
+pub fn is_there(domain: u32) -> Result<bool, HostError> {
+    Ok(list()?.iter().any(|listed| listed.id == domain))
+}
+
+/// Of `xl info`.
+fn parse_scheduler(text: &str) -> Option<&str> {
+    text.lines()
+        .filter_map(|line| line.split_once(':'))
+        .find(|(key, _)| key.trim() == "xen_scheduler")
+        .map(|(_, value)| value.trim())
+}
+
+/// Of the table `Name ID Weight Cap`; names may have blanks in them.
+fn parse_cap(text: &str, domain: u32) -> Option<u32> {
+    text.lines().find_map(|line| {
+        let mut words = line.split_whitespace().rev();
+        let cap = words.next()?.parse().ok()?;
+        let _weight: u32 = words.next()?.parse().ok()?;
+        (words.next()?.parse() == Ok(domain)).then_some(cap)
+    })
 }
 
 /// Lets a domain that was created paused run.
 ///
 /// # Errors
 /// When `xl` fails.
-pub(super) fn unpause(name: &str) -> Result<(), HostError> {
+pub fn unpause(name: &str) -> Result<(), HostError> {
     run("xl", &["unpause", name]).map(drop)
 }
 
@@ -135,7 +239,7 @@ pub(super) fn unpause(name: &str) -> Result<(), HostError> {
 ///
 /// # Errors
 /// When the store does not answer or does not know it.
-pub(super) fn channel(id: u32) -> Result<PathBuf, HostError> {
+pub fn channel(id: u32) -> Result<PathBuf, HostError> {
     let backend = run(
         "xenstore-read",
         &[&format!("/local/domain/{id}/device/console/1/backend")],
@@ -148,7 +252,7 @@ pub(super) fn channel(id: u32) -> Result<PathBuf, HostError> {
 ///
 /// # Errors
 /// When the store does not answer or does not know it.
-pub(super) fn console(id: u32) -> Result<PathBuf, HostError> {
+pub fn console(id: u32) -> Result<PathBuf, HostError> {
     let path = format!("/local/domain/{id}/console/tty");
     let tty = run("xenstore-read", &[&path])?;
     Ok(PathBuf::from(tty.trim_end()))
@@ -159,7 +263,7 @@ pub(super) fn console(id: u32) -> Result<PathBuf, HostError> {
 ///
 /// # Errors
 /// When the name is not one of ours, or the domain does not go.
-pub(crate) fn destroy(name: &str) -> Result<(), HostError> {
+pub fn destroy(name: &str) -> Result<(), HostError> {
     if !is_ours(name) {
         return Err(HostError::Invalid {
             what: format!("the domain {name:?} of the journal"),
@@ -251,6 +355,25 @@ dead                                        12   128     1     ----c-       1.9
                 ("(null)", 13, Some("is dying")),
             ]
         );
+    }
+
+    /// As xl 4.17 prints them.
+    #[test]
+    fn a_scheduler_and_its_caps_are_read() {
+        let info = "host                   : dom0\nxen_scheduler          : credit2\nxen_pagesize : 4096\n";
+        assert_eq!(parse_scheduler(info), Some("credit2"));
+        assert_eq!(parse_scheduler("xen_version: 4.17\n"), None);
+        let table = "Name                                ID Weight  Cap\n\
+                     two words                            3    256   30\n";
+        assert_eq!(parse_cap(table, 3), Some(30));
+        assert_eq!(parse_cap(table, 30), None);
+        assert_eq!(parse_cap("", 3), None);
+    }
+
+    #[test]
+    fn a_share_is_a_cap_and_never_none() {
+        let shares = [0.0, 0.001, 0.3, 0.306, 2.0, 1e9];
+        assert_eq!(shares.map(percent), [1, 1, 30, 31, 200, 65_535]);
     }
 
     #[test]

@@ -1,0 +1,115 @@
+//! Loop devices: an image as a block device.
+
+use crate::HostError;
+use crate::command::plain;
+use crate::xl;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long a device gets to notice that its last user is gone.
+const RELEASE_LIMIT: Duration = Duration::from_secs(5);
+
+/// An image as a block device, which the kernel frees with its last user.
+#[derive(Debug)]
+pub struct Loop {
+    /// Such as `/dev/loop3`.
+    pub device: PathBuf,
+    /// Whether it passes the page cache of Dom0 by.
+    pub direct: bool,
+}
+
+impl Loop {
+    /// Attaches an image, past the page cache where its file system can.
+    ///
+    /// # Errors
+    /// When `losetup` fails.
+    pub fn attach(image: &Path) -> Result<Self, HostError> {
+        let mut direct = true;
+        let device = losetup(&["--find", "--show", "--direct-io=on"], image).or_else(|_| {
+            direct = false;
+            losetup(&["--find", "--show"], image)
+        })?;
+        Ok(Self {
+            device: PathBuf::from(device.trim_end()),
+            direct,
+        })
+    }
+
+    /// Leaves the device to its present users.
+    ///
+    /// # Errors
+    /// When `losetup` fails.
+    pub fn release(&self) -> Result<(), HostError> {
+        losetup(&["--detach"], &self.device).map(drop)
+    }
+
+    /// The device's kernel name, such as `loop3`.
+    pub fn kernel_name(&self) -> String {
+        self.device
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default()
+    }
+}
+
+/// Frees what loop devices an image still has: for a domain that outlived its vtax.
+///
+/// # Errors
+/// When `losetup` fails.
+pub fn release_image(image: &Path) -> Result<(), HostError> {
+    for device in attached_to(image) {
+        losetup(&["--detach"], &Path::new("/dev").join(device))?;
+    }
+    Ok(())
+}
+
+fn losetup(options: &[&str], file: &Path) -> Result<String, HostError> {
+    let mut command = plain("losetup");
+    command.args(options).arg(file);
+    let what = format!("losetup {} {}", options.join(" "), file.display());
+    xl::output(command, &what)
+}
+
+/// The devices that an image is attached to, on the whole host.
+pub fn attached_to(image: &Path) -> Vec<String> {
+    let Ok(image) = image.canonicalize() else {
+        return Vec::new();
+    };
+    let Ok(devices) = fs::read_dir("/sys/block") else {
+        return Vec::new();
+    };
+    devices
+        .flatten()
+        .filter(|device| {
+            fs::read_to_string(device.path().join("loop/backing_file"))
+                .is_ok_and(|file| Path::new(file.trim_end()) == image)
+        })
+        .map(|device| device.file_name().to_string_lossy().into_owned())
+        .collect()
+}
+
+/// Waits until no device holds the image any more.
+///
+/// # Errors
+/// The devices that still do.
+pub fn wait_released(image: &Path) -> Result<(), HostError> {
+    let deadline = Instant::now() + RELEASE_LIMIT;
+    loop {
+        let devices = attached_to(image);
+        if devices.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            return Err(HostError::Timeout {
+                what: format!("the release of {}", image.display()),
+                seconds: RELEASE_LIMIT.as_secs(),
+                evidence: format!(
+                    "still attached to {}: `losetup --detach` frees it",
+                    devices.join(", ")
+                ),
+            });
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

@@ -1,0 +1,540 @@
+//! What was observed of one guest between two marks, and whose CPU time it was.
+//!
+//! The window's CPU time is split so that the parts sum to what the host did:
+//! busy = target (by stage) + client + vtax's own sampling + rest. Soft interrupts are the target's or
+//! the client's by whom they worked for, where they can be traced. The rest is the host's work
+//! that nobody owns. Where soft interrupts are traced it is shown and charged to nobody, like
+//! everything unattributed: it is mostly the rounding of idle time to ticks. Where they are not, it
+//! holds them, and counts as a cost of the target, for whose sake the host works.
+
+use super::instruments::nanoseconds;
+use std::collections::BTreeMap;
+use vtax_observe::{Snapshot, metric};
+use vtax_report::results::Stage;
+use vtax_units::{Nanoseconds, Source};
+
+/// A guest of a trial and its client, by the owners of what is read of them.
+pub(super) struct Party {
+    pub guest: String,
+    pub client: String,
+    /// Whether its stages are told apart; plain processes have one.
+    pub is_vm: bool,
+    /// Whether it is on this host: of one that is elsewhere nothing is known of its costs.
+    pub is_here: bool,
+    /// `Emulated` where guest code is not run by the processor itself.
+    pub source: Source,
+}
+
+/// What was observed of one guest between two marks.
+pub(super) struct Observation<'a> {
+    /// The mark that opens the window.
+    pub begin: &'a Snapshot,
+    /// The mark that closes it.
+    pub end: &'a Snapshot,
+    /// Processors of the host that are online.
+    pub processors: usize,
+    /// All guests of the trial, the target first.
+    pub parties: &'a [Party],
+    /// Which of them this is about.
+    pub party: usize,
+    /// CPU time of the sampling thread in the window.
+    pub observer: Nanoseconds,
+    /// Series whose sum is the host's energy, with the flag of the meter.
+    pub energy: &'a [(String, Source)],
+    /// The guest's own counters around the window, where it has a kernel of its own.
+    pub inner: Option<Inner<'a>>,
+    /// `Emulated` where the host is.
+    pub host: Source,
+}
+
+/// Two readings of a guest's own counters.
+#[derive(Clone, Copy)]
+pub(super) struct Inner<'a> {
+    pub before: &'a BTreeMap<String, f64>,
+    pub after: &'a BTreeMap<String, f64>,
+    /// Seconds between the two.
+    pub between: f64,
+}
+
+/// The CPU seconds of a window, by whom they were spent.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct CpuShares {
+    /// All that the host did.
+    pub busy: f64,
+    /// By stage, in seconds; sums to `busy` up to clock granularity.
+    pub stages: BTreeMap<Stage, f64>,
+    /// Whether the rest is a cost of this guest: soft interrupts are in it where they cannot be
+    /// traced, and nobody else is there for whose sake the host works.
+    pub owns_rest: bool,
+}
+
+impl CpuShares {
+    /// What was done for the guest: its stages, and the rest where that is its own.
+    pub(super) fn for_target(&self) -> f64 {
+        self.stages
+            .iter()
+            .filter(|(stage, _)| stage.is_targets() || **stage == Stage::Rest && self.owns_rest)
+            .map(|(_, seconds)| seconds)
+            .sum()
+    }
+}
+
+impl Observation<'_> {
+    /// Length of the window in seconds.
+    pub(super) fn seconds(&self) -> f64 {
+        self.end.at.saturating_since(self.begin.at).as_secs_f64()
+    }
+
+    /// The flag of what is found of this guest.
+    pub(super) fn source(&self) -> Source {
+        self.parties
+            .get(self.party)
+            .map_or(self.host, |party| party.source.combine(self.host))
+    }
+
+    /// What a counter advanced by in the window.
+    pub(super) fn delta(&self, owner: &str, name: &str) -> Option<f64> {
+        self.end
+            .since(self.begin, owner, name)
+            .map(|quantity| quantity.value)
+    }
+
+    /// The CPU time of the window. Busy is what is not idle: idle time is kept by the kernel's
+    /// high resolution clock, while the user and system columns are sampled at the tick.
+    #[allow(clippy::cast_precision_loss, reason = "a processor count")]
+    pub(super) fn cpu(&self) -> Option<CpuShares> {
+        let party = self.parties.get(self.party).filter(|party| party.is_here)?;
+        let seconds = |name| self.delta("host", name).map(|ns| ns / 1e9);
+        let idle = seconds(metric::CPU_IDLE)? + seconds(metric::CPU_IOWAIT).unwrap_or(0.0);
+        let steal = seconds(metric::CPU_STEAL).unwrap_or(0.0);
+        // Of a Dom0 the hypervisor knows exactly when it ran; the domains beside it come on top.
+        let dom0 = seconds(metric::CPU_DOM0);
+        let busy = dom0
+            .unwrap_or(self.processors as f64 * self.seconds() - idle - steal)
+            .max(0.0);
+        // Whatever is timed by the clock goes on while a hypervisor below runs something else: that
+        // is taken out in proportion. Kernels know it of their tasks, but Dom0's does not.
+        let kept = if busy > 0.0 {
+            busy / (busy + steal)
+        } else {
+            1.0
+        };
+        let really_ran = dom0.map_or(1.0, |_| kept);
+
+        let owned = |owner: &str, name| {
+            self.delta(owner, name)
+                .map_or(0.0, |ns| ns / 1e9 * really_ran)
+        };
+        // Soft interrupts go from whom they interrupted to whom they worked for, where they are
+        // traced; elsewhere these are zero, and they stay where the kernel books them.
+        let traced = |owner: &str, name| self.delta(owner, name).map_or(0.0, |ns| ns / 1e9 * kept);
+        let softirq = |owner: &str| traced(owner, metric::CPU_SOFTIRQ);
+        let own = |owner: &str| {
+            let context = traced(owner, metric::CPU_SOFTIRQ_CONTEXT);
+            (owned(owner, metric::CPU_TOTAL) - context).max(0.0)
+        };
+        // A Xen domain's time is none of this kernel's: to Dom0 it looks like nothing at all.
+        let domain = |owner: &str| {
+            self.delta(owner, metric::CPU_DOMAIN)
+                .map_or(0.0, |ns| ns / 1e9)
+        };
+        let guest = party.guest.as_str();
+        let mut stages = BTreeMap::new();
+        if domain(guest) > 0.0 {
+            stages.insert(Stage::Vcpu, domain(guest));
+            stages.insert(Stage::Backend, own(guest));
+        } else if party.is_vm {
+            let total = owned(guest, metric::CPU_TOTAL);
+            let mut told_apart = 0.0;
+            for (stage, name) in [
+                (Stage::Vcpu, metric::CPU_VCPU),
+                (Stage::Iothread, metric::CPU_IOTHREAD),
+                (Stage::Vhost, metric::CPU_VHOST),
+                (Stage::Backend, metric::CPU_BACKEND),
+            ] {
+                // Which of its threads was interrupted is not known.
+                let spent = owned(guest, name) * if total > 0.0 { own(guest) / total } else { 1.0 };
+                told_apart += spent;
+                if spent > 0.0 {
+                    stages.insert(stage, spent);
+                }
+            }
+            stages.insert(Stage::Emulator, (own(guest) - told_apart).max(0.0));
+        } else {
+            stages.insert(Stage::Service, own(guest));
+        }
+        if softirq(guest) > 0.0 {
+            stages.insert(Stage::Softirq, softirq(guest));
+        }
+        stages.insert(Stage::Client, own(&party.client) + softirq(&party.client));
+        let others = (0..).zip(self.parties);
+        let others = others.filter(|(index, _)| *index != self.party);
+        let company: f64 = others
+            .flat_map(|(_, other)| [&other.guest, &other.client])
+            .map(|owner| own(owner) + softirq(owner) + domain(owner))
+            .sum();
+        if self.parties.len() > 1 {
+            stages.insert(Stage::Neighbours, company);
+        }
+        stages.insert(Stage::Observer, self.observer.as_secs_f64() * really_ran);
+        let told: f64 = stages.values().sum();
+        let domains: f64 = self.parties.iter().map(|party| domain(&party.guest)).sum();
+        // Control groups count nanoseconds, idle time is rounded to ticks: in a short or nearly
+        // idle window the parts may exceed the whole, and the parts are the better reading.
+        let rest = (busy + domains - told).max(0.0);
+        stages.insert(Stage::Rest, rest);
+        let is_traced = self.delta(guest, metric::CPU_SOFTIRQ).is_some();
+        let is_charged = self.end.source(guest, metric::CPU_BACKEND).is_some();
+        Some(CpuShares {
+            busy: told + rest,
+            stages,
+            owns_rest: !is_traced && !is_charged && self.parties.len() == 1,
+        })
+    }
+
+    /// Processors kept busy, by actor and stage. Together they are what the host did; an actor elsewhere is
+    /// not among them.
+    pub(super) fn actors(&self) -> BTreeMap<String, BTreeMap<String, f64>> {
+        let mut actors: BTreeMap<String, BTreeMap<String, f64>> = BTreeMap::new();
+        let seconds = self.seconds();
+        if seconds <= 0.0 {
+            return actors;
+        }
+        let observer = self.delta("vtax", metric::CPU_TOTAL).map(nanoseconds);
+        for (index, party) in self.parties.iter().enumerate() {
+            let one = Self {
+                party: index,
+                observer: observer.unwrap_or(Nanoseconds(0)),
+                ..*self
+            };
+            let Some(cpu) = one.cpu() else { continue };
+            for (stage, spent) in cpu.stages {
+                let actor = match stage {
+                    Stage::Client => party.client.as_str(),
+                    Stage::Observer if index == 0 => "vtax",
+                    Stage::Rest if index == 0 => "host",
+                    Stage::Observer | Stage::Rest | Stage::Neighbours => continue,
+                    _ => party.guest.as_str(),
+                };
+                if stage == Stage::Client && self.end.get(actor, metric::CPU_TOTAL).is_none() {
+                    continue;
+                }
+                let stages = actors.entry(actor.to_owned()).or_default();
+                stages.insert(stage.name().to_owned(), spent / seconds);
+            }
+        }
+        actors
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use vtax_load::workload::WorkloadResult;
+    use vtax_observe::{Kind, Readings, Series};
+    use vtax_units::{Base, Unit};
+
+    #[test]
+    fn traced_soft_interrupts_move_to_whom_they_worked_for_and_the_sum_stays() {
+        let cpu = traced(0.0);
+        let stage = |stage| (cpu.stages[&stage] * 1000.0).round() / 1000.0;
+        assert_eq!((stage(Stage::Service), stage(Stage::Softirq)), (1.0, 3.0));
+        assert_eq!((stage(Stage::Client), stage(Stage::Rest)), (4.5, 1.5));
+        assert!((cpu.busy - 10.0).abs() < 1e-9);
+        // The service's 1 s and its 3 s of soft interrupts; the rest is nobody's.
+        assert!((cpu.for_target() - 4.0).abs() < 1e-9, "{cpu:?}");
+    }
+
+    #[test]
+    fn soft_interrupts_go_on_while_a_hypervisor_below_runs_something_else() {
+        // Of 10 s that were not idle it took 2: of 3 s by the clock 2.4 s are left.
+        let cpu = traced(0.2);
+        assert!((cpu.stages[&Stage::Softirq] - 2.4).abs() < 1e-9, "{cpu:?}");
+        // The service's 2 s are its own already; 0.8 s of them were soft interrupts.
+        assert!((cpu.stages[&Stage::Service] - 1.2).abs() < 1e-9, "{cpu:?}");
+    }
+
+    /// Ten seconds of two processors, one idle, with traced soft interrupts.
+    fn traced(stolen: f64) -> CpuShares {
+        let counters = |at: f64| {
+            [
+                ("host", metric::CPU_IDLE, at),
+                ("host", metric::CPU_STEAL, stolen * at),
+                ("target", metric::CPU_TOTAL, 0.2 * at),
+                ("client", metric::CPU_TOTAL, 0.6 * at),
+                ("target", metric::CPU_SOFTIRQ, 0.3 * at),
+                ("client", metric::CPU_SOFTIRQ, 0.05 * at),
+                ("target", metric::CPU_SOFTIRQ_CONTEXT, 0.1 * at),
+                ("client", metric::CPU_SOFTIRQ_CONTEXT, 0.2 * at),
+            ]
+        };
+        let (begin, end) = (snapshot(0, &counters(0.0)), snapshot(10, &counters(10.0)));
+        let observation = Observation {
+            begin: &begin,
+            end: &end,
+            processors: 2,
+            parties: &alone(false),
+            party: 0,
+            observer: Nanoseconds(0),
+            energy: &[],
+            inner: None,
+            host: Source::Measured,
+        };
+        observation.cpu().unwrap()
+    }
+
+    /// A snapshot at `seconds` of counters in seconds of CPU time.
+    pub(in crate::run) fn snapshot(seconds: u64, counters: &[(&str, &str, f64)]) -> Snapshot {
+        let mut readings = Readings::default();
+        for (owner, metric, value) in counters {
+            let id = readings.register(Series {
+                owner: (*owner).to_owned(),
+                metric: (*metric).to_owned(),
+                unit: Unit::of(Base::Nanosecond),
+                kind: Kind::Counter,
+                source: Source::Measured,
+            });
+            readings.record(id, value * 1e9);
+        }
+        Snapshot::of(Nanoseconds(seconds * 1_000_000_000), &readings)
+    }
+
+    fn alone(is_vm: bool) -> [Party; 1] {
+        [party("target", "client", is_vm)]
+    }
+
+    pub(in crate::run) fn party(guest: &str, client: &str, is_vm: bool) -> Party {
+        Party {
+            guest: guest.to_owned(),
+            client: client.to_owned(),
+            is_vm,
+            is_here: true,
+            source: Source::Measured,
+        }
+    }
+
+    #[test]
+    fn what_neighbours_do_is_neither_the_targets_nor_the_rest() {
+        let counters = |at: f64| {
+            [
+                ("host", metric::CPU_IDLE, at),
+                ("target", metric::CPU_TOTAL, 0.2 * at),
+                ("target", metric::NET_RX_BYTES, 3.0 * at),
+                ("target", metric::NET_TX_BYTES, 1.0 * at),
+                ("client", metric::CPU_TOTAL, 0.1 * at),
+                ("pi", metric::CPU_TOTAL, 0.5 * at),
+                ("pi", metric::NET_TX_BYTES, 0.5 * at),
+                ("pi.client", metric::CPU_TOTAL, 0.1 * at),
+            ]
+        };
+        let (begin, end) = (snapshot(0, &counters(0.0)), snapshot(10, &counters(10.0)));
+        let parties = [
+            party("target", "client", false),
+            party("pi", "pi.client", false),
+        ];
+        let of = |party| Observation {
+            begin: &begin,
+            end: &end,
+            processors: 2,
+            parties: &parties,
+            party,
+            observer: Nanoseconds(0),
+            energy: &[],
+            inner: None,
+            host: Source::Measured,
+        };
+        let cpu = of(0).cpu().unwrap();
+        for (stage, expected) in [
+            (Stage::Service, 2.0),
+            (Stage::Client, 1.0),
+            (Stage::Neighbours, 6.0),
+            (Stage::Rest, 1.0),
+        ] {
+            assert!((cpu.stages[&stage] - expected).abs() < 1e-9, "{cpu:?}");
+        }
+        assert!(
+            (cpu.for_target() - 2.0).abs() < 1e-9,
+            "nobody's rest: {cpu:?}"
+        );
+        let metrics = of(1).metrics(&WorkloadResult::default());
+        assert!((metrics["cpu.cores"].quantity.value - 0.5).abs() < 1e-9);
+        assert!(!metrics.contains_key("cpu.machine"));
+        assert!(!metrics.contains_key("net.machine_bytes_per_second"));
+        let network = &of(0).metrics(&WorkloadResult::default())["net.machine_bytes_per_second"];
+        assert!(
+            (network.quantity.value - 4.5e9).abs() < 1.0,
+            "both ways, neighbours too: {network:?}"
+        );
+    }
+
+    #[test]
+    fn whoever_watches_sees_every_actor_and_all_that_the_host_did() {
+        let counters = |at: f64| {
+            [
+                ("host", metric::CPU_IDLE, at),
+                ("target", metric::CPU_TOTAL, 0.2 * at),
+                ("target", metric::NET_TX_BYTES, 3.0 * at),
+                ("client", metric::CPU_TOTAL, 0.1 * at),
+                ("pi", metric::CPU_TOTAL, 0.4 * at),
+                ("vtax", metric::CPU_TOTAL, 0.1 * at),
+            ]
+        };
+        let (begin, end) = (snapshot(0, &counters(0.0)), snapshot(2, &counters(2.0)));
+        let parties = [
+            party("target", "client", false),
+            party("pi", "pi.client", false),
+        ];
+        let observation = Observation {
+            begin: &begin,
+            end: &end,
+            processors: 2,
+            parties: &parties,
+            party: 0,
+            observer: Nanoseconds(0),
+            energy: &[],
+            inner: None,
+            host: Source::Measured,
+        };
+        let actors = observation.actors();
+        let found: Vec<(&str, &str, f64)> = actors
+            .iter()
+            .flat_map(|(actor, stages)| {
+                let round = |value: &f64| (value * 1e6).round() / 1e6;
+                let stages = stages.iter();
+                stages.map(move |(stage, value)| (actor.as_str(), stage.as_str(), round(value)))
+            })
+            .collect();
+        let expected = [
+            ("client", "client", 0.1),
+            ("host", "rest", 0.2),
+            ("pi", "service", 0.4),
+            ("target", "service", 0.2),
+            ("vtax", "observer", 0.1),
+        ];
+        // Who is not on this host is not among them.
+        assert_eq!(found, expected);
+        let carried = observation.carried();
+        assert_eq!(carried.len(), 1, "{carried:?}");
+        assert!((carried["to its network device"].value - 3e9).abs() < 1.0);
+    }
+
+    fn shares(idle: f64, target: f64, client: f64, is_vm: bool) -> CpuShares {
+        let begin = snapshot(
+            5,
+            &[
+                ("host", metric::CPU_IDLE, 1.0),
+                ("target", metric::CPU_TOTAL, 1.0),
+                ("client", metric::CPU_TOTAL, 1.0),
+                ("target", metric::CPU_VCPU, 0.0),
+            ],
+        );
+        let end = snapshot(
+            15,
+            &[
+                ("host", metric::CPU_IDLE, 1.0 + idle),
+                ("target", metric::CPU_TOTAL, 1.0 + target),
+                ("client", metric::CPU_TOTAL, 1.0 + client),
+                ("target", metric::CPU_VCPU, target / 2.0),
+            ],
+        );
+        let observation = Observation {
+            begin: &begin,
+            end: &end,
+            processors: 2,
+            parties: &alone(is_vm),
+            party: 0,
+            observer: Nanoseconds(100_000_000),
+            energy: &[],
+            inner: None,
+            host: Source::Measured,
+        };
+        observation.cpu().unwrap()
+    }
+
+    #[test]
+    fn the_stages_sum_to_what_the_host_did() {
+        for is_vm in [false, true] {
+            let cpu = shares(12.0, 4.0, 2.0, is_vm);
+            assert!(
+                (cpu.stages.values().sum::<f64>() - cpu.busy).abs() < 1e-9,
+                "{cpu:?}"
+            );
+            assert!(
+                (cpu.busy - 8.0).abs() < 1e-9,
+                "20 s of two processors less 12 s idle: {cpu:?}"
+            );
+            assert!(
+                (cpu.for_target() - 5.9).abs() < 1e-9,
+                "all but client and observer: {cpu:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_vm_is_told_apart_and_plain_processes_are_not() {
+        let vm = shares(12.0, 4.0, 2.0, true);
+        assert!(
+            (vm.stages[&Stage::Vcpu] - 2.0).abs() < 1e-9
+                && (vm.stages[&Stage::Emulator] - 2.0).abs() < 1e-9,
+            "{vm:?}"
+        );
+        let plain = shares(12.0, 4.0, 2.0, false);
+        assert!(
+            (plain.stages[&Stage::Service] - 4.0).abs() < 1e-9,
+            "{plain:?}"
+        );
+    }
+
+    #[test]
+    fn a_domains_time_comes_on_top_of_what_dom0_did() {
+        let counters = |seconds, dom0, domain, backend, stolen| {
+            snapshot(
+                seconds,
+                &[
+                    ("host", metric::CPU_IDLE, 0.0),
+                    ("host", metric::CPU_STEAL, stolen),
+                    ("host", metric::CPU_DOM0, dom0),
+                    ("target", metric::CPU_DOMAIN, domain),
+                    ("target", metric::CPU_TOTAL, backend),
+                    ("client", metric::CPU_TOTAL, backend),
+                ],
+            )
+        };
+        // Dom0 wanted 6 s and got 5 s, and its processes think that they had all of their 1.8 s.
+        let begin = counters(5, 7.0, 1.0, 0.0, 0.0);
+        let end = counters(15, 12.0, 4.0, 1.8, 1.0);
+        let energy = [("model.joules".to_owned(), Source::Modelled)];
+        let observation = Observation {
+            begin: &begin,
+            end: &end,
+            processors: 1,
+            parties: &alone(false),
+            party: 0,
+            observer: Nanoseconds(0),
+            energy: &energy,
+            inner: None,
+            host: Source::Measured,
+        };
+        let cpu = observation.cpu().unwrap();
+        assert!((cpu.busy - 8.0).abs() < 1e-9, "5 s and 3 s: {cpu:?}");
+        for (stage, expected) in [
+            (Stage::Vcpu, 3.0),
+            (Stage::Backend, 1.5),
+            (Stage::Client, 1.5),
+            (Stage::Rest, 2.0),
+        ] {
+            assert!((cpu.stages[&stage] - expected).abs() < 1e-9, "{cpu:?}");
+        }
+        assert!(
+            observation.energy().is_none(),
+            "the model does not see the domain"
+        );
+    }
+
+    #[test]
+    fn a_target_never_costs_less_than_its_own_processes() {
+        // Idle time rounded up: by subtraction the target would have cost nothing.
+        let cpu = shares(19.9, 0.3, 0.2, false);
+        assert!((cpu.for_target() - 0.3).abs() < 1e-9, "{cpu:?}");
+    }
+}

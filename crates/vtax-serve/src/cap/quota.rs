@@ -1,0 +1,206 @@
+//! The quota of a guest's control group: `cpu.max` of v2, `cpu.cfs_quota_us` of v1
+//! (`Documentation/scheduler/sched-bwc.rst`).
+
+use crate::snapshot::GuestUse;
+use std::io;
+use std::path::{Path, PathBuf};
+use vtax_host::HostError;
+use vtax_host::journal::{Change, Journal};
+use vtax_host::kernel_file;
+use vtax_observe::guests::Hierarchy;
+
+/// The kernel's own period, in microseconds, where a group's cannot be read.
+const PERIOD_US: f64 = 100_000.0;
+
+/// The least that the kernel takes, in microseconds a period.
+const LEAST_US: f64 = 1_000.0;
+
+/// A control group's quota.
+#[derive(Debug)]
+pub struct Quota {
+    file: PathBuf,
+    /// Its content when it was found.
+    old: String,
+    /// That in processors; `None` without a limit.
+    before: Option<f64>,
+    period_us: f64,
+    v1: bool,
+    /// What accounts the group's time, and what it said last, in seconds.
+    usage: PathBuf,
+    used: f64,
+    is_journalled: bool,
+    set_us: Option<u64>,
+}
+
+impl Quota {
+    /// That of a guest's group; in words why it has none.
+    pub fn of(guest: &GuestUse, hierarchy: &Hierarchy) -> Result<Self, String> {
+        let Some(group) = &guest.group else {
+            return Err("it has no control group that is known".to_owned());
+        };
+        let group = if guest.platform.is_vm() {
+            alone(&hierarchy.mounted, group, guest.process)?
+        } else {
+            group.clone()
+        };
+        // v1's `cpu` may be mounted apart from the `cpuacct` that accounts.
+        let cpu = if hierarchy.v1 {
+            let beside = hierarchy.mounted.with_file_name("cpu");
+            if hierarchy.mounted.join("cpu.cfs_quota_us").exists() || !beside.exists() {
+                hierarchy.mounted.clone()
+            } else {
+                beside
+            }
+        } else {
+            hierarchy.mounted.clone()
+        };
+        let (name, usage) = if hierarchy.v1 {
+            ("cpu.cfs_quota_us", "cpuacct.usage")
+        } else {
+            ("cpu.max", "cpu.stat")
+        };
+        let file = cpu.join(&group).join(name);
+        let read = |path: &Path| {
+            std::fs::read_to_string(path)
+                .map(|text| text.trim().to_owned())
+                .map_err(|cause| format!("{}: {cause}", path.display()))
+        };
+        let old = read(&file).map_err(|cause| {
+            format!(
+                "its control group has no quota: {cause}; is the controller `cpu` enabled for it?"
+            )
+        })?;
+        let (quota_us, period_us) = if hierarchy.v1 {
+            let period = read(&file.with_file_name("cpu.cfs_period_us"))?;
+            (old.parse().ok(), period.parse().ok())
+        } else {
+            let mut parts = old.split(' ').map(|part| part.parse::<f64>().ok());
+            (parts.next().flatten(), parts.next().flatten())
+        };
+        let period_us = period_us
+            .filter(|period: &f64| *period >= LEAST_US)
+            .unwrap_or(PERIOD_US);
+        Ok(Self {
+            before: quota_us
+                .filter(|quota: &f64| *quota > 0.0)
+                .map(|quota| quota / period_us),
+            file,
+            old,
+            period_us,
+            v1: hierarchy.v1,
+            usage: hierarchy.mounted.join(&group).join(usage),
+            used: 0.0,
+            is_journalled: false,
+            set_us: None,
+        })
+    }
+
+    /// What it was when it was found, in processors.
+    pub fn before(&self) -> Option<f64> {
+        self.before
+    }
+
+    /// The seconds that the kernel accounted to the group since the last call; `None` when the group is gone.
+    pub fn accounted(&mut self) -> Option<f64> {
+        let text = std::fs::read_to_string(&self.usage).ok()?;
+        let now = if self.v1 {
+            text.trim().parse::<f64>().ok()? / 1e9
+        } else {
+            let line = text
+                .lines()
+                .find_map(|line| line.strip_prefix("usage_usec "))?;
+            line.trim().parse::<f64>().ok()? / 1e6
+        };
+        let before = std::mem::replace(&mut self.used, now);
+        Some((now - before).max(0.0))
+    }
+
+    /// Sets it, in processors; journalled before the first time. A group that went meanwhile needs none.
+    ///
+    /// # Errors
+    /// When it cannot be journalled, or the kernel does not take it.
+    pub fn set(&mut self, quota: f64, journal: &mut Journal) -> Result<(), HostError> {
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "at least 1,000, and saturates"
+        )]
+        let quota_us = (quota * self.period_us).max(LEAST_US) as u64;
+        if self.set_us == Some(quota_us) {
+            return Ok(());
+        }
+        if !self.is_journalled {
+            journal.record(Change::Setting {
+                path: self.file.clone(),
+                old: self.old.clone(),
+            })?;
+            self.is_journalled = true;
+        }
+        let value = if self.v1 {
+            quota_us.to_string()
+        } else {
+            format!("{quota_us} {}", self.period_us)
+        };
+        match kernel_file::store(&self.file, &value) {
+            Ok(()) => self.set_us = Some(quota_us),
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
+            Err(cause) => {
+                return Err(HostError::File {
+                    action: "write",
+                    path: self.file.clone(),
+                    cause,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The journal was undone: the limit is what it was, and the next one is journalled anew.
+    pub fn forget(&mut self) {
+        (self.is_journalled, self.set_us) = (false, None);
+    }
+}
+
+/// The highest group around a VM's that holds nobody but its monitor: libvirt divides a machine's group, and a shell's
+/// group is that of others too.
+fn alone(mounted: &Path, group: &Path, monitor: Option<u32>) -> Result<PathBuf, String> {
+    let Some(monitor) = monitor else {
+        return Err("its monitor is not known".to_owned());
+    };
+    let is_alone = |group: &&Path| {
+        let others = others(&mounted.join(group), monitor, 4);
+        !group.as_os_str().is_empty() && !others
+    };
+    let highest = group.ancestors().take_while(is_alone).last();
+    highest.map(Path::to_owned).ok_or_else(|| {
+        format!(
+            "its control group `{}` is that of other processes too, which the quota would hold as well; start it in one of \
+             its own (`systemd-run --scope`, libvirt)",
+            group.display()
+        )
+    })
+}
+
+/// Whether a process other than `monitor`, kernel threads aside, is in the group or in one below.
+fn others(group: &Path, monitor: u32, deepest: u32) -> bool {
+    let listed = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    let is_other = |pid: &u32| {
+        // What works for it in the kernel, a vhost worker, is in its group too, and has no command line.
+        *pid != monitor
+            && std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
+    };
+    if listed
+        .lines()
+        .filter_map(|line| line.trim().parse().ok())
+        .any(|pid| is_other(&pid))
+    {
+        return true;
+    }
+    let Ok(entries) = std::fs::read_dir(group) else {
+        return false;
+    };
+    let is_group = |entry: &std::fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+    let mut below = entries.flatten().filter(is_group);
+    // Deeper than any engine nests: somebody's own.
+    below.any(|entry| deepest == 0 || others(&entry.path(), monitor, deepest - 1))
+}
