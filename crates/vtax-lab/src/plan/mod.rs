@@ -92,6 +92,14 @@ pub struct Entry {
 /// The factor that chooses neighbours by name.
 pub const NEIGHBOURS: &str = metric::NEIGHBOURS;
 
+/// Settings that each guest has for itself: as a neighbour's table has them, and in full.
+const GUESTS_OWN: [(&str, &str); 4] = [
+    ("pin", "target.pin"),
+    ("cpu_weight", "target.cpu_weight"),
+    ("cpu_cap", "target.cpu_cap"),
+    ("client_pin", "client.pin"),
+];
+
 /// The level of [`NEIGHBOURS`] that has none.
 pub const ALONE: &str = "none";
 

@@ -1,7 +1,7 @@
 //! From a plan to its treatments: platform × workload × the levels of every factor that has a
 //! meaning there.
 
-use super::{Catalogue, Entry, NEIGHBOURS, NeighbourKind, Objective, Plan, Profile};
+use super::{Catalogue, Entry, GUESTS_OWN, NEIGHBOURS, NeighbourKind, Objective, Plan, Profile};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use vtax_host::cell::{BESIDE, CLIENT_PLACE};
@@ -202,15 +202,9 @@ fn company(
                 settings
                     .0
                     .extend(varied.map(|(key, level)| (key.clone(), level.clone())));
-                settings.0.retain(|key, _| {
-                    let own = [
-                        "target.pin",
-                        "target.cpu_weight",
-                        "target.cpu_cap",
-                        "client.pin",
-                    ];
-                    !own.contains(&key.as_str())
-                });
+                settings
+                    .0
+                    .retain(|key, _| !GUESTS_OWN.iter().any(|(_, own)| key == own));
                 settings.0.extend(own.0.clone());
                 PlannedGuest {
                     name: neighbour.name.clone(),

@@ -29,8 +29,9 @@ const MOST_CALLS: u32 = 4000;
 /// After these, calls that go on are given up: the first sends of SIP wait half a second for an answer.
 const LAST_CALLS: u64 = 2;
 
-/// The argument is the target's address.
-const SERVICE: &str = r#"# Kamailio, and SIPp to answer
+/// The argument is the target's address. What SIPp answers, in its own language, is in `sip/`.
+const SERVICE: &str = concat!(
+    r#"# Kamailio, and SIPp to answer
 address=$1 here=/tmp/vtax-sip
 mkdir -p "$here" && cd "$here" || exit
 cat >proxy.cfg <<CFG
@@ -48,118 +49,27 @@ request_route {
 }
 CFG
 cat >answer.xml <<'XML'
-<?xml version="1.0" encoding="UTF-8"?>
-<scenario name="answers">
-  <recv request="INVITE" crlf="true"/>
-  <send><![CDATA[
-SIP/2.0 180 Ringing
-[last_Via:]
-[last_From:]
-[last_To:];tag=[pid]-[call_number]
-[last_Call-ID:]
-[last_CSeq:]
-Contact: <sip:[local_ip]:[local_port];transport=[transport]>
-Content-Length: 0
-
-]]></send>
-  <send retrans="500"><![CDATA[
-SIP/2.0 200 OK
-[last_Via:]
-[last_From:]
-[last_To:];tag=[pid]-[call_number]
-[last_Call-ID:]
-[last_CSeq:]
-Contact: <sip:[local_ip]:[local_port];transport=[transport]>
-Content-Type: application/sdp
-Content-Length: [len]
-
-v=0
-o=appliance 1 1 IN IP[media_ip_type] [media_ip]
-s=-
-c=IN IP[media_ip_type] [media_ip]
-t=0 0
-m=audio [media_port] RTP/AVP 0
-a=rtpmap:0 PCMU/8000
-]]></send>
-  <recv request="ACK" crlf="true"/>
-  <recv request="BYE"/>
-  <send><![CDATA[
-SIP/2.0 200 OK
-[last_Via:]
-[last_From:]
-[last_To:]
-[last_Call-ID:]
-[last_CSeq:]
-Content-Length: 0
-
-]]></send>
-</scenario>
-XML
+"#,
+    include_str!("sip/answer.xml"),
+    r#"XML
 sipp -sf answer.xml -i "$address" -p 5070 -mi "$address" -mp 6000 -rtp_echo -nostdin >/dev/null 2>answer.log &
 sleep 0.2
 kill -0 $! 2>/dev/null || { echo "sipp ended while it started:" >&2; cat answer.log >&2; exit 1; }
 exec kamailio -DD -E -m 64 -M 8 -f "$here/proxy.cfg"
-"#;
+"#
+);
 
 /// The arguments are the target's address, calls a second, milliseconds of a call, whole seconds of load,
 /// seconds that the last calls have, and the most calls at once. Exit codes of SIPp below 200 tell of calls
 /// that failed or went on, which its counts do too.
-const CALLS: &str = r#"# SIPp, and what it counted
+const CALLS: &str = concat!(
+    r#"# SIPp, and what it counted
 there=$(mktemp -d) && cd "$there" || exit
 trap 'rm -rf "$there"' EXIT
 cat >call.xml <<'XML'
-<?xml version="1.0" encoding="UTF-8"?>
-<scenario name="calls">
-  <send retrans="500" start_rtd="1"><![CDATA[
-INVITE sip:service@[remote_ip]:[remote_port] SIP/2.0
-Via: SIP/2.0/[transport] [local_ip]:[local_port];branch=[branch]
-From: <sip:caller@[local_ip]:[local_port]>;tag=[pid]-[call_number]
-To: <sip:service@[remote_ip]:[remote_port]>
-Call-ID: [call_id]
-CSeq: 1 INVITE
-Contact: <sip:caller@[local_ip]:[local_port]>
-Max-Forwards: 70
-Content-Type: application/sdp
-Content-Length: [len]
-
-v=0
-o=caller 1 1 IN IP[local_ip_type] [local_ip]
-s=-
-c=IN IP[local_ip_type] [local_ip]
-t=0 0
-m=audio [rtpstream_audio_port] RTP/AVP 0
-a=rtpmap:0 PCMU/8000
-]]></send>
-  <recv response="100" optional="true"/>
-  <recv response="180" optional="true"/>
-  <recv response="200" rtd="1"/>
-  <send><![CDATA[
-ACK sip:service@[remote_ip]:[remote_port] SIP/2.0
-Via: SIP/2.0/[transport] [local_ip]:[local_port];branch=[branch]
-From: <sip:caller@[local_ip]:[local_port]>;tag=[pid]-[call_number]
-[last_To:]
-Call-ID: [call_id]
-CSeq: 1 ACK
-Max-Forwards: 70
-Content-Length: 0
-
-]]></send>
-  <nop><action><exec rtp_stream="voice,-1,0"/></action></nop>
-  <pause/>
-  <send retrans="500"><![CDATA[
-BYE sip:service@[remote_ip]:[remote_port] SIP/2.0
-Via: SIP/2.0/[transport] [local_ip]:[local_port];branch=[branch]
-From: <sip:caller@[local_ip]:[local_port]>;tag=[pid]-[call_number]
-[last_To:]
-Call-ID: [call_id]
-CSeq: 2 BYE
-Max-Forwards: 70
-Content-Length: 0
-
-]]></send>
-  <recv response="200"/>
-</scenario>
-XML
+"#,
+    include_str!("sip/call.xml"),
+    r#"XML
 head -c 8000 /dev/zero | tr '\0' '\377' >voice
 from=$(ip -oneline route get "$1" | sed -n 's/.* src \([^ ]*\).*/\1/p')
 timeout --signal=KILL "$(($4 + $5))" sipp "$1:5060" -sf call.xml -i "$from" -mi "$from" -r "$2" -d "$3" \
@@ -167,7 +77,8 @@ timeout --signal=KILL "$(($4 + $5))" sipp "$1:5060" -sf call.xml -i "$from" -mi 
 code=$?
 if [ "$code" -ge 200 ] || [ ! -s counts.csv ]; then cat errors >&2; tail -n 3 screen >&2; exit 1; fi
 cat counts.csv; echo times; cat call_*_rtt.csv 2>/dev/null; exit 0
-"#;
+"#
+);
 
 /// A row of SIPp's counts.
 #[derive(Debug, Clone, Copy, Default)]

@@ -4,8 +4,8 @@ use super::values::{as_number, flatten};
 use super::{Reader, Value};
 use crate::plan::profile::MOST_LEVELS;
 use crate::plan::{
-    ALONE, Catalogue, Entry, NEIGHBOURS, Neighbour, NeighbourKind, Objective, Places, Profile,
-    RemoteClient, Step,
+    ALONE, Catalogue, Entry, GUESTS_OWN, NEIGHBOURS, Neighbour, NeighbourKind, Objective, Places,
+    Profile, RemoteClient, Step,
 };
 use std::time::Duration;
 use toml::de::DeTable;
@@ -125,8 +125,7 @@ impl Reader<'_, &Catalogue> {
         })
     }
 
-    /// A workload's keys are written without their `load.`, and `pin` and `client_pin` are the
-    /// neighbour's own.
+    /// A workload's keys are written without their `load.`, and a guest's own by their short names.
     fn neighbour_settings(
         &mut self,
         table: &DeTable<'_>,
@@ -138,13 +137,11 @@ impl Reader<'_, &Catalogue> {
             if ["name", "kind", "platform"].contains(&key.as_str()) {
                 continue;
             }
-            let full = match key.as_str() {
-                "pin" => "target.pin".to_owned(),
-                "cpu_weight" => "target.cpu_weight".to_owned(),
-                "cpu_cap" => "target.cpu_cap".to_owned(),
-                "client_pin" => "client.pin".to_owned(),
-                key if key.contains('.') => key.to_owned(),
-                key => format!("load.{key}"),
+            let own = GUESTS_OWN.iter().find(|(short, _)| *short == key);
+            let full = match own {
+                Some((_, full)) => (*full).to_owned(),
+                None if key.contains('.') => key.clone(),
+                None => format!("load.{key}"),
             };
             let for_all = ["host.", "link.", "target.", "client."];
             let is_own = !for_all.iter().any(|prefix| key.starts_with(prefix));
@@ -157,7 +154,8 @@ impl Reader<'_, &Catalogue> {
                     offset,
                     format!("a neighbour with the workload `{workload}` has no setting `{key}`"),
                     &key,
-                    keys.chain(["pin", "cpu_weight", "cpu_cap", "client_pin", "platform"]),
+                    keys.chain(GUESTS_OWN.map(|(short, _)| short))
+                        .chain(["platform"]),
                 );
                 continue;
             };
