@@ -196,6 +196,14 @@ fn required_bool(settings: &Settings, key: &str) -> Result<bool, HostError> {
     }
 }
 
+/// Whether the settings have a governor that lets the frequency follow the load. What `powersave` does depends on the
+/// driver: with intel_pstate it follows.
+pub fn follows_load(settings: &Settings) -> bool {
+    settings
+        .text("host.governor")
+        .is_some_and(|name| !["performance", "userspace"].contains(&name))
+}
+
 fn governor(key: &str, value: &str, roots: &Roots) -> Result<Vec<Assignment>, HostError> {
     let policies = frequency_policies(roots);
     if policies.is_empty() {

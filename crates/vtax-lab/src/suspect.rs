@@ -184,6 +184,8 @@ pub struct OwnWork {
     /// Whether nobody else works on the host, as in an emulated one: the kernel's count of ticks is then
     /// no sign of others, and where all is deterministic may be far off.
     pub is_alone: bool,
+    /// Whether the plan asked for a governor that follows the load: then the frequency is what it measures.
+    pub follows_load: bool,
 }
 
 /// Every reason not to trust what was measured between two readings: a sentence each, with its
@@ -197,7 +199,7 @@ pub fn reasons(before: &HostReading, after: &HostReading, own: &OwnWork) -> Vec<
     reasons.extend(clock_step(before, after, own));
     reasons.extend(memory(before, after));
     reasons.extend(sampling(own));
-    reasons.extend(frequency(before, after));
+    reasons.extend(frequency(before, after).filter(|_| !own.follows_load));
     reasons.extend(disk(after));
     reasons
 }
@@ -489,6 +491,7 @@ mod tests {
             vtax: seconds_of(0.05),
             domains: Nanoseconds(0),
             is_alone: false,
+            follows_load: false,
             period: Nanoseconds(SECOND),
             observer: ObserverReport {
                 passes: 11,
@@ -599,6 +602,15 @@ mod tests {
         );
         let (before, after, mut own) = quiet_window();
         own.observer.wall_clock_step = Nanoseconds(5_000_000);
+        assert!(reasons(&before, &after, &own).is_empty());
+    }
+
+    #[test]
+    fn a_frequency_that_the_plan_lets_follow_the_load_is_no_reason() {
+        let (before, mut after, mut own) = quiet_window();
+        after.frequencies_khz = vec![1_400_000; 2];
+        assert_eq!(reasons(&before, &after, &own).len(), 1);
+        own.follows_load = true;
         assert!(reasons(&before, &after, &own).is_empty());
     }
 

@@ -870,6 +870,10 @@ impl Findings<'_, '_> {
             period: Nanoseconds::from(Duration::from_secs_f64(1.0 / self.lab.plan.sample_hz)),
             observer: self.report.clone(),
             is_alone: self.lab.host == Source::Emulated,
+            follows_load: self
+                .guests
+                .first()
+                .is_some_and(|target| host_settings::follows_load(target.settings)),
         }
     }
 }
