@@ -7,7 +7,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
     /// A file could not be read, written, moved or removed.
-    #[error("cannot {action} {path}: {cause}")]
+    #[error("cannot {action} {path}: {cause}{}", remedy(.cause))]
     File {
         /// The verb: `read`, `write`, `create`, `remove`.
         action: &'static str,
@@ -100,6 +100,14 @@ pub enum HostError {
     /// The user asked to stop (SIGINT, SIGTERM).
     #[error("interrupted")]
     Interrupted,
+}
+
+fn remedy(cause: &io::Error) -> &'static str {
+    match cause.kind() {
+        io::ErrorKind::PermissionDenied => "; run vtax as root",
+        io::ErrorKind::StorageFull => "; make room",
+        _ => "",
+    }
 }
 
 fn tail(text: &str) -> String {

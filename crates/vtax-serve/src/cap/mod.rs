@@ -31,6 +31,9 @@ use vtax_observe::guests::Hierarchy;
 /// host whose guests come and go for months keeps a short one.
 const MOST_GONE: usize = 256;
 
+/// Whether a guest that had no limit has one now is looked at every so many intervals.
+const LOOK_AGAIN: u64 = 10;
+
 /// What to hold whom to.
 #[derive(Debug, Clone)]
 pub struct CapOptions {
@@ -122,6 +125,8 @@ pub fn run(
         options,
         held: BTreeMap::new(),
         refused: BTreeSet::new(),
+        unlimited: BTreeSet::new(),
+        intervals: 0,
         gone: 0,
     };
     let first = watch.pass()?;
@@ -159,6 +164,9 @@ struct Cap<'a> {
     held: BTreeMap<u32, (String, Guest)>,
     /// Guests that cannot be held, and why, said once.
     refused: BTreeSet<u32>,
+    /// Guests that have no share, since they have no limit.
+    unlimited: BTreeSet<u32>,
+    intervals: u64,
     gone: usize,
 }
 
@@ -174,6 +182,10 @@ impl Cap<'_> {
             say(problem);
         }
         self.forget_gone(snapshot, journal)?;
+        if self.intervals.is_multiple_of(LOOK_AGAIN) {
+            self.unlimited.clear();
+        }
+        self.intervals += 1;
         for guest in &snapshot.guests {
             if !self.held.contains_key(&guest.number) {
                 self.begin(guest, say);
@@ -228,7 +240,7 @@ impl Cap<'_> {
 
     /// Holds a guest from now on, where it has a share and a limit can be set.
     fn begin(&mut self, guest: &GuestUse, say: &mut dyn FnMut(&str)) {
-        if self.refused.contains(&guest.number) {
+        if self.refused.contains(&guest.number) || self.unlimited.contains(&guest.number) {
             return;
         }
         let asked = self
@@ -251,7 +263,7 @@ impl Cap<'_> {
             }
         };
         let Some(share) = asked.or(limit.before()) else {
-            // It may be given a limit later.
+            self.unlimited.insert(guest.number);
             return;
         };
         let held = Guest {
