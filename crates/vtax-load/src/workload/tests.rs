@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::collections::BTreeSet;
 use vtax_host::settings::Level;
 
-/// What the real drivers printed once, by workload.
+/// What the real drivers printed once, by workload: those of Debian 12, then those of Debian 13 that are others.
 const RECORDED: &[(&str, &str)] = &[
     ("idle", r#"{"seconds":3.0}"#),
     (
@@ -49,6 +49,31 @@ const RECORDED: &[(&str, &str)] = &[
     ("cpu", include_str!("../../tests/data/cpu.json")),
     ("stress-ng", include_str!("../../tests/data/stress-ng.yaml")),
     ("disk-read", include_str!("../../tests/data/disk-read.json")),
+    (
+        "iperf3-receive",
+        include_str!("../../tests/data/iperf3-receive-3.18.json"),
+    ),
+    (
+        "iperf3-send",
+        include_str!("../../tests/data/iperf3-send-3.18.json"),
+    ),
+    (
+        "iperf3-udp",
+        include_str!("../../tests/data/iperf3-udp-3.18.json"),
+    ),
+    (
+        "iperf3-udp",
+        include_str!("../../tests/data/iperf3-udp-send-3.18.json"),
+    ),
+    ("sip", include_str!("../../tests/data/sip-3.7.3.csv")),
+    (
+        "stress-ng",
+        include_str!("../../tests/data/stress-ng-0.19.yaml"),
+    ),
+    (
+        "disk-read",
+        include_str!("../../tests/data/disk-read-3.39.json"),
+    ),
 ];
 
 #[test]
