@@ -60,7 +60,7 @@ impl Limit {
     pub fn forget(&mut self) {
         match self {
             Self::Group(quota) => quota.forget(),
-            Self::Domain(cap) => cap.set_percent = None,
+            Self::Domain(cap) => (cap.is_journalled, cap.set_percent) = (false, None),
         }
     }
 }
@@ -72,7 +72,7 @@ pub struct DomainCap {
     domain: u32,
     /// When it was found, in percent of a processor; 0 is none.
     old: u32,
-    /// `None` until it is journalled.
+    is_journalled: bool,
     set_percent: Option<u32>,
 }
 
@@ -83,6 +83,7 @@ impl DomainCap {
             scheduler,
             domain,
             old: scheduler.cap(domain)?,
+            is_journalled: false,
             set_percent: None,
         })
     }
@@ -92,17 +93,18 @@ impl DomainCap {
         if self.set_percent == Some(percent) {
             return Ok(());
         }
-        if self.set_percent.is_none() {
+        if !self.is_journalled {
             journal.record(Change::DomainCap {
                 domain: self.domain,
                 old: self.old,
             })?;
+            self.is_journalled = true;
         }
-        // Journalled from here on, whatever becomes of it.
-        self.set_percent = Some(percent);
         match self.scheduler.set_cap(self.domain, percent) {
-            Err(_) if !xl::is_there(self.domain)? => Ok(()),
-            other => other,
+            Ok(()) => self.set_percent = Some(percent),
+            Err(_) if !xl::is_there(self.domain)? => {}
+            Err(cause) => return Err(cause),
         }
+        Ok(())
     }
 }
