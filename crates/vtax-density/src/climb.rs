@@ -1,7 +1,9 @@
 //! One climb: guests in equal steps, samples at each, until something binds; then down again.
 
+mod cloud;
 mod energy;
 
+pub use cloud::Weather;
 pub use energy::Energy;
 
 use crate::keeper::{Answer, Guests, KEEPER, Keep, Keeper, LinuxOptions, Request, Runtime, Vmm};
@@ -56,6 +58,7 @@ const DESCENT: [u32; 4] = [75, 50, 25, 0];
 pub fn climb(
     bench: &mut Bench<'_>,
     variant: &Variant,
+    seed: u64,
     journal: &mut Journal,
     saw: &mut dyn FnMut(&Interval),
 ) -> Result<(Climb, BTreeMap<String, String>), HostError> {
@@ -79,7 +82,14 @@ pub fn climb(
     };
     let (climb, binding) = ascent.up(variant, saw)?;
     let idle = ascent.idle()?;
-    let descent = ascent.down(&climb)?;
+    let top = climb.last().map_or(0, |top| top.population);
+    let method = ascent.bench.method;
+    let (cloud, left) = match variant.kind {
+        // Their monitor ends guests all at once.
+        Kind::Mvm { .. } => (None, top),
+        _ => ascent.cloud(&method.cloud, top, seed)?,
+    };
+    let descent = ascent.down(top, left)?;
     let guard_cpu = ascent.guard_cpu;
     drop(ascent);
     cell.destroy()?;
@@ -94,6 +104,7 @@ pub fn climb(
         climb,
         descent,
         idle,
+        cloud,
         after,
         returned_after,
         binding,
@@ -195,6 +206,8 @@ fn start(seat: &Seat<'_>, bench: &Bench<'_>, variant: &Variant) -> Result<Keeper
     };
     let keep = Keep {
         guests,
+        work: variant.work,
+        working_percent: bench.method.working_percent,
         first: 0,
         maximum: variant.maximum,
         one_process: bench.method.one_process,
@@ -370,10 +383,9 @@ impl Ascent<'_, '_> {
         }))
     }
 
-    fn down(&mut self, climb: &[Interval]) -> Result<Vec<Interval>, HostError> {
-        let top = climb.last().map_or(0, |top| top.population);
+    /// From the `left` guests that there are of the `top` that there were.
+    fn down(&mut self, top: u32, mut left: u32) -> Result<Vec<Interval>, HostError> {
         let mut descent = Vec::new();
-        let mut left = top;
         for percent in DESCENT {
             let to = u32::try_from(u64::from(top) * u64::from(percent) / 100).unwrap_or(0);
             if to >= left {

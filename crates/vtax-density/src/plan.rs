@@ -1,6 +1,7 @@
 //! A density plan: a TOML file that names platforms, what to vary of them, and how to climb.
 
-use crate::keeper::{Devices, QemuOptions, Vmm};
+use crate::climb::Weather;
+use crate::keeper::{Devices, QemuOptions, Vmm, Work};
 use crate::limits::Limits;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,6 +32,10 @@ pub struct Method {
     pub idle: Duration,
     /// All guests in one process, where the platform puts them into ours.
     pub one_process: bool,
+    /// How many of a hundred guests work, where the platform says what at.
+    pub working_percent: u32,
+    /// Guests that come and go, at the top.
+    pub cloud: Weather,
 }
 
 /// A platform with one level of each of its factors.
@@ -40,6 +45,8 @@ pub struct Variant {
     pub treatment: Treatment,
     /// What its guests are.
     pub kind: Kind,
+    /// What some of them do while others are asked.
+    pub work: Option<Work>,
     /// The expected maximum.
     pub maximum: u32,
     /// The host's state while it is climbed.
@@ -120,6 +127,12 @@ impl Default for Method {
             probes: 100,
             idle: Duration::from_secs(10),
             one_process: false,
+            working_percent: 10,
+            cloud: Weather {
+                watched: Duration::ZERO,
+                life: Duration::from_secs(10),
+                load_percent: 80.0,
+            },
         }
     }
 }
@@ -128,7 +141,7 @@ impl Method {
     /// The time of a climb whose guests are made in none.
     #[must_use]
     pub fn least_time(&self) -> Duration {
-        self.sample * self.samples * (1 + self.intervals) + self.idle
+        self.sample * self.samples * (1 + self.intervals) + self.idle + self.cloud.watched
     }
 }
 
@@ -170,27 +183,36 @@ const COMMON: [Parameter; 3] = [
     Parameter::unset("if_present", Domain::Bool).help("only where installed"),
 ];
 
+/// What some guests do while others are asked.
+const fn work(words: &'static [&'static str]) -> Parameter {
+    Parameter::unset("work", Domain::Choice(words)).help("what some of its guests do")
+}
+
 const PLATFORMS: [Platform; 8] = [
     platform("mvm-parked", 1_000_000, &[image("web")]),
-    platform("mvm-live", 40_000, &[image("web")]),
+    platform("mvm-live", 40_000, &[image("web"), work(&["none", "cpu"])]),
     platform("qemu", 1_500, &QEMU),
     platform("firecracker", 300, &[]),
     platform("cloud-hypervisor", 300, &[]),
     platform(
         "container",
         5_000,
-        &[choice("runtime", &["auto", "runc", "crun"])],
+        &[
+            choice("runtime", &["auto", "runc", "crun"]),
+            work(&Work::NAMES),
+        ],
     ),
-    platform("process", 30_000, &[]),
+    platform("process", 30_000, &[work(&Work::NAMES)]),
     platform("thread", 30_000, &[]),
 ];
 
-const QEMU: [Parameter; 5] = [
+const QEMU: [Parameter; 6] = [
     choice("accel", &["tcg", "kvm"]),
     choice("machine", &["pc", "q35", "isapc"]),
     choice("devices", &["off", "stock"]),
     choice("binary", &["x86_64", "i386"]),
     image("idle"),
+    work(&["none", "cpu"]),
 ];
 
 /// The platforms that a plan can name.
@@ -251,7 +273,7 @@ impl Plan {
 
 type Reader<'a> = read::Reader<'a, ()>;
 
-const METHOD: [&str; 9] = [
+const METHOD: [&str; 13] = [
     "intervals",
     "stop_percent",
     "reserve_percent",
@@ -261,6 +283,10 @@ const METHOD: [&str; 9] = [
     "probes",
     "idle_seconds",
     "one_process",
+    "working_percent",
+    "cloud_seconds",
+    "cloud_life_seconds",
+    "cloud_load_percent",
 ];
 
 fn plan(reader: &mut Reader<'_>, root: &DeTable<'_>, is_quick: bool) -> Option<Plan> {
@@ -320,13 +346,23 @@ fn read_method(reader: &mut Reader<'_>, table: &DeTable<'_>, before: Method) -> 
         reserve_percent: number("reserve_percent", 5.0, 99.0, before.limits.reserve_percent),
         probe_p99_ms: number("probe_p99_ms", 0.001, 1e6, before.limits.probe_p99_ms),
     };
-    let idle = number("idle_seconds", 0.0, 3600.0, before.idle.as_secs_f64());
+    let mut seconds = |key: &str, low: f64, before: Duration| {
+        Duration::from_secs_f64(number(key, low, 3600.0, before.as_secs_f64()))
+    };
+    let idle = seconds("idle_seconds", 0.0, before.idle);
+    let cloud = Weather {
+        watched: seconds("cloud_seconds", 0.0, before.cloud.watched),
+        life: seconds("cloud_life_seconds", 0.1, before.cloud.life),
+        load_percent: number("cloud_load_percent", 1.0, 1000.0, before.cloud.load_percent),
+    };
     let mut count = |key: &str, low: i64, high: i64, before: u32| {
         reader.integer(table, key, low, high).unwrap_or(before)
     };
     Method {
         limits,
-        idle: Duration::from_secs_f64(idle),
+        idle,
+        cloud,
+        working_percent: count("working_percent", 1, 99, before.working_percent),
         intervals: count("intervals", 2, 1000, before.intervals),
         samples: count("samples", 1, 1000, before.samples),
         probes: count("probes", 1, 1_000_000, before.probes),
@@ -438,9 +474,10 @@ fn variant(
         levels.into_iter().partition(|(key, _)| is_of_host(key));
     let mut settings = Settings::default();
     for parameter in platform.parameters {
-        let default = parameter.default.unwrap_or_default();
-        let level = Level::Text(default.to_owned());
-        settings.0.insert(parameter.key.to_owned(), level);
+        if let Some(default) = parameter.default {
+            let level = Level::Text(default.to_owned());
+            settings.0.insert(parameter.key.to_owned(), level);
+        }
     }
     settings.0.extend(of_guests);
     let written = settings.0.iter().chain(&host);
@@ -457,6 +494,7 @@ fn variant(
             workload_kind: WORKLOAD.to_owned(),
         },
         kind: kind(platform.kind, &settings),
+        work: settings.text("work").and_then(Work::parse),
         maximum: if is_quick { quick } else { full },
         host: Settings(host),
         if_present: own.bool("if_present", false),

@@ -130,6 +130,34 @@ pub struct Idle {
     pub joules: Option<f64>,
 }
 
+/// Guests that came and went, at the top.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cloud {
+    /// For how long, in seconds.
+    pub seconds: f64,
+    /// Guests that there was room for.
+    pub places: u32,
+    /// Guests that came, those that were turned away included.
+    pub arrivals: u32,
+    /// Of these, guests that came when all places were taken.
+    pub turned_away: u32,
+    /// Guests that went.
+    pub departures: u32,
+    /// Guests that were there, on average over the time that was planned.
+    pub mean_population: f64,
+    /// From asking for a guest to one that has booted.
+    pub boot: Option<Latency>,
+    /// How fast those that were there answered.
+    pub probe: Latency,
+    /// How much later than planned a guest came or went, at most, in seconds: a platform that needs longer to make or end
+    /// guests than there is time between two falls behind.
+    pub late: f64,
+    /// Processor time of the population and of its making, in percent of one processor.
+    pub core_percent: f64,
+    /// What ended it early.
+    pub refused: Option<String>,
+}
+
 /// One climb.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Climb {
@@ -149,6 +177,9 @@ pub struct Climb {
     pub climb: Vec<Interval>,
     /// The top, left alone.
     pub idle: Option<Idle>,
+    /// Guests that came and went, before the way down.
+    #[serde(default)]
+    pub cloud: Option<Cloud>,
     /// The way down.
     pub descent: Vec<Interval>,
     /// The host after everything was ended.

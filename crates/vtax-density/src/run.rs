@@ -3,7 +3,7 @@
 use crate::climb::{Bench, Energy, check, climb};
 use crate::limits::{Binding, Limits};
 use crate::plan::{Plan, Variant};
-use crate::record::{Climb, Interval, Latency};
+use crate::record::{Climb, Cloud, Interval, Latency};
 use crate::resources::{Memory, Resource};
 use crate::stop::nearest;
 use std::collections::BTreeMap;
@@ -143,7 +143,8 @@ impl Experiment for Climbs<'_> {
             words: self.words,
             energy: &mut self.energy,
         };
-        let (record, facts) = climb(&mut bench, variant, journal, &mut |interval| {
+        let seed = self.plan.seed.wrapping_add(assignment.block.into());
+        let (record, facts) = climb(&mut bench, variant, seed, journal, &mut |interval| {
             log.event(sampled(limits, interval, variant.maximum));
         })?;
         let raw = serde_json::to_vec_pretty(&record)
@@ -291,6 +292,11 @@ fn metrics(climb: &Climb, source: Source) -> BTreeMap<String, Metric> {
         Binding::Resource { percent, .. } => Some(percent),
         _ => None,
     };
+    let of_cloud = |of: fn(&Cloud) -> Option<f64>| of(climb.cloud.as_ref()?);
+    let turned_away = |cloud: &Cloud| {
+        (cloud.arrivals > 0)
+            .then(|| f64::from(cloud.turned_away) / f64::from(cloud.arrivals) * 100.0)
+    };
     let all = [
         ("guests", One, Higher, Some(guests)),
         ("memory.each", Byte, Lower, climb.bytes_each()),
@@ -307,6 +313,37 @@ fn metrics(climb: &Climb, source: Source) -> BTreeMap<String, Metric> {
         ("returned", Percent, Higher, climb.returned_percent()),
         ("overhead", Percent, Lower, Some(climb.overhead_percent())),
         ("binding", Percent, Neither, binding),
+        (
+            "cloud.guests",
+            One,
+            Neither,
+            of_cloud(|cloud| Some(cloud.mean_population)),
+        ),
+        ("cloud.turned_away", Percent, Neither, of_cloud(turned_away)),
+        (
+            "cloud.boot.p99",
+            Second,
+            Lower,
+            of_cloud(|cloud| Some(cloud.boot?.p99_us / 1e6)),
+        ),
+        (
+            "cloud.probe.p99",
+            Second,
+            Lower,
+            of_cloud(|cloud| Some(cloud.probe.p99_us / 1e6)),
+        ),
+        (
+            "cloud.late",
+            Second,
+            Lower,
+            of_cloud(|cloud| Some(cloud.late)),
+        ),
+        (
+            "cloud.cpu",
+            Percent,
+            Lower,
+            of_cloud(|cloud| Some(cloud.core_percent)),
+        ),
     ];
     let known = all.into_iter().filter_map(|(name, base, better, value)| {
         let metric = Metric {
@@ -348,6 +385,12 @@ fn title(name: &str) -> &str {
         "returned" => "memory that came back",
         "overhead" => "CPU of the climb itself, of one processor",
         "binding" => "share of the binding resource",
+        "cloud.guests" => "guests that were there while others came and went, mean",
+        "cloud.turned_away" => "guests that came when all places were taken",
+        "cloud.boot.p99" => "time to a booted guest while others come and go, 99th percentile",
+        "cloud.probe.p99" => "response time while guests come and go, 99th percentile",
+        "cloud.late" => "how late a guest came or went, at most",
+        "cloud.cpu" => "CPU of guests that come and go, of one processor",
         other => other,
     }
 }

@@ -181,6 +181,131 @@ fn qemus_are_climbed() {
     whole_climb("qemu", 4);
 }
 
+/// A climb half of whose guests do `work`.
+fn half_works(platform: &str, work: &str, maximum: u32) -> Climb {
+    let bench = Bench::new(
+        "working_percent = 50",
+        &format!("kind = {platform:?}\nwork = {work:?}\nmaximum = {maximum}"),
+    );
+    bench.change("idle_seconds = 0.2", "idle_seconds = 2");
+    let climb = bench.climb();
+    assert_eq!(climb.guests(), maximum, "{}", climb.binding);
+    let probes = climb.climb.iter().skip(1).map(|i| i.probe.unwrap());
+    assert!(probes.into_iter().all(|probe| probe.failed == 0));
+    assert_eq!(climb.descent.last().unwrap().population, 0);
+    assert_eq!(bench.journal(), "", "nothing is left to undo");
+    climb
+}
+
+#[test]
+fn some_processes_work_and_the_others_answer() {
+    let Some(_turn) = turn() else { return };
+    let asleep = half_works("process", "none", 20).idle.unwrap();
+    let computing = half_works("process", "cpu", 20).idle.unwrap();
+    // Ten of them, some 10 ms each second; an idle one wakes for nothing.
+    assert!(
+        computing.core_percent > 1.0 && computing.core_percent > 10.0 * asleep.core_percent,
+        "{} beside {} %",
+        computing.core_percent,
+        asleep.core_percent
+    );
+    let sending = half_works("process", "network", 20).idle.unwrap();
+    assert!(
+        sending.core_percent > 10.0 * asleep.core_percent,
+        "{} beside {} %",
+        sending.core_percent,
+        asleep.core_percent
+    );
+    // Not by the control group's account, which some kernels leave at 0 (v1).
+    let before = written_bytes();
+    half_works("process", "disk", 20);
+    let written = written_bytes() - before;
+    assert!(written > 10.0 * MIB, "{written} bytes reached disks");
+}
+
+const MIB: f64 = 1_048_576.0;
+
+/// By all of this host's disks since it booted (`/proc/diskstats`, sectors of 512 bytes).
+fn written_bytes() -> f64 {
+    let disks = fs::read_to_string("/proc/diskstats").unwrap();
+    let sectors = disks.lines().map(|line| {
+        let field = line.split_whitespace().nth(9).unwrap();
+        field.parse::<f64>().unwrap()
+    });
+    sectors.sum::<f64>() * 512.0
+}
+
+#[test]
+fn some_containers_and_vms_work_and_the_others_answer() {
+    let Some(_turn) = turn() else { return };
+    for work in ["cpu", "disk", "network"] {
+        let working = half_works("container", work, 4).idle.unwrap();
+        assert!(
+            working.core_percent > 0.1,
+            "{work}: {}",
+            working.core_percent
+        );
+    }
+    let computing = half_works("qemu", "cpu", 4).idle.unwrap();
+    assert!(computing.core_percent > 1.0, "{}", computing.core_percent);
+    if kvm() {
+        let computing = half_works("mvm-live", "cpu", 20).idle.unwrap();
+        assert!(computing.core_percent > 1.0, "{}", computing.core_percent);
+    }
+}
+
+#[test]
+fn guests_come_and_go_and_those_that_are_there_answer() {
+    let Some(_turn) = turn() else { return };
+    let cloudy = "cloud_seconds = 4\ncloud_life_seconds = 1\ncloud_load_percent = 150";
+    for (platform, places) in [
+        ("process", 20),
+        ("thread", 20),
+        ("container", 4),
+        ("qemu", 4),
+    ] {
+        let plan = format!("kind = {platform:?}\nmaximum = {places}");
+        let bench = Bench::new(cloudy, &plan);
+        let climb = bench.climb();
+        let cloud = climb.cloud.unwrap();
+        assert_eq!(
+            (cloud.places, &cloud.refused),
+            (places, &None),
+            "{platform}"
+        );
+        let came = cloud.arrivals - cloud.turned_away;
+        assert!(cloud.departures > 0 && came > 0, "{platform}: {cloud:?}");
+        assert_eq!(
+            cloud.boot.unwrap().answered,
+            came,
+            "each that came has booted"
+        );
+        assert!(
+            cloud.probe.answered > 0 && cloud.probe.failed == 0,
+            "{cloud:?}"
+        );
+        let places = f64::from(places);
+        assert!(cloud.mean_population > places / 4.0 && cloud.mean_population <= places);
+        let left = climb.climb.last().unwrap().population + came - cloud.departures;
+        let below: Vec<u32> = climb.descent.iter().map(|i| i.population).collect();
+        assert!(
+            below.iter().all(|population| *population < left),
+            "{left}: {below:?}"
+        );
+        assert_eq!(below.last(), Some(&0));
+        assert_eq!(bench.journal(), "", "nothing is left to undo");
+        let report = fs::read_to_string(bench.results().join("report.html")).unwrap();
+        assert!(report.contains("Guests that come and go"));
+    }
+}
+
+#[test]
+fn work_that_a_platform_cannot_do_is_refused() {
+    let bench = Bench::new("", "kind = \"qemu\"\nwork = \"disk\"");
+    let (success, said) = bench.run_by(density());
+    assert!(!success && said.contains("\"none\", \"cpu\""), "{said}");
+}
+
 fn kvm() -> bool {
     match vtax_mvm::machine::kvm::Host::open() {
         Ok(_) => true,
@@ -483,7 +608,9 @@ fn await_end(what: &str, ended: impl Fn() -> bool) {
 #[test]
 fn kill_9_ends_every_guest_and_the_next_start_removes_the_rest() {
     let Some(_turn) = turn() else { return };
-    let bench = Bench::new("", "kind = \"process\"\nmaximum = 60");
+    // Some of them with processes of their own, which read no pipe of ours.
+    let plan = "kind = \"process\"\nwork = \"network\"\nmaximum = 60";
+    let bench = Bench::new("", plan);
     bench.change("idle_seconds = 0.2", "idle_seconds = 60");
     let (mut child, _said) = long_climb(&bench);
     let groups = bench.groups();

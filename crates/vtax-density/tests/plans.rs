@@ -71,3 +71,13 @@ fn every_plan_comes_to_what_it_always_came_to() {
     }
     assert_eq!(said.len(), known.len(), "{said}");
 }
+
+#[test]
+fn the_cloud_has_guests_of_every_work() {
+    for is_quick in [false, true] {
+        let said = described("papers/bratterud-cloud.toml", is_quick);
+        for work in ["none", "cpu", "disk", "network"] {
+            assert!(said.contains(&format!("container work={work}")), "{said}");
+        }
+    }
+}

@@ -321,6 +321,7 @@ fn what_climbs_found_is_listed_and_drawn() {
         before: Memory::default(),
         climb: vec![interval(30), interval(60), interval(90)],
         idle: None,
+        cloud: None,
         descent: Vec::new(),
         after: Memory::default(),
         returned_after: 0.0,

@@ -3,6 +3,7 @@
 
 use super::process::busybox;
 use super::singly::{Echo, Singly};
+use super::work::Work;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,10 +31,11 @@ pub(super) struct Containers {
     runtime: Runtime,
     folder: PathBuf,
     first: u32,
+    work: Option<Work>,
 }
 
 impl Containers {
-    pub(super) fn new(runtime: Runtime, first: u32) -> Result<Self, String> {
+    pub(super) fn new(runtime: Runtime, first: u32, work: Option<Work>) -> Result<Self, String> {
         let folder = PathBuf::from(FOLDER);
         let failed = |cause: std::io::Error| {
             format!("cannot make the root of containers in {FOLDER}: {cause}")
@@ -49,11 +51,12 @@ impl Containers {
             runtime,
             folder,
             first,
+            work,
         })
     }
 
     fn name(&self, number: u32) -> String {
-        format!("g{}", u64::from(self.first) + u64::from(number))
+        format!("g{}-{number}", self.first)
     }
 
     fn command(&self) -> Command {
@@ -67,13 +70,21 @@ impl Containers {
     }
 }
 
-/// One for `cat` of a read-only root that all containers share, without capabilities.
-fn described<'a>(name: &'a str, root: &'a Path, control_group: &'a str) -> Bundle<'a> {
+/// Busybox, in there.
+const BUSYBOX: &str = "/bin/busybox";
+
+/// One for a busybox of a read-only root that all containers share, without capabilities.
+fn described<'a>(
+    name: &'a str,
+    root: &'a Path,
+    control_group: &'a str,
+    arguments: &'a [&'a str],
+) -> Bundle<'a> {
     Bundle {
         name,
         root,
         writable: false,
-        arguments: &["/bin/busybox", "cat"],
+        arguments,
         environment: &["PATH=/bin"],
         network: None,
         control_group,
@@ -82,25 +93,37 @@ fn described<'a>(name: &'a str, root: &'a Path, control_group: &'a str) -> Bundl
 }
 
 impl Singly for Containers {
-    type Guest = Echo;
+    /// One that works has no line to ask it by.
+    type Guest = Option<Echo>;
 
-    fn start(&mut self, number: u32) -> Result<Echo, String> {
+    fn start(&mut self, number: u32) -> Result<Option<Echo>, String> {
         let name = self.name(number);
         let bundle = self.folder.join(&name);
         let failed =
             |cause: std::io::Error| format!("cannot make the bundle of container {name}: {cause}");
         fs::create_dir_all(&bundle).map_err(failed)?;
         let group = format!("{}-{name}", self.runtime.control_group);
-        let config = described(&name, &self.folder.join("root"), &group).config();
+        let (work, echo, input, output);
+        let mut arguments = vec![BUSYBOX];
+        if let Some(wanted) = self.work {
+            work = wanted.arguments(BUSYBOX, number);
+            arguments.extend(work.iter().map(String::as_str));
+            (echo, input, output) = (None, Stdio::null(), wanted.output()?);
+        } else {
+            arguments.push("cat");
+            let (ours, theirs) = Echo::pair().map_err(failed)?;
+            input = Stdio::from(theirs.try_clone().map_err(failed)?);
+            (echo, output) = (Some(ours), Stdio::from(theirs));
+        }
+        let config = described(&name, &self.folder.join("root"), &group, &arguments).config();
         fs::write(bundle.join("config.json"), config.to_string()).map_err(failed)?;
-        let (echo, theirs) = Echo::pair().map_err(failed)?;
         let status = self
             .command()
             .args(["run", "--detach", "--bundle"])
             .arg(&bundle)
             .arg(&name)
-            .stdin(Stdio::from(theirs.try_clone().map_err(failed)?))
-            .stdout(Stdio::from(theirs))
+            .stdin(input)
+            .stdout(output)
             .stderr(Stdio::null())
             .status()
             .map_err(|cause| format!("cannot run `{}`: {cause}", self.runtime.program))?;
@@ -116,11 +139,21 @@ impl Singly for Containers {
         ))
     }
 
-    fn ask(&mut self, echo: &mut Echo) -> Result<Duration, String> {
-        echo.ask()
+    fn await_boot(&mut self, guest: &mut Option<Echo>) -> Result<(), String> {
+        match guest {
+            Some(echo) => echo.ask().map(drop),
+            None => Ok(()),
+        }
     }
 
-    fn end(&mut self, echo: Echo, number: u32) -> Result<(), String> {
+    fn ask(&mut self, guest: &mut Option<Echo>) -> Result<Duration, String> {
+        match guest {
+            Some(echo) => echo.ask(),
+            None => Err("a guest that works is not asked".to_owned()),
+        }
+    }
+
+    fn end(&mut self, echo: Option<Echo>, number: u32) -> Result<(), String> {
         let name = self.name(number);
         // Its input ends, and `cat` with it; the runtime takes the rest away.
         drop(echo);

@@ -7,17 +7,20 @@
 mod client;
 mod container;
 mod linux;
+mod mixed;
 mod mvm;
 mod process;
 mod qemu;
 mod shards;
 mod singly;
 mod thread;
+mod work;
 
 pub use client::Keeper;
 pub use container::Runtime;
 pub use linux::{LinuxOptions, Vmm};
 pub use qemu::{Devices, QemuOptions};
+pub use work::Work;
 
 use crate::limits::{Binding, Limits};
 use crate::resources::{Accounts, ProcessLevels};
@@ -38,6 +41,10 @@ pub(crate) const KEEPER: &str = "the keeper of guests";
 pub struct Keep {
     /// What the guests are.
     pub guests: Guests,
+    /// What some of them do; the others sleep until they are asked.
+    pub work: Option<Work>,
+    /// How many of a hundred do it.
+    pub working_percent: u32,
     /// The number of the first.
     pub first: u32,
     /// How many there may become.
@@ -223,16 +230,39 @@ fn capacity(guests: &Guests) -> u32 {
 }
 
 fn populate(keep: &Keep) -> Result<Box<dyn Population>, String> {
+    if keep.work.is_some() && keep.working_percent < 100 {
+        let working = mixed::working(keep.maximum, keep.working_percent);
+        let sleeping = keep.maximum - working;
+        return Ok(Box::new(mixed::Mixed {
+            sleepers: populate(&Keep {
+                work: None,
+                maximum: sleeping,
+                ..keep.clone()
+            })?,
+            workers: populate(&Keep {
+                working_percent: 100,
+                first: keep.first + sleeping,
+                maximum: working,
+                ..keep.clone()
+            })?,
+            working_percent: keep.working_percent,
+        }));
+    }
+    let booting = |image: &str| match keep.work {
+        Some(_) => work::WORKING_IMAGE.to_owned(),
+        None => image.to_owned(),
+    };
     let capacity = capacity(&keep.guests);
     if !keep.one_process && keep.maximum > capacity {
         return Ok(Box::new(shards::Shards::new(keep.clone(), capacity)));
     }
     Ok(match &keep.guests {
         Guests::Thread => Box::new(OneByOne::new(thread::Threads)),
-        Guests::Process => Box::new(OneByOne::new(process::Processes::new()?)),
+        Guests::Process => Box::new(OneByOne::new(process::Processes::new(keep.work)?)),
         Guests::Container { runtime } => Box::new(OneByOne::new(container::Containers::new(
             runtime.clone(),
             keep.first,
+            keep.work,
         )?)),
         Guests::Mvm { live, image } => {
             let holding = if *live {
@@ -242,12 +272,19 @@ fn populate(keep: &Keep) -> Result<Box<dyn Population>, String> {
             };
             Box::new(mvm::MicroVms::new(
                 holding,
-                image,
+                &booting(image),
                 keep.first,
                 keep.maximum,
             )?)
         }
-        Guests::Qemu(options) => Box::new(qemu::Qemus::new(options.clone())?),
+        Guests::Qemu(options) => {
+            let image = booting(&options.image);
+            let options = QemuOptions {
+                image,
+                ..options.clone()
+            };
+            Box::new(qemu::Qemus::new(options, keep.first)?)
+        }
         Guests::Linux(options) => Box::new(OneByOne::new(linux::Linuxes::new(
             options.clone(),
             keep.first,

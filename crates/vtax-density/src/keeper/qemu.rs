@@ -105,20 +105,25 @@ pub(super) struct Qemus {
     connection: Option<UnixStream>,
     guests: Vec<Guest>,
     next: u32,
+    /// Before the names of its files.
+    prefix: String,
+    random: fastrand::Rng,
 }
 
 impl Qemus {
-    pub(super) fn new(options: QemuOptions) -> Result<Self, String> {
+    pub(super) fn new(options: QemuOptions, first: u32) -> Result<Self, String> {
+        let prefix = format!("{first}-");
         let failed = |cause: std::io::Error| format!("cannot use {FOLDER}: {cause}");
         fs::create_dir_all(FOLDER).map_err(failed)?;
         let disk = |name: &str, image: &str| -> Result<PathBuf, String> {
             let image = Image::open(image).map_err(|cause| cause.to_string())?;
-            let path = Path::new(FOLDER).join(name);
+            let path = Path::new(FOLDER).join(format!("{prefix}{name}"));
             write_disk(&image, DiskFormat::Raw, &path).map_err(|cause| cause.to_string())?;
             Ok(path)
         };
         let own = disk("guest.img", &options.image)?;
-        let mut probe = start(&options, &disk("probe.img", "web")?, "probe")?;
+        let disk_of_probe = disk("probe.img", "web")?;
+        let mut probe = start(&options, &disk_of_probe, &format!("{prefix}probe"))?;
         while !probe.has_booted()? {
             std::thread::sleep(LOOK_EVERY);
         }
@@ -129,6 +134,8 @@ impl Qemus {
             connection: None,
             guests: Vec::new(),
             next: 0,
+            prefix,
+            random: fastrand::Rng::with_seed(1),
         })
     }
 }
@@ -246,7 +253,11 @@ impl Population for Qemus {
                 .unwrap_or(0)
                 .saturating_sub(self.guests.len());
             while booting.len() < cores.min(wanted) && guard.permits() {
-                let guest = start(&self.options, &self.disk, &self.next.to_string())?;
+                let guest = start(
+                    &self.options,
+                    &self.disk,
+                    &format!("{}{}", self.prefix, self.next),
+                )?;
                 self.next += 1;
                 booting.push(guest);
             }
@@ -274,6 +285,8 @@ impl Population for Qemus {
 
     fn shrink(&mut self, to: u32) -> Result<(), String> {
         let left = usize::try_from(to).unwrap_or(0).min(self.guests.len());
+        // Any may be the next to go.
+        self.random.shuffle(&mut self.guests);
         for guest in self.guests.iter_mut().skip(left) {
             // All at once, then one after the other is waited for.
             let _ = guest.child.kill();

@@ -50,7 +50,9 @@ pub(super) trait Singly {
 /// A population of such guests, asked at random.
 pub(super) struct OneByOne<K: Singly> {
     kind: K,
-    guests: Vec<K::Guest>,
+    /// With their numbers, which none that comes later has.
+    guests: Vec<(u32, K::Guest)>,
+    next: u32,
     random: fastrand::Rng,
 }
 
@@ -59,6 +61,7 @@ impl<K: Singly> OneByOne<K> {
         Self {
             kind,
             guests: Vec::new(),
+            next: 0,
             random: fastrand::Rng::with_seed(1),
         }
     }
@@ -72,7 +75,8 @@ impl<K: Singly> Population for OneByOne<K> {
     fn grow(&mut self, to: u32, guard: &mut Guard, tally: &mut Tally) -> Result<(), String> {
         while self.count() < to && guard.permits() {
             let began = Instant::now();
-            let number = self.count();
+            let number = self.next;
+            self.next += 1;
             let mut guest = self.kind.start(number)?;
             tally.create.push(micros(began.elapsed()));
             if let Err(why) = self.kind.await_boot(&mut guest) {
@@ -81,17 +85,16 @@ impl<K: Singly> Population for OneByOne<K> {
                 return Err(why);
             }
             tally.boot.push(micros(began.elapsed()));
-            self.guests.push(guest);
+            self.guests.push((number, guest));
         }
         Ok(())
     }
 
+    /// Any may be the next to go.
     fn shrink(&mut self, to: u32) -> Result<(), String> {
         while self.count() > to {
-            let Some(guest) = self.guests.pop() else {
-                break;
-            };
-            let number = self.count();
+            let chosen = self.random.usize(..self.guests.len());
+            let (number, guest) = self.guests.swap_remove(chosen);
             self.kind.end(guest, number)?;
         }
         Ok(())
@@ -100,7 +103,7 @@ impl<K: Singly> Population for OneByOne<K> {
     fn ask(&mut self) -> Result<Duration, String> {
         let chosen = self.random.usize(..self.guests.len().max(1));
         match self.guests.get_mut(chosen) {
-            Some(guest) => self.kind.ask(guest),
+            Some((_, guest)) => self.kind.ask(guest),
             None => Err("there is no guest to ask".to_owned()),
         }
     }

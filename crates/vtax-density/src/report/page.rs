@@ -5,6 +5,7 @@ use super::summary::{Each, Seen, Summary};
 use super::{about, bytes, count, time};
 use crate::fit::Line;
 use crate::limits::Binding;
+use crate::record::Cloud;
 use crate::resources::Resource;
 use std::fmt::Write;
 use vtax_report::figures::Figure;
@@ -26,6 +27,7 @@ pub(super) fn page(results: &ResultsDir, summary: &Summary, figures: &[Figure]) 
     drawn(&mut body, figures);
     body.push_str("<section id=\"tables\">\n<h2>Tables</h2>\n");
     costs(&mut body, summary);
+    clouds(&mut body, summary);
     lines(&mut body, summary);
     published_tables(&mut body, results, summary);
     trials(&mut body, summary);
@@ -216,6 +218,71 @@ fn costs(out: &mut String, summary: &Summary) {
     );
 }
 
+/// Where guests came and went.
+fn clouds(out: &mut String, summary: &Summary) {
+    let cloudy: Vec<&Seen> = summary
+        .seen
+        .iter()
+        .filter(|seen| seen.records().any(|climb| climb.cloud.is_some()))
+        .collect();
+    if cloudy.is_empty() {
+        return;
+    }
+    out.push_str(
+        "<h3>Guests that come and go</h3>\n<div class=\"scroll\"><table>\n<thead><tr><th>platform</th><th>places</th><th>there, mean</th><th>came</th>\
+         <th>turned away</th><th>went</th><th>booted in, p50, p99</th><th>answer in, p50, p99</th><th>late, at most</th><th>CPU</th></tr></thead>\n<tbody>\n",
+    );
+    for seen in cloudy {
+        let of =
+            |of: fn(&Cloud) -> Option<f64>| seen.at_top(|climb, _| of(climb.cloud.as_ref()?));
+        let pair = |p50: Option<f64>, p99: Option<f64>| {
+            p50.zip(p99)
+                .map_or_else(dash, |(p50, p99)| format!("{}, {}", time(p50), time(p99)))
+        };
+        let counted = |value: Option<f64>| value.map_or_else(dash, count);
+        let cells = [
+            counted(of(|cloud| Some(f64::from(cloud.places)))),
+            of(|cloud| Some(cloud.mean_population)).map_or_else(dash, digits),
+            counted(of(|cloud| Some(f64::from(cloud.arrivals)))),
+            counted(of(|cloud| Some(f64::from(cloud.turned_away)))),
+            counted(of(|cloud| Some(f64::from(cloud.departures)))),
+            pair(
+                of(|cloud| Some(cloud.boot?.p50_us)),
+                of(|cloud| Some(cloud.boot?.p99_us)),
+            ),
+            pair(
+                of(|cloud| Some(cloud.probe.p50_us)),
+                of(|cloud| Some(cloud.probe.p99_us)),
+            ),
+            of(|cloud| Some(cloud.late * 1e6)).map_or_else(dash, time),
+            of(|cloud| Some(cloud.core_percent)).map_or_else(dash, |cpu| format!("{cpu:.1} %")),
+        ];
+        add!(
+            out,
+            "<tr><th scope=\"row\">{}</th>",
+            escape(&seen.treatment.label)
+        );
+        for cell in cells {
+            add!(out, "<td class=\"number\">{cell}</td>");
+        }
+        out.push_str("</tr>\n");
+        let refused = seen
+            .records()
+            .find_map(|climb| climb.cloud.as_ref()?.refused.as_deref());
+        if let Some(why) = refused {
+            add!(
+                out,
+                "<tr><td colspan=\"10\">ended early: {}</td></tr>\n",
+                escape(why)
+            );
+        }
+    }
+    out.push_str(
+        "</tbody></table></div>\n<p class=\"key\">At the top of a climb guests arrive as a Poisson process and live for times drawn from an exponential distribution, in as many places as the climb had guests. \
+         Late: how long after its time a guest came or went, because making and ending others took longer. CPU: of the population, in percent of one processor.</p>\n",
+    );
+}
+
 fn digits(value: f64) -> String {
     if value >= 100.0 {
         count(value)
@@ -289,7 +356,8 @@ fn lines(out: &mut String, summary: &Summary) {
 fn as_row(seen: &Seen) -> Option<(String, Row)> {
     let factor = |key: &str| seen.treatment.factors.get(key).map(String::as_str);
     let platform = seen.treatment.platform.as_str();
-    if !["qemu", "mvm-live", "mvm-parked"].contains(&platform) {
+    let works = factor("work").is_some_and(|work| work != "none");
+    if !["qemu", "mvm-live", "mvm-parked"].contains(&platform) || works {
         return None;
     }
     let kvm = platform != "qemu" || factor("accel") == Some("kvm");

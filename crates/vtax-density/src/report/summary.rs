@@ -381,6 +381,7 @@ impl Summary {
                 "boot_p50_us": seen.at_top(|_, top| Some(top.births?.boot?.p50_us)),
                 "answer_p99_us": seen.at_top(|_, top| Some(top.probe?.p99_us)),
                 "idle_core_percent": seen.at_top(|climb, _| Some(climb.idle?.core_percent)),
+                "cloud": seen.records().find_map(|climb| climb.cloud.as_ref()),
                 "bound": seen.bound().map(|bound| json!({
                     "by": bound.words,
                     "guests": bound.guests,
@@ -507,6 +508,7 @@ mod tests {
             before,
             climb: (0..=20).map(|step| interval(maximum / 20 * step)).collect(),
             idle: None,
+            cloud: None,
             descent: Vec::new(),
             after: before,
             returned_after: 0.0,

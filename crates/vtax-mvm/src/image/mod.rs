@@ -22,7 +22,7 @@ pub const ORIGIN: u16 = 0x7C00;
 pub const SIGNATURE: [u8; 2] = [0x55, 0xAA];
 
 /// Name, source and bytes of the images that come with this crate.
-const SHIPPED: [(&str, &str, &[u8; SECTOR]); 5] = [
+const SHIPPED: [(&str, &str, &[u8; SECTOR]); 6] = [
     (
         "echo",
         include_str!("../../images/echo.asm"),
@@ -47,6 +47,11 @@ const SHIPPED: [(&str, &str, &[u8; SECTOR]); 5] = [
         "web",
         include_str!("../../images/web.asm"),
         include_bytes!("../../images/web.img"),
+    ),
+    (
+        "working",
+        include_str!("../../images/working.asm"),
+        include_bytes!("../../images/working.img"),
     ),
 ];
 
