@@ -49,6 +49,8 @@ sleep:  hlt
         jmp sleep
 
 serial: in al, dx               ; the main program only sleeps: no register of its is in the way
+        test al, 0x01           ; no interrupt is pending: a latched edge whose byte was taken before
+        jnz eoi
         mov cl, 4               ; trigger level reached: four bytes are there
         test al, 0x08
         jz take
@@ -65,7 +67,7 @@ take:   mov dl, 0xF8            ; data
         mov di, path + 1        ; too long to be a known path: only its end matters now
 more:   test bl, 0x01
         jnz one
-        mov dl, 0xFA
+eoi:    mov dl, 0xFA
         mov al, 0x20            ; end of interrupt
         out 0x20, al
         iret

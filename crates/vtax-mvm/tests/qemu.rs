@@ -58,7 +58,7 @@ fn ask(qemus: &Qemus, request: &[u8], expected: &[u8], patience: Duration) -> Ve
         .unwrap();
     let deadline = Instant::now() + patience;
     let mut received = Vec::new();
-    while !received.ends_with(expected) && Instant::now() < deadline {
+    while !received.ends_with(expected) {
         // A QEMU that its KVM makes end closes the line.
         if stream.write_all(request).is_err() {
             break;
@@ -69,6 +69,9 @@ fn ask(qemus: &Qemus, request: &[u8], expected: &[u8], patience: Duration) -> Ve
                 break;
             }
             received.extend(&buffer[..count]);
+        }
+        if Instant::now() > deadline {
+            break;
         }
     }
     received
@@ -121,6 +124,15 @@ fn web_answers_by_path_in_qemu() {
     talk(&qemus, b"/hi\n", b"200 hello from micro VM\r\n");
     talk(&qemus, b"/about\n", b"200 one boot sector of 512 bytes\r\n");
     talk(&qemus, b"/other\n", b"404 no such page\r\n");
+    // Asked once, it answers right at once: a spurious interrupt leaves nothing in the path.
+    let expected = b"200 one boot sector of 512 bytes\r\n";
+    for _ in 0..20 {
+        let received = ask(&qemus, b"/about\n", expected, Duration::ZERO);
+        assert_eq!(
+            String::from_utf8_lossy(&received),
+            String::from_utf8_lossy(expected)
+        );
+    }
 }
 
 #[test]
