@@ -1,5 +1,5 @@
-//! What the metrics of many hosts cost a server: `-- PROGRAM HOSTS GUESTS ROUNDS`, where the program is
-//! `prometheus` or `victoria-metrics`.
+//! What the metrics of many hosts cost a server: `-- PROGRAM HOSTS GUESTS ROUNDS [scrape]`, where the program is
+//! `prometheus` or `victoria-metrics`. With `scrape` the server asks each host every 15 s, and a round is 15 s.
 //!
 //! Every host has a ledger of its own that is replayed, in memory; what is pushed is what `vtax exporter`
 //! pushes. Rounds follow each other as fast as the server takes them, and what it used for one push is its
@@ -12,15 +12,21 @@
 )]
 
 use jiff::Timestamp;
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use ureq::Agent;
+use vtax_http::unix::Users;
+use vtax_http::{Limits, Listeners, Request, Response, Server};
 use vtax_observe::guests::Platform;
-use vtax_serve::Own;
+use vtax_serve::exporter::Shared;
 use vtax_serve::fake::Host;
 use vtax_serve::push::{self, Protocol, PushOptions, Pusher};
 use vtax_serve::roster::Roster;
+use vtax_serve::{Address, Own};
 
 /// What a dashboard of a fleet asks: of every guest's series, and of the records of
 /// `contrib/prometheus/vtax-fleet.rules.yml`.
@@ -163,10 +169,11 @@ fn main() {
         .skip(1)
         .filter(|word| !word.starts_with("--"))
         .collect();
-    let [program, hosts, guests, rounds] = words.as_slice() else {
-        println!("fleet: give PROGRAM HOSTS GUESTS ROUNDS, such as prometheus 100 40 5");
+    let [program, hosts, guests, rounds, how @ ..] = words.as_slice() else {
+        println!("fleet: give PROGRAM HOSTS GUESTS ROUNDS [scrape], such as prometheus 100 40 5");
         return;
     };
+    let scrapes = how.first().is_some_and(|word| word == "scrape");
     let (hosts, rounds): (usize, usize) = (hosts.parse().unwrap(), rounds.parse().unwrap());
     let guests: u32 = guests.parse().unwrap();
     let directory = tempfile::tempdir_in(std::env::var("FLEET_DIR").unwrap_or("/var/tmp".into()));
@@ -175,8 +182,10 @@ fn main() {
     let rules =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/prometheus/vtax-fleet.rules.yml");
     let is_prometheus = program.ends_with("prometheus");
+    let exporters = scrapes.then(|| Exporters::serve(hosts, guests, directory.path()));
+    let scrape_config = exporters.as_ref().map(|exporters| &*exporters.config);
     let server = if is_prometheus {
-        prometheus(program, &rules, directory.path(), address)
+        prometheus(program, &rules, scrape_config, directory.path(), address)
     } else {
         Running::start(
             Command::new(program)
@@ -186,7 +195,11 @@ fn main() {
                 .args([
                     "-search.maxUniqueTimeseries=20000000",
                     "-search.disableCache",
-                ]),
+                ])
+                .args(
+                    scrape_config.map(|config| format!("-promscrape.config={}", config.display())),
+                )
+                .arg("-promscrape.maxScrapeSize=1GB"),
         )
     };
     let agent = Agent::new_with_defaults();
@@ -198,6 +211,10 @@ fn main() {
         std::thread::sleep(Duration::from_millis(100));
     }
     println!("{program}, {hosts} hosts of {guests} guests, {rounds} rounds");
+    if let Some(exporters) = exporters {
+        exporters.watch(&server, rounds);
+        return;
+    }
     own_cost(address, guests, directory.path());
 
     let mut fleet: Vec<(Host, Roster)> = (0..hosts).map(|number| host(number, guests)).collect();
@@ -292,13 +309,101 @@ fn main() {
     println!("{:.0} MiB at most, queries included", server.most_memory());
 }
 
-fn prometheus(program: &str, rules: &Path, directory: &Path, address: &str) -> Running {
+/// The exporters of all hosts behind one address: which is asked is in the query.
+struct Exporters {
+    config: PathBuf,
+    asked: Arc<AtomicUsize>,
+    _server: Server,
+}
+
+/// Between two scrapes of a host.
+const SCRAPE_EVERY: Duration = Duration::from_secs(15);
+
+impl Exporters {
+    fn serve(hosts: usize, guests: u32, directory: &Path) -> Self {
+        let fleet: Vec<Mutex<(Host, Roster)>> = (0..hosts)
+            .map(|number| Mutex::new(host(number, guests)))
+            .collect();
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        let answer = move |request: &Request<'_>| -> Response {
+            count.fetch_add(1, Ordering::Relaxed);
+            let (_, number) = request.target.rsplit_once("host-").unwrap();
+            let number: usize = number.parse().unwrap();
+            let mut host = fleet[number].lock().unwrap();
+            // Every scrape finds a pass of its own.
+            let snapshot = host.0.pass(1_000_000 + number as u64);
+            let listing = host.1.update(&snapshot);
+            let shared = Shared::default();
+            shared.show(snapshot, listing, Own::default(), SCRAPE_EVERY * 2);
+            shared.answer(request)
+        };
+        let limits = Limits {
+            connections: hosts + 16,
+            patience: Duration::from_secs(10),
+            idle: Some(SCRAPE_EVERY * 2),
+        };
+        let any = Address::Tcp(([127, 0, 0, 1], 0).into());
+        let listeners = Listeners::bind(&[any], Users::Owner).unwrap();
+        let server = listeners.serve(limits, Arc::new(answer)).unwrap();
+        let names: Vec<String> = (0..hosts).map(|host| format!("host-{host:05}")).collect();
+        let mut text = format!(
+            "scrape_configs:\n- job_name: vtax\n  scrape_interval: {}s\n  static_configs: [{{targets: [{}]}}]\n  relabel_configs:\n",
+            SCRAPE_EVERY.as_secs(),
+            names.join(", ")
+        );
+        for label in ["__param_host", "instance"] {
+            let _ = writeln!(
+                text,
+                "  - {{source_labels: [__address__], target_label: {label}}}"
+            );
+        }
+        let address = &server.addresses()[0];
+        let _ = writeln!(
+            text,
+            "  - {{target_label: __address__, replacement: '{address}'}}"
+        );
+        let config = directory.join("scrape.yml");
+        std::fs::write(&config, text).unwrap();
+        Self {
+            config,
+            asked,
+            _server: server,
+        }
+    }
+
+    /// Says what each round cost the server.
+    fn watch(&self, server: &Running, rounds: usize) {
+        for round in 0..rounds {
+            let (cpu, asked) = (server.cpu(), self.asked.load(Ordering::Relaxed));
+            std::thread::sleep(SCRAPE_EVERY);
+            let used = server.cpu() - cpu;
+            let asked = self.asked.load(Ordering::Relaxed) - asked;
+            println!(
+                "round {round}: {asked} scrapes; the server used {used:.1} s, {:.2} ms a scrape; {:.0} MiB at most",
+                used / asked.max(1) as f64 * 1e3,
+                server.most_memory(),
+            );
+        }
+    }
+}
+
+fn prometheus(
+    program: &str,
+    rules: &Path,
+    scrape_config: Option<&Path>,
+    directory: &Path,
+    address: &str,
+) -> Running {
     let config: PathBuf = directory.join("prometheus.yml");
     let rules = rules.canonicalize().unwrap();
-    let text = format!(
+    let mut text = format!(
         "global: {{ evaluation_interval: 15s }}\nrule_files: [\"{}\"]\n",
         rules.display()
     );
+    if let Some(scrapes) = scrape_config {
+        text += &std::fs::read_to_string(scrapes).unwrap();
+    }
     std::fs::write(&config, text).unwrap();
     Running::start(
         Command::new(program)

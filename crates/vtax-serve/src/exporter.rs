@@ -87,7 +87,7 @@ impl Shared {
     }
 
     /// The answer to a request.
-    fn answer(&self, request: &Request<'_>) -> Response {
+    pub fn answer(&self, request: &Request<'_>) -> Response {
         let shown = self
             .0
             .lock()
