@@ -256,10 +256,11 @@ fn port(holder: u32) -> String {
     format!("vtax{holder}")
 }
 
-/// The port's address: higher than any that a device is given by its maker.
+/// The port's address: the highest that a device may have, so that the bridge, whose own address is its ports' lowest,
+/// keeps it.
 fn port_mac(holder: u32) -> String {
     let [_, a, b, c] = holder.to_be_bytes();
-    format!("fe:76:74:{a:02x}:{b:02x}:{c:02x}")
+    format!("fe:ff:ff:{a:02x}:{b:02x}:{c:02x}")
 }
 
 fn ip(arguments: &[&str]) -> Result<String, HostError> {
@@ -361,7 +362,7 @@ mod tests {
             outer(Uplink::Bridge(String::new())).mac(),
             "02:76:c0:00:02:0a"
         );
-        assert_eq!(port_mac(4_194_304), "fe:76:74:40:00:00");
+        assert_eq!(port_mac(4_194_304), "fe:ff:ff:40:00:00");
         assert!(port(4_194_304).len() < 16);
     }
 }
