@@ -64,6 +64,7 @@ fn main() -> ExitCode {
         http_rate_reports_percentiles_of_every_request_that_was_due,
         http_rate_goes_through_a_ramp_in_one_process,
         memcached_answers_every_request_that_was_due_and_misses_none,
+        nuttcp_sends_either_way_after_a_warm_up,
         tbench_measures_throughput_after_its_warm_up,
         sysbench_oltp_commits_transactions_at_a_rate,
         sip_calls_are_answered_with_sound,
@@ -515,6 +516,23 @@ fn memcached_answers_every_request_that_was_due_and_misses_none() {
     // Four in five answers carry a value.
     let each = value(&result, "throughput") / 8.0 / rate(&result);
     assert!((3000.0..5000.0).contains(&each), "{each}");
+}
+
+fn nuttcp_sends_either_way_after_a_warm_up() {
+    for direction in ["receive", "send"] {
+        let settings = settings([
+            ("load.rate_mbit", Level::Number(50.0)),
+            ("load.direction", Level::Text(direction.to_owned())),
+        ]);
+        let Some(result) = run("nuttcp", &["nuttcp"], &settings) else {
+            return;
+        };
+        let throughput = value(&result, "throughput");
+        assert!(
+            (45e6..55e6).contains(&throughput),
+            "{direction}: {result:?}"
+        );
+    }
 }
 
 fn tbench_measures_throughput_after_its_warm_up() {

@@ -4,7 +4,7 @@ use vtax_guest::image::{Recipe, RecipeFile};
 use vtax_lab::place::Hypervisor;
 
 /// What the lab needs on any host, and its clients.
-const LAB: [&str; 12] = [
+const LAB: [&str; 13] = [
     "busybox-static",
     "dbench",
     "e2fsprogs",
@@ -13,6 +13,7 @@ const LAB: [&str; 12] = [
     "iperf3",
     "iproute2",
     "kmod",
+    "nuttcp",
     "procps",
     "runc",
     "sip-tester",

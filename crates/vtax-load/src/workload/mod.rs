@@ -18,6 +18,7 @@ mod iperf3;
 mod iperf3_tcp;
 mod iperf3_udp;
 mod memcached;
+mod nuttcp;
 mod open_loop;
 mod output;
 mod sip;
@@ -49,6 +50,7 @@ pub fn all() -> &'static [&'static dyn Workload] {
         &iperf3_tcp::Iperf3Tcp::Receive,
         &iperf3_tcp::Iperf3Tcp::Send,
         &iperf3_udp::Iperf3Udp,
+        &nuttcp::Nuttcp,
         &http_download::HttpDownload,
         &http_rate::HttpRate,
         &http_batch::HttpBatch::Calm,

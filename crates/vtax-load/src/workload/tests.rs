@@ -24,6 +24,7 @@ const RECORDED: &[(&str, &str)] = &[
         "iperf3-udp",
         include_str!("../../tests/data/iperf3-udp-send.json"),
     ),
+    ("nuttcp", include_str!("../../tests/data/nuttcp.txt")),
     (
         "http-download",
         include_str!("../../tests/data/http-download.json"),
@@ -65,6 +66,7 @@ const RECORDED: &[(&str, &str)] = &[
         "iperf3-udp",
         include_str!("../../tests/data/iperf3-udp-send-3.18.json"),
     ),
+    ("nuttcp", include_str!("../../tests/data/nuttcp-8.2.2.txt")),
     ("sip", include_str!("../../tests/data/sip-3.7.3.csv")),
     (
         "stress-ng",

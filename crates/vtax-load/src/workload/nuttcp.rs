@@ -1,0 +1,169 @@
+//! `nuttcp`: bulk TCP as nttcp's successor sends it, each kernel's own view of the connection with it.
+
+use super::driver::{command, script, start_service, whole_seconds};
+use super::output::{
+    BIT_RATE, Metrics, PACKET_RATE, figure, garbage, gigabytes, number, positive, shortfall, text,
+};
+use super::*;
+
+/// See the module.
+pub struct Nuttcp;
+
+const PROGRAMS: &[Program] = &[Program::of("nuttcp", "nuttcp")];
+const PORT: u16 = 5000;
+const RATE_MBIT: Parameter = Parameter::new("load.rate_mbit", Domain::Number(0.0, 1e6), "0")
+    .help("rate in Mbit/s; 0: as fast as it goes");
+const LENGTH: Parameter = Parameter::new("load.length", Domain::Integer(1, 1_048_576), "65536")
+    .help("bytes of each write and read");
+const DIRECTION: Parameter = Parameter::new(
+    "load.direction",
+    Domain::Choice(&["receive", "send"]),
+    "receive",
+)
+.help("whether the target receives or sends");
+
+/// `$1` seconds of warm-up, `$2` seconds to measure, then nuttcp, which has no warm-up of its own.
+const SCRIPT: &str = r#"# nuttcp after a warm-up
+warmup=$1 measured=$2; shift 2
+[ "$warmup" = 0 ] || "$1" -T "$warmup" "${@:2}" >/dev/null || exit
+exec "$1" -T "$measured" "${@:2}"
+"#;
+
+impl Workload for Nuttcp {
+    fn kind(&self) -> &'static str {
+        "nuttcp"
+    }
+
+    fn summary(&self) -> &'static str {
+        "bulk TCP into or out of the target (nuttcp)"
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        &[RATE_MBIT, LENGTH, DIRECTION]
+    }
+
+    fn target_programs(&self) -> &'static [Program] {
+        PROGRAMS
+    }
+
+    fn client_programs(&self) -> &'static [Program] {
+        PROGRAMS
+    }
+
+    fn packages(&self) -> &'static [&'static str] {
+        &["nuttcp"]
+    }
+
+    fn level(&self) -> Option<LoadLevel> {
+        let title = "TCP rate asked for";
+        Some(LoadLevel::of(&RATE_MBIT, BIT_RATE, 1e6, title))
+    }
+
+    fn serve(
+        &self,
+        target: &mut dyn Target,
+        client: &dyn LoadClient,
+        _settings: &Settings,
+    ) -> Outcome<Service> {
+        let line = command(["nuttcp", "-S", "--nofork"]);
+        start_service(target, client, "nuttcp", &line, PORT, PROGRAMS)
+    }
+
+    fn load(
+        &self,
+        address: IpAddr,
+        _scratch: &Scratch,
+        settings: &Settings,
+        timing: Timing,
+    ) -> Outcome<LoadCommand> {
+        let whole = |time| whole_seconds(time).to_string();
+        let mut arguments = vec![whole(timing.warmup), whole(timing.duration)];
+        arguments.extend(["nuttcp", "-fparse"].map(str::to_owned));
+        arguments.push(format!("-l{}", LENGTH.integer(settings)));
+        let rate = RATE_MBIT.number(settings);
+        if rate > 0.0 {
+            // It takes whole kilobits.
+            arguments.push(format!("-R{}K", (rate * 1e3).round().max(1.0)));
+        }
+        if DIRECTION.text(settings) == "send" {
+            arguments.push("-r".to_owned());
+        }
+        arguments.push(address.to_string());
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        Ok(LoadCommand::client(script("bash", SCRIPT, &arguments)))
+    }
+
+    fn parse(&self, raw: &[u8], settings: &Settings, _: Timing) -> Outcome<WorkloadResult> {
+        let text = text("nuttcp", raw)?;
+        let value = |key: &str| {
+            let words = text.split_whitespace();
+            let (_, value) = words
+                .rev()
+                .filter_map(|word| word.split_once('='))
+                .find(|pair| pair.0 == key)?;
+            figure(value)
+        };
+        let seconds = positive("nuttcp", "real_seconds", value("real_seconds"))?;
+        let throughput = number("nuttcp", "rate_Mbps", value("rate_Mbps"))? * 1e6;
+        if throughput == 0.0 {
+            return Err(garbage(
+                "nuttcp",
+                "not one byte arrived; check the link's settings",
+            ));
+        }
+        let (title, phrase) = match DIRECTION.text(settings) {
+            "send" => ("TCP throughput out of the target", "send 1 GB"),
+            _ => ("TCP throughput into the target", "receive 1 GB"),
+        };
+        let mut metrics = Metrics::default();
+        metrics.higher("throughput", throughput, BIT_RATE, title);
+        metrics.lead("throughput");
+        let again = number("nuttcp", "retrans", value("retrans"))? / seconds;
+        metrics.lower("retransmits", again, PACKET_RATE, "TCP segments sent again");
+        let asked = RATE_MBIT.number(settings) * 1e6;
+        let suspect = shortfall("the TCP rate", throughput, asked, BIT_RATE);
+        let work = WorkDone::Rate(gigabytes(throughput / 8.0, phrase));
+        Ok(WorkloadResult {
+            suspect: suspect.into_iter().collect(),
+            ..metrics.result(work)
+        })
+    }
+}
+
+#[cfg(test)]
+#[test]
+fn the_rate_and_what_was_sent_again_are_read() {
+    let raw = include_bytes!("../../tests/data/nuttcp.txt");
+    let asked = |rate| {
+        let level = vtax_host::settings::Level::Number(rate);
+        Settings([("load.rate_mbit".to_owned(), level)].into())
+    };
+    let second = Duration::from_secs(1);
+    let timing = Timing {
+        warmup: second,
+        duration: 2 * second,
+    };
+    let result = Nuttcp.parse(raw, &asked(100.0), timing).unwrap();
+    let value = |name: &str| result.metrics[name].quantity.value;
+    assert!(
+        (value("throughput") - 98_918_800.0).abs() < 1.0,
+        "{result:?}"
+    );
+    assert!(
+        (value("retransmits") - 3.0 / 2.02).abs() < 1e-9,
+        "{result:?}"
+    );
+    assert!(result.suspect.is_empty());
+    let result = Nuttcp.parse(raw, &asked(200.0), timing).unwrap();
+    assert!(result.suspect[0].contains("49 %"), "{result:?}");
+    // A rate of its own words, which is not what was asked to be printed.
+    assert!(
+        Nuttcp
+            .parse(
+                b"  23.8 MB /   2.00 sec =   99.8 Mbps\n",
+                &asked(0.0),
+                timing
+            )
+            .is_err()
+    );
+}
