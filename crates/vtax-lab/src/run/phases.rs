@@ -647,7 +647,15 @@ impl Drive<'_, '_, '_> {
             return Ok(None);
         };
         let (kept, found) = objective.judge(&self.metrics(stretch))?;
-        Ok(Some((kept, format!("{} was {found}", objective.metric))))
+        let found = format!("{} was {found}", objective.metric);
+        let result = stretch.results.first().and_then(Option::as_ref);
+        // What was not asked of the target it has not borne.
+        Ok(Some(
+            match result.and_then(|result| result.unreached.clone()) {
+                Some(unreached) if kept => (false, unreached),
+                _ => (kept, found),
+            },
+        ))
     }
 
     /// What the target showed in a stretch.

@@ -676,7 +676,8 @@ impl Findings<'_, '_> {
         let of_target = self.observation(whole, 0, true);
         let result = first.results.first().and_then(Option::as_ref);
         let result = result.filter(|_| is_steady).unwrap_or(&nothing);
-        attempt.suspect.extend(result.suspect.iter().cloned());
+        let of_load = result.suspect.iter().chain(&result.unreached);
+        attempt.suspect.extend(of_load.cloned());
         attempt.work = of_target.work(result);
         attempt.metrics = of_target.metrics(result);
         if is_steady {

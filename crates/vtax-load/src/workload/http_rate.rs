@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn a_rate_that_is_met_is_trusted() {
         let result = parse(&report(1998, 0, 0.000_01));
-        assert_eq!(result.suspect, Vec::<String>::new());
+        assert_eq!((result.suspect, result.unreached), (vec![], None));
         assert_eq!(result.metrics["rate"].quantity.value, 999.0);
         assert!(result.metrics["latency.p99"].headline);
         assert!(matches!(result.work, Some(WorkDone::Rate(work)) if work.amount == 999.0));
@@ -130,7 +130,8 @@ mod tests {
     #[test]
     fn saturation_failed_requests_and_a_late_generator_are_each_suspect() {
         let reasons = |raw: String| parse(&raw).suspect.join("; ");
-        assert!(reasons(report(1800, 0, 0.0)).contains("saturated"));
+        let unreached = parse(&report(1800, 0, 0.0)).unreached.unwrap();
+        assert!(unreached.contains("saturated"), "{unreached}");
         assert!(reasons(report(1998, 10, 0.0)).contains("10 timeouts"));
         assert!(reasons(report(1998, 0, 0.000_6)).contains("lacks CPU time"));
     }

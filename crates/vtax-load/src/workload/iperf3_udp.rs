@@ -147,12 +147,12 @@ impl Workload for Iperf3Udp {
         } else {
             "receive 1 GB over UDP"
         };
-        let suspect = shortfall("the UDP sender", sent_rate, asked, BIT_RATE);
+        let unreached = shortfall("the UDP sender", sent_rate, asked, BIT_RATE);
         Ok(WorkloadResult {
             // Nothing received is a result, a loss of 100 %; a cost per GB it has not.
             work: (bytes > 0.0).then(|| WorkDone::Rate(gigabytes(bytes / seconds, phrase))),
             metrics: metrics.0,
-            suspect: suspect.into_iter().collect(),
+            unreached,
             ..WorkloadResult::default()
         })
     }
@@ -174,7 +174,7 @@ mod tests {
         assert!((value(&result, "loss") - 0.184_811_827_957).abs() < 1e-9);
         assert!((value(&result, "jitter") - 8.391_892_701_607e-6).abs() < 1e-15);
         assert_eq!(value(&result, "out_of_order"), 0.0);
-        assert!(result.suspect.is_empty(), "{:?}", result.suspect);
+        assert_eq!(result.unreached, None);
     }
 
     #[test]
@@ -183,7 +183,8 @@ mod tests {
         let result = Iperf3Udp.parse(raw, &Settings::default(), TIMING).unwrap();
         assert!(result.metrics.contains_key("out_of_order"));
         // 50 of the default 100 Mbit/s were sent.
-        assert!(result.suspect[0].contains("50 %"), "{:?}", result.suspect);
+        let unreached = result.unreached.unwrap();
+        assert!(unreached.contains("50 %"), "{unreached}");
     }
 
     #[test]

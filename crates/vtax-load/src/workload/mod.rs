@@ -460,6 +460,9 @@ pub struct WorkloadResult {
     pub histograms: Vec<(String, Histogram<u64>)>,
     /// Reasons not to trust this trial that only the load generator can see.
     pub suspect: Vec<String>,
+    /// Why the load was not the one asked for: a steady trial is suspect for it, and of a profile the level does not count
+    /// as borne.
+    pub unreached: Option<String>,
 }
 
 /// The useful work, as a rate or a total.

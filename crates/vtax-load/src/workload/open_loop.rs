@@ -177,11 +177,11 @@ impl OpenLoop {
         let title = "lateness of the load generator itself, 99th percentile";
         metrics.neutral("lag.p99", lag.p99, SECONDS, title);
 
-        let mut suspect = Vec::new();
+        let (mut suspect, mut unreached) = (Vec::new(), None);
         // Against what was due, not the rate asked: Poisson arrivals vary. A few requests are
         // always under way when the window closes.
         if answered < 0.95 * due && due - answered >= 10.0 {
-            suspect.push(format!(
+            unreached = Some(format!(
                 "only {} of the {} that were due were answered ({:.0} %): the target or the load generator is saturated",
                 Quantity::new(rate, REQUEST_RATE),
                 Quantity::new(due / report.seconds, REQUEST_RATE),
@@ -203,6 +203,7 @@ impl OpenLoop {
         Ok(WorkloadResult {
             histograms: named("latency", histogram),
             suspect,
+            unreached,
             ..metrics.result(work)
         })
     }

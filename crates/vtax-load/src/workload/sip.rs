@@ -244,7 +244,7 @@ impl Workload for Sip {
         metrics.lower("retransmissions", share(again, calls), PERCENT, title);
         let title = "most calls in progress";
         metrics.lower("calls.current", most, Unit::of(Base::One), title);
-        let mut suspect = Vec::new();
+        let (mut suspect, mut unreached) = (Vec::new(), None);
         if answers.0.is_empty() {
             suspect.push("no call was answered in the measured window".to_owned());
         } else {
@@ -258,12 +258,13 @@ impl Workload for Sip {
             ));
         } else {
             // A call more or less is at the window's edges.
-            suspect.extend(shortfall("SIPp", (calls + 1.0) / seconds, asked, OP_RATE));
+            unreached = shortfall("SIPp", (calls + 1.0) / seconds, asked, OP_RATE);
         }
         let work = work(rate, Base::Operation, "serve 1 call");
         Ok(WorkloadResult {
             histograms: vec![("latency".to_owned(), answers.0)],
             suspect,
+            unreached,
             ..metrics.result(WorkDone::Rate(work))
         })
     }
@@ -295,8 +296,10 @@ mod tests {
             assert!(value("calls.current") >= 9.0 && value("latency.p99") < 0.1);
             assert!((38..=42).contains(&result.histograms[0].1.len()));
             assert!(result.suspect.is_empty(), "{:?}", result.suspect);
+            assert_eq!(result.unreached, None);
         }
-        assert!(parse(RAW, 100.0).unwrap().suspect[0].contains("20"));
+        let unreached = parse(RAW, 100.0).unwrap().unreached.unwrap();
+        assert!(unreached.contains("20"), "{unreached}");
     }
 
     #[test]

@@ -128,11 +128,11 @@ impl Workload for SysbenchOltp {
         let mut metrics = Metrics::default();
         metrics.latency("transaction latency", &summary);
         metrics.higher("rate", rate, OP_RATE, "transactions");
-        let suspect = random_shortfall(rate, RATE.number(settings), timing);
+        let unreached = random_shortfall(rate, RATE.number(settings), timing);
         let work = work(rate, Base::Operation, "commit 1 transaction");
         Ok(WorkloadResult {
             histograms: vec![("latency".to_owned(), times.0)],
-            suspect: suspect.into_iter().collect(),
+            unreached,
             ..metrics.result(WorkDone::Rate(work))
         })
     }

@@ -50,7 +50,22 @@ objective = "errors <= 0.1%"
 
 struct Fake {
     ramps: bool,
+    /// From 300 on it does not ask for as much as it should, and what it asks for does not fail.
+    falls_short: bool,
 }
+
+const STARTED_EACH: Fake = Fake {
+    ramps: false,
+    falls_short: false,
+};
+const BY_ITSELF: Fake = Fake {
+    ramps: true,
+    falls_short: false,
+};
+const SHORT: Fake = Fake {
+    ramps: false,
+    falls_short: true,
+};
 
 impl Fake {
     fn command(levels: &[Settings], first: Timing, settle: Duration) -> LoadCommand {
@@ -118,7 +133,8 @@ impl Workload for Fake {
             };
             (name.to_owned(), metric)
         };
-        let errors = if *rate < 300.0 { 0.0 } else { 1.0 };
+        let is_too_much = *rate >= 300.0;
+        let errors = f64::from(is_too_much && !self.falls_short);
         let metrics = [
             metric("errors", errors, Base::Percent),
             metric("opened", *opened, Base::Second),
@@ -126,6 +142,7 @@ impl Workload for Fake {
         ];
         Ok(WorkloadResult {
             metrics: metrics.into(),
+            unreached: (is_too_much && self.falls_short).then(|| "250 of 300".to_owned()),
             ..WorkloadResult::default()
         })
     }
@@ -324,7 +341,7 @@ fn drive(workload: &'static Fake, tells_lines: bool) -> (Seen, usize) {
 
 #[test]
 fn a_generator_that_ramps_by_itself_looks_like_one_that_is_started_for_each_level() {
-    let (each, processes) = drive(&Fake { ramps: false }, true);
+    let (each, processes) = drive(&STARTED_EACH, true);
     assert_eq!(processes, 5);
     // Objective broken at 300, no answer at 400, and a second is over after 500.
     let kept: Vec<_> = each.levels.iter().map(|(_, kept)| *kept).collect();
@@ -335,11 +352,19 @@ fn a_generator_that_ramps_by_itself_looks_like_one_that_is_started_for_each_leve
     assert_eq!(each.phases.len(), 10, "{:?}", each.phases);
 
     // It gave up once, and another one went on from there.
-    assert_eq!(drive(&Fake { ramps: true }, true), (each, 2));
+    assert_eq!(drive(&BY_ITSELF, true), (each, 2));
+}
+
+#[test]
+fn a_level_that_the_generator_did_not_reach_is_not_borne() {
+    let objective = drive(&SHORT, true).0.objective.unwrap();
+    assert_eq!(objective.knee.unwrap().value, 200.0);
+    let broke = objective.broke.unwrap();
+    assert!(broke.contains("250 of 300"), "{broke}");
 }
 
 #[test]
 fn where_nobody_sees_its_lines_it_is_started_for_each_level() {
-    let (_, processes) = drive(&Fake { ramps: true }, false);
+    let (_, processes) = drive(&BY_ITSELF, false);
     assert_eq!(processes, 5);
 }
