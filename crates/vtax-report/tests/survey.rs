@@ -8,9 +8,10 @@ use common::Fake;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
 use serde_json::json;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::path::Path;
+use std::process::Command;
 use vtax_report::analysis::analyse;
 use vtax_report::export::Dataset;
 use vtax_report::results::ResultsDir;
@@ -148,4 +149,68 @@ fn the_data_set_holds_every_trial_and_metric_once() {
     let wanted = ["a", "b", "c", "d"].map(|name| (name.to_owned(), metrics(name)));
     assert_eq!(machines, BTreeMap::from(wanted));
     assert!(rows > 1000);
+}
+
+/// What docs/fleet.md asks of a data set, and how many rows there are.
+const QUERY: &str = "
+import duckdb, sys
+file = sys.argv[1]
+print(duckdb.sql(f\"SELECT count(*) FROM '{file}'\").fetchall()[0][0])
+for row in duckdb.sql(f\"\"\"SELECT machine, treatment, median(value) FROM '{file}'
+                            WHERE counts AND metric = 'cpu.per_work' GROUP BY ALL ORDER BY ALL\"\"\").fetchall():
+    print('|'.join(map(str, row)))
+";
+
+#[test]
+fn duckdb_reads_the_data_set_as_the_documentation_says() {
+    let home = std::env::var_os("HOME").unwrap_or_default();
+    let modules = Path::new(&home).join(".cache/vtax-tests/python");
+    let python = |script: &str, file: &Path| {
+        let mut python = Command::new("python3");
+        let python = python.arg("-c").arg(script).arg(file);
+        python.env("PYTHONPATH", &modules).output()
+    };
+    if !python("import duckdb", Path::new("")).is_ok_and(|output| output.status.success()) {
+        eprintln!(
+            "SKIPPED: DuckDB is missing (`scripts/setup test`, or pip install duckdb==2.0.1)"
+        );
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    fleet(folder.path());
+    let file = folder.path().join("fleet.parquet");
+    let mut dataset = Dataset::create(&file).unwrap();
+    read(folder.path(), Some(&mut dataset));
+    dataset.finish().unwrap();
+    let output = python(QUERY, &file).unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{complaint}");
+    let mut lines = said.lines();
+    let reader = SerializedFileReader::new(File::open(&file).unwrap()).unwrap();
+    let rows = reader.get_row_iter(None).unwrap().count();
+    assert_eq!(lines.next(), Some(&*rows.to_string()));
+    let mut medians = BTreeMap::new();
+    for line in lines {
+        let [machine, treatment, median] = *line.split('|').collect::<Vec<_>>() else {
+            panic!("{line}");
+        };
+        medians.insert((machine, treatment), median.parse::<f64>().unwrap());
+    }
+    // Machine b's VM costs a fifth more than a's, whose trials are the same but for that.
+    let of = |machine, treatment| medians[&(machine, treatment)];
+    let vm = medians
+        .keys()
+        .find(|key| key.1.starts_with("qemu"))
+        .unwrap()
+        .1;
+    assert!((of("b", vm) / of("a", vm) - 1.2).abs() < 1e-9, "{said}");
+    assert_eq!(
+        medians
+            .keys()
+            .map(|key| key.0)
+            .collect::<BTreeSet<_>>()
+            .len(),
+        4
+    );
 }

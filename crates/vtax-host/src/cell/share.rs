@@ -54,6 +54,17 @@ impl Share {
         self.cap
     }
 
+    /// The same error, which says so where a guest may only have been too slow for its cap.
+    pub fn explain(&self, mut error: HostError) -> HostError {
+        if let (Some(cap), HostError::Timeout { what, .. }) = (self.cap, &mut error) {
+            what.push_str(&format!(
+                " (the guest has {} = {cap} processors: more may be what it needs)",
+                CAP.key
+            ));
+        }
+        error
+    }
+
     /// Sets the weight of a seat, of which its guest is a part.
     ///
     /// # Errors
@@ -180,6 +191,17 @@ mod tests {
         let said = refuse(&capped, "libvirt has groups of its own").unwrap_err();
         assert!(said.to_string().contains("target.cpu_cap"), "{said}");
         assert!(refuse(&Settings::default(), "nobody").is_ok());
+        let late = || HostError::Timeout {
+            what: "an answer".to_owned(),
+            seconds: 90,
+            evidence: String::new(),
+        };
+        let said = Share::from_settings(&capped).explain(late()).to_string();
+        assert!(said.contains("target.cpu_cap = 0.3"), "{said}");
+        assert_eq!(
+            Share::default().explain(late()).to_string(),
+            late().to_string()
+        );
         assert!(Share::default().cap(&group).is_ok());
     }
 }

@@ -4,7 +4,7 @@ use crate::LabError;
 use std::collections::BTreeMap;
 use vtax_guest::platform::Target;
 use vtax_host::HostError;
-use vtax_host::cell::TARGET;
+use vtax_host::cell::{Share, TARGET};
 use vtax_host::settings::Settings;
 use vtax_load::workload::{LoadClient, Service, Workload};
 use vtax_observe::Subject;
@@ -36,9 +36,9 @@ impl Guest<'_> {
         Ok(())
     }
 
-    /// An error that names the guest, where that is not the target.
+    /// An error that names the guest, where that is not the target, and its cap, where it was only late.
     pub fn blame(&self, cause: HostError) -> LabError {
-        match cause {
+        match Share::from_settings(self.settings).explain(cause) {
             cause if self.name == TARGET => cause.into(),
             HostError::Interrupted => cause.into(),
             cause => LabError::other(format!("the neighbour {}: {cause}", self.name)),

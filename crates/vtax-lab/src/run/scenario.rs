@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vtax_guest::image::{self, GuestFiles};
 use vtax_guest::platform::{Platform, Target};
-use vtax_host::cell::{Cell, CellConfig, LinkConfig, Seat, SeatConfig, TARGET};
+use vtax_host::cell::{Cell, CellConfig, LinkConfig, Seat, SeatConfig, Share, TARGET};
 use vtax_host::host_settings;
 use vtax_host::journal::Journal;
 use vtax_host::meters::Meters;
@@ -585,7 +585,8 @@ fn boot_one(
     if !outlives.is_empty() {
         journal.record_all(outlives)?;
     }
-    Ok(cast.platform.boot(seat, files, cast.settings)?)
+    let booted = cast.platform.boot(seat, files, cast.settings);
+    Ok(booted.map_err(|cause| Share::from_settings(cast.settings).explain(cause))?)
 }
 
 /// The guests' own counters, and when they were read.
