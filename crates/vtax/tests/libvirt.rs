@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use support::{HostState, cannot_run_trials, finish, vtax};
 use vtax_guest::image;
 use vtax_report::results::{ResultsDir, TrialOutcome};
+use vtax_serve::share::Share;
 use vtax_units::Source;
 
 const PLAN: &str = r#"
@@ -276,7 +277,7 @@ fn production(libvirt: &Libvirt) {
     let path = libvirt.work.path().display().to_string();
     sh(&format!(
         "cd {path}; chmod 755 .; ssh-keygen -q -t ed25519 -N '' -f user
-         qemu-img create -q -f qcow2 -F raw -b {} web.qcow2; mkdir bin",
+         qemu-img create -q -f qcow2 -F raw -b {} web.qcow2; mkdir bin share",
         files.image.display()
     ));
     let ssh = format!(
@@ -296,7 +297,8 @@ fn production(libvirt: &Libvirt) {
          <devices><disk type='file' device='disk'><driver name='qemu' type='qcow2'/><source file='{path}/web.qcow2'/><target dev='vda' bus='virtio'/></disk>
          <interface type='ethernet'><mac address='52:54:00:94:00:02'/><target dev='web0'/><model type='virtio'/></interface>
          <serial type='file'><source path='{path}/web.log'/></serial>
-         <channel type='unix'><target type='virtio' name='org.qemu.guest_agent.0'/></channel></devices></domain>",
+         <channel type='unix'><target type='virtio' name='org.qemu.guest_agent.0'/></channel>
+         <channel type='unix'><source mode='bind' path='{path}/share/web.sock'/><target type='virtio' name='vtax.share.0'/></channel></devices></domain>",
         files.kernel.display(),
         files.initrd.display()
     );
@@ -339,6 +341,49 @@ fn production(libvirt: &Libvirt) {
         assert!(Instant::now() < deadline, "no sshd in the domain");
         std::thread::sleep(Duration::from_millis(500));
     }
+}
+
+/// The exporter tells the domain its own share, which `vtax share` reads inside.
+fn is_told_its_share(libvirt: &Libvirt) {
+    let work = libvirt.work.path();
+    let mut exporter = vtax(&work.join("state"));
+    exporter.args(["exporter", "--interval", "1s", "--listen"]);
+    exporter.arg(format!("unix:{}", work.join("metrics").display()));
+    exporter.arg("--share").arg(work.join("share"));
+    let log = fs::File::create(work.join("exporter.log")).unwrap();
+    let mut exporter = exporter.stderr(log).spawn().unwrap();
+    let script = format!(
+        "strip -o vtax {}; ssh=\"nsenter {} bin/ssh root@10.94.0.2\"; $ssh 'cat > /tmp/vtax; chmod 755 /tmp/vtax' < vtax
+         $ssh 'timeout 60 /tmp/vtax share --json --count 3; rm /tmp/vtax'",
+        env!("CARGO_BIN_EXE_vtax"),
+        libvirt.network()
+    );
+    let told = Command::new("sh")
+        .args(["-ec", &script])
+        .current_dir(work)
+        .output();
+    exporter.kill().unwrap();
+    exporter.wait().unwrap();
+    let told = told.unwrap();
+    let log = fs::read_to_string(work.join("exporter.log")).unwrap();
+    assert!(told.status.success(), "{}{log}", said(&told));
+    let lines = String::from_utf8(told.stdout).unwrap();
+    let shares: Vec<Share> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(shares.len(), 3, "{lines}{log}");
+    for share in &shares {
+        assert!(
+            share.interval_seconds > 0.5 && share.cpu_seconds > 0.0,
+            "{share:?}"
+        );
+        assert!(
+            (0.0..=share.cpu_seconds).contains(&share.hidden_cpu_seconds),
+            "{share:?}"
+        );
+    }
+    assert!(shares[0].cpu_seconds_total < shares[2].cpu_seconds_total);
 }
 
 #[test]
@@ -418,6 +463,7 @@ fn a_domain_that_exists_is_measured_and_as_it_was_before() {
         .unwrap();
     assert_eq!(trial.environment["host.guest"], "web");
     assert!(trial.metrics["cpu.stage.vcpu"].quantity.value > 0.0);
+    is_told_its_share(&libvirt);
     what_its_host_does_is_measured_there(&libvirt, trial.metrics["cpu.stage.vcpu"].quantity.value);
 }
 

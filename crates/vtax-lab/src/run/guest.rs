@@ -40,7 +40,7 @@ impl Guest<'_> {
     pub fn blame(&self, cause: HostError) -> LabError {
         match Share::from_settings(self.settings).explain(cause) {
             cause if self.name == TARGET => cause.into(),
-            HostError::Interrupted => cause.into(),
+            cause @ HostError::Interrupted => cause.into(),
             cause => LabError::other(format!("the neighbour {}: {cause}", self.name)),
         }
     }
