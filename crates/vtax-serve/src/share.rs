@@ -237,6 +237,29 @@ pub enum ShareError {
     Read(#[from] io::Error),
 }
 
+/// Where this guest has the port: by the name that udev gives it, or else by the one that the kernel does.
+pub fn port(root: &Path) -> PathBuf {
+    let named = root.join("dev/virtio-ports").join(PORT);
+    let ports = std::fs::read_dir(root.join("sys/class/virtio-ports"));
+    let is_it = |port: &PathBuf| {
+        std::fs::read_to_string(port.join("name")).is_ok_and(|name| name.trim_end() == PORT)
+    };
+    let found = (!named.exists())
+        .then(|| {
+            ports
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|port| port.path())
+                .find(is_it)
+        })
+        .flatten();
+    match found.as_deref().and_then(Path::file_name) {
+        Some(device) => root.join("dev").join(device),
+        None => named,
+    }
+}
+
 /// The shares that come through a port, as long as there are any. What is not one is passed over: a port
 /// may begin in the middle of a line.
 ///
@@ -322,6 +345,22 @@ mod tests {
         host.end(2);
         shares_of.hand_out(&pass(&mut host));
         assert_eq!(shares_of.ports.len(), 1);
+    }
+
+    #[test]
+    fn a_guest_without_udev_has_its_port_by_the_kernels_name() {
+        let root = tempfile::tempdir().unwrap();
+        let of = |path: &str| root.path().join(path);
+        assert_eq!(port(root.path()), of("dev/virtio-ports/vtax.share.0"));
+        for (device, name) in [("vport1p1", "org.qemu.guest_agent.0"), ("vport1p2", PORT)] {
+            std::fs::create_dir_all(of("sys/class/virtio-ports").join(device)).unwrap();
+            let file = of("sys/class/virtio-ports").join(device).join("name");
+            std::fs::write(file, format!("{name}\n")).unwrap();
+        }
+        assert_eq!(port(root.path()), of("dev/vport1p2"));
+        std::fs::create_dir_all(of("dev/virtio-ports")).unwrap();
+        std::fs::write(of("dev/virtio-ports").join(PORT), "").unwrap();
+        assert_eq!(port(root.path()), of("dev/virtio-ports/vtax.share.0"));
     }
 
     #[test]

@@ -468,13 +468,9 @@ pub struct PushArgs {
 
 #[derive(Debug, Args)]
 pub struct ShareArgs {
-    /// The port on which the host tells it.
-    #[arg(
-        long,
-        value_name = "PATH",
-        default_value = "/dev/virtio-ports/vtax.share.0"
-    )]
-    pub port: PathBuf,
+    /// The port on which the host tells it; the one called vtax.share.0 without it.
+    #[arg(long, value_name = "PATH")]
+    pub port: Option<PathBuf>,
     /// JSON lines: one object an interval.
     #[arg(long)]
     pub json: bool,

@@ -354,7 +354,7 @@ fn is_told_its_share(libvirt: &Libvirt) {
     let mut exporter = exporter.stderr(log).spawn().unwrap();
     let script = format!(
         "strip -o vtax {}; ssh=\"nsenter {} bin/ssh root@10.94.0.2\"; $ssh 'cat > /tmp/vtax; chmod 755 /tmp/vtax' < vtax
-         $ssh 'timeout 60 /tmp/vtax share --json --count 3; rm /tmp/vtax'",
+         $ssh 'timeout 60 /tmp/vtax share --json --count 3 && rm /tmp/vtax'",
         env!("CARGO_BIN_EXE_vtax"),
         libvirt.network()
     );

@@ -6,6 +6,7 @@ use crate::cli::{
 };
 use std::error::Error;
 use std::io::{self, Write};
+use std::path::Path;
 use vtax_host::Roots;
 use vtax_host::journal::Journal;
 use vtax_host::lock::Lock;
@@ -147,7 +148,11 @@ fn push(arguments: PushArgs) -> Result<PushOptions, Box<dyn Error>> {
 
 pub fn share(arguments: &ShareArgs) -> Outcome {
     let mut out = io::stdout().lock();
-    let shares = share::read(&arguments.port)?;
+    let port = arguments
+        .port
+        .clone()
+        .unwrap_or_else(|| share::port(Path::new("/")));
+    let shares = share::read(&port)?;
     for share in shares.take(arguments.count.unwrap_or(usize::MAX)) {
         let share = share?;
         if arguments.json {
