@@ -211,7 +211,7 @@ fn either_version_is_read_set_and_given_back() {
     use crate::fake::Host;
     use vtax_observe::guests::Platform;
     let mut host = Host::default();
-    host.start_named(1, "web", Platform::Container);
+    host.start_named(1, "web", Platform::Containerd);
     let mut guest = host.pass(1).guests.remove(0);
     guest.group = Some("pod/web".into());
     let v1 = [
