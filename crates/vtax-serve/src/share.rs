@@ -17,7 +17,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use vtax_units::Source;
+use vtax_units::{Nanoseconds, Source};
 
 /// The port's name, below `/dev/virtio-ports` in a guest.
 pub const PORT: &str = "vtax.share.0";
@@ -126,6 +126,10 @@ impl Shares {
     /// sentences.
     pub fn hand_out(&mut self, snapshot: &Snapshot) -> Vec<String> {
         let mut problems = Vec::new();
+        // The first pass is where charging begins.
+        if snapshot.ledger.span == Nanoseconds(0) {
+            return problems;
+        }
         let present: std::collections::HashSet<u32> =
             snapshot.guests.iter().map(|guest| guest.number).collect();
         self.ports.retain(|number, _| present.contains(number));
