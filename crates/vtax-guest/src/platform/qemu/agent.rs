@@ -95,7 +95,7 @@ impl Agent {
         let id = self.next_sync;
         self.next_sync += 1;
         let request = json!({ "execute": "guest-sync-delimited", "arguments": { "id": id } });
-        self.wire.send(&[DELIMITER], &request, deadline)?;
+        self.send(&[DELIMITER], &request, deadline)?;
         self.answered(id, deadline)
     }
 
@@ -128,6 +128,18 @@ impl Agent {
         Ok(false)
     }
 
+    /// Sends a request. What a guest that is gone said last is kept.
+    fn send(&mut self, prefix: &[u8], request: &Value, deadline: Instant) -> Result<(), HostError> {
+        let sent = self.wire.send(prefix, request, deadline);
+        if sent.is_err() && self.console.is_some() {
+            let soon = Instant::now() + Duration::from_millis(100);
+            while let Ok(Received::Line(line)) = self.wire.receive(soon) {
+                self.pass_over(&line);
+            }
+        }
+        sent
+    }
+
     /// Keeps a line that is no answer.
     fn pass_over(&mut self, line: &[u8]) {
         if let Some(console) = &mut self.console {
@@ -143,7 +155,7 @@ impl Agent {
         if let (Some(object), false) = (request.as_object_mut(), arguments.is_null()) {
             object.insert("arguments".into(), arguments);
         }
-        self.wire.send(b"", &request, deadline)?;
+        self.send(b"", &request, deadline)?;
         let mut answer: Value = loop {
             let Received::Line(line) = self.wire.receive(deadline)? else {
                 return Err(HostError::Timeout {
@@ -308,6 +320,39 @@ mod tests {
         let mut agent = Agent::connect(&peer.path).unwrap();
         assert!(agent.synchronise(Duration::from_secs(10)).unwrap());
         peer.finish();
+    }
+
+    #[test]
+    fn a_console_on_the_agents_line_is_kept_and_never_taken_for_an_answer() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("console");
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut agent = Agent::on_console(ours, File::create(&path).unwrap());
+        let guest = std::thread::spawn(move || {
+            let mut reader = std::io::BufReader::new(theirs.try_clone().unwrap());
+            let (mut theirs, mut request) = (theirs, Vec::new());
+            std::io::BufRead::read_until(&mut reader, b'\n', &mut request).unwrap();
+            let id: Value = serde_json::from_slice(&request[1..]).unwrap();
+            let id = &id["arguments"]["id"];
+            write!(theirs, "booting\r\n").unwrap();
+            // A terminal in cooked mode echoes what it is sent.
+            theirs.write_all(&request).unwrap();
+            theirs.write_all(b"\xff").unwrap();
+            writeln!(theirs, "{{\"return\": {id}}}").unwrap();
+            std::io::BufRead::read_until(&mut reader, b'\n', &mut request).unwrap();
+            write!(
+                theirs,
+                "a bad page\n{{\"return\": {{\"pid\": 7}}}}\nKernel panic\n"
+            )
+            .unwrap();
+        });
+        assert!(agent.synchronise(Duration::from_secs(10)).unwrap());
+        agent.start(&vec!["true".into()]).unwrap();
+        guest.join().unwrap();
+        let error = agent.start(&vec!["true".into()]).unwrap_err();
+        assert!(matches!(error, HostError::Closed { .. }), "{error}");
+        let console = std::fs::read_to_string(path).unwrap();
+        assert_eq!(console, "booting\na bad page\nKernel panic\n");
     }
 
     #[test]

@@ -86,7 +86,8 @@ impl Process {
         port_loses: bool,
     ) -> Result<(), HostError> {
         let deadline = Instant::now() + BOOT_LIMIT;
-        let slice = Duration::from_millis(100);
+        // Requests that nobody reads fill the line: some 250 find room.
+        let slice = Duration::from_millis(if port_loses { 500 } else { 100 });
         let mut answered = agent.synchronise(slice);
         loop {
             match answered {
@@ -94,6 +95,10 @@ impl Process {
                 Ok(false) => {}
                 // The VMM's end explains a closed port better than the port does.
                 Err(error) => return Err(self.explain(error)),
+            }
+            if self.check_alive().is_err() {
+                // What its guest said last may still be on its way.
+                let _ = agent.still_synchronising(slice);
             }
             self.check_alive()?;
             if self.console_tail().contains(INIT_FAILED) {
