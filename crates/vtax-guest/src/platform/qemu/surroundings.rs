@@ -37,7 +37,7 @@ impl Network {
     }
 
     /// What it reads there of the link and the scratch disk.
-    pub(in crate::platform) fn surroundings(&self, scratch: bool) -> String {
+    pub(in crate::platform) fn link_and_scratch(&self, scratch: bool) -> String {
         let mut text = String::new();
         if self.mtu != 1500 {
             let _ = write!(text, " vtax.mtu={}", self.mtu);

@@ -1,7 +1,7 @@
 //! A guest of the shared image under such a VMM. Its agent is on the serial port, which is the one way
 //! in that both VMMs have and that needs neither a network nor a driver.
 
-use super::{Disk, Machine, Nic, Place, Vmm, settings};
+use super::{Disk, Machine, Nic, Place, Vmm, pin};
 use crate::image::vmlinux;
 use crate::platform::qemu::agent::Agent;
 use crate::platform::qemu::process::{Process, pin_each};
@@ -19,7 +19,6 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use vtax_host::HostError;
-use vtax_host::cell::cpus::CpuList;
 use vtax_host::cell::{Seat, Space, link};
 use vtax_host::scratch::MOUNT_POINT;
 use vtax_host::settings::Settings;
@@ -53,8 +52,7 @@ impl Guest {
     ) -> Result<Self, HostError> {
         let binary = vmm.binary(settings);
         let version = vmm.version(&binary)?;
-        let pin = settings.text(settings::PIN.key).map(CpuList::parse_online);
-        let pin = pin.transpose()?;
+        let pin = pin(settings)?;
         let network = Surroundings::network(seat);
         let run = Surroundings::run_dir(seat);
         let place = Place {
@@ -65,14 +63,15 @@ impl Guest {
         let (machine, scratch) = machine(vmm, seat, guest, settings, &place)?;
         Surroundings::attach_tap(seat, &network.tap, false)?;
 
+        let console = place.outside.join("console.log");
+        let log = File::create(&console).map_err(HostError::file("create", &console))?;
+
         let began = Instant::now();
         let started = vmm
             .start(&binary, &machine, &place, |line| {
                 seat.command(Space::Switch, line)
             })
             .map_err(HostError::process("start", binary))?;
-        let console = place.outside.join("console.log");
-        let log = File::create(&console).map_err(HostError::file("create", &console))?;
         let mut process = Process::of(vmm.program(), started.child, started.log, console);
         let (pid, vcpu_threads) = threads(vmm, machine.vcpus, &mut process, seat)?;
         process.hold(pid);
@@ -142,7 +141,7 @@ fn machine(
     let fact = scratch
         .as_ref()
         .map(|scratch| backing(scratch.direct, "the host's"));
-    let words = network.surroundings(scratch.is_some());
+    let words = network.link_and_scratch(scratch.is_some());
     disks.extend(scratch);
     let machine = Machine {
         kernel: vmlinux(guest)?,

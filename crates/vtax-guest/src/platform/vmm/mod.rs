@@ -10,7 +10,7 @@ mod start;
 pub use machine::{Disk, Machine, Nic};
 pub use start::{Place, Started};
 
-use super::qemu::machine as settings;
+use super::qemu::machine::{MEMORY_MIB, PIN, VCPUS};
 use super::{GuestFiles, Platform, Target};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -36,10 +36,10 @@ const BINARY: Parameter =
 
 /// What a plan may set of a VM that has so many processors at most.
 const fn parameters(most_vcpus: i64, binary: &'static str) -> [Parameter; 4] {
-    let (mut vcpus, mut program) = (settings::VCPUS, BINARY);
+    let (mut vcpus, mut program) = (VCPUS, BINARY);
     vcpus.domain = Domain::Integer(1, most_vcpus);
     program.default = Some(binary);
-    [vcpus, settings::MEMORY_MIB, settings::PIN, program]
+    [vcpus, MEMORY_MIB, PIN, program]
 }
 
 static FIRECRACKER: [Parameter; 4] = parameters(32, "firecracker");
@@ -125,6 +125,12 @@ impl Vmm {
     }
 }
 
+/// Processors for the vCPU threads.
+fn pin(settings: &Settings) -> Result<Option<CpuList>, HostError> {
+    let given = settings.text(PIN.key);
+    given.map(CpuList::parse_online).transpose()
+}
+
 /// `Firecracker v1.13.1` → (1, 13).
 fn number(line: &str) -> Option<(u32, u32)> {
     let version = line
@@ -144,8 +150,7 @@ impl Platform for Vmm {
     }
 
     fn check(&self, settings: &Settings) -> Result<(), HostError> {
-        let given = settings.text(settings::PIN.key);
-        given.map(CpuList::parse_online).transpose()?;
+        pin(settings)?;
         self.size(settings)?;
         self.version(&self.binary(settings))?;
         for (device, remedy) in [
@@ -169,7 +174,7 @@ impl Platform for Vmm {
     }
 
     fn memory_mib(&self, settings: &Settings) -> u64 {
-        u64::try_from(settings::MEMORY_MIB.integer(settings)).unwrap_or(u64::MAX)
+        u64::try_from(MEMORY_MIB.integer(settings)).unwrap_or(u64::MAX)
     }
 
     fn boot(
