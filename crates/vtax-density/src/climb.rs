@@ -6,7 +6,7 @@ mod energy;
 pub use cloud::Weather;
 pub use energy::Energy;
 
-use crate::keeper::{Answer, Guests, KEEPER, Keep, Keeper, LinuxOptions, Request, Runtime, Vmm};
+use crate::keeper::{Answer, Guests, KEEPER, Keep, Keeper, LinuxOptions, Request, Runtime};
 use crate::limits::Binding;
 use crate::plan::{Kind, Method, Variant};
 use crate::record::{Births, Climb, Idle, Interval, Latency, Sample, VERSION};
@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use vtax_guest::image::{self, EchoGuest, Recipe};
 use vtax_guest::platform::container::{self, Nursery};
+use vtax_guest::platform::vmm::Vmm;
 use vtax_host::cell::{Cell, CellConfig, Seat, Space};
 use vtax_host::journal::Journal;
 use vtax_host::settings::{Level, Settings};
@@ -190,7 +191,7 @@ fn start(seat: &Seat<'_>, bench: &Bench<'_>, variant: &Variant) -> Result<Keeper
         Kind::Qemu(options) => Guests::Qemu(options.clone()),
         Kind::Linux(vmm) => Guests::Linux(LinuxOptions {
             vmm: *vmm,
-            program: self::vmm(bench.roots, *vmm)?,
+            program: self::vmm(bench.roots, *vmm)?.display().to_string(),
             guest: echo_guest()?,
         }),
         Kind::Container { runtime } => {

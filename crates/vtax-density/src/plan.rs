@@ -1,11 +1,12 @@
 //! A density plan: a TOML file that names platforms, what to vary of them, and how to climb.
 
 use crate::climb::Weather;
-use crate::keeper::{Devices, QemuOptions, Vmm, Work};
+use crate::keeper::{Devices, QemuOptions, Work};
 use crate::limits::Limits;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use toml::de::DeTable;
+use vtax_guest::platform::vmm::Vmm;
 use vtax_host::settings::{Domain, Level, Parameter, Settings};
 use vtax_host::{Roots, host_settings};
 use vtax_lab::plan::read::{self, Value, flatten};

@@ -8,6 +8,10 @@
     reason = "what cannot be set up fails the test"
 )]
 
+#[path = "../../vtax-guest/tests/stand_in/mod.rs"]
+mod stand_in;
+
+use stand_in::{FAILS, STAND_IN, program};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -330,23 +334,6 @@ fn live_micro_vms_are_climbed() {
     }
 }
 
-/// A program in the place of a VMM: it checks what it is told, and lets QEMU boot it by emulation.
-/// `parse` sets `kernel`, `initrd`, `arguments`, `memory` and `serial`.
-fn stand_in(name: &str, parse: &str) -> tempfile::TempDir {
-    use std::os::unix::fs::PermissionsExt;
-    let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join(name);
-    let script = format!(
-        "#!/bin/sh\nset -eu\nfail() {{ echo \"$*\" >&2; exit 2; }}\n\
-         [ \"$*\" != --version ] || {{ echo 'a stand-in'; exit; }}\n{parse}\n\
-         exec qemu-system-x86_64 -nodefaults -no-user-config -display none -machine pc -accel tcg \
-         -m \"$memory\" -kernel \"$kernel\" -initrd \"$initrd\" -append \"$arguments\" -serial \"$serial\"\n"
-    );
-    fs::write(&program, script).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    folder
-}
-
 /// `vtax-density` on a host whose first programs are those of `folder`.
 fn with_programs_of(folder: &Path) -> Command {
     let script = r#"mount --bind "$1" /usr/local/sbin; shift; exec "$@""#;
@@ -355,31 +342,6 @@ fn with_programs_of(folder: &Path) -> Command {
     command.arg(folder).arg(env!("CARGO_BIN_EXE_vtax-density"));
     command
 }
-
-const FIRECRACKER: &str = r#"
-[ $# = 3 ] && [ "$1 $2" = '--no-api --config-file' ] || fail "unknown arguments: $*"
-text() { sed -n "s/.*\"$1\":\"\([^\"]*\)\".*/\1/p" "$config"; }
-config=$3
-grep -q '"drives":\[\]' "$config" || fail 'no list of drives'
-grep -q '"vcpu_count":1' "$config" || fail 'not one processor'
-[ "$(text level)" = Error ] && [ -f "$(text log_path)" ] || fail 'no log'
-kernel=$(text kernel_image_path) initrd=$(text initrd_path) arguments=$(text boot_args) serial=stdio
-memory=$(sed -n 's/.*"mem_size_mib":\([0-9]*\).*/\1/p' "$config")"#;
-
-const CLOUD_HYPERVISOR: &str = r#"
-while [ $# -gt 0 ]; do
-    case $1 in
-    --kernel) kernel=$2 ;;
-    --initramfs) initrd=$2 ;;
-    --cmdline) arguments=$2 ;;
-    --cpus) [ "$2" = boot=1 ] || fail "processors: $2" ;;
-    --memory) memory=${2#size=} ;;
-    --console) [ "$2" = off ] || fail "console: $2" ;;
-    --serial) serial=unix:${2#socket=},server=on,wait=off ;;
-    *) fail "unknown argument: $1" ;;
-    esac
-    shift 2
-done"#;
 
 /// This test's turn, where guests with a kernel of their own can be climbed with a stand-in for
 /// their VMM.
@@ -405,11 +367,8 @@ fn linux_guests() -> Option<MutexGuard<'static, ()>> {
 #[test]
 fn vmms_that_boot_linux_are_told_all_they_need_and_their_guests_are_asked_one_by_one() {
     let Some(_turn) = linux_guests() else { return };
-    for (name, parse) in [
-        ("firecracker", FIRECRACKER),
-        ("cloud-hypervisor", CLOUD_HYPERVISOR),
-    ] {
-        let programs = stand_in(name, parse);
+    for name in ["firecracker", "cloud-hypervisor"] {
+        let programs = program(name, STAND_IN);
         let bench = Bench::new("", &format!("kind = {name:?}\nmaximum = 2"));
         let climb = bench.climb_by(with_programs_of(programs.path()));
         assert_eq!(
@@ -430,7 +389,7 @@ fn vmms_that_boot_linux_are_told_all_they_need_and_their_guests_are_asked_one_by
 fn a_vmm_that_ends_before_its_guest_has_booted_is_quoted_and_kvm_named() {
     let Some(_turn) = linux_guests() else { return };
     for name in ["firecracker", "cloud-hypervisor"] {
-        let programs = stand_in(name, "fail 'Cannot create VM: not on this KVM'");
+        let programs = program(name, FAILS);
         let bench = Bench::new("", &format!("kind = {name:?}\nmaximum = 2"));
         let climb = bench.climb_by(with_programs_of(programs.path()));
         let words = climb.binding.to_string();

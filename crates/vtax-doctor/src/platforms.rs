@@ -40,6 +40,17 @@ pub(super) fn examine(findings: &[Finding], options: &Options) -> Vec<Finding> {
                     Answer::Partly,
                     "with TCG: results are flagged `emulated`".to_owned(),
                 ),
+                ("cloud-hypervisor" | "firecracker", Answer::Yes) => {
+                    finding(Answer::Yes, "with KVM".to_owned())
+                }
+                ("cloud-hypervisor" | "firecracker", Answer::Partly) => finding(
+                    Answer::Partly,
+                    "with KVM if a kernel boots on it".to_owned(),
+                ),
+                ("cloud-hypervisor" | "firecracker", Answer::No) => finding(
+                    Answer::No,
+                    "lacks a KVM that boots a kernel: see Virtual machines".to_owned(),
+                ),
                 ("container", _) => {
                     finding(Answer::Yes, format!("with {}", runtime.unwrap_or_default()))
                 }

@@ -181,6 +181,8 @@ fn a_server_with_everything_can_use_every_platform_that_answers() {
         (Topic::Limits, "open files", "1024 now, up to 524288"),
         (Topic::Platforms, "container", "with runc"),
         (Topic::Platforms, "qemu", "with KVM"),
+        (Topic::Platforms, "cloud-hypervisor", "with KVM"),
+        (Topic::Platforms, "firecracker", "with KVM"),
     ] {
         assert_finding(&findings, topic, name, Answer::Yes, evidence);
     }
@@ -218,6 +220,13 @@ fn kvm_that_opens_and_does_not_boot_is_told_apart_from_one_that_does_not_open() 
         "/dev/kvm opens, but a stock kernel does not boot (backend kvm_pvm): no output in 10 s",
     );
     assert_finding(&dead, Topic::Platforms, "qemu", Answer::Partly, "with TCG");
+    assert_finding(
+        &dead,
+        Topic::Platforms,
+        "firecracker",
+        Answer::No,
+        "lacks a KVM",
+    );
     let untried = examined(
         &host,
         &FakeProbes {
@@ -481,7 +490,7 @@ fn an_empty_host_is_examined_to_the_end() {
     };
     let findings = examined(&FakeHost::empty(), &probes);
     let summary = summarize(&findings);
-    assert_eq!(summary.platforms.len(), 4);
+    assert_eq!(summary.platforms.len(), 6);
     assert!(!summary.can_run());
 }
 

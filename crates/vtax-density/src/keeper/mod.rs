@@ -18,7 +18,7 @@ mod work;
 
 pub use client::Keeper;
 pub use container::Runtime;
-pub use linux::{LinuxOptions, Vmm};
+pub use linux::LinuxOptions;
 pub use qemu::{Devices, QemuOptions};
 pub use work::Work;
 

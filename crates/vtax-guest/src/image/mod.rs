@@ -12,12 +12,14 @@ mod files;
 mod initrd;
 mod modules;
 mod recipe;
+mod vmlinux;
 
 pub use compile::compile;
 pub use cpio::Archive;
 pub use echo::{ECHO_TOKEN, EchoGuest, echo_guest};
 pub use files::GuestFiles;
 pub use recipe::{Recipe, RecipeFile};
+pub use vmlinux::vmlinux;
 
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};

@@ -60,6 +60,7 @@ impl Recipe {
             ]),
             modules: strings(&[
                 "virtio_pci",
+                "virtio_mmio",
                 "virtio_blk",
                 "virtio_net",
                 "virtio_console",

@@ -8,6 +8,7 @@ mod podman;
 pub mod qemu;
 mod root;
 mod shared_kernel;
+pub mod vmm;
 pub mod xen;
 
 pub use crate::image::GuestFiles;
@@ -16,7 +17,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use vtax_host::HostError;
-use vtax_host::cell::Seat;
+use vtax_host::cell::{Seat, link};
 pub use vtax_host::command::{CommandLine, Finished, Job};
 use vtax_host::journal::Change;
 use vtax_host::settings::{Parameter, Settings};
@@ -29,6 +30,8 @@ pub fn all() -> &'static [&'static dyn Platform] {
         &native::Native,
         &container::Container,
         &qemu::Qemu,
+        &vmm::Vmm::CloudHypervisor,
+        &vmm::Vmm::Firecracker,
         &xen::Xen,
     ]
 }
@@ -48,9 +51,25 @@ fn backing(direct: bool, whose: &str) -> (String, String) {
     ("scratch.backing".to_owned(), how)
 }
 
+/// Switches the offloads of a guest's network device off from within, where what is behind it always
+/// offers them.
+fn switch_offloads_off(guest: &mut dyn Target) -> Result<(), HostError> {
+    let line = link::offloads_off("eth0");
+    let words = ["sh", "-c", &line].map(str::to_owned).to_vec();
+    let ended = guest.run(&words, Duration::from_secs(30))?;
+    if ended.code == 0 {
+        return Ok(());
+    }
+    Err(HostError::Program {
+        command: format!("{line}` in the guest"),
+        status: format!("code {}", ended.code),
+        output: String::from_utf8_lossy(&ended.stderr).into_owned(),
+    })
+}
+
 /// A way to run a workload.
 pub trait Platform: Sync {
-    /// The name in plans and tables: `native`, `container`, `qemu`, `xen`.
+    /// The name in plans and tables: `native`, `container`, `qemu`, `firecracker`.
     fn kind(&self) -> &'static str;
 
     /// What a plan may set for it.

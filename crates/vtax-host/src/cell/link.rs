@@ -341,7 +341,8 @@ address add {address}/{prefix} dev eth0
     script
 }
 
-fn offloads_off(device: &str) -> String {
+/// The shell line that switches a network device's offloads off.
+pub fn offloads_off(device: &str) -> String {
     format!("ethtool -K {device} tx off sg off tso off gso off gro off >/dev/null")
 }
 

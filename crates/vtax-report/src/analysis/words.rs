@@ -18,6 +18,8 @@ pub(super) fn noun(treatment: &Treatment, environment: &BTreeMap<String, String>
             Some(other) => format!("a VM (QEMU, {other})"),
             None => "a VM (QEMU)".to_owned(),
         },
+        "cloud-hypervisor" => "a VM (Cloud Hypervisor)".to_owned(),
+        "firecracker" => "a VM (Firecracker)".to_owned(),
         "xen" => match environment.get("xen.kind").map(String::as_str) {
             Some("pvh") => "a Xen domain (PVH)".to_owned(),
             Some("pv") => "a Xen domain (PV)".to_owned(),

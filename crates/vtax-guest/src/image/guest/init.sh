@@ -4,7 +4,7 @@
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
 cd /root || cd /
 case $1 in
-/dev/hvc*) method=isa-serial ;;
+/dev/hvc* | /dev/ttyS*) method=isa-serial ;;
 *) method=virtio-serial ;;
 esac
 qemu-ga --method=$method --path="$1" --statedir=/run/vtax &

@@ -66,7 +66,7 @@ if [ -n "$address" ]; then
     [ -z "$gateway" ] || ip route add default via "$gateway" || fail "cannot route over $gateway"
 fi
 
-# The agent's port: a named console of Xen, or one of virtio. Without udev there is no
+# The agent's port: a named console of Xen or serial port, or one of virtio. Without udev there is no
 # /dev/virtio-ports: the kernel names these under /sys.
 port=
 if [ -n "$agent" ]; then

@@ -2,10 +2,14 @@
 //! no password in the guest.
 
 use super::wire::{Received, Wire, excerpt};
-use crate::platform::{CommandLine, Finished};
+use crate::platform::{CommandLine, Finished, Job};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use vtax_host::HostError;
@@ -18,6 +22,9 @@ pub(super) const PEER: &str = "the guest agent";
 
 /// Bytes of one `guest-file-read`; the agent's own limit is 48 MB.
 const READ_BYTES: usize = 1 << 20;
+
+/// The same over a serial port, where every byte costs the VMM a call: an answer is to come in time.
+const SERIAL_READ_BYTES: usize = 32 << 10;
 
 /// The largest file that is read out of a guest.
 const LARGEST_FILE: usize = 256 << 20;
@@ -33,13 +40,16 @@ const DELIMITER: u8 = 0xff;
 #[derive(Debug)]
 pub(in crate::platform) struct Agent {
     wire: Wire,
+    /// Takes what is no answer, where the guest's kernel talks on the same line.
+    console: Option<File>,
     next_sync: u64,
+    jobs: BTreeMap<u64, Running>,
     next_job: u64,
 }
 
 /// A command that the agent has started.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::platform) struct Running {
+struct Running {
     pid: u64,
     /// Where its outputs are, without `.out` and `.err`.
     files: String,
@@ -59,9 +69,19 @@ impl Agent {
     pub(super) fn over(wire: Wire) -> Self {
         Self {
             wire,
+            console: None,
             // The first number differs between clients, so that answers to an earlier one are told apart.
             next_sync: u64::from(std::process::id()) << 20,
+            jobs: BTreeMap::new(),
             next_job: 0,
+        }
+    }
+
+    /// Over a serial port that is the guest's console too; what the kernel says goes to `console`.
+    pub(in crate::platform) fn on_console(line: UnixStream, console: File) -> Self {
+        Self {
+            console: Some(console),
+            ..Self::over(Wire::of(PEER, line))
         }
     }
 
@@ -75,7 +95,7 @@ impl Agent {
         let id = self.next_sync;
         self.next_sync += 1;
         let request = json!({ "execute": "guest-sync-delimited", "arguments": { "id": id } });
-        self.wire.send(&[DELIMITER], &request, deadline)?;
+        self.send(&[DELIMITER], &request, deadline)?;
         self.answered(id, deadline)
     }
 
@@ -99,11 +119,33 @@ impl Agent {
             let answer: Option<Value> = line
                 .get(start..)
                 .and_then(|rest| serde_json::from_slice(rest).ok());
-            if answer.is_some_and(|answer| answer["return"] == id) {
-                return Ok(true);
+            match answer {
+                Some(answer) if answer["return"] == id => return Ok(true),
+                Some(_) => {}
+                None => self.pass_over(&line),
             }
         }
         Ok(false)
+    }
+
+    /// Sends a request. What a guest that is gone said last is kept.
+    fn send(&mut self, prefix: &[u8], request: &Value, deadline: Instant) -> Result<(), HostError> {
+        let sent = self.wire.send(prefix, request, deadline);
+        if sent.is_err() && self.console.is_some() {
+            let soon = Instant::now() + Duration::from_millis(100);
+            while let Ok(Received::Line(line)) = self.wire.receive(soon) {
+                self.pass_over(&line);
+            }
+        }
+        sent
+    }
+
+    /// Keeps a line that is no answer.
+    fn pass_over(&mut self, line: &[u8]) {
+        if let Some(console) = &mut self.console {
+            // It only helps to explain what goes wrong.
+            let _ = console.write_all(&[line, b"\n"].concat());
+        }
     }
 
     /// Executes an agent command and returns what it returned.
@@ -113,18 +155,24 @@ impl Agent {
         if let (Some(object), false) = (request.as_object_mut(), arguments.is_null()) {
             object.insert("arguments".into(), arguments);
         }
-        self.wire.send(b"", &request, deadline)?;
-        let Received::Line(line) = self.wire.receive(deadline)? else {
-            return Err(HostError::Timeout {
-                what: format!("the guest agent's answer to {command}"),
-                seconds: PATIENCE.as_secs(),
-                evidence: String::new(),
-            });
+        self.send(b"", &request, deadline)?;
+        let mut answer: Value = loop {
+            let Received::Line(line) = self.wire.receive(deadline)? else {
+                return Err(HostError::Timeout {
+                    what: format!("the guest agent's answer to {command}"),
+                    seconds: PATIENCE.as_secs(),
+                    evidence: String::new(),
+                });
+            };
+            match serde_json::from_slice(&line) {
+                Ok(answer) => break answer,
+                Err(_) if self.console.is_some() => self.pass_over(&line),
+                Err(_) => {
+                    let said = format!("to {command}: not JSON: {}", excerpt(&line));
+                    return Err(self.wire.protocol(said));
+                }
+            }
         };
-        let mut answer: Value = serde_json::from_slice(&line).map_err(|_| {
-            self.wire
-                .protocol(format!("to {command}: not JSON: {}", excerpt(&line)))
-        })?;
         if let Some(error) = answer.get("error") {
             let reason = error["desc"].as_str().unwrap_or("no reason given");
             return Err(self.wire.protocol(format!(
@@ -134,9 +182,10 @@ impl Agent {
         }
         match answer.get_mut("return") {
             Some(value) => Ok(value.take()),
-            None => Err(self
-                .wire
-                .protocol(format!("to {command}: no answer but {}", excerpt(&line)))),
+            None => {
+                let what = format!("to {command}: no answer but");
+                Err(self.wire.unexpected(&what, &answer))
+            }
         }
     }
 
@@ -145,26 +194,26 @@ impl Agent {
     ///
     /// # Errors
     /// When the agent does not take it.
-    pub(in crate::platform) fn start(&mut self, line: &CommandLine) -> Result<Running, HostError> {
-        let files = format!("/run/vtax/job-{}", self.next_job);
+    pub(in crate::platform) fn start(&mut self, line: &CommandLine) -> Result<Job, HostError> {
+        let job = Job(self.next_job);
         self.next_job += 1;
+        let files = format!("/run/vtax/job-{}", job.0);
         let mut arguments = vec!["-c", WITH_FILES, &files];
         arguments.extend(line.iter().map(String::as_str));
         let answer = self.execute("guest-exec", json!({ "path": "/bin/sh", "arg": arguments }))?;
         let pid = answer["pid"].as_u64();
         let pid = pid.ok_or_else(|| self.wire.unexpected("no pid in", &answer))?;
-        Ok(Running { pid, files })
+        self.jobs.insert(job.0, Running { pid, files });
+        Ok(job)
     }
 
-    /// What became of a command; `None` while it runs. Asked once more after that, the agent no
-    /// longer knows the command.
+    /// What became of a command; `None` while it runs. What it left is told once.
     ///
     /// # Errors
-    /// When the agent does not answer as it should.
-    pub(in crate::platform) fn poll(
-        &mut self,
-        running: &Running,
-    ) -> Result<Option<Finished>, HostError> {
+    /// When the agent does not answer as it should, or no such command runs.
+    pub(in crate::platform) fn poll(&mut self, job: Job) -> Result<Option<Finished>, HostError> {
+        let running = self.jobs.get(&job.0).ok_or_else(|| job.unknown())?;
+        let running = running.clone();
         let answer = self.execute("guest-exec-status", json!({ "pid": running.pid }))?;
         match answer["exited"].as_bool() {
             Some(false) => return Ok(None),
@@ -190,6 +239,7 @@ impl Agent {
         };
         let stdout = self.read_file(&format!("{}.out", running.files))?;
         let stderr = self.read_file(&format!("{}.err", running.files))?;
+        self.jobs.remove(&job.0);
         Ok(Some(Finished {
             code,
             stdout,
@@ -213,10 +263,14 @@ impl Agent {
 
     fn read_all(&mut self, path: &str, handle: &Value) -> Result<Vec<u8>, HostError> {
         let mut content = Vec::new();
+        let count = match self.console {
+            Some(_) => SERIAL_READ_BYTES,
+            None => READ_BYTES,
+        };
         loop {
             let answer = self.execute(
                 "guest-file-read",
-                json!({ "handle": handle, "count": READ_BYTES }),
+                json!({ "handle": handle, "count": count }),
             )?;
             let part = answer["buf-b64"].as_str();
             let part = part.and_then(|text| STANDARD.decode(text).ok());
@@ -269,6 +323,39 @@ mod tests {
     }
 
     #[test]
+    fn a_console_on_the_agents_line_is_kept_and_never_taken_for_an_answer() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("console");
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut agent = Agent::on_console(ours, File::create(&path).unwrap());
+        let guest = std::thread::spawn(move || {
+            let mut reader = std::io::BufReader::new(theirs.try_clone().unwrap());
+            let (mut theirs, mut request) = (theirs, Vec::new());
+            std::io::BufRead::read_until(&mut reader, b'\n', &mut request).unwrap();
+            let id: Value = serde_json::from_slice(&request[1..]).unwrap();
+            let id = &id["arguments"]["id"];
+            write!(theirs, "booting\r\n").unwrap();
+            // A terminal in cooked mode echoes what it is sent.
+            theirs.write_all(&request).unwrap();
+            theirs.write_all(b"\xff").unwrap();
+            writeln!(theirs, "{{\"return\": {id}}}").unwrap();
+            std::io::BufRead::read_until(&mut reader, b'\n', &mut request).unwrap();
+            write!(
+                theirs,
+                "a bad page\n{{\"return\": {{\"pid\": 7}}}}\nKernel panic\n"
+            )
+            .unwrap();
+        });
+        assert!(agent.synchronise(Duration::from_secs(10)).unwrap());
+        agent.start(&vec!["true".into()]).unwrap();
+        guest.join().unwrap();
+        let error = agent.start(&vec!["true".into()]).unwrap_err();
+        assert!(matches!(error, HostError::Closed { .. }), "{error}");
+        let console = std::fs::read_to_string(path).unwrap();
+        assert_eq!(console, "booting\na bad page\nKernel panic\n");
+    }
+
+    #[test]
     fn an_agent_that_is_slow_to_come_is_waited_for_without_asking_again() {
         let (go, wait) = std::sync::mpsc::channel::<()>();
         let peer = Peer::start(move |mut side| {
@@ -309,9 +396,9 @@ mod tests {
             }
         });
         let mut agent = connected(&peer);
-        let running = agent.start(&vec!["echo".into(), "hello".into()]).unwrap();
-        assert_eq!(agent.poll(&running).unwrap(), None);
-        let finished = agent.poll(&running).unwrap().unwrap();
+        let job = agent.start(&vec!["echo".into(), "hello".into()]).unwrap();
+        assert_eq!(agent.poll(job).unwrap(), None);
+        let finished = agent.poll(job).unwrap().unwrap();
         assert_eq!(
             finished,
             Finished {
@@ -328,6 +415,8 @@ mod tests {
         let peer = Peer::start(|mut side| {
             answer_sync(&mut side);
             side.hear();
+            side.say("{\"return\": {\"pid\": 1}}\n");
+            side.hear();
             side.say("{\"return\": {\"exited\": true, \"signal\": 9}}\n");
             for _ in 0..2 {
                 side.hear();
@@ -339,14 +428,11 @@ mod tests {
             }
         });
         let mut agent = connected(&peer);
-        let finished = agent
-            .poll(&Running {
-                pid: 1,
-                files: "/x".into(),
-            })
-            .unwrap()
-            .unwrap();
+        let job = agent.start(&vec!["true".into()]).unwrap();
+        let finished = agent.poll(job).unwrap().unwrap();
         assert_eq!(finished.code, 137);
+        let unknown = agent.poll(job).unwrap_err().to_string();
+        assert!(unknown.contains("command number 0"), "{unknown}");
         peer.finish();
     }
 

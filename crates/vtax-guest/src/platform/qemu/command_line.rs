@@ -6,7 +6,6 @@ use super::surroundings::Network;
 use crate::platform::GuestFiles;
 use std::fmt::Write;
 use std::path::Path;
-use vtax_host::scratch::MOUNT_POINT;
 
 /// The address of a guest behind QEMU's own network stack (its default, `docs/system/devices/net.rst`).
 const USER_ADDRESS: &str = "10.0.2.15/24";
@@ -140,18 +139,9 @@ pub(super) fn kernel_command_line(machine: &Machine, network: &Network, scratch:
     if matches!(machine.backend, Backend::User(_)) {
         let _ = write!(text, " vtax.ip={USER_ADDRESS} vtax.gateway={USER_GATEWAY}");
     } else {
-        let _ = write!(text, " vtax.ip={}/{}", network.address, network.prefix);
-        if let Some((address, prefix)) = network.address_v6 {
-            let _ = write!(text, " vtax.ip6={address}/{prefix}");
-        }
+        text.push_str(&network.addresses());
     }
-    if network.mtu != 1500 {
-        let _ = write!(text, " vtax.mtu={}", network.mtu);
-    }
-    if scratch {
-        let _ = write!(text, " vtax.scratch=vdb:{MOUNT_POINT}");
-    }
-    text
+    text + &network.link_and_scratch(scratch)
 }
 
 fn nic(machine: &Machine, network: &Network, own_socket: &Path) -> Vec<(&'static str, String)> {

@@ -9,7 +9,7 @@ use vtax_host::HostError;
 const TICK_NS: f64 = 1e7;
 
 /// What the guest's own files say, read by its agent.
-pub(super) fn of_agent(agent: &mut Agent) -> Result<BTreeMap<String, f64>, HostError> {
+pub(in crate::platform) fn of_agent(agent: &mut Agent) -> Result<BTreeMap<String, f64>, HostError> {
     let mut read = |path: &str| -> Result<String, HostError> {
         let bytes = agent.read_file(path)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())

@@ -3,7 +3,7 @@
 //!
 //! A domain outlives vtax, so that it is in the journal; its files are the cell's.
 
-use super::agent::{Agent, Running};
+use super::agent::Agent;
 use super::command_line::kernel_command_line;
 use super::inner;
 use super::kvm::console_text;
@@ -138,8 +138,6 @@ impl Drop for Domained {
 struct Booted {
     domain: Domained,
     agent: Agent,
-    jobs: BTreeMap<u64, Running>,
-    next_job: u64,
     address: IpAddr,
     source: Source,
     subject: Subject,
@@ -243,8 +241,6 @@ pub fn boot(
     ];
     Ok(Box::new(Booted {
         agent,
-        jobs: BTreeMap::new(),
-        next_job: 0,
         address: IpAddr::V4(seat.address().0),
         source: match machine.accel {
             Accel::Kvm => Source::Measured,
@@ -497,20 +493,11 @@ impl Target for Booted {
     }
 
     fn start(&mut self, command: &CommandLine) -> Result<Job, HostError> {
-        let running = self.agent.start(command)?;
-        let job = Job(self.next_job);
-        self.next_job += 1;
-        self.jobs.insert(job.0, running);
-        Ok(job)
+        self.agent.start(command)
     }
 
     fn poll(&mut self, job: Job) -> Result<Option<Finished>, HostError> {
-        let running = self.jobs.get(&job.0).ok_or_else(|| job.unknown())?;
-        let finished = self.agent.poll(running)?;
-        if finished.is_some() {
-            self.jobs.remove(&job.0);
-        }
-        Ok(finished)
+        self.agent.poll(job)
     }
 
     fn inner_counters(&mut self) -> Result<BTreeMap<String, f64>, HostError> {

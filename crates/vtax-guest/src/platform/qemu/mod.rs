@@ -6,13 +6,14 @@ mod command_line;
 pub mod inner;
 mod kvm;
 pub mod libvirt;
-mod machine;
+pub(super) mod machine;
 mod nic;
 mod options;
+pub(super) mod process;
 mod qmp;
-mod surroundings;
+pub(super) mod surroundings;
 mod threads;
-mod vm;
+pub(super) mod vm;
 mod wire;
 
 pub use kvm::{KvmVerdict, backend, kvm_boots};

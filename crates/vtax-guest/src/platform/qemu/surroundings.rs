@@ -1,27 +1,56 @@
 //! What QEMU needs of the place where it runs. In a trial that is a cell.
 
 use crate::platform::CommandLine;
+use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use vtax_host::HostError;
 use vtax_host::cell::{Seat, Space, TapOptions};
+use vtax_host::scratch::MOUNT_POINT;
 
 /// What a guest's network device must be like.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Network {
+pub(in crate::platform) struct Network {
     /// The name of its tap, in QEMU and in the switch.
-    pub(super) tap: String,
-    pub(super) address: Ipv4Addr,
-    pub(super) prefix: u8,
-    pub(super) address_v6: Option<(Ipv6Addr, u8)>,
-    pub(super) mac: String,
-    pub(super) mtu: u32,
-    pub(super) offloads: bool,
+    pub(in crate::platform) tap: String,
+    pub(in crate::platform) address: Ipv4Addr,
+    pub(in crate::platform) prefix: u8,
+    pub(in crate::platform) address_v6: Option<(Ipv6Addr, u8)>,
+    pub(in crate::platform) mac: String,
+    pub(in crate::platform) mtu: u32,
+    pub(in crate::platform) offloads: bool,
+}
+
+impl Network {
+    /// What the image's init reads of its addresses on the kernel's command line.
+    pub(in crate::platform) fn addresses(&self) -> String {
+        let v6 = self
+            .address_v6
+            .map(|(address, prefix)| format!(" vtax.ip6={address}/{prefix}"));
+        format!(
+            " vtax.ip={}/{}{}",
+            self.address,
+            self.prefix,
+            v6.unwrap_or_default()
+        )
+    }
+
+    /// What it reads there of the link and the scratch disk.
+    pub(in crate::platform) fn link_and_scratch(&self, scratch: bool) -> String {
+        let mut text = String::new();
+        if self.mtu != 1500 {
+            let _ = write!(text, " vtax.mtu={}", self.mtu);
+        }
+        if scratch {
+            let _ = write!(text, " vtax.scratch=vdb:{MOUNT_POINT}");
+        }
+        text
+    }
 }
 
 /// A place for a QEMU.
-pub(super) trait Surroundings {
+pub(in crate::platform) trait Surroundings {
     /// A command that will run here.
     fn command(&self, line: &CommandLine) -> Command;
 

@@ -1,41 +1,30 @@
 //! One booted VM: QEMU's process, its monitor, the guest's agent.
 
-use super::agent::{Agent, Running};
+use super::agent::Agent;
 use super::command_line::{self, Files, Scratch};
 use super::inner;
-use super::kvm::{console_text, version};
+use super::kvm::version;
 use super::machine::{Accel, Backend, Kind, Machine};
 use super::nic::Nic;
+use super::process::{Process, QUIT_LIMIT, pin_each};
 use super::qmp::Qmp;
 use super::surroundings::Surroundings;
 use super::threads;
 use crate::platform::{CommandLine, Finished, GuestFiles, Job, Target, backing};
 use rustix::fs::{Mode, OFlags};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use rustix::thread::{CpuSet, sched_setaffinity};
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 use vtax_host::HostError;
 use vtax_host::scratch::MOUNT_POINT;
 use vtax_observe::{NetDevice, Subject};
 use vtax_units::Source;
 
-/// A kernel that is not up by then will not be: emulated boots take 3 to 15 s.
-const BOOT_LIMIT: Duration = Duration::from_secs(90);
-
 /// QEMU opens its monitor before it does anything slow.
 const MONITOR_LIMIT: Duration = Duration::from_secs(15);
-
-/// How long QEMU may take to end after `quit`.
-const QUIT_LIMIT: Duration = Duration::from_secs(2);
-
-/// What the guest's init says when it gives up.
-const INIT_FAILED: &str = "vtax-init: FAILED";
 
 /// A booted VM.
 pub(super) struct Vm {
@@ -44,22 +33,10 @@ pub(super) struct Vm {
     nic: Option<Nic>,
     qmp: Qmp,
     agent: Agent,
-    jobs: BTreeMap<u64, Running>,
-    next_job: u64,
-    console: PathBuf,
     address: IpAddr,
     source: Source,
     subject: Subject,
     environment: BTreeMap<String, String>,
-}
-
-/// QEMU's process, which ends with this value.
-struct Process {
-    child: Child,
-    /// QEMU itself where `child` only waits for it, held so that its number cannot be reused.
-    vmm: Option<OwnedFd>,
-    messages: PathBuf,
-    console: PathBuf,
 }
 
 impl Vm {
@@ -102,12 +79,15 @@ impl Vm {
         };
         let line = command_line::command_line(machine, guest, &network, files).into();
         let started = Instant::now();
-        let mut process = Process::start(place, &line)?;
+        let mut process = start(place, &line)?;
 
-        let mut qmp = Qmp::greet(process.connected(&place.outside(&monitor))?, MONITOR_LIMIT)
-            .map_err(|error| process.explain(error))?;
+        let mut qmp = Qmp::greet(
+            connected(&mut process, &place.outside(&monitor))?,
+            MONITOR_LIMIT,
+        )
+        .map_err(|error| process.explain(error))?;
         let vmm = qmp.process()?;
-        process.vmm = hold(vmm);
+        process.hold(vmm);
         let vcpu_threads = threads::on_host(vmm, &qmp.vcpu_threads()?)?;
         let iothreads: Vec<u32> = qmp
             .iothreads()?
@@ -121,7 +101,7 @@ impl Vm {
         }
 
         let mut agent = Agent::connect(&place.outside(&agent))?;
-        process.wait_for_agent(&mut agent)?;
+        process.wait_for_agent(&mut agent, false)?;
         let boot = started.elapsed();
 
         let kvm = machine.accel == Accel::Kvm;
@@ -149,13 +129,10 @@ impl Vm {
         }
         environment.extend(scratch.map(|scratch| backing(scratch.direct, "the host's")));
         Ok(Self {
-            console: process.console.clone(),
             process,
             nic,
             qmp,
             agent,
-            jobs: BTreeMap::new(),
-            next_job: 0,
             address: IpAddr::V4(network.address),
             source: if kvm {
                 Source::Measured
@@ -209,37 +186,9 @@ fn environment(
 }
 
 /// Whether the file system of an image can be read past the page cache; not every one can.
-pub(super) fn takes_direct_io(image: &Path) -> bool {
+pub(in crate::platform) fn takes_direct_io(image: &Path) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
     rustix::fs::open(image, flags, Mode::empty()).is_ok()
-}
-
-/// A reference to a process that outlives its number; `None` where the kernel has none (before
-/// Linux 5.3), and then the child and the cell are killed alone.
-fn hold(process: u32) -> Option<OwnedFd> {
-    let pid = i32::try_from(process).ok().and_then(Pid::from_raw)?;
-    pidfd_open(pid, PidfdFlags::empty()).ok()
-}
-
-/// One processor for each thread, round and round.
-fn pin_each(threads: &[u32], cpus: &[u32]) -> Result<(), HostError> {
-    for (thread, cpu) in threads.iter().zip(cpus.iter().cycle()) {
-        let mut set = CpuSet::new();
-        let cpu_index = usize::try_from(*cpu).unwrap_or(usize::MAX);
-        if cpu_index >= CpuSet::MAX_CPU {
-            return Err(HostError::Setting(format!(
-                "vm.pin: processor {cpu} is beyond what can be pinned to"
-            )));
-        }
-        set.set(cpu_index);
-        let pid = i32::try_from(*thread).ok().and_then(Pid::from_raw);
-        sched_setaffinity(pid, &set).map_err(|cause| {
-            HostError::Setting(format!(
-                "cannot pin vCPU thread {thread} to processor {cpu} (vm.pin): {cause}"
-            ))
-        })?;
-    }
-    Ok(())
 }
 
 /// What is behind an agent that does not answer: QEMU's end, a VM that QEMU has stopped, or
@@ -267,194 +216,41 @@ fn explain(error: HostError, process: &mut Process, qmp: &mut Qmp) -> HostError 
     }
 }
 
-impl Process {
-    fn start(place: &dyn Surroundings, line: &CommandLine) -> Result<Self, HostError> {
-        let messages = place.outside(&place.run_dir().join("qemu.log"));
-        let output = fs::File::create(&messages).map_err(HostError::file("create", &messages))?;
-        let error = output
-            .try_clone()
-            .map_err(HostError::file("create", &messages))?;
-        let mut command = place.command(line);
-        // QEMU's file for the snapshot goes to the place's own directory, not to the host's disk.
-        command.env("TMPDIR", place.run_dir());
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(output)
-            .stderr(error)
-            .spawn()
-            .map_err(HostError::process("start", "QEMU"))?;
-        Ok(Self {
-            child,
-            vmm: None,
-            messages,
-            console: place.outside(&place.run_dir().join("console.log")),
-        })
-    }
-
-    /// A connection to a socket that QEMU will open.
-    fn connected(&mut self, path: &Path) -> Result<super::wire::Wire, HostError> {
-        let deadline = Instant::now() + MONITOR_LIMIT;
-        loop {
-            match super::wire::Wire::connect("QEMU", path) {
-                Ok(wire) => return Ok(wire),
-                Err(_) if Instant::now() < deadline => {}
-                Err(cause) => {
-                    return Err(self.timeout(
-                        format!("QEMU's monitor ({}: {cause})", path.display()),
-                        MONITOR_LIMIT,
-                    ));
-                }
-            }
-            self.check_alive()?;
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
-
-    fn wait_for_agent(&mut self, agent: &mut Agent) -> Result<(), HostError> {
-        let deadline = Instant::now() + BOOT_LIMIT;
-        let slice = Duration::from_millis(100);
-        let mut answered = agent.synchronise(slice);
-        loop {
-            match answered {
-                Ok(true) => return Ok(()),
-                Ok(false) => {}
-                // QEMU's end explains a closed port better than the port does.
-                Err(error) => return Err(self.explain(error)),
-            }
-            self.check_alive()?;
-            if self.console_tail().contains(INIT_FAILED) {
-                return Err(HostError::Program {
-                    command: "the guest's init".to_owned(),
-                    status: "it gave up".to_owned(),
-                    output: self.evidence(),
-                });
-            }
-            if Instant::now() >= deadline {
-                return Err(self.timeout("the guest agent's first answer".into(), BOOT_LIMIT));
-            }
-            answered = agent.still_synchronising(slice);
-        }
-    }
-
-    /// An error when QEMU has ended.
-    fn check_alive(&mut self) -> Result<(), HostError> {
-        match self.child.try_wait() {
-            Ok(None) => Ok(()),
-            Ok(Some(status)) => Err(self.ended(status)),
-            Err(cause) => Err(HostError::process("wait for", "QEMU")(cause)),
-        }
-    }
-
-    /// The given error, or QEMU's end if that is what is behind it.
-    fn explain(&mut self, error: HostError) -> HostError {
-        let deadline = Instant::now() + Duration::from_millis(500);
-        while Instant::now() < deadline {
-            if let Err(end) = self.check_alive() {
-                return end;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        error
-    }
-
-    fn ended(&self, status: std::process::ExitStatus) -> HostError {
-        let what = if self.console_tail().contains("Kernel panic") {
-            format!("the guest's kernel panicked; {status}")
-        } else {
-            status.to_string()
-        };
-        HostError::Program {
-            command: "qemu-system-x86_64".into(),
-            status: what,
-            output: self.evidence(),
-        }
-    }
-
-    fn timeout(&self, what: String, limit: Duration) -> HostError {
-        HostError::Timeout {
-            what,
-            seconds: limit.as_secs(),
-            evidence: self.evidence(),
-        }
-    }
-
-    fn console_tail(&self) -> String {
-        console_text(&self.console)
-    }
-
-    /// The end of the console, with the reason of a panic before it, and what QEMU said.
-    fn evidence(&self) -> String {
-        let console = self.console_tail();
-        let lines: Vec<&str> = console
-            .lines()
-            .map(str::trim_end)
-            .filter(|line| !line.is_empty())
-            .collect();
-        let mut shown: Vec<String> = Vec::new();
-        // A panic's reason stands far above the end of its trace.
-        let tail = lines.len().saturating_sub(7);
-        shown.extend(
-            lines
-                .iter()
-                .take(tail)
-                .find(|line| line.contains("Kernel panic"))
-                .map(|line| format!("console: {line}")),
-        );
-        shown.extend(
-            lines
-                .iter()
-                .skip(tail)
-                .map(|line| format!("console: {line}")),
-        );
-        if shown.is_empty() {
-            shown.push("console: (nothing)".into());
-        }
-        let messages = console_text(&self.messages);
-        let messages: Vec<&str> = messages
-            .lines()
-            .filter(|line| !line.trim().is_empty())
-            .collect();
-        shown.extend(
-            messages
-                .iter()
-                .skip(messages.len().saturating_sub(3))
-                .map(|line| format!("QEMU: {line}")),
-        );
-        format!("\n{}", shown.join("\n"))
-    }
-
-    /// Whether the process ends, and is reaped, within `limit`.
-    fn ends_within(&mut self, limit: Duration) -> bool {
-        let deadline = Instant::now() + limit;
-        loop {
-            if matches!(self.child.try_wait(), Ok(Some(_))) {
-                return true;
-            }
-            if Instant::now() >= deadline {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
-
-    fn kill(&mut self) {
-        if let Some(vmm) = &self.vmm {
-            let _ = pidfd_send_signal(vmm, Signal::KILL);
-            // In a cell the child waits for QEMU. Killed before it has, it would leave a zombie.
-            if self.ends_within(QUIT_LIMIT) {
-                return;
-            }
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn start(place: &dyn Surroundings, line: &CommandLine) -> Result<Process, HostError> {
+    let messages = place.outside(&place.run_dir().join("qemu.log"));
+    let output = fs::File::create(&messages).map_err(HostError::file("create", &messages))?;
+    let error = output
+        .try_clone()
+        .map_err(HostError::file("create", &messages))?;
+    let mut command = place.command(line);
+    // QEMU's file for the snapshot goes to the place's own directory, not to the host's disk.
+    command.env("TMPDIR", place.run_dir());
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(output)
+        .stderr(error)
+        .spawn()
+        .map_err(HostError::process("start", "QEMU"))?;
+    let console = place.outside(&place.run_dir().join("console.log"));
+    Ok(Process::of("QEMU", child, messages, console))
 }
 
-impl Drop for Process {
-    fn drop(&mut self) {
-        if !matches!(self.child.try_wait(), Ok(Some(_))) {
-            self.kill();
+/// A connection to a socket that QEMU will open.
+fn connected(process: &mut Process, path: &Path) -> Result<super::wire::Wire, HostError> {
+    let deadline = Instant::now() + MONITOR_LIMIT;
+    loop {
+        match super::wire::Wire::connect("QEMU", path) {
+            Ok(wire) => return Ok(wire),
+            Err(_) if Instant::now() < deadline => {}
+            Err(cause) => {
+                return Err(process.timeout(
+                    format!("QEMU's monitor ({}: {cause})", path.display()),
+                    MONITOR_LIMIT,
+                ));
+            }
         }
+        process.check_alive()?;
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 
@@ -480,28 +276,15 @@ impl Target for Vm {
     }
 
     fn start(&mut self, command: &CommandLine) -> Result<Job, HostError> {
-        let running = self
-            .agent
+        self.agent
             .start(command)
-            .map_err(|error| explain(error, &mut self.process, &mut self.qmp))?;
-        let job = Job(self.next_job);
-        self.next_job += 1;
-        self.jobs.insert(job.0, running);
-        Ok(job)
+            .map_err(|error| explain(error, &mut self.process, &mut self.qmp))
     }
 
     fn poll(&mut self, job: Job) -> Result<Option<Finished>, HostError> {
-        let Some(running) = self.jobs.get(&job.0) else {
-            return Err(job.unknown());
-        };
-        let finished = self
-            .agent
-            .poll(running)
-            .map_err(|error| explain(error, &mut self.process, &mut self.qmp))?;
-        if finished.is_some() {
-            self.jobs.remove(&job.0);
-        }
-        Ok(finished)
+        self.agent
+            .poll(job)
+            .map_err(|error| explain(error, &mut self.process, &mut self.qmp))
     }
 
     fn inner_counters(&mut self) -> Result<BTreeMap<String, f64>, HostError> {
@@ -514,7 +297,7 @@ impl Target for Vm {
     }
 
     fn console_tail(&self) -> String {
-        console_text(&self.console)
+        self.process.console_tail()
     }
 
     fn stop(mut self: Box<Self>) -> Result<(), HostError> {

@@ -2,9 +2,11 @@
 
 use super::backends;
 use super::domain::{Domain, Files, Network};
-use crate::platform::qemu::agent::{Agent, Running};
+use crate::platform::qemu::agent::Agent;
 use crate::platform::qemu::inner;
-use crate::platform::{CommandLine, Finished, GuestFiles, Job, Target, backing, release};
+use crate::platform::{
+    CommandLine, Finished, GuestFiles, Job, Target, backing, release, switch_offloads_off,
+};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
@@ -49,8 +51,6 @@ pub(super) struct Guest {
     name: String,
     id: u32,
     agent: Option<Agent>,
-    jobs: BTreeMap<u64, Running>,
-    next_job: u64,
     address: IpAddr,
     subject: Subject,
     environment: BTreeMap<String, String>,
@@ -94,7 +94,8 @@ impl Guest {
         let threads = backends::threads(Path::new("/proc"), guest.id);
         backends::adopt(seat.group(), &threads)?;
         if !seat.link().offloads {
-            guest.switch_offloads_off()?;
+            // netback offers what it can, and no setting of the domain keeps a guest from taking it.
+            switch_offloads_off(&mut guest)?;
         }
         guest.subject.net_devices = vec![NetDevice {
             namespace_of: seat.holder_pid(),
@@ -151,8 +152,6 @@ impl Guest {
         let mut guest = Self {
             id: u32::MAX,
             agent: None,
-            jobs: BTreeMap::new(),
-            next_job: 0,
             address: IpAddr::V4(network.address.0),
             subject: Subject {
                 owner: seat.owner().into(),
@@ -197,21 +196,6 @@ impl Guest {
                 });
             }
         }
-    }
-
-    /// netback offers what it can, and no setting of the domain keeps a guest from taking it.
-    fn switch_offloads_off(&mut self) -> Result<(), HostError> {
-        let line = "ethtool -K eth0 tx off sg off tso off gso off gro off";
-        let words: CommandLine = line.split(' ').map(str::to_owned).collect();
-        let ended = self.run(&words, Duration::from_secs(30))?;
-        if ended.code == 0 {
-            return Ok(());
-        }
-        Err(HostError::Program {
-            command: format!("{line}` in the guest"),
-            status: format!("code {}", ended.code),
-            output: String::from_utf8_lossy(&ended.stderr).into_owned(),
-        })
     }
 
     fn agent(&mut self) -> Result<&mut Agent, HostError> {
@@ -372,24 +356,13 @@ impl Target for Guest {
     }
 
     fn start(&mut self, command: &CommandLine) -> Result<Job, HostError> {
-        let running = self.agent()?.start(command);
-        let running = running.map_err(|error| self.explain(error))?;
-        let job = Job(self.next_job);
-        self.next_job += 1;
-        self.jobs.insert(job.0, running);
-        Ok(job)
+        let job = self.agent()?.start(command);
+        job.map_err(|error| self.explain(error))
     }
 
     fn poll(&mut self, job: Job) -> Result<Option<Finished>, HostError> {
-        let Some(running) = self.jobs.get(&job.0).cloned() else {
-            return Err(job.unknown());
-        };
-        let finished = self.agent()?.poll(&running);
-        let finished = finished.map_err(|error| self.explain(error))?;
-        if finished.is_some() {
-            self.jobs.remove(&job.0);
-        }
-        Ok(finished)
+        let finished = self.agent()?.poll(job);
+        finished.map_err(|error| self.explain(error))
     }
 
     fn inner_counters(&mut self) -> Result<BTreeMap<String, f64>, HostError> {

@@ -1,39 +1,16 @@
 //! A VM with a Linux kernel of its own for each guest, in a VMM that is made for that: nothing but
 //! the kernel and `cat` on its serial port.
 
-mod cloud_hypervisor;
-mod firecracker;
-
 use super::singly::{Echo, Singly};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::process::Child;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command};
 use std::time::Duration;
 use vtax_guest::image::{ECHO_TOKEN, EchoGuest};
-use vtax_host::command::version_line;
-
-/// The VMMs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Vmm {
-    /// Firecracker, without its API server.
-    Firecracker,
-    /// Cloud Hypervisor.
-    CloudHypervisor,
-}
-
-impl Vmm {
-    /// Its program's name; also the platform's.
-    #[must_use]
-    pub const fn program(self) -> &'static str {
-        match self {
-            Self::Firecracker => "firecracker",
-            Self::CloudHypervisor => "cloud-hypervisor",
-        }
-    }
-}
+use vtax_guest::platform::vmm::{Machine, Place, Vmm};
+use vtax_host::command::{CommandLine, version_line};
 
 /// How guests are made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,7 +18,7 @@ pub struct LinuxOptions {
     /// By which VMM.
     pub vmm: Vmm,
     /// Where it is.
-    pub program: PathBuf,
+    pub program: String,
     /// What they boot.
     pub guest: EchoGuest,
 }
@@ -125,14 +102,35 @@ impl Singly for Linuxes {
             program,
             guest,
         } = &self.options;
-        let place = Place {
-            number: self.first.saturating_add(number),
+        let machine = Machine {
+            kernel: guest.kernel.clone(),
+            initrd: guest.initrd.clone(),
+            arguments: KERNEL_ARGUMENTS.to_owned(),
+            vcpus: 1,
+            memory_mib: MEMORY_MIB,
+            ..Machine::default()
         };
-        match vmm {
-            Vmm::Firecracker => firecracker::start(program, guest, &place),
-            Vmm::CloudHypervisor => cloud_hypervisor::start(program, guest, &place),
-        }
-        .map_err(|cause| format!("cannot start {}: {cause}", program.display()))
+        let place = Place {
+            inside: FOLDER.into(),
+            outside: FOLDER.into(),
+            stem: self.first.saturating_add(number).to_string(),
+        };
+        let command = |line: &CommandLine| {
+            let mut words = line.iter();
+            let mut command = Command::new(words.next().map_or("", String::as_str));
+            command.args(words);
+            command
+        };
+        let started = vmm.start(program, &machine, &place, command);
+        let guest = started.and_then(|started| {
+            Ok(Guest {
+                child: started.child,
+                line: Echo::over(started.line)?,
+                log: started.log,
+                files: started.files,
+            })
+        });
+        guest.map_err(|cause| format!("cannot start {program}: {cause}"))
     }
 
     fn await_boot(&mut self, guest: &mut Guest) -> Result<(), String> {
@@ -163,23 +161,5 @@ impl Singly for Linuxes {
             fact("vmm.kernel_arguments", KERNEL_ARGUMENTS.to_owned()),
         ]
         .into()
-    }
-}
-
-/// Where one guest's files are.
-struct Place {
-    number: u32,
-}
-
-impl Place {
-    fn file(&self, what: &str) -> PathBuf {
-        Path::new(FOLDER).join(format!("{}.{what}", self.number))
-    }
-
-    /// An empty log.
-    fn log(&self) -> std::io::Result<(PathBuf, File)> {
-        let path = self.file("log");
-        let file = File::create(&path)?;
-        Ok((path, file))
     }
 }

@@ -1,0 +1,137 @@
+//! The image's kernel as an ELF file, for VMMs that load no compressed one.
+
+use super::{initrd, lock};
+use crate::platform::GuestFiles;
+use std::fs;
+use std::path::{Path, PathBuf};
+use vtax_host::HostError;
+
+/// The unpacked kernel of an image, made beside it unless it is there already.
+///
+/// # Errors
+/// When the kernel is packed in a way that is not known here, its unpacker is missing, or the
+/// image's directory cannot be written.
+pub fn vmlinux(files: &GuestFiles) -> Result<PathBuf, HostError> {
+    beside(files, "vmlinux", || unpacked(&files.kernel))
+}
+
+/// A file in the image's directory, made unless it is there already.
+pub(super) fn beside(
+    files: &GuestFiles,
+    name: &str,
+    content: impl FnOnce() -> Result<Vec<u8>, HostError>,
+) -> Result<PathBuf, HostError> {
+    let folder = files.kernel.parent().unwrap_or(Path::new("/"));
+    let path = folder.join(name);
+    if !path.is_file() {
+        let _lock = lock(folder, name, &mut |_| ())?;
+        // A file that is whole whenever it has its name.
+        let hidden = folder.join(format!(".{name}.new"));
+        fs::write(&hidden, content()?).map_err(HostError::file("write", &hidden))?;
+        fs::rename(&hidden, &path).map_err(HostError::file("rename", &hidden))?;
+    }
+    Ok(path)
+}
+
+/// The ELF file inside a kernel that its own code would unpack at boot.
+fn unpacked(kernel: &Path) -> Result<Vec<u8>, HostError> {
+    let packed = fs::read(kernel).map_err(HostError::file("read", kernel))?;
+    let unknown = |what: &str| HostError::Invalid {
+        what: format!("the packed kernel {}", kernel.display()),
+        problem: format!("{what}; another kernel or image is needed"),
+    };
+    let (payload, suffix) = payload(&packed).map_err(unknown)?;
+    let folder = tempfile::tempdir().map_err(HostError::file("create", "/tmp"))?;
+    let file = folder.path().join("vmlinux").with_extension(suffix);
+    fs::write(&file, payload).map_err(HostError::file("write", &file))?;
+    let elf = initrd::uncompressed(&file)?;
+    if elf.starts_with(b"\x7fELF") {
+        Ok(elf)
+    } else {
+        Err(unknown("what is in it is no ELF file"))
+    }
+}
+
+/// The compressed kernel in a bzImage and the file name suffix of its format (the kernel's x86 boot
+/// protocol: `HdrS`, `payload_offset` and `payload_length`, since 2.08).
+fn payload(image: &[u8]) -> Result<(&[u8], &'static str), &'static str> {
+    let number = |at: usize| -> Option<usize> {
+        let bytes = image.get(at..at + 4)?.try_into().ok()?;
+        usize::try_from(u32::from_le_bytes(bytes)).ok()
+    };
+    if image.get(0x202..0x206) != Some(b"HdrS") {
+        return Err("it is no bzImage");
+    }
+    let sectors = match image.get(0x1F1) {
+        Some(0) | None => 4,
+        Some(sectors) => usize::from(*sectors),
+    };
+    let place = || {
+        let from = (sectors + 1) * 512 + number(0x248)?;
+        image.get(from..from.checked_add(number(0x24C)?)?)
+    };
+    let payload = place().ok_or("it is cut off")?;
+    // All formats but gzip, which has it itself, are followed by the unpacked size.
+    let sized = payload.get(..payload.len().saturating_sub(4));
+    let sized = sized.unwrap_or_default();
+    match payload {
+        [0x1F, 0x8B, ..] => Ok((payload, "gz")),
+        [0xFD, b'7', b'z', b'X', b'Z', ..] => Ok((sized, "xz")),
+        [0x28, 0xB5, 0x2F, 0xFD, ..] => Ok((sized, "zst")),
+        // The legacy frame: the kernel is older than the other.
+        [0x02, 0x21, 0x4C, 0x18, ..] => Ok((sized, "lz4")),
+        _ => Err("it is packed by neither gzip, xz, zstd nor lz4"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A bzImage of one setup sector around `payload`.
+    fn image(payload: &[u8]) -> Vec<u8> {
+        let mut image = vec![0; 1024];
+        image[0x1F1] = 1;
+        image[0x202..0x206].copy_from_slice(b"HdrS");
+        image[0x24C..0x250].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+        image.extend(payload);
+        image
+    }
+
+    #[test]
+    fn the_payload_is_found_and_its_format_told() {
+        let gzip = [0x1F, 0x8B, 1, 2, 3, 4, 5];
+        assert_eq!(payload(&image(&gzip)), Ok((&gzip[..], "gz")));
+        let xz = [0xFD, b'7', b'z', b'X', b'Z', 0, 9, 1, 2, 3, 4];
+        assert_eq!(payload(&image(&xz)), Ok((&xz[..7], "xz")));
+        let lz4 = [0x02, 0x21, 0x4C, 0x18, 9, 1, 2, 3, 4];
+        assert_eq!(payload(&image(&lz4)), Ok((&lz4[..5], "lz4")));
+    }
+
+    #[test]
+    fn what_is_no_kernel_or_cut_off_or_packed_otherwise_is_refused() {
+        assert!(payload(&[]).unwrap_err().contains("bzImage"));
+        assert!(payload(&image(b"LZO!....")).unwrap_err().contains("gzip"));
+        let mut short = image(&[0x1F, 0x8B, 0, 0]);
+        short.truncate(1026);
+        assert!(payload(&short).unwrap_err().contains("cut off"));
+        short.truncate(0x248);
+        assert!(payload(&short).unwrap_err().contains("cut off"));
+    }
+
+    #[test]
+    fn a_kernel_is_unpacked_by_the_tool_of_its_format() {
+        let folder = tempfile::tempdir().unwrap();
+        let elf = folder.path().join("elf");
+        fs::write(&elf, b"\x7fELF and the rest").unwrap();
+        let gzip = std::process::Command::new("gzip")
+            .arg("-kn")
+            .arg(&elf)
+            .status();
+        assert!(gzip.unwrap().success());
+        let packed = fs::read(elf.with_extension("gz")).unwrap();
+        let kernel = folder.path().join("vmlinuz");
+        fs::write(&kernel, image(&packed)).unwrap();
+        assert_eq!(unpacked(&kernel).unwrap(), b"\x7fELF and the rest");
+    }
+}

@@ -1,0 +1,255 @@
+//! A VMM's process in a cell: waited for, explained by its own words and its guest's, and ended.
+
+use super::agent::Agent;
+use super::kvm::console_text;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::Child;
+use std::time::{Duration, Instant};
+use vtax_host::HostError;
+
+/// A kernel that is not up by then will not be: emulated boots take 3 to 15 s.
+const BOOT_LIMIT: Duration = Duration::from_secs(90);
+
+/// How long a VMM may take to end.
+pub(in crate::platform) const QUIT_LIMIT: Duration = Duration::from_secs(2);
+
+/// What the guest's init says when it gives up.
+const INIT_FAILED: &str = "vtax-init: FAILED";
+
+/// A VMM's process, which ends with this value.
+pub(in crate::platform) struct Process {
+    name: &'static str,
+    child: Child,
+    /// The VMM itself where `child` only waits for it, held so that its number cannot be reused.
+    vmm: Option<OwnedFd>,
+    messages: PathBuf,
+    console: PathBuf,
+}
+
+/// One processor for each thread, round and round.
+pub(in crate::platform) fn pin_each(threads: &[u32], cpus: &[u32]) -> Result<(), HostError> {
+    for (thread, cpu) in threads.iter().zip(cpus.iter().cycle()) {
+        let mut set = CpuSet::new();
+        let cpu_index = usize::try_from(*cpu).unwrap_or(usize::MAX);
+        if cpu_index >= CpuSet::MAX_CPU {
+            return Err(HostError::Setting(format!(
+                "vm.pin: processor {cpu} is beyond what can be pinned to"
+            )));
+        }
+        set.set(cpu_index);
+        let pid = i32::try_from(*thread).ok().and_then(Pid::from_raw);
+        sched_setaffinity(pid, &set).map_err(|cause| {
+            HostError::Setting(format!(
+                "cannot pin vCPU thread {thread} to processor {cpu} (vm.pin): {cause}"
+            ))
+        })?;
+    }
+    Ok(())
+}
+
+impl Process {
+    /// Of the VMM that errors call `name`; it writes `messages`, and its guest the file `console`.
+    pub(in crate::platform) fn of(
+        name: &'static str,
+        child: Child,
+        messages: PathBuf,
+        console: PathBuf,
+    ) -> Self {
+        Self {
+            name,
+            child,
+            vmm: None,
+            messages,
+            console,
+        }
+    }
+
+    /// Holds the VMM itself where the child only waits for it. Where the kernel has no such
+    /// references (before Linux 5.3) the child and the cell are killed alone.
+    pub(in crate::platform) fn hold(&mut self, vmm: u32) {
+        let pid = i32::try_from(vmm).ok().and_then(Pid::from_raw);
+        self.vmm = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    }
+
+    /// The child's number.
+    pub(in crate::platform) fn child(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for the agent's first answer. A port that loses what nobody reads is asked again.
+    pub(in crate::platform) fn wait_for_agent(
+        &mut self,
+        agent: &mut Agent,
+        port_loses: bool,
+    ) -> Result<(), HostError> {
+        let deadline = Instant::now() + BOOT_LIMIT;
+        // Requests that nobody reads fill the line: some 250 find room.
+        let slice = Duration::from_millis(if port_loses { 500 } else { 100 });
+        let mut answered = agent.synchronise(slice);
+        loop {
+            match answered {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                // The VMM's end explains a closed port better than the port does.
+                Err(error) => return Err(self.explain(error)),
+            }
+            if self.check_alive().is_err() {
+                // What its guest said last may still be on its way.
+                let _ = agent.still_synchronising(slice);
+            }
+            self.check_alive()?;
+            if self.console_tail().contains(INIT_FAILED) {
+                return Err(HostError::Program {
+                    command: "the guest's init".to_owned(),
+                    status: "it gave up".to_owned(),
+                    output: self.evidence(),
+                });
+            }
+            if port_loses && self.has_panicked() {
+                return Err(self.ended("it does not end by itself".to_owned()));
+            }
+            if Instant::now() >= deadline {
+                return Err(self.timeout("the guest agent's first answer".into(), BOOT_LIMIT));
+            }
+            answered = if port_loses {
+                agent.synchronise(slice)
+            } else {
+                agent.still_synchronising(slice)
+            };
+        }
+    }
+
+    /// An error when the VMM has ended.
+    pub(in crate::platform) fn check_alive(&mut self) -> Result<(), HostError> {
+        match self.child.try_wait() {
+            Ok(None) => Ok(()),
+            Ok(Some(status)) => Err(self.ended(status.to_string())),
+            Err(cause) => Err(HostError::process("wait for", self.name)(cause)),
+        }
+    }
+
+    /// The given error, or the VMM's end or its guest's panic if that is what is behind it.
+    pub(in crate::platform) fn explain(&mut self, error: HostError) -> HostError {
+        let deadline = Instant::now() + Duration::from_millis(500);
+        while Instant::now() < deadline {
+            if let Err(end) = self.check_alive() {
+                return end;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if self.has_panicked() {
+            return self.ended(error.to_string());
+        }
+        error
+    }
+
+    fn has_panicked(&self) -> bool {
+        self.console_tail().contains("Kernel panic")
+    }
+
+    fn ended(&self, status: String) -> HostError {
+        let what = if self.has_panicked() {
+            format!("the guest's kernel panicked; {status}")
+        } else {
+            status
+        };
+        HostError::Program {
+            command: self.name.to_owned(),
+            status: what,
+            output: self.evidence(),
+        }
+    }
+
+    /// An error with what was seen last.
+    pub(in crate::platform) fn timeout(&self, what: String, limit: Duration) -> HostError {
+        HostError::Timeout {
+            what,
+            seconds: limit.as_secs(),
+            evidence: self.evidence(),
+        }
+    }
+
+    /// The end of the guest's console.
+    pub(in crate::platform) fn console_tail(&self) -> String {
+        console_text(&self.console)
+    }
+
+    /// The end of the console, with the reason of a panic before it, and what the VMM said.
+    fn evidence(&self) -> String {
+        let console = self.console_tail();
+        let lines: Vec<&str> = console
+            .lines()
+            .map(str::trim_end)
+            .filter(|line| !line.is_empty())
+            .collect();
+        let mut shown: Vec<String> = Vec::new();
+        // A panic's reason stands far above the end of its trace.
+        let tail = lines.len().saturating_sub(7);
+        shown.extend(
+            lines
+                .iter()
+                .take(tail)
+                .find(|line| line.contains("Kernel panic"))
+                .map(|line| format!("console: {line}")),
+        );
+        shown.extend(
+            lines
+                .iter()
+                .skip(tail)
+                .map(|line| format!("console: {line}")),
+        );
+        if shown.is_empty() {
+            shown.push("console: (nothing)".into());
+        }
+        let messages = console_text(&self.messages);
+        let messages: Vec<&str> = messages
+            .lines()
+            .filter(|line| !line.trim().is_empty())
+            .collect();
+        shown.extend(
+            messages
+                .iter()
+                .skip(messages.len().saturating_sub(3))
+                .map(|line| format!("{}: {line}", self.name)),
+        );
+        format!("\n{}", shown.join("\n"))
+    }
+
+    /// Whether the process ends, and is reaped, within `limit`.
+    pub(in crate::platform) fn ends_within(&mut self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        loop {
+            if matches!(self.child.try_wait(), Ok(Some(_))) {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Ends it at once.
+    pub(in crate::platform) fn kill(&mut self) {
+        if let Some(vmm) = &self.vmm {
+            let _ = pidfd_send_signal(vmm, Signal::KILL);
+            // In a cell the child waits for the VMM. Killed before it has, it would leave a zombie.
+            if self.ends_within(QUIT_LIMIT) {
+                return;
+            }
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if !matches!(self.child.try_wait(), Ok(Some(_))) {
+            self.kill();
+        }
+    }
+}

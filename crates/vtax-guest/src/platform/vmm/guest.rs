@@ -1,0 +1,321 @@
+//! A guest of the shared image under such a VMM. Its agent is on the serial port, which is the one way
+//! in that both VMMs have and that needs neither a network nor a driver.
+
+use super::{Disk, Machine, Nic, Place, Vmm, pin};
+use crate::image::vmlinux;
+use crate::platform::qemu::agent::Agent;
+use crate::platform::qemu::process::{Process, pin_each};
+use crate::platform::qemu::surroundings::Surroundings;
+use crate::platform::qemu::vm::takes_direct_io;
+use crate::platform::qemu::{backend, inner};
+use crate::platform::{
+    CommandLine, Finished, GuestFiles, Job, Target, backing, switch_offloads_off,
+};
+use rustix::fs::{SeekFrom, seek};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use vtax_host::HostError;
+use vtax_host::cell::{Seat, Space, link};
+use vtax_host::scratch::MOUNT_POINT;
+use vtax_host::settings::Settings;
+use vtax_observe::{NetDevice, Subject};
+use vtax_units::Source;
+
+/// How long the VMM may take to its threads, which it makes before its guest boots.
+const THREADS_LIMIT: Duration = Duration::from_secs(15);
+
+/// What the kernel is told beside its network. It says nothing but why it panics, since the agent has
+/// the same line.
+const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet loglevel=1 reboot=k panic=-1 \
+     cryptomgr.notests vtax.root=vda vtax.agent=ttyS0";
+
+/// A booted VM, which ends with this value.
+pub(super) struct Guest {
+    process: Process,
+    agent: Agent,
+    address: IpAddr,
+    subject: Subject,
+    environment: BTreeMap<String, String>,
+}
+
+impl Guest {
+    /// Boots a guest until its agent answers.
+    pub(super) fn boot(
+        vmm: Vmm,
+        seat: &Seat<'_>,
+        guest: &GuestFiles,
+        settings: &Settings,
+    ) -> Result<Self, HostError> {
+        let binary = vmm.binary(settings);
+        let version = vmm.version(&binary)?;
+        let pin = pin(settings)?;
+        let network = Surroundings::network(seat);
+        let run = Surroundings::run_dir(seat);
+        let place = Place {
+            outside: seat.outside(&run),
+            inside: run,
+            stem: "vmm".to_owned(),
+        };
+        let (machine, scratch) = machine(vmm, seat, guest, settings, &place)?;
+        Surroundings::attach_tap(seat, &network.tap, false)?;
+
+        let console = place.outside.join("console.log");
+        let log = File::create(&console).map_err(HostError::file("create", &console))?;
+
+        let began = Instant::now();
+        let started = vmm
+            .start(&binary, &machine, &place, |line| {
+                seat.command(Space::Switch, line)
+            })
+            .map_err(HostError::process("start", binary))?;
+        let mut process = Process::of(vmm.program(), started.child, started.log, console);
+        let (pid, vcpu_threads) = threads(vmm, machine.vcpus, &mut process, seat)?;
+        process.hold(pid);
+        if let Some(pin) = pin {
+            pin_each(&vcpu_threads, &pin.iter().collect::<Vec<_>>())?;
+        }
+        let mut agent = Agent::on_console(started.line, log);
+        process.wait_for_agent(&mut agent, true).map_err(with_kvm)?;
+        let facts = [
+            ("accel", "kvm".to_owned()),
+            ("kvm", backend()),
+            ("vmm.version", version),
+            ("vm.command_line", started.told),
+            (
+                "vm.boot_seconds",
+                format!("{:.3}", began.elapsed().as_secs_f64()),
+            ),
+        ];
+        let facts = facts.map(|(key, value)| (key.to_owned(), value));
+        let mut booted = Self {
+            process,
+            agent,
+            address: IpAddr::V4(network.address),
+            subject: Subject {
+                owner: seat.owner().into(),
+                cgroups: seat.cgroups(),
+                vmm: Some(pid),
+                vcpu_threads,
+                net_devices: vec![NetDevice {
+                    namespace_of: pid,
+                    name: network.tap.clone(),
+                }],
+                ..Subject::default()
+            },
+            environment: facts.into_iter().chain(scratch).collect(),
+        };
+        if !network.offloads {
+            switch_offloads_off(&mut booted)?;
+            // A VMM that attaches to a tap switches on what it can.
+            let script = link::offloads_off(&network.tap);
+            seat.script(Space::Switch, "the offloads of a tap", &script, &[])?;
+        }
+        Ok(booted)
+    }
+}
+
+/// The machine, and the fact of a record that says how its scratch disk is read.
+fn machine(
+    vmm: Vmm,
+    seat: &Seat<'_>,
+    guest: &GuestFiles,
+    settings: &Settings,
+    place: &Place,
+) -> Result<(Machine, Option<(String, String)>), HostError> {
+    let network = Surroundings::network(seat);
+    let (vcpus, memory_mib) = vmm.size(settings)?;
+    let name = "root.ext4";
+    layer(&guest.image, &place.outside.join(name))?;
+    let mut disks = vec![Disk {
+        path: place.inside.join(name),
+        direct: false,
+    }];
+    let scratch = Seat::scratch(seat).map(|image| Disk {
+        path: image.to_owned(),
+        direct: vmm == Vmm::CloudHypervisor && takes_direct_io(image),
+    });
+    let fact = scratch
+        .as_ref()
+        .map(|scratch| backing(scratch.direct, "the host's"));
+    let words = network.link_and_scratch(scratch.is_some());
+    disks.extend(scratch);
+    let machine = Machine {
+        kernel: vmlinux(guest)?,
+        initrd: guest.initrd.clone(),
+        arguments: format!("{KERNEL_ARGUMENTS}{}{words}", network.addresses()),
+        vcpus,
+        memory_mib,
+        disks,
+        nic: Some(Nic {
+            tap: network.tap,
+            mac: network.mac,
+        }),
+    };
+    Ok((machine, fact))
+}
+
+/// A copy of an image, holes left out, in the cell's memory: these VMMs have no layers above an image
+/// that others read too. It goes with the cell.
+fn layer(image: &Path, copy: &Path) -> Result<(), HostError> {
+    let from = File::open(image).map_err(HostError::file("open", image))?;
+    let to = File::create(copy).map_err(HostError::file("create", copy))?;
+    let copied = || -> io::Result<()> {
+        let length = from.metadata()?.len();
+        to.set_len(length)?;
+        let mut end = 0;
+        // No more data after `end` is an error of seek.
+        while let Ok(start) = seek(&from, SeekFrom::Data(end)) {
+            end = seek(&from, SeekFrom::Hole(start))?;
+            seek(&from, SeekFrom::Start(start))?;
+            seek(&to, SeekFrom::Start(start))?;
+            io::copy(&mut (&from).take(end - start), &mut &to)?;
+        }
+        Ok(())
+    };
+    copied().map_err(HostError::file("copy the image to", copy))
+}
+
+/// The VMM and its vCPU threads, by the thread's names; the child that was started waits for it.
+fn threads(
+    vmm: Vmm,
+    vcpus: u32,
+    process: &mut Process,
+    seat: &Seat<'_>,
+) -> Result<(u32, Vec<u32>), HostError> {
+    let deadline = Instant::now() + THREADS_LIMIT;
+    loop {
+        let below = seat.cgroups().into_iter().find_map(|group| {
+            let members = fs::read_to_string(group.join("cgroup.procs")).ok()?;
+            let mut members = members.lines().filter_map(|pid| pid.parse().ok());
+            members.find(|pid| parent(*pid) == Some(process.child()))
+        });
+        if let Some(pid) = below {
+            let tasks = PathBuf::from(format!("/proc/{pid}/task"));
+            let found: Vec<u32> = (0..vcpus)
+                .filter_map(|number| named_thread(&tasks, &vmm.vcpu_thread(number)))
+                .collect();
+            if u32::try_from(found.len()) == Ok(vcpus) {
+                return Ok((pid, found));
+            }
+        }
+        process.check_alive().map_err(with_kvm)?;
+        if Instant::now() >= deadline {
+            let what = format!("{} and its {vcpus} vCPU threads", vmm.program());
+            return Err(process.timeout(format!("the start of {what}"), THREADS_LIMIT));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    line.trim().parse().ok()
+}
+
+fn named_thread(tasks: &Path, name: &str) -> Option<u32> {
+    fs::read_dir(tasks).ok()?.flatten().find_map(|entry| {
+        let comm = fs::read_to_string(entry.path().join("comm")).ok()?;
+        (comm.trim_end() == name).then(|| entry.file_name().to_str()?.parse().ok())?
+    })
+}
+
+/// The error of a guest that does not boot, with which KVM it did not boot on.
+fn with_kvm(error: HostError) -> HostError {
+    let kvm = format!(
+        "KVM is {} here, and `vtax doctor` tells whether it boots a stock kernel",
+        backend()
+    );
+    match error {
+        HostError::Program {
+            command,
+            status,
+            output,
+        } => HostError::Program {
+            command,
+            status: format!("{status}; {kvm}"),
+            output,
+        },
+        HostError::Timeout {
+            what,
+            seconds,
+            evidence,
+        } => HostError::Timeout {
+            what,
+            seconds,
+            evidence: format!("{evidence}\n{kvm}"),
+        },
+        other => other,
+    }
+}
+
+impl Target for Guest {
+    fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    fn subject(&self) -> Subject {
+        self.subject.clone()
+    }
+
+    fn source(&self) -> Source {
+        Source::Measured
+    }
+
+    fn environment(&self) -> BTreeMap<String, String> {
+        self.environment.clone()
+    }
+
+    fn scratch(&self) -> (PathBuf, PathBuf) {
+        (PathBuf::from("/dev/vdb"), PathBuf::from(MOUNT_POINT))
+    }
+
+    fn start(&mut self, command: &CommandLine) -> Result<Job, HostError> {
+        let job = self.agent.start(command);
+        job.map_err(|error| self.process.explain(error))
+    }
+
+    fn poll(&mut self, job: Job) -> Result<Option<Finished>, HostError> {
+        let finished = self.agent.poll(job);
+        finished.map_err(|error| self.process.explain(error))
+    }
+
+    fn inner_counters(&mut self) -> Result<BTreeMap<String, f64>, HostError> {
+        let counters = inner::of_agent(&mut self.agent);
+        counters.map_err(|error| self.process.explain(error))
+    }
+
+    fn console_tail(&self) -> String {
+        self.process.console_tail()
+    }
+
+    fn stop(mut self: Box<Self>) -> Result<(), HostError> {
+        // Nothing in the guest is worth a shutdown: its disks are thrown away.
+        self.process.kill();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{FileExt, MetadataExt};
+
+    #[test]
+    fn a_layer_has_the_images_bytes_and_its_holes() {
+        let folder = tempfile::tempdir().unwrap();
+        let (image, copy) = (folder.path().join("image"), folder.path().join("copy"));
+        let file = File::create(&image).unwrap();
+        file.set_len(64 << 20).unwrap();
+        file.write_all_at(b"first", 0).unwrap();
+        file.write_all_at(b"last", (32 << 20) + 77).unwrap();
+        layer(&image, &copy).unwrap();
+        assert!(fs::read(&image).unwrap() == fs::read(&copy).unwrap());
+        let blocks = fs::metadata(&copy).unwrap().blocks();
+        assert!(blocks < 2048, "{blocks} blocks of 512 bytes");
+    }
+}

@@ -1,0 +1,40 @@
+//! A machine, as far as every VMM is told the same of it.
+
+use std::path::PathBuf;
+
+/// A machine to boot.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// The kernel as an ELF file.
+    pub kernel: PathBuf,
+    /// Its initial RAM disk.
+    pub initrd: PathBuf,
+    /// Its command line.
+    pub arguments: String,
+    /// Virtual processors.
+    pub vcpus: u32,
+    /// Memory, in MiB.
+    pub memory_mib: u32,
+    /// Its disks, `/dev/vda` first.
+    pub disks: Vec<Disk>,
+    /// Its network device.
+    pub nic: Option<Nic>,
+}
+
+/// A disk: a raw image, which the VMM reads and writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Disk {
+    /// Its image.
+    pub path: PathBuf,
+    /// Whether the host's page cache is passed by, where the VMM can do that.
+    pub direct: bool,
+}
+
+/// A network device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nic {
+    /// The tap behind it, which is there already.
+    pub tap: String,
+    /// Its address.
+    pub mac: String,
+}

@@ -1,0 +1,227 @@
+//! VMMs that boot an unpacked kernel without firmware, Firecracker and Cloud Hypervisor: what each of
+//! them is told, and a guest of the shared image in a cell.
+
+mod cloud_hypervisor;
+mod firecracker;
+mod guest;
+mod machine;
+mod start;
+
+pub use machine::{Disk, Machine, Nic};
+pub use start::{Place, Started};
+
+use super::qemu::machine::{MEMORY_MIB, PIN, VCPUS};
+use super::{GuestFiles, Platform, Target};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::time::Duration;
+use vtax_host::HostError;
+use vtax_host::cell::cpus::CpuList;
+use vtax_host::cell::{self, Seat};
+use vtax_host::command::plain;
+use vtax_host::settings::{Domain, Parameter, Settings};
+
+/// A VMM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Vmm {
+    /// Firecracker, without its API server.
+    Firecracker,
+    /// Cloud Hypervisor.
+    CloudHypervisor,
+}
+
+const BINARY: Parameter =
+    Parameter::new("vm.binary", Domain::Text("path"), "").help("the VMM to run");
+
+/// What a plan may set of a VM that has so many processors at most.
+const fn parameters(most_vcpus: i64, binary: &'static str) -> [Parameter; 4] {
+    let (mut vcpus, mut program) = (VCPUS, BINARY);
+    vcpus.domain = Domain::Integer(1, most_vcpus);
+    program.default = Some(binary);
+    [vcpus, MEMORY_MIB, PIN, program]
+}
+
+static FIRECRACKER: [Parameter; 4] = parameters(32, "firecracker");
+static CLOUD_HYPERVISOR: [Parameter; 4] = parameters(254, "cloud-hypervisor");
+
+impl Vmm {
+    /// Its program's name; also the platform's.
+    #[must_use]
+    pub const fn program(self) -> &'static str {
+        match self {
+            Self::Firecracker => "firecracker",
+            Self::CloudHypervisor => "cloud-hypervisor",
+        }
+    }
+
+    /// The first version that can boot the image, and why.
+    const fn oldest(self) -> ((u32, u32), &'static str) {
+        match self {
+            Self::Firecracker => ((1, 8), "the image's kernel finds its devices by ACPI alone"),
+            Self::CloudHypervisor => ((51, 0), "the disks of older ones cannot be told to be raw"),
+        }
+    }
+
+    /// The comm of the thread that runs a virtual processor.
+    fn vcpu_thread(self, number: u32) -> String {
+        match self {
+            Self::Firecracker => format!("fc_vcpu {number}"),
+            Self::CloudHypervisor => format!("vcpu{number}"),
+        }
+    }
+
+    fn binary(self, settings: &Settings) -> String {
+        let name = settings.text(BINARY.key);
+        name.unwrap_or(self.program()).to_owned()
+    }
+
+    fn own(self) -> &'static [Parameter; 4] {
+        match self {
+            Self::Firecracker => &FIRECRACKER,
+            Self::CloudHypervisor => &CLOUD_HYPERVISOR,
+        }
+    }
+
+    /// Virtual processors, and memory in MiB.
+    fn size(self, settings: &Settings) -> Result<(u32, u32), HostError> {
+        let [vcpus, memory, ..] = self.own();
+        Ok((vcpus.bounded(settings)?, memory.bounded(settings)?))
+    }
+
+    /// The first line that the program says of itself.
+    ///
+    /// # Errors
+    /// When it cannot be run, or is too old.
+    fn version(self, binary: &str) -> Result<String, HostError> {
+        let missing = |why: String| HostError::Missing {
+            what: format!("the program {binary} ({why})"),
+            remedy: format!(
+                "put its project's release into /usr/local/bin as {}, or set vm.binary",
+                self.program()
+            ),
+        };
+        let output = plain(binary)
+            .arg("--version")
+            .output()
+            .map_err(|cause| missing(cause.to_string()))?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        let line = said.lines().next().unwrap_or_default().to_owned();
+        if !output.status.success() || line.is_empty() {
+            return Err(missing(format!(
+                "it does not tell its version: {}",
+                output.status
+            )));
+        }
+        let (oldest, why) = self.oldest();
+        // A build of one's own may have any name: it is taken.
+        if number(&line).is_some_and(|number| number < oldest) {
+            let (major, minor) = oldest;
+            return Err(missing(format!(
+                "{line}; version {major}.{minor} is needed: {why}"
+            )));
+        }
+        Ok(line)
+    }
+}
+
+/// Processors for the vCPU threads.
+fn pin(settings: &Settings) -> Result<Option<CpuList>, HostError> {
+    let given = settings.text(PIN.key);
+    given.map(CpuList::parse_online).transpose()
+}
+
+/// `Firecracker v1.13.1` → (1, 13).
+fn number(line: &str) -> Option<(u32, u32)> {
+    let version = line
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix('v'))?;
+    let mut parts = version.split(['.', '-']).map(str::parse);
+    Some((parts.next()?.ok()?, parts.next()?.ok()?))
+}
+
+impl Platform for Vmm {
+    fn kind(&self) -> &'static str {
+        self.program()
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        self.own()
+    }
+
+    fn check(&self, settings: &Settings) -> Result<(), HostError> {
+        pin(settings)?;
+        self.size(settings)?;
+        self.version(&self.binary(settings))?;
+        for (device, remedy) in [
+            (
+                "/dev/kvm",
+                "load kvm_intel or kvm_amd: this VMM emulates nothing; kind = \"qemu\" can",
+            ),
+            ("/dev/net/tun", "modprobe tun"),
+        ] {
+            let opened = File::options().read(true).write(true).open(device);
+            opened.map_err(|cause| HostError::Missing {
+                what: format!("{device}, which {} needs, ({cause})", self.program()),
+                remedy: remedy.to_owned(),
+            })?;
+        }
+        cell::check(settings)
+    }
+
+    fn expected_overhead(&self) -> Duration {
+        Duration::from_secs(2)
+    }
+
+    fn memory_mib(&self, settings: &Settings) -> u64 {
+        u64::try_from(MEMORY_MIB.integer(settings)).unwrap_or(u64::MAX)
+    }
+
+    fn boot(
+        &self,
+        seat: &Seat<'_>,
+        guest: &GuestFiles,
+        settings: &Settings,
+    ) -> Result<Box<dyn Target>, HostError> {
+        Ok(Box::new(guest::Guest::boot(*self, seat, guest, settings)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_told_by_its_line() {
+        for (line, told) in [
+            ("Firecracker v1.13.1", Some((1, 13))),
+            ("cloud-hypervisor v51.0", Some((51, 0))),
+            ("cloud-hypervisor v51.0-12-gabcdef", Some((51, 0))),
+            ("cloud-hypervisor vabcdef-dirty", None),
+            ("a stand-in", None),
+            ("", None),
+        ] {
+            assert_eq!(number(line), told, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_is_absent_or_too_old_is_named_with_what_to_do() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let old = folder.path().join("old");
+        std::fs::write(&old, "#!/bin/sh\necho Firecracker v1.7.0\n").unwrap();
+        std::fs::set_permissions(&old, std::fs::Permissions::from_mode(0o755)).unwrap();
+        for (vmm, binary, said) in [
+            (Vmm::Firecracker, old.to_str().unwrap(), "version 1.8"),
+            (Vmm::CloudHypervisor, "/nowhere/ch", "/nowhere/ch"),
+            (Vmm::CloudHypervisor, "false", "exit status: 1"),
+        ] {
+            let error = vmm.version(binary).unwrap_err().to_string();
+            assert!(
+                error.contains(said) && error.contains("vm.binary"),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! A VMM's process and the line to its guest's serial port.
+
+use super::{Machine, Vmm, cloud_hypervisor, firecracker};
+use rustix::net::sockopt::set_socket_send_buffer_size_force;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use vtax_host::command::CommandLine;
+
+/// How long it may take to make its socket, which it does before its guest boots.
+const SOCKET_LIMIT: Duration = Duration::from_secs(10);
+
+/// What may wait to be read of Firecracker's output, in bytes as the kernel counts them: a thousand
+/// for each byte of the guest's, which come singly. What finds no room is lost.
+const UNREAD_BYTES: usize = 256 << 20;
+
+/// Where one VMM's files are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The folder, as the VMM sees it.
+    pub inside: PathBuf,
+    /// The same folder, as this process sees it.
+    pub outside: PathBuf,
+    /// What its files' names begin with.
+    pub stem: String,
+}
+
+impl Place {
+    fn file(&self, folder: &Path, ending: &str) -> PathBuf {
+        folder.join(format!("{}.{ending}", self.stem))
+    }
+}
+
+/// A VMM that was started, whose guest need not have booted.
+#[derive(Debug)]
+pub struct Started {
+    /// The process, or the one that waits for it.
+    pub child: Child,
+    /// The guest's serial port; closed at the other end where the VMM ended at once.
+    pub line: UnixStream,
+    /// What the VMM says of itself, as this process sees it.
+    pub log: PathBuf,
+    /// What else it has in its place.
+    pub files: Vec<PathBuf>,
+    /// How it was told what to be.
+    pub told: String,
+}
+
+impl Vmm {
+    /// Starts `program` for a machine. `command` makes the process of a command line.
+    ///
+    /// # Errors
+    /// When it cannot be started, or its files cannot be written.
+    pub fn start(
+        self,
+        program: &str,
+        machine: &Machine,
+        place: &Place,
+        command: impl Fn(&CommandLine) -> Command,
+    ) -> io::Result<Started> {
+        let outside = |ending: &str| place.file(&place.outside, ending);
+        let inside = |ending: &str| place.file(&place.inside, ending);
+        let log = outside("log");
+        let output = File::create(&log)?;
+        let mut words = vec![program.to_owned()];
+        match self {
+            Self::Firecracker => {
+                let config = outside("json");
+                let text = firecracker::configuration(machine, &inside("log")).to_string();
+                fs::write(&config, &text)?;
+                words.extend(firecracker::arguments(&inside("json")));
+                let (line, theirs) = UnixStream::pair()?;
+                set_socket_send_buffer_size_force(&theirs, UNREAD_BYTES)?;
+                let theirs = OwnedFd::from(theirs);
+                let child = command(&words)
+                    .stdin(Stdio::from(theirs.try_clone()?))
+                    .stdout(Stdio::from(theirs))
+                    .stderr(output)
+                    .spawn()?;
+                Ok(Started {
+                    child,
+                    line,
+                    log,
+                    files: vec![config],
+                    told: format!("{} {text}", words.join(" ")),
+                })
+            }
+            Self::CloudHypervisor => {
+                let serial = outside("serial");
+                words.extend(cloud_hypervisor::arguments(machine, &inside("serial")));
+                let mut child = command(&words)
+                    .stdin(Stdio::null())
+                    .stdout(output.try_clone()?)
+                    .stderr(output)
+                    .spawn()?;
+                let line = connected(&serial, &mut child)?;
+                Ok(Started {
+                    child,
+                    line,
+                    log,
+                    files: vec![serial],
+                    told: words.join(" "),
+                })
+            }
+        }
+    }
+}
+
+/// A connection to the guest's serial port. At once: what a guest says while nobody listens is lost
+/// before version 53.
+fn connected(serial: &Path, child: &mut Child) -> io::Result<UnixStream> {
+    let began = Instant::now();
+    while child.try_wait()?.is_none() && began.elapsed() < SOCKET_LIMIT {
+        std::thread::sleep(Duration::from_millis(1));
+        if let Ok(line) = UnixStream::connect(serial) {
+            return Ok(line);
+        }
+    }
+    // Closed at the other end: the wait for its boot finds out why.
+    Ok(UnixStream::pair()?.0)
+}

@@ -1,0 +1,40 @@
+//! Programs in the place of a VMM, for the tests of every crate that starts one.
+
+#![allow(dead_code, reason = "each test program uses a part")]
+#![allow(clippy::unwrap_used, reason = "what cannot be set up fails the test")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+/// Takes what Firecracker and Cloud Hypervisor document, and lets QEMU boot it by emulation.
+pub const STAND_IN: &str = include_str!("stand-in.sh");
+
+/// A VMM that ends at once.
+pub const FAILS: &str = "#!/bin/sh\n[ \"$*\" != --version ] || { echo 'a stand-in'; exit; }\n\
+    echo 'Cannot create VM: not on this KVM' >&2\nexit 2\n";
+
+/// A folder with a program of this name.
+pub fn program(name: &str, script: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name);
+    fs::write(&path, script).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    folder
+}
+
+/// Has the stand-in of a folder call its vCPU threads as the VMM calls its own; whether it can.
+pub fn names_threads(folder: &Path) -> bool {
+    let source = folder.join("names.c");
+    fs::write(&source, include_str!("names.c")).unwrap();
+    let compiled = Command::new("cc")
+        .args(["-shared", "-fPIC", "-o"])
+        .args([&folder.join("names.so"), &source])
+        .status();
+    let compiled = compiled.is_ok_and(|status| status.success());
+    if !compiled {
+        eprintln!("SKIPPED: no C compiler (Debian package gcc)");
+    }
+    compiled
+}

@@ -1,0 +1,123 @@
+//! Plans whose guests are Firecracker's and Cloud Hypervisor's, with a stand-in for the VMM that lets
+//! QEMU boot them: a run from its beginning to its end, with `kill -9` in between.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "in a test, a failure is a panic"
+)]
+
+#[path = "../../vtax-guest/tests/stand_in/mod.rs"]
+mod stand_in;
+mod support;
+
+use serde_json::Value;
+use stand_in::{STAND_IN, names_threads, program};
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+use support::{HostState, cannot_run_trials, finish, run, vtax};
+
+fn plan(firecracker: &Path, cloud_hypervisor: &Path) -> String {
+    format!(
+        r#"
+name = "vmm"
+repetitions = 1
+warmup = "100ms"
+duration = "1s"
+sample_hz = 10
+[settings]
+observe.charge = "counted"
+
+# Trials beside other work are suspect, and this test counts them.
+[again]
+share = 0
+
+[[platform]]
+kind = "firecracker"
+vm.binary = "{}/firecracker"
+vm.vcpus = 2
+vm.memory_mib = 256
+vm.pin = "0"
+[[platform]]
+kind = "cloud-hypervisor"
+vm.binary = "{}/cloud-hypervisor"
+[[workload]]
+kind = "idle"
+[[workload]]
+kind = "iperf3-receive"
+rate_mbit = 10
+[[workload]]
+kind = "disk-read"
+"#,
+        firecracker.display(),
+        cloud_hypervisor.display()
+    )
+}
+
+#[test]
+fn a_plan_is_run_killed_and_finished_and_leaves_nothing() {
+    if let Some(reason) = cannot_run_trials() {
+        eprintln!("SKIPPED: {reason}");
+        return;
+    }
+    if !Path::new("/dev/kvm").exists() {
+        eprintln!("SKIPPED: needs /dev/kvm");
+        return;
+    }
+    let programs = ["firecracker", "cloud-hypervisor"].map(|name| program(name, STAND_IN));
+    if !programs.iter().all(|folder| names_threads(folder.path())) {
+        return;
+    }
+    let work = tempfile::tempdir().unwrap();
+    let inside = |name: &str| work.path().join(name);
+    let (file, results, state) = (inside("plan.toml"), inside("results"), inside("state"));
+    fs::write(&file, plan(programs[0].path(), programs[1].path())).unwrap();
+    finish(vtax(&state).args(["plan", "check"]).arg(&file), true);
+    finish(vtax(&state).args(["image", "build"]), true);
+    let before = HostState::read();
+
+    // While a cell is made, while a guest boots, and while one is measured.
+    for moment in [700, 3000, 9000] {
+        let mut run = run(&state, &file, &results)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(moment));
+        assert_eq!(run.try_wait().unwrap(), None, "the plan is too short");
+        run.kill().unwrap();
+        run.wait().unwrap();
+    }
+    finish(&mut run(&state, &file, &results), true);
+
+    let info: Value = read(&results.join("run.json"));
+    for (number, entry) in info["schedule"].as_array().unwrap().iter().enumerate() {
+        let treatment = &info["treatments"][entry["treatment"].as_u64().unwrap() as usize];
+        let trial = read(&results.join(format!("trials/{number:04}/trial.json")));
+        let metric = |name: &str| trial["metrics"][name]["value"].as_f64();
+        let workload = treatment["workload"].as_str().unwrap();
+        let label = &treatment["label"];
+        assert!(metric("cpu.stage.vcpu") > Some(0.0), "{label}: {trial:#}");
+        assert!(metric("cpu.stage.emulator").is_some(), "{label}");
+        let line = trial["environment"]["vm.command_line"].as_str().unwrap();
+        assert!(
+            line.contains(treatment["platform"].as_str().unwrap()),
+            "{line}"
+        );
+        let measured = match workload {
+            "iperf3-receive" => metric("throughput"),
+            "disk-read" => metric("cpu.per_work"),
+            _ => metric("cpu.cores"),
+        };
+        assert!(measured > Some(0.0), "{label}: {trial:#}");
+    }
+    let journal = fs::read(state.join("journal.jsonl")).unwrap();
+    assert!(journal.is_empty(), "{}", String::from_utf8_lossy(&journal));
+    assert_eq!(HostState::read(), before, "the host is not as it was found");
+}
+
+fn read(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
