@@ -421,7 +421,8 @@ mod tests {
         let without: Vec<&str> = (all.iter().copied())
             .filter(|entry| {
                 let figures = catalogue.figures.iter();
-                let mut of_entry = figures.filter(|figure| figure.entries.iter().any(|one| one == entry));
+                let mut of_entry =
+                    figures.filter(|figure| figure.entries.iter().any(|one| one == entry));
                 !of_entry.any(|figure| has_ours(figure, entry))
             })
             .collect();

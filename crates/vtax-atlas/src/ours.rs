@@ -621,7 +621,15 @@ mod tests {
             treatment: "xen · 1KB".into(),
             metric: metric.into(),
         };
-        let wanted = ["a @ knee", "a + b @ knee", "a @ lowest", "a", "a @ top", "none @ knee"].map(key);
+        let wanted = [
+            "a @ knee",
+            "a + b @ knee",
+            "a @ lowest",
+            "a",
+            "a @ top",
+            "none @ knee",
+        ]
+        .map(key);
         let ours = Ours::of_results(root.path(), "p", None, &wanted.into()).unwrap();
         let found = |metric| {
             let number = ours.numbers.get(&key(metric))?;
