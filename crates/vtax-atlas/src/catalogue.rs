@@ -90,8 +90,11 @@ pub struct Figure {
     pub number: String,
     /// What it shows, in one sentence.
     pub title: String,
-    /// The entries of `papers/figures.toml` that it covers.
+    /// The entries of `papers/figures.toml` that it covers: what came out.
     pub entries: Vec<String>,
+    /// Entries that say how theirs was set up, of which there is nothing to measure.
+    #[serde(default)]
+    pub setup: Vec<String>,
     /// What is compared.
     #[serde(default)]
     pub series: Vec<Series>,
@@ -112,8 +115,8 @@ impl Figure {
     /// The plans that measure it.
     pub fn plans(&self) -> impl Iterator<Item = &str> {
         self.series.iter().flat_map(|series| {
-            let rows = series.rows.iter().filter(|row| row.ours.is_some());
-            rows.filter_map(|row| series.plan_of(row))
+            let rows = series.rows.iter();
+            rows.map(|row| series.plan_of(row))
         })
     }
 }
@@ -130,22 +133,26 @@ pub struct Series {
     /// The row that ratios are taken to.
     pub baseline: String,
     /// The plan that measures it.
-    pub plan: Option<String>,
-    /// Our metric, or several whose values are added: `cpu.stage.backend + cpu.stage.softirq`.
+    pub plan: String,
+    /// Where that has to run for this series, if not where it runs for others.
+    pub at: Option<String>,
+    /// Our metric, or several whose values are added: `cpu.stage.backend + cpu.stage.softirq`. Of a
+    /// load that rises, `… @ knee` is what it is at the highest level that kept the objective, each
+    /// trial at its own, `… @ lowest` at the lowest level.
     pub metric: Option<String>,
     /// The systems or levels.
     pub rows: Vec<Row>,
 }
 
 impl Series {
-    fn plan_of<'a>(&'a self, row: &'a Row) -> Option<&'a str> {
-        row.plan.as_deref().or(self.plan.as_deref())
+    fn plan_of<'a>(&'a self, row: &'a Row) -> &'a str {
+        row.plan.as_deref().unwrap_or(&self.plan)
     }
 
     /// Plan, treatment and metric that stand for a row; `None` where nothing does.
     pub fn key(&self, row: &Row) -> Option<Key> {
         Some(Key {
-            plan: self.plan_of(row)?.to_owned(),
+            plan: self.plan_of(row).to_owned(),
             treatment: row.ours.clone()?,
             metric: row.metric.clone().or_else(|| self.metric.clone())?,
         })
@@ -177,7 +184,7 @@ pub struct Key {
     pub plan: String,
     /// The treatment's label.
     pub treatment: String,
-    /// The metric, or a sum of some.
+    /// The metric, or a sum of some, and at which load ([`Series::metric`]).
     pub metric: String,
 }
 
@@ -341,6 +348,8 @@ impl Catalogue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ours::Ours;
+    use std::collections::BTreeSet;
 
     /// The path of every number and every chart.
     fn leaves(at: &Value, path: &str, found: &mut Vec<(String, bool)>) {
@@ -366,7 +375,8 @@ mod tests {
         let mut all = Vec::new();
         leaves(&Value::Table(catalogue.printed.clone()), "", &mut all);
         assert!(all.len() > 300, "{}", all.len());
-        let entries = || catalogue.figures.iter().flat_map(|figure| &figure.entries);
+        let figures = || catalogue.figures.iter();
+        let entries = || figures().flat_map(|figure| figure.entries.iter().chain(&figure.setup));
         let covers = |entry: &str, leaf: &str| {
             let rest = leaf.strip_prefix(entry);
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -385,6 +395,43 @@ mod tests {
                 "{entry} is not in papers/figures.toml"
             );
         }
+    }
+
+    #[test]
+    fn nine_of_ten_entries_have_numbers_of_ours() {
+        let (catalogue, kept) = (Catalogue::read().unwrap(), Ours::kept().unwrap());
+        let is_chart = |entry: &str| entry.contains("chart_only");
+        let has_ours = |figure: &Figure, entry: &str| {
+            let mut rows = figure.series.iter().flat_map(|series| {
+                let rows = series.rows.iter();
+                rows.map(move |row| (row, series.key(row)))
+            });
+            rows.any(|(row, key)| {
+                let words = row.published.iter().flat_map(|text| text.split(' '));
+                let mut of_entry = words.filter_map(|word| word.strip_prefix(entry));
+                // A chart whose points are not printed stands for the whole figure.
+                let stands = is_chart(entry)
+                    || of_entry.any(|rest| rest.is_empty() || rest.starts_with('.'));
+                stands && key.is_some_and(|key| kept.numbers.contains_key(&key))
+            })
+        };
+        let all: BTreeSet<&str> = (catalogue.figures.iter())
+            .flat_map(|figure| figure.entries.iter().map(String::as_str))
+            .collect();
+        let without: Vec<&str> = (all.iter().copied())
+            .filter(|entry| {
+                let figures = catalogue.figures.iter();
+                let mut of_entry =
+                    figures.filter(|figure| figure.entries.iter().any(|one| one == entry));
+                !of_entry.any(|figure| has_ours(figure, entry))
+            })
+            .collect();
+        assert!(
+            all.len() > 50 && without.len() * 10 <= all.len(),
+            "{} of {} entries are without ours: {without:?}",
+            without.len(),
+            all.len()
+        );
     }
 
     #[test]
@@ -444,7 +491,7 @@ mod tests {
                         .find(|word| word.contains(&figure.paper));
                     assert!(
                         path.is_none_or(|path| {
-                            let mut entries = figure.entries.iter();
+                            let mut entries = figure.entries.iter().chain(&figure.setup);
                             entries.any(|entry| path.starts_with(entry.as_str()))
                         }),
                         "{name}: {expression}"

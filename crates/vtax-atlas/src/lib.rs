@@ -254,13 +254,29 @@ fn compare_series<'a>(
     })
 }
 
+impl Entry<'_> {
+    /// Whether there is a number of ours.
+    pub fn has_ours(&self) -> bool {
+        self.series.iter().any(Compared::has_ours)
+    }
+}
+
+impl Compared<'_> {
+    /// Whether there is a number of ours.
+    pub fn has_ours(&self) -> bool {
+        self.rows.iter().any(|row| row.ours.is_some())
+    }
+}
+
 /// How many figures there are, and what may be said of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Figures and tables.
     pub figures: usize,
-    /// With ours beside them.
+    /// With numbers of ours.
     pub measured: usize,
+    /// Of those, the ones in which there is nothing published to compare them with.
+    pub alone: usize,
     /// Of those whose order can be compared, those that agree.
     pub order: (usize, usize),
     /// Of those whose ratios can be compared, those that agree.
@@ -275,10 +291,13 @@ impl Summary {
             let found: Vec<bool> = found.collect();
             (found.iter().filter(|agrees| **agrees).count(), found.len())
         };
-        let measured = entries.iter().filter(|entry| entry.verdict.is_measured());
+        let measured = || entries.iter().filter(|entry| entry.has_ours());
         Self {
             figures: entries.len(),
-            measured: measured.count(),
+            measured: measured().count(),
+            alone: measured()
+                .filter(|entry| !entry.verdict.is_compared())
+                .count(),
             order: agree(|verdict| verdict.order),
             ratio: agree(|verdict| verdict.ratio),
         }
@@ -290,13 +309,14 @@ impl std::fmt::Display for Summary {
         let Self {
             figures,
             measured,
+            alone,
             order,
             ratio,
         } = self;
         write!(
             f,
             "{}, {measured} with ours: the order agrees in {} of {}, ratios within × {} in {} of {}; \
-             {} not measured",
+             in {alone} ours stand alone; {} not measured",
             numbers::count(*figures, "figure"),
             order.0,
             order.1,

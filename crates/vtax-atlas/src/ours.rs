@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use vtax_report::analysis::charge::Study;
-use vtax_report::analysis::{Analysis, Certainty, MetricSummary, analyse};
+use vtax_report::analysis::{Analysis, Certainty, MetricSummary, TreatmentSummary, analyse};
 use vtax_report::export::field;
 use vtax_report::results::ResultsDir;
 use vtax_report::stats::{Interval, positive_mean_interval, seed_of};
@@ -306,38 +306,98 @@ fn has_doubted_treatment(results: &ResultsDir) -> bool {
 /// A key's number, from the trials that count; `None` where there are none, or a metric is missing.
 fn of_key(analysis: &Analysis, key: &Key) -> Option<Number> {
     let summary = analysis.treatment(&key.treatment)?;
-    let metrics: Vec<&MetricSummary> = (key.metric.split(" + "))
-        .map(|name| summary.metric(name))
+    let (sum, at) = match key.metric.split_once(" @ ") {
+        None => (key.metric.as_str(), None),
+        Some((sum, level)) => (sum, Some(At::named(level)?)),
+    };
+    let metrics: Vec<OfTrials<'_>> = (sum.split(" + "))
+        .map(|name| match at {
+            None => summary.metric(name).map(OfTrials::whole),
+            Some(at) => OfTrials::at(summary, name, at),
+        })
         .collect::<Option<_>>()?;
     let first = metrics.first()?;
     // A provisional analysis shows suspect trials too; they are no numbers to compare with.
     let trials = analysis.trials.iter();
-    let counted: BTreeSet<u32> = trials
-        .filter(|trial| trial.failed.is_none() && trial.suspect.is_empty())
-        .map(|trial| trial.index)
-        .collect();
-    let values: Vec<f64> = (first.values.iter())
-        .filter(|(trial, _)| counted.contains(trial))
-        .filter_map(|(trial, _)| {
-            let of = metrics.iter().map(|metric| {
-                let mut values = metric.values.iter();
-                values
-                    .find(|(index, _)| index == trial)
-                    .map(|(_, value)| value)
-            });
+    let counted = trials.filter(|trial| trial.failed.is_none() && trial.suspect.is_empty());
+    let values: Vec<f64> = counted
+        .filter_map(|trial| {
+            let of = metrics.iter().map(|metric| metric.values.get(&trial.index));
             of.sum::<Option<f64>>()
         })
         .collect();
-    let exact = metrics.iter().all(|metric| metric.certainty.is_exact());
-    let source = metrics.iter().map(|metric| metric.source).max()?;
+    let any = |metric: &OfTrials<'_>| metric.any.certainty;
+    let exact = metrics.iter().all(|metric| any(metric).is_exact());
+    let source = metrics.iter().map(|metric| metric.any.source).max()?;
     Some(Number {
-        varies: match first.certainty {
+        varies: match any(first) {
             Certainty::Exact { seed } if exact => format!("exact, seed {seed}"),
             Certainty::Seeds => "seed".to_owned(),
             _ => "trial".to_owned(),
         },
-        ..of_values(&values, exact, first.unit, source, key)?
+        ..of_values(&values, exact, first.any.unit, source, key)?
     })
+}
+
+/// Which of a trial's load levels.
+#[derive(Debug, Clone, Copy)]
+enum At {
+    /// The highest that kept the objective: each trial's own.
+    Knee,
+    /// The lowest.
+    Lowest,
+}
+
+impl At {
+    fn named(name: &str) -> Option<Self> {
+        match name {
+            "knee" => Some(Self::Knee),
+            "lowest" => Some(Self::Lowest),
+            _ => None,
+        }
+    }
+}
+
+/// A metric by trial.
+struct OfTrials<'a> {
+    /// Where its unit, flag and certainty are from.
+    any: &'a MetricSummary,
+    /// The values, by the trials' positions.
+    values: BTreeMap<u32, f64>,
+}
+
+impl<'a> OfTrials<'a> {
+    /// Over the whole measured part.
+    fn whole(metric: &'a MetricSummary) -> Self {
+        Self {
+            any: metric,
+            values: metric.values.iter().copied().collect(),
+        }
+    }
+
+    /// At one level of each trial; `None` where no level has the metric. A trial without a knee has
+    /// no value there.
+    fn at(summary: &'a TreatmentSummary, name: &str, at: At) -> Option<Self> {
+        let mut levels: Vec<(f64, &MetricSummary)> = (summary.levels.iter())
+            .filter_map(|level| Some((level.level.value, level.metric(name)?)))
+            .collect();
+        levels.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+        let (_, any) = levels.first()?;
+        let knees = summary.metric("knee").map(|knee| knee.values.as_slice());
+        let mut values = BTreeMap::new();
+        for (level, metric) in &levels {
+            for (trial, value) in &metric.values {
+                let is_own = match at {
+                    At::Lowest => !values.contains_key(trial),
+                    At::Knee => knees.is_some_and(|knees| knees.contains(&(*trial, *level))),
+                };
+                if is_own {
+                    values.insert(*trial, *value);
+                }
+            }
+        }
+        Some(Self { any, values })
+    }
 }
 
 fn of_values(values: &[f64], exact: bool, unit: Unit, source: Source, key: &Key) -> Option<Number> {
@@ -519,6 +579,71 @@ mod tests {
     }
 
     #[test]
+    fn a_load_level_is_each_trials_own_knee_or_its_lowest() {
+        let root = tempfile::tempdir().unwrap();
+        let treatment = serde_json::json!({ "label": "xen · 1KB", "platform": "xen", "workload": "1KB", "factors": {},
+            "baseline": null, "platform_kind": "xen", "workload_kind": "http-rate" });
+        let run = serde_json::from_value(
+            serde_json::json!({ "format": 2, "name": "p", "description": "", "seed": 1,
+            "profile": "quick", "place": "local", "started": "2026-01-01T00:00:00Z", "plan_sha256": "x",
+            "treatments": [treatment], "minimum_effect": 0.02,
+            "schedule": [{"treatment": 0, "block": 0}, {"treatment": 0, "block": 1}, {"treatment": 0, "block": 2}] }),
+        );
+        let metric = |value: f64, unit: &str| serde_json::json!({ "value": value, "unit": unit, "source": "emulated", "better": "lower", "title": "t" });
+        ResultsDir::create(root.path(), &run.unwrap(), "", &serde_json::json!({})).unwrap();
+        // The second trial bears one level more than the first, the third not even the lowest.
+        for (index, knee) in [(0, Some(20.0)), (1, Some(26.0)), (2, None)] {
+            let phases: Vec<_> = [20.0, 26.0, 33.8]
+                .into_iter()
+                .zip(1u32..)
+                .map(|(level, place)| {
+                    let cores = 0.1 * f64::from(place) + 0.01 * f64::from(index);
+                    serde_json::json!({ "name": format!("{level} op/s"), "level": { "value": level, "unit": "op/s" },
+                        "window": [0, 1], "work": null, "kept": knee.is_some_and(|knee| level <= knee),
+                        "metrics": { "a": metric(cores, "core"), "b": metric(1.0, "core") } })
+                })
+                .collect();
+            let mut metrics = serde_json::json!({ "a": metric(9.0, "core") });
+            if let Some(knee) = knee {
+                metrics["knee"] = metric(knee, "op/s");
+            }
+            let times = serde_json::json!({ "boot": 0, "service": 0, "warmup": 0, "measured": 1, "teardown": 0, "total": 1 });
+            let trial = serde_json::json!({ "format": 2, "index": index, "block": index, "treatment": treatment,
+                "started": "2026-01-01T00:00:00Z", "outcome": "complete", "suspect": [], "times": times,
+                "window": [0, 1], "work": null, "metrics": metrics, "environment": {}, "phases": phases,
+                "observation": { "cpu": 0, "passes": 1, "missed": 0 } });
+            let folder = root.path().join(format!("trials/{index:04}"));
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("trial.json"), trial.to_string()).unwrap();
+        }
+        let key = |metric: &str| Key {
+            plan: "p".into(),
+            treatment: "xen · 1KB".into(),
+            metric: metric.into(),
+        };
+        let wanted = [
+            "a @ knee",
+            "a + b @ knee",
+            "a @ lowest",
+            "a",
+            "a @ top",
+            "none @ knee",
+        ]
+        .map(key);
+        let ours = Ours::of_results(root.path(), "p", None, &wanted.into()).unwrap();
+        let found = |metric| {
+            let number = ours.numbers.get(&key(metric))?;
+            Some(((number.value * 1e6).round() / 1e6, number.n))
+        };
+        // 0.10 at its knee of 20/s, 0.21 at its own of 26/s.
+        assert_eq!(found("a @ knee"), Some((0.155, 2)));
+        assert_eq!(found("a + b @ knee"), Some((1.155, 2)));
+        assert_eq!(found("a @ lowest"), Some((0.11, 3)));
+        assert_eq!(found("a"), Some((9.0, 3)));
+        assert_eq!((found("a @ top"), found("none @ knee")), (None, None));
+    }
+
+    #[test]
     fn a_later_run_of_a_plan_replaces_all_of_it() {
         let kept = "plan,treatment,metric,value,low,high,n,unit,source,varies,vtax,host,started,place,profile,plan_sha256\n\
                     p,one,m,1,,,1,s,measured,trials,0,h,t,local,full,x\n\
@@ -535,6 +660,13 @@ mod tests {
     fn what_was_kept_is_of_plans_and_figures_that_are_there() {
         let (kept, catalogue) = (Ours::kept().unwrap(), Catalogue::read().unwrap());
         let wanted = crate::wanted(&catalogue.figures);
+        for key in &wanted {
+            let level = key.metric.split_once(" @ ").map(|(_, level)| level);
+            assert!(
+                level.is_none_or(|level| At::named(level).is_some()),
+                "{key:?} is at no level that there is"
+            );
+        }
         for key in kept.numbers.keys() {
             assert!(
                 wanted.contains(key),

@@ -1,6 +1,6 @@
 //! The page: one self-contained file without scripts.
 
-use crate::catalogue::{Catalogue, Paper, Published};
+use crate::catalogue::{Catalogue, Paper, Plan, Published};
 use crate::ours::{Number, Origin};
 use crate::verdict::{NEAR, Ratio, Verdict};
 use crate::{Compared, ComparedRow, Entry, Summary};
@@ -92,7 +92,7 @@ fn contents(out: &mut String, paper: &Paper, own: &[&Entry<'_>]) {
             anchor(entry),
             escape(&entry.figure.number),
             escape(&entry.figure.title),
-            escape(&verdict_in_words(entry.verdict))
+            escape(&verdict_in_words(entry.verdict, entry.has_ours()))
         );
     }
     out.push_str("</ul>\n");
@@ -102,7 +102,7 @@ fn anchor(entry: &Entry<'_>) -> String {
     escape(&format!("{}-{}", entry.figure.paper, entry.figure.id))
 }
 
-fn verdict_in_words(verdict: Verdict) -> String {
+fn verdict_in_words(verdict: Verdict, has_ours: bool) -> String {
     let word = |what: &str, agrees: Option<bool>| match agrees {
         Some(true) => Some(format!("{what} agrees")),
         Some(false) => Some(format!("{what} differs")),
@@ -110,10 +110,10 @@ fn verdict_in_words(verdict: Verdict) -> String {
     };
     let both = [word("order", verdict.order), word("ratio", verdict.ratio)];
     let said: Vec<String> = both.into_iter().flatten().collect();
-    if said.is_empty() {
-        "not measured yet".to_owned()
-    } else {
-        said.join(", ")
+    match (said.is_empty(), has_ours) {
+        (false, _) => said.join(", "),
+        (true, true) => "ours stand alone".to_owned(),
+        (true, false) => "not measured yet".to_owned(),
     }
 }
 
@@ -125,15 +125,15 @@ fn figure(out: &mut String, catalogue: &Catalogue, entry: &Entry<'_>) {
         anchor(entry),
         escape(&figure.number),
         escape(&figure.title),
-        if entry.verdict.is_measured() {
+        if entry.verdict.is_compared() {
             ""
         } else {
             " none"
         },
-        escape(&verdict_in_words(entry.verdict))
+        escape(&verdict_in_words(entry.verdict, entry.has_ours()))
     );
     for compared in &entry.series {
-        series(out, compared);
+        series(out, catalogue, compared);
     }
     if entry.series.is_empty() {
         out.push_str("<p class=\"key\">A chart whose points are not printed: only its shape could be compared.</p>\n");
@@ -161,7 +161,7 @@ fn prose(text: &str) -> String {
         .collect()
 }
 
-fn series(out: &mut String, compared: &Compared<'_>) {
+fn series(out: &mut String, catalogue: &Catalogue, compared: &Compared<'_>) {
     let printed = compared.rows.iter().any(|row| row.published.is_some());
     add!(
         out,
@@ -200,8 +200,24 @@ fn series(out: &mut String, compared: &Compared<'_>) {
     add!(
         out,
         "</tbody></table></div>\n<p class=\"key\">{}</p>\n",
-        escape(&verdict_in_words(compared.verdict))
+        escape(&verdict_in_words(compared.verdict, compared.has_ours()))
     );
+    let named = &compared.series.plan;
+    if let (false, Some(plan)) = (compared.has_ours(), catalogue.plans.get(named)) {
+        let at = compared.series.at.as_deref();
+        add!(
+            out,
+            "<p class=\"key\">plans/{} measures it: <code>{}</code></p>\n",
+            escape(&plan.file),
+            escape(&command(plan, named, false, at))
+        );
+    }
+}
+
+/// What one types to run a plan.
+fn command(plan: &Plan, name: &str, quick: bool, at: Option<&str>) -> String {
+    let words = plan.arguments("plans", &format!("atlas-results/{name}"), quick, at);
+    format!("vtax {}", words.join(" "))
 }
 
 /// As many digits as were printed, or three of what was computed.
@@ -396,12 +412,11 @@ fn provenance(out: &mut String, catalogue: &Catalogue, entry: &Entry<'_>) {
         let origin = origins.get(name);
         let place = origin.map(|origin| origin.place.as_str());
         let quick = origin.is_some_and(|origin| origin.profile == "quick");
-        let words = plan.arguments("plans", &format!("atlas-results/{name}"), quick, place);
         add!(
             out,
-            "<dt>plan</dt><dd>plans/{}</dd><dt>command</dt><dd><code>vtax {}</code></dd>",
+            "<dt>plan</dt><dd>plans/{}</dd><dt>command</dt><dd><code>{}</code></dd>",
             escape(&plan.file),
-            escape(&words.join(" "))
+            escape(&command(plan, name, quick, place))
         );
         match origin {
             Some(origin) => {
@@ -554,7 +569,34 @@ mod tests {
         let nothing = Ours::default();
         let entries = compare(&catalogue, &figures, &nothing).unwrap();
         assert_eq!(Summary::of(&entries).measured, 0);
-        assert!(page(&catalogue, &entries).contains("not measured yet"));
+        let page_of_nothing = page(&catalogue, &entries);
+        assert!(page_of_nothing.contains("not measured yet"));
+        let command =
+            "measures it: <code>vtax run plans/made-up.toml --results=atlas-results/made-up</code>";
+        assert!(page_of_nothing.contains(command), "{page_of_nothing}");
+    }
+
+    #[test]
+    fn ours_beside_nothing_that_was_published_stand_alone() {
+        let atlas = ATLAS.replace("published = \"p.x.a\", ", "");
+        let catalogue =
+            Catalogue::of(&atlas.replace("published = \"p.x.b\", ", ""), FIGURES).unwrap();
+        let (_, ours) = made_up(1.0, 1.6);
+        let figures = catalogue.select(None).unwrap();
+        let entries = compare(&catalogue, &figures, &ours).unwrap();
+        let summary = Summary::of(&entries);
+        assert_eq!(
+            (summary.measured, summary.alone, summary.order.1),
+            (1, 1, 0)
+        );
+        assert!(
+            summary
+                .to_string()
+                .contains("in 1 ours stand alone; 0 not measured")
+        );
+        let page = page(&catalogue, &entries);
+        assert!(page.contains("ours stand alone") && !page.contains("not measured yet"));
+        assert!(!page.contains("measures it"));
     }
 
     #[test]
@@ -642,6 +684,9 @@ mod tests {
             "shea-platforms-xen",
         ];
         assert_eq!(missing("shea"), others);
-        assert_eq!(missing("cherkasova/fig-2"), ["cherkasova-http"]);
+        assert_eq!(
+            missing("cherkasova/fig-2"),
+            ["cherkasova-http", "cherkasova-http-xen"]
+        );
     }
 }

@@ -50,7 +50,7 @@ impl Verdict {
     }
 
     /// Whether anything was compared.
-    pub fn is_measured(&self) -> bool {
+    pub fn is_compared(&self) -> bool {
         self.order.is_some() || self.ratio.is_some()
     }
 }
@@ -241,7 +241,7 @@ mod tests {
             of(None, None),
         ]);
         assert_eq!(all, of(Some(false), Some(true)));
-        assert!(!Verdict::of_all([]).is_measured());
+        assert!(!Verdict::of_all([]).is_compared());
     }
 
     #[test]
