@@ -52,7 +52,7 @@ pub(super) trait Surroundings {
 
 impl Surroundings for Seat<'_> {
     fn command(&self, line: &CommandLine) -> Command {
-        Seat::command(self, Space::Switch, line)
+        Seat::command(self, self.monitor_space(), line)
     }
 
     fn owner(&self) -> &str {
