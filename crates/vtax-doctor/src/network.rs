@@ -2,7 +2,7 @@
 
 use super::{Answer, Finding, Options, Topic};
 use vtax_host::Roots;
-use vtax_host::cell::LinkConfig;
+use vtax_host::cell::{LinkConfig, Switch};
 
 pub(super) const CELL: &str = "cell";
 
@@ -44,10 +44,19 @@ pub(super) fn examine(roots: &Roots, options: &Options) -> Vec<Finding> {
             "link delay",
             LinkConfig {
                 delay_us: 1000,
-                ..plain
+                ..plain.clone()
             },
             "a cell with tc netem",
             "modprobe sch_netem (CONFIG_NET_SCH_NETEM); plans cannot set link.delay_us without",
+        ));
+        findings.push(made(
+            "Open vSwitch",
+            LinkConfig {
+                switch: Switch::OpenVswitch,
+                ..plain
+            },
+            "a cell with Open vSwitch in the bridge's place",
+            "plans cannot set link.switch = \"openvswitch\" without",
         ));
     }
     findings.push(vhost(roots, options));

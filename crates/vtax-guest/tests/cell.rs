@@ -323,6 +323,7 @@ fn the_link_has_the_mtu_rate_and_offloads_that_were_asked_for() {
         delay_us: 0,
         offloads: false,
         idle_ports: 2,
+        ..LinkConfig::default()
     };
     let cell = bench.cell(CellConfig {
         link,

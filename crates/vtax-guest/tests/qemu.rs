@@ -18,7 +18,7 @@ use vtax_guest::image::{self, Recipe};
 use vtax_guest::platform::native::Native;
 use vtax_guest::platform::qemu::Qemu;
 use vtax_guest::platform::{GuestFiles, Platform, Target};
-use vtax_host::cell::{Cell, CellConfig, LinkConfig, Seat, SeatConfig, Space};
+use vtax_host::cell::{Cell, CellConfig, LinkConfig, Seat, SeatConfig, Space, Switch};
 use vtax_host::journal::Journal;
 use vtax_host::scratch;
 use vtax_host::settings::{Level, Settings};
@@ -243,6 +243,55 @@ fn a_link_without_offloads_has_none_in_the_guest() {
     assert!(tap.contains("tcp-segmentation-offload: off"), "{tap}");
     vm.stop().unwrap();
     cell.destroy().unwrap();
+}
+
+#[test]
+fn without_a_switch_the_tap_of_a_vm_is_its_clients_device() {
+    let Some(guest) = guest() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut journal = Journal::open(&folder.path().join("state")).unwrap();
+    let link = LinkConfig {
+        switch: Switch::None,
+        offloads: false,
+        ..LinkConfig::default()
+    };
+    let cell = Cell::create(
+        CellConfig {
+            link,
+            ..config("qemu-bare")
+        },
+        &mut journal,
+    )
+    .unwrap();
+    let plan = settings(&[("link.switch", Level::Text("none".into()))]);
+    Qemu.check(&plan).unwrap();
+    let seat = cell.target().unwrap();
+    let mut vm = Qemu.boot(&seat, &guest, &plan).unwrap();
+    serve_iperf(&mut vm, &seat);
+    let address = vm.address().to_string();
+    from_client(&seat, &["iperf3", "--client", &address, "--bytes", "1M"]);
+    let tap = from_client(&seat, &["ip", "-o", "address", "show", "tap0"]);
+    assert!(tap.contains("10.91.0.1/24"), "{tap}");
+    let switch = Space::Switch;
+    let left = seat.command(switch, &line(&["ip", "-o", "link"])).output();
+    let left = String::from_utf8(left.unwrap().stdout).unwrap();
+    assert_eq!(left.lines().count(), 1, "only a loopback: {left}");
+    // What the guest sent, the tap received.
+    let device = &vm.subject().net_devices[0];
+    let seen = fs::read_to_string(format!("/proc/{}/net/dev", device.namespace_of)).unwrap();
+    let seen = seen.lines().find(|line| line.contains("tap0:")).unwrap();
+    let sent: Vec<&str> = seen.split_whitespace().collect();
+    assert!(sent[9].parse::<u64>().unwrap() > 1_000_000, "{seen}");
+    vm.stop().unwrap();
+    cell.destroy().unwrap();
+
+    let mut user = plan.clone();
+    let backend = ("nic.backend".into(), Level::Text("user".into()));
+    user.0.extend([backend]);
+    for refused in [Qemu.check(&user), Native.check(&plan)] {
+        let message = refused.unwrap_err().to_string();
+        assert!(message.contains("link.switch"), "{message}");
+    }
 }
 
 #[test]

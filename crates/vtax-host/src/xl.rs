@@ -149,7 +149,7 @@ impl Scheduler {
     /// When `xl` does not answer, or the scheduler knows no caps.
     pub fn find() -> Result<Self, HostError> {
         let said = run("xl", &["info"])?;
-        let name = parse_scheduler(&said).unwrap_or_default();
+        let name = fact(&said, "xen_scheduler").unwrap_or_default();
         let command = match name {
             "credit2" => "sched-credit2",
             "credit" => "sched-credit",
@@ -210,11 +210,23 @@ pub fn is_there(domain: u32) -> Result<bool, HostError> {
 }
 
 /// Of `xl info`.
-fn parse_scheduler(text: &str) -> Option<&str> {
+fn fact<'a>(text: &'a str, wanted: &str) -> Option<&'a str> {
     text.lines()
         .filter_map(|line| line.split_once(':'))
-        .find(|(key, _)| key.trim() == "xen_scheduler")
+        .find(|(key, _)| key.trim() == wanted)
         .map(|(_, value)| value.trim())
+}
+
+/// Whether the hypervisor has the processor's virtualization to run domains on.
+///
+/// # Errors
+/// When `xl` fails.
+pub fn has_hvm() -> Result<bool, HostError> {
+    Ok(knows_hvm(&run("xl", &["info"])?))
+}
+
+fn knows_hvm(info: &str) -> bool {
+    fact(info, "virt_caps").is_some_and(|words| words.split_whitespace().any(|word| word == "hvm"))
 }
 
 /// Of the table `Name ID Weight Cap`; names may have blanks in them.
@@ -361,8 +373,12 @@ dead                                        12   128     1     ----c-       1.9
     #[test]
     fn a_scheduler_and_its_caps_are_read() {
         let info = "host                   : dom0\nxen_scheduler          : credit2\nxen_pagesize : 4096\n";
-        assert_eq!(parse_scheduler(info), Some("credit2"));
-        assert_eq!(parse_scheduler("xen_version: 4.17\n"), None);
+        assert_eq!(fact(info, "xen_scheduler"), Some("credit2"));
+        assert_eq!(fact("xen_version: 4.17\n", "xen_scheduler"), None);
+        assert!(knows_hvm("virt_caps              : pv hvm hap shadow\n"));
+        for without in ["virt_caps : pv\n", "virt_caps : pv hvm_directio\n", ""] {
+            assert!(!knows_hvm(without), "{without}");
+        }
         let table = "Name                                ID Weight  Cap\n\
                      two words                            3    256   30\n";
         assert_eq!(parse_cap(table, 3), Some(30));

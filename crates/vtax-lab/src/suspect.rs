@@ -175,6 +175,8 @@ pub struct OwnWork {
     pub client: Nanoseconds,
     /// CPU time of vtax itself.
     pub vtax: Nanoseconds,
+    /// CPU time of the cell's switch, where it has processes.
+    pub switch: Nanoseconds,
     /// Time that the trial's own Xen domains ran. Dom0 books what it waited meanwhile as stolen.
     pub domains: Nanoseconds,
     /// The sampling period.
@@ -215,7 +217,8 @@ fn foreign_load(
         .target
         .0
         .saturating_add(own.client.0)
-        .saturating_add(own.vtax.0);
+        .saturating_add(own.vtax.0)
+        .saturating_add(own.switch.0);
     let foreign = cpu
         .processes
         .0
@@ -489,6 +492,7 @@ mod tests {
             target: seconds_of(3.5),
             client: seconds_of(2.0),
             vtax: seconds_of(0.05),
+            switch: Nanoseconds(0),
             domains: Nanoseconds(0),
             is_alone: false,
             follows_load: false,

@@ -28,6 +28,7 @@ fn hypervisor_packages(hypervisor: Hypervisor) -> &'static [&'static str] {
             "linux-image-cloud-amd64",
             "openssh-client",
             "openssh-server",
+            "openvswitch-switch",
             "qemu-system-x86",
         ],
         // The cloud kernel is no Dom0. Secondary consoles of Xen guests, which carry the agent,

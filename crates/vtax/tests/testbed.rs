@@ -166,6 +166,33 @@ fn a_run_gives_the_same_numbers_twice_and_the_committed_counts() {
 }
 
 #[test]
+fn open_vswitch_carries_a_trials_frames_and_its_daemons_are_a_stage() {
+    if !has("kvm") {
+        return;
+    }
+    let work = tempfile::tempdir().unwrap();
+    let plan = work.path().join("plan.toml");
+    let text = "name = \"switched\"\nseed = 5\nrepetitions = 1\nwarmup = \"500ms\"\nduration = \"2s\"\nmeters = [\"none\"]\n[factors]\nlink.switch = [\"bridge\", \"openvswitch\"]\n[[platform]]\nkind = \"native\"\n[[workload]]\nkind = \"iperf3-receive\"\nrate_mbit = 20\n";
+    fs::write(&plan, text).unwrap();
+    let into = work.path().join("results");
+    succeeded(&run_at("testbed:kvm", &["run"], &plan, &into));
+    let results = ResultsDir::open(&into).unwrap();
+    let mut switches = 0;
+    for trial in results.trials() {
+        let trial = trial.unwrap();
+        assert!(trial.suspect.is_empty(), "{:?}", trial.suspect);
+        let value = |name: &str| trial.metrics.get(name).map(|metric| metric.quantity.value);
+        assert!(value("net.tx_packets_per_second").unwrap() > 1000.0);
+        if let Some(daemons) = value("cpu.stage.switch") {
+            assert!(trial.treatment.label.contains("openvswitch"));
+            assert!(daemons > 0.0 && daemons < 0.2, "{daemons} processors");
+            switches += 1;
+        }
+    }
+    assert_eq!(switches, 1);
+}
+
+#[test]
 fn a_run_that_cannot_start_inside_says_why() {
     if !has("kvm") {
         return;

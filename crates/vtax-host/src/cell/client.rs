@@ -28,11 +28,18 @@ pub struct Client {
     name: String,
     /// Where the guest is to be reached from.
     space: Space,
+    /// Whether it has a device of its own in the switch.
+    has_veth: bool,
 }
 
 impl Client {
-    pub(super) fn new(entry: Arc<Entry>, name: String, space: Space) -> Self {
-        Self { entry, name, space }
+    pub(super) fn new(entry: Arc<Entry>, name: String, space: Space, has_veth: bool) -> Self {
+        Self {
+            entry,
+            name,
+            space,
+            has_veth,
+        }
     }
 
     /// Its name, the owner of what is read of it: `client`, `pi.client`.
@@ -67,10 +74,10 @@ impl Client {
         Subject {
             owner: self.name.clone(),
             cgroups: self.entry.client.folders(),
-            // What of the host's network is its own cannot be told.
-            net_devices: match self.space {
-                Space::Outside => Vec::new(),
-                _ => vec![NetDevice {
+            // What of the host's network is its own cannot be told, and a guest's tap is the guest's.
+            net_devices: match self.has_veth {
+                false => Vec::new(),
+                true => vec![NetDevice {
                     namespace_of: self.entry.holder,
                     name: link::veth(&link::numbered("client", self.entry.seat)),
                 }],

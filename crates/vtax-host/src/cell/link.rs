@@ -4,6 +4,7 @@
 //! Rate and delay sit on the client's veth, one queueing discipline for each direction, so that
 //! every platform sees the same link and none pays for it in its target.
 
+use super::switch::{self, Switch};
 use crate::HostError;
 use crate::settings::{Domain, Parameter, Settings};
 use std::fmt::Write;
@@ -121,6 +122,7 @@ pub const PARAMETERS: &[Parameter] = &[
         default: Some("0"),
         help: "idle pairs of veths beside the target's on its bridge, as on a host of many containers",
     },
+    switch::KIND,
 ];
 
 /// The kernel takes 1,023 ports on a bridge, and seats need some.
@@ -139,6 +141,8 @@ pub struct LinkConfig {
     pub offloads: bool,
     /// Pairs of veths on the wire that nobody uses.
     pub idle_ports: u32,
+    /// What is between its ports.
+    pub switch: Switch,
 }
 
 impl Default for LinkConfig {
@@ -149,6 +153,7 @@ impl Default for LinkConfig {
             delay_us: 0,
             offloads: true,
             idle_ports: 0,
+            switch: Switch::default(),
         }
     }
 }
@@ -176,7 +181,7 @@ impl LinkConfig {
             .ok()
             .filter(|delay| *delay <= 10_000_000)
             .ok_or_else(|| out_of_bounds("link.delay_us"))?;
-        Ok(Self {
+        let link = Self {
             mtu,
             rate_mbit,
             delay_us,
@@ -185,7 +190,21 @@ impl LinkConfig {
                 .ok()
                 .filter(|ports| i64::from(*ports) <= MOST_IDLE_PORTS)
                 .ok_or_else(|| out_of_bounds("link.idle_ports"))?,
-        })
+            switch: Switch::from_settings(settings)?,
+        };
+        if link.switch == Switch::None && (link.is_shaped() || link.idle_ports > 0) {
+            return Err(HostError::Setting(
+                "link.switch = \"none\" has neither ports beside the target's nor a device that the frames \
+                 from it leave by, to be shaped there: leave link.rate_mbit, link.delay_us and link.idle_ports out"
+                    .to_owned(),
+            ));
+        }
+        Ok(link)
+    }
+
+    /// Whether it has a rate or a delay.
+    pub fn is_shaped(&self) -> bool {
+        self.rate_mbit.is_some() || self.delay_us > 0
     }
 }
 
@@ -209,39 +228,28 @@ impl Default for TapOptions {
 
 /// The shell lines that make the bridges and the clients' sides of so many seats, run in the switch's
 /// namespaces. With the MAC address of an outer bridge the first seat is on that, and has no client
-/// here.
+/// here; without a switch a client's side is its guest's tap.
 pub fn client_sides(link: &LinkConfig, ipv6: bool, seats: u8, outer: Option<&str>) -> String {
-    let mtu = link.mtu;
+    let (mtu, switch) = (link.mtu, link.switch);
     let mut script = String::from("ip -batch - <<'END'\n");
     let spaces = |seat| ["client", "target"].map(|name| numbered(name, seat));
     for space in (0..seats).flat_map(spaces) {
         // Writing to a string cannot fail.
         let _ = writeln!(script, "netns add {space}");
     }
-    let _ = write!(
-        script,
-        "link set lo up
-{}",
-        bridge(WIRE, BRIDGE_MAC, mtu)
-    );
+    script.push_str("link set lo up\nEND\n");
+    script.push_str(&switch.bridge(WIRE, BRIDGE_MAC, mtu));
     if let Some(mac) = outer {
-        script.push_str(&bridge(OUTER, mac, mtu));
+        script.push_str(&switch.bridge(OUTER, mac, mtu));
     }
-    for port in 0..link.idle_ports {
-        let _ = write!(
-            script,
-            "link add idle{port} mtu {mtu} type veth peer name far{port} mtu {mtu}
-link set far{port} addrgenmode none up
-link set idle{port} master {WIRE} addrgenmode none up
-"
-        );
+    if link.idle_ports > 0 {
+        script.push_str(&idle_ports(link));
     }
-    script.push_str("END\n");
     for seat in 0..seats {
         for space in spaces(seat).iter().rev() {
             let _ = writeln!(script, "ip -n {space} link set lo up");
         }
-        if seat == 0 && outer.is_some() {
+        if switch == Switch::None || seat == 0 && outer.is_some() {
             continue;
         }
         let client = numbered("client", seat);
@@ -256,12 +264,21 @@ link set idle{port} master {WIRE} addrgenmode none up
     script
 }
 
-fn bridge(name: &str, mac: &str, mtu: u32) -> String {
-    format!(
-        "link add {name} address {mac} mtu {mtu} type bridge mcast_snooping 0
-link set {name} addrgenmode none up
+fn idle_ports(link: &LinkConfig) -> String {
+    let (mtu, master) = (link.mtu, link.switch.master(WIRE));
+    let mut script = String::from("ip -batch - <<'END'\n");
+    let mut plugs = String::new();
+    for port in 0..link.idle_ports {
+        let _ = write!(
+            script,
+            "link add idle{port} mtu {mtu} type veth peer name far{port} mtu {mtu}
+link set far{port} addrgenmode none up
+link set idle{port}{master} addrgenmode none up
 "
-    )
+        );
+        plugs.push_str(&link.switch.plug(&format!("idle{port}"), WIRE));
+    }
+    script + "END\n" + &plugs
 }
 
 /// The name of a space's veth in the switch.
@@ -278,72 +295,109 @@ pub fn guest_side(link: &LinkConfig, port: &Port, seat: u8) -> String {
     veth_side(&numbered("target", seat), port, link)
 }
 
-/// The shell lines that make a tap on a bridge.
-pub fn tap(name: &str, options: TapOptions, link: &LinkConfig, bridge: &str) -> String {
+/// The shell lines that make a tap: a port of the bridge, or without a switch a device of the client's,
+/// which is `client`'s end of the seat.
+pub fn tap(
+    name: &str,
+    options: TapOptions,
+    link: &LinkConfig,
+    bridge: &str,
+    (client, end): (&str, &Port),
+) -> String {
     let multi_queue = if options.multi_queue {
         " multi_queue"
     } else {
         ""
     };
     let vnet_header = if options.vnet_header { " vnet_hdr" } else { "" };
-    let mut script = format!(
-        "ip -batch - <<'END'
-tuntap add dev {name} mode tap{multi_queue}{vnet_header}
-link set {name} mtu {} master {bridge} addrgenmode none up
+    let (mtu, master) = (link.mtu, link.switch.master(bridge));
+    let add = format!("tuntap add dev {name} mode tap{multi_queue}{vnet_header}");
+    let offloads = offloads_of(link, name);
+    match link.switch {
+        Switch::None => format!(
+            "ip -n {client} -batch - <<'END'
+{add}
+link set {name} address {} mtu {mtu}
 END
-",
-        link.mtu
-    );
-    if !link.offloads {
-        let _ = writeln!(script, "{}", offloads_off(name));
+{}{}",
+            end.mac,
+            addressed(client, name, end),
+            in_space(client, &offloads)
+        ),
+        _ => format!(
+            "ip -batch - <<'END'
+{add}
+link set {name} mtu {mtu}{master} addrgenmode none up
+END
+{}{offloads}",
+            link.switch.plug(name, bridge)
+        ),
     }
-    script
 }
 
 /// The shell lines that put a device that is already in the switch on a bridge.
 pub fn adopted(name: &str, link: &LinkConfig, bridge: &str) -> String {
-    let mut script = format!(
-        "ip link set dev {name} mtu {} master {bridge} addrgenmode none up\n",
-        link.mtu
-    );
-    if !link.offloads {
-        let _ = writeln!(script, "{}", offloads_off(name));
-    }
-    script
+    format!(
+        "ip link set dev {name} mtu {}{} addrgenmode none up\n{}{}",
+        link.mtu,
+        link.switch.master(bridge),
+        link.switch.plug(name, bridge),
+        offloads_of(link, name)
+    )
 }
 
 fn veth_side(space: &str, port: &Port, link: &LinkConfig) -> String {
     let (mtu, veth, mac, bridge) = (link.mtu, veth(space), &port.mac, port.bridge);
-    let (address, prefix) = port.address;
-    let mut script = format!(
+    format!(
         "ip -batch - <<'END'
 link add {veth} mtu {mtu} type veth peer name eth0 netns {space} address {mac} mtu {mtu}
-link set {veth} master {bridge} addrgenmode none up
+link set {veth}{} addrgenmode none up
 END
-ip -n {space} -batch - <<'END'
-link set eth0 addrgenmode none
-address add {address}/{prefix} dev eth0
+{}{}{}{}",
+        link.switch.master(bridge),
+        link.switch.plug(&veth, bridge),
+        addressed(space, "eth0", port),
+        offloads_of(link, &veth),
+        in_space(space, &offloads_of(link, "eth0"))
+    )
+}
+
+/// The shell lines that give a device in a space its addresses and turn it on.
+fn addressed(space: &str, device: &str, port: &Port) -> String {
+    let (address, prefix) = port.address;
+    let mut script = format!(
+        "ip -n {space} -batch - <<'END'
+link set {device} addrgenmode none
+address add {address}/{prefix} dev {device}
 "
     );
     if let Some((address, prefix)) = port.address_v6 {
         // Nobody else is on this wire: duplicate detection would only delay the first packet.
-        let _ = writeln!(script, "address add {address}/{prefix} dev eth0 nodad");
+        let _ = writeln!(script, "address add {address}/{prefix} dev {device} nodad");
     }
-    script.push_str("link set eth0 up\nEND\n");
-    if !link.offloads {
-        let _ = writeln!(script, "{}", offloads_off(&veth));
-        let _ = writeln!(
-            script,
-            "nsenter --net=/run/netns/{space} {}",
-            offloads_off("eth0")
-        );
-    }
+    let _ = write!(script, "link set {device} up\nEND\n");
     script
 }
 
 /// The shell line that switches a network device's offloads off.
 pub fn offloads_off(device: &str) -> String {
     format!("ethtool -K {device} tx off sg off tso off gso off gro off >/dev/null")
+}
+
+/// The same as a line of a script, where the link has no offloads.
+fn offloads_of(link: &LinkConfig, device: &str) -> String {
+    match link.offloads {
+        true => String::new(),
+        false => offloads_off(device) + "\n",
+    }
+}
+
+/// A shell line, if there is one, in a space.
+fn in_space(space: &str, line: &str) -> String {
+    match line {
+        "" => String::new(),
+        line => format!("nsenter --net=/run/netns/{space} {line}"),
+    }
 }
 
 /// The queueing disciplines of one direction: the delay outermost, the rate within.
@@ -402,6 +456,7 @@ mod tests {
             ("link.delay_us", Level::Integer(250)),
             ("link.offloads", Level::Bool(false)),
             ("link.idle_ports", Level::Integer(200)),
+            ("link.switch", Level::Text("openvswitch".to_owned())),
         ]);
         let expected = LinkConfig {
             mtu: 9000,
@@ -409,6 +464,7 @@ mod tests {
             delay_us: 250,
             offloads: false,
             idle_ports: 200,
+            switch: Switch::OpenVswitch,
         };
         assert_eq!(LinkConfig::from_settings(&set).unwrap(), expected);
     }

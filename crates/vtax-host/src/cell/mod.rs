@@ -10,7 +10,7 @@
 //!
 //! A cell has a [`Seat`] for each guest, with a client of its own: `client1` and `target1` are the
 //! second's. Where the target's client is on another machine, its seat has a bridge of its own with a
-//! way to an [`OuterNetwork`].
+//! way to an [`OuterNetwork`]. Which [`Switch`] the bridge is, a plan says.
 //!
 //! Only control group directories outlive the holder; they are in the journal. See `docs/cell.md`.
 
@@ -26,6 +26,7 @@ pub mod remove;
 pub mod requirements;
 mod seat;
 mod share;
+mod switch;
 mod uplink;
 
 pub use client::{Client, ClientProcess};
@@ -33,19 +34,21 @@ pub use disk::Attached;
 pub use link::{LinkConfig, TapOptions};
 pub use seat::{Seat, SeatConfig, TARGET};
 pub use share::{Share, refuse as refuse_share};
+pub use switch::{SWITCH, Switch};
 pub use uplink::{OuterNetwork, Uplink};
 
 use crate::HostError;
 use crate::facts::CgroupVersion;
 use crate::journal::Journal;
 use crate::settings::{Domain, Parameter, Settings};
-use cgroup::{Groups, Hierarchies};
+use cgroup::{Group, Groups, Hierarchies};
 use entry::Entry;
 use holder::Holder;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+use vtax_observe::Subject;
 
 /// What a plan may set of where target and client run; the link has [`link::PARAMETERS`].
 pub const PARAMETERS: &[Parameter] = &[
@@ -130,11 +133,27 @@ impl CellConfig {
     }
 }
 
-/// Checks that this host can make the cell that these settings describe.
+/// Checks that this host can make the cell that these settings describe, for a guest that needs a
+/// switch.
 ///
 /// # Errors
 /// The first thing that is wrong or missing, with its remedy.
 pub fn check(settings: &Settings) -> Result<(), HostError> {
+    if LinkConfig::from_settings(settings)?.switch == Switch::None {
+        return Err(HostError::Setting(
+            "link.switch = \"none\" makes a VM's tap its client's device: it is for kind = \"qemu\" with another \
+             nic.backend than user and vhost-user"
+                .to_owned(),
+        ));
+    }
+    check_with_tap(settings)
+}
+
+/// As [`check`], for a guest on a tap.
+///
+/// # Errors
+/// As there.
+pub fn check_with_tap(settings: &Settings) -> Result<(), HostError> {
     let config = CellConfig::from_settings("check", settings)?;
     requirements::check(&config.link)
 }
@@ -146,6 +165,8 @@ pub struct Cell {
     holder: Holder,
     groups: Vec<Groups>,
     seats: Vec<Arc<Entry>>,
+    /// Of the switch's own processes.
+    switch: Option<Group>,
     config: CellConfig,
     name: String,
     layout: CgroupVersion,
@@ -201,7 +222,15 @@ impl Cell {
             .collect::<Result<Vec<_>, _>>()?;
         let ipv6 = Path::new("/proc/net/if_inet6").exists();
         let outer = config.outer.as_ref().map(OuterNetwork::bridge_mac);
-        let mut setup = link::client_sides(&config.link, ipv6, seats, outer.as_deref());
+        let switch = groups.first().filter(|_| config.link.switch.has_daemons());
+        let switch = switch.map(|of| of.leaf(SWITCH, None)).transpose()?;
+        let mut setup = switch.as_ref().map(Switch::start).unwrap_or_default();
+        setup.push_str(&link::client_sides(
+            &config.link,
+            ipv6,
+            seats,
+            outer.as_deref(),
+        ));
         for seat in 1..seats {
             setup.push_str(&format!("mkdir /run/seat{seat}\n"));
         }
@@ -227,6 +256,7 @@ impl Cell {
             holder,
             groups,
             seats: entries,
+            switch,
             config,
             name: unique,
             layout: hierarchies.layout(),
@@ -270,6 +300,15 @@ impl Cell {
         self.seats()
             .next()
             .ok_or_else(|| HostError::Other(format!("the cell {} has no seats", self.name)))
+    }
+
+    /// Whom the counters are to watch for the switch's own processes, where it has any.
+    pub fn switch(&self) -> Option<Subject> {
+        self.switch.as_ref().map(|group| Subject {
+            owner: SWITCH.to_owned(),
+            cgroups: group.folders(),
+            ..Subject::default()
+        })
     }
 
     /// The PID, on the host, of the command that a spawned [`Seat::command`] runs inside, once it

@@ -142,7 +142,7 @@ pub fn check(link: &LinkConfig) -> Result<(), HostError> {
     if link.delay_us > 0 && !has_netem() {
         return Err(missing_netem());
     }
-    Ok(())
+    link.switch.check()
 }
 
 /// Whether the kernel can delay packets, found out by doing it on a loopback of its own.

@@ -6,6 +6,7 @@ use super::cpus::CpuList;
 use super::entry::Entry;
 use super::link::{self, End, LinkConfig, Port, TapOptions};
 use super::share::Share;
+use super::switch::Switch;
 use super::{Cell, Client, OuterNetwork, Space};
 use crate::HostError;
 use crate::command::CommandLine;
@@ -226,7 +227,8 @@ impl<'a> Seat<'a> {
             true => Space::Outside,
             false => Space::Client,
         };
-        Client::new(self.entry(), name, space)
+        let has_veth = !self.config.is_outside && self.link().switch != Switch::None;
+        Client::new(self.entry(), name, space, has_veth)
     }
 
     /// The guest's network namespace, as a file in the cell.
@@ -283,7 +285,15 @@ impl<'a> Seat<'a> {
         format!("tap{}", self.entry.seat)
     }
 
-    /// Makes a tap on the bridge for a VMM that runs in [`Space::Switch`], with the link's MTU.
+    /// Where VMMs run: beside the switch, or without one beside the client, whose device their tap is.
+    pub fn monitor_space(&self) -> Space {
+        match self.link().switch {
+            Switch::None => Space::Client,
+            Switch::Bridge | Switch::OpenVswitch => Space::Switch,
+        }
+    }
+
+    /// Makes a tap for a VMM that runs in [`Seat::monitor_space`], with the link's MTU.
     /// The guest must be told the MTU too (virtio-net `host_mtu`), and a VMM must withhold the
     /// offloads from its guest where the link has them off (`csum=off,gso=off,guest_tso4=off,…`).
     ///
@@ -301,7 +311,9 @@ impl<'a> Seat<'a> {
                 "{name:?} is no name for a tap: up to 15 letters, digits, `-` and `_`"
             )));
         }
-        let script = link::tap(name, options, self.link(), self.bridge());
+        let client = link::numbered("client", self.entry.seat);
+        let end = Port::on_wire(End::client(self.entry.seat), self.cell.ipv6);
+        let script = link::tap(name, options, self.link(), self.bridge(), (&client, &end));
         self.script(Space::Switch, "the set-up of a tap", &script, &[])
             .map(drop)
     }

@@ -9,6 +9,7 @@
 use super::Space;
 use super::entry::Entry;
 use super::link::{self, LinkConfig};
+use super::switch::Switch;
 use crate::HostError;
 use crate::command::plain;
 use serde::Deserialize;
@@ -87,7 +88,13 @@ impl OuterNetwork {
     /// # Errors
     /// The first thing that is missing or does not fit, with its remedy.
     pub fn check(&self, link: &LinkConfig) -> Result<(), HostError> {
-        if link.rate_mbit.is_some() || link.delay_us > 0 {
+        if link.switch == Switch::None {
+            return Err(HostError::Setting(
+                "link.switch = \"none\" makes the guest's tap the device of a client on this host: leave it out where the client is elsewhere"
+                    .to_owned(),
+            ));
+        }
+        if link.is_shaped() {
             return Err(HostError::Setting(
                 "link.rate_mbit and link.delay_us shape the emulated link of a client on this host; the way to a client elsewhere is a real one: leave them out"
                     .to_owned(),

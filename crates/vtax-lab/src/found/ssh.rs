@@ -173,7 +173,7 @@ pub(super) fn check(settings: &Settings) -> Result<(), HostError> {
 /// What they want that cannot be.
 pub(super) fn check_link(settings: &Settings) -> Result<(), HostError> {
     let link = LinkConfig::from_settings(settings)?;
-    if link.rate_mbit.is_some() || link.delay_us > 0 {
+    if link.is_shaped() {
         return Err(HostError::Setting(
             "link.rate_mbit and link.delay_us shape the link of guests that vtax boots; the way to one that \
              was found is as it is: leave them out"

@@ -22,6 +22,8 @@ pub(super) struct Guest<'a> {
     pub client_place: String,
     /// Facts about that place, where it is not this host.
     pub client_environment: BTreeMap<String, String>,
+    /// The cell's switch, with the target, where it has processes.
+    pub switch: Option<Subject>,
     pub target: Box<dyn Target>,
     pub service: Service,
 }

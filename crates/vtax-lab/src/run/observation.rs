@@ -9,6 +9,7 @@
 
 use super::instruments::nanoseconds;
 use std::collections::BTreeMap;
+use vtax_host::cell::SWITCH;
 use vtax_observe::{Snapshot, metric};
 use vtax_report::results::Stage;
 use vtax_units::{Nanoseconds, Source};
@@ -165,6 +166,10 @@ impl Observation<'_> {
         }
         if softirq(guest) > 0.0 {
             stages.insert(Stage::Softirq, softirq(guest));
+        }
+        // With more guests on it, it is nobody's alone, and in the rest.
+        if self.parties.len() == 1 && self.delta(SWITCH, metric::CPU_TOTAL).is_some() {
+            stages.insert(Stage::Switch, own(SWITCH) + softirq(SWITCH));
         }
         stages.insert(Stage::Client, own(&party.client) + softirq(&party.client));
         let others = (0..).zip(self.parties);

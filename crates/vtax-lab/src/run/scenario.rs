@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vtax_guest::image::{self, GuestFiles};
 use vtax_guest::platform::{Platform, Target};
-use vtax_host::cell::{Cell, CellConfig, LinkConfig, Seat, SeatConfig, Share, TARGET};
+use vtax_host::cell::{Cell, CellConfig, LinkConfig, SWITCH, Seat, SeatConfig, Share, TARGET};
 use vtax_host::host_settings;
 use vtax_host::journal::Journal;
 use vtax_host::meters::Meters;
@@ -415,6 +415,7 @@ impl Scenarios<'_> {
                 client,
                 client_subject,
                 client_place: place,
+                switch: cell.switch().filter(|_| guests.is_empty()),
                 client_environment: BTreeMap::new(),
                 target,
                 service: Default::default(),
@@ -454,7 +455,10 @@ impl Scenarios<'_> {
             .flat_map(|guest| {
                 let is_here = guest.client_place == LOCAL;
                 let client = is_here.then(|| guest.client_subject.clone());
-                std::iter::once(guest.target.subject()).chain(client)
+                let switch = guest.switch.clone();
+                std::iter::once(guest.target.subject())
+                    .chain(client)
+                    .chain(switch)
             })
             .filter(Subject::is_here)
             .collect();
@@ -857,17 +861,19 @@ impl Findings<'_, '_> {
 
     /// What all actors did: the rest is foreign.
     fn own_work(&self, (begin, end): (&Snapshot, &Snapshot)) -> OwnWork {
+        let spent = |owner: &str, name| {
+            let spent = end.since(begin, owner, name);
+            instruments::nanoseconds(spent.map_or(0.0, |quantity| quantity.value))
+        };
         let sum = |of: fn(&Party) -> &str, name| {
-            let spent = self.parties.iter().map(|party| {
-                let spent = end.since(begin, of(party), name);
-                instruments::nanoseconds(spent.map_or(0.0, |quantity| quantity.value)).0
-            });
+            let spent = self.parties.iter().map(|party| spent(of(party), name).0);
             Nanoseconds(spent.sum())
         };
         OwnWork {
             target: sum(|party| &party.guest, metric::CPU_TOTAL),
             client: sum(|party| &party.client, metric::CPU_TOTAL),
             vtax: self.observer(end.at.saturating_since(begin.at)),
+            switch: spent(SWITCH, metric::CPU_TOTAL),
             domains: sum(|party| &party.guest, metric::CPU_DOMAIN),
             period: Nanoseconds::from(Duration::from_secs_f64(1.0 / self.lab.plan.sample_hz)),
             observer: self.report.clone(),

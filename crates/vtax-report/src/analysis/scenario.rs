@@ -337,6 +337,7 @@ fn cpu(trial: &Trial, samples: &[Samples]) -> Vec<Layer> {
         if owner != "target" {
             let stage = match owner {
                 "client" => Stage::Client,
+                "switch" => Stage::Switch,
                 _ => Stage::Neighbours,
             };
             layer(stage, plus(&own, &softirq));

@@ -21,6 +21,7 @@ pub(super) fn noun(treatment: &Treatment, environment: &BTreeMap<String, String>
         "cloud-hypervisor" => "a VM (Cloud Hypervisor)".to_owned(),
         "firecracker" => "a VM (Firecracker)".to_owned(),
         "xen" => match environment.get("xen.kind").map(String::as_str) {
+            Some("hvm") => "a Xen domain (HVM)".to_owned(),
             Some("pvh") => "a Xen domain (PVH)".to_owned(),
             Some("pv") => "a Xen domain (PV)".to_owned(),
             _ => "a Xen domain".to_owned(),

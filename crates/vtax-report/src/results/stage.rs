@@ -17,6 +17,8 @@ pub enum Stage {
     Backend,
     /// Soft interrupts that worked for the target, where they are traced.
     Softirq,
+    /// Processes of the switch itself, where the target is the only guest.
+    Switch,
     /// The load generator of the target.
     Client,
     /// All guests beside the target, with their load generators.
@@ -29,7 +31,7 @@ pub enum Stage {
 
 impl Stage {
     /// Every stage, the target's first, in the order in which figures stack them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Service,
         Self::Vcpu,
         Self::Emulator,
@@ -37,6 +39,7 @@ impl Stage {
         Self::Vhost,
         Self::Backend,
         Self::Softirq,
+        Self::Switch,
         Self::Client,
         Self::Neighbours,
         Self::Observer,
@@ -53,6 +56,7 @@ impl Stage {
             Self::Vhost => ("vhost", "vhost workers", "#CC79A7"),
             Self::Backend => ("backend", "the domain's backends in Dom0", "#8C6BB1"),
             Self::Softirq => ("softirq", "soft interrupts for the target", "#56B4E9"),
+            Self::Switch => ("switch", "the switch's own processes", "#332288"),
             Self::Client => ("client", "the client emulator", "#009E73"),
             Self::Neighbours => ("neighbours", "the neighbours", "#8C564B"),
             Self::Observer => ("observer", "vtax's sampling", "#BDBDBD"),

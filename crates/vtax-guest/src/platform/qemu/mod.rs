@@ -43,8 +43,12 @@ impl Platform for Qemu {
     }
 
     fn check(&self, settings: &Settings) -> Result<(), HostError> {
-        vm::check(&Machine::from_settings(settings)?)?;
-        cell::check(settings)
+        let machine = Machine::from_settings(settings)?;
+        vm::check(&machine)?;
+        match machine.backend.has_tap() {
+            true => cell::check_with_tap(settings),
+            false => cell::check(settings),
+        }
     }
 
     fn memory_mib(&self, settings: &Settings) -> u64 {

@@ -81,7 +81,7 @@ pub(in crate::platform) trait Surroundings {
 
 impl Surroundings for Seat<'_> {
     fn command(&self, line: &CommandLine) -> Command {
-        Seat::command(self, Space::Switch, line)
+        Seat::command(self, self.monitor_space(), line)
     }
 
     fn owner(&self) -> &str {

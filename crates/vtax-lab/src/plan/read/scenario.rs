@@ -9,8 +9,7 @@ use crate::plan::{
 };
 use std::time::Duration;
 use toml::de::DeTable;
-use vtax_host::cell::{OuterNetwork, Uplink};
-use vtax_host::cell::{TARGET, link};
+use vtax_host::cell::{OuterNetwork, SWITCH, TARGET, Uplink, link};
 use vtax_host::settings::{Level, Settings};
 use vtax_load::workload::Extent;
 
@@ -45,7 +44,7 @@ impl Reader<'_, &Catalogue> {
             let Some(name) = self.name(name) else {
                 continue;
             };
-            let taken = [TARGET, "client", "host", ALONE].contains(&name.as_str())
+            let taken = [TARGET, "client", SWITCH, "host", ALONE].contains(&name.as_str())
                 || name.contains(['+', '.'])
                 || neighbours.iter().any(|other| other.name == name);
             if taken {
@@ -53,7 +52,9 @@ impl Reader<'_, &Catalogue> {
                     offset,
                     format!("a neighbour cannot be called `{name}`, or two are"),
                 )
-                .help_with("names without `+` and `.`, other than target, client, host and none");
+                .help_with(
+                    "names without `+` and `.`, other than target, client, switch, host and none",
+                );
             }
             if let Some(kind) = self.neighbour_kind(table, offset, platforms) {
                 neighbours.push(Neighbour { name, kind });

@@ -267,6 +267,7 @@ fn drive(workload: &'static Fake, tells_lines: bool) -> (Seen, usize) {
         client: Box::new(client),
         client_subject: Subject::default(),
         client_place: "local".to_owned(),
+        switch: None,
         client_environment: BTreeMap::new(),
         target: Box::new(Nothing),
         service: Service::default(),

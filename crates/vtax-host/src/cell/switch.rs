@@ -1,0 +1,204 @@
+//! The switch between the ports of a cell: what it is, the shell lines that make it and plug devices
+//! in, and what it needs of the host.
+
+use super::cgroup::Group;
+use super::requirements::need_program;
+use crate::HostError;
+use crate::settings::{Domain, Parameter, Settings};
+use std::fmt::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Whom the CPU time of a switch's own processes belongs to.
+pub const SWITCH: &str = "switch";
+
+/// The setting.
+pub(super) const KIND: Parameter = Parameter {
+    key: "link.switch",
+    domain: Domain::Choice(&["bridge", "openvswitch", "none"]),
+    default: Some("bridge"),
+    help: "what is between the ports: Linux's bridge, Open vSwitch in the kernel, or nothing, where a VM's tap is its client's device",
+};
+
+/// Where Open vSwitch has its sockets and database, in the cell's own `/run`.
+const DIRECTORY: &str = "/run/openvswitch";
+/// The schema of its database, as every distribution installs it.
+const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+/// How `ovs-vsctl` reaches that database. A daemon that does not answer fails the set-up.
+const CONTROL: &str = "ovs-vsctl --db=unix:/run/openvswitch/db.sock --timeout=20";
+const PACKAGE: &str = "openvswitch-switch";
+
+/// What is between the ports of a cell.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Switch {
+    /// Linux's bridge.
+    #[default]
+    Bridge,
+    /// Open vSwitch with the kernel's data path.
+    OpenVswitch,
+    /// Nothing: a VM's tap is its client's device.
+    None,
+}
+
+impl Switch {
+    pub(super) fn from_settings(settings: &Settings) -> Result<Self, HostError> {
+        match KIND.text(settings) {
+            "bridge" => Ok(Self::Bridge),
+            "openvswitch" => Ok(Self::OpenVswitch),
+            "none" => Ok(Self::None),
+            other => Err(KIND.unknown(other)),
+        }
+    }
+
+    /// Whether it has processes of its own, which are to be in a control group of theirs.
+    pub(super) fn has_daemons(self) -> bool {
+        self == Self::OpenVswitch
+    }
+
+    /// The shell lines that start its processes in that group. They are in the namespaces of whoever
+    /// runs the lines, know nothing of the host's own, and say nothing to its log.
+    pub(super) fn start(group: &Group) -> String {
+        let entrances: String = group
+            .entrances()
+            .iter()
+            .map(|path| format!(" {}", quoted(path)))
+            .collect();
+        format!(
+            "mkdir {DIRECTORY}
+(
+for entrance in{entrances}; do echo 0 > \"$entrance\"; done
+export OVS_RUNDIR={DIRECTORY} OVS_DBDIR={DIRECTORY} OVS_LOGDIR={DIRECTORY} OVS_SYSCONFDIR={DIRECTORY}
+cd {DIRECTORY}
+quiet='-vsyslog:off -vfile:off -vconsole:warn --no-chdir --detach'
+ovsdb-tool -vsyslog:off create conf.db {SCHEMA}
+ovsdb-server conf.db --remote=punix:db.sock --unixctl=db.ctl --pidfile=db.pid $quiet
+{CONTROL} --no-wait init
+ovs-vswitchd unix:db.sock --unixctl=switch.ctl --pidfile=switch.pid $quiet
+)
+"
+        )
+    }
+
+    /// The shell lines that make a bridge of it.
+    pub(super) fn bridge(self, name: &str, mac: &str, mtu: u32) -> String {
+        match self {
+            Self::Bridge => format!(
+                "ip -batch - <<'END'
+link add {name} address {mac} mtu {mtu} type bridge mcast_snooping 0
+link set {name} addrgenmode none up
+END
+"
+            ),
+            Self::OpenVswitch => format!(
+                "{CONTROL} add-br {name} -- set bridge {name} datapath_type=system 'other-config:hwaddr=\"{mac}\"' -- set interface {name} mtu_request={mtu}
+ip link set {name} addrgenmode none up
+"
+            ),
+            Self::None => String::new(),
+        }
+    }
+
+    /// What makes a device a port in the words of `ip link set`, where that can.
+    pub(super) fn master(self, bridge: &str) -> String {
+        match self {
+            Self::Bridge => format!(" master {bridge}"),
+            Self::OpenVswitch | Self::None => String::new(),
+        }
+    }
+
+    /// The shell lines that make a device a port, where `ip` cannot.
+    pub(super) fn plug(self, device: &str, bridge: &str) -> String {
+        match self {
+            // Left to itself it takes our queueing disciplines off its ports. It says of a device that it
+            // cannot have, and ends well.
+            Self::OpenVswitch => format!(
+                "{CONTROL} add-port {bridge} {device} -- --id=@ours create qos type=linux-noop -- set port {device} qos=@ours
+ip -o link show dev {device} master ovs-system | grep -q .
+"
+            ),
+            Self::Bridge | Self::None => String::new(),
+        }
+    }
+
+    /// Checks that this host has it.
+    pub(super) fn check(self) -> Result<(), HostError> {
+        if self != Self::OpenVswitch {
+            return Ok(());
+        }
+        for program in ["ovs-vswitchd", "ovsdb-server", "ovsdb-tool", "ovs-vsctl"] {
+            need_program(program, PACKAGE)?;
+        }
+        if !Path::new(SCHEMA).exists() {
+            return Err(HostError::Missing {
+                what: format!("{SCHEMA}, which a database of Open vSwitch is made from,"),
+                remedy: format!("install the Debian package {PACKAGE}"),
+            });
+        }
+        if !has_datapath() {
+            return Err(HostError::Missing {
+                what: "Open vSwitch in the kernel (CONFIG_OPENVSWITCH)".to_owned(),
+                remedy: "`modprobe openvswitch` shows whether it is built as a module; or run the plan in an emulated host \
+                         that has it: --at testbed:kvm. Its data path in user space is another switch, and none takes its place"
+                    .to_owned(),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Whether the kernel knows Open vSwitch; asking loads the module.
+fn has_datapath() -> bool {
+    Command::new("genl")
+        .args(["ctrl", "get", "name", "ovs_datapath"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// A path as one word of a shell.
+fn quoted(path: &Path) -> String {
+    let mut word = String::from("'");
+    // Writing to a string cannot fail.
+    let _ = write!(
+        word,
+        "{}",
+        path.display().to_string().replace('\'', r"'\''")
+    );
+    word + "'"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Level;
+
+    fn switch(word: &str) -> Result<Switch, HostError> {
+        let level = Level::Text(word.to_owned());
+        Switch::from_settings(&Settings([(KIND.key.to_owned(), level)].into()))
+    }
+
+    #[test]
+    fn every_switch_has_its_word_and_another_is_refused_by_key() {
+        assert_eq!(
+            Switch::from_settings(&Settings::default()).unwrap(),
+            Switch::Bridge
+        );
+        assert_eq!(switch("openvswitch").unwrap(), Switch::OpenVswitch);
+        assert_eq!(switch("none").unwrap(), Switch::None);
+        let message = switch("hub").unwrap_err().to_string();
+        assert!(message.contains("link.switch"), "{message}");
+    }
+
+    #[test]
+    fn open_vswitch_is_in_a_group_of_its_own_and_leaves_queueing_to_us() {
+        let group = Group::at(vec!["/sys/fs/cgroup/it's/switch".into()]);
+        let start = Switch::start(&group);
+        let entrance = r"for entrance in '/sys/fs/cgroup/it'\''s/switch/cgroup.procs'; do";
+        assert!(start.contains(entrance), "{start}");
+        let plug = Switch::OpenVswitch.plug("tap0", "br0");
+        assert!(plug.contains("add-port br0 tap0"), "{plug}");
+        assert!(plug.contains("type=linux-noop"), "{plug}");
+    }
+}
