@@ -1,8 +1,9 @@
 //! Commands, and what became of them.
 
-use crate::HostError;
 use crate::roots::PATH;
+use crate::{HostError, Roots};
 use std::ffi::OsStr;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// A command to run in a target or a client: program and arguments, no shell.
@@ -52,4 +53,33 @@ pub fn version_line(program: impl AsRef<OsStr>) -> String {
     let said = output.map(|output| output.stdout).unwrap_or_default();
     let said = String::from_utf8_lossy(&said);
     said.lines().next().unwrap_or_default().to_owned()
+}
+
+/// Checks that a program is installed.
+///
+/// # Errors
+/// That it is not, and the Debian package that brings it.
+pub fn need_program(name: &str, package: &str) -> Result<PathBuf, HostError> {
+    Roots::host()
+        .program(name)
+        .ok_or_else(|| HostError::Missing {
+            what: format!("the program `{name}`"),
+            remedy: format!("install the Debian package {package}"),
+        })
+}
+
+#[cfg(test)]
+#[test]
+fn a_missing_program_comes_with_its_package() {
+    let message = need_program("no-such-program", "no-such-package")
+        .unwrap_err()
+        .to_string();
+    assert!(
+        message.contains("`no-such-program` is missing"),
+        "{message}"
+    );
+    assert!(
+        message.contains("Debian package no-such-package"),
+        "{message}"
+    );
 }

@@ -1,7 +1,7 @@
 //! The scratch disk: an ext4 image with one big file of noise, for disk workloads.
 
 use crate::HostError;
-use crate::cell::requirements::need_program;
+use crate::command::need_program;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -2,9 +2,9 @@
 
 use super::cgroup::Hierarchies;
 use super::link::LinkConfig;
-use crate::{HostError, Roots};
+use crate::HostError;
+use crate::command::need_program;
 use std::fs;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// Programs that every cell runs, and the Debian package of each.
@@ -85,19 +85,6 @@ pub const CAPABILITIES: [Capability; 9] = [
     ),
     capability(39, "CAP_BPF", "no BPF programs"),
 ];
-
-/// Checks that a program is installed.
-///
-/// # Errors
-/// That it is not, and the Debian package that brings it.
-pub fn need_program(name: &str, package: &str) -> Result<PathBuf, HostError> {
-    Roots::host()
-        .program(name)
-        .ok_or_else(|| HostError::Missing {
-            what: format!("the program `{name}`"),
-            remedy: format!("install the Debian package {package}"),
-        })
-}
 
 /// The capabilities that a process lacks, by its `/proc/PID/status`: all where that tells none.
 pub fn lacking(status: &str) -> Vec<Capability> {
@@ -186,20 +173,5 @@ mod tests {
             "before Linux 5.8"
         );
         assert_eq!(lacking("").len(), CAPABILITIES.len());
-    }
-
-    #[test]
-    fn a_missing_program_comes_with_its_package() {
-        let message = need_program("no-such-program", "no-such-package")
-            .unwrap_err()
-            .to_string();
-        assert!(
-            message.contains("`no-such-program` is missing"),
-            "{message}"
-        );
-        assert!(
-            message.contains("Debian package no-such-package"),
-            "{message}"
-        );
     }
 }

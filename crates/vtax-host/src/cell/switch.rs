@@ -2,8 +2,8 @@
 //! in, and what it needs of the host.
 
 use super::cgroup::Group;
-use super::requirements::need_program;
 use crate::HostError;
+use crate::command::need_program;
 use crate::settings::{Domain, Parameter, Settings};
 use std::fmt::Write;
 use std::path::Path;
