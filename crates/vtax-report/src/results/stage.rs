@@ -110,6 +110,6 @@ mod tests {
             assert!(looks.insert(name) && looks.insert(color) && looks.insert(words));
         }
         let targets = Stage::ALL.iter().filter(|stage| stage.is_targets()).count();
-        assert_eq!(targets, 7);
+        assert_eq!(targets, 8);
     }
 }
