@@ -92,7 +92,7 @@ pub struct Figure {
     pub title: String,
     /// The entries of `papers/figures.toml` that it covers: what came out.
     pub entries: Vec<String>,
-    /// Entries that say how theirs was set up, of which there is nothing to measure.
+    /// Entries that say how theirs was set up, or in which state a number was told: nothing to measure.
     #[serde(default)]
     pub setup: Vec<String>,
     /// What is compared.
