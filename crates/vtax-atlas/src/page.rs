@@ -679,6 +679,7 @@ mod tests {
         let others = [
             "nic-closed-loop",
             "shea-board",
+            "shea-board-xen",
             "shea-energy",
             "shea-platforms",
             "shea-platforms-xen",
