@@ -110,9 +110,9 @@ ip link set {name} addrgenmode none up
     pub(super) fn plug(self, device: &str, bridge: &str) -> String {
         match self {
             // Left to itself it takes our queueing disciplines off its ports. It says of a device that it
-            // cannot have, and ends well.
+            // cannot have, and ends well; and it says what it made, which nobody has asked.
             Self::OpenVswitch => format!(
-                "{CONTROL} add-port {bridge} {device} -- --id=@ours create qos type=linux-noop -- set port {device} qos=@ours
+                "{CONTROL} add-port {bridge} {device} -- --id=@ours create qos type=linux-noop -- set port {device} qos=@ours >/dev/null
 ip -o link show dev {device} master ovs-system | grep -q .
 "
             ),
