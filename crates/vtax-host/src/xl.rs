@@ -217,7 +217,8 @@ fn fact<'a>(text: &'a str, wanted: &str) -> Option<&'a str> {
         .map(|(_, value)| value.trim())
 }
 
-/// Whether the hypervisor has the processor's virtualization to run domains on.
+/// Whether the hypervisor has the processor's virtualization to run domains on, and a way to give them
+/// pages there: nested ones, or shadows of them, which Debian's has not.
 ///
 /// # Errors
 /// When `xl` fails.
@@ -226,7 +227,10 @@ pub fn has_hvm() -> Result<bool, HostError> {
 }
 
 fn knows_hvm(info: &str) -> bool {
-    fact(info, "virt_caps").is_some_and(|words| words.split_whitespace().any(|word| word == "hvm"))
+    let words: Vec<&str> = fact(info, "virt_caps")
+        .map(|words| words.split_whitespace().collect())
+        .unwrap_or_default();
+    words.contains(&"hvm") && (words.contains(&"hap") || words.contains(&"shadow"))
 }
 
 /// Of the table `Name ID Weight Cap`; names may have blanks in them.
@@ -375,8 +379,14 @@ dead                                        12   128     1     ----c-       1.9
         let info = "host                   : dom0\nxen_scheduler          : credit2\nxen_pagesize : 4096\n";
         assert_eq!(fact(info, "xen_scheduler"), Some("credit2"));
         assert_eq!(fact("xen_version: 4.17\n", "xen_scheduler"), None);
-        assert!(knows_hvm("virt_caps              : pv hvm hap shadow\n"));
-        for without in ["virt_caps : pv\n", "virt_caps : pv hvm_directio\n", ""] {
+        assert!(knows_hvm(
+            "virt_caps              : pv hvm hap gnttab-v1 gnttab-v2\n"
+        ));
+        for without in [
+            "virt_caps              : pv hvm gnttab-v1 gnttab-v2\n",
+            "virt_caps : pv hvm_directio hap\n",
+            "",
+        ] {
             assert!(!knows_hvm(without), "{without}");
         }
         let table = "Name                                ID Weight  Cap\n\

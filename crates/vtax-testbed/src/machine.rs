@@ -110,6 +110,7 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
     let nested = host.hypervisor == Hypervisor::Kvm;
     // Under Xen, Dom0 crashes at its entry with richer models; nested SVM has no XSAVES.
     let cpu = match (nested, files.pstates) {
+        (false, _) if settings.hvm => "qemu64,+svm,+npt",
         (false, _) => "qemu64",
         (true, None) => "EPYC,+svm,-xsaves",
         // Its clock counts on at every frequency: else KVM would give guests one that follows them.
@@ -361,6 +362,16 @@ mod tests {
             assert!(line(hypervisor, &coarse).contains("mitigations=off highres=off"));
             assert!(!line(hypervisor, &Settings::default()).contains("highres"));
         }
+    }
+
+    #[test]
+    fn virtualization_is_given_to_xen_alone_and_where_it_is_asked_for() {
+        let hvm = Settings {
+            hvm: true,
+            ..Settings::default()
+        };
+        assert!(line(Hypervisor::Xen, &hvm).contains("-cpu qemu64,+svm,+npt "));
+        assert_eq!(line(Hypervisor::Kvm, &hvm), KVM);
     }
 
     #[test]

@@ -22,6 +22,9 @@ pub struct Settings {
     /// How exactly the host's kernel keeps its timers. Coarse ones let several guests run under KVM
     /// for minutes: see `docs/testbed.md`.
     pub timers: Timers,
+    /// Whether the processor of a host with Xen has virtualization (AMD-V with nested pages), which guests
+    /// other than paravirtual ones need. Under KVM it always has.
+    pub hvm: bool,
     /// The cost model: the name of a shipped one, or a file; the first that vtax ships unless given.
     pub cost_model: Option<PathBuf>,
 }
@@ -69,6 +72,7 @@ impl Default for Settings {
             memory_mib: 3072,
             seed: 1,
             timers: Timers::Fine,
+            hvm: false,
             cost_model: None,
         }
     }

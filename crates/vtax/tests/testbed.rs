@@ -182,7 +182,9 @@ fn open_vswitch_carries_a_trials_frames_and_its_daemons_are_a_stage() {
         let trial = trial.unwrap();
         assert!(trial.suspect.is_empty(), "{:?}", trial.suspect);
         let value = |name: &str| trial.metrics.get(name).map(|metric| metric.quantity.value);
-        assert!(value("net.tx_packets_per_second").unwrap() > 1000.0);
+        // Frames of up to 64 KiB.
+        assert!(value("net.tx_packets_per_second").unwrap() > 20.0);
+        assert!((19e6..22e6).contains(&value("throughput").unwrap()));
         if let Some(daemons) = value("cpu.stage.switch") {
             assert!(trial.treatment.label.contains("openvswitch"));
             assert!(daemons > 0.0 && daemons < 0.2, "{daemons} processors");

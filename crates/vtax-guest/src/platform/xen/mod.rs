@@ -38,7 +38,7 @@ impl Platform for Xen {
     }
 
     fn check(&self, settings: &Settings) -> Result<(), HostError> {
-        Domain::from_settings(settings)?;
+        let domain = Domain::from_settings(settings)?;
         if !is_control_domain(Path::new("/proc")) {
             return Err(HostError::Missing {
                 what: "Xen with this host as its Dom0 (/proc/xen/capabilities says control_d)"
@@ -53,6 +53,18 @@ impl Platform for Xen {
         }
         // The toolstack's daemons answer, or nothing can be created.
         xl::list()?;
+        if domain.kind.needs_hardware() && !xl::has_hvm()? {
+            let kind = domain.kind.word();
+            return Err(HostError::Missing {
+                what: format!(
+                    "the processor's virtualization (VT-x or AMD-V) with nested pages, which xen.kind = \"{kind}\" needs (hvm and hap among \
+                     the virt_caps of `xl info`),"
+                ),
+                remedy: "turn it on in the firmware, or take xen.kind = \"pv\"; an emulated host has it with hvm = true in the \
+                         file of --testbed"
+                    .to_owned(),
+            });
+        }
         cell::check(settings)
     }
 
