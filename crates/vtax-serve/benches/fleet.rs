@@ -383,7 +383,8 @@ impl Exporters {
                 "  - {{source_labels: [__address__], target_label: {label}}}"
             );
         }
-        let address = &server.addresses()[0];
+        let address = server.addresses()[0].to_string();
+        let address = address.trim_start_matches("http://");
         let _ = writeln!(
             text,
             "  - {{target_label: __address__, replacement: '{address}'}}"
