@@ -312,7 +312,7 @@ fn of_key(analysis: &Analysis, key: &Key) -> Option<Number> {
     };
     let metrics: Vec<OfTrials<'_>> = (sum.split(" + "))
         .map(|name| match at {
-            None => summary.metric(name).map(OfTrials::whole),
+            None => whole(summary, name).map(OfTrials::whole),
             Some(at) => OfTrials::at(summary, name, at),
         })
         .collect::<Option<_>>()?;
@@ -337,6 +337,15 @@ fn of_key(analysis: &Analysis, key: &Key) -> Option<Number> {
         },
         ..of_values(&values, exact, first.any.unit, source, key)?
     })
+}
+
+/// A metric over the whole measured part: the target's, or `NEIGHBOUR: METRIC`.
+fn whole<'a>(summary: &'a TreatmentSummary, name: &str) -> Option<&'a MetricSummary> {
+    let Some((neighbour, name)) = name.split_once(": ") else {
+        return summary.metric(name);
+    };
+    let actor = summary.actors.iter().find(|one| one.name == neighbour)?;
+    actor.metrics.iter().find(|metric| metric.name == name)
 }
 
 /// Which of a trial's load levels.
@@ -549,6 +558,8 @@ mod tests {
             let trial = serde_json::json!({ "format": 2, "index": index, "block": index, "treatment": treatment,
                 "started": "2026-01-01T00:00:00Z", "outcome": "complete", "suspect": suspect, "times": times,
                 "window": [0, 1], "work": null, "metrics": { "a": metric(a), "b": metric(10.0) }, "environment": {},
+                "actors": [{ "name": "large", "role": "neighbour", "platform": "qemu", "workload": "cpu",
+                    "place": "local", "metrics": { "a": metric(7.0 * a) }, "environment": {} }],
                 "observation": { "cpu": 0, "passes": 1, "missed": 0 } });
             let folder = root.path().join(format!("trials/{index:04}"));
             fs::create_dir_all(&folder).unwrap();
@@ -559,7 +570,8 @@ mod tests {
             treatment: "vm · send".into(),
             metric: metric.into(),
         };
-        let wanted = [key("a + b"), key("a + none")].into();
+        let wanted = ["a + b", "a + none", "large: a", "large: b", "small: a"].map(key);
+        let wanted = wanted.into();
         let ours = Ours::of_results(root.path(), "p", None, &wanted).unwrap();
         let number = &ours.numbers[&key("a + b")];
         assert_eq!((number.value, number.n), (12.0, 2));
@@ -572,7 +584,10 @@ mod tests {
             (number.source, number.varies.as_str()),
             (Source::Emulated, "trial")
         );
-        assert!(!ours.numbers.contains_key(&key("a + none")));
+        assert_eq!(ours.numbers[&key("large: a")].value, 14.0);
+        for absent in ["a + none", "large: b", "small: a"] {
+            assert!(!ours.numbers.contains_key(&key(absent)), "{absent}");
+        }
         assert_eq!(ours.origins["p"].host, "C, 6.1");
         let another = Ours::of_results(root.path(), "p", Some("another text"), &wanted);
         assert!(matches!(another, Err(AtlasError::AnotherPlan { .. })));

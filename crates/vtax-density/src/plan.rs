@@ -207,11 +207,13 @@ const PLATFORMS: [Platform; 8] = [
     platform("thread", 30_000, &[]),
 ];
 
+const BINARIES: &str = "x86_64, i386, or the path of a QEMU, such as one of another version";
+
 const QEMU: [Parameter; 6] = [
     choice("accel", &["tcg", "kvm"]),
     choice("machine", &["pc", "q35", "isapc"]),
     choice("devices", &["off", "stock"]),
-    choice("binary", &["x86_64", "i386"]),
+    Parameter::new("binary", Domain::Text(BINARIES), "x86_64").help("the QEMU to run"),
     image("idle"),
     work(&["none", "cpu"]),
 ];
@@ -512,7 +514,10 @@ fn kind(name: &str, settings: &Settings) -> Kind {
             runtime: text("runtime"),
         },
         "qemu" => Kind::Qemu(QemuOptions {
-            program: format!("qemu-system-{}", text("binary")),
+            program: match text("binary") {
+                path if path.contains('/') => path,
+                architecture => format!("qemu-system-{architecture}"),
+            },
             machine: text("machine"),
             accel: text("accel"),
             devices: match settings.text("devices") {
@@ -564,6 +569,22 @@ mod tests {
         let first = &plan.variants[0];
         assert_eq!(first.treatment.factors.get("accel").unwrap(), "tcg");
         assert_eq!(first.host.0.len(), 1);
+    }
+
+    #[test]
+    fn a_qemu_is_named_by_its_architecture_or_its_path() {
+        let text = format!(
+            "{HEAD}[[platform]]\nkind = \"qemu\"\nbinary = [\"i386\", \"/opt/qemu-10/bin/qemu-system-i386\"]\n"
+        );
+        let plan = read(&text, false).unwrap();
+        let programs = plan.variants.iter().map(|variant| match &variant.kind {
+            Kind::Qemu(options) => options.program.as_str(),
+            other => panic!("{other:?}"),
+        });
+        let mut programs: Vec<&str> = programs.collect();
+        programs.sort_unstable();
+        let expected = ["/opt/qemu-10/bin/qemu-system-i386", "qemu-system-i386"];
+        assert_eq!(programs, expected);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Pushes into real servers that go away, lose their answers and come back: every sample is there
 //! afterwards, once. The ledger is a fake one, whose 600 intervals of a second pass in a moment; the
 //! queue, the sender and the servers are real. Needs Debian's packages `prometheus` and
-//! `victoria-metrics`.
+//! `victoria-metrics`; for OTLP those of Debian 13, which Debian 12's do not take.
 
 #![allow(
     clippy::unwrap_used,
@@ -187,7 +187,8 @@ fn drained(pusher: &Pusher) -> PushState {
     })
 }
 
-fn outage(test: &str, kind: Kind) {
+/// Pushes to a server of this kind, by this protocol at this path.
+fn outage(test: &str, kind: Kind, (protocol, path): (&str, &str)) {
     let program = kind.program();
     if Command::new(program).arg("--version").output().is_err() {
         println!("SKIPPED {test}: there is no {program} (Debian package {program})");
@@ -196,7 +197,7 @@ fn outage(test: &str, kind: Kind) {
     let directory = tempfile::tempdir().unwrap();
     let (data, port) = (directory.path().join("data"), free_port());
     let (way, lost) = lossy(port);
-    let to = format!("remote-write:http://127.0.0.1:{way}/api/v1/write");
+    let to = format!("{protocol}:http://127.0.0.1:{way}{path}");
     let labels = [("job", "vtax"), ("instance", "here")];
     let options = PushOptions {
         to: vec![to.parse().unwrap()],
@@ -271,14 +272,42 @@ fn outage(test: &str, kind: Kind) {
     drop(server);
 }
 
+const REMOTE_WRITE: (&str, &str) = ("remote-write", "/api/v1/write");
+
 #[test]
 fn an_outage_of_prometheus_loses_nothing_and_repeats_nothing() {
     let test = "an_outage_of_prometheus_loses_nothing_and_repeats_nothing";
-    outage(test, Kind::Prometheus);
+    outage(test, Kind::Prometheus, REMOTE_WRITE);
 }
 
 #[test]
 fn an_outage_of_victoria_metrics_loses_nothing_and_repeats_nothing() {
     let test = "an_outage_of_victoria_metrics_loses_nothing_and_repeats_nothing";
-    outage(test, Kind::VictoriaMetrics);
+    outage(test, Kind::VictoriaMetrics, REMOTE_WRITE);
+}
+
+#[test]
+fn an_outage_of_victoria_metrics_by_otlp_loses_nothing_and_repeats_nothing() {
+    let test = "an_outage_of_victoria_metrics_by_otlp_loses_nothing_and_repeats_nothing";
+    let program = Kind::VictoriaMetrics.program();
+    let is_there = Command::new(program).arg("--version").output().is_ok();
+    if is_there && !takes_otlp() {
+        println!("SKIPPED {test}: this {program} takes no OTLP: from version 1.92 on it does");
+        return;
+    }
+    outage(
+        test,
+        Kind::VictoriaMetrics,
+        ("otlp", "/opentelemetry/v1/metrics"),
+    );
+}
+
+/// Whether this machine's VictoriaMetrics knows OTLP's path.
+fn takes_otlp() -> bool {
+    let directory = tempfile::tempdir().unwrap();
+    let port = free_port();
+    let server = Kind::VictoriaMetrics.start(&directory.path().join("data"), port);
+    let knows = get(port, "/opentelemetry/v1/metrics").is_ok();
+    drop(server);
+    knows
 }

@@ -365,7 +365,7 @@ fn as_row(seen: &Seen) -> Option<(String, Row)> {
     let row = Row {
         sleep: !matches!(factor("image"), Some("idle-pit" | "spin")),
         kvm,
-        bits: if factor("binary") == Some("i386") {
+        bits: if factor("binary").is_some_and(|binary| binary.ends_with("i386")) {
             32.0
         } else {
             64.0

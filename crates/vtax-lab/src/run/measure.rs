@@ -177,6 +177,20 @@ const INNER_RATES: [(&str, &str, &str); 3] = [
     ),
 ];
 
+/// The guest's own times that become processors: metric, key, title.
+const INNER_TIMES: [(&str, &str, &str); 2] = [
+    (
+        "guest.cpu.cores",
+        "cpu.busy_ns",
+        "processors busy as the guest sees them",
+    ),
+    (
+        "guest.cpu.steal",
+        "cpu.steal_ns",
+        "processors that the guest was ready for and did not get",
+    ),
+];
+
 /// Notifications of the same frames that they are divided by: both were read together.
 const PER_GB: [(&str, &str, &str); 3] = [
     (
@@ -314,6 +328,11 @@ impl Observation<'_> {
                 cores,
                 Better::Lower,
             );
+            if let Some(stolen) = self.delta("host", metric::CPU_STEAL) {
+                let title = "processors that this host's hypervisor gave to others";
+                let stolen = stolen / 1e9 / seconds;
+                adding.add("cpu.steal", title, stolen, cores, Better::Lower);
+            }
         }
         for (stage, value) in &cpu.stages {
             // Of a neighbour, what everybody else did is told by their own records.
@@ -467,16 +486,11 @@ fn add_inner(adding: &mut Adding, inner: Inner<'_>) {
             }
         }
     }
-    if let Some(busy) = advanced("cpu.busy_ns") {
-        let title = "processors busy as the guest sees them";
-        let cores = Unit::of(Base::Core);
-        adding.add(
-            "guest.cpu.cores",
-            title,
-            busy / 1e9 / between,
-            cores,
-            Better::Neither,
-        );
+    for (name, key, title) in INNER_TIMES {
+        if let Some(nanoseconds) = advanced(key) {
+            let value = nanoseconds / 1e9 / between;
+            adding.add(name, title, value, Unit::of(Base::Core), Better::Neither);
+        }
     }
     // Who chooses a NIC that holds notifications asks what that gives and what it costs.
     if advanced("nic.kicks").is_some() {
