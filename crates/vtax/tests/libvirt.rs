@@ -281,7 +281,7 @@ fn production(libvirt: &Libvirt) {
         files.image.display()
     ));
     let ssh = format!(
-        "#!/bin/sh\ncase \" $* \" in *' root@hypervisor '*) there='-p 2222 -o HostName=127.0.0.1';; esac
+        "#!/bin/sh\ncase \" $* \" in *' root@hypervisor '*|*' -- hypervisor '*) there='-p 2222 -o HostName=127.0.0.1';; esac
          exec /usr/bin/ssh -F none $there -i {path}/user -o UserKnownHostsFile=/dev/null \
          -o StrictHostKeyChecking=no -o LogLevel=ERROR \"$@\"\n"
     );
@@ -491,7 +491,8 @@ fn what_its_host_does_is_measured_there(libvirt: &Libvirt, here: f64) {
         .replace("/ns/net", "/ns/mnt");
     sh(&format!("ssh-keygen -q -t ed25519 -N '' -f {path}/host"));
     let script = format!(
-        "mkdir -p -m 755 /run/sshd; exec /usr/sbin/sshd -D -f {path}/sshd_config -E {path}/sshd.log"
+        "mkdir -p -m 755 /run/sshd /run/libvirt; ln -s {path}/sock/* /run/libvirt
+         exec /usr/sbin/sshd -D -f {path}/sshd_config -E {path}/sshd.log"
     );
     let _sshd = Ended(
         Command::new("nsenter")
@@ -534,6 +535,20 @@ fn what_its_host_does_is_measured_there(libvirt: &Libvirt, here: f64) {
     let samples = results.samples(trial.index).unwrap();
     let of_target = samples.load(|owner, _| owner == "target").unwrap();
     assert!(!of_target.is_empty());
+    // Its libvirt can be asked through the same login; of the host nothing is told then.
+    let uri = format!("qemu+ssh://root@hypervisor/system?command={path}/bin/ssh");
+    let _ = fs::remove_dir_all(libvirt.results());
+    let mut run = libvirt.run("libvirt.domain = \"web\"\nssh.to = \"root@10.94.0.2\"");
+    let file = libvirt.work.path().join("plan.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replace(&libvirt.uri(), &uri)).unwrap();
+    let output = run.output().unwrap();
+    assert!(output.status.success(), "{} {:?}", said(&output), log());
+    let results = ResultsDir::open(&libvirt.results()).unwrap();
+    let trial = results.trials().next().unwrap().unwrap();
+    assert_eq!(trial.outcome, TrialOutcome::Complete);
+    let has = |name: &str| trial.metrics.contains_key(name);
+    assert!(has("guest.cpu.cores") && !has("cpu.stage.vcpu"));
     let output = plan("ssh.host = \"root@hypervisor\"\nssh.guest = \"nobody\"");
     assert!(
         said(&output).contains("called `nobody`"),
