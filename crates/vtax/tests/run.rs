@@ -15,6 +15,7 @@ use std::process::Stdio;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use support::{HostState, cannot_run_trials, finish, run, vtax};
+use vtax_report::results::{ResultsDir, TrialOutcome};
 
 const PLAN: &str = r#"
 name = "small"
@@ -190,6 +191,48 @@ fn two_labs_at_once_are_refused_and_an_interrupt_restores_the_host() {
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert!(!first.wait().unwrap().success());
     assert_eq!(HostState::read(), before);
+}
+
+#[test]
+fn a_target_that_answers_long_after_its_window_outlasts_its_neighbours() {
+    let plan = r#"
+name = "overloaded"
+repetitions = 1
+warmup = "200ms"
+duration = "1s"
+[again]
+share = 0
+[settings]
+target.cpu_cap = 0.1
+[[neighbour]]
+name = "beside"
+kind = "http-rate"
+rate = 50
+[[platform]]
+kind = "native"
+[[workload]]
+kind = "http-rate"
+arrival = "constant"
+rate = 3000
+"#;
+    let Some((work, _host)) = prepared(plan) else {
+        return;
+    };
+    if !Path::new("/usr/sbin/apache2").exists() {
+        eprintln!("SKIPPED: apache2 is missing");
+        return;
+    }
+    let results = work.path().join("results");
+    let mut command = vtax(&work.path().join("state"));
+    command.arg("run").arg(work.path().join("plan.toml"));
+    finish(command.arg("--results").arg(&results), true);
+    let printed = fs::read(results.join("trials/0000/workload.json")).unwrap();
+    let printed: serde_json::Value = serde_json::from_slice(&printed).unwrap();
+    let last = printed["last_answer"].as_f64().unwrap();
+    assert!(last > 2.0, "it was no overload: {last} s");
+    let results = ResultsDir::open(&results).unwrap();
+    let trial = results.trials().next().unwrap().unwrap();
+    assert_eq!(trial.outcome, TrialOutcome::Complete);
 }
 
 #[test]

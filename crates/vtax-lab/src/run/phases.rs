@@ -164,9 +164,11 @@ impl Drive<'_, '_, '_> {
                 .planned
                 .profile
                 .longest(self.plan.duration, self.guests.len());
-            // Between two levels one generator ends and the next one starts; on a host that is overloaded
-            // the target's own begins late.
-            levels + levels / 10
+            // Between two levels one generator ends and the next one starts.
+            match self.planned.profile {
+                Profile::Steady => levels + levels / 50,
+                _ => levels + levels / 10,
+            }
         };
         for index in throughout {
             let timing = Timing {
@@ -455,6 +457,10 @@ impl Drive<'_, '_, '_> {
         let end = self.observer.mark()?;
         let charged = self.charging.as_mut().map(Charging::pass).transpose()?;
         let after = self.watch.read();
+        // A target that was asked for too much goes on answering, and its neighbours need not.
+        if self.planned.profile == Profile::Steady {
+            let_end(loads);
+        }
         let limit = timing.warmup + timing.duration + LOAD_GRACE;
         self.wait(loads, set, began + limit)?;
         self.need_ends(loads, set, limit)?;
@@ -685,9 +691,7 @@ impl Drive<'_, '_, '_> {
         loads: &mut Loads,
         driven: &mut Driven,
     ) -> Result<(), LabError> {
-        for running in loads.iter_mut().flatten() {
-            running.is_throughout = false;
-        }
+        let_end(loads);
         let steady = self.planned.profile == Profile::Steady;
         let to_completion = self
             .guests
@@ -755,6 +759,13 @@ fn stop(set: &[usize], loads: &mut Loads) {
         if let Some(place) = loads.get_mut(*index) {
             *place = None;
         }
+    }
+}
+
+/// From now on loads that ran throughout may end.
+fn let_end(loads: &mut Loads) {
+    for running in loads.iter_mut().flatten() {
+        running.is_throughout = false;
     }
 }
 
