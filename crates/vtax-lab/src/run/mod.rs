@@ -8,6 +8,7 @@ mod busy;
 mod charging;
 mod directory;
 mod elsewhere;
+mod findings;
 mod guest;
 mod instruments;
 mod measure;

@@ -3,9 +3,10 @@
 
 use super::charging::{self, Charging};
 use super::elsewhere::{self, Elsewhere, Watch};
+use super::findings::{self, Findings, InnerReadings, LOCAL};
 use super::guest::Guest;
-use super::observation::{Inner, Observation, Party};
-use super::phases::{Drive, Driven, Stretch};
+use super::observation::Party;
+use super::phases::Drive;
 use super::pool::PoolWatch;
 use super::programs::{self, Whose};
 use super::pulse::Pulse;
@@ -17,7 +18,7 @@ use crate::LabError;
 use crate::found;
 use crate::place::actor::RemoteActor;
 use crate::plan::{Catalogue, Plan, PlannedTreatment};
-use crate::suspect::{self, HostWatch, OwnWork};
+use crate::suspect::HostWatch;
 use instruments::SampleSink;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -25,7 +26,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vtax_guest::image::{self, GuestFiles};
 use vtax_guest::platform::{Platform, Target};
-use vtax_host::cell::{Cell, CellConfig, LinkConfig, SWITCH, Seat, SeatConfig, Share, TARGET};
+use vtax_host::cell::{Cell, CellConfig, LinkConfig, Seat, SeatConfig, Share, TARGET};
 use vtax_host::host_settings;
 use vtax_host::journal::Journal;
 use vtax_host::meters::Meters;
@@ -33,15 +34,12 @@ use vtax_host::roots::Roots;
 use vtax_host::scratch;
 use vtax_host::settings::Settings;
 use vtax_host::signals::Signals;
-use vtax_load::workload::{LoadClient, Workload, WorkloadResult};
+use vtax_load::workload::{LoadClient, Workload};
 use vtax_observe::charge::MethodChoice;
 use vtax_observe::clock::SystemClock;
-use vtax_observe::{Observer, ObserverConfig, ObserverReport, Snapshot, Subject, metric};
+use vtax_observe::{Observer, ObserverConfig, Subject};
 use vtax_report::analysis::charge::metric::NOT_TRACED;
-use vtax_report::results::{
-    Actor, Better, HistogramRecord, Metric, ObservationCost, Phase, ResultsDir, Role, Treatment,
-    TrialWriter,
-};
+use vtax_report::results::{ResultsDir, Treatment, TrialWriter};
 use vtax_units::{Hertz, Nanoseconds, Source};
 
 /// Runs a plan. Call it on a thread that lives as long as the run, such as the main thread: the
@@ -80,9 +78,6 @@ pub fn run(
     let (_, summary) = run_experiment(&mut scenarios, options, signals, progress)?;
     Ok(summary)
 }
-
-/// The place of an actor that lives on this host.
-const LOCAL: &str = "local";
 
 struct Scenarios<'a> {
     of: Planned<'a>,
@@ -448,7 +443,7 @@ impl Scenarios<'_> {
         {
             attempt.environment.insert(NOT_TRACED.to_owned(), why);
         }
-        let inner_before = inner_counters(guests)?;
+        let inner_before = InnerReadings::of(guests)?;
         let watch = HostWatch::new(self.roots, writer.path());
         let subjects: Vec<_> = guests
             .iter()
@@ -555,15 +550,17 @@ impl Scenarios<'_> {
             }
         }
         writer.write_workload_json(&driven.raw)?;
-        writer.write_histograms(&histograms(&driven, &parties))?;
-        let inner_after = inner_counters(guests)?;
+        writer.write_histograms(&findings::histograms(&driven, &parties))?;
+        let inner_after = InnerReadings::of(guests)?;
         for (instrument, count, first) in &report.failures {
             log.line(&format!(
                 "{instrument} could not be read {count} times: {first}"
             ));
         }
         let found = Findings {
-            lab: self,
+            host: self.host,
+            energy: &self.meters.energy,
+            period: Nanoseconds::from(Duration::from_secs_f64(1.0 / self.plan.sample_hz)),
             guests,
             parties: &parties,
             unseen: &unseen,
@@ -593,20 +590,6 @@ fn boot_one(
     Ok(booted.map_err(|cause| Share::from_settings(cast.settings).explain(cause))?)
 }
 
-/// The guests' own counters, and when they were read.
-struct InnerReadings {
-    of: Vec<BTreeMap<String, f64>>,
-    at: Instant,
-}
-
-fn inner_counters(guests: &mut [Guest<'_>]) -> Result<InnerReadings, LabError> {
-    let read = guests.iter_mut().map(|guest| guest.target.inner_counters());
-    Ok(InnerReadings {
-        of: read.collect::<Result<_, _>>()?,
-        at: Instant::now(),
-    })
-}
-
 fn parties(guests: &[Guest<'_>]) -> Vec<Party> {
     guests
         .iter()
@@ -623,269 +606,6 @@ fn parties(guests: &[Guest<'_>]) -> Vec<Party> {
         .collect()
 }
 
-/// The distributions that the loads found, by client and stretch.
-fn histograms(driven: &Driven, parties: &[Party]) -> Vec<HistogramRecord> {
-    let (Some(first), Some(last)) = (driven.stretches.first(), driven.stretches.last()) else {
-        return Vec::new();
-    };
-    let throughout = (first.begin.at, last.end.at);
-    let stretches = driven.stretches.iter();
-    stretches
-        .map(|stretch| ((stretch.begin.at, stretch.end.at), &stretch.results))
-        .chain([(throughout, &driven.throughout)])
-        .flat_map(|(window, results)| {
-            parties
-                .iter()
-                .zip(results)
-                .flat_map(move |(party, result)| {
-                    let found = result.iter().flat_map(|result| &result.histograms);
-                    found.map(move |(metric, histogram)| HistogramRecord {
-                        actor: party.client.clone(),
-                        metric: metric.clone(),
-                        window,
-                        histogram: histogram.clone(),
-                    })
-                })
-        })
-        .collect()
-}
-
-/// All that was read of a trial.
-struct Findings<'a, 'b> {
-    lab: &'a Scenarios<'b>,
-    guests: &'a [Guest<'b>],
-    parties: &'a [Party],
-    /// The same, as long as no other host tells of them.
-    unseen: &'a [Party],
-    processors: usize,
-    report: &'a ObserverReport,
-    inner: (&'a InnerReadings, &'a InnerReadings),
-    /// What the host of the target counted at each mark, where that is another one.
-    hosted: BTreeMap<Nanoseconds, Snapshot>,
-    processors_there: usize,
-    /// The shortest window that it says something of.
-    shortest: Nanoseconds,
-}
-
-impl Findings<'_, '_> {
-    fn conclude(&self, driven: Driven, attempt: &mut Attempt) {
-        let (Some(first), Some(last)) = (driven.stretches.first(), driven.stretches.last()) else {
-            return;
-        };
-        let whole = (&first.begin, &last.end);
-        attempt.window = (first.begin.at, last.end.at);
-        let reasons = suspect::reasons(&first.before, &last.after, &self.own_work(whole));
-        attempt.suspect.extend(reasons);
-        let nothing = WorkloadResult::default();
-        let is_steady = driven.stretches.len() == 1 && first.level.is_none();
-        let of_target = self.observation(whole, 0, true);
-        let result = first.results.first().and_then(Option::as_ref);
-        let result = result.filter(|_| is_steady).unwrap_or(&nothing);
-        let of_load = result.suspect.iter().chain(&result.unreached);
-        attempt.suspect.extend(of_load.cloned());
-        attempt.work = of_target.work(result);
-        attempt.metrics = of_target.metrics(result);
-        if is_steady {
-            attempt.metrics.extend(self.charged(first, 0, Some(result)));
-        } else {
-            attempt.phases = driven
-                .stretches
-                .iter()
-                .map(|stretch| self.phase(stretch))
-                .collect();
-        }
-        let knee = driven.objective.as_ref().and_then(|outcome| outcome.knee);
-        if let (Some(knee), Some(level), Some(outcome)) = (knee, driven.level, &driven.objective) {
-            let metric = Metric {
-                quantity: knee,
-                source: of_target.source(),
-                better: Better::Higher,
-                headline: true,
-                title: format!("highest load ({}) that kept {}", level.title, outcome.text),
-            };
-            attempt.metrics.insert("knee".to_owned(), metric);
-        }
-        attempt.objective = driven.objective;
-        attempt.observation = ObservationCost {
-            cpu: self.report.cpu,
-            passes: self.report.passes,
-            missed: self.report.missed,
-        };
-        attempt.actors = (0..)
-            .zip(self.guests)
-            .flat_map(|(party, guest)| {
-                let throughout = driven.throughout.get(party).and_then(Option::as_ref);
-                let mut metrics = BTreeMap::new();
-                if party != 0 {
-                    let of = self.observation(whole, party, true);
-                    metrics = of.metrics(throughout.unwrap_or(&nothing));
-                    if is_steady {
-                        metrics.extend(self.charged(first, party, throughout));
-                    }
-                }
-                self.actors(party, guest, metrics)
-            })
-            .collect();
-    }
-
-    /// A guest and its client.
-    fn actors(
-        &self,
-        party: usize,
-        guest: &Guest<'_>,
-        metrics: BTreeMap<String, Metric>,
-    ) -> [Actor; 2] {
-        let subject = guest.target.subject();
-        [
-            Actor {
-                name: subject.owner.clone(),
-                role: if party == 0 {
-                    Role::Target
-                } else {
-                    Role::Neighbour
-                },
-                platform: Some(guest.platform.to_owned()),
-                workload: Some(guest.workload.kind().to_owned()),
-                drives: None,
-                place: LOCAL.to_owned(),
-                metrics,
-                environment: match party {
-                    0 => BTreeMap::new(),
-                    _ => guest.target.environment(),
-                },
-            },
-            Actor {
-                name: guest.client_subject.owner.clone(),
-                role: Role::Client,
-                platform: None,
-                workload: None,
-                drives: Some(subject.owner),
-                place: guest.client_place.clone(),
-                metrics: BTreeMap::new(),
-                environment: guest.client_environment.clone(),
-            },
-        ]
-    }
-
-    fn phase(&self, stretch: &Stretch) -> Phase {
-        let nothing = WorkloadResult::default();
-        let result = |party: usize| {
-            let found = stretch.results.get(party).and_then(Option::as_ref);
-            found.unwrap_or(&nothing)
-        };
-        let of = |party| self.observation((&stretch.begin, &stretch.end), party, false);
-        let metrics = |party| {
-            let mut metrics = of(party).metrics(result(party));
-            let found = stretch.results.get(party).and_then(Option::as_ref);
-            metrics.extend(self.charged(stretch, party, found));
-            metrics
-        };
-        let others = (1..self.parties.len()).filter_map(|party| {
-            let name = self.parties.get(party)?.guest.clone();
-            Some((name, metrics(party)))
-        });
-        Phase {
-            name: stretch.name.clone(),
-            level: stretch.level,
-            window: (stretch.begin.at, stretch.end.at),
-            work: of(0).work(result(0)),
-            metrics: metrics(0),
-            others: others.collect(),
-            kept: stretch.kept,
-        }
-    }
-
-    /// What a guest was charged in a stretch, where guests are charged.
-    fn charged(
-        &self,
-        stretch: &Stretch,
-        party: usize,
-        result: Option<&WorkloadResult>,
-    ) -> BTreeMap<String, Metric> {
-        let Some(charged) = &stretch.charged else {
-            return BTreeMap::new();
-        };
-        let of = self.observation((&stretch.begin, &stretch.end), party, false);
-        let work = result.and_then(|result| of.work(result));
-        let work = work.as_ref().map(|work| (work, of.seconds()));
-        charged.metrics(party, work, of.source())
-    }
-
-    /// What was observed of a guest between two marks; with the guest's own counters, which were read
-    /// around the whole measured part.
-    fn observation<'s>(
-        &'s self,
-        (begin, end): (&'s Snapshot, &'s Snapshot),
-        party: usize,
-        with_inner: bool,
-    ) -> Observation<'s> {
-        let (before, after) = self.inner;
-        let between = after.at.duration_since(before.at);
-        let inner = before.of.get(party).zip(after.of.get(party));
-        let inner = inner.filter(|(before, after)| !before.is_empty() && !after.is_empty());
-        let there = self.hosted.get(&begin.at).zip(self.hosted.get(&end.at));
-        let there = there.filter(|_| party == 0);
-        let is_short = end.at.saturating_since(begin.at) < self.shortest;
-        let there = there.filter(|_| !is_short);
-        let parties = if is_short { self.unseen } else { self.parties };
-        // What sampling and the meters of this host say is not about another one.
-        let own = self.observer(end.at.saturating_since(begin.at));
-        let (processors, observer, energy) = match there {
-            Some(_) => (self.processors_there, Nanoseconds(0), &[][..]),
-            None => (self.processors, own, self.lab.meters.energy.as_slice()),
-        };
-        let (begin, end) = there.unwrap_or((begin, end));
-        Observation {
-            begin,
-            end,
-            processors,
-            parties,
-            party,
-            observer,
-            energy,
-            inner: inner.filter(|_| with_inner).map(|(before, after)| Inner {
-                before,
-                after,
-                between: between.as_secs_f64(),
-            }),
-            host: self.lab.host,
-        }
-    }
-
-    /// The part of the sampling thread's time that falls into `span`.
-    fn observer(&self, span: Nanoseconds) -> Nanoseconds {
-        let (before, after) = self.inner;
-        let sampled = Nanoseconds::from(after.at.duration_since(before.at));
-        share_of(self.report.cpu, span, sampled)
-    }
-
-    /// What all actors did: the rest is foreign.
-    fn own_work(&self, (begin, end): (&Snapshot, &Snapshot)) -> OwnWork {
-        let spent = |owner: &str, name| {
-            let spent = end.since(begin, owner, name);
-            instruments::nanoseconds(spent.map_or(0.0, |quantity| quantity.value))
-        };
-        let sum = |of: fn(&Party) -> &str, name| {
-            let spent = self.parties.iter().map(|party| spent(of(party), name).0);
-            Nanoseconds(spent.sum())
-        };
-        OwnWork {
-            target: sum(|party| &party.guest, metric::CPU_TOTAL),
-            client: sum(|party| &party.client, metric::CPU_TOTAL),
-            vtax: self.observer(end.at.saturating_since(begin.at)),
-            switch: spent(SWITCH, metric::CPU_TOTAL),
-            domains: sum(|party| &party.guest, metric::CPU_DOMAIN),
-            period: Nanoseconds::from(Duration::from_secs_f64(1.0 / self.lab.plan.sample_hz)),
-            observer: self.report.clone(),
-            is_alone: self.lab.host == Source::Emulated,
-            follows_load: self
-                .guests
-                .first()
-                .is_some_and(|target| host_settings::follows_load(target.settings)),
-        }
-    }
-}
-
 /// Processors that `/proc/stat` counts; an affinity of our own must not lower the number.
 fn online_processors(roots: &Roots) -> usize {
     let stat = roots.proc_text("stat").unwrap_or_default();
@@ -894,13 +614,4 @@ fn online_processors(roots: &Roots) -> usize {
             .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
     };
     stat.lines().filter(is_processor).count().max(1)
-}
-
-/// The part of `total`, spent evenly over `whole`, that falls into `span`.
-fn share_of(total: Nanoseconds, span: Nanoseconds, whole: Nanoseconds) -> Nanoseconds {
-    if whole.0 == 0 {
-        return total;
-    }
-    let part = u128::from(total.0) * u128::from(span.0) / u128::from(whole.0);
-    Nanoseconds(u64::try_from(part).unwrap_or(u64::MAX).min(total.0))
 }
