@@ -522,18 +522,13 @@ fn memcached_answers_every_request_that_was_due_and_misses_none() {
 
 fn nuttcp_sends_either_way_after_a_warm_up() {
     for direction in ["receive", "send"] {
-        let settings = settings([
-            ("load.rate_mbit", Level::Number(50.0)),
-            ("load.direction", Level::Text(direction.to_owned())),
-        ]);
+        let settings = settings([("load.direction", Level::Text(direction.to_owned()))]);
         let Some(result) = run("nuttcp", &["nuttcp"], &settings) else {
             return;
         };
+        // Nothing shapes the link, which bears gigabits.
         let throughput = value(&result, "throughput");
-        assert!(
-            (45e6..55e6).contains(&throughput),
-            "{direction}: {result:?}"
-        );
+        assert!(throughput > 100e6, "{direction}: {result:?}");
     }
 }
 
