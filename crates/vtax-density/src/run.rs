@@ -292,6 +292,7 @@ fn metrics(climb: &Climb, source: Source) -> BTreeMap<String, Metric> {
         Binding::Resource { percent, .. } => Some(percent),
         _ => None,
     };
+    let held = (climb.binding != Binding::Maximum).then_some(guests);
     let of_cloud = |of: fn(&Cloud) -> Option<f64>| of(climb.cloud.as_ref()?);
     let turned_away = |cloud: &Cloud| {
         (cloud.arrivals > 0)
@@ -299,6 +300,7 @@ fn metrics(climb: &Climb, source: Source) -> BTreeMap<String, Metric> {
     };
     let all = [
         ("guests", One, Higher, Some(guests)),
+        ("held", One, Higher, held),
         ("memory.each", Byte, Lower, climb.bytes_each()),
         ("memory.charged.each", Byte, Lower, climb.charged_each()),
         ("memory.user.each", Byte, Lower, per_guest(user)),
@@ -370,7 +372,8 @@ const HEADLINES: [&str; 5] = [
 /// A metric in words.
 fn title(name: &str) -> &str {
     match name {
-        "guests" => "guests held",
+        "guests" => "guests at the top",
+        "held" => "guests that the host holds, where a climb found its end",
         "memory.each" => "memory of a guest, all in",
         "memory.charged.each" => "memory of a guest that its control group is charged for",
         "memory.user.each" => "of which processes' pages",

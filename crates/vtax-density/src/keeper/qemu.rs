@@ -21,7 +21,7 @@ use vtax_mvm::image::{DiskFormat, Image, write_disk};
 pub enum Devices {
     /// What QEMU gives a machine by itself: display adapter, network, 128 MB.
     Stock,
-    /// None but disk and serial port, and 1 MB.
+    /// None but disk and serial port, and 1 MB, or 2 for a q35.
     Off,
 }
 
@@ -53,10 +53,12 @@ impl QemuOptions {
         let stock = self.devices == Devices::Stock;
         let mut line = Options::stock(&self.program);
         if !stock {
+            // SeaBIOS has no room in 1 MB for what it needs to read a q35's disk, which is on AHCI.
+            let mebibytes = if self.machine == "q35" { "2" } else { "1" };
             line.flag("-nodefaults")
                 .flag("-no-user-config")
                 .option("-vga", "none")
-                .option("-m", "1");
+                .option("-m", mebibytes);
         }
         let trimmed = if stock || self.machine == "isapc" {
             ""
@@ -356,7 +358,7 @@ mod tests {
     const STOCK: &str = "qemu-system-x86_64 -machine pc -accel tcg -display none -drive \
         file=d,format=raw,if=ide,file.locking=off -serial unix:s,server=on,wait=off -monitor \
         unix:m,server=on,wait=off";
-    const TUNED: &str = "qemu-system-x86_64 -nodefaults -no-user-config -vga none -m 1 -machine \
+    const TUNED: &str = "qemu-system-x86_64 -nodefaults -no-user-config -vga none -m 2 -machine \
         q35,usb=off,hpet=off,vmport=off -accel tcg -display none -drive \
         file=d,format=raw,if=ide,file.locking=off -serial unix:s,server=on,wait=off -monitor \
         unix:m,server=on,wait=off";
@@ -381,10 +383,10 @@ mod tests {
         let tuned = line(&options(Devices::Off, "q35"));
         assert!(
             tuned.contains("-nodefaults")
-                && tuned.contains("-m 1 ")
+                && tuned.contains("-m 2 ")
                 && tuned.contains("q35,usb=off")
         );
-        assert!(line(&options(Devices::Off, "isapc")).contains("-machine isapc -accel"));
+        assert!(line(&options(Devices::Off, "isapc")).contains("-m 1 -machine isapc -accel"));
     }
 
     #[test]
