@@ -257,8 +257,11 @@ fn counted(results: &ResultsDir, notes: &mut Vec<String>) -> Result<Vec<Trial>, 
 /// What the trials of one platform say; `None` without a pair that was measured.
 fn platform(name: &str, treatments: &[Treatment], trials: &[Trial]) -> Option<PlatformStudy> {
     let beside = |treatment: &Treatment| treatment.factors.get(metric::NEIGHBOURS).cloned();
-    let mut of_platform = treatments.iter().filter(|of| of.platform == name);
-    let pair = of_platform.find_map(|of| Some([of.workload.clone(), beside(of)?]))?;
+    let of_platform = treatments.iter().filter(|of| of.platform == name);
+    let pairs = of_platform.filter_map(|of| Some([of.workload.clone(), beside(of)?]));
+    let mut pairs: BTreeSet<[String; 2]> = pairs.collect();
+    // What has several guests beside others is no study.
+    let pair = pairs.pop_first().filter(|_| pairs.is_empty())?;
     let mut measurements = Vec::new();
     let mut monitor: Option<MonitorCost> = None;
     for trial in trials.iter().filter(|of| of.treatment.platform == name) {
