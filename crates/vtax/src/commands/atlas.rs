@@ -2,14 +2,14 @@
 
 use crate::Outcome;
 use crate::cli::AtlasArgs;
-use crate::progress::note;
+use crate::progress::{in_words, note};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitStatus};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vtax_atlas::catalogue::{Catalogue, Figure, Plan};
 use vtax_atlas::{AtlasError, Folders, Summary, compare, gather, missing, page};
 use vtax_host::signals::{Signals, end_with_reader};
@@ -56,8 +56,8 @@ pub fn run(arguments: &AtlasArgs) -> Outcome {
     }
 }
 
-/// Runs each plan that has no whole run, by the command that anybody would give; names those that
-/// failed. One that fails leaves the others.
+/// Runs each plan that has no whole run, by the command that anybody would give, and says how long it took; names those
+/// that failed. One that fails leaves the others.
 fn run_missing<'a>(
     arguments: &AtlasArgs,
     catalogue: &'a Catalogue,
@@ -76,10 +76,13 @@ fn run_missing<'a>(
             todo.len(),
             words.join(" ")
         ));
+        let started = Instant::now();
         let ended = follow(&words, &signals);
         signals.check()?;
         match ended {
-            Ok(status) if status.success() => {}
+            Ok(status) if status.success() => {
+                note(&format!("{name}: whole, {}", in_words(started.elapsed())));
+            }
             Ok(status) => {
                 note(&format!("{name}: {status}; the other plans go on"));
                 failed.push(*name);
