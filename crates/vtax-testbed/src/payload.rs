@@ -253,10 +253,15 @@ mod tests {
         fs::write(&path, part).unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(&path, mode).unwrap();
-        let output = std::process::Command::new(&path)
-            .arg("--list")
-            .output()
-            .unwrap();
+        // A process that another test forks meanwhile may hold the file open for writing until it executes.
+        let output = loop {
+            match std::process::Command::new(&path).arg("--list").output() {
+                Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => {
+                    std::thread::sleep(std::time::Duration::from_millis(10));
+                }
+                output => break output.unwrap(),
+            }
+        };
         assert!(output.status.success());
         assert!(String::from_utf8_lossy(&output.stdout).contains("payload::tests"));
     }
