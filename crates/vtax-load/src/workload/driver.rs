@@ -126,6 +126,49 @@ pub fn start_service(
     port: u16,
     programs: &[Program],
 ) -> Outcome<Service> {
+    let answers = |target: &mut dyn Target| client.can_connect(target.address(), port);
+    start_until(target, client, name, line, port, programs, answers)
+}
+
+/// The same for a server of one client at a time. An attempt to connect would be that client, and while the server leaves
+/// it and listens anew, the next one is reset: so the target is asked whether anything listens.
+pub fn start_service_of_one(
+    target: &mut dyn Target,
+    client: &dyn LoadClient,
+    name: &'static str,
+    line: &CommandLine,
+    port: u16,
+    programs: &[Program],
+) -> Outcome<Service> {
+    let tables = command(["cat", "/proc/net/tcp", "/proc/net/tcp6"]);
+    let listens = |target: &mut dyn Target| {
+        // Where there is no IPv6, one of them is missing.
+        let Finished { stdout, .. } = target.run(&tables, SERVICE_LIMIT)?;
+        Ok(is_listened_on(&String::from_utf8_lossy(&stdout), port))
+    };
+    start_until(target, client, name, line, port, programs, listens)
+}
+
+/// Whether a socket listens on `port`, by `/proc/net/tcp` and `tcp6` (`Documentation/networking/proc_net_tcp.rst` of Linux).
+fn is_listened_on(tables: &str, port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    let port = format!(":{port:04X}");
+    tables.lines().any(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        let is_local = words.next().is_some_and(|local| local.ends_with(&port));
+        is_local && words.nth(1) == Some(LISTEN)
+    })
+}
+
+fn start_until(
+    target: &mut dyn Target,
+    client: &dyn LoadClient,
+    name: &'static str,
+    line: &CommandLine,
+    port: u16,
+    programs: &[Program],
+    mut is_up: impl FnMut(&mut dyn Target) -> Outcome<bool>,
+) -> Outcome<Service> {
     let address = target.address();
     // Whoever answers there now is not ours: neither to be loaded nor to be measured.
     if target.is_shared() && client.can_connect(address, port)? {
@@ -139,7 +182,7 @@ pub fn start_service(
     let job = target.start(line)?;
     let deadline = Instant::now() + SERVICE_LIMIT;
     loop {
-        if client.can_connect(address, port)? {
+        if is_up(target)? {
             return Ok(Service {
                 job: Some((job, name)),
             });
@@ -374,6 +417,16 @@ mod tests {
                 TargetLoad::next(Extent::ToCompletion, timing, elapsed) - elapsed <= elapsed / 100
             );
         }
+    }
+
+    #[test]
+    fn a_port_is_listened_on_in_either_table_and_not_while_it_is_only_connected_to() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt\n   \
+             0: 020A5B0A:1451 010A5B0A:C350 01 00000000:00000000 00:00000000 00000000\n   \
+             1: 00000000:1388 00000000:0000 0A 00000000:00000000 00:00000000 00000000\n   \
+             2: 00000000000000000000000000000000:0050 00000000000000000000000000000000:0000 0A 0:0 00:0 0\n";
+        assert!(is_listened_on(table, 5000) && is_listened_on(table, 80));
+        assert!(!is_listened_on(table, 5201) && !is_listened_on("", 80));
     }
 
     #[test]

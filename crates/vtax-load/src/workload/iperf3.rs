@@ -4,7 +4,7 @@
 //! The target always runs the server, so that one address and port suffice on every platform;
 //! `--reverse` makes it send.
 
-use super::driver::{command, start_service, whole_seconds};
+use super::driver::{command, start_service_of_one, whole_seconds};
 use super::output::{garbage, json};
 use super::*;
 use serde::Deserialize;
@@ -15,12 +15,11 @@ pub const PORT: u16 = 5201;
 /// What both sides run.
 pub const PROGRAMS: &[Program] = &[Program::of("iperf3", "iperf3")];
 
-/// Starts the server. It is not told to end after one test (`-1`), because the attempt to
-/// connect that finds out whether it is up would be that test.
+/// Starts the server, for as many tests as a trial has, one after the other.
 pub fn serve(target: &mut dyn Target, client: &dyn LoadClient) -> Outcome<Service> {
     let port = PORT.to_string();
     let line = command(["iperf3", "--server", "--json", "--port", &port]);
-    start_service(target, client, "iperf3", &line, PORT, PROGRAMS)
+    start_service_of_one(target, client, "iperf3", &line, PORT, PROGRAMS)
 }
 
 /// The client's command line up to the options of the protocol.

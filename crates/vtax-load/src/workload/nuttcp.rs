@@ -1,7 +1,7 @@
 //! `nuttcp`: bulk TCP as nttcp's successor sends it, each kernel's own view of the connection with it. It goes as fast as
 //! the link lets it: nuttcp's own rate limit waits in a loop that keeps the sender's processor busy.
 
-use super::driver::{command, script, start_service, whole_seconds};
+use super::driver::{command, script, start_service_of_one, whole_seconds};
 use super::output::{
     BIT_RATE, Metrics, PACKET_RATE, figure, garbage, gigabytes, number, positive, text,
 };
@@ -60,7 +60,7 @@ impl Workload for Nuttcp {
         _settings: &Settings,
     ) -> Outcome<Service> {
         let line = command(["nuttcp", "-S", "--nofork"]);
-        start_service(target, client, "nuttcp", &line, PORT, PROGRAMS)
+        start_service_of_one(target, client, "nuttcp", &line, PORT, PROGRAMS)
     }
 
     fn load(
