@@ -68,6 +68,7 @@ fn main() -> ExitCode {
         tbench_measures_throughput_after_its_warm_up,
         sysbench_oltp_commits_transactions_at_a_rate,
         sip_calls_are_answered_with_sound,
+        http_closed_serves_as_fast_as_it_is_asked,
         http_batch_ends_with_its_last_answer,
         hping3_hears_of_every_connection_that_it_asked_for,
         a_flood_reaches_the_server_and_nobody_else,
@@ -570,6 +571,21 @@ fn sip_calls_are_answered_with_sound() {
     assert_eq!(value(&result, "errors"), 0.0, "{result:?}");
     assert!(value(&result, "latency.p50") <= value(&result, "latency.p99"));
     assert!(value(&result, "calls.current") >= 2.0, "{result:?}");
+}
+
+fn http_closed_serves_as_fast_as_it_is_asked() {
+    let settings = settings([
+        ("load.connections", Level::Integer(4)),
+        ("load.file_bytes", Level::Integer(2000)),
+    ]);
+    let Some(result) = run("http-closed", &["apache2"], &settings) else {
+        return;
+    };
+    let each = value(&result, "throughput") / 8.0 / rate(&result);
+    assert!((1900.0..2100.0).contains(&each), "{result:?}");
+    // Four clients who wait for their answers, by Little's law, but for what happens between two requests.
+    let at_once = rate(&result) * value(&result, "latency.mean");
+    assert!((1.0..=4.1).contains(&at_once), "{result:?}");
 }
 
 fn http_batch_ends_with_its_last_answer() {

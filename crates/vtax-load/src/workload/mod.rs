@@ -11,6 +11,7 @@ mod disk_read;
 mod driver;
 mod hping3;
 mod http_batch;
+mod http_closed;
 mod http_download;
 mod http_rate;
 mod idle;
@@ -53,6 +54,7 @@ pub fn all() -> &'static [&'static dyn Workload] {
         &nuttcp::Nuttcp,
         &http_download::HttpDownload,
         &http_rate::HttpRate,
+        &http_closed::HttpClosed,
         &http_batch::HttpBatch::Calm,
         &http_batch::HttpBatch::Flooded,
         &hping3::Hping3,

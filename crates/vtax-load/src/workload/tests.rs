@@ -31,6 +31,10 @@ const RECORDED: &[(&str, &str)] = &[
     ),
     ("http-rate", include_str!("../../tests/data/http-rate.json")),
     (
+        "http-closed",
+        include_str!("../../tests/data/http-download.json"),
+    ),
+    (
         "http-batch",
         include_str!("../../tests/data/http-batch.json"),
     ),

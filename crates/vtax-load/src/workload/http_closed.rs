@@ -1,0 +1,104 @@
+//! `http-closed`: as many HTTP requests as Apache in the target answers to clients who each wait for one answer before
+//! they ask again. Overload makes them ask less, so latencies say nothing of users who come by themselves: `http-rate` does.
+
+use super::http_rate::FILE_BYTES;
+use super::output::{BIT_RATE, Metrics, REQUEST_RATE, garbage, work};
+use super::*;
+use crate::generator;
+use crate::http::Arguments;
+
+/// See the module.
+pub struct HttpClosed;
+
+const DRIVER: &str = "vtax load http";
+const CONNECTIONS: Parameter = Parameter::new("load.connections", Domain::Integer(1, 10_000), "10")
+    .help("clients, one request at a time on a connection each");
+
+impl Workload for HttpClosed {
+    fn kind(&self) -> &'static str {
+        "http-closed"
+    }
+
+    fn summary(&self) -> &'static str {
+        "HTTP requests as fast as they are answered, closed loop (Apache in the target)"
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        &[CONNECTIONS, FILE_BYTES]
+    }
+
+    fn target_programs(&self) -> &'static [Program] {
+        apache::PROGRAMS
+    }
+
+    fn level(&self) -> Option<LoadLevel> {
+        let unit = Unit::of(Base::One);
+        Some(LoadLevel::of(&CONNECTIONS, unit, 1.0, "clients at once"))
+    }
+
+    fn serve(
+        &self,
+        target: &mut dyn Target,
+        client: &dyn LoadClient,
+        settings: &Settings,
+    ) -> Outcome<Service> {
+        let connections = CONNECTIONS.integer(settings);
+        apache::serve(target, client, FILE_BYTES.integer(settings), connections)
+    }
+
+    fn load(
+        &self,
+        address: IpAddr,
+        _scratch: &Scratch,
+        settings: &Settings,
+        timing: Timing,
+    ) -> Outcome<LoadCommand> {
+        let arguments = Arguments {
+            common: generator::Arguments {
+                connections: u32::try_from(CONNECTIONS.integer(settings)).unwrap_or(1),
+                warmup: timing.warmup.as_secs_f64(),
+                duration: timing.duration.as_secs_f64(),
+                timeout: 20.0,
+                ..generator::Arguments::new(apache::socket(address))
+            },
+            path: apache::PATH.to_owned(),
+            closed: true,
+            downloads: None,
+        };
+        open_loop::generator("http", arguments.to_flags()).map(LoadCommand::client)
+    }
+
+    fn parse(&self, raw: &[u8], _settings: &Settings, _timing: Timing) -> Outcome<WorkloadResult> {
+        let (report, histogram) = open_loop::read(DRIVER, raw, "closed")?;
+        if report.requests == 0 {
+            let detail = "not one answer arrived whole in the measured part; measure longer";
+            return Err(garbage(DRIVER, detail));
+        }
+        let rate = report.requests as f64 / report.seconds;
+        let throughput = 8.0 * report.bytes as f64 / report.seconds;
+        let mut metrics = Metrics::default();
+        metrics.higher("rate", rate, REQUEST_RATE, "HTTP requests answered");
+        metrics.lead("rate");
+        metrics.latency("HTTP latency", &report.latency);
+        let title = "HTTP payload received";
+        metrics.higher("throughput", throughput, BIT_RATE, title);
+        let phrase = "serve 1 HTTP request";
+        Ok(WorkloadResult {
+            histograms: open_loop::named("latency", histogram),
+            ..metrics.result(WorkDone::Rate(work(rate, Base::Request, phrase)))
+        })
+    }
+}
+
+#[cfg(test)]
+#[test]
+fn the_rate_is_of_whole_answers_and_none_at_all_is_an_error() {
+    let raw = include_str!("../../tests/data/http-download.json");
+    let parse = |raw: &str| HttpClosed.parse(raw.as_bytes(), &Settings::default(), TIMING);
+    let result = parse(raw).unwrap();
+    let rate = result.metrics["rate"].quantity.value;
+    assert!((rate - 5.0 / 0.006_094_438).abs() < 1e-6, "{result:?}");
+    assert!(result.metrics["rate"].headline);
+    let none = raw.replace("\"requests\":5", "\"requests\":0");
+    assert!(parse(&none).unwrap_err().to_string().contains("not one"));
+}
