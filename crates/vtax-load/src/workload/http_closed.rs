@@ -14,6 +14,28 @@ const DRIVER: &str = "vtax load http";
 const CONNECTIONS: Parameter = Parameter::new("load.connections", Domain::Integer(1, 10_000), "10")
     .help("clients, one request at a time on a connection each");
 
+/// Clients who each ask again as soon as they are answered: for as long as `timing` says, or until that many answers came.
+pub fn ask_again(
+    address: IpAddr,
+    clients: i64,
+    timing: Timing,
+    answers: Option<u64>,
+) -> Outcome<LoadCommand> {
+    let arguments = Arguments {
+        common: generator::Arguments {
+            connections: u32::try_from(clients).unwrap_or(1),
+            warmup: timing.warmup.as_secs_f64(),
+            duration: timing.duration.as_secs_f64(),
+            timeout: 20.0,
+            ..generator::Arguments::new(apache::socket(address))
+        },
+        path: apache::PATH.to_owned(),
+        closed: true,
+        downloads: answers,
+    };
+    open_loop::generator("http", arguments.to_flags()).map(LoadCommand::client)
+}
+
 impl Workload for HttpClosed {
     fn kind(&self) -> &'static str {
         "http-closed"
@@ -53,19 +75,7 @@ impl Workload for HttpClosed {
         settings: &Settings,
         timing: Timing,
     ) -> Outcome<LoadCommand> {
-        let arguments = Arguments {
-            common: generator::Arguments {
-                connections: u32::try_from(CONNECTIONS.integer(settings)).unwrap_or(1),
-                warmup: timing.warmup.as_secs_f64(),
-                duration: timing.duration.as_secs_f64(),
-                timeout: 20.0,
-                ..generator::Arguments::new(apache::socket(address))
-            },
-            path: apache::PATH.to_owned(),
-            closed: true,
-            downloads: None,
-        };
-        open_loop::generator("http", arguments.to_flags()).map(LoadCommand::client)
+        ask_again(address, CONNECTIONS.integer(settings), timing, None)
     }
 
     fn parse(&self, raw: &[u8], _settings: &Settings, _timing: Timing) -> Outcome<WorkloadResult> {

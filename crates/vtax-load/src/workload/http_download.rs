@@ -2,8 +2,6 @@
 
 use super::output::{BIT_RATE, Metrics, SECONDS, garbage, gigabytes};
 use super::*;
-use crate::generator;
-use crate::http::Arguments;
 
 /// See the module.
 pub struct HttpDownload;
@@ -60,22 +58,11 @@ impl Workload for HttpDownload {
         timing: Timing,
     ) -> Outcome<LoadCommand> {
         let connections = CONNECTIONS.integer(settings);
-        let arguments = Arguments {
-            common: generator::Arguments {
-                connections: u32::try_from(connections).unwrap_or(1),
-                warmup: timing.warmup.as_secs_f64(),
-                duration: timing.duration.as_secs_f64(),
-                timeout: 20.0,
-                ..generator::Arguments::new(apache::socket(address))
-            },
-            path: apache::PATH.to_owned(),
-            closed: true,
-            downloads: match self.extent(settings) {
-                Extent::FixedDuration => None,
-                Extent::ToCompletion => u64::try_from(connections).ok(),
-            },
+        let answers = match self.extent(settings) {
+            Extent::FixedDuration => None,
+            Extent::ToCompletion => u64::try_from(connections).ok(),
         };
-        open_loop::generator("http", arguments.to_flags()).map(LoadCommand::client)
+        http_closed::ask_again(address, connections, timing, answers)
     }
 
     fn parse(&self, raw: &[u8], settings: &Settings, _timing: Timing) -> Outcome<WorkloadResult> {
