@@ -52,7 +52,7 @@ pub fn run(arguments: &AtlasArgs) -> Outcome {
     if unusable.is_empty() {
         Ok(())
     } else {
-        Err(format!("{} left out", counted(unusable.len(), "results directory")).into())
+        Err(format!("{} left out", counted(unusable.len(), "run")).into())
     }
 }
 
