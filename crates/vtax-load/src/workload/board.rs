@@ -5,6 +5,7 @@
 //! whose data are not to be had.
 
 use super::driver::{script, start_service};
+use super::http_closed::DRIVER;
 use super::output::*;
 use super::*;
 use crate::generator;
@@ -13,7 +14,6 @@ use crate::http::Arguments;
 /// See the module.
 pub struct Board;
 
-const DRIVER: &str = "vtax load http";
 const PROGRAMS: &[Program] = &[
     Program::of("apache2", "apache2-bin"),
     Program::of("php-fpm8.2", "php8.2-fpm"),

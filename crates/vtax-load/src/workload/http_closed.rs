@@ -10,7 +10,8 @@ use crate::http::Arguments;
 /// See the module.
 pub struct HttpClosed;
 
-const DRIVER: &str = "vtax load http";
+/// Its load generator, for messages.
+pub const DRIVER: &str = "vtax load http";
 const CONNECTIONS: Parameter = Parameter::new("load.connections", Domain::Integer(1, 10_000), "10")
     .help("clients, one request at a time on a connection each");
 

@@ -1,12 +1,12 @@
 //! `http-download`: many clients download one large file at once from Apache in the target.
 
+use super::http_closed::DRIVER;
 use super::output::{BIT_RATE, Metrics, SECONDS, garbage, gigabytes};
 use super::*;
 
 /// See the module.
 pub struct HttpDownload;
 
-const DRIVER: &str = "vtax load http";
 const CONNECTIONS: Parameter =
     Parameter::new("load.connections", Domain::Integer(1, 10_000), "100")
         .help("clients that download at once, on one connection each");
