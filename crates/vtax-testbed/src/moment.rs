@@ -31,7 +31,7 @@ const WRITTEN: Duration = Duration::from_secs(60);
 /// What QEMU tells when a host stops itself: see `guest/start.sh`.
 const STOPPED: &str = "STOP";
 
-/// Moments that nobody uses and that are kept all the same: each takes 1 GiB of files, with Xen 2.5.
+/// Moments that nobody uses and that are kept where there is room: each takes 1 GiB of files, with Xen 2.5.
 const SPARE: usize = 4;
 
 /// The seed of the machine that keeps a moment. Those that begin there have their own.
@@ -85,8 +85,11 @@ impl Moment {
         if moment.take() {
             return Ok(moment);
         }
-        tidy(&host.cache);
-        has_room(&host.cache, host, &settings)?;
+        tidy(&host.cache, SPARE);
+        if has_room(&host.cache, host, &settings).is_err() {
+            tidy(&host.cache, 0);
+            has_room(&host.cache, host, &settings)?;
+        }
         copy(&host.root().path, &directory.join(ROOT))?;
         // A socket's path has at most 107 bytes; the cache may be anywhere.
         let scratch = Scratch::create(&std::env::temp_dir())?;
@@ -191,7 +194,7 @@ impl Moment {
 impl Drop for Moment {
     fn drop(&mut self) {
         if self.lock.take().is_some() {
-            tidy(self.path.parent().unwrap_or(&self.path));
+            tidy(self.path.parent().unwrap_or(&self.path), SPARE);
         }
     }
 }
@@ -342,9 +345,9 @@ fn boot() -> Result<String, HostError> {
 
 const PREFIX: &str = "moment-";
 
-/// Removes the moments of earlier boots, and of those that nobody uses all but the last. What other users have
-/// stays.
-fn tidy(cache: &Path) {
+/// Removes the moments of earlier boots, and of those that nobody uses all but the last few. What other users
+/// have stays.
+fn tidy(cache: &Path, spare: usize) {
     let Ok(boot) = boot() else { return };
     let own = rustix::process::geteuid().as_raw();
     let entries = fs::read_dir(cache).into_iter().flatten().flatten();
@@ -359,7 +362,7 @@ fn tidy(cache: &Path) {
         })
         .collect();
     moments.sort_by_key(|moment| Reverse((moment.0, moment.1)));
-    let spare = moments.iter().take(SPARE).filter(|moment| moment.0).count();
+    let spare = moments.iter().take(spare).filter(|moment| moment.0).count();
     let gone = moments.split_off(spare);
     // Whoever waits for one that stays has it now.
     drop(moments);
@@ -471,7 +474,7 @@ mod tests {
         assert!(used.take() && used.is_kept().unwrap());
 
         while of_today[4].exists() || earlier.exists() {
-            tidy(cache.path());
+            tidy(cache.path(), SPARE);
         }
         let left: Vec<bool> = of_today.iter().map(|path| path.exists()).collect();
         assert_eq!(left, [true, true, true, true, false, true, true]);
@@ -480,7 +483,7 @@ mod tests {
         drop(used);
         // A child that another test starts has the lock for an instant, too.
         while of_today[3].exists() {
-            tidy(cache.path());
+            tidy(cache.path(), SPARE);
         }
         let left: Vec<bool> = of_today.iter().map(|path| path.exists()).collect();
         assert_eq!(left, [true, true, true, false, false, true, true]);
@@ -501,6 +504,12 @@ mod tests {
         assert!(bad.take());
         bad.discard();
         assert!(!of_today[0].exists() && of_today[1].exists());
+
+        // Where room is short none is spared, but for those in use.
+        while of_today[1].exists() || of_today[2].exists() {
+            tidy(cache.path(), 0);
+        }
+        assert!(of_today[6].exists());
     }
 
     #[test]
