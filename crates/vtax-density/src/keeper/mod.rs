@@ -216,8 +216,8 @@ fn capacity(guests: &Guests) -> u32 {
         Guests::Process | Guests::Container { .. } | Guests::Linux(_) => {
             1000.min(descriptors.saturating_sub(64))
         }
-        // A stack and its guard page each; room for the allocator's own.
-        Guests::Thread => (crate::resources::most_mappings() * 0.45) as u32,
+        // A stack and one for signals, each with its guard page: four mappings; room for the allocator's own.
+        Guests::Thread => (crate::resources::most_mappings() * 0.24) as u32,
         Guests::Mvm { live: true, .. } => {
             // The answering descriptors of the keeper and its workers besides.
             vtax_mvm::population::capacity::Capacity::of_this_process()

@@ -372,10 +372,7 @@ impl Target for Machine {
         let text = ask(&self.actor, TABLES)?;
         let mut tables = text.split(CUT);
         let mut table = || tables.next().unwrap_or_default().trim_start();
-        let mut counters = inner::counters(table(), table());
-        let bytes = inner::network_bytes(table());
-        counters.extend(bytes.map(|bytes| ("net.bytes".to_owned(), bytes)));
-        Ok(counters)
+        Ok(inner::counters(table(), table(), table()))
     }
 
     fn console_tail(&self) -> String {

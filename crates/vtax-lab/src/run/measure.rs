@@ -195,8 +195,8 @@ const INNER_TIMES: [(&str, &str, &str); 2] = [
 const PER_GB: [(&str, &str, &str); 3] = [
     (
         "guest.interrupts.per_gb",
-        "interrupts.virtio",
-        "interrupts of the guest's virtio devices for 1 GB of frames",
+        "interrupts.paravirtual",
+        "interrupts of the guest's paravirtual devices for 1 GB of frames",
     ),
     (
         "nic.calls.per_gb",

@@ -15,15 +15,12 @@ pub(in crate::platform) fn of_agent(agent: &mut Agent) -> Result<BTreeMap<String
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
     let (interrupts, stat) = (read("/proc/interrupts")?, read("/proc/stat")?);
-    let mut counters = counters(&interrupts, &stat);
-    let bytes = network_bytes(&read("/proc/net/dev")?);
-    counters.extend(bytes.map(|bytes| ("net.bytes".to_owned(), bytes)));
-    Ok(counters)
+    Ok(counters(&interrupts, &stat, &read("/proc/net/dev")?))
 }
 
 /// Bytes that the guest's network devices received and sent, in frames, without its loopback;
 /// `None` if the text has no device.
-pub fn network_bytes(net_dev: &str) -> Option<f64> {
+fn network_bytes(net_dev: &str) -> Option<f64> {
     net_dev
         .lines()
         .filter_map(|line| {
@@ -37,19 +34,20 @@ pub fn network_bytes(net_dev: &str) -> Option<f64> {
         .reduce(|a, b| a + b)
 }
 
-/// `interrupts.<source>`, `interrupts.virtio` (of all virtio devices), `interrupts.total`,
-/// `cpu.busy_ns`, `cpu.steal_ns`, `context_switches`. Lines that are not understood are left out.
-pub fn counters(interrupts: &str, stat: &str) -> BTreeMap<String, f64> {
+/// `interrupts.<source>`, `interrupts.paravirtual` (of all virtio devices, or all that Xen's back ends serve),
+/// `interrupts.total`, `cpu.busy_ns`, `cpu.steal_ns`, `context_switches`, `net.bytes`. Lines that are not understood
+/// are left out.
+pub fn counters(interrupts: &str, stat: &str, net_dev: &str) -> BTreeMap<String, f64> {
     let mut counters = BTreeMap::new();
-    for (source, count) in interrupt_sources(interrupts) {
-        if source.starts_with("virtio") {
-            *counters
-                .entry("interrupts.virtio".to_owned())
-                .or_insert(0.0) += count;
+    counters.extend(network_bytes(net_dev).map(|bytes| ("net.bytes".to_owned(), bytes)));
+    for source in interrupt_sources(interrupts) {
+        let mut add = |name: &str| {
+            *counters.entry(format!("interrupts.{name}")).or_insert(0.0) += source.count;
+        };
+        add(&source.name);
+        if source.is_paravirtual {
+            add("paravirtual");
         }
-        *counters
-            .entry(format!("interrupts.{source}"))
-            .or_insert(0.0) += count;
     }
     for line in stat.lines() {
         let mut words = line.split_whitespace();
@@ -76,9 +74,16 @@ pub fn counters(interrupts: &str, stat: &str) -> BTreeMap<String, f64> {
     counters
 }
 
-/// Each line's source and its count over all CPUs. Numbered lines are named by their device
-/// (`virtio1-input.0`), others by the kernel's label (`LOC`, `RES`).
-fn interrupt_sources(text: &str) -> Vec<(String, f64)> {
+/// One line of `/proc/interrupts`.
+struct InterruptSource {
+    /// A numbered line's device (`virtio1-input.0`), else the kernel's label (`LOC`, `RES`).
+    name: String,
+    /// Over all CPUs.
+    count: f64,
+    is_paravirtual: bool,
+}
+
+fn interrupt_sources(text: &str) -> impl Iterator<Item = InterruptSource> {
     let mut lines = text.lines();
     let cpus = lines
         .next()
@@ -86,28 +91,30 @@ fn interrupt_sources(text: &str) -> Vec<(String, f64)> {
         .split_whitespace()
         .filter(|word| word.starts_with("CPU"))
         .count();
-    lines
-        .filter_map(|line| {
-            let (label, rest) = line.split_once(':')?;
-            let label = label.trim();
-            let mut words = rest.split_whitespace();
-            // ERR and MIS have one number, whatever the number of CPUs.
-            let counts: Vec<f64> = words
-                .by_ref()
-                .take(cpus)
-                .map_while(|word| word.parse().ok())
-                .collect();
-            if counts.is_empty() {
-                return None;
-            }
-            let numbered = label.chars().all(|c| c.is_ascii_digit());
-            let device = if numbered { words.next_back() } else { None };
-            Some((
-                device.unwrap_or(label).replace(char::is_whitespace, "-"),
-                counts.iter().sum(),
-            ))
+    lines.filter_map(move |line| {
+        let (label, rest) = line.split_once(':')?;
+        let label = label.trim();
+        let mut words = rest.split_whitespace();
+        // ERR and MIS have one number, whatever the number of CPUs.
+        let counts: Vec<f64> = words
+            .by_ref()
+            .take(cpus)
+            .map_while(|word| word.parse().ok())
+            .collect();
+        if counts.is_empty() {
+            return None;
+        }
+        let is_numbered = label.chars().all(|c| c.is_ascii_digit());
+        let is_xens = words.next() == Some("xen-dyn");
+        let device = words.next_back().filter(|_| is_numbered);
+        let name = device.unwrap_or(label).replace(char::is_whitespace, "-");
+        Some(InterruptSource {
+            // The store is no device.
+            is_paravirtual: name.starts_with("virtio") || is_xens && name != "xenbus",
+            count: counts.iter().sum(),
+            name,
         })
-        .collect()
+    })
 }
 
 #[cfg(test)]
@@ -126,19 +133,28 @@ ERR:          7
 
     #[test]
     fn counts_are_added_over_cpus_and_named_by_their_source() {
-        let counters = counters(INTERRUPTS, "");
+        let counters = counters(INTERRUPTS, "", "");
         assert_eq!(counters["interrupts.i8042"], 9.0);
         assert_eq!(counters["interrupts.virtio0-config"], 3.0);
         assert_eq!(counters["interrupts.virtio1-input.0"], 300.0);
-        assert_eq!(counters["interrupts.virtio"], 303.0);
+        assert_eq!(counters["interrupts.paravirtual"], 303.0);
         assert_eq!(counters["interrupts.LOC"], 3000.0);
         assert_eq!(counters["interrupts.ERR"], 7.0);
     }
 
     #[test]
+    fn devices_of_xens_back_ends_are_paravirtual_and_its_store_and_timers_are_not() {
+        let text = "           CPU0\n  1:       5000  xen-percpu    -virq      timer0\n 17:         40   xen-dyn    -event     xenbus\n 20:         60   xen-dyn    -event     blkif\n 21:        900   xen-dyn    -event     eth0-q0-rx\n";
+        let counters = counters(text, "", "");
+        assert_eq!(counters["interrupts.paravirtual"], 960.0);
+        assert_eq!(counters["interrupts.eth0-q0-rx"], 900.0);
+        assert_eq!(counters["interrupts.timer0"], 5000.0);
+    }
+
+    #[test]
     fn busy_time_is_neither_idle_nor_waiting_nor_stolen() {
         let stat = "cpu  10 1 20 5000 300 2 3 99 4 0\ncpu0 1 1 1 1 1 1 1 1 1 1\nintr 4242 0 9\nctxt 777\nbtime 1\n";
-        let counters = counters("", stat);
+        let counters = counters("", stat, "");
         assert_eq!(counters["cpu.busy_ns"], 360_000_000.0);
         assert_eq!(counters["cpu.steal_ns"], 990_000_000.0);
         assert_eq!(counters["interrupts.total"], 4242.0);
@@ -148,15 +164,14 @@ ERR:          7
     #[test]
     fn bytes_of_a_guest_are_those_of_its_devices_both_ways_without_loopback() {
         let text = "Inter-|   Receive  |  Transmit\n face |bytes packets|bytes packets\n    lo: 9 1 0 0 0 0 0 0 9 1 0 0 0 0 0 0\n  eth0:1000 2 0 0 0 0 0 0 234 3 0 0 0 0 0 0\n";
-        assert_eq!(network_bytes(text), Some(1234.0));
-        assert_eq!(network_bytes("no devices"), None);
+        assert_eq!(counters("", "", text)["net.bytes"], 1234.0);
+        assert!(counters("", "", "no devices").is_empty());
     }
 
     proptest! {
         #[test]
         fn no_text_of_a_guest_makes_it_panic(interrupts in ".{0,200}", stat in "(cpu|intr|ctxt)?[ 0-9a-z\\n:]{0,100}") {
-            network_bytes(&stat);
-            counters(&interrupts, &stat);
+            counters(&interrupts, &stat, &stat);
         }
     }
 }

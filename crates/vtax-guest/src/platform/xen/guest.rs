@@ -366,14 +366,8 @@ impl Target for Guest {
     }
 
     fn inner_counters(&mut self) -> Result<BTreeMap<String, f64>, HostError> {
-        let mut read = |path: &str| -> Result<String, HostError> {
-            let bytes = self.agent()?.read_file(path);
-            let bytes = bytes.map_err(|error| self.explain(error))?;
-            Ok(String::from_utf8_lossy(&bytes).into_owned())
-        };
-        let interrupts = read("/proc/interrupts")?;
-        let stat = read("/proc/stat")?;
-        Ok(inner::counters(&interrupts, &stat))
+        let counters = inner::of_agent(self.agent()?);
+        counters.map_err(|error| self.explain(error))
     }
 
     fn console_tail(&self) -> String {
