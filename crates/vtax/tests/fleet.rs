@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use support::{cannot_run_trials, finish, run, vtax};
+use support::{cannot_run_trials, directories, finish, run, vtax};
 
 const PLAN: &str = r#"
 name = "small"
@@ -229,7 +229,23 @@ impl Cluster {
             .chain(jobs.map(|(pid, ..)| *pid))
             .collect();
         assert!(doomed.len() >= 3, "{node}: {doomed:?}");
-        doomed.into_iter().for_each(end);
+        doomed.iter().copied().for_each(end);
+        // Its control groups are this host's, which no power is taken from.
+        let of_it = |path: &PathBuf| {
+            let path = path.to_string_lossy();
+            doomed
+                .iter()
+                .any(|pid| path.contains(&format!("/vtax-trial-{pid}-")))
+        };
+        wait_for("the end of its trial's control groups", 20, || {
+            let groups = directories(Path::new("/sys/fs/cgroup"));
+            let left: Vec<PathBuf> = groups.into_iter().filter(of_it).collect();
+            for group in left.iter().rev() {
+                // What still has a process goes the next time.
+                let _ = fs::remove_dir(group);
+            }
+            left.is_empty().then_some(())
+        });
     }
 }
 

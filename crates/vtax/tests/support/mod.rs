@@ -140,7 +140,8 @@ fn programs_in_foreign_namespaces() -> BTreeSet<String> {
         .collect()
 }
 
-fn directories(root: &Path) -> BTreeSet<PathBuf> {
+/// Every directory below one.
+pub fn directories(root: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     let mut open = vec![root.to_owned()];
     while let Some(directory) = open.pop() {
