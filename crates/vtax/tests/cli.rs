@@ -193,7 +193,7 @@ fn every_file_beside_the_plans_is_a_plan_or_told_apart() {
             finish(&mut command(work.path(), &words), works)
         };
         let other = match path.file_name().unwrap().to_str().unwrap() {
-            "coarse-timers.toml" | "hvm-host.toml" | "two-hosts.toml" | "two-processors.toml" => {
+            "coarse-timers.toml" | "hvm-host.toml" | "two-processors.toml" => {
                 Some("is no plan, it has the settings of a testbed")
             }
             "guard.counts.toml" => Some("is no plan, it has the counts that"),
