@@ -1,0 +1,582 @@
+//! A directory that is opened once, and the files below it.
+
+use crate::error::opening;
+use crate::{FileError, Refusal, Replacement};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags, fchmod, fstat, mkdirat, open,
+    openat, openat2, renameat, renameat_with, unlinkat,
+};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+const DIRECTORY: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::CLOEXEC);
+
+/// Who may use what is made in a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Access {
+    /// Everybody reads, the group writes, as far as the umask allows.
+    Shared,
+    /// Only this user.
+    Private,
+}
+
+impl Access {
+    fn of_files(self) -> Mode {
+        Mode::from_raw_mode(match self {
+            Self::Shared => 0o664,
+            Self::Private => 0o600,
+        })
+    }
+
+    fn of_directories(self) -> Mode {
+        Mode::from_raw_mode(match self {
+            Self::Shared => 0o775,
+            Self::Private => 0o700,
+        })
+    }
+}
+
+/// An open directory. Clones share its descriptor.
+#[derive(Debug, Clone)]
+pub struct Dir {
+    handle: Arc<OwnedFd>,
+    /// Where it was opened, for messages.
+    path: PathBuf,
+    access: Access,
+}
+
+/// A name in a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The name.
+    pub name: OsString,
+    /// Whether it is a directory, which a link to one is not.
+    pub is_dir: bool,
+    /// Whether it is a regular file, which a link to one is not.
+    pub is_file: bool,
+}
+
+impl Dir {
+    /// Opens a directory by the path that the user named: links in this path are followed.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be opened.
+    pub fn open(path: &Path) -> Result<Self, FileError> {
+        let named = if path.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            path
+        };
+        let handle = open(named, DIRECTORY, Mode::empty())
+            .map_err(|cause| FileError::of("open", path)(worded(cause, named)))?;
+        Ok(Self {
+            handle: Arc::new(handle),
+            path: path.to_owned(),
+            access: Access::Shared,
+        })
+    }
+
+    /// Opens a directory by the path that the user named, and makes it and those above it where they are
+    /// missing. Whatever the umask is, others cannot write to those that are made.
+    ///
+    /// # Errors
+    /// When it can be neither opened nor made.
+    pub fn create(path: &Path) -> Result<Self, FileError> {
+        make_all(path, Access::Shared)?;
+        Self::open(path)
+    }
+
+    /// Opens, and makes where it is missing, a directory that only this user may use, and whose files only this
+    /// user may use: mode 0700, and 0600 for files, whatever the umask is. Wider modes of what exists already are
+    /// narrowed.
+    ///
+    /// # Errors
+    /// When it belongs to another user, or can be neither opened nor made.
+    pub fn private(path: &Path) -> Result<Self, FileError> {
+        make_all(path, Access::Private)?;
+        let mut dir = Self::open(path)?;
+        dir.access = Access::Private;
+        narrow(dir.handle.as_fd(), Access::Private.of_directories())
+            .map_err(FileError::of("use", path))?;
+        Ok(dir)
+    }
+
+    /// Where it was when it was opened: for messages, and for programs that need a path. What is opened by this
+    /// path may be another directory by then.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens a directory below.
+    ///
+    /// # Errors
+    /// When there is none, a link is on the way, or it cannot be opened.
+    pub fn dir(&self, below: impl AsRef<Path>) -> Result<Self, FileError> {
+        let below = below.as_ref();
+        let opened = self.at(below).and_then(|(parent, name)| {
+            Ok(
+                openat(parent, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty())
+                    .map_err(opening)?,
+            )
+        });
+        self.sub(below, opened.map_err(self.error("open", below))?)
+    }
+
+    /// Opens a directory below, and makes it and those on the way to it where they are missing.
+    ///
+    /// # Errors
+    /// As [`Dir::dir`].
+    pub fn create_dir(&self, below: impl AsRef<Path>) -> Result<Self, FileError> {
+        let below = below.as_ref();
+        let mut dir = self.clone();
+        for name in names(below).map_err(self.error("create", below))? {
+            match mkdirat(&dir.handle, name, self.access.of_directories()) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(cause) => return Err(self.error("create", below)(cause)),
+            }
+            dir = dir.dir(name)?;
+        }
+        Ok(dir)
+    }
+
+    /// Makes a directory below that does not exist yet; the one above it does.
+    ///
+    /// # Errors
+    /// When something of this name exists, or it cannot be made.
+    pub fn new_dir(&self, below: impl AsRef<Path>) -> Result<Self, FileError> {
+        let below = below.as_ref();
+        self.at(below)
+            .and_then(|(parent, name)| Ok(mkdirat(parent, name, self.access.of_directories())?))
+            .map_err(self.error("create", below))?;
+        self.dir(below)
+    }
+
+    /// Opens a regular file below, to read it.
+    ///
+    /// # Errors
+    /// When a link is on the way, it is no regular file, or cannot be opened.
+    pub fn file(&self, below: impl AsRef<Path>) -> Result<File, FileError> {
+        let below = below.as_ref();
+        self.regular(below, OFlags::RDONLY)
+            .map_err(self.error("read", below))
+    }
+
+    /// Opens a regular file below that has no second name, to show it to somebody else: a hard link may be
+    /// another name of a file that only this process can read.
+    ///
+    /// # Errors
+    /// As [`Dir::file`], and when it has a second name.
+    pub fn sole_file(&self, below: impl AsRef<Path>) -> Result<File, FileError> {
+        let below = below.as_ref();
+        self.regular(below, OFlags::RDONLY)
+            .and_then(sole)
+            .map_err(self.error("read", below))
+    }
+
+    /// Reads a regular file below, of at most `most` bytes, whatever length it claims.
+    ///
+    /// # Errors
+    /// As [`Dir::file`], and when it is longer ([`Refusal::TooLong`]).
+    pub fn read(&self, below: impl AsRef<Path>, most: u64) -> Result<Vec<u8>, FileError> {
+        let below = below.as_ref();
+        let file = self.file(below)?;
+        bounded(&file, most).map_err(self.error("read", below))
+    }
+
+    /// As [`Dir::read`], of a file that must be UTF-8.
+    ///
+    /// # Errors
+    /// As [`Dir::read`], and when it is no UTF-8.
+    pub fn read_text(&self, below: impl AsRef<Path>, most: u64) -> Result<String, FileError> {
+        let below = below.as_ref();
+        String::from_utf8(self.read(below, most)?)
+            .map_err(|cause| self.error("read", below)(io::Error::other(cause)))
+    }
+
+    /// Makes a file below that does not exist yet, to write it.
+    ///
+    /// # Errors
+    /// When something of this name exists, a link included, or it cannot be made.
+    pub fn new_file(&self, below: impl AsRef<Path>) -> Result<File, FileError> {
+        let below = below.as_ref();
+        self.regular(below, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
+            .map_err(self.error("create", below))
+    }
+
+    /// Opens a file below to write at its end; makes it where it is missing.
+    ///
+    /// # Errors
+    /// As [`Dir::edit`].
+    pub fn append(&self, below: impl AsRef<Path>) -> Result<File, FileError> {
+        self.writable(below.as_ref(), OFlags::WRONLY | OFlags::APPEND)
+    }
+
+    /// Opens a file below to read and write it in place, such as a lock; makes it where it is missing. In a
+    /// private directory it must belong to this user.
+    ///
+    /// # Errors
+    /// When a link is on the way, it is no regular file, has a second name, or cannot be opened.
+    pub fn edit(&self, below: impl AsRef<Path>) -> Result<File, FileError> {
+        self.writable(below.as_ref(), OFlags::RDWR)
+    }
+
+    /// Writes a file below as a whole or not at all: into a new file of a random name, which is synced and
+    /// renamed into place. Whatever had the name is replaced; a link is replaced and not followed.
+    ///
+    /// # Errors
+    /// When the disk does not take it.
+    pub fn write(&self, below: impl AsRef<Path>, bytes: &[u8]) -> Result<(), FileError> {
+        let below = below.as_ref();
+        let mut replacement = self.replace(below)?;
+        replacement
+            .file()
+            .write_all(bytes)
+            .map_err(self.error("write", below))?;
+        replacement.finish()
+    }
+
+    /// Starts a file that takes a name below as a whole once it is finished.
+    ///
+    /// # Errors
+    /// When a file cannot be made there.
+    pub fn replace(&self, below: impl AsRef<Path>) -> Result<Replacement, FileError> {
+        let below = below.as_ref();
+        let place = || -> io::Result<(Self, OsString)> {
+            let names = names(below)?;
+            let name = names.last().ok_or(Refusal::Outside)?;
+            let parent = match below.parent() {
+                Some(parent) if names.len() > 1 => self.dir(parent)?,
+                _ => self.clone(),
+            };
+            Ok((parent, (*name).to_owned()))
+        };
+        let (parent, name) = place().map_err(self.error("write", below))?;
+        Replacement::new(parent, name)
+    }
+
+    /// The names in it, sorted.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn list(&self) -> Result<Vec<Entry>, FileError> {
+        let mut found = Vec::new();
+        let mut read = || -> Result<(), Errno> {
+            for entry in rustix::fs::Dir::read_from(&self.handle)? {
+                let entry = entry?;
+                let name = OsString::from_vec(entry.file_name().to_bytes().to_vec());
+                if name == "." || name == ".." {
+                    continue;
+                }
+                let kind = match entry.file_type() {
+                    FileType::Unknown => {
+                        let kind =
+                            rustix::fs::statat(&self.handle, &name, AtFlags::SYMLINK_NOFOLLOW);
+                        // It may be gone by now.
+                        kind.map_or(FileType::Unknown, |stat| {
+                            FileType::from_raw_mode(stat.st_mode)
+                        })
+                    }
+                    known => known,
+                };
+                found.push(Entry {
+                    name,
+                    is_dir: kind == FileType::Directory,
+                    is_file: kind == FileType::RegularFile,
+                });
+            }
+            Ok(())
+        };
+        read().map_err(FileError::of("list", &self.path))?;
+        found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Ok(found)
+    }
+
+    /// What is known of a file, directory or link below. A last name that is a link is not followed.
+    ///
+    /// # Errors
+    /// When there is nothing, or a link is on the way.
+    pub fn metadata(&self, below: impl AsRef<Path>) -> Result<Metadata, FileError> {
+        let below = below.as_ref();
+        self.at(below)
+            .and_then(|(parent, name)| {
+                let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                File::from(openat(parent, name, flags, Mode::empty())?).metadata()
+            })
+            .map_err(self.error("look at", below))
+    }
+
+    /// Whether something of this name exists below, a link included.
+    pub fn contains(&self, below: impl AsRef<Path>) -> bool {
+        self.metadata(below).is_ok()
+    }
+
+    /// Removes a file or link below.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be removed.
+    pub fn remove_file(&self, below: impl AsRef<Path>) -> Result<(), FileError> {
+        let below = below.as_ref();
+        self.at(below)
+            .and_then(|(parent, name)| Ok(unlinkat(parent, name, AtFlags::empty())?))
+            .map_err(self.error("remove", below))
+    }
+
+    /// Removes a file, link or directory below with all that is in it; nothing to remove is no error.
+    ///
+    /// # Errors
+    /// When something cannot be removed.
+    pub fn remove_all(&self, below: impl AsRef<Path>) -> Result<(), FileError> {
+        let below = below.as_ref();
+        let remove = || -> io::Result<()> {
+            let (parent, name) = self.at(below)?;
+            match unlinkat(parent.as_fd(), name, AtFlags::empty()) {
+                Ok(()) => return Ok(()),
+                Err(Errno::ISDIR) => {}
+                Err(cause) => return Err(cause.into()),
+            }
+            // Through the descriptor of the parent, and one name: what is at that name is either a link, which
+            // is removed and not followed, or a directory, which the standard library opens without following.
+            std::fs::remove_dir_all(descriptor_path(parent.as_fd()).join(name))
+        };
+        match remove() {
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other.map_err(self.error("remove", below)),
+        }
+    }
+
+    /// Renames within this directory; what has the new name is replaced, as rename(2) does.
+    ///
+    /// # Errors
+    /// When there is nothing of the old name, or it cannot be renamed.
+    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), FileError> {
+        let (from, to) = (from.as_ref(), to.as_ref());
+        let rename = || -> io::Result<()> {
+            let ((old, name), (new, new_name)) = (self.at(from)?, self.at(to)?);
+            Ok(renameat(old, name, new, new_name)?)
+        };
+        rename().map_err(self.error("rename", from))
+    }
+
+    /// Renames within this directory to a name that nothing has.
+    ///
+    /// # Errors
+    /// As [`Dir::rename`], and when something has the new name.
+    pub fn rename_new(
+        &self,
+        from: impl AsRef<Path>,
+        to: impl AsRef<Path>,
+    ) -> Result<(), FileError> {
+        let (from, to) = (from.as_ref(), to.as_ref());
+        let rename = || -> io::Result<()> {
+            let ((old, name), (new, new_name)) = (self.at(from)?, self.at(to)?);
+            match renameat_with(&old, name, &new, new_name, RenameFlags::NOREPLACE) {
+                // A file system without this flag, such as NFS. A directory that is not empty is never replaced.
+                Err(Errno::INVAL) if !self.contains(to) => Ok(renameat(old, name, new, new_name)?),
+                other => Ok(other?),
+            }
+        };
+        rename().map_err(self.error("rename", from))
+    }
+
+    /// Makes the names in it durable.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn sync(&self) -> Result<(), FileError> {
+        rustix::fs::fsync(&self.handle).map_err(FileError::of("sync", &self.path))
+    }
+
+    /// A path of one of its names for code that takes paths only: `/proc/self/fd/N/name`. It leads into this very
+    /// directory whatever is renamed meanwhile, for as long as this or a clone of it lives, and in this process
+    /// alone. Only for a name that nobody else can exchange for a link, or for code that follows no link at the
+    /// last name.
+    ///
+    /// # Errors
+    /// When `name` is not one name.
+    pub fn pinned(&self, name: impl AsRef<Path>) -> Result<PathBuf, FileError> {
+        let name = name.as_ref();
+        match names(name).map_err(self.error("use", name))?.as_slice() {
+            [one] => Ok(descriptor_path(self.handle.as_fd()).join(one)),
+            _ => Err(self.error("use", name)(Refusal::Outside)),
+        }
+    }
+
+    pub(crate) fn error<E: Into<io::Error>>(
+        &self,
+        action: &'static str,
+        below: &Path,
+    ) -> impl FnOnce(E) -> FileError + use<E> {
+        FileError::of(action, self.path.join(below))
+    }
+
+    fn sub(&self, below: &Path, handle: OwnedFd) -> Result<Self, FileError> {
+        if self.access == Access::Private {
+            narrow(handle.as_fd(), Access::Private.of_directories())
+                .map_err(self.error("use", below))?;
+        }
+        Ok(Self {
+            handle: Arc::new(handle),
+            path: self.path.join(below),
+            access: self.access,
+        })
+    }
+
+    /// The directory of a path's last name, and that name.
+    fn at<'a>(&'a self, below: &'a Path) -> io::Result<(Parent<'a>, &'a OsStr)> {
+        let mut names = names(below)?;
+        let last = names.pop().ok_or(Refusal::Outside)?;
+        if names.is_empty() {
+            return Ok((Parent::Itself(self.handle.as_fd()), last));
+        }
+        let parent: PathBuf = names.into_iter().collect();
+        let resolve =
+            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let parent =
+            openat2(&self.handle, &parent, flags, Mode::empty(), resolve).map_err(opening)?;
+        Ok((Parent::Opened(parent), last))
+    }
+
+    fn writable(&self, below: &Path, flags: OFlags) -> Result<File, FileError> {
+        self.regular(below, flags | OFlags::CREATE)
+            .and_then(sole)
+            .map_err(self.error("open", below))
+    }
+
+    /// A regular file; in a private directory one of this user that nobody else may use.
+    fn regular(&self, below: &Path, flags: OFlags) -> io::Result<File> {
+        let (parent, name) = self.at(below)?;
+        // Of one name: with O_NOFOLLOW there is no link that could be followed.
+        let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let mode = if flags.contains(OFlags::CREATE) {
+            self.access.of_files()
+        } else {
+            Mode::empty()
+        };
+        let file = File::from(openat(parent, name, flags, mode).map_err(opening)?);
+        if !file.metadata()?.is_file() {
+            return Err(Refusal::NoFile.into());
+        }
+        if self.access == Access::Private {
+            narrow(file.as_fd(), Access::Private.of_files())?;
+        }
+        Ok(file)
+    }
+}
+
+impl AsFd for Dir {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.handle.as_fd()
+    }
+}
+
+/// A directory that is open anyway, or one that was opened for one operation.
+enum Parent<'a> {
+    Itself(BorrowedFd<'a>),
+    Opened(OwnedFd),
+}
+
+impl AsFd for Parent<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Itself(handle) => *handle,
+            Self::Opened(handle) => handle.as_fd(),
+        }
+    }
+}
+
+/// At most `most` bytes of a file: its length is only what it claims.
+pub(crate) fn bounded(file: &File, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        return Err(Refusal::TooLong(most).into());
+    }
+    Ok(bytes)
+}
+
+fn sole(file: File) -> io::Result<File> {
+    if file.metadata()?.nlink() > 1 {
+        return Err(Refusal::SecondName.into());
+    }
+    Ok(file)
+}
+
+/// The names of a path below a directory.
+fn names(below: &Path) -> io::Result<Vec<&OsStr>> {
+    if below.as_os_str().as_bytes().contains(&0) {
+        return Err(Refusal::Nul.into());
+    }
+    let names = below.components().filter_map(|component| match component {
+        Component::Normal(name) => Some(Ok(name)),
+        Component::CurDir => None,
+        _ => Some(Err(Refusal::Outside.into())),
+    });
+    names.collect()
+}
+
+/// Makes a directory and those above it, as the user named it. Only the last one is private: the others, such as
+/// `/var/lib`, are for all.
+fn make_all(path: &Path, access: Access) -> Result<(), FileError> {
+    let mut missing: Vec<&Path> = Vec::new();
+    for above in path.ancestors() {
+        if above.as_os_str().is_empty() || above.exists() {
+            break;
+        }
+        missing.push(above);
+    }
+    while let Some(next) = missing.pop() {
+        let access = if missing.is_empty() {
+            access
+        } else {
+            Access::Shared
+        };
+        match mkdirat(CWD, next, access.of_directories()) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(cause) => return Err(FileError::of("create", next)(cause)),
+        }
+    }
+    Ok(())
+}
+
+/// Takes the rights of others away from what belongs to this user; what belongs to another is refused.
+fn narrow(handle: BorrowedFd<'_>, mode: Mode) -> io::Result<()> {
+    let stat = fstat(handle)?;
+    let user = geteuid().as_raw();
+    if stat.st_uid != user {
+        return Err(Refusal::Owner {
+            owner: stat.st_uid,
+            user,
+        }
+        .into());
+    }
+    if Mode::from_raw_mode(stat.st_mode).intersects(mode.complement() & Mode::from_raw_mode(0o077))
+    {
+        fchmod(handle, mode)?;
+    }
+    Ok(())
+}
+
+fn descriptor_path(handle: BorrowedFd<'_>) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", handle.as_raw_fd()))
+}
+
+fn worded(cause: Errno, path: &Path) -> io::Error {
+    if path.as_os_str().as_bytes().contains(&0) {
+        Refusal::Nul.into()
+    } else if cause == Errno::NOTDIR {
+        io::Error::from(io::ErrorKind::NotADirectory)
+    } else {
+        cause.into()
+    }
+}

@@ -1,0 +1,31 @@
+//! Safe access to files in directories that other users may write to.
+//!
+//! A [`Dir`] is a directory that is opened once, by the path that the user named. Everything below it is
+//! reached from its descriptor: no symbolic link is followed, `..` is refused, and renaming or exchanging the
+//! directory meanwhile changes nothing. Reading takes regular files only and never waits; writing replaces a
+//! name as a whole, by a new file of a random name, and never writes through what is there.
+//!
+//! ```
+//! # fn main() -> Result<(), vtax_files::FileError> {
+//! # let folder = std::env::temp_dir();
+//! # let folder = folder.join(format!("vtax-files-doc-{}", std::process::id()));
+//! let results = vtax_files::Dir::create(&folder)?;
+//! results.write("report.html", b"<!doctype html>")?;
+//! assert_eq!(results.read("report.html", 1 << 20)?, b"<!doctype html>");
+//! # let _ = std::fs::remove_dir_all(folder);
+//! # Ok(())
+//! # }
+//! ```
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
+mod dir;
+mod error;
+mod output;
+mod replacement;
+#[cfg(test)]
+mod tests;
+
+pub use dir::{Dir, Entry};
+pub use error::{FileError, Refusal};
+pub use output::{Output, output, write};
+pub use replacement::Replacement;

@@ -1,0 +1,118 @@
+//! Files whose whole path the user named, such as `-o FILE`.
+
+use crate::{Dir, FileError, Refusal, Replacement};
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+
+/// What is written to a path that the user named.
+#[derive(Debug)]
+pub enum Output {
+    /// A file, which takes its place once it is finished.
+    File(Replacement),
+    /// `/dev/stdout`, `/dev/null`, a pipe of the shell: written as it goes.
+    Stream(File),
+}
+
+impl Output {
+    /// Where to write.
+    pub fn file(&mut self) -> &mut File {
+        match self {
+            Self::File(replacement) => replacement.file(),
+            Self::Stream(file) => file,
+        }
+    }
+
+    /// Puts a file in its place.
+    ///
+    /// # Errors
+    /// When the disk does not take it.
+    pub fn finish(self) -> Result<(), FileError> {
+        match self {
+            Self::File(replacement) => replacement.finish(),
+            Self::Stream(_) => Ok(()),
+        }
+    }
+}
+
+/// Starts writing to a path that the user named. Links on the way to its directory are followed. The last name must
+/// be free or that of a regular file, which is replaced as a whole; below `/dev` and `/proc`, where nobody but root
+/// makes names, it is opened as it is.
+///
+/// # Errors
+/// When there is no such directory, the last name is a link or no file, or a file cannot be made.
+pub fn output(path: &Path) -> Result<Output, FileError> {
+    if path.starts_with("/dev") && !path.starts_with("/dev/shm") || path.starts_with("/proc") {
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let file = openat(CWD, path, flags, Mode::empty()).map_err(FileError::of("write", path))?;
+        return Ok(Output::Stream(file.into()));
+    }
+    let name = path.file_name().unwrap_or(OsStr::new(""));
+    let dir = Dir::open(path.parent().unwrap_or(Path::new("")))?;
+    // Replacing them is safe and never what was meant.
+    let refusal = match dir.metadata(name) {
+        Ok(there) if there.is_symlink() => Some(Refusal::Link),
+        Ok(there) if !there.is_file() => Some(Refusal::NoFile),
+        Err(error) if !error.is_not_found() => return Err(error),
+        _ => None,
+    };
+    if let Some(refusal) = refusal {
+        return Err(FileError::of("write", path)(io::Error::from(refusal)));
+    }
+    Ok(Output::File(dir.replace(name)?))
+}
+
+/// Writes a file whose path the user named, as a whole or not at all: see [`output`].
+///
+/// # Errors
+/// As [`output`], and when the disk does not take it.
+pub fn write(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    let mut output = output(path)?;
+    output
+        .file()
+        .write_all(bytes)
+        .map_err(FileError::of("write", path))?;
+    output.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn an_output_replaces_a_file_and_neither_follows_nor_replaces_a_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let victim = folder.path().join("victim");
+        fs::write(&victim, "kept").unwrap();
+        let link = folder.path().join("out");
+        symlink(&victim, &link).unwrap();
+        assert_eq!(
+            write(&link, b"x").unwrap_err().refusal(),
+            Some(&Refusal::Link)
+        );
+        assert_eq!(fs::read(&victim).unwrap(), b"kept");
+        write(&victim, b"new").unwrap();
+        assert_eq!(fs::read(&victim).unwrap(), b"new");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn devices_that_the_user_names_are_written_and_stay_devices() {
+        write(Path::new("/dev/null"), b"x").unwrap();
+        let null = fs::symlink_metadata("/dev/null").unwrap();
+        assert!(!null.is_file() && !null.is_symlink());
+    }
+
+    #[test]
+    fn a_directory_is_no_output() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(
+            write(folder.path(), b"x").unwrap_err().refusal(),
+            Some(&Refusal::NoFile)
+        );
+    }
+}
