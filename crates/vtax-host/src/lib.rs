@@ -20,6 +20,7 @@ pub mod mounts;
 pub mod scratch;
 pub mod settings;
 pub mod signals;
+pub mod untrusted;
 pub mod virsh;
 pub mod xenapi;
 pub mod xl;

@@ -1,0 +1,12 @@
+//! What comes from another machine or a guest: archives, lines and text, each bounded and without effect
+//! on anything but the place that it is meant for.
+
+pub mod archive;
+mod stream;
+mod text;
+
+pub use stream::{Lines, drain, output, read};
+pub use text::{shown, shown_lines};
+
+/// The most bytes of one line or one short answer.
+pub const LONGEST_LINE: usize = 1 << 20;

@@ -1,0 +1,65 @@
+//! Text of others, made fit for a terminal, a log or an error message.
+
+/// The most characters of one line that is shown.
+const LONGEST: usize = 4000;
+
+/// One line without control characters: nothing in it moves a cursor, sets a title or turns the
+/// direction of writing round.
+#[must_use]
+pub fn shown(line: &str) -> String {
+    clean(line, |_| false)
+}
+
+/// As [`shown`], of a text that may have several lines and tabs.
+#[must_use]
+pub fn shown_lines(text: &str) -> String {
+    clean(text, |c| matches!(c, '\n' | '\t'))
+}
+
+fn clean(text: &str, may_stay: impl Fn(char) -> bool) -> String {
+    let mut shown: String = text
+        .chars()
+        .take(LONGEST)
+        .map(|c| if may_stay(c) || !steers(c) { c } else { ' ' })
+        .collect();
+    if text.chars().nth(LONGEST).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// Whether a character is an instruction to the terminal and no text: a control character (C0, C1, DEL) or
+/// one that changes the direction of writing (Unicode Annex 9).
+fn steers(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn an_escape_sequence_and_a_change_of_direction_lose_their_effect_and_words_stay() {
+        assert_eq!(shown("\x1b]0;OWNED\x07 Zürich"), " ]0;OWNED  Zürich");
+        assert_eq!(shown("a\u{9b}2Jb\u{202e}c\nd\te"), "a 2Jb c d e");
+        assert_eq!(shown_lines("a\x1b[2J\nb\tc\r"), "a [2J\nb\tc ");
+    }
+
+    #[test]
+    fn a_long_text_is_cut_at_a_character() {
+        let long = shown(&"ä".repeat(LONGEST + 1));
+        assert_eq!(long.chars().count(), LONGEST + 1);
+        assert!(long.ends_with("ä…"));
+        assert_eq!(shown(&"ä".repeat(LONGEST)), "ä".repeat(LONGEST));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_keeps_a_control_character(text in any::<String>()) {
+            prop_assert!(!shown(&text).chars().any(steers));
+            prop_assert!(shown_lines(&text).chars().all(|c| c == '\n' || c == '\t' || !steers(c)));
+        }
+    }
+}
