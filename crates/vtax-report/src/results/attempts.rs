@@ -22,6 +22,15 @@ impl Aside {
             Self::Failed => "failed",
         }
     }
+
+    /// What follows the trial in the directory's name, such as `failed-1`.
+    pub(super) fn parse(attempt: &str) -> Option<(Self, u32)> {
+        let (kind, number) = attempt.rsplit_once('-')?;
+        let aside = [Self::Again, Self::Failed]
+            .into_iter()
+            .find(|aside| aside.name() == kind)?;
+        Some((aside, number.parse().ok()?))
+    }
 }
 
 /// An earlier attempt at a trial, kept beside the one that replaced it.
@@ -66,15 +75,12 @@ impl ResultsDir {
                 let path = entry.ok()?.path();
                 let (name, kind) = path.file_name()?.to_str()?.split_once('.')?;
                 let index: u32 = name.parse().ok()?;
-                let (kind, number) = kind.rsplit_once('-')?;
-                let aside = [Aside::Again, Aside::Failed]
-                    .into_iter()
-                    .find(|aside| aside.name() == kind)?;
+                let (aside, number) = Aside::parse(kind)?;
                 (trial_name(index) == name).then_some(())?;
                 Some(Attempt {
                     index,
                     aside,
-                    number: number.parse().ok()?,
+                    number,
                     trial: read_trial(self.path(), path.strip_prefix(self.path()).ok()?, index),
                     path,
                 })

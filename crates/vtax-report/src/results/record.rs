@@ -1,0 +1,90 @@
+//! The names of a run's own record: what another machine that ran the plan may hand back.
+
+use super::attempts::Aside;
+use super::directory::trial_name;
+use std::path::{Component, Path};
+
+/// Of the run.
+const RUN: [&str; 3] = ["plan.toml", "host.json", "run.json"];
+/// Of a trial; the last is what an emulated host said of it.
+const TRIAL: [&str; 6] = [
+    "trial.json",
+    "samples.parquet",
+    "latencies.hlog",
+    "workload.json",
+    "log",
+    "testbed.log",
+];
+
+/// Whether a path below a results directory is a file of the record. What is made of the record, such as
+/// `report.html`, and what is still being written are not.
+#[must_use]
+pub fn is_record(below: &Path) -> bool {
+    let mut names = below.components().map(|component| match component {
+        Component::Normal(name) => name.to_str().unwrap_or_default(),
+        _ => "",
+    });
+    match (names.next(), names.next(), names.next(), names.next()) {
+        (Some(file), None, None, None) => RUN.contains(&file),
+        (Some("trials"), Some(trial), Some(file), None) => {
+            is_trial_or_attempt(trial) && TRIAL.contains(&file)
+        }
+        _ => false,
+    }
+}
+
+/// Whether a name is that of a trial, `0007`, or of an attempt at it, `0007.failed-1`.
+fn is_trial_or_attempt(name: &str) -> bool {
+    let (index, attempt) = match name.split_once('.') {
+        Some((index, attempt)) => (index, Some(attempt)),
+        None => (name, None),
+    };
+    let is_index = index
+        .parse()
+        .is_ok_and(|number| trial_name(number) == index);
+    is_index && attempt.is_none_or(|attempt| Aside::parse(attempt).is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_record_is_its_files_and_nothing_else() {
+        for name in [
+            "run.json",
+            "plan.toml",
+            "host.json",
+            "trials/0000/trial.json",
+            "trials/12345/log",
+            "trials/0007.failed-1/samples.parquet",
+            "trials/0007.again-12/workload.json",
+        ] {
+            assert!(is_record(Path::new(name)), "{name}");
+        }
+        for name in [
+            "",
+            "report.html",
+            "machines.json",
+            "figures/a.vl.json",
+            ".run.json.partial-1",
+            "../run.json",
+            "/run.json",
+            "trials",
+            "trials/0000",
+            "trials/0000/suid",
+            "trials/0000/x/trial.json",
+            "trials/../trial.json",
+            "trials/.0000.partial-7/trial.json",
+            "trials/00000/trial.json",
+            "trials/-1/trial.json",
+            "trials/+001/trial.json",
+            "trials/0007.failed/trial.json",
+            "trials/0007.failed-x/trial.json",
+            "trials/0007.other-1/trial.json",
+            "others/0000/trial.json",
+        ] {
+            assert!(!is_record(Path::new(name)), "{name}");
+        }
+    }
+}
