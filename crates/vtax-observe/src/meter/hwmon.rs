@@ -1,10 +1,12 @@
 //! Power and energy sensors of boards, supplies and boards' chips: `/sys/class/hwmon`.
 
+use super::hwmon_chip::{Files, chips};
 use super::series::MeterSeries;
-use super::sysfs::{NumberFile, entries, slug, text};
-use super::{Absent, Domain, EnergyCounter, Meter, Part, PowerIntegral};
+use super::sysfs::NumberFile;
+use super::{Absent, Domain, EnergyCounter, Meter, Part, PowerIntegral, host_domains};
 use crate::{Instrument, ObserveError, Readings};
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use vtax_units::{Joules, Nanoseconds, Source, Watts};
 
 pub(super) const NAME: &str = "hwmon";
@@ -12,16 +14,18 @@ pub(super) const NAME: &str = "hwmon";
 /// Between two readings of one sensor; a host that stalls for longer has used unknown energy.
 const STANDS: Nanoseconds = Nanoseconds(60_000_000_000);
 
-/// Every `powerN` and `energyN` sensor (kernel: `Documentation/hwmon/sysfs-interface.rst`).
+/// Every `powerN` and `energyN` sensor, and of chips that have neither, volts times amperes of every
+/// rail that is labelled (kernel: `Documentation/hwmon/sysfs-interface.rst`).
 #[derive(Debug)]
 pub struct Hwmon {
     domains: Vec<Domain>,
     sensors: Vec<Sensor>,
+    caveats: Vec<String>,
 }
 
 #[derive(Debug)]
 struct Sensor {
-    file: NumberFile,
+    path: PathBuf,
     reading: Reading,
     joules: MeterSeries,
 }
@@ -29,116 +33,157 @@ struct Sensor {
 #[derive(Debug)]
 enum Reading {
     /// Microjoules that the chip itself counts.
-    Energy(EnergyCounter),
-    /// Microwatts, integrated here.
+    Energy(NumberFile, EnergyCounter),
+    /// Watts, integrated here.
     Power {
+        of: Power,
         integral: PowerIntegral,
         watts: MeterSeries,
     },
+}
+
+#[derive(Debug)]
+enum Power {
+    Microwatts(NumberFile),
+    Rail {
+        millivolts: NumberFile,
+        milliamperes: NumberFile,
+    },
+}
+
+impl Power {
+    fn read(&self) -> Result<Watts, ObserveError> {
+        Ok(Watts(match self {
+            Self::Microwatts(file) => file.read()? as f64 * 1e-6,
+            Self::Rail {
+                millivolts,
+                milliamperes,
+            } => millivolts.read()? as f64 * milliamperes.read_signed()? as f64 * 1e-6,
+        }))
+    }
 }
 
 impl Hwmon {
     /// Opens every readable sensor below `sys`.
     ///
     /// # Errors
-    /// The reason that there is none.
+    /// The reason that there is none, or that one which the host's energy needs cannot be read.
     pub fn open(sys: &Path) -> Result<Self, Absent> {
         let class = sys.join("class/hwmon");
         let mut meter = Self {
             domains: Vec::new(),
             sensors: Vec::new(),
+            caveats: Vec::new(),
         };
-        let mut failure = None;
-        for (_, chip) in entries(&class) {
-            let Ok(chip_name) = text(&chip.join("name")) else {
-                continue;
-            };
-            for (file, path) in entries(&chip) {
-                let Some((channel, kind)) = channel(&file) else {
-                    continue;
-                };
-                // Where a chip has both, the running average misses nothing between two readings.
-                if kind == Kind::PowerInput && chip.join(format!("{channel}_average")).exists() {
-                    continue;
-                }
-                let label = text(&chip.join(format!("{channel}_label"))).ok();
-                let part = part_of(&chip_name, label.as_deref());
-                let name = slug(&format!(
-                    "{chip_name}-{}",
-                    label.as_deref().unwrap_or(channel)
+        let mut chips = chips(&class);
+        let all = || chips.iter().flat_map(|chip| &chip.sensors);
+        // Nested, or one for each supply: without a word of theirs, no sum of them is right.
+        if all().filter(|sensor| sensor.part == Part::Machine).count() > 1 {
+            let machines = chips.iter_mut().flat_map(|chip| &mut chip.sensors);
+            for sensor in machines.filter(|sensor| sensor.part == Part::Machine) {
+                sensor.part = Part::Unknown;
+            }
+            meter.caveats.push(
+                "several ACPI power meters (power_meter) do not say what each covers, so they are \
+                 recorded and not added"
+                    .to_owned(),
+            );
+        }
+        let mut described = Vec::new();
+        let mut failures = Vec::new();
+        for chip in chips {
+            if chip.has_unlabelled_rails {
+                meter.caveats.push(format!(
+                    "{} has voltages and currents without a label, so it is not known which rails they \
+                     are; they are not measured",
+                    chip.title
                 ));
-                let name = unused(&meter.domains, name);
-                match NumberFile::open(path) {
-                    Ok(file) => meter.add(name, part, kind, file),
-                    Err(error) => failure = failure.or(Some(error)),
+            }
+            for sensor in chip.sensors {
+                let name = unused(&described, sensor.name);
+                let domain = Domain {
+                    name,
+                    part: sensor.part,
+                };
+                described.push(domain.clone());
+                if let Err(error) = meter.add(domain.clone(), &sensor.files) {
+                    failures.push((domain, error));
                 }
             }
         }
+        // A supply left out would make the host's energy too small without a word.
+        let (host, _) = host_domains(&described);
+        if let Some(at) = failures
+            .iter()
+            .position(|(domain, _)| host.contains(&domain))
+        {
+            return Err(unreadable(failures.swap_remove(at).1));
+        }
         if meter.sensors.is_empty() {
-            let reason = match failure {
-                Some(error) => format!("its sensors cannot be read: {error}"),
-                None => format!("no chip in {} measures power or energy", class.display()),
-            };
-            return Err(Absent::because(NAME, reason));
+            return Err(match failures.pop() {
+                Some((_, error)) => unreadable(error),
+                None if meter.caveats.is_empty() => {
+                    let reason = format!("no chip in {} measures power or energy", class.display());
+                    Absent::because(NAME, reason)
+                }
+                None => Absent::because(NAME, meter.caveats.join("; ")),
+            });
+        }
+        for (domain, error) in failures {
+            meter
+                .caveats
+                .push(format!("{} is not recorded: {error}", domain.name));
         }
         Ok(meter)
     }
 
-    fn add(&mut self, name: String, part: Part, kind: Kind, file: NumberFile) {
-        let reading = match kind {
-            Kind::Energy => Reading::Energy(EnergyCounter::new(Joules(1e-6), None, part.most())),
-            Kind::PowerInput | Kind::PowerAverage => Reading::Power {
-                integral: PowerIntegral::new(STANDS, part.most()),
-                watts: MeterSeries::watts(NAME, &name, Source::Measured),
-            },
+    fn add(&mut self, domain: Domain, files: &Files) -> Result<(), ObserveError> {
+        let most = domain.part.most();
+        let power = |of: Power| Reading::Power {
+            of,
+            integral: PowerIntegral::new(STANDS, most),
+            watts: MeterSeries::watts(NAME, &domain.name, Source::Measured),
         };
-        let joules = MeterSeries::joules(NAME, &name, Source::Measured);
+        let (path, reading) = match files {
+            Files::Energy(path) => {
+                let counter = EnergyCounter::new(Joules(1e-6), None, most);
+                let file = NumberFile::open(path.clone())?;
+                (path, Reading::Energy(file, counter))
+            }
+            Files::Power(path) => (
+                path,
+                power(Power::Microwatts(NumberFile::open(path.clone())?)),
+            ),
+            Files::Rail { volts, amperes } => {
+                let rail = Power::Rail {
+                    millivolts: NumberFile::open(volts.clone())?,
+                    milliamperes: NumberFile::open_signed(amperes.clone())?,
+                };
+                (amperes, power(rail))
+            }
+        };
         self.sensors.push(Sensor {
-            file,
+            path: path.clone(),
             reading,
-            joules,
+            joules: MeterSeries::joules(NAME, &domain.name, Source::Measured),
         });
-        self.domains.push(Domain { name, part });
+        self.domains.push(domain);
+        Ok(())
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Energy,
-    PowerAverage,
-    PowerInput,
-}
-
-/// `power1_average` → `power1`, a power average.
-fn channel(file: &str) -> Option<(&str, Kind)> {
-    let (channel, suffix) = file.split_once('_')?;
-    let numbered = |prefix: &str| {
-        channel
-            .strip_prefix(prefix)
-            .is_some_and(|number| number.parse::<u32>().is_ok())
-    };
-    let kind = match suffix {
-        "input" if numbered("energy") => Kind::Energy,
-        "average" if numbered("power") => Kind::PowerAverage,
-        "input" if numbered("power") => Kind::PowerInput,
-        _ => return None,
-    };
-    Some((channel, kind))
-}
-
-/// What a sensor covers, as far as its driver says. What it does not say is never added up.
-fn part_of(chip: &str, label: Option<&str>) -> Part {
-    let label = label.unwrap_or_default().to_ascii_lowercase();
-    match chip {
-        // ACPI power meter: the input of the system's supply.
-        "power_meter" => Part::Machine,
-        "amd_energy" if label.starts_with("esocket") => Part::Package,
-        "amd_energy" if label.starts_with("ecore") => Part::Cores,
-        "amdgpu" | "nouveau" | "xe" | "i915" => Part::Accelerator,
-        // PMBus supplies: what they draw is the machine; what they deliver lies inside it.
-        _ if label == "pin" || label == "pin1" => Part::Machine,
-        _ => Part::Unknown,
-    }
+fn unreadable(error: ObserveError) -> Absent {
+    let is_refused = matches!(
+        &error,
+        ObserveError::Read { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied
+    );
+    let reason = format!("a sensor that the host's energy needs cannot be read: {error}");
+    let absent = Absent::because(NAME, reason).unreadable();
+    absent.remedy(if is_refused {
+        "run as root"
+    } else {
+        "plug in or remove the supply, or use another meter"
+    })
 }
 
 fn unused(domains: &[Domain], name: String) -> String {
@@ -152,6 +197,37 @@ fn unused(domains: &[Domain], name: String) -> String {
         .unwrap_or(name)
 }
 
+impl Sensor {
+    fn read(&mut self, now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
+        match &mut self.reading {
+            Reading::Energy(file, counter) => {
+                let step = counter.update(now, file.read()?);
+                self.joules.record_joules(into, counter.total());
+                file.complaint(step).map_or(Ok(()), Err)
+            }
+            Reading::Power {
+                of,
+                integral,
+                watts,
+            } => {
+                let power = of.read()?;
+                let taken = integral.reading(now, power);
+                if taken.is_ok() {
+                    watts.record_watts(into, power);
+                }
+                self.joules.record_joules(into, integral.total_at(now));
+                taken.map_err(|_| ObserveError::Format {
+                    path: self.path.clone(),
+                    detail: format!(
+                        "{:.0} W is not what any such device draws; not counted",
+                        power.0
+                    ),
+                })
+            }
+        }
+    }
+}
+
 impl Instrument for Hwmon {
     fn name(&self) -> &str {
         NAME
@@ -160,34 +236,7 @@ impl Instrument for Hwmon {
     fn read(&mut self, now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
         let mut first = None;
         for sensor in &mut self.sensors {
-            let raw = sensor.file.read();
-            let problem = match (raw, &mut sensor.reading) {
-                (Ok(raw), Reading::Energy(counter)) => {
-                    let step = counter.update(now, raw);
-                    sensor.joules.record_joules(into, counter.total());
-                    sensor.file.complaint(step)
-                }
-                (Ok(raw), Reading::Power { integral, watts }) => {
-                    let power = Watts(raw as f64 * 1e-6);
-                    let problem =
-                        integral
-                            .reading(now, power)
-                            .err()
-                            .map(|_| ObserveError::Format {
-                                path: sensor.file.path().to_owned(),
-                                detail: format!(
-                                    "{:.0} W is more than any such device draws; not counted",
-                                    power.0
-                                ),
-                            });
-                    if problem.is_none() {
-                        watts.record_watts(into, power);
-                    }
-                    sensor.joules.record_joules(into, integral.total_at(now));
-                    problem
-                }
-                (Err(error), _) => Some(error),
-            };
+            let problem = sensor.read(now, into).err();
             first = first.or(problem);
         }
         first.map_or(Ok(()), Err)
@@ -197,6 +246,10 @@ impl Instrument for Hwmon {
 impl Meter for Hwmon {
     fn domains(&self) -> &[Domain] {
         &self.domains
+    }
+
+    fn caveats(&self) -> &[String] {
+        &self.caveats
     }
 }
 
@@ -364,5 +417,173 @@ mod tests {
                 .reason
                 .contains("measures power or energy")
         );
+    }
+
+    /// The host's domains with their watts, and the words for what they cover.
+    fn host_watts(root: &TempDir) -> (Vec<(String, f64)>, &'static str) {
+        let mut meter = Hwmon::open(root.path()).unwrap();
+        let snapshot = read(&mut meter, 0.0);
+        let (host, covers) = host_domains(meter.domains());
+        let watts = |domain: &&Domain| {
+            let metric = format!("power.hwmon.{}_watts", domain.name);
+            (domain.name.clone(), value(&snapshot, &metric))
+        };
+        (host.iter().map(watts).collect(), covers)
+    }
+
+    #[test]
+    fn a_chip_whose_attributes_are_only_in_its_device_directory_is_read_there() {
+        let root = TempDir::new().unwrap();
+        let device = root.path().join("class/hwmon/hwmon2/device");
+        fs::create_dir_all(&device).unwrap();
+        fs::write(device.join("name"), "power_meter\n").unwrap();
+        fs::write(device.join("power1_average"), "214000000\n").unwrap();
+        let (host, covers) = host_watts(&root);
+        assert_eq!(host, [("power_meter-power1".to_owned(), 214.0)]);
+        assert_eq!(covers, "the whole machine");
+        // And where only the name is outside.
+        fs::write(device.parent().unwrap().join("name"), "power_meter\n").unwrap();
+        assert_eq!(host_watts(&root).0, host);
+    }
+
+    fn supply(root: &TempDir, number: u32, pin: &str) {
+        let files = [
+            ("name", "dps920ab"),
+            ("power1_input", pin),
+            ("power1_label", "pin"),
+        ];
+        chip(root, number, &files);
+    }
+
+    #[test]
+    fn a_supply_that_cannot_be_read_refuses_the_meter_and_names_the_file() {
+        let root = TempDir::new().unwrap();
+        supply(&root, 0, "150000000");
+        supply(&root, 1, "");
+        let absent = Hwmon::open(root.path()).unwrap_err();
+        assert!(absent.reason.contains("hwmon1/power1_input"), "{absent}");
+        supply(&root, 1, "150000000");
+        let (host, _) = host_watts(&root);
+        let watts: Vec<f64> = host.into_iter().map(|(_, watts)| watts).collect();
+        assert_eq!(watts, [150.0, 150.0]);
+    }
+
+    #[test]
+    fn a_sensor_outside_the_hosts_sum_that_cannot_be_read_refuses_nothing_and_is_named() {
+        let root = TempDir::new().unwrap();
+        supply(&root, 0, "150000000");
+        chip(&root, 1, &[("name", "nvme"), ("power1_input", "")]);
+        let meter = Hwmon::open(root.path()).unwrap();
+        assert_eq!(meter.domains().len(), 1);
+        assert!(meter.caveats()[0].contains("hwmon1/power1_input"));
+    }
+
+    #[test]
+    fn the_input_of_a_voltage_regulator_is_not_the_machine() {
+        let root = TempDir::new().unwrap();
+        let regulator = [
+            ("name", "tps53679"),
+            ("power1_input", "60000000"),
+            ("power1_label", "pin"),
+        ];
+        chip(&root, 0, &regulator);
+        let meter = Hwmon::open(root.path()).unwrap();
+        assert_eq!(meter.domains()[0].part, Part::Unknown);
+        assert!(host_domains(meter.domains()).0.is_empty());
+    }
+
+    #[test]
+    fn a_rail_that_is_labelled_is_volts_times_amperes() {
+        let root = TempDir::new().unwrap();
+        let rails = [
+            ("name", "ina3221"),
+            ("in1_label", "VDD_IN"),
+            ("in1_input", "19520"),
+            ("curr1_input", "412"),
+            ("in2_label", "VDD_CPU_GPU_CV"),
+            ("in2_input", "19520"),
+            ("curr2_input", "100"),
+        ];
+        chip(&root, 4, &rails);
+        let (host, covers) = host_watts(&root);
+        assert_eq!(host.len(), 1);
+        assert_eq!(host[0].0, "ina3221-vdd_in");
+        assert!((host[0].1 - 19.52 * 0.412).abs() < 1e-9, "{host:?}");
+        assert_eq!(covers, "boards at their input");
+        let mut meter = Hwmon::open(root.path()).unwrap();
+        assert_eq!(meter.domains()[1].part, Part::Unknown);
+        let snapshot = read(&mut meter, 0.0);
+        let inner = value(&snapshot, "power.hwmon.ina3221-vdd_cpu_gpu_cv_watts");
+        assert!((inner - 1.952).abs() < 1e-9, "{inner}");
+    }
+
+    #[test]
+    fn rails_without_a_label_are_not_measured_and_the_reason_names_the_chip() {
+        let root = TempDir::new().unwrap();
+        let rails = [
+            ("name", "ina3221"),
+            ("in1_input", "5000"),
+            ("curr1_input", "412"),
+        ];
+        chip(&root, 4, &rails);
+        let absent = Hwmon::open(root.path()).unwrap_err();
+        assert!(absent.reason.contains("ina3221 (hwmon4)"), "{absent}");
+        assert!(absent.reason.contains("label"), "{absent}");
+        supply(&root, 5, "150000000");
+        let meter = Hwmon::open(root.path()).unwrap();
+        assert!(meter.caveats()[0].contains("ina3221 (hwmon4)"));
+    }
+
+    #[test]
+    fn a_voltage_and_a_current_of_different_rails_make_no_power() {
+        let root = TempDir::new().unwrap();
+        let regulator = [
+            ("name", "tps53679"),
+            ("in1_label", "vin"),
+            ("in1_input", "12000"),
+            ("curr1_label", "iout1"),
+            ("curr1_input", "60000"),
+        ];
+        chip(&root, 0, &regulator);
+        assert!(Hwmon::open(root.path()).is_err());
+    }
+
+    /// An NVIDIA Grace shows a module, the processor in it, and rails in that, for each socket.
+    #[test]
+    fn nested_acpi_power_meters_are_not_added() {
+        let root = TempDir::new().unwrap();
+        let meters = [
+            ("Module Power Socket", "300000000"),
+            ("Grace Power Socket", "200000000"),
+            ("CPU Power Socket", "100000000"),
+            ("SysIO Power Socket", "50000000"),
+        ];
+        for socket in [0, 1] {
+            for ((label, watts), number) in meters.iter().zip(0..) {
+                let files = [
+                    ("name", "power_meter"),
+                    ("power1_average", *watts),
+                    ("power1_oem_info", &format!("{label} {socket}")),
+                ];
+                chip(&root, socket * 4 + number, &files);
+            }
+        }
+        let (host, covers) = host_watts(&root);
+        let watts: Vec<f64> = host.iter().map(|(_, watts)| *watts).collect();
+        assert_eq!(watts, [300.0, 300.0], "{host:?}");
+        assert_eq!(covers, "boards at their input");
+    }
+
+    #[test]
+    fn several_acpi_power_meters_that_do_not_explain_themselves_are_no_host() {
+        let root = TempDir::new().unwrap();
+        for number in [0, 1] {
+            let files = [("name", "power_meter"), ("power1_average", "200000000")];
+            chip(&root, number, &files);
+        }
+        let meter = Hwmon::open(root.path()).unwrap();
+        assert!(host_domains(meter.domains()).0.is_empty());
+        assert_eq!(meter.domains().len(), 2);
+        assert!(meter.caveats()[0].contains("power_meter"));
     }
 }

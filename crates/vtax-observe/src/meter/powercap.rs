@@ -91,13 +91,14 @@ impl Powercap {
         match failure {
             Some(ObserveError::Read { path, cause }) if cause.kind() == io::ErrorKind::PermissionDenied => {
                 Err(Absent::because(NAME, format!("no permission to read {}", path.display()))
+                    .unreadable()
                     .remedy(
                         "energy_uj is for root only since CVE-2020-8694: run as root, or as root \
                          once: chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj (any local \
                          user may then watch the processor's power)",
                     ))
             }
-            Some(error) => Err(Absent::because(NAME, error.to_string())),
+            Some(error) => Err(Absent::because(NAME, error.to_string()).unreadable()),
             None if meter.zones.is_empty() => {
                 Err(Absent::because(NAME, format!("no zone in {} has a name", class.display())))
             }

@@ -62,7 +62,7 @@ pub fn keep_moving(found: Vec<Found>, bench: &mut Bench<'_>) -> Vec<Found> {
             match probe_under_load(meter.as_mut(), bench) {
                 Ok(Probe::Moves(_)) => Found::Meter(meter),
                 Ok(Probe::Still) => Found::Absent(still(name)),
-                Err(error) => Found::Absent(Absent::because(name, error.to_string())),
+                Err(error) => Found::Absent(Absent::because(name, error.to_string()).unreadable()),
             }
         }
         other => other,

@@ -18,23 +18,33 @@ pub(super) struct NumberFile {
 impl NumberFile {
     /// Opens the file and reads it once, to know that it can be read.
     pub fn open(path: PathBuf) -> Result<Self, ObserveError> {
-        match File::open(&path) {
-            Ok(file) => {
-                let number = Self { path, file };
-                number.read()?;
-                Ok(number)
-            }
-            Err(cause) => Err(ObserveError::Read { path, cause }),
-        }
+        let number = Self::open_signed(path)?;
+        number.read()?;
+        Ok(number)
     }
 
-    /// Where it is.
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// As [`NumberFile::open`], of a file whose number may be negative.
+    pub fn open_signed(path: PathBuf) -> Result<Self, ObserveError> {
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(cause) => return Err(ObserveError::Read { path, cause }),
+        };
+        let number = Self { path, file };
+        number.parse::<i128>()?;
+        Ok(number)
     }
 
     /// The number that it holds now.
     pub fn read(&self) -> Result<u64, ObserveError> {
+        self.parse()
+    }
+
+    /// The number that it holds now, which may be negative: a current that flows back.
+    pub fn read_signed(&self) -> Result<i64, ObserveError> {
+        self.parse()
+    }
+
+    fn parse<N: std::str::FromStr>(&self) -> Result<N, ObserveError> {
         let mut buffer = [0u8; 32];
         let failed = |cause| ObserveError::Read {
             path: self.path.clone(),
