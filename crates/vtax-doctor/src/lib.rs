@@ -13,6 +13,7 @@ mod kvm;
 mod limits;
 mod memory;
 mod network;
+mod places;
 mod platforms;
 mod probes;
 mod programs;
@@ -61,6 +62,8 @@ pub enum Topic {
     Limits,
     /// Needed programs.
     Programs,
+    /// Guests and hosts that are reached otherwise than by booting them here.
+    Places,
     /// What can be used now.
     Platforms,
 }
@@ -78,6 +81,7 @@ impl Topic {
             Self::Memory => "Memory and disk",
             Self::Limits => "Privileges and limits",
             Self::Programs => "Programs",
+            Self::Places => "Existing guests, emulated hosts",
             Self::Platforms => "Usable now",
         }
     }
@@ -156,7 +160,7 @@ pub struct Options<'a> {
 /// It never fails: what cannot be examined is a finding with the reason. After a stop request
 /// the findings so far are returned.
 pub fn examine(roots: &Roots, options: &Options) -> Vec<Finding> {
-    let groups: [fn(&Roots, &Options) -> Vec<Finding>; 9] = [
+    let groups: [fn(&Roots, &Options) -> Vec<Finding>; 10] = [
         kvm::examine,
         containers::examine,
         network::examine,
@@ -166,6 +170,7 @@ pub fn examine(roots: &Roots, options: &Options) -> Vec<Finding> {
         memory::examine,
         limits::examine,
         programs::examine,
+        places::examine,
     ];
     let stopped = || options.signals.is_some_and(Signals::interrupted);
     let mut findings: Vec<Finding> = groups

@@ -47,7 +47,8 @@ fn privileges(roots: &Roots) -> Vec<Finding> {
     } else {
         Answer::Partly
     };
-    let works = "without root these work: doctor, plan check, report, compare, export";
+    let works = "without root these work: run --at testbed:kvm, top, charge, exporter, web, \
+                 doctor, plan, report, compare, survey, export, atlas --page-only";
     let mut findings = vec![
         finding(
             PRIVILEGES,

@@ -3,6 +3,7 @@
 
 use super::kvm::KVM;
 use super::network::CELL;
+use super::places::TESTBEDS;
 use super::{Answer, Finding, Options, Topic};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -69,6 +70,9 @@ pub(super) fn examine(findings: &[Finding], options: &Options) -> Vec<Finding> {
 pub struct Summary {
     /// Every platform.
     pub platforms: Vec<Usable>,
+    /// Guests that exist (`libvirt`, `ssh`, `xenapi`) and emulated hosts (`testbed:kvm`, `testbed:xen`).
+    #[serde(default)]
+    pub places: Vec<Usable>,
     /// The sources of joules, best first; `model` is always there.
     pub meters: Vec<String>,
     /// What installs everything that is missing and needed.
@@ -77,12 +81,13 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Whether any platform runs here, if only with flagged results: what `vtax doctor`'s exit
-    /// status tells.
+    /// Whether any plan runs here, if only emulated: the exit status of `vtax doctor`.
     pub fn can_run(&self) -> bool {
+        let testbeds = self.places.iter();
         self.platforms
             .iter()
-            .any(|platform| platform.answer != Answer::No)
+            .chain(testbeds.filter(|place| TESTBEDS.contains(&place.name.as_str())))
+            .any(|usable| usable.answer != Answer::No)
     }
 }
 
@@ -108,14 +113,18 @@ pub fn summarize(findings: &[Finding]) -> Summary {
         .iter()
         .filter_map(|finding| finding.package.as_deref())
         .collect();
-    Summary {
-        platforms: of(Topic::Platforms)
+    let usable = |topic| {
+        of(topic)
             .map(|finding| Usable {
                 name: finding.name.clone(),
                 answer: finding.answer,
                 reason: finding.evidence.clone(),
             })
-            .collect(),
+            .collect()
+    };
+    Summary {
+        platforms: usable(Topic::Platforms),
+        places: usable(Topic::Places),
         meters: of(Topic::Energy)
             .filter(|finding| finding.answer == Answer::Yes)
             .map(|finding| finding.name.clone())

@@ -9,12 +9,17 @@ use vtax_guest::platform::Platform;
 use vtax_guest::platform::container::Runtime;
 use vtax_host::cell::{Cell, CellConfig, LinkConfig, TapOptions, cgroup, requirements};
 use vtax_host::settings::Settings;
+use vtax_host::virsh::Virsh;
 use vtax_host::{HostError, Roots, meters};
 use vtax_observe::ObserveError;
 use vtax_observe::charge::Traced;
 use vtax_observe::counters::{HardwareCounters, KvmExits};
 use vtax_observe::guests::Hierarchy;
 use vtax_observe::meter::Found;
+use vtax_units::counted;
+
+/// The libvirt that plans mean unless they name another.
+const LIBVIRT: &str = "qemu:///system";
 
 /// What became of booting a kernel on KVM.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,6 +84,18 @@ pub trait Probes {
     /// Why it does not open.
     fn open_device(&self, device: &Path) -> io::Result<()>;
 
+    /// Lists the domains of this host's libvirt, through a connection that reads only; what answered.
+    ///
+    /// # Errors
+    /// What is missing.
+    fn libvirt(&self) -> Result<String, HostError>;
+
+    /// Whether an emulated host can be started, `testbed:kvm` or `testbed:xen`; what it is made of.
+    ///
+    /// # Errors
+    /// What is missing.
+    fn testbed(&self, name: &str) -> Result<String, HostError>;
+
     /// What sigrok says that it finds on every port.
     ///
     /// # Errors
@@ -94,7 +111,12 @@ pub trait Probes {
 pub struct HostProbes<'a> {
     /// Boots a kernel on KVM; `None`: nothing at hand to boot.
     pub boot: Option<Box<dyn Fn() -> KvmBoot + 'a>>,
+    /// Looks for an emulated host; `None`: nobody knows of any.
+    pub testbed: Option<Box<TestbedProbe<'a>>>,
 }
+
+/// What an emulated host of a name is made of, or what it lacks.
+pub type TestbedProbe<'a> = dyn Fn(&str) -> Result<String, HostError> + 'a;
 
 impl Probes for HostProbes<'_> {
     fn platform(&self, platform: &dyn Platform) -> Result<(), HostError> {
@@ -145,6 +167,26 @@ impl Probes for HostProbes<'_> {
             .write(true)
             .open(device)
             .map(drop)
+    }
+
+    fn libvirt(&self) -> Result<String, HostError> {
+        let virsh = Virsh {
+            uri: LIBVIRT.to_owned(),
+            reads_only: true,
+        };
+        let domains = virsh.run(&["list", "--all", "--name"])?;
+        let count = domains
+            .lines()
+            .filter(|line| !line.trim().is_empty())
+            .count();
+        Ok(format!("{LIBVIRT} answers, {}", counted(count, "domain")))
+    }
+
+    fn testbed(&self, name: &str) -> Result<String, HostError> {
+        match &self.testbed {
+            Some(probe) => probe(name),
+            None => Err(HostError::Other("not tried".to_owned())),
+        }
     }
 
     fn scan_wall_meters(&self) -> io::Result<String> {

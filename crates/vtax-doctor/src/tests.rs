@@ -86,6 +86,14 @@ impl Probes for FakeProbes {
         std::fs::File::open(device).map(drop)
     }
 
+    fn libvirt(&self) -> Result<String, HostError> {
+        self.ask("libvirt").map(|()| "2 domains".to_owned())
+    }
+
+    fn testbed(&self, name: &str) -> Result<String, HostError> {
+        self.ask(name).map(|()| "QEMU 7.2".to_owned())
+    }
+
     fn scan_wall_meters(&self) -> io::Result<String> {
         Ok(self.scan.to_owned())
     }
@@ -306,6 +314,7 @@ fn without_a_cell_no_platform_can_run_whatever_its_own_check_says() {
     let host = with_programs(FakeHost::intel_server());
     let probes = FakeProbes {
         cell: |_| Err(HostError::Other("Operation not permitted".to_owned())),
+        answers: |name| !name.starts_with("testbed:"),
         ..FakeProbes::default()
     };
     let findings = examined(&host, &probes);
@@ -375,6 +384,56 @@ fn without_root_each_missing_capability_says_what_it_costs() {
     );
     let findings = examined(&host, &FakeProbes::default());
     assert_finding(&findings, Topic::Limits, "privileges", Answer::Yes, "root");
+}
+
+#[test]
+fn an_ordinary_user_learns_what_works_without_root() {
+    let host = with_programs(FakeHost::intel_server());
+    host.file(
+        "proc/self/status",
+        "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000000000\n",
+    );
+    let probes = FakeProbes {
+        cell: |_| Err(HostError::Other("Operation not permitted".to_owned())),
+        answers: |name| name.starts_with("testbed:"),
+        ..FakeProbes::default()
+    };
+    let findings = examined(&host, &probes);
+    let works = remedy(&findings, Topic::Limits, "privileges");
+    for command in ["run --at testbed:kvm", "top", "exporter", "web"] {
+        assert!(works.contains(command), "{works}");
+    }
+    // A plan can run, emulated.
+    assert!(summarize(&findings).can_run());
+}
+
+#[test]
+fn guests_that_exist_are_reached_by_libvirt_ssh_and_a_pool() {
+    let host = with_programs(FakeHost::intel_server());
+    let probes = FakeProbes {
+        answers: |name| name != "libvirt",
+        ..FakeProbes::default()
+    };
+    let without = examined(&host, &probes);
+    for name in ["libvirt", "ssh", "xenapi"] {
+        assert_eq!(finding(&without, Topic::Places, name).answer, Answer::No);
+    }
+    assert_eq!(remedy(&without, Topic::Places, "libvirt"), "bring libvirt");
+    assert!(remedy(&without, Topic::Places, "ssh").contains("openssh-client"));
+    host.program("ssh", "OpenSSH_9.2");
+    let with = examined(&host, &FakeProbes::default());
+    for name in ["libvirt", "ssh", "xenapi", "testbed:kvm", "testbed:xen"] {
+        assert_eq!(finding(&with, Topic::Places, name).answer, Answer::Yes);
+    }
+    let places: Vec<String> = summarize(&with)
+        .places
+        .into_iter()
+        .map(|place| place.name)
+        .collect();
+    assert_eq!(
+        places,
+        ["libvirt", "ssh", "xenapi", "testbed:kvm", "testbed:xen"]
+    );
 }
 
 #[test]
