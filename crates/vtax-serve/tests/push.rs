@@ -13,7 +13,7 @@ use common::{eventually, request};
 use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use vtax_serve::fake::Host;
@@ -69,6 +69,24 @@ fn pass(pusher: &mut Pusher, host: &mut Host) {
     pusher.push(&snapshot, &listing, &Own::default());
 }
 
+fn queues(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).unwrap();
+    entries.map(|entry| entry.unwrap().path()).collect()
+}
+
+fn only_queue(directory: &Path) -> PathBuf {
+    let mut queues = queues(directory);
+    assert_eq!(queues.len(), 1, "{queues:?}");
+    queues.remove(0)
+}
+
+fn drained(pusher: &Pusher) -> PushState {
+    eventually("the queue", || match pusher.states().remove(0) {
+        state if state.queue_samples == 0 => Ok(state),
+        state => Err(format!("{state:?}")),
+    })
+}
+
 /// Pushes so many passes at a server with these answers, until none waits.
 fn pushed(answers: &[&str], passes: usize) -> (PushState, Vec<String>, Seen) {
     let directory = tempfile::tempdir().unwrap();
@@ -81,17 +99,17 @@ fn pushed(answers: &[&str], passes: usize) -> (PushState, Vec<String>, Seen) {
         pass(&mut pusher, &mut host);
     }
     drop(pusher);
-    let queue = |port: u16| {
-        directory
-            .path()
-            .join(format!("remote-write-127.0.0.1-{port}-api-v1-write"))
-    };
-    std::fs::rename(queue(1), queue(port)).unwrap();
+    let queued = only_queue(directory.path());
+    // The server's own is made, and gets what is queued.
+    drop(Pusher::start(&options(&remote_write(port), directory.path())).unwrap());
+    for queue in queues(directory.path()) {
+        if queue != queued {
+            std::fs::remove_dir_all(&queue).unwrap();
+            std::fs::rename(&queued, &queue).unwrap();
+        }
+    }
     let pusher = Pusher::start(&options(&remote_write(port), directory.path())).unwrap();
-    let state = eventually("the queue", || match pusher.states().remove(0) {
-        state if state.queue_samples == 0 => Ok(state),
-        state => Err(format!("{state:?}")),
-    });
+    let state = drained(&pusher);
     (state, pusher.said(), seen)
 }
 
@@ -126,6 +144,134 @@ fn samples_that_a_server_has_already_count_as_delivered() {
     let (state, said, _) = pushed(&[repeat, repeat, repeat, TAKEN], 3);
     assert_eq!((state.repeated, state.dropped_refused), (2 * state.sent, 0));
     assert!(said.is_empty(), "{said:?}");
+}
+
+/// Passes that no earlier attempt can have delivered, pushed one by one to a server with these answers.
+fn pushed_anew(answers: &[&str], passes: usize) -> (PushState, Vec<String>) {
+    let directory = tempfile::tempdir().unwrap();
+    let (port, _) = server(answers);
+    let mut pusher = Pusher::start(&options(&remote_write(port), directory.path())).unwrap();
+    let mut host = Host::default();
+    host.start(1);
+    for _ in 0..passes {
+        pass(&mut pusher, &mut host);
+        drained(&pusher);
+    }
+    (pusher.states().remove(0), pusher.said())
+}
+
+#[test]
+fn samples_that_a_server_calls_old_and_that_it_never_got_are_lost_and_said_to_be() {
+    let old = "400 Bad Request|out of order sample";
+    let (state, said) = pushed_anew(&[old, TAKEN], 2);
+    assert_eq!((state.repeated, state.dropped_refused), (0, state.sent));
+    assert!(
+        said[0].contains("refuses") && said[0].contains("out of order"),
+        "{said:?}"
+    );
+    // An answer that was lost may have been that they were taken; one that they were not, was not.
+    let (state, said) = pushed_anew(&["500 Internal Server Error|", old, old], 2);
+    assert_eq!(state.repeated, state.dropped_refused);
+    assert!(state.repeated > 0 && state.sent == 0, "{state:?}");
+    assert!(
+        said.iter().any(|line| line.contains("out of order")),
+        "{said:?}"
+    );
+    let (state, _) = pushed_anew(&["429 Too Many Requests|", old], 1);
+    assert!(
+        state.repeated == 0 && state.dropped_refused > 0,
+        "{state:?}"
+    );
+}
+
+#[test]
+fn a_server_that_asks_for_no_pause_gets_the_same_pauses_as_one_that_asks_for_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (port, seen) = server(&["503 Service Unavailable\r\nRetry-After: 0|"]);
+    let mut pusher = Pusher::start(&options(&remote_write(port), directory.path())).unwrap();
+    let mut host = Host::default();
+    host.start(1);
+    pass(&mut pusher, &mut host);
+    eventually("a request", || {
+        let is_empty = seen.lock().unwrap().is_empty();
+        if is_empty {
+            Err("none yet".to_owned())
+        } else {
+            Ok(())
+        }
+    });
+    std::thread::sleep(Duration::from_secs(2));
+    let asked = seen.lock().unwrap().len();
+    // The pauses are at least 50, 100, 200, 400, 800 and 1,600 ms.
+    assert!((1..=6).contains(&asked), "{asked} requests in two seconds");
+    drop(pusher);
+}
+
+#[test]
+fn a_server_that_answers_without_end_holds_the_end_up_for_two_seconds() {
+    let directory = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (tell, asked) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = request(&mut stream);
+            let _ = stream.write_all(b"HTTP/1.1 204 No Content\r\nX: ");
+            let _ = tell.send(());
+            while stream.write_all(b"x").is_ok() {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+    });
+    let mut pusher = Pusher::start(&options(&remote_write(port), directory.path())).unwrap();
+    let mut host = Host::default();
+    host.start(1);
+    pass(&mut pusher, &mut host);
+    asked.recv().unwrap();
+    let began = Instant::now();
+    let said = pusher.finish();
+    assert!(
+        began.elapsed() < Duration::from_secs(6),
+        "{:?}",
+        began.elapsed()
+    );
+    assert!(
+        said.iter().any(|line| line.contains("wait on disk")),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn addresses_that_differ_in_anything_have_queues_of_their_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let to = [
+        "remote-write:http://127.0.0.1:1/a/b",
+        "remote-write:http://127.0.0.1:1/a-b",
+        "remote-write:https://127.0.0.1:1/a/b",
+        "remote-write:http://127.0.0.1:1/a/b?tenant=secret-1",
+        "remote-write:http://127.0.0.1:1/a/b?tenant=secret-2",
+        "otlp:http://127.0.0.1:1/a/b",
+    ];
+    let options = PushOptions {
+        to: to.iter().map(|to| to.parse().unwrap()).collect(),
+        ..options(to[0], directory.path())
+    };
+    drop(Pusher::start(&options).unwrap());
+    let queues = queues(directory.path());
+    assert_eq!(queues.len(), to.len(), "{queues:?}");
+    for queue in &queues {
+        let name = queue.file_name().unwrap().to_string_lossy();
+        assert!(
+            name.contains("127.0.0.1-1-a-b") && !name.contains("secret"),
+            "{name}"
+        );
+    }
+    drop(Pusher::start(&options).unwrap());
+    assert_eq!(
+        self::queues(directory.path()).len(),
+        to.len(),
+        "the same again"
+    );
 }
 
 #[test]

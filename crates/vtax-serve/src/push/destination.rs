@@ -1,5 +1,6 @@
 //! Where to push, as users write it.
 
+use sha2::{Digest, Sha256};
 use std::net::IpAddr;
 use std::str::FromStr;
 use ureq::http::Uri;
@@ -34,7 +35,7 @@ impl Destination {
         self.url.split('?').next().unwrap_or_default().to_owned()
     }
 
-    /// A name for a directory: the same for the same server, whenever it is asked.
+    /// A name for a directory: the same for the same address, and another for any other, the part after `?` included.
     pub(super) fn directory(&self) -> String {
         let protocol = match self.protocol {
             Protocol::RemoteWrite => "remote-write",
@@ -49,8 +50,14 @@ impl Destination {
                 '-'
             }
         };
-        let address: String = address.chars().take(150).map(plain).collect();
-        format!("{protocol}-{address}")
+        let address: String = address.chars().take(100).map(plain).collect();
+        let digest = Sha256::digest(self.url.as_bytes());
+        let digest: String = digest
+            .iter()
+            .take(8)
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        format!("{protocol}-{address}-{digest}")
     }
 }
 
@@ -122,7 +129,7 @@ mod tests {
         assert!(prometheus.is_loopback && !prometheus.is_encrypted);
         assert_eq!(
             prometheus.directory(),
-            "remote-write-127.0.0.1-9090-api-v1-write"
+            "remote-write-127.0.0.1-9090-api-v1-write-43c68be05749e891"
         );
         let otlp = read("otlp:https://[2001:db8::1]:4318").unwrap();
         assert_eq!(otlp.url, "https://[2001:db8::1]:4318/v1/metrics");

@@ -144,8 +144,11 @@ struct Line {
     thread: Option<JoinHandle<()>>,
 }
 
-/// How long the end waits for what is still to be sent.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the end waits for what is still to be sent, and for a server's answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Between two looks at a thread that is to end.
+const LOOK: Duration = Duration::from_millis(5);
 
 impl Pusher {
     /// Opens the queues and begins with what they hold.
@@ -288,12 +291,20 @@ impl Pusher {
     }
 
     fn end(&mut self) {
+        let until = Instant::now() + PATIENCE;
         for line in &self.lines {
-            line.shared.lock().until = Some(Instant::now() + PATIENCE);
+            line.shared.lock().until = Some(until);
             line.shared.news.notify_one();
         }
         for line in &mut self.lines {
-            if let Some(thread) = line.thread.take() {
+            let Some(thread) = line.thread.take() else {
+                continue;
+            };
+            while !thread.is_finished() && Instant::now() < until {
+                std::thread::sleep(LOOK);
+            }
+            // One that still waits for its server's answer goes with the process. What it sent stays in the queue.
+            if thread.is_finished() {
                 let _ = thread.join();
             }
         }

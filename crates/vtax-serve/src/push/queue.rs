@@ -258,6 +258,12 @@ impl Queue {
         waiting.next().map(|entry| entry.time)
     }
 
+    /// The time of the newest record that was not delivered, in ms since 1970.
+    pub(super) fn newest_time(&self) -> Option<i64> {
+        let waiting = self.segments.iter().flat_map(|segment| &segment.waiting);
+        waiting.map(|entry| entry.time).max()
+    }
+
     /// Samples that wait.
     pub(super) fn samples(&self) -> u64 {
         self.segments.iter().map(Segment::samples).sum()

@@ -64,15 +64,28 @@ enum Answer {
         /// Samples that the server took no account of, and why.
         rejected: Option<(u64, String)>,
     },
-    /// The server has these samples.
-    Repeated,
-    /// No repeat will mend it.
+    /// The server has newer samples, or others of the same moment. It has these too if an earlier attempt may have
+    /// delivered them.
+    Old(String),
+    /// No repeat makes it take them.
     Refused(String),
     /// To be tried again.
     Later {
         why: String,
         asked: Option<Duration>,
+        /// Whether the server may have taken the samples all the same.
+        may_be_taken: bool,
     },
+}
+
+/// A batch as a request.
+struct Packed {
+    /// The request's body, if anything of the batch can be read.
+    body: Option<Vec<u8>>,
+    /// How many samples cannot.
+    damaged: u64,
+    /// The time of its newest record, in ms since 1970.
+    newest: Option<i64>,
 }
 
 pub(super) struct Sender {
@@ -85,6 +98,8 @@ pub(super) struct Sender {
     agent: Agent,
     /// How many records to send one by one, since together they were refused.
     singly: usize,
+    /// Records up to this time, in ms since 1970, may have been delivered by an attempt whose answer is not known.
+    unsure_until: Option<i64>,
 }
 
 impl Sender {
@@ -132,30 +147,45 @@ impl Sender {
             authorization,
             agent,
             singly: 0,
+            unsure_until: None,
         })
     }
 
     /// Sends until the end, and then what can be sent at once.
     pub(super) fn run(&mut self, shared: &Shared) {
         let mut failed: u32 = 0;
+        // What an earlier exporter left: nobody knows what it had sent when it ended.
+        self.unsure_until = shared.lock().queue.newest_time();
         loop {
             let Some(batch) = self.next(shared) else {
                 return;
             };
-            let (body, damaged) = self.body(&batch);
+            let Packed {
+                body,
+                damaged,
+                newest,
+            } = self.body(&batch);
             let answer = match &body {
                 Some(body) => self.send(body),
                 None => Answer::Refused(String::new()),
             };
             let mut inside = shared.lock();
-            if let Answer::Later { why, asked } = answer {
+            if let Answer::Later {
+                why,
+                asked,
+                may_be_taken,
+            } = answer
+            {
+                if may_be_taken {
+                    self.unsure_until = self.unsure_until.max(newest);
+                }
                 if failed == 0 {
                     let line = format!("cannot push to {}: {why}; it is tried again", self.shown);
                     inside.said.push(line);
                 }
                 inside.state.failures += 1;
                 failed = failed.saturating_add(1);
-                if wait(shared, inside, asked.unwrap_or_else(|| pause(failed))) {
+                if wait(shared, inside, pause(failed).max(asked.unwrap_or_default())) {
                     continue;
                 }
                 return;
@@ -174,13 +204,13 @@ impl Sender {
             inside.state.dropped_disk += damaged;
             let samples = batch.samples - damaged;
             match answer {
-                Answer::Repeated | Answer::Refused(_) if batch.records.len() > 1 => {
+                Answer::Old(_) | Answer::Refused(_) if batch.records.len() > 1 => {
                     // Which of them is it?
                     self.singly = batch.records.len();
                     continue;
                 }
-                Answer::Repeated => inside.state.repeated += samples,
-                Answer::Refused(why) => {
+                Answer::Old(_) if newest <= self.unsure_until => inside.state.repeated += samples,
+                Answer::Old(why) | Answer::Refused(why) => {
                     if inside.state.dropped_refused == 0 && !why.is_empty() {
                         let line =
                             format!("{} refuses samples, which are dropped: {why}", self.shown);
@@ -239,8 +269,7 @@ impl Sender {
         }
     }
 
-    /// The request's body, if anything of the batch can be read, and how many samples cannot.
-    fn body(&self, batch: &Batch) -> (Option<Vec<u8>>, u64) {
+    fn body(&self, batch: &Batch) -> Packed {
         let passes: Vec<Pass> = batch
             .records
             .iter()
@@ -250,7 +279,11 @@ impl Sender {
         let body = (!passes.is_empty())
             .then(|| body(self.protocol, &passes, &self.labels))
             .flatten();
-        (body, batch.samples.saturating_sub(read))
+        Packed {
+            body,
+            damaged: batch.samples.saturating_sub(read),
+            newest: passes.iter().map(|pass| pass.time_ms).max(),
+        }
     }
 
     fn send(&self, body: &[u8]) -> Answer {
@@ -273,6 +306,7 @@ impl Sender {
                 return Answer::Later {
                     why: cause.to_string(),
                     asked: None,
+                    may_be_taken: was_sent(&cause),
                 };
             }
         };
@@ -289,6 +323,15 @@ impl Sender {
     }
 }
 
+/// Whether a request that failed may have reached the server.
+fn was_sent(cause: &ureq::Error) -> bool {
+    match cause {
+        ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => false,
+        ureq::Error::Io(cause) => cause.kind() != std::io::ErrorKind::ConnectionRefused,
+        _ => true,
+    }
+}
+
 /// What a server's answer means.
 fn judge(protocol: Protocol, status: u16, said: &[u8], asked: Option<Duration>) -> Answer {
     let text = String::from_utf8_lossy(said);
@@ -302,13 +345,17 @@ fn judge(protocol: Protocol, status: u16, said: &[u8], asked: Option<Duration>) 
                 Protocol::Otlp => wire::rejected(said),
             },
         },
-        // Prometheus, of samples that are not newer than what it has. "Out of bounds" and "too old" are
+        // Prometheus, of samples that are not newer than the last of their series. "Out of bounds" and "too old" are
         // samples that it has not, and will not take.
         400 | 409 if text.contains("out of order") || text.contains("duplicate sample") => {
-            Answer::Repeated
+            Answer::Old(why)
         }
-        // A wrong path or token is for the operator to mend; the samples can wait for that.
-        300..=399 | 401 | 403..=405 | 407 | 408 | 425 | 429 | 500.. => Answer::Later { why, asked },
+        // A wrong path or token is for the operator to correct; the samples can wait for that.
+        300..=399 | 401 | 403..=405 | 407 | 408 | 425 | 429 | 500.. => Answer::Later {
+            why,
+            asked,
+            may_be_taken: status >= 500,
+        },
         _ => Answer::Refused(why),
     }
 }
