@@ -2,7 +2,7 @@
 //! value is journalled before a new one is written, and every write is read back.
 
 use crate::facts::{chosen, cpu_directories, frequency_policies};
-use crate::journal::{Change, Journal};
+use crate::journal::Journal;
 use crate::kernel_file::{store, unreadable, verify};
 use crate::roots::{names, numbered, text};
 use crate::settings::{Domain, Parameter, Settings};
@@ -125,12 +125,15 @@ impl Assignment {
             return Ok(());
         }
         self.offered()?;
-        journal.record(Change::Setting {
-            path: self.path.clone(),
-            old: old.to_owned(),
-        })?;
+        let recorded = journal.record_setting(&self.path, old, &self.value)?;
         match store(&self.path, &self.value) {
-            Ok(()) => verify(&self.path, &self.value),
+            Ok(()) => verify(&self.path, &self.value).or_else(|error| {
+                // What the kernel made of the value is to be undone too.
+                if let Some(now) = text(&self.path) {
+                    journal.rewrite(recorded, chosen(&now))?;
+                }
+                Err(error)
+            }),
             Err(_) if self.vanished() => Ok(()),
             Err(cause) => Err(HostError::Setting(format!(
                 "cannot set {} = `{}`: writing {}: {cause}; {}",
@@ -362,7 +365,8 @@ fn absent(key: &str, path: &Path, why: &str) -> HostError {
 mod tests {
     use super::*;
     use crate::fake_host::FakeHost;
-    use crate::kernel_file::{Restored, restore};
+    use crate::journal::Change;
+    use crate::kernel_file::{Restored, Written, restore};
     use crate::settings::Level;
 
     fn settings(levels: &[(&str, Level)]) -> Settings {
@@ -379,7 +383,7 @@ mod tests {
 
     fn undo(journal: &Journal) -> Vec<Restored> {
         let undone = journal.pending().iter().rev().map(|change| match change {
-            Change::Setting { path, old } => restore(path, old).unwrap(),
+            Change::Setting { path, old, written } => restore(path, old, written.as_ref()).unwrap(),
             other => panic!("{other:?}"),
         });
         undone.collect()
@@ -419,7 +423,11 @@ mod tests {
             first,
             Change::Setting {
                 path: host.path("sys/devices/system/cpu/smt/control"),
-                old: "on".to_owned()
+                old: "on".to_owned(),
+                written: Some(Written::first(
+                    &host.path("sys/devices/system/cpu/smt/control"),
+                    "off"
+                )),
             }
         );
         assert_eq!(journal.pending().len(), 8 + 4);
@@ -569,10 +577,10 @@ mod tests {
     fn restoring_what_cannot_be_restored_is_an_error_that_says_how_to_do_it_by_hand() {
         let host = FakeHost::empty();
         host.link("sys/setting", Path::new("/proc/version"));
-        let error = restore(&host.path("sys/setting"), "powersave").unwrap_err();
+        let error = restore(&host.path("sys/setting"), "powersave", None).unwrap_err();
         assert!(error.to_string().contains("echo powersave >"), "{error}");
         host.link("sys/setting", Path::new("/dev/null"));
-        let error = restore(&host.path("sys/setting"), "powersave").unwrap_err();
+        let error = restore(&host.path("sys/setting"), "powersave", None).unwrap_err();
         assert!(
             error
                 .to_string()

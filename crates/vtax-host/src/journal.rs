@@ -7,13 +7,15 @@
 
 use crate::HostError;
 use crate::cell::remove;
+use crate::kernel_file::{self, Restored, Written};
 use crate::virsh::Virsh;
 use crate::xenapi::{Access, Pool};
-use crate::{kernel_file, loop_device, xl};
+use crate::{loop_device, xl};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// One change to the host, recorded before it is made.
@@ -26,6 +28,9 @@ pub enum Change {
         path: PathBuf,
         /// What to write back.
         old: String,
+        /// What was written. `None` in journals of versions that did not record it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        written: Option<Written>,
     },
     /// A control group directory is created; processes in it are killed when it is undone.
     Cgroup {
@@ -46,6 +51,9 @@ pub enum Change {
         domain: u32,
         /// What it was, in percent of a processor; 0 is none.
         old: u32,
+        /// What was set. `None` in journals of versions that did not record it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        written: Option<Written>,
     },
     /// A domain of libvirt's is made; it is destroyed when it is undone.
     Libvirt {
@@ -78,7 +86,7 @@ impl fmt::Display for Change {
     /// What was changed, as a thing: `the control group /sys/fs/cgroup/vtax-1`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Setting { path, old } => {
+            Self::Setting { path, old, .. } => {
                 write!(
                     f,
                     "the setting {}, which was `{}`",
@@ -88,7 +96,7 @@ impl fmt::Display for Change {
             }
             Self::Cgroup { path } => write!(f, "the control group {}", path.display()),
             Self::Domain { name, .. } => write!(f, "the Xen domain {name}"),
-            Self::DomainCap { domain, old } => {
+            Self::DomainCap { domain, old, .. } => {
                 write!(f, "the cap of the Xen domain {domain}, which was {old} %")
             }
             Self::Libvirt { uri, name } => write!(f, "the domain {name} of {uri}"),
@@ -111,8 +119,33 @@ struct Entry {
 #[derive(Debug, Clone)]
 struct Place {
     boot: String,
-    /// Where its line starts in the file.
+    /// Where the file ends when it is cut off.
     offset: u64,
+    /// Where its line starts, and the line's length without its end.
+    line: u64,
+    room: usize,
+}
+
+/// Blanks at the end of the line of a setting, so that later values fit into it.
+const ROOM: usize = 64;
+
+/// An entry that was recorded, for [`Journal::rewrite`]; until the journal is undone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recorded(usize);
+
+/// A change that was not undone, since what is in force is not what vtax had set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Left {
+    /// The change.
+    pub change: Change,
+    /// Why it was left, in words.
+    pub why: String,
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not restored: {}: {}", self.change, self.why)
+    }
 }
 
 /// The journal of this host.
@@ -124,6 +157,8 @@ pub struct Journal {
     changes: Vec<Change>,
     /// The place of each change.
     places: Vec<Place>,
+    /// What was undone by leaving it.
+    left: Vec<Left>,
 }
 
 /// A point in the journal to which it can be undone.
@@ -157,10 +192,16 @@ impl Journal {
         let (mut changes, mut places) = (Vec::new(), Vec::new());
         let mut offset = 0;
         for line in text.split_inclusive('\n') {
+            let place = |boot: String| Place {
+                boot,
+                offset,
+                line: offset,
+                room: line.trim_end_matches('\n').len(),
+            };
             match serde_json::from_str(line.trim_end()) {
                 Ok(Entry { boot, change }) => {
                     changes.push(change);
-                    places.push(Place { boot, offset });
+                    places.push(place(boot));
                 }
                 // A line that was torn is a change that was never made: it had not been synced.
                 Err(cause) if cause.is_eof() => {}
@@ -168,10 +209,7 @@ impl Journal {
                     changes.push(Change::Unknown {
                         line: line.trim().to_owned(),
                     });
-                    places.push(Place {
-                        boot: boot.to_owned(),
-                        offset,
-                    });
+                    places.push(place(boot.to_owned()));
                 }
             }
             offset += line.len() as u64;
@@ -190,6 +228,7 @@ impl Journal {
             boot: boot.to_owned(),
             changes,
             places,
+            left: Vec::new(),
         })
     }
 
@@ -230,17 +269,18 @@ impl Journal {
             } else {
                 start + text.len() as u64
             };
-            let entry = Entry {
-                boot: self.boot.clone(),
-                change: change.clone(),
-            };
-            text += &serde_json::to_string(&entry)
-                .map_err(|cause| HostError::file("write", &self.path)(cause.into()))?;
-            text.push('\n');
+            let mut line = self.line(change)?;
+            if matches!(change, Change::Setting { .. } | Change::DomainCap { .. }) {
+                line.extend([' '; ROOM]);
+            }
             places.push(Place {
-                boot: entry.boot,
+                boot: self.boot.clone(),
                 offset,
+                line: start + text.len() as u64,
+                room: line.len(),
             });
+            text += &line;
+            text.push('\n');
         }
         self.file
             .write_all(text.as_bytes())
@@ -249,6 +289,93 @@ impl Journal {
         self.changes.extend(changes);
         self.places.extend(places);
         Ok(())
+    }
+
+    /// Records a change of a setting and the value that it is about to get.
+    ///
+    /// # Errors
+    /// As [`Journal::record`].
+    pub fn record_setting(
+        &mut self,
+        path: &Path,
+        old: &str,
+        value: &str,
+    ) -> Result<Recorded, HostError> {
+        self.record_value(Change::Setting {
+            path: path.to_owned(),
+            old: old.to_owned(),
+            written: Some(Written::first(path, value)),
+        })
+    }
+
+    /// Records the change of a Xen domain's cap and the value that it is about to get.
+    ///
+    /// # Errors
+    /// As [`Journal::record`].
+    pub fn record_cap(&mut self, domain: u32, old: u32, value: u32) -> Result<Recorded, HostError> {
+        self.record_value(Change::DomainCap {
+            domain,
+            old,
+            written: Some(Written {
+                values: vec![value.to_string()],
+                file: None,
+            }),
+        })
+    }
+
+    fn record_value(&mut self, change: Change) -> Result<Recorded, HostError> {
+        self.record(change)?;
+        Ok(Recorded(self.changes.len() - 1))
+    }
+
+    /// Records the next value of a setting or cap, before it is set. It is not synced: it has to outlive this process
+    /// only, for a setting goes with its boot.
+    ///
+    /// # Errors
+    /// When it cannot be stored, in which case the value must not be set.
+    pub fn rewrite(&mut self, recorded: Recorded, value: &str) -> Result<(), HostError> {
+        let Some(mut change) = self.changes.get(recorded.0).cloned() else {
+            return Ok(());
+        };
+        let (Change::Setting { written, .. } | Change::DomainCap { written, .. }) = &mut change
+        else {
+            return Ok(());
+        };
+        if let Some(written) = written {
+            written.then(value);
+        }
+        let mut line = self.line(&change)?;
+        let Some(place) = self.places.get(recorded.0) else {
+            return Ok(());
+        };
+        if line.len() > place.room {
+            // Undone first, it brings back the same.
+            return self.record(change);
+        }
+        line.extend(std::iter::repeat_n(' ', place.room - line.len()));
+        self.file
+            .write_all_at(line.as_bytes(), place.line)
+            .map_err(HostError::file("write", &self.path))?;
+        if let Some(kept) = self.changes.get_mut(recorded.0) {
+            *kept = change;
+        }
+        Ok(())
+    }
+
+    fn line(&self, change: &Change) -> Result<String, HostError> {
+        let entry = Entry {
+            boot: self.boot.clone(),
+            change: change.clone(),
+        };
+        serde_json::to_string(&entry)
+            .map_err(|cause| HostError::file("write", &self.path)(cause.into()))
+    }
+
+    /// What was not undone since this was asked last, because another program had changed it; of every undoing, to be
+    /// shown to the user.
+    #[must_use]
+    pub fn take_left(&mut self) -> Vec<Left> {
+        std::mem::take(&mut self.left)
     }
 
     /// Undoes everything recorded since `mark`, last first, and forgets it.
@@ -263,7 +390,11 @@ impl Journal {
             // What is on disk or elsewhere is still there after a boot.
             let stays = matches!(change, Change::Directory { .. } | Change::PoolVm { .. });
             if place.boot == self.boot || stays {
-                undo(change)?;
+                let left = undo(change)?.map(|why| Left {
+                    change: change.clone(),
+                    why,
+                });
+                self.left.extend(left);
             }
             // Kernel state of an earlier boot is gone with that boot: nothing to undo.
             self.cut_last()?;
@@ -308,9 +439,21 @@ impl Journal {
     }
 }
 
-fn undo(change: &Change) -> Result<(), HostError> {
+/// Undoes a change, or says why it is left.
+fn undo(change: &Change) -> Result<Option<String>, HostError> {
     match change {
-        Change::Setting { path, old } => kernel_file::restore(path, old).map(drop),
+        Change::Setting { path, old, written } => {
+            let restored = kernel_file::restore(path, old, written.as_ref())?;
+            return Ok(match restored {
+                Restored::Left(why) => Some(why),
+                Restored::Done | Restored::Gone => None,
+            });
+        }
+        Change::DomainCap {
+            domain,
+            old,
+            written,
+        } => return xl::restore_cap(*domain, *old, written.as_ref()),
         Change::Cgroup { path } => remove::remove_stale(path),
         Change::Unknown { line } => Err(HostError::Invalid {
             what: format!("the journal's change {line}"),
@@ -320,7 +463,6 @@ fn undo(change: &Change) -> Result<(), HostError> {
             xl::destroy(name)?;
             scratch.as_deref().map_or(Ok(()), loop_device::release_image)
         }
-        Change::DomainCap { domain, old } => xl::restore_cap(*domain, *old),
         Change::Libvirt { uri, name } => Virsh {
             uri: uri.clone(),
             reads_only: false,
@@ -346,183 +488,9 @@ fn undo(change: &Change) -> Result<(), HostError> {
                 _ => Ok(()),
             }
         }
-    }
+    }?;
+    Ok(None)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn directory(base: &Path, name: &str) -> Change {
-        let path = base.join(name);
-        fs::create_dir_all(path.join("inner")).unwrap();
-        Change::Directory { path }
-    }
-
-    #[test]
-    fn what_a_crashed_process_recorded_is_undone_at_the_next_start() {
-        let state = tempfile::tempdir().unwrap();
-        let setting = state.path().join("governor");
-        fs::write(&setting, "powersave\n").unwrap();
-        let mut journal = Journal::open(state.path()).unwrap();
-        journal
-            .record(Change::Setting {
-                path: setting.clone(),
-                old: "powersave".into(),
-            })
-            .unwrap();
-        fs::write(&setting, "performance\n").unwrap();
-        journal.record(directory(state.path(), "vtax-a")).unwrap();
-        drop(journal);
-
-        let mut journal = Journal::open(state.path()).unwrap();
-        assert_eq!(journal.undo_all().unwrap(), 2);
-        assert_eq!(fs::read_to_string(&setting).unwrap().trim(), "powersave");
-        assert!(!state.path().join("vtax-a").exists());
-        assert_eq!(fs::read(state.path().join("journal.jsonl")).unwrap(), b"");
-        assert_eq!(Journal::open(state.path()).unwrap().pending().len(), 0);
-    }
-
-    #[test]
-    fn a_torn_line_is_ignored_and_does_not_swallow_the_next() {
-        let state = tempfile::tempdir().unwrap();
-        fs::write(
-            state.path().join("journal.jsonl"),
-            "\n{\"boot\":\"x\",\"chan",
-        )
-        .unwrap();
-        let mut journal = Journal::open(state.path()).unwrap();
-        assert_eq!(journal.pending().len(), 0);
-        journal.record(directory(state.path(), "vtax-b")).unwrap();
-        assert_eq!(Journal::open(state.path()).unwrap().pending().len(), 1);
-    }
-
-    #[test]
-    fn a_change_of_a_newer_version_is_kept_and_said_until_it_is_forgotten() {
-        let state = tempfile::tempdir().unwrap();
-        let file = state.path().join("journal.jsonl");
-        fs::write(&file, "{\"boot\":\"x\",\"change\":\"moon\",\"phase\":3}\n").unwrap();
-        let mut journal = Journal::open(state.path()).unwrap();
-        assert_eq!(journal.pending().len(), 1);
-        let message = journal.undo_all().unwrap_err().to_string();
-        assert!(
-            message.contains("moon") && message.contains("--forget"),
-            "{message}"
-        );
-        assert_eq!(Journal::open(state.path()).unwrap().pending().len(), 1);
-        journal.forget_last().unwrap();
-        assert_eq!(Journal::open(state.path()).unwrap().pending().len(), 0);
-    }
-
-    #[test]
-    fn settings_of_an_earlier_boot_are_not_written_back() {
-        let state = tempfile::tempdir().unwrap();
-        let setting = state.path().join("governor");
-        fs::write(&setting, "chosen since\n").unwrap();
-        let mut journal = Journal::open_in_boot(state.path(), "first").unwrap();
-        journal
-            .record(Change::Setting {
-                path: setting.clone(),
-                old: "old".into(),
-            })
-            .unwrap();
-        drop(journal);
-        let mut journal = Journal::open_in_boot(state.path(), "second").unwrap();
-        journal.undo_all().unwrap();
-        assert_eq!(fs::read_to_string(&setting).unwrap(), "chosen since\n");
-        assert_eq!(journal.pending().len(), 0);
-    }
-
-    #[test]
-    fn undoing_to_a_mark_keeps_what_is_older() {
-        let state = tempfile::tempdir().unwrap();
-        let mut journal = Journal::open(state.path()).unwrap();
-        journal.record(directory(state.path(), "vtax-old")).unwrap();
-        let mark = journal.mark();
-        journal.record(directory(state.path(), "vtax-new")).unwrap();
-        journal.undo_to(mark).unwrap();
-        assert!(state.path().join("vtax-old").exists());
-        assert!(!state.path().join("vtax-new").exists());
-        assert_eq!(Journal::open(state.path()).unwrap().pending().len(), 1);
-    }
-
-    #[test]
-    fn a_domain_is_recorded_by_name_and_one_that_does_not_end_stays_recorded() {
-        let state = tempfile::tempdir().unwrap();
-        let domain = |name: &str, scratch: Option<&str>| Change::Domain {
-            name: name.to_owned(),
-            scratch: scratch.map(PathBuf::from),
-        };
-        let changes = vec![
-            domain("vtax-trial-1", Some("/cache/scratch.ext4")),
-            domain("Domain-0", None),
-        ];
-        let mut journal = Journal::open(state.path()).unwrap();
-        journal.record_all(changes.clone()).unwrap();
-        drop(journal);
-        let mut journal = Journal::open(state.path()).unwrap();
-        assert_eq!(journal.pending(), changes);
-        let message = journal.undo_all().unwrap_err().to_string();
-        assert!(message.contains("Domain-0"), "{message}");
-        assert_eq!(journal.pending(), changes);
-    }
-
-    #[test]
-    fn a_domain_of_an_earlier_boot_went_with_it() {
-        let state = tempfile::tempdir().unwrap();
-        let mut journal = Journal::open_in_boot(state.path(), "first").unwrap();
-        journal
-            .record(Change::Domain {
-                name: "vtax-trial-1".to_owned(),
-                scratch: None,
-            })
-            .unwrap();
-        drop(journal);
-        let mut journal = Journal::open_in_boot(state.path(), "second").unwrap();
-        // There need be no Xen any more.
-        assert_eq!(journal.undo_all().unwrap(), 1);
-        assert_eq!(journal.pending().len(), 0);
-    }
-
-    #[test]
-    fn a_vm_of_a_pool_is_still_there_after_a_boot_and_stays_recorded_until_it_is_removed() {
-        let state = tempfile::tempdir().unwrap();
-        let made = Change::PoolVm {
-            pool: Access {
-                host: "pool.invalid".to_owned(),
-                authorities: None,
-                fingerprint: None,
-                login: Some(state.path().join("nowhere")),
-            },
-            name: "vtax-trial-1".to_owned(),
-        };
-        let mut journal = Journal::open_in_boot(state.path(), "first").unwrap();
-        journal.record(made.clone()).unwrap();
-        let mut journal = Journal::open_in_boot(state.path(), "second").unwrap();
-        let message = journal.undo_all().unwrap_err().to_string();
-        assert!(message.contains("nowhere"), "{message}");
-        assert_eq!(journal.pending(), [made]);
-    }
-
-    #[test]
-    fn a_directory_that_is_not_ours_is_never_removed() {
-        let state = tempfile::tempdir().unwrap();
-        let mut journal = Journal::open(state.path()).unwrap();
-        let foreign = state.path().join("precious");
-        fs::create_dir(&foreign).unwrap();
-        journal
-            .record(Change::Directory {
-                path: foreign.clone(),
-            })
-            .unwrap();
-        assert!(journal.undo_all().is_err());
-        assert!(foreign.exists());
-        assert_eq!(
-            journal.pending().len(),
-            1,
-            "what could not be undone stays recorded"
-        );
-        journal.forget_last().unwrap();
-        assert_eq!(Journal::open(state.path()).unwrap().pending().len(), 0);
-    }
-}
+mod tests;

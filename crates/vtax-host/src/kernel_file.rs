@@ -3,24 +3,90 @@
 use crate::HostError;
 use crate::facts::chosen;
 use crate::roots::text;
-use std::fs::OpenOptions;
-use std::io::Write;
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
+/// A file as such, whatever its path: a control group that is made anew at an old path is another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+impl Identity {
+    /// That of an open file; `None` in `/proc`, whose inodes are numbered anew whenever they leave the cache
+    /// (`proc_sys_make_inode`), and whose files are the same ones from boot to boot.
+    fn of(file: &File) -> io::Result<Option<Self>> {
+        const PROC_SUPER_MAGIC: i64 = 0x9fa0;
+        let found = file.metadata()?;
+        #[allow(clippy::unnecessary_cast, reason = "its type is the architecture's")]
+        let kind = rustix::fs::fstatfs(file)?.f_type as i64;
+        Ok((kind != PROC_SUPER_MAGIC).then(|| Self {
+            device: found.dev(),
+            inode: found.ino(),
+        }))
+    }
+}
+
+/// What vtax wrote to a setting, or found there, and where.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Written {
+    /// The last value and the one before it: whenever vtax ends, one of them is in force.
+    pub values: Vec<String>,
+    /// The file, where it has an identity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<Identity>,
+}
+
+impl Written {
+    /// A first value of the file at `path`.
+    pub fn first(path: &Path, value: &str) -> Self {
+        let file = File::open(path).and_then(|file| Identity::of(&file));
+        Self {
+            values: vec![value.to_owned()],
+            file: file.ok().flatten(),
+        }
+    }
+
+    /// The next value.
+    pub fn then(&mut self, value: &str) {
+        let last = self.values.pop();
+        self.values.clear();
+        self.values.extend(last);
+        self.values.push(value.to_owned());
+    }
+
+    /// Whether a value is the last of them.
+    pub fn ends_with(&self, value: &str) -> bool {
+        self.values.last().is_some_and(|last| last == value)
+    }
+
+    /// Whether a value is one of them.
+    pub fn has(&self, value: &str) -> bool {
+        self.values.iter().any(|written| written == value)
+    }
+}
+
 /// What became of the undoing of a setting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Restored {
     /// The old value is in force again.
     Done,
     /// The file is gone, and with it what was changed (a CPU or driver was removed).
     Gone,
+    /// It was not vtax that set the value in force, so it stays; in words.
+    Left(String),
 }
 
-/// Writes an old value back and verifies it.
+/// Writes an old value back and verifies it, where what vtax wrote is still in force. Without `written` that is not
+/// known, and the old value is written back in any case.
 ///
 /// # Errors
 /// When it cannot be written or does not stay.
-pub fn restore(path: &Path, old: &str) -> Result<Restored, HostError> {
+pub fn restore(path: &Path, old: &str, written: Option<&Written>) -> Result<Restored, HostError> {
     let Some(now) = text(path) else {
         return if path.exists() {
             Err(unreadable(path))
@@ -31,8 +97,13 @@ pub fn restore(path: &Path, old: &str) -> Result<Restored, HostError> {
     if chosen(&now) == old {
         return Ok(Restored::Done);
     }
-    match store(path, old) {
-        Ok(()) => verify(path, old).map(|()| Restored::Done),
+    let replaced = match written {
+        Some(written) => replace(path, old, written),
+        None => store(path, old).map(|()| None),
+    };
+    match replaced {
+        Ok(None) => verify(path, old).map(|()| Restored::Done),
+        Ok(Some(why)) => Ok(Restored::Left(why)),
         // A CPU can go between reading and writing.
         Err(_) if !path.exists() => Ok(Restored::Gone),
         Err(cause) => Err(HostError::Setting(format!(
@@ -41,6 +112,30 @@ pub fn restore(path: &Path, old: &str) -> Result<Restored, HostError> {
             path.display()
         ))),
     }
+}
+
+/// Replaces what vtax wrote with another value. Where something else is in force it does not, and says what. One open
+/// file, so that what is looked at is what is written to.
+///
+/// # Errors
+/// What the kernel says of it.
+pub fn replace(path: &Path, value: &str, written: &Written) -> io::Result<Option<String>> {
+    let mut file = OpenOptions::new().read(true).write(true).open(path)?;
+    if written.file.is_some() && Identity::of(&file)? != written.file {
+        return Ok(Some(
+            "it was made anew since, with a value of its own".to_owned(),
+        ));
+    }
+    let mut now = String::new();
+    file.read_to_string(&mut now)?;
+    let now = chosen(&now);
+    if !written.has(now) {
+        return Ok(Some(format!("another program has set it to `{now}` since")));
+    }
+    // Files of the kernel have no length, and those that a test makes have one.
+    let _ = file.set_len(0);
+    file.write_all_at(value.as_bytes(), 0)?;
+    Ok(None)
 }
 
 pub(crate) fn unreadable(path: &Path) -> HostError {

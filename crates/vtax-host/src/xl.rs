@@ -2,6 +2,7 @@
 
 use crate::HostError;
 use crate::command::plain;
+use crate::kernel_file::Written;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -185,20 +186,43 @@ impl Scheduler {
     }
 }
 
-/// Gives a domain its cap back; one that is gone needs none.
+/// Gives a domain its cap back, where the one that vtax set is still in force; without `written` that is not known, and
+/// it is given back in any case. A domain that is gone needs none. Why a cap is left, in words.
 ///
 /// # Errors
 /// When `xl` does not answer or refuses.
-pub fn restore_cap(domain: u32, percent: u32) -> Result<(), HostError> {
+pub fn restore_cap(
+    domain: u32,
+    percent: u32,
+    written: Option<&Written>,
+) -> Result<Option<String>, HostError> {
     if !is_there(domain)? {
-        return Ok(());
+        return Ok(None);
     }
-    let restored = Scheduler::find()?.set_cap(domain, percent);
+    let restore = || {
+        let scheduler = Scheduler::find()?;
+        if let Some(why) = left_cap(scheduler.cap(domain)?, percent, written) {
+            return Ok(Some(why));
+        }
+        scheduler.set_cap(domain, percent).map(|()| None)
+    };
+    let restored = restore();
     // It may have ended in between.
     if restored.is_err() && !is_there(domain)? {
-        return Ok(());
+        return Ok(None);
     }
     restored
+}
+
+/// Why a domain's present cap stays.
+fn left_cap(now: u32, old: u32, written: Option<&Written>) -> Option<String> {
+    let is_ours = written.is_none_or(|written| written.has(&now.to_string()));
+    (now != old && !is_ours).then(|| set_by_others(now))
+}
+
+/// Why a domain's cap of so many percent is left as it is.
+pub fn set_by_others(now: u32) -> String {
+    format!("another program has set it to {now} % since")
 }
 
 /// Whether a domain of that number runs.
@@ -353,6 +377,20 @@ two words                                    7   128     1     ---s--       0.0
 dead                                        12   128     1     ----c-       1.9
 (null)                                      13     0     1     --p--d       1.9
 ";
+
+    #[test]
+    fn a_cap_that_another_program_set_meanwhile_is_left() {
+        let written = Written {
+            values: vec!["30".to_owned(), "20".to_owned()],
+            file: None,
+        };
+        for ours in [20, 30, 50] {
+            assert_eq!(left_cap(ours, 50, Some(&written)), None);
+        }
+        assert_eq!(left_cap(60, 50, None), None, "it is not known");
+        let why = left_cap(60, 50, Some(&written)).unwrap();
+        assert!(why.contains("60 %"), "{why}");
+    }
 
     #[test]
     fn a_list_is_read_with_the_names_that_people_give() {

@@ -245,6 +245,12 @@ fn recover(journal: &mut Journal, progress: &mut dyn Progress) -> Result<(), Lab
             "an earlier run was cut off and not everything could be restored: {cause}; mend it by hand, then run `vtax restore --forget`"
         ))
     })?;
+    let left = journal.take_left();
+    let undone = undone - left.len();
+    for left in left {
+        let message = left.to_string();
+        progress.event(Event::Note { message });
+    }
     if undone > 0 {
         let message = format!(
             "an earlier run was cut off; undone on the host: {}",

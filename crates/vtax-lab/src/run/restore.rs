@@ -15,13 +15,16 @@ pub struct Restored {
     pub change: String,
     /// Why it could not be undone and was given up on; `None`: it is undone.
     pub forgotten: Option<String>,
+    /// Why it was left as it is: what is in force is not what vtax had set. `None`: it was vtax's.
+    pub left: Option<String>,
 }
 
 impl fmt::Display for Restored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.forgotten {
-            None => write!(f, "restored: {}", self.change),
-            Some(cause) => write!(f, "forgotten, not restored: {} ({cause})", self.change),
+        match (&self.forgotten, &self.left) {
+            (None, None) => write!(f, "restored: {}", self.change),
+            (None, Some(why)) => write!(f, "not restored: {}: {why}", self.change),
+            (Some(cause), _) => write!(f, "forgotten, not restored: {} ({cause})", self.change),
         }
     }
 }
@@ -39,6 +42,7 @@ pub fn restore(state_dir: &Path, forget: bool) -> Result<Vec<Restored>, LabError
         .map(|change| Restored {
             change: change.to_string(),
             forgotten: None,
+            left: None,
         })
         .collect();
     while let Err(cause) = journal.undo_all() {
@@ -51,6 +55,13 @@ pub fn restore(state_dir: &Path, forget: bool) -> Result<Vec<Restored>, LabError
             entry.forgotten = Some(cause.to_string());
         }
         journal.forget_last()?;
+    }
+    for left in journal.take_left() {
+        let change = left.change.to_string();
+        let mut same = restored.iter_mut().filter(|entry| entry.change == change);
+        if let Some(entry) = same.find(|entry| entry.left.is_none()) {
+            entry.left = Some(left.why);
+        }
     }
     // Probes are in no journal: they are over at once, unless they are killed.
     cgroup::sweep_probes();

@@ -58,6 +58,9 @@ pub(super) fn run(
     if let Err(cause) = &restored {
         log.line(&format!("could not restore the host: {cause}"));
     }
+    for left in journal.take_left() {
+        log.line(&left.to_string());
+    }
     let outcome = match outcome {
         Ok(()) => TrialOutcome::Complete,
         Err(cause) if cause.is_interrupt() => {

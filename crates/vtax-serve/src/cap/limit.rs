@@ -3,7 +3,7 @@
 use super::quota::Quota;
 use crate::snapshot::GuestUse;
 use vtax_host::HostError;
-use vtax_host::journal::{Change, Journal};
+use vtax_host::journal::{Journal, Recorded};
 use vtax_host::xl::{self, Scheduler};
 use vtax_observe::charge::Stage;
 use vtax_observe::guests::Hierarchy;
@@ -45,11 +45,16 @@ impl Limit {
         }
     }
 
-    /// Sets it, in processors; journalled before the first time. A guest that went meanwhile needs none.
+    /// Sets it, in processors; journalled before. A guest that went meanwhile needs none. A limit that another program
+    /// changed meanwhile stays as that set it, in words.
     ///
     /// # Errors
     /// When it cannot be journalled, or the kernel or the hypervisor does not take it.
-    pub fn set(&mut self, processors: f64, journal: &mut Journal) -> Result<(), HostError> {
+    pub fn set(
+        &mut self,
+        processors: f64,
+        journal: &mut Journal,
+    ) -> Result<Option<String>, HostError> {
         match self {
             Self::Group(quota) => quota.set(processors, journal),
             Self::Domain(cap) => cap.set(processors, journal),
@@ -60,7 +65,7 @@ impl Limit {
     pub fn forget(&mut self) {
         match self {
             Self::Group(quota) => quota.forget(),
-            Self::Domain(cap) => (cap.is_journalled, cap.set_percent) = (false, None),
+            Self::Domain(cap) => cap.set = None,
         }
     }
 }
@@ -72,8 +77,8 @@ pub struct DomainCap {
     domain: u32,
     /// When it was found, in percent of a processor; 0 is none.
     old: u32,
-    is_journalled: bool,
-    set_percent: Option<u32>,
+    /// Its entry in the journal, and what was set last.
+    set: Option<(Recorded, u32)>,
 }
 
 impl DomainCap {
@@ -83,28 +88,43 @@ impl DomainCap {
             scheduler,
             domain,
             old: scheduler.cap(domain)?,
-            is_journalled: false,
-            set_percent: None,
+            set: None,
         })
     }
 
-    fn set(&mut self, processors: f64, journal: &mut Journal) -> Result<(), HostError> {
+    fn set(&mut self, processors: f64, journal: &mut Journal) -> Result<Option<String>, HostError> {
         let percent = xl::percent(processors);
-        if self.set_percent == Some(percent) {
-            return Ok(());
+        if self.set.is_some_and(|(_, last)| last == percent) {
+            return Ok(None);
         }
-        if !self.is_journalled {
-            journal.record(Change::DomainCap {
-                domain: self.domain,
-                old: self.old,
-            })?;
-            self.is_journalled = true;
+        let replaced = self.replace(percent, journal);
+        match replaced {
+            Err(_) if !xl::is_there(self.domain)? => Ok(None),
+            other => other,
         }
-        match self.scheduler.set_cap(self.domain, percent) {
-            Ok(()) => self.set_percent = Some(percent),
-            Err(_) if !xl::is_there(self.domain)? => {}
-            Err(cause) => return Err(cause),
+    }
+
+    fn replace(
+        &mut self,
+        percent: u32,
+        journal: &mut Journal,
+    ) -> Result<Option<String>, HostError> {
+        let ours = self.set.map_or(self.old, |(_, last)| last);
+        let now = self.scheduler.cap(self.domain)?;
+        if now != ours {
+            return Ok(Some(xl::set_by_others(now)));
         }
-        Ok(())
+        let recorded = match self.set {
+            Some((recorded, _)) => {
+                journal.rewrite(recorded, &percent.to_string())?;
+                recorded
+            }
+            None => journal.record_cap(self.domain, self.old, percent)?,
+        };
+        // From here on it may be set, whatever `xl` answers.
+        self.set = Some((recorded, ours));
+        self.scheduler.set_cap(self.domain, percent)?;
+        self.set = Some((recorded, percent));
+        Ok(None)
     }
 }

@@ -153,6 +153,7 @@ pub fn run(
     };
     // Whatever happened, the limits are the operator's again.
     journal.undo_all()?;
+    say_left(journal, say);
     cap.tell_means(say);
     outcome
 }
@@ -181,7 +182,7 @@ impl Cap<'_> {
         for problem in &snapshot.problems {
             say(problem);
         }
-        self.forget_gone(snapshot, journal)?;
+        self.forget_gone(snapshot, journal, say)?;
         if self.intervals.is_multiple_of(LOOK_AGAIN) {
             self.unlimited.clear();
         }
@@ -210,7 +211,16 @@ impl Cap<'_> {
             let mut is_set = false;
             if !self.options.is_rehearsal {
                 match held.limit.set(quota, journal) {
-                    Ok(()) => is_set = true,
+                    Ok(None) => is_set = true,
+                    Ok(Some(why)) => {
+                        say(&format!(
+                            "the limit of {}: {why}; that one is the guest's at the end",
+                            guest.name
+                        ));
+                        // From its new limit on it is held anew.
+                        self.held.remove(&guest.number);
+                        continue;
+                    }
                     Err(error) => {
                         let problem = error.to_string();
                         if held.problem.as_ref() != Some(&problem) {
@@ -277,7 +287,12 @@ impl Cap<'_> {
         self.held.insert(guest.number, (guest.name.clone(), held));
     }
 
-    fn forget_gone(&mut self, snapshot: &Snapshot, journal: &mut Journal) -> Result<(), CapError> {
+    fn forget_gone(
+        &mut self,
+        snapshot: &Snapshot,
+        journal: &mut Journal,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<(), CapError> {
         let is_here = |number: &u32| snapshot.guests.iter().any(|guest| guest.number == *number);
         self.refused.retain(&is_here);
         let before = self.held.len();
@@ -285,6 +300,7 @@ impl Cap<'_> {
         self.gone += before - self.held.len();
         if self.gone > MOST_GONE {
             journal.undo_all()?;
+            say_left(journal, say);
             for (_, guest) in self.held.values_mut() {
                 guest.limit.forget();
             }
@@ -329,6 +345,13 @@ impl Cap<'_> {
                 100.0 * mean / share
             ));
         }
+    }
+}
+
+/// Says which limits are not what they were, since another program set them.
+fn say_left(journal: &mut Journal, say: &mut dyn FnMut(&str)) {
+    for left in journal.take_left() {
+        say(&left.to_string());
     }
 }
 

@@ -5,8 +5,9 @@ use crate::snapshot::GuestUse;
 use std::io;
 use std::path::{Path, PathBuf};
 use vtax_host::HostError;
-use vtax_host::journal::{Change, Journal};
-use vtax_host::kernel_file;
+use vtax_host::journal::{Journal, Recorded};
+use vtax_host::kernel_file::{self, Written};
+use vtax_host::roots;
 use vtax_observe::guests::Hierarchy;
 
 /// The kernel's own period, in microseconds, where a group's cannot be read.
@@ -28,8 +29,10 @@ pub struct Quota {
     /// What accounts the group's time, and what it said last, in seconds.
     usage: PathBuf,
     used: f64,
-    is_journalled: bool,
-    set_us: Option<u64>,
+    /// Its entry in the journal, once a quota was set.
+    recorded: Option<Recorded>,
+    /// What may be replaced: what was found, and what was set since.
+    written: Written,
 }
 
 impl Quota {
@@ -80,6 +83,7 @@ impl Quota {
         let period_us = period_us
             .filter(|period: &f64| *period >= LEAST_US)
             .unwrap_or(PERIOD_US);
+        let written = Written::first(&file, &old);
         Ok(Self {
             before: quota_us
                 .filter(|quota: &f64| *quota > 0.0)
@@ -90,8 +94,8 @@ impl Quota {
             v1: hierarchy.v1,
             usage: hierarchy.mounted.join(&group).join(usage),
             used: 0.0,
-            is_journalled: false,
-            set_us: None,
+            recorded: None,
+            written,
         })
     }
 
@@ -115,49 +119,50 @@ impl Quota {
         Some((now - before).max(0.0))
     }
 
-    /// Sets it, in processors; journalled before the first time. A group that went meanwhile needs none.
+    /// Sets it, in processors; journalled before. A group that went meanwhile needs none. Where another program changed
+    /// it meanwhile it stays as that set it, in words.
     ///
     /// # Errors
     /// When it cannot be journalled, or the kernel does not take it.
-    pub fn set(&mut self, quota: f64, journal: &mut Journal) -> Result<(), HostError> {
+    pub fn set(&mut self, quota: f64, journal: &mut Journal) -> Result<Option<String>, HostError> {
         #[allow(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "at least 1,000, and saturates"
         )]
         let quota_us = (quota * self.period_us).max(LEAST_US) as u64;
-        if self.set_us == Some(quota_us) {
-            return Ok(());
-        }
-        if !self.is_journalled {
-            journal.record(Change::Setting {
-                path: self.file.clone(),
-                old: self.old.clone(),
-            })?;
-            self.is_journalled = true;
-        }
         let value = if self.v1 {
             quota_us.to_string()
         } else {
             format!("{quota_us} {}", self.period_us)
         };
-        match kernel_file::store(&self.file, &value) {
-            Ok(()) => self.set_us = Some(quota_us),
-            Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
-            Err(cause) => {
-                return Err(HostError::File {
-                    action: "write",
-                    path: self.file.clone(),
-                    cause,
-                });
+        let is_in_force = || roots::text(&self.file).is_some_and(|now| now == value);
+        match self.recorded {
+            Some(_) if self.written.ends_with(&value) && is_in_force() => return Ok(None),
+            Some(recorded) => journal.rewrite(recorded, &value)?,
+            None => {
+                self.recorded = Some(journal.record_setting(&self.file, &self.old, &value)?);
             }
         }
-        Ok(())
+        match kernel_file::replace(&self.file, &value, &self.written) {
+            Ok(None) => {
+                self.written.then(&value);
+                Ok(None)
+            }
+            Ok(left) => Ok(left),
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(cause) => Err(HostError::File {
+                action: "write",
+                path: self.file.clone(),
+                cause,
+            }),
+        }
     }
 
     /// The journal was undone: the limit is what it was, and the next one is journalled anew.
     pub fn forget(&mut self) {
-        (self.is_journalled, self.set_us) = (false, None);
+        self.recorded = None;
+        self.written.values = vec![self.old.clone()];
     }
 }
 
@@ -246,6 +251,7 @@ fn either_version_is_read_set_and_given_back() {
         assert!(limit().starts_with("1000"), "{}", limit());
         assert_eq!(journal.undo_all().unwrap(), 1);
         assert_eq!(limit().trim(), files[0].1.trim());
+        assert_eq!(journal.take_left(), []);
         // v2's word for none.
         std::fs::write(
             group.join(files[0].0),

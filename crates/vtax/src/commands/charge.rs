@@ -80,11 +80,16 @@ pub fn cap(arguments: &CapArgs) -> Outcome {
     let state = default_state_dir().join(CAP);
     let _lock = Lock::acquire(&state, "vtax cap")?;
     let mut journal = Journal::open(&state)?;
-    let left = journal.undo_all()?;
-    if left > 0 {
+    let undone = journal.undo_all()?;
+    let left = journal.take_left();
+    if undone > left.len() {
         note(&format!(
-            "restored {left} limits that a `vtax cap` that was killed had changed"
+            "restored {} limits that a `vtax cap` that was killed had changed",
+            undone - left.len()
         ));
+    }
+    for left in left {
+        note(&left.to_string());
     }
     let mut out = io::BufWriter::new(io::stdout().lock());
     let watch = watch(&arguments.ledger)?;
