@@ -45,6 +45,8 @@ pub struct Options {
     pub layout: Layout,
     /// Whether to forward the control queue, as QEMU does not.
     pub control: bool,
+    /// Bytes of guest memory behind all that the driver uses, which nobody has touched.
+    pub untouched: usize,
 }
 
 impl Default for Options {
@@ -58,6 +60,7 @@ impl Default for Options {
             queue_pairs: 1,
             layout: Layout::Single,
             control: false,
+            untouched: 0,
         }
     }
 }
@@ -156,7 +159,7 @@ impl Nic {
             error,
         };
         let queues = queues + usize::from(options.control);
-        let mut memory = GuestMemory::new(queues * each).map_err(no_memory)?;
+        let mut memory = GuestMemory::new(queues * each + options.untouched).map_err(no_memory)?;
         let mut pairs = Vec::new();
         for _ in 0..options.queue_pairs {
             let rx = Queue::new(&mut memory, options.ring_size, agreed).map_err(no_memory)?;

@@ -1,7 +1,7 @@
 //! Gives up everything that serving ports does not need: another user, capabilities, files, TCP ports
 //! and other processes (Landlock), and system calls (seccomp).
 
-use crate::vhost_net;
+use crate::{memory, vhost_net};
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
 use std::path::Path;
@@ -83,11 +83,13 @@ fn calls(connects: bool, in_kernel: bool) -> Result<Calls, JailError> {
         calls.allow(&[libc::SYS_connect]);
         calls.allow_where(libc::SYS_socket, &[Argument::is(0, libc::AF_UNIX)])?;
     }
-    // fcntl takes and gives flags only; ioctl sets a tap's offloads only, and what vhost-net and its tap need.
+    // fcntl takes and gives flags only; ioctl sets a tap's offloads only, populates missing pages, and does what
+    // vhost-net and its tap need.
     for command in [libc::F_GETFL, libc::F_SETFL, libc::F_GETFD, libc::F_SETFD] {
         calls.allow_where(libc::SYS_fcntl, &[Argument::is(1, command)])?;
     }
     let mut requests = vec![libc::TUNSETOFFLOAD, libc::FIONBIO];
+    requests.extend(memory::PAGER_REQUESTS.map(libc::Ioctl::from));
     if in_kernel {
         requests.extend([libc::TUNSETVNETHDRSZ, libc::TUNSETQUEUE]);
         requests.extend(vhost_net::REQUESTS.map(libc::Ioctl::from));

@@ -5,7 +5,7 @@ use crate::control::api::{Mailbox, mailbox};
 use crate::control::server::{self, Doors};
 use crate::datapath;
 use crate::front_end::{FrontEnd, SocketError};
-use crate::memory;
+use crate::memory::{self, Room};
 use crate::network::{Guest, Network, Port, Tap, TapError};
 use crate::poller::{self, PortId};
 use crate::sandbox::{self, SandboxError};
@@ -76,6 +76,13 @@ fn operator(cause: ListenError) -> ServeError {
 /// When something cannot be opened, or the kernel fails the worker.
 pub fn serve(config: &Config) -> Result<(), ServeError> {
     memory::survive_truncation().map_err(system("catch SIGBUS"))?;
+    if let Err(cause) = memory::open_pager() {
+        eprintln!(
+            "vtax-nic: this kernel reports no missing pages (userfaultfd: {cause}): memory that a front end shares and \
+             nobody has touched is populated without a limit"
+        );
+    }
+    let room = Room::read();
     if !signal::prepare() {
         eprintln!(
             "vtax-nic: this kernel has no asynchronous I/O: a hostile front end (not its guest) \
@@ -97,7 +104,7 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
     networks.sort_by_key(|members| std::cmp::Reverse(members.ports.len()));
     for members in networks {
         if let Some(plan) = plans.iter_mut().min_by_key(|plan| plan.front_ends.len()) {
-            plan.add(config, &members)?;
+            plan.add(config, &members, room)?;
         }
     }
     let doors = Doors {
@@ -129,6 +136,7 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
     if !config.no_sandbox {
         sandbox::shut(&client_sockets(config), in_kernel)?;
     }
+    memory::start_pager().map_err(system("start the pager"))?;
     let _metrics = server::spawn(doors, &postboxes).map_err(operator)?;
     let mut others = Vec::new();
     let mut workers = workers.into_iter();
@@ -177,7 +185,7 @@ impl Plan {
         })
     }
 
-    fn add(&mut self, config: &Config, members: &Members) -> Result<(), ServeError> {
+    fn add(&mut self, config: &Config, members: &Members, room: Room) -> Result<(), ServeError> {
         let number = |count: usize| u16::try_from(count).unwrap_or(u16::MAX);
         let network = number(self.networks.len());
         let mut ports = Vec::new();
@@ -208,7 +216,7 @@ impl Plan {
                     why,
                 })?;
             let guest = Guest::new(id, port.queue_pairs, port.features(), port.hold, port.terms)
-                .limited(&port.limits)
+                .limited(&port.limits.or_by_room(room, config.ports.len()))
                 .moved_by(kernel);
             if is_alone {
                 let (name, who) = (&port.name, guest.datapath());

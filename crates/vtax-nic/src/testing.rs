@@ -53,7 +53,7 @@ pub struct Driver {
 impl Driver {
     pub fn new() -> Self {
         let file = memory_file();
-        let mapping = Mapping::new(file.try_clone().unwrap(), 0, MEMORY, "test").unwrap();
+        let mapping = Mapping::new(file.try_clone().unwrap(), 0, MEMORY, "test", None).unwrap();
         Self { mapping, file }
     }
 
@@ -533,7 +533,13 @@ pub fn log() -> (OwnedFd, crate::memory::DirtyLog) {
     let file = memfd_create("log", MemfdFlags::CLOEXEC).unwrap();
     let bytes = MEMORY / 4096 / 8;
     ftruncate(&file, bytes).unwrap();
-    let log = crate::memory::DirtyLog::new(file.try_clone().unwrap(), 0, bytes).unwrap();
+    let log = crate::memory::DirtyLog::new(
+        file.try_clone().unwrap(),
+        0,
+        bytes,
+        &crate::memory::GuestMemory::default(),
+    )
+    .unwrap();
     (file, log)
 }
 

@@ -297,8 +297,12 @@ impl Worker {
         }
     }
 
-    /// Says which queues stopped, and stops ports whose memory was cut.
+    /// Says which queues stopped, and stops ports whose memory was lost.
     fn report(&mut self) {
+        // First: queues stop for what is found in the place of lost memory.
+        if memory::any_truncation() {
+            self.lose_memory();
+        }
         for (network, number) in self.networks.iter_mut().zip(0..) {
             for stopped in network.take_stopped() {
                 let id = PortId {
@@ -324,27 +328,24 @@ impl Worker {
                 }
             }
         }
-        if memory::any_truncation() {
-            self.lose_truncated();
-        }
     }
 
-    fn lose_truncated(&mut self) {
+    fn lose_memory(&mut self) {
         let mut cut = Vec::new();
         for (network, number) in self.networks.iter_mut().zip(0..) {
             for (port, index) in network.ports_mut().iter().zip(0..) {
                 if let Port::Guest(guest) = port
-                    && guest.is_truncated()
+                    && let Some(error) = guest.lost_memory()
                 {
-                    cut.push(PortId {
+                    let id = PortId {
                         network: number,
                         port: index,
-                    });
+                    };
+                    cut.push((id, error));
                 }
             }
         }
-        for id in cut {
-            let error = ProtocolError::Refused("the memory that it shares was truncated");
+        for (id, error) in cut {
             self.lose(id, &error, now());
         }
     }

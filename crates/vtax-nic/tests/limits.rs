@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 use vtax_nic::control::api::Request;
 use vtax_nic::control::client::Client;
 use vtax_nic::telemetry::Totals;
+use vtax_nic_driver::descriptor::Descriptor;
+use vtax_nic_driver::memory::GUEST_BASE;
 use vtax_nic_driver::nic::{Nic, Options};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_vtax-nic");
@@ -66,6 +68,17 @@ impl Switch {
 
     fn connect(&self, name: &str) -> Nic {
         Nic::connect(&self.at(name), Options::default()).unwrap()
+    }
+
+    /// Shared memory that the program has touched, in bytes.
+    fn touched(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id()));
+        let status = status.unwrap();
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("RssShmem:"));
+        let kilobytes = line.unwrap().trim().trim_end_matches(" kB");
+        kilobytes.parse::<u64>().unwrap() << 10
     }
 
     fn totals(&self, name: &str) -> Totals {
@@ -160,4 +173,80 @@ fn a_guest_that_sends_all_it_can_takes_its_rate_and_no_more_time_from_the_others
         "{trips} frames of the neighbour in half a second"
     );
     assert!(switch.totals("a").throttled > 0);
+}
+
+/// Sends frames out of memory that nobody has touched, each out of another page, until the front end is disconnected or
+/// all pages were sent. How many the program took.
+fn send_untouched(nic: &mut Nic, pages: u64, mut meanwhile: impl FnMut()) -> u64 {
+    let untouched = GUEST_BASE + nic.memory.size() - pages * 4096;
+    let mut sent = 0;
+    for page in 0..pages {
+        let tx = &mut nic.pairs[0].tx;
+        let head = (page % 256) as u16;
+        let frame = Descriptor {
+            address: untouched + page * 4096,
+            len: 100,
+            flags: 0,
+            next: 0,
+        };
+        tx.ring.describe(&nic.memory, head, frame);
+        tx.ring.offer(&nic.memory, head);
+        if page % 128 != 127 {
+            continue;
+        }
+        tx.ring.publish(&nic.memory);
+        tx.kick();
+        let start = Instant::now();
+        while sent <= page {
+            if nic.pairs[0].tx.ring.take_used(&nic.memory).is_some() {
+                sent += 1;
+            } else if nic.session.closed_within(Duration::from_millis(1)) {
+                return sent;
+            }
+            assert!(
+                start.elapsed() < Duration::from_secs(10),
+                "{sent} of {page}"
+            );
+        }
+        meanwhile();
+    }
+    sent
+}
+
+#[test]
+fn a_front_end_whose_memory_nobody_touched_loses_its_port_and_the_program_stays_small() {
+    const MIB: u64 = 1 << 20;
+    let switch = Switch::start("{ populate = 8388608 }");
+    let options = Options {
+        untouched: 64 << 20,
+        ..Options::default()
+    };
+    let [mut b, mut c] = ["b", "c"].map(|name| switch.connect(name));
+    pass(&mut b, &mut c, &frame(3, 2));
+    pass(&mut c, &mut b, &frame(2, 3));
+    let before = switch.touched();
+    let mut a = Nic::connect(&switch.at("a"), options).unwrap();
+    for round in 0..3 {
+        let sent = send_untouched(&mut a, 64 * MIB / 4096, || {
+            pass(&mut b, &mut c, &frame(3, 2));
+        });
+        assert!(sent * 4096 <= 9 * MIB, "{sent} pages in round {round}");
+        assert!(a.session.closed_within(Duration::from_secs(5)), "{round}");
+        pass(&mut c, &mut b, &frame(2, 3));
+        let more = switch.touched().saturating_sub(before);
+        // Receive buffers of the neighbours, which they had not touched either.
+        assert!(more < 12 * MIB, "{more} bytes in round {round}");
+        // A new front end gets no new account: the used rings alone are too much now.
+        a = match Nic::connect(&switch.at("a"), options) {
+            Ok(next) => next,
+            Err(_) => break,
+        };
+    }
+    assert!(switch.totals("a").faults >= 1);
+    assert_eq!(switch.totals("b").faults + switch.totals("c").faults, 0);
+    let said = switch.log();
+    assert!(
+        said.contains("port a: front end disconnected: memory that it shares"),
+        "{said}"
+    );
 }

@@ -20,16 +20,21 @@ pub struct DirtyLog {
 unsafe impl Send for DirtyLog {}
 
 impl DirtyLog {
-    /// Maps a log of `len` bytes at `offset` of `file`.
+    /// Maps a log of `len` bytes at `offset` of `file`, whose pages are taken off the account of `memory`.
     ///
     /// # Errors
     /// When it cannot be mapped.
-    pub fn new(file: OwnedFd, offset: u64, len: u64) -> Result<Self, MemoryError> {
+    pub fn new(
+        file: OwnedFd,
+        offset: u64,
+        len: u64,
+        memory: &GuestMemory,
+    ) -> Result<Self, MemoryError> {
         let (what, most) = ("dirty log", MOST_LOG);
         if len > most {
             return Err(MemoryError::TooMuch { what, len, most });
         }
-        let mapping = Mapping::new(file, offset, len, what)?;
+        let mapping = Mapping::new(file, offset, len, what, memory.account())?;
         let bits = mapping.at(0, len).ok_or(MemoryError::Short {
             what,
             wanted: len,
@@ -97,7 +102,7 @@ mod tests {
     fn a_write_marks_every_page_that_it_touches_and_no_other() {
         let file = memfd_create("log", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, 64).unwrap();
-        let log = DirtyLog::new(file.try_clone().unwrap(), 8, 2).unwrap();
+        let log = DirtyLog::new(file.try_clone().unwrap(), 8, 2, &GuestMemory::default()).unwrap();
         log.mark(0x0fff, 2);
         log.mark(0x9000, 1);
         log.mark(0x3000, 0);
@@ -128,7 +133,7 @@ mod tests {
         let log = |bytes| {
             let file = memfd_create("log", MemfdFlags::CLOEXEC).unwrap();
             ftruncate(&file, 4096).unwrap();
-            DirtyLog::new(file, 0, bytes).unwrap()
+            DirtyLog::new(file, 0, bytes, &GuestMemory::default()).unwrap()
         };
         assert!(log(31).must_cover(&memory).is_err());
         log(32).must_cover(&memory).unwrap();

@@ -1,14 +1,16 @@
 //! One file descriptor of a front end, mapped shared.
 
-use super::{RegionDescription, sigbus};
+use super::{Account, RegionDescription, pager, sigbus};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 const HUGETLBFS: u64 = 0x9584_58f6;
+const TMPFS: u64 = 0x0102_1994;
 
 /// tmpfs, hugetlbfs, ext4 and xfs. On others (FUSE, NFS) whoever serves the file decides when a
 /// touch of a page ends, and a worker would wait for it.
-const FILE_SYSTEMS: [u64; 4] = [0x0102_1994, HUGETLBFS, 0xef53, 0x5846_5342];
+const FILE_SYSTEMS: [u64; 4] = [TMPFS, HUGETLBFS, 0xef53, 0x5846_5342];
 
 /// Why memory of a front end was refused.
 #[derive(Debug, thiserror::Error)]
@@ -89,13 +91,17 @@ pub struct Mapping {
     len: u64,
     /// Present until dropped.
     guard: Option<sigbus::Guard>,
+    /// Where its missing pages are on somebody's account.
+    watched: Option<pager::Watched>,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread.
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    /// Maps `len` bytes of `file` from `offset` on. The file itself is closed: the mapping keeps it.
+    /// Maps `len` bytes of `file` from `offset` on. The file itself is closed: the mapping keeps it. Pages of tmpfs that
+    /// are populated by a touch of the mapping are taken off `account`; other file systems' can be reclaimed, or come
+    /// out of a pool.
     ///
     /// # Errors
     /// When the file is shorter, or the kernel refuses.
@@ -104,6 +110,7 @@ impl Mapping {
         offset: u64,
         len: u64,
         what: &'static str,
+        account: Option<&Arc<Account>>,
     ) -> Result<Self, MemoryError> {
         let failed = |cause| MemoryError::Map { what, len, cause };
         let stat = rustix::fs::fstat(&file).map_err(failed)?;
@@ -146,20 +153,21 @@ impl Mapping {
         }
         .map_err(failed)?
         .cast::<u8>();
-        match sigbus::Guard::new(pages.addr(), extent) {
-            Some(guard) => Ok(Self {
-                pages,
-                extent,
-                inside,
-                len,
-                guard: Some(guard),
-            }),
-            None => {
-                // SAFETY: made just above, and nobody else knows it.
-                let _ = unsafe { munmap(pages.cast(), extent) };
-                Err(failed(rustix::io::Errno::NOSPC))
-            }
+        let mut mapping = Self {
+            pages,
+            extent,
+            inside,
+            len,
+            guard: sigbus::Guard::new(pages.addr(), extent),
+            watched: None,
+        };
+        if mapping.guard.is_none() {
+            return Err(failed(rustix::io::Errno::NOSPC));
         }
+        if let Some(account) = account.filter(|_| kind == TMPFS) {
+            mapping.watched = pager::Watched::new(pages.addr(), extent, account).map_err(failed)?;
+        }
+        Ok(mapping)
     }
 
     /// The host address of `len` bytes at `offset` of what was to be mapped, if all are.
@@ -188,6 +196,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // First, so that another mapping at this address is never taken for this one.
+        self.watched = None;
         self.guard = None;
         // SAFETY: it was mapped by `new` with this extent, and pointers to it live no longer than
         // the memory they came from.
@@ -210,7 +219,7 @@ mod tests {
                 return;
             }
         };
-        let error = Mapping::new(file, 0, 16, "guest memory").unwrap_err();
+        let error = Mapping::new(file, 0, 16, "guest memory", None).unwrap_err();
         assert!(error.to_string().contains("0x62656572"), "{error}");
     }
 }

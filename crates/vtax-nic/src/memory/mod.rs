@@ -4,19 +4,26 @@
 //! Guests and front ends write these bytes while we read them, so nothing here ever makes a Rust
 //! reference to them: only raw pointers leave, and every access is a copy or an atomic.
 
+mod account;
 mod log;
 mod mapping;
+mod pager;
+mod room;
 mod segment;
 mod sigbus;
 #[cfg(test)]
 mod translation_tests;
 
+pub use account::Account;
 pub use log::DirtyLog;
 pub use mapping::{Mapping, MemoryError};
+pub use pager::{REQUESTS as PAGER_REQUESTS, open_pager, pager_sees_kernel, start_pager};
+pub use room::Room;
 pub use segment::{Segment, copy, own, peek, peek_from};
 pub use sigbus::{install as survive_truncation, seen as any_truncation};
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 /// The size of the pages of a dirty log (vhost-user specification, "Migration"), in bytes.
 pub const LOG_PAGE: u64 = 4096;
@@ -71,6 +78,8 @@ pub struct GuestMemory {
     regions: Vec<Region>,
     /// Bytes that they may have together.
     most: u64,
+    /// What this program may populate of them; without one, all.
+    account: Option<Arc<Account>>,
 }
 
 impl Default for GuestMemory {
@@ -89,13 +98,26 @@ impl GuestMemory {
         Self {
             regions: Vec::new(),
             most: most.min(MOST_MAPPED),
+            account: None,
         }
     }
 
-    /// An empty one with the same bound.
+    /// The same, for regions of which this program populates no more than the account allows.
+    #[must_use]
+    pub fn on_account(mut self, account: Option<Arc<Account>>) -> Self {
+        self.account = account;
+        self
+    }
+
+    /// What this program may populate of it.
+    pub fn account(&self) -> Option<&Arc<Account>> {
+        self.account.as_ref()
+    }
+
+    /// An empty one with the same bounds.
     #[must_use]
     pub fn anew(&self) -> Self {
-        Self::at_most(self.most)
+        Self::at_most(self.most).on_account(self.account.clone())
     }
 
     /// Maps a region and adds it.
@@ -146,7 +168,7 @@ impl GuestMemory {
         if len > most {
             return Err(MemoryError::TooMuch { what, len, most });
         }
-        let mapping = Mapping::new(file, offset, size, what)?;
+        let mapping = Mapping::new(file, offset, size, what, self.account())?;
         let host = mapping
             .at(0, size)
             .ok_or_else(|| refuse("it leaves its file"))?;
@@ -380,5 +402,46 @@ mod tests {
         let byte = unsafe { segment.host.read_volatile() };
         assert_eq!(byte, 0);
         assert!(memory.is_truncated() && any_truncation());
+    }
+
+    #[test]
+    fn pages_that_nobody_touched_are_populated_as_far_as_the_account_goes() {
+        if let Err(cause) = open_pager() {
+            return eprintln!("SKIPPED: no userfaultfd: {cause}");
+        }
+        start_pager().unwrap();
+        let account = Arc::new(Account::of(2 * LOG_PAGE));
+        let mut memory = GuestMemory::default().on_account(Some(account.clone()));
+        let file = file(8 * LOG_PAGE);
+        // What its owner touched costs nothing.
+        rustix::io::pwrite(&file, &[7], 0).unwrap();
+        memory
+            .add(region(0, 8 * LOG_PAGE, 0, 0), file.try_clone().unwrap())
+            .unwrap();
+        let page = |number: u64| memory.at(number * LOG_PAGE, 1).unwrap().host;
+        // SAFETY: each is one byte of a mapping that lives.
+        let touch = |number| unsafe { page(number).read_volatile() };
+        assert_eq!([touch(0), touch(0), touch(1), touch(1)], [7, 7, 0, 0]);
+        let (_reader, pipe) = rustix::pipe::pipe().unwrap();
+        // SAFETY: one byte of a mapping that lives, which nobody writes.
+        let byte = unsafe { std::slice::from_raw_parts(page(2), 1) };
+        let by_kernel = rustix::io::write(&pipe, byte);
+        if !pager_sees_kernel() {
+            assert_eq!(by_kernel, Err(rustix::io::Errno::FAULT));
+            touch(2);
+        }
+        assert!(!memory.is_truncated() && !account.is_overdrawn());
+        assert_eq!(touch(3), 0);
+        assert!(memory.is_truncated() && account.is_overdrawn());
+        assert_eq!(touch(0), 0, "it is the front end's memory no more");
+        let stat = rustix::fs::fstat(&file).unwrap();
+        assert_eq!(
+            stat.st_blocks * 512,
+            3 * 4096,
+            "and no page was added to that"
+        );
+        drop(memory);
+        account.front_end_left(crate::poller::now());
+        assert!(!account.is_overdrawn());
     }
 }

@@ -81,7 +81,7 @@ pub fn install() -> std::io::Result<()> {
     }
 }
 
-/// Async-signal-safe: atomics, `mmap` and `signal` only.
+/// Async-signal-safe: [`replace`] and `signal` only.
 extern "C" fn on_sigbus(
     _signal: libc::c_int,
     info: *mut libc::siginfo_t,
@@ -90,6 +90,17 @@ extern "C" fn on_sigbus(
     // SAFETY: the kernel gives a valid `siginfo_t` to a handler with SA_SIGINFO, and `si_addr` is
     // what it holds for SIGBUS.
     let address = unsafe { (*info).si_addr() }.addr();
+    if replace(address) {
+        return;
+    }
+    // Not ours: let it end the process when the access is tried again.
+    // SAFETY: SIG_DFL is a valid disposition.
+    unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+}
+
+/// Puts anonymous memory in the place of the whole mapping that an address is in, and marks it; `false` if it is in
+/// none. Async-signal-safe.
+pub(super) fn replace(address: usize) -> bool {
     for slot in &WATCHED {
         let start = slot.start.load(Ordering::Acquire);
         let len = slot.len.load(Ordering::Relaxed);
@@ -109,11 +120,9 @@ extern "C" fn on_sigbus(
             if replaced != libc::MAP_FAILED {
                 slot.hit.store(true, Ordering::Relaxed);
                 ANY_HIT.store(true, Ordering::Relaxed);
-                return;
+                return true;
             }
         }
     }
-    // Not ours: let it end the process when the access is tried again.
-    // SAFETY: SIG_DFL is a valid disposition.
-    unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+    false
 }

@@ -2,10 +2,11 @@
 
 use crate::frame::Mac;
 use crate::hold::Nanos;
+use crate::memory::Room;
 use serde::Deserialize;
 use std::num::NonZeroU64;
 
-/// What an operator allows a port. Nothing is limited that is not given.
+/// What an operator allows a port. Of what is not given, only memory is limited: see [`Limits::or_by_room`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Limits {
@@ -25,9 +26,23 @@ pub struct Limits {
     /// Bytes of memory that its front end may share.
     #[serde(default)]
     pub memory: Option<NonZeroU64>,
+    /// Bytes of that memory that this program may populate: pages that nobody had touched before, which the kernel
+    /// charges to this program.
+    #[serde(default)]
+    pub populate: Option<NonZeroU64>,
 }
 
 impl Limits {
+    /// The same for one of `ports` ports, with limits of memory by the room that there is where none are given.
+    #[must_use]
+    pub fn or_by_room(&self, room: Room, ports: usize) -> Self {
+        Self {
+            memory: self.memory.or(NonZeroU64::new(room.memory())),
+            populate: self.populate.or(NonZeroU64::new(room.populate(ports))),
+            ..self.clone()
+        }
+    }
+
     /// Whether frames are limited, as opposed to memory.
     pub fn are_of_frames(&self) -> bool {
         self.addresses.is_some()

@@ -13,11 +13,13 @@ use crate::frame::{Mac, Offloads};
 use crate::hold::{
     HoldSettings, Mode, Nanos, NextDrain, Notification, PairHold, Release, Rest, TxRound,
 };
-use crate::memory::{DirtyLog, GuestMemory, MAX_REGIONS, Segment};
+use crate::memory::{self, Account, DirtyLog, GuestMemory, MAX_REGIONS, MOST_MAPPED, Segment};
 use crate::poller::{Poller, PortId, Token};
 use crate::protocol::{ProtocolError, Reply, Request};
 use crate::ring::{Chain, RingFault, Virtqueue, for_ring};
 use crate::telemetry::{DropReason, PortCounters, PortSnapshot};
+use std::num::NonZeroU64;
+use std::sync::Arc;
 
 /// The most queue pairs of a port.
 pub const MAX_PAIRS: u8 = 8;
@@ -126,9 +128,11 @@ impl Guest {
     #[must_use]
     pub fn limited(mut self, limits: &Limits) -> Self {
         self.guard = Guard::of(limits).map(Box::new);
-        if let Some(most) = limits.memory {
-            self.memory = GuestMemory::at_most(most.get());
-        }
+        let most = limits.memory.map_or(MOST_MAPPED, NonZeroU64::get);
+        let account = limits
+            .populate
+            .map(|most| Arc::new(Account::of(most.get())));
+        self.memory = GuestMemory::at_most(most).on_account(account);
         self
     }
 
@@ -137,6 +141,9 @@ impl Guest {
     pub fn moved_by(mut self, kernel: Result<Kernel, String>) -> Self {
         match kernel {
             Ok(kernel) => {
+                if !memory::pager_sees_kernel() {
+                    self.memory = self.memory.anew().on_account(None);
+                }
                 let deaf = |why| format!("kernel, which answers no control frames: {why}");
                 self.datapath = kernel.is_deaf().map_or("kernel".into(), deaf);
                 self.offered = Kernel::offers(self.offered);
@@ -207,9 +214,18 @@ impl Guest {
         &mut self.holds
     }
 
-    /// Its memory, to see whether it was cut.
-    pub fn is_truncated(&self) -> bool {
-        self.memory.is_truncated() || self.log.as_ref().is_some_and(DirtyLog::is_truncated)
+    /// Why its memory is not what its front end shares any more, if it is not.
+    pub fn lost_memory(&self) -> Option<ProtocolError> {
+        let cut =
+            self.memory.is_truncated() || self.log.as_ref().is_some_and(DirtyLog::is_truncated);
+        let account = self
+            .memory
+            .account()
+            .filter(|account| account.is_overdrawn());
+        cut.then(|| match account {
+            Some(account) => ProtocolError::Populated(account.most()),
+            None => ProtocolError::Refused("the memory that it shares was truncated"),
+        })
     }
 
     // The session.
@@ -278,7 +294,7 @@ impl Guest {
             }
             Request::GetMaxMemSlots => reply = Reply::Number(MAX_REGIONS as u64),
             Request::SetLogBase { size, offset, file } => {
-                let log = DirtyLog::new(file, offset, size)?;
+                let log = DirtyLog::new(file, offset, size, &self.memory)?;
                 log.must_cover(&self.memory)?;
                 self.log = Some(log);
                 reply = Reply::Number(0);
@@ -354,10 +370,13 @@ impl Guest {
         self.reset(poller, now);
         self.protocol = ProtocolFeatures::default();
         self.memory = self.memory.anew();
+        self.log = None;
+        if let Some(account) = self.memory.account() {
+            account.front_end_left(now);
+        }
         if let Some(guard) = &mut self.guard {
             guard.front_end_left();
         }
-        self.log = None;
         self.desk.disconnected();
         self.settle_budget(now);
     }

@@ -71,6 +71,12 @@ pub enum ProtocolError {
     /// A request that makes no sense now or with these values.
     #[error("{0}")]
     Refused(&'static str),
+    /// It shares memory that nobody has touched, and too much of it was to be populated here.
+    #[error(
+        "memory that it shares and nobody had touched was to be populated beyond {0} bytes: preallocate it \
+         (prealloc=on), or raise limits.populate"
+    )]
+    Populated(u64),
     /// Memory that cannot be used.
     #[error(transparent)]
     Memory(#[from] crate::memory::MemoryError),

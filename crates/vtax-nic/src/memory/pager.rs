@@ -1,0 +1,269 @@
+//! Populates pages that front ends share and nobody has touched, as far as their port's account allows.
+//!
+//! The kernel charges a page of shared memory to the program that touches it first, whoever shares it. So mappings of
+//! such memory are registered with userfaultfd(2): whoever touches a page of them that does not exist, a worker or the
+//! kernel on its behalf, waits until the thread of the pager has made it, or has put memory of no file in the place of
+//! the whole mapping, whose port is then disconnected (see [`sigbus`](super::sigbus)).
+
+use super::account::Account;
+use super::sigbus;
+use crate::poller::now;
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use rustix::ioctl::opcode::{none, read, read_write};
+use rustix::mm::{UserfaultfdFlags, userfaultfd};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+const GROUP: u8 = 0xaa;
+const NEW: u32 = none(GROUP, 0x00);
+const API: u32 = read_write::<Handshake>(GROUP, 0x3f);
+const REGISTER: u32 = read_write::<Registration>(GROUP, 0x00);
+const WAKE: u32 = read::<Range>(GROUP, 0x02);
+const ZEROPAGE: u32 = read_write::<Zeros>(GROUP, 0x04);
+
+/// What the pager asks of the kernel in the sandbox.
+pub const REQUESTS: [u32; 3] = [REGISTER, WAKE, ZEROPAGE];
+
+/// UFFD_API.
+const VERSION: u64 = 0xaa;
+/// UFFDIO_REGISTER_MODE_MISSING.
+const MISSING: u64 = 1;
+/// UFFD_EVENT_PAGEFAULT.
+const PAGE_FAULT: u8 = 0x12;
+
+/// `struct uffdio_api` (`linux/userfaultfd.h`).
+#[repr(C)]
+struct Handshake {
+    version: u64,
+    features: u64,
+    requests: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Range {
+    start: u64,
+    len: u64,
+}
+
+#[repr(C)]
+struct Registration {
+    range: Range,
+    mode: u64,
+    requests: u64,
+}
+
+#[repr(C)]
+struct Zeros {
+    range: Range,
+    mode: u64,
+    done: i64,
+}
+
+/// `struct uffd_msg` of a page fault.
+#[repr(C)]
+#[derive(Default)]
+struct Message {
+    event: u8,
+    reserved: [u8; 7],
+    flags: u64,
+    address: u64,
+    thread: u64,
+}
+
+/// What is told of missing pages.
+#[derive(Debug)]
+struct Pager {
+    faults: OwnedFd,
+    /// Whether also pages are reported that the kernel touches for us.
+    sees_kernel: bool,
+    watched: Mutex<BTreeMap<usize, (usize, Arc<Account>)>>,
+}
+
+static PAGER: OnceLock<Pager> = OnceLock::new();
+
+/// Opens what reports missing pages, once for the process, while it still has its privileges.
+///
+/// # Errors
+/// When the kernel has no userfaultfd, or not for us.
+pub fn open_pager() -> io::Result<()> {
+    let (faults, sees_kernel) = descriptor()?;
+    let mut handshake = Handshake {
+        version: VERSION,
+        features: 0,
+        requests: 0,
+    };
+    ask(&faults, API, &mut handshake)?;
+    let _ = PAGER.set(Pager {
+        faults,
+        sees_kernel,
+        watched: Mutex::default(),
+    });
+    Ok(())
+}
+
+/// The device's file mode says who may have the kernel's own faults reported, a capability otherwise.
+fn descriptor() -> io::Result<(OwnedFd, bool)> {
+    let flags = UserfaultfdFlags::CLOEXEC;
+    let device = open(
+        "/dev/userfaultfd",
+        OFlags::RDWR | OFlags::CLOEXEC,
+        Mode::empty(),
+    );
+    if let Ok(device) = device {
+        // SAFETY: the request takes flags and gives a descriptor.
+        let fd = unsafe { libc::ioctl(device.as_raw_fd(), NEW as _, flags.bits()) };
+        if fd >= 0 {
+            // SAFETY: the kernel has just made it for us.
+            return Ok((unsafe { OwnedFd::from_raw_fd(fd) }, true));
+        }
+    }
+    // SAFETY: missing pages are filled with zeros, as the kernel does.
+    if let Ok(faults) = unsafe { userfaultfd(flags) } {
+        return Ok((faults, true));
+    }
+    let user_mode_only = UserfaultfdFlags::from_bits_retain(1);
+    // SAFETY: as above.
+    let faults = unsafe { userfaultfd(flags | user_mode_only) }?;
+    Ok((faults, false))
+}
+
+/// Starts the thread that answers, where [`open_pager`] has succeeded.
+///
+/// # Errors
+/// When there are no more threads.
+pub fn start_pager() -> io::Result<()> {
+    let Some(pager) = PAGER.get() else {
+        return Ok(());
+    };
+    let run = move || {
+        loop {
+            pager.answer();
+        }
+    };
+    let thread = std::thread::Builder::new().name("pager".into());
+    thread.spawn(run).map(drop)
+}
+
+/// Whether missing pages are reported that the kernel touches for us, as vhost-net does. It could not go on without
+/// an answer, so its memory is watched only then.
+pub fn pager_sees_kernel() -> bool {
+    PAGER.get().is_some_and(|pager| pager.sees_kernel)
+}
+
+/// A mapping whose missing pages are reported for as long as this lives.
+#[derive(Debug)]
+pub(super) struct Watched(usize);
+
+impl Watched {
+    /// Watches `len` bytes of whole pages at `start`; nothing where there is no pager.
+    pub(super) fn new(
+        start: usize,
+        len: usize,
+        account: &Arc<Account>,
+    ) -> Result<Option<Self>, Errno> {
+        let Some(pager) = PAGER.get() else {
+            return Ok(None);
+        };
+        let mut watched = pager.watched();
+        let mut registration = Registration {
+            range: Range {
+                start: start as u64,
+                len: len as u64,
+            },
+            mode: MISSING,
+            requests: 0,
+        };
+        ask(&pager.faults, REGISTER, &mut registration)?;
+        watched.insert(start, (len, account.clone()));
+        Ok(Some(Self(start)))
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if let Some(pager) = PAGER.get() {
+            pager.watched().remove(&self.0);
+        }
+    }
+}
+
+impl Pager {
+    fn watched(&self) -> std::sync::MutexGuard<'_, BTreeMap<usize, (usize, Arc<Account>)>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a missing page and answers whoever touched it.
+    fn answer(&self) {
+        let mut message = Message::default();
+        // SAFETY: the kernel writes one message of this size, in which any bytes are valid.
+        let len = unsafe {
+            libc::read(
+                self.faults.as_raw_fd(),
+                (&raw mut message).cast(),
+                size_of::<Message>(),
+            )
+        };
+        if usize::try_from(len) != Ok(size_of::<Message>()) || message.event != PAGE_FAULT {
+            return;
+        }
+        // SAFETY: asks for a constant.
+        let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+        let start = message.address - message.address % page;
+        let range = Range { start, len: page };
+        // Until the answer is given nobody unmaps what the page is in.
+        let watched = self.watched();
+        let address = usize::try_from(start).unwrap_or(0);
+        let mapping = watched.range(..=address).next_back();
+        if let Some((from, (len, account))) = mapping
+            && address - from < *len
+            && !self.populate(range, account)
+        {
+            sigbus::replace(address);
+        }
+        // Who waits tries again; without a mapping, somewhere else is mapped there by now, or nothing.
+        let _ = ask(&self.faults, WAKE, &mut { range });
+    }
+
+    /// Makes a page, unless its account has no bytes left. Whether to go on.
+    fn populate(&self, range: Range, account: &Account) -> bool {
+        if !account.take(range.len, now()) {
+            return false;
+        }
+        let mut zeros = Zeros {
+            range,
+            mode: 0,
+            done: 0,
+        };
+        let Err(cause) = ask(&self.faults, ZEROPAGE, &mut zeros) else {
+            return true;
+        };
+        account.give_back(range.len, now());
+        // Somebody else was faster; the memory of the process is about to change; the file was cut.
+        matches!(
+            cause,
+            Errno::EXIST | Errno::AGAIN | Errno::FAULT | Errno::NOENT
+        )
+    }
+}
+
+/// `argument` is what the request's number says.
+fn ask<T>(faults: &OwnedFd, request: u32, argument: &mut T) -> Result<(), Errno> {
+    // SAFETY: each request above reads, or writes, a `T` of its own, which lives; what is mapped is not changed but for
+    // pages that did not exist.
+    let result = unsafe {
+        libc::ioctl(
+            faults.as_raw_fd(),
+            request as _,
+            std::ptr::from_mut(argument),
+        )
+    };
+    if result < 0 {
+        let cause = io::Error::last_os_error();
+        return Err(Errno::from_io_error(&cause).unwrap_or(Errno::INVAL));
+    }
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! How much memory there is for this program, and what a port gets of it where its limits leave that open.
+
+use std::path::Path;
+
+/// The most that is populated for a port by default, in bytes. Guests reuse their receive buffers, so that few of
+/// those are pages that nobody had touched.
+const MOST_POPULATED: u64 = 1 << 30;
+
+/// Bytes of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Of the host, with its swap space: no guest has more.
+    host: u64,
+    /// Of the control groups that this process is in, or of the host.
+    own: u64,
+}
+
+impl Room {
+    /// Reads it.
+    pub fn read() -> Self {
+        let host = rustix::system::sysinfo();
+        let unit = u64::from(host.mem_unit.max(1));
+        let [ram, swap] = [host.totalram, host.totalswap].map(|units| units.saturating_mul(unit));
+        let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let limit = limit_of(&groups, Path::new("/sys/fs/cgroup"));
+        Self {
+            host: ram.saturating_add(swap),
+            own: limit.unwrap_or(ram).min(ram),
+        }
+    }
+
+    /// What a front end may share.
+    pub fn memory(&self) -> u64 {
+        self.host
+    }
+
+    /// What may be populated for each of `ports` ports: a quarter of the memory, for all together.
+    pub fn populate(&self, ports: usize) -> u64 {
+        (self.own / 4 / ports.max(1) as u64).min(MOST_POPULATED)
+    }
+}
+
+/// The lowest limit of the groups in `/proc/self/cgroup`, and of those that they are in.
+fn limit_of(groups: &str, root: &Path) -> Option<u64> {
+    let mut limits = Vec::new();
+    for line in groups.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
+            continue;
+        };
+        let (hierarchies, file): (&[&str], _) = if controllers.is_empty() {
+            (&["", "unified"], "memory.max")
+        } else if controllers.split(',').any(|name| name == "memory") {
+            (&["memory"], "memory.limit_in_bytes")
+        } else {
+            continue;
+        };
+        let groups = Path::new(path.trim_start_matches('/')).ancestors();
+        for (group, hierarchy) in
+            groups.flat_map(|group| hierarchies.iter().map(move |at| (group, at)))
+        {
+            let text = std::fs::read_to_string(root.join(hierarchy).join(group).join(file));
+            limits.extend(text.ok().and_then(|text| text.trim().parse::<u64>().ok()));
+        }
+    }
+    limits.into_iter().min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_gets_its_part_of_a_quarter_and_never_more_than_a_gibibyte() {
+        let room = |own| Room {
+            host: 64 << 30,
+            own,
+        };
+        assert_eq!(room(400 << 20).populate(2), 50 << 20);
+        assert_eq!(room(64 << 30).populate(2), 1 << 30);
+        assert_eq!(room(64 << 30).populate(64), 256 << 20);
+        assert_eq!(room(64 << 30).memory(), 64 << 30);
+    }
+
+    #[test]
+    fn this_host_has_room() {
+        let room = Room::read();
+        assert!(room.memory() > 64 << 20 && room.populate(1) > 0, "{room:?}");
+    }
+
+    #[test]
+    fn the_lowest_limit_of_the_groups_around_counts_in_both_versions() {
+        let root = tempfile::tempdir().unwrap();
+        for (file, limit) in [
+            ("memory/a/b/memory.limit_in_bytes", "9223372036854771712\n"),
+            ("memory/a/memory.limit_in_bytes", "500\n"),
+            ("c/d/memory.max", "max\n"),
+            ("c/memory.max", "700\n"),
+            ("unified/e/memory.max", "300\n"),
+        ] {
+            let file = root.path().join(file);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, limit).unwrap();
+        }
+        let limit = |groups| limit_of(groups, root.path());
+        assert_eq!(limit("5:cpu,memory:/a/b\n1:name=systemd:/a/b\n"), Some(500));
+        assert_eq!(limit("0::/c/d\n"), Some(700));
+        assert_eq!(limit("0::/e\n"), Some(300));
+        assert_eq!(limit("0::/nowhere\nnonsense\n"), None);
+    }
+}
