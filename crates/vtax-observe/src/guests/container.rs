@@ -1,100 +1,22 @@
-//! Containers: recognised by their control groups, which every runtime names in its own way, or by
-//! the state that a plain OCI runtime keeps; named by what their engine stored.
+//! What container engines and plain OCI runtimes keep of their containers: names, and states that say which
+//! control group is whose.
 
-use super::Platform;
+use super::process::Process;
+use super::runtimes::{Container, NameIn};
+use super::{Platform, options};
+use crate::Roots;
+use rustix::fs::{Mode, OFlags};
 use serde_json::Value;
 use std::collections::HashMap;
-use std::os::unix::ffi::OsStrExt;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Larger than any state or configuration file of a container.
 const LARGEST_FILE: u64 = 4 << 20;
 
-/// What a control group's path says of a container.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Container {
-    pub(super) platform: Platform,
-    /// The engine's id, or the name where it has none.
-    pub(super) id: String,
-}
-
-/// The container whose control group this is, by the path's last parts (relative to the hierarchy).
-pub(super) fn recognise(group: &Path) -> Option<Container> {
-    let leaf = std::str::from_utf8(group.file_name()?.as_bytes()).ok()?;
-    let parent = group
-        .parent()
-        .and_then(Path::file_name)
-        .map_or("", |name| name.to_str().unwrap_or(""));
-    let container = |platform, id: &str| {
-        Some(Container {
-            platform,
-            id: id.to_owned(),
-        })
-    };
-    let in_pod = group
-        .iter()
-        .any(|part| part.as_bytes().starts_with(b"kubepods"));
-    let engine = |default| {
-        if in_pod {
-            Platform::Kubernetes
-        } else {
-            default
-        }
-    };
-
-    if let Some(name) = leaf.strip_suffix(".scope") {
-        // The monitors that podman and CRI-O put beside each container are no containers.
-        for (prefix, platform) in [
-            ("docker-", engine(Platform::Docker)),
-            ("libpod-", Platform::Podman),
-            ("cri-containerd-", Platform::Kubernetes),
-            ("crio-", Platform::Kubernetes),
-            ("nerdctl-", Platform::Containerd),
-        ] {
-            if let Some(id) = name.strip_prefix(prefix).filter(|id| is_id(id)) {
-                return container(platform, id);
-            }
-        }
-        for (prefix, platform) in [("runc-", Platform::Runc), ("crun-", Platform::Crun)] {
-            if let Some(id) = name.strip_prefix(prefix).filter(|id| !id.is_empty()) {
-                return container(platform, id);
-            }
-        }
-        if let Some(name) = name.strip_prefix("machine-") {
-            let is_vm = name.starts_with("qemu");
-            return (!is_vm).then(|| container(Platform::Nspawn, name))?;
-        }
-        return None;
-    }
-    if let Some(name) = leaf
-        .strip_prefix("systemd-nspawn@")
-        .and_then(|name| name.strip_suffix(".service"))
-    {
-        return container(Platform::Nspawn, name);
-    }
-    if let Some(name) = leaf.strip_prefix("lxc.payload.") {
-        return container(Platform::Lxc, name);
-    }
-    if let Some(id) = leaf.strip_prefix("libpod-").filter(|id| is_id(id)) {
-        return container(Platform::Podman, id);
-    }
-    if parent == "lxc" {
-        return container(Platform::Lxc, leaf);
-    }
-    if is_id(leaf) {
-        let default = match parent {
-            "docker" => Platform::Docker,
-            _ => Platform::Containerd,
-        };
-        return container(engine(default), leaf);
-    }
-    None
-}
-
-/// Engines give containers 256-bit ids in hexadecimal.
-fn is_id(text: &str) -> bool {
-    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
-}
+/// A monitor is the parent of its container's first process, which is not far above any other.
+const MOST_ANCESTORS: usize = 16;
 
 /// Containers of plain OCI runtimes, which may be in any control group: their states, read once.
 #[derive(Debug, Default)]
@@ -140,6 +62,7 @@ fn read_state(file: &Path, state: &Path) -> Option<(PathBuf, Container)> {
         let container = Container {
             platform: Platform::Crun,
             id,
+            name_in: NameIn::Group,
         };
         return (!group.as_os_str().is_empty()).then_some((group, container));
     }
@@ -156,72 +79,168 @@ fn read_state(file: &Path, state: &Path) -> Option<(PathBuf, Container)> {
     let container = Container {
         platform: Platform::Runc,
         id,
+        name_in: NameIn::Group,
     };
     Some((group, container))
 }
 
-/// What people call a container, from what its engine stored; `None` where it stored nothing.
-pub(super) fn name(container: &Container, run: &Path, lib: &Path) -> Option<String> {
-    let id = container.id.as_str();
-    let text = |json: &Value, key: &str| json.get(key).and_then(Value::as_str).map(str::to_owned);
-    match container.platform {
-        Platform::Docker => {
-            let file = lib
-                .join("docker/containers")
-                .join(id)
-                .join("config.v2.json");
-            let name = text(&json(&file)?, "Name")?;
-            Some(name.trim_start_matches('/').to_owned())
+/// Where engines keep what people call their containers.
+pub(super) struct Stores<'a> {
+    roots: &'a Roots,
+}
+
+impl<'a> Stores<'a> {
+    pub(super) fn new(roots: &'a Roots) -> Self {
+        Self { roots }
+    }
+
+    /// Whose container it is, and its name where its engine stored one. `process` finds a process of the
+    /// container.
+    pub(super) fn look_up(
+        &self,
+        container: &Container,
+        process: impl FnOnce() -> Option<u32>,
+    ) -> (Platform, Option<String>) {
+        let id = container.id.as_str();
+        let platform = container.platform;
+        match container.name_in {
+            NameIn::Docker => (platform, self.of_docker(id)),
+            NameIn::Podman => {
+                let name = self.of_podman(id);
+                (platform, name.or_else(|| self.of_conmon(id, process()?)))
+            }
+            NameIn::Annotations => (platform, self.of_annotations(id)),
+            NameIn::AnyEngine => {
+                if let Some(name) = self.of_docker(id) {
+                    return (platform, Some(name));
+                }
+                let is_containerds = platform == Platform::Docker && self.is_containerds(id);
+                let platform = if is_containerds {
+                    Platform::Containerd
+                } else {
+                    platform
+                };
+                (platform, self.of_annotations(id))
+            }
+            NameIn::Group => (platform, Some(id.to_owned())),
+            NameIn::Number(of) => (platform, Some(format!("{of} {id}"))),
         }
-        Platform::Podman => ["containers.json", "volatile-containers.json"]
-            .into_iter()
+    }
+
+    /// The name that Docker keeps. That of a pod's container is the pod's, as kubelet labelled it.
+    fn of_docker(&self, id: &str) -> Option<String> {
+        let folder = self.roots.lib.join("docker/containers").join(id);
+        let config = json(&folder.join("config.v2.json"))?;
+        let labels = config.get("Config").and_then(|known| known.get("Labels"));
+        let of_pod = labels.and_then(pod_name);
+        of_pod.or_else(|| Some(text(&config, "Name")?.trim_start_matches('/').to_owned()))
+    }
+
+    /// The name in the storage of root's Podman, whatever its driver.
+    fn of_podman(&self, id: &str) -> Option<String> {
+        let drivers = directories(&self.roots.lib.join("containers/storage"));
+        let is_list = |path: &PathBuf| path.to_string_lossy().ends_with("-containers");
+        let files = ["containers.json", "volatile-containers.json"];
+        drivers
+            .filter(is_list)
+            .flat_map(|driver| files.map(|file| driver.join(file)))
             .find_map(|file| {
-                let list = json(&lib.join("containers/storage/overlay-containers").join(file))?;
-                let entry = list
-                    .as_array()?
-                    .iter()
-                    .find(|entry| entry.get("id").and_then(Value::as_str) == Some(id))?;
+                let list = json(&file)?;
+                let has_id = |entry: &&Value| entry.get("id").and_then(Value::as_str) == Some(id);
+                let entry = list.as_array()?.iter().find(has_id)?;
                 Some(entry.get("names")?.get(0)?.as_str()?.to_owned())
-            }),
-        Platform::Kubernetes | Platform::Containerd => {
-            let tasks = run.join("containerd/io.containerd.runtime.v2.task");
-            let mut files: Vec<PathBuf> = directories(&tasks)
-                .map(|namespace| namespace.join(id).join("config.json"))
-                .collect();
-            files.push(
-                run.join("containers/storage/overlay-containers")
-                    .join(id)
-                    .join("userdata/config.json"),
-            );
-            let config = files.iter().find_map(|file| json(file))?;
-            let notes = config.get("annotations")?;
-            let first = |keys: &[&str]| keys.iter().find_map(|key| text(notes, key));
-            let pod = first(&["io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name"]);
-            let Some(pod) = pod else {
-                return text(notes, "nerdctl/name");
-            };
-            let namespace = first(&[
-                "io.kubernetes.cri.sandbox-namespace",
-                "io.kubernetes.pod.namespace",
-            ])
-            .unwrap_or_default();
-            // The container that only holds a pod's namespaces has no name of its own.
-            let own = first(&[
-                "io.kubernetes.cri.container-name",
-                "io.kubernetes.container.name",
-            ])
-            .unwrap_or_else(|| "pause".to_owned());
-            Some(format!("{namespace}/{pod}/{own}"))
+            })
+    }
+
+    /// The name that Podman gave the container's monitor: storage of other users is theirs to write, and
+    /// is not read.
+    fn of_conmon(&self, id: &str, process: u32) -> Option<String> {
+        let mut process = Process::new(&self.roots.proc, process);
+        for _ in 0..MOST_ANCESTORS {
+            process = Process::new(&self.roots.proc, process.parent()?);
+            let arguments = process.arguments();
+            let is_conmon = arguments.first().map(|first| super::base_name(first));
+            if is_conmon == Some(b"conmon")
+                && options::value(&arguments, "c") == Some(id.as_bytes())
+            {
+                let name = options::value(&arguments, "n")?;
+                return Some(String::from_utf8_lossy(name).into_owned());
+            }
         }
-        _ => Some(id.to_owned()),
+        None
+    }
+
+    /// Where containerd keeps its running tasks, by namespace.
+    fn namespaces(&self) -> impl Iterator<Item = PathBuf> + use<> {
+        let run = &self.roots.run;
+        let mut states = vec![
+            run.join("containerd"),
+            // k3s and RKE2, k0s.
+            run.join("k3s/containerd"),
+            run.join("k0s/containerd"),
+        ];
+        let var = self.roots.lib.parent();
+        // The only state that is not in /run is MicroK8s', a snap.
+        states.extend(var.map(|var| var.join("snap/microk8s/common/run/containerd")));
+        let tasks = |state: PathBuf| directories(&state.join("io.containerd.runtime.v2.task"));
+        states.into_iter().flat_map(tasks)
+    }
+
+    /// Whether containerd runs it for another than Docker, whose namespace is `moby`.
+    fn is_containerds(&self, id: &str) -> bool {
+        let mut others = self
+            .namespaces()
+            .filter(|namespace| !namespace.ends_with("moby"));
+        others.any(|namespace| namespace.join(id).is_dir())
+    }
+
+    /// The name in the OCI configuration of a container that containerd or CRI-O runs.
+    fn of_annotations(&self, id: &str) -> Option<String> {
+        let of_crio = self.roots.run.join("containers/storage");
+        let of_crio = of_crio.join("overlay-containers").join(id).join("userdata");
+        let folders = self.namespaces().map(|namespace| namespace.join(id));
+        let config = folders
+            .chain([of_crio])
+            .find_map(|folder| json(&folder.join("config.json")))?;
+        let notes = config.get("annotations")?;
+        pod_name(notes).or_else(|| text(notes, "nerdctl/name"))
     }
 }
 
+/// `namespace/pod/container` from the annotations of containerd or CRI-O, or kubelet's labels.
+fn pod_name(notes: &Value) -> Option<String> {
+    let first = |keys: &[&str]| keys.iter().find_map(|key| text(notes, key));
+    let pod = first(&["io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name"])?;
+    let namespace = first(&[
+        "io.kubernetes.cri.sandbox-namespace",
+        "io.kubernetes.pod.namespace",
+    ]);
+    let own = first(&[
+        "io.kubernetes.cri.container-name",
+        "io.kubernetes.container.name",
+    ]);
+    // The container that only holds a pod's namespaces has no name of its own.
+    let own = own.filter(|own| own != "POD");
+    let own = own.unwrap_or_else(|| "pause".to_owned());
+    Some(format!("{}/{pod}/{own}", namespace.unwrap_or_default()))
+}
+
+fn text(json: &Value, key: &str) -> Option<String> {
+    json.get(key).and_then(Value::as_str).map(str::to_owned)
+}
+
+/// What a file holds that is a plain one and no larger than such files are.
 fn json(file: &Path) -> Option<Value> {
-    let size = std::fs::metadata(file).ok()?.len();
-    (size <= LARGEST_FILE)
-        .then(|| std::fs::read(file).ok())?
-        .and_then(|content| serde_json::from_slice(&content).ok())
+    // A pipe in its place must not make the pass wait.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = File::from(rustix::fs::open(file, flags, Mode::empty()).ok()?);
+    let about = file.metadata().ok()?;
+    if !about.is_file() || about.len() > LARGEST_FILE {
+        return None;
+    }
+    let mut content = Vec::new();
+    file.take(LARGEST_FILE).read_to_end(&mut content).ok()?;
+    serde_json::from_slice(&content).ok()
 }
 
 fn directories(parent: &Path) -> impl Iterator<Item = PathBuf> + use<> {
@@ -236,109 +255,124 @@ fn directories(parent: &Path) -> impl Iterator<Item = PathBuf> + use<> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::runtimes;
     use super::*;
     use std::fs;
 
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-    #[test]
-    fn every_engine_is_told_by_how_it_names_control_groups() {
-        for (path, platform) in [
-            ("system.slice/docker-ID.scope", Platform::Docker),
-            ("docker/ID", Platform::Docker),
-            ("machine.slice/libpod-ID.scope", Platform::Podman),
-            ("libpod_parent/libpod-ID", Platform::Podman),
-            (
-                "user.slice/user-1000.slice/user@1000.service/user.slice/libpod-ID.scope",
-                Platform::Podman,
-            ),
-            (
-                "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice/cri-containerd-ID.scope",
-                Platform::Kubernetes,
-            ),
-            (
-                "kubepods.slice/kubepods-pod1.slice/crio-ID.scope",
-                Platform::Kubernetes,
-            ),
-            (
-                "kubepods.slice/kubepods-pod1.slice/docker-ID.scope",
-                Platform::Kubernetes,
-            ),
-            ("kubepods/besteffort/pod1/ID", Platform::Kubernetes),
-            ("default/ID", Platform::Containerd),
-            ("system.slice/nerdctl-ID.scope", Platform::Containerd),
-            ("system.slice/runc-web.scope", Platform::Runc),
-            ("system.slice/crun-web.scope", Platform::Crun),
-            ("lxc.payload.web", Platform::Lxc),
-            ("lxc/web", Platform::Lxc),
-            ("machine.slice/systemd-nspawn@web.service", Platform::Nspawn),
-            ("machine.slice/machine-web.scope", Platform::Nspawn),
-        ] {
-            let found = recognise(Path::new(&path.replace("ID", ID)));
-            assert_eq!(
-                found.map(|container| container.platform),
-                Some(platform),
-                "{path}"
-            );
+    /// What is found for the container at a path of control groups, on a host with these files.
+    fn looked_up(files: &[(&str, &str)], path: &str) -> (Platform, Option<String>) {
+        let root = tempfile::tempdir().unwrap();
+        for (path, content) in files {
+            let path = root.path().join(path.replace("ID", ID));
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content.replace("ID", ID)).unwrap();
         }
-    }
-
-    #[test]
-    fn what_stands_beside_containers_is_none() {
-        for path in [
-            "machine.slice/libpod-conmon-ID.scope",
-            "system.slice/crio-conmon-ID.scope",
-            "system.slice/docker.service",
-            "docker",
-            "kubepods.slice/kubepods-pod1.slice",
-            "machine.slice/machine-qemu\\x2d1\\x2dweb.scope",
-            "user.slice/session-1.scope",
-            "",
-        ] {
-            assert_eq!(
-                recognise(Path::new(&path.replace("ID", ID))),
-                None,
-                "{path}"
-            );
-        }
+        let container = runtimes::recognise(Path::new(&path.replace("ID", ID))).unwrap();
+        Stores::new(&Roots::below(root.path())).look_up(&container, || Some(20))
     }
 
     #[test]
     fn engines_stored_names_are_found() {
+        let named = |name: &str| Some(name.to_owned());
+        let docker = "var/lib/docker/containers/ID/config.v2.json";
+        let found = looked_up(&[(docker, r#"{"Name":"/web"}"#)], "docker/ID");
+        assert_eq!(found, (Platform::Docker, named("web")));
+        let found = looked_up(&[(docker, "{ not json")], "docker/ID");
+        assert_eq!(found, (Platform::Docker, None));
+        for driver in ["overlay", "vfs"] {
+            let list = format!("var/lib/containers/storage/{driver}-containers/containers.json");
+            let content = r#"[{"id":"x","names":["other"]},{"id":"ID","names":["pod-web"]}]"#;
+            let found = looked_up(
+                &[(&list, content)],
+                "system.slice/web.service/libpod-payload-ID",
+            );
+            assert_eq!(found, (Platform::Podman, named("pod-web")));
+        }
+        let nerdctl = "run/containerd/io.containerd.runtime.v2.task/default/ID/config.json";
+        let notes = r#"{"annotations":{"nerdctl/name":"web"}}"#;
+        let found = looked_up(&[(nerdctl, notes)], "system.slice/nerdctl-ID.scope");
+        assert_eq!(found, (Platform::Containerd, named("web")));
+    }
+
+    #[test]
+    fn a_container_of_a_pod_is_named_after_it_on_every_distribution() {
+        let expected = (Platform::Kubernetes, Some("ns/p/c".to_owned()));
+        let of_containerd = r#"{"annotations":{"io.kubernetes.cri.sandbox-name":"p","io.kubernetes.cri.sandbox-namespace":"ns","io.kubernetes.cri.container-name":"c"}}"#;
+        let scope = "kubepods.slice/kubepods-pod1.slice/cri-containerd-ID.scope";
+        for state in [
+            "run/containerd",
+            "run/k3s/containerd",
+            "run/k0s/containerd",
+            "var/snap/microk8s/common/run/containerd",
+        ] {
+            let file = format!("{state}/io.containerd.runtime.v2.task/k8s.io/ID/config.json");
+            assert_eq!(
+                looked_up(&[(&file, of_containerd)], scope),
+                expected,
+                "{state}"
+            );
+        }
+        let crio = "run/containers/storage/overlay-containers/ID/userdata/config.json";
+        let labels = r#""io.kubernetes.pod.name":"p","io.kubernetes.pod.namespace":"ns","io.kubernetes.container.name":"c""#;
+        let of_crio = format!(r#"{{"annotations":{{{labels}}}}}"#);
+        let found = looked_up(&[(crio, &of_crio)], "kubepods/burstable/pod1/crio-ID");
+        assert_eq!(found, expected);
+        let docker = "var/lib/docker/containers/ID/config.v2.json";
+        let of_docker =
+            format!(r#"{{"Name":"/k8s_c_p_ns_u_0","Config":{{"Labels":{{{labels}}}}}}}"#);
+        let found = looked_up(&[(docker, &of_docker)], "kubepods/burstable/pod1/ID");
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn an_id_in_a_group_of_the_users_choice_is_dockers_unless_containerd_has_it() {
+        assert_eq!(looked_up(&[], "x/ID").0, Platform::Docker);
+        let task = |namespace: &str| {
+            format!("run/containerd/io.containerd.runtime.v2.task/{namespace}/ID/config.json")
+        };
+        let found = looked_up(&[(&task("moby"), "{}")], "x/ID");
+        assert_eq!(found, (Platform::Docker, None));
+        let notes = r#"{"annotations":{"nerdctl/name":"web"}}"#;
+        let found = looked_up(&[(&task("prod"), notes)], "prod/ID");
+        assert_eq!(found, (Platform::Containerd, Some("web".to_owned())));
+    }
+
+    #[test]
+    fn a_container_of_another_users_podman_is_named_by_its_monitor() {
+        let group =
+            "user.slice/user-1000.slice/user@1000.service/app.slice/web.service/libpod-payload-ID";
+        let stat = |parent: u32| format!("20 (nginx) S {parent} 1 1");
+        let conmon = "/usr/bin/conmon\0-c\0ID\0-u\0ID\0-n\0web\0";
+        let found = looked_up(
+            &[
+                ("proc/20/stat", &stat(19)),
+                ("proc/19/cmdline", "sh\0"),
+                ("proc/19/stat", &stat(18)),
+                ("proc/18/cmdline", conmon),
+            ],
+            group,
+        );
+        assert_eq!(found, (Platform::Podman, Some("web".to_owned())));
+        let others = conmon.replace("-c\0ID", "-c\0other");
+        let files = [("proc/20/stat", &*stat(18)), ("proc/18/cmdline", &others)];
+        assert_eq!(looked_up(&files, group), (Platform::Podman, None));
+    }
+
+    #[test]
+    fn a_pipe_in_the_place_of_a_file_is_not_waited_for() {
         let root = tempfile::tempdir().unwrap();
-        let put = |path: &str, content: &str| {
-            let path = root.path().join(path.replace("ID", ID));
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, content.replace("ID", ID)).unwrap();
-        };
-        put(
-            "lib/docker/containers/ID/config.v2.json",
-            r#"{"Name":"/web"}"#,
-        );
-        put(
-            "lib/containers/storage/overlay-containers/containers.json",
-            r#"[{"id":"x","names":["other"]},{"id":"ID","names":["pod-web"]}]"#,
-        );
-        put(
-            "run/containerd/io.containerd.runtime.v2.task/k8s.io/ID/config.json",
-            r#"{"annotations":{"io.kubernetes.cri.sandbox-name":"p","io.kubernetes.cri.sandbox-namespace":"ns","io.kubernetes.cri.container-name":"c"}}"#,
-        );
-        let name = |platform| {
-            let container = Container {
-                platform,
-                id: ID.to_owned(),
-            };
-            name(
-                &container,
-                &root.path().join("run"),
-                &root.path().join("lib"),
-            )
-        };
-        assert_eq!(name(Platform::Docker).as_deref(), Some("web"));
-        assert_eq!(name(Platform::Podman).as_deref(), Some("pod-web"));
-        assert_eq!(name(Platform::Kubernetes).as_deref(), Some("ns/p/c"));
-        put("lib/docker/containers/ID/config.v2.json", "{ not json");
-        assert_eq!(name(Platform::Docker), None);
+        let path = root.path().join("config.json");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &path,
+            rustix::fs::FileType::Fifo,
+            Mode::from_raw_mode(0o600),
+            0,
+        )
+        .unwrap();
+        assert!(json(&path).is_none());
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub(super) fn recognise(arguments: &[Vec<u8>], executable: Option<&[u8]>) -> Opt
         platform: Platform::Firecracker,
         manager: None,
         name: id.map(<[u8]>::to_vec),
+        number: None,
         uuid: None,
         cpus: None,
     })

@@ -1,7 +1,7 @@
 //! The containers among the host's control groups. Every pass reads the directories that have groups
 //! in them; what a name says is judged once, since a group's inode is never given away again.
 
-use super::container::{self, Container};
+use super::runtimes::{self, Container};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, openat, statat};
 use std::collections::HashMap;
 use std::ffi::{CString, OsStr};
@@ -109,7 +109,7 @@ impl Groups {
                 }
                 let path = path.join(OsStr::from_bytes(name.to_bytes()));
                 let known = Known {
-                    by_name: container::recognise(&path),
+                    by_name: runtimes::recognise(&path),
                     path,
                     is_container: false,
                     seen: 0,
@@ -125,7 +125,8 @@ impl Groups {
             } else {
                 states.get(known.path.as_path()).copied()
             };
-            let is = state.or(known.by_name.as_ref());
+            // Engines run their containers by runc or crun, which keep a state of these too.
+            let is = known.by_name.as_ref().or(state);
             if let (Some(is), false) = (is, known.is_container) {
                 added.push(Added {
                     path: known.path.clone(),
@@ -204,6 +205,7 @@ mod tests {
         let is = Container {
             platform: super::super::Platform::Runc,
             id: "a".into(),
+            name_in: runtimes::NameIn::Group,
         };
         let states = HashMap::from([(Path::new("mine/a"), &is)]);
         let added = groups.update(mounted.path(), &states);

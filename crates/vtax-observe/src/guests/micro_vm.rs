@@ -19,6 +19,7 @@ pub(super) fn recognise(arguments: &[Vec<u8>], _: Option<&[u8]>) -> Option<Found
         platform: Platform::MicroVm,
         manager: None,
         name: Some([super::base_name(image), b" x", count].concat()),
+        number: None,
         uuid: None,
         cpus: None,
     })

@@ -15,13 +15,16 @@ mod micro_vm;
 pub mod name;
 mod nic;
 mod options;
+mod platform;
 mod pod;
 pub(crate) mod process;
 mod qemu;
+mod runtimes;
 mod xen;
 
 pub use device::{Device, Disk};
 pub use identity::Identity;
+pub use platform::Platform;
 pub use pod::pod_of;
 
 use crate::Roots;
@@ -34,66 +37,6 @@ use rustix::fs::{Mode, OFlags, RawDir};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
-
-/// What runs a guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Platform {
-    /// QEMU, with KVM or without.
-    Qemu,
-    /// Cloud Hypervisor.
-    CloudHypervisor,
-    /// Firecracker.
-    Firecracker,
-    /// A population of our own 512-byte VMs.
-    MicroVm,
-    /// A domain of the Xen hypervisor whose Dom0 this host is.
-    Xen,
-    /// Docker.
-    Docker,
-    /// Podman.
-    Podman,
-    /// containerd without Kubernetes.
-    Containerd,
-    /// A container of a Kubernetes pod, whatever runs it.
-    Kubernetes,
-    /// runc by itself.
-    Runc,
-    /// crun by itself.
-    Crun,
-    /// LXC and its relatives.
-    Lxc,
-    /// systemd-nspawn.
-    Nspawn,
-}
-
-impl Platform {
-    /// Its name in tables and labels.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Qemu => "qemu",
-            Self::CloudHypervisor => "cloud-hypervisor",
-            Self::Firecracker => "firecracker",
-            Self::MicroVm => "mvm",
-            Self::Xen => "xen",
-            Self::Docker => "docker",
-            Self::Podman => "podman",
-            Self::Containerd => "containerd",
-            Self::Kubernetes => "kubernetes",
-            Self::Runc => "runc",
-            Self::Crun => "crun",
-            Self::Lxc => "lxc",
-            Self::Nspawn => "nspawn",
-        }
-    }
-
-    /// Whether its guests are VMs, as opposed to containers.
-    pub fn is_vm(self) -> bool {
-        matches!(
-            self,
-            Self::Qemu | Self::CloudHypervisor | Self::Firecracker | Self::MicroVm | Self::Xen
-        )
-    }
-}
 
 /// What makes a guest the same guest from one pass to the next.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -151,6 +94,8 @@ pub struct Guest {
     pub manager: Option<&'static str>,
     /// Its name, sanitised and, among the guests of now, unique.
     pub name: String,
+    /// The name that it was given, sanitised. Others may have the same.
+    pub called: String,
     /// Its UUID, where one is known.
     pub uuid: Option<String>,
     /// Processors that it was given, where that is known.
@@ -182,6 +127,7 @@ impl Guest {
             key,
             platform,
             manager: None,
+            called: name.clone(),
             name,
             uuid: None,
             cpus: None,
@@ -203,6 +149,8 @@ struct Found {
     platform: Platform,
     manager: Option<&'static str>,
     name: Option<Vec<u8>>,
+    /// What its manager calls it besides, which sets it apart from others of its name.
+    number: Option<Vec<u8>>,
     uuid: Option<String>,
     cpus: Option<u32>,
 }
@@ -483,7 +431,7 @@ impl Guests {
                 is_new,
                 ..Guest::new(key.clone(), found.platform, name)
             };
-            self.add(guest);
+            self.add(guest, found.number.as_deref().map(name::sanitised));
         }
         Kind::Monitor(key)
     }
@@ -498,19 +446,17 @@ impl Guests {
         Some(group.strip_prefix("/").map(Path::to_owned).unwrap_or(group))
     }
 
-    fn add(&mut self, mut guest: Guest) {
-        // Two guests of one name would be one series: the later one gets its identity added.
-        if self
-            .guests
-            .values()
-            .any(|other| other.name == guest.name && other.platform == guest.platform)
-        {
-            guest.name = match &guest.key {
-                GuestKey::Process { pid, .. } => format!("{} (pid {pid})", guest.name),
-                GuestKey::Group { inode, .. } => format!("{} (group {inode})", guest.name),
-                GuestKey::Domain(id) => format!("{} ({id})", guest.name),
-            };
-        }
+    /// `number` is what sets this guest apart from others of its name, where there is such a thing.
+    fn add(&mut self, mut guest: Guest, number: Option<String>) {
+        let key = match &guest.key {
+            GuestKey::Process { pid, .. } => format!("pid {pid}"),
+            GuestKey::Group { inode, .. } => format!("group {inode}"),
+            GuestKey::Domain(id) => id.clone(),
+        };
+        let others = self.guests.values();
+        let others = others.filter(|other| other.platform == guest.platform);
+        let is_taken = |name: &str| others.clone().any(|other| other.name == name);
+        guest.name = name::distinct(&guest.name, number.into_iter().chain([key]), is_taken);
         guest.number = self.next_number;
         self.next_number = self.next_number.wrapping_add(1).max(1);
         self.found_in.insert(guest.number, self.passes);
@@ -534,25 +480,30 @@ impl Guests {
             _ => true,
         });
         for added in added {
-            let guest = self.container(added, &hierarchy.mounted);
-            self.add(guest);
+            let (guest, id) = self.container(added, &hierarchy.mounted);
+            self.add(guest, Some(id));
         }
     }
 
-    fn container(&self, added: Added, mounted: &Path) -> Guest {
+    /// The guest, and what sets it apart from others of its name.
+    fn container(&self, added: Added, mounted: &Path) -> (Guest, String) {
         let Added { path, inode, is } = added;
-        let stored = container::name(&is, &self.roots.run, &self.roots.lib);
-        let name = stored.unwrap_or_else(|| is.id.chars().take(12).collect());
+        let stores = container::Stores::new(&self.roots);
+        let group = mounted.join(&path);
+        let (platform, stored) = stores.look_up(&is, || first_process(&group, 3));
+        let id: String = is.id.chars().take(12).collect();
+        let name = stored.unwrap_or_else(|| id.clone());
         let key = GuestKey::Group {
             path: path.clone(),
             inode,
         };
-        Guest {
-            cpus: quota(&mounted.join(&path)),
+        let guest = Guest {
+            cpus: quota(&group),
             group: Some(path),
             is_new: self.passes > 0,
-            ..Guest::new(key, is.platform, name::sanitised(name.as_bytes()))
-        }
+            ..Guest::new(key, platform, name::sanitised(name.as_bytes()))
+        };
+        (guest, name::sanitised(id.as_bytes()))
     }
 
     fn scan_domains(&mut self) {
@@ -587,7 +538,7 @@ impl Guests {
                 is_new: self.passes > 0,
                 ..Guest::new(key, Platform::Xen, domain.name)
             };
-            self.add(guest);
+            self.add(guest, None);
         }
     }
 

@@ -22,6 +22,22 @@ pub fn sanitised(raw: &[u8]) -> String {
     }
 }
 
+/// `name`, or the first of `name (mark)` that is not taken: two guests of one name would be one series.
+pub(super) fn distinct(
+    name: &str,
+    marks: impl Iterator<Item = String>,
+    is_taken: impl Fn(&str) -> bool,
+) -> String {
+    let marked = marks.map(|mark| format!("{name} ({mark})"));
+    let counted = (2_u32..).map(|count| format!("{name} #{count}"));
+    let mut names = std::iter::once(name.to_owned())
+        .chain(marked)
+        .chain(counted);
+    names
+        .find(|name| !is_taken(name))
+        .unwrap_or_else(|| name.to_owned())
+}
+
 fn is_harmless(c: char) -> bool {
     let formats = matches!(
         c,
@@ -46,6 +62,17 @@ mod tests {
         assert_eq!(sanitised(b" \n "), "?");
         assert_eq!(sanitised("\u{202e}evil".as_bytes()), "\u{fffd}evil");
         assert_eq!(sanitised(&[b'x'; 4096]).chars().count(), 128);
+    }
+
+    #[test]
+    fn a_name_that_is_taken_gets_the_first_free_mark() {
+        let taken = ["web", "web (108)", "web (pid 7)", "web #2"];
+        let marks = || ["108", "pid 7"].map(str::to_owned).into_iter();
+        assert_eq!(distinct("db", marks(), |name| taken.contains(&name)), "db");
+        let one = distinct("web", marks(), |name| name == "web");
+        assert_eq!(one, "web (108)");
+        let last = distinct("web", marks(), |name| taken.contains(&name));
+        assert_eq!(last, "web #3", "a guest may be called as others are marked");
     }
 
     proptest! {

@@ -6,15 +6,18 @@ use std::path::Path;
 /// The UID of the pod that this control group is or is in, as the API server writes it.
 pub fn pod_of(group: &Path) -> Option<String> {
     let mut parts = group.iter().filter_map(|part| part.to_str());
-    let is_kubelets = |part: &str| {
-        part == "kubepods" || part.starts_with("kubepods") || part.contains("-kubepods")
-    };
     let first = parts.by_ref().find(|part| is_kubelets(part))?;
     std::iter::once(first).chain(parts).find_map(uid)
 }
 
-/// `pod1b4e28ba-…`, `kubepods-burstable-pod1b4e28ba_….slice`.
+/// Whether a group of this name is kubelet's.
+pub(super) fn is_kubelets(part: &str) -> bool {
+    part.starts_with("kubepods") || part.contains("-kubepods")
+}
+
+/// `pod1b4e28ba-…`, `kubepods-burstable-pod1b4e28ba_….slice`, the same with `:cri-containerd:ID`.
 fn uid(part: &str) -> Option<String> {
+    let part = part.split_once(':').map_or(part, |(slice, _)| slice);
     let name = part.strip_suffix(".slice").unwrap_or(part);
     let uid = match name.strip_prefix("pod") {
         Some(uid) => uid,
@@ -56,6 +59,12 @@ mod tests {
                 "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/kubelet-kubepods-burstable-pod{under}.slice/cri-containerd-{id}.scope"
             ),
             format!("docker/{id}/kubelet/kubepods/burstable/pod{UID}/{id}"),
+            // A runtime with the cgroupfs driver under a kubelet with systemd's.
+            format!(
+                "system.slice/containerd.service/kubepods-burstable-pod{under}.slice:cri-containerd:{id}"
+            ),
+            format!("system.slice/crio.service/kubepods-pod{under}.slice:crio:{id}"),
+            format!("kubepods/burstable/pod{UID}/crio-{id}"),
             // A sandbox's monitor in its pod's group.
             format!("kubepods/burstable/pod{UID}/kata_{id}"),
         ] {

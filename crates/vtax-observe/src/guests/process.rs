@@ -64,6 +64,11 @@ impl<'a> Process<'a> {
         self.stat(19)
     }
 
+    /// The process that started it, or the one that took it over.
+    pub(crate) fn parent(&self) -> Option<u32> {
+        u32::try_from(self.stat(1)?).ok().filter(|pid| *pid != 0)
+    }
+
     /// Whether it is one of the kernel's own threads: any process can take on their names, and have no
     /// arguments.
     pub(crate) fn is_kernel_thread(&self) -> bool {

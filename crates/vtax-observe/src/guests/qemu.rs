@@ -11,6 +11,7 @@ pub(super) fn recognise(arguments: &[Vec<u8>], executable: Option<&[u8]>) -> Opt
     }
     let value = |flag| options::value(arguments, flag);
     let uuid = value("uuid").and_then(super::uuid);
+    let uuid = uuid.or_else(|| firmware_uuid(arguments));
     let name = value("name").and_then(|name| options::named(name, "guest"));
     // Proxmox gives a number besides the name, which people know its VMs by.
     let number = value("id").filter(|id| !id.is_empty() && id.iter().all(u8::is_ascii_digit));
@@ -21,9 +22,20 @@ pub(super) fn recognise(arguments: &[Vec<u8>], executable: Option<&[u8]>) -> Opt
         platform: Platform::Qemu,
         manager: manager(arguments, number.is_some()),
         name: name.or_else(|| number.map(<[u8]>::to_vec)),
+        number: number.map(<[u8]>::to_vec),
         uuid,
         cpus,
     })
+}
+
+/// The UUID of the system's table that the firmware shows (SMBIOS type 1), which Proxmox sets instead of
+/// `-uuid`.
+fn firmware_uuid(arguments: &[Vec<u8>]) -> Option<String> {
+    let tables = options::values(arguments, "smbios");
+    let of_system =
+        tables.filter(|table| options::named(table, "type").is_some_and(|kind| kind == b"1"));
+    let uuids = of_system.filter_map(|table| super::uuid(&options::named(table, "uuid")?));
+    uuids.last()
 }
 
 fn is_qemu(program: &[u8]) -> bool {
@@ -146,6 +158,13 @@ mod tests {
         assert_eq!(found("qemu-kvm -uuid garbage -smp x").uuid, None);
         assert_eq!(name("kvm -id 104 -smp 2"), "104");
         assert_eq!(found("qemu-kvm -name").name, None);
+        let proxmox = "/usr/bin/kvm -id 108 -name guest=web,debug-threads=on -smbios \
+            type=1,uuid=1b4e28ba-2fa1-11d2-883f-0016d3cca427";
+        let vm = found(proxmox);
+        assert_eq!(vm.uuid.unwrap(), "1b4e28ba-2fa1-11d2-883f-0016d3cca427");
+        assert_eq!(vm.number.unwrap(), b"108");
+        let other = found("kvm -smbios type=2,uuid=1b4e28ba-2fa1-11d2-883f-0016d3cca427");
+        assert_eq!(other.uuid, None, "the board's is not the system's");
     }
 
     #[test]

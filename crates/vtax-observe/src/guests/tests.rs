@@ -547,3 +547,101 @@ fn a_domain_of_libvirt_is_found_once_in_every_layout_of_control_groups() {
         );
     }
 }
+
+#[test]
+fn vms_and_containers_of_one_name_are_set_apart_by_what_their_managers_call_them() {
+    let host = Host::new();
+    host.v2();
+    let line = "/usr/bin/kvm -id ID -name guest=web -smbios \
+        type=1,uuid=1b4e28ba-2fa1-11d2-883f-0016d3cca427";
+    host.process(10, &line.replace("ID", "107"), 1);
+    let mut guests = host.guests();
+    guests.scan();
+    host.process(11, &line.replace("ID", "108"), 1);
+    let second = ID.replace('0', "a");
+    for id in [ID, &second] {
+        host.group(&format!("system.slice/docker-{id}.scope"), "");
+        let config = format!("var/lib/docker/containers/{id}/config.v2.json");
+        host.put(&config, "{\"Name\":\"/we\\u0007b\"}");
+    }
+    guests.scan();
+    let names = names(&guests);
+    assert_eq!(names[2..], ["we\u{fffd}b", &names[3]]);
+    assert_eq!(names[..2], ["web", "web (108)"]);
+    let ids = [ID, &second].map(|id| format!("we\u{fffd}b ({})", &id[..12]));
+    assert!(ids.contains(&names[3]), "{names:?}");
+    let uuid = guests.named("web (108)").unwrap().uuid.clone();
+    assert_eq!(uuid.unwrap(), "1b4e28ba-2fa1-11d2-883f-0016d3cca427");
+}
+
+#[test]
+fn a_job_of_slurm_is_one_guest_with_all_its_steps() {
+    let host = Host::new();
+    host.v2();
+    let scope = "system.slice/slurmstepd.scope";
+    for group in [
+        "system",
+        "job_123/step_0/user/task_0",
+        "job_123/step_0/slurm",
+        &format!("job_123/step_batch/user/task_0/docker/{ID}"),
+    ] {
+        host.group(&format!("{scope}/{group}"), "");
+    }
+    let mut guests = host.guests();
+    guests.scan();
+    let [job] = guests.iter().collect::<Vec<_>>()[..] else {
+        panic!("{:?}", names(&guests));
+    };
+    assert_eq!(
+        (job.platform, job.name.as_str()),
+        (Platform::Slurm, "job 123")
+    );
+    let group = format!("{scope}/job_123");
+    assert_eq!(job.group.as_deref(), Some(Path::new(&group)));
+}
+
+#[test]
+fn a_container_of_podman_is_podmans_though_crun_has_its_state() {
+    let host = Host::new();
+    host.v1();
+    let group = format!("machine.slice/libpod-{ID}.scope");
+    host.group(&format!("cpu,cpuacct/{group}"), "");
+    let state = format!("{{\"cgroup-path\":\"/{group}\"}}");
+    host.put(&format!("run/crun/{ID}/status"), state);
+    let mut guests = host.guests();
+    guests.scan();
+    let platforms: Vec<Platform> = guests.iter().map(|guest| guest.platform).collect();
+    assert_eq!(platforms, [Platform::Podman]);
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(40))]
+
+    /// Whatever is nested in whatever: a guest within a guest would be charged twice.
+    #[test]
+    fn no_guest_is_in_another_and_no_name_draws(paths in proptest::collection::vec(
+        proptest::collection::vec(proptest::sample::select(vec![
+            format!("docker-{ID}.scope"), ID.to_owned(), format!("libpod-payload-{ID}"), "docker".to_owned(),
+            "lxc".to_owned(), "web".to_owned(), "lxc.payload.\u{1b}[2J".to_owned(), "job_7".to_owned(),
+            "slurmstepd.scope".to_owned(), "kubepods".to_owned(), "x.service".to_owned(),
+            r"machine-a\x0a\x1b.scope".to_owned(), format!("x.slice:docker:{ID}"), "garden".to_owned(),
+        ]), 1..6), 1..12))
+    {
+        let host = Host::new();
+        host.v2();
+        for path in &paths {
+            host.group(&path.join("/"), "");
+        }
+        let mut guests = host.guests();
+        guests.scan();
+        let groups: Vec<&Path> = guests.iter().filter_map(|guest| guest.group.as_deref()).collect();
+        for one in &groups {
+            let within = groups.iter().filter(|other| one.starts_with(other)).count();
+            proptest::prop_assert_eq!(within, 1, "{}", one.display());
+        }
+        let names: HashSet<(Platform, &str)> =
+            guests.iter().map(|guest| (guest.platform, guest.name.as_str())).collect();
+        proptest::prop_assert_eq!(names.len(), guests.len(), "each has a name of its own");
+        proptest::prop_assert!(names.iter().all(|(_, name)| !name.chars().any(char::is_control)));
+    }
+}

@@ -1,0 +1,79 @@
+//! What runs a guest, by name.
+
+/// What runs a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Platform {
+    /// QEMU, with KVM or without.
+    Qemu,
+    /// Cloud Hypervisor.
+    CloudHypervisor,
+    /// Firecracker.
+    Firecracker,
+    /// A population of our own 512-byte VMs.
+    MicroVm,
+    /// A domain of the Xen hypervisor whose Dom0 this host is.
+    Xen,
+    /// Docker.
+    Docker,
+    /// Podman.
+    Podman,
+    /// containerd without Kubernetes.
+    Containerd,
+    /// A container of a Kubernetes pod, whatever runs it.
+    Kubernetes,
+    /// runc by itself.
+    Runc,
+    /// crun by itself.
+    Crun,
+    /// LXC and its relatives.
+    Lxc,
+    /// systemd-nspawn, and other containers that are registered with systemd-machined.
+    Nspawn,
+    /// A job of Slurm.
+    Slurm,
+    /// A slot of HTCondor.
+    HtCondor,
+    /// A job of Flux.
+    Flux,
+    /// Apptainer.
+    Apptainer,
+    /// SingularityCE.
+    Singularity,
+    /// Garden of Cloud Foundry.
+    Garden,
+}
+
+impl Platform {
+    /// Its name in tables and labels.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Qemu => "qemu",
+            Self::CloudHypervisor => "cloud-hypervisor",
+            Self::Firecracker => "firecracker",
+            Self::MicroVm => "mvm",
+            Self::Xen => "xen",
+            Self::Docker => "docker",
+            Self::Podman => "podman",
+            Self::Containerd => "containerd",
+            Self::Kubernetes => "kubernetes",
+            Self::Runc => "runc",
+            Self::Crun => "crun",
+            Self::Lxc => "lxc",
+            Self::Nspawn => "nspawn",
+            Self::Slurm => "slurm",
+            Self::HtCondor => "htcondor",
+            Self::Flux => "flux",
+            Self::Apptainer => "apptainer",
+            Self::Singularity => "singularity",
+            Self::Garden => "garden",
+        }
+    }
+
+    /// Whether its guests are VMs, as opposed to containers and jobs.
+    pub fn is_vm(self) -> bool {
+        matches!(
+            self,
+            Self::Qemu | Self::CloudHypervisor | Self::Firecracker | Self::MicroVm | Self::Xen
+        )
+    }
+}
