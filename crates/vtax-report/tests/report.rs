@@ -369,6 +369,16 @@ fn a_slow_start_of_every_trial_is_seen() {
     };
     assert_eq!(steady("native"), SteadyState::Flat);
     assert_eq!(steady("qemu"), SteadyState::WarmUp);
+    // The words are the target's; the series are its host's, which sends what the target receives.
+    let receives = analysis
+        .treatments
+        .iter()
+        .find(|it| it.treatment.workload == "iperf3-receive");
+    let steady = &receives.unwrap().steady;
+    assert!(
+        steady.contains_key("received") && !steady.contains_key("sent"),
+        "{steady:?}"
+    );
 }
 
 #[test]

@@ -452,11 +452,12 @@ pub struct RateSeries {
     pub rates: Vec<f64>,
 }
 
-/// Series whose steadiness is judged: metric of the target, its name, and its direction.
+/// Series whose steadiness is judged: metric of the target, its name, and its direction. Metrics of the
+/// network count what the host sees, which sends what the target receives.
 const STEADY_SERIES: [(&str, &str, Better); 3] = [
     ("cpu.total_ns", "CPU", Better::Lower),
-    ("net.rx_bytes", "received", Better::Higher),
-    ("net.tx_bytes", "sent", Better::Higher),
+    ("net.tx_bytes", "received", Better::Higher),
+    ("net.rx_bytes", "sent", Better::Higher),
 ];
 
 /// Analyses one results directory; it may be unfinished.

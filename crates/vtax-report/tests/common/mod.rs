@@ -225,7 +225,8 @@ impl Fake {
             })
         };
         let cpu = series("target", "cpu.total_ns", "ns", SampleKind::Counter);
-        let rx = series("target", "net.rx_bytes", "B", SampleKind::Counter);
+        // What the target receives is what its host sends.
+        let received = series("target", "net.tx_bytes", "B", SampleKind::Counter);
         let power = series("host", "power", "W", SampleKind::Gauge);
         let extra: Vec<_> = (0..self.extra_series)
             .map(|i| {
@@ -244,7 +245,7 @@ impl Fake {
         } else {
             0.0
         };
-        let (mut cpu_total, mut rx_total) = (5e9, 0.0);
+        let (mut cpu_total, mut received_total) = (5e9, 0.0);
         // Two seconds of warm-up before the window and one after it.
         for tick in 0..(self.seconds + 3) * self.rate {
             let at = Nanoseconds(1_000_000_000 + tick * 1_000_000_000 / self.rate);
@@ -255,9 +256,9 @@ impl Fake {
             };
             cpu_total +=
                 cores * 1e9 / self.rate as f64 * slow_start * (1.0 + 0.02 * normal(&mut random));
-            rx_total += bytes / self.rate as f64 * (1.0 + 0.01 * normal(&mut random));
+            received_total += bytes / self.rate as f64 * (1.0 + 0.01 * normal(&mut random));
             samples.push(cpu, at, cpu_total).unwrap();
-            samples.push(rx, at, rx_total).unwrap();
+            samples.push(received, at, received_total).unwrap();
             samples.push(power, at, 12.0 + 8.0 * cores).unwrap();
             for id in &extra {
                 samples.push(*id, at, tick as f64 * 100.0).unwrap();
