@@ -59,6 +59,7 @@ fn main() -> ExitCode {
         iperf3_receive_measures_tcp_into_the_target,
         iperf3_send_holds_a_fixed_rate_over_several_streams,
         iperf3_udp_measures_jitter_and_loss_both_ways,
+        iperf3_udp_counts_what_was_dropped_after_the_warm_up_and_nothing_else,
         http_download_to_completion_moves_every_byte_that_was_asked_for,
         http_download_for_a_duration_repeats_and_reports_a_rate,
         http_rate_reports_percentiles_of_every_request_that_was_due,
@@ -83,6 +84,7 @@ fn main() -> ExitCode {
         a_saturated_server_shows_as_unanswered_requests_and_growing_latency,
         constant_load_sends_exactly_what_was_due,
         a_refusing_server_is_errors_in_open_loop_and_an_error_in_closed_loop,
+        a_load_generator_without_one_answer_exits_with_1_and_one_line,
         an_error_status_is_counted_in_open_loop_and_ends_closed_loop,
         a_body_that_ends_early_is_a_failed_download,
         a_server_that_speaks_something_else_is_reported,
@@ -402,6 +404,32 @@ fn iperf3_udp_measures_jitter_and_loss_both_ways() {
         assert!(value(&result, "jitter") >= 0.0);
         assert!(value(&result, "out_of_order") >= 0.0, "{direction}");
         assert!(value(&result, "packets") > 0.0);
+    }
+}
+
+fn iperf3_udp_counts_what_was_dropped_after_the_warm_up_and_nothing_else() {
+    for direction in ["receive", "send"] {
+        let Some(mut host) = Host::new(&["iperf3", "iptables"]) else {
+            return;
+        };
+        // Every fourth datagram of the data, but none of the handshake.
+        let rule = "iptables -A INPUT -p udp -m length --length 1000:2000 -m statistic --mode nth --every 4 --packet 0 -j DROP";
+        let rule = rule.split(' ').map(str::to_owned).collect();
+        let set = spawn_inside(&host.inside, &["--net"], &rule).unwrap();
+        let set = set.wait_with_output().unwrap();
+        if !set.status.success() {
+            let cause = String::from_utf8_lossy(&set.stderr);
+            eprintln!("SKIPPED: iptables cannot drop datagrams here: {cause}");
+            return;
+        }
+        let settings = settings([
+            ("load.rate_mbit", Level::Number(20.0)),
+            ("load.direction", text(direction)),
+        ]);
+        let workload = by_kind("iperf3-udp").unwrap();
+        let raw = drive(&mut host, workload, &settings).unwrap();
+        let loss = value(&workload.parse(&raw, &settings, TIMING).unwrap(), "loss");
+        assert!((24.0..26.0).contains(&loss), "{direction}: {loss}");
     }
 }
 
@@ -987,6 +1015,49 @@ fn a_refusing_server_is_errors_in_open_loop_and_an_error_in_closed_loop() {
         cause.contains("refused") && cause.contains("127.0.0.1"),
         "{cause}"
     );
+}
+
+fn a_load_generator_without_one_answer_exits_with_1_and_one_line() {
+    let address = nowhere().to_string();
+    let answering = server(|_, socket| {
+        let head = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+        socket.write_all(head).is_ok()
+    });
+    let answering = answering.to_string();
+    let short = "--rate 100 --duration 0.2 --timeout 1";
+    let ramp = "--ramp 100,200 --duration 0.2 --timeout 1";
+    for (flags, address, code) in [
+        (format!("http {short}"), &address, 1),
+        (format!("http {ramp}"), &address, 1),
+        ("http --closed --duration 0.2".to_owned(), &address, 1),
+        ("http --closed --downloads 3".to_owned(), &address, 1),
+        (format!("memcached {short}"), &address, 1),
+        (format!("memcached {ramp}"), &address, 1),
+        ("memcached --fill".to_owned(), &address, 1),
+        // It speaks another protocol: what came is no answer.
+        (format!("memcached {short}"), &answering, 1),
+        (format!("http {short}"), &answering, 0),
+        (format!("http {ramp}"), &answering, 0),
+    ] {
+        let mut load = Command::new(std::env::current_exe().unwrap());
+        load.arg("load").args(flags.split(' '));
+        let run = load.args(["--address", address]).output().unwrap();
+        let said = String::from_utf8(run.stderr).unwrap();
+        assert_eq!(run.status.code(), Some(code), "{flags}: {said}");
+        assert_eq!(
+            said.lines().count(),
+            usize::from(code != 0),
+            "{flags}: {said}"
+        );
+        assert!(code == 0 || said.contains(address), "{flags}: {said}");
+        // Whoever reads the report has it in either case.
+        let report = String::from_utf8(run.stdout).unwrap();
+        assert!(
+            report.lines().all(|line| line.starts_with('{')),
+            "{flags}: {report}"
+        );
+        assert!(!report.is_empty(), "{flags}");
+    }
 }
 
 fn an_error_status_is_counted_in_open_loop_and_ends_closed_loop() {

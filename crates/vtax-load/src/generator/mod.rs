@@ -142,20 +142,34 @@ impl Arguments {
 
     /// Runs one rate after the other, and prints what each found when it ends. The next one begins
     /// with that line, and with nothing of the one before, as if it were a run of its own.
+    ///
+    /// # Errors
+    /// That of a run, and after the last one where no run had an answer.
     pub(crate) fn each_rate(
         &self,
         run: impl Fn(Self) -> Result<Report, HostError>,
     ) -> Result<(), HostError> {
         let mut warmup = self.warmup;
+        let mut unanswered = Some(String::new());
         for rate in self.rates() {
-            print(run(Self {
+            let report = run(Self {
                 rate,
                 warmup,
                 ..self.clone()
-            }))?;
+            });
+            if let Ok(report) = &report {
+                unanswered = unanswered.and(report.unanswered());
+            }
+            print(report)?;
             warmup = self.settle.unwrap_or(self.warmup);
         }
-        Ok(())
+        match unanswered {
+            None => Ok(()),
+            Some(detail) => Err(HostError::Protocol {
+                peer: self.address.to_string(),
+                detail,
+            }),
+        }
     }
 
     pub(crate) fn check(&self) -> Result<(), HostError> {

@@ -6,6 +6,7 @@ use base64::prelude::BASE64_STANDARD;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// The result of one run of the load generator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -57,6 +58,44 @@ pub struct Errors {
     pub timeout: u64,
     /// Still not sent when the run ended; counted in the latency with the time waited.
     pub unsent: u64,
+}
+
+impl Report {
+    /// Why there was no answer at all; `None` where there was one, or a part of one.
+    pub fn unanswered(&self) -> Option<String> {
+        let failed = self.errors.total();
+        let is_answered =
+            self.requests > 0 || self.bytes > 0 || self.due.is_some_and(|due| due > failed);
+        if is_answered {
+            return None;
+        }
+        Some(match self.due {
+            Some(0) => {
+                "no request was due in the measured part: measure longer or ask for a higher rate"
+                    .to_owned()
+            }
+            due => format!(
+                "not one of {} requests was answered as asked ({}): check that the server runs and can be reached",
+                due.unwrap_or(failed),
+                self.errors
+            ),
+        })
+    }
+}
+
+impl fmt::Display for Errors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            connection,
+            status,
+            timeout,
+            unsent,
+        } = self;
+        write!(
+            f,
+            "{connection} connections failed, {status} answers with an error status, {timeout} timeouts, {unsent} never sent"
+        )
+    }
 }
 
 impl Errors {
@@ -160,6 +199,58 @@ pub fn decoded(text: &str) -> Result<Option<Histogram<u64>>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_is_unanswered_only_where_nothing_at_all_came() {
+        let none = Report {
+            mode: "open".to_owned(),
+            rate: Some(100.0),
+            seconds: 1.0,
+            requests: 0,
+            bytes: 0,
+            due: Some(13),
+            last_answer: None,
+            errors: Errors {
+                connection: 13,
+                ..Errors::default()
+            },
+            latency: Summary::default(),
+            histogram: String::new(),
+            lag: None,
+            connections: 0,
+            cpu_seconds: 0.0,
+            download_seconds: Vec::new(),
+        };
+        let reason = none.unanswered().unwrap();
+        assert!(
+            reason.contains("not one of 13 requests") && reason.contains("13 connections failed"),
+            "{reason}"
+        );
+        let idle = Report {
+            due: Some(0),
+            errors: Errors::default(),
+            ..none.clone()
+        };
+        assert!(idle.unanswered().unwrap().contains("no request was due"));
+        // One was answered after the measured part, and a download is under way.
+        assert_eq!(
+            Report {
+                due: Some(14),
+                ..none.clone()
+            }
+            .unanswered(),
+            None
+        );
+        assert_eq!(
+            Report {
+                due: None,
+                bytes: 1,
+                ..none
+            }
+            .unanswered(),
+            None
+        );
+    }
 
     #[test]
     fn a_histogram_survives_its_text_and_garbage_is_refused() {

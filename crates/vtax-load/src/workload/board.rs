@@ -4,6 +4,7 @@
 //! It is like RUBBoS' StoriesOfTheDay and is not RUBBoS, whose PHP of 2004 runs on no PHP of today and
 //! whose data are not to be had.
 
+use super::check::Claim;
 use super::driver::{script, start_service};
 use super::http_closed::DRIVER;
 use super::output::*;
@@ -186,7 +187,14 @@ impl Workload for Board {
             work(pages, Base::Request, phrase),
             (report.seconds, "time until all pages were served"),
         );
+        let asked = REQUESTS.integer(settings) as f64;
+        let (what, unit) = ("the number of pages", Unit::of(Base::Request));
+        let suspect = shortfall(what, pages, asked, unit)
+            .into_iter()
+            .chain(check::excess(what, pages, asked, unit, report.seconds));
         Ok(WorkloadResult {
+            suspect: suspect.collect(),
+            claims: Claim::totals(pages, report.bytes as f64, report.seconds),
             histograms: open_loop::named("latency", histogram),
             ..metrics.result(work)
         })

@@ -5,6 +5,7 @@
 //! steps, and its result is checked. bash makes a system call or two for each expression, so an
 //! expression is a thousand steps.
 
+use super::check::Claim;
 use super::driver::script;
 use super::output::{Metrics, OP_RATE, garbage, json, number, positive, work};
 use super::*;
@@ -110,7 +111,7 @@ impl Workload for Cpu {
         Ok(LoadCommand::target(script("bash", SCRIPT, &arguments)))
     }
 
-    fn parse(&self, raw: &[u8], settings: &Settings, _timing: Timing) -> Outcome<WorkloadResult> {
+    fn parse(&self, raw: &[u8], settings: &Settings, timing: Timing) -> Outcome<WorkloadResult> {
         let lines: Vec<Line> = json("the cpu script", raw)?;
         let (mut operations, mut rate, mut cpu, mut elapsed) = (0.0, 0.0, 0.0, 0.0_f64);
         let mut seen = 0;
@@ -138,10 +139,32 @@ impl Workload for Cpu {
         let title = "CPU time per operation, as the target counts it";
         metrics.lower("cpu.inside_per_work", cpu / operations, per_op, title);
         let work = |amount| work(amount, Base::Operation, "do 1 integer operation");
-        let elapsed = (elapsed, "time until all operations were done");
         let extent = self.extent(settings);
+        let driver = "the cpu script";
+        let mut suspect = Vec::new();
+        suspect.extend(check::processor_time(driver, cpu, asked, elapsed));
+        let claims = match extent {
+            Extent::FixedDuration => {
+                suspect.extend(check::duration(driver, elapsed, timing.duration));
+                Vec::new()
+            }
+            Extent::ToCompletion => {
+                let due = OPERATIONS.integer(settings).saturating_mul(asked) as f64;
+                if operations != due {
+                    suspect.push(format!(
+                        "{driver} did {operations} operations of the {due} asked for"
+                    ));
+                }
+                vec![Claim::elapsed(elapsed)]
+            }
+        };
+        let elapsed = (elapsed, "time until all operations were done");
         let work = metrics.done(extent, work(rate), work(operations), elapsed);
-        Ok(metrics.result(work))
+        Ok(WorkloadResult {
+            suspect,
+            claims,
+            ..metrics.result(work)
+        })
     }
 }
 

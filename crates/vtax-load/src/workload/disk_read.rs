@@ -1,7 +1,10 @@
 //! `disk-read`: reads from the target's scratch disk, raw or through a file system (fio).
 
+use super::check::{Account, Amount, Claim};
 use super::driver::{command, prepare};
-use super::output::{BYTE_RATE, Metrics, OP_RATE, garbage, gigabytes, json, number, positive};
+use super::output::{
+    BYTE_RATE, Metrics, OP_RATE, ascending, garbage, gigabytes, json, number, positive,
+};
 use super::*;
 use crate::generator::Summary;
 use serde::Deserialize;
@@ -205,7 +208,7 @@ impl Workload for DiskRead {
         Ok(LoadCommand::target(line))
     }
 
-    fn parse(&self, raw: &[u8], settings: &Settings, _timing: Timing) -> Outcome<WorkloadResult> {
+    fn parse(&self, raw: &[u8], settings: &Settings, timing: Timing) -> Outcome<WorkloadResult> {
         // fio prints its remarks before the JSON, on the same stream.
         let begin = raw
             .windows(2)
@@ -245,6 +248,7 @@ impl Workload for DiskRead {
             max: of("lat_ns.max", latency.max)?,
             ..Summary::default()
         };
+        ascending("fio", &times)?;
         metrics.latency("disk read latency", &times);
         metrics.lead("throughput");
         let phrase = match ACCESS.text(settings) {
@@ -257,7 +261,35 @@ impl Workload for DiskRead {
             gigabytes(bytes, phrase),
             (seconds, "time until all was read"),
         );
-        Ok(metrics.result(work))
+        let mut suspect = Vec::new();
+        let mut claims = Vec::new();
+        let amount = match self.extent(settings) {
+            Extent::FixedDuration => {
+                suspect.extend(check::duration("fio", seconds, timing.duration));
+                Amount::PerSecond(throughput)
+            }
+            Extent::ToCompletion => {
+                claims.push(Claim::elapsed(seconds));
+                Amount::InAll(bytes)
+            }
+        };
+        // What a page cache answers never reaches a device.
+        if DIRECT.bool(settings) {
+            claims.push(Claim::at_most("read", amount, Account::BytesRead));
+        }
+        let asked = RATE_MB.number(settings) * 1e6;
+        suspect.extend(check::excess(
+            "the rate of reads",
+            throughput,
+            asked,
+            BYTE_RATE,
+            seconds,
+        ));
+        Ok(WorkloadResult {
+            suspect,
+            claims,
+            ..metrics.result(work)
+        })
     }
 }
 

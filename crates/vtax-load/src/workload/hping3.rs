@@ -5,6 +5,7 @@
 //! prints are not used: how seldom it looks for answers decides them (between 0 and 1 ms on a loopback
 //! device), and some are a second too long.
 
+use super::check::{Account, Amount, Claim};
 use super::driver::script;
 use super::output::*;
 use super::*;
@@ -118,7 +119,9 @@ impl Workload for Hping3 {
             }
         }
         let sent = positive("hping3", "packets transmitted", sent)?;
-        let answered = number("hping3", "packets received", answered)?;
+        let heard = number("hping3", "packets received", answered)?;
+        // Answers that a server sends again are counted again.
+        let answered = heard.min(sent);
         let seconds = positive("hping3", "microseconds", microseconds)? / 1e6;
         if answered == 0.0 {
             let detail = "not one answer came; check the link's settings and the target's console";
@@ -134,10 +137,28 @@ impl Workload for Hping3 {
         metrics.higher("rate", answered / seconds, REQUEST_RATE, title);
         let asked = REQUESTS.integer(settings) as f64;
         let unit = Unit::of(Base::Request);
-        let suspect = shortfall("the number of answers", answered, asked, unit);
+        let mut suspect: Vec<String> = Vec::new();
+        suspect.extend(shortfall("the number of answers", answered, asked, unit));
+        let what = "the number of requests";
+        suspect.extend(check::excess(what, sent, asked, unit, seconds));
+        if heard > sent {
+            suspect.push(format!(
+                "hping3 counts more answers than requests, {heard} for {sent}: some were sent again"
+            ));
+        }
+        let claims = vec![
+            Claim::at_most(
+                "requests sent",
+                Amount::InAll(sent),
+                Account::FramesToTarget,
+            ),
+            Claim::answers(Amount::InAll(answered)),
+            Claim::elapsed(seconds),
+        ];
         let work = work(answered, Base::Request, "answer 1 SYN");
         Ok(WorkloadResult {
-            suspect: suspect.into_iter().collect(),
+            suspect,
+            claims,
             ..metrics.result(WorkDone::Total(work))
         })
     }
@@ -161,6 +182,24 @@ fn answers_are_counted_and_missing_ones_are_suspect() {
     let none = raw.replace("300 packets received", "0 packets received");
     let cause = parse(&none, 300).unwrap_err().to_string();
     assert!(cause.contains("not one answer"), "{cause}");
+}
+
+#[cfg(test)]
+#[test]
+fn more_answers_than_requests_are_suspect_and_count_once() {
+    use vtax_host::settings::Level;
+    let settings = Settings([("load.requests".to_owned(), Level::Integer(300))].into());
+    let raw =
+        "200 packets transmitted, 300 packets received, -50% packet loss\nmicroseconds 404264\n";
+    let result = Hping3.parse(raw.as_bytes(), &settings, TIMING).unwrap();
+    assert_eq!(result.metrics["answered"].quantity.value, 100.0);
+    assert!(matches!(&result.work, Some(WorkDone::Total(work)) if work.amount == 200.0));
+    let reasons = result.suspect.join("; ");
+    assert!(
+        reasons.contains("300") && reasons.contains("200"),
+        "{reasons}"
+    );
+    assert!(reasons.contains("more answers"), "{reasons}");
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! The flood is hping3's, not T50's: that one of Debian (5.8.7b) sends TCP with wrong checksums, so
 //! that no server ever sees it (`TcpInCsumErrors` counts all of it).
 
+use super::check::Claim;
 use super::driver::script;
 use super::hping3::{PROGRAMS, interval, syn};
 use super::http_rate::FILE_BYTES;
@@ -146,11 +147,21 @@ impl Workload for HttpBatch {
         let title = "HTTP requests that were answered";
         metrics.higher("answered", 100.0 * answered / due, PERCENT, title);
         let unit = Unit::of(Base::Request);
-        let suspect = shortfall("the number of answers", answered, due.max(asked), unit);
+        let suspect = shortfall("the number of answers", answered, due.max(asked), unit)
+            .into_iter()
+            .chain(check::excess(
+                "the number of requests",
+                due,
+                asked,
+                unit,
+                seconds,
+            ))
+            .collect();
         let work = work(answered, Base::Request, "serve 1 HTTP request");
         Ok(WorkloadResult {
             histograms: open_loop::named("latency", histogram),
-            suspect: suspect.into_iter().collect(),
+            suspect,
+            claims: Claim::totals(answered, report.bytes as f64, seconds),
             ..metrics.result(WorkDone::Total(work))
         })
     }

@@ -1,6 +1,7 @@
 //! `http-closed`: as many HTTP requests as Apache in the target answers to clients who each wait for one answer before
 //! they ask again. Overload makes them ask less, so latencies say nothing of users who come by themselves: `http-rate` does.
 
+use super::check::Claim;
 use super::http_rate::FILE_BYTES;
 use super::output::{BIT_RATE, Metrics, REQUEST_RATE, garbage, work};
 use super::*;
@@ -96,6 +97,7 @@ impl Workload for HttpClosed {
         let phrase = "serve 1 HTTP request";
         Ok(WorkloadResult {
             histograms: open_loop::named("latency", histogram),
+            claims: Claim::rates(rate, throughput / 8.0),
             ..metrics.result(WorkDone::Rate(work(rate, Base::Request, phrase)))
         })
     }

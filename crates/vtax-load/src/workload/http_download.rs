@@ -1,5 +1,6 @@
 //! `http-download`: many clients download one large file at once from Apache in the target.
 
+use super::check::Claim;
 use super::http_closed::DRIVER;
 use super::output::{BIT_RATE, Metrics, SECONDS, garbage, gigabytes};
 use super::*;
@@ -92,7 +93,13 @@ impl Workload for HttpDownload {
             gigabytes(bytes, phrase),
             (report.seconds, "time until all downloads were done"),
         );
+        let answers = report.requests as f64;
+        let claims = match self.extent(settings) {
+            Extent::FixedDuration => Claim::rates(answers / report.seconds, rate),
+            Extent::ToCompletion => Claim::totals(answers, bytes, report.seconds),
+        };
         Ok(WorkloadResult {
+            claims,
             histograms: open_loop::named("download", histogram),
             ..metrics.result(work)
         })

@@ -66,6 +66,8 @@ pub struct Output {
 /// Totals of the measured part.
 #[derive(Debug, Default, Deserialize)]
 pub struct End {
+    /// The sender's totals, and before 3.11 the only ones of a client that sends datagrams.
+    pub sum: Option<Sum>,
     /// As the sender counts.
     pub sum_sent: Option<Sum>,
     /// As the receiver counts.
@@ -92,6 +94,12 @@ pub struct Stream {
 }
 
 impl End {
+    /// The totals of the sender of datagrams, by whichever name.
+    pub fn sent_datagrams(&self) -> Option<&Sum> {
+        let older = self.sum.as_ref().filter(|sum| sum.sender == Some(true));
+        self.sum_sent.as_ref().or(older)
+    }
+
     /// Mean over the streams of the round trips that their senders' TCP saw, in seconds.
     pub fn round_trip(&self) -> Option<f64> {
         let sender = |stream: &Stream| stream.sender.as_ref()?.mean_rtt;
@@ -139,6 +147,12 @@ pub fn read(raw: &[u8]) -> Outcome<(Output, End)> {
         .take()
         .ok_or_else(|| garbage("iperf3", "`end` is missing"))?;
     Ok((output, end))
+}
+
+/// A reason for suspicion where the measured part was not as long as was asked for.
+pub fn duration(seconds: f64, timing: Timing) -> Option<String> {
+    let asked = whole_seconds(timing.duration).max(1);
+    check::duration("iperf3", seconds, Duration::from_secs(asked))
 }
 
 /// What to do about an error of iperf3.

@@ -1,5 +1,6 @@
 //! `iperf3-receive` and `iperf3-send`: bulk TCP into and out of the target.
 
+use super::check::Claim;
 use super::output::{
     BIT_RATE, Metrics, PACKET_RATE, SECONDS, garbage, gigabytes, number, positive, shortfall,
 };
@@ -90,7 +91,7 @@ impl Workload for Iperf3Tcp {
         Ok(LoadCommand::client(line))
     }
 
-    fn parse(&self, raw: &[u8], settings: &Settings, _timing: Timing) -> Outcome<WorkloadResult> {
+    fn parse(&self, raw: &[u8], settings: &Settings, timing: Timing) -> Outcome<WorkloadResult> {
         let (output, end) = iperf3::read(raw)?;
         let of_server = output.server_output_json.and_then(|server| server.end);
         let round_trip = end
@@ -124,10 +125,26 @@ impl Workload for Iperf3Tcp {
             let title = "mean round trip that TCP saw";
             metrics.lower("rtt.mean", seconds, SECONDS, title);
         }
+        let into_target = matches!(self, Self::Receive);
+        let claim = Claim::bulk(into_target, bytes / seconds, LENGTH.integer(settings));
+        let mut suspect: Vec<String> = iperf3::duration(seconds, timing).into_iter().collect();
+        if sent.bytes.is_some() {
+            let sent = number("iperf3", "end.sum_sent.bytes", sent.bytes)?;
+            suspect.extend(check::received("iperf3", bytes, sent, seconds));
+        }
         let asked = RATE_MBIT.number(settings) * 1e6;
+        suspect.extend(check::excess(
+            "the TCP rate",
+            throughput,
+            asked,
+            BIT_RATE,
+            seconds,
+        ));
         let unreached = shortfall("the TCP rate", throughput, asked, BIT_RATE);
         let work = WorkDone::Rate(gigabytes(bytes / seconds, phrase));
         Ok(WorkloadResult {
+            suspect,
+            claims: vec![claim],
             unreached,
             ..metrics.result(work)
         })

@@ -6,6 +6,7 @@
 
 mod apache;
 mod board;
+pub mod check;
 mod cpu;
 mod disk_read;
 mod driver;
@@ -462,6 +463,9 @@ pub struct WorkloadResult {
     pub histograms: Vec<(String, Histogram<u64>)>,
     /// Reasons not to trust this trial that only the load generator can see.
     pub suspect: Vec<String>,
+    /// What the load generator says that the lab counted too. Where the two disagree, the trial is
+    /// suspect.
+    pub claims: Vec<check::Claim>,
     /// Why the load was not the one asked for: a steady trial is suspect for it, and of a profile the level does not count
     /// as borne.
     pub unreached: Option<String>,

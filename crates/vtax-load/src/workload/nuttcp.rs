@@ -1,11 +1,13 @@
 //! `nuttcp`: bulk TCP as nttcp's successor sends it, each kernel's own view of the connection with it. It goes as fast as
 //! the link lets it: nuttcp's own rate limit waits in a loop that keeps the sender's processor busy.
 
+use super::check::Claim;
 use super::driver::{command, script, start_service_of_one, whole_seconds};
 use super::output::{
     BIT_RATE, Metrics, PACKET_RATE, figure, garbage, gigabytes, number, positive, text,
 };
 use super::*;
+use vtax_units::Quantity;
 
 /// See the module.
 pub struct Nuttcp;
@@ -82,7 +84,7 @@ impl Workload for Nuttcp {
         Ok(LoadCommand::client(script("bash", SCRIPT, &arguments)))
     }
 
-    fn parse(&self, raw: &[u8], settings: &Settings, _: Timing) -> Outcome<WorkloadResult> {
+    fn parse(&self, raw: &[u8], settings: &Settings, timing: Timing) -> Outcome<WorkloadResult> {
         let text = text("nuttcp", raw)?;
         let value = |key: &str| {
             let words = text.split_whitespace();
@@ -100,6 +102,22 @@ impl Workload for Nuttcp {
                 "not one byte arrived; check the link's settings",
             ));
         }
+        let megabytes = number("nuttcp", "megabytes", value("megabytes"))?;
+        let of_bytes = 8.0 * megabytes * f64::from(1 << 20) / seconds;
+        let mut suspect = Vec::new();
+        // Each of the two is rounded.
+        if (of_bytes - throughput).abs() > 0.1 * throughput.max(of_bytes) {
+            suspect.push(format!(
+                "nuttcp's rate is {}, and its bytes in its time are {}",
+                Quantity::new(throughput, BIT_RATE),
+                Quantity::new(of_bytes, BIT_RATE)
+            ));
+        }
+        let asked = Duration::from_secs(whole_seconds(timing.duration));
+        suspect.extend(check::duration("nuttcp", seconds, asked));
+        let into_target = DIRECTION.text(settings) != "send";
+        let length = LENGTH.integer(settings);
+        let claims = vec![Claim::bulk(into_target, throughput / 8.0, length)];
         let (title, phrase) = match DIRECTION.text(settings) {
             "send" => ("TCP throughput out of the target", "send 1 GB"),
             _ => ("TCP throughput into the target", "receive 1 GB"),
@@ -109,7 +127,12 @@ impl Workload for Nuttcp {
         metrics.lead("throughput");
         let again = number("nuttcp", "retrans", value("retrans"))? / seconds;
         metrics.lower("retransmits", again, PACKET_RATE, "TCP segments sent again");
-        Ok(metrics.result(WorkDone::Rate(gigabytes(throughput / 8.0, phrase))))
+        let work = WorkDone::Rate(gigabytes(throughput / 8.0, phrase));
+        Ok(WorkloadResult {
+            suspect,
+            claims,
+            ..metrics.result(work)
+        })
     }
 }
 

@@ -1,8 +1,10 @@
 //! The load generators of our own, as workloads use them: the settings of an open loop, the command
 //! line, and the reading of a report.
 
+use super::check::Claim;
 use super::output::{
-    BIT_RATE, Metrics, PERCENT, REQUEST_RATE, SECONDS, garbage, json, number, positive, work,
+    BIT_RATE, Metrics, PERCENT, REQUEST_RATE, SECONDS, ascending, garbage, json, number, positive,
+    work,
 };
 use super::*;
 use crate::generator::report::decoded;
@@ -78,11 +80,11 @@ pub fn generator(name: &str, flags: Vec<String>) -> Outcome<CommandLine> {
 /// Reads a report of that mode, and its histogram if it has one.
 pub fn read(driver: &str, raw: &[u8], mode: &str) -> Outcome<(Report, Option<Histogram<u64>>)> {
     let report: Report = json(driver, raw)?;
-    let histogram = check(driver, &report, mode)?;
+    let histogram = verify(driver, &report, mode)?;
     Ok((report, histogram))
 }
 
-fn check(driver: &str, report: &Report, mode: &str) -> Outcome<Option<Histogram<u64>>> {
+fn verify(driver: &str, report: &Report, mode: &str) -> Outcome<Option<Histogram<u64>>> {
     if report.mode != mode {
         let detail = format!("its mode is {:?}, not {mode:?}", report.mode);
         return Err(garbage(driver, &detail));
@@ -101,8 +103,28 @@ fn check(driver: &str, report: &Report, mode: &str) -> Outcome<Option<Histogram<
     ] {
         number(driver, "latency", Some(time))?;
     }
-    decoded(&report.histogram)
-        .map_err(|cause| garbage(driver, &format!("its histogram cannot be read: {cause}")))
+    ascending(driver, latency)?;
+    for (name, count) in [("requests", report.requests), ("bytes", report.bytes)] {
+        number(driver, name, Some(count as f64))?;
+    }
+    let (failed, due) = (report.errors.total(), report.due.unwrap_or(u64::MAX));
+    if failed > due || latency.count > due {
+        let timed = latency.count;
+        let detail =
+            format!("of {due} requests that were due, {failed} failed and {timed} were timed");
+        return Err(garbage(driver, &detail));
+    }
+    let histogram = decoded(&report.histogram)
+        .map_err(|cause| garbage(driver, &format!("its histogram cannot be read: {cause}")))?;
+    match &histogram {
+        Some(times) if times.len() != latency.count => {
+            let (summed, listed) = (latency.count, times.len());
+            let detail =
+                format!("its latency is of {summed} requests, and its histogram of {listed}");
+            Err(garbage(driver, &detail))
+        }
+        _ => Ok(histogram),
+    }
 }
 
 /// A histogram, if there is one, as results have it.
@@ -144,12 +166,8 @@ impl OpenLoop {
     )]
     fn result(&self, report: &Report) -> Outcome<WorkloadResult> {
         let (driver, what) = (self.driver(), self.what);
-        let histogram = check(&driver, report, "open")?;
-        let kinds = report.errors;
-        let failed = format!(
-            "{} connections failed, {} answers with an error status, {} timeouts, {} never sent",
-            kinds.connection, kinds.status, kinds.timeout, kinds.unsent
-        );
+        let histogram = verify(&driver, report, "open")?;
+        let failed = report.errors;
         if report.requests == 0 {
             let detail = format!(
                 "not one answer arrived in the measured part ({failed}); check the link's settings \
@@ -160,7 +178,7 @@ impl OpenLoop {
         let missing = |name: &str| garbage(&driver, &format!("`{name}` is missing"));
         let due = report.due.ok_or_else(|| missing("due"))? as f64;
         let lag = report.lag.ok_or_else(|| missing("lag"))?;
-        let (answered, errors) = (report.requests as f64, kinds.total() as f64);
+        let (answered, errors) = (report.requests as f64, failed.total() as f64);
         let latency = &report.latency;
 
         let mut metrics = Metrics::default();
@@ -198,10 +216,21 @@ impl OpenLoop {
                 Quantity::new(latency.p50, SECONDS)
             ));
         }
+        if let Some(asked) = report.rate {
+            let due = due / report.seconds;
+            suspect.extend(check::random_excess(
+                "the rate of requests due",
+                due,
+                asked,
+                REQUEST_RATE,
+                report.seconds,
+            ));
+        }
         let phrase = format!("serve 1 {what} request");
         let work = WorkDone::Rate(work(rate, Base::Request, &phrase));
         Ok(WorkloadResult {
             histograms: named("latency", histogram),
+            claims: Claim::rates(rate, throughput / 8.0),
             suspect,
             unreached,
             ..metrics.result(work)

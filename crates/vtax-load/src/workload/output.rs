@@ -77,6 +77,22 @@ pub fn positive(driver: &str, name: &str, value: Option<f64>) -> Outcome<f64> {
     }
 }
 
+/// Refuses percentiles that fall where they have to rise, and a mean above the longest time.
+pub fn ascending(driver: &str, times: &Summary) -> Outcome<()> {
+    // Histograms keep three digits.
+    const ROUNDING: f64 = 1.01;
+    let rising = [times.p50, times.p90, times.p99, times.p999, times.max];
+    let falls = rising.windows(2).any(|pair| match pair {
+        [low, high] => *low > high * ROUNDING,
+        _ => false,
+    });
+    if falls || times.mean > times.max * ROUNDING {
+        let detail = format!("its latencies contradict each other: {times:?}");
+        return Err(garbage(driver, &detail));
+    }
+    Ok(())
+}
+
 /// Seconds.
 pub const SECONDS: Unit = Unit::of(Base::Second);
 /// Percent.

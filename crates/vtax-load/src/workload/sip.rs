@@ -5,10 +5,12 @@
 //! works for signals, and its host for packets of 20 ms of sound each, both ways. Chen, Kaeli & Murphy
 //! had Asterisk for it. Without Record-Route the caller sends all of a call to the proxy.
 
+use super::check::{Account, Amount, Claim};
 use super::driver::{script, start_service, whole_seconds};
 use super::output::*;
 use super::*;
 use crate::generator::report::Times;
+use vtax_units::Quantity;
 
 /// See the module.
 pub struct Sip;
@@ -24,6 +26,9 @@ const RATE: Parameter = Parameter::new("load.rate", Domain::Number(0.1, 1e5), "2
     .help("calls that begin each second, equally spaced");
 const HOLD: Parameter = Parameter::new("load.hold_ms", Domain::Integer(0, 60_000), "500")
     .help("milliseconds of sound in a call, 50 packets of it a second and way");
+/// Before 3.8, SIPp times calls by a clock (Linux' `CLOCK_MONOTONIC_COARSE`) that moves with the timer
+/// interrupt, 250 times a second on Debian's kernels: most times are 0, 4 or 8 ms.
+const COARSE_CLOCK: Duration = Duration::from_millis(4);
 /// Each call in progress has a port for its sound.
 const MOST_CALLS: u32 = 4000;
 /// After these, calls that go on are given up: the first sends of SIP wait half a second for an answer.
@@ -76,9 +81,24 @@ timeout --signal=KILL "$(($4 + $5))" sipp "$1:5060" -sf call.xml -i "$from" -mi 
   -timeout "$4" -l "$6" -trace_stat -stf counts.csv -fd 100ms -trace_rtt -rtt_freq 1 -nostdin >screen 2>errors
 code=$?
 if [ "$code" -ge 200 ] || [ ! -s counts.csv ]; then cat errors >&2; tail -n 3 screen >&2; exit 1; fi
-cat counts.csv; echo times; cat call_*_rtt.csv 2>/dev/null; exit 0
+cat counts.csv; sipp -v | sed -n 's/^ *\(SIPp v\)/version \1/p'; echo times; cat call_*_rtt.csv 2>/dev/null; exit 0
 "#
 );
+
+/// Below which SIPp cannot tell times apart, by the version that it prints; one that prints none is old.
+fn resolution(text: &str) -> Duration {
+    let version = text
+        .lines()
+        .find_map(|line| line.strip_prefix("version SIPp v"));
+    let mut numbers = version
+        .unwrap_or_default()
+        .split(|one: char| !one.is_ascii_digit());
+    let mut next = || numbers.next().and_then(|number| number.parse::<u32>().ok());
+    match (next(), next()) {
+        (Some(major), Some(minor)) if (major, minor) >= (3, 8) => Duration::ZERO,
+        _ => COARSE_CLOCK,
+    }
+}
 
 /// A row of SIPp's counts.
 #[derive(Debug, Clone, Copy, Default)]
@@ -213,14 +233,17 @@ impl Workload for Sip {
         let end = end
             .filter(|end| end.at > begin.at)
             .ok_or_else(|| garbage("sipp", "no counts of the measured window"))?;
-        let seconds = end.at - begin.at;
+        let seconds = positive("sipp", "CurrentTime", Some(end.at - begin.at))?;
         let calls = number("sipp", "OutgoingCall(C)", Some(end.begun - begin.begun))?;
-        let succeeded = (end.succeeded - begin.succeeded).max(0.0);
-        let failed = (end.failed - begin.failed).max(0.0);
+        let succeeded = end.succeeded - begin.succeeded;
+        let succeeded = number("sipp", "SuccessfulCall(C)", Some(succeeded))?;
+        let failed = number("sipp", "FailedCall(C)", Some(end.failed - begin.failed))?;
         let window = rows
             .iter()
             .filter(|row| row.at > begin.at && row.at <= end.at);
         let most = window.map(|row| row.current).fold(0.0, f64::max);
+        let most = number("sipp", "CurrentCall", Some(most))?;
+        let resolution = resolution(table).as_secs_f64();
 
         let mut answers = Times::new();
         for line in times.lines() {
@@ -229,7 +252,8 @@ impl Workload for Sip {
             if let (Some(Some(at)), Some(Some(took))) = (cells.next(), cells.next())
                 && (from..to).contains(&(at / 1e3))
             {
-                answers.record_n(took / 1e3, 1);
+                let took = number("sipp", "response_time_ms", Some(took))? / 1e3;
+                answers.record_n(took.max(resolution), 1);
             }
         }
         let mut metrics = Metrics::default();
@@ -239,7 +263,8 @@ impl Workload for Sip {
         let share = |part: f64, of: f64| if of > 0.0 { 100.0 * part / of } else { 0.0 };
         let title = "share of the calls that ended, which failed";
         metrics.lower("errors", share(failed, succeeded + failed), PERCENT, title);
-        let again = (end.sent_again - begin.sent_again).max(0.0);
+        let again = end.sent_again - begin.sent_again;
+        let again = number("sipp", "Retransmissions(C)", Some(again))?;
         let title = "messages sent again, of each hundred calls begun";
         metrics.lower("retransmissions", share(again, calls), PERCENT, title);
         let title = "most calls in progress";
@@ -248,7 +273,12 @@ impl Workload for Sip {
         if answers.0.is_empty() {
             suspect.push("no call was answered in the measured window".to_owned());
         } else {
-            metrics.latency("time until a call is answered", &answers.summary());
+            let mut what = "time until a call is answered".to_owned();
+            if resolution > 0.0 {
+                let bound = Quantity::new(resolution, SECONDS);
+                what += &format!(" ({bound}: at or below the resolution of SIPp before 3.8)");
+            }
+            metrics.latency(&what, &answers.summary());
         }
         let is_full = most >= f64::from(MOST_CALLS);
         let asked = RATE.number(settings);
@@ -257,13 +287,24 @@ impl Workload for Sip {
                 "{MOST_CALLS} calls were in progress, the most that there can be"
             ));
         } else {
+            suspect.extend(check::excess(
+                "SIPp's rate of calls",
+                (calls - 1.0) / seconds,
+                asked,
+                OP_RATE,
+                seconds,
+            ));
             // A call more or less is at the window's edges.
             unreached = shortfall("SIPp", (calls + 1.0) / seconds, asked, OP_RATE);
         }
+        // INVITE, ACK and BYE.
+        let messages = Amount::PerSecond(3.0 * rate);
+        let messages = Claim::at_most("messages of calls", messages, Account::FramesToTarget);
         let work = work(rate, Base::Operation, "serve 1 call");
         Ok(WorkloadResult {
             histograms: vec![("latency".to_owned(), answers.0)],
             suspect,
+            claims: vec![messages],
             unreached,
             ..metrics.result(WorkDone::Rate(work))
         })
@@ -300,6 +341,33 @@ mod tests {
         }
         let unreached = parse(RAW, 100.0).unwrap().unreached.unwrap();
         assert!(unreached.contains("20"), "{unreached}");
+    }
+
+    #[test]
+    fn no_time_below_the_clock_steps_of_sipp_before_3_8_is_reported() {
+        for raw in [RAW, NEWER, OVERLOAD] {
+            let result = parse(raw, 20.0).unwrap();
+            for (name, metric) in &result.metrics {
+                if name.starts_with("latency.") {
+                    assert!(metric.quantity.value >= 0.004, "{name}: {metric:?}");
+                    assert!(metric.title.contains("below the resolution"), "{metric:?}");
+                }
+            }
+            assert!(result.histograms[0].1.min() >= 3_990_000);
+        }
+        // 3.8 counts microseconds.
+        let newer = RAW.replace(
+            "\ntimes\n",
+            "\nversion SIPp v3.8.0-TLS-PCAP-SHA256.\ntimes\n",
+        );
+        let newer = newer
+            .replace(";8;1", ";1.41;1")
+            .replace(";4;1", ";1.41;1")
+            .replace(";0;1", ";1.41;1");
+        let result = parse(&newer, 20.0).unwrap();
+        let median = &result.metrics["latency.p50"];
+        assert!((median.quantity.value - 1.41e-3).abs() < 1e-5, "{median:?}");
+        assert!(!median.title.contains("resolution"));
     }
 
     #[test]

@@ -77,7 +77,7 @@ impl Workload for StressNg {
     }
 
     /// An operation is whatever the stressor counts: never to be compared between stressors.
-    fn parse(&self, raw: &[u8], settings: &Settings, _timing: Timing) -> Outcome<WorkloadResult> {
+    fn parse(&self, raw: &[u8], settings: &Settings, timing: Timing) -> Outcome<WorkloadResult> {
         let text = text("stress-ng", raw)?;
         let value = |name: &str| {
             let mut lines = text.lines().filter_map(|line| line.trim().split_once(": "));
@@ -102,7 +102,17 @@ impl Workload for StressNg {
         let title = "CPU time per operation, as the target counts it";
         metrics.lower("cpu.inside_per_work", cpu / operations, per_op, title);
         let phrase = format!("do 1 operation of stress-ng ({stressor})");
-        Ok(metrics.result(WorkDone::Rate(work(rate, Base::Operation, &phrase))))
+        let seconds = operations / rate;
+        let asked = Duration::from_secs(whole_seconds(timing.duration).max(1));
+        // Of `switch`, each worker is two processes.
+        let processes = 2 * WORKERS.integer(settings);
+        let suspect = check::duration("stress-ng", seconds, asked)
+            .into_iter()
+            .chain(check::processor_time("stress-ng", cpu, processes, seconds));
+        Ok(WorkloadResult {
+            suspect: suspect.collect(),
+            ..metrics.result(WorkDone::Rate(work(rate, Base::Operation, &phrase)))
+        })
     }
 }
 

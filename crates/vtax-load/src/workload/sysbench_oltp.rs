@@ -1,5 +1,6 @@
 //! `sysbench-oltp`: transactions on MariaDB in the target, on its scratch disk (sysbench).
 
+use super::check::{Amount, Claim};
 use super::driver::{command, prepare_client, script, start_service, whole_seconds};
 use super::output::*;
 use super::*;
@@ -108,7 +109,7 @@ impl Workload for SysbenchOltp {
         let last = text.rsplit_once("Latency histogram");
         let (_, report) = last.ok_or_else(|| garbage("sysbench", "its histogram is missing"))?;
         let (mut rate, mut mean, mut max) = (None, None, None);
-        let mut times = Times::new();
+        let (mut times, mut counted) = (Times::new(), 0.0);
         for line in report.lines() {
             match line.split_whitespace().collect::<Vec<_>>()[..] {
                 ["transactions:", _, each, "per", "sec.)"] => rate = figure(each),
@@ -116,7 +117,9 @@ impl Workload for SysbenchOltp {
                 ["max:", value] => max = figure(value),
                 [value, bar, count] if bar.starts_with('|') => {
                     let value = number("sysbench", "histogram", figure(value))?;
-                    times.record_n(value / 1e3, count.parse().unwrap_or(0));
+                    let count = number("sysbench", "histogram", figure(count))?;
+                    counted += count;
+                    times.record_n(value / 1e3, count as u64);
                 }
                 _ => {}
             }
@@ -128,10 +131,25 @@ impl Workload for SysbenchOltp {
         let mut metrics = Metrics::default();
         metrics.latency("transaction latency", &summary);
         metrics.higher("rate", rate, OP_RATE, "transactions");
-        let unreached = random_shortfall(rate, RATE.number(settings), timing);
+        let asked = RATE.number(settings);
+        let unreached = random_shortfall(rate, asked, timing);
+        let seconds = Duration::from_secs(whole_seconds(timing.duration).max(1));
+        let mut suspect = Vec::new();
+        // Its rate is of its time, and its histogram of its transactions.
+        suspect.extend(check::duration("sysbench", counted / rate, seconds));
+        let what = "the rate of transactions";
+        suspect.extend(check::random_excess(
+            what,
+            rate,
+            asked,
+            OP_RATE,
+            seconds.as_secs_f64(),
+        ));
         let work = work(rate, Base::Operation, "commit 1 transaction");
         Ok(WorkloadResult {
             histograms: vec![("latency".to_owned(), times.0)],
+            suspect,
+            claims: vec![Claim::answers(Amount::PerSecond(rate))],
             unreached,
             ..metrics.result(WorkDone::Rate(work))
         })

@@ -1,5 +1,6 @@
 //! `tbench`: the network part of a file server's load, as recorded by dbench, over TCP.
 
+use super::check::{Account, Amount, Claim};
 use super::driver::{command, start_service, whole_seconds};
 use super::output::{BYTE_RATE, Metrics, OP_RATE, SECONDS};
 use super::output::{figure, garbage, gigabytes, number, positive, text};
@@ -104,7 +105,13 @@ impl Workload for Tbench {
         metrics.lower("latency.mean", total / count, SECONDS, title);
         metrics.lower("latency.max", longest, SECONDS, "tbench latency, longest");
         let work = gigabytes(throughput, "serve 1 GB to tbench");
-        Ok(metrics.result(WorkDone::Rate(work)))
+        // Which lines of the recording are replayed in the window is not known, nor how long they are.
+        let amount = Amount::PerSecond(throughput);
+        let claim = Claim::at_most("payload both ways", amount, Account::BytesBothWays);
+        Ok(WorkloadResult {
+            claims: vec![claim.varying(2.0)],
+            ..metrics.result(WorkDone::Rate(work))
+        })
     }
 }
 

@@ -4,6 +4,7 @@ use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use vtax_host::settings::Level;
+use vtax_units::Quantity;
 
 /// What the real drivers printed once, by workload: those of Debian 12, then those of Debian 13 that are others.
 const RECORDED: &[(&str, &str)] = &[
@@ -70,6 +71,10 @@ const RECORDED: &[(&str, &str)] = &[
         "iperf3-udp",
         include_str!("../../tests/data/iperf3-udp-send-3.18.json"),
     ),
+    (
+        "iperf3-udp",
+        include_str!("../../tests/data/iperf3-udp-3.9.json"),
+    ),
     ("nuttcp", include_str!("../../tests/data/nuttcp-8.2.2.txt")),
     ("sip", include_str!("../../tests/data/sip-3.7.3.csv")),
     (
@@ -81,6 +86,83 @@ const RECORDED: &[(&str, &str)] = &[
         include_str!("../../tests/data/disk-read-3.39.json"),
     ),
 ];
+
+/// What real drivers printed of a load of which nothing arrived.
+const ALL_LOST: &[(&str, &str)] = &[
+    (
+        "iperf3-udp",
+        include_str!("../../tests/data/iperf3-udp-3.12-all-lost-omit-1.json"),
+    ),
+    (
+        "iperf3-udp",
+        include_str!("../../tests/data/iperf3-udp-3.18-all-lost-omit-1.json"),
+    ),
+];
+
+/// What takes the place of a number in a driver's output: what counters give that wrapped or fell, and
+/// what divisions by zero and empty fields do.
+const BROKEN: &[&str] = &[
+    "-1",
+    "-447",
+    "18446744073709551169",
+    "18446744073709551615",
+    "4294966849",
+    "99999999999999999999999999",
+    "1e308",
+    "1e400",
+    "-1e400",
+    "0",
+    "-0",
+    "0.0000000000001",
+    "NaN",
+    "nan",
+    "-nan",
+    "inf",
+    "-inf",
+    "null",
+    "\"\"",
+    "",
+];
+
+/// Where the numbers of some output are.
+fn numbers(raw: &str) -> Vec<std::ops::Range<usize>> {
+    let mut found: Vec<std::ops::Range<usize>> = Vec::new();
+    for (at, byte) in raw.bytes().enumerate() {
+        match found.last_mut() {
+            Some(last) if last.end == at && (byte.is_ascii_digit() || byte == b'.') => {
+                last.end = at + 1;
+            }
+            _ if byte.is_ascii_digit() => found.push(at..at + 1),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// What is wrong with a result as numbers.
+fn nonsense(result: &WorkloadResult) -> Option<String> {
+    let is_amount = |value: f64| value.is_finite() && value >= 0.0;
+    for (name, metric) in &result.metrics {
+        let Quantity { value, unit } = metric.quantity;
+        // A message may be sent again more than once.
+        let is_part = unit == output::PERCENT && name != "retransmissions";
+        if !is_amount(value) || is_part && value > 100.0 {
+            return Some(format!("{name} is {value}"));
+        }
+    }
+    let work = match &result.work {
+        Some(WorkDone::Rate(work) | WorkDone::Total(work)) => work.amount,
+        None => 0.0,
+    };
+    if !is_amount(work) {
+        return Some(format!("the work is {work}"));
+    }
+    let claims = result.claims.iter().find_map(|claim| {
+        let (check::Amount::PerSecond(amount) | check::Amount::InAll(amount)) = claim.amount;
+        (!is_amount(amount)).then(|| format!("{claim:?}"))
+    });
+    claims
+}
 
 #[test]
 fn kinds_are_unique_and_parameters_belong_to_the_load() {
@@ -269,6 +351,34 @@ proptest! {
                 for (name, metric) in result.metrics {
                     prop_assert!(metric.quantity.value.is_finite(), "{}: {}", kind, name);
                 }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn a_broken_number_in_real_output_is_an_error_or_leaves_every_figure_possible(
+        broken in prop::collection::vec((any::<prop::sample::Index>(), prop::sample::select(BROKEN)), 1..4),
+    ) {
+        for (kind, raw) in RECORDED.iter().chain(ALL_LOST) {
+            let places = numbers(raw);
+            let mut raw = (*raw).to_owned();
+            let mut broken: Vec<_> = broken
+                .iter()
+                .map(|(place, text)| (&places[place.index(places.len())], text))
+                .collect();
+            // From the end, so that the places before stay where they are.
+            broken.sort_by_key(|(place, _)| std::cmp::Reverse(place.start));
+            broken.dedup_by_key(|(place, _)| place.start);
+            for (place, text) in broken {
+                raw.replace_range(place.clone(), text);
+            }
+            let parsed = by_kind(kind).unwrap().parse(raw.as_bytes(), &Settings::default(), TIMING);
+            if let Ok(result) = parsed {
+                prop_assert_eq!(nonsense(&result), None, "{}: {}", kind, raw);
             }
         }
     }

@@ -1,0 +1,387 @@
+//! A load generator's figures against a second account of the same thing: what the generator claims,
+//! what was counted elsewhere, and how far apart the two may be.
+
+use super::output::SECONDS;
+use std::time::Duration;
+use vtax_observe::metric;
+use vtax_units::{Base, Quantity, Unit};
+
+/// The two accounts may differ by this share of the smaller one.
+const SHARE: f64 = 0.1;
+/// And by what this much of the load's time brings: a generator's window does not open and close with
+/// the lab's.
+const EDGES: Duration = Duration::from_millis(500);
+
+/// How many times the payload of bulk data a device may carry, with headers and what is sent again.
+const MOST_OF_BULK: f64 = 1.5;
+/// Below this length of a write, TCP may send more headers than data.
+const BULK_LENGTH: i64 = 1024;
+
+/// Who else counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Account {
+    /// Bytes that the host handed to the target's network devices.
+    BytesToTarget,
+    /// Bytes that the target's network devices handed to the host.
+    BytesFromTarget,
+    /// Both.
+    BytesBothWays,
+    /// Frames that the host handed to the target's network devices.
+    FramesToTarget,
+    /// Frames that the target's network devices handed to the host.
+    FramesFromTarget,
+    /// Bytes read from the target's block devices.
+    BytesRead,
+    /// Seconds by the lab's clock.
+    Clock,
+}
+
+impl Account {
+    /// The series of the target whose sum it is. The clock is none.
+    pub const fn series(self) -> &'static [&'static str] {
+        // A host receives what its guest sends.
+        match self {
+            Self::BytesToTarget => &[metric::NET_TX_BYTES],
+            Self::BytesFromTarget => &[metric::NET_RX_BYTES],
+            Self::BytesBothWays => &[metric::NET_TX_BYTES, metric::NET_RX_BYTES],
+            Self::FramesToTarget => &[metric::NET_TX_PACKETS],
+            Self::FramesFromTarget => &[metric::NET_RX_PACKETS],
+            Self::BytesRead => &[metric::BLOCK_READ_BYTES],
+            Self::Clock => &[],
+        }
+    }
+
+    const fn words(self) -> &'static str {
+        match self {
+            Self::BytesToTarget | Self::FramesToTarget => "the target's network device was handed",
+            Self::BytesFromTarget | Self::FramesFromTarget => {
+                "the target's network device delivered"
+            }
+            Self::BytesBothWays => "the target's network device carried both ways",
+            Self::BytesRead => "the target's disks delivered",
+            Self::Clock => "the lab's clock measured",
+        }
+    }
+
+    const fn unit(self) -> Unit {
+        match self {
+            Self::BytesToTarget | Self::BytesFromTarget | Self::BytesBothWays | Self::BytesRead => {
+                Unit::of(Base::Byte)
+            }
+            Self::FramesToTarget | Self::FramesFromTarget => Unit::of(Base::Packet),
+            Self::Clock => SECONDS,
+        }
+    }
+}
+
+/// Over which time a claim is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Amount {
+    /// So much each second.
+    PerSecond(f64),
+    /// So much in all.
+    InAll(f64),
+}
+
+/// A figure of a load generator that something else counted too.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Claim {
+    /// What there is so much of, for messages: `payload received`.
+    pub what: &'static str,
+    /// How much the generator says that there was.
+    pub amount: Amount,
+    /// Who else counted.
+    pub account: Account,
+    /// How many times as much the account may hold, where that is known: headers, segments sent again
+    /// and acknowledgements are in a device's count, and in no payload.
+    pub most: Option<f64>,
+    /// By how many times as much the load varies from its own mean; 1 where it is steady.
+    pub varies: f64,
+}
+
+impl Claim {
+    /// A claim of no more than the account holds.
+    pub const fn at_most(what: &'static str, amount: Amount, account: Account) -> Self {
+        Self {
+            what,
+            amount,
+            account,
+            most: None,
+            varies: 1.0,
+        }
+    }
+
+    /// Of bulk data over TCP into or out of the target, in writes of `length` bytes.
+    pub fn bulk(into_target: bool, bytes_per_second: f64, length: i64) -> Self {
+        let account = match into_target {
+            true => Account::BytesToTarget,
+            false => Account::BytesFromTarget,
+        };
+        let amount = Amount::PerSecond(bytes_per_second);
+        let claim = Self::at_most("TCP payload received", amount, account);
+        match length >= BULK_LENGTH {
+            true => claim.and_no_less(MOST_OF_BULK),
+            false => claim,
+        }
+    }
+
+    /// Of requests that were answered, each with a frame of its own at least.
+    pub const fn answers(amount: Amount) -> Self {
+        Self::at_most("answers", amount, Account::FramesFromTarget)
+    }
+
+    /// Of answers and of their payload, each second.
+    pub fn rates(answers: f64, bytes: f64) -> Vec<Self> {
+        let payload = Amount::PerSecond(bytes);
+        vec![
+            Self::answers(Amount::PerSecond(answers)),
+            Self::at_most("payload of answers", payload, Account::BytesFromTarget),
+        ]
+    }
+
+    /// Of answers and of their payload in all, and of the time that they took.
+    pub fn totals(answers: f64, bytes: f64, seconds: f64) -> Vec<Self> {
+        let payload = Amount::InAll(bytes);
+        vec![
+            Self::answers(Amount::InAll(answers)),
+            Self::at_most("payload of answers", payload, Account::BytesFromTarget),
+            Self::elapsed(seconds),
+        ]
+    }
+
+    /// Of the time that a load to completion took. What the lab waits longer is not in it.
+    pub const fn elapsed(seconds: f64) -> Self {
+        Self::at_most("time to completion", Amount::InAll(seconds), Account::Clock)
+    }
+
+    /// And of not so little that the account holds more than `most` times as much.
+    pub const fn and_no_less(mut self, most: f64) -> Self {
+        self.most = Some(most);
+        self
+    }
+
+    /// Of a load that varies by such a factor.
+    pub const fn varying(mut self, factor: f64) -> Self {
+        self.varies = factor;
+        self
+    }
+
+    /// Why the claim cannot be true, where `counted` is what the account advanced by in a window of
+    /// so many seconds; `None` where the two agree.
+    pub fn disagreement(&self, counted: f64, seconds: f64) -> Option<String> {
+        let claimed = match self.amount {
+            Amount::PerSecond(rate) => rate * seconds,
+            Amount::InAll(total) => total,
+        };
+        if seconds <= 0.0 {
+            return None;
+        }
+        let tolerance = self.varies * (1.0 + SHARE + EDGES.as_secs_f64() / seconds) - 1.0;
+        let is_too_much = claimed.is_nan() || claimed > counted * (1.0 + tolerance);
+        let is_too_little = self
+            .most
+            .is_some_and(|most| counted > claimed * most * (1.0 + tolerance));
+        if !is_too_much && !is_too_little {
+            return None;
+        }
+        let shown = |value| Quantity::new(value, self.account.unit());
+        let room = match self.most.filter(|_| is_too_little) {
+            Some(most) => format!("{most:.2} times as much and {:.0} %", 100.0 * tolerance),
+            None => format!("{:.0} %", 100.0 * tolerance),
+        };
+        Some(format!(
+            "the load generator claims {} ({}), and {} {} in {seconds:.2} s: more than {room} apart",
+            shown(claimed),
+            self.what,
+            self.account.words(),
+            shown(counted),
+        ))
+    }
+}
+
+/// A reason for suspicion where a generator's own length of its measured part is not the one asked for.
+pub fn duration(driver: &str, claimed: f64, asked: Duration) -> Option<String> {
+    let asked = asked.as_secs_f64();
+    let apart = SHARE * asked + EDGES.as_secs_f64();
+    ((claimed - asked).abs() > apart).then(|| {
+        format!("{driver} measured for {claimed:.2} s, and {asked:.2} s were asked for: more than {apart:.2} s apart")
+    })
+}
+
+/// A reason for suspicion where there was more load than asked for: neither a plan's load nor possible
+/// where the generator holds a rate. `asked` of 0 is no limit.
+pub fn excess(what: &str, reached: f64, asked: f64, unit: Unit, seconds: f64) -> Option<String> {
+    let tolerance = SHARE + EDGES.as_secs_f64() / seconds.max(1.0);
+    (asked > 0.0 && reached > asked * (1.0 + tolerance)).then(|| {
+        format!(
+            "{what} reached {}, and {} were asked for: more than {:.0} % apart",
+            Quantity::new(reached, unit),
+            Quantity::new(asked, unit),
+            100.0 * tolerance
+        )
+    })
+}
+
+/// As [`excess`], for operations that arrive at random: five standard deviations (Poisson) above what
+/// was asked are mere chance.
+pub fn random_excess(
+    what: &str,
+    reached: f64,
+    asked: f64,
+    unit: Unit,
+    seconds: f64,
+) -> Option<String> {
+    let chance = 5.0 * (asked / seconds.max(1.0)).sqrt();
+    excess(what, reached, asked, unit, seconds).filter(|_| reached > asked + chance)
+}
+
+/// A reason for suspicion where a receiver counts more than was sent to it.
+pub fn received(driver: &str, received: f64, sent: f64, seconds: f64) -> Option<String> {
+    let tolerance = SHARE + EDGES.as_secs_f64() / seconds.max(1.0);
+    (received > sent * (1.0 + tolerance)).then(|| {
+        format!(
+            "{driver}'s receiver counted {}, and its sender {}: more than {:.0} % more",
+            Quantity::new(received, Unit::of(Base::Byte)),
+            Quantity::new(sent, Unit::of(Base::Byte)),
+            100.0 * tolerance
+        )
+    })
+}
+
+/// A reason for suspicion where the share of datagrams lost, in percent, is not what the bytes say.
+pub fn loss(driver: &str, lost: f64, received: f64, sent: f64, seconds: f64) -> Option<String> {
+    // What is under way when the receiver begins and ends its count is a small part of a second.
+    let apart = 2.0 + 10.0 / seconds.max(1.0);
+    let by_bytes = 100.0 * (1.0 - received / sent);
+    ((lost - by_bytes).abs() > apart).then(|| {
+        format!(
+            "{driver} counts {lost:.1} % of the datagrams as lost, and {by_bytes:.1} % of the bytes sent were not received: more than {apart:.1} points apart"
+        )
+    })
+}
+
+/// A reason for suspicion where processes had more processor time than there was.
+pub fn processor_time(driver: &str, spent: f64, processes: i64, seconds: f64) -> Option<String> {
+    let most = processes.max(1) as f64 * (seconds * (1.0 + SHARE) + EDGES.as_secs_f64());
+    (spent > most).then(|| {
+        format!(
+            "{driver} counts {spent:.2} s of processor time, and {processes} processes can have {most:.2} s in {seconds:.2} s"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BULK: Claim = Claim::at_most(
+        "payload received",
+        Amount::PerSecond(1e9),
+        Account::BytesToTarget,
+    )
+    .and_no_less(1.5);
+
+    #[test]
+    fn two_accounts_agree_within_a_tenth_and_half_a_second_of_load() {
+        // 15 % in 10 s: 10 GB are claimed.
+        assert_eq!(BULK.disagreement(8.70e9, 10.0), None);
+        assert!(BULK.disagreement(8.69e9, 10.0).is_some());
+        // In a window of 1 s the edges are most of it.
+        assert_eq!(BULK.disagreement(0.63e9, 1.0), None);
+        assert!(BULK.disagreement(0.62e9, 1.0).is_some());
+    }
+
+    #[test]
+    fn a_claim_of_too_much_or_too_little_is_shown_with_both_numbers() {
+        let reason = BULK.disagreement(5e9, 10.0).unwrap();
+        assert_eq!(
+            reason,
+            "the load generator claims 10.0 GB (payload received), and the target's network device \
+             was handed 5.00 GB in 10.00 s: more than 15 % apart"
+        );
+        // Headers and segments sent again may be half as much again.
+        assert_eq!(BULK.disagreement(17e9, 10.0), None);
+        let reason = BULK.disagreement(18e9, 10.0).unwrap();
+        assert!(
+            reason.contains("10.0 GB") && reason.contains("18.0 GB"),
+            "{reason}"
+        );
+        let open = Claim { most: None, ..BULK };
+        assert_eq!(open.disagreement(18e9, 10.0), None);
+        assert!(BULK.varying(2.0).disagreement(5e9, 10.0).is_none());
+    }
+
+    #[test]
+    fn nothing_counted_agrees_with_nothing_claimed_only() {
+        let claim = |amount| Claim { amount, ..BULK };
+        assert_eq!(claim(Amount::InAll(0.0)).disagreement(0.0, 1.0), None);
+        assert!(claim(Amount::InAll(1.0)).disagreement(0.0, 1.0).is_some());
+        assert!(
+            claim(Amount::InAll(f64::NAN))
+                .disagreement(1.0, 1.0)
+                .is_some()
+        );
+        assert!(
+            claim(Amount::InAll(f64::INFINITY))
+                .disagreement(1.0, 1.0)
+                .is_some()
+        );
+        // A window that never opened says nothing.
+        assert_eq!(claim(Amount::InAll(1.0)).disagreement(0.0, 0.0), None);
+    }
+
+    #[test]
+    fn what_a_guest_sends_is_what_its_host_receives() {
+        assert_eq!(Account::BytesFromTarget.series(), [metric::NET_RX_BYTES]);
+        assert_eq!(Account::FramesToTarget.series(), [metric::NET_TX_PACKETS]);
+    }
+
+    #[test]
+    fn a_length_other_than_asked_and_more_load_than_asked_are_suspect() {
+        let seconds = Duration::from_secs;
+        assert_eq!(duration("iperf3", 10.9, seconds(10)), None);
+        assert!(
+            duration("iperf3", 5.0, seconds(10))
+                .unwrap()
+                .contains("5.00 s")
+        );
+        assert!(
+            duration("iperf3", 20.0, seconds(10))
+                .unwrap()
+                .contains("20.00 s")
+        );
+        let unit = super::super::output::OP_RATE;
+        assert_eq!(excess("the rate", 114.0, 100.0, unit, 10.0), None);
+        assert!(excess("the rate", 116.0, 100.0, unit, 10.0).is_some());
+        assert_eq!(excess("the rate", 1e9, 0.0, unit, 10.0), None);
+        // 100 in 10 s: a standard deviation of the rate is 3.2 a second.
+        assert_eq!(random_excess("the rate", 115.5, 100.0, unit, 10.0), None);
+        assert!(random_excess("the rate", 117.0, 100.0, unit, 10.0).is_some());
+    }
+    #[test]
+    fn more_received_than_sent_and_a_loss_that_the_bytes_contradict_are_suspect() {
+        assert_eq!(received("iperf3", 1.14e9, 1e9, 10.0), None);
+        let reason = received("iperf3", 1.16e9, 1e9, 10.0).unwrap();
+        assert!(
+            reason.contains("1.16 GB") && reason.contains("1.00 GB"),
+            "{reason}"
+        );
+        assert_eq!(loss("iperf3", 31.0, 70.0, 100.0, 10.0), None);
+        assert_eq!(loss("iperf3", 0.0, 101.0, 100.0, 10.0), None);
+        let reason = loss("iperf3", 39.2, 95.3, 100.0, 10.0).unwrap();
+        assert!(
+            reason.contains("39.2 %") && reason.contains("4.7 %"),
+            "{reason}"
+        );
+    }
+
+    #[test]
+    fn a_process_has_no_more_processor_time_than_time_passes() {
+        assert_eq!(processor_time("the cpu script", 4.0, 2, 2.0), None);
+        let reason = processor_time("the cpu script", 8.0, 2, 2.0).unwrap();
+        assert!(
+            reason.contains("8.00 s") && reason.contains("2 processes"),
+            "{reason}"
+        );
+    }
+}
