@@ -1,10 +1,11 @@
 //! A directory that is opened once, and the files below it.
 
 use crate::error::opening;
+use crate::names::{random, unguessed};
 use crate::{FileError, Refusal, Replacement};
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags, fchmod, fstat, mkdirat, open,
-    openat, openat2, renameat, renameat_with, unlinkat,
+    AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags, fchmod, fstat, linkat,
+    mkdirat, open, openat, openat2, renameat, renameat_with, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -101,9 +102,16 @@ impl Dir {
     /// narrowed.
     ///
     /// # Errors
-    /// When it belongs to another user, or can be neither opened nor made.
+    /// When it, or a link of its name, belongs to another user, or it can be neither opened nor made.
     pub fn private(path: &Path) -> Result<Self, FileError> {
         make_all(path, Access::Private)?;
+        // A link in a directory for all, such as /tmp, is for its owner alone to put there.
+        if let Ok(link) = std::fs::symlink_metadata(path)
+            && link.is_symlink()
+            && ![0, geteuid().as_raw()].contains(&link.uid())
+        {
+            return Err(FileError::of("use", path)(io::Error::from(Refusal::Link)));
+        }
         let mut dir = Self::open(path)?;
         dir.access = Access::Private;
         narrow(dir.handle.as_fd(), Access::Private.of_directories())
@@ -124,10 +132,7 @@ impl Dir {
     pub fn dir(&self, below: impl AsRef<Path>) -> Result<Self, FileError> {
         let below = below.as_ref();
         let opened = self.at(below).and_then(|(parent, name)| {
-            Ok(
-                openat(parent, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty())
-                    .map_err(opening)?,
-            )
+            openat(parent, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty()).map_err(opening)
         });
         self.sub(below, opened.map_err(self.error("open", below))?)
     }
@@ -159,6 +164,18 @@ impl Dir {
             .and_then(|(parent, name)| Ok(mkdirat(parent, name, self.access.of_directories())?))
             .map_err(self.error("create", below))?;
         self.dir(below)
+    }
+
+    /// Makes a directory in this one, of a name that begins with `prefix` and that nobody can guess.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn new_dir_named(&self, prefix: &str) -> Result<Self, FileError> {
+        let below = Path::new(prefix);
+        unguessed(|| {
+            let end = random().map_err(self.error("create", below))?;
+            self.new_dir(format!("{prefix}{end}"))
+        })
     }
 
     /// Opens a regular file below, to read it.
@@ -315,6 +332,15 @@ impl Dir {
             .map_err(self.error("look at", below))
     }
 
+    /// The user that it belongs to.
+    ///
+    /// # Errors
+    /// When the kernel does not give it.
+    pub fn owner(&self) -> Result<u32, FileError> {
+        let stat = fstat(&self.handle).map_err(FileError::of("look at", &self.path))?;
+        Ok(stat.st_uid)
+    }
+
     /// Whether something of this name exists below, a link included.
     pub fn contains(&self, below: impl AsRef<Path>) -> bool {
         self.metadata(below).is_ok()
@@ -386,6 +412,49 @@ impl Dir {
             }
         };
         rename().map_err(self.error("rename", from))
+    }
+
+    /// Gives a file of this directory to `into`, by the same name: links it where it is this user's, who then
+    /// has one file of two names; else, and where it cannot be linked, copies it, so that nobody else changes it
+    /// later and no special mode comes along.
+    ///
+    /// # Errors
+    /// When it is no regular file, cannot be read, or `into` has the name already.
+    pub fn link_or_copy(&self, name: impl AsRef<Path>, into: &Self) -> Result<(), FileError> {
+        let name = name.as_ref();
+        let file = self.file(name)?;
+        let link = || -> io::Result<()> {
+            if file.metadata()?.uid() != geteuid().as_raw() {
+                return Err(io::ErrorKind::PermissionDenied.into());
+            }
+            let ((from, name), (to, new)) = (self.at(name)?, into.at(name)?);
+            // Without following: a link that took the file's place is linked as such, and refused by readers.
+            Ok(linkat(from, name, to, new, AtFlags::empty())?)
+        };
+        if link().is_ok() {
+            return Ok(());
+        }
+        if into.contains(name) {
+            return Err(into.error("create", name)(io::ErrorKind::AlreadyExists));
+        }
+        self.copy(name, into, name)
+    }
+
+    /// Copies a regular file of this directory into another, whole or not at all, in the place of what has the name
+    /// there. Only its bytes are copied.
+    ///
+    /// # Errors
+    /// When it is no regular file, cannot be read, or the disk does not take it.
+    pub fn copy(
+        &self,
+        name: impl AsRef<Path>,
+        into: &Self,
+        new: impl AsRef<Path>,
+    ) -> Result<(), FileError> {
+        let name = name.as_ref();
+        let mut copy = into.replace(new)?;
+        io::copy(&mut self.file(name)?, copy.file()).map_err(self.error("copy", name))?;
+        copy.finish()
     }
 
     /// Makes the names in it durable.
@@ -467,7 +536,8 @@ impl Dir {
         if !file.metadata()?.is_file() {
             return Err(Refusal::NoFile.into());
         }
-        if self.access == Access::Private {
+        // What was just made has its mode and its owner.
+        if self.access == Access::Private && !flags.contains(OFlags::EXCL) {
             narrow(file.as_fd(), Access::Private.of_files())?;
         }
         Ok(file)
@@ -525,8 +595,7 @@ fn names(below: &Path) -> io::Result<Vec<&OsStr>> {
     names.collect()
 }
 
-/// Makes a directory and those above it, as the user named it. Only the last one is private: the others, such as
-/// `/var/lib`, are for all.
+/// Makes a directory and those above it, as the user named it.
 fn make_all(path: &Path, access: Access) -> Result<(), FileError> {
     let mut missing: Vec<&Path> = Vec::new();
     for above in path.ancestors() {
@@ -536,11 +605,6 @@ fn make_all(path: &Path, access: Access) -> Result<(), FileError> {
         missing.push(above);
     }
     while let Some(next) = missing.pop() {
-        let access = if missing.is_empty() {
-            access
-        } else {
-            Access::Shared
-        };
         match mkdirat(CWD, next, access.of_directories()) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(cause) => return Err(FileError::of("create", next)(cause)),

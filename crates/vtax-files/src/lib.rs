@@ -20,6 +20,7 @@
 
 mod dir;
 mod error;
+mod names;
 mod output;
 mod replacement;
 #[cfg(test)]

@@ -1,15 +1,10 @@
 //! A new file of a random name that takes its place as a whole.
 
+use crate::names::{partial, unguessed};
 use crate::{Dir, FileError};
-use rustix::io::Errno;
-use rustix::rand::{GetRandomFlags, getrandom};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::File;
-use std::io;
 use std::path::Path;
-
-/// A random name is taken once in 2^64 times; more often is somebody else's doing.
-const TRIES: u32 = 16;
 
 /// A file that is being written. Dropping it unfinished removes it, and what has its name stays.
 #[derive(Debug)]
@@ -23,23 +18,21 @@ pub struct Replacement {
 
 impl Replacement {
     pub(crate) fn new(dir: Dir, name: OsString) -> Result<Self, FileError> {
-        let mut tries = 0;
-        loop {
-            let temporary = partial_name(&name).map_err(dir.error("write", Path::new(&name)))?;
-            match dir.new_file(&temporary) {
-                Ok(file) => {
-                    return Ok(Self {
-                        dir,
-                        name,
-                        temporary,
-                        file,
-                        is_placed: false,
-                    });
-                }
-                Err(error) if error.already_exists() && tries < TRIES => tries += 1,
-                Err(error) => return Err(dir.error("write", Path::new(&name))(error.cause)),
-            }
-        }
+        let place = dir.path().join(&name);
+        let (temporary, file) = unguessed(|| {
+            let temporary = partial(&name).map_err(FileError::of("write", &place))?;
+            let file = dir
+                .new_file(&temporary)
+                .map_err(|error| FileError::of("write", &place)(error.cause))?;
+            Ok((temporary, file))
+        })?;
+        Ok(Self {
+            dir,
+            name,
+            temporary,
+            file,
+            is_placed: false,
+        })
     }
 
     /// Where to write.
@@ -69,23 +62,4 @@ impl Drop for Replacement {
             let _ = self.dir.remove_file(&self.temporary);
         }
     }
-}
-
-/// `.NAME.partial-RANDOM`, within the 255 bytes that a name may have.
-pub(crate) fn partial_name(name: &OsStr) -> io::Result<OsString> {
-    let mut hidden = OsString::from(".");
-    // A name that is cut is still unique by its random end.
-    if name.len() <= 200 {
-        hidden.push(name);
-    }
-    hidden.push(format!(".partial-{}", random()?));
-    Ok(hidden)
-}
-
-/// 16 hexadecimal digits that nobody can guess.
-fn random() -> Result<String, Errno> {
-    let mut bytes = [0_u8; 8];
-    // So few bytes come whole.
-    getrandom(&mut bytes, GetRandomFlags::empty())?;
-    Ok(format!("{:016x}", u64::from_ne_bytes(bytes)))
 }

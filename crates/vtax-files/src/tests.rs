@@ -307,7 +307,7 @@ fn a_private_directory_and_its_files_are_narrowed_to_their_user() {
     assert_eq!(mode("new/state"), 0o700);
     assert_eq!(mode("new/state/cap"), 0o700);
     assert_eq!(mode("new/state/cap/lock"), 0o600);
-    assert_eq!(mode("new") & 0o005, 0o005, "the one above is for all");
+    assert_eq!(mode("new"), 0o700, "it was made on the way");
 }
 
 #[test]
@@ -328,4 +328,11 @@ fn a_private_directory_of_another_user_is_refused() {
     assert_eq!(refused(dir.file("text")), another);
     std::os::unix::fs::chown(&inner, Some(12345), None).unwrap();
     assert_eq!(refused(Dir::private(&inner)), another);
+    let link = tree.root.join("link");
+    symlink(tree.root.join("mine"), &link).unwrap();
+    fs::create_dir(tree.root.join("mine")).unwrap();
+    std::os::unix::fs::lchown(&link, Some(12345), None).unwrap();
+    assert_eq!(refused(Dir::private(&link)), Refusal::Link);
+    std::os::unix::fs::lchown(&link, Some(0), None).unwrap();
+    Dir::private(&link).unwrap();
 }

@@ -27,7 +27,7 @@ fn under_umask_0_others_write_nowhere_and_what_is_private_is_for_one_user() {
         ("a/shared/appended", 0o664),
         ("a/shared/new", 0o664),
         ("a/shared/below", 0o775),
-        ("b", 0o775),
+        ("b", 0o700),
         ("b/private", 0o700),
         ("b/private/written", 0o600),
         ("b/private/appended", 0o600),
