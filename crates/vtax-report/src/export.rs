@@ -15,6 +15,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use vtax_files::Output;
 use vtax_units::Quantity;
 
 /// One trial and one of its metrics; a trial without metrics has one row with an empty name.
@@ -180,6 +181,7 @@ pub fn parquet(results: &ResultsDir, path: &Path) -> Result<Vec<ResultsError>, R
 /// columns.
 pub struct Dataset {
     path: PathBuf,
+    output: Output,
     writer: SerializedFileWriter<File>,
     rows: Vec<Row>,
 }
@@ -191,7 +193,7 @@ impl fmt::Debug for Dataset {
 }
 
 impl Dataset {
-    /// Creates the file, or empties it.
+    /// Starts the file, which takes its place once it is finished.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -207,12 +209,15 @@ impl Dataset {
             .set_compression(Compression::SNAPPY)
             .set_column_dictionary_enabled("value".into(), false)
             .build();
-        let file = File::create(path).map_err(ResultsError::io("create", path))?;
+        let mut output = vtax_files::output(path)?;
+        let file = output.file().try_clone();
+        let file = file.map_err(ResultsError::io("create", path))?;
         let writer = parse_message_type(&schema).and_then(|schema| {
             SerializedFileWriter::new(file, Arc::new(schema), Arc::new(properties))
         });
         Ok(Self {
             path: path.to_owned(),
+            output,
             writer: writer.map_err(parquet_failed("start", path))?,
             rows: Vec::new(),
         })
@@ -237,7 +242,8 @@ impl Dataset {
     pub fn finish(mut self) -> Result<(), ResultsError> {
         self.flush()?;
         let closed = self.writer.close().map(drop);
-        closed.map_err(parquet_failed("finish", &self.path))
+        closed.map_err(parquet_failed("finish", &self.path))?;
+        Ok(self.output.finish()?)
     }
 
     fn flush(&mut self) -> Result<(), ResultsError> {
@@ -278,7 +284,7 @@ pub fn csv_samples(results: &ResultsDir, into: &mut impl Write) -> io::Result<Ve
     let mut unreadable = Vec::new();
     writeln!(into, "trial,t_ns,owner,metric,unit,kind,source,value")?;
     for index in results.trial_indexes() {
-        if !results.trial_path(index).join("samples.parquet").exists() {
+        if !results.has_samples(index) {
             continue;
         }
         match results

@@ -7,12 +7,11 @@ use crate::analysis::{
 };
 use crate::figures::{Figure, Platform, color_of, figures, platforms};
 use crate::numbers::{count, estimate, percent, plain};
-use crate::results::{ResultsDir, ResultsError, write_atomically};
+use crate::results::{ResultsDir, ResultsError};
 use crate::stats::{SteadyState, Verdict};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::fs;
 use std::path::PathBuf;
 use vtax_units::Source;
 
@@ -70,10 +69,8 @@ impl Provenance {
 pub fn write_report(results: &ResultsDir, analysis: &Analysis) -> Result<PathBuf, ResultsError> {
     let figures = figures(analysis);
     write_figures(results, &figures)?;
-    write_atomically(
-        &results.path().join("analysis.json"),
-        pretty(&json!(analysis)).as_bytes(),
-    )?;
+    let text = pretty(&json!(analysis));
+    results.dir().write("analysis.json", text.as_bytes())?;
     write_page(results, &page(analysis, &Provenance::of(results), &figures))
 }
 
@@ -82,16 +79,11 @@ pub fn write_report(results: &ResultsDir, analysis: &Analysis) -> Result<PathBuf
 /// # Errors
 /// When the disk does not take them.
 pub fn write_figures(results: &ResultsDir, figures: &[Figure]) -> Result<(), ResultsError> {
-    let folder = results.path().join("figures");
-    fs::create_dir_all(&folder).map_err(ResultsError::io("create", &folder))?;
+    let folder = results.dir().create_dir("figures")?;
     // A figure that this analysis no longer has would be mistaken for one of it.
-    for entry in fs::read_dir(&folder)
-        .map_err(ResultsError::io("list", &folder))?
-        .flatten()
-    {
-        let stale = entry.path();
-        if stale.to_string_lossy().ends_with(".vl.json") {
-            fs::remove_file(&stale).map_err(ResultsError::io("remove", &stale))?;
+    for entry in folder.list()? {
+        if entry.name.to_string_lossy().ends_with(".vl.json") {
+            folder.remove_file(&entry.name)?;
         }
     }
     for figure in figures {
@@ -100,8 +92,7 @@ pub fn write_figures(results: &ResultsDir, figures: &[Figure]) -> Result<(), Res
             // Outside a page there is no container to take the width from.
             *width = json!(640);
         }
-        let file = folder.join(format!("{}.vl.json", figure.id));
-        fs::write(&file, pretty(&spec)).map_err(ResultsError::io("write", &file))?;
+        folder.write(format!("{}.vl.json", figure.id), pretty(&spec).as_bytes())?;
     }
     Ok(())
 }
@@ -111,9 +102,8 @@ pub fn write_figures(results: &ResultsDir, figures: &[Figure]) -> Result<(), Res
 /// # Errors
 /// When the disk does not take it.
 pub fn write_page(results: &ResultsDir, page: &str) -> Result<PathBuf, ResultsError> {
-    let report = results.path().join("report.html");
-    write_atomically(&report, page.as_bytes())?;
-    Ok(report)
+    results.dir().write("report.html", page.as_bytes())?;
+    Ok(results.path().join("report.html"))
 }
 
 /// The report as one string of HTML.

@@ -197,7 +197,7 @@ pub fn survey(
                 Err(cause) => all.refuse(&cause),
             }
         }
-        Ok(())
+        Ok::<(), ResultsError>(())
     })?;
     Ok(all.finish())
 }

@@ -18,6 +18,7 @@ use proptest::prelude::*;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use vtax_files::Dir;
 use vtax_report::results::{
     Aside, FORMAT, HistogramRecord, ResultsDir, ResultsError, SampleKind, SampleReader,
     SampleSeries, SampleWriter,
@@ -92,7 +93,8 @@ fn an_unfinished_trial_is_invisible_and_removed_by_resume_but_not_by_reading() {
         panic!("one trial is being written");
     };
     assert_eq!((in_flight.index, in_flight.writer), (0, std::process::id()));
-    assert!(in_flight.path.join("workload.json").exists());
+    let below = in_flight.below.join("workload.json");
+    assert!(reader.dir().contains(below));
     assert_eq!(names(&results.path().join("trials")).len(), 1);
     let resumed = ResultsDir::resume(results.path()).unwrap();
     assert!(names(&results.path().join("trials")).is_empty());
@@ -369,7 +371,8 @@ fn series(owner: &str, metric: &str) -> SampleSeries {
 }
 
 fn write_samples(path: &Path, count: u64) {
-    let mut writer = SampleWriter::create(path).unwrap();
+    let folder = Dir::open(path.parent().unwrap()).unwrap();
+    let mut writer = SampleWriter::create(&folder, "samples.parquet").unwrap();
     let ids: Vec<_> = ["cpu.total_ns", "cpu.vcpu", "net.rx_bytes"]
         .map(|metric| writer.register(&series("target", metric)))
         .into();
@@ -476,19 +479,24 @@ fn samples_that_would_take_memory_without_end_are_refused() {
 }
 
 #[test]
-fn what_a_link_leads_to_outside_is_not_read() {
+fn what_a_link_leads_to_is_not_read() {
     let folder = tempfile::tempdir().unwrap();
     let results = small().write(&folder.path().join("run"));
     let trial = results.trial_path(0);
-    for name in ["trial.json", "samples.parquet", "latencies.hlog", "log"] {
-        // Within the directory a link is only another name.
+    for name in ["trial.json", "samples.parquet"] {
         let (file, moved) = (trial.join(name), trial.join(format!("{name}.moved")));
-        if fs::rename(&file, &moved).is_ok() {
-            std::os::unix::fs::symlink(format!("{name}.moved"), &file).unwrap();
-        }
+        fs::rename(&file, &moved).unwrap();
+        std::os::unix::fs::symlink(format!("{name}.moved"), &file).unwrap();
+        let refused = match name {
+            "trial.json" => results.trial(0).unwrap_err().to_string(),
+            _ => results.samples(0).unwrap_err().to_string(),
+        };
+        assert!(
+            refused.contains("a symbolic link is on the path"),
+            "{refused}"
+        );
+        fs::rename(&moved, &file).unwrap();
     }
-    results.trial(0).unwrap();
-    results.samples(0).unwrap();
     let outside = folder.path().join("outside");
     fs::rename(&trial, &outside).unwrap();
     std::os::unix::fs::symlink(&outside, &trial).unwrap();
@@ -497,19 +505,26 @@ fn what_a_link_leads_to_outside_is_not_read() {
         results.samples(0).unwrap_err().to_string(),
     ];
     for refused in refused {
-        assert!(refused.contains("a link on the way leads out"), "{refused}");
+        assert!(
+            refused.contains("a symbolic link is on the path"),
+            "{refused}"
+        );
     }
     let run = results.path().join("run.json");
     fs::rename(&run, folder.path().join("run.json")).unwrap();
     std::os::unix::fs::symlink("../run.json", &run).unwrap();
     let refused = ResultsDir::open(results.path()).unwrap_err().to_string();
-    assert!(refused.contains("a link on the way leads out"), "{refused}");
+    assert!(
+        refused.contains("a symbolic link is on the path"),
+        "{refused}"
+    );
 }
 
 #[test]
 fn a_series_is_registered_once() {
     let folder = tempfile::tempdir().unwrap();
-    let mut writer = SampleWriter::create(&folder.path().join("samples.parquet")).unwrap();
+    let mut writer =
+        SampleWriter::create(&Dir::open(folder.path()).unwrap(), "samples.parquet").unwrap();
     assert_eq!(
         writer.register(&series("a", "b")),
         writer.register(&series("a", "b"))

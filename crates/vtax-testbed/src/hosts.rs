@@ -13,9 +13,11 @@ use crate::speed;
 use sha2::{Digest, Sha256};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
+use vtax_files::Dir;
 use vtax_host::HostError;
 use vtax_host::journal::Journal;
 use vtax_host::roots::Roots;
@@ -27,7 +29,9 @@ use vtax_lab::run::{
     Assignment, Attempt, Experiment, Log, NewRun, Planned, Progress, RunOptions, RunSummary,
     run_experiment,
 };
-use vtax_report::results::{ResultsDir, Treatment, Trial, TrialOutcome, TrialWriter, emulated};
+use vtax_report::results::{
+    ResultsDir, ResultsError, Treatment, Trial, TrialOutcome, TrialWriter, emulated,
+};
 use vtax_units::Source;
 
 /// How often a trial whose host got stuck is begun anew, each time with another seed: with the same one
@@ -302,17 +306,17 @@ impl Experiment for Hosts<'_> {
             .exists()
             .then(|| -> Result<_, LabError> {
                 let inside = ResultsDir::open(&results)?;
-                Ok((inside.trial(0)?, inside.trial_path(0)))
+                Ok((inside.trial(0)?, inside))
             });
-        let Some((mut trial, folder)) = found.transpose()? else {
+        let Some((mut trial, inside)) = found.transpose()? else {
             return Err(LabError::Host(HostError::Program {
                 command: format!("vtax {}, at {}", self.run.command, self.place),
                 status: format!("exit status: {code}"),
                 output: flight.words().join("\n"),
             }));
         };
-        self.keep_facts(&results)?;
-        keep_files(&folder, writer.path())?;
+        self.keep_facts(&inside)?;
+        keep_files(&inside.trial_dir(0)?, writer.dir())?;
         if self.run.settings.deterministic && trial.outcome == TrialOutcome::Complete {
             let instruction = self.run.settings.frequency.instruction();
             cost::charge(&mut trial, self.run.cost_model, instruction);
@@ -468,26 +472,26 @@ impl Hosts<'_> {
     }
 
     /// The facts about the host are those of the emulated one, as the first that landed found them.
-    fn keep_facts(&mut self, inside: &Path) -> Result<(), LabError> {
+    fn keep_facts(&mut self, inside: &ResultsDir) -> Result<(), LabError> {
         if !std::mem::replace(&mut self.has_facts, true) {
-            let (from, to) = (inside.join("host.json"), self.run.results.join("host.json"));
-            fs::copy(&from, &to).map_err(HostError::file("write", &to))?;
+            let facts = inside.host()?.to_string();
+            let results = Dir::open(&self.run.results).map_err(ResultsError::from)?;
+            let kept = results.write("host.json", facts.as_bytes());
+            kept.map_err(ResultsError::from)?;
         }
         Ok(())
     }
 }
 
 /// The files of a trial, but for its record, which is written anew, and its log, which goes on in ours.
-fn keep_files(from: &Path, into: &Path) -> Result<(), HostError> {
-    for entry in fs::read_dir(from).map_err(HostError::file("read", from))? {
-        let entry = entry.map_err(HostError::file("read", from))?;
-        let name = match entry.file_name() {
-            name if name == "trial.json" => continue,
-            name if name == "log" => "testbed.log".into(),
-            name => name,
+fn keep_files(from: &Dir, into: &Dir) -> Result<(), ResultsError> {
+    for vtax_files::Entry { name, .. } in from.list()? {
+        let kept = match name.to_str() {
+            Some("trial.json") => continue,
+            Some("log") => OsStr::new("testbed.log"),
+            _ => &name,
         };
-        let to = into.join(name);
-        fs::copy(entry.path(), &to).map_err(HostError::file("write", &to))?;
+        from.copy(&name, into, kept)?;
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::fmt;
 use vtax_host::HostError;
 use vtax_lab::LabError;
-use vtax_report::results::{ResultsDir, Treatment, Trial, TrialOutcome};
+use vtax_report::results::{ResultsDir, ResultsError, Treatment, Trial, TrialOutcome};
 use vtax_units::noun;
 
 /// All climbs of one treatment.
@@ -86,7 +86,10 @@ impl Summary {
                 continue;
             }
             let path = results.trial_path(trial.index).join("workload.json");
-            let text = std::fs::read(&path).map_err(HostError::file("read", &path))?;
+            let text = results
+                .trial_dir(trial.index)?
+                .read("workload.json", MOST_BYTES)
+                .map_err(ResultsError::from)?;
             let climb: Climb =
                 serde_json::from_slice(&text).map_err(|cause| HostError::Protocol {
                     peer: path.display().to_string(),
@@ -103,6 +106,9 @@ impl Summary {
         })
     }
 }
+
+/// Bytes of a climb's record; those of a climb to the end have some hundred kilobytes.
+const MOST_BYTES: u64 = 64 << 20;
 
 /// A line that explains less of the variance than this follows something else.
 const STRAIGHT: f64 = 0.9;

@@ -626,7 +626,7 @@ fn read_one(from: &ResultsDir, index: u32) -> (Option<Read>, Vec<String>) {
     };
     let mut problems = Vec::new();
     let mut samples = Vec::new();
-    if from.trial_path(index).join("samples.parquet").exists() {
+    if from.has_samples(index) {
         match from.samples(index).and_then(|reader| reader.load(wanted)) {
             Ok(found) => samples = found,
             Err(error) => problems.push(error.to_string()),
@@ -698,7 +698,7 @@ fn attempts(shards: &[&ResultsDir], rows: &[TrialRow]) -> Vec<AttemptRow> {
                     reason,
                     replacement: match row {
                         Some(row) => row.state(),
-                        None if shard.trial_path(attempt.index).exists() => "damaged",
+                        None if shard.has_trial(attempt.index) => "damaged",
                         None => "not run yet",
                     },
                 }

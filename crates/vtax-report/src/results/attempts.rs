@@ -1,9 +1,8 @@
 //! Trials that were run again: setting an attempt aside, and reading those that were.
 
-use super::directory::{read_trial, sync, trial_name};
+use super::directory::{TRIALS, read_trial, trial_name};
 use super::{ResultsDir, ResultsError, Trial};
-use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why an attempt at a trial was set aside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,25 +54,30 @@ impl ResultsDir {
     /// # Errors
     /// When there is no such trial, or the disk refuses.
     pub fn set_aside(&self, index: u32, aside: Aside) -> Result<PathBuf, ResultsError> {
-        let from = self.trial_path(index);
-        let kept = (1u32..)
-            .map(|number| from.with_extension(format!("{}-{number}", aside.name())))
-            .find(|candidate| !candidate.exists())
-            .unwrap_or_else(|| from.with_extension(aside.name()));
-        fs::rename(&from, &kept).map_err(ResultsError::io("set aside", &from))?;
-        sync(&self.path().join("trials"))?;
-        Ok(kept)
+        let trials = self.dir().dir(TRIALS)?;
+        let from = trial_name(index);
+        let mut number = 1u32;
+        loop {
+            let kept = format!("{from}.{}-{number}", aside.name());
+            match trials.rename_new(&from, &kept) {
+                Err(error) if error.already_exists() => number = number.saturating_add(1),
+                other => {
+                    other?;
+                    trials.sync()?;
+                    return Ok(trials.path().join(kept));
+                }
+            }
+        }
     }
 
     /// Every attempt that was set aside, by trial, kind and number.
     pub fn attempts(&self) -> Vec<Attempt> {
-        let Ok(entries) = fs::read_dir(self.path().join("trials")) else {
-            return Vec::new();
-        };
-        let mut attempts: Vec<Attempt> = entries
+        let mut attempts: Vec<Attempt> = self
+            .trial_entries()
+            .iter()
             .filter_map(|entry| {
-                let path = entry.ok()?.path();
-                let (name, kind) = path.file_name()?.to_str()?.split_once('.')?;
+                let below = Path::new(TRIALS).join(&entry.name);
+                let (name, kind) = entry.name.to_str()?.split_once('.')?;
                 let index: u32 = name.parse().ok()?;
                 let (aside, number) = Aside::parse(kind)?;
                 (trial_name(index) == name).then_some(())?;
@@ -81,8 +85,8 @@ impl ResultsDir {
                     index,
                     aside,
                     number,
-                    trial: read_trial(self.path(), path.strip_prefix(self.path()).ok()?, index),
-                    path,
+                    trial: read_trial(self.dir(), &below, index),
+                    path: self.path().join(below),
                 })
             })
             .collect();
@@ -95,7 +99,7 @@ impl ResultsDir {
     pub fn damaged(&self) -> Vec<(u32, ResultsError)> {
         let check = |index| -> Result<(), ResultsError> {
             self.trial(index)?;
-            if self.trial_path(index).join("samples.parquet").exists() {
+            if self.has_samples(index) {
                 self.samples(index)?.check()?;
             }
             self.histograms(index)?;

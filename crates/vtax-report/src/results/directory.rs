@@ -1,27 +1,34 @@
 //! Creating, extending and reading a results directory; the only place that knows its layout.
 
 use super::{
-    FORMAT, HistogramRecord, ResultsError, RunInfo, SampleReader, SampleWriter, Trial, bounded,
-    histograms,
+    FORMAT, HistogramRecord, ResultsError, RunInfo, SampleReader, SampleWriter, Trial, histograms,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use vtax_files::{Dir, Entry};
 
 /// The most bytes of a record or a plan that are read: some hundred times what a long run writes.
 const MOST_BYTES: u64 = 16 << 20;
 
+/// Last to be written, so that a directory that has it has everything.
+const RUN: &str = "run.json";
+/// The directory of the trials.
+pub(super) const TRIALS: &str = "trials";
 /// In the directory of a trial that is being written: what it says of itself.
 const EVENTS: &str = "events.jsonl";
 
-/// One results directory.
+/// In the directory of a trial: what was sampled.
+const SAMPLES: &str = "samples.parquet";
+
+/// One results directory. It is opened once, and what is in it is reached from there: whoever may write to it, or
+/// to the directory that it is in, cannot lead a reader or writer elsewhere.
 #[derive(Debug, Clone)]
 pub struct ResultsDir {
-    path: PathBuf,
+    dir: Dir,
     run: RunInfo,
 }
 
@@ -37,13 +44,25 @@ impl ResultsDir {
         plan_text: &str,
         host: &serde_json::Value,
     ) -> Result<Self, ResultsError> {
-        fs::create_dir_all(path).map_err(ResultsError::io("create", path))?;
-        if path.join("run.json").exists() {
+        Self::create_in(Dir::create(path)?, run, plan_text, host)
+    }
+
+    /// As [`ResultsDir::create`], in a directory that is open.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_in(
+        dir: Dir,
+        run: &RunInfo,
+        plan_text: &str,
+        host: &serde_json::Value,
+    ) -> Result<Self, ResultsError> {
+        let path = dir.path();
+        if dir.contains(RUN) {
             return Err(ResultsError::AlreadyARun(path.to_owned()));
         }
-        for entry in fs::read_dir(path).map_err(ResultsError::io("list", path))? {
-            let name = entry.map_err(ResultsError::io("list", path))?.file_name();
-            let name = name.to_string_lossy();
+        for entry in dir.list()? {
+            let name = entry.name.to_string_lossy();
             let ours = ["plan.toml", "host.json", "trials", "lost+found"].contains(&&*name)
                 || is_partial(&name);
             if !ours {
@@ -53,25 +72,18 @@ impl ResultsDir {
                 });
             }
         }
-        let trials = path.join("trials");
-        fs::create_dir_all(&trials).map_err(ResultsError::io("create", &trials))?;
-        write_atomically(&path.join("plan.toml"), plan_text.as_bytes())?;
-        write_atomically(
-            &path.join("host.json"),
-            &to_json(&path.join("host.json"), host)?,
-        )?;
-        write_atomically(
-            &path.join("run.json"),
-            &to_json(&path.join("run.json"), run)?,
-        )?;
+        dir.create_dir(TRIALS)?;
+        dir.write("plan.toml", plan_text.as_bytes())?;
+        dir.write("host.json", &to_json(&path.join("host.json"), host)?)?;
+        dir.write(RUN, &to_json(&path.join(RUN), run)?)?;
         if let Some(parent) = path
             .parent()
             .filter(|parent| !parent.as_os_str().is_empty())
         {
-            sync(parent)?;
+            Dir::open(parent)?.sync()?;
         }
         Ok(Self {
-            path: path.to_owned(),
+            dir,
             run: run.clone(),
         })
     }
@@ -81,15 +93,23 @@ impl ResultsDir {
     /// # Errors
     /// When there is no run, a newer vtax wrote it, or `run.json` is corrupted.
     pub fn open(path: &Path) -> Result<Self, ResultsError> {
-        if !path.join("run.json").exists() {
-            return Err(ResultsError::NotARun(path.to_owned()));
+        match Dir::open(path) {
+            Err(error) if error.is_not_found() => Err(ResultsError::NotARun(path.to_owned())),
+            other => Self::open_in(other?),
+        }
+    }
+
+    /// As [`ResultsDir::open`], of a directory that is open.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_in(dir: Dir) -> Result<Self, ResultsError> {
+        if !dir.contains(RUN) {
+            return Err(ResultsError::NotARun(dir.path().to_owned()));
         }
         let remedy = "Restore it from a copy; the trials beside it are not affected";
-        let run = read_json(path, Path::new("run.json"), remedy)?;
-        Ok(Self {
-            path: path.to_owned(),
-            run,
-        })
+        let run = read_json(&dir, Path::new(RUN), remedy)?;
+        Ok(Self { dir, run })
     }
 
     /// Opens a run to go on with it: as [`ResultsDir::open`], and removes what a killed run left
@@ -99,28 +119,25 @@ impl ResultsDir {
     /// As [`ResultsDir::open`], and when a leftover cannot be removed.
     pub fn resume(path: &Path) -> Result<Self, ResultsError> {
         let results = Self::open(path)?;
-        let trials = results.path.join("trials");
-        fs::create_dir_all(&trials).map_err(ResultsError::io("create", &trials))?;
-        for directory in [&results.path, &trials] {
-            for entry in fs::read_dir(directory).map_err(ResultsError::io("list", directory))? {
-                let entry = entry.map_err(ResultsError::io("list", directory))?;
-                if is_partial(&entry.file_name().to_string_lossy()) {
-                    let leftover = entry.path();
-                    let removed = if leftover.is_dir() {
-                        fs::remove_dir_all(&leftover)
-                    } else {
-                        fs::remove_file(&leftover)
-                    };
-                    removed.map_err(ResultsError::io("remove the leftover", &leftover))?;
+        let trials = results.dir.create_dir(TRIALS)?;
+        for directory in [&results.dir, &trials] {
+            for entry in directory.list()? {
+                if is_partial(&entry.name.to_string_lossy()) {
+                    directory.remove_all(&entry.name)?;
                 }
             }
         }
         Ok(results)
     }
 
-    /// Where it is.
+    /// Where it is: for messages and names. What is in it is reached by [`ResultsDir::dir`].
     pub fn path(&self) -> &Path {
-        &self.path
+        self.dir.path()
+    }
+
+    /// The directory, for what others keep beside the records.
+    pub fn dir(&self) -> &Dir {
+        &self.dir
     }
 
     /// What was going to be run.
@@ -133,13 +150,7 @@ impl ResultsDir {
     /// # Errors
     /// When it is absent or not text.
     pub fn plan_text(&self) -> Result<String, ResultsError> {
-        let file = self.path.join("plan.toml");
-        String::from_utf8(bounded::read(
-            &self.path,
-            Path::new("plan.toml"),
-            MOST_BYTES,
-        )?)
-        .map_err(|cause| ResultsError::io("read", &file)(io::Error::other(cause)))
+        Ok(self.dir.read_text("plan.toml", MOST_BYTES)?)
     }
 
     /// What the host was.
@@ -147,18 +158,35 @@ impl ResultsDir {
     /// # Errors
     /// When it is absent or not JSON.
     pub fn host(&self) -> Result<serde_json::Value, ResultsError> {
-        let file = self.path.join("host.json");
-        let bytes = bounded::read(&self.path, Path::new("host.json"), MOST_BYTES)?;
+        let bytes = self.dir.read("host.json", MOST_BYTES)?;
         parse_json(
-            &file,
+            &self.path().join("host.json"),
             &bytes,
             "Restore it from a copy; the numbers do not depend on it",
         )
     }
 
-    /// The directory of one trial, whether it is there or not.
+    /// Where the directory of one trial is, whether it is there or not: for messages.
     pub fn trial_path(&self, index: u32) -> PathBuf {
-        self.path.join(trial_below(index))
+        self.path().join(trial_below(index))
+    }
+
+    /// The directory of one trial.
+    ///
+    /// # Errors
+    /// When it is absent, or no directory.
+    pub fn trial_dir(&self, index: u32) -> Result<Dir, ResultsError> {
+        Ok(self.dir.dir(trial_below(index))?)
+    }
+
+    /// Whether the directory of a trial is there.
+    pub fn has_trial(&self, index: u32) -> bool {
+        self.dir.contains(trial_below(index))
+    }
+
+    /// Whether a trial has samples.
+    pub fn has_samples(&self, index: u32) -> bool {
+        self.dir.contains(trial_below(index).join(SAMPLES))
     }
 
     /// The schedule's entries that have no trial yet, in order.
@@ -170,7 +198,7 @@ impl ResultsDir {
     pub fn pending(&self) -> Vec<u32> {
         (0..self.run.schedule.len())
             .filter_map(|index| u32::try_from(index).ok())
-            .filter(|index| !self.trial_path(*index).exists())
+            .filter(|index| !self.has_trial(*index))
             .collect()
     }
 
@@ -183,24 +211,15 @@ impl ResultsDir {
         if usize::try_from(index).map_or(true, |index| index >= planned) {
             return Err(ResultsError::NoSuchTrial { index, planned });
         }
-        let destination = self.trial_path(index);
-        if destination.exists() {
-            return Err(ResultsError::TrialExists(destination));
+        if self.has_trial(index) {
+            return Err(ResultsError::TrialExists(self.trial_path(index)));
         }
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let trials = self.path.join("trials");
-        let temporary = trials.join(format!(
-            ".{}.partial-{}-{number}",
-            trial_name(index),
-            std::process::id()
-        ));
-        fs::create_dir_all(&temporary).map_err(ResultsError::io("create", &temporary))?;
+        let trials = self.dir.create_dir(TRIALS)?;
+        let writer = format!(".{}.partial-{}-", trial_name(index), std::process::id());
         Ok(TrialWriter {
             index,
+            dir: trials.new_dir_named(&writer)?,
             trials,
-            temporary,
-            destination,
             placed: false,
         })
     }
@@ -208,18 +227,16 @@ impl ResultsDir {
     /// The trials that are being written, or were when their run was killed. Those of runs that keep
     /// them elsewhere until they are over, as in a testbed, are not seen.
     pub fn in_flight(&self) -> Vec<InFlight> {
-        let entries = fs::read_dir(self.path.join("trials"));
-        let mut found: Vec<InFlight> = entries
-            .into_iter()
-            .flatten()
-            .flatten()
+        let mut found: Vec<InFlight> = self
+            .trial_entries()
+            .iter()
             .filter_map(|entry| {
-                let name = entry.file_name();
-                let (index, rest) = name.to_str()?.strip_prefix('.')?.split_once(".partial-")?;
+                let name = entry.name.to_str()?;
+                let (index, rest) = name.strip_prefix('.')?.split_once(".partial-")?;
                 Some(InFlight {
                     index: index.parse().ok()?,
                     writer: rest.split('-').next()?.parse().ok()?,
-                    path: entry.path(),
+                    below: Path::new(TRIALS).join(name),
                 })
             })
             .collect();
@@ -237,19 +254,20 @@ impl ResultsDir {
 
     /// The indexes of the trials that are there.
     pub fn trial_indexes(&self) -> Vec<u32> {
-        let Ok(entries) = fs::read_dir(self.path.join("trials")) else {
-            return Vec::new();
+        let index_of = |entry: &Entry| {
+            let name = entry.name.to_str()?;
+            let index = name.parse().ok()?;
+            (trial_name(index) == name).then_some(index)
         };
-        let mut indexes: Vec<u32> = entries
-            .filter_map(|entry| {
-                let name = entry.ok()?.file_name();
-                let name = name.to_str()?;
-                let index = name.parse().ok()?;
-                (trial_name(index) == name).then_some(index)
-            })
-            .collect();
+        let mut indexes: Vec<u32> = self.trial_entries().iter().filter_map(index_of).collect();
         indexes.sort_unstable();
         indexes
+    }
+
+    /// What is beside the trials, and them.
+    pub(super) fn trial_entries(&self) -> Vec<Entry> {
+        let trials = self.dir.dir(TRIALS);
+        trials.and_then(|trials| trials.list()).unwrap_or_default()
     }
 
     /// One trial.
@@ -257,7 +275,7 @@ impl ResultsDir {
     /// # Errors
     /// When it is absent, corrupted, or written by a newer vtax.
     pub fn trial(&self, index: u32) -> Result<Trial, ResultsError> {
-        read_trial(&self.path, &trial_below(index), index)
+        read_trial(&self.dir, &trial_below(index), index)
     }
 
     /// Writes a finished trial again, with metrics that were derived from it later.
@@ -267,7 +285,8 @@ impl ResultsDir {
     pub fn rewrite_trial(&self, trial: &Trial) -> Result<(), ResultsError> {
         self.trial(trial.index)?;
         let path = self.trial_path(trial.index).join("trial.json");
-        write_atomically(&path, &to_json(&path, trial)?)
+        let trial_dir = self.trial_dir(trial.index)?;
+        Ok(trial_dir.write("trial.json", &to_json(&path, trial)?)?)
     }
 
     /// The samples of one trial.
@@ -275,8 +294,8 @@ impl ResultsDir {
     /// # Errors
     /// When they are absent or corrupted.
     pub fn samples(&self, index: u32) -> Result<SampleReader, ResultsError> {
-        let below = trial_below(index).join("samples.parquet");
-        SampleReader::of(bounded::open(&self.path, &below)?, &self.path.join(below))
+        let below = trial_below(index).join(SAMPLES);
+        SampleReader::of(self.dir.file(&below)?, &self.path().join(below))
     }
 
     /// The distributions of one trial; none where it has no `latencies.hlog`.
@@ -284,7 +303,7 @@ impl ResultsDir {
     /// # Errors
     /// When the file is unreadable or corrupted.
     pub fn histograms(&self, index: u32) -> Result<Vec<HistogramRecord>, ResultsError> {
-        histograms::read(&self.path, &trial_below(index).join(histograms::FILE))
+        histograms::read(&self.dir, &trial_below(index).join(histograms::FILE))
     }
 }
 
@@ -295,14 +314,14 @@ pub struct InFlight {
     pub index: u32,
     /// The process that writes it.
     pub writer: u32,
-    /// Where, until it is finished.
-    pub path: PathBuf,
+    /// Where below the results directory, until it is finished.
+    pub below: PathBuf,
 }
 
 impl InFlight {
-    /// Where it says of itself what it does: [`TrialWriter::events`].
+    /// Where below the results directory it says of itself what it does: [`TrialWriter::events`].
     pub fn events(&self) -> PathBuf {
-        self.path.join(EVENTS)
+        self.below.join(EVENTS)
     }
 }
 
@@ -311,9 +330,8 @@ impl InFlight {
 #[derive(Debug)]
 pub struct TrialWriter {
     index: u32,
-    trials: PathBuf,
-    temporary: PathBuf,
-    destination: PathBuf,
+    trials: Dir,
+    dir: Dir,
     placed: bool,
 }
 
@@ -323,9 +341,14 @@ impl TrialWriter {
         self.index
     }
 
-    /// The directory that is being filled; further files in it become part of the trial.
+    /// Where the directory is that is being filled: for messages, and for programs that need a path.
     pub fn path(&self) -> &Path {
-        &self.temporary
+        self.dir.path()
+    }
+
+    /// The directory that is being filled; further files in it become part of the trial.
+    pub fn dir(&self) -> &Dir {
+        &self.dir
     }
 
     /// Starts `samples.parquet`. The writer may live on another thread; it must be finished
@@ -334,7 +357,7 @@ impl TrialWriter {
     /// # Errors
     /// When the file cannot be created.
     pub fn samples(&self) -> Result<SampleWriter, ResultsError> {
-        SampleWriter::create(&self.temporary.join("samples.parquet"))
+        SampleWriter::create(&self.dir, SAMPLES)
     }
 
     /// Writes `latencies.hlog`.
@@ -342,7 +365,7 @@ impl TrialWriter {
     /// # Errors
     /// When an actor's or metric's name cannot be a tag, or the disk does not take the file.
     pub fn write_histograms(&self, records: &[HistogramRecord]) -> Result<(), ResultsError> {
-        histograms::write(&self.temporary.join(histograms::FILE), records)
+        histograms::write(&self.dir, records)
     }
 
     /// Keeps what the load generator printed, byte for byte, as `workload.json`.
@@ -350,8 +373,7 @@ impl TrialWriter {
     /// # Errors
     /// When it cannot be written.
     pub fn write_workload_json(&self, raw: &[u8]) -> Result<(), ResultsError> {
-        let file = self.temporary.join("workload.json");
-        fs::write(&file, raw).map_err(ResultsError::io("write", &file))
+        Ok(self.dir.write("workload.json", raw)?)
     }
 
     /// The trial's log, opened for appending.
@@ -359,7 +381,7 @@ impl TrialWriter {
     /// # Errors
     /// When it cannot be opened.
     pub fn log(&self) -> Result<File, ResultsError> {
-        self.append("log")
+        Ok(self.dir.append("log")?)
     }
 
     /// What the trial says of itself as it goes on, JSON lines for whoever watches; opened for appending.
@@ -368,16 +390,7 @@ impl TrialWriter {
     /// # Errors
     /// When it cannot be opened.
     pub fn events(&self) -> Result<File, ResultsError> {
-        self.append(EVENTS)
-    }
-
-    fn append(&self, name: &str) -> Result<File, ResultsError> {
-        let file = self.temporary.join(name);
-        OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(&file)
-            .map_err(ResultsError::io("open", &file))
+        Ok(self.dir.append(EVENTS)?)
     }
 
     /// Writes `trial.json`, syncs every file, renames the directory into place and syncs its
@@ -414,33 +427,30 @@ impl TrialWriter {
             ));
             *work = None;
         }
-        match fs::remove_file(self.temporary.join(EVENTS)) {
-            Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
-                return Err(ResultsError::io("remove", &self.temporary.join(EVENTS))(
-                    cause,
-                ));
+        self.dir.remove_all(EVENTS)?;
+        let file = self.path().join("trial.json");
+        self.dir.write("trial.json", &to_json(&file, &trial)?)?;
+        for entry in self.dir.list()?.iter().filter(|entry| entry.is_file) {
+            let file = self.dir.file(&entry.name)?;
+            file.sync_all()
+                .map_err(ResultsError::io("sync", &self.path().join(&entry.name)))?;
+        }
+        self.dir.sync()?;
+        let destination = self.trials.path().join(trial_name(self.index));
+        match self.trials.rename_new(self.name(), trial_name(self.index)) {
+            Err(error) if error.already_exists() => {
+                return Err(ResultsError::TrialExists(destination));
             }
-            _ => {}
+            other => other?,
         }
-        let file = self.temporary.join("trial.json");
-        fs::write(&file, to_json(&file, &trial)?).map_err(ResultsError::io("write", &file))?;
-        for entry in
-            fs::read_dir(&self.temporary).map_err(ResultsError::io("list", &self.temporary))?
-        {
-            let entry = entry.map_err(ResultsError::io("list", &self.temporary))?;
-            if entry.file_type().is_ok_and(|kind| kind.is_file()) {
-                sync(&entry.path())?;
-            }
-        }
-        sync(&self.temporary)?;
-        if self.destination.exists() {
-            return Err(ResultsError::TrialExists(self.destination.clone()));
-        }
-        fs::rename(&self.temporary, &self.destination)
-            .map_err(ResultsError::io("rename into place", &self.temporary))?;
         self.placed = true;
-        sync(&self.trials)?;
-        Ok(self.destination.clone())
+        self.trials.sync()?;
+        Ok(destination)
+    }
+
+    /// Its name among the trials until it is finished.
+    fn name(&self) -> &OsStr {
+        self.path().file_name().unwrap_or_default()
     }
 }
 
@@ -448,21 +458,21 @@ impl Drop for TrialWriter {
     fn drop(&mut self) {
         if !self.placed {
             // What cannot be removed now is removed by the next `resume`.
-            let _ = fs::remove_dir_all(&self.temporary);
+            let _ = self.trials.remove_all(self.name());
         }
     }
 }
 
 /// Reads the `trial.json` of a trial's directory, which is below that of the results.
-pub(super) fn read_trial(results: &Path, below: &Path, index: u32) -> Result<Trial, ResultsError> {
-    let directory = results.join(below);
+pub(super) fn read_trial(results: &Dir, below: &Path, index: u32) -> Result<Trial, ResultsError> {
+    let directory = results.path().join(below);
     let file = directory.join("trial.json");
     let remedy = format!(
         "Move {} away and run the plan again on this directory: only that trial is repeated",
         directory.display()
     );
     let trial: Trial = match read_json(results, &below.join("trial.json"), &remedy) {
-        Err(ResultsError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+        Err(ResultsError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
             return Err(ResultsError::Corrupted {
                 path: file,
                 why: "it is missing".to_owned(),
@@ -488,17 +498,11 @@ pub(super) fn trial_name(index: u32) -> String {
 
 /// Where a trial is below the results directory.
 fn trial_below(index: u32) -> PathBuf {
-    Path::new("trials").join(trial_name(index))
+    Path::new(TRIALS).join(trial_name(index))
 }
 
 fn is_partial(name: &str) -> bool {
     name.starts_with('.') && name.contains(".partial-")
-}
-
-pub(super) fn sync(path: &Path) -> Result<(), ResultsError> {
-    File::open(path)
-        .and_then(|file| file.sync_all())
-        .map_err(ResultsError::io("sync", path))
 }
 
 fn to_json(path: &Path, value: &impl serde::Serialize) -> Result<Vec<u8>, ResultsError> {
@@ -506,34 +510,6 @@ fn to_json(path: &Path, value: &impl serde::Serialize) -> Result<Vec<u8>, Result
         .map_err(|error| ResultsError::io("write", path)(std::io::Error::other(error)))?;
     bytes.push(b'\n');
     Ok(bytes)
-}
-
-/// Writes beside, syncs, renames into place and syncs the parent: the file is there as a whole
-/// or not at all.
-///
-/// # Errors
-/// When the disk does not take it.
-pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), ResultsError> {
-    let directory = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    let name = path
-        .file_name()
-        .unwrap_or(OsStr::new("file"))
-        .to_string_lossy();
-    let temporary = directory.join(format!(".{name}.partial-{}", std::process::id()));
-    let write = || -> std::io::Result<()> {
-        let mut file = File::create(&temporary)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
-    };
-    write().map_err(|error| {
-        let _ = fs::remove_file(&temporary);
-        ResultsError::io("write", path)(error)
-    })?;
-    sync(directory)
 }
 
 /// What every record has, whatever else is in it.
@@ -544,12 +520,12 @@ struct Format {
 }
 
 fn read_json<T: DeserializeOwned>(
-    directory: &Path,
+    directory: &Dir,
     below: &Path,
     remedy: &str,
 ) -> Result<T, ResultsError> {
-    let bytes = bounded::read(directory, below, MOST_BYTES)?;
-    let path = &directory.join(below);
+    let bytes = directory.read(below, MOST_BYTES)?;
+    let path = &directory.path().join(below);
     let found = parse_json::<Format>(path, &bytes, remedy)?.format;
     if found > u64::from(FORMAT) {
         return Err(ResultsError::NewerFormat {

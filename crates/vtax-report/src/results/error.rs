@@ -1,6 +1,7 @@
 //! What can go wrong with a results directory, always with the file and the remedy.
 
 use std::path::{Path, PathBuf};
+use vtax_files::{FileError, Refusal};
 
 /// A results directory could not be created, read or extended.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +87,22 @@ pub enum ResultsError {
         /// In what the machines differ.
         differences: String,
     },
+}
+
+impl From<FileError> for ResultsError {
+    fn from(error: FileError) -> Self {
+        if let Some(Refusal::TooLong(most)) = error.refusal() {
+            return Self::TooLong {
+                most: *most,
+                path: error.path,
+            };
+        }
+        Self::Io {
+            action: error.action,
+            path: error.path,
+            source: error.cause,
+        }
+    }
 }
 
 impl ResultsError {

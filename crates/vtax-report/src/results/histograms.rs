@@ -1,6 +1,6 @@
 //! `latencies.hlog`: the distributions of a trial, in the interval log that HdrHistogram's tools read.
 
-use super::{ResultsError, bounded};
+use super::ResultsError;
 use base64::Engine;
 use flate2::read::ZlibDecoder;
 use hdrhistogram::Histogram;
@@ -8,10 +8,10 @@ use hdrhistogram::serialization::interval_log::{
     IntervalLogIterator, IntervalLogWriterBuilder, IntervalLogWriterError, LogEntry, Tag,
 };
 use hdrhistogram::serialization::{Deserializer, V2DeflateSerializer};
-use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
 use std::time::Duration;
+use vtax_files::Dir;
 use vtax_units::Nanoseconds;
 
 /// The file's name in a trial's directory.
@@ -58,7 +58,8 @@ impl HistogramRecord {
 ///
 /// # Errors
 /// When an actor's or metric's name cannot be a tag, or the disk does not take the file.
-pub(super) fn write(path: &Path, records: &[HistogramRecord]) -> Result<(), ResultsError> {
+pub(super) fn write(trial: &Dir, records: &[HistogramRecord]) -> Result<(), ResultsError> {
+    let path = &trial.path().join(FILE);
     let refused = |why: String| ResultsError::io("write", path)(io::Error::other(why));
     let mut ordered: Vec<&HistogramRecord> = records.iter().collect();
     ordered.sort_by_key(|record| record.window);
@@ -95,25 +96,23 @@ pub(super) fn write(path: &Path, records: &[HistogramRecord]) -> Result<(), Resu
             IntervalLogWriterError::SerializeError(error) => refused(error.to_string()),
         })?;
     }
-    fs::write(path, text).map_err(ResultsError::io("write", path))
+    Ok(trial.write(FILE, &text)?)
 }
 
 /// Reads the log; a file that is not there holds nothing.
 ///
 /// # Errors
 /// When it cannot be read, or does not hold what it should.
-pub(super) fn read(directory: &Path, below: &Path) -> Result<Vec<HistogramRecord>, ResultsError> {
-    let bytes = match bounded::read(directory, below, MOST_BYTES) {
-        Err(ResultsError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-            return Ok(Vec::new());
-        }
+pub(super) fn read(directory: &Dir, below: &Path) -> Result<Vec<HistogramRecord>, ResultsError> {
+    let bytes = match directory.read(below, MOST_BYTES) {
+        Err(error) if error.is_not_found() => return Ok(Vec::new()),
         other => other?,
     };
     // The decoder trusts the counts that a file states, so a damaged one must be contained here.
     std::panic::catch_unwind(|| parse(&bytes))
         .unwrap_or_else(|_| Err("a histogram contradicts its own description".to_owned()))
         .map_err(|why| ResultsError::Corrupted {
-            path: directory.join(below),
+            path: directory.path().join(below),
             why,
             remedy:
                 "The trial's metrics are still in its trial.json; only its distributions are lost"
@@ -192,9 +191,15 @@ fn unfold(encoded: &[u8]) -> Result<Vec<u8>, String> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::fs;
 
     fn read(path: &Path) -> Result<Vec<HistogramRecord>, ResultsError> {
-        super::read(path.parent().unwrap(), Path::new(FILE))
+        let folder = Dir::open(path.parent().unwrap()).unwrap();
+        super::read(&folder, Path::new(FILE))
+    }
+
+    fn write(path: &Path, records: &[HistogramRecord]) -> Result<(), ResultsError> {
+        super::write(&Dir::open(path.parent().unwrap()).unwrap(), records)
     }
 
     fn record(actor: &str, start: u64, values: &[u64]) -> HistogramRecord {

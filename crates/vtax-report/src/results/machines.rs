@@ -5,14 +5,16 @@
 //! another machine of its kind does. Machines of different kinds are never put together: a mean over
 //! two processors describes neither.
 
-use super::directory::{sync, trial_name, write_atomically};
-use super::{Aside, ResultsDir, ResultsError, TrialOutcome, bounded};
+use super::directory::{TRIALS, trial_name};
+use super::{Aside, ResultsDir, ResultsError, TrialOutcome};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::Path;
+use vtax_files::Dir;
 
 const FILE: &str = "machines.json";
 /// A thousand machines' facts, some hundred times over.
@@ -262,7 +264,7 @@ impl ResultsDir {
     pub fn machines(&self) -> Result<Machines, ResultsError> {
         let file = self.path().join(FILE);
         if self.is_merged() {
-            let bytes = bounded::read(self.path(), std::path::Path::new(FILE), MOST_BYTES)?;
+            let bytes = self.dir().read(FILE, MOST_BYTES)?;
             return serde_json::from_slice(&bytes).map_err(|cause| ResultsError::Corrupted {
                 path: file,
                 why: cause.to_string(),
@@ -285,7 +287,7 @@ impl ResultsDir {
 
     /// Whether it was put together from several directories.
     pub fn is_merged(&self) -> bool {
-        self.path().join(FILE).exists()
+        self.dir().contains(FILE)
     }
 
     /// The block of a trial; `None` where the schedule has no such trial.
@@ -363,11 +365,11 @@ pub fn merge(sources: &[ResultsDir], into: &Path) -> Result<Vec<String>, Results
     let file = into.join(FILE);
     let json = serde_json::to_vec(&found.machines)
         .map_err(|cause| ResultsError::io("write", &file)(io::Error::other(cause)))?;
-    write_atomically(&file, &json)?;
-    let trials = into.join("trials");
+    target.dir().write(FILE, &json)?;
+    let trials = target.dir().create_dir(TRIALS)?;
     for (index, from) in &found.trials {
         if from.path() != target.path() {
-            take(&from.trial_path(*index), &trials, &trial_name(*index))?;
+            take(from, &trials, OsStr::new(&trial_name(*index)))?;
         }
     }
     for source in from.iter().filter(|source| source.path() != target.path()) {
@@ -379,32 +381,24 @@ pub fn merge(sources: &[ResultsDir], into: &Path) -> Result<Vec<String>, Results
             let block = target.block_of(attempt.index);
             let its = block.and_then(|block| source.machines().ok()?.of(block).map(Machine::name));
             if let (Some(name), true) = (attempt.path.file_name(), chosen == its) {
-                take(&attempt.path, &trials, &name.to_string_lossy())?;
+                take(source, &trials, name)?;
             }
         }
     }
-    sync(&trials)?;
+    trials.sync()?;
     Ok(notes)
 }
 
-/// Links a trial's directory to another place, whole or not at all; what is there already stays.
-fn take(from: &Path, trials: &Path, name: &str) -> Result<(), ResultsError> {
-    let destination = trials.join(name);
-    if destination.exists() {
+/// Links or copies a trial's directory to another place, whole or not at all; what is there already stays.
+fn take(source: &ResultsDir, trials: &Dir, name: &OsStr) -> Result<(), ResultsError> {
+    if trials.contains(name) {
         return Ok(());
     }
-    let temporary = trials.join(format!(".{name}.partial-{}", std::process::id()));
-    fs::create_dir_all(&temporary).map_err(ResultsError::io("create", &temporary))?;
-    for entry in fs::read_dir(from).map_err(ResultsError::io("list", from))? {
-        let entry = entry.map_err(ResultsError::io("list", from))?;
-        let file = entry.path();
-        if !entry.file_type().is_ok_and(|kind| kind.is_file()) {
-            continue;
-        }
-        let here = temporary.join(entry.file_name());
-        if fs::hard_link(&file, &here).is_err() {
-            fs::copy(&file, &here).map_err(ResultsError::io("copy", &file))?;
-        }
+    let from = source.dir().dir(Path::new(TRIALS).join(name))?;
+    let prefix = format!(".{}.partial-{}-", name.display(), std::process::id());
+    let here = trials.new_dir_named(&prefix)?;
+    for entry in from.list()?.iter().filter(|entry| entry.is_file) {
+        from.link_or_copy(&entry.name, &here)?;
     }
-    fs::rename(&temporary, &destination).map_err(ResultsError::io("rename into place", &temporary))
+    Ok(trials.rename_new(here.path().file_name().unwrap_or_default(), name)?)
 }

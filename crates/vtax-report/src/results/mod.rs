@@ -15,7 +15,6 @@
 //! ```
 
 mod attempts;
-mod bounded;
 mod directory;
 pub mod emulated;
 mod error;
@@ -28,7 +27,6 @@ mod stage;
 mod trial;
 
 pub use attempts::{Aside, Attempt};
-pub(crate) use directory::write_atomically;
 pub use directory::{InFlight, ResultsDir, TrialWriter};
 pub use error::ResultsError;
 pub use histograms::HistogramRecord;

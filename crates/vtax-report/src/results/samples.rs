@@ -14,6 +14,7 @@ use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use vtax_files::Dir;
 use vtax_units::{Nanoseconds, Source, Unit};
 
 /// Rows in a row group: about 1.5 MiB of buffers, and a few seconds of a busy observer.
@@ -128,8 +129,9 @@ impl SampleWriter {
     ///
     /// # Errors
     /// When it cannot be created.
-    pub fn create(path: &Path) -> Result<Self, ResultsError> {
-        let file = File::create_new(path).map_err(ResultsError::io("create", path))?;
+    pub fn create(trial: &Dir, name: &str) -> Result<Self, ResultsError> {
+        let file = trial.new_file(name)?;
+        let path = &trial.path().join(name);
         let schema = parse_message_type(SCHEMA).map_err(parquet_failed("describe", path))?;
         let properties = WriterProperties::builder()
             .set_compression(Compression::SNAPPY)
