@@ -1,5 +1,6 @@
 //! What can go wrong on a host, each said with what was tried, on what, why, and the remedy.
 
+use crate::untrusted::{shown, shown_lines};
 use std::io;
 use std::path::PathBuf;
 
@@ -39,7 +40,7 @@ pub enum HostError {
         output: String,
     },
     /// A program or capability that this needs is missing.
-    #[error("{what} is missing: {remedy}")]
+    #[error("{} is missing: {remedy}", shown_lines(.what))]
     Missing {
         /// What is missing.
         what: String,
@@ -47,7 +48,7 @@ pub enum HostError {
         remedy: String,
     },
     /// Something did not happen in time.
-    #[error("{what} did not happen within {seconds} s{}", tail(.evidence))]
+    #[error("{} did not happen within {seconds} s{}", shown_lines(.what), tail(.evidence))]
     Timeout {
         /// What was waited for.
         what: String,
@@ -57,7 +58,7 @@ pub enum HostError {
         evidence: String,
     },
     /// A peer answered something that its protocol does not allow.
-    #[error("{peer} answered unexpectedly: {detail}")]
+    #[error("{peer} answered unexpectedly: {}", shown_lines(.detail))]
     Protocol {
         /// Whom was talked to.
         peer: String,
@@ -65,7 +66,7 @@ pub enum HostError {
         detail: String,
     },
     /// A peer ended its connection.
-    #[error("{peer} closed the connection{detail}")]
+    #[error("{peer} closed the connection{}", shown_lines(.detail))]
     Closed {
         /// Whom was talked to.
         peer: String,
@@ -73,7 +74,7 @@ pub enum HostError {
         detail: String,
     },
     /// Something is used by somebody else; it may be free later.
-    #[error("{what}: {remedy}")]
+    #[error("{}: {remedy}", shown_lines(.what))]
     Busy {
         /// What is in use, and by whom.
         what: String,
@@ -81,7 +82,7 @@ pub enum HostError {
         remedy: String,
     },
     /// A name, a file or a variable that the user gave says nothing that can be used.
-    #[error("{what} is not valid: {problem}")]
+    #[error("{} is not valid: {}", shown_lines(.what), shown_lines(.problem))]
     Invalid {
         /// What was given.
         what: String,
@@ -92,7 +93,7 @@ pub enum HostError {
     #[error("{0}")]
     Setting(String),
     /// Anything else that no caller could act on, in a sentence with its remedy.
-    #[error("{0}")]
+    #[error("{}", shown_lines(.0))]
     Other(String),
     /// An instrument or the sampling thread failed.
     #[error(transparent)]
@@ -115,8 +116,19 @@ fn tail(text: &str) -> String {
         return String::new();
     }
     let lines: Vec<&str> = text.trim_end().trim_start_matches('\n').lines().collect();
-    let shown = &lines[lines.len().saturating_sub(12)..];
-    format!(":\n    {}", shown.join("\n    "))
+    let from = lines.len().saturating_sub(12);
+    let last: Vec<String> = lines.iter().skip(from).map(|line| shown(line)).collect();
+    format!(":\n    {}", last.join("\n    "))
+}
+
+impl From<vtax_files::FileError> for HostError {
+    fn from(error: vtax_files::FileError) -> Self {
+        Self::File {
+            action: error.action,
+            path: error.path,
+            cause: error.cause,
+        }
+    }
 }
 
 impl HostError {
@@ -141,5 +153,50 @@ impl HostError {
             path,
             cause,
         }
+    }
+}
+
+#[cfg(test)]
+#[test]
+fn no_message_carries_what_steers_a_terminal() {
+    let text = || "\x1b]0;x\x07\n\u{9b}2J".to_owned();
+    let errors = [
+        HostError::Program {
+            command: "ssh".to_owned(),
+            status: "1".to_owned(),
+            output: text(),
+        },
+        HostError::Missing {
+            what: text(),
+            remedy: String::new(),
+        },
+        HostError::Timeout {
+            what: text(),
+            seconds: 1,
+            evidence: text(),
+        },
+        HostError::Protocol {
+            peer: "it".to_owned(),
+            detail: text(),
+        },
+        HostError::Closed {
+            peer: "it".to_owned(),
+            detail: text(),
+        },
+        HostError::Busy {
+            what: text(),
+            remedy: String::new(),
+        },
+        HostError::Invalid {
+            what: text(),
+            problem: text(),
+        },
+        HostError::Other(text()),
+    ];
+    for error in errors {
+        let message = error.to_string();
+        let steers = |c: char| c.is_control() && c != '\n';
+        assert!(!message.contains(steers), "{message:?}");
+        assert!(message.contains("]0;x"), "{message:?}");
     }
 }

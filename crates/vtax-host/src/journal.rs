@@ -13,10 +13,16 @@ use crate::xenapi::{Access, Pool};
 use crate::{loop_device, xl};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Seek, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use vtax_files::Dir;
+
+/// In the directory of state.
+const FILE: &str = "journal.jsonl";
+/// A change has some hundred bytes.
+const MOST_BYTES: u64 = 256 << 20;
 
 /// One change to the host, recorded before it is made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -176,19 +182,11 @@ impl Journal {
     }
 
     fn open_in_boot(state_dir: &Path, boot: &str) -> Result<Self, HostError> {
-        fs::create_dir_all(state_dir).map_err(HostError::file("create", state_dir))?;
-        let path = state_dir.join("journal.jsonl");
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(cause) if cause.kind() == io::ErrorKind::NotFound => String::new(),
-            Err(cause) => {
-                return Err(HostError::File {
-                    action: "read",
-                    path,
-                    cause,
-                });
-            }
-        };
+        let path = state_dir.join(FILE);
+        // What is in it is written to kernel settings: it must be nobody else's.
+        let state = Dir::private(state_dir)?;
+        let mut file = state.edit(FILE)?;
+        let text = state.read_text(FILE, MOST_BYTES)?;
         let (mut changes, mut places) = (Vec::new(), Vec::new());
         let mut offset = 0;
         for line in text.split_inclusive('\n') {
@@ -214,12 +212,6 @@ impl Journal {
             }
             offset += line.len() as u64;
         }
-        let mut file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&path)
-            .map_err(HostError::file("write", &path))?;
         file.seek(io::SeekFrom::End(0))
             .map_err(HostError::file("read", &path))?;
         Ok(Self {

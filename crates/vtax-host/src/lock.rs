@@ -1,9 +1,16 @@
 //! One lab at a time on a host: two would measure each other.
 
 use crate::HostError;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use vtax_files::Dir;
+
+/// In the directory of state.
+const FILE: &str = "lock";
+/// What the file says is a line.
+const LONGEST: u64 = 64 << 10;
 
 /// Held while a lab runs; the kernel releases it however the process ends.
 #[derive(Debug)]
@@ -17,23 +24,14 @@ impl Lock {
     /// # Errors
     /// When another lab holds it, naming that lab.
     pub fn acquire(state_dir: &Path, purpose: &str) -> Result<Self, HostError> {
-        fs::create_dir_all(state_dir).map_err(HostError::file("create", state_dir))?;
-        let path = state_dir.join("lock");
-        let mut file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .read(true)
-            .write(true)
-            .open(&path)
-            .map_err(HostError::file("write", &path))?;
+        let path = state_dir.join(FILE);
+        // Who can open the file can lock it, and keep every run and restore away.
+        let mut file = Dir::private(state_dir)?.edit(FILE)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                let mut holder = String::new();
-                file.read_to_string(&mut holder)
-                    .map_err(HostError::file("read", &path))?;
                 return Err(HostError::Busy {
-                    what: format!("another lab runs on this host ({})", holder.trim()),
+                    what: format!("another lab runs on this host ({})", holder(&file)),
                     remedy: "two labs would measure each other; wait for it to end, or stop it"
                         .to_owned(),
                 });
@@ -55,6 +53,52 @@ impl Lock {
     }
 }
 
+/// Who holds the lock, in words. The file names the last lab that took it, which may have ended: `/proc/locks` names
+/// the process that holds it now, unless that is in a PID namespace that this process does not see.
+fn holder(lock: &File) -> String {
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let Some(process) = holding(&locks, lock) else {
+        return "the kernel does not name its process here, which may be in another PID namespace; as root on the host: lslocks".to_owned();
+    };
+    let mut text = String::new();
+    // Without the text the number is still right.
+    let _ = lock.take(LONGEST).read_to_string(&mut text);
+    let text = text.trim();
+    if text.starts_with(&format!("process {process}, ")) {
+        return text.to_owned();
+    }
+    let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+    match name.trim() {
+        "" => format!("process {process}, which is no lab"),
+        name => format!("process {process}, {name}, which is no lab"),
+    }
+}
+
+/// The process that holds an exclusive or shared flock on a file, of the lines of `/proc/locks` (proc_locks(5)):
+/// `1: FLOCK  ADVISORY  WRITE 8570 fe:00:464 0 EOF`, with the device's numbers in hexadecimal. Lines of those who
+/// wait have `->` after the first field.
+fn holding(locks: &str, file: &File) -> Option<u32> {
+    let known = file.metadata().ok()?;
+    let device = known.dev();
+    let place = format!(
+        "{:02x}:{:02x}:{}",
+        rustix::fs::major(device),
+        rustix::fs::minor(device),
+        known.ino()
+    );
+    locks.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [_, "FLOCK", _, _, process, at, ..] = fields.as_slice() else {
+            return None;
+        };
+        if *at != place {
+            return None;
+        }
+        // 0 and -1 are processes that this namespace does not see.
+        process.parse().ok().filter(|process| *process > 0)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,5 +117,68 @@ mod tests {
         );
         drop(first);
         Lock::acquire(state.path(), "running plan b").unwrap();
+    }
+
+    #[test]
+    fn the_process_that_holds_the_lock_is_named_and_not_the_one_that_ended() {
+        let state = tempfile::tempdir().unwrap();
+        let path = state.path().join(FILE);
+        fs::write(&path, "process 4194304, running plan that ended\n").unwrap();
+        let held = File::open(&path).unwrap();
+        held.lock().unwrap();
+        let locks = fs::read_to_string("/proc/locks").unwrap();
+        let own = std::process::id();
+        if holding(&locks, &held) != Some(own) {
+            eprintln!("SKIPPED: this kernel's /proc/locks does not name locks of this file system");
+            return;
+        }
+        let refused = Lock::acquire(state.path(), "running plan b").unwrap_err();
+        let refused = refused.to_string();
+        assert!(refused.contains(&format!("process {own}, ")), "{refused}");
+        assert!(!refused.contains("that ended"), "{refused}");
+    }
+
+    #[test]
+    fn a_holder_that_is_not_seen_is_not_guessed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE);
+        fs::write(&path, "").unwrap();
+        let file = File::open(&path).unwrap();
+        let known = file.metadata().unwrap();
+        let (major, minor) = (
+            rustix::fs::major(known.dev()),
+            rustix::fs::minor(known.dev()),
+        );
+        let line = |kind: &str, process: &str, node: u64| {
+            format!("1: {kind}  ADVISORY  WRITE {process} {major:02x}:{minor:02x}:{node} 0 EOF\n")
+        };
+        let node = known.ino();
+        assert_eq!(holding(&line("FLOCK", "77", node), &file), Some(77));
+        for other in [
+            line("FLOCK", "0", node),
+            line("FLOCK", "-1", node),
+            line("POSIX", "77", node),
+            line("-> FLOCK", "77", node),
+            line("FLOCK", "77", node + 1),
+            "1: FLOCK\n\n".to_owned(),
+        ] {
+            assert_eq!(holding(&other, &file), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn no_other_user_can_open_the_lock_even_where_an_earlier_version_let_them() {
+        let state = tempfile::tempdir().unwrap();
+        let state = state.path().join("state");
+        let set = |path: &Path, mode| {
+            fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+        };
+        fs::create_dir(&state).unwrap();
+        set(&state, 0o755);
+        fs::write(state.join(FILE), "").unwrap();
+        set(&state.join(FILE), 0o644);
+        let _lock = Lock::acquire(&state, "running plan a").unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!((mode(&state), mode(&state.join(FILE))), (0o700, 0o600));
     }
 }

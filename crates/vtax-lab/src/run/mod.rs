@@ -432,7 +432,8 @@ pub fn default_state_dir() -> PathBuf {
         return PathBuf::from("/var/lib/vtax");
     }
     std::env::var_os("HOME").map_or_else(
-        || PathBuf::from("/tmp/vtax-state"),
+        // It is used only where it is this user's and nobody else's: `vtax_files::Dir::private`.
+        || PathBuf::from(format!("/tmp/vtax-state-{}", rustix::process::geteuid().as_raw())),
         |home| Path::new(&home).join(".local/state/vtax"),
     )
 }
