@@ -85,6 +85,9 @@ impl Findings<'_, '_> {
         let result = result.filter(|_| is_steady).unwrap_or(&nothing);
         let of_load = result.suspect.iter().chain(&result.unreached);
         attempt.suspect.extend(of_load.cloned());
+        attempt
+            .suspect
+            .extend(self.contradictions(&driven, is_steady));
         attempt.work = of_target.work(result);
         attempt.metrics = of_target.metrics(result);
         if is_steady {
@@ -128,6 +131,27 @@ impl Findings<'_, '_> {
                 self.actors(party, guest, metrics)
             })
             .collect();
+    }
+
+    /// What load generators claim and the counters of their guests contradict.
+    fn contradictions(&self, driven: &Driven, is_steady: bool) -> Vec<String> {
+        let mut found = Vec::new();
+        for stretch in &driven.stretches {
+            let window = (&stretch.begin, &stretch.end);
+            for (party, result) in stretch.results.iter().enumerate() {
+                let Some(result) = result else { continue };
+                let of = self.observation(window, party, false);
+                let place = match is_steady {
+                    true => String::new(),
+                    false => format!("{}: ", stretch.name),
+                };
+                found.extend(
+                    of.contradictions(result)
+                        .map(|what| format!("{place}{what}")),
+                );
+            }
+        }
+        found
     }
 
     /// A guest and its client.

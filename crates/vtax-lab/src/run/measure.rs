@@ -4,6 +4,7 @@ use super::observation::{CpuShares, Inner, Observation};
 use super::residency::{self, Found};
 use crate::found::xenapi::DOM0;
 use std::collections::BTreeMap;
+use vtax_load::workload::check::Account;
 use vtax_load::workload::{WorkDone, WorkloadResult};
 use vtax_observe::metric;
 use vtax_report::results::{Better, Metric, Stage, Work};
@@ -223,6 +224,31 @@ impl Observation<'_> {
         carried
             .filter(|(_, quantity)| quantity.value.is_finite())
             .collect()
+    }
+
+    /// What the load generator claims of the window and the guest's counters contradict. Where a
+    /// guest has no such counter, nothing does.
+    pub(super) fn contradictions(&self, result: &WorkloadResult) -> impl Iterator<Item = String> {
+        let seconds = self.seconds();
+        let party = self.parties.get(self.party);
+        let counted = move |account: Account| {
+            let owner = &party?.guest;
+            match account {
+                Account::Clock => Some(seconds),
+                _ => account
+                    .series()
+                    .iter()
+                    .map(|series| self.delta(owner, series))
+                    .sum(),
+            }
+        };
+        result.claims.iter().filter_map(move |claim| {
+            let reason = claim.disagreement(counted(claim.account)?, seconds)?;
+            Some(match self.party {
+                0 => reason,
+                _ => format!("{}: {reason}", party?.guest),
+            })
+        })
     }
 
     /// Joules of the window, and the worst flag of the meters that gave them.
@@ -514,7 +540,50 @@ fn in_window(work: &WorkDone, seconds: f64) -> Work {
 mod tests {
     use super::super::observation::tests::{party, snapshot};
     use super::*;
+    use vtax_load::workload::check::{Amount, Claim};
     use vtax_units::Nanoseconds;
+
+    #[test]
+    fn a_claim_that_the_targets_device_contradicts_is_found_and_one_of_an_unknown_counter_is_not() {
+        // The helper takes seconds of CPU time, 10^9 a second: a gigabyte to the target, a tenth of it back.
+        let counters = |at: f64| {
+            [
+                ("target", metric::NET_TX_BYTES, 0.1 * at),
+                ("target", metric::NET_RX_BYTES, 0.01 * at),
+            ]
+        };
+        let (begin, end) = (snapshot(0, &counters(0.0)), snapshot(10, &counters(10.0)));
+        let parties = [party("target", "client", true)];
+        let observation = Observation {
+            begin: &begin,
+            end: &end,
+            processors: 1,
+            parties: &parties,
+            party: 0,
+            observer: Nanoseconds(0),
+            energy: &[],
+            inner: None,
+            host: Source::Measured,
+        };
+        let of = |rate: f64, account| {
+            let result = WorkloadResult {
+                claims: vec![Claim::at_most("payload", Amount::PerSecond(rate), account)],
+                ..WorkloadResult::default()
+            };
+            observation.contradictions(&result).collect::<Vec<_>>()
+        };
+        assert!(of(0.099e9, Account::BytesToTarget).is_empty());
+        assert!(of(0.1e9, Account::BytesBothWays).is_empty());
+        let reason = of(0.2e9, Account::BytesToTarget).join("; ");
+        assert!(
+            reason.contains("2.00 GB") && reason.contains("1.00 GB"),
+            "{reason}"
+        );
+        assert_eq!(of(0.099e9, Account::BytesFromTarget).len(), 1);
+        assert!(of(1e12, Account::FramesToTarget).is_empty());
+        assert!(of(1.0, Account::Clock).is_empty());
+        assert_eq!(of(2.0, Account::Clock).len(), 1);
+    }
 
     #[test]
     fn pages_exchanged_are_told_of_each_guest_of_all_and_for_the_work() {
