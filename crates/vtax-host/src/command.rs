@@ -9,6 +9,22 @@ use std::process::{Command, Stdio};
 /// A command to run in a target or a client: program and arguments, no shell.
 pub type CommandLine = Vec<String>;
 
+/// The most bytes that a command may print on each of its outputs: 32 MiB. A guest decides how much its commands
+/// print.
+pub const MOST_OUTPUT: usize = 32 << 20;
+
+/// The error of a command that printed more than [`MOST_OUTPUT`].
+#[must_use]
+pub fn printed_too_much(command: &str) -> HostError {
+    HostError::Invalid {
+        what: format!("the output of {command}"),
+        problem: format!(
+            "it has more than {} MiB; let the command print less",
+            MOST_OUTPUT >> 20
+        ),
+    }
+}
+
 /// What a finished command left.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Finished {

@@ -1,7 +1,8 @@
 //! libvirt, by its own command `virsh`: a stable interface that is there wherever libvirt is.
 
 use crate::HostError;
-use crate::command::plain;
+use crate::command::{MOST_OUTPUT, plain};
+use crate::untrusted;
 
 /// How the names of our domains start; no other domain is ever stopped.
 pub const PREFIX: &str = "vtax-";
@@ -35,11 +36,8 @@ impl Virsh {
                 command.env(name, value);
             }
         }
-        let output = command
-            .arg("--connect")
-            .arg(&self.uri)
-            .args(arguments)
-            .output()
+        command.arg("--connect").arg(&self.uri).args(arguments);
+        let output = untrusted::output(&mut command, MOST_OUTPUT)
             .map_err(HostError::process("run", "virsh"))?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
         if output.status.success() {

@@ -1,8 +1,9 @@
 //! Xen's toolstack: `xl` and `xenstore-read`, and what they print. Every call has a deadline.
 
 use crate::HostError;
-use crate::command::plain;
+use crate::command::{MOST_OUTPUT, plain};
 use crate::kernel_file::Written;
+use crate::untrusted;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -84,9 +85,7 @@ pub fn line(program: &str, arguments: &[&str]) -> Vec<String> {
 /// # Errors
 /// When it cannot be started or fails, with the end of what it said.
 pub fn output(mut command: Command, what: &str) -> Result<String, HostError> {
-    let output = command
-        .stdin(Stdio::null())
-        .output()
+    let output = untrusted::output(command.stdin(Stdio::null()), MOST_OUTPUT)
         .map_err(HostError::process("start", format!("`{what}`")))?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if output.status.success() {

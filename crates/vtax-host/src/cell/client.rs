@@ -4,10 +4,10 @@ use super::Space;
 use super::entry::Entry;
 use super::link;
 use crate::HostError;
-use crate::command::{CommandLine, Finished};
+use crate::command::{CommandLine, Finished, MOST_OUTPUT, printed_too_much};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
@@ -141,10 +141,10 @@ impl ClientProcess {
     /// What became of it, once; `None` while it runs.
     ///
     /// # Errors
-    /// When it cannot be waited for.
+    /// When it cannot be waited for, or printed more than [`MOST_OUTPUT`].
     pub fn poll(&mut self) -> Result<Option<Finished>, HostError> {
         let ended = self.child.try_wait().map_err(unwaitable)?;
-        Ok(ended.map(|status| self.finished(status)))
+        ended.map(|status| self.finished(status)).transpose()
     }
 
     /// The PID, on the host, of the process that waits outside of the cell.
@@ -158,16 +158,16 @@ impl ClientProcess {
     /// As [`ClientProcess::poll`].
     pub fn wait(mut self) -> Result<Finished, HostError> {
         let status = self.child.wait().map_err(unwaitable)?;
-        Ok(self.finished(status))
+        self.finished(status)
     }
 
-    fn finished(&mut self, status: ExitStatus) -> Finished {
+    fn finished(&mut self, status: ExitStatus) -> Result<Finished, HostError> {
         let signal = || 128 + status.signal().unwrap_or(0);
-        Finished {
+        Ok(Finished {
             code: status.code().unwrap_or_else(signal),
-            stdout: collected(&mut self.stdout),
-            stderr: collected(&mut self.stderr),
-        }
+            stdout: collected(&mut self.stdout)?,
+            stderr: collected(&mut self.stderr)?,
+        })
     }
 }
 
@@ -185,7 +185,11 @@ impl Drop for ClientProcess {
     }
 }
 
-/// Lines, the last one perhaps without an end, and when each came.
+/// The most lines of an output: each takes more memory than its bytes.
+const MOST_LINES: usize = 2_000_000;
+
+/// Lines, the last one perhaps without an end, and when each came; an empty one in the place of the rest where there is
+/// too much.
 type Lines = Receiver<(Instant, Vec<u8>)>;
 
 /// Reads to the end on a thread of its own: a command that fills its pipe would stop.
@@ -193,10 +197,20 @@ fn drain(pipe: impl Read + Send + 'static) -> Lines {
     let (sender, lines) = channel();
     thread::spawn(move || {
         let mut pipe = BufReader::new(pipe);
+        let (mut bytes, mut lines) = (0, 0);
         loop {
             let mut line = Vec::new();
+            let left = u64::try_from(MOST_OUTPUT - bytes).unwrap_or(u64::MAX);
             // What came before a failed read is still worth showing.
-            let read = pipe.read_until(b'\n', &mut line);
+            let read = (&mut pipe).take(left + 1).read_until(b'\n', &mut line);
+            bytes += line.len();
+            lines += 1;
+            if bytes > MOST_OUTPUT || lines > MOST_LINES {
+                let _ = sender.send((Instant::now(), Vec::new()));
+                // It may run on; nobody keeps what it prints.
+                let _ = io::copy(&mut pipe, &mut io::sink());
+                return;
+            }
             if line.is_empty() || sender.send((Instant::now(), line)).is_err() || read.is_err() {
                 return;
             }
@@ -205,7 +219,47 @@ fn drain(pipe: impl Read + Send + 'static) -> Lines {
     lines
 }
 
-fn collected(lines: &mut Option<Lines>) -> Vec<u8> {
-    let rest = lines.take().into_iter().flatten();
-    rest.flat_map(|(_, line)| line).collect()
+fn collected(lines: &mut Option<Lines>) -> Result<Vec<u8>, HostError> {
+    let mut bytes = Vec::new();
+    for (_, line) in lines.take().into_iter().flatten() {
+        if line.is_empty() {
+            return Err(printed_too_much("a command of the client"));
+        }
+        bytes.extend(line);
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    fn printed(script: &str) -> Result<Finished, HostError> {
+        let child = Command::new("sh")
+            .args(["-c", script])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        ClientProcess::new(child).wait()
+    }
+
+    #[test]
+    fn a_command_that_prints_too_much_fails_and_is_not_kept() {
+        let long = format!("head -c {} /dev/zero", MOST_OUTPUT + 1);
+        for script in [
+            long.clone(),
+            format!("{long} >&2"),
+            format!("{long} | tr '\\0' '\\n'"),
+        ] {
+            let refused = printed(&script).unwrap_err().to_string();
+            assert!(refused.contains("more than 32 MiB"), "{refused}");
+        }
+        let most = printed(&format!("head -c {MOST_OUTPUT} /dev/zero; echo x >&2")).unwrap();
+        assert_eq!(
+            (most.stdout.len(), most.stderr.as_slice()),
+            (MOST_OUTPUT, &b"x\n"[..])
+        );
+    }
 }

@@ -197,15 +197,15 @@ fn octal(field: &[u8]) -> Option<u64> {
 /// A header and its content, as `tar --format=ustar` writes them.
 #[cfg(any(test, feature = "testing"))]
 pub fn entry(name: &str, kind: u8, content: &[u8]) -> Vec<u8> {
-    let mut block = header(name, kind, content.len() as u64, 0o644);
+    let mut block = header(name, kind, content.len() as u64, 0o644, "");
     block.extend_from_slice(content);
     block.resize(block.len().next_multiple_of(BLOCK), 0);
     block
 }
 
-/// A header alone, with any size and mode; a link leads to `/etc/passwd`.
+/// A header alone, with any size and mode, and where a link leads.
 #[cfg(any(test, feature = "testing"))]
-pub fn header(name: &str, kind: u8, size: u64, mode: u32) -> Vec<u8> {
+pub fn header(name: &str, kind: u8, size: u64, mode: u32, link: &str) -> Vec<u8> {
     let mut block = vec![0; BLOCK];
     let mut put = |at: usize, bytes: &[u8]| {
         if let Some(field) = block.get_mut(at..at + bytes.len()) {
@@ -217,7 +217,7 @@ pub fn header(name: &str, kind: u8, size: u64, mode: u32) -> Vec<u8> {
     put(124, format!("{size:011o}\0").as_bytes());
     put(148, b"        ");
     put(156, &[kind]);
-    put(157, b"/etc/passwd");
+    put(157, link.as_bytes());
     put(257, b"ustar\x0000");
     let sum: u64 = block.iter().map(|byte| u64::from(*byte)).sum();
     if let Some(field) = block.get_mut(148..156) {
@@ -358,9 +358,9 @@ mod tests {
     #[test]
     fn no_mode_of_an_archive_is_kept() {
         let into = tempfile::tempdir().unwrap();
-        let mut archive = header("d", b'5', 0, 0o7777);
+        let mut archive = header("d", b'5', 0, 0o7777, "");
         for mode in [0o4755, 0o2755, 0o1777, 0o7777, 0] {
-            archive.extend(header(&format!("d/{mode:o}"), b'0', 0, mode));
+            archive.extend(header(&format!("d/{mode:o}"), b'0', 0, mode, ""));
         }
         unpack_all(&ended(archive), into.path()).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
@@ -409,11 +409,11 @@ mod tests {
     #[test]
     fn a_huge_file_is_refused_before_it_comes() {
         for size in [(1 << 20) + 1, 0o77_777_777_777] {
-            let why = refused(&header("a", b'0', size, 0o644));
+            let why = refused(&header("a", b'0', size, 0o644, ""));
             assert!(why.contains("too many bytes"), "{why}");
         }
         // As GNU tar writes sizes beyond that.
-        let mut other = header("a", b'0', 0, 0o644);
+        let mut other = header("a", b'0', 0, 0o644, "");
         other[124] = 0x80;
         assert!(!refused(&other).is_empty());
     }

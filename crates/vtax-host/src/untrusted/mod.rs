@@ -5,7 +5,7 @@ pub mod archive;
 mod stream;
 mod text;
 
-pub use stream::{Lines, drain, output, read};
+pub use stream::{Lines, drain, end_of, output, read};
 pub use text::{shown, shown_lines};
 
 /// The most bytes of one line or one short answer.

@@ -1,7 +1,9 @@
 //! Streams of others, read without taking more memory than they deserve.
 
 use std::collections::VecDeque;
-use std::io::{self, BufRead, ErrorKind, Read};
+use std::fs::File;
+use std::io::{self, BufRead, ErrorKind, Read, Seek, SeekFrom};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 
@@ -89,6 +91,19 @@ pub fn drain(mut from: impl Read, most: usize) -> Vec<u8> {
         }
     }
     last.into()
+}
+
+/// The last `most` bytes of a file that another machine or a guest fills; none where it cannot be read.
+pub fn end_of(path: &Path, most: u64) -> Vec<u8> {
+    let end = || -> io::Result<Vec<u8>> {
+        let mut file = File::open(path)?;
+        let from = file.metadata()?.len().saturating_sub(most);
+        file.seek(SeekFrom::Start(from))?;
+        let mut bytes = Vec::new();
+        file.take(most).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    end().unwrap_or_default()
 }
 
 /// Runs a command whose output is another machine's: as [`Command::output`], with at most `most` bytes of
@@ -185,6 +200,16 @@ mod tests {
         let text: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
         assert_eq!(drain(text.as_slice(), 8), text[text.len() - 8..]);
         assert_eq!(drain(&b"ab"[..], 8), b"ab");
+    }
+
+    #[test]
+    fn of_a_file_its_end_is_read_however_long_it_is() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(1 << 40).unwrap();
+        assert_eq!(end_of(file.path(), 5), [0; 5]);
+        std::fs::write(file.path(), "abc").unwrap();
+        assert_eq!(end_of(file.path(), 5), b"abc");
+        assert_eq!(end_of(Path::new("/no/such/file"), 5), b"");
     }
 
     #[test]

@@ -3,26 +3,29 @@
 /// The most characters of one line that is shown.
 const LONGEST: usize = 4000;
 
+/// And of a text of several lines.
+const LONGEST_TEXT: usize = 64_000;
+
 /// One line without control characters: nothing in it moves a cursor, sets a title or turns the
 /// direction of writing round.
 #[must_use]
 pub fn shown(line: &str) -> String {
-    clean(line, |_| false)
+    clean(line, LONGEST, |_| false)
 }
 
 /// As [`shown`], of a text that may have several lines and tabs.
 #[must_use]
 pub fn shown_lines(text: &str) -> String {
-    clean(text, |c| matches!(c, '\n' | '\t'))
+    clean(text, LONGEST_TEXT, |c| matches!(c, '\n' | '\t'))
 }
 
-fn clean(text: &str, may_stay: impl Fn(char) -> bool) -> String {
+fn clean(text: &str, most: usize, may_stay: impl Fn(char) -> bool) -> String {
     let mut shown: String = text
         .chars()
-        .take(LONGEST)
+        .take(most)
         .map(|c| if may_stay(c) || !steers(c) { c } else { ' ' })
         .collect();
-    if text.chars().nth(LONGEST).is_some() {
+    if text.chars().nth(most).is_some() {
         shown.push('…');
     }
     shown
