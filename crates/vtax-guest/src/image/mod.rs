@@ -25,6 +25,7 @@ use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use vtax_host::untrusted::end_of;
 use vtax_host::{HostError, mounts};
 
 /// The first initial RAM disk of a kernel probe: prints [`PROBE_TOKEN`] and powers off.
@@ -127,11 +128,7 @@ fn find(cache: &Path, hash: &str) -> Option<GuestFiles> {
 
 /// The end of a log, for error messages.
 pub(crate) fn tail(log: &Path) -> String {
-    let bytes = fs::read(log).unwrap_or_default();
-    let end = bytes
-        .get(bytes.len().saturating_sub(8192)..)
-        .unwrap_or_default();
-    String::from_utf8_lossy(end).into_owned()
+    String::from_utf8_lossy(&end_of(log, 8192)).into_owned()
 }
 
 fn guest_files(dir: &Path, hash: &str) -> GuestFiles {

@@ -9,11 +9,15 @@ use std::process::{Child, Command};
 use std::time::Duration;
 use vtax_host::HostError;
 use vtax_host::cell::entry;
+use vtax_host::command::{MOST_OUTPUT, printed_too_much};
+use vtax_host::untrusted;
 
 /// Long beyond the few milliseconds that a command takes to enter the cell.
 const START_LIMIT: Duration = Duration::from_secs(5);
 /// How much of each command's errors an error message shows.
 const TAIL_LINES: usize = 12;
+/// And of how many bytes at most.
+const TAIL_BYTES: u64 = 64 << 10;
 /// Of how many of the last commands.
 const TAIL_COMMANDS: usize = 3;
 
@@ -86,7 +90,12 @@ impl Jobs {
         let Some(status) = status else {
             return Ok(None);
         };
-        let read = |path: PathBuf| fs::read(&path).map_err(HostError::file("read", path));
+        let line = started.line.clone();
+        let read = |path: PathBuf| -> Result<Vec<u8>, HostError> {
+            let file = File::open(&path).map_err(HostError::file("read", &path))?;
+            untrusted::read(file, MOST_OUTPUT)
+                .map_err(|_| printed_too_much(&format!("`{line}`")))
+        };
         Ok(Some(Finished {
             // A status has either a code or a signal.
             code: status
@@ -129,7 +138,7 @@ impl Jobs {
             .take(TAIL_COMMANDS)
             .rev()
         {
-            let said = fs::read(self.stderr(number)).unwrap_or_default();
+            let said = untrusted::end_of(&self.stderr(number), TAIL_BYTES);
             let said = String::from_utf8_lossy(&said);
             let lines: Vec<&str> = said.trim_end().lines().collect();
             let end = lines.iter().skip(lines.len().saturating_sub(TAIL_LINES));
@@ -221,6 +230,22 @@ mod tests {
             (finished.stdout.len(), finished.stderr.len()),
             (10_000_000, 10_000_000)
         );
+    }
+
+    #[test]
+    fn a_command_that_prints_too_much_fails_and_its_end_is_shown() {
+        let (_folder, mut jobs) = jobs();
+        let script = format!("truncate -s {} /proc/self/fd/1; echo end >&2", 1_u64 << 36);
+        let job = shell(&mut jobs, &script);
+        let refused = loop {
+            match jobs.poll(job) {
+                Ok(None) => std::thread::sleep(Duration::from_millis(2)),
+                other => break other,
+            }
+        };
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("more than 32 MiB"), "{refused}");
+        assert!(jobs.tail().ends_with("end\n"));
     }
 
     #[test]

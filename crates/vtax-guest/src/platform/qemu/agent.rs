@@ -13,6 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use vtax_host::HostError;
+use vtax_host::command::{MOST_OUTPUT, printed_too_much};
 
 /// How long the agent may take to answer. Under emulation a busy guest can take a second.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -26,8 +27,8 @@ const READ_BYTES: usize = 1 << 20;
 /// The same over a serial port, where every byte costs the VMM a call: an answer is to come in time.
 const SERIAL_READ_BYTES: usize = 32 << 10;
 
-/// The largest file that is read out of a guest.
-const LARGEST_FILE: usize = 256 << 20;
+/// The most bytes of a guest's console that are kept where its kernel talks on the agent's line.
+const MOST_CONSOLE: u64 = 64 << 20;
 
 /// Keeps a command's outputs in files of the guest's memory: the agent's own capture ends at
 /// 16 MiB, and copies while the command runs, inside the measured window.
@@ -42,6 +43,7 @@ pub(in crate::platform) struct Agent {
     wire: Wire,
     /// Takes what is no answer, where the guest's kernel talks on the same line.
     console: Option<File>,
+    console_bytes: u64,
     next_sync: u64,
     jobs: BTreeMap<u64, Running>,
     next_job: u64,
@@ -70,6 +72,7 @@ impl Agent {
         Self {
             wire,
             console: None,
+            console_bytes: 0,
             // The first number differs between clients, so that answers to an earlier one are told apart.
             next_sync: u64::from(std::process::id()) << 20,
             jobs: BTreeMap::new(),
@@ -142,7 +145,10 @@ impl Agent {
 
     /// Keeps a line that is no answer.
     fn pass_over(&mut self, line: &[u8]) {
-        if let Some(console) = &mut self.console {
+        if let Some(console) = &mut self.console
+            && self.console_bytes < MOST_CONSOLE
+        {
+            self.console_bytes += line.len() as u64 + 1;
             // It only helps to explain what goes wrong.
             let _ = console.write_all(&[line, b"\n"].concat());
         }
@@ -250,7 +256,7 @@ impl Agent {
     /// Reads a file of the guest, also one of `/proc`.
     ///
     /// # Errors
-    /// When it cannot be read, or has more than 256 MiB.
+    /// When it cannot be read, or has more than [`MOST_OUTPUT`].
     pub(in crate::platform) fn read_file(&mut self, path: &str) -> Result<Vec<u8>, HostError> {
         let handle = self.execute("guest-file-open", json!({ "path": path, "mode": "r" }))?;
         let content = self.read_all(path, &handle);
@@ -278,17 +284,11 @@ impl Agent {
                 part.ok_or_else(|| self.wire.unexpected(&format!("{path} came as"), &answer))?;
             content.extend_from_slice(&part);
             // A read that brings nothing is the end too, or a lying agent would keep us here.
+            if content.len() > MOST_OUTPUT {
+                return Err(printed_too_much(&format!("{path} in the guest")));
+            }
             if answer["eof"].as_bool().unwrap_or(false) || part.is_empty() {
                 return Ok(content);
-            }
-            if content.len() > LARGEST_FILE {
-                return Err(HostError::Invalid {
-                    what: format!("{path} in the guest"),
-                    problem: format!(
-                        "it has more than {} MiB; let the command print less",
-                        LARGEST_FILE >> 20
-                    ),
-                });
             }
         }
     }

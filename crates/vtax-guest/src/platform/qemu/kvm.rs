@@ -14,6 +14,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 use vtax_host::command::plain;
 use vtax_host::facts::KvmBackend;
+use vtax_host::untrusted::shown_lines;
 use vtax_host::{HostError, Roots};
 
 /// A kernel that KVM can run reaches user space in a second or two, even on a loaded host.
@@ -252,10 +253,7 @@ fn probe(binary: &str, guest: &GuestFiles, limit: Duration) -> Result<KvmVerdict
 
 /// What a serial console got, without the control codes that firmware sends.
 pub(super) fn console_text(path: &Path) -> String {
-    let text = image::tail(path);
-    text.chars()
-        .filter(|c| *c == '\n' || *c == '\t' || !c.is_control())
-        .collect()
+    shown_lines(&image::tail(path).replace('\r', ""))
 }
 
 #[cfg(test)]

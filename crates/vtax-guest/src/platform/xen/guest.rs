@@ -304,6 +304,8 @@ struct Console {
 impl Console {
     /// As much of a console as is kept.
     const KEPT: usize = 64 << 10;
+    /// How often it is read at a time: 1 MiB, in half a second.
+    const READS: usize = 256;
 
     /// Without a console a guest runs all the same; only its errors say less.
     fn open(&mut self, domain: u32) {
@@ -321,8 +323,11 @@ impl Console {
         let mut seen = self.seen.borrow_mut();
         if let Some(mut terminal) = self.terminal.as_ref() {
             let mut buffer = [0; 4096];
-            // It never blocks: no more is an error.
-            while let Ok(length @ 1..) = terminal.read(&mut buffer) {
+            // It never blocks: no more is an error. A guest may print faster than this reads.
+            for _ in 0..Self::READS {
+                let Ok(length @ 1..) = terminal.read(&mut buffer) else {
+                    break;
+                };
                 seen.extend_from_slice(buffer.get(..length).unwrap_or_default());
                 let surplus = seen.len().saturating_sub(Self::KEPT);
                 seen.drain(..surplus);
