@@ -5,6 +5,9 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use vtax_host::HostError;
 
+/// The most bytes of an answer, which tells of every kind of guest.
+const LONGEST_ANSWER: u64 = 16 << 20;
+
 /// A running keeper. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Keeper {
@@ -66,7 +69,8 @@ impl Keeper {
 
     fn answer(&mut self) -> Result<Answer, HostError> {
         let mut line = String::new();
-        match self.answers.read_line(&mut line) {
+        let mut answers = (&mut self.answers).take(LONGEST_ANSWER);
+        match answers.read_line(&mut line) {
             Ok(read) if read > 0 => {
                 serde_json::from_str(&line).map_err(|cause| HostError::Protocol {
                     peer: KEEPER.to_owned(),

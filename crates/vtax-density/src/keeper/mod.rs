@@ -33,6 +33,9 @@ use vtax_host::{HostError, Roots};
 use vtax_mvm::population::Holding;
 use vtax_observe::clock::thread_cpu;
 
+/// The most bytes of one answer of a guest.
+const LONGEST_ANSWER: usize = 64 << 10;
+
 /// What errors call it.
 pub(crate) const KEEPER: &str = "the keeper of guests";
 

@@ -1,13 +1,14 @@
 //! Micro VMs in vtax's own monitor, live or parked.
 
 use super::singly::PATIENCE;
-use super::{Guard, Population, Tally, micros};
+use super::{Guard, LONGEST_ANSWER, Population, Tally, micros};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use vtax_host::untrusted::shown;
 use vtax_mvm::front::router::http_answer;
 use vtax_mvm::image::Image;
 use vtax_mvm::machine::kvm::Host;
@@ -118,13 +119,16 @@ impl MicroVms {
                 Some((status, body)) => {
                     return Err(format!(
                         "guest {guest} answered {status}: {}",
-                        String::from_utf8_lossy(&body).trim()
+                        shown(String::from_utf8_lossy(&body).trim())
                     ));
                 }
                 None => {}
             }
             match stream.read(&mut buffer).map_err(failed)? {
                 0 => return Err(failed(std::io::ErrorKind::UnexpectedEof.into())),
+                _ if received.len() > LONGEST_ANSWER => {
+                    return Err(failed(std::io::ErrorKind::InvalidData.into()));
+                }
                 count => received.extend(buffer.iter().take(count)),
             }
         }

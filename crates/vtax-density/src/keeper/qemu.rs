@@ -2,7 +2,7 @@
 //! sector; the first is a probe that answers on its serial port.
 
 use super::singly::PATIENCE;
-use super::{Guard, Population, Tally, micros};
+use super::{Guard, LONGEST_ANSWER, Population, Tally, micros};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,6 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use vtax_guest::platform::qemu::{Options, value};
 use vtax_host::command::version_line;
+use vtax_host::untrusted::shown;
 use vtax_mvm::image::{DiskFormat, Image, write_disk};
 
 /// Which devices a guest has.
@@ -217,6 +218,9 @@ impl Guest {
         while !said.ends_with(b"(qemu) ") {
             match stream.read(&mut buffer).map_err(failed)? {
                 0 => return Err(failed(std::io::ErrorKind::UnexpectedEof.into())),
+                _ if said.len() > LONGEST_ANSWER => {
+                    return Err(failed(std::io::ErrorKind::InvalidData.into()));
+                }
                 count => said.extend(buffer.iter().take(count)),
             }
         }
@@ -313,6 +317,9 @@ impl Population for Qemus {
         while !received.ends_with(b"\n") {
             match stream.read(&mut buffer).map_err(failed)? {
                 0 => return Err(failed(std::io::ErrorKind::UnexpectedEof.into())),
+                _ if received.len() > LONGEST_ANSWER => {
+                    return Err(failed(std::io::ErrorKind::InvalidData.into()));
+                }
                 count => received.extend(buffer.iter().take(count)),
             }
         }
@@ -323,7 +330,7 @@ impl Population for Qemus {
         } else {
             Err(format!(
                 "the probe answered {}",
-                String::from_utf8_lossy(&received).trim()
+                shown(String::from_utf8_lossy(&received).trim())
             ))
         }
     }

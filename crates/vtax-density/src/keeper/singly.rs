@@ -1,11 +1,12 @@
 //! Guests that are made, asked and ended one by one.
 
-use super::{Guard, Population, Tally, micros};
+use super::{Guard, LONGEST_ANSWER, Population, Tally, micros};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
+use vtax_host::untrusted::shown_lines;
 
 /// How long an answer may take.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
@@ -155,9 +156,11 @@ impl Echo {
                 .0
                 .set_read_timeout(Some(left.max(Duration::from_millis(1))));
             match timed.and_then(|()| self.0.read(&mut buffer)) {
-                Ok(count) if count > 0 => heard.extend(buffer.iter().take(count)),
+                Ok(count) if count > 0 && heard.len() < LONGEST_ANSWER => {
+                    heard.extend(buffer.iter().take(count));
+                }
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => continue,
-                _ => return Err(String::from_utf8_lossy(&heard).into_owned()),
+                _ => return Err(shown_lines(&String::from_utf8_lossy(&heard))),
             }
             let words = words.as_bytes();
             if heard.windows(words.len()).any(|bytes| bytes == words) {
