@@ -6,7 +6,7 @@
 use crate::generator::pool::Pool;
 use crate::generator::{self, Head, Protocol, Report, flag, open, wake_exactly, wrong};
 use serde::Serialize;
-use std::io::{self, BufRead, BufReader, ErrorKind, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 use vtax_host::HostError;
@@ -125,6 +125,9 @@ pub fn run(arguments: &Arguments) -> Result<Report, HostError> {
     )
 }
 
+/// The most bytes of an answer that is one line.
+const LONGEST_ANSWER: u64 = 1024;
+
 /// Sets every key once; returns how many there are.
 ///
 /// # Errors
@@ -149,7 +152,7 @@ pub fn fill(arguments: &Arguments) -> Result<u64, HostError> {
         // The answer to this one comes when all before it is done. Only errors come earlier.
         (&socket).write_all(b"version\r\n")?;
         let mut answer = String::new();
-        BufReader::new(&socket).read_line(&mut answer)?;
+        BufReader::new((&socket).take(LONGEST_ANSWER)).read_line(&mut answer)?;
         if answer.starts_with("VERSION ") {
             Ok(())
         } else {
