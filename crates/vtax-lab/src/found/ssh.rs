@@ -15,6 +15,7 @@ use vtax_guest::platform::{CommandLine, Finished, GuestFiles, Job, Platform, Tar
 use vtax_host::HostError;
 use vtax_host::cell::{self, LinkConfig, Seat};
 use vtax_host::settings::{Domain, Parameter, Settings};
+use vtax_host::untrusted::shown_lines;
 use vtax_load::workload::{LoadClient, Running};
 use vtax_observe::Subject;
 use vtax_observe::guests::Identity;
@@ -296,7 +297,7 @@ fn ask(actor: &RemoteActor, line: &str) -> Result<String, HostError> {
     let deadline = std::time::Instant::now() + ANSWER_LIMIT;
     loop {
         if let Some(finished) = running.poll()? {
-            return Ok(String::from_utf8_lossy(&finished.stdout).into_owned());
+            return Ok(shown_lines(&String::from_utf8_lossy(&finished.stdout)));
         }
         if std::time::Instant::now() >= deadline {
             return Err(HostError::Timeout {

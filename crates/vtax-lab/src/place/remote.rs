@@ -2,8 +2,9 @@
 
 use std::ffi::OsString;
 use std::io::{Seek, Write};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use vtax_host::HostError;
+use vtax_host::untrusted::{self, LONGEST_LINE, shown};
 
 /// Another host.
 #[derive(Debug, Clone)]
@@ -43,18 +44,14 @@ impl Remote {
         }
     }
 
-    /// Runs a line there; its standard output, trimmed.
+    /// Runs a line there; its standard output of at most [`LONGEST_LINE`] bytes, trimmed.
     pub fn ask(&self, line: &str) -> Result<String, HostError> {
         self.ask_with(&[], line)
     }
 
     /// As [`Remote::ask`], with further options of ssh.
     pub fn ask_with(&self, options: &[&str], line: &str) -> Result<String, HostError> {
-        let output = self
-            .command_with(options, line)
-            .stdin(Stdio::null())
-            .output()
-            .map_err(HostError::file("run", "ssh"))?;
+        let output = self.run(self.command_with(options, line).stdin(Stdio::null()))?;
         if !output.status.success() {
             return Err(self.failed(line, &output));
         }
@@ -63,19 +60,19 @@ impl Remote {
 
     /// Runs a line there with this as its input.
     pub fn send(&self, from: Stdio, line: &str) -> Result<(), HostError> {
-        let output = self
-            .command(line)
-            .stdin(from)
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .and_then(Child::wait_with_output)
-            .map_err(HostError::file("run", "ssh"))?;
+        let output = self.run(self.command(line).stdin(from))?;
         if output.status.success() {
             Ok(())
         } else {
             Err(self.failed(line, &output))
         }
+    }
+
+    fn run(&self, command: &mut Command) -> Result<Output, HostError> {
+        untrusted::output(command, LONGEST_LINE).map_err(HostError::process(
+            "run ssh and read what it prints from",
+            shown(&self.host),
+        ))
     }
 
     /// As [`Remote::send`], of a text.

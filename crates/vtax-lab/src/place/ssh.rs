@@ -6,12 +6,19 @@ use super::remote::Remote;
 use crate::run::Event;
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufReader, Read as _};
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::thread::{self, JoinHandle};
+use vtax_files::Dir;
 use vtax_host::HostError;
 use vtax_host::signals::Signals;
-use vtax_report::results::{Aside, ResultsDir, ResultsError, TrialOutcome};
+use vtax_host::untrusted::archive::{self, Budget, Refusal};
+use vtax_host::untrusted::{LONGEST_LINE, Lines, drain, shown};
+use vtax_report::results::{Aside, ResultsDir, ResultsError, TrialOutcome, is_record};
+
+/// What may follow the end of an archive: tar fills its last record.
+const PADDING: u64 = 1 << 20;
 
 /// A run on another host.
 #[derive(Debug, Clone)]
@@ -60,7 +67,10 @@ pub fn run_over_ssh(
     if !directory.starts_with("/var/tmp/vtax-run-") || directory.contains(['\'', '\n']) {
         return Err(HostError::Protocol {
             peer: run.host.clone(),
-            detail: format!("asked for a temporary directory, got `{directory}`"),
+            detail: format!(
+                "asked for a temporary directory, got `{}`",
+                shown(&directory)
+            ),
         });
     }
     let outcome = run_in(run, &remote, &directory, signals, each);
@@ -68,13 +78,24 @@ pub fn run_over_ssh(
     outcome.and(cleaned)
 }
 
-/// A line that the other vtax printed.
+/// A line that the other vtax printed. Nothing in it steers a terminal, and no number is out of bounds.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Line {
     /// An event of the run.
     Event(Event),
     /// Anything else, for people.
     Text(String),
+}
+
+impl Line {
+    /// Reads one.
+    #[must_use]
+    pub fn read(line: &str) -> Self {
+        match serde_json::from_str::<Event>(line) {
+            Ok(event) => Self::Event(event.bounded()),
+            Err(_) => Self::Text(shown(line)),
+        }
+    }
 }
 
 fn run_in(
@@ -117,10 +138,11 @@ fn run_in(
         run.host.replace('\'', ""),
         arguments.join(" ")
     );
+    let mut budget = Budget::RUN;
     let mut bring_home = |line: Line| {
         if let Line::Event(Event::TrialFinished { index, .. }) = &line {
             // What does not come now comes in the end, unless the host is lost.
-            if let Err(cause) = bring(remote, directory, &run.results, *index) {
+            if let Err(cause) = bring(remote, directory, &run.results, *index, &mut budget) {
                 let text = format!("trial {index:04} stays there until the end: {cause}");
                 each(Line::Text(text));
             }
@@ -128,7 +150,7 @@ fn run_in(
         each(line);
     };
     let ran = follow(remote, &command, signals, &mut bring_home);
-    let fetched = fetch(remote, directory, &run.results);
+    let fetched = fetch(remote, directory, &run.results, &mut budget);
     ran.and(fetched)
 }
 
@@ -146,21 +168,18 @@ fn follow(
         .stderr(Stdio::piped())
         .spawn()
         .map_err(HostError::file("run", "ssh"))?;
-    let errors = child.stderr.take().map(|mut stderr| {
-        std::thread::spawn(move || {
-            let mut text = String::new();
-            // What is not text is of no use in a message.
-            let _ = stderr.read_to_string(&mut text);
-            text
-        })
-    });
-    if let Some(stdout) = child.stdout.take() {
-        relay(stdout, each)?;
+    let errors = complaints(&mut child);
+    let relayed = match child.stdout.take() {
+        Some(stdout) => relay(stdout, each),
+        None => Ok(()),
+    };
+    if relayed.is_err() {
+        // Without its connection the run there ends and restores its host.
+        let _ = child.kill();
     }
     let status = child.wait().map_err(HostError::file("run", "ssh"))?;
-    let said = errors
-        .and_then(|thread| thread.join().ok())
-        .unwrap_or_default();
+    let said = heard(errors);
+    relayed?;
     signals.check()?;
     if status.success() {
         return Ok(());
@@ -172,36 +191,53 @@ fn follow(
     })
 }
 
+/// What a child says on standard error, read on a thread of its own.
+fn complaints(child: &mut Child) -> Option<JoinHandle<Vec<u8>>> {
+    let stderr = child.stderr.take()?;
+    Some(thread::spawn(move || drain(stderr, LONGEST_LINE)))
+}
+
+fn heard(complaints: Option<JoinHandle<Vec<u8>>>) -> String {
+    let said = complaints.and_then(|thread| thread.join().ok());
+    String::from_utf8_lossy(&said.unwrap_or_default()).into_owned()
+}
+
 /// Brings one finished trial home, whole or not at all.
-fn bring(remote: &Remote, directory: &str, results: &Path, index: u32) -> Result<(), HostError> {
+fn bring(
+    remote: &Remote,
+    directory: &str,
+    results: &Path,
+    index: u32,
+    budget: &mut Budget,
+) -> Result<(), HostError> {
     let other = |cause: ResultsError| HostError::Other(cause.to_string());
     let trials = results.join("trials");
     fs::create_dir_all(&trials).map_err(HostError::file("create", &trials))?;
     if !results.join("run.json").exists() {
-        let head = trials.join(format!(".head.partial-{}", std::process::id()));
+        let head = Partial::create(&trials, "head")?;
         let names = ["plan.toml", "host.json", "run.json"];
-        unpack(
-            remote,
-            &format!("{directory}/results"),
-            &names.join(" "),
-            &head,
-        )?;
+        let is_head = |below: &Path| names.iter().any(|name| below == Path::new(name));
+        let line = format!("tar -C '{directory}/results' -cf - {}", names.join(" "));
+        unpack(remote, &line, &head.path, &is_head, budget)?;
         // The one that makes it a run comes last.
         for name in names {
-            let (from, to) = (head.join(name), results.join(name));
+            let (from, to) = (head.path.join(name), results.join(name));
             fs::rename(&from, &to).map_err(HostError::file("move", &from))?;
         }
-        fs::remove_dir_all(&head).map_err(HostError::file("remove", &head))?;
+    }
+    let here = ResultsDir::open(results).map_err(other)?;
+    if here.block_of(index).is_none() {
+        return Err(HostError::Protocol {
+            peer: remote.host.clone(),
+            detail: format!("the plan has no trial {index}"),
+        });
     }
     let name = format!("{index:04}");
-    let temporary = trials.join(format!(".{name}.partial-{}", std::process::id()));
-    unpack(
-        remote,
-        &format!("{directory}/results/trials/{name}"),
-        ".",
-        &temporary,
-    )?;
-    let here = ResultsDir::open(results).map_err(other)?;
+    let trial = Partial::create(&trials, &name)?;
+    let below = Path::new("trials").join(&name);
+    let line = format!("tar -C '{directory}/results/trials/{name}' -cf - .");
+    let is_of_trial = |file: &Path| is_record(&below.join(file));
+    unpack(remote, &line, &trial.path, &is_of_trial, budget)?;
     // It ran again there: the attempt before it gets the name that it has there.
     if here.trial_path(index).exists() {
         let failed = |outcome: &TrialOutcome| *outcome != TrialOutcome::Complete;
@@ -212,16 +248,35 @@ fn bring(remote: &Remote, directory: &str, results: &Path, index: u32) -> Result
         here.set_aside(index, aside).map_err(other)?;
     }
     let destination = here.trial_path(index);
-    fs::rename(&temporary, &destination).map_err(HostError::file("move", &temporary))
+    fs::rename(&trial.path, &destination).map_err(HostError::file("move", &trial.path))
 }
 
-/// Unpacks these files of a directory there into a new one here.
-fn unpack(remote: &Remote, from: &str, names: &str, into: &Path) -> Result<(), HostError> {
-    fs::create_dir_all(into).map_err(HostError::file("create", into))?;
-    stream(remote, &format!("tar -C '{from}' -cf - {names}"), into)
+/// A directory that is being filled; what is left of it goes with this value.
+struct Partial {
+    path: PathBuf,
 }
 
-fn fetch(remote: &Remote, directory: &str, results: &Path) -> Result<(), HostError> {
+impl Partial {
+    fn create(beside: &Path, name: &str) -> Result<Self, HostError> {
+        let path = beside.join(format!(".{name}.partial-{}", std::process::id()));
+        fs::create_dir(&path).map_err(HostError::file("create", &path))?;
+        Ok(Self { path })
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        // It was renamed into place, or the next run on the directory removes it.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+fn fetch(
+    remote: &Remote,
+    directory: &str,
+    results: &Path,
+    budget: &mut Budget,
+) -> Result<(), HostError> {
     // A run that ended before its first line has no results to bring.
     if remote.ask(&format!(
         "test -d '{directory}/results' && echo yes || echo no"
@@ -230,48 +285,67 @@ fn fetch(remote: &Remote, directory: &str, results: &Path) -> Result<(), HostErr
         return Ok(());
     }
     fs::create_dir_all(results).map_err(HostError::file("create", results))?;
-    stream(
-        remote,
-        &format!("tar -C '{directory}/results' -cf - ."),
-        results,
-    )
+    let line = format!("tar -C '{directory}/results' -cf - .");
+    unpack(remote, &line, results, &is_record, budget)
 }
 
-/// What a line there packs, unpacked here.
-fn stream(remote: &Remote, line: &str, results: &Path) -> Result<(), HostError> {
+/// Unpacks what a line there packs into a directory here.
+fn unpack(
+    remote: &Remote,
+    line: &str,
+    into: &Path,
+    wanted: &dyn Fn(&Path) -> bool,
+    budget: &mut Budget,
+) -> Result<(), HostError> {
+    let into = Dir::open(into).map_err(|cause| HostError::Other(cause.to_string()))?;
     let mut sender = remote
         .command(line)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .map_err(HostError::file("run", "ssh"))?;
-    let stream = sender.stdout.take().map_or_else(Stdio::null, Stdio::from);
-    let unpacked = Command::new("tar")
-        .args(["--no-same-owner", "-C"])
-        .arg(results)
-        .args(["-xf", "-"])
-        .stdin(stream)
-        .output()
-        .map_err(HostError::file("run", "tar"))?;
-    let sent = sender.wait().map_err(HostError::file("run", "ssh"))?;
-    if sent.success() && unpacked.status.success() {
-        return Ok(());
+    let errors = complaints(&mut sender);
+    let unpacked = match sender.stdout.take() {
+        Some(stdout) => {
+            let mut stdout = BufReader::new(stdout);
+            let unpacked = archive::unpack(&mut stdout, &into, wanted, budget);
+            if unpacked.is_ok() {
+                // A sender whose reader leaves early fails.
+                let _ = io::copy(&mut stdout.take(PADDING), &mut io::sink());
+            }
+            unpacked
+        }
+        None => Ok(()),
+    };
+    if unpacked.is_err() {
+        let _ = sender.kill();
     }
-    Err(HostError::Program {
-        command: format!(
-            "ssh {} \"{line}\" | tar -C {} -xf -",
-            remote.host,
-            results.display()
-        ),
-        status: format!("{sent}, {}", unpacked.status),
-        output: String::from_utf8_lossy(&unpacked.stderr).into_owned(),
-    })
+    let sent = sender.wait().map_err(HostError::file("run", "ssh"))?;
+    let said = heard(errors);
+    match unpacked {
+        Ok(()) if sent.success() => Ok(()),
+        Err(Refusal::Store(cause)) => Err(HostError::Other(cause.to_string())),
+        Err(Refusal::Malformed(why)) => Err(HostError::Protocol {
+            peer: remote.host.clone(),
+            detail: match said.trim() {
+                "" => format!("its results are not taken: {why}"),
+                // An archive that is cut short has its cause there.
+                said => format!("its results are not taken: {why}; it said: {said}"),
+            },
+        }),
+        Ok(()) => Err(HostError::Program {
+            command: format!("ssh {} \"{line}\"", remote.host),
+            status: sent.to_string(),
+            output: said,
+        }),
+    }
 }
 
 fn relay(stdout: ChildStdout, each: &mut dyn FnMut(Line)) -> Result<(), HostError> {
-    for line in BufReader::new(stdout).lines() {
+    for line in Lines::new(BufReader::new(stdout), LONGEST_LINE) {
         let line = line.map_err(HostError::file("read", "the other host's output"))?;
-        each(serde_json::from_str(&line).map_or(Line::Text(line), Line::Event));
+        each(Line::read(&line));
     }
     Ok(())
 }

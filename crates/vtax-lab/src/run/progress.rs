@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
+use vtax_host::untrusted::{shown, shown_lines};
 use vtax_units::{Quantity, Source};
 
 /// One thing that happened in a run.
@@ -95,6 +96,79 @@ pub enum Event {
     },
 }
 
+/// The most seconds that another machine's event states: 30 years.
+const MOST_SECONDS: f64 = 1e9;
+
+impl Event {
+    /// An event of another machine, made fit to show: its text steers no terminal, and its times can be
+    /// computed with.
+    #[must_use]
+    pub fn bounded(mut self) -> Self {
+        let text = |text: &mut String| *text = shown(text);
+        let time = |seconds: &mut f64| *seconds = seconds.clamp(0.0, MOST_SECONDS);
+        match &mut self {
+            // What failed may take several lines to say.
+            Self::Note { message } => *message = shown_lines(message),
+            Self::Started {
+                plan,
+                results,
+                expected_seconds,
+                ..
+            } => {
+                text(plan);
+                text(results);
+                time(expected_seconds);
+            }
+            Self::TrialStarted { treatment, .. } => text(treatment),
+            Self::Phase { phase } => text(phase),
+            Self::Objective { text: said } => text(said),
+            Self::Sampled {
+                across, readings, ..
+            } => {
+                text(across);
+                *readings = named(readings);
+            }
+            Self::Metered {
+                at,
+                seconds,
+                cpu,
+                carried,
+                ..
+            } => {
+                time(at);
+                time(seconds);
+                *cpu = named(cpu);
+                cpu.values_mut().for_each(|stages| *stages = named(stages));
+                *carried = named(carried);
+            }
+            Self::TrialFinished {
+                treatment,
+                seconds,
+                remaining_seconds,
+                headline,
+                suspect,
+                failed,
+                ..
+            } => {
+                text(treatment);
+                time(seconds);
+                time(remaining_seconds);
+                text(headline);
+                suspect.iter_mut().for_each(text);
+                if let Some(reason) = failed {
+                    *reason = shown_lines(reason);
+                }
+            }
+        }
+        self
+    }
+}
+
+fn named<T>(of: &mut BTreeMap<String, T>) -> BTreeMap<String, T> {
+    let taken = std::mem::take(of).into_iter();
+    taken.map(|(name, value)| (shown(&name), value)).collect()
+}
+
 /// Receives the events of a run.
 pub trait Progress {
     /// Something happened.
@@ -137,6 +211,45 @@ impl Estimate {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_text_of_a_bounded_event_steers_no_terminal_and_its_times_are_times() {
+        let text = r#"{"event":"EVENT","message":"\u001b[2J","plan":"\u001b[2J","results":"\u001b[2J","trials":1,
+            "finished":0,"expected_seconds":1e300,"index":1,"treatment":"\u001b[2J","phase":"\u001b[2J",
+            "text":"\u001b[2J","level":1e300,"of":1,"across":"\u001b[2J","at":-1e300,"seconds":1e300,
+            "readings":{"\u001b[2J":{"value":1,"unit":"s"}},"carried":{"\u001b[2J":{"value":1,"unit":"s"}},
+            "cpu":{"\u001b[2J":{"\u001b[2J":1}},"source":"measured","done":1,"remaining_seconds":1e300,
+            "headline":"\u001b[2J","suspect":["\u001b[2J"],"failed":"a\n\u001b[2J"}"#;
+        for event in [
+            "note",
+            "started",
+            "trial_started",
+            "phase",
+            "objective",
+            "sampled",
+            "metered",
+            "trial_finished",
+        ] {
+            let event: Event = serde_json::from_str(&text.replace("EVENT", event)).unwrap();
+            let steers = |text: &str| text.contains("\\u001b");
+            assert!(steers(&serde_json::to_string(&event).unwrap()));
+            let bounded = event.bounded();
+            let shown = serde_json::to_string(&bounded).unwrap();
+            assert!(!steers(&shown), "{shown}");
+            if let Event::Started {
+                expected_seconds: seconds,
+                ..
+            }
+            | Event::Metered { seconds, .. }
+            | Event::TrialFinished {
+                remaining_seconds: seconds,
+                ..
+            } = bounded
+            {
+                assert!(Duration::from_secs_f64(seconds) > Duration::ZERO);
+            }
+        }
+    }
 
     #[test]
     fn the_estimate_uses_the_mean_of_what_was_seen_and_the_plan_for_the_rest() {

@@ -34,6 +34,7 @@ use vtax_host::roots::Roots;
 use vtax_host::scratch;
 use vtax_host::settings::Settings;
 use vtax_host::signals::Signals;
+use vtax_host::untrusted::shown_lines;
 use vtax_load::workload::{LoadClient, Workload};
 use vtax_observe::charge::MethodChoice;
 use vtax_observe::clock::SystemClock;
@@ -186,6 +187,7 @@ impl Experiment for Scenarios<'_> {
         for guest in &guests {
             let console = guest.target.console_tail();
             if !console.trim().is_empty() {
+                let console = shown_lines(&console);
                 log.line(&format!("console of {}:\n{console}", guest.name));
             }
         }

@@ -3,12 +3,15 @@
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
+use vtax_host::untrusted::shown;
 use vtax_observe::{Kind, Series, SeriesId, Sink};
 use vtax_report::results::{SampleKind, SampleSeries};
 use vtax_units::{Nanoseconds, Source, Unit};
 
 /// The most values that are kept: 640 MB of memory, or two hours of 300 series at 10 Hz.
-const MOST: usize = 40_000_000;
+pub(super) const MOST: usize = 40_000_000;
+/// The most series, and kinds of failures.
+const MOST_SERIES: usize = 65_536;
 
 /// What was sampled.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -17,6 +20,87 @@ pub struct Gathered {
     pub columns: Vec<Column>,
     /// What could not be read: instrument, how often, and why at first.
     pub failures: Vec<(String, u64, String)>,
+}
+
+impl Gathered {
+    /// How many values it has.
+    pub(super) fn count(&self) -> usize {
+        self.columns.iter().map(|column| column.values.len()).sum()
+    }
+
+    /// The same with names that steer no terminal, and as many times as values.
+    pub(super) fn bounded(mut self) -> Self {
+        self.columns.truncate(MOST_SERIES);
+        for column in &mut self.columns {
+            column.owner = shown(&column.owner);
+            column.metric = shown(&column.metric);
+            let both = column.at.len().min(column.values.len());
+            column.at.truncate(both);
+            column.values.truncate(both);
+        }
+        self.failures.truncate(MOST_SERIES);
+        for (instrument, _, why) in &mut self.failures {
+            (*instrument, *why) = (shown(instrument), shown(why));
+        }
+        self
+    }
+
+    /// Appends the next part.
+    ///
+    /// # Errors
+    /// When it would be more values than `most`, or too many series.
+    pub(super) fn append(&mut self, part: Self, most: usize) -> Result<(), String> {
+        let too_much = |what: &str| Err(format!("it sent more {what} than it can have sampled"));
+        if self.count().saturating_add(part.count()) > most {
+            return too_much("values");
+        }
+        for column in part.columns {
+            let same = |known: &&mut Column| {
+                (&known.owner, &known.metric) == (&column.owner, &column.metric)
+            };
+            // A column is cut into parts that follow each other.
+            match self.columns.last_mut().filter(same) {
+                Some(known) => {
+                    known.at.extend(column.at);
+                    known.values.extend(column.values);
+                }
+                None => self.columns.push(column),
+            }
+        }
+        self.failures.extend(part.failures);
+        if self.columns.len() > MOST_SERIES || self.failures.len() > MOST_SERIES {
+            return too_much("series");
+        }
+        Ok(())
+    }
+
+    /// Cut into parts of at most `most` values, the last of which has the failures.
+    pub(super) fn parts(self, most: usize) -> (Vec<Self>, Self) {
+        let mut parts = Vec::new();
+        let mut part = Self::default();
+        let mut room = most.max(1);
+        for column in self.columns {
+            let mut from = 0;
+            while from < column.values.len() {
+                if room == 0 {
+                    parts.push(std::mem::take(&mut part));
+                    room = most.max(1);
+                }
+                let to = column.values.len().min(from.saturating_add(room));
+                part.columns.push(Column {
+                    owner: column.owner.clone(),
+                    metric: column.metric.clone(),
+                    at: column.at.get(from..to).unwrap_or_default().to_vec(),
+                    values: column.values.get(from..to).unwrap_or_default().to_vec(),
+                    ..column
+                });
+                room -= to - from;
+                from = to;
+            }
+        }
+        part.failures = self.failures;
+        (parts, part)
+    }
 }
 
 /// A series with its values.
@@ -123,5 +207,69 @@ impl Sink for Keeper {
 
     fn finish(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn column(metric: &str, count: usize) -> Column {
+        let numbers = || 0..u32::try_from(count).unwrap();
+        Column {
+            owner: "host".to_owned(),
+            metric: metric.to_owned(),
+            unit: Unit::of(vtax_units::Base::Second),
+            is_counter: true,
+            source: Source::Measured,
+            at: numbers().map(|at| Nanoseconds(at.into())).collect(),
+            values: numbers().map(f64::from).collect(),
+        }
+    }
+
+    #[test]
+    fn more_than_can_have_been_sampled_is_refused() {
+        let part = || Gathered {
+            columns: vec![column("a", 10)],
+            ..Gathered::default()
+        };
+        let mut whole = Gathered::default();
+        whole.append(part(), 20).unwrap();
+        whole.append(part(), 20).unwrap();
+        let refused = whole.append(part(), 20).unwrap_err();
+        assert!(refused.contains("more values"), "{refused}");
+    }
+
+    #[test]
+    fn a_series_has_as_many_times_as_values_and_a_name_that_can_be_shown() {
+        let mut odd = column("\x1b[2J", 3);
+        odd.at.pop();
+        let bounded = Gathered {
+            columns: vec![odd],
+            failures: vec![("\x1b".to_owned(), 1, "\x07".to_owned())],
+        }
+        .bounded();
+        assert_eq!(bounded.columns[0].values.len(), 2);
+        assert_eq!(bounded.columns[0].metric, " [2J");
+        assert_eq!(bounded.failures, [(" ".to_owned(), 1, " ".to_owned())]);
+    }
+
+    proptest! {
+        #[test]
+        fn parts_put_together_are_the_whole(counts in proptest::collection::vec(1usize..50, 0..6), most in 1usize..40) {
+            let columns = (0..).zip(&counts).map(|(number, count)| column(&format!("m{number}"), *count));
+            let whole = Gathered {
+                columns: columns.collect(),
+                failures: vec![("meter".to_owned(), 2, "gone".to_owned())],
+            };
+            let (parts, last) = whole.clone().parts(most);
+            let mut again = Gathered::default();
+            for part in parts.into_iter().chain([last]) {
+                prop_assert!(part.count() <= most);
+                again.append(part, MOST).unwrap();
+            }
+            prop_assert_eq!(again, whole);
+        }
     }
 }

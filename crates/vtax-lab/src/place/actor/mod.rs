@@ -16,12 +16,19 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 use vtax_host::command::Finished;
+use vtax_host::untrusted::{shown, shown_lines};
 use vtax_units::{Nanoseconds, Source};
 
 /// How often we say that we are still there.
 const BEAT: Duration = Duration::from_secs(10);
 /// An actor that has heard nothing for so long takes us for gone.
 const SILENCE: Duration = Duration::from_secs(60);
+
+/// The most bytes of a line. What a command prints is the longest: [`MOST_OUTPUT`] of it, some of it
+/// escaped.
+const LONGEST_LINE: usize = 64 << 20;
+/// The most values of one [`Reply::Part`]: about 1 MB.
+const PART: usize = 32_768;
 
 /// The version of either side.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -75,6 +82,9 @@ enum Reply {
         /// The guest that was asked for.
         guest: Option<Seen>,
     },
+    /// A part of what was sampled; more follows.
+    Part(Gathered),
+    /// The last part.
     Collected(Gathered),
     /// It could not.
     Refused {
@@ -85,6 +95,50 @@ enum Reply {
         job: u64,
         finished: Ended,
     },
+}
+
+impl Reply {
+    /// The same with text that steers no terminal. What a command printed stays as it is.
+    fn bounded(self) -> Self {
+        let text = |text: String| shown(&text);
+        let all = |texts: Vec<String>| texts.into_iter().map(text).collect();
+        match self {
+            Self::Hello(hello) => Self::Hello(Hello {
+                version: text(hello.version),
+                is_root: hello.is_root,
+                facts: bounded_facts(hello.facts),
+            }),
+            Self::Lacks { programs } => Self::Lacks {
+                programs: all(programs),
+            },
+            Self::Observing { absent, guest } => Self::Observing {
+                absent: all(absent),
+                guest: guest.map(|guest| Seen {
+                    facts: bounded_facts(guest.facts),
+                    ..guest
+                }),
+            },
+            Self::Part(gathered) => Self::Part(gathered.bounded()),
+            Self::Collected(gathered) => Self::Collected(gathered.bounded()),
+            Self::Refused { cause } => Self::Refused {
+                cause: shown_lines(&cause),
+            },
+            other @ (Self::Clock { .. }
+            | Self::Done
+            | Self::Connected { .. }
+            | Self::Ended { .. }) => other,
+        }
+    }
+}
+
+/// The most facts of a host or guest.
+const MOST_FACTS: usize = 256;
+
+fn bounded_facts(facts: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let facts = facts.into_iter().take(MOST_FACTS);
+    facts
+        .map(|(name, fact)| (shown(&name), shown(&fact)))
+        .collect()
 }
 
 /// A guest of an actor's host, as others know it.

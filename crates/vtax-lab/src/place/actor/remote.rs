@@ -2,12 +2,13 @@
 
 use super::super::clocks::Offset;
 use super::super::remote::Remote;
-use super::{BEAT, Gathered, Hello, Reply, Request, Seen, VERSION, Whom};
-use std::collections::{BTreeMap, VecDeque};
+use super::gather::MOST;
+use super::{BEAT, Gathered, Hello, LONGEST_LINE, Reply, Request, Seen, VERSION, Whom};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::net::IpAddr;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -18,6 +19,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use vtax_host::HostError;
 use vtax_host::command::{CommandLine, Finished};
+use vtax_host::untrusted::{self, Lines, drain, shown};
 use vtax_load::workload::{LoadClient, Outcome, Running};
 use vtax_observe::clock::{Clock, SystemClock};
 
@@ -27,6 +29,8 @@ const HELLO_LIMIT: Duration = Duration::from_secs(180);
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 /// How long the samples of a trial may travel.
 const COLLECT_LIMIT: Duration = Duration::from_secs(300);
+/// The most series that a host is believed to have; it is asked for their values so often a second.
+const MOST_SERIES: f64 = 8192.0;
 /// How long an actor and its ssh may take to end.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
@@ -56,6 +60,8 @@ struct Connection {
     input: Mutex<Option<Input>>,
     heard: Arc<Heard>,
     jobs: AtomicU64,
+    /// Since when it samples, and how often a second.
+    sampling: Mutex<Option<(Instant, f64)>>,
     ssh: Mutex<Option<Child>>,
 }
 
@@ -78,10 +84,45 @@ struct Heard {
 
 #[derive(Default)]
 struct State {
-    replies: VecDeque<Reply>,
+    /// Whether a reply is due: there is one to each request, and none unasked but the first.
+    is_due: bool,
+    reply: Option<Reply>,
+    /// What came of the samples before the last part.
+    gathered: Gathered,
+    /// The most values that may come.
+    most: usize,
+    /// Commands that have not ended.
+    running: BTreeSet<u64>,
     ended: BTreeMap<u64, Finished>,
     /// Why nothing comes any more.
     lost: Option<String>,
+}
+
+impl State {
+    /// Takes what came; why that cannot be, where it cannot.
+    fn take(&mut self, reply: Reply) -> Result<(), String> {
+        let unasked = || Err("it answered what it was not asked".to_owned());
+        match reply {
+            Reply::Ended { job, finished } => {
+                // One that was killed may have ended before.
+                if self.running.remove(&job) {
+                    self.ended.insert(job, finished.into());
+                }
+            }
+            _ if !self.is_due => return unasked(),
+            Reply::Part(part) => self.gathered.append(part, self.most)?,
+            Reply::Collected(last) => {
+                self.gathered.append(last, self.most)?;
+                self.is_due = false;
+                self.reply = Some(Reply::Collected(std::mem::take(&mut self.gathered)));
+            }
+            other => {
+                self.is_due = false;
+                self.reply = Some(other);
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Heard {
@@ -91,17 +132,21 @@ impl Heard {
 
     fn take(&self, line: &str) {
         let mut state = self.state();
-        match serde_json::from_str(line) {
-            Ok(Reply::Ended { job, finished }) => {
-                state.ended.insert(job, finished.into());
-            }
-            Ok(reply) => state.replies.push_back(reply),
+        if state.lost.is_some() {
+            return;
+        }
+        let taken = match serde_json::from_str::<Reply>(line) {
+            Ok(reply) => state.take(reply.bounded()),
             Err(cause) => {
                 let start: String = line.chars().take(200).collect();
-                state.lost = Some(format!(
+                let start = shown(&start);
+                Err(format!(
                     "it said `{start}`, which is not understood: {cause}"
-                ));
+                ))
             }
+        };
+        if let Err(why) = taken {
+            state.lost = Some(why);
         }
         self.changed.notify_all();
     }
@@ -196,12 +241,19 @@ impl RemoteActor {
         errors: Option<JoinHandle<String>>,
     ) -> Result<Self, HostError> {
         let heard = Arc::new(Heard::default());
+        // It says who it is.
+        heard.state().is_due = true;
         let listener = Arc::clone(&heard);
         std::thread::spawn(move || {
-            for line in BufReader::new(output).lines() {
+            for line in Lines::new(BufReader::new(output), LONGEST_LINE) {
                 match line {
                     Ok(line) => listener.take(&line),
-                    Err(_) => break,
+                    // Of a connection that broke, ssh says why.
+                    Err(cause) if cause.kind() != io::ErrorKind::InvalidData => break,
+                    Err(cause) => {
+                        listener.lose(cause.to_string());
+                        return;
+                    }
                 }
             }
             let said = errors
@@ -217,6 +269,7 @@ impl RemoteActor {
             input: Mutex::new(Some(input)),
             heard,
             jobs: AtomicU64::new(0),
+            sampling: Mutex::new(None),
             ssh: Mutex::new(ssh),
         };
         let hello = match connection.next(HELLO_LIMIT)? {
@@ -303,7 +356,11 @@ impl RemoteActor {
         guest: Option<Whom>,
     ) -> Result<(Vec<String>, Option<Seen>), HostError> {
         match self.connection.ask(&Request::Observe { hz, guest })? {
-            Reply::Observing { absent, guest } => Ok((absent, guest)),
+            Reply::Observing { absent, guest } => {
+                let sampling = (Instant::now(), hz);
+                *self.connection.sampling() = Some(sampling);
+                Ok((absent, guest))
+            }
             other => Err(self.connection.odd(&other)),
         }
     }
@@ -313,6 +370,9 @@ impl RemoteActor {
     /// # Errors
     /// When it is gone or sampled nothing.
     pub fn collect(&self) -> Result<Gathered, HostError> {
+        let sampling = self.connection.sampling().take();
+        let most = sampling.map_or(0, |(since, hz)| most_values(since.elapsed(), hz));
+        self.connection.heard.state().most = most;
         let collected = self.connection.ask_within(&Request::Collect, COLLECT_LIMIT);
         match collected? {
             Reply::Collected(gathered) => Ok(gathered),
@@ -327,7 +387,13 @@ impl LoadClient for RemoteActor {
         let this = std::env::current_exe().ok();
         let own = this.as_deref() == line.first().map(Path::new);
         let line = line.clone();
-        match self.connection.ask(&Request::Start { job, own, line })? {
+        // It may end before its start is answered.
+        self.connection.heard.state().running.insert(job);
+        let started = self.connection.ask(&Request::Start { job, own, line });
+        if started.is_err() {
+            self.connection.heard.state().running.remove(&job);
+        }
+        match started? {
             Reply::Done => Ok(Box::new(RemoteJob {
                 connection: Arc::clone(&self.connection),
                 job,
@@ -371,11 +437,18 @@ impl Drop for RemoteJob {
         if !self.has_ended {
             // An actor that is gone has ended it already.
             let _ = self.connection.ask(&Request::Kill { job: self.job });
+            let mut state = self.connection.heard.state();
+            state.running.remove(&self.job);
+            state.ended.remove(&self.job);
         }
     }
 }
 
 impl Connection {
+    fn sampling(&self) -> MutexGuard<'_, Option<(Instant, f64)>> {
+        self.sampling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn ask(&self, request: &Request) -> Result<Reply, HostError> {
         self.ask_within(request, ANSWER_LIMIT)
     }
@@ -383,6 +456,7 @@ impl Connection {
     fn ask_within(&self, request: &Request, limit: Duration) -> Result<Reply, HostError> {
         // Held until the answer is there: answers come in the order of requests.
         let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
+        self.heard.state().is_due = true;
         self.write(&mut input, request)?;
         let reply = self.next(limit);
         if reply.is_err() {
@@ -436,10 +510,10 @@ impl Connection {
             .heard
             .changed
             .wait_timeout_while(state, limit, |state| {
-                state.replies.is_empty() && state.lost.is_none()
+                state.reply.is_none() && state.lost.is_none()
             });
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        match (state.replies.pop_front(), &state.lost) {
+        match (state.reply.take(), &state.lost) {
             (Some(reply), _) => Ok(reply),
             (None, Some(why)) => Err(self.gone(why)),
             (None, None) => Err(HostError::Timeout {
@@ -535,13 +609,23 @@ impl Login {
     }
 }
 
-fn collect(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
+fn collect(pipe: impl Read + Send + 'static) -> JoinHandle<String> {
     std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        // What came before a failed read is still worth showing.
-        let _ = pipe.read_to_end(&mut bytes);
+        let bytes = drain(pipe, untrusted::LONGEST_LINE);
         String::from_utf8_lossy(&bytes).into_owned()
     })
+}
+
+/// The most values that a host can have sampled.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the conversion saturates, and MOST bounds it"
+)]
+fn most_values(during: Duration, hz: f64) -> usize {
+    // A few readings are forced by marks, and its clock may run a little faster.
+    let readings = during.as_secs_f64() * hz * 1.01 + 100.0;
+    ((readings * MOST_SERIES) as usize).min(MOST)
 }
 
 #[cfg(test)]

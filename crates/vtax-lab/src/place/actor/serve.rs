@@ -1,13 +1,13 @@
 //! The actor's side: what `vtax actor` does until nobody speaks to it any more.
 
 use super::gather::{Gathered, Keeper};
-use super::{Hello, Reply, Request, SILENCE, Seen, VERSION, Whom};
+use super::{Hello, LONGEST_LINE, PART, Reply, Request, SILENCE, Seen, VERSION, Whom};
 use crate::found::on_host::{self, OnHost};
 use rustix::process::{
     Pid, Signal, getpid, getppid, kill_process_group, set_parent_process_death_signal,
 };
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -17,6 +17,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 use vtax_host::cell::ClientProcess;
 use vtax_host::command::{Finished, plain};
+use vtax_host::untrusted::Lines;
 use vtax_host::{HostError, Roots, facts};
 use vtax_observe::charge::SubjectSoftirqs;
 use vtax_observe::clock::Clock;
@@ -45,7 +46,7 @@ pub fn serve(
     let (lines, inbox) = sync_channel(1);
     // It ends with its input, at the latest with this process.
     std::thread::spawn(move || {
-        for line in BufReader::new(input).lines() {
+        for line in Lines::new(BufReader::new(input), LONGEST_LINE) {
             let Ok(line) = line else { return };
             if lines.send(line).is_err() {
                 return;
@@ -123,8 +124,16 @@ impl<W: Write> Actor<W> {
                             cause: format!("not understood: {cause}"),
                         }),
                     };
-                    if let Some(reply) = reply {
-                        self.tell(&reply)?;
+                    match reply {
+                        Some(Reply::Collected(gathered)) => {
+                            let (parts, last) = gathered.parts(PART);
+                            for part in parts {
+                                self.tell(&Reply::Part(part))?;
+                            }
+                            self.tell(&Reply::Collected(last))?;
+                        }
+                        Some(reply) => self.tell(&reply)?,
+                        None => {}
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {}
