@@ -18,6 +18,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use vtax_host::HostError;
 use vtax_host::roots::Roots;
+use vtax_host::untrusted::{end_of, shown};
 use vtax_lab::LabError;
 use vtax_lab::plan::Shard;
 use vtax_report::results::ResultsDir;
@@ -211,13 +212,13 @@ impl Depot {
 
     /// The end of that.
     pub fn last_words(&self, shard: u32) -> String {
-        let text = fs::read(self.log(shard)).unwrap_or_default();
+        let text = end_of(&self.log(shard), 64 << 10);
         let text = String::from_utf8_lossy(&text);
         let mut words = text
             .lines()
             .rev()
             .filter(|line| !line.trim().is_empty() && !line.starts_with("{\"event\":\"phase"));
-        words.next().unwrap_or("it has said nothing").to_owned()
+        shown(words.next().unwrap_or("it has said nothing"))
     }
 
     /// The results directory of a shard on the machine of a boot.

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use vtax_host::HostError;
+use vtax_host::command::MOST_OUTPUT;
 use vtax_host::signals::Signals;
+use vtax_host::untrusted::{self, shown};
 use vtax_lab::LabError;
 use vtax_units::counted;
 
@@ -188,7 +190,7 @@ fn queue(depot: &Depot) -> Result<BTreeMap<u32, Task>, LabError> {
 }
 
 fn task(line: &str) -> Option<(u32, Task)> {
-    let mut fields = line.split('|').map(|field| field.trim().to_owned());
+    let mut fields = line.split('|').map(|field| shown(field.trim()));
     let shard = fields.next()?.parse().ok()?;
     let mut next = || fields.next();
     Some((
@@ -204,7 +206,7 @@ fn task(line: &str) -> Option<(u32, Task)> {
 /// What a program of Slurm prints.
 fn asked(command: &mut Command) -> Result<String, LabError> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let output = command.stdin(Stdio::null()).output().map_err(|cause| {
+    let output = untrusted::output(command.stdin(Stdio::null()), MOST_OUTPUT).map_err(|cause| {
         if cause.kind() == std::io::ErrorKind::NotFound {
             return HostError::Missing {
                 what: format!("{program}, Slurm's"),
