@@ -23,6 +23,16 @@ pub enum ObserveError {
         /// What was expected and what was found.
         detail: String,
     },
+    /// A counter did what leaves something uncounted; everything else was read.
+    #[error("{name} in {path} {finding}")]
+    Counter {
+        /// The counter.
+        name: String,
+        /// The file, or the device, that shows it.
+        path: PathBuf,
+        /// What it did.
+        finding: String,
+    },
     /// The instrument exists but this process may not use it.
     #[error("no permission for {what}: {remedy}")]
     Permission {
@@ -32,7 +42,7 @@ pub enum ObserveError {
         remedy: String,
     },
     /// The instrument does not exist on this host.
-    #[error("{what} is not available: {reason}")]
+    #[error("cannot observe {what}: {reason}")]
     Unavailable {
         /// The instrument.
         what: String,

@@ -5,7 +5,7 @@
 
 use crate::Roots;
 use crate::counters::file::KernelFile;
-use crate::counters::{GrantProbe, Pages, text};
+use crate::counters::{Change, Counter, GrantProbe, Pages, Rule, text};
 use crate::guests::{Guest, Guests};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -83,17 +83,20 @@ enum Class {
     Virtual,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
-struct Count(Option<u64>);
+#[derive(Debug, Clone)]
+struct Count(Counter);
+
+impl Default for Count {
+    fn default() -> Self {
+        Self(Counter::new(Rule::FROM_ZERO))
+    }
+}
 
 impl Count {
-    /// A count that fell began anew.
     fn step(&mut self, raw: u64, is_new: bool) -> u64 {
-        match self.0.replace(raw) {
-            None if is_new => raw,
-            None => 0,
-            Some(last) if raw >= last => raw - last,
-            Some(_) => raw,
+        match self.0.advance(raw) {
+            Change::First if is_new => raw,
+            change => change.gain(),
         }
     }
 }
@@ -122,7 +125,7 @@ impl Exchanges {
             roots: roots.clone(),
             classes: HashMap::new(),
             devices: HashMap::new(),
-            others: Count::default(),
+            others: Count(Counter::new(Rule::FROM_ZERO_IN_32_BITS)),
             disks: HashMap::new(),
             guests: HashMap::new(),
             grants,
@@ -214,7 +217,7 @@ impl Exchanges {
             let owner = owners.get(name);
             let is_new = !is_first && owner.is_none_or(|guest| guest.is_new);
             if !self.devices.contains_key(name) {
-                self.devices.insert(name.to_vec(), [Count::default(); 3]);
+                self.devices.insert(name.to_vec(), <[Count; 3]>::default());
             }
             let Some(counts) = self.devices.get_mut(name) else {
                 continue;

@@ -4,9 +4,9 @@
 //! Busy time (the kernel's `io_ticks`) has a resolution of 1 ms and says that something was in
 //! flight, not how much: a device that serves many requests at once is not saturated at 100 %.
 
+use super::counter::{Counter, Findings, Rule};
 use super::file::KernelFile;
 use super::series::Column;
-use super::step::{MonotonicCounter, OnFall};
 use super::text;
 use crate::{Instrument, ObserveError, Readings, metric};
 use std::path::Path;
@@ -25,7 +25,7 @@ const FIELDS: [(&str, usize, u64); 5] = [
 #[derive(Debug)]
 pub struct BlockDevices {
     name: String,
-    devices: Vec<(KernelFile, [MonotonicCounter; FIELDS.len()])>,
+    devices: Vec<(KernelFile, [Counter; FIELDS.len()])>,
     columns: Vec<Column>,
 }
 
@@ -47,7 +47,7 @@ impl BlockDevices {
                     });
                 }
                 let path = sys.join("class/block").join(directory).join("stat");
-                let counters = std::array::from_fn(|_| MonotonicCounter::new(OnFall::Restarted));
+                let counters = std::array::from_fn(|_| Counter::new(Rule::FROM_ZERO));
                 Ok((KernelFile::open_one_piece(path)?, counters))
             })
             .collect::<Result<_, _>>()?;
@@ -69,6 +69,7 @@ impl Instrument for BlockDevices {
 
     fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
         let mut sums = [0u64; FIELDS.len()];
+        let mut findings = Findings::default();
         for (file, counters) in &mut self.devices {
             let mut values = [0; 11];
             let mut found = 0;
@@ -82,17 +83,18 @@ impl Instrument for BlockDevices {
             if found < values.len() {
                 return Err(file.unexpected("expected at least eleven numbers"));
             }
-            for ((counter, (_, field, scale)), sum) in
+            for ((counter, (metric, field, scale)), sum) in
                 counters.iter_mut().zip(FIELDS).zip(&mut sums)
             {
-                counter.advance(values.get(field).copied().unwrap_or(0));
+                let change = counter.advance(values.get(field).copied().unwrap_or(0));
+                findings.note(file.path(), metric, change);
                 *sum = sum.saturating_add(counter.total().saturating_mul(scale));
             }
         }
         for (column, sum) in self.columns.iter_mut().zip(sums) {
             column.record_count(sum, into);
         }
-        Ok(())
+        findings.end()
     }
 }
 

@@ -7,9 +7,9 @@
 //! a split of that total by sampled ticks; v1 prints them in units of 10 ms. Work that the kernel
 //! does in interrupts or in threads of its own is in no group: see the host's softirq time.
 
+use super::counter::{Findings, Rule};
 use super::file::KernelFile;
 use super::series::{Column, GuardedColumn};
-use super::step::OnFall;
 use super::text;
 use crate::{Instrument, ObserveError, Readings, metric};
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ impl ControlGroup {
             Some(source) => source,
             None => CpuSource::V2(accounting_cpu_stat(owner, directories)?),
         };
-        let guarded = |metric| GuardedColumn::new(owner, metric, OnFall::Dipped);
+        let guarded = |metric| GuardedColumn::new(owner, metric, Rule::TIME);
         Ok(Self {
             name: format!("cgroup {owner}"),
             cpu,
@@ -106,37 +106,37 @@ impl Instrument for ControlGroup {
     }
 
     fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
+        let mut findings = Findings::default();
         match &mut self.cpu {
             CpuSource::V1 { usage, split } => {
                 let total = text::number(usage.read()?.trim_ascii())
                     .ok_or_else(|| usage.unexpected("expected one number of nanoseconds"))?;
-                self.total.record(total, into);
+                let change = self.total.record(total, into);
+                findings.note(usage.path(), self.total.metric(), change);
                 if let Some(split) = split {
                     let text = split.read()?;
+                    let ticks = ["user", "system"].map(|key| text::keyed(text, key));
                     let tick = super::nanoseconds_per_tick();
-                    for (key, column) in [("user", &mut self.user), ("system", &mut self.system)] {
-                        if let Some(ticks) = text::keyed(text, key) {
-                            column.record(ticks.saturating_mul(tick), into);
+                    for (column, ticks) in [&mut self.user, &mut self.system].into_iter().zip(ticks)
+                    {
+                        if let Some(ticks) = ticks {
+                            let change = column.record(ticks.saturating_mul(tick), into);
+                            findings.note(split.path(), column.metric(), change);
                         }
                     }
                 }
             }
             CpuSource::V2(stat) => {
+                let keys = ["usage_usec", "user_usec", "system_usec"];
                 let text = stat.read()?;
-                let columns = [
-                    ("usage_usec", &mut self.total),
-                    ("user_usec", &mut self.user),
-                    ("system_usec", &mut self.system),
-                ];
-                for (key, column) in columns {
-                    match text::keyed(text, key) {
-                        Some(microseconds) => {
-                            column.record(microseconds.saturating_mul(1000), into);
-                        }
-                        None => {
-                            return Err(stat.unexpected(format!("expected a line `{key} number`")));
-                        }
-                    }
+                let times = keys.map(|key| text::keyed(text, key));
+                let columns = [&mut self.total, &mut self.user, &mut self.system];
+                for ((key, time), column) in keys.into_iter().zip(times).zip(columns) {
+                    let microseconds = time.ok_or_else(|| {
+                        stat.unexpected(format!("expected a line `{key} number`"))
+                    })?;
+                    let change = column.record(microseconds.saturating_mul(1000), into);
+                    findings.note(stat.path(), column.metric(), change);
                 }
             }
         }
@@ -145,7 +145,7 @@ impl Instrument for ControlGroup {
                 .ok_or_else(|| memory.unexpected("expected one number of bytes"))?;
             self.memory_column.record_count(bytes, into);
         }
-        Ok(())
+        findings.end()
     }
 }
 

@@ -1,8 +1,8 @@
 //! CPU time of what this process has started, as long as that stays its children: those that run,
 //! by their own clocks, and those that have ended and been waited for.
 
+use super::counter::Rule;
 use super::series::GuardedColumn;
-use super::step::OnFall;
 use super::threads::process_clock;
 use crate::{Instrument, ObserveError, Readings, metric};
 use std::path::{Path, PathBuf};
@@ -25,8 +25,7 @@ impl Children {
         let children = Self {
             name: format!("children of {owner}"),
             tasks: proc.join("self/task"),
-            // A child is in neither account for a moment while it is waited for.
-            cpu: GuardedColumn::new(owner, metric::CPU_TOTAL, OnFall::Dipped),
+            cpu: GuardedColumn::new(owner, metric::CPU_TOTAL, Rule::HANDED_ON),
         };
         children.running()?;
         Ok(children)

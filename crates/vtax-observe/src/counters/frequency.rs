@@ -4,6 +4,7 @@
 //! (`intel_pstate`, `amd-pstate` in active mode) count nothing. Where one frequency is that of
 //! several processors, its time counts for each of them.
 
+use super::counter::{Counter, Findings, Rule};
 use super::file::KernelFile;
 use super::series::Column;
 use super::text;
@@ -26,6 +27,7 @@ pub struct Frequencies {
 struct Policy {
     time_in_state: KernelFile,
     processors: u64,
+    counters: BTreeMap<u64, Counter>,
 }
 
 impl Frequencies {
@@ -47,6 +49,7 @@ impl Frequencies {
             policies.push(Policy {
                 time_in_state: KernelFile::open_one_piece(path)?,
                 processors,
+                counters: BTreeMap::new(),
             });
         }
         Ok((!policies.is_empty()).then_some(Self {
@@ -64,29 +67,41 @@ impl Instrument for Frequencies {
 
     fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
         let mut sums: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut findings = Findings::default();
         for policy in &mut self.policies {
             let processors = policy.processors;
             let wrong = policy
                 .time_in_state
                 .unexpected("expected lines of a frequency in kHz and a time in ticks");
+            let mut changes = Vec::new();
             let lines = text::lines(policy.time_in_state.read()?);
             for line in lines.filter(|line| !line.is_empty()) {
                 let mut fields = text::fields(line).map(text::number);
                 let (Some(Some(khz)), Some(Some(ticks))) = (fields.next(), fields.next()) else {
                     return Err(wrong);
                 };
+                let counter = policy.counters.entry(khz);
+                let counter = counter.or_insert(Counter::new(Rule::TIME));
+                let change = counter.advance(ticks.saturating_mul(self.tick));
+                if change.finding().is_some() {
+                    changes.push((khz, change));
+                }
                 let sum = sums.entry(khz).or_default();
-                *sum = sum.saturating_add(ticks.saturating_mul(processors));
+                *sum = sum.saturating_add(counter.total().saturating_mul(processors));
+            }
+            for (khz, change) in changes {
+                let path = policy.time_in_state.path();
+                findings.note(path, &format!("the time at {khz} kHz"), change);
             }
         }
-        for (khz, ticks) in sums {
+        for (khz, time) in sums {
             let column = self
                 .columns
                 .entry(khz)
                 .or_insert_with(|| Column::counter("host", metric::cpu_at(khz)));
-            column.record(ticks.saturating_mul(self.tick) as f64, into);
+            column.record_count(time, into);
         }
-        Ok(())
+        findings.end()
     }
 }
 

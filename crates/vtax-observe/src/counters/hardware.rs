@@ -9,6 +9,7 @@
 //! What "last-level cache" means is the CPU's business: these are the kernel's generic
 //! `cache-references` and `cache-misses`, on Intel the architectural LLC events, on AMD the L2's.
 
+use super::counter::{Counter, Rule};
 use super::event_group::{Event, EventGroup, Scope, explain};
 use super::series::Column;
 use super::text;
@@ -56,36 +57,52 @@ struct Pair {
 /// Undoes multiplexing: adds each period's counts, scaled by its enabled over running time.
 #[derive(Debug, Clone)]
 struct Scaled<const N: usize> {
+    /// Since the last period with time on the PMU.
     enabled: u64,
-    running: u64,
-    raw: [u64; N],
+    enabled_counter: Counter,
+    running: Counter,
+    raw: [Counter; N],
     total: [f64; N],
 }
 
 impl<const N: usize> Scaled<N> {
     fn new() -> Self {
+        // An event counts from zero when it is opened.
+        let counter = || {
+            let mut counter = Counter::new(Rule::FROM_ZERO);
+            counter.advance(0);
+            counter
+        };
         Self {
             enabled: 0,
-            running: 0,
-            raw: [0; N],
+            enabled_counter: counter(),
+            running: counter(),
+            raw: std::array::from_fn(|_| counter()),
             total: [0.0; N],
         }
     }
 
-    fn advance(&mut self, enabled: u64, running: u64, raw: impl Iterator<Item = u64>) {
-        let on = running.saturating_sub(self.running);
+    /// Takes a reading; returns the times that the events were enabled and on the PMU.
+    fn advance(
+        &mut self,
+        enabled: u64,
+        running: u64,
+        raw: impl Iterator<Item = u64>,
+    ) -> (u64, u64) {
+        let enabled = self.enabled_counter.advance(enabled).gain();
+        let on = self.running.advance(running).gain();
+        self.enabled = self.enabled.saturating_add(enabled);
         // In a period without any time on the PMU nothing is known; nothing is added, and the
         // next period's enabled time includes this one's.
         if on == 0 {
-            return;
+            return (enabled, on);
         }
-        let scale = enabled.saturating_sub(self.enabled) as f64 / on as f64;
-        for ((total, last), raw) in self.total.iter_mut().zip(&mut self.raw).zip(raw) {
-            *total += raw.saturating_sub(*last) as f64 * scale.max(1.0);
-            *last = raw;
+        let scale = self.enabled as f64 / on as f64;
+        for ((total, counter), raw) in self.total.iter_mut().zip(&mut self.raw).zip(raw) {
+            *total += counter.advance(raw).gain() as f64 * scale.max(1.0);
         }
-        self.enabled = enabled;
-        self.running = running;
+        self.enabled = 0;
+        (enabled, on)
     }
 }
 
@@ -213,9 +230,9 @@ impl Instrument for HardwareCounters {
             let mut totals = [0.0; 2];
             for (group, scaled) in &mut pair.groups {
                 let counts = group.read().map_err(|cause| explain(WHAT, &cause))?;
-                enabled += counts.enabled.saturating_sub(scaled.enabled);
-                running += counts.running.saturating_sub(scaled.running);
-                scaled.advance(counts.enabled, counts.running, counts.values());
+                let (on, counted) = scaled.advance(counts.enabled, counts.running, counts.values());
+                enabled = enabled.saturating_add(on);
+                running = running.saturating_add(counted);
                 for (total, scaled) in totals.iter_mut().zip(scaled.total) {
                     *total += scaled;
                 }

@@ -9,32 +9,17 @@
 //! is exact on hosts with one processor (`idle_sleep`). The root
 //! `cpu.stat` of cgroup v2 is the same ticks as `/proc/stat` and is not used.
 
+use super::counter::{Findings, Rule, most_cpu_time};
+use super::cpu_time::{CpuMark, CpuTime, Time, Times, parse, sum};
 use super::file::KernelFile;
 use super::idle_sleep::IdleSleep;
 use super::series::{Column, GuardedColumn};
-use super::step::{MonotonicCounter, OnFall};
 use super::text;
 use crate::{Instrument, ObserveError, Readings, metric};
 use std::path::Path;
 use vtax_units::Nanoseconds;
 
 const OWNER: &str = "host";
-
-/// The columns of a `cpu` line, in the kernel's order (proc_stat(5)).
-#[derive(Debug, Clone, Copy)]
-enum Time {
-    User,
-    Nice,
-    System,
-    Idle,
-    Iowait,
-    Irq,
-    Softirq,
-    Steal,
-    Guest,
-}
-
-const TIMES: usize = 9;
 
 /// CPU time of the whole host.
 #[derive(Debug)]
@@ -44,18 +29,41 @@ pub struct HostCpu {
     /// Where it is exact, it takes the place of the ticks of idle time.
     sleep: Option<IdleSleep>,
     tick: u64,
-    times: [MonotonicCounter; TIMES],
+    time: CpuTime,
     columns: Vec<(Column, &'static [Time])>,
-    cpus: Vec<(u32, GuardedColumn)>,
+    cpus: Vec<Processor>,
     context_switches: GuardedColumn,
+    passes: u64,
+    /// How often the time of scheduled tasks was not exact.
+    scheduled_faults: u64,
+    /// The lines of single processors, kept for their room.
+    lines: Vec<(u32, Times)>,
 }
 
+/// Totals of the host at one moment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HostMark {
+    pub(crate) time: CpuMark,
+    scheduled: Option<u64>,
+    scheduled_faults: u64,
+}
+
+impl HostMark {
+    /// How long tasks were scheduled since `earlier`, where a source that counts nanoseconds shows it.
+    pub(crate) fn scheduled_since(&self, earlier: &Self) -> Option<Nanoseconds> {
+        let (now, before) = (self.scheduled?, earlier.scheduled?);
+        (self.scheduled_faults == earlier.scheduled_faults)
+            .then_some(Nanoseconds(now.saturating_sub(before)))
+    }
+}
+
+/// One processor that has, or had, a line of its own.
 #[derive(Debug)]
-enum ScheduledSource {
-    /// `cpuacct.usage` of the root group.
-    Cpuacct(KernelFile),
-    /// The seventh field of every `cpu` line of `/proc/schedstat`.
-    Schedstat(KernelFile),
+struct Processor {
+    number: u32,
+    busy: GuardedColumn,
+    /// The last pass that saw it.
+    seen: u64,
 }
 
 impl HostCpu {
@@ -75,11 +83,10 @@ impl HostCpu {
             column(metric::CPU_IDLE, &[Idle]),
             column(metric::CPU_IOWAIT, &[Iowait]),
             column(metric::CPU_GUEST, &[Guest]),
-            // The kernel counts guest time in user time as well, so it is not added again.
-            column(metric::CPU_BUSY, &[User, Nice, System, Irq, Softirq]),
+            column(metric::CPU_BUSY, &Time::BUSY),
         ];
         let scheduled = ScheduledSource::open(proc, sys).map(|source| {
-            let column = GuardedColumn::new(OWNER, metric::CPU_SCHEDULED, OnFall::Dipped);
+            let column = GuardedColumn::new(OWNER, metric::CPU_SCHEDULED, Rule::TIME);
             (source, column)
         });
         Ok(Self {
@@ -87,13 +94,51 @@ impl HostCpu {
             scheduled,
             sleep: IdleSleep::open(proc),
             tick: super::nanoseconds_per_tick(),
-            // Idle and iowait are documented to fall now and then; the others never restart.
-            times: std::array::from_fn(|_| MonotonicCounter::new(OnFall::Dipped)),
+            time: CpuTime::new(),
             columns,
             cpus: Vec::new(),
-            context_switches: GuardedColumn::new(OWNER, metric::CONTEXT_SWITCHES, OnFall::Dipped),
+            context_switches: GuardedColumn::new(OWNER, metric::CONTEXT_SWITCHES, Rule::FROM_ZERO),
+            passes: 0,
+            scheduled_faults: 0,
+            lines: Vec::new(),
         })
     }
+
+    /// Where its times were in the last pass.
+    pub(crate) fn mark(&self) -> HostMark {
+        HostMark {
+            time: self.time.mark(),
+            scheduled: self.scheduled.as_ref().map(|(_, column)| column.total()),
+            scheduled_faults: self.scheduled_faults,
+        }
+    }
+
+    /// The line of one processor.
+    fn processor(&mut self, number: u32, times: &Times, most: u64, into: &mut Readings) {
+        let busy = sum(times, &Time::BUSY).saturating_mul(self.tick);
+        let position = self.cpus.iter().position(|known| known.number == number);
+        let position = position.unwrap_or_else(|| {
+            self.cpus.push(Processor {
+                number,
+                busy: GuardedColumn::new(OWNER, metric::cpu_busy(number), Rule::TIME),
+                seen: self.passes,
+            });
+            self.cpus.len() - 1
+        });
+        if let Some(processor) = self.cpus.get_mut(position) {
+            // The whole host's line says what left something uncounted.
+            processor.busy.record_within(busy, most, into);
+            processor.seen = self.passes;
+        }
+    }
+}
+
+#[derive(Debug)]
+enum ScheduledSource {
+    /// `cpuacct.usage` of the root group.
+    Cpuacct(KernelFile),
+    /// The seventh field of every `cpu` line of `/proc/schedstat`.
+    Schedstat(KernelFile),
 }
 
 impl ScheduledSource {
@@ -108,15 +153,22 @@ impl ScheduledSource {
         Some(Self::Schedstat(file))
     }
 
+    fn path(&self) -> &Path {
+        let (Self::Cpuacct(file) | Self::Schedstat(file)) = self;
+        file.path()
+    }
+
     fn read(&mut self) -> Result<u64, ObserveError> {
         match self {
             Self::Cpuacct(file) => text::number(file.read()?.trim_ascii())
                 .ok_or_else(|| file.unexpected("expected one number of nanoseconds")),
             Self::Schedstat(file) => {
-                let mut sum = None;
+                let mut sum: Option<u64> = None;
                 for line in text::lines(file.read()?).filter(|line| line.starts_with(b"cpu")) {
                     let time = text::fields(line).nth(7).and_then(text::number);
-                    sum = time.map(|time| time + sum.unwrap_or(0)).or(sum);
+                    sum = time
+                        .map(|time| sum.unwrap_or(0).saturating_add(time))
+                        .or(sum);
                 }
                 sum.ok_or_else(|| file.unexpected("expected `cpuN` lines with nine numbers"))
             }
@@ -124,32 +176,18 @@ impl ScheduledSource {
     }
 }
 
-/// The times of a `cpu` line in ticks; old kernels print fewer, which count as zero.
-fn times(fields: &mut dyn Iterator<Item = &[u8]>) -> Option<[u64; TIMES]> {
-    let mut times = [0; TIMES];
-    let mut found = 0;
-    for (time, field) in times.iter_mut().zip(fields) {
-        *time = text::number(field)?;
-        found += 1;
-    }
-    (found >= 4).then_some(times)
-}
-
-fn sum(of: &[Time], times: &[u64; TIMES]) -> u64 {
-    of.iter()
-        .filter_map(|time| times.get(*time as usize))
-        .fold(0, |sum, time| sum.saturating_add(*time))
-}
-
 impl Instrument for HostCpu {
     fn name(&self) -> &str {
         "host CPU"
     }
 
-    fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
-        let tick = self.tick;
+    fn read(&mut self, now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
+        self.passes += 1;
+        let most = most_cpu_time(now.saturating_since(self.time.mark().at), 1);
         let mut whole = None;
         let mut context_switches = None;
+        let mut processors = std::mem::take(&mut self.lines);
+        processors.clear();
         for line in text::lines(self.stat.read()?) {
             // The line of interrupts is by far the longest and is not needed.
             if line.starts_with(b"intr") {
@@ -157,35 +195,25 @@ impl Instrument for HostCpu {
             }
             let mut fields = text::fields(line);
             match fields.next() {
-                Some(b"cpu") => whole = times(&mut fields),
+                Some(b"cpu") => whole = parse(&mut fields),
                 Some(b"ctxt") => context_switches = fields.next().and_then(text::number),
                 Some(label) => {
                     let cpu = label.strip_prefix(b"cpu").and_then(text::small);
-                    let (Some(cpu), Some(times)) = (cpu, times(&mut fields)) else {
-                        continue;
-                    };
-                    let busy = {
-                        use Time::{Irq, Nice, Softirq, System, User};
-                        sum(&[User, Nice, System, Irq, Softirq], &times)
-                    };
-                    let position = self.cpus.iter().position(|(known, _)| *known == cpu);
-                    let column = match position.and_then(|position| self.cpus.get_mut(position)) {
-                        Some((_, column)) => column,
-                        None => {
-                            let metric = metric::cpu_busy(cpu);
-                            let column = GuardedColumn::new(OWNER, metric, OnFall::Dipped);
-                            self.cpus.push((cpu, column));
-                            match self.cpus.last_mut() {
-                                Some((_, column)) => column,
-                                None => continue,
-                            }
-                        }
-                    };
-                    column.record(busy.saturating_mul(tick), into);
+                    if let (Some(cpu), Some(times)) = (cpu, parse(&mut fields)) {
+                        processors.push((cpu, times));
+                    }
                 }
                 None => {}
             }
         }
+        for (number, times) in &processors {
+            self.processor(*number, times, most, into);
+        }
+        for gone in self.cpus.iter_mut().filter(|cpu| cpu.seen != self.passes) {
+            gone.busy.vanish();
+        }
+        let online = u32::try_from(processors.len()).unwrap_or(u32::MAX);
+        self.lines = processors;
         let Some(whole) = whole else {
             return Err(self
                 .stat
@@ -202,21 +230,26 @@ impl Instrument for HostCpu {
                 }
             }
         }
-        let mut totals = [0; TIMES];
-        for ((counter, raw), total) in self.times.iter_mut().zip(whole).zip(&mut totals) {
-            counter.advance(raw);
-            *total = counter.total();
-        }
+        let mut findings = Findings::default();
+        let before = self.time.mark();
+        let span = now.saturating_since(before.at);
+        let of_all = most_cpu_time(span, online.max(before.processors));
+        self.time
+            .advance(now, &whole, online, self.stat.path(), &mut findings);
+        let totals = self.time.totals();
         for (column, of) in &mut self.columns {
-            column.record_count(sum(of, &totals), into);
+            column.record_count(sum(&totals, of), into);
         }
         if let Some(switches) = context_switches {
-            self.context_switches.record(switches, into);
+            let change = self.context_switches.record(switches, into);
+            findings.note(self.stat.path(), "ctxt", change);
         }
         if let Some((source, column)) = &mut self.scheduled {
-            column.record(source.read()?, into);
+            let change = column.record_within(source.read()?, of_all, into);
+            findings.note(source.path(), metric::CPU_SCHEDULED, change);
+            self.scheduled_faults += u64::from(self.passes > 1 && !change.is_exact());
         }
-        Ok(())
+        findings.end()
     }
 }
 
@@ -271,6 +304,89 @@ mod tests {
         assert_eq!(step.value, 0.0);
     }
 
+    fn four(user: u64, idle: u64, steal: u64, online: std::ops::Range<u32>) -> String {
+        let mut stat = format!("cpu {user} 0 0 {idle} 0 0 0 {steal} 0 0\n");
+        for cpu in online {
+            stat.push_str(&format!("cpu{cpu} {} 0 0 9 0 0 0 0 0 0\n", user / 4));
+        }
+        stat + "ctxt 1\n"
+    }
+
+    /// Reads one `/proc/stat` a second; the growth of `metric` in each.
+    fn growth(stats: &[String], metric: &str) -> Vec<f64> {
+        let root = tree(&stats[0]);
+        let mut host = HostCpu::open(root.path(), root.path()).unwrap();
+        let mut readings = Readings::default();
+        let totals = stats.iter().zip(0..).map(|(stat, second): (_, u64)| {
+            fs::write(root.path().join("stat"), stat).unwrap();
+            let now = Nanoseconds(second * 1_000_000_000);
+            readings.clear_values();
+            let _ = host.read(now, &mut readings);
+            Snapshot::of(now, &readings)
+                .get("host", metric)
+                .unwrap()
+                .value
+                / 1e9
+        });
+        let totals: Vec<f64> = totals.collect();
+        totals.windows(2).map(|pair| pair[1] - pair[0]).collect()
+    }
+
+    #[test]
+    fn an_idle_column_that_falls_by_days_costs_one_interval() {
+        let days = 3 * 86_400 * 100;
+        let stats = [
+            four(0, days, 0, 0..4),
+            four(100, days + 300, 0, 0..4),
+            four(200, 600, 0, 0..3),
+            four(300, 900, 0, 0..3),
+            four(400, days + 1200, 0, 0..4),
+            four(500, days + 1500, 0, 0..4),
+        ];
+        let idle = growth(&stats, metric::CPU_IDLE);
+        assert_eq!(idle, [3.0, 0.0, 3.0, 0.0, 3.0]);
+        assert_eq!(growth(&stats, metric::CPU_BUSY), [1.0; 5]);
+    }
+
+    #[test]
+    fn stolen_time_that_leaps_is_not_counted_and_named() {
+        let stats = [four(0, 0, 0, 0..4), four(0, 400, 1 << 40, 0..4)];
+        assert_eq!(growth(&stats, metric::CPU_STEAL), [0.0]);
+        let root = tree(&stats[0]);
+        let mut host = HostCpu::open(root.path(), root.path()).unwrap();
+        let mut readings = Readings::default();
+        host.read(Nanoseconds(0), &mut readings).unwrap();
+        fs::write(root.path().join("stat"), &stats[1]).unwrap();
+        let error = host.read(Nanoseconds(1_000_000_000), &mut readings);
+        let error = error.unwrap_err().to_string();
+        assert!(
+            error.contains("stolen time") && error.contains("/stat leapt"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_processor_that_comes_back_goes_on_from_where_it_was() {
+        let busy = |online| four(400, 9, 0, online);
+        let stats = [busy(0..4), busy(0..3), four(40_000, 9, 0, 0..4)];
+        let root = tree(&stats[0]);
+        let mut host = HostCpu::open(root.path(), root.path()).unwrap();
+        let mut readings = Readings::default();
+        let mut seen = Vec::new();
+        for (stat, second) in stats.iter().zip(0..) {
+            fs::write(root.path().join("stat"), stat).unwrap();
+            readings.clear_values();
+            let _ = host.read(Nanoseconds(second * 1_000_000_000), &mut readings);
+            let snapshot = Snapshot::of(Nanoseconds(0), &readings);
+            seen.push(
+                snapshot
+                    .get("host", "cpu.3.busy_ns")
+                    .map(|busy| busy.value / 1e9),
+            );
+        }
+        assert_eq!(seen, [Some(1.0), None, Some(1.0)]);
+    }
+
     #[test]
     fn nanosecond_sources_are_preferred_to_10_ms_ticks() {
         let root = tree(STAT);
@@ -315,7 +431,9 @@ mod tests {
         while start.elapsed().as_millis() < 300 {
             work = std::hint::black_box(work.wrapping_add(1));
         }
-        let after = snapshot(&mut host, &mut readings);
+        readings.clear_values();
+        let _ = host.read(Nanoseconds::from(start.elapsed()), &mut readings);
+        let after = Snapshot::of(Nanoseconds(0), &readings);
         let step = |metric| after.since(&before, "host", metric).unwrap().value;
         assert!(
             step(metric::CPU_BUSY) > 0.0,

@@ -3,8 +3,9 @@
 //! The kernel adds a pause when it ends, and counts from when it asked for a state: a processor may
 //! have been in a shallower one for a part of it (kernel: `Documentation/admin-guide/pm/cpuidle.rst`).
 
+use super::counter::{Findings, Rule};
 use super::file::KernelFile;
-use super::series::Column;
+use super::series::GuardedColumn;
 use super::text;
 use crate::roots::{names, numbered};
 use crate::{Instrument, ObserveError, Readings, metric};
@@ -21,7 +22,7 @@ pub struct IdleStates {
 #[derive(Debug)]
 struct State {
     time: KernelFile,
-    column: Column,
+    column: GuardedColumn,
 }
 
 impl IdleStates {
@@ -48,7 +49,7 @@ impl IdleStates {
                 let name = metric::cpu_idle_in(cpu, name.trim());
                 states.push(State {
                     time: KernelFile::open_one_piece(time)?,
-                    column: Column::counter("host", name),
+                    column: GuardedColumn::new("host", name, Rule::TIME),
                 });
             }
         }
@@ -62,17 +63,18 @@ impl Instrument for IdleStates {
     }
 
     fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
+        let mut findings = Findings::default();
         for state in &mut self.states {
             let wrong = state.time.unexpected("expected a time in microseconds");
             let time = text::fields(state.time.read()?).next();
             let Some(microseconds) = time.and_then(text::number) else {
                 return Err(wrong);
             };
-            state
-                .column
-                .record(microseconds.saturating_mul(1000) as f64, into);
+            let nanoseconds = microseconds.saturating_mul(1000);
+            let change = state.column.record(nanoseconds, into);
+            findings.note(state.time.path(), state.column.metric(), change);
         }
-        Ok(())
+        findings.end()
     }
 }
 

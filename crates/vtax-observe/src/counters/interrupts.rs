@@ -39,8 +39,8 @@ impl Instrument for Interrupts {
         "interrupts"
     }
 
-    fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
-        self.0.read(into)
+    fn read(&mut self, now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
+        self.0.read(now, into)
     }
 }
 
@@ -179,11 +179,40 @@ mod tests {
             .map(|line| format!("{line}\n"))
             .collect();
         fs::write(root.path().join("interrupts"), without).unwrap();
-        let after = snapshot(&mut interrupts, &mut readings);
+        readings.clear_values();
+        let error = interrupts.read(Nanoseconds(0), &mut readings).unwrap_err();
+        assert!(error.to_string().contains("started anew"), "{error}");
+        let after = Snapshot::of(Nanoseconds(0), &readings);
         let step = |metric: &str| after.since(&before, "host", metric).unwrap().value;
         assert_eq!(step("interrupts.virtio3-input_0.42"), 3.0);
         assert_eq!(step("interrupts.ACPI:Ged"), 0.0);
         assert_eq!(step("interrupts.total"), 3.0);
+    }
+
+    /// The kernel counts each source on each CPU in 32 bits.
+    #[test]
+    fn a_count_of_one_cpu_that_wraps_is_counted_on() {
+        let (root, mut interrupts) = open("  CPU0 CPU1\nLOC: 4294967290 4000000000 timer\n");
+        let mut readings = Readings::default();
+        let before = snapshot(&mut interrupts, &mut readings);
+        let wrapped = "  CPU0 CPU1\nLOC: 4 4000000090 timer\n";
+        fs::write(root.path().join("interrupts"), wrapped).unwrap();
+        let after = snapshot(&mut interrupts, &mut readings);
+        for metric in ["interrupts.LOC", "interrupts.total"] {
+            assert_eq!(after.since(&before, "host", metric).unwrap().value, 100.0);
+        }
+    }
+
+    #[test]
+    fn one_cpu_in_the_place_of_another_makes_no_step() {
+        let (root, mut interrupts) = open("  CPU0 CPU1\nLOC: 100 200 timer\n");
+        let mut readings = Readings::default();
+        let before = snapshot(&mut interrupts, &mut readings);
+        let other = "  CPU0 CPU2\nLOC: 101 90000 timer\n";
+        fs::write(root.path().join("interrupts"), other).unwrap();
+        let after = snapshot(&mut interrupts, &mut readings);
+        let step = after.since(&before, "host", "interrupts.LOC").unwrap();
+        assert_eq!(step.value, 0.0);
     }
 
     #[test]

@@ -14,8 +14,9 @@
 //! VMs reach user space and the count of exits is still 0, exits are not recorded at all: a
 //! counter that never moves is absent.
 
+use super::counter::Rule;
 use super::event_group::{Event, EventGroup, Scope, explain};
-use super::series::Column;
+use super::series::GuardedColumn;
 use super::{hardware, text};
 use crate::{Instrument, ObserveError, Readings, metric};
 use perf_event_open_sys::bindings;
@@ -113,10 +114,10 @@ impl KvmBackend {
 pub struct KvmExits {
     groups: Vec<EventGroup>,
     sums: Vec<u64>,
-    to_user_space: Column,
-    total: Column,
-    reasons: Vec<Column>,
-    other: Column,
+    to_user_space: GuardedColumn,
+    total: GuardedColumn,
+    reasons: Vec<GuardedColumn>,
+    other: GuardedColumn,
 }
 
 impl KvmExits {
@@ -147,7 +148,7 @@ impl KvmExits {
             .map(|cpu| EventGroup::open(Scope::Cpu(cpu), &events))
             .collect::<std::io::Result<_>>()
             .map_err(|cause| explain(WHAT, &cause))?;
-        let column = |metric: String| Column::counter(OWNER, metric);
+        let column = |metric: String| GuardedColumn::new(OWNER, metric, Rule::FROM_ZERO);
         Ok(Self {
             groups,
             sums: vec![0; events.len()],
@@ -222,17 +223,17 @@ impl Instrument for KvmExits {
         let [to_user_space, total, reasons @ ..] = self.sums.as_slice() else {
             return Ok(());
         };
-        self.to_user_space.record_count(*to_user_space, into);
+        self.to_user_space.record(*to_user_space, into);
         // No guest gets to user space without an exit: this backend does not count them.
         if *total == 0 && *to_user_space > 0 {
             return Ok(());
         }
-        self.total.record_count(*total, into);
+        self.total.record(*total, into);
         for (column, count) in self.reasons.iter_mut().zip(reasons) {
-            column.record_count(*count, into);
+            column.record(*count, into);
         }
         let other = total.saturating_sub(reasons.iter().sum());
-        self.other.record_count(other, into);
+        self.other.record(other, into);
         Ok(())
     }
 }

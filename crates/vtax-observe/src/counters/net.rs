@@ -7,9 +7,9 @@
 //!
 //! The open file keeps the network namespace alive until the observer has stopped.
 
+use super::counter::{Counter, Findings, Rule};
 use super::file::KernelFile;
 use super::series::Column;
-use super::step::{MonotonicCounter, OnFall};
 use super::text;
 use crate::{Instrument, NetDevice, ObserveError, Readings, metric};
 use std::path::Path;
@@ -45,7 +45,7 @@ struct Namespace {
 #[derive(Debug)]
 struct Device {
     name: String,
-    counters: [MonotonicCounter; FIELDS.len()],
+    counters: [Counter; FIELDS.len()],
 }
 
 impl NetDevices {
@@ -60,7 +60,7 @@ impl NetDevices {
             let entry = Device {
                 name: device.name.clone(),
                 // A device that is made anew under its old name counts from zero.
-                counters: std::array::from_fn(|_| MonotonicCounter::new(OnFall::Restarted)),
+                counters: std::array::from_fn(|_| Counter::new(Rule::FROM_ZERO)),
             };
             match namespaces.iter_mut().find(|known| known.process == process) {
                 Some(namespace) => namespace.devices.push(entry),
@@ -83,7 +83,7 @@ impl NetDevices {
 }
 
 impl Device {
-    fn take(&mut self, table: &[u8]) -> Option<()> {
+    fn take(&mut self, table: &[u8], path: &Path, findings: &mut Findings) -> Option<()> {
         let numbers = text::lines(table).find_map(|line| {
             let colon = line.iter().position(|byte| *byte == b':')?;
             let (name, numbers) = line.split_at_checked(colon)?;
@@ -98,8 +98,11 @@ impl Device {
         if found < values.len() {
             return None;
         }
-        for (counter, (_, field)) in self.counters.iter_mut().zip(FIELDS) {
-            counter.advance(*values.get(field)?);
+        for (counter, (metric, field)) in self.counters.iter_mut().zip(FIELDS) {
+            let change = counter.advance(*values.get(field)?);
+            if !change.is_exact() {
+                findings.note(path, &format!("{metric} of {}", self.name), change);
+            }
         }
         Some(())
     }
@@ -112,16 +115,18 @@ impl Instrument for NetDevices {
 
     fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
         let mut sums = [0u64; FIELDS.len()];
+        let mut findings = Findings::default();
         for namespace in &mut self.namespaces {
+            let path = namespace.file.path().to_owned();
             let table = namespace.file.read()?;
             for device in &mut namespace.devices {
-                if device.take(table).is_none() {
+                if device.take(table, &path, &mut findings).is_none() {
                     return Err(ObserveError::Unavailable {
                         what: format!("network device {}", device.name),
                         reason: format!(
                             "{} lists no such device: it was removed, renamed or moved to \
                              another network namespace",
-                            namespace.file.path().display()
+                            path.display()
                         ),
                     });
                 }
@@ -133,7 +138,7 @@ impl Instrument for NetDevices {
         for (column, sum) in self.columns.iter_mut().zip(sums) {
             column.record_count(sum, into);
         }
-        Ok(())
+        findings.end()
     }
 }
 
@@ -196,14 +201,20 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_was_made_anew_gives_no_negative_step() {
+    fn a_device_that_was_made_anew_gives_no_negative_step_and_is_named() {
         let root = tree("  tap0: 100 2 3 4 0 0 0 0 5 6 7 8 0 0 0 0\n");
         let mut devices = NetDevices::open("target", root.path(), &[device("tap0")]).unwrap();
         let mut readings = Readings::default();
         let before = read(&mut devices, &mut readings);
         let anew = format!("{HEAD}  tap0: 30 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n");
         fs::write(root.path().join("7/net/dev"), anew).unwrap();
-        let after = read(&mut devices, &mut readings);
+        readings.clear_values();
+        let error = devices.read(Nanoseconds(0), &mut readings).unwrap_err();
+        assert!(
+            error.to_string().contains("net.rx_bytes of tap0"),
+            "{error}"
+        );
+        let after = Snapshot::of(Nanoseconds(0), &readings);
         let step = after
             .since(&before, "target", metric::NET_RX_BYTES)
             .unwrap();

@@ -1,7 +1,7 @@
 //! One output column of an instrument: its registration, and for counters the guard that keeps
 //! it from falling.
 
-use super::step::{MonotonicCounter, OnFall};
+use super::counter::{Change, Counter, Rule};
 use crate::{Kind, Readings, Series, SeriesId};
 use vtax_units::{Base, Source, Unit};
 
@@ -74,21 +74,42 @@ impl Column {
 #[derive(Debug)]
 pub(crate) struct GuardedColumn {
     column: Column,
-    counter: MonotonicCounter,
+    counter: Counter,
 }
 
 impl GuardedColumn {
-    /// `on_fall` says what a falling raw value means for this source.
-    pub(crate) fn new(owner: &str, metric: impl Into<String>, on_fall: OnFall) -> Self {
+    /// `rule` says what the raw values of this source may do.
+    pub(crate) fn new(owner: &str, metric: impl Into<String>, rule: Rule) -> Self {
         Self {
             column: Column::counter(owner, metric),
-            counter: MonotonicCounter::new(on_fall),
+            counter: Counter::new(rule),
         }
     }
 
+    /// The metric's name.
+    pub(crate) fn metric(&self) -> &str {
+        &self.column.series.metric
+    }
+
     /// Takes a raw reading and records the total.
-    pub(crate) fn record(&mut self, raw: u64, into: &mut Readings) {
-        self.counter.advance(raw);
+    pub(crate) fn record(&mut self, raw: u64, into: &mut Readings) -> Change {
+        self.record_within(raw, u64::MAX, into)
+    }
+
+    /// As [`GuardedColumn::record`], of a source that can have grown by at most `most`.
+    pub(crate) fn record_within(&mut self, raw: u64, most: u64, into: &mut Readings) -> Change {
+        let change = self.counter.advance_within(raw, most);
         self.column.record_count(self.counter.total(), into);
+        change
+    }
+
+    /// What was recorded last.
+    pub(crate) fn total(&self) -> u64 {
+        self.counter.total()
+    }
+
+    /// The source is not there in this pass.
+    pub(crate) fn vanish(&mut self) {
+        self.counter.vanish();
     }
 }

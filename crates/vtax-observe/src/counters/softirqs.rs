@@ -37,8 +37,8 @@ impl Instrument for Softirqs {
         "softirqs"
     }
 
-    fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
-        self.0.read(into)
+    fn read(&mut self, now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
+        self.0.read(now, into)
     }
 }
 

@@ -1,11 +1,12 @@
 //! `/proc/interrupts` and `/proc/softirqs`: one row for each source, one column for each CPU.
 
+use super::counter::{Counter, Findings, Rule};
 use super::file::KernelFile;
 use super::series::Column;
-use super::step::{MonotonicCounter, OnFall, Step};
 use super::text;
 use crate::{ObserveError, Readings};
 use std::path::PathBuf;
+use vtax_units::Nanoseconds;
 
 /// One row of the table, as the kernel printed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,16 +58,21 @@ pub(crate) fn rows(table: &[u8], columns: usize) -> impl Iterator<Item = Row<'_>
     })
 }
 
+/// No processor takes more interrupts than this in a microsecond.
+const MOST_A_MICROSECOND: u64 = 10;
+
 /// A table that is read again and again: a series for each row and one for their sum.
 #[derive(Debug)]
 pub(crate) struct CpuTable {
+    path: PathBuf,
     file: KernelFile,
     owner: &'static str,
     name: fn(&Row<'_>) -> String,
     counts: fn(&Row<'_>) -> bool,
     metric: fn(&str) -> String,
     total: (u64, Column),
-    columns: usize,
+    header: Vec<u8>,
+    at: Nanoseconds,
     passes: u64,
     known: Vec<KnownRow>,
 }
@@ -75,7 +81,7 @@ pub(crate) struct CpuTable {
 struct KnownRow {
     label: Box<[u8]>,
     description: Box<[u8]>,
-    counter: MonotonicCounter,
+    counter: Counter,
     column: Column,
     metric: String,
 }
@@ -92,21 +98,29 @@ impl CpuTable {
         counts: fn(&Row<'_>) -> bool,
     ) -> Result<Self, ObserveError> {
         Ok(Self {
-            file: KernelFile::open(path)?,
+            file: KernelFile::open(&path)?,
+            path,
             owner,
             name,
             counts,
             metric,
             total: (0, Column::counter(owner, total)),
-            columns: 0,
+            header: Vec::new(),
+            at: Nanoseconds(0),
             passes: 0,
             known: Vec::new(),
         })
     }
 
     /// Reads the table and records every row and the total.
-    pub(crate) fn read(&mut self, into: &mut Readings) -> Result<(), ObserveError> {
+    pub(crate) fn read(
+        &mut self,
+        now: Nanoseconds,
+        into: &mut Readings,
+    ) -> Result<(), ObserveError> {
+        let path = self.path.as_path();
         let table = self.file.read()?;
+        let header = text::lines(table).next().unwrap_or_default();
         let Some(columns) = columns(table) else {
             return Err(self
                 .file
@@ -114,8 +128,18 @@ impl CpuTable {
         };
         // A CPU that goes off- or online takes its counts out of the sums or brings them back:
         // such a step says nothing about interrupts.
-        let rebase = columns != self.columns;
-        self.columns = columns;
+        let rebase = header != self.header;
+        if rebase {
+            self.header.clear();
+            self.header.extend_from_slice(header);
+        }
+        // Devices and processors come and go, so a count that is plausible is the second guard.
+        let span = now
+            .saturating_since(self.at)
+            .0
+            .saturating_add(1_000_000_000);
+        let most = (span / 1000).saturating_mul(MOST_A_MICROSECOND * columns as u64);
+        self.at = now;
         let Self {
             owner,
             name,
@@ -126,6 +150,7 @@ impl CpuTable {
             known,
             ..
         } = self;
+        let mut findings = Findings::default();
         // Rows keep their order, so the row after the last one found is nearly always the next.
         let mut next = 0;
         for row in rows(table, columns) {
@@ -142,7 +167,7 @@ impl CpuTable {
                         known.push(KnownRow {
                             label: row.label.into(),
                             description: row.description.into(),
-                            counter: MonotonicCounter::new(OnFall::Restarted),
+                            counter: Counter::new(Rule::FROM_ZERO_IN_32_BITS),
                             column: Column::counter(owner, metric.clone()),
                             metric,
                         });
@@ -159,16 +184,12 @@ impl CpuTable {
                 continue;
             };
             if rebase {
-                known.counter.rebase(row.sum);
-            } else {
-                let gain = match known.counter.advance(row.sum) {
-                    Step::First => 0,
-                    Step::Forward(gain) => gain,
-                    Step::Fell { to, .. } => to,
-                };
-                if counts(&row) {
-                    total.0 = total.0.saturating_add(gain);
-                }
+                known.counter.vanish();
+            }
+            let change = known.counter.advance_within(row.sum, most);
+            findings.note(path, &known.metric, change);
+            if counts(&row) {
+                total.0 = total.0.saturating_add(change.gain());
             }
             if *passes == 0 && counts(&row) {
                 total.0 = total.0.saturating_add(row.sum);
@@ -180,7 +201,7 @@ impl CpuTable {
         }
         total.1.record_count(total.0, into);
         *passes += 1;
-        Ok(())
+        findings.end()
     }
 }
 

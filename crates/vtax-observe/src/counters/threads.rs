@@ -15,9 +15,9 @@
 //! the process, and as kernel threads named `vhost-TID` after one of its threads. Those of the VM's
 //! virtual NIC, a process of its own, are the VM's too.
 
+use super::counter::{Counter, Rule};
 use super::file::KernelFile;
 use super::series::Column;
-use super::step::{MonotonicCounter, OnFall};
 use super::text;
 use crate::guests::process::Process;
 use crate::{Instrument, ObserveError, Readings, Subject, ThreadRole, metric};
@@ -84,9 +84,9 @@ struct Thread {
     present: bool,
     /// `None` for the emulator's threads, which are not read.
     file: Option<KernelFile>,
-    cpu: MonotonicCounter,
-    wait: MonotonicCounter,
-    switches: MonotonicCounter,
+    cpu: Counter,
+    wait: Counter,
+    switches: Counter,
 }
 
 impl VmmThreads {
@@ -246,16 +246,15 @@ impl VmmThreads {
 
 impl Thread {
     fn new(tid: u32, role: ThreadRole) -> Self {
-        let counter = || MonotonicCounter::new(OnFall::Restarted);
         Self {
             tid,
             role,
             looks: 0,
             present: true,
             file: None,
-            cpu: counter(),
-            wait: counter(),
-            switches: counter(),
+            cpu: Counter::new(Rule::FROM_ZERO),
+            wait: Counter::new(Rule::FROM_ZERO),
+            switches: Counter::new(Rule::FROM_ZERO),
         }
     }
 

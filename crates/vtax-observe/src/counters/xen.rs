@@ -5,9 +5,9 @@
 //! library of the running hypervisor's version is loaded, when there is a domain to watch. The
 //! kernel of Dom0 knows nothing of this time: its `/proc/stat` covers its own vCPUs alone.
 
+use super::counter::{Findings, Rule};
 use super::file::KernelFile;
 use super::series::GuardedColumn;
-use super::step::OnFall;
 use super::text;
 use crate::{Instrument, ObserveError, Readings, metric};
 use std::ffi::{CStr, CString, c_char, c_uint, c_ulonglong, c_void};
@@ -15,6 +15,9 @@ use std::fs;
 use std::path::Path;
 use std::ptr::NonNull;
 use vtax_units::Nanoseconds;
+
+/// Where findings say that CPU time comes from.
+const LIBXENSTAT: &str = "libxenstat";
 
 /// CPU time of this host itself where it is the Dom0 of a hypervisor, in nanoseconds, as Xen's
 /// scheduler counts it: what its own kernel takes for idle or stolen is not in it.
@@ -36,7 +39,7 @@ impl XenHost {
         }
         Ok(Some(Self {
             library: Library::load(&library_name(sys)?)?,
-            total: GuardedColumn::new("host", metric::CPU_DOM0, OnFall::Restarted),
+            total: GuardedColumn::new("host", metric::CPU_DOM0, Rule::TIME),
         }))
     }
 }
@@ -47,8 +50,10 @@ impl Instrument for XenHost {
     }
 
     fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
-        self.total.record(self.library.times(0)?.domain, into);
-        Ok(())
+        let change = self.total.record(self.library.times(0)?.domain, into);
+        let mut findings = Findings::default();
+        findings.note(Path::new(LIBXENSTAT), self.total.metric(), change);
+        findings.end()
     }
 }
 
@@ -73,7 +78,7 @@ impl XenDomain {
             name: format!("xen {owner}"),
             domain,
             library: Library::load(&library_name(sys)?)?,
-            total: GuardedColumn::new(owner, metric::CPU_DOMAIN, OnFall::Restarted),
+            total: GuardedColumn::new(owner, metric::CPU_DOMAIN, Rule::TIME),
             vcpus: Vec::new(),
             owner: owner.to_owned(),
         })
@@ -87,18 +92,21 @@ impl Instrument for XenDomain {
 
     fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
         let times = self.library.times(self.domain)?;
-        self.total.record(times.domain, into);
+        let mut findings = Findings::default();
+        let change = self.total.record(times.domain, into);
+        findings.note(Path::new(LIBXENSTAT), self.total.metric(), change);
         for (number, time) in times.vcpus.iter().enumerate() {
             if self.vcpus.len() <= number {
                 let metric = metric::cpu_domain_vcpu(number);
-                let column = GuardedColumn::new(&self.owner, metric, OnFall::Restarted);
+                let column = GuardedColumn::new(&self.owner, metric, Rule::TIME);
                 self.vcpus.push(column);
             }
             if let Some(column) = self.vcpus.get_mut(number) {
-                column.record(*time, into);
+                let change = column.record(*time, into);
+                findings.note(Path::new(LIBXENSTAT), column.metric(), change);
             }
         }
-        Ok(())
+        findings.end()
     }
 }
 
@@ -335,6 +343,9 @@ const RING_FILES: [(&str, &str, u64); 5] = [
     ("oo_req", metric::VBD_STALLS, 1),
 ];
 
+/// Where findings say that ring requests come from.
+const RINGS: &str = "/sys/bus/xen-backend/devices";
+
 /// Requests that a domain put into the rings of its block devices; summed over the devices that
 /// blkback serves.
 #[derive(Debug)]
@@ -376,7 +387,7 @@ impl XenRings {
             name: format!("xen rings {owner}"),
             devices,
             columns: RING_FILES
-                .map(|(_, metric, _)| GuardedColumn::new(owner, metric, OnFall::Restarted)),
+                .map(|(_, metric, _)| GuardedColumn::new(owner, metric, Rule::FROM_ZERO)),
         }))
     }
 }
@@ -395,10 +406,12 @@ impl Instrument for XenRings {
                 *sum = sum.saturating_add(number.saturating_mul(scale));
             }
         }
+        let mut findings = Findings::default();
         for (column, sum) in self.columns.iter_mut().zip(sums) {
-            column.record(sum, into);
+            let change = column.record(sum, into);
+            findings.note(Path::new(RINGS), column.metric(), change);
         }
-        Ok(())
+        findings.end()
     }
 }
 

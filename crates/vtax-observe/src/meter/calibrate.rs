@@ -1,6 +1,6 @@
 //! Fits a power model to a real meter: steps the load from idle to full and reads both.
 
-use super::model::{Fit, IdleTime, Model, POINTS};
+use super::model::{Fit, Model, POINTS, Utilization, busy_share};
 use super::probe::{Bench, energy_since, take};
 use super::{Meter, host_domains};
 use crate::ObserveError;
@@ -144,7 +144,7 @@ pub fn calibrate(
         return Err(CalibrateError::NotHost(meter.name().to_owned()));
     }
     let covers = covers.1.to_owned();
-    let cpus = IdleTime::read(proc)?.processors;
+    let cpus = Utilization::new(proc).read(bench.clock.now())?.0.processors;
     let observed = observe(meter, bench, proc, settings, progress);
     bench.load.set(0.0);
     let observations = observed?;
@@ -187,14 +187,21 @@ fn observe(
     for level in 0..=10u32 {
         bench.load.set(f64::from(level) / 10.0);
         (bench.wait)(settings.settle);
-        let mut before = (take(meter, bench)?, IdleTime::read(proc)?);
+        let mut processors = Utilization::new(proc);
+        let read = |meter: &mut dyn Meter, bench: &Bench<'_>, processors: &mut Utilization| {
+            let energy = take(meter, bench)?;
+            let (mark, _) = processors.read(energy.at)?;
+            Ok::<_, ObserveError>((energy, mark))
+        };
+        let mut before = read(meter, bench, &mut processors)?;
         for _ in 0..settings.observations.max(1) {
             (bench.wait)(settings.observe);
-            let after = (take(meter, bench)?, IdleTime::read(proc)?);
+            let after = read(meter, bench, &mut processors)?;
             let span = after.0.at.saturating_since(before.0.at);
-            let power = energy_since(meter, &before.0, &after.0) / span;
-            if let Some(utilization) = after.1.busy_since(before.1, span)
-                && power.0.is_finite()
+            // Without one of the host's domains, an observation would be of a part of it.
+            let power = energy_since(meter, &before.0, &after.0).map(|used| used / span);
+            if let Some(power) = power.filter(|power| power.0.is_finite())
+                && let Some(utilization) = busy_share(&before.1, &after.1)
             {
                 observations.push(Observation { utilization, power });
                 progress(Progress {

@@ -1,52 +1,41 @@
 //! From what a device counts or shows to joules that only grow: the arithmetic of every meter.
 
+use crate::ObserveError;
+use crate::counters::{Change, Counter, Rule};
+use std::path::Path;
 use vtax_units::{Joules, Nanoseconds, Watts};
 
-/// What one reading of a device's energy counter meant.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Step {
-    /// The first reading: where counting starts.
-    First,
-    /// The counter advanced by so much.
-    Advanced(Joules),
-    /// The counter passed the end of its range and went on from zero; so much was used.
-    Wrapped(Joules),
-    /// The counter went back, and no wrap explains it: the device or its driver started anew. What
-    /// was used between the two readings is unknown and not counted.
-    Reset,
-    /// The counter advanced by more than the device could have used. Not counted.
-    Implausible(Watts),
-}
-
-/// Makes joules that only grow out of a counter that wraps, resets and sometimes leaps.
+/// Makes joules that only grow out of a counter that wraps, restarts and sometimes leaps.
 ///
 /// A backward step is a wrap where the way around the end of the range is an amount of energy
-/// that the device could have used in the time that passed, and a reset otherwise.
+/// that the device could have used in the time that passed, and a restart otherwise. What was used
+/// around a restart is unknown and not counted.
 ///
 /// What cannot be told from two readings: a counter that wrapped more than once between them
-/// (a 262 kJ range lasts 22 minutes at 200 W, so read more often than that), and a reset that
+/// (a 262 kJ range lasts 22 minutes at 200 W, so read more often than that), and a restart that
 /// lands where a wrap could have.
 ///
 /// ```
-/// use vtax_observe::meter::{EnergyCounter, Step};
+/// use vtax_observe::counters::Change;
+/// use vtax_observe::meter::EnergyCounter;
 /// use vtax_units::{Joules, Nanoseconds, Watts};
 ///
 /// const SECOND: u64 = 1_000_000_000;
 /// // Microjoules up to 262 kJ, as RAPL counts a package; at most 1 kW.
 /// let mut package = EnergyCounter::new(Joules(1e-6), Some(262_143_328_850), Watts(1000.0));
-/// assert_eq!(package.update(Nanoseconds(0), 262_143_000_000), Step::First);
-/// assert_eq!(package.update(Nanoseconds(SECOND), 99_671_150), Step::Wrapped(Joules(100.0)));
-/// assert_eq!(package.update(Nanoseconds(2 * SECOND), 149_671_150), Step::Advanced(Joules(50.0)));
-/// assert_eq!(package.update(Nanoseconds(3 * SECOND), 0), Step::Reset);
+/// assert_eq!(package.update(Nanoseconds(0), 262_143_000_000), Change::First);
+/// assert_eq!(package.update(Nanoseconds(SECOND), 99_671_150), Change::Wrapped(100_000_000));
+/// assert_eq!(package.update(Nanoseconds(2 * SECOND), 149_671_150), Change::Advanced(50_000_000));
+/// assert!(matches!(package.update(Nanoseconds(3 * SECOND), 0), Change::Restarted { .. }));
 /// assert_eq!(package.total(), Joules(150.0));
 /// ```
 #[derive(Debug, Clone)]
 pub struct EnergyCounter {
     count: Joules,
-    range: Option<u64>,
     most: Watts,
-    last: Option<(Nanoseconds, u64)>,
-    total: Joules,
+    counter: Counter,
+    last: Nanoseconds,
+    used: u64,
 }
 
 /// Devices update their counters in steps (RAPL every millisecond, NVML every 100 ms, some hwmon
@@ -59,47 +48,52 @@ impl EnergyCounter {
     pub fn new(count: Joules, range: Option<u64>, most: Watts) -> Self {
         Self {
             count,
-            range,
             most,
-            last: None,
-            total: Joules(0.0),
+            counter: Counter::new(Rule::energy(range)),
+            last: Nanoseconds(0),
+            used: 0,
         }
     }
 
     /// Takes the reading `raw` of the moment `now`.
-    pub fn update(&mut self, now: Nanoseconds, raw: u64) -> Step {
-        let Some((then, before)) = self.last.replace((now, raw)) else {
-            return Step::First;
-        };
-        let span = Nanoseconds(now.saturating_since(then).0.saturating_add(UPDATE_STEP.0));
-        let plausible = |used: Joules| used.0 <= self.most.0 * span.as_secs_f64();
-        if raw >= before {
-            let used = self.joules(raw - before);
-            if !plausible(used) {
-                return Step::Implausible(used / span);
-            }
-            self.total += used;
-            return Step::Advanced(used);
-        }
-        let around = self
-            .range
-            .and_then(|range| range.checked_sub(before)?.checked_add(raw));
-        match around.map(|counts| self.joules(counts)) {
-            Some(used) if plausible(used) => {
-                self.total += used;
-                Step::Wrapped(used)
-            }
-            _ => Step::Reset,
-        }
+    pub fn update(&mut self, now: Nanoseconds, raw: u64) -> Change {
+        let span = Nanoseconds(
+            now.saturating_since(self.last)
+                .0
+                .saturating_add(UPDATE_STEP.0),
+        );
+        self.last = now;
+        // More than a counter holds is no bound.
+        let most = (self.most.0 * span.as_secs_f64() / self.count.0) as u64;
+        let change = self.counter.advance_within(raw, most);
+        self.used = self.used.saturating_add(change.gain());
+        change
     }
 
     /// Everything that was used since the first reading.
     pub fn total(&self) -> Joules {
-        self.total
+        self.joules(self.used)
     }
 
     fn joules(&self, counts: u64) -> Joules {
         Joules(counts as f64 * self.count.0)
+    }
+
+    /// What to tell the observer about a change that left energy uncounted, of the counter at `path`.
+    pub fn complaint(&self, path: &Path, change: Change) -> Option<ObserveError> {
+        let finding = match change {
+            Change::Leapt { by, most } => format!(
+                "leapt by {:.0} J, where the device uses at most {:.0} J; not counted",
+                self.joules(by).0,
+                self.joules(most).0
+            ),
+            change => change.finding()?,
+        };
+        Some(ObserveError::Counter {
+            name: "the energy counter".to_owned(),
+            path: path.to_owned(),
+            finding,
+        })
     }
 }
 
@@ -192,7 +186,7 @@ mod tests {
             let raw = (second * 200_000_000 + RANGE - 5_000_000_000) % (RANGE + 1);
             assert!(!matches!(
                 counter.update(Nanoseconds(second * SECOND), raw),
-                Step::Reset
+                Change::Restarted { .. }
             ));
             assert!(counter.total().0 >= before.0, "fell at second {second}");
             before = counter.total();
@@ -205,22 +199,22 @@ mod tests {
     fn the_energy_of_the_interval_that_wraps_is_counted() {
         let mut counter = package();
         counter.update(at(0.0), RANGE - 60_000_000);
-        let Step::Wrapped(used) = counter.update(at(1.0), 40_000_000) else {
-            panic!("no wrap")
-        };
-        assert!((used.0 - 100.0).abs() < 1e-9);
+        let change = counter.update(at(1.0), 40_000_000);
+        assert_eq!(change, Change::Wrapped(100_000_000));
+        assert!((counter.total().0 - 100.0).abs() < 1e-9);
     }
 
     /// A driver that starts anew looks like a wrap unless the watts are checked.
     #[test]
-    fn a_backward_step_too_large_for_a_wrap_is_a_reset_and_counts_nothing() {
+    fn a_backward_step_too_large_for_a_wrap_is_a_restart_and_counts_nothing() {
         let mut counter = package();
         counter.update(at(0.0), 1_000_000_000);
-        assert_eq!(counter.update(at(1.0), 5_000_000), Step::Reset);
+        let change = counter.update(at(1.0), 5_000_000);
+        assert!(matches!(change, Change::Restarted { .. }));
         assert_eq!(counter.total(), Joules(0.0));
         assert_eq!(
             counter.update(at(2.0), 105_000_000),
-            Step::Advanced(Joules(100.0))
+            Change::Advanced(100_000_000)
         );
     }
 
@@ -228,14 +222,20 @@ mod tests {
     fn a_counter_without_a_range_never_wraps() {
         let mut counter = EnergyCounter::new(Joules(1e-3), None, Watts(1000.0));
         counter.update(at(0.0), 100);
-        assert_eq!(counter.update(at(1.0), 50), Step::Reset);
+        assert!(matches!(
+            counter.update(at(1.0), 50),
+            Change::Restarted { .. }
+        ));
     }
 
     #[test]
     fn a_reading_beyond_the_announced_range_does_not_confuse() {
         let mut counter = package();
         counter.update(at(0.0), u64::MAX);
-        assert_eq!(counter.update(at(1.0), 7), Step::Reset);
+        assert!(matches!(
+            counter.update(at(1.0), 7),
+            Change::Restarted { .. }
+        ));
     }
 
     /// Kepler #1851: a 300 kW spike when a VM booted.
@@ -245,7 +245,7 @@ mod tests {
         counter.update(at(0.0), 0);
         assert!(matches!(
             counter.update(at(1.0), 300_000_000_000 % RANGE),
-            Step::Implausible(_)
+            Change::Leapt { .. }
         ));
         assert_eq!(counter.total(), Joules(0.0));
         let mut power = PowerIntegral::new(at(5.0), Watts(10_000.0));
@@ -263,7 +263,7 @@ mod tests {
         gpu.update(Nanoseconds(0), 0);
         assert_eq!(
             gpu.update(Nanoseconds(1000), 70_000),
-            Step::Advanced(Joules(70.0))
+            Change::Advanced(70_000)
         );
     }
 

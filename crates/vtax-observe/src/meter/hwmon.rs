@@ -203,7 +203,7 @@ impl Sensor {
             Reading::Energy(file, counter) => {
                 let step = counter.update(now, file.read()?);
                 self.joules.record_joules(into, counter.total());
-                file.complaint(step).map_or(Ok(()), Err)
+                counter.complaint(file.path(), step).map_or(Ok(()), Err)
             }
             Reading::Power {
                 of,

@@ -31,7 +31,7 @@ pub use calibrate::{
 };
 pub use coverage::{Domain, HostEnergy, Part, host_domains, host_energy};
 pub use discovery::{Found, NAMES, Options, discover};
-pub use energy::{EnergyCounter, ImplausiblePower, PowerIntegral, Step};
+pub use energy::{EnergyCounter, ImplausiblePower, PowerIntegral};
 pub use hwmon::Hwmon;
 pub use ipmi::{Ipmi, IpmiConfig};
 pub use load::{BusyLoad, Load};

@@ -3,9 +3,12 @@
 use super::series::MeterSeries;
 use super::sysfs::text;
 use super::{Absent, Domain, Meter, Part};
-use crate::counters::nanoseconds_per_tick;
+use crate::counters::cpu_time::{CpuMark, CpuTime, parse};
+use crate::counters::text::{fields, lines};
+use crate::counters::{Findings, nanoseconds_per_tick};
 use crate::{Instrument, ObserveError, Readings};
 use serde::{Deserialize, Serialize};
+use std::fs;
 use std::path::{Path, PathBuf};
 use vtax_units::{Joules, Nanoseconds, Source, Watts};
 
@@ -104,51 +107,57 @@ impl Model {
     }
 }
 
-/// How long all processors together had nothing to do since boot.
-///
-/// Idle time is what the kernel keeps by its high resolution clock and only prints in ticks;
-/// user and system time are often sampled at the tick. So what is not idle is busy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct IdleTime {
-    idle: Nanoseconds,
-    pub processors: u32,
+/// How busy all processors are, from `/proc/stat`.
+#[derive(Debug)]
+pub(super) struct Utilization {
+    path: PathBuf,
+    time: CpuTime,
 }
 
-impl IdleTime {
-    /// Reads `/proc/stat` (`man 5 proc_stat`): idle, iowait and steal, for in stolen time this
-    /// machine did nothing either.
-    pub fn read(proc: &Path) -> Result<Self, ObserveError> {
-        let path = proc.join("stat");
-        let stat = text(&path).map_err(|cause| ObserveError::Read {
-            path: path.clone(),
-            cause,
-        })?;
-        let mut lines = stat.lines().map_while(|line| line.strip_prefix("cpu"));
-        let sum = lines.next().unwrap_or_default();
-        let fields: Vec<u64> = sum
-            .split_whitespace()
-            .map_while(|field| field.parse().ok())
-            .collect();
-        let column = |index: usize| fields.get(index).copied().unwrap_or(0);
-        let processors = u32::try_from(lines.count()).unwrap_or(0);
-        if fields.len() < 4 || processors == 0 {
-            let detail = "expected a line `cpu` and one for each processor".to_owned();
-            return Err(ObserveError::Format { path, detail });
+impl Utilization {
+    /// Of the machine whose kernel shows `proc`.
+    pub fn new(proc: &Path) -> Self {
+        Self {
+            path: proc.join("stat"),
+            time: CpuTime::new(),
         }
-        let ticks = column(3)
-            .saturating_add(column(4))
-            .saturating_add(column(7));
-        let idle = Nanoseconds(ticks.saturating_mul(nanoseconds_per_tick()));
-        Ok(Self { idle, processors })
     }
 
-    /// The busy share of all processors' time over the `span` since `earlier`, 0 to 1; `None` for
-    /// an empty span. `iowait` may fall (the kernel says so), hence the care.
-    pub fn busy_since(self, earlier: Self, span: Nanoseconds) -> Option<f64> {
-        let all = span.as_secs_f64() * f64::from(self.processors);
-        let idle = self.idle.saturating_since(earlier.idle).as_secs_f64();
-        (all > 0.0).then(|| (1.0 - idle / all).clamp(0.0, 1.0))
+    /// Reads the file, and what it left uncounted since the last reading.
+    ///
+    /// # Errors
+    /// When it cannot be read or is none.
+    pub fn read(&mut self, now: Nanoseconds) -> Result<(CpuMark, Findings), ObserveError> {
+        let stat = fs::read(&self.path).map_err(|cause| ObserveError::Read {
+            path: self.path.clone(),
+            cause,
+        })?;
+        let mut lines = lines(&stat)
+            .map(fields)
+            .map_while(|mut fields| fields.next()?.starts_with(b"cpu").then_some(fields));
+        let whole = lines.next().and_then(|mut fields| parse(&mut fields));
+        let processors = u32::try_from(lines.count()).unwrap_or(0);
+        let Some(whole) = whole.filter(|_| processors > 0) else {
+            return Err(ObserveError::Format {
+                path: self.path.clone(),
+                detail: "expected a line `cpu` and one for each processor".to_owned(),
+            });
+        };
+        let whole = whole.map(|ticks| ticks.saturating_mul(nanoseconds_per_tick()));
+        let mut findings = Findings::default();
+        self.time
+            .advance(now, &whole, processors, &self.path, &mut findings);
+        Ok((self.time.mark(), findings))
     }
+}
+
+/// The busy share of all processors' time between two moments, 0 to 1; `None` for an empty span and
+/// where the file did not show it.
+pub(super) fn busy_share(earlier: &CpuMark, later: &CpuMark) -> Option<f64> {
+    let processors = later.processors.max(earlier.processors);
+    let all = later.at.saturating_since(earlier.at).as_secs_f64() * f64::from(processors);
+    let busy = later.busy_since(earlier)?.as_secs_f64();
+    (all > 0.0).then(|| (busy / all).clamp(0.0, 1.0))
 }
 
 /// `/proc/stat` counts in ticks of 10 ms, so utilization is taken over at least this time: a shorter span is
@@ -161,11 +170,11 @@ const WINDOW: Nanoseconds = Nanoseconds(1_000_000_000);
 pub struct ModelMeter {
     model: Model,
     scale: f64,
-    proc: PathBuf,
+    utilization: Utilization,
     domains: [Domain; 2],
     caveats: Vec<String>,
     start: Option<Nanoseconds>,
-    window: Option<(Nanoseconds, IdleTime)>,
+    window: Option<CpuMark>,
     closed: Joules,
     told: Joules,
     host: MeterSeries,
@@ -193,8 +202,12 @@ impl ModelMeter {
             });
             absent(format!("{file}: {problem}")).remedy("docs/energy.md describes the format")
         })?;
-        let seen = IdleTime::read(proc).map_err(|error| absent(error.to_string()))?;
-        let cpus = seen.processors;
+        let mut utilization = Utilization::new(proc);
+        let seen = utilization.read(Nanoseconds(0));
+        let cpus = seen
+            .map_err(|error| absent(error.to_string()))?
+            .0
+            .processors;
         let mut caveats = vec![match &model.calibration {
             Some(fit) => format!(
                 "joules are modelled from CPU utilization by a curve fitted to {} (off by {:.1} W \
@@ -217,7 +230,7 @@ impl ModelMeter {
         Ok(Self {
             scale: f64::from(cpus) / f64::from(model.cpus),
             model,
-            proc: proc.to_owned(),
+            utilization: Utilization::new(proc),
             domains: [
                 Domain {
                     name: "host".to_owned(),
@@ -246,28 +259,39 @@ impl Instrument for ModelMeter {
     }
 
     fn read(&mut self, now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
-        let cpu = IdleTime::read(&self.proc)?;
+        let (mark, findings) = self.utilization.read(now)?;
         let start = *self.start.get_or_insert(now);
-        let (since, before) = *self.window.get_or_insert((now, cpu));
-        let span = now.saturating_since(since);
-        if let Some(utilization) = cpu.busy_since(before, span) {
-            let power = Watts(self.model.power(utilization).0 * self.scale);
-            let total = Joules(self.closed.0 + power.0 * span.as_secs_f64());
-            if span >= WINDOW {
-                self.closed = total;
-                self.window = Some((now, cpu));
+        let before = *self.window.get_or_insert(mark);
+        let span = now.saturating_since(before.at);
+        // Of a single column that failed, the instrument of the host's CPU time has the word.
+        let mut known = Ok(());
+        match busy_share(&before, &mark) {
+            Some(utilization) => {
+                let power = Watts(self.model.power(utilization).0 * self.scale);
+                let total = Joules(self.closed.0 + power.0 * span.as_secs_f64());
+                if span >= WINDOW {
+                    self.closed = total;
+                    self.window = Some(mark);
+                }
+                // A window still open is estimated anew each time; what was told once stays told.
+                if total.0 > self.told.0 {
+                    self.told = total;
+                }
+                self.watts.record_watts(into, power);
             }
-            // A window still open is estimated anew each time; what was told once stays told.
-            if total.0 > self.told.0 {
-                self.told = total;
+            // What was used in this window is unknown, and the next one begins.
+            None if span > Nanoseconds(0) => {
+                self.closed = self.told;
+                self.window = Some(mark);
+                known = findings.end();
             }
-            self.watts.record_watts(into, power);
+            None => {}
         }
         self.host.record_joules(into, self.told);
         let whole = now.saturating_since(start).as_secs_f64();
         self.idle
             .record_joules(into, Joules(self.model.idle().0 * self.scale * whole));
-        Ok(())
+        known
     }
 }
 
@@ -291,7 +315,6 @@ mod tests {
     use crate::Snapshot;
     use crate::meter::host_energy;
     use proptest::prelude::*;
-    use std::fs;
     use tempfile::TempDir;
 
     /// `/proc/stat` of a machine with 24 processors after so many busy and idle ticks.
@@ -464,6 +487,83 @@ mod tests {
         assert!(absent.reason.contains("mine.toml"), "{absent}");
     }
 
+    /// `/proc/stat` of four processors: user, idle and steal ticks.
+    fn stat_of_four(root: &TempDir, user: u64, idle: u64, steal: u64) {
+        let mut text = format!("cpu {user} 0 0 {idle} 0 0 0 {steal} 0 0\n");
+        for cpu in 0..4 {
+            text.push_str(&format!("cpu{cpu} 0 0 0 0 0 0 0 0 0 0\n"));
+        }
+        fs::write(root.path().join("stat"), text).unwrap();
+    }
+
+    /// Watts of four processors that were busy for 19.2 of 400 ticks a second, where the columns of
+    /// idle and stolen time show `idle` and `steal` after so many seconds.
+    fn watts_of_four(idle: impl Fn(u64) -> u64, steal: impl Fn(u64) -> u64, last: u64) -> f64 {
+        let root = TempDir::new().unwrap();
+        let at = |second: u64| stat_of_four(&root, second * 192 / 10, idle(second), steal(second));
+        at(0);
+        let mut meter = open(&root);
+        read(&mut meter, 0.0);
+        for second in 1..=last {
+            at(second);
+            let _ = meter.read(
+                Nanoseconds(second * 1_000_000_000),
+                &mut Readings::default(),
+            );
+        }
+        let snapshot = read(&mut meter, last as f64);
+        value(&snapshot, "energy.model.host_joules") / last as f64
+    }
+
+    const IDLE: u64 = 10_000_000_000;
+
+    #[test]
+    fn stolen_time_that_falls_every_second_is_not_taken_for_work() {
+        let idle = |second: u64| IDLE + second * 3808 / 10;
+        let without = watts_of_four(idle, |_| 7, 10);
+        let with = watts_of_four(idle, |second| 9_000_000_000 - second * 8_000_000, 10);
+        assert_eq!(format!("{with:.1}"), "12.9");
+        assert!((with - without).abs() < 0.02, "{with} {without}");
+    }
+
+    #[test]
+    fn a_processor_taken_offline_and_back_costs_its_intervals_and_nothing_later() {
+        // Idle time of a processor that is offline is counted by another clock, hours behind.
+        let offline = |second: u64| (3..6).contains(&second);
+        let idle = |second: u64| {
+            let behind = if offline(second) { 2_000_000 } else { 0 };
+            IDLE + second * 3808 / 10 - behind
+        };
+        let with = watts_of_four(idle, |_| 0, 60);
+        let without = watts_of_four(|second| IDLE + second * 3808 / 10, |_| 0, 60);
+        assert!((with - without).abs() < 0.02, "{with} {without}");
+    }
+
+    #[test]
+    fn an_interval_in_which_every_column_starts_anew_is_not_counted_and_said() {
+        let root = TempDir::new().unwrap();
+        let mut meter = {
+            stat_of_four(&root, 5_000_000, IDLE, 0);
+            open(&root)
+        };
+        read(&mut meter, 0.0);
+        stat_of_four(&root, 5_000_000 + 192, IDLE + 3808, 0);
+        let before = value(&read(&mut meter, 10.0), "energy.model.host_joules");
+        stat_of_four(&root, 1, 1, 0);
+        let mut readings = Readings::default();
+        let error = meter.read(Nanoseconds(12_000_000_000), &mut readings);
+        let error = error.unwrap_err().to_string();
+        assert!(
+            error.contains("/stat") && error.contains("started anew"),
+            "{error}"
+        );
+        let snapshot = Snapshot::of(Nanoseconds(0), &readings);
+        assert_eq!(value(&snapshot, "energy.model.host_joules"), before);
+        stat_of_four(&root, 1 + 192, 1 + 3808, 0);
+        let after = value(&read(&mut meter, 22.0), "energy.model.host_joules");
+        assert!((after - before - 129.0).abs() < 1.0, "{before} {after}");
+    }
+
     proptest! {
         #[test]
         fn joules_never_fall_whatever_proc_stat_says(
@@ -477,7 +577,8 @@ mod tests {
                 now += wait;
                 stat(&root, busy, idle);
                 let mut readings = Readings::default();
-                meter.read(Nanoseconds(now), &mut readings).unwrap();
+                // What it cannot explain it says, and records all the same.
+                let _ = meter.read(Nanoseconds(now), &mut readings);
                 let snapshot = Snapshot::of(Nanoseconds(now), &readings);
                 let joules = value(&snapshot, "energy.model.host_joules");
                 prop_assert!(joules >= before);

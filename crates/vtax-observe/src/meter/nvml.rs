@@ -1,7 +1,6 @@
 //! NVIDIA boards, through the management library that comes with their driver.
 
 use super::series::MeterSeries;
-use super::sysfs::complaint;
 use super::{Absent, Domain, EnergyCounter, Meter, Part, PowerIntegral};
 use crate::{Instrument, ObserveError, Readings};
 use nvml_wrapper::Nvml;
@@ -139,7 +138,9 @@ impl Board {
             Energy::Counted(counter) => {
                 let step = counter.update(now, device.total_energy_consumption().map_err(failed)?);
                 self.joules.record_joules(into, counter.total());
-                complaint(Path::new(&what), step).map_or(Ok(()), Err)
+                counter
+                    .complaint(Path::new(&what), step)
+                    .map_or(Ok(()), Err)
             }
             Energy::Integrated(integral) => {
                 let power = power.map_err(failed)?;

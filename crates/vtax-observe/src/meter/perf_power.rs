@@ -1,7 +1,7 @@
 //! RAPL through perf: the `power` PMU, 64-bit counters that never wrap in practice.
 
 use super::series::MeterSeries;
-use super::sysfs::{complaint, entries, text};
+use super::sysfs::{entries, text};
 use super::{Absent, Domain, EnergyCounter, Meter, Part};
 use crate::counters::event_group::{Event as PerfEvent, EventGroup, Scope};
 use crate::counters::text::cpu_list;
@@ -257,7 +257,7 @@ impl Instrument for PerfPower {
                 Ok(raw) => {
                     let step = event.counter.update(now, raw);
                     event.joules.record_joules(into, event.counter.total());
-                    complaint(&event.path, step)
+                    event.counter.complaint(&event.path, step)
                 }
                 Err(cause) => Some(ObserveError::Read {
                     path: event.path.clone(),

@@ -146,7 +146,7 @@ impl Instrument for Powercap {
                 Ok(raw) => {
                     let step = zone.counter.update(now, raw);
                     zone.joules.record_joules(into, zone.counter.total());
-                    zone.energy.complaint(step)
+                    zone.counter.complaint(zone.energy.path(), step)
                 }
                 Err(error) => Some(error),
             };

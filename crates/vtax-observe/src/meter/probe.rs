@@ -2,7 +2,7 @@
 //! VMs, energy counters are often present and 0 forever.
 
 use super::load::Load;
-use super::{Absent, Found, Meter, host_domains, joules_metric};
+use super::{Absent, Domain, Found, Meter, host_domains, joules_metric};
 use crate::clock::Clock;
 use crate::{ObserveError, Readings, Snapshot};
 use std::time::Duration;
@@ -46,7 +46,16 @@ pub fn probe_under_load(
     });
     bench.load.set(0.0);
     let (before, after) = ends?;
-    let power = energy_since(meter, &before, &after) / after.at.saturating_since(before.at);
+    let Some(used) = energy_since(meter, &before, &after) else {
+        // The domain that is missing fails again, and says why.
+        let now = bench.clock.now();
+        meter.read(now, &mut Readings::default())?;
+        return Err(ObserveError::Unavailable {
+            what: format!("every domain of the meter {}", meter.name()),
+            reason: "one of them failed while the load ran".to_owned(),
+        });
+    };
+    let power = used / after.at.saturating_since(before.at);
     Ok(if power.0.is_finite() && power.0 > 0.0 {
         Probe::Moves(power)
     } else {
@@ -92,13 +101,22 @@ pub(super) fn take(meter: &mut dyn Meter, bench: &Bench<'_>) -> Result<Snapshot,
     Ok(Snapshot::of(now, &readings))
 }
 
-/// What the host's domains of `meter` used between two readings.
-pub(super) fn energy_since(meter: &dyn Meter, before: &Snapshot, after: &Snapshot) -> Joules {
+/// What the host's domains of `meter` used between two readings (all of its domains where none cover a
+/// host); `None` where one of them is missing, rather than the energy of a part.
+pub(super) fn energy_since(
+    meter: &dyn Meter,
+    before: &Snapshot,
+    after: &Snapshot,
+) -> Option<Joules> {
+    let since = |domain: &Domain| {
+        let metric = joules_metric(meter.name(), &domain.name);
+        Some(after.since(before, "host", &metric)?.value)
+    };
     let (host, _) = host_domains(meter.domains());
-    let all = meter.domains().iter().collect();
-    let domains: Vec<_> = if host.is_empty() { all } else { host };
-    let used = domains.iter().filter_map(|domain| {
-        after.since(before, "host", &joules_metric(meter.name(), &domain.name))
-    });
-    Joules(used.map(|joules| joules.value).sum())
+    if host.is_empty() {
+        return Some(Joules(meter.domains().iter().filter_map(since).sum()));
+    }
+    let mut host = host.into_iter();
+    host.try_fold(0.0, |sum, domain| Some(sum + since(domain)?))
+        .map(Joules)
 }

@@ -1,6 +1,5 @@
 //! Reading the small files of /sys that meters are made of.
 
-use super::Step;
 use crate::ObserveError;
 use crate::roots::names;
 use std::fs::{self, File};
@@ -64,29 +63,10 @@ impl NumberFile {
             })
     }
 
-    /// What to tell the observer about a step that left energy uncounted.
-    pub fn complaint(&self, step: Step) -> Option<ObserveError> {
-        complaint(&self.path, step)
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
-}
-
-/// What to tell the observer about a step that left energy uncounted.
-pub(super) fn complaint(path: &Path, step: Step) -> Option<ObserveError> {
-    let detail = match step {
-        Step::First | Step::Advanced(_) | Step::Wrapped(_) => return None,
-        Step::Reset => "the energy counter went back without a wrap, so the device started anew; \
-                        the joules between the two readings are unknown and not counted"
-            .to_owned(),
-        Step::Implausible(watts) => format!(
-            "the energy counter leapt by more than {:.0} W, which no such device draws; the joules \
-             between the two readings are not counted",
-            watts.0
-        ),
-    };
-    Some(ObserveError::Format {
-        path: path.to_owned(),
-        detail,
-    })
 }
 
 /// The trimmed text of a file.

@@ -1,0 +1,296 @@
+//! The times of `/proc/stat`, and how long its processors were busy between two readings of it.
+//!
+//! Idle time is kept by a clock and only printed in ticks; the busy columns are often sampled at the
+//! tick. So what is neither idle nor stolen is busy, unless one of those columns did what no clock
+//! does: then the samples decide for that stretch, and where they failed as well, nothing is known.
+
+use super::counter::{Change, Counter, Findings, Rule, most_cpu_time};
+use super::text;
+use std::path::Path;
+use vtax_units::Nanoseconds;
+
+/// The columns of a `cpu` line, in the kernel's order (proc_stat(5)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Time {
+    User,
+    Nice,
+    System,
+    Idle,
+    Iowait,
+    Irq,
+    Softirq,
+    Steal,
+    Guest,
+}
+
+impl Time {
+    const ALL: [(Self, &'static str); TIMES] = [
+        (Self::User, "user time"),
+        (Self::Nice, "nice time"),
+        (Self::System, "system time"),
+        (Self::Idle, "idle time"),
+        (Self::Iowait, "iowait time"),
+        (Self::Irq, "irq time"),
+        (Self::Softirq, "softirq time"),
+        (Self::Steal, "stolen time"),
+        (Self::Guest, "guest time"),
+    ];
+
+    /// Guest time lies inside user time.
+    pub(crate) const BUSY: [Self; 5] = [
+        Self::User,
+        Self::Nice,
+        Self::System,
+        Self::Irq,
+        Self::Softirq,
+    ];
+}
+
+pub(crate) const TIMES: usize = 9;
+
+/// The times of one line, in nanoseconds or ticks.
+pub(crate) type Times = [u64; TIMES];
+
+/// The times of a `cpu` line after its name; old kernels print fewer, which count as zero.
+pub(crate) fn parse<'a>(fields: &mut impl Iterator<Item = &'a [u8]>) -> Option<Times> {
+    let mut times = [0; TIMES];
+    let mut found = 0;
+    for (time, field) in times.iter_mut().zip(fields) {
+        *time = text::number(field)?;
+        found += 1;
+    }
+    (found >= 4).then_some(times)
+}
+
+/// One time of a line.
+pub(crate) fn of(times: &Times, time: Time) -> u64 {
+    times.get(time as usize).copied().unwrap_or(0)
+}
+
+/// Several times of a line together.
+pub(crate) fn sum(times: &Times, which: &[Time]) -> u64 {
+    which
+        .iter()
+        .fold(0, |sum, time| sum.saturating_add(of(times, *time)))
+}
+
+/// Totals of the whole host that never fall.
+#[derive(Debug)]
+pub(crate) struct CpuTime {
+    counters: [Counter; TIMES],
+    /// Idle and iowait together. A pause of a processor counts as either, by whether something waits for a
+    /// device at the moment of the reading; the sum is steady.
+    unused: Counter,
+    mark: CpuMark,
+}
+
+/// Totals at one moment, and how often something kept them from being exact.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct CpuMark {
+    pub(crate) at: Nanoseconds,
+    pub(crate) processors: u32,
+    softirq: u64,
+    busy: u64,
+    unused: u64,
+    unused_faults: u64,
+    busy_faults: u64,
+    passes: u64,
+}
+
+impl CpuTime {
+    pub(crate) fn new() -> Self {
+        Self {
+            counters: std::array::from_fn(|_| Counter::new(Rule::TIME)),
+            unused: Counter::new(Rule::TIME),
+            mark: CpuMark::default(),
+        }
+    }
+
+    /// Takes the first line of `/proc/stat`, in nanoseconds, and how many processors have a line of
+    /// their own. What columns did that left something uncounted is noted for `path`.
+    pub(crate) fn advance(
+        &mut self,
+        now: Nanoseconds,
+        raw: &Times,
+        processors: u32,
+        path: &Path,
+        findings: &mut Findings,
+    ) {
+        let before = self.mark;
+        let span = now.saturating_since(before.at);
+        let most = most_cpu_time(span, processors.max(before.processors));
+        let pair = sum(raw, &[Time::Idle, Time::Iowait]);
+        let pair = self.unused.advance_within(pair, most);
+        findings.note(path, "idle and iowait time", pair);
+        let mut mark = CpuMark {
+            at: now,
+            processors,
+            passes: before.passes + 1,
+            ..before
+        };
+        let came_or_went = before.passes > 0 && processors != before.processors;
+        let mut unused_is_exact = pair.is_exact() && !came_or_went;
+        let mut busy_is_exact = true;
+        for (counter, (time, name)) in self.counters.iter_mut().zip(Time::ALL) {
+            let raw = of(raw, time);
+            let change = match time {
+                Time::Idle | Time::Iowait => shift(counter, raw, pair),
+                _ => counter.advance_within(raw, most),
+            };
+            findings.note(path, name, change);
+            match time {
+                Time::Steal => unused_is_exact &= change.is_exact(),
+                _ if Time::BUSY.contains(&time) => busy_is_exact &= change.is_exact(),
+                _ => {}
+            }
+        }
+        let totals = self.totals();
+        mark.busy = sum(&totals, &Time::BUSY);
+        mark.softirq = of(&totals, Time::Softirq);
+        mark.unused = self.unused.total().saturating_add(of(&totals, Time::Steal));
+        mark.unused_faults += u64::from(before.passes > 0 && !unused_is_exact);
+        mark.busy_faults += u64::from(before.passes > 0 && !busy_is_exact);
+        self.mark = mark;
+    }
+
+    /// All times since boot, in nanoseconds.
+    pub(crate) fn totals(&self) -> Times {
+        let mut totals = [0; TIMES];
+        for (total, counter) in totals.iter_mut().zip(&self.counters) {
+            *total = counter.total();
+        }
+        totals
+    }
+
+    /// Where it is now.
+    pub(crate) fn mark(&self) -> CpuMark {
+        self.mark
+    }
+}
+
+/// Moves the counter of idle or iowait time, whose `pair` is known: what the one loses the other gains,
+/// by any amount, as long as their sum is steady.
+fn shift(counter: &mut Counter, raw: u64, pair: Change) -> Change {
+    if pair.is_exact() {
+        return counter.shift(raw);
+    }
+    counter.vanish();
+    // Their sum's finding is enough.
+    counter.advance(raw)
+}
+
+impl CpuMark {
+    /// What the busy columns, which are often sampled, gained since `earlier`.
+    pub(crate) fn sampled_since(&self, earlier: &Self) -> Nanoseconds {
+        Nanoseconds(self.busy.saturating_sub(earlier.busy))
+    }
+
+    /// How long soft interrupts ran since `earlier`.
+    pub(crate) fn softirq_since(&self, earlier: &Self) -> Nanoseconds {
+        Nanoseconds(self.softirq.saturating_sub(earlier.softirq))
+    }
+
+    /// How long processors were busy since `earlier`: never more than all of them had. `None` where the
+    /// file did not show it.
+    pub(crate) fn busy_since(&self, earlier: &Self) -> Option<Nanoseconds> {
+        let span = self.at.saturating_since(earlier.at).0;
+        let processors = self.processors.max(earlier.processors);
+        let all = span.saturating_mul(u64::from(processors));
+        if self.unused_faults == earlier.unused_faults {
+            let unused = self.unused.saturating_sub(earlier.unused);
+            return Some(Nanoseconds(all.saturating_sub(unused)));
+        }
+        // Only the samples know when a processor came or went.
+        let busy = self.sampled_since(earlier).0.min(all);
+        (self.busy_faults == earlier.busy_faults).then_some(Nanoseconds(busy))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn line(user: u64, idle: u64, iowait: u64, steal: u64) -> Times {
+        let mut times = [0; TIMES];
+        for (time, value) in [
+            (Time::User, user),
+            (Time::Idle, idle),
+            (Time::Iowait, iowait),
+            (Time::Steal, steal),
+        ] {
+            times[time as usize] = value;
+        }
+        times
+    }
+
+    /// Reads one line a second of four processors; what they were busy for in each second.
+    fn busy(lines: &[Times]) -> Vec<Option<u64>> {
+        let mut time = CpuTime::new();
+        let mut marks = Vec::new();
+        for (line, second) in lines.iter().zip(0..) {
+            let now = Nanoseconds(second * SECOND);
+            time.advance(now, line, 4, Path::new("stat"), &mut Findings::default());
+            marks.push(time.mark());
+        }
+        let pairs = marks.windows(2);
+        pairs
+            .map(|pair| pair[1].busy_since(&pair[0]).map(|busy| busy.0))
+            .collect()
+    }
+
+    #[test]
+    fn idle_time_that_turns_into_iowait_and_back_is_no_fault() {
+        let lines = [
+            line(0, 100 * SECOND, 0, 0),
+            line(SECOND, 90 * SECOND, 13 * SECOND, 0),
+            line(2 * SECOND, 106 * SECOND, 0, 0),
+        ];
+        assert_eq!(busy(&lines), [Some(SECOND), Some(SECOND)]);
+    }
+
+    #[test]
+    fn the_samples_decide_where_idle_time_fails_and_nothing_where_they_fail_too() {
+        let lines = [
+            line(0, 100 * SECOND, 0, 0),
+            line(SECOND, 5 * SECOND, 0, 0),
+            line(2 * SECOND, 8 * SECOND, 0, 0),
+            line(0, 0, 0, 0),
+            line(SECOND, 3 * SECOND, 0, 0),
+        ];
+        let second = Some(SECOND);
+        assert_eq!(busy(&lines), [second, second, None, second]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_second_is_busier_than_its_processors_whatever_the_file_shows(
+            lines in prop::collection::vec(any::<[u64; TIMES]>(), 2..20),
+        ) {
+            for busy in busy(&lines) {
+                prop_assert!(busy.is_none_or(|busy| busy <= 4 * SECOND));
+            }
+        }
+
+        /// Four processors that are half busy, and one column that is shifted once by any amount.
+        #[test]
+        fn one_bad_column_costs_at_most_one_second(
+            column in 0usize..TIMES, at in 1usize..9, shift in any::<i64>(),
+        ) {
+            let mut raw = line(1 << 61, 1 << 61, 1 << 61, 1 << 61);
+            let mut lines = Vec::new();
+            for second in 0..10 {
+                raw[Time::User as usize] += 2 * SECOND;
+                raw[Time::Idle as usize] += 2 * SECOND;
+                if second == at {
+                    raw[column] = raw[column].saturating_add_signed(shift / 8);
+                }
+                lines.push(raw);
+            }
+            let wrong = busy(&lines).iter().filter(|busy| **busy != Some(2 * SECOND)).count();
+            prop_assert!(wrong <= 2, "{:?}", busy(&lines));
+        }
+    }
+}
