@@ -20,6 +20,9 @@ use vtax_lab::place::Line;
 /// How often the ports are looked at. The host inside does not notice.
 pub(crate) const POLL: Duration = Duration::from_millis(100);
 
+/// The most lines of text that are kept of a host.
+const MOST_WORDS: usize = 10_000;
+
 /// A host that has said nothing for so long is stuck: the longest trials report their phases.
 const SILENCE: Duration = Duration::from_secs(3600);
 
@@ -138,7 +141,9 @@ impl Flight {
         let ended = self.machine.ended()?;
         let words = &mut self.words;
         let arrived = self.lines.follow(&mut |line| {
-            if let Line::Text(text) = line {
+            if let Line::Text(text) = line
+                && words.len() < MOST_WORDS
+            {
                 words.push(text);
             }
         })?;

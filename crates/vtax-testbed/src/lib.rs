@@ -6,7 +6,6 @@
 //! for what was counted. By default the machine's clock is its instruction count, so that the
 //! same plan gives the same numbers wherever and whenever it runs. See `docs/testbed.md`.
 
-mod archive;
 pub mod cost;
 pub mod emulator;
 mod flight;

@@ -1,15 +1,17 @@
 //! What leaves an emulated host: lines on one port while it works, and at the end an archive of
 //! the results on the other, announced by a last line with its length and digest.
 
-use crate::archive::{self, Refusal};
 use crate::pulse::STUCK;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
+use vtax_files::Dir;
 use vtax_host::HostError;
+use vtax_host::untrusted::archive::{self, Budget, Refusal};
 use vtax_lab::place::Line;
+use vtax_report::results::is_record;
 
 /// A line that is longer than this is handed on in pieces.
 const LONGEST_LINE: usize = 1 << 20;
@@ -79,15 +81,13 @@ impl Lines {
         }
         if line == STUCK {
             self.stuck = true;
-        } else if let Ok(event) = serde_json::from_str(&line) {
-            each(Line::Event(event));
         } else if let Some(ended) = serde_json::from_str::<Ended>(&line)
             .ok()
             .filter(|ended| ended.testbed == "ended")
         {
             self.ended = Some(ended);
         } else {
-            each(Line::Text(line));
+            each(Line::read(&line));
         }
     }
 
@@ -132,10 +132,13 @@ pub(crate) fn fetch(archive: &Path, ended: &Ended, into: &Path) -> Result<(), Ho
         return Ok(());
     }
     file.rewind().map_err(HostError::file("read", archive))?;
-    std::fs::create_dir_all(into).map_err(HostError::file("create", into))?;
-    archive::unpack(io::BufReader::new(file), into).map_err(|refusal| match refusal {
-        Refusal::Malformed(why) => protocol(why),
-        Refusal::Store(path, cause) => HostError::file("write", path)(cause),
+    let into = Dir::create(into).map_err(|cause| HostError::Other(cause.to_string()))?;
+    let mut budget = Budget::RUN;
+    archive::unpack(io::BufReader::new(file), &into, &is_record, &mut budget).map_err(|refusal| {
+        match refusal {
+            Refusal::Malformed(why) => protocol(why),
+            Refusal::Store(cause) => HostError::Other(cause.to_string()),
+        }
     })
 }
 
@@ -207,7 +210,7 @@ mod tests {
     fn results_that_are_not_the_announced_ones_are_not_stored() {
         let into = tempfile::tempdir().unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();
-        let mut archive = archive::tests::entry("run.json", b'0', b"{}");
+        let mut archive = archive::entry("run.json", b'0', b"{}");
         archive.extend([0; 1024]);
         let ended = announced(&archive);
         let mut flipped = archive.clone();
@@ -234,7 +237,7 @@ mod tests {
         let outer = tempfile::tempdir().unwrap();
         let into = outer.path().join("results");
         let file = tempfile::NamedTempFile::new().unwrap();
-        let archive = archive::tests::entry("../stolen", b'0', b"x");
+        let archive = archive::entry("../stolen", b'0', b"x");
         fs::write(file.path(), &archive).unwrap();
         let said = fetch(file.path(), &announced(&archive), &into)
             .unwrap_err()

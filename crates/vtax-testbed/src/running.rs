@@ -8,6 +8,7 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use vtax_guest::platform::qemu::{Options, Qmp};
 use vtax_host::HostError;
+use vtax_host::untrusted::{drain, end_of};
 
 /// How long it may take to open its monitor.
 const MONITOR_LIMIT: Duration = Duration::from_secs(20);
@@ -135,11 +136,11 @@ impl Running {
 
     /// What QEMU said of itself, but for the features that emulation lacks.
     pub fn messages(&mut self) -> String {
-        use std::io::{Read, Seek};
-        let mut text = String::new();
+        use std::io::Seek;
         // Only for a message about another failure.
         let _ = self.messages.rewind();
-        let _ = self.messages.read_to_string(&mut text);
+        let text = drain(&self.messages, 64 << 10);
+        let text = String::from_utf8_lossy(&text);
         let lines: Vec<&str> = text
             .lines()
             .filter(|line| !line.contains("TCG doesn't support requested feature"))
@@ -169,9 +170,7 @@ fn processor_time(stat: &str) -> Option<Duration> {
 
 /// The end of what a console printed.
 pub(crate) fn tail(console: &Path) -> String {
-    let bytes = fs::read(console).unwrap_or_default();
-    let end = bytes.get(bytes.len().saturating_sub(2048)..);
-    String::from_utf8_lossy(end.unwrap_or_default()).replace('\r', "")
+    String::from_utf8_lossy(&end_of(console, 2048)).replace('\r', "")
 }
 
 #[cfg(test)]
