@@ -152,6 +152,10 @@ pub struct IoWork {
     pub softirq: Nanoseconds,
     /// Soft interrupt time, for whomever, that ran in the context of its tasks.
     pub context: Nanoseconds,
+    /// How far `softirq` may be off, where a model made it: see [`Modelled`].
+    pub softirq_error: Nanoseconds,
+    /// And `context`.
+    pub context_error: Nanoseconds,
 }
 
 /// What a method found in an interval.
@@ -167,6 +171,34 @@ pub struct IoCharge {
     pub ksoftirqd: Nanoseconds,
     /// Soft interrupt time that the method saw and could not tell whose it was.
     pub unknown: Nanoseconds,
+    /// Whether a model made this, so that the errors are meant.
+    pub is_modelled: bool,
+    /// How far `host_softirq` may be off.
+    pub host_softirq_error: Nanoseconds,
+    /// And `host_context`.
+    pub host_context_error: Nanoseconds,
+}
+
+/// How far times that a model made may be off: half the width of an interval that holds the true value in at least 9
+/// of 10 cases. Errors of intervals one after the other add up to no more than their sum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Modelled {
+    /// Of the stages that are no soft interrupts, all together: of the host its tasks. `None` where the kernel
+    /// accounts soft interrupts apart, so that these are measured.
+    pub own: Option<Nanoseconds>,
+    /// Of soft interrupts.
+    pub softirq: Nanoseconds,
+}
+
+impl Modelled {
+    /// Of everything.
+    pub fn total(&self) -> Nanoseconds {
+        Nanoseconds(
+            self.softirq
+                .0
+                .saturating_add(self.own.unwrap_or_default().0),
+        )
+    }
 }
 
 /// One guest in an interval.
@@ -181,6 +213,8 @@ pub struct Row {
     pub booked: Nanoseconds,
     /// Its energy.
     pub energy: Joules,
+    /// How far its times may be off; `None` where they are measured.
+    pub modelled: Option<Modelled>,
 }
 
 /// Who used the host's processors in an interval.
@@ -207,6 +241,10 @@ pub struct Ledger {
     pub excess: Nanoseconds,
     /// What of earlier intervals' excess was taken off this one's unattributed time.
     pub made_good: Nanoseconds,
+    /// How far the host's times may be off; `None` where they are measured.
+    pub modelled: Option<Modelled>,
+    /// And the unattributed time.
+    pub unattributed_error: Option<Nanoseconds>,
 }
 
 impl Ledger {
@@ -242,6 +280,12 @@ impl Ledger {
             .saturating_sub(host_context)
             .saturating_sub(io.ksoftirqd.0);
 
+        let modelled = |softirq: Nanoseconds, context: Nanoseconds| {
+            io.is_modelled.then_some(Modelled {
+                own: (!usage.softirq_apart).then_some(context),
+                softirq,
+            })
+        };
         let mut rows = Vec::with_capacity(own.len());
         for (number, mut stages) in own {
             let work = io.guests.get(&number).copied().unwrap_or_default();
@@ -255,6 +299,7 @@ impl Ledger {
                 stages,
                 booked,
                 energy: Joules(0.0),
+                modelled: modelled(work.softirq_error, work.context_error),
             });
         }
         // Work for a guest that has no row (it ended meanwhile) stays visible as nobody's.
@@ -269,6 +314,14 @@ impl Ledger {
         );
         let made_good = rest.min(carried.0);
         carried.0 = (carried.0 - made_good).saturating_add(over);
+        // At most the time that no task had.
+        let unattributed_error = rows
+            .iter()
+            .filter_map(|row| row.modelled)
+            .fold(io.host_softirq_error.0, |sum, row| {
+                sum.saturating_add(row.softirq.0)
+            })
+            .min(usage.total.saturating_since(usage.tasks).0);
         Self {
             span: usage.span,
             total: Nanoseconds(total),
@@ -280,6 +333,8 @@ impl Ledger {
             unattributed_energy: Joules(0.0),
             excess: Nanoseconds(over),
             made_good: Nanoseconds(made_good),
+            modelled: modelled(io.host_softirq_error, io.host_context_error),
+            unattributed_error: io.is_modelled.then_some(Nanoseconds(unattributed_error)),
         }
     }
 
@@ -336,6 +391,7 @@ mod tests {
         IoWork {
             softirq: Nanoseconds(softirq),
             context: Nanoseconds(context),
+            ..IoWork::default()
         }
     }
 
@@ -468,7 +524,7 @@ mod tests {
                 host_softirq: Nanoseconds(host),
                 host_context: Nanoseconds(context),
                 ksoftirqd: Nanoseconds(context / 3),
-                unknown: Nanoseconds(0),
+                ..IoCharge::default()
             };
             let mut left = Nanoseconds(carried);
             let ledger = Ledger::close(&usage, &io, &mut left);

@@ -6,9 +6,11 @@
 //! [`Ledger`]. `docs/charge.md` says what each number means and how good it is.
 
 mod charger;
+mod cost;
 mod counted;
 mod energy;
 mod exchanges;
+mod irq_accounting;
 mod ledger;
 mod subjects;
 mod traced;
@@ -18,7 +20,8 @@ pub use charger::{Charger, ChargerOptions, GuestTotals, MethodChoice, Pass, Tota
 pub use counted::{Counted, Weights};
 pub use energy::{EnergyUse, IdleEnergy, IdlePower, IdleRule};
 pub use exchanges::{Exchanges, GuestExchanges, IntervalExchanges};
-pub use ledger::{GuestUse, IoCharge, IoWork, Ledger, Row, Stage, Stages, Usage};
+pub use irq_accounting::IrqAccounting;
+pub use ledger::{GuestUse, IoCharge, IoWork, Ledger, Modelled, Row, Stage, Stages, Usage};
 pub use subjects::SubjectSoftirqs;
 pub use traced::Traced;
 

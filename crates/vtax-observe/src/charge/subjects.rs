@@ -1,12 +1,12 @@
 //! The traced method for the subjects of a trial: soft interrupts that worked for the target and the
 //! client, and those that ran in their context, as an instrument.
 
+use super::irq_accounting::IrqAccounting;
 use super::traced::{DeviceKey, ENTRIES, Holder, Probe, learn};
-use super::usage::books_softirqs_apart;
 use crate::counters::series::Column;
 use crate::guests::first_process;
 use crate::guests::process::Process;
-use crate::{Instrument, NetDevice, ObserveError, Readings, Subject, metric};
+use crate::{Instrument, NetDevice, ObserveError, Readings, Roots, Subject, metric};
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -74,13 +74,18 @@ impl SubjectSoftirqs {
                 context: column(metric::CPU_SOFTIRQ_CONTEXT),
             });
         }
+        let roots = Roots {
+            proc: proc.to_owned(),
+            sys: sys.to_owned(),
+            ..Roots::host()
+        };
         let mut opened = Self {
             probe: Probe::open(sys, by_cpuacct, ENTRIES)?,
             proc: proc.to_owned(),
             subjects: watched,
             devices,
             groups: HashMap::new(),
-            apart: books_softirqs_apart(sys),
+            apart: IrqAccounting::detect(&roots).is_apart(),
         };
         opened.settle();
         // Hands the devices to the kernel before the first interval.

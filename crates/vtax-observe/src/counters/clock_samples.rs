@@ -1,0 +1,425 @@
+//! How long processors were in soft interrupts, and in whose context, by samples of perf's `cpu-clock` at moments that
+//! have nothing to do with the kernel's tick.
+//!
+//! The tick's own samples (`softirq` of `/proc/stat`) are right on average only for work that comes at random. What a
+//! program does every millisecond is always at the same moment of the tick, which then finds it always or never.
+//! The period of these samples is drawn anew for each interval.
+//!
+//! A sample counts as a soft interrupt if its call chain passes `handle_softirqs` (`__do_softirq` before Linux 6.9).
+//! perf must be allowed to sample kernels (CAP_PERFMON), and `/proc/kallsyms` to show addresses (kptr_restrict).
+
+use super::event_group::{check, explain};
+use super::text;
+use crate::ObserveError;
+use crate::counters::file::KernelFile;
+use perf_event_open_sys as perf;
+use perf_event_open_sys::bindings as abi;
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use vtax_units::Nanoseconds;
+
+const WHAT: &str = "sampling of soft interrupts (perf)";
+
+/// The functions that run soft interrupts.
+const FUNCTIONS: [&[u8]; 2] = [b"handle_softirqs", b"__do_softirq"];
+
+/// The shortest period in nanoseconds, on average: 250 samples a second of each processor.
+const PERIOD: u64 = 4_000_000;
+
+/// Bytes of a sample with its call chain, about.
+const SAMPLE: u64 = 320;
+
+/// Room for the samples of an interval: of each processor, and of all.
+const RING: usize = 512 << 10;
+const RINGS: usize = 32 << 20;
+
+/// Samples of all processors.
+pub(crate) struct ClockSamples {
+    rings: Vec<Ring>,
+    functions: Vec<Range<u64>>,
+    period: u64,
+    is_active: bool,
+    lot: u64,
+    buffer: Vec<u8>,
+}
+
+/// Time in soft interrupts in one interval.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Sampled {
+    /// Nanoseconds by the process whose context they ran in; 0 is the idle task.
+    pub(crate) by_process: HashMap<u32, f64>,
+    /// What one sample counts for, in nanoseconds.
+    pub(crate) period: f64,
+}
+
+impl ClockSamples {
+    /// Opens an event on each processor that is online; none is started.
+    pub(crate) fn open(proc: &Path) -> Result<Self, ObserveError> {
+        let functions = functions(&KernelFile::open(proc.join("kallsyms"))?.read()?.to_vec());
+        if functions.is_empty() {
+            return Err(ObserveError::Unavailable {
+                what: WHAT.to_owned(),
+                reason: "/proc/kallsyms shows no address of handle_softirqs; run as root, with \
+                         sysctl kernel.kptr_restrict at 1 or lower"
+                    .to_owned(),
+            });
+        }
+        let mut stat = KernelFile::open_one_piece(proc.join("stat"))?;
+        let processors: Vec<u32> = text::lines(stat.read()?)
+            .filter_map(|line| text::small(text::fields(line).next()?.strip_prefix(b"cpu")?))
+            .collect();
+        let bytes = RINGS / processors.len().max(1);
+        // A power of two of pages; at least 16, whatever the number of processors.
+        let bytes = bytes.clamp(64 << 10, RING);
+        let bytes = bytes.next_power_of_two() >> usize::from(!bytes.is_power_of_two());
+        let rings = processors
+            .iter()
+            .map(|processor| Ring::open(*processor, bytes));
+        let rings: Vec<Ring> = rings
+            .collect::<io::Result<_>>()
+            .map_err(|cause| explain(WHAT, &cause))?;
+        Ok(Self {
+            rings,
+            functions,
+            period: PERIOD,
+            is_active: false,
+            lot: crate::clock::process_cpu().0 ^ u64::from(std::process::id()),
+            buffer: Vec::new(),
+        })
+    }
+
+    /// How many processors are sampled.
+    pub(crate) fn processors(&self) -> usize {
+        self.rings.len()
+    }
+
+    /// Samples since the last call, which was `span` ago. `None` if sampling began since then. From here on there
+    /// are samples if `goes_on`: an idle processor is woken for each.
+    pub(crate) fn read(&mut self, span: Nanoseconds, goes_on: bool) -> Option<Sampled> {
+        let was_active = std::mem::replace(&mut self.is_active, goes_on);
+        let mut found = Parsed::default();
+        for ring in &mut self.rings {
+            self.buffer.clear();
+            ring.drain(&mut self.buffer);
+            parse(&self.buffer, &self.functions, &mut found);
+        }
+        let sampled = was_active.then(|| found.sampled(self.period));
+        if goes_on {
+            self.draw(span);
+        }
+        for ring in &self.rings {
+            // A processor that went offline has no samples either way.
+            let _ = ring.set(goes_on.then_some(self.period));
+        }
+        sampled
+    }
+
+    /// Draws the next interval's period: between 3/4 and 5/4 of the mean, which is as short as there is room for.
+    fn draw(&mut self, span: Nanoseconds) {
+        let room = self.rings.first().map_or(1, |ring| ring.bytes as u64) / SAMPLE / 2;
+        let mean = PERIOD.max(span.0 / room.max(1));
+        // A linear congruential generator (Knuth's MMIX).
+        self.lot = self
+            .lot
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let share = (self.lot >> 33) % 1_000_003;
+        self.period = mean / 4 * 3 + (u128::from(mean / 2) * u128::from(share) / 1_000_003) as u64;
+    }
+}
+
+/// What records held.
+#[derive(Debug, Default, PartialEq)]
+struct Parsed {
+    by_process: HashMap<u32, u64>,
+    samples: u64,
+    lost: u64,
+}
+
+impl Parsed {
+    /// Samples that found no room are taken to be as the others.
+    fn sampled(self, period: u64) -> Sampled {
+        let all = (self.samples + self.lost) as f64 / self.samples.max(1) as f64;
+        let period = period as f64 * all;
+        let time = |(process, hits): (u32, u64)| (process, hits as f64 * period);
+        Sampled {
+            by_process: self.by_process.into_iter().map(time).collect(),
+            period,
+        }
+    }
+}
+
+/// Where the functions are in the kernel, by its list of symbols.
+fn functions(symbols: &[u8]) -> Vec<Range<u64>> {
+    let symbol = |line: &[u8]| {
+        let mut fields = text::fields(line).map(<[u8]>::to_vec);
+        let address = std::str::from_utf8(&fields.next()?)
+            .ok()
+            .map(str::to_owned)?;
+        let address = u64::from_str_radix(&address, 16).ok()?;
+        let is_code = fields.next()?.eq_ignore_ascii_case(b"t");
+        Some((address, is_code, fields.next()?))
+    };
+    let is_wanted = |name: &[u8]| {
+        FUNCTIONS.iter().any(|function| {
+            let rest = name.strip_prefix(*function);
+            rest.is_some_and(|rest| {
+                rest.is_empty() || rest.starts_with(b".isra") || rest.starts_with(b".constprop")
+            })
+        })
+    };
+    let mut starts = Vec::new();
+    let mut found = Vec::new();
+    for (address, is_code, name) in text::lines(symbols).filter_map(symbol) {
+        starts.push(address);
+        if is_code && address != 0 && is_wanted(&name) {
+            found.push(address);
+        }
+    }
+    starts.sort_unstable();
+    let end = |start: u64| {
+        starts
+            .get(starts.partition_point(|other| *other <= start))
+            .copied()
+    };
+    found
+        .into_iter()
+        .filter_map(|start| Some(start..end(start)?))
+        .collect()
+}
+
+/// Reads records (`struct perf_event_header` and what follows it, as perf_event_open(2) has it). One that is cut
+/// off ends it.
+fn parse(mut records: &[u8], functions: &[Range<u64>], into: &mut Parsed) {
+    let word = |bytes: &[u8], at: usize| {
+        let bytes = bytes.get(at..at.checked_add(8)?)?;
+        Some(u64::from_ne_bytes(bytes.try_into().ok()?))
+    };
+    while let Some(header) = word(records, 0) {
+        let [kind @ .., _, _, low, high] = header.to_ne_bytes();
+        let kind = u32::from_ne_bytes(kind);
+        let size = usize::from(u16::from_ne_bytes([low, high]));
+        let Some((record, rest)) = records.split_at_checked(size).filter(|_| size >= 8) else {
+            return;
+        };
+        records = rest;
+        if kind == abi::PERF_RECORD_LOST {
+            into.lost += word(record, 16).unwrap_or(0);
+        }
+        if kind != abi::PERF_RECORD_SAMPLE {
+            continue;
+        }
+        // The process and the thread, then the call chain: how many, and each address.
+        let (Some(process), Some(count)) = (word(record, 8), word(record, 16)) else {
+            continue;
+        };
+        into.samples += 1;
+        let [a, b, c, d, ..] = process.to_ne_bytes();
+        let process = u32::from_ne_bytes([a, b, c, d]);
+        let count = usize::try_from(count).unwrap_or(0);
+        let mut chain =
+            (0..count).map_while(|index| word(record, index.checked_mul(8)?.checked_add(24)?));
+        if chain.any(|address| functions.iter().any(|function| function.contains(&address))) {
+            *into.by_process.entry(process).or_default() += 1;
+        }
+    }
+}
+
+/// One processor's event and the memory that the kernel writes samples to.
+struct Ring {
+    event: OwnedFd,
+    /// A page of positions, then `bytes` of records.
+    memory: NonNull<u8>,
+    page: usize,
+    bytes: usize,
+}
+
+// SAFETY: the memory belongs to this value alone; only `drain` reads it, through `&mut self`.
+unsafe impl Send for Ring {}
+
+impl Ring {
+    fn open(processor: u32, bytes: usize) -> io::Result<Self> {
+        let mut attributes = abi::perf_event_attr {
+            type_: abi::PERF_TYPE_SOFTWARE,
+            config: abi::PERF_COUNT_SW_CPU_CLOCK.into(),
+            size: u32::try_from(size_of::<abi::perf_event_attr>()).map_err(io::Error::other)?,
+            sample_type: (abi::PERF_SAMPLE_TID | abi::PERF_SAMPLE_CALLCHAIN).into(),
+            ..Default::default()
+        };
+        attributes.__bindgen_anon_1.sample_period = PERIOD;
+        attributes.set_disabled(1);
+        attributes.set_exclude_user(1);
+        attributes.set_exclude_callchain_user(1);
+        let processor = i32::try_from(processor).map_err(io::Error::other)?;
+        let flags = abi::PERF_FLAG_FD_CLOEXEC.into();
+        // SAFETY: `attributes` is fully initialised (zero where not set) and its size says how large it is.
+        let event =
+            check(unsafe { perf::perf_event_open(&raw mut attributes, -1, processor, -1, flags) })?;
+        // SAFETY: the call succeeded, so this is a new descriptor that nothing else owns.
+        let event = unsafe { OwnedFd::from_raw_fd(event) };
+        let page = rustix::param::page_size();
+        // SAFETY: a new shared mapping at an address of the kernel's choice; no memory of this process is touched.
+        let memory = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                page + bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                event.as_raw_fd(),
+                0,
+            )
+        };
+        if memory == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let memory = NonNull::new(memory.cast()).ok_or_else(|| io::Error::other("no memory"))?;
+        Ok(Self {
+            event,
+            memory,
+            page,
+            bytes,
+        })
+    }
+
+    /// Samples with this period, or not at all.
+    fn set(&self, period: Option<u64>) -> io::Result<()> {
+        let event = self.event.as_raw_fd();
+        if let Some(mut period) = period {
+            // The library's own function hands the number over instead of its address.
+            // SAFETY: the descriptor is an open perf event; the kernel reads a number that lives.
+            check(unsafe { libc::ioctl(event, abi::PERIOD.into(), &raw mut period) })?;
+            // SAFETY: as above; this request takes a plain number.
+            check(unsafe { perf::ioctls::ENABLE(event, 0) })?;
+        } else {
+            // SAFETY: as above.
+            check(unsafe { perf::ioctls::DISABLE(event, 0) })?;
+        }
+        Ok(())
+    }
+
+    /// Takes all records that the kernel has finished.
+    fn drain(&mut self, into: &mut Vec<u8>) {
+        let positions: NonNull<abi::perf_event_mmap_page> = self.memory.cast();
+        let positions = positions.as_ptr();
+        // SAFETY: the mapping begins with this structure and lives as long as `self`; the kernel and this process
+        // access both positions as atomic words alone.
+        let (head, tail) = unsafe {
+            (
+                AtomicU64::from_ptr(&raw mut (*positions).data_head),
+                AtomicU64::from_ptr(&raw mut (*positions).data_tail),
+            )
+        };
+        let (from, to) = (tail.load(Ordering::Relaxed), head.load(Ordering::Acquire));
+        let length = usize::try_from(to.wrapping_sub(from))
+            .unwrap_or(0)
+            .min(self.bytes);
+        // `bytes` is a power of two, so that a position wraps with it.
+        let start = usize::try_from(from % self.bytes as u64).unwrap_or(0);
+        let first = length.min(self.bytes - start);
+        for (start, length) in [(start, first), (0, length - first)] {
+            // SAFETY: within the `bytes` of records, which the kernel does not write to before `data_tail` passes them.
+            let piece = unsafe {
+                std::slice::from_raw_parts(self.memory.as_ptr().add(self.page + start), length)
+            };
+            into.extend_from_slice(piece);
+        }
+        tail.store(to, Ordering::Release);
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `open` made, which nothing refers to any more.
+        unsafe { libc::munmap(self.memory.as_ptr().cast(), self.page + self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sample(process: u32, chain: &[u64]) -> Vec<u8> {
+        let size = u16::try_from(24 + chain.len() * 8).unwrap();
+        let mut record = abi::PERF_RECORD_SAMPLE.to_ne_bytes().to_vec();
+        record.extend([0, 0]);
+        record.extend(size.to_ne_bytes());
+        record.extend(process.to_ne_bytes());
+        record.extend(process.to_ne_bytes());
+        record.extend((chain.len() as u64).to_ne_bytes());
+        chain
+            .iter()
+            .for_each(|address| record.extend(address.to_ne_bytes()));
+        record
+    }
+
+    #[test]
+    fn a_sample_counts_whose_call_chain_passes_a_function_that_runs_soft_interrupts() {
+        let mut records = sample(7, &[900, 150, 800]);
+        records.extend(sample(7, &[900, 200]));
+        records.extend(sample(0, &[100]));
+        let mut lost = abi::PERF_RECORD_LOST.to_ne_bytes().to_vec();
+        lost.extend([0, 0, 24, 0]);
+        lost.extend(1u64.to_ne_bytes());
+        lost.extend(3u64.to_ne_bytes());
+        records.extend(lost);
+        let mut found = Parsed::default();
+        parse(&records, &[100..200], &mut found);
+        assert_eq!((found.samples, found.lost), (3, 3));
+        let sampled = found.sampled(1000);
+        assert_eq!(sampled.by_process, [(7, 2000.0), (0, 2000.0)].into());
+    }
+
+    #[test]
+    fn a_function_ends_where_the_next_symbol_begins_and_hidden_addresses_are_none() {
+        let symbols = b"0000000000000300 T other\n0000000000000100 t handle_softirqs\n\
+            0000000000000050 t handle_softirqs.cold\n0000000000000180 D data\n\
+            0000000000000200 t __do_softirq_x\n";
+        assert_eq!(functions(symbols), [0x100..0x180]);
+        assert!(functions(b"0000000000000000 t handle_softirqs\n0 t x\n").is_empty());
+    }
+
+    #[test]
+    fn soft_interrupts_of_this_kernel_are_sampled_in_the_context_that_they_ran_in() {
+        let mut samples = match ClockSamples::open(Path::new("/proc")) {
+            Ok(samples) => samples,
+            Err(error) => return eprintln!("SKIPPED: {error}"),
+        };
+        let second = Nanoseconds(1_000_000_000);
+        assert_eq!(samples.read(second, true), None, "it begins");
+        let receiver = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        sender.connect(receiver.local_addr().unwrap()).unwrap();
+        let used = crate::clock::thread_cpu();
+        let busy = Nanoseconds(600_000_000);
+        while crate::clock::thread_cpu().saturating_since(used) < busy {
+            let _ = sender.send(&[0; 64]);
+        }
+        let sampled = samples.read(second, false).unwrap();
+        let own = sampled
+            .by_process
+            .get(&std::process::id())
+            .copied()
+            .unwrap_or(0.0);
+        assert!(
+            (0.02..1.0).contains(&(own / busy.0 as f64)),
+            "{own} of {busy:?}"
+        );
+        assert_eq!(samples.read(second, false), None, "it has ended");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_an_end_in_panic(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+            let mut found = Parsed::default();
+            parse(&bytes, &[0..u64::MAX], &mut found);
+            prop_assert!(found.samples <= bytes.len() as u64 / 8);
+            functions(&bytes);
+        }
+    }
+}
