@@ -132,12 +132,17 @@ fn build(arguments: &BuildArguments) -> Result<()> {
         PathBuf::from(name.file_stem().unwrap_or_default()).with_extension(extension)
     });
     write_disk(&image, arguments.format, &output)?;
-    println!(
+    writeln!(
+        io::stdout(),
         "{}: 512-byte boot sector of {}",
         output.display(),
         image.name()
-    );
-    Ok(())
+    )
+    .map_err(|cause| Error::File {
+        action: "write",
+        path: "standard output".into(),
+        cause,
+    })
 }
 
 /// Prints a line for whoever still reads it: guests do not end because nobody does.

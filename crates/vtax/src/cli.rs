@@ -23,6 +23,7 @@ Exit status:
   1  it could not, was stopped, or found wanting what it judged: trials failed, counts moved, no
      platform runs here; standard error says which
   2  the command line was wrong
+  3  a run came to its end and none of its trials counts; its report gives the reasons
   A second signal N ends at once a command that is ending in order: 128 + N. Where nobody reads its
   output any more, a command ends quietly, as by SIGPIPE.
 
@@ -332,7 +333,8 @@ pub struct LedgerArgs {
     /// (by the processors that they were given).
     #[arg(long, value_name = "RULE", default_value = "host")]
     pub idle: IdleRule,
-    /// What the host draws doing nothing, where that is known better than the lowest power seen.
+    /// What the host draws doing nothing. Without it that is learned from intervals in which the processors were idle
+    /// (busy for 5 % or less), and with a real meter energy is not charged before the first of them.
     #[arg(long, value_name = "WATTS", value_parser = watts)]
     pub idle_watts: Option<f64>,
 }
@@ -388,8 +390,8 @@ pub struct ChargeArgs {
 
 #[derive(Debug, Args)]
 pub struct CapArgs {
-    /// What a guest may cost in all, in processors: its own time and what the host does for it. May be given
-    /// several times. Guests of no other mention are held to the limit that their control group has.
+    /// What a guest may cost in all, in processors: its own time and what the host does for it. Of several guests of
+    /// that name each may cost so much. May be given several times. Guests of no other mention are held to the limit that their control group has.
     #[arg(long, value_name = "NAME=PROCESSORS", value_parser = share)]
     pub guest: Vec<(String, f64)>,
     /// The share of every guest that has none of its own.
@@ -432,9 +434,10 @@ pub struct ExporterArgs {
     #[arg(long, value_name = "N", default_value_t = 2000)]
     pub max_guests: usize,
     #[command(flatten)]
-    pub push: PushArgs,
-    #[command(flatten)]
     pub ledger: LedgerArgs,
+    // The last: its heading is that of all that follow.
+    #[command(flatten)]
+    pub push: PushArgs,
 }
 
 #[derive(Debug, Args)]
@@ -497,7 +500,8 @@ pub struct WebArgs {
     /// The private key of the certificate, a PEM file.
     #[arg(long, value_name = "FILE", requires = "certificate")]
     pub key: Option<PathBuf>,
-    /// The file with the token of who may start and stop runs; without it one is made and said.
+    /// The file with the token of who may start and stop runs. Without it one is made: it is shown where standard error
+    /// is a terminal, and is in a file in the directory of vtax's state otherwise.
     #[arg(long, value_name = "FILE", conflicts_with = "watch_only")]
     pub token: Option<PathBuf>,
     /// The file with the token of those who may look and change nothing.

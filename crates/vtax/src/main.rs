@@ -1,13 +1,21 @@
 //! The `vtax` command: parses, calls the libraries, prints. No logic.
 
+#![deny(
+    clippy::print_stdout,
+    reason = "standard output that takes no more is an error, not a panic: see `output`"
+)]
+
 mod cli;
 mod commands;
+mod output;
 mod progress;
 
 use clap::Parser;
 use cli::{AccuracyCommand, Cli, Command, ImageCommand, MeterCommand, PlanCommand};
+use commands::NothingCounts;
 use progress::{is_unread, note};
 use std::error::Error;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 use vtax_host::HostError;
 use vtax_host::signals::{end_unread, end_with_reader};
@@ -18,7 +26,10 @@ use vtax_mvm::cli::MvmCommand;
 type Outcome = Result<(), Box<dyn Error>>;
 
 fn main() -> ExitCode {
-    let command = Cli::parse().command;
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(answer) => return print_parsed(&answer),
+    };
     if only_prints(&command)
         && let Err(cause) = end_with_reader()
     {
@@ -53,7 +64,9 @@ fn main() -> ExitCode {
         Command::Image(ImageCommand::Build { force }) => commands::image::build(force),
         Command::Testbed(command) => commands::testbed::execute(command),
         Command::Mvm(command) => vtax_mvm::cli::execute(command, &["mvm"]).map_err(Into::into),
-        Command::Nic(command) => command.execute(&mut std::io::stdout()).map_err(Into::into),
+        Command::Nic(command) => command
+            .execute(&mut output::Stdout)
+            .map_err(Into::into),
         Command::Density(arguments) => {
             vtax_density::cli::execute(arguments, &["density"]).map_err(Into::into)
         }
@@ -74,8 +87,24 @@ fn main() -> ExitCode {
         }
         Err(cause) => {
             note(&format!("vtax: {cause}"));
+            if cause.is::<NothingCounts>() {
+                ExitCode::from(NothingCounts::EXIT)
+            } else {
+                ExitCode::FAILURE
+            }
+        }
+    }
+}
+
+/// Prints what clap answers in place of a command: help and version on standard output with status 0,
+/// a wrong command line on standard error with status 2.
+fn print_parsed(answer: &clap::Error) -> ExitCode {
+    match answer.print().and_then(|()| std::io::stdout().flush()) {
+        Err(cause) if !answer.use_stderr() && cause.kind() != ErrorKind::BrokenPipe => {
+            note(&format!("vtax: {}", output::cannot_write(cause)));
             ExitCode::FAILURE
         }
+        _ => u8::try_from(answer.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from),
     }
 }
 

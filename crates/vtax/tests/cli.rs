@@ -36,12 +36,17 @@ kind = "native"
 kind = "idle"
 "#;
 
+const CLIMBS: &str = "name = \"climbs\"\nrepetitions = 2\n[density]\nsample_ms = 100\n\
+    [[platform]]\nkind = \"thread\"\nmaximum = 1\n\
+    [[platform]]\nkind = \"firecracker\"\nmaximum = 30\nif_present = true\n";
+
 const SIGPIPE: i32 = 13;
 
 /// A state directory, a plan and an empty cache in one place.
 fn work() -> tempfile::TempDir {
     let work = tempfile::tempdir().unwrap();
     fs::write(work.path().join("plan.toml"), PLAN).unwrap();
+    fs::write(work.path().join("climbs.toml"), CLIMBS).unwrap();
     work
 }
 
@@ -96,6 +101,103 @@ fn commands_end_quietly_when_their_reader_goes() {
         let words: Vec<&str> = line.split(' ').collect();
         ended_quietly(&unread(command(work.path(), &words), false), line);
     }
+}
+
+/// A copy of committed results, which reports may be written into; its path.
+fn finished_results(work: &Path) -> String {
+    let kept = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../vtax-report/tests/data/format-1"
+    );
+    let results = work.join("finished");
+    copy(Path::new(kept), &results);
+    results.to_str().unwrap().to_owned()
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(|entry| entry.unwrap()) {
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if from.is_dir() {
+            copy(&from, &to);
+        } else {
+            fs::copy(&from, &to).unwrap();
+        }
+    }
+}
+
+/// Runs with standard output on a device that takes nothing, as a full disk.
+fn full(mut command: Command) -> Output {
+    let full = fs::OpenOptions::new().write(true).open("/dev/full");
+    command.stdout(full.unwrap()).stderr(Stdio::piped());
+    command.spawn().unwrap().wait_with_output().unwrap()
+}
+
+/// What is wrong with the end of a command whose output was refused.
+fn unrefused(output: &Output) -> Option<String> {
+    let said = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<&str> = said
+        .lines()
+        .filter(|line| line.contains("No space left"))
+        .collect();
+    // With what was being written, not the kernel's words alone.
+    let is_told = matches!(lines.as_slice(), [line] if line.starts_with("vtax: ") && !line.starts_with("vtax: No space"));
+    let ends = output.status.code() == Some(1) && !said.contains("panicked");
+    (!is_told || !ends).then(|| format!("{}: {said}", output.status))
+}
+
+#[test]
+fn a_full_output_device_is_an_error_of_every_command_that_prints() {
+    let work = work();
+    let results = finished_results(work.path());
+    let mut wrong = Vec::new();
+    let image = work.path().join("sector.img");
+    fs::write(&image, [&[0xF4_u8; 510][..], &[0x55, 0xAA]].concat()).unwrap();
+    for line in [
+        "--help",
+        "--version",
+        "run --help",
+        "doctor",
+        "doctor --json",
+        "plan keys",
+        "plan keys --json",
+        "plan check plan.toml",
+        "plan check plan.toml --json",
+        "plan check climbs.toml",
+        "meter list",
+        "meter list --json",
+        "testbed list",
+        "testbed list --json",
+        "testbed rm kvm",
+        "testbed cost --list",
+        "restore",
+        "restore --json",
+        "charge --json --method counted --interval 100ms --count 2",
+        "charge --csv --method counted --interval 100ms --count 2",
+        "top --once --method counted --interval 100ms",
+        "top --once --json --method counted --interval 100ms",
+        "report RESULTS",
+        "report --json RESULTS",
+        "compare RESULTS RESULTS",
+        "compare --json RESULTS RESULTS",
+        "survey RESULTS",
+        "survey --json RESULTS",
+        "export RESULTS",
+        "export --samples RESULTS",
+        "merge RESULTS --results merged",
+        "atlas --page-only",
+        "mvm build sector.img --output out.img",
+        "nic --print-capabilities",
+    ] {
+        let words: Vec<&str> = line
+            .split(' ')
+            .map(|word| if word == "RESULTS" { &results } else { word })
+            .collect();
+        if let Some(how) = unrefused(&full(command(work.path(), &words))) {
+            wrong.push(format!("{line}: {how}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
@@ -240,9 +342,7 @@ fn the_plan_with_every_workload_has_every_workload() {
 fn a_density_plan_is_checked_by_its_own_reader() {
     let work = work();
     let path = work.path().join("climbs.toml");
-    let text = "name = \"climbs\"\nrepetitions = 2\n[density]\nsample_ms = 100\n\
-                [[platform]]\nkind = \"thread\"\nmaximum = 1\n\
-                [[platform]]\nkind = \"firecracker\"\nmaximum = 30\nif_present = true\n";
+    let text = CLIMBS;
     fs::write(&path, text).unwrap();
     let check = || command(work.path(), &["plan", "check", "climbs.toml"]);
     let output = finish(&mut check(), true);
@@ -308,6 +408,17 @@ fn exit_codes_are_those_of_the_help() {
     assert_eq!(code(&["plan", "chekc", "plan.toml"]), Some(2));
     assert_eq!(code(&["export", "results", "--format", "parquet"]), Some(2));
     assert_eq!(code(&["density"]), Some(2));
+
+    let results = finished_results(work.path());
+    let merge = |into: &str| code(&["merge", &results, "--results", into]);
+    assert_eq!(merge("merged"), Some(0));
+    for trial in fs::read_dir(work.path().join("finished/trials")).unwrap() {
+        let path = trial.unwrap().path().join("trial.json");
+        let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        record["suspect"] = serde_json::json!(["the clock was set"]);
+        fs::write(&path, record.to_string()).unwrap();
+    }
+    assert_eq!(merge("suspect"), Some(3));
 
     let help = finish(&mut command(work.path(), &["--help"]), true);
     let help = String::from_utf8_lossy(&help.stdout).into_owned();

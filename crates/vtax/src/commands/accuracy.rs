@@ -3,6 +3,7 @@
 use super::{json, plan, run, testbed};
 use crate::Outcome;
 use crate::cli::PlanRunArgs;
+use crate::output::out;
 use crate::progress;
 use std::path::PathBuf;
 use vtax_host::signals::{Signals, end_with_reader};
@@ -75,7 +76,7 @@ pub fn table(results: &[PathBuf], as_json: bool) -> Outcome {
         return json(&studies);
     }
     for study in &studies {
-        print!("{}", charge::table(study));
+        out!("{}", charge::table(study))?;
     }
     Ok(())
 }

@@ -1,7 +1,9 @@
 //! `vtax atlas`: the papers' figures, published beside ours.
 
+use super::NothingCounts;
 use crate::Outcome;
 use crate::cli::AtlasArgs;
+use crate::output::outln;
 use crate::progress::{in_words, note};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
@@ -36,11 +38,10 @@ pub fn run(arguments: &AtlasArgs) -> Outcome {
         note(&format!("kept in {}", folder.display()));
     }
     let entries = compare(&catalogue, &figures, &ours)?;
-    fs::write(&arguments.out, page(&catalogue, &entries))
-        .map_err(AtlasError::file("write", &arguments.out))?;
+    vtax_files::write(&arguments.out, page(&catalogue, &entries).as_bytes())?;
     end_with_reader()?;
-    println!("{}", Summary::of(&entries));
-    println!("page: {}", arguments.out.display());
+    outln!("{}", Summary::of(&entries))?;
+    outln!("page: {}", arguments.out.display())?;
     if !failed.is_empty() {
         return Err(format!(
             "{} did not run to the end: {}; the same command goes on with them",
@@ -80,7 +81,10 @@ fn run_missing<'a>(
         let ended = follow(&words, &signals);
         signals.check()?;
         match ended {
-            Ok(status) if status.success() => {
+            // One of which nothing counts has its results too.
+            Ok(status)
+                if status.success() || status.code() == Some(i32::from(NothingCounts::EXIT)) =>
+            {
                 note(&format!("{name}: whole, {}", in_words(started.elapsed())));
             }
             Ok(status) => {

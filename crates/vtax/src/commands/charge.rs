@@ -5,7 +5,7 @@ use crate::cli::{
     By, CapArgs, ChargeArgs, ExporterArgs, LedgerArgs, PushArgs, ShareArgs, TopArgs, WebArgs,
 };
 use std::error::Error;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use vtax_host::Roots;
 use vtax_host::journal::Journal;
@@ -183,6 +183,7 @@ pub fn web(arguments: &WebArgs) -> Outcome {
             .zip(arguments.key.clone())
             .map(|(chain, key)| Certificate { chain, key }),
         token: arguments.token.clone(),
+        is_private: io::stderr().is_terminal(),
         watch_token: arguments.watch_token.clone(),
         watch_only: arguments.watch_only,
         machines: Machines {
@@ -207,13 +208,15 @@ fn note(line: &str) {
 }
 
 fn watch(arguments: &LedgerArgs) -> Result<Watch, Box<dyn Error>> {
+    let opened = meters::open(&Roots::host())?;
     let charger = Charger::open(ChargerOptions {
         method: arguments.method,
         weights: arguments.weights.unwrap_or_default(),
-        meters: meters::open(&Roots::host())?,
+        meters: opened.meters,
+        notes: opened.unreadable,
         idle_energy: match arguments.idle_watts {
             Some(watts) => IdleEnergy::Fixed(Watts(watts)),
-            None => IdleEnergy::Lowest,
+            None => IdleEnergy::Learned,
         },
         idle_rule: arguments.idle,
         ..ChargerOptions::default()

@@ -2,16 +2,19 @@
 
 use crate::Outcome;
 use crate::cli::DoctorArgs;
+use crate::output::{out, outln};
 use vtax_doctor::{self as doctor, HostProbes, KvmBoot, Options, Style};
 use vtax_guest::image::{self, Recipe};
 use vtax_guest::platform::qemu;
-use vtax_host::Roots;
 use vtax_host::signals::{Signals, end_with_reader};
+use vtax_host::{HostError, Roots};
+use vtax_lab::place::Place;
 
 pub fn run(arguments: &DoctorArgs) -> Outcome {
     let signals = Signals::install()?;
     let probes = HostProbes {
         boot: Some(Box::new(boot_on_kvm)),
+        testbed: Some(Box::new(testbed)),
     };
     let options = Options {
         probes: &probes,
@@ -23,15 +26,23 @@ pub fn run(arguments: &DoctorArgs) -> Outcome {
     signals.check()?;
     end_with_reader()?;
     if arguments.json {
-        println!("{}", doctor::json(&findings)?);
+        outln!("{}", doctor::json(&findings)?)?;
     } else {
-        print!("{}", doctor::render(&findings, Style::for_stdout()));
+        out!("{}", doctor::render(&findings, Style::for_stdout()))?;
     }
     if doctor::summarize(&findings).can_run() {
         Ok(())
     } else {
         Err("no platform can run on this host".into())
     }
+}
+
+/// What starts the emulated host that `--at` calls so; its images are built once, by root.
+fn testbed(name: &str) -> Result<String, HostError> {
+    let Ok(Place::Testbed(hypervisor)) = name.parse() else {
+        return Err(HostError::Other(format!("{name} is no emulated host")));
+    };
+    vtax_testbed::available(hypervisor)
 }
 
 /// Boots the shared image's kernel, the one that trials boot, on KVM.

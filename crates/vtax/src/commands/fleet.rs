@@ -1,8 +1,9 @@
 //! `vtax run --on`, `vtax merge`, and the shard that an engine starts.
 
-use super::{plan, report, testbed};
+use super::{NothingCounts, plan, report, testbed};
 use crate::Outcome;
 use crate::cli::{Cli, Command, MergeArgs, RunArgs, ShardArgs};
+use crate::output::outln;
 use crate::progress::{self, note};
 use clap::Parser;
 use std::path::{Path, PathBuf};
@@ -76,7 +77,7 @@ pub fn run(arguments: &RunArgs) -> Outcome {
     end_with_reader()?;
     match ended {
         Ended::Handed(text) => {
-            println!("{text}");
+            outln!("{text}")?;
             Ok(())
         }
         Ended::Collected(collected) => tell(&collected, arguments.json),
@@ -93,15 +94,17 @@ fn tell(collected: &Collected, json: bool) -> Outcome {
     for line in &collected.notes {
         note(line);
     }
+    let mut judged = Ok(());
     for results in &collected.results {
-        if json {
-            report::write(std::slice::from_ref(results))?;
+        let analysis = if json {
+            report::write(std::slice::from_ref(results))?.1
         } else {
-            report::show(std::slice::from_ref(results))?;
-        }
+            report::show(std::slice::from_ref(results))?
+        };
+        judged = judged.and(NothingCounts::check(&analysis));
     }
     if collected.unfinished.is_empty() {
-        return Ok(());
+        return Ok(judged?);
     }
     let said: Vec<String> = collected
         .unfinished

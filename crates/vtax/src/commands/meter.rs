@@ -2,6 +2,7 @@
 
 use super::json;
 use crate::Outcome;
+use crate::output::outln;
 use crate::progress::note;
 use serde_json::{Value, json};
 use std::fs;
@@ -30,20 +31,20 @@ pub fn list(as_json: bool) -> Outcome {
                     .iter()
                     .map(|domain| domain.name.as_str())
                     .collect();
-                println!(
+                outln!(
                     "{:<11} {}: {}",
                     meter.name(),
                     meter.source(),
                     domains.join(", ")
-                );
+                )?;
                 for caveat in meter.caveats() {
-                    println!("{:<11} {caveat}", "");
+                    outln!("{:<11} {caveat}", "")?;
                 }
             }
             Found::Absent(absent) => {
-                println!("{:<11} absent: {}", absent.meter, absent.reason);
+                outln!("{:<11} absent: {}", absent.meter, absent.reason)?;
                 if let Some(remedy) = absent.remedy {
-                    println!("{:<11} {remedy}", "");
+                    outln!("{:<11} {remedy}", "")?;
                 }
             }
         }
@@ -101,7 +102,7 @@ pub fn calibrate(output: &Path, seconds: u64) -> Outcome {
         "fitting the model to {}; leave the host alone meanwhile",
         meter.name()
     ));
-    let fitted = fit(
+    let mut fitted = fit(
         meter.as_mut(),
         &mut bench,
         &roots.proc,
@@ -116,9 +117,9 @@ pub fn calibrate(output: &Path, seconds: u64) -> Outcome {
             ));
         },
     )?;
-    fs::write(output, fitted.to_toml())
-        .map_err(|cause| format!("cannot write {}: {cause}", output.display()))?;
+    fitted.model.date = Some(jiff::Zoned::now().date().to_string());
+    vtax_files::write(output, fitted.to_toml().as_bytes())?;
     end_with_reader()?;
-    println!("wrote {}", output.display());
+    outln!("wrote {}", output.display())?;
     Ok(())
 }

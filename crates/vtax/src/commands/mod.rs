@@ -15,9 +15,51 @@ pub mod run;
 pub mod testbed;
 
 use crate::Outcome;
+use crate::output::outln;
+use std::error::Error;
+use std::fmt;
+use vtax_report::analysis::Analysis;
+use vtax_units::counted;
+
+/// A run whose every trial is suspect, failed or damaged: it ended in order, and measured nothing that counts.
+#[derive(Debug)]
+pub struct NothingCounts {
+    planned: usize,
+}
+
+impl NothingCounts {
+    /// The exit status that says so.
+    pub const EXIT: u8 = 3;
+
+    /// Whether any trial of a run counts.
+    ///
+    /// # Errors
+    /// When none does.
+    pub fn check(analysis: &Analysis) -> Result<(), Self> {
+        let counts = analysis.counts;
+        if counts.counted > 0 || counts.planned == 0 {
+            return Ok(());
+        }
+        Err(Self {
+            planned: counts.planned,
+        })
+    }
+}
+
+impl fmt::Display for NothingCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "none of {} counts; the report gives the reason of each",
+            counted(self.planned, "trial")
+        )
+    }
+}
+
+impl Error for NothingCounts {}
 
 /// Prints one JSON document.
 fn json(value: &impl serde::Serialize) -> Outcome {
-    println!("{}", serde_json::to_string_pretty(value)?);
+    outln!("{}", serde_json::to_string_pretty(value)?)?;
     Ok(())
 }

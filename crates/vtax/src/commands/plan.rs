@@ -2,6 +2,7 @@
 
 use super::json;
 use crate::Outcome;
+use crate::output::outln;
 use crate::progress::in_words;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -10,7 +11,7 @@ use std::fs;
 use std::path::Path;
 use vtax_density::plan as density;
 use vtax_host::settings::{Domain, Parameter};
-use vtax_lab::plan::{Catalogue, Plan, StopRule, treatments};
+use vtax_lab::plan::{Catalogue, Plan, PlannedTreatment, StopRule, treatments};
 use vtax_testbed::guard::Counts;
 use vtax_units::counted;
 
@@ -66,35 +67,46 @@ pub fn check(path: &Path, quick: bool, as_json: bool) -> Outcome {
     let trials = all.len() * plan.repetitions as usize;
     let time = plan.expected_time(&all, &catalogue);
     if as_json {
-        let records: Vec<_> = all.iter().map(|planned| &planned.record).collect();
+    
         return json(&json!({
             "name": plan.name,
             "description": plan.description,
             "quick": plan.is_quick,
-            "treatments": records,
+            "treatments": all.iter().map(|planned| &planned.record).collect::<Vec<_>>(),
+            "without_baseline": all.iter().filter_map(without_baseline).collect::<Vec<_>>(),
             "repetitions": plan.repetitions,
             "trials": trials,
             "expected_seconds": time.as_secs_f64(),
             "may_stop_earlier": !is_fixed,
         }));
     }
-    println!("{}: {}", plan.name, plan.description);
+    outln!("{}: {}", plan.name, plan.description)?;
     for planned in &all {
-        let against = planned
-            .record
-            .baseline
-            .as_deref()
-            .map_or(String::new(), |baseline| format!("   against {baseline}"));
-        println!("  {}{against}", planned.record.label);
+        let record = &planned.record;
+        let against = match (&record.baseline, &planned.missing_baseline) {
+            (Some(baseline), _) => format!("   against {baseline}"),
+            (None, Some(missing)) => format!("   no baseline: the plan has no {missing}"),
+            (None, None) => String::new(),
+        };
+        outln!("  {}{against}", record.label)?;
     }
     let most = if is_fixed { "" } else { "at most " };
-    println!(
+    outln!(
         "{}, {most}{}, {most}about {}",
         counted(all.len(), "treatment"),
         counted(trials, "trial"),
         in_words(time)
-    );
+    )?;
     Ok(())
+}
+
+/// What is said of a treatment whose baseline the plan does not contain.
+pub fn without_baseline(planned: &PlannedTreatment) -> Option<String> {
+    let missing = planned.missing_baseline.as_ref()?;
+    let label = &planned.record.label;
+    Some(format!(
+        "{label} is compared with nothing: the plan has no treatment {missing}"
+    ))
 }
 
 /// The same of a plan of climbs.
@@ -121,7 +133,7 @@ fn show_density(plan: &density::Plan, as_json: bool) -> Outcome {
             "least_seconds": time.as_secs_f64(),
         }));
     }
-    println!("{}: {}", plan.name, plan.description);
+    outln!("{}: {}", plan.name, plan.description)?;
     for variant in &plan.variants {
         let guests = counted(variant.maximum, "guest");
         let where_present = if variant.if_present {
@@ -130,14 +142,14 @@ fn show_density(plan: &density::Plan, as_json: bool) -> Outcome {
             ""
         };
         let label = &variant.treatment.label;
-        println!("  {label}   up to {guests}{where_present}");
+        outln!("  {label}   up to {guests}{where_present}")?;
     }
-    println!(
+    outln!(
         "{}, {}, at least {} and the time that guests take to be made",
         counted(plan.variants.len(), "treatment"),
         counted(climbs, "climb"),
         in_words(time)
-    );
+    )?;
     Ok(())
 }
 
@@ -158,15 +170,15 @@ pub fn keys(as_json: bool) -> Outcome {
             "workloads": workloads.collect::<Vec<_>>(),
         }));
     }
-    println!("settings of every trial");
-    print(&catalogue.shared);
+    outln!("settings of every trial")?;
+    print(&catalogue.shared)?;
     for platform in catalogue.platforms {
-        println!("platform `{}`", platform.kind());
-        print(platform.parameters());
+        outln!("platform `{}`", platform.kind())?;
+        print(platform.parameters())?;
     }
     for workload in catalogue.workloads {
-        println!("workload `{}`: {}", workload.kind(), workload.summary());
-        print(workload.parameters());
+        outln!("workload `{}`: {}", workload.kind(), workload.summary())?;
+        print(workload.parameters())?;
     }
     Ok(())
 }
@@ -194,7 +206,7 @@ fn values(domain: Domain) -> String {
     }
 }
 
-fn print(parameters: &[Parameter]) {
+fn print(parameters: &[Parameter]) -> Outcome {
     let keys: BTreeSet<&str> = parameters.iter().map(|parameter| parameter.key).collect();
     let width = keys.iter().map(|key| key.len()).max().unwrap_or(0);
     for parameter in parameters {
@@ -202,9 +214,12 @@ fn print(parameters: &[Parameter]) {
         let default = parameter
             .default
             .map_or(String::new(), |default| format!(" [{default}]"));
-        println!(
+        outln!(
             "  {:width$}  {}\n  {:width$}    {values}{default}",
-            parameter.key, parameter.help, ""
-        );
+            parameter.key,
+            parameter.help,
+            ""
+        )?;
     }
+    Ok(())
 }

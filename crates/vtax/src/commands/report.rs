@@ -1,7 +1,9 @@
 //! `vtax report`, `vtax compare`, `vtax export`: from results to what people and programs read.
 
+use super::json;
 use crate::Outcome;
 use crate::cli::{CompareArgs, ExportArgs, ExportFormat, ReportArgs, SurveyArgs};
+use crate::output::{cannot_write, out, outln};
 use rustix::termios::tcgetwinsize;
 use std::error::Error;
 use std::fs::File;
@@ -19,7 +21,7 @@ pub fn report(arguments: &ReportArgs) -> Outcome {
             if arguments.json {
                 return json(&summary.document());
             }
-            println!("{summary}\nreport: {}", path.display());
+            outln!("{summary}\nreport: {}", path.display())?;
             return Ok(());
         }
     }
@@ -27,16 +29,16 @@ pub fn report(arguments: &ReportArgs) -> Outcome {
         let (_, analysis) = read(&arguments.results)?;
         return json(&analysis);
     }
-    show(&arguments.results)
+    show(&arguments.results).map(drop)
 }
 
 /// Writes the report and prints the table, its sentences and the report's path.
-pub fn show(directories: &[PathBuf]) -> Outcome {
+pub fn show(directories: &[PathBuf]) -> Result<Analysis, Box<dyn Error>> {
     let (path, analysis) = write(directories)?;
     let out = io::stdout();
-    print!("{}", terminal::table(&analysis, width(), out.is_terminal()));
-    println!("\nreport: {}", path.display());
-    Ok(())
+    out!("{}", terminal::table(&analysis, width(), out.is_terminal()))?;
+    outln!("\nreport: {}", path.display())?;
+    Ok(analysis)
 }
 
 /// Writes the report into the first of the directories.
@@ -72,7 +74,7 @@ pub fn compare(arguments: &CompareArgs) -> Outcome {
     if arguments.json {
         return json(&comparison);
     }
-    print!("{}", compare::table(&comparison, width()));
+    out!("{}", compare::table(&comparison, width()))?;
     Ok(())
 }
 
@@ -94,7 +96,7 @@ pub fn survey(arguments: &SurveyArgs) -> Outcome {
     if arguments.json {
         return json(&survey);
     }
-    println!("{}", survey::table(&survey, width()));
+    outln!("{}", survey::table(&survey, width()))?;
     Ok(())
 }
 
@@ -109,15 +111,21 @@ pub fn export(arguments: &ExportArgs) -> Outcome {
             return Err("Parquet needs a file: give --output FILE".into());
         }
         (ExportFormat::Csv, Some(path)) => {
-            let file = File::create(path)
-                .map_err(|cause| format!("cannot create {}: {cause}", path.display()))?;
-            csv(&results, arguments.samples, &mut BufWriter::new(file))?
+            let mut output = vtax_files::output(path)?;
+            let mut file = BufWriter::new(output.file());
+            let unreadable = csv(&results, arguments.samples, &mut file)?;
+            file.flush()
+                .map_err(|cause| format!("cannot write {}: {cause}", path.display()))?;
+            drop(file);
+            output.finish()?;
+            unreadable
         }
         (ExportFormat::Csv, None) => csv(
             &results,
             arguments.samples,
             &mut BufWriter::new(io::stdout().lock()),
-        )?,
+        )
+        .map_err(cannot_write)?,
     };
     for cause in unreadable {
         eprintln!("left out: {cause}");
@@ -137,11 +145,6 @@ fn csv(
     }?;
     into.flush()?;
     Ok(unreadable)
-}
-
-fn json(value: &impl serde::Serialize) -> Outcome {
-    println!("{}", serde_json::to_string_pretty(value)?);
-    Ok(())
 }
 
 /// The terminal's width in columns, within what the tables are made for.

@@ -1,9 +1,10 @@
 //! `vtax run` and `vtax restore`.
 
 use super::charge::CAP;
-use super::{json, plan, report, testbed};
+use super::{NothingCounts, json, plan, report, testbed};
 use crate::Outcome;
 use crate::cli::{PlanRunArgs, RestoreArgs, RunArgs};
+use crate::output::outln;
 use crate::progress::{self, in_words, note};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use vtax_host::signals::{Signals, end_with_reader};
 use vtax_lab::LabError;
 use vtax_lab::place::{Line, Place, SshRun, run_over_ssh};
 use vtax_lab::plan::{Catalogue, Plan, PlannedTreatment, Shard, treatments};
-use vtax_lab::run::{self, OwnInstruments, Planned, Progress, RunOptions, RunSummary};
+use vtax_lab::run::{self, Event, OwnInstruments, Planned, Progress, RunOptions, RunSummary};
 use vtax_testbed::Speed;
 use vtax_units::{Source, counted};
 
@@ -30,9 +31,17 @@ pub fn run(arguments: RunArgs) -> Outcome {
     let all = treatments(&plan, &catalogue);
     let treatments = narrowed(&mut plan, all, arguments.treatment)?;
     let results = arguments.results(&plan.name);
+    // What another vtax puts together is judged there.
+    let is_whole =
+        shard.is_none() && arguments.treatment.is_none() && arguments.place_name.is_none();
     let signals = Signals::install()?;
     let mut progress = progress::choose(arguments.json, &signals);
     testbed::leave_out_repetitions(&mut plan, &arguments, progress.as_mut())?;
+    if is_whole {
+        for message in treatments.iter().filter_map(plan::without_baseline) {
+            progress.event(Event::Note { message });
+        }
+    }
     let began = Instant::now();
     let failed = if let Place::Ssh(host) = &arguments.at {
         let elsewhere = SshRun {
@@ -96,13 +105,19 @@ pub fn run(arguments: RunArgs) -> Outcome {
     if part {
         return failed.map_or(Ok(()), |failed| Err(failed.into()));
     }
-    if arguments.json {
+    let analysis = if arguments.json {
         // Whoever reads JSON lines reads analysis.json too.
-        report::write(std::slice::from_ref(&results))?;
+        report::write(std::slice::from_ref(&results))?.1
     } else {
-        report::show(std::slice::from_ref(&results))?;
+        report::show(std::slice::from_ref(&results))?
+    };
+    if let Some(failed) = failed {
+        return Err(failed.into());
     }
-    failed.map_or(Ok(()), |failed| Err(failed.into()))
+    if is_whole {
+        NothingCounts::check(&analysis)?;
+    }
+    Ok(())
 }
 
 /// What of a plan a run is.
@@ -205,10 +220,10 @@ pub fn restore(arguments: &RestoreArgs) -> Outcome {
         return json(&restored);
     }
     if restored.is_empty() {
-        println!("nothing to restore: the host is as it was found");
+        outln!("nothing to restore: the host is as it was found")?;
     }
     for change in restored {
-        println!("{change}");
+        outln!("{change}")?;
     }
     Ok(())
 }

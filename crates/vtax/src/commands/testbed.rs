@@ -3,6 +3,7 @@
 use super::{json, plan};
 use crate::Outcome;
 use crate::cli::{PlanRunArgs, TestbedCommand, TestbedPart};
+use crate::output::outln;
 use crate::progress::{self, in_words, note};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -36,7 +37,7 @@ pub fn execute(command: TestbedCommand) -> Outcome {
         } => {
             cost::apply_again(&ResultsDir::open(&results)?, &read_model(model.as_deref())?)?;
             end_with_reader()?;
-            super::report::show(std::slice::from_ref(&results))
+            super::report::show(std::slice::from_ref(&results)).map(drop)
         }
         TestbedCommand::Cost { results: None, .. } => list_models(),
         TestbedCommand::Guard {
@@ -57,7 +58,7 @@ fn build(part: TestbedPart) -> Outcome {
         TestbedPart::Qemu => emulator::build(&mut note)?.display().to_string(),
     };
     end_with_reader()?;
-    println!("{what} is ready, {}", in_words(began.elapsed()));
+    outln!("{what} is ready, {}", in_words(began.elapsed()))?;
     Ok(())
 }
 
@@ -84,10 +85,10 @@ fn list(as_json: bool) -> Outcome {
         return json(&hosts.chain(emulators).collect::<Vec<_>>());
     }
     if kept.is_empty() {
-        println!("no testbed is built: `vtax testbed build kvm` builds one");
+        outln!("no testbed is built: `vtax testbed build kvm` builds one")?;
     }
     for host in kept {
-        println!(
+        outln!(
             "{:4}  {:5} MiB  {}{}",
             host.hypervisor,
             host.bytes >> 20,
@@ -97,10 +98,10 @@ fn list(as_json: bool) -> Outcome {
             } else {
                 "  (of an earlier recipe)"
             }
-        );
+        )?;
     }
     for path in built {
-        println!("qemu             {}", path.display());
+        outln!("qemu             {}", path.display())?;
     }
     Ok(())
 }
@@ -116,14 +117,19 @@ fn remove(part: TestbedPart) -> Outcome {
         TestbedPart::Qemu => (counted(emulator::remove()?.len(), "QEMU"), String::new()),
     };
     end_with_reader()?;
-    println!("{count} removed{what}");
+    outln!("{count} removed{what}")?;
     Ok(())
 }
 
 fn guard(path: &Path, counts: &Path, accept: bool) -> Outcome {
     let catalogue = Catalogue::standard();
     let (plan, text) = plan::read(path, false, &catalogue)?;
-    let directory = std::env::temp_dir().join(format!("vtax-guard-{}", std::process::id()));
+    // Of a random name, and its parent is nobody else's.
+    let scratch = tempfile::Builder::new()
+        .prefix("vtax-guard-")
+        .tempdir()
+        .map_err(HostError::file("create", std::env::temp_dir()))?;
+    let directory = scratch.path().join("results");
     let signals = Signals::install()?;
     let treatments = treatments(&plan, &catalogue);
     let inside = Inside {
@@ -144,31 +150,31 @@ fn guard(path: &Path, counts: &Path, accept: bool) -> Outcome {
     let ended = inside.run(&signals, progress.as_mut());
     drop(progress);
     let found = ended.and_then(|_| Counts::of(&ResultsDir::open(&directory)?));
-    // Only counts are wanted of it; what cannot be removed is in the directory for such files.
-    let _ = std::fs::remove_dir_all(&directory);
+    // Only counts are wanted of it.
+    drop(scratch);
     let found = found?;
     end_with_reader()?;
     if accept {
         found.write(counts)?;
-        println!(
+        outln!(
             "{} written to {}; commit it",
             counted(found.len(), "count"),
             counts.display()
-        );
+        )?;
         return Ok(());
     }
     let moved = found.moved(&Counts::read(counts)?);
     if moved.is_empty() {
-        println!(
+        outln!(
             "within {} % of {}: {}",
             TOLERANCE * 100.0,
             counts.display(),
             counted(found.len(), "count")
-        );
+        )?;
         return Ok(());
     }
     for line in &moved {
-        println!("{line}");
+        outln!("{line}")?;
     }
     Err(format!(
         "{} of {} moved by more than {} %; if that is wanted, `vtax testbed guard --accept` and commit {}",
@@ -258,20 +264,20 @@ fn list_models() -> Outcome {
     for (place, model) in models.iter().enumerate() {
         if place == 0 {
             let names = model.costs().map(|(name, _)| format!("{name:>16}"));
-            println!("{:14}{}", "cost model", names.concat());
+            outln!("{:14}{}", "cost model", names.concat())?;
         }
         let numbers = model.costs().map(|(name, cost)| {
             let sign = if model.is_assumed(name) { "~" } else { "" };
             format!("{:>16}", format!("{sign}{cost}"))
         });
-        println!("{:14}{}", model.name, numbers.concat());
+        outln!("{:14}{}", model.name, numbers.concat())?;
     }
-    println!();
+    outln!()?;
     for model in &models {
-        println!("{:14}{}", model.name, model.description);
+        outln!("{:14}{}", model.name, model.description)?;
     }
-    println!(
+    outln!(
         "\ncycles for each event beyond its instructions; watts at rest, and for each 10^9 cycles a second; ~ assumed"
-    );
+    )?;
     Ok(())
 }
