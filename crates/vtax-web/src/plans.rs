@@ -1,6 +1,5 @@
 //! Plans below a root, and what is wrong with a plan or what it comes to: what `vtax plan check` says.
 
-use crate::within;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::Read;
@@ -158,7 +157,7 @@ impl Plans {
         let below = Path::new(path);
         let plain = |part: Component<'_>| matches!(part, Component::Normal(name) if !name.as_encoded_bytes().starts_with(b"."));
         let read = || -> std::io::Result<String> {
-            let file = within::file(&self.root, below)?;
+            let file = vtax_files::Dir::open(&self.root)?.sole_file(below)?;
             let mut text = String::new();
             file.take(LONGEST).read_to_string(&mut text)?;
             Ok(text)
@@ -184,13 +183,13 @@ fn listed(path: &str, text: &str, catalogue: &Catalogue) -> Option<Listed> {
     let (name, description, mistakes) = if density::Plan::is_meant(text) {
         match density::Plan::read(path, text, false) {
             Ok(plan) => (plan.name, plan.description, 0),
-            Err(found) => (path.to_owned(), String::new(), found.list.len()),
+            Err(found) => (path.to_owned(), String::new(), found.list.len() + found.more),
         }
     } else {
         match Plan::read(path, text, catalogue) {
             Ok(plan) => (plan.name, plan.description, 0),
             Err(found) if text.contains("[[platform]]") => {
-                (path.to_owned(), String::new(), found.list.len())
+                (path.to_owned(), String::new(), found.list.len() + found.more)
             }
             Err(_) => return None,
         }

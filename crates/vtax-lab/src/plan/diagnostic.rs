@@ -79,8 +79,10 @@ impl Diagnostic {
 pub struct Diagnostics {
     /// The file's name as the user gave it.
     pub file: String,
-    /// The findings.
+    /// The findings, as many as a reader can use.
     pub list: Vec<Diagnostic>,
+    /// How many more there are.
+    pub more: usize,
 }
 
 impl fmt::Display for Diagnostics {
@@ -109,6 +111,9 @@ impl fmt::Display for Diagnostics {
             if let Some(help) = help {
                 write!(f, " {help}")?;
             }
+        }
+        if self.more > 0 {
+            write!(f, "\n{}: and {} more mistakes", self.file, self.more)?;
         }
         Ok(())
     }

@@ -284,6 +284,7 @@ mod tests {
         let metric = Metric {
             quantity: Quantity::new(value, Unit::of(base)),
             source: Source::Measured,
+            model: None,
             better: Better::Lower,
             headline: false,
             title: "x".to_owned(),

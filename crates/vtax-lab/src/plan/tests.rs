@@ -199,6 +199,39 @@ fn every_treatment_knows_its_baseline_and_no_treatment_is_its_own() {
 }
 
 #[test]
+fn a_treatment_whose_baseline_the_plan_lacks_names_the_one_it_would_have() {
+    let text = "name = \"both\"\nbaseline = \"qemu\"\n\
+                [factors]\nvm.vcpus = [1, 2]\nxen.vcpus = [1, 2]\n\
+                [[platform]]\nkind = \"qemu\"\n[[platform]]\nkind = \"xen\"\n\
+                [[workload]]\nkind = \"idle\"\n";
+    let standard = Catalogue::standard();
+    let plan = Plan::read("both.toml", text, &standard).unwrap();
+    for planned in treatments(&plan, &standard) {
+        let is_xen = planned.record.platform == "xen";
+        assert_eq!(planned.record.baseline, None);
+        let missing = is_xen.then_some("qemu · idle");
+        assert_eq!(planned.missing_baseline.as_deref(), missing);
+    }
+}
+
+#[test]
+fn of_very_many_mistakes_the_first_are_explained_and_the_rest_counted() {
+    let syntax = "x\n".repeat(30_000);
+    let mut unknown = GOOD.to_owned();
+    for number in 0..25_000 {
+        unknown.insert_str(0, &format!("k{number} = 1\n"));
+    }
+    for (text, least) in [(syntax, 29_000), (unknown, 25_000)] {
+        let wrong = read(&text).unwrap_err();
+        assert_eq!(wrong.list.len(), 100);
+        assert!(wrong.more + 100 >= least, "{}", wrong.more);
+        assert!(wrong.to_string().ends_with("more mistakes"));
+    }
+    let large = read(&"#".repeat(1 + (1 << 20))).unwrap_err();
+    assert_eq!((large.list.len(), large.more), (1, 0));
+}
+
+#[test]
 fn a_level_can_be_the_baseline() {
     let text = GOOD.replacen("{ platform = \"native\" }", "{ vm.vcpus = 1 }", 1);
     let all = treatments(&read(&text).unwrap(), &catalogue());

@@ -23,6 +23,9 @@ pub struct PlannedTreatment {
     pub profile: Profile,
     /// What must hold meanwhile.
     pub objective: Option<Objective>,
+    /// The label of the baseline that the plan's rule names and the plan does not contain: this
+    /// treatment is then compared with nothing.
+    pub missing_baseline: Option<String>,
 }
 
 /// A guest beside the target.
@@ -61,10 +64,11 @@ pub fn treatments(plan: &Plan, catalogue: &Catalogue) -> Vec<PlannedTreatment> {
     for planned in &mut all {
         // A baseline that the plan does not contain is no baseline, and nothing is its own.
         let own = planned.record.label.clone();
-        planned
+        planned.record.baseline.take_if(|label| *label == own);
+        planned.missing_baseline = planned
             .record
             .baseline
-            .take_if(|label| !labels.contains(label) || *label == own);
+            .take_if(|label| !labels.contains(label));
     }
     all
 }
@@ -154,6 +158,7 @@ fn treatment(
         settings,
         profile: workload.profile.clone(),
         objective: workload.objective.clone(),
+        missing_baseline: None,
     }
 }
 

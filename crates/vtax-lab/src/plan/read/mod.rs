@@ -9,7 +9,7 @@ use super::{
     Baseline, Catalogue, Diagnostics, Entry, NEIGHBOURS, Neighbour, NeighbourKind, Order, Plan,
     Quick, StopRule,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use toml::de::{DeTable, DeValue};
 use vtax_host::cell::{CLIENT_PLACE, ELSEWHERE};
@@ -136,12 +136,13 @@ impl Reader<'_, &Catalogue> {
     fn entries(&mut self, root: &DeTable<'_>, section: &'static str) -> Vec<Entry> {
         let kinds = self.kinds(section);
         let mut entries: Vec<Entry> = Vec::new();
+        let mut names = BTreeSet::new();
         for (offset, kind, table) in self.sections(root, section, &kinds) {
             let name = table
                 .get("name")
                 .and_then(|value| self.name(value))
                 .unwrap_or_else(|| kind.clone());
-            if entries.iter().any(|entry| entry.name == name) {
+            if !names.insert(name.clone()) {
                 self.complain(offset, format!("two {section}s are called `{name}`"))
                     .help_with("give each a `name` of its own");
             }

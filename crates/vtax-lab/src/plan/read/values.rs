@@ -15,6 +15,11 @@ const AGAIN: f64 = 0.5;
 /// More trials than this are a mistake in the factors, not a plan.
 const MAXIMUM_TRIALS: u64 = 100_000;
 
+/// More complaints than this help nobody, and each costs a look at the whole text.
+const MAXIMUM_COMPLAINTS: usize = 100;
+/// A plan is written by people; a larger file is something else.
+const MAXIMUM_BYTES: usize = 1 << 20;
+
 /// Reads a document with `plan`, which gets what it may name from `catalogue`. `file` only names it
 /// in messages.
 ///
@@ -26,12 +31,21 @@ pub fn document<T, C>(
     catalogue: C,
     plan: impl FnOnce(&mut Reader<'_, C>, &DeTable<'_>) -> Option<T>,
 ) -> Result<T, Diagnostics> {
+    let is_too_large = text.len() > MAXIMUM_BYTES;
+    let text = if is_too_large { "" } else { text };
     let (document, syntax) = DeTable::parse_recoverable(text);
     let mut reader = Reader {
         text,
         catalogue,
         found: Vec::new(),
+        more: 0,
     };
+    if is_too_large {
+        reader.complain(
+            0,
+            format!("a plan has at most {} KiB", MAXIMUM_BYTES >> 10),
+        );
+    }
     for error in syntax {
         let offset = error.span().map_or(0, |span| span.start);
         reader.complain(offset, error.message());
@@ -50,6 +64,7 @@ pub fn document<T, C>(
         _ => Err(Diagnostics {
             file: file.to_owned(),
             list: reader.found,
+            more: reader.more,
         }),
     }
 }
@@ -61,6 +76,8 @@ pub struct Reader<'a, C> {
     /// What the plan may name.
     pub(super) catalogue: C,
     found: Vec<Diagnostic>,
+    /// Complaints beyond the most that are kept.
+    more: usize,
 }
 
 impl<C> Reader<'_, C> {
@@ -363,12 +380,17 @@ impl<C> Reader<'_, C> {
         found: &str,
         valid: impl IntoIterator<Item = &'v str>,
     ) {
-        let diagnostic = Diagnostic::at(self.text, offset, message);
-        self.found.push(diagnostic.nearest(found, valid));
+        if let Some(diagnostic) = self.complain(offset, message).0 {
+            *diagnostic = diagnostic.clone().nearest(found, valid);
+        }
     }
 
     /// Complains of what is at a byte offset.
     pub fn complain(&mut self, offset: usize, message: impl Into<String>) -> Complaint<'_> {
+        if self.found.len() >= MAXIMUM_COMPLAINTS {
+            self.more += 1;
+            return Complaint(None);
+        }
         self.found.push(Diagnostic::at(self.text, offset, message));
         Complaint(self.found.last_mut())
     }
