@@ -24,7 +24,7 @@ setup:
 	@./scripts/setup
 
 build: setup
-	@$(CARGO) build --release --locked --bin vtax
+	@$(CARGO) build --release --locked --bin vtax --bin vtax-nic --bin vtax-mvm
 
 demo: build
 	@./scripts/demo $(VTAX)
