@@ -19,13 +19,13 @@ function startedHere(place) {
       const text = JSON.stringify([runs, elsewhere]);
       if (text === seen) { return; }
       seen = text;
-      say(facts, runs.length === 0 ? "None was started from this page yet, and none goes on. Those of terminals are under Results." : "");
+      say(facts, runs.length === 0 ? `No run was started from this page${elsewhere.length === 0 ? ", and none is in progress" : ""}. Runs of terminals are under Results.` : "");
       list.replaceChildren(...runs.map((run) => h("li", null, h("div", null,
         h("p", { class: "title" }, h("a", { href: `#/run/${encode(run.dir)}` }, run.name), h("span", { class: "verdict state" }, RUN_STATES[run.state])),
         h("p", { class: "detail" }, [run.dir, when(run.started), run.place, run.profile, `${run.done} of ${counted(run.planned, "trial")}`,
           run.suspect ? `${run.suspect} suspect` : null, run.failed ? `${run.failed} failed` : null, run.running,
           run.remaining_seconds !== null && run.state !== "complete" ? `about ${span(run.remaining_seconds)} left` : null].filter(Boolean).join(" · "))))),
-      ...elsewhere.map((path) => h("li", null, h("p", { class: "detail" }, `A run goes on into ${path}, which is not below the results shown here.`))));
+      ...elsewhere.map((path) => h("li", null, h("p", { class: "detail" }, `A run is in progress: it writes to ${path}, which is not below the results shown here.`))));
     } catch (error) {
       seen = "";
       say(facts, error.message);

@@ -34,7 +34,7 @@ fn every_view_is_whole_with_nothing_there_and_with_a_run_under_way() {
             "#/runs",
             format!(
                 "{} && {}",
-                text("None was started from this page yet"),
+                text("No run was started from this page"),
                 text("No plans below")
             ),
         ),
