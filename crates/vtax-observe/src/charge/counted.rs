@@ -36,7 +36,7 @@ use super::cost::{Amounts, CostModel, Estimate};
 use super::exchanges::{GuestExchanges, IntervalExchanges};
 use super::irq_accounting::IrqAccounting;
 use super::ledger::{IoCharge, IoWork, Usage};
-use crate::counters::clock_samples::{ClockSamples, Sampled};
+use crate::counters::clock_samples::{ClockSamples, Sampled, Work};
 use crate::guests::{Guests, Platform};
 use crate::{ObserveError, Roots};
 use std::collections::HashMap;
@@ -174,7 +174,13 @@ fn amounts(exchanged: &GuestExchanges) -> Amounts {
 /// The host's: its packets, whose direction is not known, and soft interrupts that do no I/O.
 fn amounts_of_host(exchanges: &IntervalExchanges) -> Amounts {
     let packets = exchanges.host_packets as f64 / 2.0;
-    [packets, packets, 0.0, 0.0, exchanges.other_softirqs as f64]
+    [
+        packets,
+        packets,
+        0.0,
+        exchanges.host_block_requests as f64,
+        exchanges.other_softirqs as f64,
+    ]
 }
 
 /// In whose context soft interrupts ran.
@@ -186,10 +192,31 @@ enum Context {
     Guest(u32),
 }
 
+/// Kinds of exchanges whose time is seen by itself; all of them where there is no telling.
+fn part(work: Option<Work>, amounts: Amounts) -> Amounts {
+    let [received, sent, kibibytes, requests, others] = amounts;
+    match work {
+        None => amounts,
+        Some(Work::Network) => [received, sent, kibibytes, 0.0, 0.0],
+        Some(Work::Block) => [0.0, 0.0, 0.0, requests, 0.0],
+        Some(Work::Other) => [0.0, 0.0, 0.0, 0.0, others],
+    }
+}
+
+/// What samples found in an interval.
+#[derive(Debug, Clone, Default)]
+struct Samples {
+    time: HashMap<(Context, Work), f64>,
+    period: f64,
+}
+
 /// The counted method.
 pub struct Counted {
     accounting: IrqAccounting,
+    /// Of all kinds together, where a clock or the tick keeps the time.
     model: CostModel,
+    /// Of each kind of soft interrupts, where samples tell them apart.
+    models: [(Work, CostModel); 3],
     samples: Option<ClockSamples>,
     /// Samples by context, of intervals before.
     contexts: HashMap<Context, f64>,
@@ -203,6 +230,10 @@ impl Counted {
     pub fn open(weights: Weights, accounting: IrqAccounting, roots: &Roots) -> Self {
         let mut counted = Self {
             accounting,
+            models: [Work::Network, Work::Block, Work::Other].map(|work| {
+                let weights = part(Some(work), weights.nanoseconds());
+                (work, CostModel::new(weights))
+            }),
             model: CostModel::new(weights.nanoseconds()),
             samples: None,
             contexts: HashMap::new(),
@@ -224,12 +255,7 @@ impl Counted {
     }
 
     /// Samples of the interval, by context. `None`: none were taken.
-    fn sampled(
-        &mut self,
-        guests: &Guests,
-        usage: &Usage,
-        exchanged: f64,
-    ) -> Option<(HashMap<Context, f64>, f64)> {
+    fn sampled(&mut self, guests: &Guests, usage: &Usage, exchanged: f64) -> Option<Samples> {
         let online = usage.processors as usize;
         if self
             .samples
@@ -241,38 +267,12 @@ impl Counted {
         }
         let goes_on = usage.span.0 == 0 || exchanged / usage.span.as_secs_f64() >= FEW;
         let sampled = self.samples.as_mut()?.read(usage.span, goes_on)?;
-        let period = sampled.period;
-        Some((by_context(sampled, guests), period))
+        Some(by_context(sampled, guests))
     }
 
-    /// What was seen, and by samples of what quantum; whether it is right on average.
-    fn seen(&self, usage: &Usage, sampled: Option<&(HashMap<Context, f64>, f64)>) -> Option<Seen> {
-        let softirq = usage.softirq.0 as f64;
-        if self.accounting.is_by_clock() {
-            return Some(Seen {
-                time: softirq,
-                quantum: PRINTED,
-                kind: Kind::Clock,
-            });
-        }
-        if let Some((contexts, period)) = sampled {
-            return Some(Seen {
-                time: contexts.values().sum(),
-                quantum: *period,
-                kind: Kind::Samples,
-            });
-        }
-        let is_ticked = self.samples.is_none();
-        is_ticked.then_some(Seen {
-            time: softirq,
-            quantum: TICK,
-            kind: Kind::Ticks,
-        })
-    }
-
-    /// The shares of the contexts, each with the variance of it, and how many samples say so.
-    fn shares(&mut self, seen: &HashMap<Context, f64>, period: f64) -> HashMap<Context, Estimate> {
-        let hits = seen.values().sum::<f64>() / period;
+    /// The shares of the contexts, each with the variance of it.
+    fn shares(&mut self, seen: &Samples) -> HashMap<Context, Estimate> {
+        let hits = seen.time.values().sum::<f64>() / seen.period.max(1.0);
         let known: f64 = self.contexts.values().sum();
         let most = (hits * REMEMBERED.1).clamp(LEAST_REMEMBERED, REMEMBERED.0);
         let kept = if known > most { most / known } else { 1.0 };
@@ -280,138 +280,198 @@ impl Counted {
             *count *= kept;
             *count > 0.01
         });
-        for (context, time) in seen {
-            *self.contexts.entry(*context).or_default() += time / period;
+        for ((context, _), time) in &seen.time {
+            *self.contexts.entry(*context).or_default() += time / seen.period.max(1.0);
         }
         let all = self.contexts.values().sum::<f64>().max(1.0);
         let share = |(context, count): (&Context, &f64)| {
             let share = count / all;
+            let variance = share * (1.0 - share) / all + all.powi(-2);
             (
                 *context,
                 Estimate {
                     time: share,
-                    variance: share * (1.0 - share) / all + all.powi(-2),
+                    variance,
                 },
             )
         };
         self.contexts.iter().map(share).collect()
     }
 
+    /// Divides soft interrupt time among those who exchanged so much, the host (`None`) included.
+    fn divide(
+        &mut self,
+        usage: &Usage,
+        parties: &[(Option<u32>, Amounts)],
+        samples: Option<&Samples>,
+    ) -> Division {
+        let mut division = Division {
+            parts: vec![Estimate::default(); parties.len()],
+            ..Division::default()
+        };
+        let seconds = usage.span.as_secs_f64();
+        if samples.is_some() || self.samples.is_some() {
+            for (work, model) in &mut self.models {
+                let seen = samples.map(|samples| Seen {
+                    time: samples.of(*work),
+                    quantum: samples.period,
+                    is_whole: false,
+                });
+                division.add(model, Some(*work), seen, parties, seconds);
+            }
+        } else {
+            let is_whole = self.accounting.is_by_clock();
+            let seen = Seen {
+                time: usage.softirq.0 as f64,
+                quantum: if is_whole { PRINTED } else { TICK },
+                is_whole,
+            };
+            division.add(&mut self.model, None, Some(seen), parties, seconds);
+        }
+        let factor = (usage.total.0 as f64 / division.whole.time.max(1.0)).min(1.0);
+        let parts = division.parts.iter_mut();
+        for estimate in parts.chain([&mut division.whole]) {
+            estimate.time *= factor;
+        }
+        division
+    }
+
     fn charge_seen(
         &mut self,
         usage: &Usage,
         exchanges: &IntervalExchanges,
-        sampled: Option<&(HashMap<Context, f64>, f64)>,
+        samples: Option<&Samples>,
     ) -> IoCharge {
-        let of_host = amounts_of_host(exchanges);
-        let mut all = of_host;
-        for own in exchanges.guests.values() {
-            for (sum, own) in all.iter_mut().zip(amounts(own)) {
-                *sum += own;
-            }
-        }
-        let mut charge = IoCharge::default();
-        let seen = self.seen(usage, sampled);
-        if self.model.expected(&all) <= 0.0 {
-            charge.unknown = nanoseconds(seen.map_or(0.0, |seen| seen.time));
-            return charge;
-        }
-        if let Some(seen) = seen {
-            self.model
-                .learn(&all, seen.time, seen.quantum, usage.span.as_secs_f64());
-        }
-        let expected = self.model.estimate(&all);
-        let mut whole = match seen {
-            Some(Seen {
-                time,
-                quantum,
-                kind: Kind::Clock,
-            }) => Estimate {
-                time,
-                variance: quantum * quantum,
-            },
-            Some(Seen {
-                time,
-                quantum,
-                kind: Kind::Samples,
-            }) => self.model.interval(&all, time, quantum),
-            // The tick's chance is all that varies from interval to interval.
-            Some(Seen {
-                kind: Kind::Ticks, ..
-            }) => Estimate {
-                variance: 0.0,
-                ..expected
-            },
-            None => self.model.unseen(&all),
+        let guests = exchanges.guests.iter();
+        let parties: Vec<(Option<u32>, Amounts)> = guests
+            .map(|(number, own)| (Some(*number), amounts(own)))
+            .chain([(None, amounts_of_host(exchanges))])
+            .collect();
+        let Division {
+            parts,
+            whole,
+            unknown,
+        } = self.divide(usage, &parties, samples);
+        let mut charge = IoCharge {
+            unknown: nanoseconds(unknown),
+            is_modelled: true,
+            ..IoCharge::default()
         };
-        whole.time = whole.time.clamp(0.0, usage.total.0 as f64);
-        let is_ticked = matches!(
-            seen,
-            Some(Seen {
-                kind: Kind::Ticks,
-                ..
-            })
-        );
-        let part = |amounts: &Amounts| {
-            let own = self.model.estimate(amounts);
-            let factor = whole.time / expected.time.max(f64::MIN_POSITIVE);
-            let time = own.time * factor;
+        let is_ticked =
+            samples.is_none() && self.samples.is_none() && !self.accounting.is_by_clock();
+        for (Estimate { time, variance }, (party, amounts)) in parts.into_iter().zip(&parties) {
             let share = time / whole.time.max(f64::MIN_POSITIVE);
             // A guest that is alone has the whole time, whatever an exchange costs.
-            let variance = own.variance.max(0.0) * factor * factor
-                + share * share * whole.variance
-                + (SPREAD * time * (1.0 - share)).powi(2);
-            let mut error = WIDTH * variance.sqrt();
+            let variance = variance + (SPREAD * time * (1.0 - share)).powi(2);
+            let mut error = WIDTH * variance.max(0.0).sqrt();
             if is_ticked {
-                error = error
-                    .max(time)
-                    .max(DEAREST * self.model.expected(amounts) - time);
+                let most = DEAREST * self.model.expected(amounts);
+                error = error.max(time).max(most - time);
             }
-            (nanoseconds(time), nanoseconds(error))
-        };
-        for (number, own) in &exchanges.guests {
-            let work = charge.guests.entry(*number).or_default();
-            (work.softirq, work.softirq_error) = part(&amounts(own));
+            let (time, error) = (nanoseconds(time), nanoseconds(error));
+            match party {
+                Some(number) => {
+                    let work = charge.guests.entry(*number).or_default();
+                    (work.softirq, work.softirq_error) = (time, error);
+                }
+                None => (charge.host_softirq, charge.host_softirq_error) = (time, error),
+            }
         }
-        let (time, error) = part(&of_host);
-        (charge.host_softirq, charge.host_softirq_error) = (time, error);
-        charge.is_modelled = true;
         if usage.softirq_apart {
             return charge;
         }
-        match sampled {
-            Some((contexts, period)) => {
-                let shares = self.shares(contexts, *period);
-                move_by_samples(usage, whole, &shares, &mut charge);
-            }
-            None if self.contexts.is_empty() => {
-                let mut most = whole.time + WIDTH * whole.variance.sqrt();
-                if is_ticked {
-                    most = (2.0 * whole.time).max(DEAREST * self.model.expected(&all));
-                }
-                move_by_run_time(usage, whole.time, most, &mut charge);
-            }
-            None => {
-                let shares = self.shares(&HashMap::new(), 1.0);
-                move_by_samples(usage, whole, &shares, &mut charge);
-            }
+        if samples.is_some() || !self.contexts.is_empty() {
+            let shares = self.shares(samples.unwrap_or(&Samples::default()));
+            move_by_samples(usage, whole, &shares, &mut charge);
+            return charge;
         }
+        let mut most = whole.time + WIDTH * whole.variance.max(0.0).sqrt();
+        if is_ticked {
+            let expected = parties
+                .iter()
+                .map(|(_, amounts)| self.model.expected(amounts));
+            most = (2.0 * whole.time).max(DEAREST * expected.sum::<f64>());
+        }
+        move_by_run_time(usage, whole.time, most, &mut charge);
         charge
     }
 }
 
+impl Samples {
+    fn of(&self, work: Work) -> f64 {
+        let of = self.time.iter().filter(|((_, of), _)| *of == work);
+        of.map(|(_, time)| time).sum()
+    }
+}
+
+/// Soft interrupt time that was seen, by samples of what quantum.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     time: f64,
     quantum: f64,
-    kind: Kind,
+    /// By a clock: the time itself, and no samples of it.
+    is_whole: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Clock,
-    Samples,
-    Ticks,
+/// Soft interrupt time by whom it worked for.
+#[derive(Debug, Default)]
+struct Division {
+    /// In the order of the parties.
+    parts: Vec<Estimate>,
+    whole: Estimate,
+    /// What was seen while nothing was exchanged that it could have been for.
+    unknown: f64,
+}
+
+impl Division {
+    /// Adds the time of one kind of soft interrupts, of which so much was seen; `None`: nobody looked.
+    fn add(
+        &mut self,
+        model: &mut CostModel,
+        work: Option<Work>,
+        seen: Option<Seen>,
+        parties: &[(Option<u32>, Amounts)],
+        seconds: f64,
+    ) {
+        let mut all = Amounts::default();
+        for (_, amounts) in parties {
+            for (sum, amount) in all.iter_mut().zip(part(work, *amounts)) {
+                *sum += amount;
+            }
+        }
+        if model.expected(&all) <= 0.0 {
+            self.unknown += seen.map_or(0.0, |seen| seen.time);
+            return;
+        }
+        if let Some(seen) = seen {
+            model.learn(&all, seen.time, seen.quantum, seconds);
+        }
+        let expected = model.estimate(&all);
+        let whole = match seen {
+            None => model.unseen(&all),
+            Some(seen) if seen.is_whole => Estimate {
+                time: seen.time,
+                variance: seen.quantum * seen.quantum,
+            },
+            // What the tick finds in an interval is chance, or in step with what it finds.
+            Some(_) if work.is_none() => Estimate {
+                variance: 0.0,
+                ..expected
+            },
+            Some(seen) => model.interval(&all, seen.time, seen.quantum),
+        };
+        let time = whole.time.max(0.0);
+        let expected_time = expected.time.max(f64::MIN_POSITIVE);
+        let factor = time / expected_time;
+        for (sum, (_, amounts)) in self.parts.iter_mut().zip(parties) {
+            let own = model.estimate(&part(work, *amounts));
+            let share = own.time / expected_time;
+            sum.time += own.time * factor;
+            sum.variance += own.variance * factor * factor + share * share * whole.variance;
+        }
+        self.whole.time += time;
+        self.whole.variance += whole.variance + expected.variance * factor * factor;
+    }
 }
 
 // Not negative, and below 2^53.
@@ -420,7 +480,7 @@ fn nanoseconds(time: f64) -> Nanoseconds {
 }
 
 /// Whose context the samples are of.
-fn by_context(sampled: Sampled, guests: &Guests) -> HashMap<Context, f64> {
+fn by_context(sampled: Sampled, guests: &Guests) -> Samples {
     let monitors: HashMap<u32, u32> = guests
         .iter()
         .filter(|guest| guest.platform.is_vm())
@@ -456,11 +516,16 @@ fn by_context(sampled: Sampled, guests: &Guests) -> HashMap<Context, f64> {
         // Also one that has ended since.
         Context::Host
     };
-    let mut contexts = HashMap::new();
-    for (pid, time) in sampled.by_process {
-        *contexts.entry(context(pid)).or_default() += time;
+    let mut samples = Samples {
+        period: sampled.period,
+        ..Samples::default()
+    };
+    let mut known: HashMap<u32, Context> = HashMap::new();
+    for ((pid, work), time) in sampled.time {
+        let context = *known.entry(pid).or_insert_with(|| context(pid));
+        *samples.time.entry((context, work)).or_default() += time;
     }
-    contexts
+    samples
 }
 
 /// Takes soft interrupts off those whom they interrupted, by samples.
@@ -759,10 +824,11 @@ mod tests {
                 .count() as f64
         }
 
-        fn second(&mut self) -> (Truth, Usage, IntervalExchanges, HashMap<Context, f64>) {
+        fn second(&mut self) -> (Truth, Usage, IntervalExchanges, Samples) {
             let now = 1.0 + self.spread * (self.uniform() - 0.5) * 3.46;
             let softirq = [0, 1].map(|of| self.costs[of] * self.rates[of] * now);
-            let of_host = 1000.0 * 240.0;
+            // Timers and RCU take the host much longer than is expected.
+            let of_host = 1000.0 * 20_000.0;
             let all = softirq[0] + softirq[1] + of_host;
             let own = [0, 1].map(|of| self.rates[of] * 2000.0);
             let sender = 300e6;
@@ -775,9 +841,17 @@ mod tests {
                 (Context::Guest(2), second),
                 (Context::Host, rest),
             ];
-            let seen = contexts
-                .map(|(context, time)| (context, self.hits(time) * PERIOD))
-                .into();
+            let mut seen = Samples {
+                period: PERIOD,
+                ..Samples::default()
+            };
+            for (context, time) in contexts {
+                let other = of_host / all;
+                for (work, share) in [(Work::Other, other), (Work::Network, 1.0 - other)] {
+                    let time = self.hits(time * share) * PERIOD;
+                    seen.time.insert((context, work), time);
+                }
+            }
             let ticks = self.hits(all * self.aliased) * PERIOD;
             let run = own[0] + own[1] + sender + all - idle;
             let usage = Usage {
@@ -798,8 +872,8 @@ mod tests {
                     (2, packets(self.rates[1] as u64)),
                 ]
                 .into(),
-                host_packets: 0,
                 other_softirqs: 1000,
+                ..IntervalExchanges::default()
             };
             (Truth { softirq, own }, usage, exchanges, seen)
         }
@@ -813,9 +887,8 @@ mod tests {
                 let mut sums = [[0.0; 3]; 4];
                 for _ in 0..seconds {
                     let (truth, usage, exchanges, seen) = self.second();
-                    let sampled = (seen, PERIOD);
-                    let io =
-                        counted.charge_seen(&usage, &exchanges, has_samples.then_some(&sampled));
+                    let seen = has_samples.then_some(&seen);
+                    let io = counted.charge_seen(&usage, &exchanges, seen);
                     let ledger = Ledger::close(&usage, &io, &mut Nanoseconds(0));
                     assert_eq!(ledger.sum().0, ledger.total.0 + ledger.excess.0);
                     assert!(ledger.excess.0 < 10, "{ledger:?}");
@@ -909,10 +982,10 @@ mod tests {
                 guests: counts.iter().zip(1..).map(|((count, _), number)| (number, packets(*count))).collect(),
                 other_softirqs: other, ..IntervalExchanges::default()
             };
-            let context = |(of, count): &(u32, u32)| (match of {
+            let context = |(of, count): &(u32, u32)| ((match of {
                 0 => Context::Idle, 1 => Context::Ksoftirqd, 2 => Context::Host, of => Context::Guest(of - 2),
-            }, f64::from(*count) * PERIOD);
-            let sampled = (hits.iter().map(context).collect(), PERIOD);
+            }, [Work::Network, Work::Other, Work::Block][*count as usize % 3]), f64::from(*count) * PERIOD);
+            let sampled = Samples { time: hits.iter().map(context).collect(), period: PERIOD };
             let mut counted = counted(accounting);
             for _ in 0..3 {
                 let charge = counted.charge_seen(&usage, &exchanges, has_samples.then_some(&sampled));

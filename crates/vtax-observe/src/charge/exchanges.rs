@@ -38,6 +38,8 @@ pub struct IntervalExchanges {
     /// Packets of the host itself: those of the loopback device, and those of real ports that no
     /// guest's device saw.
     pub host_packets: u64,
+    /// Block requests of the host itself: runs of soft interrupts that complete some, less the guests' requests.
+    pub host_block_requests: u64,
     /// Runs of soft interrupts that do no guest's I/O: timers, scheduler, RCU.
     pub other_softirqs: u64,
 }
@@ -51,6 +53,7 @@ pub struct Exchanges {
     classes: HashMap<Vec<u8>, Class>,
     devices: HashMap<Vec<u8>, [Count; 3]>,
     others: Count,
+    completions: Count,
     disks: HashMap<(u32, u32), Count>,
     guests: HashMap<u32, Reader>,
     grants: Option<GrantProbe>,
@@ -126,6 +129,7 @@ impl Exchanges {
             classes: HashMap::new(),
             devices: HashMap::new(),
             others: Count(Counter::new(Rule::FROM_ZERO_IN_32_BITS)),
+            completions: Count(Counter::new(Rule::FROM_ZERO_IN_32_BITS)),
             disks: HashMap::new(),
             guests: HashMap::new(),
             grants,
@@ -148,8 +152,9 @@ impl Exchanges {
             self.guests.retain(|number, _| present.contains(number));
         }
         let is_first = self.passes == 0;
+        let [other_softirqs, completions] = self.softirqs();
         let mut interval = IntervalExchanges {
-            other_softirqs: self.other_softirqs(),
+            other_softirqs,
             ..IntervalExchanges::default()
         };
 
@@ -196,6 +201,8 @@ impl Exchanges {
         }
         let of_guests: u64 = interval.guests.values().map(|g| g.received + g.sent).sum();
         interval.host_packets = loopback + ports.saturating_sub(of_guests);
+        let of_guests: u64 = interval.guests.values().map(|g| g.block_requests).sum();
+        interval.host_block_requests = completions.saturating_sub(of_guests);
         self.passes += 1;
         interval
     }
@@ -281,24 +288,31 @@ impl Exchanges {
         steps
     }
 
-    fn other_softirqs(&mut self) -> u64 {
+    /// Runs of soft interrupts that do no guest's I/O, and of those that complete block requests.
+    fn softirqs(&mut self) -> [u64; 2] {
         let Some(Ok(table)) = self.softirqs.as_mut().map(KernelFile::read) else {
-            return 0;
+            return [0; 2];
         };
-        let mut sum = 0u64;
+        let mut sums = [0u64; 2];
         for line in text::lines(table) {
             let mut fields = text::fields(line);
-            let is_other = fields.next().is_some_and(|kind| {
-                matches!(
-                    kind,
-                    b"TIMER:" | b"SCHED:" | b"RCU:" | b"HRTIMER:" | b"TASKLET:" | b"HI:"
-                )
-            });
-            if is_other {
-                sum += fields.filter_map(text::number).sum::<u64>();
-            }
+            let [others, completions] = &mut sums;
+            let sum = match fields.next() {
+                Some(b"TIMER:" | b"SCHED:" | b"RCU:" | b"HRTIMER:" | b"TASKLET:" | b"HI:") => {
+                    others
+                }
+                Some(b"BLOCK:" | b"IRQ_POLL:") => completions,
+                _ => continue,
+            };
+            *sum = fields
+                .filter_map(text::number)
+                .fold(*sum, u64::saturating_add);
         }
-        self.others.step(sum, false)
+        let [others, completions] = sums;
+        [
+            self.others.step(others, false),
+            self.completions.step(completions, false),
+        ]
     }
 }
 
@@ -555,6 +569,33 @@ mod tests {
         let guest = interval.guests.values().next().unwrap();
         assert_eq!((guest.sent, guest.received), (3, 7));
         assert_eq!(interval.host_packets, 3 + 50 - 10);
+    }
+
+    #[test]
+    fn soft_interrupts_that_complete_no_guests_requests_are_the_hosts() {
+        let host = Host::new();
+        let table = |timers: u64, completions: u64| {
+            let lines =
+                format!("CPU0 CPU1\nTIMER: {timers} 1\nNET_RX: 9 9\nBLOCK: {completions} 2\n");
+            host.put("proc/softirqs", &lines);
+        };
+        let requests = |count: u64| {
+            let path = format!("sys/fs/cgroup/docker/{ID}/io.stat");
+            host.put(&path, &format!("8:0 rios={count} wios=0\n"));
+        };
+        table(10, 10);
+        requests(1);
+        let mut guests = Guests::new(host.roots());
+        guests.scan();
+        let mut exchanges = Exchanges::open(&host.roots());
+        exchanges.read(&guests);
+        table(15, 40);
+        requests(11);
+        let interval = exchanges.read(&guests);
+        assert_eq!(
+            (interval.other_softirqs, interval.host_block_requests),
+            (5, 20)
+        );
     }
 
     #[test]

@@ -25,8 +25,28 @@ use vtax_units::Nanoseconds;
 
 const WHAT: &str = "sampling of soft interrupts (perf)";
 
-/// The functions that run soft interrupts.
-const FUNCTIONS: [&[u8]; 2] = [b"handle_softirqs", b"__do_softirq"];
+/// The functions that run soft interrupts; and of those that they run, the ones for the network and for block requests.
+const FUNCTIONS: [(&[u8], Option<Work>); 5] = [
+    (b"handle_softirqs", None),
+    (b"__do_softirq", None),
+    (b"net_rx_action", Some(Work::Network)),
+    (b"net_tx_action", Some(Work::Network)),
+    (b"blk_done_softirq", Some(Work::Block)),
+];
+
+/// What a soft interrupt works for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Work {
+    /// Packets.
+    Network,
+    /// Completions of block requests.
+    Block,
+    /// Timers, scheduler, RCU, tasklets.
+    Other,
+}
+
+/// A function's addresses, and what it works for; `None` if it runs soft interrupts.
+type Function = (Range<u64>, Option<Work>);
 
 /// The shortest period in nanoseconds, on average: 250 samples a second of each processor.
 const PERIOD: u64 = 4_000_000;
@@ -41,7 +61,7 @@ const RINGS: usize = 32 << 20;
 /// Samples of all processors.
 pub(crate) struct ClockSamples {
     rings: Vec<Ring>,
-    functions: Vec<Range<u64>>,
+    functions: Vec<Function>,
     period: u64,
     is_active: bool,
     lot: u64,
@@ -51,8 +71,8 @@ pub(crate) struct ClockSamples {
 /// Time in soft interrupts in one interval.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Sampled {
-    /// Nanoseconds by the process whose context they ran in; 0 is the idle task.
-    pub(crate) by_process: HashMap<u32, f64>,
+    /// Nanoseconds by the process whose context they ran in (0 is the idle task), and by what they worked for.
+    pub(crate) time: HashMap<(u32, Work), f64>,
     /// What one sample counts for, in nanoseconds.
     pub(crate) period: f64,
 }
@@ -136,7 +156,7 @@ impl ClockSamples {
 /// What records held.
 #[derive(Debug, Default, PartialEq)]
 struct Parsed {
-    by_process: HashMap<u32, u64>,
+    hits: HashMap<(u32, Work), u64>,
     samples: u64,
     lost: u64,
 }
@@ -146,56 +166,59 @@ impl Parsed {
     fn sampled(self, period: u64) -> Sampled {
         let all = (self.samples + self.lost) as f64 / self.samples.max(1) as f64;
         let period = period as f64 * all;
-        let time = |(process, hits): (u32, u64)| (process, hits as f64 * period);
+        let time = |(whose, hits): ((u32, Work), u64)| (whose, hits as f64 * period);
         Sampled {
-            by_process: self.by_process.into_iter().map(time).collect(),
+            time: self.hits.into_iter().map(time).collect(),
             period,
         }
     }
 }
 
-/// Where the functions are in the kernel, by its list of symbols.
-fn functions(symbols: &[u8]) -> Vec<Range<u64>> {
-    let symbol = |line: &[u8]| {
-        let mut fields = text::fields(line).map(<[u8]>::to_vec);
-        let address = std::str::from_utf8(&fields.next()?)
-            .ok()
-            .map(str::to_owned)?;
-        let address = u64::from_str_radix(&address, 16).ok()?;
-        let is_code = fields.next()?.eq_ignore_ascii_case(b"t");
-        Some((address, is_code, fields.next()?))
-    };
-    let is_wanted = |name: &[u8]| {
-        FUNCTIONS.iter().any(|function| {
-            let rest = name.strip_prefix(*function);
-            rest.is_some_and(|rest| {
-                rest.is_empty() || rest.starts_with(b".isra") || rest.starts_with(b".constprop")
-            })
-        })
+/// Where the functions are in the kernel, by its list of symbols. Empty where it shows no address.
+fn functions(symbols: &[u8]) -> Vec<Function> {
+    let symbol = |line| {
+        let mut fields = text::fields(line);
+        let address = std::str::from_utf8(fields.next()?).ok()?;
+        let address = u64::from_str_radix(address, 16).ok()?;
+        Some((address, fields.next()?, fields.next()?))
     };
     let mut starts = Vec::new();
     let mut found = Vec::new();
-    for (address, is_code, name) in text::lines(symbols).filter_map(symbol) {
+    for (address, kind, name) in text::lines(symbols).filter_map(symbol) {
         starts.push(address);
-        if is_code && address != 0 && is_wanted(&name) {
-            found.push(address);
+        let is_code = address != 0 && kind.eq_ignore_ascii_case(b"t");
+        if let Some(work) = is_code.then(|| wanted(name)).flatten() {
+            found.push((address, work));
         }
+    }
+    if found.iter().all(|(_, work)| work.is_some()) {
+        return Vec::new();
     }
     starts.sort_unstable();
     let end = |start: u64| {
-        starts
-            .get(starts.partition_point(|other| *other <= start))
-            .copied()
+        let next = starts.partition_point(|other| *other <= start);
+        starts.get(next).copied()
     };
-    found
-        .into_iter()
-        .filter_map(|start| Some(start..end(start)?))
-        .collect()
+    let of = |(start, work)| Some((start..end(start)?, work));
+    found.into_iter().filter_map(of).collect()
+}
+
+/// What a function of this name works for, if it is one of [`FUNCTIONS`]. A compiler may have made a variant of it.
+fn wanted(name: &[u8]) -> Option<Option<Work>> {
+    let is_it = |function: &[u8]| {
+        let rest = name.strip_prefix(function);
+        rest.is_some_and(|rest| {
+            rest.is_empty() || rest.starts_with(b".isra.") || rest.starts_with(b".constprop.")
+        })
+    };
+    let is_cold = name.ends_with(b".cold");
+    let mut functions = FUNCTIONS.into_iter();
+    functions.find_map(|(function, work)| (!is_cold && is_it(function)).then_some(work))
 }
 
 /// Reads records (`struct perf_event_header` and what follows it, as perf_event_open(2) has it). One that is cut
 /// off ends it.
-fn parse(mut records: &[u8], functions: &[Range<u64>], into: &mut Parsed) {
+fn parse(mut records: &[u8], functions: &[Function], into: &mut Parsed) {
     let word = |bytes: &[u8], at: usize| {
         let bytes = bytes.get(at..at.checked_add(8)?)?;
         Some(u64::from_ne_bytes(bytes.try_into().ok()?))
@@ -222,10 +245,20 @@ fn parse(mut records: &[u8], functions: &[Range<u64>], into: &mut Parsed) {
         let [a, b, c, d, ..] = process.to_ne_bytes();
         let process = u32::from_ne_bytes([a, b, c, d]);
         let count = usize::try_from(count).unwrap_or(0);
-        let mut chain =
+        let addresses =
             (0..count).map_while(|index| word(record, index.checked_mul(8)?.checked_add(24)?));
-        if chain.any(|address| functions.iter().any(|function| function.contains(&address))) {
-            *into.by_process.entry(process).or_default() += 1;
+        let (mut is_softirq, mut found) = (false, Work::Other);
+        for address in addresses {
+            for (_, work) in functions
+                .iter()
+                .filter(|(function, _)| function.contains(&address))
+            {
+                is_softirq |= work.is_none();
+                found = work.unwrap_or(found);
+            }
+        }
+        if is_softirq {
+            *into.hits.entry((process, found)).or_default() += 1;
         }
     }
 }
@@ -360,28 +393,34 @@ mod tests {
 
     #[test]
     fn a_sample_counts_whose_call_chain_passes_a_function_that_runs_soft_interrupts() {
-        let mut records = sample(7, &[900, 150, 800]);
+        let functions = [(100..200, None), (300..400, Some(Work::Network))];
+        let mut records = sample(7, &[900, 350, 150, 800]);
         records.extend(sample(7, &[900, 200]));
+        // A process that handles packets by itself is in no soft interrupt.
+        records.extend(sample(7, &[900, 300]));
         records.extend(sample(0, &[100]));
         let mut lost = abi::PERF_RECORD_LOST.to_ne_bytes().to_vec();
         lost.extend([0, 0, 24, 0]);
         lost.extend(1u64.to_ne_bytes());
-        lost.extend(3u64.to_ne_bytes());
+        lost.extend(4u64.to_ne_bytes());
         records.extend(lost);
         let mut found = Parsed::default();
-        parse(&records, &[100..200], &mut found);
-        assert_eq!((found.samples, found.lost), (3, 3));
+        parse(&records, &functions, &mut found);
+        assert_eq!((found.samples, found.lost), (4, 4));
         let sampled = found.sampled(1000);
-        assert_eq!(sampled.by_process, [(7, 2000.0), (0, 2000.0)].into());
+        let expected = [((7, Work::Network), 2000.0), ((0, Work::Other), 2000.0)];
+        assert_eq!(sampled.time, expected.into());
     }
 
     #[test]
     fn a_function_ends_where_the_next_symbol_begins_and_hidden_addresses_are_none() {
         let symbols = b"0000000000000300 T other\n0000000000000100 t handle_softirqs\n\
             0000000000000050 t handle_softirqs.cold\n0000000000000180 D data\n\
-            0000000000000200 t __do_softirq_x\n";
-        assert_eq!(functions(symbols), [0x100..0x180]);
+            0000000000000200 t __do_softirq_x\n0000000000000280 t net_rx_action.isra.0\n";
+        let expected = [(0x100..0x180, None), (0x280..0x300, Some(Work::Network))];
+        assert_eq!(functions(symbols), expected);
         assert!(functions(b"0000000000000000 t handle_softirqs\n0 t x\n").is_empty());
+        assert!(functions(b"0000000000000010 t net_rx_action\n20 t x\n").is_empty());
     }
 
     #[test]
@@ -402,8 +441,8 @@ mod tests {
         }
         let sampled = samples.read(second, false).unwrap();
         let own = sampled
-            .by_process
-            .get(&std::process::id())
+            .time
+            .get(&(std::process::id(), Work::Network))
             .copied()
             .unwrap_or(0.0);
         assert!(
@@ -417,7 +456,7 @@ mod tests {
         #[test]
         fn any_bytes_are_read_without_an_end_in_panic(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
             let mut found = Parsed::default();
-            parse(&bytes, &[0..u64::MAX], &mut found);
+            parse(&bytes, &[(0..u64::MAX, None)], &mut found);
             prop_assert!(found.samples <= bytes.len() as u64 / 8);
             functions(&bytes);
         }
