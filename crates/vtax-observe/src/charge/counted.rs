@@ -171,11 +171,12 @@ fn amounts(exchanged: &GuestExchanges) -> Amounts {
     ]
 }
 
-/// The host's: its packets, whose direction is not known, and soft interrupts that do no I/O.
+/// The host's: its packets, whose direction is not known, those that came in others' namespaces, and soft interrupts
+/// that do no I/O.
 fn amounts_of_host(exchanges: &IntervalExchanges) -> Amounts {
     let packets = exchanges.host_packets as f64 / 2.0;
     [
-        packets,
+        packets + exchanges.unseen_packets as f64,
         packets,
         0.0,
         exchanges.host_block_requests as f64,
@@ -463,11 +464,15 @@ impl Division {
         let time = whole.time.max(0.0);
         let expected_time = expected.time.max(f64::MIN_POSITIVE);
         let factor = time / expected_time;
+        // Whose that is which was not expected, nobody knows.
+        let chance = WIDTH * (whole.variance + expected.variance).max(0.0).sqrt();
+        let unexpected = ((time - expected.time).abs() - chance).max(0.0);
         for (sum, (_, amounts)) in self.parts.iter_mut().zip(parties) {
             let own = model.estimate(&part(work, *amounts));
             let share = own.time / expected_time;
             sum.time += own.time * factor;
-            sum.variance += own.variance * factor * factor + share * share * whole.variance;
+            sum.variance += own.variance * factor * factor
+                + share * share * (whole.variance + unexpected * unexpected);
         }
         self.whole.time += time;
         self.whole.variance += whole.variance + expected.variance * factor * factor;

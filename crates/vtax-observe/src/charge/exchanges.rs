@@ -38,6 +38,9 @@ pub struct IntervalExchanges {
     /// Packets of the host itself: those of the loopback device, and those of real ports that no
     /// guest's device saw.
     pub host_packets: u64,
+    /// Packets that the kernel received in network namespaces that are neither the host's nor a guest's, or on
+    /// loopback devices within guests.
+    pub unseen_packets: u64,
     /// Block requests of the host itself: runs of soft interrupts that complete some, less the guests' requests.
     pub host_block_requests: u64,
     /// Runs of soft interrupts that do no guest's I/O: timers, scheduler, RCU.
@@ -54,11 +57,23 @@ pub struct Exchanges {
     devices: HashMap<Vec<u8>, [Count; 3]>,
     others: Count,
     completions: Count,
+    softnet: Option<KernelFile>,
+    processed: Count,
     disks: HashMap<(u32, u32), Count>,
     guests: HashMap<u32, Reader>,
     grants: Option<GrantProbe>,
     note: Option<String>,
     passes: usize,
+}
+
+/// Packets of the host's devices.
+#[derive(Debug, Clone, Copy, Default)]
+struct HostPackets {
+    /// Of ports, received and sent.
+    ports: u64,
+    /// Of these, received.
+    received: u64,
+    loopback: u64,
 }
 
 #[derive(Default)]
@@ -130,6 +145,8 @@ impl Exchanges {
             devices: HashMap::new(),
             others: Count(Counter::new(Rule::FROM_ZERO_IN_32_BITS)),
             completions: Count(Counter::new(Rule::FROM_ZERO_IN_32_BITS)),
+            softnet: file(roots.proc.join("net/softnet_stat")),
+            processed: Count(Counter::new(Rule::FROM_ZERO_IN_32_BITS)),
             disks: HashMap::new(),
             guests: HashMap::new(),
             grants,
@@ -166,7 +183,11 @@ impl Exchanges {
                 }
             }
         }
-        let (ports, loopback) = self.read_table(&owners, is_first, &mut interval);
+        let HostPackets {
+            ports,
+            received,
+            loopback,
+        } = self.read_table(&owners, is_first, &mut interval);
 
         let disks = self.read_disks();
         let turns = guests.len().div_ceil(GROUPS_A_PASS).max(1);
@@ -201,22 +222,25 @@ impl Exchanges {
         }
         let of_guests: u64 = interval.guests.values().map(|g| g.received + g.sent).sum();
         interval.host_packets = loopback + ports.saturating_sub(of_guests);
+        // A port's driver may hand up many as one; then there are too few of them, and none is unseen.
+        let seen = of_guests + loopback + received;
+        interval.unseen_packets = self.processed().saturating_sub(seen);
         let of_guests: u64 = interval.guests.values().map(|g| g.block_requests).sum();
         interval.host_block_requests = completions.saturating_sub(of_guests);
         self.passes += 1;
         interval
     }
 
-    /// Adds the guests' packets; returns those of ports and of the loopback device.
+    /// Adds the guests' packets; returns those of the host's devices.
     fn read_table(
         &mut self,
         owners: &HashMap<&[u8], &Guest>,
         is_first: bool,
         interval: &mut IntervalExchanges,
-    ) -> (u64, u64) {
-        let (mut ports, mut loopback) = (0, 0);
+    ) -> HostPackets {
+        let mut host = HostPackets::default();
         let Some(Ok(table)) = self.table.as_mut().map(KernelFile::read) else {
-            return (0, 0);
+            return host;
         };
         let mut seen = 0;
         for (name, now) in devices(table) {
@@ -247,8 +271,11 @@ impl Exchanges {
                 }
             };
             match class {
-                Class::Loopback => loopback += received,
-                Class::Port => ports += received + sent,
+                Class::Loopback => host.loopback += received,
+                Class::Port => {
+                    host.ports += received + sent;
+                    host.received += received;
+                }
                 Class::Virtual => {}
             }
         }
@@ -263,7 +290,23 @@ impl Exchanges {
             self.classes
                 .retain(|name, _| present.contains(name.as_slice()));
         }
-        (ports, loopback)
+        host
+    }
+
+    /// Packets that the kernel received, in whatever network namespace.
+    fn processed(&mut self) -> u64 {
+        let Some(Ok(table)) = self.softnet.as_mut().map(KernelFile::read) else {
+            return 0;
+        };
+        // The first column of each processor's line, in hexadecimal digits.
+        let packets = |line| {
+            let text = std::str::from_utf8(text::fields(line).next()?).ok()?;
+            u64::from_str_radix(text, 16).ok()
+        };
+        let sum = text::lines(table)
+            .filter_map(packets)
+            .fold(0, u64::saturating_add);
+        self.processed.step(sum, false)
     }
 
     fn read_disks(&mut self) -> HashMap<(u32, u32), u64> {
@@ -596,6 +639,28 @@ mod tests {
             (interval.other_softirqs, interval.host_block_requests),
             (5, 20)
         );
+    }
+
+    #[test]
+    fn packets_that_no_device_of_the_host_or_a_guest_had_are_unseen() {
+        let host = Host::new();
+        host.pair();
+        let processed = |first: u64, second: u64| {
+            let lines = format!("{first:08x} 00000000\n{second:08x} 00000000\n");
+            host.put("proc/net/softnet_stat", &lines);
+        };
+        host.table(1, &[("lo", 0, 0), ("eth0", 0, 0), ("veth1", 0, 0)]);
+        processed(0xffff_fff0, 5);
+        let mut guests = Guests::new(host.roots());
+        guests.scan();
+        let mut exchanges = Exchanges::open(&host.roots());
+        assert_eq!(exchanges.read(&guests).unseen_packets, 0);
+        // Seen are 10 of the loopback device, 20 that a port received, and 30 and 40 of the guest's.
+        host.table(1, &[("lo", 10, 10), ("eth0", 20, 99), ("veth1", 30, 40)]);
+        processed(0xffff_fff0, 5 + 107);
+        assert_eq!(exchanges.read(&guests).unseen_packets, 7);
+        processed(0xffff_fff0, 5 + 107);
+        assert_eq!(exchanges.read(&guests).unseen_packets, 0);
     }
 
     #[test]
