@@ -6,12 +6,12 @@ use crate::jail;
 use crate::metrics::{self, Own};
 use crate::push::{PushError, PushOptions, Pusher};
 use crate::roster::{Listing, Roster};
+use crate::said::Said;
 use crate::share::Shares;
 use crate::snapshot::{Snapshot, Watch};
-use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use vtax_http::metrics::Format;
 use vtax_http::unix::Users;
@@ -62,7 +62,16 @@ pub enum ExporterError {
 
 /// What scrapes are answered from.
 #[derive(Debug, Default)]
-pub struct Shared(Mutex<Option<Arc<Shown>>>);
+pub struct Shared(Mutex<Inside>);
+
+#[derive(Debug, Default)]
+struct Inside {
+    /// The last pass that succeeded.
+    shown: Option<Arc<Shown>>,
+    /// Passes that failed, and why the last pass did, if it did.
+    failed: u64,
+    failure: Option<String>,
+}
 
 #[derive(Debug)]
 struct Shown {
@@ -83,23 +92,44 @@ impl Shared {
             taken: Instant::now(),
             stale_after,
         };
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(shown));
+        let mut inside = self.lock();
+        inside.shown = Some(Arc::new(shown));
+        inside.failure = None;
+    }
+
+    /// A pass failed: what was shown stays, with the number of passes that failed.
+    pub fn fail(&self, why: &str) {
+        let mut inside = self.lock();
+        inside.failed += 1;
+        inside.failure = Some(why.to_owned());
+    }
+
+    fn failed(&self) -> u64 {
+        self.lock().failed
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inside> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The answer to a request.
     pub fn answer(&self, request: &Request<'_>) -> Response {
-        let shown = self
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let inside = self.lock();
+        let (shown, failed) = (inside.shown.clone(), inside.failed);
+        let failure = inside.failure.clone();
+        drop(inside);
         let Some(shown) = shown else {
             return Response::text(503, "the first pass is not over yet");
         };
         match request.path() {
             "/metrics" => {
                 let format = Format::accepted(request.accept);
-                let text = metrics::write(&shown.snapshot, &shown.listing, &shown.own, format);
+                let own = Own {
+                    failed,
+                    since_pass: shown.taken.elapsed(),
+                    ..shown.own.clone()
+                };
+                let text = metrics::write(&shown.snapshot, &shown.listing, &own, format);
                 Response {
                     status: 200,
                     content_type: format.content_type(),
@@ -108,7 +138,9 @@ impl Shared {
             }
             "/healthz" => {
                 let age = shown.taken.elapsed();
-                if age > shown.stale_after {
+                if let Some(why) = failure {
+                    Response::text(503, &format!("the last pass failed: {why}"))
+                } else if age > shown.stale_after {
                     let line = format!("the last pass ended {:.0} s ago", age.as_secs_f64());
                     Response::text(503, &line)
                 } else {
@@ -155,7 +187,7 @@ impl Shared {
 ///
 /// # Errors
 /// When it cannot listen, or not read the host in its first pass. Later passes that fail are
-/// counted, and the last good snapshot stays shown: its timestamp is a metric.
+/// counted, and the last good snapshot stays shown: its age is a metric.
 pub fn run(
     mut watch: Watch,
     options: &ExporterOptions,
@@ -186,7 +218,7 @@ pub fn run(
     };
     // A slow pass is not a stalled one.
     let stale_after = options.interval * 3 + Duration::from_secs(5);
-    let mut said = HashSet::new();
+    let mut said = Said::default();
     for note in watch.notes() {
         say(note);
     }
@@ -196,14 +228,10 @@ pub fn run(
             own.passes += 1;
             own.pass_seconds = took.as_secs_f64();
             let untold = shares.as_mut().map(|shares| shares.hand_out(&snapshot));
-            for problem in snapshot.problems.iter().chain(untold.iter().flatten()) {
-                // Each once, and not for ever: problems may name what comes and goes.
-                if said.len() < 1000 && said.insert(problem.clone()) {
-                    say(problem);
-                }
-            }
+            said.say_new(snapshot.problems.iter().chain(untold.iter().flatten()), say);
             let listing = roster.update(&snapshot);
             own.resident_bytes = resident_bytes();
+            own.failed = shared.failed();
             if let Some(pusher) = &mut pusher {
                 own.pushes = pusher.states();
                 pusher.push(&snapshot, &listing, &own);
@@ -212,8 +240,9 @@ pub fn run(
             shared.show(snapshot, listing, own.clone(), stale_after);
         }
         Err(error) => {
-            own.failed += 1;
-            say(&error.to_string());
+            let why = error.to_string();
+            shared.fail(&why);
+            said.say_new([&why], say);
         }
     })?;
     if let Some(pusher) = pusher {
@@ -279,6 +308,43 @@ mod tests {
         std::thread::sleep(Duration::from_millis(2));
         assert_eq!(ask(&shared, "/healthz").status, 503);
     }
+
+    #[test]
+    fn a_pass_that_fails_is_counted_at_once_and_health_says_why() {
+        let shared = Shared::default();
+        let mut host = Host::default();
+        let snapshot = host.pass(5);
+        let listing = Roster::new(9).update(&snapshot);
+        let show = || {
+            let own = Own::default();
+            shared.show(snapshot.clone(), listing.clone(), own, LONG);
+        };
+        let metric = |name: &str| -> f64 {
+            let text = String::from_utf8(ask(&shared, "/metrics").body).unwrap();
+            let value = text.lines().find_map(|line| line.strip_prefix(name));
+            value.expect(name).trim().parse().unwrap()
+        };
+        show();
+        assert_eq!(metric("vtax_exporter_failed_passes_total "), 0.0);
+        for failed in [1.0, 2.0] {
+            let before = metric("vtax_exporter_snapshot_age_seconds ");
+            shared.fail("cannot read /proc/stat: Too many open files");
+            assert_eq!(metric("vtax_exporter_failed_passes_total "), failed);
+            std::thread::sleep(Duration::from_millis(2));
+            assert!(metric("vtax_exporter_snapshot_age_seconds ") > before);
+            let health = ask(&shared, "/healthz");
+            let why = String::from_utf8(health.body).unwrap();
+            assert!(
+                health.status == 503 && why.contains("Too many open"),
+                "{why}"
+            );
+        }
+        show();
+        assert_eq!(ask(&shared, "/healthz").status, 200);
+        assert_eq!(metric("vtax_exporter_failed_passes_total "), 2.0);
+    }
+
+    const LONG: Duration = Duration::from_secs(3600);
 
     #[test]
     fn silent_clients_that_stay_keep_no_scrape_out() {

@@ -16,6 +16,7 @@ pub mod pods;
 pub mod push;
 pub mod records;
 pub mod roster;
+mod said;
 pub mod share;
 mod snapshot;
 pub mod top;

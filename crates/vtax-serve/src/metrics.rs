@@ -9,6 +9,7 @@ use std::time::Duration;
 use vtax_http::metrics::{Exposition, Families, Format, Kind};
 use vtax_observe::charge::{GuestTotals, Stage};
 use vtax_observe::guests::Platform;
+use vtax_observe::meter::Fit;
 
 /// What the exporter says of itself.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -17,6 +18,8 @@ pub struct Own {
     pub passes: u64,
     /// Passes that failed as a whole.
     pub failed: u64,
+    /// Since the snapshot that is shown was taken.
+    pub since_pass: Duration,
     /// The last pass took so long.
     pub pass_seconds: f64,
     /// How many guests may have series.
@@ -89,7 +92,7 @@ fn about(out: &mut dyn Families, snapshot: &Snapshot) {
         "vtax_charge",
         Kind::Info,
         None,
-        "How soft interrupts are charged (traced or counted), what the energy covers and whether it is measured.",
+        "How soft interrupts are charged (traced or counted), how the kernel accounts interrupts, what the energy covers and whether it is measured.",
     );
     let (covers, source) = match &snapshot.energy_source {
         Some((covers, source)) => (covers.as_str(), source.to_string()),
@@ -100,11 +103,38 @@ fn about(out: &mut dyn Families, snapshot: &Snapshot) {
         &[
             ("method", snapshot.method),
             ("softirq_source", &softirq_source),
+            ("irq_accounting", snapshot.irq_accounting.name()),
             ("energy_covers", covers),
             ("energy_source", &source),
         ],
         1.0,
     );
+    if let Some(model) = &snapshot.power_model {
+        out.family(
+            "vtax_power_model",
+            Kind::Info,
+            None,
+            "The power model that computes the energy: its date, the meter that it was fitted to, and how far it is off.",
+        );
+        let watts = |of: fn(&Fit) -> f64| {
+            let fit = model.fit.as_ref();
+            fit.map_or(String::new(), |fit| format!("{:.1}", of(fit)))
+        };
+        let fitted_to = model.fit.as_ref().map_or("", |fit| fit.meter.as_str());
+        out.sample(
+            &[
+                ("name", &model.name),
+                ("date", model.date.as_deref().unwrap_or_default()),
+                ("fitted_to", fitted_to),
+                ("residual_rms_watts", &watts(|fit| fit.residual_rms_watts)),
+                (
+                    "residual_worst_watts",
+                    &watts(|fit| fit.residual_worst_watts),
+                ),
+            ],
+            1.0,
+        );
+    }
 }
 
 /// The stages that a platform's guests can have: one that is always zero is no series.
@@ -154,6 +184,17 @@ fn guests(out: &mut dyn Families, snapshot: &Snapshot, listing: &Listing) {
                 ];
                 out.sample(&labels, time.as_secs_f64());
             }
+        }
+    }
+    if listed.iter().any(|(guest, _)| guest.total.error.0 > 0) {
+        out.family(
+            "vtax_guest_cpu_error_seconds",
+            Kind::Counter,
+            Some("seconds"),
+            "How far vtax_guest_cpu_seconds of a guest may be off, all stages together: over any stretch, at most by what this grew. Absent where the times are measured.",
+        );
+        for (guest, total) in &listed {
+            out.sample(&labels(guest), total.error.as_secs_f64());
         }
     }
     out.family(
@@ -348,6 +389,12 @@ fn exporter(out: &mut dyn Families, snapshot: &Snapshot, listing: &Listing, own:
         snapshot.ended.as_duration().as_secs_f64(),
     );
     gauge(
+        "vtax_exporter_snapshot_age_seconds",
+        Some("seconds"),
+        "How long ago that was: more than some intervals where passes fail or hang.",
+        own.since_pass.as_secs_f64(),
+    );
+    gauge(
         "vtax_exporter_pass_seconds",
         Some("seconds"),
         "How long the last pass over all guests took.",
@@ -536,6 +583,15 @@ mod tests {
             );
             assert!((parts - busy).abs() < busy * 1e-9, "{parts} and {busy}");
         }
+    }
+
+    #[test]
+    fn modelled_energy_names_its_model() {
+        let (mut host, mut roster) = (Host::default(), Roster::new(10));
+        let text = text(&mut host, &mut roster, 1_000_000_000);
+        let labels = "{name=\"another machine\",date=\"2011-04-06\",fitted_to=\"\",\
+                      residual_rms_watts=\"\",residual_worst_watts=\"\"} 1\n";
+        assert!(text.contains(&format!("vtax_power_model_info{labels}")), "{text}");
     }
 
     #[test]

@@ -217,6 +217,107 @@ fn a_cap_that_was_killed_leaves_no_limit_behind() {
     );
 }
 
+/// Starts a cap of the first container, until its limit is in force.
+fn capped(two: &Two, state: &Path) -> Ended {
+    let before = two.quotas();
+    let share = format!("{}=0.05", two.names[0]);
+    let cap = Ended(
+        vtax(state)
+            .args(["cap", "--guest", &share, "--interval", "200ms"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    );
+    let began = Instant::now();
+    while two.quotas()[0] == before[0] {
+        assert!(began.elapsed() < Duration::from_secs(20), "nothing was set");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    cap
+}
+
+/// Ends it with SIGTERM; what it said.
+fn end(mut cap: Ended) -> String {
+    rustix::process::kill_process(
+        rustix::process::Pid::from_child(&cap.0),
+        rustix::process::Signal::TERM,
+    )
+    .unwrap();
+    let mut said = String::new();
+    std::io::Read::read_to_string(cap.0.stderr.as_mut().unwrap(), &mut said).unwrap();
+    cap.0.wait().unwrap();
+    said
+}
+
+/// The first container's control group ends, and another is made at its path with this limit.
+fn make_anew(two: &mut Two, limit: &str) {
+    two.burners.remove(0);
+    let container = &mut two.setting.containers[0];
+    let _ = container.namespace.0.kill();
+    let _ = container.namespace.0.wait();
+    let group = two.quotas[0].parent().unwrap();
+    let began = Instant::now();
+    while let Err(cause) = fs::remove_dir(group) {
+        assert!(began.elapsed() < Duration::from_secs(20), "{cause}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    fs::create_dir(group).unwrap();
+    fs::write(&two.quotas[0], limit).unwrap();
+}
+
+#[test]
+fn a_limit_that_an_operator_sets_while_a_guest_is_capped_is_in_force_afterwards() {
+    let Some(two) = Two::new() else {
+        return;
+    };
+    let state = tempfile::tempdir().unwrap();
+    let cap = capped(&two, state.path());
+    fs::write(&two.quotas[0], "60000").unwrap();
+    let said = end(cap);
+    assert!(two.quotas()[0].starts_with("60000"), "{:?}", two.quotas());
+    assert!(
+        said.contains("another program has set it to `60000"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_group_that_is_made_anew_while_its_guest_is_capped_keeps_its_limit() {
+    let Some(mut two) = Two::new() else {
+        return;
+    };
+    let state = tempfile::tempdir().unwrap();
+    let cap = capped(&two, state.path());
+    make_anew(&mut two, "77000");
+    let said = end(cap);
+    assert!(two.quotas()[0].starts_with("77000"), "{:?}", two.quotas());
+    assert!(said.contains("made anew"), "{said}");
+}
+
+#[test]
+fn a_group_that_is_made_anew_after_a_cap_was_killed_keeps_its_limit() {
+    let Some(mut two) = Two::new() else {
+        return;
+    };
+    let state = tempfile::tempdir().unwrap();
+    let mut cap = capped(&two, state.path());
+    cap.0.kill().unwrap();
+    cap.0.wait().unwrap();
+    make_anew(&mut two, "12345");
+    let restored = finish(vtax(state.path()).arg("restore"), true);
+    assert!(two.quotas()[0].starts_with("12345"), "{:?}", two.quotas());
+    let said = String::from_utf8_lossy(&restored.stdout).into_owned();
+    assert!(
+        said.contains("not restored:") && said.contains("made anew"),
+        "{said}"
+    );
+    // It is said once.
+    let restored = finish(vtax(state.path()).arg("restore"), true);
+    let said = String::from_utf8_lossy(&restored.stdout).into_owned();
+    assert!(said.contains("nothing to restore"), "{said}");
+}
+
 #[test]
 fn a_share_that_makes_no_sense_is_refused() {
     let state = tempfile::tempdir().unwrap();
@@ -237,7 +338,7 @@ fn a_share_that_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn who_is_named_and_is_not_here_is_said() {
+fn who_is_named_and_was_never_held_is_an_error() {
     let state = tempfile::tempdir().unwrap();
     let line = [
         "cap",
@@ -246,9 +347,14 @@ fn who_is_named_and_is_not_here_is_said() {
         "--count=1",
         "--interval=100ms",
     ];
-    let output = finish(vtax(state.path()).args(line), true);
+    let output = finish(vtax(state.path()).args(line), false);
+    assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("no guest is called nobody"), "{said}");
+    assert!(
+        said.contains("no guest is called nobody yet; there are"),
+        "{said}"
+    );
+    assert!(said.contains("no guest called nobody was held"), "{said}");
 }
 
 /// Where a container's group is in a hierarchy.

@@ -21,7 +21,7 @@ const MOST_IN_HAND_S: f64 = 0.1;
 const LEAST: f64 = 0.01;
 
 /// The most, of the share. More than 1 where soft interrupts for others run on the guest's account.
-const MOST_OF_SHARE: f64 = 1.25;
+pub(super) const MOST_OF_SHARE: f64 = 1.25;
 
 /// A guest's way to its share.
 #[derive(Debug, Clone)]

@@ -28,6 +28,14 @@ impl Limit {
         }
     }
 
+    /// Whether it still is this guest's: a Xen domain that rebooted has another number.
+    pub fn is_of(&self, guest: &GuestUse) -> bool {
+        match self {
+            Self::Group(_) => true,
+            Self::Domain(cap) => guest.domain == Some(cap.domain),
+        }
+    }
+
     /// What it was when it was found, in processors; `None` without one.
     pub fn before(&self) -> Option<f64> {
         match self {

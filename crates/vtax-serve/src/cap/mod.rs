@@ -10,8 +10,11 @@
 mod controller;
 mod limit;
 mod quota;
+#[cfg(test)]
+mod tests;
 
 use crate::pace::Pace;
+use crate::said::Said;
 use crate::snapshot::{GuestUse, Snapshot, Watch};
 use controller::Controller;
 use limit::Limit;
@@ -41,7 +44,7 @@ pub struct CapOptions {
     pub interval: Duration,
     /// How many intervals; until stopped without it.
     pub count: Option<u64>,
-    /// Shares of guests by name, in processors.
+    /// Shares of guests by name, in processors; each guest of a name gets it.
     pub guests: BTreeMap<String, f64>,
     /// The share of every other guest. `None`: the limit that it has, and none where it has none.
     pub each: Option<f64>,
@@ -69,6 +72,31 @@ pub enum CapError {
          here"
     )]
     NoGroups,
+    /// Guests that were named never came.
+    #[error("{}", never_held(.names, .here))]
+    NeverHeld {
+        /// The names of which no guest was held.
+        names: Vec<String>,
+        /// The guests that are there.
+        here: Vec<String>,
+    },
+}
+
+fn never_held(names: &[String], here: &[String]) -> String {
+    format!(
+        "no guest called {} was held; {}",
+        names.join(" or "),
+        in_words(here)
+    )
+}
+
+/// Which guests there are.
+fn in_words(here: &[String]) -> String {
+    if here.is_empty() {
+        "there are no guests".to_owned()
+    } else {
+        format!("there are: {}", here.join(", "))
+    }
 }
 
 /// A guest's interval; all in processors (seconds of processor time a second).
@@ -120,15 +148,7 @@ pub fn run(
     for note in watch.notes() {
         say(note);
     }
-    let mut cap = Cap {
-        hierarchy,
-        options,
-        held: BTreeMap::new(),
-        refused: BTreeSet::new(),
-        unlimited: BTreeSet::new(),
-        intervals: 0,
-        gone: 0,
-    };
+    let mut cap = Cap::new(hierarchy, options);
     let first = watch.pass()?;
     cap.interval(&first, journal, out, say)?;
     cap.tell_missing(&first, say);
@@ -155,7 +175,7 @@ pub fn run(
     journal.undo_all()?;
     say_left(journal, say);
     cap.tell_means(say);
-    outcome
+    outcome.and_then(|()| cap.check_named())
 }
 
 struct Cap<'a> {
@@ -167,11 +187,43 @@ struct Cap<'a> {
     refused: BTreeSet<u32>,
     /// Guests that have no share, since they have no limit.
     unlimited: BTreeSet<u32>,
+    /// Names of which no guest was held yet.
+    awaited: BTreeSet<String>,
+    /// How many guests of a name were there when that was said last.
+    several: BTreeMap<String, usize>,
+    /// The names of the last interval's guests.
+    here: Vec<String>,
+    said: Said,
     intervals: u64,
     gone: usize,
 }
 
-impl Cap<'_> {
+/// The share that a guest was given by its unique name, or by the one that others may have too, and that name.
+fn named<'a>(options: &'a CapOptions, guest: &GuestUse) -> Option<(&'a String, f64)> {
+    let names = [&guest.name, &guest.called];
+    let mut shares = names
+        .into_iter()
+        .filter_map(|name| options.guests.get_key_value(name));
+    shares.next().map(|(name, share)| (name, *share))
+}
+
+impl<'a> Cap<'a> {
+    fn new(hierarchy: Hierarchy, options: &'a CapOptions) -> Self {
+        Self {
+            hierarchy,
+            options,
+            held: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            unlimited: BTreeSet::new(),
+            awaited: options.guests.keys().cloned().collect(),
+            several: BTreeMap::new(),
+            here: Vec::new(),
+            said: Said::default(),
+            intervals: 0,
+            gone: 0,
+        }
+    }
+
     fn interval(
         &mut self,
         snapshot: &Snapshot,
@@ -179,16 +231,17 @@ impl Cap<'_> {
         out: &mut impl Write,
         say: &mut dyn FnMut(&str),
     ) -> Result<(), CapError> {
-        for problem in &snapshot.problems {
-            say(problem);
-        }
+        self.said.say_new(&snapshot.problems, say);
         self.forget_gone(snapshot, journal, say)?;
         if self.intervals.is_multiple_of(LOOK_AGAIN) {
             self.unlimited.clear();
         }
         self.intervals += 1;
+        self.here = names(snapshot);
+        self.tell_several(snapshot, say);
         for guest in &snapshot.guests {
-            if !self.held.contains_key(&guest.number) {
+            let held = self.held.get(&guest.number);
+            if !held.is_some_and(|(_, held)| held.limit.is_of(guest)) {
                 self.begin(guest, say);
             }
             let Some((_, held)) = self.held.get_mut(&guest.number) else {
@@ -253,12 +306,8 @@ impl Cap<'_> {
         if self.refused.contains(&guest.number) || self.unlimited.contains(&guest.number) {
             return;
         }
-        let asked = self
-            .options
-            .guests
-            .get(&guest.name)
-            .copied()
-            .or(self.options.each);
+        let named = named(self.options, guest);
+        let asked = named.map(|(_, share)| share).or(self.options.each);
         let limit = match Limit::of(guest, &self.hierarchy) {
             Ok(limit) => limit,
             Err(why) => {
@@ -284,6 +333,9 @@ impl Cap<'_> {
             problem: None,
             is_there: false,
         };
+        if let Some((name, _)) = named {
+            self.awaited.remove(name);
+        }
         self.held.insert(guest.number, (guest.name.clone(), held));
     }
 
@@ -311,21 +363,14 @@ impl Cap<'_> {
 
     /// Says who was named and is not here, and where nobody is held.
     fn tell_missing(&self, snapshot: &Snapshot, say: &mut dyn FnMut(&str)) {
-        let here: BTreeSet<&str> = snapshot
-            .guests
-            .iter()
-            .map(|guest| guest.name.as_str())
-            .collect();
-        let listed = || here.iter().copied().collect::<Vec<_>>().join(", ");
-        for name in self
-            .options
-            .guests
-            .keys()
-            .filter(|name| !here.contains(name.as_str()))
-        {
+        let is_here = |name: &&String| {
+            let mut guests = snapshot.guests.iter();
+            guests.any(|guest| [&guest.name, &guest.called].contains(name))
+        };
+        for name in self.options.guests.keys().filter(|name| !is_here(name)) {
             say(&format!(
-                "no guest is called {name} yet; there are: {}",
-                listed()
+                "no guest is called {name} yet; {}",
+                in_words(&self.here)
             ));
         }
         if self.held.is_empty() {
@@ -333,6 +378,34 @@ impl Cap<'_> {
                 "nobody is held yet: a guest needs --guest, --each or a limit of its control group",
             );
         }
+    }
+
+    /// Says where one name is that of several guests.
+    fn tell_several(&mut self, snapshot: &Snapshot, say: &mut dyn FnMut(&str)) {
+        for (name, share) in &self.options.guests {
+            let of_name =
+                |guest: &&GuestUse| named(self.options, guest).map(|(n, _)| n) == Some(name);
+            let count = snapshot.guests.iter().filter(of_name).count();
+            let said = self.several.entry(name.clone()).or_insert(1);
+            if count > *said {
+                *said = count;
+                say(&format!(
+                    "{count} guests are called {name}: each is held to {share} processors"
+                ));
+            }
+        }
+    }
+
+    /// # Errors
+    /// The names of which no guest was ever held.
+    fn check_named(self) -> Result<(), CapError> {
+        if self.awaited.is_empty() {
+            return Ok(());
+        }
+        Err(CapError::NeverHeld {
+            names: self.awaited.into_iter().collect(),
+            here: self.here,
+        })
     }
 
     fn tell_means(&self, say: &mut dyn FnMut(&str)) {
@@ -346,6 +419,11 @@ impl Cap<'_> {
             ));
         }
     }
+}
+
+fn names(snapshot: &Snapshot) -> Vec<String> {
+    let guests = snapshot.guests.iter();
+    guests.map(|guest| guest.name.clone()).collect()
 }
 
 /// Says which limits are not what they were, since another program set them.
