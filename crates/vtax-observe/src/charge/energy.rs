@@ -1,7 +1,8 @@
 //! Energy charged with the time: what a host uses doing nothing is divided by a stated rule, what it
 //! uses on top by the processors' time.
 
-use super::ledger::Ledger;
+use super::ledger::{Ledger, Usage};
+use std::collections::VecDeque;
 use std::str::FromStr;
 use vtax_units::{Joules, Nanoseconds, Source, Watts};
 
@@ -54,41 +55,85 @@ pub struct EnergyUse {
 /// How the idle part is found.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum IdleEnergy {
-    /// The lowest power seen so far: right once the host has been idle for an interval.
+    /// From the power of intervals in which the host was idle. Before the first of them it is not known.
     #[default]
-    Lowest,
+    Learned,
     /// Given.
     Fixed(Watts),
 }
 
-/// Learns a host's idle power. It only ever falls, so idle energy does not vanish as load rises.
-#[derive(Debug, Clone, Copy, Default)]
+/// A host whose processors are busy for no more than this share of an interval is idle in it. No host with an operating
+/// system does less for long.
+const IDLE: f64 = 0.05;
+
+/// Idle intervals that count: the last ones, so that what changes with temperature and firmware is followed.
+const WINDOW: usize = 240;
+
+/// Which of their powers is the host's idle power: one of the low ones, for an idle host is never quite idle, and not
+/// the lowest, which would be that of the luckiest interval.
+const QUANTILE: f64 = 0.1;
+
+/// Learns a host's idle power from idle intervals, so that idle energy does not vanish as load rises.
+#[derive(Debug, Clone, Default)]
 pub struct IdlePower {
     how: IdleEnergy,
-    lowest: Option<f64>,
+    /// Watts of the last idle intervals.
+    seen: VecDeque<f64>,
 }
 
 impl IdlePower {
     /// Found as `how` says.
     pub fn new(how: IdleEnergy) -> Self {
-        Self { how, lowest: None }
+        Self {
+            how,
+            seen: VecDeque::new(),
+        }
     }
 
-    /// The idle part of an interval in which `total` was used.
-    pub fn part(&mut self, total: Joules, span: Nanoseconds) -> Joules {
+    /// Whether it is known.
+    pub fn is_known(&self) -> bool {
+        self.watts().is_some()
+    }
+
+    /// The idle part of an interval in which `total` was used and processors were busy for this share of the time, 0 to
+    /// 1. `None` while it is not known.
+    pub fn part(&mut self, total: Joules, span: Nanoseconds, busy: Option<f64>) -> Option<Joules> {
         let seconds = span.as_secs_f64();
-        let watts = match self.how {
-            IdleEnergy::Fixed(watts) => watts.0,
-            IdleEnergy::Lowest => {
-                let now = total.0 / seconds;
-                // Meters that update once a second read 0 in between: no host idles at 0 W.
-                if now.is_finite() && now > 0.0 {
-                    self.lowest = Some(self.lowest.map_or(now, |lowest| lowest.min(now)));
-                }
-                self.lowest.unwrap_or(0.0)
+        let now = total.0 / seconds;
+        // Meters that update once a second read 0 in between: no host idles at 0 W.
+        if now.is_finite() && now > 0.0 && busy.is_some_and(|busy| busy <= IDLE) {
+            if self.seen.len() == WINDOW {
+                self.seen.pop_front();
             }
-        };
-        Joules((watts * seconds).clamp(0.0, total.0.max(0.0)))
+            self.seen.push_back(now);
+        }
+        let watts = self.watts()?;
+        Some(Joules((watts * seconds).clamp(0.0, total.0.max(0.0))))
+    }
+
+    fn watts(&self) -> Option<f64> {
+        if let IdleEnergy::Fixed(watts) = self.how {
+            return Some(watts.0);
+        }
+        let mut seen: Vec<f64> = self.seen.iter().copied().collect();
+        seen.sort_by(f64::total_cmp);
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a place in a short list"
+        )]
+        let place = (QUANTILE * seen.len() as f64) as usize;
+        seen.get(place).copied()
+    }
+}
+
+impl Usage {
+    /// The share of the processors' time in which they were busy, guests outside of this kernel included; `None` where
+    /// that is not known. A Dom0 that sees fewer processors than there are is taken for busier than it is.
+    pub(super) fn busy(&self) -> Option<f64> {
+        let capacity = self.span.0 as f64 * f64::from(self.processors);
+        let outside: u64 = self.guests.iter().map(|guest| guest.outside.0).sum();
+        (capacity > 0.0).then(|| (self.total.0 as f64 + outside as f64) / capacity)
     }
 }
 
@@ -186,24 +231,82 @@ mod tests {
         assert_eq!(energies(&ledger), [20.0, 60.0]);
     }
 
+    const SECOND: Nanoseconds = Nanoseconds(1_000_000_000);
+
     /// Kepler #2465: idle energy vanished as load rose.
     #[test]
     fn idle_power_stays_when_load_rises() {
         let mut idle = IdlePower::default();
-        let second = Nanoseconds(1_000_000_000);
-        assert_eq!(idle.part(Joules(50.0), second), Joules(50.0));
-        assert_eq!(idle.part(Joules(200.0), second), Joules(50.0));
+        let mut part = |joules, busy| idle.part(Joules(joules), SECOND, Some(busy));
+        assert_eq!(part(50.0, 0.01), Some(Joules(50.0)));
+        assert_eq!(part(200.0, 0.9), Some(Joules(50.0)));
         assert_eq!(
-            idle.part(Joules(0.0), second),
-            Joules(0.0),
+            part(0.0, 0.9),
+            Some(Joules(0.0)),
             "never more than was used"
         );
-        assert_eq!(idle.part(Joules(400.0), second), Joules(50.0));
+        assert_eq!(part(0.0, 0.01), Some(Joules(0.0)));
+        assert_eq!(part(400.0, 1.0), Some(Joules(50.0)));
         let mut fixed = IdlePower::new(IdleEnergy::Fixed(Watts(30.0)));
+        assert!(fixed.is_known());
         assert_eq!(
-            fixed.part(Joules(200.0), Nanoseconds(2_000_000_000)),
-            Joules(60.0)
+            fixed.part(Joules(200.0), Nanoseconds(2_000_000_000), Some(1.0)),
+            Some(Joules(60.0))
         );
+    }
+
+    #[test]
+    fn a_host_is_as_busy_as_its_processors_and_the_guests_outside_of_its_kernel() {
+        use super::super::ledger::GuestUse;
+        let usage = Usage {
+            span: SECOND,
+            processors: 4,
+            total: SECOND,
+            guests: vec![GuestUse {
+                outside: SECOND,
+                ..GuestUse::default()
+            }],
+            ..Usage::default()
+        };
+        assert_eq!(usage.busy(), Some(0.5));
+        assert_eq!(Usage::default().busy(), None);
+    }
+
+    #[test]
+    fn idle_power_is_not_known_on_a_host_that_was_never_idle() {
+        let mut idle = IdlePower::default();
+        for (joules, busy) in [
+            (111.8, Some(1.0)),
+            (90.0, Some(0.5)),
+            (80.0, Some(0.06)),
+            (70.0, None),
+        ] {
+            assert_eq!(idle.part(Joules(joules), SECOND, busy), None, "{busy:?}");
+        }
+        assert!(!idle.is_known());
+        assert_eq!(
+            idle.part(Joules(60.0), SECOND, Some(0.05)),
+            Some(Joules(60.0))
+        );
+        assert!(idle.is_known());
+    }
+
+    #[test]
+    fn idle_power_is_a_low_one_of_the_last_idle_intervals_and_not_the_lowest_ever() {
+        let mut idle = IdlePower::default();
+        let mut part = |watts: f64, busy| idle.part(Joules(watts), SECOND, Some(busy)).unwrap().0;
+        // One reading that a meter had too low is not what everybody is charged by.
+        part(5.0, 0.01);
+        for number in 0..WINDOW / 2 {
+            part(50.0 + (number % 10) as f64, 0.01);
+        }
+        let learned = part(500.0, 1.0);
+        assert!((50.0..53.0).contains(&learned), "{learned}");
+        // A warmer host draws more, and after a while that is what it draws.
+        for _ in 0..WINDOW {
+            part(70.0, 0.01);
+        }
+        assert_eq!(part(500.0, 1.0), 70.0);
     }
 
     /// Scaphandre #428 took watts for joules: over any interval, 100 W are 100 J a second.

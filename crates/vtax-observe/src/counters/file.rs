@@ -1,21 +1,75 @@
-//! A kernel file that is opened once and read again and again into one buffer.
+//! A kernel file that is opened once and read again and again into one buffer. Beyond what this process may keep open,
+//! files are opened for each reading.
 
 use crate::ObserveError;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Larger than any kernel text file; a file that exceeds it is not what it claims to be.
 const LIMIT: usize = 16 << 20;
 
-/// A file of `/proc`, `/sys` or a control group that stays open.
+/// How many files may be kept open, and how many are.
+#[derive(Debug)]
+struct Places {
+    most: AtomicUsize,
+    taken: AtomicUsize,
+}
+
+impl Places {
+    const fn without_limit() -> Self {
+        Self {
+            most: AtomicUsize::new(usize::MAX),
+            taken: AtomicUsize::new(0),
+        }
+    }
+
+    /// Keeps a file where there is a place.
+    fn keep(&'static self, file: File) -> Option<Kept> {
+        let most = self.most.load(Ordering::Relaxed);
+        let take = |taken| (taken < most).then_some(taken + 1);
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        let taken = self.taken.fetch_update(set, fetch, take);
+        taken.is_ok().then(|| Kept { file, places: self })
+    }
+}
+
+/// Those of this process.
+static PLACES: Places = Places::without_limit();
+
+/// How many kernel files are kept open.
+pub(crate) fn kept_open() -> usize {
+    PLACES.taken.load(Ordering::Relaxed)
+}
+
+/// Keeps no more kernel files open from now on; those that are stay.
+pub(crate) fn keep_open(most: usize) {
+    PLACES.most.store(most, Ordering::Relaxed);
+}
+
+/// A file that has a place.
+#[derive(Debug)]
+struct Kept {
+    file: File,
+    places: &'static Places,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.places.taken.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A file of `/proc`, `/sys` or a control group that stays open where there is a place for it.
 ///
 /// An open file of `/proc/PID` belongs to the process, not to its number: after the process is
-/// gone it fails (`ESRCH`), also when another process has got the same number.
+/// gone it fails (`ESRCH`), also when another process has got the same number. One that is opened for each reading does
+/// not: whoever lists processes and groups tells them apart in each pass.
 #[derive(Debug)]
 pub(crate) struct KernelFile {
-    file: File,
+    file: Option<Kept>,
     path: PathBuf,
     buffer: Vec<u8>,
     one_piece: bool,
@@ -35,10 +89,13 @@ impl KernelFile {
     }
 
     fn with(path: impl Into<PathBuf>, one_piece: bool) -> Result<Self, ObserveError> {
-        let path = path.into();
+        Self::kept(path.into(), one_piece, &PLACES)
+    }
+
+    fn kept(path: PathBuf, one_piece: bool, places: &'static Places) -> Result<Self, ObserveError> {
         match File::open(&path) {
             Ok(file) => Ok(Self {
-                file,
+                file: places.keep(file),
                 path,
                 buffer: vec![0; 1024],
                 one_piece,
@@ -72,6 +129,14 @@ impl KernelFile {
     }
 
     fn fill(&mut self) -> io::Result<usize> {
+        let opened;
+        let file = match &self.file {
+            Some(kept) => &kept.file,
+            None => {
+                opened = File::open(&self.path)?;
+                &opened
+            }
+        };
         let mut length = 0;
         loop {
             if length == self.buffer.len() {
@@ -81,7 +146,7 @@ impl KernelFile {
                 self.buffer.resize(length * 2, 0);
             }
             let room = self.buffer.get_mut(length..).unwrap_or_default();
-            match self.file.read_at(room, length as u64) {
+            match file.read_at(room, length as u64) {
                 Ok(0) => return Ok(length),
                 Ok(read) => {
                     length += read;
@@ -113,6 +178,25 @@ mod tests {
             std::fs::write(&path, "").unwrap();
             assert_eq!(file.read().unwrap(), b"");
         }
+    }
+
+    #[test]
+    fn a_file_without_a_place_is_opened_for_each_reading_and_a_place_is_free_again_afterwards() {
+        static TWO: Places = Places::without_limit();
+        TWO.most.store(2, Ordering::Relaxed);
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        std::fs::write(&path, "1").unwrap();
+        let open = || KernelFile::kept(path.clone(), true, &TWO).unwrap();
+        let mut files = [open(), open(), open()];
+        let is_kept: Vec<bool> = files.iter().map(|file| file.file.is_some()).collect();
+        assert_eq!(is_kept, [true, true, false]);
+        for file in &mut files {
+            assert_eq!(file.read().unwrap(), b"1");
+        }
+        drop(files);
+        assert!(open().file.is_some());
+        assert_eq!(TWO.taken.load(Ordering::Relaxed), 0);
     }
 
     #[test]
