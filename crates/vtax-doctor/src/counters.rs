@@ -1,7 +1,8 @@
-//! Hardware counters, VM exits and BPF, opened as a run opens them.
+//! Hardware counters, VM exits and BPF, opened as a run opens them, and how the kernel accounts interrupts.
 
 use super::{Answer, Counters, Finding, Options, Topic};
 use vtax_host::Roots;
+use vtax_observe::charge::IrqAccounting;
 
 const ASKED: [(&str, Counters, &str); 3] = [
     (
@@ -31,5 +32,29 @@ pub(super) fn examine(roots: &Roots, options: &Options) -> Vec<Finding> {
             Finding::new(Topic::Counters, name, Answer::No, error.to_string()).remedy(without)
         }
     };
-    ASKED.map(finding).to_vec()
+    let mut findings = ASKED.map(finding).to_vec();
+    findings.push(interrupt_time(IrqAccounting::detect(roots)));
+    findings
+}
+
+/// Only charge-back by counting depends on it.
+fn interrupt_time(accounting: IrqAccounting) -> Finding {
+    let answer = if accounting.is_by_clock() {
+        Answer::Yes
+    } else {
+        Answer::Partly
+    };
+    let finding = Finding::new(
+        Topic::Counters,
+        "interrupt time",
+        answer,
+        accounting.to_string(),
+    );
+    match answer {
+        Answer::Yes => finding,
+        _ => finding.remedy(
+            "charge-back that counts estimates soft interrupts and states its error; a kernel built with \
+             CONFIG_IRQ_TIME_ACCOUNTING=y accounts them exactly, and charge-back that traces needs neither",
+        ),
+    }
 }

@@ -437,6 +437,30 @@ fn guests_that_exist_are_reached_by_libvirt_ssh_and_a_pool() {
 }
 
 #[test]
+fn how_the_kernel_accounts_interrupts_is_reported_with_what_would_make_it_exact() {
+    let host = FakeHost::intel_server();
+    host.file("proc/sys/kernel/osrelease", "6.1.0\n");
+    for (line, answer, evidence) in [
+        ("CONFIG_IRQ_TIME_ACCOUNTING=y\n", Answer::Yes, "by a clock"),
+        (
+            "CONFIG_TICK_CPU_ACCOUNTING=y\n",
+            Answer::Partly,
+            "sampled at the kernel's tick",
+        ),
+    ] {
+        host.file("boot/config-6.1.0", line);
+        let findings = examined(&host, &FakeProbes::default());
+        assert_finding(
+            &findings,
+            Topic::Counters,
+            "interrupt time",
+            answer,
+            evidence,
+        );
+    }
+}
+
+#[test]
 fn refused_counters_say_what_refused_them() {
     let probes = FakeProbes {
         answers: |name| name != "Hardware",
