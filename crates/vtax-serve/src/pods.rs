@@ -3,7 +3,7 @@
 use crate::snapshot::{GuestUse, Snapshot};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
-use vtax_observe::charge::{Ledger, Row, Stage};
+use vtax_observe::charge::{Ledger, Modelled, Row, Stage};
 use vtax_observe::guests::Platform;
 use vtax_units::Nanoseconds;
 
@@ -44,6 +44,7 @@ pub fn by_pod(mut snapshot: Snapshot) -> Snapshot {
                 ] {
                     sum.stages.merge(&part.stages);
                     sum.energy += part.energy;
+                    sum.error += part.error;
                 }
             }
         }
@@ -59,6 +60,8 @@ pub fn by_pod(mut snapshot: Snapshot) -> Snapshot {
             sum.stages.merge(&row.stages);
             sum.booked += row.booked;
             sum.energy += row.energy;
+            let errors = [sum.modelled, row.modelled].into_iter().flatten();
+            sum.modelled = errors.reduce(Modelled::merge);
         }
         ledger.rows = rows.into_values().collect();
     };

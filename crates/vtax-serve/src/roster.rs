@@ -134,6 +134,7 @@ fn difference(total: &GuestTotals, part: &GuestTotals) -> GuestTotals {
         stages,
         energy: Joules((total.energy.0 - part.energy.0).max(0.0)),
         exchanges,
+        error: total.error.saturating_since(part.error),
     }
 }
 

@@ -548,10 +548,11 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 /// What the exporter's own labels are called.
-const TAKEN: [&str; 15] = [
+const TAKEN: [&str; 16] = [
     "energy_covers",
     "energy_source",
     "guest",
+    "irq_accounting",
     "kind",
     "manager",
     "method",

@@ -67,6 +67,16 @@ impl IrqAccounting {
         }
     }
 
+    /// In one word, for labels.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Native => "native",
+            Self::Sampled => "sampled",
+            Self::Unknown => "unknown",
+        }
+    }
+
     /// Soft interrupts are no part of the run time of the tasks that they interrupt.
     pub fn is_apart(self) -> bool {
         self == Self::Exact

@@ -191,6 +191,16 @@ pub struct Modelled {
 }
 
 impl Modelled {
+    /// With another's, as one.
+    pub fn merge(self, other: Self) -> Self {
+        let own = |of: Self| of.own.unwrap_or_default().0;
+        let is_own = self.own.is_some() || other.own.is_some();
+        Self {
+            own: is_own.then(|| Nanoseconds(own(self).saturating_add(own(other)))),
+            softirq: Nanoseconds(self.softirq.0.saturating_add(other.softirq.0)),
+        }
+    }
+
     /// Of everything.
     pub fn total(&self) -> Nanoseconds {
         Nanoseconds(

@@ -1,6 +1,6 @@
 //! A group of perf events: opened, started and read together, by perf_event_open(2).
 //!
-//! The one place that talks to perf. A group is read with one system call (and, for another
+//! The one place that counts with perf (`clock_samples` samples). A group is read with one system call (and, for another
 //! CPU's counters, one inter-processor interrupt) however many events it has, and its events
 //! are on the PMU at the same time or not at all, so that their ratios are sound.
 
@@ -147,7 +147,8 @@ fn open(scope: Scope<'_>, event: &Event, leader: Option<&OwnedFd>) -> io::Result
     Ok(fd)
 }
 
-fn check(result: i32) -> io::Result<i32> {
+/// What a system call returned, or why it failed.
+pub(crate) fn check(result: i32) -> io::Result<i32> {
     if result < 0 {
         Err(io::Error::last_os_error())
     } else {

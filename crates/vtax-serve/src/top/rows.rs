@@ -4,7 +4,7 @@ use crate::snapshot::{Snapshot, softirq_source};
 use serde::Serialize;
 use std::cmp::Ordering;
 use std::str::FromStr;
-use vtax_observe::charge::{Stage, Stages};
+use vtax_observe::charge::{Modelled, Stage, Stages};
 use vtax_units::{Nanoseconds, Source};
 
 /// What a row is of.
@@ -34,6 +34,8 @@ pub struct Row {
     pub number: Option<u32>,
     /// All stages.
     pub cpu_percent: f64,
+    /// How far that may be off, where a model made a part of it.
+    pub cpu_error_percent: Option<f64>,
     /// By stage; nothing for rows that have no stages.
     pub stage_cpu_percent: StagePercents,
     /// The share of its own time that a guest does not see.
@@ -104,6 +106,8 @@ pub struct Rates {
     pub method: &'static str,
     /// Whether their times are measured or modelled.
     pub softirq_source: Source,
+    /// How the kernel accounts interrupts: `exact`, `native`, `sampled` or `unknown`.
+    pub irq_accounting: &'static str,
     /// What the energy covers.
     pub energy_covers: Option<String>,
     /// Whether it is measured or modelled.
@@ -138,6 +142,7 @@ impl Rates {
             platform: "",
             number: None,
             cpu_percent: percent(cpu, span),
+            cpu_error_percent: None,
             stage_cpu_percent: StagePercents::default(),
             hidden_percent: None,
             watts: watts(joules),
@@ -153,13 +158,16 @@ impl Rates {
             ledger.host + ledger.host_softirq,
             ledger.host_energy.0,
         );
+        let error = |modelled: Option<Modelled>| Some(percent(modelled?.total(), span));
+        host.cpu_error_percent = error(ledger.modelled);
         host.stage_cpu_percent.softirq = Some(percent(ledger.host_softirq, span));
-        let nobody = plain(
+        let mut nobody = plain(
             Party::Unattributed,
             "unattributed",
             ledger.unattributed,
             ledger.unattributed_energy.0,
         );
+        nobody.cpu_error_percent = ledger.unattributed_error.map(|error| percent(error, span));
         let mut guests: Vec<Row> = snapshot
             .guests
             .iter()
@@ -170,6 +178,7 @@ impl Rates {
                 Row {
                     platform: guest.platform.name(),
                     number: Some(guest.number),
+                    cpu_error_percent: error(ledger.row(guest.number).and_then(|row| row.modelled)),
                     stage_cpu_percent: StagePercents::of(stages, span),
                     hidden_percent: guest.hidden().map(|hidden| hidden * 100.0),
                     received_packets_per_second: rate(exchanged.received),
@@ -199,6 +208,7 @@ impl Rates {
             interval_seconds: span.as_secs_f64(),
             method: snapshot.method,
             softirq_source: softirq_source(snapshot.method),
+            irq_accounting: snapshot.irq_accounting.name(),
             energy_covers: snapshot
                 .energy_source
                 .as_ref()

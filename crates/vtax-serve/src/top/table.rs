@@ -41,6 +41,10 @@ const COLUMNS: [(&str, usize, Key); 11] = [
     ("EXITS", 5, Key::Exits),
 ];
 
+/// How far `CPU%` may be off, on screens that are so wide.
+const ERROR: (&str, usize) = ("±CPU%", 5);
+const WIDTH_WITH_ERROR: usize = 100;
+
 const PLATFORM_WIDTH: usize = 6;
 const LEAST_NAME: usize = 14;
 const MOST_NAME: usize = 48;
@@ -132,12 +136,17 @@ fn summary(rates: &Rates, view: &View) -> String {
         _ => "no meter".to_owned(),
     };
     let what = if view.paused { "PAUSED" } else { "vtax top" };
+    // What counting is worth depends on it; tracing does not.
+    let method = match rates.method {
+        "counted" if shows_error(view) => format!("counted/{}", rates.irq_accounting),
+        method => method.to_owned(),
+    };
     format!(
         "{what} {time} UTC  {:.1} s  {} guests  CPU {} %  {power}  {}",
         rates.interval_seconds,
         guests(rates),
         figure(busy, 5),
-        rates.method,
+        method,
     )
 }
 
@@ -159,8 +168,13 @@ fn second_line(rates: &Rates, view: &View) -> String {
     "CPU in % of one processor; HID% of a guest's CPU is not its own code".to_owned()
 }
 
+fn shows_error(view: &View) -> bool {
+    view.width >= WIDTH_WITH_ERROR
+}
+
 fn name_width(view: &View) -> usize {
     let numbers: usize = COLUMNS.iter().map(|(_, width, _)| width + 1).sum();
+    let numbers = numbers + if shows_error(view) { ERROR.1 + 1 } else { 0 };
     view.width
         .saturating_sub(numbers + PLATFORM_WIDTH + 1)
         .clamp(LEAST_NAME, MOST_NAME)
@@ -186,6 +200,9 @@ fn heading(view: &View) -> String {
         };
         text.push_str(&format!(" {heading:>width$}"));
     }
+    if shows_error(view) {
+        text.push_str(&format!(" {:>width$}", ERROR.0, width = ERROR.1));
+    }
     text
 }
 
@@ -199,6 +216,11 @@ fn row_text(row: &Row, view: &View) -> String {
         let value = row.value(key);
         let value = value.map_or_else(|| "-".to_owned(), |value| figure(value, width));
         text.push_str(&format!(" {value:>width$}"));
+    }
+    if shows_error(view) {
+        let error = row.cpu_error_percent.map(|error| figure(error, ERROR.1));
+        let error = error.unwrap_or_else(|| "-".to_owned());
+        text.push_str(&format!(" {error:>width$}", width = ERROR.1));
     }
     text
 }
@@ -326,6 +348,19 @@ mod tests {
             narrow[6].text
         );
         let wide = lines(&rates, &view(120, Some(24)));
+        assert!(
+            wide[0].text.ends_with(" counted/sampled"),
+            "{}",
+            wide[0].text
+        );
+        let ends = [" ±CPU%", "     -", "  0.37"];
+        for (line, end) in wide[2..].iter().zip(ends) {
+            assert!(
+                line.text.width() <= 120 && line.text.ends_with(end),
+                "{}",
+                line.text
+            );
+        }
         assert!(
             wide[6].text.starts_with("a-name-of-a-guest-that-is-long "),
             "{}",
