@@ -4,7 +4,6 @@ use crate::AtlasError;
 use crate::catalogue::{Catalogue, Key};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::Path;
 use vtax_report::analysis::charge::Study;
 use vtax_report::analysis::{Analysis, Certainty, MetricSummary, TreatmentSummary, analyse};
@@ -288,7 +287,8 @@ impl Ours {
             let figures = catalogue.figures.iter();
             let keys = crate::wanted(figures.filter(|figure| figure.paper == paper.key));
             let file = folder.join(format!("{}.csv", paper.key));
-            fs::write(&file, self.csv(&keys)).map_err(AtlasError::file("write", &file))?;
+            vtax_files::write(&file, self.csv(&keys).as_bytes())
+                .map_err(|error| AtlasError::file("write", &file)(error.cause))?;
         }
         Ok(())
     }
@@ -489,6 +489,7 @@ fn fields(line: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn numbers_come_back_from_their_file() {

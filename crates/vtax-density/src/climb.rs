@@ -21,6 +21,7 @@ use vtax_guest::platform::container::{self, Nursery};
 use vtax_guest::platform::vmm::Vmm;
 use vtax_host::cell::{Cell, CellConfig, Seat, Space};
 use vtax_host::journal::Journal;
+use vtax_host::kernel_file;
 use vtax_host::settings::{Level, Settings};
 use vtax_host::signals::Signals;
 use vtax_host::{HostError, Roots};
@@ -132,11 +133,7 @@ pub fn check(variant: &Variant, roots: &Roots) -> Result<(), HostError> {
         Kind::Linux(vmm) => {
             self::vmm(roots, *vmm)?;
             let kvm = roots.dev.join("kvm");
-            fs::File::options()
-                .read(true)
-                .write(true)
-                .open(&kvm)
-                .map_err(HostError::file("open", &kvm))?;
+            kernel_file::device(&kvm).map_err(HostError::file("open", &kvm))?;
             echo_guest().map(drop)
         }
         Kind::Mvm { .. } => vtax_mvm::machine::kvm::Host::open()

@@ -28,5 +28,5 @@ mod tests;
 
 pub use dir::{Dir, Entry};
 pub use error::{FileError, Refusal};
-pub use output::{Output, output, write};
+pub use output::{Output, append, create, edit, output, write, write_scratch};
 pub use replacement::Replacement;

@@ -1,4 +1,5 @@
-//! Files whose whole path the user named, such as `-o FILE`.
+//! Files by their whole path: what the user named, such as `-o FILE`, and what is in a directory that this process
+//! made for itself.
 
 use crate::{Dir, FileError, Refusal, Replacement};
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -49,8 +50,7 @@ pub fn output(path: &Path) -> Result<Output, FileError> {
         let file = openat(CWD, path, flags, Mode::empty()).map_err(FileError::of("write", path))?;
         return Ok(Output::Stream(file.into()));
     }
-    let name = path.file_name().unwrap_or(OsStr::new(""));
-    let dir = Dir::open(path.parent().unwrap_or(Path::new("")))?;
+    let (dir, name) = at(path)?;
     // Replacing them is safe and never what was meant.
     let refusal = match dir.metadata(name) {
         Ok(there) if there.is_symlink() => Some(Refusal::Link),
@@ -75,6 +75,52 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
         .write_all(bytes)
         .map_err(FileError::of("write", path))?;
     output.finish()
+}
+
+/// Makes a file, or empties the one that is there: for a directory that this process made for itself, whose files
+/// need not survive a crash. The path of the directory is taken as it is; the last name is neither a link nor
+/// another name of a file.
+///
+/// # Errors
+/// When there is no such directory, or the last name is a link, no file, or cannot be opened.
+pub fn create(path: &Path) -> Result<File, FileError> {
+    let file = edit(path)?;
+    file.set_len(0).map_err(FileError::of("empty", path))?;
+    Ok(file)
+}
+
+/// Opens a file to read and write it in place; makes it where it is missing. The path is taken as by [`create`].
+///
+/// # Errors
+/// As [`create`].
+pub fn edit(path: &Path) -> Result<File, FileError> {
+    let (dir, name) = at(path)?;
+    dir.edit(name)
+}
+
+/// Opens a file to write at its end; makes it where it is missing. The path is taken as by [`create`].
+///
+/// # Errors
+/// As [`create`].
+pub fn append(path: &Path) -> Result<File, FileError> {
+    let (dir, name) = at(path)?;
+    dir.append(name)
+}
+
+/// Writes a file in a directory that this process made for itself, without waiting for the disk: see [`create`].
+///
+/// # Errors
+/// As [`create`], and when the disk does not take it.
+pub fn write_scratch(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), FileError> {
+    create(path)?
+        .write_all(bytes.as_ref())
+        .map_err(FileError::of("write", path))
+}
+
+/// The directory of a path, which is taken as it is, and the last name.
+fn at(path: &Path) -> Result<(Dir, &OsStr), FileError> {
+    let name = path.file_name().unwrap_or(OsStr::new(""));
+    Ok((Dir::open(path.parent().unwrap_or(Path::new("")))?, name))
 }
 
 #[cfg(test)]
@@ -105,6 +151,25 @@ mod tests {
         write(Path::new("/dev/null"), b"x").unwrap();
         let null = fs::symlink_metadata("/dev/null").unwrap();
         assert!(!null.is_file() && !null.is_symlink());
+    }
+
+    #[test]
+    fn a_scratch_file_is_emptied_and_no_link_or_second_name_is_written_through() {
+        let folder = tempfile::tempdir().unwrap();
+        let (victim, file) = (folder.path().join("victim"), folder.path().join("file"));
+        fs::write(&victim, "kept").unwrap();
+        write_scratch(&file, "long").unwrap();
+        write_scratch(&file, "new").unwrap();
+        append(&file).unwrap().write_all(b"er").unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"newer");
+        symlink(&victim, folder.path().join("link")).unwrap();
+        fs::hard_link(&victim, folder.path().join("second")).unwrap();
+        for name in ["link", "second"] {
+            let path = folder.path().join(name);
+            assert!(write_scratch(&path, "x").unwrap_err().refusal().is_some());
+            assert!(append(&path).unwrap_err().refusal().is_some());
+        }
+        assert_eq!(fs::read(&victim).unwrap(), b"kept");
     }
 
     #[test]

@@ -16,6 +16,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use vtax_files::Dir;
 use vtax_host::HostError;
 use vtax_host::roots::Roots;
 use vtax_host::untrusted::{end_of, shown};
@@ -113,9 +114,9 @@ impl Depot {
                 run.results.display()
             )));
         }
-        for directory in [path.clone(), path.join("log")] {
-            fs::create_dir_all(&directory).map_err(HostError::file("create", &directory))?;
-        }
+        Dir::create(&path)
+            .and_then(|depot| depot.create_dir("log"))
+            .map_err(HostError::from)?;
         let submitted = jiff::Timestamp::now().to_string();
         // It tells this job from others of the same plan, also after a kill between submitting and noting.
         let unique = Sha256::digest(format!(
@@ -168,16 +169,14 @@ impl Depot {
     /// Writes a file as a whole.
     pub(crate) fn write(&self, name: &str, bytes: &[u8], mode: u32) -> Result<(), LabError> {
         let path = self.path.join(name);
-        let temporary = self.path.join(format!(".{name}.partial"));
-        fs::File::create(&temporary)
-            .and_then(|mut file| {
-                file.write_all(bytes)?;
-                file.set_permissions(fs::Permissions::from_mode(mode))?;
-                file.sync_all()?;
-                fs::rename(&temporary, &path)
-            })
+        let depot = Dir::open(&self.path).map_err(HostError::from)?;
+        let mut new = depot.replace(name).map_err(HostError::from)?;
+        let mode = fs::Permissions::from_mode(mode);
+        new.file()
+            .write_all(bytes)
+            .and_then(|()| new.file().set_permissions(mode))
             .map_err(HostError::file("write", &path))?;
-        Ok(())
+        Ok(new.finish().map_err(HostError::from)?)
     }
 
     /// Where it is.

@@ -4,7 +4,7 @@
 use crate::depot::checked_boot;
 use crate::{Depot, FleetRun};
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::sync::mpsc::{self, Sender};
@@ -194,8 +194,7 @@ impl Work<'_> {
         let rest = self.depot.rest(shard, &boot)?;
         let results = self.depot.directory(shard, &boot);
         let path = self.depot.log(shard);
-        let log = OpenOptions::new().create(true).append(true).open(&path);
-        let mut log = log.map_err(HostError::file("write", &path))?;
+        let mut log = vtax_files::append(&path).map_err(HostError::from)?;
         let mut arguments = self.run.arguments.clone();
         arguments.extend(["--part".to_owned(), format!("--shard={rest}")]);
         note(format!("shard {shard}"));

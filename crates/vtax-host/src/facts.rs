@@ -568,16 +568,19 @@ pub fn version_in(text: &str) -> Option<String> {
         })
 }
 
+/// In a results directory.
+const FILE: &str = "host.json";
+
 /// Writes `host.json` into `directory`.
 ///
 /// # Errors
 /// When the file cannot be written.
 pub fn write(facts: &HostFacts, directory: &Path) -> Result<(), crate::HostError> {
-    let path = directory.join("host.json");
+    let path = directory.join(FILE);
     let mut json = serde_json::to_string_pretty(facts)
         .map_err(|cause| crate::HostError::file("write", &path)(cause.into()))?;
     json.push('\n');
-    fs::write(&path, json).map_err(crate::HostError::file("write", &path))
+    Ok(vtax_files::Dir::open(directory)?.write(FILE, json.as_bytes())?)
 }
 
 #[cfg(test)]

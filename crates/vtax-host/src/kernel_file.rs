@@ -120,7 +120,7 @@ pub fn restore(path: &Path, old: &str, written: Option<&Written>) -> Result<Rest
 /// # Errors
 /// What the kernel says of it.
 pub fn replace(path: &Path, value: &str, written: &Written) -> io::Result<Option<String>> {
-    let mut file = OpenOptions::new().read(true).write(true).open(path)?;
+    let mut file = existing().read(true).open(path)?;
     if written.file.is_some() && Identity::of(&file)? != written.file {
         return Ok(Some(
             "it was made anew since, with a value of its own".to_owned(),
@@ -152,16 +152,35 @@ pub(crate) fn unreadable(path: &Path) -> HostError {
     }
 }
 
+/// Opens a device of the kernel, to read and write it.
+///
+/// # Errors
+/// What the kernel says of it.
+pub fn device(path: &Path) -> io::Result<File> {
+    existing().read(true).open(path)
+}
+
 /// Writes a value, in one write, to a file that is there.
 ///
 /// # Errors
 /// What the kernel says of it.
 pub fn store(path: &Path, value: &str) -> std::io::Result<()> {
-    OpenOptions::new()
-        .write(true)
+    existing()
         .truncate(true)
         .open(path)?
         .write_all(value.as_bytes())
+}
+
+/// How files of `/sys`, `/proc`, `/dev` and control groups are written: what is not there is not made. Nobody but root
+/// makes names in these, so there is no link to fear, and those that the kernel has are followed.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "files of the kernel: its own links lead to them, and nobody else makes names there"
+)]
+fn existing() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true);
+    options
 }
 
 pub(crate) fn verify(path: &Path, wanted: &str) -> Result<(), HostError> {

@@ -86,7 +86,7 @@ fn need_space(folder: &Path, mib: u64) -> Result<(), HostError> {
 
 /// Noise by the SplitMix64 generator (Steele, Lea and Flood, OOPSLA 2014): the same each time.
 fn write_noise(path: &Path, mib: u64) -> Result<(), HostError> {
-    let mut file = File::create(path).map_err(HostError::file("create", path))?;
+    let mut file = vtax_files::create(path)?;
     let mut state: u64 = 0;
     let mut block = Vec::new();
     for _ in 0..mib {

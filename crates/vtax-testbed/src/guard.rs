@@ -121,7 +121,7 @@ impl Counts {
         let text = toml::to_string(self)
             .map_err(|cause| HostError::Other(format!("cannot write the counts: {cause}")))?;
         let head = "# What the guard's plan counts in testbed:kvm. `vtax testbed guard --accept` writes it.\n\n";
-        fs::write(path, format!("{head}{text}")).map_err(HostError::file("write", path))
+        Ok(vtax_files::write(path, format!("{head}{text}").as_bytes())?)
     }
 
     /// What is farther than [`TOLERANCE`] from the committed counts, or in one of them only.
@@ -179,6 +179,7 @@ pub(crate) mod tests {
         let metric = |value: f64| Metric {
             quantity: Quantity::new(value, Unit::of(Base::One)),
             source: Source::Emulated,
+            model: None,
             better: Better::Neither,
             headline: false,
             title: String::new(),

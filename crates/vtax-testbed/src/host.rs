@@ -9,6 +9,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use vtax_files::Dir;
 use vtax_guest::image::{self, Recipe};
 use vtax_guest::platform::GuestFiles;
 use vtax_host::HostError;
@@ -147,6 +148,24 @@ pub fn cached(hypervisor: Hypervisor) -> Result<Option<Host>, HostError> {
         return assemble(hypervisor, Emulator::find(&cache), &mut |_| {}).map(Some);
     }
     Ok(None)
+}
+
+/// What starts a host, if this user can start one: the emulator, and images that are built or can be.
+///
+/// # Errors
+/// What is missing.
+pub fn available(hypervisor: Hypervisor) -> Result<String, HostError> {
+    let emulator = Emulator::find(&image::cache_dir()?).describe()?;
+    if cached(hypervisor)?.is_some() {
+        return Ok(format!("{emulator}, and its image is built; needs no root"));
+    }
+    if rustix::process::geteuid().is_root() {
+        return Ok(format!("{emulator}; the first run builds its image"));
+    }
+    Err(HostError::Missing {
+        what: format!("the image of testbed:{hypervisor}"),
+        remedy: format!("build it once as root: sudo vtax testbed build {hypervisor}"),
+    })
 }
 
 /// Every emulated host in the cache, also those of earlier recipes.
@@ -331,7 +350,7 @@ fn derived(
             return Ok(path);
         }
     }
-    fs::create_dir_all(&directory).map_err(HostError::file("create", &directory))?;
+    Dir::create(&directory)?;
     let partial = Scratch::create(&directory)?;
     let partial = partial.path().join(name);
     make(&partial)?;
@@ -402,7 +421,7 @@ fn unpack_xen(root: &Path, into: &Path) -> Result<(), HostError> {
             what: format!("Xen in {}", boot.display()),
             remedy: "vtax testbed rm xen, then build it again".into(),
         })?;
-    let output = File::create(into).map_err(HostError::file("write", into))?;
+    let output = vtax_files::create(into)?;
     let mut command = Command::new("gzip");
     command
         .args(["--decompress", "--stdout"])

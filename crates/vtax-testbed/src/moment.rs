@@ -18,6 +18,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
+use vtax_files::Dir;
 use vtax_guest::platform::qemu::Qmp;
 use vtax_host::HostError;
 use vtax_lab::LabError;
@@ -70,7 +71,7 @@ impl Moment {
             seed: SEED,
             ..settings.clone()
         };
-        fs::create_dir_all(&host.cache).map_err(HostError::file("create", &host.cache))?;
+        Dir::create(&host.cache).map_err(HostError::from)?;
         let made = Scratch::create(&host.cache)?;
         let directory = made.path().join(MADE);
         fs::create_dir(&directory).map_err(HostError::file("create", &directory))?;
@@ -97,8 +98,9 @@ impl Moment {
         let monitor = scratch.path().join("monitor");
         // The errand's memory is there, and nothing in it.
         let errand = scratch.path().join("errand");
-        File::create(&errand)
-            .and_then(|file| file.set_len(ERRAND_BYTES))
+        vtax_files::create(&errand)
+            .map_err(HostError::from)?
+            .set_len(ERRAND_BYTES)
             .map_err(HostError::file("write", &errand))?;
         let paths = Paths::of(&directory, moment.has_pstates);
         let files = paths.files(&ports, &errand, &monitor, true);

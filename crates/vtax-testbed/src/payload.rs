@@ -7,7 +7,7 @@ use crate::host::Host;
 use crate::link::{End, Link};
 use crate::pstates;
 use crate::settings::Settings;
-use std::fs::{self, File};
+use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -71,7 +71,7 @@ impl Luggage {
         link: Option<&Link>,
     ) -> Result<Self, HostError> {
         let keep = |path: &Path, content: &[u8]| {
-            fs::write(path, content).map_err(HostError::file("write", path))
+            Ok::<(), HostError>(vtax_files::write_scratch(path, content)?)
         };
         let governors = matches!(
             errand,
@@ -171,11 +171,9 @@ impl Errand<'_> {
         let bytes = archive.finish();
         fits(bytes.len() as u64)?;
         let path = directory.join("errand");
-        File::create(&path)
-            .and_then(|mut file| {
-                file.write_all(&bytes)?;
-                file.set_len(ERRAND_BYTES)
-            })
+        let mut file = vtax_files::create(&path)?;
+        file.write_all(&bytes)
+            .and_then(|()| file.set_len(ERRAND_BYTES))
             .map_err(HostError::file("write", &path))?;
         Ok(path)
     }
@@ -304,7 +302,7 @@ mod tests {
             let path = errand.bring(directory.path(), host.hypervisor).unwrap();
             assert_eq!(fs::metadata(&path).unwrap().len(), ERRAND_BYTES);
             let mut start = vec![0; 4096];
-            std::io::Read::read_exact(&mut File::open(path).unwrap(), &mut start).unwrap();
+            std::io::Read::read_exact(&mut fs::File::open(path).unwrap(), &mut start).unwrap();
             start
         };
         let errand_of_it = brought(&errand);

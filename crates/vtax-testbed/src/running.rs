@@ -45,7 +45,7 @@ impl Ports {
     pub fn create(directory: &Path) -> Result<Self, HostError> {
         let ports = Self::of(directory);
         for path in [&ports.console, &ports.events, &ports.results] {
-            File::create(path).map_err(HostError::file("create", path))?;
+            vtax_files::create(path)?;
         }
         Ok(ports)
     }

@@ -116,7 +116,8 @@ impl Singly for Containers {
             (echo, output) = (Some(ours), Stdio::from(theirs));
         }
         let config = described(&name, &self.folder.join("root"), &group, &arguments).config();
-        fs::write(bundle.join("config.json"), config.to_string()).map_err(failed)?;
+        vtax_files::write_scratch(&bundle.join("config.json"), config.to_string())
+            .map_err(|error| failed(error.into()))?;
         let status = self
             .command()
             .args(["run", "--detach", "--bundle"])

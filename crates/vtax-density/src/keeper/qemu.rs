@@ -147,8 +147,7 @@ fn start(options: &QemuOptions, disk: &Path, name: &str) -> Result<Guest, String
     let path = |what: &str| Path::new(FOLDER).join(format!("{name}.{what}"));
     let (serial, monitor) = (path("serial"), path("monitor"));
     let log = path("log");
-    let said = fs::File::create(&log)
-        .map_err(|cause| format!("cannot create {}: {cause}", log.display()))?;
+    let said = vtax_files::create(&log).map_err(|error| error.to_string())?;
     let line = options.command_line(disk, &serial, &monitor);
     let child = Command::new(&options.program)
         .args(line.words().iter().skip(1))

@@ -1,9 +1,6 @@
 //! What guests do that work while others sleep: a spell once a second, the same amount each time.
 
 use serde::{Deserialize, Serialize};
-use std::fs::File;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
 use std::process::Stdio;
 
 /// What a spell is of.
@@ -67,10 +64,9 @@ impl Work {
         if self != Self::Disk {
             return Ok(Stdio::null());
         }
-        File::options()
-            .write(true)
-            .custom_flags(libc::O_TMPFILE)
-            .open(Path::new(ON_DISK))
+        use rustix::fs::{Mode, OFlags};
+        let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+        rustix::fs::open(ON_DISK, flags, Mode::from_raw_mode(0o600))
             .map(Stdio::from)
             .map_err(|cause| format!("cannot make a file without a name in {ON_DISK}: {cause}"))
     }

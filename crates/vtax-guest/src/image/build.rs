@@ -274,11 +274,7 @@ pub(super) fn run_logged(
     progress: &mut dyn FnMut(&str),
 ) -> Result<(), HostError> {
     let line = shown(&command);
-    let mut file = File::options()
-        .create(true)
-        .append(true)
-        .open(log)
-        .map_err(HostError::file("write", log))?;
+    let mut file = vtax_files::append(log)?;
     writeln!(file, "$ {line}").map_err(HostError::file("write", log))?;
     // One pipe for both outputs keeps their order.
     let (reader, writer) = std::io::pipe().map_err(HostError::file("create", "a pipe"))?;
@@ -377,7 +373,7 @@ fn add(root: &Path, file: &RecipeFile) -> Result<(), HostError> {
 }
 
 fn write(path: &Path, content: &[u8]) -> Result<(), HostError> {
-    fs::write(path, content).map_err(HostError::file("write", path))
+    Ok(vtax_files::write_scratch(path, content)?)
 }
 
 /// Copies the tree's kernel out and returns its version. Debian's cloud kernel is LZ4: fast to

@@ -6,6 +6,7 @@ use super::build::{
 use super::{lock, remove_abandoned};
 use std::fs::{self, File};
 use std::path::Path;
+use vtax_files::Dir;
 use vtax_host::HostError;
 
 /// Runs a shell script in a Debian with these packages, and keeps what it leaves in its `/out` as a
@@ -24,7 +25,7 @@ pub fn compile(
 ) -> Result<(), HostError> {
     require_root_and_programs()?;
     let parent = into.parent().unwrap_or(into);
-    fs::create_dir_all(parent).map_err(HostError::file("create", parent))?;
+    Dir::create(parent)?;
     require_space(parent)?;
     let name = into.file_name().unwrap_or_default().to_string_lossy();
     let _lock = lock(parent, &name, progress)?;
@@ -39,7 +40,7 @@ pub fn compile(
         .map_err(HostError::file("create", parent))?;
     let path = |name: &str| building.path().join(name);
     let (source, out, log) = (path("build.sh"), path("out"), path("build.log"));
-    fs::write(&source, script).map_err(HostError::file("write", &source))?;
+    vtax_files::write_scratch(&source, script)?;
     fs::create_dir(&out).map_err(HostError::file("create", &out))?;
     let mut command = mmdebstrap(packages);
     command

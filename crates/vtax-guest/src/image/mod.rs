@@ -25,6 +25,7 @@ use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use vtax_files::Dir;
 use vtax_host::untrusted::end_of;
 use vtax_host::{HostError, mounts};
 
@@ -101,7 +102,7 @@ fn ensure_in(
         }
     }
     let images = cache.join("images");
-    fs::create_dir_all(&images).map_err(HostError::file("create", &images))?;
+    Dir::create(&images)?;
     let _lock = lock(&images, &hash, progress)?;
     // Another process may have built it while this one waited for the lock.
     if let Some(files) = find(cache, &hash) {
@@ -143,8 +144,9 @@ fn guest_files(dir: &Path, hash: &str) -> GuestFiles {
 
 /// One build of an image at a time. The lock goes with the process, however that ends.
 fn lock(images: &Path, hash: &str, progress: &mut dyn FnMut(&str)) -> Result<File, HostError> {
-    let path = images.join(format!(".{hash}.lock"));
-    let file = File::create(&path).map_err(HostError::file("create", &path))?;
+    let name = format!(".{hash}.lock");
+    let path = images.join(&name);
+    let file = Dir::open(images)?.edit(&name)?;
     let mut announced = false;
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {

@@ -26,9 +26,7 @@ pub(super) fn beside(
     if !path.is_file() {
         let _lock = lock(folder, name, &mut |_| ())?;
         // A file that is whole whenever it has its name.
-        let hidden = folder.join(format!(".{name}.new"));
-        fs::write(&hidden, content()?).map_err(HostError::file("write", &hidden))?;
-        fs::rename(&hidden, &path).map_err(HostError::file("rename", &hidden))?;
+        vtax_files::write(&path, &content()?)?;
     }
     Ok(path)
 }
@@ -43,7 +41,7 @@ fn unpacked(kernel: &Path) -> Result<Vec<u8>, HostError> {
     let (payload, suffix) = payload(&packed).map_err(unknown)?;
     let folder = tempfile::tempdir().map_err(HostError::file("create", "/tmp"))?;
     let file = folder.path().join("vmlinux").with_extension(suffix);
-    fs::write(&file, payload).map_err(HostError::file("write", &file))?;
+    vtax_files::write_scratch(&file, payload)?;
     let elf = initrd::uncompressed(&file)?;
     if elf.starts_with(b"\x7fELF") {
         Ok(elf)

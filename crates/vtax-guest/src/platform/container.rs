@@ -260,7 +260,7 @@ fn start_bundle(
     let folder = seat.outside(&seat.run_dir().join("bundle"));
     fs::create_dir(&folder).map_err(HostError::file("create", &folder))?;
     let path = folder.join("config.json");
-    fs::write(&path, config.to_string()).map_err(HostError::file("write", &path))?;
+    vtax_files::write_scratch(&path, config.to_string())?;
     let inside = |name: &str| seat.run_dir().join(name);
     let mut line = runtime.line(
         &seat.run_dir(),
@@ -451,7 +451,7 @@ fn start(
 ) -> Result<(), HostError> {
     let inside = |name: &str| seat.run_dir().join(name);
     let said = seat.outside(&inside("container.log"));
-    let log = fs::File::create(&said).map_err(HostError::file("create", &said))?;
+    let log = vtax_files::create(&said)?;
     let other = log.try_clone().map_err(HostError::file("open", &said))?;
     // Files rather than pipes: the container keeps them open.
     let status = seat

@@ -60,10 +60,9 @@ impl Jobs {
             });
         }
         let number = self.started.len();
-        let create = |path: PathBuf| File::create(&path).map_err(HostError::file("create", path));
         let child = command
-            .stdout(create(self.stdout(number))?)
-            .stderr(create(self.stderr(number))?)
+            .stdout(vtax_files::create(&self.stdout(number))?)
+            .stderr(vtax_files::create(&self.stderr(number))?)
             .spawn()
             .map_err(HostError::process(
                 "start",
@@ -93,8 +92,7 @@ impl Jobs {
         let line = started.line.clone();
         let read = |path: PathBuf| -> Result<Vec<u8>, HostError> {
             let file = File::open(&path).map_err(HostError::file("read", &path))?;
-            untrusted::read(file, MOST_OUTPUT)
-                .map_err(|_| printed_too_much(&format!("`{line}`")))
+            untrusted::read(file, MOST_OUTPUT).map_err(|_| printed_too_much(&format!("`{line}`")))
         };
         Ok(Some(Finished {
             // A status has either a code or a signal.

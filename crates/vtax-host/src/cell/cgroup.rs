@@ -17,6 +17,7 @@ use super::remove::{
 use crate::HostError;
 use crate::facts::CgroupVersion;
 use crate::journal::{Change, Journal};
+use crate::kernel_file;
 use crate::mounts::{self, Mount};
 use std::collections::BTreeSet;
 use std::fs;
@@ -393,7 +394,7 @@ fn leaf(
         if let Some(pin) = pin
             && cpus.exists()
         {
-            fs::write(&cpus, pin.to_string()).map_err(|cause| {
+            kernel_file::store(&cpus, &pin.to_string()).map_err(|cause| {
                 HostError::Setting(format!(
                     "cannot pin the {name} to processors {pin} through {}: {cause}; the group above may have \
                      other processors: see cpuset.cpus there",
@@ -441,7 +442,7 @@ fn inherit_cpuset(folder: &Path) -> Result<(), HostError> {
         if path.exists() {
             let value = fs::read_to_string(above.join(file))
                 .map_err(HostError::file("read", above.join(file)))?;
-            fs::write(&path, value.trim()).map_err(HostError::file("write", &path))?;
+            kernel_file::store(&path, value.trim()).map_err(HostError::file("write", &path))?;
         }
     }
     Ok(())
@@ -452,9 +453,9 @@ fn hand_on_controllers(folder: &Path) {
     let there = words(&folder.join("cgroup.controllers"));
     for controller in WANTED.iter().filter(|wanted| there.contains(**wanted)) {
         // One that is refused is done without, as one that is not there.
-        let _ = fs::write(
-            folder.join("cgroup.subtree_control"),
-            format!("+{controller}"),
+        let _ = kernel_file::store(
+            &folder.join("cgroup.subtree_control"),
+            &format!("+{controller}"),
         );
     }
 }

@@ -3,6 +3,7 @@
 
 use super::process;
 use crate::HostError;
+use crate::kernel_file;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
 use std::fs;
@@ -100,10 +101,7 @@ pub(super) fn stuck(verb: &str, folder: &Path, pids: &BTreeSet<u32>) -> HostErro
 /// Sends SIGKILL to everything in a group and below it; returns whom.
 pub(super) fn kill_below(folder: &Path) -> BTreeSet<u32> {
     // One write kills the whole subtree, without a race against forks (v2, Linux 5.14).
-    let _ = fs::OpenOptions::new()
-        .write(true)
-        .open(folder.join("cgroup.kill"))
-        .and_then(|mut file| io::Write::write_all(&mut file, b"1"));
+    let _ = kernel_file::store(&folder.join("cgroup.kill"), "1");
     let mut found = BTreeSet::new();
     for process in fs::read_to_string(folder.join("cgroup.procs"))
         .unwrap_or_default()

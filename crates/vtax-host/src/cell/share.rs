@@ -2,8 +2,8 @@
 
 use super::cgroup::Group;
 use crate::HostError;
+use crate::kernel_file;
 use crate::settings::{Domain, Parameter, Settings};
-use std::fs;
 use std::path::PathBuf;
 
 pub(super) const WEIGHT: Parameter = Parameter::unset(
@@ -128,7 +128,7 @@ fn write(key: &str, folders: &[PathBuf], files: [(&str, String); 2]) -> Result<(
         for (name, value) in &files {
             let file = folder.join(name);
             if file.exists() {
-                return fs::write(&file, value).map_err(|cause| {
+                return kernel_file::store(&file, value).map_err(|cause| {
                     HostError::Setting(format!(
                         "cannot set {key} by writing {value:?} to {}: {cause}; a group above may allow less",
                         file.display()
@@ -150,6 +150,7 @@ fn write(key: &str, folders: &[PathBuf], files: [(&str, String); 2]) -> Result<(
 mod tests {
     use super::*;
     use crate::settings::Level;
+    use std::fs;
 
     fn settings(pairs: &[(&str, Level)]) -> Settings {
         Settings(

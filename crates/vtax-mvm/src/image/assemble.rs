@@ -33,10 +33,10 @@ pub fn assemble_source(name: &str, source: &str) -> Result<Image> {
     })?;
     let input = folder.path().join("image.asm");
     let output = folder.path().join("image.img");
-    fs::write(&input, source).map_err(|cause| Error::File {
+    vtax_files::write_scratch(&input, source).map_err(|error| Error::File {
         action: "write",
         path: input.clone(),
-        cause,
+        cause: error.cause,
     })?;
     let run = Command::new("nasm")
         .args(["-f", "bin", "-o"])

@@ -6,7 +6,7 @@
 //! one whose next guest is ahead of all others leaves the processor to them for a moment.
 
 use crate::error::{Error, Result};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use vm_memory::{FileOffset, MmapRegion};
@@ -33,12 +33,8 @@ impl Share {
     /// # Errors
     /// [`Error::File`] when it cannot be written.
     pub fn create(path: &Path) -> Result<Self> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(path)
-            .and_then(|file| file.set_len(BYTES as u64).map(|()| file));
+        let file = vtax_files::create(path).map_err(std::io::Error::from);
+        let file = file.and_then(|file| file.set_len(BYTES as u64).map(|()| file));
         Self::map(path, file, 0)
     }
 
@@ -47,7 +43,7 @@ impl Share {
     /// # Errors
     /// [`Error::File`] when `path` is not what [`Share::create`] made.
     pub fn join(path: &Path, own: u32) -> Result<Self> {
-        let file = OpenOptions::new().read(true).write(true).open(path);
+        let file = vtax_files::edit(path).map_err(std::io::Error::from);
         let file = file.and_then(|file| match file.metadata()?.len() {
             length if length == BYTES as u64 => Ok(file),
             other => Err(std::io::Error::other(format!("{other} bytes long"))),

@@ -12,8 +12,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
+use vtax_files::Dir;
 use vtax_host::command::plain;
 use vtax_host::facts::KvmBackend;
+use vtax_host::kernel_file;
 use vtax_host::untrusted::shown_lines;
 use vtax_host::{HostError, Roots};
 
@@ -53,7 +55,7 @@ pub(super) fn kvm_boots_with(binary: &str, guest: &GuestFiles) -> KvmVerdict {
         seconds: 0.0,
     };
     // Opening needs no boot, and its failure has a remedy of its own; it is never cached.
-    if let Err(cause) = fs::File::options().read(true).write(true).open("/dev/kvm") {
+    if let Err(cause) = kernel_file::device(Path::new("/dev/kvm")) {
         return no(format!("cannot open /dev/kvm: {cause}"));
     }
     let version = match version(binary) {
@@ -166,12 +168,11 @@ fn read(path: &Path) -> Option<KvmVerdict> {
 }
 
 fn keep(path: &Path, verdict: &KvmVerdict) -> std::io::Result<()> {
-    let dir = path.parent().unwrap_or(path);
-    fs::create_dir_all(dir)?;
-    let mut file = tempfile::NamedTempFile::new_in(dir)?;
-    serde_json::to_writer_pretty(&mut file, verdict)?;
-    file.persist(path)?;
-    Ok(())
+    Dir::create(path.parent().unwrap_or(path))?;
+    Ok(vtax_files::write(
+        path,
+        &serde_json::to_vec_pretty(verdict)?,
+    )?)
 }
 
 /// Boots, and waits at most `limit`. The backend is left empty.
@@ -182,8 +183,8 @@ fn probe(binary: &str, guest: &GuestFiles, limit: Duration) -> Result<KvmVerdict
         .map_err(HostError::file("create", "/tmp"))?;
     let path = |name: &str| dir.path().join(name);
     let (initrd, console, messages) = (path("initrd"), path("console"), path("messages"));
-    fs::write(&initrd, image::probe(&guest.root)?).map_err(HostError::file("write", &initrd))?;
-    let stderr = fs::File::create(&messages).map_err(HostError::file("create", &messages))?;
+    vtax_files::write_scratch(&initrd, image::probe(&guest.root)?)?;
+    let stderr = vtax_files::create(&messages)?;
 
     let mut line = Options::bare(binary);
     line.option("-accel", "kvm")

@@ -187,7 +187,7 @@ pub fn boot(
         is_system: domain.virsh.uri.contains("/system"),
     }
     .xml();
-    std::fs::write(&xml, &text).map_err(HostError::file("write", &xml))?;
+    vtax_files::write_scratch(&xml, &text)?;
     let started = Instant::now();
     domain
         .virsh

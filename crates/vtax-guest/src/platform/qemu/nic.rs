@@ -36,7 +36,7 @@ impl Nic {
         ))?;
         let control = place.run_dir().join("nic-control.sock");
         let messages = place.outside(&place.run_dir().join("nic.log"));
-        let log = fs::File::create(&messages).map_err(HostError::file("create", &messages))?;
+        let log = vtax_files::create(&messages)?;
         let line = command_line(&program, tap, options, socket, &control);
         let mut child = place
             .command(&line)

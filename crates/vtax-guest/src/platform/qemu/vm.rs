@@ -13,12 +13,12 @@ use super::threads;
 use crate::platform::{CommandLine, Finished, GuestFiles, Job, Target, backing};
 use rustix::fs::{Mode, OFlags};
 use std::collections::BTreeMap;
-use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 use vtax_host::HostError;
+use vtax_host::kernel_file;
 use vtax_host::scratch::MOUNT_POINT;
 use vtax_observe::{NetDevice, Subject};
 use vtax_units::Source;
@@ -218,7 +218,7 @@ fn explain(error: HostError, process: &mut Process, qmp: &mut Qmp) -> HostError 
 
 fn start(place: &dyn Surroundings, line: &CommandLine) -> Result<Process, HostError> {
     let messages = place.outside(&place.run_dir().join("qemu.log"));
-    let output = fs::File::create(&messages).map_err(HostError::file("create", &messages))?;
+    let output = vtax_files::create(&messages)?;
     let error = output
         .try_clone()
         .map_err(HostError::file("create", &messages))?;
@@ -314,11 +314,7 @@ impl Target for Vm {
 /// Checks, before any trial, that QEMU and what the NIC needs are here.
 pub(super) fn check(machine: &Machine) -> Result<(), HostError> {
     version(&machine.binary)?;
-    let device = |path: &str, what: &str, remedy: &str| match fs::File::options()
-        .read(true)
-        .write(true)
-        .open(path)
-    {
+    let device = |path: &str, what: &str, remedy: &str| match kernel_file::device(Path::new(path)) {
         Ok(_) => Ok(()),
         Err(cause) => Err(HostError::Missing {
             what: format!("{path}, which {what} needs, ({cause})"),

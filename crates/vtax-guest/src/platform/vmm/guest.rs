@@ -64,7 +64,7 @@ impl Guest {
         Surroundings::attach_tap(seat, &network.tap, false)?;
 
         let console = place.outside.join("console.log");
-        let log = File::create(&console).map_err(HostError::file("create", &console))?;
+        let log = vtax_files::create(&console)?;
 
         let began = Instant::now();
         let started = vmm
@@ -162,7 +162,7 @@ fn machine(
 /// that others read too. It goes with the cell.
 fn layer(image: &Path, copy: &Path) -> Result<(), HostError> {
     let from = File::open(image).map_err(HostError::file("open", image))?;
-    let to = File::create(copy).map_err(HostError::file("create", copy))?;
+    let to = vtax_files::create(copy)?;
     let copied = || -> io::Result<()> {
         let length = from.metadata()?.len();
         to.set_len(length)?;

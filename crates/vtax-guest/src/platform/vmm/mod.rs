@@ -13,12 +13,13 @@ pub use start::{Place, Started};
 use super::qemu::machine::{MEMORY_MIB, PIN, VCPUS};
 use super::{GuestFiles, Platform, Target};
 use serde::{Deserialize, Serialize};
-use std::fs::File;
+use std::path::Path;
 use std::time::Duration;
 use vtax_host::HostError;
 use vtax_host::cell::cpus::CpuList;
 use vtax_host::cell::{self, Seat};
 use vtax_host::command::plain;
+use vtax_host::kernel_file;
 use vtax_host::settings::{Domain, Parameter, Settings};
 
 /// A VMM.
@@ -160,7 +161,7 @@ impl Platform for Vmm {
             ),
             ("/dev/net/tun", "modprobe tun"),
         ] {
-            let opened = File::options().read(true).write(true).open(device);
+            let opened = kernel_file::device(Path::new(device));
             opened.map_err(|cause| HostError::Missing {
                 what: format!("{device}, which {} needs, ({cause})", self.program()),
                 remedy: remedy.to_owned(),

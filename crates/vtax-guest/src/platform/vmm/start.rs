@@ -2,7 +2,6 @@
 
 use super::{Machine, Vmm, cloud_hypervisor, firecracker};
 use rustix::net::sockopt::set_socket_send_buffer_size_force;
-use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -65,13 +64,13 @@ impl Vmm {
         let outside = |ending: &str| place.file(&place.outside, ending);
         let inside = |ending: &str| place.file(&place.inside, ending);
         let log = outside("log");
-        let output = File::create(&log)?;
+        let output = vtax_files::create(&log)?;
         let mut words = vec![program.to_owned()];
         match self {
             Self::Firecracker => {
                 let config = outside("json");
                 let text = firecracker::configuration(machine, &inside("log")).to_string();
-                fs::write(&config, &text)?;
+                vtax_files::write_scratch(&config, &text)?;
                 words.extend(firecracker::arguments(&inside("json")));
                 let (line, theirs) = UnixStream::pair()?;
                 set_socket_send_buffer_size_force(&theirs, UNREAD_BYTES)?;

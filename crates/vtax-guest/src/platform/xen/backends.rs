@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use vtax_host::HostError;
 use vtax_host::cell::cgroup::Group;
+use vtax_host::kernel_file;
 
 /// Parent of every kernel thread.
 const KTHREADD: u32 = 2;
@@ -49,7 +50,7 @@ fn is_backend(stat: &str, domain: u32) -> bool {
 pub(super) fn adopt(group: &Group, threads: &[u32]) -> Result<(), HostError> {
     for entrance in group.entrances() {
         for thread in threads {
-            match fs::write(&entrance, thread.to_string()) {
+            match kernel_file::store(&entrance, &thread.to_string()) {
                 Err(cause) if cause.raw_os_error() != Some(libc::ESRCH) => {
                     return Err(HostError::file("write", &entrance)(cause));
                 }

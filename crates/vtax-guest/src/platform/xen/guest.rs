@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
 use std::net::IpAddr;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use vtax_host::HostError;
@@ -127,8 +127,8 @@ impl Guest {
         let (layer, script, config) = (file("root.qcow2"), file("vif"), file("xl.cfg"));
         let agents = [file("agent0.sock"), file("agent1.sock")];
         make_layer(&files.image, &layer)?;
-        fs::write(&script, VIF_SCRIPT)
-            .and_then(|()| fs::set_permissions(&script, fs::Permissions::from_mode(0o755)))
+        vtax_files::write_scratch(&script, VIF_SCRIPT)?;
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755))
             .map_err(HostError::file("write", &script))?;
         let network = network(seat);
         let text = domain.config(
@@ -142,7 +142,7 @@ impl Guest {
             },
             &network,
         )?;
-        fs::write(&config, &text).map_err(HostError::file("write", &config))?;
+        vtax_files::write_scratch(&config, &text)?;
 
         let arguments = ["create", "-q", "-p", "-e", &config.to_string_lossy()];
         let command = seat
@@ -309,13 +309,11 @@ impl Console {
 
     /// Without a console a guest runs all the same; only its errors say less.
     fn open(&mut self, domain: u32) {
-        let no_terminal_of_ours = rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::NONBLOCK;
+        use rustix::fs::{Mode, OFlags};
+        let flags = OFlags::RDONLY | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         self.terminal = xl::console(domain).ok().and_then(|path: PathBuf| {
-            fs::File::options()
-                .read(true)
-                .custom_flags(no_terminal_of_ours.bits().cast_signed())
-                .open(path)
-                .ok()
+            let opened = rustix::fs::open(path, flags, Mode::empty());
+            opened.ok().map(fs::File::from)
         });
     }
 
