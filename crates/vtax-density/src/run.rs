@@ -351,6 +351,7 @@ fn metrics(climb: &Climb, source: Source) -> BTreeMap<String, Metric> {
         let metric = Metric {
             quantity: Quantity::new(value.filter(|value| value.is_finite())?, Unit::of(base)),
             source,
+            model: None,
             better,
             headline: HEADLINES.contains(&name),
             title: title(name).to_owned(),

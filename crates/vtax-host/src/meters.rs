@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use vtax_observe::clock::{Clock, SystemClock};
 use vtax_observe::meter::{
-    self, BusyLoad, Found, HostEnergy, Meter, WallConfig, host_energy, keep_moving,
+    self, Absent, BusyLoad, Found, HostEnergy, Meter, PowerModel, WallConfig, host_energy,
+    keep_moving,
 };
 use vtax_observe::{Instrument, ObserveError, Readings};
 use vtax_units::{Nanoseconds, Source};
@@ -24,6 +25,16 @@ pub struct Meters {
     open: Vec<Shared>,
     /// Series of owner `host` whose sum is the host's energy, with the flag of their meter.
     pub energy: Vec<(String, Source)>,
+    /// What computes that energy, where it is modelled.
+    pub model: Option<PowerModel>,
+}
+
+/// Meters that are open, and which of this host's cannot be used though they are there.
+pub struct Opened {
+    /// The open ones, in order of preference.
+    pub meters: Vec<Box<dyn Meter>>,
+    /// A sentence for each of the others.
+    pub unreadable: Vec<String>,
 }
 
 impl Meters {
@@ -38,10 +49,7 @@ impl Meters {
         note: &mut dyn FnMut(String),
     ) -> Result<Self, HostError> {
         if wanted.iter().all(|name| name == "none") {
-            return Ok(Self {
-                open: Vec::new(),
-                energy: Vec::new(),
-            });
+            return Ok(Self::default());
         }
         let is_auto = wanted.iter().any(|name| name == "auto");
         let names: Vec<&str> = if is_auto {
@@ -56,7 +64,11 @@ impl Meters {
         for found in probed(discover(&names, roots)?)? {
             match found {
                 Found::Meter(meter) => meters.push(meter),
-                Found::Absent(_) if is_auto => {}
+                Found::Absent(absent) if is_auto => {
+                    if let Some(line) = unreadable(&absent) {
+                        note(line);
+                    }
+                }
                 Found::Absent(absent) => {
                     return Err(HostError::Missing {
                         what: format!("the meter that the plan asks for ({absent})"),
@@ -79,6 +91,7 @@ impl Meters {
         }
         Ok(Self {
             open: meters.into_iter().map(Shared::new).collect(),
+            model: energy.as_ref().and_then(|energy| energy.model.clone()),
             energy: series(energy),
         })
     }
@@ -116,15 +129,30 @@ pub fn list(roots: &Roots) -> Result<Vec<Found>, HostError> {
 ///
 /// # Errors
 /// When what the environment says of meters is wrong.
-pub fn open(roots: &Roots) -> Result<Vec<Box<dyn Meter>>, HostError> {
-    let found = discover(&meter::NAMES, roots)?;
-    Ok(found
-        .into_iter()
-        .filter_map(|found| match found {
-            Found::Meter(meter) => Some(meter),
-            Found::Absent(_) => None,
-        })
-        .collect())
+pub fn open(roots: &Roots) -> Result<Opened, HostError> {
+    let mut opened = Opened {
+        meters: Vec::new(),
+        unreadable: Vec::new(),
+    };
+    for found in discover(&meter::NAMES, roots)? {
+        match found {
+            Found::Meter(meter) => opened.meters.push(meter),
+            Found::Absent(absent) => opened.unreadable.extend(unreadable(&absent)),
+        }
+    }
+    Ok(opened)
+}
+
+/// Of a meter that is there and cannot be used: its energy is left out, which a reader must know.
+fn unreadable(absent: &Absent) -> Option<String> {
+    absent.is_unreadable.then(|| {
+        let remedy = absent.remedy.as_deref();
+        let remedy = remedy.map_or(String::new(), |remedy| format!("; {remedy}"));
+        format!(
+            "the meter {} is not used: {}{remedy}",
+            absent.meter, absent.reason
+        )
+    })
 }
 
 fn discover(names: &[&str], roots: &Roots) -> Result<Vec<Found>, HostError> {

@@ -8,6 +8,7 @@ use vtax_host::facts::{cpu_directories, frequency_policies};
 use vtax_host::roots::{names, numbered, text};
 use vtax_observe::ObserverReport;
 use vtax_observe::clock::{Clock, SystemClock};
+use vtax_observe::counters::Rule;
 use vtax_units::{Bytes, Nanoseconds};
 
 /// CPU time of programs that are not part of the trial, as a share of the machine's capacity.
@@ -152,13 +153,19 @@ impl CpuTimes {
         }
     }
 
-    fn since(&self, before: &Self) -> Self {
-        Self {
-            processes: difference(self.processes, before.processes),
-            interrupts: difference(self.interrupts, before.interrupts),
-            idle: difference(self.idle, before.idle),
-            steal: difference(self.steal, before.steal),
-        }
+    /// What was added since `before`; `None` where a column started anew, so that no share of the
+    /// machine is known. Sampling names the column.
+    fn since(&self, before: &Self) -> Option<Self> {
+        let exact = |after: Nanoseconds, before: Nanoseconds| {
+            let change = Rule::TIME.change(before.0, after.0, u64::MAX);
+            change.is_exact().then_some(Nanoseconds(change.gain()))
+        };
+        Some(Self {
+            processes: exact(self.processes, before.processes)?,
+            interrupts: exact(self.interrupts, before.interrupts)?,
+            idle: exact(self.idle, before.idle)?,
+            steal: exact(self.steal, before.steal)?,
+        })
     }
 
     fn capacity(&self) -> u64 {
@@ -193,10 +200,11 @@ pub struct OwnWork {
 /// Every reason not to trust what was measured between two readings: a sentence each, with its
 /// numbers. Empty when there is none.
 pub fn reasons(before: &HostReading, after: &HostReading, own: &OwnWork) -> Vec<String> {
-    let cpu = after.cpu.since(&before.cpu);
     let mut reasons = Vec::new();
-    reasons.extend(foreign_load(before, after, &cpu, own));
-    reasons.extend(steal(&cpu, own));
+    if let Some(cpu) = after.cpu.since(&before.cpu) {
+        reasons.extend(foreign_load(before, after, &cpu, own));
+        reasons.extend(steal(&cpu, own));
+    }
     reasons.extend(throttling(before, after));
     reasons.extend(clock_step(before, after, own));
     reasons.extend(memory(before, after));
@@ -254,7 +262,10 @@ fn throttling(before: &HostReading, after: &HostReading) -> Option<String> {
         .filter_map(|(place, count)| {
             // A CPU that came online in between has no reading before.
             let earlier = before.throttles.get(place)?;
-            let events = count.checked_sub(*earlier).filter(|events| *events > 0)?;
+            let events = gain(*earlier, *count);
+            if events == 0 {
+                return None;
+            }
             Some(format!("{place} ({events} times)"))
         })
         .collect();
@@ -281,13 +292,13 @@ fn clock_step(before: &HostReading, after: &HostReading, own: &OwnWork) -> Optio
 
 fn memory(before: &HostReading, after: &HostReading) -> Vec<String> {
     let mut reasons = Vec::new();
-    let killed = after.oom_kills.saturating_sub(before.oom_kills);
+    let killed = gain(before.oom_kills, after.oom_kills);
     if killed > 0 {
         reasons.push(format!(
             "the kernel killed {killed} process(es) for lack of memory"
         ));
     }
-    let swapped = after.swapped_pages.saturating_sub(before.swapped_pages);
+    let swapped = gain(before.swapped_pages, after.swapped_pages);
     if swapped > SWAP_PAGES {
         reasons.push(format!(
             "the host swapped {swapped} pages in or out (limit {SWAP_PAGES})"
@@ -357,6 +368,11 @@ fn disk(after: &HostReading) -> Option<String> {
 /// Counters fall only when a device or CPU went away; that is no work.
 fn difference(after: Nanoseconds, before: Nanoseconds) -> Nanoseconds {
     Nanoseconds(after.0.saturating_sub(before.0))
+}
+
+/// Events between two readings of a counter that goes on from zero when its source is made anew.
+fn gain(before: u64, after: u64) -> u64 {
+    Rule::FROM_ZERO.change(before, after, u64::MAX).gain()
 }
 
 fn share(part: u64, whole: u64) -> f64 {

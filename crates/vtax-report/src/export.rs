@@ -2,7 +2,8 @@
 //! set aside and run again are left out: each is a whole trial directory beside its replacement.
 
 use crate::results::{
-    Better, Machine, ResultsDir, ResultsError, Trial, TrialOutcome, parquet_failed, write_column,
+    Better, Machine, ResultsDir, ResultsError, Trial, TrialOutcome, parquet_failed, power_model,
+    write_column,
 };
 use parquet::basic::Compression;
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int64Type};
@@ -28,7 +29,7 @@ pub(crate) struct Row {
 }
 
 /// Columns of text in [`Row::texts`]: of the run and its machine, of the trial, of the metric.
-const TEXTS: [&str; 19] = [
+const TEXTS: [&str; 20] = [
     "results",
     "plan",
     "plan_sha256",
@@ -48,6 +49,7 @@ const TEXTS: [&str; 19] = [
     "unit",
     "source",
     "better",
+    "model",
 ];
 /// Those of the run, which a CSV of one run leaves out.
 const OF_RUN: usize = 7;
@@ -104,7 +106,7 @@ pub(crate) fn rows_of(results: &ResultsDir, machine: Option<&Machine>, trial: &T
         text(reason),
         text(&trial.suspect.join("; ")),
     ];
-    let row = |of_metric: [&str; 4], value: f64| {
+    let row = |of_metric: [&str; 5], value: f64| {
         let mut metric = of_metric.into_iter().map(text);
         Row {
             trial: trial.index.into(),
@@ -119,16 +121,30 @@ pub(crate) fn rows_of(results: &ResultsDir, machine: Option<&Machine>, trial: &T
         }
     };
     if trial.metrics.is_empty() {
-        return vec![row([""; 4], f64::NAN)];
+        return vec![row([""; 5], f64::NAN)];
     }
+    let power_model = trial.environment.get(power_model::MODEL);
+    let power_name = trial.environment.get(power_model::NAME);
     let metrics = trial.metrics.iter().map(|(name, metric)| {
+        // Beside the flag, which may be a worse one than that of the model.
+        let model = match &metric.model {
+            Some(name) if Some(name) == power_name => power_model.unwrap_or(name),
+            Some(name) => name,
+            None => "",
+        };
         let better = match metric.better {
             Better::Lower => "lower",
             Better::Higher => "higher",
             Better::Neither => "neither",
         };
         let Quantity { value, unit } = metric.quantity;
-        let of = [name, &unit.to_string(), &metric.source.to_string(), better];
+        let of = [
+            name,
+            &unit.to_string(),
+            &metric.source.to_string(),
+            better,
+            model,
+        ];
         row(of, value)
     });
     metrics.collect()

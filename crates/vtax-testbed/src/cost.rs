@@ -283,6 +283,7 @@ pub(crate) fn charge(trial: &mut Trial, model: &CostModel, instruction: Nanoseco
         let metric = Metric {
             quantity: Quantity::new(value, unit),
             source: Source::Emulated,
+            model: None,
             better: Better::Lower,
             headline: false,
             title: format!("{title} (cost model {})", model.name),

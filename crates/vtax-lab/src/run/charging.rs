@@ -284,6 +284,7 @@ impl Rates {
         let metric = Metric {
             quantity: Quantity::new(value, unit),
             source: self.source,
+            model: None,
             better: Better::Neither,
             headline: false,
             title: title.to_owned(),

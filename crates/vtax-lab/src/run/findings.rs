@@ -104,6 +104,7 @@ impl Findings<'_, '_> {
             let metric = Metric {
                 quantity: knee,
                 source: of_target.source(),
+                model: None,
                 better: Better::Higher,
                 headline: true,
                 title: format!("highest load ({}) that kept {}", level.title, outcome.text),

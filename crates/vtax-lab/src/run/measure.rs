@@ -33,6 +33,7 @@ impl Adding {
         let metric = Metric {
             quantity: Quantity::new(value, unit),
             source: self.source,
+            model: None,
             better,
             headline: false,
             title: title.to_owned(),

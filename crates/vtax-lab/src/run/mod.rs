@@ -16,6 +16,7 @@ mod observation;
 mod phases;
 mod planned;
 mod pool;
+mod power_model;
 mod programs;
 mod progress;
 mod pulse;

@@ -8,6 +8,7 @@ use super::guest::Guest;
 use super::observation::Party;
 use super::phases::Drive;
 use super::pool::PoolWatch;
+use super::power_model;
 use super::programs::{self, Whose};
 use super::pulse::Pulse;
 use super::{
@@ -574,6 +575,9 @@ impl Scenarios<'_> {
             shortest,
         };
         found.conclude(driven, attempt);
+        if let Some(model) = &self.meters.model {
+            power_model::record(model, attempt);
+        }
         Ok(())
     }
 }

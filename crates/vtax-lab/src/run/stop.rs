@@ -126,6 +126,7 @@ mod tests {
             let metric = value.map(|value| Metric {
                 quantity: Quantity::new(value, Unit::of(Base::One)),
                 source: Source::Measured,
+                model: None,
                 better: Better::Higher,
                 headline: false,
                 title: String::new(),

@@ -132,6 +132,7 @@ impl Metrics {
         let metric = Metric {
             quantity: Quantity::new(value, unit),
             source: Source::Measured,
+            model: None,
             better,
             headline: false,
             title: title.to_owned(),

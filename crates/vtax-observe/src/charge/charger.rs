@@ -5,13 +5,15 @@ use super::Method;
 use super::counted::{Counted, Weights};
 use super::energy::{EnergyUse, IdleEnergy, IdlePower, IdleRule};
 use super::exchanges::{Exchanges, GuestExchanges, IntervalExchanges};
-use super::ledger::{IoCharge, Ledger, Stages};
+use super::irq_accounting::IrqAccounting;
+use super::ledger::{IoCharge, Ledger, Stages, Usage};
 use super::traced::Traced;
 use super::usage::UsageReader;
 use crate::Roots;
 use crate::clock::{Clock, process_cpu};
+use crate::counters::file;
 use crate::guests::{Guest, Guests};
-use crate::meter::{HostEnergy, Meter, host_energy, joules_metric};
+use crate::meter::{HostEnergy, Meter, PowerModel, host_energy, joules_metric};
 use crate::{ObserveError, Readings, Series};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
@@ -59,6 +61,9 @@ pub struct ChargerOptions {
     pub weights: Weights,
     /// Meters, in order of preference; without any, there is no energy.
     pub meters: Vec<Box<dyn Meter>>,
+    /// What the caller knows that works less well than it could, each a sentence: the first of
+    /// [`Charger::notes`].
+    pub notes: Vec<String>,
     /// How idle power is found where a meter does not tell it (the model does).
     pub idle_energy: IdleEnergy,
     /// Who pays for it.
@@ -83,6 +88,8 @@ pub struct GuestTotals {
     pub energy: Joules,
     /// What it exchanged.
     pub exchanges: GuestExchanges,
+    /// How far its time may be off, the errors of all intervals together.
+    pub error: Nanoseconds,
 }
 
 /// What was used since charging began. Only ever grows.
@@ -133,6 +140,7 @@ impl Pass {
 pub struct Charger {
     guests: Guests,
     usage: UsageReader,
+    accounting: IrqAccounting,
     exchanges: Exchanges,
     methods: Vec<(Box<dyn Method>, Nanoseconds)>,
     energy: EnergyReader,
@@ -151,8 +159,10 @@ impl Charger {
         raise_file_limit();
         let roots = options.roots;
         let guests = Guests::new(roots.clone());
-        let mut notes = Vec::new();
-        let counted = || Box::new(Counted::new(options.weights)) as Box<dyn Method>;
+        let mut notes = options.notes;
+        let accounting = IrqAccounting::detect(&roots);
+        let counted =
+            || Box::new(Counted::open(options.weights, accounting, &roots)) as Box<dyn Method>;
         let traced = || {
             Traced::open(&roots.sys, guests.hierarchy())
                 .map(|traced| Box::new(traced) as Box<dyn Method>)
@@ -181,8 +191,10 @@ impl Charger {
         );
         let exchanges = Exchanges::open(&roots);
         notes.extend(exchanges.note().map(str::to_owned));
+        share_descriptors();
         Ok(Self {
-            usage: UsageReader::open(&roots.proc, &roots.sys)?,
+            accounting,
+            usage: UsageReader::open(&roots, accounting)?,
             exchanges,
             methods: methods
                 .into_iter()
@@ -202,11 +214,21 @@ impl Charger {
         &self.notes
     }
 
+    /// How the kernel accounts interrupts.
+    pub fn irq_accounting(&self) -> IrqAccounting {
+        self.accounting
+    }
+
     /// The name of the method that counts.
     pub fn method(&self) -> &'static str {
         self.methods
             .first()
             .map_or("none", |(method, _)| method.name())
+    }
+
+    /// What computes the energy, where it is modelled.
+    pub fn power_model(&self) -> Option<&PowerModel> {
+        self.energy.current()?.model.as_ref()
     }
 
     /// What the energy covers and whether it is measured; `None` without a meter.
@@ -239,16 +261,11 @@ impl Charger {
         self.guests.scan();
         let mut problems = self.guests.problems().to_vec();
         let exchanges = self.exchanges.read(&self.guests);
-        let implausible = self.usage.implausible;
         let usage = self.usage.read(clock, &self.guests)?;
-        let leaps = self.usage.implausible - implausible;
-        if leaps > 0 {
-            problems.push(format!(
-                "{leaps} guests' times leapt by more than the processors had; not charged"
-            ));
-        }
+        problems.extend_from_slice(&self.usage.problems);
         let now = clock.now();
-        let read = self.energy.read(now, &mut problems);
+        let busy = usage.as_ref().and_then(Usage::busy);
+        let read = self.energy.read(now, busy, &mut problems);
         let mut pass = Pass {
             at: now,
             ledgers: Vec::new(),
@@ -294,6 +311,7 @@ impl Charger {
             if !stays {
                 gone.stages.merge(&guest.stages);
                 gone.energy += guest.energy;
+                gone.error += guest.error;
             }
             stays
         });
@@ -305,6 +323,10 @@ impl Charger {
                 let guest = totals.guests.entry(row.number).or_default();
                 guest.stages.merge(&row.stages);
                 guest.energy += row.energy;
+                guest.error += row
+                    .modelled
+                    .map(|modelled| modelled.total())
+                    .unwrap_or_default();
             }
             totals.host += ledger.host;
             totals.host_softirq += ledger.host_softirq;
@@ -331,20 +353,24 @@ impl Charger {
     }
 }
 
+/// Why energy is not charged yet.
+const UNKNOWN: &str = "energy is not charged yet: what this host draws doing nothing is not known before its processors \
+                       were idle (busy for 5 % or less) for an interval; give --idle-watts";
+
 /// The host's energy: the meters that measure, as soon as they move, else the model.
 struct EnergyReader {
     meters: Vec<Box<dyn Meter>>,
     readings: Readings,
     choices: Vec<Choice>,
     idle: IdlePower,
-    last: Option<Nanoseconds>,
 }
 
 struct Choice {
     energy: HostEnergy,
     /// The series of what the host would have used doing nothing, where the meter tells it.
     idle: Option<String>,
-    last: Option<(f64, f64)>,
+    /// When it was read, its joules and the idle ones.
+    last: Option<(Nanoseconds, f64, f64)>,
     moved: bool,
 }
 
@@ -373,23 +399,34 @@ impl EnergyReader {
             readings: Readings::default(),
             choices,
             idle: IdlePower::new(idle),
-            last: None,
         }
     }
 
+    /// What energy is charged by; `None` while its idle part is not known.
     fn current(&self) -> Option<&HostEnergy> {
         let moved = self.choices.iter().find(|choice| choice.moved);
-        moved.or(self.choices.last()).map(|choice| &choice.energy)
+        let choice = moved.or(self.choices.last())?;
+        (choice.idle.is_some() || self.idle.is_known()).then_some(&choice.energy)
     }
 
-    fn read(&mut self, now: Nanoseconds, problems: &mut Vec<String>) -> Option<EnergyUse> {
+    /// The energy since the last call, in which processors were `busy` for this share of the time. `None` where no meter
+    /// told it, and where its idle part is not known: then nobody's part is.
+    fn read(
+        &mut self,
+        now: Nanoseconds,
+        busy: Option<f64>,
+        problems: &mut Vec<String>,
+    ) -> Option<EnergyUse> {
         self.readings.clear_values();
+        let mut restarted = Vec::new();
         for meter in &mut self.meters {
             if let Err(error) = meter.read(now, &mut self.readings) {
                 problems.push(error.to_string());
+                if matches!(error, ObserveError::Counter { .. }) {
+                    restarted.push(joules_metric(meter.name(), ""));
+                }
             }
         }
-        let last = self.last.replace(now);
         let readings = &self.readings;
         let value = |metric: &str| {
             let mut values = readings.values();
@@ -405,19 +442,29 @@ impl EnergyReader {
                 .map(|(_, metric)| value(metric))
                 .sum();
             let idle = choice.idle.as_deref().and_then(value);
-            let step = sum.and_then(|sum| {
-                let before = choice.last.replace((sum, idle.unwrap_or(0.0)))?;
-                Some((sum - before.0, idle.map(|idle| idle - before.1)))
+            // What a device used around a restart is unknown, and the rest is a part of the energy.
+            let is_part = choice.energy.series.iter().any(|(_, metric)| {
+                let mut prefixes = restarted.iter();
+                prefixes.any(|prefix| metric.starts_with(prefix.trim_end_matches("_joules")))
             });
-            choice.moved |= step.is_some_and(|(joules, _)| joules > 0.0);
+            let step = sum.and_then(|sum| {
+                let before = choice.last.replace((now, sum, idle.unwrap_or(0.0)))?;
+                let span = now.saturating_since(before.0);
+                Some((span, sum - before.1, idle.map(|idle| idle - before.2)))
+            });
+            let step = step.filter(|_| !is_part);
+            choice.moved |= step.is_some_and(|(_, joules, _)| joules > 0.0);
             steps.push((choice.moved, choice.energy.source, step));
         }
         // A meter that stands still (inside VMs they are often there and 0) is none.
         let (_, source, step) = steps.into_iter().find(|(moved, ..)| *moved)?;
-        let (joules, idle) = step?;
+        let (span, joules, idle) = step?;
         let total = Joules(joules.max(0.0));
-        let span = now.saturating_since(last?);
-        let idle = idle.map_or_else(|| self.idle.part(total, span), Joules);
+        let learned = self.idle.part(total, span, busy);
+        let Some(idle) = idle.map(Joules).or(learned) else {
+            problems.push(UNKNOWN.to_owned());
+            return None;
+        };
         Some(EnergyUse {
             total,
             idle,
@@ -430,7 +477,7 @@ impl EnergyReader {
 /// one.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
-    // Without it, guests beyond the limit have no row, and their time is the host's.
+    // Without it, files of guests beyond the limit are opened for each reading.
     let _ = setrlimit(
         Resource::Nofile,
         Rlimit {
@@ -438,4 +485,91 @@ fn raise_file_limit() {
             maximum: limit.maximum,
         },
     );
+}
+
+/// Leaves half of the descriptors that are free now to others: connections, queues, folders that are read.
+fn share_descriptors() {
+    let Some(limit) = getrlimit(Resource::Nofile).current else {
+        return;
+    };
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let open = std::fs::read_dir("/proc/self/fd").map_or(limit / 2, Iterator::count);
+    file::keep_open(file::kept_open() + limit.saturating_sub(open) / 2);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::meter::{Absent, Powercap};
+    use std::fs;
+    use std::path::Path;
+    use vtax_units::Watts;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn package(root: &Path, number: u32, joules: u64) {
+        let zone = root.join(format!("sys/class/powercap/intel-rapl:{number}"));
+        fs::create_dir_all(&zone).unwrap();
+        fs::write(zone.join("name"), format!("package-{number}\n")).unwrap();
+        fs::write(zone.join("energy_uj"), format!("{}\n", joules * 1_000_000)).unwrap();
+    }
+
+    /// Joules of each second of a host with two packages, by what their counters show.
+    fn seconds(of: &[[Option<u64>; 2]]) -> (Vec<Option<f64>>, Vec<String>) {
+        let root = tempfile::tempdir().unwrap();
+        let open = || -> Result<Powercap, Absent> {
+            Powercap::open(&root.path().join("sys"), &root.path().join("proc"))
+        };
+        let show = |[first, second]: &[Option<u64>; 2]| {
+            for (number, joules) in [(0, first), (1, second)] {
+                match joules {
+                    Some(joules) => package(root.path(), number, *joules),
+                    None => {
+                        let file = format!("sys/class/powercap/intel-rapl:{number}/energy_uj");
+                        fs::write(root.path().join(file), "").unwrap();
+                    }
+                }
+            }
+        };
+        show(&of[0]);
+        let meters: Vec<Box<dyn Meter>> = vec![Box::new(open().unwrap())];
+        let mut reader = EnergyReader::new(meters, IdleEnergy::Fixed(Watts(0.0)));
+        let mut problems = Vec::new();
+        let used = of.iter().zip(0..).map(|(shown, second)| {
+            show(shown);
+            let read = reader.read(Nanoseconds(second * SECOND), Some(1.0), &mut problems);
+            read.map(|energy| energy.total.0)
+        });
+        let used: Vec<_> = used.collect();
+        (used.into_iter().skip(1).collect(), problems)
+    }
+
+    #[test]
+    fn a_package_that_cannot_be_read_leaves_the_energy_unknown_and_is_named() {
+        let (used, problems) = seconds(&[
+            [Some(0), Some(1000)],
+            [Some(50), Some(1060)],
+            [Some(100), None],
+            [Some(150), Some(1180)],
+            [Some(200), None],
+        ]);
+        // What the counters went on counting comes with the next reading.
+        assert_eq!(used, [Some(110.0), None, Some(220.0), None]);
+        assert!(
+            problems[0].contains("intel-rapl:1/energy_uj"),
+            "{problems:?}"
+        );
+    }
+
+    #[test]
+    fn a_package_that_starts_anew_leaves_one_interval_unknown() {
+        let (used, problems) = seconds(&[
+            [Some(0), Some(1000)],
+            [Some(50), Some(1060)],
+            [Some(100), Some(3)],
+            [Some(150), Some(63)],
+        ]);
+        assert_eq!(used, [Some(110.0), None, Some(110.0)]);
+        assert!(problems[0].contains("started anew"), "{problems:?}");
+    }
 }

@@ -1,11 +1,14 @@
 //! What the host and its guests used in an interval, as the kernel books it.
 
+use super::irq_accounting::IrqAccounting;
 use super::ledger::{GuestUse, Stage, Stages, Usage};
 use crate::clock::Clock;
 use crate::counters::file::KernelFile;
-use crate::counters::{HostCpu, ProcessClock, VmmThreads, process_clock, text};
+use crate::counters::{
+    Change, Counter, HostCpu, HostMark, ProcessClock, Rule, VmmThreads, process_clock, text,
+};
 use crate::guests::{Guest, Guests, HelperWork, Hierarchy};
-use crate::{Instrument, ObserveError, Readings, metric};
+use crate::{Instrument, ObserveError, Readings, Roots, metric};
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -20,44 +23,23 @@ pub(super) struct UsageReader {
     proc: PathBuf,
     host: HostCpu,
     readings: Readings,
-    last: Option<Host>,
+    last: Option<HostMark>,
     softirq_apart: bool,
     guests: HashMap<u32, Reader>,
-    /// Gains that no guest can have made, and were not charged.
-    pub(super) implausible: u64,
+    /// What left something uncounted in the last interval, each a sentence.
+    pub(super) problems: Vec<String>,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
-struct Host {
-    at: Nanoseconds,
-    processors: u32,
-    idle: u64,
-    steal: u64,
-    busy: u64,
-    softirq: u64,
-    scheduled: Option<u64>,
-}
+/// The times of one source by stage.
+type Counters = [Counter; Stage::ALL.len()];
 
-/// A raw total, and what it advanced by.
-#[derive(Debug, Clone, Copy, Default)]
-struct Advance(Option<u64>);
-
-impl Advance {
-    /// What is new in `raw`. Of a guest that was not there before (`is_new`) all of it, otherwise
-    /// nothing at first sight: what it used before belongs to no interval of this ledger. A
-    /// total that fell is another one's, and starts anew without a step.
-    fn gain(&mut self, raw: u64, is_new: bool) -> u64 {
-        match self.0.replace(raw) {
-            None if is_new => raw,
-            None => 0,
-            Some(last) => raw.saturating_sub(last),
-        }
-    }
+fn counters() -> Counters {
+    std::array::from_fn(|_| Counter::new(Rule::TIME))
 }
 
 struct Reader {
     own: Own,
-    advances: [Advance; Stage::ALL.len()],
+    counters: Counters,
     helpers: HashMap<u32, HelperReader>,
 }
 
@@ -77,7 +59,7 @@ enum Own {
 
 struct HelperReader {
     clock: HelperClock,
-    advances: [Advance; Stage::ALL.len()],
+    counters: Counters,
     /// Whether it can have worked for nobody before its guest was there.
     is_as_old: bool,
 }
@@ -89,26 +71,34 @@ enum HelperClock {
     Threads(Box<VmmThreads>, Readings),
 }
 
-/// What is new in `totals`.
-fn gains(advances: &mut [Advance], totals: &Stages, is_new: bool) -> Stages {
+/// What is new in `totals`. Of a guest that was not there before (`is_new`) all of it, otherwise
+/// nothing at first sight: what it used before belongs to no interval of this ledger.
+fn gains(counters: &mut Counters, totals: &Stages, is_new: bool, fell: &mut u64) -> Stages {
     let mut gained = Stages::default();
-    for (stage, advance) in Stage::ALL.into_iter().zip(advances) {
+    for (stage, counter) in Stage::ALL.into_iter().zip(counters) {
         let raw = totals.get(stage).0;
-        gained.add(stage, Nanoseconds(advance.gain(raw, is_new)));
+        let gain = match counter.advance(raw) {
+            Change::First if is_new => raw,
+            change => {
+                *fell += u64::from(change.finding().is_some());
+                change.gain()
+            }
+        };
+        gained.add(stage, Nanoseconds(gain));
     }
     gained
 }
 
 impl UsageReader {
-    pub(super) fn open(proc: &Path, sys: &Path) -> Result<Self, ObserveError> {
+    pub(super) fn open(roots: &Roots, accounting: IrqAccounting) -> Result<Self, ObserveError> {
         Ok(Self {
-            proc: proc.to_owned(),
-            host: HostCpu::open(proc, sys)?,
+            proc: roots.proc.clone(),
+            host: HostCpu::open(&roots.proc, &roots.sys)?,
             readings: Readings::default(),
             last: None,
-            softirq_apart: books_softirqs_apart(sys),
+            softirq_apart: accounting.is_apart(),
             guests: HashMap::new(),
-            implausible: 0,
+            problems: Vec::new(),
         })
     }
 
@@ -138,20 +128,22 @@ impl UsageReader {
         let mut list: Vec<&Guest> = guests.iter().collect();
         list.sort_by_key(|guest| !guest.platform.is_vm());
         let limit = self.last.map(|last| {
-            let span = now.saturating_since(last.at).0;
-            span.saturating_mul(u64::from(last.processors.max(1)))
+            let span = now.saturating_since(last.time.at).0;
+            span.saturating_mul(u64::from(last.time.processors.max(1)))
                 .saturating_add(SLACK)
         });
+        self.problems.clear();
+        let (mut leapt, mut fell) = (0u64, 0u64);
         let mut used = Vec::with_capacity(list.len());
         for guest in list {
-            let Some(stages) = self.read_guest(now, guest, guests.hierarchy()) else {
+            let Some(stages) = self.read_guest(now, guest, guests.hierarchy(), &mut fell) else {
                 continue;
             };
             // Kepler #1851: a starting VM's first reading made 300 kW.
             let is_plausible =
                 guest.domain.is_some() || limit.is_none_or(|limit| stages.total().0 <= limit);
             if !is_plausible {
-                self.implausible += 1;
+                leapt += 1;
                 continue;
             }
             let inside = guest.group.as_deref().filter(|_| guest.platform.is_vm());
@@ -170,61 +162,49 @@ impl UsageReader {
             });
         }
 
+        if leapt > 0 {
+            self.problems.push(format!(
+                "{leapt} guests' times leapt by more than the processors had; not charged"
+            ));
+        }
+        if fell > 0 {
+            self.problems.push(format!(
+                "{fell} of the guests' times fell, so they started anew; what they were in between is \
+                 not charged"
+            ));
+        }
         let host = self.read_host(clock.now())?;
         let Some(last) = self.last.replace(host) else {
             return Ok(None);
         };
-        let span = host.at.saturating_since(last.at);
-        let steal = host.steal.saturating_sub(last.steal);
-        let idle = host.idle.saturating_sub(last.idle);
-        let busy = host.busy.saturating_sub(last.busy);
-        let total = if host.processors == last.processors {
-            // Idle time is kept by a clock, the busy columns are sampled at the tick.
-            span.0
-                .saturating_mul(u64::from(host.processors))
-                .saturating_sub(idle)
-                .saturating_sub(steal)
-        } else {
-            // A processor came or went within the interval; only the samples know when.
-            busy
+        let span = host.time.at.saturating_since(last.time.at);
+        let Some(total) = host.time.busy_since(&last.time) else {
+            self.problems.push(format!(
+                "how long processors worked in {:.1} s is not known, so nobody is charged for it",
+                span.as_secs_f64()
+            ));
+            return Ok(None);
         };
-        let scheduled = match (host.scheduled, last.scheduled) {
-            (Some(now), Some(before)) => now.saturating_sub(before),
-            _ => busy,
-        };
+        let tasks = host.scheduled_since(&last);
         Ok(Some(Usage {
             span,
-            processors: host.processors,
-            total: Nanoseconds(total),
-            tasks: Nanoseconds(scheduled),
-            softirq: Nanoseconds(host.softirq.saturating_sub(last.softirq)),
+            processors: host.time.processors,
+            total,
+            tasks: tasks.unwrap_or(host.time.sampled_since(&last.time)),
+            softirq: host.time.softirq_since(&last.time),
             softirq_apart: self.softirq_apart,
             guests: used,
         }))
     }
 
-    // Counters of nanoseconds that the instrument made of integers.
-    fn read_host(&mut self, now: Nanoseconds) -> Result<Host, ObserveError> {
+    fn read_host(&mut self, now: Nanoseconds) -> Result<HostMark, ObserveError> {
         self.readings.clear_values();
-        self.host.read(now, &mut self.readings)?;
-        let mut host = Host {
-            at: now,
-            ..Host::default()
-        };
-        for (_, series, value) in self.readings.values() {
-            let value = value as u64;
-            match series.metric.as_str() {
-                metric::CPU_IDLE | metric::CPU_IOWAIT => host.idle += value,
-                metric::CPU_STEAL => host.steal = value,
-                metric::CPU_BUSY => host.busy = value,
-                metric::CPU_SOFTIRQ => host.softirq = value,
-                metric::CPU_SCHEDULED => host.scheduled = Some(value),
-                // One for each processor that is online.
-                name if name.ends_with(".busy_ns") => host.processors += 1,
-                _ => {}
-            }
+        match self.host.read(now, &mut self.readings) {
+            Ok(()) => {}
+            Err(finding @ ObserveError::Counter { .. }) => self.problems.push(finding.to_string()),
+            Err(error) => return Err(error),
         }
-        Ok(host)
+        Ok(self.host.mark())
     }
 
     fn read_guest(
@@ -232,12 +212,13 @@ impl UsageReader {
         now: Nanoseconds,
         guest: &Guest,
         hierarchy: Option<&Hierarchy>,
+        fell: &mut u64,
     ) -> Option<Stages> {
         if !self.guests.contains_key(&guest.number) {
             let own = Own::open(guest, &self.proc, hierarchy)?;
             let reader = Reader {
                 own,
-                advances: Default::default(),
+                counters: counters(),
                 helpers: HashMap::new(),
             };
             self.guests.insert(guest.number, reader);
@@ -254,7 +235,7 @@ impl UsageReader {
             }
             Err(_) => return None,
         };
-        let mut used = gains(&mut reader.advances, &totals, is_new);
+        let mut used = gains(&mut reader.counters, &totals, is_new, fell);
         reader
             .helpers
             .retain(|pid, _| guest.helpers.iter().any(|helper| helper.pid == *pid));
@@ -268,7 +249,7 @@ impl UsageReader {
                 && let Some(totals) = helper.clock.read(now)
             {
                 let is_new = is_new && helper.is_as_old;
-                used.merge(&gains(&mut helper.advances, &totals, is_new));
+                used.merge(&gains(&mut helper.counters, &totals, is_new, fell));
             }
         }
         Some(used)
@@ -362,7 +343,7 @@ impl HelperReader {
         };
         Some(Self {
             clock,
-            advances: Default::default(),
+            counters: counters(),
             // A NIC's port waits for one guest after the other.
             is_as_old: work != HelperWork::Nic,
         })
@@ -385,29 +366,9 @@ impl HelperClock {
     }
 }
 
-/// Whether this kernel was built with CONFIG_IRQ_TIME_ACCOUNTING: then a run queue has a field of
-/// this name, which the kernel's own description of its types shows. Where there is no such
-/// description, the configuration that distributions install; where neither is, no.
-pub(super) fn books_softirqs_apart(sys: &Path) -> bool {
-    const FIELD: &[u8] = b"\0prev_irq_time\0";
-    if let Ok(types) = std::fs::read(sys.join("kernel/btf/vmlinux")) {
-        return types.windows(FIELD.len()).any(|window| window == FIELD);
-    }
-    let release = rustix::system::uname()
-        .release()
-        .to_string_lossy()
-        .into_owned();
-    std::fs::read_to_string(format!("/boot/config-{release}")).is_ok_and(|config| {
-        config
-            .lines()
-            .any(|line| line == "CONFIG_IRQ_TIME_ACCOUNTING=y")
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Roots;
     use std::fs;
     use std::os::unix::process::CommandExt;
     use std::process::{Child, Command};
@@ -480,7 +441,7 @@ mod tests {
         let host = Host::new();
         host.container(7 * SECOND);
         let (mut guests, roots) = (Guests::new(host.roots()), host.roots());
-        let mut reader = UsageReader::open(&roots.proc, &roots.sys).unwrap();
+        let mut reader = UsageReader::open(&roots, IrqAccounting::Sampled).unwrap();
         assert_eq!(pass(&mut reader, &mut guests, 1), None);
         host.processors(2, 0, 50);
         host.tasks(SECOND);
@@ -500,7 +461,7 @@ mod tests {
     fn a_new_guest_makes_no_spike_but_its_short_life_counts() {
         let host = Host::new();
         let (mut guests, roots) = (Guests::new(host.roots()), host.roots());
-        let mut reader = UsageReader::open(&roots.proc, &roots.sys).unwrap();
+        let mut reader = UsageReader::open(&roots, IrqAccounting::Sampled).unwrap();
         pass(&mut reader, &mut guests, 1);
         host.container(SECOND);
         let usage = pass(&mut reader, &mut guests, 2).unwrap();
@@ -513,11 +474,16 @@ mod tests {
         host.container(10_000 * SECOND);
         let usage = pass(&mut reader, &mut guests, 3).unwrap();
         assert!(usage.guests.is_empty());
-        assert_eq!(reader.implausible, 1);
+        assert!(
+            reader.problems[0].contains("leapt"),
+            "{:?}",
+            reader.problems
+        );
         // And one that falls.
         host.container(SECOND);
         let usage = pass(&mut reader, &mut guests, 4).unwrap();
         assert_eq!(usage.guests[0].own.total().0, 0);
+        assert!(reader.problems[0].contains("fell"), "{:?}", reader.problems);
         host.container(SECOND + 5);
         let usage = pass(&mut reader, &mut guests, 5).unwrap();
         assert_eq!(usage.guests[0].own.total().0, 5);
@@ -528,12 +494,38 @@ mod tests {
         let host = Host::new();
         let roots = host.roots();
         let mut guests = Guests::new(host.roots());
-        let mut reader = UsageReader::open(&roots.proc, &roots.sys).unwrap();
+        let mut reader = UsageReader::open(&roots, IrqAccounting::Sampled).unwrap();
         host.processors(2, 100, 1000);
         pass(&mut reader, &mut guests, 1);
         host.processors(64, 150, 1050);
         let usage = pass(&mut reader, &mut guests, 2).unwrap();
         assert_eq!(usage.total.0, SECOND / 2, "the ticks that were busy");
+    }
+
+    /// Of a processor that is offline the kernel shows another idle time, days behind.
+    #[test]
+    fn idle_time_that_falls_by_days_costs_no_interval_its_total() {
+        let host = Host::new();
+        let roots = host.roots();
+        let mut guests = Guests::new(host.roots());
+        let mut reader = UsageReader::open(&roots, IrqAccounting::Sampled).unwrap();
+        let days = 3 * 86_400 * 100;
+        let totals: Vec<u64> = [
+            (2, days),
+            (2, days + 100),
+            (1, 150),
+            (1, 200),
+            (2, days + 300),
+        ]
+        .into_iter()
+        .zip(0..)
+        .filter_map(|((processors, idle), second)| {
+            host.processors(processors, 100 * second, idle);
+            pass(&mut reader, &mut guests, second).map(|usage| usage.total.0)
+        })
+        .collect();
+        let half = SECOND / 2;
+        assert_eq!(totals, [SECOND, SECOND, half, SECOND]);
     }
 
     #[test]
@@ -546,7 +538,7 @@ mod tests {
         );
         host.put(&other, "0");
         let (mut guests, roots) = (Guests::new(host.roots()), host.roots());
-        let mut reader = UsageReader::open(&roots.proc, &roots.sys).unwrap();
+        let mut reader = UsageReader::open(&roots, IrqAccounting::Sampled).unwrap();
         pass(&mut reader, &mut guests, 1);
         // One had been read before, one comes and goes within the pass.
         guests.scan();
@@ -579,7 +571,7 @@ mod tests {
         let host = Host::new();
         host.container(0);
         let (mut guests, roots) = (Guests::new(host.roots()), host.roots());
-        let mut reader = UsageReader::open(&roots.proc, &roots.sys).unwrap();
+        let mut reader = UsageReader::open(&roots, IrqAccounting::Sampled).unwrap();
         pass(&mut reader, &mut guests, 1);
         host.processors(2, 0, 3600 * 100);
         host.container(5);
@@ -609,7 +601,7 @@ mod tests {
         let _child = Kill(spin.unwrap());
         let roots = Roots::host();
         let mut guests = Guests::new(roots.clone());
-        let mut reader = UsageReader::open(&roots.proc, &roots.sys).unwrap();
+        let mut reader = UsageReader::open(&roots, IrqAccounting::Sampled).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(50));
         pass(&mut reader, &mut guests, 1);
         std::thread::sleep(std::time::Duration::from_millis(300));
@@ -653,7 +645,7 @@ mod tests {
         host.put("proc/31/stat", "31 (vhost) S 2 0 0 0 -1 2129984 0\n");
         host.put("proc/31/schedstat", "700000000 0 1\n");
         let (mut guests, roots) = (Guests::new(host.roots()), host.roots());
-        let mut reader = UsageReader::open(&roots.proc, &roots.sys).unwrap();
+        let mut reader = UsageReader::open(&roots, IrqAccounting::Sampled).unwrap();
         pass(&mut reader, &mut guests, 1);
         host.put("proc/31/schedstat", "1200000000 0 9\n");
         let usage = pass(&mut reader, &mut guests, 2).unwrap();

@@ -218,7 +218,9 @@ impl Counter {
 }
 
 impl Rule {
-    fn change(self, last: u64, raw: u64, most: u64) -> Change {
+    /// What happened between the reading `last` and the later one `raw` of a source that can have grown
+    /// by at most `most` meanwhile: for two readings that nothing came between.
+    pub fn change(self, last: u64, raw: u64, most: u64) -> Change {
         let Some(fell) = last.checked_sub(raw).filter(|fell| *fell > 0) else {
             let by = raw.saturating_sub(last);
             return if by <= most {

@@ -152,6 +152,7 @@ pub fn calibrate(
     let watts = fit(&observations);
     let mut model = Model {
         name: name.to_owned(),
+        date: None,
         cpus,
         watts,
         calibration: None,

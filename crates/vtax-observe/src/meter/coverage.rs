@@ -2,7 +2,7 @@
 //!
 //! A domain that lies inside another one is never added to it, whichever meters they come from.
 
-use super::{Meter, joules_metric};
+use super::{Meter, PowerModel, joules_metric};
 use vtax_units::{Source, Watts};
 
 /// What part of a machine a domain covers; decides which domains may be added up.
@@ -93,6 +93,8 @@ pub struct HostEnergy {
     pub covers: String,
     /// The caveats of the meters used.
     pub caveats: Vec<String>,
+    /// What computed the joules, where they are modelled.
+    pub model: Option<PowerModel>,
 }
 
 /// The parts that make up a host, in order of preference, what they cover in words, and whether
@@ -155,6 +157,7 @@ pub fn host_energy<'a>(meters: impl IntoIterator<Item = &'a dyn Meter>) -> Optio
         source: base.source(),
         covers: covers.to_owned(),
         caveats: base.caveats().to_vec(),
+        model: base.model(),
     };
     let contains = |part: Part| domains.iter().any(|domain| domain.part.contains(part));
     if !contains(Part::Accelerator) {

@@ -35,7 +35,7 @@ pub use energy::{EnergyCounter, ImplausiblePower, PowerIntegral};
 pub use hwmon::Hwmon;
 pub use ipmi::{Ipmi, IpmiConfig};
 pub use load::{BusyLoad, Load};
-pub use model::{DEFAULT_MODEL, Fit, Model, ModelMeter, POINTS};
+pub use model::{DEFAULT_MODEL, Fit, Model, ModelMeter, POINTS, PowerModel};
 pub use nvml::NvmlMeter;
 pub use perf_power::{PerfPower, PowerEvent, ReadCount, open_event};
 pub use powercap::Powercap;
@@ -53,6 +53,11 @@ pub trait Meter: Instrument {
     /// Whether its joules are measured or modelled.
     fn source(&self) -> Source {
         Source::Measured
+    }
+
+    /// What computed its joules, where they are modelled.
+    fn model(&self) -> Option<PowerModel> {
+        None
     }
 
     /// What a reader of its numbers must know, each a sentence.

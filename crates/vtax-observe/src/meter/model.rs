@@ -8,8 +8,8 @@ use crate::counters::text::{fields, lines};
 use crate::counters::{Findings, nanoseconds_per_tick};
 use crate::{Instrument, ObserveError, Readings};
 use serde::{Deserialize, Serialize};
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fmt, fs};
 use vtax_units::{Joules, Nanoseconds, Source, Watts};
 
 pub(super) const NAME: &str = "model";
@@ -26,6 +26,9 @@ pub const POINTS: usize = 11;
 pub struct Model {
     /// Which machine, and how the curve was got.
     pub name: String,
+    /// The day on which it was measured or fitted, such as 2026-03-01; unknown in older files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub date: Option<String>,
     /// Processors of that machine, as Linux counts them.
     pub cpus: u32,
     /// Watts at active idle, 10 %, 20 % … 100 %.
@@ -49,6 +52,36 @@ pub struct Fit {
     pub residual_rms_watts: f64,
     /// The largest difference, in watts.
     pub residual_worst_watts: f64,
+}
+
+/// Which model computed joules, for the record beside them.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PowerModel {
+    /// [`Model::name`].
+    pub name: String,
+    /// [`Model::date`].
+    pub date: Option<String>,
+    /// The file that it was read from; `None` of [`DEFAULT_MODEL`].
+    pub file: Option<PathBuf>,
+    /// How it was fitted; `None` of a published curve, whose distance from this machine nobody knows.
+    pub fit: Option<Fit>,
+}
+
+impl fmt::Display for PowerModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        if let Some(date) = &self.date {
+            write!(f, ", of {date}")?;
+        }
+        match &self.fit {
+            Some(fit) => write!(
+                f,
+                ", fitted to {} (off by {:.1} W typically, {:.1} W at worst)",
+                fit.meter, fit.residual_rms_watts, fit.residual_worst_watts
+            ),
+            None => f.write_str(", a published curve of another machine"),
+        }
+    }
 }
 
 impl Model {
@@ -169,6 +202,7 @@ const WINDOW: Nanoseconds = Nanoseconds(1_000_000_000);
 #[derive(Debug)]
 pub struct ModelMeter {
     model: Model,
+    file: Option<PathBuf>,
     scale: f64,
     utilization: Utilization,
     domains: [Domain; 2],
@@ -230,6 +264,7 @@ impl ModelMeter {
         Ok(Self {
             scale: f64::from(cpus) / f64::from(model.cpus),
             model,
+            file: file.map(Path::to_owned),
             utilization: Utilization::new(proc),
             domains: [
                 Domain {
@@ -304,6 +339,15 @@ impl Meter for ModelMeter {
         Source::Modelled
     }
 
+    fn model(&self) -> Option<PowerModel> {
+        Some(PowerModel {
+            name: self.model.name.clone(),
+            date: self.model.date.clone(),
+            file: self.file.clone(),
+            fit: self.model.calibration.clone(),
+        })
+    }
+
     fn caveats(&self) -> &[String] {
         &self.caveats
     }
@@ -366,6 +410,14 @@ mod tests {
         let energy = host_energy([&meter as &dyn Meter]).unwrap();
         assert_eq!(energy.source, Source::Modelled);
         assert!(energy.caveats[0].contains("another machine"));
+        let model = energy.model.unwrap();
+        assert!(model.name.contains("x3550"), "{model:?}");
+        assert!(
+            model
+                .to_string()
+                .ends_with("of 2011-04-06, a published curve of another machine")
+        );
+        assert_eq!(model.file, None);
         let mut readings = Readings::default();
         meter.read(Nanoseconds(0), &mut readings).unwrap();
         assert!(
@@ -473,6 +525,23 @@ mod tests {
             let problem = Model::parse(&text).unwrap_err();
             assert!(problem.contains(expected), "{text}: {problem}");
         }
+    }
+
+    #[test]
+    fn a_model_of_a_file_carries_the_file_its_date_and_how_well_it_fits() {
+        let root = TempDir::new().unwrap();
+        stat(&root, 0, 0);
+        let file = root.path().join("mine.toml");
+        let fit = "[calibration]\nmeter = \"wall\"\ncovers = \"x\"\nobservations = 9\n\
+                   residual_rms_watts = 0.8\nresidual_worst_watts = 2.1\n";
+        let curve = "watts = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]";
+        let text = format!("name = \"mine\"\ndate = \"2026-03-01\"\ncpus = 2\n{curve}\n{fit}");
+        fs::write(&file, text).unwrap();
+        let meter = ModelMeter::open(root.path(), Some(&file)).unwrap();
+        let model = host_energy([&meter as &dyn Meter]).unwrap().model.unwrap();
+        assert_eq!(model.file.as_ref(), Some(&file));
+        let words = "mine, of 2026-03-01, fitted to wall (off by 0.8 W typically, 2.1 W at worst)";
+        assert_eq!(model.to_string(), words);
     }
 
     #[test]

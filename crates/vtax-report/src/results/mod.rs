@@ -21,6 +21,7 @@ mod error;
 mod histograms;
 mod machines;
 mod pages;
+pub mod power_model;
 mod record;
 mod samples;
 mod stage;

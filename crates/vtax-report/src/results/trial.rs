@@ -1,7 +1,9 @@
 //! `run.json` and `trial.json`: what a run is, and what one trial found.
 
+use super::ResultsError;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::path::Path;
 use vtax_units::{Nanoseconds, Quantity, Source, Unit};
 
 /// One combination of platform, workload and factor levels.
@@ -72,6 +74,51 @@ pub struct RunInfo {
     pub minimum_effect: f64,
 }
 
+/// A record has at most `most` of `what`: time and memory grow with them, and a page with more of them is
+/// of no use to anybody.
+fn at_most(path: &Path, what: &'static str, count: usize, most: usize) -> Result<(), ResultsError> {
+    if count <= most {
+        return Ok(());
+    }
+    Err(ResultsError::TooMany {
+        path: path.to_owned(),
+        what,
+        count,
+        most,
+    })
+}
+
+impl RunInfo {
+    /// The most treatments of a run.
+    pub const MOST_TREATMENTS: usize = 20_000;
+
+    /// Refuses a run that is too large to be analysed; `path` is its file.
+    pub(super) fn check(&self, path: &Path) -> Result<(), ResultsError> {
+        let count = self.treatments.len();
+        at_most(path, "treatments", count, Self::MOST_TREATMENTS)
+    }
+}
+
+impl Trial {
+    /// The most metrics of a trial, of a phase, and of an actor.
+    pub const MOST_METRICS: usize = 10_000;
+    /// The most phases and actors of a trial.
+    pub const MOST_PARTS: usize = 10_000;
+
+    /// Refuses a trial that is too large to be analysed; `path` is its file.
+    pub(super) fn check(&self, path: &Path) -> Result<(), ResultsError> {
+        at_most(path, "phases", self.phases.len(), Self::MOST_PARTS)?;
+        at_most(path, "actors", self.actors.len(), Self::MOST_PARTS)?;
+        let of_phases = self.phases.iter().map(|phase| phase.metrics.len());
+        let of_actors = self.actors.iter().map(|actor| actor.metrics.len());
+        let all = [self.metrics.len()].into_iter();
+        for count in all.chain(of_phases).chain(of_actors) {
+            at_most(path, "metrics", count, Self::MOST_METRICS)?;
+        }
+        Ok(())
+    }
+}
+
 /// One entry of the schedule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scheduled {
@@ -102,6 +149,10 @@ pub struct Metric {
     pub quantity: Quantity,
     /// Measured, modelled or emulated.
     pub source: Source,
+    /// The model that computed it, such as the power model's name; whatever else is true of it, for an
+    /// emulated guest's flag hides that of a model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
     /// Which direction is better.
     pub better: Better,
     /// True for the few metrics that a summary leads with.
@@ -109,6 +160,13 @@ pub struct Metric {
     pub headline: bool,
     /// What it is, in a few words, for tables: `CPU time per GB received`.
     pub title: String,
+}
+
+impl Metric {
+    /// Whether a model computed it, even where its flag is a worse one.
+    pub fn is_modelled(&self) -> bool {
+        self.source == Source::Modelled || self.model.is_some()
+    }
 }
 
 /// The useful work that a trial did, which costs are divided by.

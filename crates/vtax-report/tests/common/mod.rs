@@ -100,6 +100,7 @@ impl Metrics {
                 true => self.source.combine(Source::Modelled),
                 false => self.source,
             },
+            model: None,
             better,
             headline: self.headlines.contains(&name),
             title: title.to_owned(),

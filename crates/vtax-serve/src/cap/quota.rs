@@ -8,7 +8,9 @@ use vtax_host::HostError;
 use vtax_host::journal::{Journal, Recorded};
 use vtax_host::kernel_file::{self, Written};
 use vtax_host::roots;
+use vtax_observe::counters::{Counter, Rule};
 use vtax_observe::guests::Hierarchy;
+use vtax_units::Nanoseconds;
 
 /// The kernel's own period, in microseconds, where a group's cannot be read.
 const PERIOD_US: f64 = 100_000.0;
@@ -26,9 +28,9 @@ pub struct Quota {
     before: Option<f64>,
     period_us: f64,
     v1: bool,
-    /// What accounts the group's time, and what it said last, in seconds.
+    /// What accounts the group's time.
     usage: PathBuf,
-    used: f64,
+    used: Counter,
     /// Its entry in the journal, once a quota was set.
     recorded: Option<Recorded>,
     /// What may be replaced: what was found, and what was set since.
@@ -93,7 +95,7 @@ impl Quota {
             period_us,
             v1: hierarchy.v1,
             usage: hierarchy.mounted.join(&group).join(usage),
-            used: 0.0,
+            used: Counter::new(Rule::TIME),
             recorded: None,
             written,
         })
@@ -104,19 +106,19 @@ impl Quota {
         self.before
     }
 
-    /// The seconds that the kernel accounted to the group since the last call; `None` when the group is gone.
+    /// The seconds that the kernel accounted to the group since the last call, none in the first; `None` when the
+    /// group is gone.
     pub fn accounted(&mut self) -> Option<f64> {
         let text = std::fs::read_to_string(&self.usage).ok()?;
-        let now = if self.v1 {
-            text.trim().parse::<f64>().ok()? / 1e9
+        let nanoseconds = if self.v1 {
+            text.trim().parse::<u64>().ok()?
         } else {
             let line = text
                 .lines()
                 .find_map(|line| line.strip_prefix("usage_usec "))?;
-            line.trim().parse::<f64>().ok()? / 1e6
+            line.trim().parse::<u64>().ok()?.saturating_mul(1000)
         };
-        let before = std::mem::replace(&mut self.used, now);
-        Some((now - before).max(0.0))
+        Some(Nanoseconds(self.used.advance(nanoseconds).gain()).as_secs_f64())
     }
 
     /// Sets it, in processors; journalled before. A group that went meanwhile needs none. Where another program changed
@@ -240,7 +242,18 @@ fn either_version_is_read_set_and_given_back() {
             v1: is_v1,
         };
         let mut quota = Quota::of(&guest, &hierarchy).unwrap();
-        assert_eq!((quota.before(), quota.accounted()), (Some(0.5), Some(2.0)));
+        assert_eq!((quota.before(), quota.accounted()), (Some(0.5), Some(0.0)));
+        let shows =
+            |usage: &str| std::fs::write(group.join(files[files.len() - 1].0), usage).unwrap();
+        let (more, reset) = match is_v1 {
+            true => ("4000000000\n", "0\n"),
+            false => ("usage_usec 4000000\n", "usage_usec 0\n"),
+        };
+        shows(more);
+        assert_eq!(quota.accounted(), Some(2.0));
+        // A v1 account can be set to zero.
+        shows(reset);
+        assert_eq!(quota.accounted(), Some(0.0));
         let state = tempfile::tempdir().unwrap();
         let mut journal = Journal::open(state.path()).unwrap();
         let limit = || std::fs::read_to_string(group.join(files[0].0)).unwrap();

@@ -127,6 +127,7 @@ impl Workload for Fake {
             let metric = Metric {
                 quantity: Quantity::new(value, Unit::of(base)),
                 source: Source::Measured,
+                model: None,
                 better: Better::Neither,
                 headline: false,
                 title: name.to_owned(),

@@ -402,6 +402,7 @@ mod tests {
         let metric = |value: f64| Metric {
             quantity: Quantity::new(value, Unit::of(Base::One)),
             source: Source::Emulated,
+            model: None,
             better: Better::Neither,
             headline: false,
             title: String::new(),
