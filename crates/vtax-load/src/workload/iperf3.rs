@@ -57,10 +57,28 @@ pub fn bitrate_per_stream(rate_mbit: f64, streams: i64) -> String {
 #[derive(Debug, Deserialize)]
 pub struct Output {
     error: Option<String>,
+    /// What was asked for.
+    #[serde(default)]
+    pub start: Start,
     /// Totals of the measured part.
     pub end: Option<End>,
     /// The server's own document, where it was asked for.
     pub server_output_json: Option<ServerOutput>,
+}
+
+/// What was asked for.
+#[derive(Debug, Default, Deserialize)]
+pub struct Start {
+    /// The test.
+    #[serde(default)]
+    pub test_start: Test,
+}
+
+/// The parameters of a test.
+#[derive(Debug, Default, Deserialize)]
+pub struct Test {
+    /// Bytes of each write, and of each datagram.
+    pub blksize: Option<f64>,
 }
 
 /// Totals of the measured part.

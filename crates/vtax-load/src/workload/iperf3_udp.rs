@@ -97,7 +97,9 @@ impl Workload for Iperf3Udp {
             .ok_or_else(|| missing("end.sum_sent", "as the client"))?;
         let sent_seconds = positive("iperf3", "end.sum_sent.seconds", sent.seconds)?;
         let sent_bytes = positive("iperf3", "end.sum_sent.bytes", sent.bytes)?;
-        let sent_packets = positive("iperf3", "end.sum_sent.packets", sent.packets)?;
+        // `end.sum_sent.packets` lacks what the receiver, not the sender, left out as its warm-up.
+        let length = output.start.test_start.blksize;
+        let length = positive("iperf3", "start.test_start.blksize", length)?;
         // What the receiver counted comes from the receiver itself: before 3.14, what the sender
         // repeats of it has the lost datagrams of the part left out (`--omit`), and its packets not.
         let server = output.server_output_json.and_then(|server| server.end);
@@ -143,7 +145,7 @@ impl Workload for Iperf3Udp {
         metrics.higher("throughput", rate, BIT_RATE, title);
         let sent_rate = 8.0 * sent_bytes / sent_seconds;
         metrics.neutral("sent", sent_rate, BIT_RATE, "UDP rate sent");
-        let (rate, title) = (sent_packets / sent_seconds, "UDP datagrams sent");
+        let (rate, title) = (sent_bytes / length / sent_seconds, "UDP datagrams sent");
         metrics.neutral("packets", rate, PACKET_RATE, title);
         metrics.lead("jitter");
         metrics.lead("loss");
@@ -253,6 +255,20 @@ mod tests {
             assert_eq!(result.suspect, Vec::<String>::new());
             assert_eq!(result.unreached, None);
         }
+    }
+
+    #[test]
+    fn datagrams_sent_are_the_senders_though_a_queue_delays_the_receiver() {
+        // 80 Mbit/s over a link of 50 Mbit/s, whose queue is 50 ms long.
+        let raw = include_bytes!("../../tests/data/iperf3-udp-send-3.12-queue.json");
+        let result = parse_at(raw, 80.0).unwrap();
+        let packets = value(&result, "packets");
+        assert!(
+            (packets - 20_001_800.0 / 1400.0 / 2.000_075).abs() < 1e-6,
+            "{packets}"
+        );
+        assert!((value(&result, "loss") - 561_400.0 / 14_282.0).abs() < 1e-9);
+        assert_eq!(result.suspect, Vec::<String>::new());
     }
 
     #[test]
