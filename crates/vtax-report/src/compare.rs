@@ -1,16 +1,21 @@
 //! Results directories side by side: what changed between one run and others.
 
 use crate::analysis::certainty::{Kinds, ONE_SEED};
-use crate::analysis::{Analysis, Comparison, MetricSummary, distinct, judge};
+use crate::analysis::words::most_frequent_reason;
+use crate::analysis::{
+    Analysis, Comparison, MetricSummary, TreatmentSummary, by_key, distinct, judge,
+};
+use crate::numbers::count;
 use crate::results::Better;
 use crate::stats::{Verdict, seed_of, unpaired_tax};
 use crate::terminal::{clean, cut, pad};
 use serde::Serialize;
+use std::collections::HashMap;
 
 /// Runs against the first of them.
 #[derive(Debug, Clone, Serialize)]
 pub struct RunComparison {
-    /// Name and start of the run that the others are compared against.
+    /// Where the run is that the others are compared against, its name and its start.
     pub first: String,
     /// The others, in the order given.
     pub others: Vec<ComparedRun>,
@@ -21,7 +26,7 @@ pub struct RunComparison {
 /// One run against the first.
 #[derive(Debug, Clone, Serialize)]
 pub struct ComparedRun {
-    /// Its name and start.
+    /// Where it is, its name and its start.
     pub run: String,
     /// Treatments, by label, that only the first run has.
     pub only_first: Vec<String>,
@@ -31,13 +36,27 @@ pub struct ComparedRun {
     pub comparisons: Vec<Comparison>,
 }
 
+impl ComparedRun {
+    /// Its comparisons by the treatment's label and the metric's name.
+    pub fn by_key(&self) -> HashMap<(&str, &str), &Comparison> {
+        by_key(&self.comparisons)
+    }
+}
+
+/// Two runs of one plan may have begun in one second: only their directories tell them apart.
+fn named(run: &Analysis) -> String {
+    format!("{} ({}, {})", run.path.display(), run.name, run.started)
+}
+
 /// Compares runs with the first. Trials of different runs never shared a block, so nothing is
-/// paired. All comparisons of all runs are one family.
+/// paired. All comparisons of all runs are one family. Nothing is claimed where the trials of either
+/// side are suspect.
 pub fn compare(first: &Analysis, others: &[&Analysis]) -> RunComparison {
     let mut all: Vec<Comparison> = Vec::new();
     let mut lengths = Vec::new();
+    let before = first.by_label();
     for other in others {
-        let own = comparisons(first, other);
+        let own = comparisons(&before, other);
         lengths.push(own.len());
         all.extend(own);
     }
@@ -47,35 +66,42 @@ pub fn compare(first: &Analysis, others: &[&Analysis]) -> RunComparison {
         .fold(first.minimum_effect, f64::max);
     judge(&mut all, minimum_effect);
     let all_kinds = all.iter().map(|row| row.certainty).collect();
-    let named = |run: &Analysis| format!("{}, {}", run.name, run.started);
     let mut judged = all.into_iter();
+    let compared = others.iter().zip(lengths).map(|(other, length)| {
+        let mut comparisons: Vec<Comparison> = judged.by_ref().take(length).collect();
+        if first.provisional || other.provisional {
+            comparisons
+                .iter_mut()
+                .for_each(Comparison::make_provisional);
+        }
+        let after = other.by_label();
+        ComparedRun {
+            run: named(other),
+            only_first: missing(first, &after),
+            only_here: missing(other, &before),
+            comparisons,
+        }
+    });
     RunComparison {
         first: named(first),
-        others: others
-            .iter()
-            .zip(lengths)
-            .map(|(other, length)| ComparedRun {
-                run: named(other),
-                only_first: missing(first, other),
-                only_here: missing(other, first),
-                comparisons: judged.by_ref().take(length).collect(),
-            })
-            .collect(),
+        others: compared.collect(),
         cautions: cautions(first, others, all_kinds),
     }
 }
 
+type Labelled<'a> = HashMap<&'a str, &'a TreatmentSummary>;
+
 /// Labels of the treatments of `from` that `other` lacks.
-fn missing(from: &Analysis, other: &Analysis) -> Vec<String> {
+fn missing(from: &Analysis, other: &Labelled<'_>) -> Vec<String> {
     let labels = from.treatments.iter().map(|of| &of.treatment.label);
-    let missing = labels.filter(|label| other.treatment(label).is_none());
+    let missing = labels.filter(|label| !other.contains_key(label.as_str()));
     missing.cloned().collect()
 }
 
-fn comparisons(first: &Analysis, other: &Analysis) -> Vec<Comparison> {
+fn comparisons(first: &Labelled<'_>, other: &Analysis) -> Vec<Comparison> {
     let mut comparisons = Vec::new();
     for after in &other.treatments {
-        let Some(before) = first.treatment(&after.treatment.label) else {
+        let Some(before) = first.get(after.treatment.label.as_str()) else {
             continue;
         };
         for metric in after
@@ -118,6 +144,12 @@ fn cautions(first: &Analysis, others: &[&Analysis], kinds: Kinds) -> Vec<String>
                 .to_owned(),
         );
     }
+    let all = std::iter::once(first).chain(others.iter().copied());
+    cautions.extend(
+        ('A'..)
+            .zip(all)
+            .filter_map(|(letter, run)| suspicion(letter, run)),
+    );
     for (letter, other) in ('B'..).zip(others) {
         if first.plan_sha256 != other.plan_sha256 {
             cautions.push(format!("The plans of A and {letter} differ."));
@@ -139,13 +171,24 @@ fn cautions(first: &Analysis, others: &[&Analysis], kinds: Kinds) -> Vec<String>
         if model(first) != model(other) {
             cautions.push(format!("The cost models of A and {letter} differ."));
         }
-        if first.advice.is_some() || other.advice.is_some() {
-            cautions.push(format!(
-                "Of A or {letter} nothing counts: their values are suspect."
-            ));
-        }
     }
     cautions
+}
+
+/// Why nothing is claimed of a run; `None` where its trials are trusted.
+fn suspicion(letter: char, run: &Analysis) -> Option<String> {
+    let what = match (&run.advice, run.provisional) {
+        (Some(_), _) => "every trial is suspect",
+        (None, true) => "a treatment has only suspect trials",
+        (None, false) => return None,
+    };
+    let most = most_frequent_reason(&run.trials);
+    let why = most.map_or_else(String::new, |(times, reason)| {
+        format!(" Most often ({}): {reason}.", count(times, "time"))
+    });
+    Some(format!(
+        "In {letter} {what}, so no difference from it is claimed.{why}"
+    ))
 }
 
 /// Columns of one run, and of the metrics' names before them.
@@ -212,6 +255,8 @@ fn rows(runs: &[(char, &ComparedRun)], width: usize) -> Vec<String> {
     if keys.is_empty() {
         lines.push("  no treatment is in both".to_owned());
     }
+    let runs: Vec<HashMap<(&str, &str), &Comparison>> =
+        runs.iter().map(|(_, run)| run.by_key()).collect();
     let mut heading = None;
     for (treatment, metric) in keys {
         if heading != Some(treatment) {
@@ -220,10 +265,8 @@ fn rows(runs: &[(char, &ComparedRun)], width: usize) -> Vec<String> {
         }
         let name = cut(&clean(metric), METRIC - 1);
         let mut line = format!("    {}", pad(&name, METRIC));
-        for (_, run) in runs {
-            let mut own = run.comparisons.iter();
-            let found = own.find(|row| row.treatment == treatment && row.metric == metric);
-            let shown = match found {
+        for run in &runs {
+            let shown = match run.get(&(treatment, metric)) {
                 Some(row) => {
                     let tax = row.ratio_in_words();
                     let star = if row.verdict == Verdict::Different {

@@ -4,12 +4,13 @@ mod scenario;
 
 use crate::analysis::certainty::{Certainty, Kinds};
 use crate::analysis::{
-    Analysis, Comparison, MetricSummary, TreatmentSummary, distinct, headline_metrics,
+    Analysis, Comparison, MetricSummary, TreatmentSummary, TrialRow, distinct, headline_metrics,
 };
 use crate::numbers::{Shown, common_scale, ratio, scaled};
 use crate::results::Stage;
 use crate::stats::{Interval, Verdict};
 use serde_json::{Value, json};
+use std::collections::{HashMap, HashSet};
 use vtax_units::Source;
 
 /// One figure.
@@ -47,20 +48,45 @@ type Mark = (&'static str, &'static str);
 /// For what has no mark of its own.
 const PLAIN: Mark = ("#7F7F7F", "circle");
 
-/// A platform's name in the plan, and how it is drawn.
-pub(crate) struct Platform {
-    name: String,
-    mark: Mark,
+/// The platforms of an analysis, and how each is drawn.
+pub(crate) struct Platforms {
+    /// In order of appearance.
+    names: Vec<String>,
+    marks: HashMap<String, Mark>,
 }
 
-/// The colour of a platform.
-pub(crate) fn color_of(platform: &str, all: &[Platform]) -> &'static str {
-    mark_of(platform, all).0
-}
+impl Platforms {
+    /// The first of a kind looks like the kind.
+    pub(crate) fn of(analysis: &Analysis) -> Self {
+        let mut platforms = Self {
+            names: Vec::new(),
+            marks: HashMap::new(),
+        };
+        let mut used: HashSet<Mark> = HashSet::new();
+        let mut spare = OTHERS.into_iter().cycle();
+        for one in analysis.treatments.iter().map(|of| &of.treatment) {
+            if platforms.marks.contains_key(&one.platform) {
+                continue;
+            }
+            let kind = KINDS.iter().find(|(kind, _)| *kind == one.kind());
+            let mark = kind.map(|(_, mark)| *mark);
+            let mark = mark.filter(|mark| !used.contains(mark));
+            let mark = mark.or_else(|| spare.next()).unwrap_or(PLAIN);
+            used.insert(mark);
+            platforms.names.push(one.platform.clone());
+            platforms.marks.insert(one.platform.clone(), mark);
+        }
+        platforms
+    }
 
-fn mark_of(platform: &str, all: &[Platform]) -> Mark {
-    let known = all.iter().find(|known| known.name == platform);
-    known.map_or(PLAIN, |known| known.mark)
+    /// The colour of a platform.
+    pub(crate) fn color(&self, platform: &str) -> &'static str {
+        self.mark(platform).0
+    }
+
+    fn mark(&self, platform: &str) -> Mark {
+        self.marks.get(platform).copied().unwrap_or(PLAIN)
+    }
 }
 
 /// Colours and symbols for curves that are not told apart by their platforms alone.
@@ -70,59 +96,71 @@ fn mark_of_curve(place: usize) -> Mark {
     marks.get(place % marks.len()).copied().unwrap_or(PLAIN)
 }
 
-/// The platforms of an analysis, in order of appearance: the first of a kind looks like the kind.
-pub(crate) fn platforms(analysis: &Analysis) -> Vec<Platform> {
-    let mut platforms: Vec<Platform> = Vec::new();
-    let mut spare = OTHERS.into_iter().cycle();
-    for one in analysis.treatments.iter().map(|of| &of.treatment) {
-        if platforms.iter().any(|known| known.name == one.platform) {
-            continue;
-        }
-        let kind = KINDS.iter().find(|(kind, _)| *kind == one.kind());
-        let free = |mark: &Mark| platforms.iter().all(|known| known.mark != *mark);
-        let mark = kind.map(|(_, mark)| *mark).filter(free);
-        platforms.push(Platform {
-            name: one.platform.clone(),
-            mark: mark.or_else(|| spare.next()).unwrap_or(PLAIN),
-        });
-    }
-    platforms
-}
-
-fn names(platforms: &[Platform]) -> Vec<String> {
-    platforms.iter().map(|known| known.name.clone()).collect()
-}
+/// A page with more figures than this takes minutes to draw, and nobody looks at them all: the tables
+/// have the rest.
+const MOST_FIGURES: usize = 300;
 
 /// Every figure of a report, the most telling first.
 pub fn figures(analysis: &Analysis) -> Vec<Figure> {
-    let mut figures = Vec::new();
-    figures.extend(forest(analysis));
-    for workload in &analysis.workloads {
-        let treatments = analysis.of_workload(workload);
-        for metric in headline_metrics(&treatments) {
-            let sweeps: Vec<Figure> = swept(analysis, &treatments)
-                .into_iter()
-                .filter_map(|factor| sweep(analysis, workload, &treatments, metric, factor))
-                .collect();
-            if sweeps.is_empty() {
-                figures.extend(dots(analysis, workload, &treatments, metric));
-            }
-            figures.extend(sweeps);
-        }
-    }
-    for workload in &analysis.workloads {
-        figures.extend(scenario::levels(analysis, workload));
-        figures.extend(scenario::percentiles(analysis, workload));
-    }
-    for workload in &analysis.workloads {
-        figures.extend(stages(analysis, workload));
-    }
-    for workload in &analysis.workloads {
-        figures.extend(scenario::timelines(analysis, workload));
-        figures.extend(over_time(analysis, workload));
-    }
+    let all = Platforms::of(analysis);
+    let workloads = analysis.by_workload();
+    let trials = trials_by_label(analysis);
+    let of_metrics = workloads.iter().flat_map(|(workload, treatments)| {
+        let metrics = headline_metrics(treatments).into_iter();
+        metrics.flat_map(|metric| of_metric(analysis, &all, workload, treatments, metric))
+    });
+    let of_levels = workloads.iter().flat_map(|(workload, treatments)| {
+        let levels = scenario::levels(analysis, &all, workload, treatments);
+        let percentiles = scenario::percentiles(analysis, &all, workload, treatments);
+        levels.into_iter().chain(percentiles)
+    });
+    let of_stages = workloads
+        .iter()
+        .filter_map(|(workload, treatments)| stages(workload, treatments));
+    let of_time = workloads.iter().flat_map(|(workload, treatments)| {
+        let timelines = scenario::timelines(analysis, &all, workload, treatments);
+        let rates = over_time(analysis, &all, workload, treatments, &trials);
+        timelines.into_iter().chain(rates)
+    });
+    let mut figures: Vec<Figure> = forest(analysis, &all)
+        .into_iter()
+        .chain(of_metrics)
+        .chain(of_levels)
+        .chain(of_stages)
+        .chain(of_time)
+        .take(MOST_FIGURES)
+        .collect();
     for (number, figure) in figures.iter_mut().enumerate() {
         figure.id = format!("{:02}-{}", number + 1, file_name(&figure.id));
+    }
+    figures
+}
+
+/// The trials that count, by the label of their treatment.
+fn trials_by_label(analysis: &Analysis) -> HashMap<&str, Vec<&TrialRow>> {
+    let mut found: HashMap<&str, Vec<&TrialRow>> = HashMap::new();
+    let count = |trial: &&TrialRow| trial.failed.is_none() && trial.suspect.is_empty();
+    for trial in analysis.trials.iter().filter(count) {
+        let label = trial.treatment.as_str();
+        found.entry(label).or_default().push(trial);
+    }
+    found
+}
+
+/// One metric of one workload: against each factor that becomes an axis, or without one.
+fn of_metric(
+    analysis: &Analysis,
+    all: &Platforms,
+    workload: &str,
+    treatments: &[&TreatmentSummary],
+    metric: &MetricSummary,
+) -> Vec<Figure> {
+    let mut figures: Vec<Figure> = swept(analysis, treatments)
+        .into_iter()
+        .filter_map(|factor| sweep(analysis, all, workload, treatments, metric, factor))
+        .collect();
+    if figures.is_empty() {
+        figures.extend(dots(all, workload, treatments, metric));
     }
     figures
 }
@@ -210,25 +248,24 @@ fn specification(title: &str, height: Value, content: Value) -> Value {
 }
 
 /// The colour of each of the `shown` platforms, the same in every figure.
-fn color(analysis: &Analysis, shown: &[String], legend: bool) -> Value {
-    by_platform(analysis, shown, legend, |(color, _)| color)
+fn color(all: &Platforms, shown: &[String], legend: bool) -> Value {
+    by_platform(all, shown, legend, |(color, _)| color)
 }
 
 /// The symbol of each of the `shown` platforms.
-fn shape(analysis: &Analysis, shown: &[String], legend: bool) -> Value {
-    by_platform(analysis, shown, legend, |(_, shape)| shape)
+fn shape(all: &Platforms, shown: &[String], legend: bool) -> Value {
+    by_platform(all, shown, legend, |(_, shape)| shape)
 }
 
 fn by_platform(
-    analysis: &Analysis,
+    all: &Platforms,
     shown: &[String],
     legend: bool,
     of: fn(Mark) -> &'static str,
 ) -> Value {
-    let all = platforms(analysis);
     let range: Vec<&str> = shown
         .iter()
-        .map(|platform| of(mark_of(platform, &all)))
+        .map(|platform| of(all.mark(platform)))
         .collect();
     encoding("platform", shown, &range, legend)
 }
@@ -307,7 +344,7 @@ fn ratio_ticks(low: f64, high: f64) -> Vec<f64> {
 const MOST_ROWS: usize = 60;
 
 /// The tax of every headline metric: ratio and interval on one logarithmic axis.
-fn forest(analysis: &Analysis) -> Option<Figure> {
+fn forest(analysis: &Analysis, all: &Platforms) -> Option<Figure> {
     let shown: Vec<&Comparison> = analysis
         .comparisons
         .iter()
@@ -320,12 +357,17 @@ fn forest(analysis: &Analysis) -> Option<Figure> {
     if shown.len() > MOST_ROWS && curves() {
         return None;
     }
-    let mut offsets: Vec<String> = vec![" ".to_owned()];
+    let labels = analysis.by_label();
+    let named = distinct(shown.iter().map(|comparison| comparison.platform.clone()));
+    let offsets: Vec<&str> = std::iter::once(" ")
+        .chain(named.iter().map(String::as_str))
+        .collect();
     let mut values = Vec::new();
     let mut rows: Vec<String> = Vec::new();
+    let mut known: HashSet<String> = HashSet::new();
     for comparison in &shown {
         let interval = comparison.tax.and_then(|tax| tax.interval);
-        let summary = analysis.treatment(&comparison.treatment)?;
+        let summary = labels.get(comparison.treatment.as_str())?;
         // The label that remains when platform is shown by colour: workload, metric, levels.
         let levels = summary
             .short
@@ -333,12 +375,9 @@ fn forest(analysis: &Analysis) -> Option<Figure> {
             .unwrap_or(&summary.short);
         // What tells rows apart comes first: a narrow page cuts their ends.
         let row = format!("{}{levels} · {}", comparison.workload, comparison.title);
-        if !rows.contains(&row) {
+        if known.insert(row.clone()) {
             rows.push(row.clone());
             values.push(json!({"row": row, "offset": " ", "label": row}));
-        }
-        if !offsets.contains(&comparison.platform) {
-            offsets.push(comparison.platform.clone());
         }
         values.push(json!({
             "row": row,
@@ -363,7 +402,6 @@ fn forest(analysis: &Analysis) -> Option<Figure> {
     if rows.is_empty() {
         return None;
     }
-    let named: Vec<String> = offsets.iter().skip(1).cloned().collect();
     let spans: Vec<f64> = shown
         .iter()
         .flat_map(|comparison| {
@@ -410,10 +448,10 @@ fn forest(analysis: &Analysis) -> Option<Figure> {
                  "encoding": {"y": y, "yOffset": offset, "x": {"value": 0}, "text": {"field": "label"}}},
                 {"transform": [{"filter": "isValid(datum.low)"}], "mark": {"type": "rule", "strokeWidth": 2},
                  "encoding": {"y": y, "yOffset": offset, "x": x("low"), "x2": {"field": "high"},
-                              "color": color(analysis, &named, true), "tooltip": tooltip}},
+                              "color": color(all, &named, true), "tooltip": tooltip}},
                 {"transform": [{"filter": "isValid(datum.ratio)"}], "mark": {"type": "point", "filled": true, "size": 85, "opacity": 1},
-                 "encoding": {"y": y, "yOffset": offset, "x": x("ratio"), "color": color(analysis, &named, true),
-                              "shape": shape(analysis, &named, true), "tooltip": tooltip}},
+                 "encoding": {"y": y, "yOffset": offset, "x": x("ratio"), "color": color(all, &named, true),
+                              "shape": shape(all, &named, true), "tooltip": tooltip}},
                 {"transform": [{"filter": "isValid(datum.ratio)"}, {"calculate": "isValid(datum.high) ? datum.high : datum.ratio", "as": "end"}],
                  "mark": {"type": "text", "align": "left", "baseline": "middle", "dx": 8, "fontSize": 11, "color": "#333"},
                  "encoding": {"y": y, "yOffset": offset, "x": x("end"), "text": {"field": "text"}}}
@@ -514,7 +552,7 @@ fn caption_of_trials(metric: &MetricSummary, kinds: Kinds) -> String {
 
 /// One metric of one workload: every trial, the mean and its interval.
 fn dots(
-    analysis: &Analysis,
+    all: &Platforms,
     workload: &str,
     treatments: &[&TreatmentSummary],
     metric: &MetricSummary,
@@ -534,8 +572,8 @@ fn dots(
     if means.is_empty() {
         return None;
     }
-    let all = names(&platforms(analysis));
-    let (color, shape) = (color(analysis, &all, false), shape(analysis, &all, false));
+    let names = &all.names;
+    let (color, shape) = (color(all, names, false), shape(all, names, false));
     let title = format!("{workload}: {}", metric.title);
     let order: Vec<&String> = own.iter().map(|(summary, _)| &summary.short).collect();
     let y = json!({"field": "treatment", "type": "nominal", "sort": order, "title": null});
@@ -580,6 +618,7 @@ struct Curves {
 impl Curves {
     fn of<'a>(
         analysis: &Analysis,
+        all: &Platforms,
         factor: &str,
         treatments: impl Iterator<Item = &'a TreatmentSummary> + Clone,
     ) -> Self {
@@ -590,9 +629,8 @@ impl Curves {
             one_platform: shown.len() == 1,
         };
         curves.names = distinct(treatments.map(|of| curves.name(analysis, factor, of)));
-        let all = platforms(analysis);
         curves.marks = if curves.names.len() == shown.len() {
-            shown.iter().map(|name| mark_of(name, &all)).collect()
+            shown.iter().map(|name| all.mark(name)).collect()
         } else {
             (0..curves.names.len()).map(mark_of_curve).collect()
         };
@@ -629,6 +667,7 @@ impl Curves {
 /// One metric against the levels of one factor.
 fn sweep(
     analysis: &Analysis,
+    all: &Platforms,
     workload: &str,
     treatments: &[&TreatmentSummary],
     metric: &MetricSummary,
@@ -644,7 +683,8 @@ fn sweep(
     if distinct(own.iter().map(|(summary, _)| level(summary))).len() < 2 {
         return None;
     }
-    let curves = Curves::of(analysis, factor, own.iter().map(|(summary, _)| *summary));
+    let shown = own.iter().map(|(summary, _)| *summary);
+    let curves = Curves::of(analysis, all, factor, shown);
     let (means, trials) = values.rows(|summary| {
         let level = level(summary).unwrap_or_default();
         let level = match &numeric {
@@ -693,12 +733,12 @@ fn sweep(
 }
 
 /// Where the CPU time went, by stage.
-fn stages(analysis: &Analysis, workload: &str) -> Option<Figure> {
+fn stages(workload: &str, treatments: &[&TreatmentSummary]) -> Option<Figure> {
     let mut values = Vec::new();
-    let mut order: Vec<&String> = Vec::new();
+    let mut order: Vec<&str> = Vec::new();
     let mut shown: Vec<Stage> = Vec::new();
     let mut kinds = Vec::new();
-    for summary in analysis.of_workload(workload) {
+    for summary in treatments {
         for (place, stage) in Stage::ALL.into_iter().enumerate() {
             let Some(metric) = summary.metric(&stage.metric()) else {
                 continue;
@@ -708,14 +748,13 @@ fn stages(analysis: &Analysis, workload: &str) -> Option<Figure> {
                                "shown": estimate.line(), "place": place, "source": metric.source.to_string()}));
             shown.push(stage);
             kinds.push(metric.certainty);
-            if !order.contains(&&summary.short) {
-                order.push(&summary.short);
-            }
+            order.push(&summary.short);
         }
     }
     if values.is_empty() {
         return None;
     }
+    let order = distinct(order);
     let (names, range) = stage_colors(&shown);
     let shown = titled("mean cores", kinds.into_iter().collect());
     let title = format!("{workload}: where the CPU time goes");
@@ -757,27 +796,26 @@ fn zoom() -> Value {
 }
 
 /// The rates within the measured window, one line a trial.
-fn over_time(analysis: &Analysis, workload: &str) -> Vec<Figure> {
+fn over_time(
+    analysis: &Analysis,
+    all: &Platforms,
+    workload: &str,
+    treatments: &[&TreatmentSummary],
+    trials: &HashMap<&str, Vec<&TrialRow>>,
+) -> Vec<Figure> {
     const MOST_POINTS: usize = 6000;
+    let mut own: Vec<(&TreatmentSummary, &TrialRow)> = Vec::new();
+    for summary in treatments {
+        let trials = trials.get(summary.treatment.label.as_str());
+        own.extend(trials.into_iter().flatten().map(|trial| (*summary, *trial)));
+    }
+    own.sort_by_key(|(_, trial)| trial.index);
     let mut figures = Vec::new();
     for name in ["CPU", "received", "sent"] {
         let mut lines = Vec::new();
-        for trial in analysis
-            .trials
-            .iter()
-            .filter(|trial| trial.failed.is_none() && trial.suspect.is_empty())
-        {
-            let summary = analysis.treatment(&trial.treatment);
-            let Some(summary) = summary.filter(|of| of.treatment.workload == workload) else {
-                continue;
-            };
-            lines.extend(
-                trial
-                    .series
-                    .iter()
-                    .filter(|series| series.name == name)
-                    .map(|series| (summary, trial.index, series)),
-            );
+        for (summary, trial) in &own {
+            let series = trial.series.iter().filter(|series| series.name == name);
+            lines.extend(series.map(|series| (*summary, trial.index, series)));
         }
         let points: usize = lines.iter().map(|(_, _, series)| series.rates.len()).sum();
         let Some((_, _, first)) = lines
@@ -799,9 +837,12 @@ fn over_time(analysis: &Analysis, workload: &str) -> Vec<Figure> {
             unit
         };
         // In the plan's order, whatever the order of the trials was.
-        let drawn = |one: &&TreatmentSummary| lines.iter().any(|(own, ..)| own.short == one.short);
-        let own = analysis.of_workload(workload);
-        let curves = Curves::of(analysis, "", own.into_iter().filter(drawn));
+        let shorts: HashSet<&str> = lines.iter().map(|(own, ..)| own.short.as_str()).collect();
+        let drawn = treatments
+            .iter()
+            .copied()
+            .filter(|one| shorts.contains(one.short.as_str()));
+        let curves = Curves::of(analysis, all, "", drawn);
         let mut values = Vec::new();
         for (summary, index, series) in &lines {
             for (second, rate) in series.rates.iter().enumerate().step_by(every) {

@@ -3,14 +3,14 @@
 use crate::analysis::certainty::{Kinds, ONE_SEED};
 use crate::analysis::{
     ActorSummary, Analysis, Certainty, Comparison, LevelSummary, MetricSummary, Sentence,
-    TreatmentSummary, TrialRow, distinct_metrics,
+    TreatmentSummary, TrialRow, distinct_metrics, find_metric,
 };
-use crate::figures::{Figure, Platform, color_of, figures, platforms};
+use crate::figures::{Figure, Platforms, figures};
 use crate::numbers::{count, estimate, percent, plain};
 use crate::results::{ResultsDir, ResultsError};
 use crate::stats::{SteadyState, Verdict};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write;
 use std::path::PathBuf;
 use vtax_units::Source;
@@ -191,12 +191,14 @@ fn pretty(value: &Value) -> String {
     format!("{value:#}\n")
 }
 
-fn badge(source: Source) -> String {
-    if source == Source::Measured {
-        String::new()
-    } else {
-        format!("<span class=\"badge\">{source}</span>")
-    }
+/// An emulated guest's joules come from a model as well: both are shown.
+fn badge(source: Source, modelled: bool) -> String {
+    let also = (modelled && source != Source::Modelled).then_some(Source::Modelled);
+    let flags = [Some(source), also].into_iter().flatten();
+    flags
+        .filter(|flag| *flag != Source::Measured)
+        .map(|flag| format!("<span class=\"badge\">{flag}</span>"))
+        .collect()
 }
 
 /// Appends formatted text; writing to a string cannot fail.
@@ -269,13 +271,13 @@ fn summary(out: &mut String, analysis: &Analysis) {
             "<p>Nothing was compared: no treatment with a baseline has a trial that counts.</p>\n",
         );
     }
-    for workload in &analysis.workloads {
-        let found: Vec<_> = analysis
-            .sentences
-            .iter()
-            .filter(|sentence| &sentence.workload == workload)
-            .collect();
-        let treatments = analysis.of_workload(workload);
+    let mut sentences: HashMap<&str, Vec<&Sentence>> = HashMap::new();
+    for sentence in &analysis.sentences {
+        let workload = sentence.workload.as_str();
+        sentences.entry(workload).or_default().push(sentence);
+    }
+    for (workload, treatments) in analysis.by_workload() {
+        let found = sentences.remove(workload).unwrap_or_default();
         let knees: Vec<String> = (treatments.iter())
             .filter_map(|summary| summary.knee_in_words())
             .collect();
@@ -425,10 +427,10 @@ pub fn drawn(out: &mut String, figures: &[Figure]) {
     out.push_str("</div>\n</section>\n");
 }
 
-fn swatch(platform: &str, all: &[Platform]) -> String {
+fn swatch(platform: &str, all: &Platforms) -> String {
     format!(
         "<span class=\"swatch\" style=\"background:{}\"></span>",
-        color_of(platform, all)
+        all.color(platform)
     )
 }
 
@@ -453,9 +455,8 @@ fn tables(out: &mut String, analysis: &Analysis) {
             ),
         }
     );
-    let all = platforms(analysis);
-    for workload in &analysis.workloads {
-        let treatments = analysis.of_workload(workload);
+    let all = Platforms::of(analysis);
+    for (workload, treatments) in analysis.by_workload() {
         metrics_table(out, workload, &treatments, &all);
         levels_table(out, workload, &treatments, &all);
         for summary in treatments.iter().filter(|one| one.has_neighbours()) {
@@ -473,7 +474,7 @@ fn metrics_table(
     out: &mut String,
     workload: &str,
     treatments: &[&TreatmentSummary],
-    all: &[Platform],
+    all: &Platforms,
 ) {
     add!(out, "<h3>{}</h3>\n", escape(workload));
     let mut metrics = distinct_metrics(treatments.iter().flat_map(|summary| &summary.metrics));
@@ -515,7 +516,7 @@ fn metrics_table(
                         out,
                         "<td class=\"number\">{}{}<span class=\"detail\">{} · {}</span></td>",
                         escape(&estimate(what.mean, own.interval, own.unit).line()),
-                        badge(own.source),
+                        badge(own.source, own.modelled),
                         escape(&scatter),
                         what.n
                     );
@@ -536,7 +537,7 @@ fn cell(metric: Option<&MetricSummary>) -> String {
     format!(
         "<td class=\"number\">{}{}<span class=\"detail\">{}n = {}</span></td>",
         escape(&estimate(metric.description.mean, metric.interval, metric.unit).line()),
-        badge(metric.source),
+        badge(metric.source, metric.modelled),
         if metric.certainty.is_exact() {
             "exact, "
         } else {
@@ -560,7 +561,7 @@ fn levels_table(
     out: &mut String,
     workload: &str,
     treatments: &[&TreatmentSummary],
-    all: &[Platform],
+    all: &Platforms,
 ) {
     let levels: Vec<(&TreatmentSummary, &LevelSummary)> = treatments
         .iter()
@@ -638,9 +639,7 @@ fn actors_table(out: &mut String, workload: &str, summary: &TreatmentSummary) {
             cell(summary.metric(&metric.name))
         );
         for actor in &actors {
-            out.push_str(&cell(
-                actor.metrics.iter().find(|own| own.name == metric.name),
-            ));
+            out.push_str(&cell(find_metric(&actor.metrics, &metric.name)));
         }
         out.push_str("</tr>\n");
     }
@@ -695,7 +694,7 @@ fn comparison_rows(out: &mut String, comparisons: &[&Comparison]) {
             escape(&comparison.baseline),
             escape(&comparison.title),
             escape(&comparison.ratio_in_words().unwrap_or_else(dash)),
-            badge(comparison.source),
+            badge(comparison.source, comparison.modelled),
             comparison.adjusted_p.map_or_else(dash, probability),
             comparison.verdict.words(),
         );
@@ -723,7 +722,7 @@ fn probability(p: f64) -> String {
     }
 }
 
-fn treatments_table(out: &mut String, analysis: &Analysis, all: &[Platform]) {
+fn treatments_table(out: &mut String, analysis: &Analysis, all: &Platforms) {
     out.push_str(
         "<h3>Treatments: trials, steadiness, time by phase</h3>\n<div class=\"scroll\"><table>\n<thead><tr><th>treatment</th><th>count</th>\
          <th>left out</th><th>steadiness</th><th>boot</th><th>service</th><th>warm-up</th><th>measured</th><th>teardown</th></tr></thead>\n<tbody>\n",
@@ -886,15 +885,17 @@ fn provenance_section(out: &mut String, analysis: &Analysis, provenance: &Proven
             );
         }
     }
+    for model in analysis.power_models() {
+        fact("power model", &model);
+    }
     fact("plan, SHA-256", &analysis.plan_sha256);
     fact("seed", &analysis.seed.to_string());
-    let mut told: Vec<&str> = Vec::new();
+    let mut told: HashSet<&str> = HashSet::new();
     for summary in &analysis.treatments {
         let platform = summary.treatment.platform.as_str();
-        if told.contains(&platform) || summary.environment.is_empty() {
+        if summary.environment.is_empty() || !told.insert(platform) {
             continue;
         }
-        told.push(platform);
         let facts: Vec<String> = summary
             .environment
             .iter()
@@ -953,7 +954,7 @@ fn methods(analysis: &Analysis) -> Vec<String> {
         ),
         format!(
             "<b>Verdict.</b> A difference is claimed only when the interval excludes 1, the permutation p and Student’s p adjusted for the family of \
-             comparisons ({}) are below 0.05, and the ratio is at least {} from 1. Fewer than four pairs are always too few.",
+             comparisons ({}) are below 0.05, and one of the two is larger by at least {}. Fewer than four pairs are always too few.",
             link("https://doi.org/10.1111/j.2517-6161.1995.tb02031.x", "Benjamini &amp; Hochberg 1995"),
             percent(analysis.minimum_effect)
         ),

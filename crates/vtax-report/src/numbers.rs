@@ -81,11 +81,35 @@ pub fn scaled(mean: f64, interval: Option<Interval>, scale: f64, unit: String) -
     }
 }
 
-/// A ratio, as `3.1×`, with its interval, as `[2.9–3.3]`.
+/// A ratio, as `3.1×`, with its interval, as `[2.9–3.3]`. What is not 1 is never printed as 1: its side
+/// decides whether a difference is shown.
 pub fn ratio(value: f64, interval: Option<Interval>) -> Shown {
-    let mut shown = scaled(value, interval, 1.0, String::new());
-    shown.value.push('×');
-    shown
+    let shown = scaled(value, interval, 1.0, String::new());
+    let digits = decimals(&shown.value);
+    let range = match interval.filter(|_| shown.range.contains('–')) {
+        Some(Interval { low, high }) => format!("[{}–{}]", sided(low, digits), sided(high, digits)),
+        None => shown.range,
+    };
+    Shown {
+        value: sided(value, digits) + "×",
+        range,
+        unit: shown.unit,
+    }
+}
+
+/// How many digits a printed number has after its point.
+fn decimals(text: &str) -> usize {
+    text.split_once('.').map_or(0, |(_, digits)| digits.len())
+}
+
+/// A ratio with this many digits after the point, or as many more as keep it apart from 1.
+fn sided(value: f64, digits: usize) -> String {
+    // An f64 beside 1 differs in the sixteenth digit.
+    let mut texts = (digits..=17).map(|digits| number(value, digits));
+    let is_one = |text: &String| text.parse() == Ok(1.0);
+    texts
+        .find(|text| value == 1.0 || !is_one(text))
+        .unwrap_or_else(|| number(value, digits))
 }
 
 /// A value without interval, three significant digits, with its unit.
@@ -93,8 +117,8 @@ pub fn plain(value: f64, unit: Unit) -> String {
     estimate(value, None, unit).line()
 }
 
-/// Digits after the point: down to the first significant digit of the half width, and at least
-/// two significant digits of the value.
+/// Digits after the point: down to the first significant digit of the half width, to the second where
+/// the first is 1, and at least two significant digits of the value.
 fn digits(value: f64, half: f64) -> usize {
     // A logarithm of an f64 lies within ±400.
     let place = |number: f64| number.abs().log10().floor() as i32;
@@ -104,7 +128,10 @@ fn digits(value: f64, half: f64) -> usize {
         1 - place(value)
     };
     let wanted = if half > 0.0 && half.is_finite() {
-        (-place(half)).max(of_value.min(2))
+        // A first digit of 1 alone would round to half as much again.
+        let first = -place(half);
+        let leads_with_one = half * 10_f64.powi(first) < 1.95;
+        (first + i32::from(leads_with_one)).max(of_value.min(2))
     } else {
         of_value + 1
     };
@@ -132,9 +159,10 @@ fn number(value: f64, digits: usize) -> String {
     }
 }
 
-/// A share as `2.5 %`.
+/// A share as `2.5 %`, with two significant digits at least.
 pub fn percent(share: f64) -> String {
-    format!("{} %", (share * 1000.0).round() / 10.0)
+    let scale = if share.abs() < 0.001 { 100.0 } else { 10.0 };
+    format!("{} %", (share * 100.0 * scale).round() / scale)
 }
 
 /// `1 trial`, `2 trials`.
@@ -149,6 +177,35 @@ pub fn count(n: usize, noun: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_ratio_always_shows_on_which_side_of_1_it_and_its_interval_end() {
+        let shown = |value, low, high| ratio(value, Some(Interval { low, high })).line();
+        assert_eq!(shown(1.5, 1.012, 2.2), "1.5× [1.01–2.2]");
+        assert_eq!(shown(1.5, 0.968, 2.2), "1.5× [0.97–2.2]");
+        assert_eq!(shown(0.7, 0.4, 1.0), "0.70× [0.40–1.00]");
+        assert_eq!(shown(0.7, 0.4, 0.9999), "0.70× [0.40–0.9999]");
+        assert_eq!(ratio(1.0, None).line(), "1.00×");
+        assert_eq!(ratio(1.0001, None).line(), "1.0001×");
+        assert_eq!(ratio(0.9999999, None).line(), "0.9999999×");
+        let next = 1.0 + f64::EPSILON;
+        assert!(ratio(next, None).value.ends_with("2×"), "{next}");
+        assert_eq!(shown(250.0, 200.0, 300.0), "250× [200–300]");
+    }
+
+    #[test]
+    fn an_interval_has_as_many_digits_as_tell_its_ends_from_the_estimate() {
+        let shown = |value, low, high| ratio(value, Some(Interval { low, high })).line();
+        assert_eq!(shown(1.05, 0.93, 1.17), "1.05× [0.93–1.17]");
+        assert_eq!(shown(1.05, 0.9, 1.2), "1.05× [0.90–1.20]");
+        assert_eq!(shown(1.05, 0.75, 1.35), "1.1× [0.8–1.4]");
+        assert_eq!(shown(1.05, 1.04, 1.06), "1.050× [1.040–1.060]");
+        assert_eq!(percent(0.0002), "0.02 %");
+        assert_eq!(
+            (percent(0.025), percent(0.02)),
+            ("2.5 %".into(), "2 %".into())
+        );
+    }
 
     #[test]
     fn estimates_carry_the_digits_that_their_interval_supports() {

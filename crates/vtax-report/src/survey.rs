@@ -1,14 +1,14 @@
 //! Many results at once: a fleet's, read as a stream. Of each directory only `run.json`, `host.json` and
-//! the trials' records are read, never the samples. What is kept of them are two numbers for each machine,
+//! the trials' records are read, never the samples. What is kept of them are five numbers for each machine,
 //! treatment and metric.
 //!
-//! Each machine counts once for each of its runs. Nothing is averaged over machines of different kinds
+//! Each machine counts once, however many runs it has; a machine is one boot of it, as within a run. Nothing is averaged over machines of different kinds
 //! or over different plans.
 
 use crate::export::{Dataset, Row, rows_of};
 use crate::numbers::{Shown, count, plain, ratio};
 use crate::results::{Better, Machine, ResultsDir, ResultsError, Trial, TrialOutcome};
-use crate::stats::{Description, Groups, Interval, describe, mean};
+use crate::stats::{Description, Groups, Interval, Moments, NoTax, describe, exact_ratio};
 use crate::terminal::{clean, cut, pad};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,11 +69,13 @@ pub struct Finding {
     /// What it is.
     #[serde(flatten)]
     pub about: About,
-    /// Over one mean of each machine's run.
+    /// Over one mean of each machine.
     #[serde(flatten)]
     pub values: Description,
     /// The ratio to its baseline, where it has one and two machines or more ran it.
     pub ratio: Option<Ratio>,
+    /// Why there is no ratio though there are pairs.
+    pub note: Option<String>,
 }
 
 /// A metric, as all machines have it.
@@ -92,7 +94,7 @@ pub struct About {
 /// A ratio over machines.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Ratio {
-    /// Machines' runs, each of which counts once.
+    /// Machines, each of which counts once.
     pub n: usize,
     /// Geometric mean.
     pub ratio: f64,
@@ -127,9 +129,26 @@ struct Value {
     treatment: String,
     metric: String,
     about: About,
-    mean: f64,
-    /// Logarithms of the ratios of its pairs.
-    pairs: Vec<f64>,
+    own: Own,
+}
+
+/// What one machine has of one metric.
+#[derive(Debug, Default)]
+struct Own {
+    /// Of the value of each block.
+    values: Moments,
+    /// Of the logarithms of the ratios of its pairs.
+    pairs: Moments,
+    /// Why a pair has no ratio.
+    refused: Option<NoTax>,
+}
+
+impl Own {
+    fn add(&mut self, other: Self) {
+        self.values = self.values.with(other.values);
+        self.pairs = self.pairs.with(other.pairs);
+        self.refused = self.refused.or(other.refused);
+    }
 }
 
 /// Every results directory at or below a path, in order. Links are not followed.
@@ -287,19 +306,23 @@ fn values(results: &ResultsDir, table: &Table) -> Vec<Value> {
             .as_ref()
             .and_then(|label| table.get(label));
         for (name, (about, blocks)) in table.get(&treatment.label).into_iter().flatten() {
-            let all: Vec<f64> = blocks.values().copied().collect();
-            let Some(mean) = mean(&all) else { continue };
             let others = baseline.and_then(|metrics| metrics.get(name));
-            let pairs = blocks.iter().filter_map(|(block, value)| {
-                let other = others?.1.get(block)?;
-                (*value > 0.0 && *other > 0.0).then(|| (value / other).ln())
-            });
+            let ratios: Result<Vec<f64>, NoTax> = blocks
+                .iter()
+                .filter_map(|(block, value)| Some((*value, *others?.1.get(block)?)))
+                .map(|(value, other)| exact_ratio(value, other).map(f64::ln))
+                .collect();
+            let all: Vec<f64> = blocks.values().copied().collect();
+            let own = Own {
+                values: Moments::of(&all),
+                refused: ratios.as_ref().err().copied(),
+                pairs: Moments::of(&ratios.unwrap_or_default()),
+            };
             values.push(Value {
                 treatment: treatment.label.clone(),
                 metric: name.clone(),
                 about: *about,
-                mean,
-                pairs: pairs.collect(),
+                own,
             });
         }
     }
@@ -321,7 +344,8 @@ struct Gathered {
 
 #[derive(Default)]
 struct Pool {
-    machines: BTreeSet<String>,
+    /// Each machine's number.
+    machines: BTreeMap<String, usize>,
     /// By plan, its digest, treatment and metric.
     metrics: BTreeMap<[String; 4], Over>,
 }
@@ -329,8 +353,25 @@ struct Pool {
 /// One metric of one treatment, over machines.
 struct Over {
     about: About,
-    means: Vec<f64>,
-    pairs: Groups,
+    /// By the machine's number, in order.
+    machines: Vec<(usize, Own)>,
+}
+
+impl Over {
+    fn add(&mut self, machine: usize, own: Own) {
+        let place = self
+            .machines
+            .binary_search_by_key(&machine, |(known, _)| *known);
+        match place {
+            Ok(at) => {
+                if let Some((_, known)) = self.machines.get_mut(at) {
+                    known.add(own);
+                }
+            }
+            // Machines come in the order of their numbers, but for those of several plans.
+            Err(at) => self.machines.insert(at, (machine, own)),
+        }
+    }
 }
 
 impl Gathered {
@@ -348,7 +389,8 @@ impl Gathered {
         }
         for part in digest.parts {
             let pool = self.kinds.entry(part.machine.kind()).or_default();
-            pool.machines.insert(part.machine.name());
+            let next = pool.machines.len();
+            let machine = *pool.machines.entry(part.machine.name()).or_insert(next);
             for value in part.values {
                 let key = [
                     digest.plan.clone(),
@@ -358,14 +400,12 @@ impl Gathered {
                 ];
                 let over = pool.metrics.entry(key).or_insert_with(|| Over {
                     about: value.about,
-                    means: Vec::new(),
-                    pairs: Groups::default(),
+                    machines: Vec::new(),
                 });
                 // One plan's metric has one unit; another is another vtax's and no part of this mean.
                 if over.about.unit == value.about.unit {
                     over.about.source = over.about.source.max(value.about.source);
-                    over.means.push(value.mean);
-                    over.pairs.add(&value.pairs);
+                    over.add(machine, value.own);
                 }
             }
         }
@@ -394,23 +434,32 @@ impl Gathered {
 }
 
 fn finding(([plan, plan_sha256, treatment, metric], over): ([String; 4], Over)) -> Option<Finding> {
-    let ratio = over.pairs.mean().map(|(centre, interval, _)| Ratio {
-        n: over.pairs.count(),
+    let machines = || over.machines.iter().map(|(_, own)| own);
+    let refused = machines().find_map(|own| own.refused);
+    let mut pairs = Groups::default();
+    // A mean over the other pairs would be one of those that fared well.
+    for own in machines().filter(|_| refused.is_none()) {
+        pairs.add(own.pairs);
+    }
+    let ratio = pairs.mean().map(|(centre, interval, _)| Ratio {
+        n: pairs.count(),
         ratio: centre.exp(),
         interval: Interval {
             low: interval.low.exp(),
             high: interval.high.exp(),
         },
-        factor: over.pairs.between().map(|between| between.sd.exp()),
+        factor: pairs.between().map(|between| between.sd.exp()),
     });
+    let means: Vec<f64> = machines().filter_map(|own| own.values.mean()).collect();
     Some(Finding {
         plan,
         plan_sha256,
         treatment,
         metric,
         about: over.about,
-        values: describe(&over.means)?,
+        values: describe(&means)?,
         ratio,
+        note: refused.map(|none| none.to_string()),
     })
 }
 
@@ -502,7 +551,7 @@ fn row(finding: &Finding) -> String {
         "    {}{} {}",
         pad(&name, NAME),
         pad(&spread, MEAN),
-        ratio.unwrap_or_default()
+        ratio.or(finding.note.clone()).unwrap_or_default()
     );
     line.trim_end().to_owned()
 }

@@ -6,6 +6,7 @@ use crate::analysis::{
 };
 use crate::numbers::{Shown, common_scale, count, scaled};
 use crate::stats::Verdict;
+use std::collections::HashMap;
 use vtax_units::Source;
 
 /// The analysis as a table of at most `width` columns (72 at least), with ANSI colours if asked.
@@ -20,13 +21,17 @@ pub fn table(analysis: &Analysis, width: usize, color: bool) -> String {
     page.findings(analysis);
     // Where nothing counts, numbers would only mislead; the reasons and what helps are below.
     if analysis.advice.is_none() {
-        for workload in &analysis.workloads {
-            page.workload(analysis, workload);
+        let compared = analysis.compared();
+        for (workload, treatments) in analysis.by_workload() {
+            page.workload(&compared, workload, &treatments);
         }
     }
     page.footer(analysis);
     page.text
 }
+
+/// Comparisons with baselines by treatment and metric.
+type Compared<'a> = HashMap<(&'a str, &'a str), &'a Comparison>;
 
 const BOLD: &str = "1";
 const DIM: &str = "2";
@@ -131,9 +136,13 @@ impl Page {
         }
     }
 
-    fn workload(&mut self, analysis: &Analysis, workload: &str) {
-        let treatments = analysis.of_workload(workload);
-        let names = headline_metrics(&treatments);
+    fn workload(
+        &mut self,
+        compared: &Compared<'_>,
+        workload: &str,
+        treatments: &[&TreatmentSummary],
+    ) {
+        let names = headline_metrics(treatments);
         self.line("");
         let title = self.paint(BOLD, &clean(workload));
         self.line(&title);
@@ -141,7 +150,7 @@ impl Page {
             self.line("  no trial that counts");
         }
         for metric in names {
-            self.metric(analysis, &treatments, metric);
+            self.metric(compared, treatments, metric);
         }
         for knee in treatments.iter().filter_map(|one| one.knee_in_words()) {
             self.paragraph(BOLD, "  ", &knee);
@@ -150,7 +159,7 @@ impl Page {
 
     fn metric(
         &mut self,
-        analysis: &Analysis,
+        compared: &Compared<'_>,
         treatments: &[&TreatmentSummary],
         metric: &MetricSummary,
     ) {
@@ -194,9 +203,8 @@ impl Page {
             let Shown { value, range, .. } =
                 scaled(own.description.mean, own.interval, scale, String::new());
             let mean = pad(&format!("{value} {range}"), 19);
-            let comparison = analysis.comparisons.iter().find(|comparison| {
-                comparison.treatment == summary.treatment.label && comparison.metric == metric.name
-            });
+            let key = (summary.treatment.label.as_str(), metric.name.as_str());
+            let comparison = compared.get(&key).copied();
             let (tax, verdict) = match comparison {
                 Some(comparison) => tax_and_verdict(comparison),
                 None if summary.treatment.baseline.is_none() => {
@@ -237,6 +245,9 @@ impl Page {
                 Source::Measured => continue,
             };
             self.paragraph(YELLOW, "  ", meaning);
+        }
+        for model in analysis.power_models() {
+            self.paragraph(YELLOW, "  ", &format!("energy is modelled by {model}"));
         }
         if analysis.advice.is_none() {
             self.legend(analysis);

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use vtax_report::results::{Better, SampleKind};
 use vtax_report::stats::{
-    NoTax, Random, SteadyState, Verdict, classify, describe, mean_interval, paired_tax,
-    positive_mean_interval, quantile, rates, seed_of, unpaired_tax, verdict,
+    NoTax, Random, SteadyState, Verdict, classify, describe, exact_verdict, mean_interval,
+    paired_tax, positive_mean_interval, quantile, rates, seed_of, unpaired_tax, verdict,
 };
 use vtax_units::Nanoseconds;
 
@@ -169,6 +169,48 @@ fn a_difference_below_the_minimum_effect_is_not_claimed() {
         Verdict::NoDifferenceShown
     );
     assert_eq!(verdict(&tax, tax.student_p, 0.005), Verdict::Different);
+}
+
+#[test]
+fn the_minimum_effect_is_the_same_factor_in_both_directions() {
+    for (effect, least) in [(0.05, 1.05), (0.02, 1.02), (0.5, 1.5), (1.0, 2.0)] {
+        let off: [f64; 10] = std::array::from_fn(|i| 1.0 + 1e-7 * i as f64);
+        let shifted = off.map(|value| value * least * 1.0001);
+        let judged = |treatment: &[f64], baseline: &[f64]| {
+            let tax = paired_tax(treatment, baseline, 1).unwrap();
+            verdict(&tax, tax.student_p, effect)
+        };
+        assert_eq!(judged(&shifted, &off), Verdict::Different, "{effect}");
+        assert_eq!(judged(&off, &shifted), Verdict::Different, "{effect}");
+        let less = off.map(|value| value * (1.0 + effect * 0.99));
+        assert_eq!(judged(&less, &off), Verdict::NoDifferenceShown);
+        assert_eq!(judged(&off, &less), Verdict::NoDifferenceShown);
+        assert_eq!(exact_verdict(least, effect), Verdict::Different);
+        assert_eq!(exact_verdict(1.0 / least, effect), Verdict::Different);
+        assert_eq!(exact_verdict(1.0 + effect * 0.99, effect), Verdict::Same);
+        assert_eq!(
+            exact_verdict(1.0 / (1.0 + effect * 0.99), effect),
+            Verdict::Same
+        );
+    }
+}
+
+#[test]
+fn exact_values_that_repetitions_could_give_are_no_difference() {
+    for ratio in [1.0, 1.0001, 1.0 / 1.0001, 1.00019] {
+        assert_eq!(exact_verdict(ratio, 0.0), Verdict::Same, "{ratio}");
+    }
+    for ratio in [1.00021, 1.0 / 1.00021] {
+        assert_eq!(exact_verdict(ratio, 0.0), Verdict::Different, "{ratio}");
+    }
+}
+
+#[test]
+fn six_equal_values_have_their_mean_in_its_interval_and_no_scatter() {
+    let found = describe(&[1.0; 6]).unwrap();
+    assert_eq!((found.mean, found.sd), (1.0, Some(0.0)));
+    let interval = mean_interval(&[1.0; 6], 1).unwrap();
+    assert!(interval.contains(found.mean), "{interval:?}");
 }
 
 #[test]

@@ -104,6 +104,84 @@ fn machines_count_once_each_and_kinds_are_never_mixed() {
     assert!(text.contains("run.json is corrupted"), "{text}");
 }
 
+/// The finding of a VM's CPU in the only kind of machines.
+fn vms_cpu(found: &Survey) -> &vtax_report::survey::Finding {
+    let mut findings = found.kinds[0].findings.iter();
+    let wanted = "qemu · http-rate";
+    findings
+        .find(|of| of.treatment == wanted && of.metric == "cpu.per_work")
+        .unwrap()
+}
+
+/// A run that began at another moment than the others.
+fn started(results: &ResultsDir, at: u32) {
+    let file = results.path().join("run.json");
+    let text = fs::read_to_string(&file).unwrap();
+    let mut run: serde_json::Value = serde_json::from_str(&text).unwrap();
+    run["started"] = json!(format!("2026-01-01T00:00:{at:02}Z"));
+    fs::write(file, run.to_string()).unwrap();
+}
+
+#[test]
+fn a_machine_counts_once_however_many_runs_it_has() {
+    let folder = tempfile::tempdir().unwrap();
+    run(&folder.path().join("b"), "b", "6.1.0", 1.0);
+    for at in 0..5 {
+        let path = folder.path().join(format!("a{at}"));
+        started(&run(&path, "a", "6.1.0", 1.2), at);
+    }
+    let found = read(folder.path(), None);
+    assert_eq!((found.results, found.machines, found.twice), (6, 2, 0));
+    let many = vms_cpu(&found);
+    let few = tempfile::tempdir().unwrap();
+    run(&few.path().join("b"), "b", "6.1.0", 1.0);
+    run(&few.path().join("a"), "a", "6.1.0", 1.2);
+    let found = read(few.path(), None);
+    let once = vms_cpu(&found);
+    let (many_ratio, once_ratio) = (many.ratio.unwrap(), once.ratio.unwrap());
+    assert_eq!((many_ratio.n, once_ratio.n), (2, 2));
+    assert!((many_ratio.ratio - once_ratio.ratio).abs() < 1e-9);
+    let interval = many_ratio.interval;
+    assert!((interval.low - once_ratio.interval.low).abs() < 1e-9);
+    assert!(
+        interval.high / interval.low > 5.0,
+        "two machines show little"
+    );
+    assert_eq!(many.values.n, 2);
+    assert!((many.values.mean - once.values.mean).abs() < 1e-9 * many.values.mean);
+}
+
+#[test]
+fn a_pair_with_a_zero_leaves_no_ratio_and_the_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a", "b", "c"] {
+        run(&folder.path().join(name), name, "6.1.0", 1.2);
+    }
+    assert!(vms_cpu(&read(folder.path(), None)).ratio.is_some());
+    let results = ResultsDir::open(&folder.path().join("b")).unwrap();
+    let mut trials = results.trials().map(Result::unwrap);
+    let mut trial = trials
+        .find(|trial| trial.treatment.label == "qemu · http-rate")
+        .unwrap();
+    let metric = trial.metrics.get_mut("cpu.per_work").unwrap();
+    metric.quantity = Quantity::new(0.0, metric.quantity.unit);
+    results.rewrite_trial(&trial).unwrap();
+    let found = read(folder.path(), None);
+    let vm = vms_cpu(&found);
+    assert!(vm.ratio.is_none() && vm.values.n == 3);
+    let note = vm.note.as_deref().unwrap();
+    assert_eq!(note, "no ratio: it is zero in at least one trial");
+    let alone = analyse(&results).unwrap();
+    let mut all = alone.comparisons.iter();
+    let of = all.find(|of| of.treatment == vm.treatment && of.metric == vm.metric);
+    assert_eq!(
+        of.unwrap().note.as_deref(),
+        Some(note),
+        "as a report says it"
+    );
+    assert!(table(&found, 120).contains(note));
+}
+
 #[test]
 fn the_data_set_holds_every_trial_and_metric_once() {
     let folder = tempfile::tempdir().unwrap();

@@ -2,12 +2,9 @@
 //! repetitions vary allows.
 
 use crate::results::{Trial, emulated};
+use crate::stats::REPEATS_WITHIN;
 use serde::Serialize;
 use std::collections::BTreeSet;
-
-/// Values of one seed that are this close to each other, relative to the largest, are one value:
-/// `docs/testbed.md` says how far apart they were seen.
-const SAME: f64 = 2e-4;
 
 /// What a reader of an exact ratio must know.
 pub(crate) const ONE_SEED: &str = "Exact means: for this host, image and seed, which give the same again. One seed \
@@ -45,7 +42,9 @@ impl Certainty {
         let low = values.iter().copied().fold(f64::INFINITY, f64::min);
         let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         match self {
-            Self::Exact { .. } if high - low > SAME * high.abs().max(low.abs()) => Self::Trials,
+            Self::Exact { .. } if high - low > REPEATS_WITHIN * high.abs().max(low.abs()) => {
+                Self::Trials
+            }
             other => other,
         }
     }

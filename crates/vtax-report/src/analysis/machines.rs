@@ -72,10 +72,10 @@ impl Fleet {
 
     /// Says of each comparison how much machines disagree. Where they do, one machine's blocks say less
     /// than that many machines would: the interval becomes that of the mean over machines.
-    pub(super) fn judge(
+    pub(super) fn judge<'a>(
         &self,
         comparisons: &mut [Comparison],
-        metric: impl Fn(&str, &str) -> Option<MetricSummary>,
+        metric: impl Fn(&str, &str) -> Option<&'a MetricSummary>,
         trials: &[Read],
     ) {
         if self.of.len() < 2 || self.machines < 2 {
@@ -91,10 +91,10 @@ impl Fleet {
                 continue;
             };
             let by_block = |label: &str| -> BTreeMap<u32, f64> {
-                let values = metric(label, &comparison.metric).map(|metric| metric.values);
+                let values = metric(label, &comparison.metric).map(|metric| &metric.values);
                 let values = values.into_iter().flatten();
                 values
-                    .filter_map(|(index, value)| Some((*block_of.get(&index)?, value.ln())))
+                    .filter_map(|(index, value)| Some((*block_of.get(index)?, value.ln())))
                     .collect()
             };
             let (mine, theirs) = (

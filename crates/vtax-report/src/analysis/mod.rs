@@ -4,7 +4,7 @@ pub(crate) mod certainty;
 pub mod charge;
 mod machines;
 mod scenario;
-mod words;
+pub(crate) mod words;
 
 pub use certainty::Certainty;
 pub use machines::{Disagreement, Fleet};
@@ -15,19 +15,24 @@ pub use scenario::{
 use crate::numbers::{count, ratio};
 use crate::results::{
     Better, HistogramRecord, Metric, ResultsDir, ResultsError, SampleKind, Samples, Treatment,
-    Trial, TrialOutcome, is_difference, together,
+    Trial, TrialOutcome, is_difference, power_model, together,
 };
 use crate::stats::{
     self, Description, Interval, NoTax, SteadyState, Tax, Verdict, benjamini_hochberg, classify,
     describe, mean_interval, positive_mean_interval, rates, seed_of,
 };
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::Hash;
+use std::path::PathBuf;
 use vtax_units::{Base, Nanoseconds, Source, Unit};
 
 /// Everything that can be said about a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Analysis {
+    /// The results directory as it was given, of shards the first one's.
+    #[serde(skip)]
+    pub path: PathBuf,
     /// The run's name.
     pub name: String,
     /// What it wants to find out.
@@ -77,11 +82,35 @@ pub struct Analysis {
 }
 
 impl Analysis {
-    /// The treatments of a workload, in the plan's order.
-    pub fn of_workload(&self, workload: &str) -> Vec<&TreatmentSummary> {
-        let all = self.treatments.iter();
-        all.filter(|summary| summary.treatment.workload == workload)
+    /// The power models that computed joules of these trials, each in words.
+    pub fn power_models(&self) -> BTreeSet<String> {
+        let summaries = self.treatments.iter();
+        summaries
+            .filter_map(|summary| summary.environment.get(power_model::MODEL).cloned())
             .collect()
+    }
+
+    /// The workloads in the plan's order, each with its treatments in that order.
+    pub fn by_workload(&self) -> Vec<(&str, Vec<&TreatmentSummary>)> {
+        let mut own: HashMap<&str, Vec<&TreatmentSummary>> = HashMap::new();
+        for summary in &self.treatments {
+            let workload = summary.treatment.workload.as_str();
+            own.entry(workload).or_default().push(summary);
+        }
+        let workloads = self.workloads.iter().map(String::as_str);
+        workloads
+            .map(|workload| (workload, own.remove(workload).unwrap_or_default()))
+            .collect()
+    }
+
+    /// The treatments by label.
+    pub fn by_label(&self) -> HashMap<&str, &TreatmentSummary> {
+        by_label(&self.treatments)
+    }
+
+    /// The comparisons with baselines by the treatment's label and the metric's name.
+    pub fn compared(&self) -> HashMap<(&str, &str), &Comparison> {
+        by_key(&self.comparisons)
     }
 
     /// A treatment by its label.
@@ -91,28 +120,54 @@ impl Analysis {
     }
 }
 
-/// Each of `items` once, where it first stands.
-pub fn distinct<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
-    let mut known = Vec::new();
-    for item in items {
-        if !known.contains(&item) {
-            known.push(item);
-        }
+fn by_label(summaries: &[TreatmentSummary]) -> HashMap<&str, &TreatmentSummary> {
+    let mut found = HashMap::new();
+    for summary in summaries {
+        found
+            .entry(summary.treatment.label.as_str())
+            .or_insert(summary);
     }
-    known
+    found
+}
+
+/// Comparisons by the treatment's label and the metric's name.
+pub fn by_key(comparisons: &[Comparison]) -> HashMap<(&str, &str), &Comparison> {
+    let keyed = comparisons.iter().map(|one| {
+        let key = (one.treatment.as_str(), one.metric.as_str());
+        (key, one)
+    });
+    keyed.collect()
+}
+
+/// Each of `items` once, where it first stands.
+pub fn distinct<T: Hash + Eq + Clone>(items: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut known = HashSet::new();
+    let mut items: Vec<T> = items.into_iter().collect();
+    items.retain(|item| known.insert(item.clone()));
+    items
 }
 
 /// Each metric once by its name, as it is first seen.
 pub(crate) fn distinct_metrics<'a>(
     metrics: impl IntoIterator<Item = &'a MetricSummary>,
 ) -> Vec<&'a MetricSummary> {
-    let mut known: Vec<&MetricSummary> = Vec::new();
-    for metric in metrics {
-        if !known.iter().any(|one| one.name == metric.name) {
-            known.push(metric);
-        }
-    }
-    known
+    let mut known = HashSet::new();
+    metrics
+        .into_iter()
+        .filter(|metric| known.insert(metric.name.as_str()))
+        .collect()
+}
+
+/// One of the metrics that [`metric_summaries`] sorted, by its name.
+pub(crate) fn find_metric<'a>(
+    metrics: &'a [MetricSummary],
+    name: &str,
+) -> Option<&'a MetricSummary> {
+    let (headlines, rest) = metrics.split_at(metrics.partition_point(|metric| metric.headline));
+    [headlines, rest].into_iter().find_map(|part| {
+        let place = part.binary_search_by(|metric| metric.name.as_str().cmp(name));
+        part.get(place.ok()?)
+    })
 }
 
 /// The headline metrics of a workload, each by the first treatment that has it; without any, the
@@ -249,7 +304,7 @@ impl TreatmentSummary {
 
     /// One metric by name.
     pub fn metric(&self, name: &str) -> Option<&MetricSummary> {
-        self.metrics.iter().find(|metric| metric.name == name)
+        find_metric(&self.metrics, name)
     }
 
     /// Its knee in words, with what broke the objective; `None` where it has no objective.
@@ -281,6 +336,8 @@ pub struct MetricSummary {
     pub headline: bool,
     /// The worst flag of its trials.
     pub source: Source,
+    /// Whether a model computed any of it, whatever else is true of it.
+    pub modelled: bool,
     /// n, mean, median, standard deviation.
     #[serde(flatten)]
     pub description: Description,
@@ -364,11 +421,10 @@ impl Comparison {
             better: metric.better,
             headline: metric.headline,
             source: other.map_or(metric.source, |other| metric.source.combine(other.source)),
-            // An emulated guest's flag hides that of a model; its baseline's does not.
             modelled: [Some(metric), other]
                 .into_iter()
                 .flatten()
-                .any(|one| one.source == Source::Modelled),
+                .any(|one| one.modelled),
             note: match &found {
                 Err(none) => Some(none.to_string()),
                 Ok(_) => other.and_then(|other| metric.certainty.apart(other.certainty)),
@@ -381,6 +437,15 @@ impl Comparison {
             verdict: Verdict::NoRatio,
             machines: None,
         }
+    }
+
+    /// Nothing is claimed of trials that are suspect.
+    pub(crate) fn make_provisional(&mut self) {
+        if self.ratio.is_none() {
+            return;
+        }
+        self.verdict = Verdict::Suspect;
+        self.note = Some("the trials are suspect: run again on a quiet host".to_owned());
     }
 
     /// The ratio with its interval, `3.1× [2.9–3.3]`, or `exactly 3.1×`; `None` where there is none.
@@ -474,7 +539,7 @@ pub fn analyse(results: &ResultsDir) -> Result<Analysis, ResultsError> {
 /// When they are not shards of one run, or there is none.
 pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> {
     let Some(first) = shards.first() else {
-        return Err(ResultsError::NotARun(std::path::PathBuf::new()));
+        return Err(ResultsError::NotARun(PathBuf::new()));
     };
     let together = together(shards)?;
     let planned = first.run().schedule.len();
@@ -502,9 +567,19 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
             .iter_mut()
             .for_each(|read| read.trial.suspect.clear());
     }
+    let mut own: HashMap<&str, Vec<(&Read, &TrialRow)>> = HashMap::new();
+    for (read, row) in trials.iter().zip(&rows) {
+        let label = read.trial.treatment.label.as_str();
+        own.entry(label).or_default().push((read, row));
+    }
+    let shorts = words::shorts(&treatments, &factors);
     let mut summaries: Vec<TreatmentSummary> = treatments
         .iter()
-        .map(|treatment| summarise(treatment, &treatments, &factors, &trials, &rows))
+        .zip(shorts)
+        .map(|(treatment, short)| {
+            let own = own.get(treatment.label.as_str());
+            summarise(treatment, short, own.map_or(&[], Vec::as_slice))
+        })
         .collect();
     words::tell_nouns_apart(&mut summaries);
     let advice = (provisional && went.counted == 0).then(|| words::advice(&rows, &run.place));
@@ -517,18 +592,13 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         None => compare_with_baselines(&summaries, &trials),
         Some(_) => Vec::new(),
     };
-    let metric = |label: &str, name: &str| {
-        let mut of = summaries.iter();
-        of.find(|summary| summary.treatment.label == label)?
-            .metric(name)
-            .cloned()
-    };
+    let labels = by_label(&summaries);
+    let metric = |label: &str, name: &str| labels.get(label)?.metric(name);
     fleet.judge(&mut comparisons, metric, &trials);
     judge(&mut comparisons, run.minimum_effect);
     if provisional {
         for comparison in &mut comparisons {
-            comparison.verdict = Verdict::TooFewTrials;
-            comparison.note = Some("the trials are suspect: run again on a quiet host".to_owned());
+            comparison.make_provisional();
         }
     }
     let workloads = distinct(treatments.iter().map(|of| of.workload.clone()));
@@ -539,6 +609,7 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         .map(|metric| metric.source)
         .max();
     let mut analysis = Analysis {
+        path: first.path().to_owned(),
         name: run.name.clone(),
         description: run.description.clone(),
         place: run.place.clone(),
@@ -654,22 +725,18 @@ fn counts(trial: &Trial) -> bool {
 
 /// Whether some treatment completed trials and all of them are suspect.
 fn lacks_trustworthy_trials(trials: &[Read]) -> bool {
-    let completed = |Read { trial, .. }: &&Read| trial.outcome == TrialOutcome::Complete;
-    let labels: BTreeSet<&str> = trials
-        .iter()
-        .filter(completed)
-        .map(|Read { trial, .. }| trial.treatment.label.as_str())
-        .collect();
-    labels.iter().any(|label| {
-        let mut own = trials
-            .iter()
-            .filter(|Read { trial, .. }| trial.treatment.label == *label);
-        !own.any(|Read { trial, .. }| counts(trial))
-    })
+    let labels = |of: fn(&Trial) -> bool| -> HashSet<&str> {
+        let own = trials.iter().filter(|read| of(&read.trial));
+        own.map(|read| read.trial.treatment.label.as_str())
+            .collect()
+    };
+    let completed = labels(|trial| trial.outcome == TrialOutcome::Complete);
+    !completed.is_subset(&labels(counts))
 }
 
 /// What was set aside in any of the shards, and what became of it.
 fn attempts(shards: &[&ResultsDir], rows: &[TrialRow]) -> Vec<AttemptRow> {
+    let rows: HashMap<u32, &TrialRow> = rows.iter().map(|row| (row.index, row)).collect();
     let mut attempts: Vec<AttemptRow> = shards
         .iter()
         .flat_map(|shard| {
@@ -685,7 +752,7 @@ fn attempts(shards: &[&ResultsDir], rows: &[TrialRow]) -> Vec<AttemptRow> {
                         TrialOutcome::Complete => ("suspect", trial.suspect.join("; ")),
                     },
                 };
-                let row = rows.iter().find(|row| row.index == attempt.index);
+                let row = rows.get(&attempt.index);
                 let entry = usize::try_from(attempt.index)
                     .ok()
                     .and_then(|index| shard.run().schedule.get(index));
@@ -711,25 +778,17 @@ fn attempts(shards: &[&ResultsDir], rows: &[TrialRow]) -> Vec<AttemptRow> {
 
 /// The plan's treatments, then any that only trials know.
 fn every_treatment(planned: &[Treatment], trials: &[Read]) -> Vec<Treatment> {
-    let mut treatments = planned.to_vec();
-    for Read { trial, .. } in trials {
-        if !treatments
-            .iter()
-            .any(|treatment| treatment.label == trial.treatment.label)
-        {
-            treatments.push(trial.treatment.clone());
-        }
-    }
-    treatments
+    let mut known: HashSet<&str> = planned.iter().map(|one| one.label.as_str()).collect();
+    let run = trials.iter().map(|read| &read.trial.treatment);
+    let others = run.filter(|treatment| known.insert(&treatment.label));
+    planned.iter().chain(others).cloned().collect()
 }
 
 fn varied_factors(treatments: &[Treatment]) -> BTreeMap<String, Vec<String>> {
+    let levels = treatments.iter().flat_map(|treatment| &treatment.factors);
     let mut factors: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (name, level) in treatments.iter().flat_map(|treatment| &treatment.factors) {
-        let levels = factors.entry(name.clone()).or_default();
-        if !levels.contains(level) {
-            levels.push(level.clone());
-        }
+    for (name, level) in distinct(levels) {
+        factors.entry(name.clone()).or_default().push(level.clone());
     }
     factors.retain(|_, levels| levels.len() > 1);
     factors
@@ -832,17 +891,8 @@ fn row(trial: &Trial, samples: &[Samples]) -> TrialRow {
     }
 }
 
-fn summarise(
-    treatment: &Treatment,
-    all: &[Treatment],
-    factors: &BTreeMap<String, Vec<String>>,
-    trials: &[Read],
-    rows: &[TrialRow],
-) -> TreatmentSummary {
-    let read: Vec<&Read> = trials
-        .iter()
-        .filter(|read| read.trial.treatment.label == treatment.label)
-        .collect();
+fn summarise(treatment: &Treatment, short: String, own: &[(&Read, &TrialRow)]) -> TreatmentSummary {
+    let read: Vec<&Read> = own.iter().map(|(read, _)| *read).collect();
     let mine: Vec<&Trial> = read.iter().map(|read| &read.trial).collect();
     let counted: Vec<&Trial> = mine.iter().copied().filter(|trial| counts(trial)).collect();
     let read: Vec<&Read> = read
@@ -855,9 +905,8 @@ fn summarise(
         .collect();
     let metrics = metric_summaries(&[&treatment.label], &found, Certainty::of(&counted));
     let mut steady: BTreeMap<String, SteadyState> = BTreeMap::new();
-    for row in rows.iter().filter(|row| {
-        row.treatment == treatment.label && row.failed.is_none() && row.suspect.is_empty()
-    }) {
+    let rows = own.iter().map(|(_, row)| row);
+    for row in rows.filter(|row| row.failed.is_none() && row.suspect.is_empty()) {
         for (series, class) in &row.steady {
             steady
                 .entry(series.clone())
@@ -880,7 +929,7 @@ fn summarise(
         .map(|trial| trial.environment.clone())
         .unwrap_or_default();
     TreatmentSummary {
-        short: words::short(treatment, all, factors),
+        short,
         noun: words::noun(treatment, &environment),
         treatment: treatment.clone(),
         counts: Counts::of(mine.iter().copied()),
@@ -952,6 +1001,7 @@ fn metric_summary(
         better: first.better,
         headline: first.headline,
         source: metrics.iter().map(|(_, metric)| metric.source).max()?,
+        modelled: metrics.iter().any(|(_, metric)| metric.is_modelled()),
         description: describe(&values)?,
         certainty,
         interval,
@@ -967,15 +1017,13 @@ fn compare_with_baselines(summaries: &[TreatmentSummary], trials: &[Read]) -> Ve
         .iter()
         .map(|Read { trial, .. }| (trial.index, trial.block))
         .collect();
+    let labels = by_label(summaries);
     let mut comparisons = Vec::new();
     for summary in summaries {
         let Some(baseline_label) = &summary.treatment.baseline else {
             continue;
         };
-        let Some(baseline) = summaries
-            .iter()
-            .find(|other| &other.treatment.label == baseline_label)
-        else {
+        let Some(baseline) = labels.get(baseline_label.as_str()) else {
             continue;
         };
         for metric in summary

@@ -1,14 +1,14 @@
 //! What scenarios add to a treatment: its levels, its objective, the other actors, distributions,
 //! and one trial over time.
 
-use super::{Certainty, MetricSummary, Read, distinct, metric_summaries};
+use super::{Certainty, MetricSummary, Read, distinct, find_metric, metric_summaries};
 use crate::results::{
-    HistogramRecord, Metric, Phase, Role, SampleKind, Samples, Stage, Treatment, Trial,
+    Actor, HistogramRecord, Metric, Phase, Role, SampleKind, Samples, Stage, Treatment, Trial,
 };
 use crate::stats;
 use hdrhistogram::Histogram;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use vtax_units::{Base, Nanoseconds, Quantity, Source};
 
 /// One load level over the trials that reached it.
@@ -31,7 +31,7 @@ pub struct LevelSummary {
 impl LevelSummary {
     /// One metric by name.
     pub fn metric(&self, name: &str) -> Option<&MetricSummary> {
-        self.metrics.iter().find(|metric| metric.name == name)
+        find_metric(&self.metrics, name)
     }
 }
 
@@ -117,19 +117,35 @@ pub struct Layer {
 
 const SECOND: Nanoseconds = Nanoseconds(1_000_000_000);
 
+/// The parts of trials by name, in the order in which trials name them; of namesakes in a trial the first.
+fn by_name<'a, T>(
+    counted: &[&'a Trial],
+    parts: fn(&Trial) -> &[T],
+    name: fn(&T) -> &str,
+) -> Vec<(&'a str, Vec<(u32, &'a T)>)> {
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    let mut found: Vec<(&str, Vec<(u32, &T)>)> = Vec::new();
+    for trial in counted.iter().copied() {
+        for part in parts(trial) {
+            let place = *places.entry(name(part)).or_insert_with(|| {
+                found.push((name(part), Vec::new()));
+                found.len() - 1
+            });
+            if let Some((_, own)) = found.get_mut(place)
+                && own.last().is_none_or(|(index, _)| *index != trial.index)
+            {
+                own.push((trial.index, part));
+            }
+        }
+    }
+    found
+}
+
 /// The levels of a treatment, in the order in which trials went through them.
 pub(super) fn levels(treatment: &Treatment, counted: &[&Trial]) -> Vec<LevelSummary> {
-    let phases = counted.iter().flat_map(|trial| &trial.phases);
-    distinct(phases.map(|phase| phase.name.as_str()))
+    by_name(counted, |trial| &trial.phases, |phase: &Phase| &phase.name)
         .into_iter()
-        .filter_map(|name| {
-            let own: Vec<(u32, &Phase)> = counted
-                .iter()
-                .filter_map(|trial| {
-                    let phase = trial.phases.iter().find(|phase| phase.name == name)?;
-                    Some((trial.index, phase))
-                })
-                .collect();
+        .filter_map(|(name, own)| {
             let metrics: Vec<(u32, &BTreeMap<String, Metric>)> = own
                 .iter()
                 .map(|(index, phase)| (*index, &phase.metrics))
@@ -160,37 +176,26 @@ pub(super) fn objective(counted: &[&Trial]) -> Option<ObjectiveSummary> {
         .iter()
         .filter_map(|trial| trial.objective.as_ref())
         .collect();
-    let mut summary = ObjectiveSummary {
+    let all = outcomes.iter();
+    Some(ObjectiveSummary {
         text: outcomes.first()?.text.clone(),
         trials: outcomes.len(),
-        held_to_last: 0,
-        broken_at_first: 0,
-        broke: Vec::new(),
-    };
-    for outcome in outcomes {
-        summary.broken_at_first += usize::from(outcome.knee.is_none());
-        match &outcome.broke {
-            None => summary.held_to_last += 1,
-            Some(broke) if !summary.broke.contains(broke) => summary.broke.push(broke.clone()),
-            Some(_) => {}
-        }
-    }
-    Some(summary)
+        held_to_last: all.clone().filter(|one| one.broke.is_none()).count(),
+        broken_at_first: all.clone().filter(|one| one.knee.is_none()).count(),
+        broke: distinct(all.filter_map(|one| one.broke.clone())),
+    })
 }
 
 /// The actors beside the target, in the order in which trials name them.
 pub(super) fn actors(treatment: &Treatment, counted: &[&Trial]) -> Vec<ActorSummary> {
     let mut actors: Vec<ActorSummary> = Vec::new();
-    for actor in counted.iter().flat_map(|trial| &trial.actors) {
-        if actor.role == Role::Target || actors.iter().any(|known| known.name == actor.name) {
+    for (name, own) in by_name(counted, |trial| &trial.actors, |actor: &Actor| &actor.name) {
+        let Some((_, actor)) = own.iter().find(|(_, one)| one.role != Role::Target) else {
             continue;
-        }
-        let metrics: Vec<(u32, &BTreeMap<String, Metric>)> = counted
+        };
+        let metrics: Vec<(u32, &BTreeMap<String, Metric>)> = own
             .iter()
-            .filter_map(|trial| {
-                let own = trial.actors.iter().find(|own| own.name == actor.name)?;
-                Some((trial.index, &own.metrics))
-            })
+            .map(|(index, actor)| (*index, &actor.metrics))
             .collect();
         let drives = actor.drives.as_ref().map(|guest| format!("drives {guest}"));
         let facts: Vec<String> = [&actor.platform, &actor.workload]
@@ -202,14 +207,10 @@ pub(super) fn actors(treatment: &Treatment, counted: &[&Trial]) -> Vec<ActorSumm
             .filter(|fact| !fact.is_empty())
             .collect();
         actors.push(ActorSummary {
-            name: actor.name.clone(),
+            name: name.to_owned(),
             role: actor.role,
             facts: facts.join(", "),
-            metrics: metric_summaries(
-                &[&treatment.label, &actor.name],
-                &metrics,
-                Certainty::of(counted),
-            ),
+            metrics: metric_summaries(&[&treatment.label, name], &metrics, Certainty::of(counted)),
         });
     }
     actors
@@ -218,14 +219,14 @@ pub(super) fn actors(treatment: &Treatment, counted: &[&Trial]) -> Vec<ActorSumm
 /// The distributions of a treatment, added up over its trials.
 pub(super) fn distributions(counted: &[&Read]) -> Vec<Distribution> {
     let mut sums: Vec<Distribution> = Vec::new();
+    let mut places: HashMap<(String, Option<String>), usize> = HashMap::new();
     for read in counted {
         for record in &read.histograms {
             let name = format!("{}.{}", record.actor, record.metric);
             let level = level_of(&read.trial, record);
-            let known = sums
-                .iter_mut()
-                .find(|sum| sum.name == name && sum.level == level);
-            match known {
+            let key = (name.clone(), level.clone());
+            let place = *places.entry(key).or_insert(sums.len());
+            match sums.get_mut(place) {
                 // A histogram that grows on demand holds whatever another one does.
                 Some(sum) => {
                     sum.trials += usize::from(sum.histogram.add(&record.histogram).is_ok())

@@ -3,8 +3,8 @@
 use super::{Analysis, Comparison, Read, Sentence, TreatmentSummary, TrialRow, counts};
 use crate::numbers::{count, estimate, percent};
 use crate::results::Treatment;
-use crate::stats::Verdict;
-use std::collections::BTreeMap;
+use crate::stats::{REPEATS_WITHIN, Verdict};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use vtax_units::Source;
 
 /// What a platform is called in a sentence, from its kind and its trials' environment.
@@ -32,14 +32,17 @@ pub(super) fn noun(treatment: &Treatment, environment: &BTreeMap<String, String>
 
 /// Two platforms that would be called the same get their names in the plan too.
 pub(super) fn tell_nouns_apart(summaries: &mut [TreatmentSummary]) {
-    let called: Vec<(String, String)> = summaries
-        .iter()
-        .map(|summary| (summary.treatment.platform.clone(), summary.noun.clone()))
-        .collect();
+    let mut called: HashMap<String, HashSet<String>> = HashMap::new();
+    for summary in summaries.iter() {
+        let platforms = called.entry(summary.noun.clone()).or_default();
+        platforms.insert(summary.treatment.platform.clone());
+    }
     for summary in summaries {
-        let platform = &summary.treatment.platform;
-        let mut others = called.iter().filter(|(other, _)| other != platform);
-        if others.any(|(_, noun)| *noun == summary.noun) {
+        if called
+            .get(&summary.noun)
+            .is_some_and(|platforms| platforms.len() > 1)
+        {
+            let platform = &summary.treatment.platform;
             summary.noun.push_str(&format!(" named {platform}"));
         }
     }
@@ -115,8 +118,8 @@ pub(super) fn bounds(summary: &TreatmentSummary, baseline: &TreatmentSummary) ->
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-/// What would help where every trial is suspect: the most frequent reason, and what to do.
-pub(super) fn advice(rows: &[TrialRow], place: &str) -> String {
+/// Why trials are suspect: the most frequent reason, and how often; `None` where none is.
+pub(crate) fn most_frequent_reason(rows: &[TrialRow]) -> Option<(usize, &str)> {
     // Reasons differ in their numbers; what stands before the first of them is common.
     let mut reasons: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
     for reason in rows.iter().flat_map(|row| &row.suspect) {
@@ -126,9 +129,13 @@ pub(super) fn advice(rows: &[TrialRow], place: &str) -> String {
             .or_insert((0, reason));
         entry.0 += 1;
     }
-    let most = reasons.values().max_by_key(|(times, _)| *times);
-    let cause = most.map_or_else(String::new, |(times, reason)| {
-        format!(" Most often ({}): {reason}.", count(*times, "time"))
+    reasons.into_values().max_by_key(|(times, _)| *times)
+}
+
+/// What would help where every trial is suspect: the most frequent reason, and what to do.
+pub(super) fn advice(rows: &[TrialRow], place: &str) -> String {
+    let cause = most_frequent_reason(rows).map_or_else(String::new, |(times, reason)| {
+        format!(" Most often ({}): {reason}.", count(times, "time"))
     });
     let mut ways = vec!["wait until the host is quiet and run the plan again"];
     if place.starts_with("testbed") {
@@ -143,13 +150,12 @@ pub(super) fn advice(rows: &[TrialRow], place: &str) -> String {
     )
 }
 
-/// A treatment's name within its workload: the platform, the varied levels, or, where these do
+/// Each treatment's name within its workload: the platform, the varied levels, or, where these do
 /// not tell it apart, its label.
-pub(super) fn short(
-    treatment: &Treatment,
-    all: &[Treatment],
+pub(super) fn shorts(
+    treatments: &[Treatment],
     factors: &BTreeMap<String, Vec<String>>,
-) -> String {
+) -> Vec<String> {
     let name = |treatment: &Treatment| {
         let levels = treatment
             .factors
@@ -160,16 +166,23 @@ pub(super) fn short(
         });
         format!("{}{}", treatment.platform, levels.collect::<String>())
     };
-    let mine = name(treatment);
-    let namesakes = all
-        .iter()
-        .filter(|other| other.workload == treatment.workload && name(other) == mine)
-        .count();
-    if namesakes > 1 {
-        treatment.label.clone()
-    } else {
-        mine
+    let names: Vec<String> = treatments.iter().map(name).collect();
+    let mut namesakes: HashMap<(&str, &str), usize> = HashMap::new();
+    for (treatment, name) in treatments.iter().zip(&names) {
+        *namesakes.entry((&treatment.workload, name)).or_default() += 1;
     }
+    let is_alone = |treatment: &Treatment, name: &str| {
+        namesakes.get(&(treatment.workload.as_str(), name)) == Some(&1)
+    };
+    treatments
+        .iter()
+        .zip(&names)
+        .map(|(treatment, name)| {
+            let alone = is_alone(treatment, name);
+            let short = if alone { name } else { &treatment.label };
+            short.clone()
+        })
+        .collect()
 }
 
 /// One sentence per headline comparison; where no metric is a headline, one per comparison.
@@ -178,21 +191,24 @@ pub(super) fn sentences(analysis: &Analysis, trials: &[Read]) -> Vec<Sentence> {
         .comparisons
         .iter()
         .any(|comparison| comparison.headline);
+    let labels = analysis.by_label();
+    let mut phrases: HashMap<&str, &str> = HashMap::new();
+    for trial in trials.iter().map(|read| &read.trial) {
+        if let Some(work) = trial.work.as_ref().filter(|_| counts(trial)) {
+            let label = trial.treatment.label.as_str();
+            phrases.entry(label).or_insert(&work.phrase);
+        }
+    }
     analysis
         .comparisons
         .iter()
         .filter(|comparison| comparison.headline || !any_headline)
         .filter_map(|comparison| {
-            let treatment = analysis.treatment(&comparison.treatment)?;
-            let baseline = analysis.treatment(&comparison.baseline)?;
-            let phrase = trials
-                .iter()
-                .filter(|Read { trial, .. }| {
-                    trial.treatment.label == comparison.treatment && counts(trial)
-                })
-                .find_map(|Read { trial, .. }| Some(trial.work.as_ref()?.phrase.clone()));
+            let treatment = labels.get(comparison.treatment.as_str())?;
+            let baseline = labels.get(comparison.baseline.as_str())?;
+            let phrase = phrases.get(comparison.treatment.as_str()).copied();
             Some(Sentence {
-                text: sentence(analysis, comparison, treatment, baseline, phrase.as_deref()),
+                text: sentence(analysis, comparison, treatment, baseline, phrase),
                 workload: comparison.workload.clone(),
                 platform: comparison.platform.clone(),
                 metric: comparison.metric.clone(),
@@ -298,10 +314,9 @@ fn sentence(
         Verdict::Same => format!(
             "{} against {object}: the same {quantity} {scope}{condition}, within {} ({shown}, {evidence}).",
             capital(&subject),
-            percent(analysis.minimum_effect)
+            percent(analysis.minimum_effect.max(REPEATS_WITHIN))
         ),
-        // Judged so only where all of its trials are suspect.
-        Verdict::TooFewTrials if comparison.certainty.is_exact() => format!(
+        Verdict::Suspect => format!(
             "{} against {object}, {quantity} {scope}{condition}: nothing is claimed, since the trials are suspect ({shown}, {evidence}).",
             capital(&subject)
         ),

@@ -1,6 +1,6 @@
 //! Figures of scenarios: load levels and knees, distributions, and one trial over time.
 
-use super::{Curves, Figure, ZOOM, encoding, ratio_ticks, titled, zoom};
+use super::{Curves, Figure, Platforms, ZOOM, encoding, ratio_ticks, titled, zoom};
 use crate::analysis::certainty::Kinds;
 use crate::analysis::{
     Analysis, LevelSummary, MetricSummary, Timeline, TreatmentSummary, distinct,
@@ -12,10 +12,15 @@ use std::collections::BTreeSet;
 use vtax_units::{Source, Unit};
 
 /// Figures of the levels of one workload.
-pub(super) fn levels(analysis: &Analysis, workload: &str) -> Vec<Figure> {
-    let mut treatments = analysis.of_workload(workload);
+pub(super) fn levels(
+    analysis: &Analysis,
+    all: &Platforms,
+    workload: &str,
+    treatments: &[&TreatmentSummary],
+) -> Vec<Figure> {
+    let mut treatments = treatments.to_vec();
     treatments.retain(|summary| summary.levels.len() > 1);
-    let Some(axis) = LevelAxis::of(analysis, &treatments) else {
+    let Some(axis) = LevelAxis::of(analysis, all, &treatments) else {
         return Vec::new();
     };
     let against_level = [
@@ -105,7 +110,11 @@ fn scale_of(is_log: bool) -> &'static str {
 }
 
 impl<'a> LevelAxis<'a> {
-    fn of(analysis: &'a Analysis, treatments: &[&TreatmentSummary]) -> Option<Self> {
+    fn of(
+        analysis: &'a Analysis,
+        all: &Platforms,
+        treatments: &[&TreatmentSummary],
+    ) -> Option<Self> {
         let levels = || treatments.iter().flat_map(|summary| &summary.levels);
         let unit = levels().next()?.level.unit;
         let values: Vec<f64> = levels()
@@ -125,7 +134,7 @@ impl<'a> LevelAxis<'a> {
         };
         (high > low).then(|| Self {
             analysis,
-            curves: Curves::of(analysis, "", treatments.iter().copied()),
+            curves: Curves::of(analysis, all, "", treatments.iter().copied()),
             scale,
             unit,
             name,
@@ -497,26 +506,32 @@ impl Axis {
 }
 
 /// Latency by percentile: the distributions of every treatment at one load that all had.
-pub(super) fn percentiles(analysis: &Analysis, workload: &str) -> Vec<Figure> {
-    let mut treatments = analysis.of_workload(workload);
+pub(super) fn percentiles(
+    analysis: &Analysis,
+    all: &Platforms,
+    workload: &str,
+    treatments: &[&TreatmentSummary],
+) -> Vec<Figure> {
+    let mut treatments = treatments.to_vec();
     treatments.retain(|summary| !summary.distributions.is_empty());
-    let all = treatments.iter().flat_map(|summary| &summary.distributions);
+    let distributions = treatments.iter().flat_map(|summary| &summary.distributions);
     // What neighbours saw is theirs; the figure is about the target.
-    let names = all.map(|one| one.name.as_str());
+    let names = distributions.map(|one| one.name.as_str());
     distinct(names.filter(|name| name.starts_with("client.")))
         .into_iter()
-        .filter_map(|name| percentile_curves(analysis, workload, &treatments, name))
+        .filter_map(|name| percentile_curves(analysis, all, workload, &treatments, name))
         .collect()
 }
 
 fn percentile_curves(
     analysis: &Analysis,
+    all: &Platforms,
     workload: &str,
     treatments: &[&TreatmentSummary],
     name: &str,
 ) -> Option<Figure> {
     let level = common_level(treatments, name);
-    let curves = Curves::of(analysis, "", treatments.iter().copied());
+    let curves = Curves::of(analysis, all, "", treatments.iter().copied());
     let mut rows = Vec::new();
     let (mut most, mut lowest, mut highest) = (1.0_f64, f64::INFINITY, 0.0_f64);
     let mut points = Vec::new();
@@ -619,15 +634,21 @@ fn common_level<'a>(treatments: &[&'a TreatmentSummary], name: &str) -> Option<&
 const MOST_POINTS: usize = 400;
 
 /// CPU and power over time, from one trial of each treatment.
-pub(super) fn timelines(analysis: &Analysis, workload: &str) -> Vec<Figure> {
-    let treatments: Vec<(&TreatmentSummary, &Timeline)> = (analysis.of_workload(workload))
-        .into_iter()
+pub(super) fn timelines(
+    analysis: &Analysis,
+    all: &Platforms,
+    workload: &str,
+    treatments: &[&TreatmentSummary],
+) -> Vec<Figure> {
+    let treatments: Vec<(&TreatmentSummary, &Timeline)> = treatments
+        .iter()
+        .copied()
         .filter_map(|summary| Some((summary, summary.timeline.as_ref()?)))
         .collect();
     let cpu = treatments
         .iter()
         .filter_map(|(summary, timeline)| cpu_over_time(workload, summary, timeline));
-    cpu.chain(watts_over_time(analysis, workload, &treatments))
+    cpu.chain(watts_over_time(analysis, all, workload, &treatments))
         .collect()
 }
 
@@ -769,6 +790,7 @@ fn cpu_over_time(
 
 fn watts_over_time(
     analysis: &Analysis,
+    all: &Platforms,
     workload: &str,
     treatments: &[(&TreatmentSummary, &Timeline)],
 ) -> Option<Figure> {
@@ -777,7 +799,7 @@ fn watts_over_time(
         .filter_map(|(summary, timeline)| Some((*summary, *timeline, timeline.watts.as_ref()?)))
         .collect();
     let (_, first, _) = own.first()?;
-    let curves = Curves::of(analysis, "", own.iter().map(|(summary, ..)| *summary));
+    let curves = Curves::of(analysis, all, "", own.iter().map(|(summary, ..)| *summary));
     let mut rows = Vec::new();
     let mut highest = 0.0_f64;
     for (summary, timeline, (watts, _)) in &own {

@@ -61,6 +61,7 @@ impl ResultsDir {
         if dir.contains(RUN) {
             return Err(ResultsError::AlreadyARun(path.to_owned()));
         }
+        run.check(&path.join(RUN))?;
         for entry in dir.list()? {
             let name = entry.name.to_string_lossy();
             let ours = ["plan.toml", "host.json", "trials", "lost+found"].contains(&&*name)
@@ -108,7 +109,8 @@ impl ResultsDir {
             return Err(ResultsError::NotARun(dir.path().to_owned()));
         }
         let remedy = "Restore it from a copy; the trials beside it are not affected";
-        let run = read_json(&dir, Path::new(RUN), remedy)?;
+        let run: RunInfo = read_json(&dir, Path::new(RUN), remedy)?;
+        run.check(&dir.path().join(RUN))?;
         Ok(Self { dir, run })
     }
 
@@ -489,6 +491,7 @@ pub(super) fn read_trial(results: &Dir, below: &Path, index: u32) -> Result<Tria
             remedy,
         });
     }
+    trial.check(&file)?;
     Ok(trial)
 }
 

@@ -56,6 +56,18 @@ pub enum ResultsError {
         /// The most that is read, in bytes.
         most: u64,
     },
+    /// A record has more of something than any run needs.
+    #[error("{} has {count} {what}, and at most {most} are read: split the plan into several", path.display())]
+    TooMany {
+        /// The file.
+        path: PathBuf,
+        /// Of what, such as `treatments`.
+        what: &'static str,
+        /// How many there are.
+        count: usize,
+        /// The most that is read.
+        most: usize,
+    },
     /// The schedule has no such trial.
     #[error("the run has no trial {index}: its schedule has {planned} trials")]
     NoSuchTrial {

@@ -31,6 +31,49 @@ pub struct Between {
     pub within: f64,
 }
 
+/// What is kept of values that are added up: how many, their mean, and their squares about it.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Moments {
+    n: usize,
+    mean: f64,
+    squares: f64,
+}
+
+impl Moments {
+    /// Of these values; of none where they have no finite mean.
+    pub fn of(values: &[f64]) -> Self {
+        let Some(mean) = mean(values) else {
+            return Self::default();
+        };
+        Self {
+            n: values.len(),
+            mean,
+            squares: values.iter().map(|value| (value - mean).powi(2)).sum(),
+        }
+    }
+
+    /// Of the values of both (Chan, Golub and LeVeque 1983).
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        let n = self.n + other.n;
+        if self.n == 0 || other.n == 0 {
+            return if self.n == 0 { other } else { self };
+        }
+        let share = other.n as f64 / n as f64;
+        let apart = other.mean - self.mean;
+        Self {
+            n,
+            mean: self.mean + apart * share,
+            squares: self.squares + other.squares + apart.powi(2) * share * self.n as f64,
+        }
+    }
+
+    /// The mean; `None` of nothing.
+    pub fn mean(&self) -> Option<f64> {
+        (self.n > 0).then_some(self.mean)
+    }
+}
+
 /// Groups of values, of which no more is kept than what is asked of them.
 #[derive(Debug, Clone, Default)]
 pub struct Groups {
@@ -43,15 +86,12 @@ pub struct Groups {
 
 impl Groups {
     /// Adds a group; one without values, or without a finite mean, is none.
-    pub fn add(&mut self, group: &[f64]) {
-        let Some(mean) = mean(group) else { return };
+    pub fn add(&mut self, group: Moments) {
+        let Some(mean) = group.mean() else { return };
         self.means.push(mean);
-        self.values += group.len();
-        self.inverse_sizes += 1.0 / group.len() as f64;
-        self.within += group
-            .iter()
-            .map(|value| (value - mean).powi(2))
-            .sum::<f64>();
+        self.values += group.n;
+        self.inverse_sizes += 1.0 / group.n as f64;
+        self.within += group.squares;
     }
 
     /// How many there are.
@@ -117,7 +157,7 @@ impl<'a> FromIterator<&'a Vec<f64>> for Groups {
     fn from_iter<I: IntoIterator<Item = &'a Vec<f64>>>(groups: I) -> Self {
         let mut all = Self::default();
         for group in groups {
-            all.add(group);
+            all.add(Moments::of(group));
         }
         all
     }
@@ -161,6 +201,20 @@ mod tests {
             let found = coverage(sd);
             assert!((0.93..=1.0).contains(&found), "sd {sd}: {found}");
         }
+    }
+
+    #[test]
+    fn values_added_up_in_parts_are_as_those_added_up_at_once() {
+        let all = [3.0, 1.5, -2.0, 8.25, 8.25, 0.0];
+        let whole = Moments::of(&all);
+        for cut in 0..=all.len() {
+            let (one, other) = all.split_at(cut);
+            let parts = Moments::of(one).with(Moments::of(other));
+            assert_eq!(parts.n, whole.n);
+            assert!((parts.mean - whole.mean).abs() < 1e-12, "{parts:?}");
+            assert!((parts.squares - whole.squares).abs() < 1e-9, "{parts:?}");
+        }
+        assert_eq!(Moments::of(&[]).mean(), None);
     }
 
     #[test]

@@ -39,10 +39,17 @@ pub fn describe(values: &[f64]) -> Option<Description> {
 
 /// The arithmetic mean; `None` of nothing, or where it is not finite.
 pub fn mean(values: &[f64]) -> Option<f64> {
-    // Dividing first keeps the sum of huge values finite.
     let n = values.len() as f64;
-    let mean: f64 = values.iter().map(|value| value / n).sum();
-    (!values.is_empty() && mean.is_finite()).then_some(mean)
+    let mean = Some(values.iter().sum::<f64>() / n).filter(|mean| mean.is_finite());
+    // Dividing first keeps the sum of huge values finite.
+    let mean = mean.unwrap_or_else(|| values.iter().map(|value| value / n).sum());
+    if values.is_empty() || !mean.is_finite() {
+        return None;
+    }
+    // Rounding can put the mean of equal values beside them.
+    let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    Some(mean.max(low).min(high))
 }
 
 pub(super) fn standard_deviation(values: &[f64], mean: f64) -> Option<f64> {
@@ -75,4 +82,29 @@ pub(super) fn quantile_of_sorted(sorted: &[f64], probability: f64) -> Option<f64
     } else {
         below + (above - below) * position.fract()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn equal_values_have_themselves_as_mean_and_no_scatter() {
+        for value in [1.0, 0.1, 1e308, -7.3e-5] {
+            for n in 1..50 {
+                let found = describe(&vec![value; n]).unwrap();
+                assert_eq!(found.mean, value, "{n} times {value}");
+                assert_eq!(found.sd, (n > 1).then_some(0.0), "{n} times {value}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_mean_lies_between_its_values(values in prop::collection::vec(-1e308..1e308_f64, 1..40)) {
+            let found = describe(&values).unwrap();
+            prop_assert!(found.min <= found.mean && found.mean <= found.max);
+        }
+    }
 }

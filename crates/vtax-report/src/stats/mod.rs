@@ -11,10 +11,13 @@ mod random;
 mod steady;
 mod tax;
 
-pub use between::{Between, Groups};
+pub use between::{Between, Groups, Moments};
 pub use bootstrap::{Interval, RESAMPLES, mean_interval, positive_mean_interval};
 pub use describe::{Description, describe, mean, median, quantile};
 pub use permutation::{benjamini_hochberg, cliffs_delta};
 pub use random::{Random, seed_of};
 pub use steady::{Steadiness, SteadyState, classify, rates};
-pub use tax::{NoTax, Tax, Verdict, exact_ratio, exact_verdict, paired_tax, unpaired_tax, verdict};
+pub use tax::{
+    NoTax, REPEATS_WITHIN, Tax, Verdict, exact_ratio, exact_verdict, paired_tax, unpaired_tax,
+    verdict,
+};

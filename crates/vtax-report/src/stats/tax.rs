@@ -78,6 +78,8 @@ pub enum Verdict {
     Same,
     /// No outcome of so few trials could have been called a difference.
     TooFewTrials,
+    /// The trials are suspect, so nothing is claimed of them.
+    Suspect,
     /// There is no ratio.
     NoRatio,
 }
@@ -90,6 +92,7 @@ impl Verdict {
             Self::NoDifferenceShown => "no difference shown",
             Self::Same => "the same",
             Self::TooFewTrials => "too few trials",
+            Self::Suspect => "suspect trials",
             Self::NoRatio => "no ratio",
         }
     }
@@ -221,9 +224,20 @@ pub fn exact_ratio(treatment: f64, baseline: f64) -> Result<f64, NoTax> {
     }
 }
 
-/// The verdict on an exact ratio.
+/// Values of one seed that are this close to each other, relative to the largest, are one value:
+/// `docs/testbed.md` says how far apart they were seen.
+pub const REPEATS_WITHIN: f64 = 2e-4;
+
+/// Whether a ratio is as far from 1 as `minimum_effect`, upwards or, by the same factor, downwards:
+/// which of the two is the baseline must not matter.
+fn reaches(ratio: f64, minimum_effect: f64) -> bool {
+    // The inverse of 1.05 is to reach 0.05, whatever the rounding.
+    ratio.ln().abs() >= minimum_effect.ln_1p() * (1.0 - 1e-12)
+}
+
+/// The verdict on an exact ratio. One that repetitions of the same could give is no difference.
 pub fn exact_verdict(ratio: f64, minimum_effect: f64) -> Verdict {
-    if ratio != 1.0 && (ratio - 1.0).abs() >= minimum_effect {
+    if reaches(ratio, minimum_effect.max(REPEATS_WITHIN)) {
         Verdict::Different
     } else {
         Verdict::Same
@@ -274,7 +288,7 @@ fn finish(tax: Tax) -> Result<Tax, NoTax> {
 
 /// The verdict: a difference is claimed only when the interval excludes 1, the permutation p and
 /// `adjusted_p` ([`Tax::student_p`] adjusted for the family of comparisons) are below 0.05, and
-/// the ratio is at least `minimum_effect` away from 1.
+/// the ratio is 1 + `minimum_effect` or more, or the inverse of that or less.
 pub fn verdict(tax: &Tax, adjusted_p: f64, minimum_effect: f64) -> Verdict {
     let Some(interval) = tax.interval else {
         return Verdict::TooFewTrials;
@@ -282,7 +296,7 @@ pub fn verdict(tax: &Tax, adjusted_p: f64, minimum_effect: f64) -> Verdict {
     if tax.smallest_p >= ALPHA {
         return Verdict::TooFewTrials;
     }
-    let effect = (tax.ratio - 1.0).abs() >= minimum_effect;
+    let effect = reaches(tax.ratio, minimum_effect);
     let unlikely = tax.p < ALPHA && adjusted_p < ALPHA;
     if !interval.contains(1.0) && unlikely && effect {
         Verdict::Different
