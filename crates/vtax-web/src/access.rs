@@ -48,8 +48,8 @@ const KEY: HeaderName = HeaderName::from_static("vtax-key");
 const FOR_COOKIE: &str = "cookie of vtax web";
 const FOR_KEY: &str = "key of vtax web";
 
-/// What changes something is done by then.
-const LONGEST: Duration = Duration::from_secs(30);
+/// An answer begins by then. One that goes on, as updates do, may last.
+pub const LONGEST: Duration = Duration::from_secs(30);
 
 /// What somebody may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,6 +97,8 @@ pub struct Access {
     pub identity: Option<Identity>,
     /// The port: cookies are shared by all servers of a host.
     pub port: u16,
+    /// When an answer must have begun.
+    pub longest: Duration,
 }
 
 impl Access {
@@ -278,12 +280,12 @@ async fn admitted(access: &Access, request: Request, next: Next) -> Response {
             ),
         };
     }
-    if reads {
-        return next.run(request).await;
-    }
-    match tokio::time::timeout(LONGEST, next.run(request)).await {
+    match tokio::time::timeout(access.longest, next.run(request)).await {
         Ok(response) => response,
-        Err(_) => refusal(StatusCode::REQUEST_TIMEOUT, "that took too long"),
+        Err(_) => refusal(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "that takes too long, or others ask for too much at once",
+        ),
     }
 }
 
@@ -385,6 +387,43 @@ mod tests {
             (header::ORIGIN, "http://evil.example"),
         ];
         assert!(!posted(&both));
+    }
+
+    #[test]
+    fn whatever_is_asked_for_is_answered_within_the_limit() {
+        use axum::Router;
+        use axum::body::Body;
+        use axum::routing::get;
+        use hyper::service::Service;
+        use hyper_util::service::TowerToHyperService;
+        let access = Access {
+            operator: Some(Token::of("the operator's token")),
+            longest: Duration::from_millis(20),
+            ..Access::default()
+        };
+        let slow = || std::future::pending::<&'static str>();
+        let router = Router::new()
+            .route("/api/slow", get(slow).post(slow))
+            .layer(axum::middleware::from_fn_with_state(
+                Arc::new(access),
+                guard,
+            ));
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        for method in ["GET", "POST"] {
+            let request = Request::builder()
+                .method(method)
+                .uri("/api/slow")
+                .header(header::HOST, "localhost")
+                .header(header::AUTHORIZATION, "Bearer the operator's token")
+                .body(Body::empty())
+                .unwrap();
+            let service = TowerToHyperService::new(router.clone());
+            let answer = runtime.block_on(service.call(request)).unwrap();
+            assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE, "{method}");
+        }
     }
 
     #[test]

@@ -1,27 +1,16 @@
 //! Runs side by side: what `vtax compare` finds.
 
-use crate::results::{Results, changed};
+use crate::analyses::Analyses;
+use crate::results::Results;
 use serde::Serialize;
-use std::collections::HashMap;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
-use vtax_report::analysis::{Analysis, analyse, distinct};
+use std::sync::Arc;
+use vtax_report::analysis::{Analysis, distinct};
 use vtax_report::compare;
-use vtax_report::results::ResultsDir;
 use vtax_report::stats::Verdict;
 use vtax_units::Source;
 
 /// Runs that are compared at once.
 pub const MOST_COMPARED: usize = 8;
-/// Analyses that are kept.
-const MOST_ANALYSES: usize = 16;
-
-/// Analyses of runs, kept until a trial is added.
-#[derive(Debug, Default)]
-pub struct Analyses {
-    kept: Mutex<HashMap<PathBuf, (SystemTime, Arc<Analysis>)>>,
-}
 
 impl Analyses {
     /// Runs against the first of them: what `vtax compare` shows, or every metric.
@@ -94,29 +83,6 @@ impl Analyses {
                 .collect(),
             cautions: compared.cautions,
         })
-    }
-
-    /// The analysis of a run.
-    ///
-    /// # Errors
-    /// When its trials cannot be read; in words.
-    pub fn of(&self, results: &ResultsDir) -> Result<Arc<Analysis>, String> {
-        let changed = changed(&results.path().join("trials"));
-        // Held while it is made: two who ask for it at once get one.
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((at, analysis)) = kept.get(results.path())
-            && Some(*at) == changed
-        {
-            return Ok(Arc::clone(analysis));
-        }
-        let analysis = Arc::new(analyse(results).map_err(|error| error.to_string())?);
-        if kept.len() >= MOST_ANALYSES {
-            kept.clear();
-        }
-        if let Some(at) = changed {
-            kept.insert(results.path().to_owned(), (at, Arc::clone(&analysis)));
-        }
-        Ok(analysis)
     }
 }
 

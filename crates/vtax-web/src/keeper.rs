@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
+use vtax_files::Dir;
 use vtax_lab::place::Place;
 
 /// Between two looks at a run that is to be paused: a tenth of how long that is wanted already, within these
@@ -220,7 +221,7 @@ impl Worker {
         let folder = self
             .records
             .make(&start.results)
-            .map_err(|cause| kept(&cause))?;
+            .map_err(|error| kept(&error.into()))?;
         let began = self
             .begin(start, &folder)
             .map_err(|cause| format!("cannot start {}: {cause}", self.starter.program.display()))?;
@@ -241,16 +242,15 @@ impl Worker {
     }
 
     /// Starts the program; its number.
-    fn begin(&self, start: &Start, folder: &Path) -> io::Result<u32> {
-        let plan = folder.join("plan.toml");
-        fs::write(&plan, &start.text)?;
+    fn begin(&self, start: &Start, folder: &Dir) -> io::Result<u32> {
+        let plan = folder.path().join("plan.toml");
+        folder.write("plan.toml", start.text.as_bytes())?;
         let output = |name: &str| {
-            let path = folder.join(name);
             // The old one stays: a removed one's number may be given to the new one, and who follows
             // the run would take it for the old.
-            match fs::rename(&path, folder.join(format!("{name}.before"))) {
-                Err(cause) if cause.kind() != io::ErrorKind::NotFound => Err(cause),
-                _ => File::create_new(path),
+            match folder.rename(name, format!("{name}.before")) {
+                Err(error) if !error.is_not_found() => Err(error),
+                _ => folder.new_file(name),
             }
         };
         let mut command = Command::new(&self.starter.program);
@@ -267,8 +267,8 @@ impl Worker {
             command.arg("--quick");
         }
         if !start.testbed.settings.trim().is_empty() {
-            let settings = folder.join("testbed.toml");
-            fs::write(&settings, &start.testbed.settings)?;
+            folder.write("testbed.toml", start.testbed.settings.as_bytes())?;
+            let settings = folder.path().join("testbed.toml");
             command.arg("--testbed").arg(settings);
         }
         if let Some(jobs) = start.testbed.jobs {
@@ -471,9 +471,9 @@ mod tests {
             testbed: Testbed::default(),
         };
         let number = |name| fs::metadata(state.path().join(name)).unwrap().ino();
-        worker.begin(&start, state.path()).unwrap();
+        worker.begin(&start, &Dir::open(state.path()).unwrap()).unwrap();
         let before = number("events");
-        worker.begin(&start, state.path()).unwrap();
+        worker.begin(&start, &Dir::open(state.path()).unwrap()).unwrap();
         assert_eq!(number("events.before"), before, "it stays, with its number");
         assert_ne!(number("events"), before);
     }

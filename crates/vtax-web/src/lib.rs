@@ -6,6 +6,7 @@
 //! [`Live`]. Results and runs are read from their directories when somebody looks.
 
 mod access;
+mod analyses;
 mod answers;
 mod assets;
 mod comparison;
@@ -34,8 +35,8 @@ mod site;
 mod testbed;
 mod text;
 mod tls;
+mod token_file;
 mod trials;
-mod within;
 
 pub use doors::Doors;
 pub use keeper::{Keeper, Starter};
@@ -51,6 +52,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
+use token_file::TokenFile;
 use vtax_serve::Watch;
 
 /// Between two readings of the host: what the history is made of.
@@ -67,8 +69,10 @@ pub struct WebOptions {
     pub plans: PathBuf,
     /// Encrypts.
     pub certificate: Option<Certificate>,
-    /// The file of the operator's token; without it one is made and said.
+    /// The file of the operator's token; without it one is made.
     pub token: Option<PathBuf>,
+    /// Whether only the user reads what is said: a token that is made may be part of it. It is in a file otherwise.
+    pub is_private: bool,
     /// The file of the watchers' token.
     pub watch_token: Option<PathBuf>,
     /// Nobody changes anything.
@@ -105,7 +109,7 @@ pub fn run(
         watcher: options.watch_token.as_ref().map(read).transpose()?,
         ..Doors::open(options.listen)
     };
-    let mut key = String::new();
+    let mut made = None;
     if !options.watch_only {
         doors.operator = options.token.as_ref().map(read).transpose()?;
         // Elsewhere a token must be one that its users were given.
@@ -113,7 +117,7 @@ pub fn run(
             let (token, text) = Token::random()
                 .map_err(|cause| WebError::Doors(format!("cannot make a token: {cause}")))?;
             doors.operator = Some(token);
-            key = format!("/#token={text}");
+            made = Some(text);
         }
     }
     // Nobody else could start them.
@@ -126,10 +130,20 @@ pub fn run(
     } else {
         "http"
     };
-    say(&format!(
-        "the page is at {scheme}://{}{key}",
-        server.address()
-    ));
+    let address = server.address();
+    // It goes with the page.
+    let mut _kept = None;
+    let key = match made {
+        None => String::new(),
+        Some(text) if options.is_private => format!("/#token={text}"),
+        Some(text) => {
+            let file = TokenFile::write(state, address.port(), &text)?;
+            let told = format!("; the operator's token is in {}", file.path().display());
+            _kept = Some(file);
+            told
+        }
+    };
+    say(&format!("the page is at {scheme}://{address}{key}"));
     if server.gave_up() {
         say(if options.watch_only {
             "it runs as root to read every guest; what answers the network has given up all rights but to read"

@@ -1,10 +1,9 @@
 //! What people noted of a run: `notes.jsonl` in its directory, a JSON object a line, so that notes stay
 //! with the results wherever these go. Notes are added, never changed.
 
-use crate::within;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
-use std::path::Path;
+use vtax_files::Dir;
 
 /// In a results directory.
 pub const FILE: &str = "notes.jsonl";
@@ -26,9 +25,9 @@ pub struct Note {
 }
 
 /// The notes of a run, in their order. Lines that are none are left out.
-pub fn read(results: &Path) -> Vec<Note> {
+pub fn read(results: &Dir) -> Vec<Note> {
     let read = || -> io::Result<String> {
-        let file = within::file(results, Path::new(FILE))?;
+        let file = results.sole_file(FILE)?;
         let mut bytes = Vec::new();
         file.take(MOST_BYTES).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
@@ -42,7 +41,7 @@ pub fn read(results: &Path) -> Vec<Note> {
 ///
 /// # Errors
 /// When it says nothing or too much, or cannot be written; in words.
-pub fn add(results: &Path, trial: Option<u32>, text: &str) -> Result<(), String> {
+pub fn add(results: &Dir, trial: Option<u32>, text: &str) -> Result<(), String> {
     let text = text.trim();
     if text.is_empty() || text.len() > LONGEST {
         return Err(format!("a note has 1 to {LONGEST} bytes of text"));
@@ -55,7 +54,7 @@ pub fn add(results: &Path, trial: Option<u32>, text: &str) -> Result<(), String>
     let write = || -> io::Result<()> {
         let mut line = serde_json::to_vec(&note)?;
         line.push(b'\n');
-        let mut file = within::end_of(results, Path::new(FILE))?;
+        let mut file = results.append(FILE)?;
         // One write: notes of two who write at once do not mix.
         file.write_all(&line)?;
         file.sync_all()
@@ -63,7 +62,7 @@ pub fn add(results: &Path, trial: Option<u32>, text: &str) -> Result<(), String>
     write().map_err(|cause| {
         format!(
             "cannot write the note into {}: {cause}; vtax web must run as whoever owns that directory",
-            results.join(FILE).display()
+            results.path().join(FILE).display()
         )
     })
 }
@@ -72,6 +71,15 @@ pub fn add(results: &Path, trial: Option<u32>, text: &str) -> Result<(), String>
 mod tests {
     use super::*;
     use std::fs;
+    use std::path::Path;
+
+    fn read(results: &Path) -> Vec<Note> {
+        super::read(&Dir::open(results).unwrap())
+    }
+
+    fn add(results: &Path, trial: Option<u32>, text: &str) -> Result<(), String> {
+        super::add(&Dir::open(results).unwrap(), trial, text)
+    }
 
     #[test]
     fn notes_stay_in_their_order_and_what_is_none_is_left_out() {

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use vtax_files::{Dir, FileError};
 
 /// Records that are kept.
 const MOST: usize = 64;
@@ -80,14 +80,9 @@ impl Records {
     ///
     /// # Errors
     /// When it cannot be made.
-    pub fn make(&self, results: &Path) -> io::Result<PathBuf> {
-        let folder = self.folder_of(results);
+    pub fn make(&self, results: &Path) -> Result<Dir, FileError> {
         // Plans and messages are nobody else's.
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&folder)?;
-        Ok(folder)
+        Dir::private(&self.folder_of(results))
     }
 
     /// Where what is kept of a run would be.
@@ -118,9 +113,7 @@ impl Records {
     /// When the disk does not take it.
     pub fn keep(&self, record: &Record) -> io::Result<()> {
         let folder = self.make(&record.results)?;
-        let temporary = folder.join("record.partial");
-        fs::write(&temporary, serde_json::to_vec_pretty(record)?)?;
-        fs::rename(temporary, folder.join("record.json"))?;
+        folder.write("record.json", &serde_json::to_vec_pretty(record)?)?;
         self.forget();
         Ok(())
     }

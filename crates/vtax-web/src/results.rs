@@ -7,14 +7,13 @@ use crate::density;
 use crate::lab::Lab;
 use crate::notes;
 use crate::runs::{Runs, State};
-use crate::within;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::fs;
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
+use vtax_files::Dir;
 use vtax_report::analysis::distinct;
 use vtax_report::results::ResultsDir;
 use vtax_report::stats::Verdict;
@@ -26,6 +25,8 @@ const DEPTH: usize = 4;
 const MOST_RUNS: usize = 2000;
 /// Directories that are looked into.
 const MOST_DIRECTORIES: usize = 20_000;
+/// What a report found, in a results directory.
+const ANALYSIS: &str = "analysis.json";
 /// A report is a megabyte or two.
 const LONGEST_REPORT: u64 = 64 << 20;
 
@@ -119,11 +120,18 @@ impl Results {
         let mut problems = Vec::new();
         let mut runs = Vec::new();
         let lab = all.lab();
-        for path in self.scan(&mut problems) {
-            match self.listed(&path, all, lab.as_ref()) {
-                Ok(run) => runs.push(run),
-                Err(why) => problems.push(why),
+        match Dir::open(&self.root) {
+            Ok(root) => {
+                for below in scan(&root, &mut problems) {
+                    match self.listed(&root, &below, all, lab.as_ref()) {
+                        Ok(run) => runs.push(run),
+                        Err(why) => problems.push(why),
+                    }
+                }
             }
+            // Before the first run there is none.
+            Err(error) if error.is_not_found() => {}
+            Err(error) => problems.push(error.to_string()),
         }
         // RFC 3339 in UTC sorts as text.
         runs.sort_by(|a, b| b.started.cmp(&a.started).then_with(|| a.dir.cmp(&b.dir)));
@@ -139,10 +147,14 @@ impl Results {
     /// # Errors
     /// When there is none, or it cannot be read; in words.
     pub fn open(&self, dir: &str) -> Result<ResultsDir, String> {
-        let path = self
-            .path(dir)
+        let found = self
+            .relative(dir)
+            .ok()
+            .and_then(|below| opened(&Dir::open(&self.root).ok()?, &below))
+            .filter(|found| found.contains("run.json"));
+        let found = found
             .ok_or_else(|| format!("there is no run in {dir:?} below {}", self.root.display()))?;
-        ResultsDir::open(&path).map_err(|error| error.to_string())
+        ResultsDir::open_in(found).map_err(|error| error.to_string())
     }
 
     /// The report of a run, a page.
@@ -151,9 +163,10 @@ impl Results {
     /// When it has none; in words, with what makes one.
     pub fn report(&self, dir: &str) -> Result<String, String> {
         let results = self.open(dir)?;
-        let file = within::file(results.path(), Path::new("report.html")).map_err(|cause| {
+        let file = results.dir().sole_file("report.html").map_err(|error| {
             format!(
-                "there is no report of this run to show ({cause}); this makes it: vtax report {}",
+                "there is no report of this run to show ({}); this makes it: vtax report {}",
+                error.cause,
                 results.path().display()
             )
         })?;
@@ -164,29 +177,37 @@ impl Results {
         Ok(page)
     }
 
-    /// Where a run below the root is, if there is one of that name.
-    fn path(&self, dir: &str) -> Option<PathBuf> {
-        let path = self.place(dir).ok()?;
-        path.join("run.json").is_file().then_some(path)
-    }
-
-    /// Where a run of that name is below the root, or would be.
+    /// Where a run of that name is below the root, or would be: for names and messages, since by the time that it is
+    /// used something else may be there. What is there is opened by [`Results::open`].
     ///
     /// # Errors
     /// When there can be none of that name; in words.
     pub fn place(&self, dir: &str) -> Result<PathBuf, String> {
-        let mut path = self.root.clone();
+        let below = self.relative(dir)?;
+        let path = self.root.join(&below);
+        if below.as_os_str().is_empty() {
+            return Ok(self.root.clone());
+        }
+        match Dir::open(&self.root).map(|root| root.metadata(&below)) {
+            Ok(Ok(there)) if !there.is_dir() => Err(format!("{} is no directory", path.display())),
+            Ok(Err(error)) if error.refusal().is_some() => Err(error.to_string()),
+            _ => Ok(path),
+        }
+    }
+
+    /// The path below the root that a name means; empty for the root itself.
+    fn relative(&self, dir: &str) -> Result<PathBuf, String> {
+        if dir.contains('\0') {
+            return Err(format!("{dir:?} contains a NUL byte, which no name has"));
+        }
+        let mut below = PathBuf::new();
         let mut depth = 0;
         for component in Path::new(dir).components() {
             match component {
                 Component::CurDir => {}
                 Component::Normal(name) if !is_hidden(name) => {
-                    path.push(name);
+                    below.push(name);
                     depth += 1;
-                    // Not followed: what a link leads to may be anywhere.
-                    if fs::symlink_metadata(&path).is_ok_and(|kind| !kind.is_dir()) {
-                        return Err(format!("{} is no directory", path.display()));
-                    }
                 }
                 _ => {
                     return Err(format!(
@@ -196,12 +217,12 @@ impl Results {
                 }
             }
         }
-        if depth > DEPTH || dir.contains('\0') {
+        if depth > DEPTH {
             return Err(format!(
                 "{dir:?} is more than {DEPTH} directories below the root"
             ));
         }
-        Ok(path)
+        Ok(below)
     }
 
     /// Where a new run of that name would be.
@@ -243,7 +264,7 @@ impl Results {
 
     /// What climbs found. They have no `analysis.json`.
     fn climbs(&self, results: &ResultsDir) -> Arc<Findings> {
-        let at = changed(&results.path().join("trials"));
+        let at = changed(results.dir(), "trials");
         let mut kept = self.findings.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((known, findings)) = kept.get(results.path())
             && Some(*known) == at
@@ -263,49 +284,20 @@ impl Results {
         findings
     }
 
-    /// Every directory with a run.
-    fn scan(&self, problems: &mut Vec<String>) -> Vec<PathBuf> {
-        let mut found = Vec::new();
-        let mut seen = 0;
-        let mut open = vec![(self.root.clone(), 0)];
-        while let Some((directory, depth)) = open.pop() {
-            seen += 1;
-            if seen > MOST_DIRECTORIES || found.len() >= MOST_RUNS {
-                problems.push(format!(
-                    "the list is cut: there are more than {MOST_RUNS} runs or {MOST_DIRECTORIES} directories; give a root with less in it"
-                ));
-                break;
-            }
-            if directory.join("run.json").is_file() {
-                found.push(directory);
-                continue;
-            }
-            let entries = match fs::read_dir(&directory) {
-                Ok(entries) => entries,
-                Err(cause) => {
-                    // Before the first run there is none.
-                    if cause.kind() != std::io::ErrorKind::NotFound {
-                        problems.push(format!("cannot list {}: {cause}", directory.display()));
-                    }
-                    continue;
-                }
-            };
-            for entry in entries.flatten() {
-                let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
-                if is_directory && depth < DEPTH && !is_hidden(&entry.file_name()) {
-                    open.push((entry.path(), depth + 1));
-                }
-            }
-        }
-        found
-    }
-
-    fn listed(&self, path: &Path, all: &Runs, lab: Option<&Lab>) -> Result<Listed, String> {
-        let below = path.strip_prefix(&self.root).unwrap_or(path);
+    fn listed(
+        &self,
+        root: &Dir,
+        below: &Path,
+        all: &Runs,
+        lab: Option<&Lab>,
+    ) -> Result<Listed, String> {
+        let path = &self.root.join(below);
         let dir = below
             .to_str()
             .ok_or_else(|| format!("{} has a name that is no text", path.display()))?;
-        let results = ResultsDir::open(path).map_err(|error| error.to_string())?;
+        let found =
+            opened(root, below).ok_or_else(|| format!("{} is no directory", path.display()))?;
+        let results = ResultsDir::open_in(found).map_err(|error| error.to_string())?;
         let run = results.run();
         let names = |of: fn(&vtax_report::results::Treatment) -> &String| {
             distinct(run.treatments.iter().map(of).cloned())
@@ -314,9 +306,9 @@ impl Results {
         let findings = if is_density {
             self.climbs(&results)
         } else {
-            self.findings(path).unwrap_or_default()
+            self.findings(&results).unwrap_or_default()
         };
-        let report = changed(&path.join("report.html"));
+        let report = changed(results.dir(), "report.html");
         let host = results.host().unwrap_or_default();
         let fact = |pointer| host.pointer(pointer).and_then(serde_json::Value::as_str);
         // A host's name is in no record, for the sake of whose host it is.
@@ -339,20 +331,20 @@ impl Results {
             source: findings.source,
             found: findings.found(),
             density: is_density,
-            notes: notes::read(path)
+            notes: notes::read(results.dir())
                 .into_iter()
                 .rev()
                 .take(3)
                 .map(|note| note.text)
                 .collect(),
             report: report.is_some(),
-            outdated: report.is_some() && report < changed(&path.join("trials")),
+            outdated: report.is_some() && report < changed(results.dir(), "trials"),
         })
     }
 
-    fn findings(&self, path: &Path) -> Option<Arc<Findings>> {
-        let file = path.join("analysis.json");
-        let at = changed(&file)?;
+    fn findings(&self, results: &ResultsDir) -> Option<Arc<Findings>> {
+        let path = results.path();
+        let at = changed(results.dir(), ANALYSIS)?;
         let mut kept = self.findings.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((known, findings)) = kept.get(path)
             && *known == at
@@ -360,7 +352,7 @@ impl Results {
             return Some(Arc::clone(findings));
         }
         // One that cannot be read says nothing; the report beside it is still there.
-        let findings = Arc::new(read_findings(path)?);
+        let findings = Arc::new(read_findings(results.dir())?);
         if kept.len() > MOST_RUNS {
             kept.clear();
         }
@@ -395,8 +387,8 @@ impl Findings {
 }
 
 /// The directory may be another's, and what is there anything.
-fn read_findings(path: &Path) -> Option<Findings> {
-    let file = within::file(path, Path::new("analysis.json")).ok()?;
+fn read_findings(results: &Dir) -> Option<Findings> {
+    let file = results.sole_file(ANALYSIS).ok()?;
     let mut bytes = Vec::new();
     file.take(LONGEST_REPORT).read_to_end(&mut bytes).ok()?;
     serde_json::from_slice(&bytes).ok()
@@ -406,7 +398,55 @@ fn is_hidden(name: &std::ffi::OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b".")
 }
 
+/// Every directory with a run, by its path below the root.
+fn scan(root: &Dir, problems: &mut Vec<String>) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut seen = 0;
+    let mut next = vec![(PathBuf::new(), 0)];
+    while let Some((below, depth)) = next.pop() {
+        seen += 1;
+        if seen > MOST_DIRECTORIES || found.len() >= MOST_RUNS {
+            problems.push(format!(
+                "the list is cut: there are more than {MOST_RUNS} runs or {MOST_DIRECTORIES} directories; give a root with less in it"
+            ));
+            break;
+        }
+        // It may be gone by now.
+        let Some(directory) = opened(root, &below) else {
+            continue;
+        };
+        if directory
+            .metadata("run.json")
+            .is_ok_and(|kind| kind.is_file())
+        {
+            found.push(below);
+            continue;
+        }
+        let entries = match directory.list() {
+            Ok(entries) => entries,
+            Err(error) => {
+                problems.push(error.to_string());
+                continue;
+            }
+        };
+        for entry in entries {
+            if entry.is_dir && depth < DEPTH && !is_hidden(&entry.name) {
+                next.push((below.join(&entry.name), depth + 1));
+            }
+        }
+    }
+    found
+}
+
+/// A directory below the root, or the root itself.
+fn opened(root: &Dir, below: &Path) -> Option<Dir> {
+    if below.as_os_str().is_empty() {
+        return Some(root.clone());
+    }
+    root.dir(below).ok()
+}
+
 /// When a file or directory changed last.
-pub fn changed(path: &Path) -> Option<SystemTime> {
-    fs::metadata(path).and_then(|kind| kind.modified()).ok()
+pub fn changed(dir: &Dir, below: impl AsRef<Path>) -> Option<SystemTime> {
+    dir.metadata(below).ok()?.modified().ok()
 }

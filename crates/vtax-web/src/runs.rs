@@ -7,8 +7,8 @@ use crate::lab::{Lab, same};
 use crate::meters::Meters;
 use crate::process::Process;
 use crate::records::{Asked, Record, Records};
+use crate::text;
 use crate::trials::{Found, Known, TrialState, read_new, remaining};
-use crate::{text, within};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs;
@@ -322,13 +322,19 @@ impl Runs {
         let (index, treatment, since, told, log) = match written.zip(results) {
             Some((one, results)) => {
                 let scheduled = planned.schedule.get(usize::try_from(one.index).ok()?)?;
-                let events = below(results.path(), &one.events());
+                let events = results.dir().sole_file(one.events());
+                let path = results.path().join(&one.below);
                 (
                     one.index,
                     planned.label(scheduled.treatment),
-                    began(&one.path).map_or(0.0, seconds),
-                    listened(&self.told, &one.path, events),
-                    tail(below(results.path(), &one.path.join("log"))),
+                    began(results, &one).map_or(0.0, seconds),
+                    listened(&self.told, &path, events.map_err(Into::into)),
+                    tail(
+                        results
+                            .dir()
+                            .sole_file(one.below.join("log"))
+                            .map_err(Into::into),
+                    ),
                 )
             }
             None => {
@@ -417,20 +423,14 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// When a directory was made, where the file system keeps that; else when it changed last.
-fn began(path: &Path) -> Option<SystemTime> {
-    let known = fs::metadata(path).ok()?;
+fn began(results: &ResultsDir, trial: &InFlight) -> Option<SystemTime> {
+    let known = results.dir().metadata(&trial.below).ok()?;
     known.created().or_else(|_| known.modified()).ok()
 }
 
 fn seconds(time: SystemTime) -> f64 {
     let since = time.duration_since(UNIX_EPOCH);
     since.map_or(0.0, |since| since.as_secs_f64())
-}
-
-/// A file of a results directory, by its whole path.
-fn below(directory: &Path, path: &Path) -> std::io::Result<fs::File> {
-    let below = path.strip_prefix(directory);
-    within::file(directory, below.map_err(std::io::Error::other)?)
 }
 
 /// The last lines of a log, as text.

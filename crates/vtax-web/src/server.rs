@@ -107,6 +107,7 @@ impl Server {
             closed: doors.is_closed(),
             identity,
             port: address.port(),
+            longest: access::LONGEST,
         };
         let router = router(site, Arc::new(access));
         let patience = doors.patience;

@@ -1,6 +1,6 @@
 //! What is served: each part of it, as the answers find it.
 
-use crate::comparison::Analyses;
+use crate::analyses::Analyses;
 use crate::keeper::Keeper;
 use crate::live::Live;
 use crate::machines::Machines;

@@ -8,6 +8,7 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::server::{ParsedCertificate, ServerConfig};
+use tokio_rustls::rustls::version::TLS13;
 
 /// The files of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,7 +45,7 @@ impl Certificate {
             .ok_or_else(|| wrong(chain, &"there is no certificate in it; give a PEM file"))?;
         let secret = PrivateKeyDer::from_pem_file(key).map_err(|cause| wrong(key, &cause))?;
         let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
+            .with_protocol_versions(&[&TLS13])
             .map_err(|cause| wrong(chain, &cause))?
             .with_no_client_auth()
             .with_single_cert(certificates, secret)

@@ -233,6 +233,17 @@ fn connections_are_encrypted_where_there_is_a_certificate() {
     let origin = |scheme| format!("{known}Origin: {scheme}://vtax.test\r\n");
     assert_eq!(ask("vtax.test", &origin("https")), Some(200));
     assert_eq!(ask("vtax.test", &origin("http")), Some(403));
+    // Nothing older than TLS 1.3 is spoken, whatever the features of libraries are in this build.
+    let greeted = |version: &str| {
+        let greeting = Command::new("openssl")
+            .args(["s_client", "-connect", &address, version])
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        greeting.status.success()
+    };
+    assert!(greeted("-tls1_3"));
+    assert!(!greeted("-tls1_2"));
     // What is not encrypted gets no answer.
     let mut plain = TcpStream::connect(&address).unwrap();
     write!(plain, "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").unwrap();

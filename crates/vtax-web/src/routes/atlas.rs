@@ -1,7 +1,7 @@
 //! The atlas: the papers' figures beside ours, with the runs below the results directory.
 
 use crate::access;
-use crate::answers::read;
+use crate::answers::work_out;
 use crate::site::Site;
 use axum::extract::State;
 use axum::http::header;
@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use vtax_atlas::{Folders, whole_page};
 
 pub async fn page(State(site): State<Site>) -> Response {
-    let made = read(move || {
+    let made = work_out(move || {
         let results = site.results.root();
         // Plans are told by the names of their runs: what is offered to be run may be elsewhere.
         let folders = Folders {

@@ -1,7 +1,7 @@
 //! Results: the list, reports, comparisons, curves, notes.
 
 use crate::access::{self, refusal};
-use crate::answers::{answer, change, document, posted, read, wrong};
+use crate::answers::{answer, change, document, posted, read, work_out, wrong};
 use crate::comparison::MOST_COMPARED;
 use crate::curves::Curves;
 use crate::notes;
@@ -37,7 +37,7 @@ fn asked(pairs: Pairs) -> Result<(Vec<String>, bool), Box<Response>> {
 
 pub async fn compare(State(site): State<Site>, query: Pairs) -> Response {
     match asked(query) {
-        Ok((dirs, all)) => answer(read(move || document(&compared(&site, &dirs, all)?)).await),
+        Ok((dirs, all)) => answer(work_out(move || document(&compared(&site, &dirs, all)?)).await),
         Err(refused) => *refused,
     }
 }
@@ -49,7 +49,7 @@ fn compared(site: &Site, dirs: &[String], all: bool) -> Result<Value, String> {
     if let Some(fields) = value.as_object_mut() {
         let notes: Vec<_> = dirs
             .iter()
-            .map(|dir| Ok(notes::read(site.results.open(dir)?.path())))
+            .map(|dir| Ok(notes::read(site.results.open(dir)?.dir())))
             .collect::<Result<_, String>>()?;
         fields.insert("notes".to_owned(), json!(notes));
         fields.insert("panels".to_owned(), json!(panels(site, dirs)?));
@@ -75,7 +75,7 @@ fn panels(site: &Site, dirs: &[String]) -> Result<Vec<crate::curves::Panel>, Str
 
 pub async fn curves(State(site): State<Site>, query: Pairs) -> Response {
     match asked(query) {
-        Ok((dirs, _)) => answer(read(move || document(&panels(&site, &dirs)?)).await),
+        Ok((dirs, _)) => answer(work_out(move || document(&panels(&site, &dirs)?)).await),
         Err(refused) => *refused,
     }
 }
@@ -86,7 +86,7 @@ pub async fn shared(State(site): State<Site>, query: Pairs) -> Response {
         Ok(asked) => asked,
         Err(refused) => return *refused,
     };
-    match read(move || Ok(share::page(&compared(&site, &dirs, all)?))).await {
+    match work_out(move || Ok(share::page(&compared(&site, &dirs, all)?))).await {
         Ok(page) => {
             let headers = [
                 (header::CONTENT_TYPE, "text/html; charset=utf-8"),
@@ -128,7 +128,7 @@ pub async fn notes(
 ) -> Response {
     match which {
         Ok(Query(Which { dir })) => {
-            answer(read(move || document(&notes::read(site.results.open(&dir)?.path()))).await)
+            answer(read(move || document(&notes::read(site.results.open(&dir)?.dir()))).await)
         }
         Err(rejection) => wrong(&rejection),
     }
@@ -158,5 +158,5 @@ pub async fn note(State(site): State<Site>, headers: HeaderMap, body: Bytes) -> 
         let why = format!("there is no trial {trial}: this run has {planned}, and the first is 0");
         return refusal(StatusCode::CONFLICT, &why);
     }
-    change(move || notes::add(results.path(), added.trial, &added.text)).await
+    change(move || notes::add(results.dir(), added.trial, &added.text)).await
 }

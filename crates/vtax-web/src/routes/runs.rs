@@ -1,14 +1,13 @@
 //! Runs: plans, what is wrong with one, what runs, and telling it to start and to end.
 
 use crate::access::refusal;
-use crate::answers::{answer, change, document, json, posted, read, wrong};
+use crate::answers::{answer, change, document, json, posted, read, work_out, wrong};
 use crate::keeper::{Keeper, Order, Start};
 use crate::lab::same;
 use crate::plans::{self, LONGEST, Plans};
 use crate::routes::results::Which;
 use crate::site::Site;
 use crate::testbed::Testbed;
-use crate::within;
 use axum::body::Bytes;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -19,9 +18,6 @@ use futures_util::stream;
 use serde::Deserialize;
 use serde_json::json;
 use std::convert::Infallible;
-use std::fs;
-use std::io::Read;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 use vtax_lab::place::Place;
@@ -30,7 +26,7 @@ use vtax_lab::place::Place;
 const LOOK: Duration = Duration::from_secs(1);
 
 pub async fn list(State(site): State<Site>) -> Response {
-    answer(read(move || document(&plans(&site)?.list())).await)
+    answer(work_out(move || document(&plans(&site)?.list())).await)
 }
 
 /// Trials of a schedule that are shown before the start.
@@ -89,7 +85,7 @@ pub async fn check(headers: HeaderMap, body: Bytes) -> Response {
             &json!({ "plan": plan, "trials": trials, "mistakes": mistakes, "place": wrong_place.or(wrong_testbed) }),
         )
     };
-    answer(read(checked).await)
+    answer(work_out(checked).await)
 }
 
 /// What was started from the page, and what else runs here.
@@ -253,17 +249,14 @@ fn again(site: &Site, dir: &str, path: &Path) -> Result<Start, String> {
     let (text, place, quick) = match site.results.open(dir) {
         Ok(results) => {
             // What others left there is theirs to run, also where this page's own directory was.
-            let owner = fs::metadata(path).map(|known| known.uid());
-            if owner.ok() != Some(rustix::process::geteuid().as_raw()) {
+            if results.dir().owner().ok() != Some(rustix::process::geteuid().as_raw()) {
                 return Err(format!(
                     "{} belongs to another user: run its plan in a terminal as that one",
                     path.display()
                 ));
             }
-            let mut text = String::new();
-            within::file(path, Path::new("plan.toml"))
-                .and_then(|file| file.take(LONGEST).read_to_string(&mut text))
-                .map_err(|cause| format!("cannot read the plan of {dir:?}: {cause}"))?;
+            let text = results.dir().read_text("plan.toml", LONGEST);
+            let text = text.map_err(|error| format!("cannot read the plan of {dir:?}: {error}"))?;
             let run = results.run();
             (text, run.place.clone(), run.profile == "quick")
         }
