@@ -12,10 +12,11 @@
 
 use rustix::fs::FlockOperation;
 use std::collections::VecDeque;
-use std::fs::{self, File, OpenOptions};
-use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use vtax_files::Dir;
 
 const HEAD: usize = 21;
 /// Where the checksum's part of a head begins.
@@ -35,7 +36,7 @@ struct Entry {
 #[derive(Debug)]
 struct Segment {
     number: u64,
-    path: PathBuf,
+    name: String,
     file: File,
     /// All records of it, delivered or not.
     bytes: u64,
@@ -47,7 +48,7 @@ struct Segment {
 /// The queue of one place that is pushed to.
 #[derive(Debug)]
 pub(super) struct Queue {
-    directory: PathBuf,
+    directory: Dir,
     /// At most this many bytes.
     limit: u64,
     segments: VecDeque<Segment>,
@@ -74,32 +75,35 @@ impl Queue {
     /// # Errors
     /// When the directory cannot be used, or another exporter uses it.
     pub(super) fn open(directory: &Path, limit: u64) -> io::Result<(Self, Vec<String>)> {
-        fs::create_dir_all(directory)?;
-        let lock = options().open(directory.join("lock"))?;
+        // Guests' names and use are nobody else's.
+        let directory = Dir::private(directory)?;
+        let lock = directory.edit("lock")?;
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
             io::Error::other("another exporter has it: stop that one, or give another --queue")
         })?;
-        let mut found: Vec<(u64, PathBuf)> = Vec::new();
-        for entry in fs::read_dir(directory)? {
-            let path = entry?.path();
-            let name = path.file_name().and_then(|name| name.to_str());
-            let number = name.and_then(|name| name.strip_suffix(".queue")?.parse().ok());
-            found.extend(number.map(|number| (number, path)));
+        let mut found: Vec<(u64, String)> = Vec::new();
+        for entry in directory.list()? {
+            let name = entry.name.into_string().ok();
+            found.extend(
+                name.and_then(|name| Some((name.strip_suffix(".queue")?.parse().ok()?, name))),
+            );
         }
         found.sort_unstable();
         let mut queue = Self {
-            directory: directory.to_owned(),
+            directory,
             limit,
             segments: VecDeque::new(),
-            number: found.last().map_or(1, |(number, _)| number + 1),
+            number: found
+                .last()
+                .map_or(1, |(number, _)| number.saturating_add(1)),
             _lock: lock,
         };
         let mut notes = Vec::new();
-        for (number, path) in found {
-            let (segment, note) = Segment::read(number, path)?;
+        for (number, name) in found {
+            let (segment, note) = Segment::read(number, name, &queue.directory, limit)?;
             notes.extend(note);
             if segment.waiting.is_empty() {
-                fs::remove_file(&segment.path)?;
+                queue.directory.remove_file(&segment.name)?;
             } else {
                 queue.segments.push_back(segment);
             }
@@ -127,7 +131,7 @@ impl Queue {
             && let Some(oldest) = self.segments.pop_front()
         {
             dropped += oldest.samples();
-            fs::remove_file(&oldest.path)?;
+            self.directory.remove_file(&oldest.name)?;
         }
         if bytes > self.limit {
             return Ok(dropped + u64::from(samples));
@@ -155,11 +159,11 @@ impl Queue {
     }
 
     fn begin_segment(&mut self) -> io::Result<()> {
-        let path = self.directory.join(format!("{:020}.queue", self.number));
+        let name = format!("{:020}.queue", self.number);
         let segment = Segment {
             number: self.number,
-            file: options().create_new(true).open(&path)?,
-            path,
+            file: self.directory.new_file(&name)?,
+            name,
             bytes: 0,
             next: 0,
             waiting: VecDeque::new(),
@@ -197,7 +201,7 @@ impl Queue {
             if !is_whole(&record) {
                 return Err(io::Error::other(format!(
                     "{} was changed by somebody else",
-                    segment.path.display()
+                    self.directory.path().join(&segment.name).display()
                 )));
             }
             batch.records.push(record.split_off(HEAD));
@@ -234,15 +238,15 @@ impl Queue {
             (segment.bytes, segment.next) = (0, 0);
             return segment.file.set_len(0);
         }
-        let path = segment.path.clone();
+        let name = segment.name.clone();
         self.segments.pop_front();
-        fs::remove_file(path)
+        Ok(self.directory.remove_file(name)?)
     }
 
     /// Drops the oldest segment, of which nothing can be read any more. Says how many samples those were.
     pub(super) fn drop_oldest(&mut self) -> u64 {
         self.segments.pop_front().map_or(0, |segment| {
-            let _ = fs::remove_file(&segment.path);
+            let _ = self.directory.remove_file(&segment.name);
             segment.samples()
         })
     }
@@ -271,22 +275,28 @@ impl Queue {
 }
 
 impl Segment {
-    /// Reads a segment that an earlier exporter wrote, and cuts off what is not whole.
-    fn read(number: u64, path: PathBuf) -> io::Result<(Self, Option<String>)> {
-        let file = options().open(&path)?;
-        let content = fs::read(&path)?;
+    /// Reads a segment that an earlier exporter wrote, and cuts off what is not whole. It takes no memory for what
+    /// the file only claims to have.
+    fn read(
+        number: u64,
+        name: String,
+        directory: &Dir,
+        limit: u64,
+    ) -> io::Result<(Self, Option<String>)> {
+        let file = directory.edit(&name)?;
+        let length = file.metadata()?.len();
         let mut segment = Self {
             number,
-            path,
+            name,
             file,
             bytes: 0,
             next: 0,
             waiting: VecDeque::new(),
         };
-        let mut rest = content.as_slice();
-        while let Some((entry, is_sent)) = first_record(rest) {
-            let (_, after) = rest.split_at(usize::try_from(entry.bytes).unwrap_or(rest.len()));
-            rest = after;
+        let mut rest = BufReader::new(segment.file.try_clone()?);
+        // A record that is longer than the whole queue was never appended.
+        let left = |segment: &Self| (length - segment.bytes).min(limit);
+        while let Some((entry, is_sent)) = next_record(&mut rest, left(&segment))? {
             segment.bytes += entry.bytes;
             if is_sent {
                 segment.waiting.clear();
@@ -295,11 +305,11 @@ impl Segment {
                 segment.waiting.push_back(entry);
             }
         }
-        let note = (!rest.is_empty()).then(|| {
+        let note = (segment.bytes < length).then(|| {
             format!(
                 "the last {} bytes of {} are no whole record: they are cut off",
-                rest.len(),
-                segment.path.display()
+                length - segment.bytes,
+                directory.path().join(&segment.name).display()
             )
         });
         if note.is_some() {
@@ -312,13 +322,6 @@ impl Segment {
         let samples = self.waiting.iter().map(|entry| u64::from(entry.samples));
         samples.sum()
     }
-}
-
-fn options() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    // Guests' names and use are nobody else's.
-    options.read(true).write(true).create(true).mode(0o600);
-    options
 }
 
 fn put(into: &mut [u8], at: usize, bytes: &[u8]) {
@@ -335,22 +338,49 @@ fn is_whole(record: &[u8]) -> bool {
     array(record, 5).map(u32::from_le_bytes) == record.get(CHECKED..).map(crc32fast::hash)
 }
 
-/// The record that these bytes begin with, if it is whole, and whether it was delivered.
-fn first_record(bytes: &[u8]) -> Option<(Entry, bool)> {
-    let length = usize::try_from(u32::from_le_bytes(array(bytes, 1)?)).ok()?;
-    let record = bytes.get(..HEAD.checked_add(length)?)?;
-    let entry = Entry {
-        bytes: record.len() as u64,
-        time: i64::from_le_bytes(array(record, CHECKED)?),
-        samples: u32::from_le_bytes(array(record, CHECKED + 8)?),
+/// The next record of a segment, of at most `left` bytes, if it is whole, and whether it was delivered.
+fn next_record(from: &mut impl Read, left: u64) -> io::Result<Option<(Entry, bool)>> {
+    let mut head = [0; HEAD];
+    if left < HEAD as u64 {
+        return Ok(None);
+    }
+    from.read_exact(&mut head)?;
+    let [length, checksum] = [1, 5].map(|at| array(&head, at).map(u32::from_le_bytes));
+    let (Some(length), Some(checksum)) = (length, checksum) else {
+        return Ok(None);
     };
-    is_whole(record).then_some((entry, record.first() == Some(&1)))
+    let bytes = HEAD as u64 + u64::from(length);
+    if bytes > left {
+        return Ok(None);
+    }
+    let mut hash = crc32fast::Hasher::new();
+    hash.update(head.get(CHECKED..).unwrap_or_default());
+    let mut payload = u64::from(length);
+    let mut part = [0; 4096];
+    while payload > 0 {
+        let most = usize::try_from(payload).map_or(part.len(), |payload| payload.min(part.len()));
+        let (now, _) = part.split_at_mut(most);
+        from.read_exact(now)?;
+        hash.update(now);
+        payload -= most as u64;
+    }
+    let (Some(samples), Some(time)) = (array(&head, CHECKED + 8), array(&head, CHECKED)) else {
+        return Ok(None);
+    };
+    let entry = Entry {
+        bytes,
+        samples: u32::from_le_bytes(samples),
+        time: i64::from_le_bytes(time),
+    };
+    Ok((hash.finalize() == checksum).then_some((entry, head.first() == Some(&1))))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, symlink};
 
     const LIMIT: u64 = 1 << 20;
 
@@ -431,6 +461,71 @@ mod tests {
         let _first = open(directory.path());
         let second = Queue::open(directory.path(), LIMIT).unwrap_err();
         assert!(second.to_string().contains("another exporter"), "{second}");
+    }
+
+    #[test]
+    fn a_segment_that_is_a_link_or_a_fifo_is_refused_by_name_and_left_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let victim = folder.path().join("victim");
+        fs::write(&victim, "no record at all, but of some bytes").unwrap();
+        let directory = folder.path().join("queue");
+        let refused = || {
+            let refused = Queue::open(&directory, LIMIT).unwrap_err().to_string();
+            assert!(refused.contains("00000000000000000007.queue"), "{refused}");
+        };
+        fs::create_dir(&directory).unwrap();
+        let segment = directory.join("00000000000000000007.queue");
+        symlink(&victim, &segment).unwrap();
+        refused();
+        fs::remove_file(&segment).unwrap();
+        fs::hard_link(&victim, &segment).unwrap();
+        refused();
+        fs::remove_file(&segment).unwrap();
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &segment,
+            rustix::fs::FileType::Fifo,
+            mode,
+            0,
+        )
+        .unwrap();
+        refused();
+        assert_eq!(fs::metadata(&victim).unwrap().len(), 35);
+    }
+
+    #[test]
+    fn a_segment_of_nothing_but_claimed_bytes_is_cut_without_taking_memory_for_them() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut queue, _) = open(directory.path());
+        queue.append(0, 1, b"kept").unwrap();
+        drop(queue);
+        let path = directory.path().join("00000000000000000001.queue");
+        let file = File::options().write(true).open(&path).unwrap();
+        // More than any machine has, also where it claims a record of 4 GiB.
+        file.set_len(1 << 42).unwrap();
+        file.write_all_at(&u32::MAX.to_le_bytes(), HEAD as u64 + 4 + 1)
+            .unwrap();
+        let (mut queue, notes) = open(directory.path());
+        assert_eq!(notes.len(), 1, "{notes:?}");
+        assert_eq!(all(&mut queue), [b"kept".to_vec()]);
+        assert_eq!(fs::metadata(&path).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn only_its_user_reads_a_queue_even_where_it_was_wider() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path().join("queue");
+        fs::create_dir(&directory).unwrap();
+        let wide = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        fs::set_permissions(&directory, wide).unwrap();
+        let (mut queue, _) = open(&directory);
+        queue.append(0, 1, b"kept").unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!(mode(&directory), 0o700);
+        for entry in fs::read_dir(&directory).unwrap() {
+            assert_eq!(mode(&entry.unwrap().path()), 0o600);
+        }
     }
 
     proptest! {
