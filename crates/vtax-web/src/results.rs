@@ -162,19 +162,7 @@ impl Results {
     /// # Errors
     /// When it has none; in words, with what makes one.
     pub fn report(&self, dir: &str) -> Result<String, String> {
-        let results = self.open(dir)?;
-        let file = results.dir().sole_file("report.html").map_err(|error| {
-            format!(
-                "there is no report of this run to show ({}); this makes it: vtax report {}",
-                error.cause,
-                results.path().display()
-            )
-        })?;
-        let mut page = String::new();
-        file.take(LONGEST_REPORT)
-            .read_to_string(&mut page)
-            .map_err(|cause| format!("cannot read the report of {dir:?}: {cause}"))?;
-        Ok(page)
+        report_of(&self.open(dir)?, dir)
     }
 
     /// Where a run of that name is below the root, or would be: for names and messages, since by the time that it is
@@ -386,6 +374,22 @@ impl Findings {
     }
 }
 
+/// The report in a results directory that is open.
+fn report_of(results: &ResultsDir, dir: &str) -> Result<String, String> {
+    let file = results.dir().sole_file("report.html").map_err(|error| {
+        format!(
+            "there is no report of this run to show ({}); this makes it: vtax report {}",
+            error.cause,
+            results.path().display()
+        )
+    })?;
+    let mut page = String::new();
+    file.take(LONGEST_REPORT)
+        .read_to_string(&mut page)
+        .map_err(|cause| format!("cannot read the report of {dir:?}: {cause}"))?;
+    Ok(page)
+}
+
 /// The directory may be another's, and what is there anything.
 fn read_findings(results: &Dir) -> Option<Findings> {
     let file = results.sole_file(ANALYSIS).ok()?;
@@ -449,4 +453,79 @@ fn opened(root: &Dir, below: &Path) -> Option<Dir> {
 /// When a file or directory changed last.
 pub fn changed(dir: &Dir, below: impl AsRef<Path>) -> Option<SystemTime> {
     dir.metadata(below).ok()?.modified().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use vtax_report::results::{FORMAT, RunInfo};
+
+    fn made(path: &Path, report: &str) {
+        let run = RunInfo {
+            format: FORMAT,
+            name: "run".to_owned(),
+            description: String::new(),
+            seed: 1,
+            profile: "full".to_owned(),
+            place: "local".to_owned(),
+            started: String::new(),
+            plan_sha256: String::new(),
+            schedule: Vec::new(),
+            treatments: Vec::new(),
+            minimum_effect: 0.0,
+        };
+        ResultsDir::create(path, &run, "", &serde_json::Value::Null).unwrap();
+        fs::write(path.join("report.html"), report).unwrap();
+    }
+
+    /// What somebody who may write below the root does between the step that looks and the step that opens.
+    #[test]
+    fn a_run_that_is_exchanged_for_a_link_after_it_was_opened_is_still_the_one_that_was_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let (root, secret) = (folder.path().join("root"), folder.path().join("secret"));
+        made(&root.join("race"), "own report");
+        made(&secret, "secret report");
+        symlink(&secret, root.join("link")).unwrap();
+        let results = Results::below(&root);
+        let exchange = || {
+            let (run, link) = (root.join("race"), root.join("link"));
+            renameat_with(CWD, run, CWD, link, RenameFlags::EXCHANGE).unwrap();
+        };
+        let open = results.open("race").unwrap();
+        exchange();
+        assert_eq!(
+            fs::read(root.join("race/report.html")).unwrap(),
+            b"secret report"
+        );
+        assert_eq!(report_of(&open, "race").unwrap(), "own report");
+        notes::add(open.dir(), None, "a note").unwrap();
+        assert_eq!(notes::read(open.dir()).len(), 1);
+        assert!(!secret.join(notes::FILE).exists());
+        assert!(root.join("link").join(notes::FILE).exists());
+        // From the first step on it is no run.
+        assert!(results.open("race").is_err());
+        assert!(results.report("race").is_err());
+        assert!(results.place("race").is_err());
+        exchange();
+        assert_eq!(results.report("race").unwrap(), "own report");
+    }
+
+    #[test]
+    fn a_name_that_can_be_no_directory_is_refused_with_the_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        let results = Results::below(folder.path());
+        for (dir, why) in [
+            ("x\0y", "NUL byte"),
+            ("a/b/c/d/e", "more than 4 directories"),
+            ("../x", "no name below"),
+            (".hidden", "no name below"),
+        ] {
+            let refused = results.place(dir).unwrap_err();
+            assert!(refused.contains(why), "{refused}");
+        }
+        results.place("a/b/c/d").unwrap();
+    }
 }
