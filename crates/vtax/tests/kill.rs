@@ -11,9 +11,9 @@ mod support;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::Stdio;
-use std::time::Duration;
-use support::{HostState, cannot_run_trials, finish, run, vtax};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use support::{HostState, cannot_run_trials, finish, recorded, run, vtax};
 
 /// Every platform, and a host setting that must be restored.
 const PLAN: &str = r#"
@@ -59,6 +59,47 @@ fn finished(results: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 #[test]
+fn a_process_and_a_control_group_that_a_run_leaves_are_seen() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: network namespaces and control groups need root");
+        return;
+    }
+    let before = HostState::read();
+    // Its parent ends before it.
+    let script = "setsid unshare --net sleep 61.7 > /dev/null 2>&1 & echo $$";
+    let left = recorded(Command::new("sh").args(["-c", script]))
+        .output()
+        .unwrap();
+    let left = String::from_utf8(left.stdout).unwrap();
+    let own = fs::read_to_string("/proc/self/mounts").unwrap();
+    let hierarchy = own.lines().find(|line| line.contains(" cgroup"));
+    let hierarchy = hierarchy.unwrap().split(' ').nth(1).unwrap().to_owned();
+    let group = format!("{hierarchy}/vtax-trial-{}-0", left.trim());
+    fs::create_dir(&group).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let seen = loop {
+        let seen = before.news();
+        let process = seen.iter().find(|one| one.contains("sleep 61.7"));
+        if let Some(process) = process {
+            let pid: i32 = process.split(' ').nth(1).unwrap().parse().unwrap();
+            let pid = rustix::process::Pid::from_raw(pid).unwrap();
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+            break seen;
+        }
+        assert!(Instant::now() < deadline, "{seen:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    fs::remove_dir(&group).unwrap();
+    assert!(seen.contains(&group), "{seen:?}");
+    before.assert_nothing_new("after both have gone");
+}
+
+/// What the plan sets, as it is now.
+fn huge_pages() -> Option<String> {
+    fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok()
+}
+
+#[test]
 fn killed_ten_times_a_run_loses_nothing_and_leaves_nothing() {
     if let Some(reason) = cannot_run_trials() {
         eprintln!("SKIPPED: {reason}");
@@ -70,7 +111,7 @@ fn killed_ten_times_a_run_loses_nothing_and_leaves_nothing() {
     let state = work.path().join("state");
     fs::write(&plan, PLAN).unwrap();
     finish(vtax(&state).args(["image", "build"]), true);
-    let before = HostState::read();
+    let (before, pages) = (HostState::read(), huge_pages());
 
     let mut seen = BTreeMap::new();
     let kept = |now: &BTreeMap<String, Vec<u8>>, seen: &BTreeMap<String, Vec<u8>>| {
@@ -115,5 +156,6 @@ fn killed_ten_times_a_run_loses_nothing_and_leaves_nothing() {
         "the journal still holds {}",
         String::from_utf8_lossy(&journal)
     );
-    assert_eq!(HostState::read(), before, "the host is not as it was found");
+    before.assert_nothing_new("after the runs");
+    assert_eq!(huge_pages(), pages, "the host is not as it was found");
 }

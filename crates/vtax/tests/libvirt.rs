@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use support::{HostState, cannot_run_trials, finish, vtax};
+use support::{HostState, cannot_run_trials, finish, recorded, vtax};
 use vtax_guest::image;
 use vtax_report::results::{ResultsDir, TrialOutcome};
 use vtax_serve::share::Share;
@@ -191,6 +191,7 @@ impl Libvirt {
             .arg(self.results())
             .env("VTAX_STATE_DIR", self.work.path().join("state"))
             .env("PATH", path);
+        recorded(&mut command);
         command
     }
 
@@ -208,28 +209,14 @@ impl Libvirt {
     }
 }
 
-/// The host once what a test before this one has ended is gone: an ssh into a guest that went takes its time.
-fn settled() -> HostState {
-    let mut host = HostState::read();
-    for _ in 0..60 {
-        std::thread::sleep(Duration::from_millis(500));
-        let now = HostState::read();
-        if now == host && now.is_alone() {
-            break;
-        }
-        host = now;
-    }
-    host
-}
-
 #[test]
 fn a_domain_is_made_from_the_image_measured_and_removed_and_so_it_is_after_a_kill() {
     let Some(libvirt) = Libvirt::start() else {
         return;
     };
-    let left =
-        || sh("ls -d /var/tmp/vtax-trial-* 2>/dev/null || true") + &libvirt.ask(&["list", "--all"]);
-    let (host, before) = (settled(), left());
+    // The directories of domains are among what is compared.
+    let left = || libvirt.ask(&["list", "--all"]);
+    let (host, before) = (HostState::read(), left());
     let output = libvirt.run("").output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
     assert_eq!(left(), before);
@@ -264,7 +251,7 @@ fn a_domain_is_made_from_the_image_measured_and_removed_and_so_it_is_after_a_kil
         true,
     );
     assert_eq!(left(), before);
-    assert_eq!(HostState::read(), host);
+    host.assert_nothing_new("after a kill");
 }
 
 /// A domain with an sshd, as its owner would have it.

@@ -21,7 +21,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use support::{HostState, cannot_run_trials, finish, vtax};
+use support::{HostState, cannot_run_trials, finish, recorded, vtax};
 use vtax_report::results::{ResultsDir, Role, TrialOutcome};
 use vtax_units::Source;
 
@@ -263,6 +263,7 @@ impl Machines {
                     std::env::var("PATH").unwrap()
                 ),
             );
+        recorded(&mut command);
         command
     }
 
@@ -337,7 +338,7 @@ impl Machines {
             );
             std::thread::sleep(Duration::from_millis(50));
         }
-        assert_eq!(&HostState::read(), host, "{when}");
+        host.assert_nothing_new(when);
     }
 }
 

@@ -236,7 +236,7 @@ fn record(path: &Path) {
 fn a_machine_that_does_as_it_should_hands_its_trials_back() {
     let machine = Machine::new();
     let output = machine.run();
-    let results = ResultsDir::open(&machine.results()).expect(&said(&output));
+    let results = ResultsDir::open(&machine.results()).unwrap();
     assert_eq!(results.trial_indexes(), [0, 1], "{}", said(&output));
     assert!(results.trials().all(|trial| trial.is_ok()));
     assert_eq!(results.attempts().len(), 0);

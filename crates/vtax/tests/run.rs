@@ -83,7 +83,7 @@ fn a_finished_run_says_so_and_changes_nothing() {
         fs::read(results.join("trials/0000/trial.json")).unwrap(),
         record
     );
-    assert_eq!(HostState::read(), before);
+    before.assert_nothing_new("after the run");
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn two_labs_at_once_are_refused_and_an_interrupt_restores_the_host() {
     let pid = rustix::process::Pid::from_child(&first);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert!(!first.wait().unwrap().success());
-    assert_eq!(HostState::read(), before);
+    before.assert_nothing_new("after the run");
 }
 
 #[test]
@@ -274,7 +274,7 @@ objective = "throughput <= 1Mbit/s"
     let mut command = vtax(&work.path().join("state"));
     command.arg("run").arg(work.path().join("plan.toml"));
     finish(command.arg("--results").arg(&results), true);
-    assert_eq!(HostState::read(), before);
+    before.assert_nothing_new("after the run");
     let phases = |trial: &str| {
         let path = results.join("trials").join(trial).join("trial.json");
         let record: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
@@ -416,5 +416,5 @@ rate_mbit = 50
         let command_line = record["environment"]["vm.command_line"].to_string();
         assert!(command_line.contains("vhost-user"), "{command_line}");
     }
-    assert_eq!(HostState::read(), before);
+    before.assert_nothing_new("after the run");
 }

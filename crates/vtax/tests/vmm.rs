@@ -115,7 +115,7 @@ fn a_plan_is_run_killed_and_finished_and_leaves_nothing() {
     }
     let journal = fs::read(state.join("journal.jsonl")).unwrap();
     assert!(journal.is_empty(), "{}", String::from_utf8_lossy(&journal));
-    assert_eq!(HostState::read(), before, "the host is not as it was found");
+    before.assert_nothing_new("after the run");
 }
 
 fn read(path: &Path) -> Value {

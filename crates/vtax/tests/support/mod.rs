@@ -1,15 +1,21 @@
 //! What the command's tests share: running it, and seeing whether the host is as it was found.
 
+use rustix::process::{getpid, set_child_subreaper};
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
 use std::os::linux::fs::MetadataExt;
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 /// The command under test, with a state directory of its own.
 pub fn vtax(state: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vtax"));
     command.env("VTAX_STATE_DIR", state);
+    recorded(&mut command);
     command
 }
 
@@ -61,83 +67,135 @@ pub fn cannot_run_trials() -> Option<String> {
     (!missing.is_empty()).then(|| format!("programs are missing: {}", missing.join(", ")))
 }
 
-/// Everything of the host that a run touches, to compare before and after.
-#[derive(Debug, PartialEq, Eq)]
-pub struct HostState {
-    links: BTreeSet<String>,
-    named_namespaces: BTreeSet<String>,
-    mounts: BTreeSet<String>,
-    cgroups: BTreeSet<PathBuf>,
-    loop_devices: BTreeSet<String>,
-    settings: Vec<(String, String)>,
-    programs: BTreeSet<String>,
-}
+/// What runs of this test have on the host, to compare before and after. What others on this machine do at
+/// the same time is not in it: they log in, run vtax, make networks.
+#[derive(Debug)]
+pub struct HostState(BTreeSet<String>);
+
+/// How long what has been ended may take to be gone.
+const GOING: Duration = Duration::from_secs(15);
 
 impl HostState {
-    /// Whether nothing runs in another network namespace than this test.
-    #[allow(dead_code, reason = "not every test needs others to be gone")]
-    pub fn is_alone(&self) -> bool {
-        self.programs.is_empty()
+    pub fn read() -> Self {
+        // What a run leaves behind becomes a child of this process and not of the machine's first.
+        set_child_subreaper(Some(getpid())).unwrap();
+        let own = descendants();
+        let mut found = BTreeSet::new();
+        let in_another_network = |pid: &u32| {
+            let space =
+                |pid: &str| fs::metadata(format!("/proc/{pid}/ns/net")).map(|it| it.st_ino());
+            // One that has ended has no network.
+            space(&pid.to_string()).is_ok_and(|its| its != space("self").unwrap())
+        };
+        for pid in own.iter().filter(|pid| in_another_network(pid)) {
+            let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let command = String::from_utf8_lossy(&command).replace('\0', " ");
+            found.insert(format!("process {pid} {command}"));
+        }
+        let groups = directories(Path::new("/sys/fs/cgroup")).into_iter();
+        let groups = groups.map(|path| path.display().to_string());
+        found.extend(groups.filter(|path| path.contains("/vtax-") && is_own(path)));
+        let names = |path: &str| -> Vec<String> {
+            let entries = fs::read_dir(path).into_iter().flatten().flatten();
+            let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+            names.collect()
+        };
+        // The holder of a cell is the number in the name of its port.
+        let links = names("/sys/class/net").into_iter().filter(|name| {
+            let holder = name.strip_prefix("vtax").and_then(|rest| rest.parse().ok());
+            holder.is_some_and(|holder: u32| {
+                own.contains(&holder) || !Path::new(&format!("/proc/{holder}")).exists()
+            })
+        });
+        found.extend(links);
+        found.extend(
+            names("/var/tmp")
+                .into_iter()
+                .filter(|name| name.starts_with("vtax-") && is_own(name)),
+        );
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let mounts = mounts
+            .lines()
+            .filter(|line| line.contains("vtax-") && is_own(line));
+        found.extend(mounts.map(str::to_owned));
+        Self(found)
     }
 
-    pub fn read() -> Self {
-        let names = |path: &str| -> BTreeSet<String> {
-            let entries = fs::read_dir(path).into_iter().flatten().flatten();
-            entries
-                .map(|entry| entry.file_name().to_string_lossy().into_owned())
-                .collect()
-        };
-        let backing =
-            |name: &String| fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).ok();
-        let settings = [
-            "kernel/mm/transparent_hugepage/enabled",
-            "kernel/mm/ksm/run",
-        ];
-        Self {
-            links: names("/sys/class/net"),
-            named_namespaces: names("/run/netns"),
-            mounts: fs::read_to_string("/proc/self/mounts")
-                .unwrap()
-                .lines()
-                .map(str::to_owned)
-                .collect(),
-            // Others' groups come and go; every one of ours is so named.
-            cgroups: directories(Path::new("/sys/fs/cgroup"))
-                .into_iter()
-                .filter(|path| path.to_string_lossy().contains("/vtax-"))
-                .collect(),
-            loop_devices: names("/sys/block").iter().filter_map(backing).collect(),
-            settings: settings
-                .into_iter()
-                .filter_map(|file| {
-                    Some((
-                        file.to_owned(),
-                        fs::read_to_string(format!("/sys/{file}")).ok()?,
-                    ))
-                })
-                .collect(),
-            programs: programs_in_foreign_namespaces(),
+    /// What came since.
+    pub fn news(&self) -> Vec<String> {
+        Self::read().0.difference(&self.0).cloned().collect()
+    }
+
+    /// Waits until nothing is left of what came since.
+    pub fn assert_nothing_new(&self, when: &str) {
+        let deadline = Instant::now() + GOING;
+        loop {
+            let new = self.news();
+            if new.is_empty() {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{when}, left: {new:#?}");
+            std::thread::sleep(Duration::from_millis(50));
         }
     }
 }
 
-/// Processes that live in another network namespace than this test, as a cell's do.
-fn programs_in_foreign_namespaces() -> BTreeSet<String> {
-    let own = fs::metadata("/proc/self/ns/net").unwrap().st_ino();
-    let processes = fs::read_dir("/proc")
+/// The PIDs of the runs that [`recorded`] saw start.
+fn record() -> &'static File {
+    static RECORD: OnceLock<File> = OnceLock::new();
+    RECORD.get_or_init(|| tempfile::tempfile().unwrap())
+}
+
+/// Notes the PID of what this command starts: what a run makes on the host is named by it.
+pub fn recorded(command: &mut Command) -> &mut Command {
+    let record = record();
+    let note = move || {
+        // Each a whole record at the file's end: the offset is shared.
+        rustix::io::write(record, &getpid().as_raw_nonzero().get().to_ne_bytes())?;
+        Ok(())
+    };
+    // SAFETY: the closure makes two system calls and allocates nothing.
+    unsafe { command.pre_exec(note) }
+}
+
+/// Whether a name has the PID of a run of this test in it, as `vtax-trial-PID-0` has.
+pub fn is_own(name: &str) -> bool {
+    let length = record().metadata().unwrap().len();
+    let mut bytes = vec![0; usize::try_from(length).unwrap()];
+    record().read_exact_at(&mut bytes, 0).unwrap();
+    let (pids, _) = bytes.as_chunks::<4>();
+    let is_digit = |c: char| c.is_ascii_digit();
+    name.split(|c| !is_digit(c))
+        .filter_map(|number| number.parse().ok())
+        .any(|number: i32| pids.iter().any(|pid| i32::from_ne_bytes(*pid) == number))
+}
+
+/// The processes that this one started, and those that they did.
+fn descendants() -> BTreeSet<u32> {
+    let parents: Vec<(u32, u32)> = fs::read_dir("/proc")
         .unwrap()
         .flatten()
-        .map(|entry| entry.path());
-    processes
-        .filter(|process| {
-            fs::metadata(process.join("ns/net")).is_ok_and(|space| space.st_ino() != own)
+        .filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+            let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?;
+            Some((parent.parse().ok()?, pid))
         })
-        .filter_map(|process| {
-            let command = fs::read(process.join("cmdline")).ok()?;
-            let text = String::from_utf8_lossy(&command).replace('\0', " ");
-            Some(format!("{} {text}", process.display()))
-        })
-        .collect()
+        .collect();
+    let mut found = BTreeSet::from([std::process::id()]);
+    loop {
+        let before = found.len();
+        found.extend(
+            parents
+                .iter()
+                .filter(|(parent, _)| found.contains(parent))
+                .map(|(_, pid)| *pid)
+                .collect::<Vec<_>>(),
+        );
+        if found.len() == before {
+            return found;
+        }
+    }
 }
 
 /// Every directory below one.
