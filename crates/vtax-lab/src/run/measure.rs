@@ -6,6 +6,7 @@ use crate::found::xenapi::DOM0;
 use std::collections::BTreeMap;
 use vtax_load::workload::check::Account;
 use vtax_load::workload::{WorkDone, WorkloadResult};
+use vtax_observe::counters::Rule;
 use vtax_observe::metric;
 use vtax_report::results::{Better, Metric, Stage, Work};
 use vtax_units::{Base, Quantity, Source, Unit};
@@ -491,6 +492,23 @@ impl Observation<'_> {
     }
 }
 
+/// How far a guest's counter went between two readings; `None` where it started anew meanwhile, as all do
+/// in a guest that boots again.
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "counts of one window are far below 2^53"
+)]
+fn advanced(key: &str, before: f64, after: f64) -> Option<f64> {
+    // The kernel counts interrupts in 32 bits.
+    let rule = match key {
+        key if key.contains("interrupts") => Rule::FROM_ZERO_IN_32_BITS,
+        key if key.ends_with("_ns") => Rule::TIME,
+        _ => Rule::FROM_ZERO,
+    };
+    let change = rule.change(before as u64, after as u64, u64::MAX);
+    change.is_exact().then_some(change.gain() as f64)
+}
+
 /// What a guest's own counters say.
 fn add_inner(adding: &mut Adding, inner: Inner<'_>) {
     let Inner {
@@ -498,7 +516,7 @@ fn add_inner(adding: &mut Adding, inner: Inner<'_>) {
         after,
         between,
     } = inner;
-    let advanced = |key: &str| Some(after.get(key)? - before.get(key)?);
+    let advanced = |key: &str| advanced(key, *before.get(key)?, *after.get(key)?);
     for (name, key, title) in INNER_RATES {
         if let Some(count) = advanced(key) {
             let unit = Unit::per(Base::Interrupt, Base::Second);
@@ -543,6 +561,16 @@ mod tests {
     use super::*;
     use vtax_load::workload::check::{Amount, Claim};
     use vtax_units::Nanoseconds;
+
+    #[test]
+    fn a_guests_counter_that_wraps_goes_on_and_one_of_a_guest_that_booted_again_is_none() {
+        assert_eq!(advanced("net.bytes", 10.0, 25.0), Some(15.0));
+        let wrapped = advanced("interrupts.total", 4_294_967_290.0, 4.0);
+        assert_eq!(wrapped, Some(10.0));
+        for key in ["net.bytes", "interrupts.total", "cpu.busy_ns"] {
+            assert_eq!(advanced(key, 1e12, 20.0), None);
+        }
+    }
 
     #[test]
     fn a_claim_that_the_targets_device_contradicts_is_found_and_one_of_an_unknown_counter_is_not() {

@@ -418,12 +418,14 @@ impl EnergyReader {
         problems: &mut Vec<String>,
     ) -> Option<EnergyUse> {
         self.readings.clear_values();
-        let mut restarted = Vec::new();
+        let (mut restarted, mut silent) = (Vec::new(), Vec::new());
         for meter in &mut self.meters {
             if let Err(error) = meter.read(now, &mut self.readings) {
                 problems.push(error.to_string());
-                if matches!(error, ObserveError::Counter { .. }) {
-                    restarted.push(joules_metric(meter.name(), ""));
+                match error {
+                    ObserveError::Counter { .. } => restarted.push(meter.name().to_owned()),
+                    ObserveError::Unavailable { .. } => silent.push(meter.name().to_owned()),
+                    _ => {}
                 }
             }
         }
@@ -442,11 +444,19 @@ impl EnergyReader {
                 .map(|(_, metric)| value(metric))
                 .sum();
             let idle = choice.idle.as_deref().and_then(value);
+            let is_of = |meters: &[String]| {
+                let mut domains = choice.energy.series.iter();
+                domains.any(|(_, metric)| {
+                    let meter = metric.split('.').nth(1).unwrap_or_default();
+                    meters.iter().any(|name| name == meter)
+                })
+            };
             // What a device used around a restart is unknown, and the rest is a part of the energy.
-            let is_part = choice.energy.series.iter().any(|(_, metric)| {
-                let mut prefixes = restarted.iter();
-                prefixes.any(|prefix| metric.starts_with(prefix.trim_end_matches("_joules")))
-            });
+            let is_part = is_of(&restarted);
+            // A counter that cannot be read goes on; what nobody integrated is lost.
+            if sum.is_none() && is_of(&silent) {
+                choice.last = None;
+            }
             let step = sum.and_then(|sum| {
                 let before = choice.last.replace((now, sum, idle.unwrap_or(0.0)))?;
                 let span = now.saturating_since(before.0);
@@ -500,10 +510,11 @@ fn share_descriptors() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::meter::{Absent, Powercap};
+    use crate::meter::{Absent, Domain, Part, Powercap};
+    use crate::{Instrument, Kind};
     use std::fs;
     use std::path::Path;
-    use vtax_units::Watts;
+    use vtax_units::{Base, Unit, Watts};
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -559,6 +570,56 @@ mod tests {
             problems[0].contains("intel-rapl:1/energy_uj"),
             "{problems:?}"
         );
+    }
+
+    /// A machine's meter that shows these joules, and says nothing in between.
+    struct Bmc(std::vec::IntoIter<Option<f64>>, Vec<Domain>);
+
+    impl Instrument for Bmc {
+        fn name(&self) -> &str {
+            "ipmi"
+        }
+        fn read(&mut self, _: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
+            let joules = self.0.next().flatten();
+            let joules = joules.ok_or_else(|| ObserveError::Unavailable {
+                what: "the BMC's power".to_owned(),
+                reason: "no answer for too long".to_owned(),
+            })?;
+            let id = into.register(Series {
+                owner: "host".to_owned(),
+                metric: joules_metric("ipmi", "host"),
+                unit: Unit::of(Base::Joule),
+                kind: Kind::Counter,
+                source: Source::Measured,
+            });
+            into.record(id, joules);
+            Ok(())
+        }
+    }
+
+    impl Meter for Bmc {
+        fn domains(&self) -> &[Domain] {
+            &self.1
+        }
+    }
+
+    #[test]
+    fn energy_around_a_silence_that_nobody_integrated_is_unknown_and_not_part_of_it() {
+        let shown = vec![Some(0.0), Some(100.0), None, Some(105.0), Some(205.0)];
+        let domain = Domain {
+            name: "host".to_owned(),
+            part: Part::Machine,
+        };
+        let meters: Vec<Box<dyn Meter>> = vec![Box::new(Bmc(shown.into_iter(), vec![domain]))];
+        let mut reader = EnergyReader::new(meters, IdleEnergy::Fixed(Watts(0.0)));
+        let used: Vec<Option<f64>> = (0..5)
+            .map(|second| {
+                let now = Nanoseconds(second * SECOND);
+                let read = reader.read(now, Some(1.0), &mut Vec::new());
+                read.map(|energy| energy.total.0)
+            })
+            .collect();
+        assert_eq!(used, [None, Some(100.0), None, None, Some(100.0)]);
     }
 
     #[test]

@@ -128,8 +128,9 @@ impl Instrument for Battery {
         // What flows while nothing is known is not counted.
         let taken = *power.as_ref().unwrap_or(&Watts(0.0));
         let plausible = self.integral.reading(now, taken);
-        self.joules.record_joules(into, self.integral.total_at(now));
+        let total = self.integral.total_at(now);
         let power = power?;
+        self.joules.record_joules(into, total);
         plausible.map_err(|_| ObserveError::Format {
             path: self.batteries.first().cloned().unwrap_or_default(),
             detail: format!("{:.0} W is more than a machine draws; not counted", power.0),

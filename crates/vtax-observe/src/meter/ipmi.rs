@@ -193,9 +193,10 @@ impl Instrument for Ipmi {
             .state
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        self.joules
-            .record_joules(into, state.integral.total_at(now));
+        let total = state.integral.total_at(now);
+        // Without an answer the joules are unknown, which is not none.
         if let Some(power) = state.integral.standing(now) {
+            self.joules.record_joules(into, total);
             self.watts.record_watts(into, power);
         }
         let unavailable = |reason: String| ObserveError::Unavailable {
@@ -341,6 +342,9 @@ mod tests {
             error.to_string().contains("no answer for too long"),
             "{error}"
         );
+        readings.clear_values();
+        let _ = meter.read(Nanoseconds(101_000_000_000), &mut readings);
+        assert_eq!(readings.values().count(), 0, "its joules are unknown");
         drop(meter);
     }
 

@@ -24,6 +24,7 @@ pub struct NvmlMeter {
     nvml: Nvml,
     domains: Vec<Domain>,
     boards: Vec<Board>,
+    caveats: Vec<String>,
 }
 
 struct Board {
@@ -54,12 +55,13 @@ impl NvmlMeter {
     pub fn open(library: Option<&Path>) -> Result<Self, Absent> {
         let path = library.map_or(OsStr::new(LIBRARY), Path::as_os_str);
         let nvml = Nvml::builder().lib_path(path).init().map_err(|error| {
-            let absent = Absent::because(NAME, format!("{}: {error}", path.to_string_lossy()));
+            let library = path.to_string_lossy();
             match error {
-                NvmlError::LibloadingError(_) => {
-                    absent.remedy("on a host with an NVIDIA board: install its driver")
+                NvmlError::LibloadingError(cause) => {
+                    Absent::because(NAME, format!("{library} cannot be loaded: {cause}"))
+                        .remedy("on a host with an NVIDIA board: install its driver")
                 }
-                _ => absent,
+                error => Absent::because(NAME, format!("{library}: {error}")),
             }
         })?;
         let count = nvml
@@ -69,6 +71,7 @@ impl NvmlMeter {
             nvml,
             domains: Vec::new(),
             boards: Vec::new(),
+            caveats: Vec::new(),
         };
         let mut failure = None;
         for index in 0..count {
@@ -80,7 +83,14 @@ impl NvmlMeter {
                         part: Part::Accelerator,
                     });
                 }
-                Err(error) => failure = failure.or(Some(error)),
+                Err(error) => {
+                    // Some boards never show it; a sum of the others lacks this one.
+                    let board = domain(index);
+                    meter.caveats.push(format!(
+                        "the sum lacks {board}, which shows neither energy nor power: {error}"
+                    ));
+                    failure = failure.or(Some(error));
+                }
             }
         }
         if meter.boards.is_empty() {
@@ -174,6 +184,10 @@ impl Meter for NvmlMeter {
     fn domains(&self) -> &[Domain] {
         &self.domains
     }
+
+    fn caveats(&self) -> &[String] {
+        &self.caveats
+    }
 }
 
 #[cfg(test)]
@@ -185,16 +199,16 @@ mod tests {
     use std::process::Command;
     use tempfile::TempDir;
 
-    /// A library of two boards: the first counts energy, the second only shows power. Both add
-    /// something on every call.
-    const LIBRARY_OF_TWO_BOARDS: &str = r"
+    /// A library of three boards: the first counts energy, the second only shows power, the third shows
+    /// neither. Energy grows on every call.
+    const LIBRARY_OF_THREE_BOARDS: &str = r"
         static unsigned long long energy = 1000000;
-        static int boards[2];
+        static int boards[3];
         int nvmlInit_v2(void) { return 0; }
         int nvmlShutdown(void) { return 0; }
-        int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return 0; }
+        int nvmlDeviceGetCount_v2(unsigned *count) { *count = 3; return 0; }
         int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
-            if (index > 1) return 2;
+            if (index > 2) return 2;
             *device = &boards[index];
             return 0;
         }
@@ -204,6 +218,7 @@ mod tests {
             return 0;
         }
         int nvmlDeviceGetPowerUsage(void *device, unsigned *milliwatts) {
+            if (device == &boards[2]) return 3;
             *milliwatts = 60500;
             return 0;
         }
@@ -212,7 +227,7 @@ mod tests {
     fn library(directory: &TempDir) -> Option<PathBuf> {
         let source = directory.path().join("nvml.c");
         let library = directory.path().join("libnvidia-ml.so.1");
-        fs::write(&source, LIBRARY_OF_TWO_BOARDS).unwrap();
+        fs::write(&source, LIBRARY_OF_THREE_BOARDS).unwrap();
         let built = Command::new("cc")
             .args(["-shared", "-fPIC", "-o"])
             .arg(&library)
@@ -242,6 +257,12 @@ mod tests {
         assert_eq!(value("energy.nvml.gpu-0_joules"), 500.0);
         assert_eq!(value("energy.nvml.gpu-1_joules"), 121.0);
         assert_eq!(value("power.nvml.gpu-1_watts"), 60.5);
+        assert_eq!(meter.domains().len(), 2);
+        assert!(
+            meter.caveats()[0].contains("lacks gpu-2"),
+            "{:?}",
+            meter.caveats()
+        );
     }
 
     #[test]
@@ -251,6 +272,8 @@ mod tests {
             absent.reason.contains("/nowhere/libnvidia-ml.so.1"),
             "{absent}"
         );
+        assert!(absent.reason.contains("cannot be loaded"), "{absent}");
+        assert!(!absent.reason.contains("libloading"), "{absent}");
         assert!(absent.remedy.is_some());
     }
 }

@@ -382,10 +382,11 @@ impl Instrument for WallMeter {
 
     fn read(&mut self, now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
         let mut state = self.shared.lock();
-        self.joules
-            .record_joules(into, state.integral.total_at(now));
+        let total = state.integral.total_at(now);
         let standing = state.integral.standing(now);
+        // Without a reading the joules are unknown, which is not none.
         if let Some(power) = standing {
+            self.joules.record_joules(into, total);
             self.watts.record_watts(into, power);
         }
         let problem = match (state.ended, state.failure.take(), standing) {
@@ -573,6 +574,9 @@ mod tests {
             joules <= 150.0 * 20.0 + 1e-6,
             "a reading stands for 20 s at most: {joules} J"
         );
+        readings.clear_values();
+        let _ = meter.read(late, &mut readings);
+        assert_eq!(readings.values().count(), 0, "its joules are unknown");
     }
 
     #[test]
