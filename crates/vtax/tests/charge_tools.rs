@@ -308,23 +308,43 @@ fn the_exporter_open_to_other_hosts_answers_nobody_without_its_token() {
 }
 
 #[test]
+fn the_help_of_the_exporter_has_only_what_pushes_under_pushing() {
+    let output = vtax(&["exporter", "--help"]).output().unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    let (others, pushing) = help.split_once("\nPushing:\n").unwrap();
+    for name in ["--method", "--weights", "--idle", "--idle-watts", "--listen"] {
+        assert!(others.contains(&format!("{name} ")), "{name}: {help}");
+    }
+    let names = pushing
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("--"));
+    for name in names {
+        let name = name.split(' ').next().unwrap();
+        assert!(name.starts_with("push") || name.starts_with("queue"), "{name}");
+    }
+}
+
+#[test]
 fn the_page_shows_a_guest_live_stays_on_this_host_and_ends_when_asked() {
     let name = unique("paged");
     let _guest = Guest::start(&name);
+    let state = tempfile::tempdir().unwrap();
     let mut child = vtax(&["web", "--listen", "0"])
+        .env("VTAX_STATE_DIR", state.path())
         .stderr(Stdio::piped())
         .spawn()
         .map(Running)
         .unwrap();
     let mut said = BufReader::new(child.0.stderr.take().unwrap()).lines();
     let line = said.next().unwrap().unwrap();
-    let (address, token) = line
-        .split("http://")
-        .nth(1)
-        .unwrap()
-        .split_once('/')
-        .unwrap();
-    assert!(token.starts_with("#token=") && token.len() > 32, "{line}");
+    let told = line.split("http://").nth(1).unwrap();
+    let (address, file) = told
+        .split_once("; the operator's token is in ")
+        .expect("no terminal, so there is no token in what is said");
+    let token = fs::read_to_string(file).unwrap();
+    assert!(token.trim().len() > 32 && !line.contains(token.trim()), "{line}");
+    let mode = fs::metadata(file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
     let mut stream = TcpStream::connect(address).unwrap();
     stream
         .set_read_timeout(Some(Duration::from_secs(30)))
@@ -345,6 +365,7 @@ fn the_page_shows_a_guest_live_stays_on_this_host_and_ends_when_asked() {
     assert_eq!(shown["platform"], "firecracker");
     kill_process(Pid::from_child(&child.0), Signal::TERM).unwrap();
     assert!(child.0.wait().unwrap().success());
+    assert!(!Path::new(file).exists(), "the token goes with the page");
     let refused = vtax(&["web", "--listen", "0.0.0.0:0"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(1));
     let why = String::from_utf8_lossy(&refused.stderr);
