@@ -233,8 +233,9 @@ impl Rule {
         if let Some(modulus) = self.modulus.filter(in_range) {
             // Several summed counters may have wrapped.
             let around = (modulus - fell % modulus) % modulus;
-            // Where nobody knows what is possible, the shorter way round.
-            if around <= most.min(if most == u64::MAX { modulus / 2 } else { most }) {
+            // Where nobody knows what is possible: one of them, and the shorter way round.
+            let is_near = fell <= modulus && around <= modulus / 2;
+            if around <= most && (most < u64::MAX || is_near) {
                 return Change::Wrapped(around);
             }
         }
