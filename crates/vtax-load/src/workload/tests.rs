@@ -157,11 +157,10 @@ fn nonsense(result: &WorkloadResult) -> Option<String> {
     if !is_amount(work) {
         return Some(format!("the work is {work}"));
     }
-    let claims = result.claims.iter().find_map(|claim| {
+    result.claims.iter().find_map(|claim| {
         let (check::Amount::PerSecond(amount) | check::Amount::InAll(amount)) = claim.amount;
         (!is_amount(amount)).then(|| format!("{claim:?}"))
-    });
-    claims
+    })
 }
 
 #[test]
