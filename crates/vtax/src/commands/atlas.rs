@@ -6,14 +6,13 @@ use crate::cli::AtlasArgs;
 use crate::output::outln;
 use crate::progress::{in_words, note};
 use rustix::process::{Pid, Signal, kill_process};
-use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitStatus};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use vtax_atlas::catalogue::{Catalogue, Figure, Plan};
-use vtax_atlas::{AtlasError, Folders, Summary, compare, gather, missing, page};
+use vtax_atlas::{Folders, Summary, compare, gather, missing, page};
 use vtax_host::signals::{Signals, end_with_reader};
 use vtax_units::counted;
 

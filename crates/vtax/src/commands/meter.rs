@@ -5,7 +5,6 @@ use crate::Outcome;
 use crate::output::outln;
 use crate::progress::note;
 use serde_json::{Value, json};
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 use vtax_host::Roots;

@@ -6,7 +6,6 @@ use crate::cli::{CompareArgs, ExportArgs, ExportFormat, ReportArgs, SurveyArgs};
 use crate::output::{cannot_write, out, outln};
 use rustix::termios::tcgetwinsize;
 use std::error::Error;
-use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::PathBuf;
 use vtax_report::analysis::{Analysis, analyse, analyse_shards};
