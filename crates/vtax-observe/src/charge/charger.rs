@@ -57,6 +57,8 @@ pub struct ChargerOptions {
     pub roots: Roots,
     /// How soft interrupts are charged.
     pub method: MethodChoice,
+    /// Traced: every soft interrupt is looked into, however fast they come ([`Traced::open_for_all`]).
+    pub traces_all: bool,
     /// The weights of the counted method.
     pub weights: Weights,
     /// Meters, in order of preference; without any, there is no energy.
@@ -164,8 +166,12 @@ impl Charger {
         let counted =
             || Box::new(Counted::open(options.weights, accounting, &roots)) as Box<dyn Method>;
         let traced = || {
-            Traced::open(&roots.sys, guests.hierarchy())
-                .map(|traced| Box::new(traced) as Box<dyn Method>)
+            let open = if options.traces_all {
+                Traced::open_for_all
+            } else {
+                Traced::open
+            };
+            open(&roots.sys, guests.hierarchy()).map(|traced| Box::new(traced) as Box<dyn Method>)
         };
         let methods = match options.method {
             MethodChoice::Counted => vec![counted()],
@@ -363,6 +369,8 @@ struct EnergyReader {
     readings: Readings,
     choices: Vec<Choice>,
     idle: IdlePower,
+    /// When it was read last.
+    passed: Option<Nanoseconds>,
 }
 
 struct Choice {
@@ -399,6 +407,7 @@ impl EnergyReader {
             readings: Readings::default(),
             choices,
             idle: IdlePower::new(idle),
+            passed: None,
         }
     }
 
@@ -418,6 +427,7 @@ impl EnergyReader {
         problems: &mut Vec<String>,
     ) -> Option<EnergyUse> {
         self.readings.clear_values();
+        let passed = self.passed.replace(now);
         let (mut restarted, mut silent) = (Vec::new(), Vec::new());
         for meter in &mut self.meters {
             if let Err(error) = meter.read(now, &mut self.readings) {
@@ -470,8 +480,13 @@ impl EnergyReader {
         let (_, source, step) = steps.into_iter().find(|(moved, ..)| *moved)?;
         let (span, joules, idle) = step?;
         let total = Joules(joules.max(0.0));
-        let learned = self.idle.part(total, span, busy);
-        let Some(idle) = idle.map(Joules).or(learned) else {
+        // Energy of more than the last interval says nothing of how busy that one was.
+        let busy = busy.filter(|_| passed.is_some_and(|at| now.saturating_since(at) == span));
+        let idle = match idle {
+            Some(modelled) => Some(Joules(modelled)),
+            None => self.idle.part(total, span, busy),
+        };
+        let Some(idle) = idle else {
             problems.push(UNKNOWN.to_owned());
             return None;
         };
@@ -620,6 +635,34 @@ mod tests {
             })
             .collect();
         assert_eq!(used, [None, Some(100.0), None, None, Some(100.0)]);
+    }
+
+    #[test]
+    fn energy_of_a_host_that_was_not_idle_yet_is_unknown_with_a_note_and_has_no_source() {
+        let root = tempfile::tempdir().unwrap();
+        package(root.path(), 0, 0);
+        let (sys, proc) = (root.path().join("sys"), root.path().join("proc"));
+        let meters: Vec<Box<dyn Meter>> = vec![Box::new(Powercap::open(&sys, &proc).unwrap())];
+        let mut reader = EnergyReader::new(meters, IdleEnergy::Learned);
+        let mut joules = 0;
+        let mut second = |number: u64, watts: u64, busy| {
+            joules += watts;
+            package(root.path(), 0, joules);
+            let mut problems = Vec::new();
+            let read = reader.read(Nanoseconds(number * SECOND), Some(busy), &mut problems);
+            let idle = read.map(|energy| (energy.total.0, energy.idle.0));
+            (idle, problems.join(" "), reader.current().is_some())
+        };
+        second(0, 0, 1.0);
+        for number in 1..4 {
+            let (idle, why, has_source) = second(number, 112, 1.0);
+            assert_eq!((idle, has_source), (None, false));
+            assert!(why.contains("--idle-watts"), "{why}");
+        }
+        let (idle, why, has_source) = second(4, 40, 0.01);
+        assert_eq!((idle, has_source), (Some((40.0, 40.0)), true));
+        assert_eq!(why, "");
+        assert_eq!(second(5, 112, 1.0).0, Some((112.0, 40.0)));
     }
 
     #[test]
