@@ -120,6 +120,7 @@ fn compare(rates: &[u64], windows: usize) {
     };
     let options = ChargerOptions {
         method: MethodChoice::Both,
+        traces_all: true,
         ..ChargerOptions::default()
     };
     let mut charger = match Charger::open(options) {

@@ -242,12 +242,26 @@ impl Traced {
     /// # Errors
     /// When the kernel does not describe its types (BTF), or this process may not use BPF.
     pub fn open(sys: &Path, hierarchy: Option<&Hierarchy>) -> Result<Self, ObserveError> {
+        Self::sampling(sys, hierarchy, MOST_OTHERS)
+    }
+
+    /// Likewise; looks into every soft interrupt, however fast they come. Those that are looked into take longer, so
+    /// that this costs more, and is off by less.
+    ///
+    /// # Errors
+    /// As [`Traced::open`].
+    pub fn open_for_all(sys: &Path, hierarchy: Option<&Hierarchy>) -> Result<Self, ObserveError> {
+        Self::sampling(sys, hierarchy, 0)
+    }
+
+    fn sampling(
+        sys: &Path,
+        hierarchy: Option<&Hierarchy>,
+        others: u32,
+    ) -> Result<Self, ObserveError> {
+        let v1 = hierarchy.is_some_and(|hierarchy| hierarchy.v1);
         Ok(Self {
-            probe: Probe::open(
-                sys,
-                hierarchy.is_some_and(|hierarchy| hierarchy.v1),
-                ENTRIES,
-            )?,
+            probe: Probe::sampling(sys, v1, ENTRIES, others)?,
             groups: Groups::default(),
             cookies: Cookies::default(),
         })

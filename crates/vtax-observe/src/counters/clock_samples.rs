@@ -21,18 +21,33 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 use vtax_units::Nanoseconds;
 
 const WHAT: &str = "sampling of soft interrupts (perf)";
 
-/// The functions that run soft interrupts; and of those that they run, the ones for the network and for block requests.
-const FUNCTIONS: [(&[u8], Option<Work>); 5] = [
+/// The functions that run soft interrupts; and those that they run, by what these work for. Names that changed with
+/// the kernel's version are all here.
+const FUNCTIONS: [(&[u8], Option<Work>); 15] = [
     (b"handle_softirqs", None),
     (b"__do_softirq", None),
     (b"net_rx_action", Some(Work::Network)),
     (b"net_tx_action", Some(Work::Network)),
     (b"blk_done_softirq", Some(Work::Block)),
+    (b"irq_poll_softirq", Some(Work::Block)),
+    (b"run_timer_softirq", Some(Work::Other)),
+    (b"hrtimer_run_softirq", Some(Work::Other)),
+    (b"rcu_core_si", Some(Work::Other)),
+    (b"rcu_core", Some(Work::Other)),
+    (b"rcu_process_callbacks", Some(Work::Other)),
+    (b"sched_balance_softirq", Some(Work::Other)),
+    (b"run_rebalance_domains", Some(Work::Other)),
+    (b"tasklet_action", Some(Work::Other)),
+    (b"tasklet_hi_action", Some(Work::Other)),
 ];
+
+/// More than this over those that were taken were never due: the clocks are not to be trusted then.
+const MOST_MISSING: f64 = 1.5;
 
 /// What a soft interrupt works for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -63,7 +78,8 @@ pub(crate) struct ClockSamples {
     rings: Vec<Ring>,
     functions: Vec<Function>,
     period: u64,
-    is_active: bool,
+    /// Since when there are samples.
+    began: Option<Instant>,
     lot: u64,
     buffer: Vec<u8>,
 }
@@ -107,7 +123,7 @@ impl ClockSamples {
             rings,
             functions,
             period: PERIOD,
-            is_active: false,
+            began: None,
             lot: crate::clock::process_cpu().0 ^ u64::from(std::process::id()),
             buffer: Vec::new(),
         })
@@ -121,17 +137,21 @@ impl ClockSamples {
     /// Samples since the last call, which was `span` ago. `None` if sampling began since then. From here on there
     /// are samples if `goes_on`: an idle processor is woken for each.
     pub(crate) fn read(&mut self, span: Nanoseconds, goes_on: bool) -> Option<Sampled> {
-        let was_active = std::mem::replace(&mut self.is_active, goes_on);
         let mut found = Parsed::default();
         for ring in &mut self.rings {
             self.buffer.clear();
             ring.drain(&mut self.buffer);
             parse(&self.buffer, &self.functions, &mut found);
         }
-        let sampled = was_active.then(|| found.sampled(self.period));
+        let processors = self.rings.len() as f64;
+        let sampled = self.began.take().map(|began| {
+            let due = began.elapsed().as_nanos() as f64 / self.period as f64 * processors;
+            found.sampled(self.period, due)
+        });
         if goes_on {
             self.draw(span);
         }
+        self.began = goes_on.then(Instant::now);
         for ring in &self.rings {
             // A processor that went offline has no samples either way.
             let _ = ring.set(goes_on.then_some(self.period));
@@ -156,21 +176,45 @@ impl ClockSamples {
 /// What records held.
 #[derive(Debug, Default, PartialEq)]
 struct Parsed {
-    hits: HashMap<(u32, Work), u64>,
+    /// By process; work is `None` between two soft interrupts, before the first and after the last.
+    hits: HashMap<(u32, Option<Work>), u64>,
+    /// All of them, whatever ran.
     samples: u64,
     lost: u64,
 }
 
 impl Parsed {
-    /// Samples that found no room are taken to be as the others.
-    fn sampled(self, period: u64) -> Sampled {
-        let all = (self.samples + self.lost) as f64 / self.samples.max(1) as f64;
+    /// Samples that are missing of those that were due are taken to be as the others: they found no room, or the
+    /// hypervisor below ran somebody else when they were due.
+    fn sampled(self, period: u64, due: f64) -> Sampled {
+        let taken = self.samples.max(1) as f64;
+        let all = (taken + self.lost as f64).max(due.min(taken * MOST_MISSING)) / taken;
         let period = period as f64 * all;
-        let time = |(whose, hits): ((u32, Work), u64)| (whose, hits as f64 * period);
-        Sampled {
-            time: self.hits.into_iter().map(time).collect(),
-            period,
+        let mut time: HashMap<(u32, Work), f64> = HashMap::new();
+        let mut between = Vec::new();
+        for ((process, work), hits) in self.hits {
+            match work {
+                Some(work) => *time.entry((process, work)).or_default() += hits as f64 * period,
+                None => between.push((process, hits as f64 * period)),
+            }
         }
+        // As what ran there besides.
+        for (process, more) in between {
+            let works = [Work::Network, Work::Block, Work::Other].map(|work| (process, work));
+            let known = works.map(|key| time.get(&key).copied().unwrap_or(0.0));
+            let sum: f64 = known.iter().sum();
+            for (key, known) in works.into_iter().zip(known) {
+                let share = match sum > 0.0 {
+                    true => known / sum,
+                    false if key.1 == Work::Other => 1.0,
+                    false => 0.0,
+                };
+                if share > 0.0 {
+                    *time.entry(key).or_default() += more * share;
+                }
+            }
+        }
+        Sampled { time, period }
     }
 }
 
@@ -247,14 +291,14 @@ fn parse(mut records: &[u8], functions: &[Function], into: &mut Parsed) {
         let count = usize::try_from(count).unwrap_or(0);
         let addresses =
             (0..count).map_while(|index| word(record, index.checked_mul(8)?.checked_add(24)?));
-        let (mut is_softirq, mut found) = (false, Work::Other);
+        let (mut is_softirq, mut found) = (false, None);
         for address in addresses {
             for (_, work) in functions
                 .iter()
                 .filter(|(function, _)| function.contains(&address))
             {
                 is_softirq |= work.is_none();
-                found = work.unwrap_or(found);
+                found = work.or(found);
             }
         }
         if is_softirq {
@@ -286,7 +330,6 @@ impl Ring {
         };
         attributes.__bindgen_anon_1.sample_period = PERIOD;
         attributes.set_disabled(1);
-        attributes.set_exclude_user(1);
         attributes.set_exclude_callchain_user(1);
         let processor = i32::try_from(processor).map_err(io::Error::other)?;
         let flags = abi::PERF_FLAG_FD_CLOEXEC.into();
@@ -393,23 +436,37 @@ mod tests {
 
     #[test]
     fn a_sample_counts_whose_call_chain_passes_a_function_that_runs_soft_interrupts() {
-        let functions = [(100..200, None), (300..400, Some(Work::Network))];
+        let functions = [
+            (100..200, None),
+            (300..400, Some(Work::Network)),
+            (400..500, Some(Work::Other)),
+        ];
         let mut records = sample(7, &[900, 350, 150, 800]);
         records.extend(sample(7, &[900, 200]));
         // A process that handles packets by itself is in no soft interrupt.
         records.extend(sample(7, &[900, 300]));
-        records.extend(sample(0, &[100]));
+        records.extend(sample(0, &[450, 100]));
+        // Between two soft interrupts: as what ran there besides.
+        records.extend(sample(7, &[100]));
         let mut lost = abi::PERF_RECORD_LOST.to_ne_bytes().to_vec();
         lost.extend([0, 0, 24, 0]);
         lost.extend(1u64.to_ne_bytes());
-        lost.extend(4u64.to_ne_bytes());
+        lost.extend(5u64.to_ne_bytes());
         records.extend(lost);
-        let mut found = Parsed::default();
-        parse(&records, &functions, &mut found);
-        assert_eq!((found.samples, found.lost), (4, 4));
-        let sampled = found.sampled(1000);
-        let expected = [((7, Work::Network), 2000.0), ((0, Work::Other), 2000.0)];
-        assert_eq!(sampled.time, expected.into());
+        let read = || {
+            let mut found = Parsed::default();
+            parse(&records, &functions, &mut found);
+            found
+        };
+        let found = read();
+        assert_eq!((found.samples, found.lost), (5, 5));
+        let sampled = found.sampled(1000, 9.5);
+        let expected = [((7, Work::Network), 4000.0), ((0, Work::Other), 2000.0)];
+        assert_eq!(sampled.time, expected.into(), "as many were lost");
+        let none_lost = |due: f64| Parsed { lost: 0, ..read() }.sampled(1000, due).period;
+        assert_eq!(none_lost(4.9), 1000.0);
+        assert_eq!(none_lost(6.0), 1200.0, "one was due that was not taken");
+        assert_eq!(none_lost(400.0), 1500.0, "a clock that leapt");
     }
 
     #[test]
