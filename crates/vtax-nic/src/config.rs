@@ -73,6 +73,10 @@ pub struct PortConfig {
     /// Whether checksum and segmentation offloads are offered.
     #[serde(default = "yes")]
     pub offloads: bool,
+    /// Whether its front end knows nothing of NICs, as User-mode Linux's: nothing is offered that needs the device's
+    /// configuration, which such a front end would ask for, nor packed rings, which it starts in the wrong lap.
+    #[serde(default)]
+    pub generic: bool,
     /// Who moves its frames.
     #[serde(default)]
     pub datapath: Datapath,
@@ -123,6 +127,7 @@ impl Default for PortConfig {
             client: false,
             queue_pairs: MAX_PAIRS,
             offloads: true,
+            generic: false,
             datapath: Datapath::default(),
             hold: HoldSettings::default(),
             terms: Terms::default(),
@@ -134,11 +139,14 @@ impl Default for PortConfig {
 impl PortConfig {
     /// What the port offers.
     pub fn features(&self) -> Features {
-        if self.offloads {
-            Features::OFFERED
-        } else {
-            Features::OFFERED.without(Features::OFFLOADS)
+        let mut features = Features::OFFERED;
+        if !self.offloads {
+            features = features.without(Features::OFFLOADS);
         }
+        if self.generic {
+            features = features.without(Features::OF_CONFIGURATION.with(Features::RING_PACKED));
+        }
+        features
     }
 }
 

@@ -108,6 +108,9 @@ impl Features {
         .with(Self::HOST_ECN)
         .with(Self::HOST_UFO);
 
+    /// What the device's configuration says more about.
+    pub const OF_CONFIGURATION: Self = Self::MTU.with(Self::STATUS).with(Self::MQ);
+
     /// Both together.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
@@ -158,8 +161,12 @@ impl ProtocolFeatures {
     pub const REPLY_ACK: Self = Self(1 << 3);
     /// The front end tells the MTU.
     pub const MTU: Self = Self(1 << 4);
+    /// The front end gives a channel for requests of ours. Linux's own cannot be interrupted without.
+    pub const BACKEND_REQ: Self = Self(1 << 5);
     /// RESET_DEVICE.
     pub const RESET_DEVICE: Self = Self(1 << 13);
+    /// Kicks and calls may come as messages. Linux's own front end cannot wait for eventfds.
+    pub const INBAND_NOTIFICATIONS: Self = Self(1 << 14);
     /// Memory regions come one by one.
     pub const CONFIGURE_MEM_SLOTS: Self = Self(1 << 15);
 
@@ -170,9 +177,17 @@ impl ProtocolFeatures {
             | Self::RARP.0
             | Self::REPLY_ACK.0
             | Self::MTU.0
+            | Self::BACKEND_REQ.0
             | Self::RESET_DEVICE.0
+            | Self::INBAND_NOTIFICATIONS.0
             | Self::CONFIGURE_MEM_SLOTS.0,
     );
+
+    /// What is in the one and not in the other.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
 
     /// Whether all of `other` is among them.
     pub const fn has(self, other: Self) -> bool {

@@ -633,7 +633,11 @@ pub fn messages(data: &[u8]) {
         now = now + Nanos::from_micros(50);
         loop {
             let network = &mut neighbourhood.network;
-            match answer(&mut connection, network, 0, &neighbourhood.poller, now) {
+            let id = PortId {
+                network: 0,
+                port: 0,
+            };
+            match answer(&mut connection, network, id, &neighbourhood.poller, now) {
                 Ok(Said::Message | Said::Enough) => {}
                 Ok(Said::Nothing) => break,
                 Err(_) => {

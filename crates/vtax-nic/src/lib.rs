@@ -2,6 +2,7 @@
 //!
 //! It depends on nothing else of vtax. `docs/nic.md` is its manual.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_code)]
 
 pub mod cli;

@@ -1,5 +1,7 @@
 //! The program `vtax-nic`.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 use clap::Parser;
 use std::process::ExitCode;
 use vtax_nic::cli::Cli;

@@ -35,27 +35,30 @@ pub enum Said {
 pub fn answer(
     connection: &mut Connection,
     network: &mut Network,
-    port: u16,
+    id: PortId,
     poller: &Poller,
     time: Nanos,
 ) -> Result<Said, ProtocolError> {
     let Some(message) = connection.receive()? else {
         return Ok(Said::Nothing);
     };
-    let Some(guest) = network.guest_mut(port) else {
+    let Some(guest) = network.guest_mut(id.port) else {
         return Ok(Said::Nothing);
     };
     guest.counters.messages += 1;
     let (code, needs_ack) = (message.code, message.needs_ack);
     let request = Request::read(message)?;
-    let acknowledge = needs_ack && guest.acknowledges() && !request.has_reply();
+    let (asks, acknowledged) = (needs_ack && !request.has_reply(), guest.acknowledges());
     let changes = request.changes_rings();
     let said = if request.changes_memory() {
         Said::Enough
     } else {
         Said::Message
     };
-    let (reply, outcome) = match guest.handle(request, poller, time) {
+    let handled = guest.handle(request, poller, time);
+    // The message may be the one that negotiates acknowledgements, or takes them back.
+    let acknowledge = asks && (acknowledged || guest.acknowledges());
+    let (reply, outcome) = match handled {
         Ok(answer) => answer,
         Err(error) => {
             if acknowledge {
@@ -65,11 +68,14 @@ pub fn answer(
         }
     };
     connection.reply(code, if acknowledge { Reply::Number(0) } else { reply })?;
-    if changes {
-        network.port_changed(port);
+    if changes || outcome.starts {
+        network.port_changed(id.port);
+    }
+    if let Some(queue) = outcome.kick {
+        network.kicked(id, queue, time);
     }
     if let Some(mac) = outcome.announce {
-        network.announce(port, mac, time);
+        network.announce(id.port, mac, time);
     }
     Ok(said)
 }
@@ -266,7 +272,7 @@ impl Worker {
         let network = self.networks.get_mut(usize::from(id.network));
         match (connection, network) {
             (Some(connection), Some(network)) => {
-                answer(connection, network, id.port, &self.poller, time)
+                answer(connection, network, id, &self.poller, time)
             }
             _ => Ok(Said::Nothing),
         }
@@ -360,12 +366,14 @@ fn first_retry(front_ends: &[(PortId, FrontEnd)]) -> Option<Nanos> {
 mod tests {
     use super::*;
     use crate::control::api::mailbox;
+    use crate::features::{Features, ProtocolFeatures};
     use crate::hold::Mode;
     use crate::testing::port;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::os::fd::OwnedFd;
 
-    #[test]
-    fn a_flood_of_memory_tables_leaves_the_others_their_turns() {
+    /// A worker with one port, and the front end's side of its connection.
+    fn worker() -> (Worker, PortId, OwnedFd) {
         let (front, back) = socketpair(
             AddressFamily::UNIX,
             SocketType::STREAM,
@@ -380,7 +388,48 @@ mod tests {
         let network = Network::new(vec![Port::Guest(Box::new(port(0, Mode::Off)))]);
         let front_end = FrontEnd::given(id, "a", back);
         let (_postbox, mailbox) = mailbox().unwrap();
-        let mut worker = Worker::new(vec![network], vec![(id, front_end)], mailbox).unwrap();
+        let worker = Worker::new(vec![network], vec![(id, front_end)], mailbox).unwrap();
+        (worker, id, front)
+    }
+
+    /// What User-mode Linux 6.1 sends first: each message, and the answer that it waits for. It wants the message that
+    /// negotiates acknowledgements acknowledged.
+    #[test]
+    fn the_message_that_negotiates_acknowledgements_is_acknowledged() {
+        const ASKS: u32 = 9;
+        const REPLY_ACK: u64 = 8;
+        let (mut worker, id, front) = worker();
+        let offered = ProtocolFeatures::OFFERED.0;
+        for (code, flags, payload, answer) in [
+            (3, 1, None, None),
+            (15, 1, None, Some(offered)),
+            // Nobody has negotiated it yet: what the flag asks for is not given.
+            (3, ASKS, None, None),
+            (16, ASKS, Some(REPLY_ACK), Some(0)),
+            (2, ASKS, Some(Features::PROTOCOL.0), Some(0)),
+            (16, 1, Some(REPLY_ACK), None),
+            // Who asks in the message that gives it up may wait as well.
+            (16, ASKS, Some(0), Some(0)),
+            (16, ASKS, Some(0), None),
+            (16, ASKS, Some(1 << 63), None),
+        ] {
+            let payload = payload.map_or(Vec::new(), |bits: u64| bits.to_ne_bytes().to_vec());
+            let size = u32::try_from(payload.len()).unwrap();
+            let header = [code, flags, size].map(u32::to_ne_bytes).concat();
+            rustix::io::write(&front, &[header, payload].concat()).unwrap();
+            worker.happened(Token::FrontEnd(id), now());
+            let mut reply = [0; 64];
+            let flags = rustix::net::RecvFlags::DONTWAIT;
+            let len = rustix::net::recv(&front, &mut reply, flags).map_or(0, |(len, _)| len);
+            let number = reply[12..20].try_into().map(u64::from_ne_bytes).unwrap();
+            assert_eq!((len > 0).then_some(number), answer, "{code} {size}");
+            assert!(len == 0 || len == 20, "{code}: {len} bytes");
+        }
+    }
+
+    #[test]
+    fn a_flood_of_memory_tables_leaves_the_others_their_turns() {
+        let (mut worker, id, front) = worker();
         // SET_MEM_TABLE without regions.
         let table = [5_u32, 1, 8, 0, 0].map(u32::to_ne_bytes).concat();
         for _ in 0..4 {

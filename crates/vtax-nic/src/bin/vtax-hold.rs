@@ -1,6 +1,8 @@
 //! `vtax-hold`: asks, from inside a guest, the NIC's back end to hold notifications, and renews
 //! the lease. It needs nothing but a kernel; `docs/nic-hold.md` says how to build it statically.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 use std::fmt::Display;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::process::ExitCode;

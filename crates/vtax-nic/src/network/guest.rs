@@ -3,7 +3,7 @@
 use super::guard::{Guard, Limits};
 use super::kernel::{Kernel, Session};
 use super::packet::{BATCH, Batch, Frame};
-use super::queue::Queue;
+use super::queue::{Call, Queue};
 use super::transfer::{self, Delivery};
 use crate::control::api::{Change, PortInfo};
 use crate::control::frame::FRAME_LEN;
@@ -18,7 +18,9 @@ use crate::poller::{Poller, PortId, Token};
 use crate::protocol::{ProtocolError, Reply, Request};
 use crate::ring::{Chain, RingFault, Virtqueue, for_ring};
 use crate::telemetry::{DropReason, PortCounters, PortSnapshot};
+use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::num::NonZeroU64;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// The most queue pairs of a port.
@@ -40,6 +42,10 @@ pub enum Drained {
 pub struct Outcome {
     /// A guest to announce to the network.
     pub announce: Option<Mac>,
+    /// A ring that was kicked.
+    pub kick: Option<u8>,
+    /// Whether that started it.
+    pub starts: bool,
 }
 
 /// A guest's port.
@@ -55,6 +61,8 @@ pub struct Guest {
     protocol: ProtocolFeatures,
     pub(super) memory: GuestMemory,
     pub(super) log: Option<DirtyLog>,
+    /// Where the front end takes messages of ours: calls, where it wants them so. It may complain when it is closed.
+    channel: Option<Arc<OwnedFd>>,
     /// RX of pair 0, TX of pair 0, RX of pair 1, and so on.
     queues: Vec<Queue>,
     pub(super) control: Queue,
@@ -103,6 +111,7 @@ impl Guest {
             protocol: ProtocolFeatures::default(),
             memory: GuestMemory::default(),
             log: None,
+            channel: None,
             queues: (0..pairs * 2).map(|_| Queue::default()).collect(),
             control: Queue::default(),
             control_due: None,
@@ -324,22 +333,38 @@ impl Guest {
                 reply = Reply::VringState { queue, base };
             }
             Request::SetVringKick { queue, file } => {
-                let file = file.ok_or(ProtocolError::Refused(
-                    "a ring that is polled instead of kicked is not supported",
-                ))?;
+                if file.is_none() && !self.calls_in_band() {
+                    return Err(ProtocolError::Refused(
+                        "a ring that is polled instead of kicked is not supported",
+                    ));
+                }
                 self.start(queue, file, poller)?;
             }
+            Request::VringKick { queue } => {
+                if !self.calls_in_band() {
+                    return Err(ProtocolError::Refused(
+                        "a ring is kicked by a message, which was not negotiated",
+                    ));
+                }
+                outcome.starts = self.start_in_band(queue, poller)?;
+                outcome.kick = u8::try_from(queue).ok();
+            }
             Request::SetVringCall { queue, file } => {
-                self.queue(queue)?.set_call(file)?;
+                let channel = self.channel.as_ref().filter(|_| self.calls_in_band());
+                let call = match file {
+                    Some(file) => Some(Call::Event(file)),
+                    None => channel.map(|channel| Call::Message(channel.clone(), queue)),
+                };
+                self.queue(queue)?.set_call(call)?;
                 self.replug(queue)?;
             }
             Request::SetVringErr { queue, file } => {
                 self.queue(queue)?.set_error(file)?;
                 self.replug(queue)?;
             }
-            Request::GetProtocolFeatures => reply = Reply::Number(ProtocolFeatures::OFFERED.0),
+            Request::GetProtocolFeatures => reply = Reply::Number(self.offers().0),
             Request::SetProtocolFeatures(features) => {
-                if !ProtocolFeatures::OFFERED.has(features) {
+                if !self.offers().has(features) {
                     return Err(ProtocolError::Refused(
                         "a protocol feature was accepted that was not offered",
                     ));
@@ -354,10 +379,40 @@ impl Guest {
                     self.flush(queue, now);
                 }
                 self.queue(queue)?.enable(enable);
+                // A guest that waits for frames kicks no transmit ring, and no frames come without.
+                if enable && self.calls_in_band() {
+                    self.start_in_band(queue, poller)?;
+                }
+            }
+            Request::SetBackendReqFd(channel) => {
+                // Others' sends can be made to wait, by whoever shares them.
+                if sockopt::socket_domain(&channel) != Ok(AddressFamily::UNIX)
+                    || sockopt::socket_type(&channel) != Ok(SocketType::STREAM)
+                {
+                    return Err(ProtocolError::Refused(
+                        "the channel for messages to the front end is no stream socket of UNIX's",
+                    ));
+                }
+                self.channel = Some(Arc::new(channel));
             }
             Request::SendRarp(mac) => outcome.announce = Some(mac),
         }
         Ok(reply)
+    }
+
+    /// The protocol's features that it offers. The kernel's data path takes nothing but descriptors.
+    fn offers(&self) -> ProtocolFeatures {
+        let offered = ProtocolFeatures::OFFERED;
+        if self.kernel.is_some() {
+            offered.without(ProtocolFeatures::INBAND_NOTIFICATIONS)
+        } else {
+            offered
+        }
+    }
+
+    /// Whether kicks and calls may be messages.
+    fn calls_in_band(&self) -> bool {
+        self.protocol.has(ProtocolFeatures::INBAND_NOTIFICATIONS)
     }
 
     /// Whether requests that ask for it are acknowledged.
@@ -371,6 +426,7 @@ impl Guest {
         self.protocol = ProtocolFeatures::default();
         self.memory = self.memory.anew();
         self.log = None;
+        self.channel = None;
         if let Some(account) = self.memory.account() {
             account.front_end_left(now);
         }
@@ -652,7 +708,7 @@ impl Guest {
     fn start(
         &mut self,
         number: u32,
-        kick: std::os::fd::OwnedFd,
+        kick: Option<OwnedFd>,
         poller: &Poller,
     ) -> Result<(), ProtocolError> {
         let id = self.id;
@@ -679,6 +735,22 @@ impl Guest {
             ring.disarm(self.log.as_ref());
         }
         Ok(())
+    }
+
+    /// Starts a ring for which no descriptor comes, unless it is started; tells whether it did.
+    fn start_in_band(&mut self, number: u32, poller: &Poller) -> Result<bool, ProtocolError> {
+        let channel = self.channel.clone();
+        let queue = self.queue(number)?;
+        let (_, size, _) = queue.settings();
+        if queue.has_kicks() || size == 0 {
+            return Ok(false);
+        }
+        // Linux up to 6.5 does not say how it wants to be called.
+        if let Some(channel) = channel.filter(|_| !queue.has_call()) {
+            queue.set_call(Some(Call::Message(channel, number)))?;
+        }
+        self.start(number, None, poller)?;
+        Ok(true)
     }
 
     fn stop(&mut self, number: u32, poller: &Poller, now: Nanos) -> Result<u16, ProtocolError> {

@@ -3,10 +3,20 @@
 use crate::features::Features;
 use crate::memory::GuestMemory;
 use crate::poller::{Poller, Token};
-use crate::protocol::ProtocolError;
+use crate::protocol::{self, ProtocolError};
 use crate::ring::{Ring, RingAddresses, RingFault};
 use crate::signal;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// How a driver is signalled.
+#[derive(Debug)]
+pub(super) enum Call {
+    /// By its eventfd.
+    Event(OwnedFd),
+    /// By a message about the ring of this number on its front end's channel.
+    Message(Arc<OwnedFd>, u32),
+}
 
 /// A virtqueue.
 #[derive(Debug, Default)]
@@ -15,8 +25,10 @@ pub struct Queue {
     addresses: RingAddresses,
     base: u16,
     kick: Option<OwnedFd>,
-    call: Option<OwnedFd>,
+    call: Option<Call>,
     error: Option<OwnedFd>,
+    /// Whether it was started, with a descriptor for kicks or without.
+    has_kicks: bool,
     enabled: bool,
     ring: Option<Ring>,
     /// Whether the kernel serves it instead.
@@ -51,10 +63,13 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes a descriptor to write to. The first thing on it is a signal: a back end that was
+    /// Takes what to signal the driver by. The first thing on it is a signal: a back end that was
     /// killed may have published entries and not have told.
-    pub(super) fn set_call(&mut self, file: Option<OwnedFd>) -> Result<(), ProtocolError> {
-        self.call = file.map(event).transpose()?;
+    pub(super) fn set_call(&mut self, call: Option<Call>) -> Result<(), ProtocolError> {
+        self.call = match call {
+            Some(Call::Event(file)) => Some(Call::Event(event(file)?)),
+            other => other,
+        };
         if self.is_started() {
             self.call();
         }
@@ -73,22 +88,23 @@ impl Queue {
     /// Starts it: from the next [`Queue::resolve`] on there is a ring, if it is ours to serve.
     pub(super) fn start(
         &mut self,
-        kick: OwnedFd,
+        kick: Option<OwnedFd>,
         poller: &Poller,
         token: Option<Token>,
     ) -> Result<(), ProtocolError> {
-        let kick = event(kick)?;
-        if let Some(token) = token {
+        let kick = kick.map(event).transpose()?;
+        if let (Some(kick), Some(token)) = (&kick, token) {
             poller
-                .watch(&kick, token)
+                .watch(kick, token)
                 .map_err(|cause| ProtocolError::Socket {
                     what: "wait for kicks beside",
                     cause,
                 })?;
         }
-        if let Some(old) = self.kick.replace(kick) {
+        if let Some(old) = std::mem::replace(&mut self.kick, kick) {
             poller.forget(old);
         }
+        self.has_kicks = true;
         self.fault = None;
         Ok(())
     }
@@ -97,7 +113,7 @@ impl Queue {
 
     /// Whether it is to run.
     pub(super) fn is_to_run(&self) -> bool {
-        self.enabled && self.kick.is_some() && self.fault.is_none()
+        self.enabled && self.has_kicks && self.fault.is_none()
     }
 
     /// Its addresses, its size, and the available index to go on from.
@@ -110,7 +126,10 @@ impl Queue {
     }
 
     pub(super) fn call_file(&self) -> Option<&OwnedFd> {
-        self.call.as_ref()
+        match &self.call {
+            Some(Call::Event(file)) => Some(file),
+            _ => None,
+        }
     }
 
     pub(super) fn error_file(&self) -> Option<&OwnedFd> {
@@ -133,9 +152,20 @@ impl Queue {
         self.ring.is_some() || self.in_kernel
     }
 
+    /// Whether it was started.
+    pub(super) fn has_kicks(&self) -> bool {
+        self.has_kicks
+    }
+
+    /// Whether there is a way to signal its driver.
+    pub(super) fn has_call(&self) -> bool {
+        self.call.is_some()
+    }
+
     /// Gives its base and the descriptor that is to be waited for no more.
     pub(super) fn stop(&mut self) -> (u16, Option<OwnedFd>) {
         self.suspend();
+        self.has_kicks = false;
         (self.base, self.kick.take())
     }
 
@@ -157,7 +187,7 @@ impl Queue {
         memory: &GuestMemory,
         features: Features,
     ) -> Result<(), ProtocolError> {
-        if self.kick.is_none() {
+        if !self.has_kicks {
             return Ok(());
         }
         self.suspend();
@@ -194,7 +224,11 @@ impl Queue {
 
     /// Signals the driver, if it wants to be. Tells whether that went well.
     pub(super) fn call(&self) -> bool {
-        self.call.as_ref().is_none_or(signal::raise)
+        match &self.call {
+            None => true,
+            Some(Call::Event(file)) => signal::raise(file),
+            Some(Call::Message(channel, queue)) => protocol::call(channel, *queue),
+        }
     }
 
     /// Signals the driver for all that is published; tells whether that went well. If not, the next
@@ -248,13 +282,15 @@ mod tests {
         });
         let mut queue = Queue {
             ring: Some(ring),
-            call: Some(memfd_create("no eventfd", MemfdFlags::CLOEXEC).unwrap()),
+            call: Some(Call::Event(
+                memfd_create("no eventfd", MemfdFlags::CLOEXEC).unwrap(),
+            )),
             ..Queue::default()
         };
         let wants = |queue: &mut Queue| queue.ring_mut().unwrap().wants_signal();
         assert!(wants(&mut queue) && !queue.signal());
         let call = event();
-        queue.call = Some(call.try_clone().unwrap());
+        queue.call = Some(Call::Event(call.try_clone().unwrap()));
         assert!(wants(&mut queue) && queue.signal() && !wants(&mut queue));
         assert_eq!(drain(&call), 1);
     }

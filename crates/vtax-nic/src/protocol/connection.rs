@@ -175,6 +175,15 @@ impl Connection {
     }
 }
 
+/// Signals the driver for a ring by a message on the front end's channel (VHOST_USER_BACKEND_VRING_CALL); tells
+/// whether it took it.
+pub fn call(channel: &OwnedFd, queue: u32) -> bool {
+    const VRING_CALL: u32 = 4;
+    let message = [VRING_CALL, VERSION, 8, queue, 0].map(u32::to_ne_bytes);
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    send(channel, message.as_flattened(), flags) == Ok(size_of_val(&message))
+}
+
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()

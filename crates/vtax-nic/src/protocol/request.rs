@@ -85,8 +85,12 @@ pub enum Request {
         enable: bool,
     },
     SendRarp(Mac),
+    SetBackendReqFd(OwnedFd),
     NetSetMtu(u16),
     ResetDevice,
+    VringKick {
+        queue: u32,
+    },
     GetMaxMemSlots,
     AddMemReg(RegionDescription, OwnedFd),
     RemMemReg(RegionDescription),
@@ -231,7 +235,12 @@ impl Request {
                 Some(Err(_)) => return Err(ProtocolError::Refused("an MTU is below 65,536")),
                 None => None,
             },
+            21 => Some(Self::SetBackendReqFd(files.one()?)),
             34 => Some(Self::ResetDevice),
+            35 => fields
+                .u32()
+                .zip(fields.u32())
+                .map(|(queue, _)| Self::VringKick { queue }),
             36 => Some(Self::GetMaxMemSlots),
             // A padding comes before the region.
             37 => {
@@ -268,6 +277,15 @@ impl Request {
             return Err(ProtocolError::Descriptors { code, have, want });
         }
         let regions: Option<Vec<_>> = (0..count).map(|_| fields.region()).collect();
+        // Linux's own front end (User-mode Linux) sends a table of two, of which it may use one.
+        for _ in count..TABLE_REGIONS {
+            if fields.0.is_empty() {
+                break;
+            }
+            let Some(_unused) = fields.region() else {
+                return Ok(None);
+            };
+        }
         Ok(regions.map(|regions| {
             Self::SetMemTable(
                 regions

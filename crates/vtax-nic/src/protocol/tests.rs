@@ -123,7 +123,9 @@ fn every_request_gets_its_payload_and_descriptors_or_is_refused() {
         (18, words(&[1 << 32]), 0),
         (19, words(&[2]), 0),
         (20, words(&[1500]), 0),
+        (21, vec![], 1),
         (34, vec![], 0),
+        (35, words(&[1]), 0),
         (37, slot, 1),
     ];
     for (code, payload, files) in requests {
@@ -151,7 +153,7 @@ fn every_request_gets_its_payload_and_descriptors_or_is_refused() {
             );
         }
     }
-    for code in [0, 22, 24, 28, 31, 33, 35, 39, 43, 99, u32::MAX] {
+    for code in [0, 22, 24, 28, 31, 33, 39, 43, 99, u32::MAX] {
         let error = request(&bytes(code, 1, &[]), 0).unwrap_err();
         assert!(matches!(error, ProtocolError::Unsupported(_)), "{code}");
     }
