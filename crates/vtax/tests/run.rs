@@ -11,10 +11,10 @@ mod support;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use support::{HostState, cannot_run_trials, finish, run, vtax};
+use support::{HostState, cannot_run_trials, finish, recorded, run, vtax};
 use vtax_report::results::{ResultsDir, TrialOutcome};
 
 const PLAN: &str = r#"
@@ -417,4 +417,79 @@ rate_mbit = 50
         assert!(command_line.contains("vhost-user"), "{command_line}");
     }
     before.assert_nothing_new("after the run");
+}
+
+/// Two loads that iperf3 claims to have carried.
+const CARRIED: &str = r#"
+name = "claims"
+repetitions = 1
+warmup = "1s"
+duration = "1s"
+meters = ["none"]
+[again]
+share = 0
+
+[[platform]]
+kind = "native"
+[[workload]]
+kind = "iperf3-receive"
+name = "tcp"
+rate_mbit = 10
+[[workload]]
+kind = "iperf3-udp"
+name = "udp"
+rate_mbit = 10
+"#;
+
+/// iperf3, whose client counts ten times the bytes.
+const MORE: &str = r#"#!/bin/sh
+case " $* " in
+*" --client "*) /mnt/iperf3 "$@" | sed -E 's/("bytes":[[:space:]]*[1-9][0-9]*)/\10/' ;;
+*) exec /mnt/iperf3 "$@" ;;
+esac
+"#;
+
+/// `$1` takes the place of iperf3 for what follows, and for nothing else on this machine.
+const REPLACED: &str = r#"
+real=$(command -v iperf3) && mount -t tmpfs tmpfs /mnt && cp "$real" /mnt/iperf3 &&
+mount --bind "$1" "$real" && shift && exec "$@"
+"#;
+
+#[test]
+fn a_trial_whose_generator_claims_more_bytes_than_the_device_carried_is_suspect() {
+    if let Err(cause) = Command::new("iperf3").arg("--version").output() {
+        eprintln!("SKIPPED: iperf3 does not run: {cause}");
+        return;
+    }
+    let Some((work, _host)) = prepared(CARRIED) else {
+        return;
+    };
+    let at = |name: &str| work.path().join(name);
+    for (name, script) in [
+        ("honest", "#!/bin/sh\nexec /mnt/iperf3 \"$@\"\n"),
+        ("more", MORE),
+    ] {
+        fs::write(at(name), script).unwrap();
+        fs::set_permissions(at(name), fs::Permissions::from_mode(0o755)).unwrap();
+        let mut command = Command::new("unshare");
+        command
+            .args(["--mount", "sh", "-c", REPLACED, "sh"])
+            .arg(at(name));
+        command
+            .arg(env!("CARGO_BIN_EXE_vtax"))
+            .arg("run")
+            .arg(at("plan.toml"));
+        command.arg("--results").arg(at(&format!("{name}.results")));
+        command.env("VTAX_STATE_DIR", at("state"));
+        // Whether a trial counts is not asked here: other programs on this machine make it suspect too.
+        let run = recorded(&mut command).output().unwrap();
+        for trial in ["0000", "0001"] {
+            let record = at(&format!("{name}.results/trials/{trial}/trial.json"));
+            let record = fs::read(record).expect(&text(&run.stderr));
+            let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+            let reasons = record["suspect"].to_string();
+            let contradicts = reasons.contains("the target's network device was handed");
+            assert_eq!(contradicts, name == "more", "{name}: {reasons}");
+        }
+    }
 }
