@@ -21,7 +21,10 @@ use crate::telemetry::prometheus;
 /// Clients served at once; of more, those that were silent longest go.
 const MOST_CLIENTS: usize = 64;
 
-/// Answers that a client has not read yet, in bytes, before it is disconnected.
+/// Answers that a client has not read yet, in bytes, before its next line is looked at.
+const MOST_AHEAD: usize = 256 << 10;
+
+/// The same before it is disconnected: a subscription goes on without lines.
 const MOST_UNREAD: usize = 4 << 20;
 
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
@@ -143,8 +146,11 @@ impl Server {
         let readable = self.wait();
         let now = Instant::now();
         for (client, readable) in self.clients.iter_mut().zip(readable) {
-            if readable {
+            if readable && client.wants_input() {
                 client.read();
+            }
+            // One line a turn, so that others wait for one answer of each client.
+            if client.may_be_answered() {
                 client.serve(&self.workers);
             }
         }
@@ -160,7 +166,10 @@ impl Server {
     fn wait(&self) -> Vec<bool> {
         let mut fds: Vec<PollFd<'_>> = Vec::new();
         for client in &self.clients {
-            let mut events = PollFlags::IN;
+            let mut events = PollFlags::empty();
+            if client.wants_input() {
+                events |= PollFlags::IN;
+            }
             if !client.output.is_empty() {
                 events |= PollFlags::OUT;
             }
@@ -173,6 +182,8 @@ impl Server {
             .filter_map(|c| c.subscription.as_ref())
             .map(|s| s.next)
             .min();
+        let now = self.clients.iter().any(Client::may_be_answered);
+        let next = now.then(Instant::now).or(next);
         let timeout = next
             .map(|next| next.saturating_duration_since(Instant::now()))
             .and_then(|left| Timespec::try_from(left).ok());
@@ -238,18 +249,31 @@ impl Client {
         }
     }
 
+    fn has_line(&self) -> bool {
+        self.input.contains(&b'\n')
+    }
+
+    /// Whether it may say more: not before what it said is answered.
+    fn wants_input(&self) -> bool {
+        !self.has_line() && !self.last_words && self.input.len() <= LONGEST_LINE
+    }
+
+    /// Whether there is something to answer to a client that reads its answers.
+    fn may_be_answered(&self) -> bool {
+        let has_request = self.has_line() || self.input.len() > LONGEST_LINE;
+        has_request && !self.last_words && self.output.len() < MOST_AHEAD
+    }
+
+    /// Answers a line.
     fn serve(&mut self, workers: &[Postbox]) {
-        while !self.last_words
-            && let Some(end) = self.input.iter().position(|byte| *byte == b'\n')
-        {
+        if let Some(end) = self.input.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.input.drain(..=end).collect();
             let line = line.trim_ascii();
             if !line.is_empty() {
                 let response = self.answer(line, workers);
                 self.output.extend(response.to_line());
             }
-        }
-        if self.input.len() > LONGEST_LINE {
+        } else if self.input.len() > LONGEST_LINE {
             let error = format!("a request line has at most {LONGEST_LINE} bytes");
             self.output.extend(Response::failed(error).to_line());
             self.last_words = true;
@@ -455,6 +479,51 @@ mod tests {
         let unknown = ask(&mut client, r#"{"op":"stats","port":"nowhere"}"#);
         assert!(unknown.error.unwrap().contains("nowhere"));
         assert_eq!(ask(&mut client, r#"{"op":"stats"}"#).stats.len(), 3);
+    }
+
+    #[test]
+    fn a_client_that_asks_much_at_once_keeps_nobody_waiting_and_takes_little_memory() {
+        const LINES: usize = 300;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("api");
+        let listener = UnixListener::bind(&path).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let (postbox, mailbox) = api::mailbox().unwrap();
+        worker(mailbox, &["a", "b", "c", "d", "e", "f"]);
+        let mut server = Server {
+            listener,
+            workers: vec![postbox],
+            clients: Vec::new(),
+        };
+        let mut greedy = UnixStream::connect(&path).unwrap();
+        greedy.write_all(&b"{\"op\":\"stats\"}\n".repeat(LINES)).unwrap();
+        let mut other = BufReader::new(UnixStream::connect(&path).unwrap());
+        other.get_mut().write_all(b"{\"op\":\"list\"}\n").unwrap();
+        server.turn();
+        server.turn();
+        other.get_ref().set_nonblocking(true).unwrap();
+        assert!(line(&mut other).ok, "it is answered in its first turn");
+        other.get_ref().set_nonblocking(false).unwrap();
+        let unread = |server: &Server| server.clients[0].output.len();
+        let mut most = 0;
+        for _ in 0..2 * LINES {
+            other.get_mut().write_all(b"{\"op\":\"list\"}\n").unwrap();
+            server.turn();
+            assert!(line(&mut other).ok);
+            most = most.max(unread(&server));
+        }
+        assert!((1..2 * MOST_AHEAD).contains(&most), "{most} bytes");
+        // Who reads gets all its answers.
+        let reader = std::thread::spawn(move || {
+            let lines = BufReader::new(greedy).lines().take(LINES);
+            lines.map(|line| line.unwrap().len()).min()
+        });
+        while !reader.is_finished() {
+            other.get_mut().write_all(b"{\"op\":\"list\"}\n").unwrap();
+            server.turn();
+            assert!(line(&mut other).ok);
+        }
+        assert!(reader.join().unwrap().unwrap() > 1_000);
     }
 
     #[test]
