@@ -116,8 +116,10 @@ fn the_time_grows_with_the_number_of_treatments_not_with_its_square() {
         cost(&treatments(&folder, count, run))
     };
     let (few, many) = (run(1000, 0), run(10_000, 0));
+    eprintln!("{few} ns, {many} ns");
     assert!(many < GROWTH * few, "without trials: {few} ns, {many} ns");
     let (few, many) = (run(200, 200), run(2000, 2000));
+    eprintln!("{few} ns, {many} ns");
     assert!(many < GROWTH * few, "with trials: {few} ns, {many} ns");
 }
 
@@ -130,6 +132,7 @@ fn the_time_grows_with_the_number_of_headlines_not_with_its_square() {
         cost(&metrics(&folder, count))
     };
     let (few, many) = (run(1000), run(10_000));
+    eprintln!("{few} ns, {many} ns");
     assert!(many < GROWTH * few, "{few} ns, {many} ns");
 }
 

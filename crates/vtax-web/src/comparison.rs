@@ -43,20 +43,20 @@ impl Analyses {
             let key = (row.treatment.as_str(), row.metric.as_str());
             (key, row.title.as_str())
         }));
+        let found: Vec<_> = compared
+            .others
+            .iter()
+            .map(compare::ComparedRun::by_key)
+            .collect();
         let rows = keys
             .into_iter()
             .map(|((treatment, metric), title)| ComparedRow {
                 treatment: treatment.to_owned(),
                 metric: metric.to_owned(),
                 title: title.to_owned(),
-                cells: compared
-                    .others
+                cells: found
                     .iter()
-                    .map(|run| {
-                        let mut own = run.comparisons.iter();
-                        own.find(|row| row.treatment == treatment && row.metric == metric)
-                            .map(Cell::of)
-                    })
+                    .map(|run| run.get(&(treatment, metric)).copied().map(Cell::of))
                     .collect(),
             })
             .collect();

@@ -9,7 +9,7 @@ use super::directory::{TRIALS, trial_name};
 use super::{Aside, ResultsDir, ResultsError, TrialOutcome};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -98,18 +98,6 @@ impl Machines {
     pub fn of(&self, block: u32) -> Option<&Machine> {
         self.machines.get(*self.blocks.get(&block)?)
     }
-
-    fn add(&mut self, machine: &Machine, block: u32) {
-        let known = self
-            .machines
-            .iter()
-            .position(|one| one.name() == machine.name());
-        let at = known.unwrap_or_else(|| {
-            self.machines.push(machine.clone());
-            self.machines.len() - 1
-        });
-        self.blocks.insert(block, at);
-    }
 }
 
 /// Directories of one run, put together.
@@ -142,24 +130,29 @@ pub fn together<'a>(directories: &[&'a ResultsDir]) -> Result<Together<'a>, Resu
         one_run(first, other)?;
     }
     let mut of: Vec<Machine> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
     let mut parts: BTreeMap<u32, BTreeMap<usize, Part<'a>>> = BTreeMap::new();
     for directory in directories {
         let machines = directory.machines()?;
+        let names: Vec<String> = machines.machines.iter().map(Machine::name).collect();
         let indexes = directory.trial_indexes();
         for index in indexes {
             let Some(block) = directory.block_of(index) else {
                 continue;
             };
-            let Some(machine) = machines.of(block) else {
+            let own = machines.blocks.get(&block);
+            let own = own.and_then(|own| machines.machines.get(*own).zip(names.get(*own)));
+            let Some((machine, name)) = own else {
                 continue;
             };
-            let at = match of.iter().position(|one| one.name() == machine.name()) {
-                Some(at) => at,
+            let at = match places.get(name) {
+                Some(at) => *at,
                 None => {
                     if let Some(other) = of.first() {
                         one_kind(first, other, directory, machine)?;
                     }
                     of.push(machine.clone());
+                    places.insert(name.clone(), of.len() - 1);
                     of.len() - 1
                 }
             };
@@ -168,6 +161,7 @@ pub fn together<'a>(directories: &[&'a ResultsDir]) -> Result<Together<'a>, Resu
         }
     }
     let mut found = Together::default();
+    let mut chosen: HashMap<usize, usize> = HashMap::new();
     for (block, mut candidates) in parts {
         let contested = candidates.len() > 1;
         if contested {
@@ -197,7 +191,12 @@ pub fn together<'a>(directories: &[&'a ResultsDir]) -> Result<Together<'a>, Resu
             ));
         }
         if let (Some(part), Some(machine)) = (candidates.remove(&at), of.get(at)) {
-            found.machines.add(machine, block);
+            let known = &mut found.machines;
+            let place = *chosen.entry(at).or_insert_with(|| {
+                known.machines.push(machine.clone());
+                known.machines.len() - 1
+            });
+            known.blocks.insert(block, place);
             found.trials.extend(part.trials);
         }
     }
