@@ -2,7 +2,7 @@
 
 use crate::error::opening;
 use crate::names::{random, unguessed};
-use crate::{FileError, Refusal, Replacement};
+use crate::{FileError, Refusal};
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags, fchmod, fstat, linkat,
     mkdirat, open, openat, openat2, renameat, renameat_with, unlinkat,
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
@@ -247,40 +247,6 @@ impl Dir {
         self.writable(below.as_ref(), OFlags::RDWR)
     }
 
-    /// Writes a file below as a whole or not at all: into a new file of a random name, which is synced and
-    /// renamed into place. Whatever had the name is replaced; a link is replaced and not followed.
-    ///
-    /// # Errors
-    /// When the disk does not take it.
-    pub fn write(&self, below: impl AsRef<Path>, bytes: &[u8]) -> Result<(), FileError> {
-        let below = below.as_ref();
-        let mut replacement = self.replace(below)?;
-        replacement
-            .file()
-            .write_all(bytes)
-            .map_err(self.error("write", below))?;
-        replacement.finish()
-    }
-
-    /// Starts a file that takes a name below as a whole once it is finished.
-    ///
-    /// # Errors
-    /// When a file cannot be made there.
-    pub fn replace(&self, below: impl AsRef<Path>) -> Result<Replacement, FileError> {
-        let below = below.as_ref();
-        let place = || -> io::Result<(Self, OsString)> {
-            let names = names(below)?;
-            let name = names.last().ok_or(Refusal::Outside)?;
-            let parent = match below.parent() {
-                Some(parent) if names.len() > 1 => self.dir(parent)?,
-                _ => self.clone(),
-            };
-            Ok((parent, (*name).to_owned()))
-        };
-        let (parent, name) = place().map_err(self.error("write", below))?;
-        Replacement::new(parent, name)
-    }
-
     /// The names in it, sorted.
     ///
     /// # Errors
@@ -465,27 +431,23 @@ impl Dir {
         rustix::fs::fsync(&self.handle).map_err(FileError::of("sync", &self.path))
     }
 
-    /// A path of one of its names for code that takes paths only: `/proc/self/fd/N/name`. It leads into this very
-    /// directory whatever is renamed meanwhile, for as long as this or a clone of it lives, and in this process
-    /// alone. Only for a name that nobody else can exchange for a link, or for code that follows no link at the
-    /// last name.
-    ///
-    /// # Errors
-    /// When `name` is not one name.
-    pub fn pinned(&self, name: impl AsRef<Path>) -> Result<PathBuf, FileError> {
-        let name = name.as_ref();
-        match names(name).map_err(self.error("use", name))?.as_slice() {
-            [one] => Ok(descriptor_path(self.handle.as_fd()).join(one)),
-            _ => Err(self.error("use", name)(Refusal::Outside)),
-        }
-    }
-
     pub(crate) fn error<E: Into<io::Error>>(
         &self,
         action: &'static str,
         below: &Path,
     ) -> impl FnOnce(E) -> FileError + use<E> {
         FileError::of(action, self.path.join(below))
+    }
+
+    /// The open directory of a path's last name, and that name.
+    pub(crate) fn place(&self, below: &Path) -> io::Result<(Self, OsString)> {
+        let names = names(below)?;
+        let name = names.last().ok_or(Refusal::Outside)?;
+        let parent = match below.parent() {
+            Some(parent) if names.len() > 1 => self.dir(parent)?,
+            _ => self.clone(),
+        };
+        Ok((parent, (*name).to_owned()))
     }
 
     fn sub(&self, below: &Path, handle: OwnedFd) -> Result<Self, FileError> {

@@ -4,7 +4,35 @@ use crate::names::{partial, unguessed};
 use crate::{Dir, FileError};
 use std::ffi::OsString;
 use std::fs::File;
+use std::io::Write;
 use std::path::Path;
+
+impl Dir {
+    /// Writes a file below as a whole or not at all: into a new file of a random name, which is synced and
+    /// renamed into place. Whatever had the name is replaced; a link is replaced and not followed.
+    ///
+    /// # Errors
+    /// When the disk does not take it.
+    pub fn write(&self, below: impl AsRef<Path>, bytes: &[u8]) -> Result<(), FileError> {
+        let below = below.as_ref();
+        let mut replacement = self.replace(below)?;
+        replacement
+            .file()
+            .write_all(bytes)
+            .map_err(self.error("write", below))?;
+        replacement.finish()
+    }
+
+    /// Starts a file that takes a name below as a whole once it is finished.
+    ///
+    /// # Errors
+    /// When a file cannot be made there.
+    pub fn replace(&self, below: impl AsRef<Path>) -> Result<Replacement, FileError> {
+        let below = below.as_ref();
+        let (parent, name) = self.place(below).map_err(self.error("write", below))?;
+        Replacement::new(parent, name)
+    }
+}
 
 /// A file that is being written. Dropping it unfinished removes it, and what has its name stays.
 #[derive(Debug)]
