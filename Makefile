@@ -42,6 +42,8 @@ test:
 lint:
 	@./scripts/setup lint
 	@./scripts/circles
+	@without=$$(grep -L 'deny(clippy::disallowed_methods)' crates/*/src/lib.rs crates/*/src/main.rs crates/*/src/bin/*.rs); \
+	test -z "$$without" || { echo "these do not deny clippy::disallowed_methods, see clippy.toml: $$without"; false; }
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --quiet --workspace --all-targets --locked -- -D warnings
 

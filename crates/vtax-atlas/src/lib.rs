@@ -4,6 +4,8 @@
 //! [`catalogue`] says what is compared with what, [`ours`] has our numbers, [`verdict`] judges, and
 //! [`page()`] shows it. Runs are started by whoever calls: [`missing`] says which.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod catalogue;
 pub mod ours;
 mod page;

@@ -6,6 +6,8 @@
 //! [`stop::steps`] with a [`keeper`], samples the host's [`resources`] at each, and
 //! [`stop::judge`] says when it ends.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod cli;
 pub mod climb;
 pub mod fit;

@@ -5,6 +5,8 @@
 //! kernel booted, a container run, meters watched under load. Nothing that a probe makes outlives
 //! it. See `docs/doctor.md`.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod containers;
 mod counters;
 mod cpu;

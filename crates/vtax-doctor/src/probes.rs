@@ -1,7 +1,6 @@
 //! Whom the doctor asks: the platforms, cells, meters and counters themselves, behind a trait so
 //! that every finding can also be tested on a host that is none.
 
-use std::fs::OpenOptions;
 use std::io;
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +9,7 @@ use vtax_guest::platform::container::Runtime;
 use vtax_host::cell::{Cell, CellConfig, LinkConfig, TapOptions, cgroup, requirements};
 use vtax_host::settings::Settings;
 use vtax_host::virsh::Virsh;
-use vtax_host::{HostError, Roots, meters};
+use vtax_host::{HostError, Roots, kernel_file, meters};
 use vtax_observe::ObserveError;
 use vtax_observe::charge::Traced;
 use vtax_observe::counters::{HardwareCounters, KvmExits};
@@ -162,11 +161,7 @@ impl Probes for HostProbes<'_> {
     }
 
     fn open_device(&self, device: &Path) -> io::Result<()> {
-        OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(device)
-            .map(drop)
+        kernel_file::device(device).map(drop)
     }
 
     fn libvirt(&self) -> Result<String, HostError> {

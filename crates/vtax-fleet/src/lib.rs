@@ -17,6 +17,8 @@
 //! Killed at any moment, `vtax run --on` goes on: the same command finds the depot, and by its name the
 //! job that the engine still has.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod collect;
 mod depot;
 mod engine;

@@ -4,11 +4,17 @@
 //! the [`journal`] before it is made; [`lock`] keeps a second lab away. A [`cell`] is the sandbox of
 //! one trial: whatever the kernel can clean up is tied to its holder process.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod cell;
 pub mod command;
 mod error;
 pub mod facts;
 #[cfg(any(test, feature = "testing"))]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "it makes the trees of tests"
+)]
 pub mod fake_host;
 pub mod host_settings;
 pub mod journal;

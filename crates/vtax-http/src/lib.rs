@@ -10,6 +10,8 @@
 //! handler may wait. A [`Server`] has few clients; who must hold thousands, as the monitor of micro
 //! VMs does, runs its own event loop and takes [`parse`] and [`write_head`] from here.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod address;
 mod listen;
 mod message;

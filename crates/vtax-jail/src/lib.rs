@@ -1,6 +1,8 @@
 //! What a program gives up once it serves: capabilities, files, TCP ports and other processes (Landlock), and
 //! system calls (seccomp). Threads that are started later inherit it.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 #[cfg(all(feature = "testing", target_arch = "x86_64"))]
 pub mod taken_over;
 

@@ -1,6 +1,8 @@
 //! From a plan to trials to a results directory: [`plan`] says what to try, and [`run`] does it, trial
 //! by trial, in a seeded random order. See `docs/design.md`.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod error;
 mod found;
 pub mod place;

@@ -2,6 +2,8 @@
 //! each), and the load generators of our own ([`http`], [`memcached`]; [`generator`] is what both
 //! share).
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod generator;
 pub mod http;
 pub mod memcached;

@@ -5,6 +5,8 @@
 //! [`population::Population`] holds many: parked ones as some hundred bytes each, live ones with
 //! their KVM objects, and [`population::worker::Workers`] run them and serve their addresses.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod cli;
 pub mod error;
 pub mod front;

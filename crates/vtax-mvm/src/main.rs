@@ -1,5 +1,7 @@
 //! The `vtax-mvm` command: micro VMs without the rest of vtax.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 use clap::Parser;
 use std::process::ExitCode;
 use vtax_mvm::cli::{MvmCommand, execute};

@@ -38,8 +38,8 @@ impl Backend {
         cpu: Option<usize>,
     ) -> Result<Self, String> {
         let config = directory.join("config.toml");
-        std::fs::write(&config, configuration(directory, links, mode, budget_us))
-            .map_err(|error| format!("cannot write {}: {error}", config.display()))?;
+        vtax_files::write_scratch(&config, configuration(directory, links, mode, budget_us))
+            .map_err(|error| error.to_string())?;
         let mut command = match cpu {
             Some(cpu) => {
                 let mut pinned = Command::new("taskset");

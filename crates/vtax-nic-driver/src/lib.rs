@@ -1,6 +1,8 @@
 //! The driver's side of vhost-user-net: traffic, a simulator of hold policies, and a front end
 //! that behaves like a guest, or misbehaves on purpose.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod arrivals;
 pub mod backend;
 pub mod descriptor;

@@ -6,6 +6,8 @@
 //! [`Observer::mark`] takes an extra reading at an exact moment, and the difference of two
 //! marks is what a trial cost. See `docs/observe.md`.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod bpf;
 pub mod charge;
 pub mod clock;

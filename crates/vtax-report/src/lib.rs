@@ -5,6 +5,8 @@
 //! sentences; [`terminal`], [`html`], [`compare`] and [`export`] show them; [`survey`] reads
 //! those of a whole fleet.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod analysis;
 pub mod compare;
 pub mod export;

@@ -5,6 +5,8 @@
 //! All four are made from a [`Snapshot`], which a [`Watch`] takes once an interval. See
 //! `docs/charge-tools.md`.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod cap;
 pub mod exporter;
 #[doc(hidden)]

@@ -6,6 +6,8 @@
 //! for what was counted. By default the machine's clock is its instruction count, so that the
 //! same plan gives the same numbers wherever and whenever it runs. See `docs/testbed.md`.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod cost;
 pub mod emulator;
 mod flight;
@@ -26,7 +28,7 @@ mod settings;
 mod shell;
 mod speed;
 
-pub use host::{Host, Kept, build, cached, list, ready, remove};
+pub use host::{Host, Kept, available, build, cached, list, ready, remove};
 pub use hosts::{PlanRun, run_plan};
 pub use pulse::watch;
 pub use recipe::recipe;

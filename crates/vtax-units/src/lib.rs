@@ -7,6 +7,8 @@
 //! assert_eq!(rate.to_string(), "3.20 Gbit/s");
 //! ```
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod count;
 mod quantity;
 mod source;

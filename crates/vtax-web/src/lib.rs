@@ -5,6 +5,8 @@
 //! ([`Server`]); a third starts runs and tells them to end ([`Keeper`]). Between the first two is
 //! [`Live`]. Results and runs are read from their directories when somebody looks.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod access;
 mod analyses;
 mod answers;

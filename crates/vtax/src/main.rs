@@ -1,5 +1,6 @@
 //! The `vtax` command: parses, calls the libraries, prints. No logic.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(
     clippy::print_stdout,
     reason = "standard output that takes no more is an error, not a panic: see `output`"

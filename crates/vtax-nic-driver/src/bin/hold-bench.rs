@@ -1,5 +1,7 @@
 //! Measures the hold modes over a running vtax-nic, with drivers for guests, and prints Markdown.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

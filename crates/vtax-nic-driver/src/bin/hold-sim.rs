@@ -1,5 +1,7 @@
 //! Simulates the hold modes on standard traffic and prints what each saves and costs (modelled).
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 use clap::Parser;
 use vtax_nic::hold::{HoldSettings, Mode, Nanos};
 use vtax_nic_driver::arrivals::Arrivals;
