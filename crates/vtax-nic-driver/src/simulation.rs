@@ -248,7 +248,7 @@ impl World {
                 let Some(port) = self.ports.get_mut(index) else {
                     return;
                 };
-                let kicked = port.hold.kicked(at);
+                let kicked = port.hold.kicked(at, 1);
                 self.call(at, index, kicked.rx);
                 if kicked.drain {
                     self.drain(at, index, traffic);

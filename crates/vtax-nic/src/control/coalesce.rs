@@ -46,6 +46,17 @@ pub enum CoalesceError {
     },
 }
 
+impl Parameters {
+    /// The longest delay that it asks for, in µs: one packet a notification means none.
+    pub fn hold_us(self) -> u32 {
+        if self.max_packets > 1 {
+            self.max_usecs
+        } else {
+            0
+        }
+    }
+}
+
 impl Coalesce {
     /// Reads a control-queue request: class, command, command-specific data.
     ///
@@ -88,19 +99,13 @@ impl Coalesce {
         }
     }
 
-    /// The budget that it asks for, in µs, or `None` if it asks for no change. A port has one
-    /// budget, for both directions and all queues: the last command wins. One packet a
-    /// notification means no hold.
-    pub fn hold_us(&self) -> Option<u32> {
+    /// What it asks for a queue (receive queues are the even ones), or `None` if nothing.
+    pub fn of_queue(&self, queue: usize) -> Option<Parameters> {
         match *self {
-            Self::SetTx(parameters) | Self::SetRx(parameters) | Self::SetQueue(_, parameters) => {
-                Some(if parameters.max_packets > 1 {
-                    parameters.max_usecs
-                } else {
-                    0
-                })
-            }
-            Self::GetQueue(_) => None,
+            Self::SetRx(parameters) if queue.is_multiple_of(2) => Some(parameters),
+            Self::SetTx(parameters) if !queue.is_multiple_of(2) => Some(parameters),
+            Self::SetQueue(one, parameters) if usize::from(one) == queue => Some(parameters),
+            _ => None,
         }
     }
 }
@@ -147,16 +152,29 @@ mod tests {
             max_packets: 1,
             max_usecs: 500,
         };
-        assert_eq!(Coalesce::SetRx(each).hold_us(), Some(0));
-        assert_eq!(
-            Coalesce::SetRx(Parameters {
-                max_packets: 64,
-                ..each
-            })
-            .hold_us(),
-            Some(500)
-        );
-        assert_eq!(Coalesce::GetQueue(0).hold_us(), None);
+        assert_eq!(each.hold_us(), 0);
+        let many = Parameters {
+            max_packets: 64,
+            ..each
+        };
+        assert_eq!(many.hold_us(), 500);
+    }
+
+    #[test]
+    fn a_command_is_about_its_direction_or_its_queue_alone() {
+        let set = Parameters {
+            max_packets: 8,
+            max_usecs: 9,
+        };
+        let about = |command: Coalesce| -> Vec<usize> {
+            (0..6)
+                .filter(|queue| command.of_queue(*queue).is_some())
+                .collect()
+        };
+        assert_eq!(about(Coalesce::SetRx(set)), [0, 2, 4]);
+        assert_eq!(about(Coalesce::SetTx(set)), [1, 3, 5]);
+        assert_eq!(about(Coalesce::SetQueue(3, set)), [3]);
+        assert_eq!(about(Coalesce::GetQueue(3)), [0; 0]);
     }
 
     #[test]
@@ -183,7 +201,7 @@ mod tests {
         #[test]
         fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..32)) {
             if let Ok(command) = Coalesce::parse(&bytes) {
-                let _ = command.hold_us();
+                let _ = command.of_queue(3).map(Parameters::hold_us);
             }
         }
     }

@@ -2,17 +2,17 @@
 //!
 //! Like the controllers it is a state machine without clock or I/O, owned by the port's worker.
 
-use super::coalesce::Coalesce;
+use super::coalesce::{Coalesce, Parameters};
 use super::frame::{FRAME_LEN, FrameError, Operation, Reply, Request, Status};
 use super::terms::{Lease, Terms};
-use crate::hold::Nanos;
+use crate::hold::{Bound, Nanos};
 
 /// A guest may ask this often on average, and this many times in a burst.
 const INTERVAL: Nanos = Nanos::from_micros(100_000);
 const BURST: u64 = 8;
 
-/// The end of a lease that has none.
-const FOREVER: Nanos = Nanos(u64::MAX);
+/// The most data queues of a port.
+const QUEUES: usize = 16;
 
 /// What a control frame leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub enum Answer {
 pub struct Desk {
     terms: Terms,
     lease: Option<Lease>,
+    /// What the standard's commands asked for each queue since the last control frame.
+    coalesced: [Option<Parameters>; QUEUES],
     /// The rate limit, as the time up to which requests have been paid for.
     paid_until: Nanos,
 }
@@ -40,6 +42,7 @@ impl Desk {
         Self {
             terms,
             lease: None,
+            coalesced: [None; QUEUES],
             paid_until: Nanos::ZERO,
         }
     }
@@ -61,16 +64,33 @@ impl Desk {
         Nanos::from_micros(self.terms.in_force(self.lease))
     }
 
-    /// When the lease ends, if there is one that does.
+    /// What bounds the holds of a queue (receive queues are the even ones) at `now`.
+    pub fn bound(&mut self, now: Nanos, queue: usize) -> Bound {
+        let Some(asked) = self.coalesced.get(queue).copied().flatten() else {
+            return Bound::of(self.budget(now));
+        };
+        let lease = Lease {
+            hold_us: asked.hold_us(),
+            ends: now,
+        };
+        Bound {
+            budget: Nanos::from_micros(self.terms.in_force(Some(lease))),
+            packets: match self.terms.override_us {
+                Some(_) => u32::MAX,
+                None => asked.max_packets.max(1),
+            },
+        }
+    }
+
+    /// When the lease ends, if there is one.
     pub fn lease_end(&self) -> Option<Nanos> {
-        self.lease
-            .map(|lease| lease.ends)
-            .filter(|end| *end != FOREVER)
+        self.lease.map(|lease| lease.ends)
     }
 
     /// Forgets the guest: another may connect.
     pub fn disconnected(&mut self) {
         self.lease = None;
+        self.coalesced = [None; QUEUES];
         self.paid_until = Nanos::ZERO;
     }
 
@@ -92,11 +112,10 @@ impl Desk {
     /// command has no lease: it holds until the next one, or until the guest disconnects.
     pub fn coalesce(&mut self, now: Nanos, command: Coalesce) -> bool {
         let admitted = self.admit(now);
-        if admitted && let Some(hold_us) = command.hold_us() {
-            self.lease = Some(Lease {
-                hold_us,
-                ends: FOREVER,
-            });
+        if admitted {
+            for (queue, coalesced) in self.coalesced.iter_mut().enumerate() {
+                *coalesced = command.of_queue(queue).or(*coalesced);
+            }
         }
         admitted
     }
@@ -121,6 +140,10 @@ impl Desk {
         } = request;
         let hold_us = if enable { hold_us } else { 0 };
         let granted_s = lease_s.min(self.terms.lease_cap_s);
+        if operation != Operation::Query {
+            // The last word counts, and a frame is about all queues.
+            self.coalesced = [None; QUEUES];
+        }
         match operation {
             Operation::Ask => {
                 self.lease = Some(Lease {

@@ -496,7 +496,9 @@ mod tests {
             clients: Vec::new(),
         };
         let mut greedy = UnixStream::connect(&path).unwrap();
-        greedy.write_all(&b"{\"op\":\"stats\"}\n".repeat(LINES)).unwrap();
+        greedy
+            .write_all(&b"{\"op\":\"stats\"}\n".repeat(LINES))
+            .unwrap();
         let mut other = BufReader::new(UnixStream::connect(&path).unwrap());
         other.get_mut().write_all(b"{\"op\":\"list\"}\n").unwrap();
         server.turn();

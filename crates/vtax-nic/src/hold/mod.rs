@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 pub use adaptive::Adaptive;
 pub use fixed::Fixed;
 pub use off::Off;
-pub use pair::{Expired, Kicked, NextDrain, PairHold, Release, RxBatch, TxRound};
+pub use pair::{Bound, Expired, Kicked, NextDrain, PairHold, Release, RxBatch, TxRound};
 pub use paper::Paper;
 pub use rest::{Notification, Rest};
 pub use time::Nanos;

@@ -66,11 +66,31 @@ pub enum NextDrain {
     AtDeadline,
 }
 
+/// What no hold of one direction exceeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// How long a notification may wait.
+    pub budget: Nanos,
+    /// Packets that may wait for it: with so many it leaves.
+    pub packets: u32,
+}
+
+impl Bound {
+    /// A bound of time alone: a filling ring ends a hold early, and no count of packets.
+    pub fn of(budget: Nanos) -> Self {
+        Self {
+            budget,
+            packets: u32::MAX,
+        }
+    }
+}
+
 /// The holds of one queue pair.
 #[derive(Debug)]
 pub struct PairHold {
     controller: Box<dyn Controller>,
-    budget: Nanos,
+    rx_bound: Bound,
+    tx_bound: Bound,
     rx: Option<HeldSignal>,
     tx: Option<HeldDrain>,
 }
@@ -94,27 +114,36 @@ impl PairHold {
         controller.set_budget(budget);
         Self {
             controller,
-            budget,
+            rx_bound: Bound::of(budget),
+            tx_bound: Bound::of(budget),
             rx: None,
             tx: None,
         }
     }
 
-    /// Changes the budget; holds under way are shortened to it.
+    /// Changes the budget of both directions.
     pub fn set_budget(&mut self, budget: Nanos) {
-        self.controller.set_budget(budget);
-        self.budget = budget;
+        self.set_bounds(Bound::of(budget), Bound::of(budget));
+    }
+
+    /// Changes what bounds the holds of each direction; those under way are shortened to it.
+    pub fn set_bounds(&mut self, rx: Bound, tx: Bound) {
+        if (rx, tx) == (self.rx_bound, self.tx_bound) {
+            return;
+        }
+        (self.rx_bound, self.tx_bound) = (rx, tx);
+        self.controller.set_budget(self.budget());
         if let Some(held) = &mut self.rx {
-            held.due = held.due.min(held.since + budget);
+            held.due = held.due.min(held.since + rx.budget);
         }
         if let Some(held) = &mut self.tx {
-            held.due = held.due.min(held.since + budget);
+            held.due = held.due.min(held.since + tx.budget);
         }
     }
 
-    /// The budget in force.
+    /// The budget in force: that of the direction that may be held longer.
     pub fn budget(&self) -> Nanos {
-        self.budget
+        self.rx_bound.budget.max(self.tx_bound.budget)
     }
 
     /// The worker published a batch in the RX used ring.
@@ -137,7 +166,7 @@ impl PairHold {
                 *held
             }
             None => {
-                let due = self.controller.hold_rx(now).min(now + self.budget);
+                let due = self.controller.hold_rx(now).min(now + self.rx_bound.budget);
                 HeldSignal {
                     since: now,
                     packets: batch.packets,
@@ -147,7 +176,9 @@ impl PairHold {
         };
         self.rx = Some(held);
         let low = u32::from(batch.free) * 4 < u32::from(batch.ring_size);
-        let full = batch.free == 0 || (low && !self.controller.timers_only());
+        let full = batch.free == 0
+            || held.packets >= self.rx_bound.packets
+            || (low && !self.controller.timers_only());
         if full || held.due <= now {
             self.release(now)
         } else {
@@ -155,15 +186,19 @@ impl PairHold {
         }
     }
 
-    /// The guest kicked its TX queue.
-    pub fn kicked(&mut self, now: Nanos) -> Kicked {
+    /// The guest kicked its TX queue, in which `waiting` packets are.
+    pub fn kicked(&mut self, now: Nanos, waiting: u32) -> Kicked {
         let rx = if self.controller.timers_only() {
             None
         } else {
             self.release(now)
         };
+        if waiting >= self.tx_bound.packets {
+            self.tx = None;
+            return Kicked { rx, drain: true };
+        }
         if self.tx.is_none() {
-            let due = self.controller.hold_tx(now).min(now + self.budget);
+            let due = self.controller.hold_tx(now).min(now + self.tx_bound.budget);
             if due <= now {
                 return Kicked { rx, drain: true };
             }
@@ -183,8 +218,9 @@ impl PairHold {
         if round.packets > 0
             && let Some(due) = self.controller.sent(now, round.packets, round.ring_size)
         {
-            let due = due.min(now + self.budget);
-            if due > now {
+            let due = due.min(now + self.tx_bound.budget);
+            // Where more come in a hold than may wait, it is left to the guest's kicks.
+            if due > now && round.packets < self.tx_bound.packets {
                 self.tx = Some(HeldDrain { since: now, due });
                 return NextDrain::AtDeadline;
             }
@@ -216,7 +252,7 @@ impl PairHold {
     /// Begins the hold that would follow a signal ahead of its first packet, so that nobody needs to
     /// be woken for that one. Its age is counted from now on, and so is never understated.
     pub fn anticipate(&mut self, now: Nanos) {
-        let due = self.controller.hold_rx(now).min(now + self.budget);
+        let due = self.controller.hold_rx(now).min(now + self.rx_bound.budget);
         if self.rx.is_none() && due > now {
             self.rx = Some(HeldSignal {
                 since: now,
@@ -316,12 +352,38 @@ mod tests {
     }
 
     #[test]
+    fn each_direction_is_held_for_its_own_time_and_count() {
+        let many = |micros: u32, packets| Bound {
+            budget: Nanos::from_micros(micros),
+            packets,
+        };
+        let now = Nanos::from_secs(1);
+        let mut pair = pair(Mode::Fixed);
+        pair.set_bounds(many(0, 1), many(400, 32));
+        assert!(pair.received(now, batch(1, 200)).is_some(), "no hold of RX");
+        assert!(!pair.kicked(now, 1).drain);
+        assert_eq!(pair.deadline(), Some(now + micros(400)));
+        assert!(pair.kicked(now, 32).drain, "32 do not wait");
+        assert_eq!(pair.drained(now, round(32)), NextDrain::OnKick);
+        assert_eq!(pair.drained(now, round(31)), NextDrain::AtDeadline);
+
+        pair.set_bounds(many(300, 4), many(0, 1));
+        let _ = pair.flush(now);
+        assert!(pair.kicked(now, 1).drain, "no hold of TX");
+        assert_eq!(pair.drained(now, round(1)), NextDrain::OnKick);
+        assert!(pair.received(now, batch(3, 200)).is_none());
+        assert_eq!(pair.deadline(), Some(now + micros(300)));
+        let release = pair.received(now, batch(1, 200)).unwrap();
+        assert_eq!((release.packets, pair.deadline()), (4, None));
+    }
+
+    #[test]
     fn off_signals_every_batch_and_asks_for_every_kick() {
         let mut pair = pair(Mode::Off);
         for at in 1..1_000 {
             assert!(pair.received(micros(at), batch(1, 200)).is_some());
             assert_eq!(
-                pair.kicked(micros(at)),
+                pair.kicked(micros(at), 1),
                 Kicked {
                     rx: None,
                     drain: true
@@ -350,7 +412,7 @@ mod tests {
     #[test]
     fn a_drain_waits_and_repeats_until_a_round_is_empty() {
         let mut pair = pair(Mode::Fixed);
-        assert!(!pair.kicked(micros(0)).drain);
+        assert!(!pair.kicked(micros(0), 1).drain);
         assert!(pair.expired(micros(1_000)).drain);
         assert_eq!(pair.drained(micros(1_000), round(5)), NextDrain::AtDeadline);
         assert!(pair.expired(micros(2_000)).drain);
@@ -369,7 +431,7 @@ mod tests {
     #[test]
     fn a_kick_takes_the_held_signal_along() {
         let (mut pair, now) = learnt();
-        let kicked = pair.kicked(now);
+        let kicked = pair.kicked(now, 1);
         assert!(kicked.rx.is_some() && kicked.drain);
     }
 
@@ -379,7 +441,7 @@ mod tests {
         let _ = pair.received(Nanos::from_secs(1), batch(1_000, 200));
         let now = Nanos::from_secs(7);
         assert_eq!(pair.received(now, batch(1, 1)), None);
-        assert_eq!(pair.kicked(now).rx, None);
+        assert_eq!(pair.kicked(now, 1).rx, None);
         assert!(
             pair.received(now, batch(1, 0)).is_some(),
             "a full ring can merge no more"
@@ -393,7 +455,7 @@ mod tests {
         assert_eq!(pair.deadline(), None, "an idle port has no timer");
         let idle = now + BUDGET + micros(4_000);
         assert!(pair.received(idle, batch(1, 200)).is_some());
-        assert!(pair.kicked(idle).drain);
+        assert!(pair.kicked(idle, 1).drain);
     }
 
     #[test]
@@ -491,7 +553,7 @@ mod tests {
                         rx_since = held.then(|| rx_since.unwrap_or(now));
                     }
                     Step::Kick { packets } => {
-                        let kicked = pair.kicked(now);
+                        let kicked = pair.kicked(now, 1);
                         if kicked.rx.is_some() {
                             rx_since = None;
                         }
@@ -535,7 +597,7 @@ mod tests {
             }
             now = now + Nanos(4 * BUDGET.0);
             prop_assert!(pair.received(now, batch(1, 200)).is_some());
-            prop_assert!(pair.kicked(now).drain);
+            prop_assert!(pair.kicked(now, 1).drain);
         }
     }
 }

@@ -143,11 +143,14 @@ impl Guest {
             return (ERR, None);
         }
         self.settle_budget(now);
-        let result = matches!(command, Coalesce::GetQueue(_)).then(|| Parameters {
-            // No count of packets ends a hold; a filling ring does.
-            max_packets: u32::MAX,
-            max_usecs: u32::try_from(self.desk.budget(now).0 / 1_000).unwrap_or(u32::MAX),
-        });
-        (OK, result)
+        let Coalesce::GetQueue(queue) = command else {
+            return (OK, None);
+        };
+        let bound = self.desk.bound(now, queue.into());
+        let result = Parameters {
+            max_packets: bound.packets,
+            max_usecs: u32::try_from(bound.budget.0 / 1_000).unwrap_or(u32::MAX),
+        };
+        (OK, Some(result))
     }
 }

@@ -647,10 +647,11 @@ impl Guest {
         let (Some(kernel), Some(hold)) = (&self.kernel, self.holds.get_mut(pair)) else {
             return;
         };
-        if kernel.offered(pair) == 0 {
+        let waiting = kernel.offered(pair);
+        if waiting == 0 {
             return;
         }
-        let kicked = hold.kicked(now);
+        let kicked = hold.kicked(now, waiting.into());
         if !kicked.drain {
             hold.woken_to_hold();
         }
@@ -777,11 +778,9 @@ impl Guest {
 
     /// Puts into force what guest and operator agreed on by now.
     pub fn settle_budget(&mut self, now: Nanos) {
-        let budget = self.desk.budget(now);
-        for hold in &mut self.holds {
-            if hold.budget() != budget {
-                hold.set_budget(budget);
-            }
+        for (pair, hold) in self.holds.iter_mut().enumerate() {
+            let [rx, tx] = [2 * pair, 2 * pair + 1].map(|queue| self.desk.bound(now, queue));
+            hold.set_bounds(rx, tx);
         }
         self.settle_through();
     }
@@ -859,9 +858,15 @@ impl Guest {
         self.settle_budget(now);
     }
 
+    /// The longest that any of its notifications may be held.
+    fn budget(&mut self, now: Nanos) -> Nanos {
+        let bounds = (0..2 * self.pairs()).map(|queue| self.desk.bound(now, queue).budget);
+        bounds.max().unwrap_or(Nanos::ZERO)
+    }
+
     /// What is in force, for the operator.
     pub fn info(&mut self, name: &str, connected: bool, now: Nanos) -> PortInfo {
-        let budget = self.desk.budget(now);
+        let budget = self.budget(now);
         let left = self.desk.lease_end().map(|end| end.since(now).0);
         let seconds = |nanos: u64| u32::try_from(nanos.div_ceil(1_000_000_000)).unwrap_or(u32::MAX);
         PortInfo {
@@ -877,7 +882,7 @@ impl Guest {
 
     /// Its telemetry.
     pub fn snapshot(&mut self, name: &str, now: Nanos) -> PortSnapshot {
-        let budget = self.desk.budget(now);
+        let budget = self.budget(now);
         let mode = self.settings.mode;
         let mut snapshot = self.counters.snapshot(name, mode, budget);
         if let Some(kernel) = &mut self.kernel {
@@ -1132,6 +1137,14 @@ impl Guest {
         if let Some(since) = self.lacking.get_mut(pair) {
             *since = None;
         }
+    }
+
+    /// How many frames wait to be sent.
+    pub fn waiting(&mut self, pair: usize) -> u32 {
+        self.queues
+            .get_mut(pair * 2 + 1)
+            .and_then(Queue::running_ring)
+            .map_or(0, |ring| ring.look().map_or(0, u32::from))
     }
 
     /// How many receive buffers there are.

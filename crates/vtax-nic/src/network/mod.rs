@@ -196,10 +196,11 @@ impl Network {
             self.sources.unblock();
             return;
         }
+        let waiting = guest.waiting(pair.into());
         let Some(hold) = guest.holds_mut().get_mut(usize::from(pair)) else {
             return;
         };
-        let kicked = hold.kicked(now);
+        let kicked = hold.kicked(now, waiting);
         if let Some(release) = kicked.rx {
             guest.release(pair.into(), release);
         }

@@ -768,13 +768,28 @@ fn a_guest_coalesces_by_the_standards_commands_within_the_operators_cap() {
         bench.kick(0, queue, NOW);
         assert_eq!(bench.guest(0).info("a", true, NOW).in_force_us, 1_000);
         // What is in force is the result of a question about one queue.
-        bench.peers[0].command(2, &[6, 3, 1, 0, 0, 0], 9);
-        bench.kick(0, queue, NOW);
-        let expected = [&[0][..], &u32::MAX.to_le_bytes(), &1_000_u32.to_le_bytes()].concat();
-        assert_eq!(answer(&bench, 2), expected);
+        for (position, asked, packets, micros) in [(2, 0, 64, 1_000), (3, 1, u32::MAX, 200)] {
+            bench.peers[0].command(position, &[6, 3, asked, 0, 0, 0], 9);
+            bench.kick(0, queue, NOW);
+            let expected = [&[0][..], &packets.to_le_bytes(), &u32::to_le_bytes(micros)].concat();
+            assert_eq!(answer(&bench, position), expected);
+        }
+        // `ethtool -C eth0 rx-usecs 0 rx-frames 0 tx-usecs 400 tx-frames 32`.
+        for (position, direction, packets, micros) in [(4, 0, 32_u32, 400_u32), (5, 1, 0, 0)] {
+            let set = [
+                &[6, direction][..],
+                &packets.to_le_bytes(),
+                &micros.to_le_bytes(),
+            ]
+            .concat();
+            bench.peers[0].command(position, &set, 1);
+            bench.kick(0, queue, NOW);
+            assert_eq!(answer(&bench, position), [0]);
+        }
+        assert_eq!(bench.guest(0).info("a", true, NOW).in_force_us, 400);
         // It holds until the guest goes, with no deadline of its own.
         assert_eq!(bench.network.deadline(), None);
-        assert_eq!(bench.guest(0).counters.totals.control_frames, 3);
+        assert_eq!(bench.guest(0).counters.totals.control_frames, 6);
     }
 }
 
