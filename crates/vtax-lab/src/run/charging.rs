@@ -169,6 +169,10 @@ impl Charged {
                 let title = format!("charged for {} ({method})", stage.name());
                 rates.time(&name, row.stages.get(stage), &title);
             }
+            if let Some(modelled) = row.modelled {
+                let title = format!("how far that may be off ({method})");
+                rates.time(&metric::error(method), modelled.total(), &title);
+            }
             let title = "booked by the kernel on the guest's threads";
             rates.time(metric::BOOKED, row.booked, title);
         }
@@ -223,7 +227,7 @@ impl Charged {
             ] {
                 rates.time(&name, time, &format!("{title} ({method})"));
             }
-            // The counted method hands out all of the kernel's own account.
+            // The counted method hands out all soft interrupt time there was, by the kernel's account or by samples.
             if *method == "counted" {
                 let of_guests: u64 = (ledger.rows.iter())
                     .map(|row| row.stages.get(Stage::Softirq).0)

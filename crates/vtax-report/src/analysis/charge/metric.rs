@@ -48,6 +48,11 @@ pub fn host_softirq(method: &str) -> String {
     format!("charge.{method}.host_softirq")
 }
 
+/// How far what a method charged to a guest may be off, all stages together; absent where it is measured.
+pub fn error(method: &str) -> String {
+    format!("charge.{method}.error")
+}
+
 /// What a method left unattributed.
 pub fn unattributed(method: &str) -> String {
     format!("charge.{method}.unattributed")

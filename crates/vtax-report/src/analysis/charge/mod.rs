@@ -128,6 +128,22 @@ impl PlatformStudy {
         Some(of(method)? / of(Method::Traced)?).filter(|ratio| ratio.is_finite())
     }
 
+    /// How far counting is off by its own account, alone, over what tracing finds. `None` where it does not say.
+    pub fn stated_error(&self, load: &str) -> Option<f64> {
+        let of = |of_guest: &dyn Fn(&GuestCharge) -> Option<f64>| -> Vec<f64> {
+            let measured = self.pair_measurements(1);
+            let guests = measured.filter_map(|measurement| {
+                let guest = measurement.guest(load)?;
+                guest.work.filter(|work| *work > 0.0)?;
+                Some(guest)
+            });
+            guests.filter_map(of_guest).collect()
+        };
+        let errors = of(&|guest| Some(guest.errors.get("counted")?.0 as f64));
+        let traced = of(&|guest| Some(guest.total("traced")?.0 as f64));
+        Some(mean(&errors)? / mean(&traced)?).filter(|ratio| ratio.is_finite())
+    }
+
     /// One of the two guests, together with the other over alone, for a unit of its work.
     pub fn compare(&self, load: &str, method: Method) -> Comparison {
         let of = |running: usize| -> Vec<f64> {
@@ -289,6 +305,7 @@ mod tests {
                 ("traced".to_owned(), stages(packets * 3000)),
                 ("counted".to_owned(), stages(0)),
             ]),
+            errors: BTreeMap::from([("counted".to_owned(), Nanoseconds(packets * 3200))]),
         }
     }
 
@@ -369,6 +386,34 @@ mod tests {
         assert!((over(Method::Counted) - 1000.0 / 4000.0).abs() < 1e-9);
         let fitted = Method::Fitted(study.fitted().unwrap());
         assert!((over(fitted) - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_error_that_counting_states_is_shown_beside_what_it_is_off() {
+        let mut platform = study();
+        assert!((platform.stated_error("small").unwrap() - 3200.0 / 4000.0).abs() < 1e-9);
+        let text = |platform: &PlatformStudy| {
+            super::table(&Study {
+                name: "pair".to_owned(),
+                place: "local".to_owned(),
+                source: vtax_units::Source::Measured,
+                kernel: "6.1".to_owned(),
+                processors: 1,
+                notes: Vec::new(),
+                platforms: vec![platform.clone()],
+            })
+        };
+        let shown = text(&platform);
+        assert!(shown.contains("0.250 ± 0.80 |"), "{shown}");
+        // A host that accounts interrupts exactly, and results of an earlier vtax, have none.
+        for measurement in &mut platform.measurements {
+            measurement
+                .guests
+                .iter_mut()
+                .for_each(|guest| guest.errors.clear());
+        }
+        assert_eq!(platform.stated_error("small"), None);
+        assert!(!text(&platform).contains('±'));
     }
 
     #[test]

@@ -117,6 +117,9 @@ pub struct GuestCharge {
     pub booked: Nanoseconds,
     /// By method, by stage.
     pub charged: BTreeMap<String, BTreeMap<String, Nanoseconds>>,
+    /// How far that may be off by a method's own account, all stages together; nothing where it is measured.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub errors: BTreeMap<String, Nanoseconds>,
 }
 
 impl GuestCharge {
@@ -370,6 +373,13 @@ fn guest(load: &str, metrics: &Metrics, span: Nanoseconds) -> GuestCharge {
         block_requests: count(metrics, metric::BLOCK_REQUESTS, span),
         booked: time(metrics, metric::BOOKED, span).unwrap_or_default(),
         charged: charged.collect(),
+        errors: metric::METHODS
+            .into_iter()
+            .filter_map(|method| {
+                let error = time(metrics, &metric::error(method), span)?;
+                Some((method.to_owned(), error))
+            })
+            .collect(),
     }
 }
 

@@ -68,7 +68,14 @@ fn write(text: &mut String, study: &Study, platform: &PlatformStudy) -> std::fmt
     for load in &platform.pair {
         write!(text, "| {load} alone, over traced | |")?;
         for (_, method) in &methods {
-            write!(text, " {} |", ratio(platform.over_truth(load, *method)))?;
+            let over = ratio(platform.over_truth(load, *method));
+            match platform
+                .stated_error(load)
+                .filter(|_| *method == Method::Counted)
+            {
+                Some(error) => write!(text, " {over} ± {error:.2} |")?,
+                None => write!(text, " {over} |")?,
+            }
         }
         text.push('\n');
     }
