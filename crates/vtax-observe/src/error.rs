@@ -24,14 +24,16 @@ pub enum ObserveError {
         detail: String,
     },
     /// A counter did what leaves something uncounted; everything else was read.
-    #[error("{name} in {path} {finding}")]
+    #[error("{name} in {path} {what} ({numbers})")]
     Counter {
         /// The counter.
         name: String,
         /// The file, or the device, that shows it.
         path: PathBuf,
         /// What it did.
-        finding: String,
+        what: &'static str,
+        /// From where to where, or by how much.
+        numbers: String,
     },
     /// The instrument exists but this process may not use it.
     #[error("no permission for {what}: {remedy}")]
@@ -67,4 +69,16 @@ pub enum ObserveError {
     /// The sampling thread ended early.
     #[error("the sampling thread stopped: {0}")]
     Stopped(String),
+}
+
+impl ObserveError {
+    /// The same sentence each time that the same counter does the same: for those who say a problem once.
+    pub fn without_numbers(&self) -> String {
+        match self {
+            Self::Counter {
+                name, path, what, ..
+            } => format!("{name} in {} {what}", path.display()),
+            other => other.to_string(),
+        }
+    }
 }

@@ -431,7 +431,7 @@ impl EnergyReader {
         let (mut restarted, mut silent) = (Vec::new(), Vec::new());
         for meter in &mut self.meters {
             if let Err(error) = meter.read(now, &mut self.readings) {
-                problems.push(error.to_string());
+                problems.push(error.without_numbers());
                 match error {
                     ObserveError::Counter { .. } => restarted.push(meter.name().to_owned()),
                     ObserveError::Unavailable { .. } => silent.push(meter.name().to_owned()),

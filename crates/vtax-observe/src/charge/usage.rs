@@ -163,15 +163,15 @@ impl UsageReader {
         }
 
         if leapt > 0 {
-            self.problems.push(format!(
-                "{leapt} guests' times leapt by more than the processors had; not charged"
-            ));
+            self.problems.push(
+                "guests' times leapt by more than the processors had; not charged".to_owned(),
+            );
         }
         if fell > 0 {
-            self.problems.push(format!(
-                "{fell} of the guests' times fell, so they started anew; what they were in between is \
-                 not charged"
-            ));
+            self.problems.push(
+                "guests' times fell, so they started anew; what they were in between is not charged"
+                    .to_owned(),
+            );
         }
         let host = self.read_host(clock.now())?;
         let Some(last) = self.last.replace(host) else {
@@ -179,10 +179,10 @@ impl UsageReader {
         };
         let span = host.time.at.saturating_since(last.time.at);
         let Some(total) = host.time.busy_since(&last.time) else {
-            self.problems.push(format!(
-                "how long processors worked in {:.1} s is not known, so nobody is charged for it",
-                span.as_secs_f64()
-            ));
+            self.problems.push(
+                "how long processors worked in an interval is not known, so nobody is charged for it"
+                    .to_owned(),
+            );
             return Ok(None);
         };
         let tasks = host.scheduled_since(&last);
@@ -201,7 +201,9 @@ impl UsageReader {
         self.readings.clear_values();
         match self.host.read(now, &mut self.readings) {
             Ok(()) => {}
-            Err(finding @ ObserveError::Counter { .. }) => self.problems.push(finding.to_string()),
+            Err(finding @ ObserveError::Counter { .. }) => {
+                self.problems.push(finding.without_numbers());
+            }
             Err(error) => return Err(error),
         }
         Ok(self.host.mark())

@@ -54,14 +54,17 @@ impl Change {
         )
     }
 
-    /// What left something uncounted, to follow the counter's name; `None` where nothing did.
-    pub fn finding(self) -> Option<String> {
+    /// What left something uncounted, to follow the counter's name, and its numbers; `None` where
+    /// nothing did.
+    pub fn finding(self) -> Option<(&'static str, String)> {
         match self {
-            Self::Restarted { from, to, .. } => Some(format!(
-                "fell from {from} to {to}, so it started anew; what it counted in between is unknown"
+            Self::Restarted { from, to, .. } => Some((
+                "fell, so it started anew; what it counted in between is unknown",
+                format!("from {from} to {to}"),
             )),
-            Self::Leapt { by, most } => Some(format!(
-                "leapt by {by}, where {most} is the most that is possible; not counted"
+            Self::Leapt { by, most } => Some((
+                "leapt by more than is possible, which is not counted",
+                format!("by {by}, at most {most}"),
             )),
             _ => None,
         }
@@ -259,12 +262,13 @@ impl Findings {
     /// Notes what the counter `name` of the file at `path` did.
     pub(crate) fn note(&mut self, path: &Path, name: &str, change: Change) {
         if self.0.is_none()
-            && let Some(finding) = change.finding()
+            && let Some((what, numbers)) = change.finding()
         {
             self.0 = Some(ObserveError::Counter {
                 name: name.to_owned(),
                 path: path.to_owned(),
-                finding,
+                what,
+                numbers,
             });
         }
     }
@@ -304,7 +308,7 @@ mod tests {
         let mut time = counter(Rule::TIME, &[900 * second]);
         let change = time.advance(10 * second);
         assert!(matches!(change, Change::Restarted { gain: 0, .. }));
-        assert!(change.finding().unwrap().contains("started anew"));
+        assert!(change.finding().unwrap().0.contains("started anew"));
         assert_eq!(time.advance(11 * second), Change::Advanced(second));
         assert_eq!(time.total(), 901 * second);
     }

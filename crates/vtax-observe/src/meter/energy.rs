@@ -81,18 +81,19 @@ impl EnergyCounter {
 
     /// What to tell the observer about a change that left energy uncounted, of the counter at `path`.
     pub fn complaint(&self, path: &Path, change: Change) -> Option<ObserveError> {
-        let finding = match change {
-            Change::Leapt { by, most } => format!(
-                "leapt by {:.0} J, where the device uses at most {:.0} J; not counted",
-                self.joules(by).0,
-                self.joules(most).0
-            ),
-            change => change.finding()?,
+        let (what, numbers) = change.finding()?;
+        let numbers = match change {
+            Change::Leapt { by, most } => {
+                let (by, most) = (self.joules(by).0, self.joules(most).0);
+                format!("by {by:.0} J, at most {most:.0} J")
+            }
+            _ => numbers,
         };
         Some(ObserveError::Counter {
             name: "the energy counter".to_owned(),
             path: path.to_owned(),
-            finding,
+            what,
+            numbers,
         })
     }
 }
