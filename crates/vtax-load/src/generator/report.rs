@@ -74,11 +74,13 @@ impl Report {
                 "no request was due in the measured part: measure longer or ask for a higher rate"
                     .to_owned()
             }
-            due => format!(
-                "not one of {} requests was answered as asked ({}): check that the server runs and can be reached",
-                due.unwrap_or(failed),
+            Some(due) => format!(
+                "not one of {due} requests was answered as asked ({}): check that the server runs and can be reached",
                 self.errors
             ),
+            None => {
+                "not one byte of an answer came in the measured part: measure longer".to_owned()
+            }
         })
     }
 }
@@ -232,6 +234,12 @@ mod tests {
             ..none.clone()
         };
         assert!(idle.unanswered().unwrap().contains("no request was due"));
+        let silent = Report {
+            due: None,
+            errors: Errors::default(),
+            ..none.clone()
+        };
+        assert!(silent.unanswered().unwrap().contains("not one byte"));
         // One was answered after the measured part, and a download is under way.
         assert_eq!(
             Report {
