@@ -349,6 +349,16 @@ mod tests {
     }
 
     #[test]
+    fn each_of_512_processors_has_its_series() {
+        let root = tree(&four(4000, 9, 0, 0..512));
+        let mut host = HostCpu::open(root.path(), root.path()).unwrap();
+        let snapshot = snapshot(&mut host, &mut Readings::default());
+        let last = snapshot.get("host", "cpu.511.busy_ns").unwrap();
+        assert_eq!(last.value, 1e10);
+        assert_eq!(host.mark().time.processors, 512);
+    }
+
+    #[test]
     fn stolen_time_that_leaps_is_not_counted_and_named() {
         let stats = [four(0, 0, 0, 0..4), four(0, 400, 1 << 40, 0..4)];
         assert_eq!(growth(&stats, metric::CPU_STEAL), [0.0]);

@@ -407,6 +407,28 @@ mod tests {
         );
     }
 
+    /// 32 bits of milliwatts, as lm-sensors' users see it.
+    #[test]
+    fn four_megawatts_of_a_sensor_are_not_counted() {
+        let root = TempDir::new().unwrap();
+        let shows = |microwatts: &str| {
+            let files = [("name", "power_meter"), ("power1_average", microwatts)];
+            chip(&root, 0, &files);
+        };
+        shows("100000000");
+        let mut meter = Hwmon::open(root.path()).unwrap();
+        read(&mut meter, 0.0);
+        shows("4294967295000");
+        let mut readings = Readings::default();
+        let error = meter.read(Nanoseconds(1_000_000_000), &mut readings);
+        assert!(error.unwrap_err().to_string().contains("4294967 W"));
+        let snapshot = Snapshot::of(Nanoseconds(0), &readings);
+        assert_eq!(
+            value(&snapshot, "energy.hwmon.power_meter-power1_joules"),
+            100.0
+        );
+    }
+
     #[test]
     fn a_host_without_power_sensors_says_so() {
         let root = TempDir::new().unwrap();

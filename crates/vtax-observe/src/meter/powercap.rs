@@ -166,6 +166,7 @@ impl Meter for Powercap {
 mod tests {
     use super::*;
     use crate::Snapshot;
+    use crate::meter::host_domains;
     use std::fs;
     use tempfile::TempDir;
 
@@ -249,6 +250,16 @@ mod tests {
         assert_eq!(error, None);
         assert!((joules(&snapshot, "package-0") - 80.0).abs() < 1e-9);
         assert!((joules(&snapshot, "package-1") - 100.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn two_sockets_with_a_psys_each_are_the_sum_of_their_packages_and_memory() {
+        let root = two_sockets();
+        zone(&root, "intel-rapl:b", "psys", 0);
+        let meter = open(&root).unwrap();
+        let (host, _) = host_domains(meter.domains());
+        let names: Vec<&str> = host.iter().map(|domain| domain.name.as_str()).collect();
+        assert_eq!(names, ["package-0", "dram-0", "package-1", "dram-1"]);
     }
 
     #[test]
