@@ -3,14 +3,15 @@
 
 use crate::pace::Pace;
 use crate::pods;
-use crate::snapshot::{Snapshot, Watch, softirq_source};
+use crate::said::Said;
+use crate::snapshot::{Snapshot, Watch};
 use serde::Serialize;
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use vtax_observe::ObserveError;
-use vtax_observe::charge::{EnergyUse, Ledger, Stage, Stages};
+use vtax_observe::charge::{EnergyUse, Ledger, Modelled, Stage, Stages};
 use vtax_units::{Joules, Nanoseconds, Source};
 
 /// How records are written.
@@ -60,7 +61,7 @@ pub struct Record<'a> {
     pub stage: &'static str,
     /// Processor time.
     pub cpu_seconds: f64,
-    /// Whether that was measured or modelled (counted soft interrupts are).
+    /// Whether that was measured or modelled: counted soft interrupts are, and times that they were taken off.
     pub cpu_source: Source,
     /// Energy, where a meter tells it.
     pub energy_joules: Option<f64>,
@@ -72,10 +73,16 @@ pub struct Record<'a> {
     pub interval_cpu_seconds: f64,
     /// The same for energy.
     pub interval_energy_joules: Option<f64>,
+    /// How far a modelled time may be off: half the width of an interval that holds the true value in at least 9 of
+    /// 10 cases.
+    pub cpu_error_seconds: Option<f64>,
+    /// The power model that computed the energy, with its date and how far it is off; `None` where the energy is
+    /// measured.
+    pub energy_model: Option<String>,
 }
 
 /// The names of the columns, in their order.
-const COLUMNS: &str = "began,ended,interval_seconds,party,guest,platform,manager,uuid,number,stage,cpu_seconds,cpu_source,energy_joules,energy_source,method,interval_cpu_seconds,interval_energy_joules";
+const COLUMNS: &str = "began,ended,interval_seconds,party,guest,platform,manager,uuid,number,stage,cpu_seconds,cpu_source,energy_joules,energy_source,method,interval_cpu_seconds,interval_energy_joules,cpu_error_seconds,energy_model";
 
 /// The records of one interval; by each method, where several were asked for.
 pub fn records(snapshot: &Snapshot) -> Vec<Record<'_>> {
@@ -102,6 +109,12 @@ fn of_method<'a>(snapshot: &'a Snapshot, method: &'static str, ledger: &Ledger) 
         method,
         interval_cpu_seconds: ledger.total.as_secs_f64(),
         interval_energy_joules: snapshot.energy.map(|energy| energy.total.0),
+        cpu_error_seconds: None,
+        energy_model: snapshot
+            .power_model
+            .as_ref()
+            .filter(|_| snapshot.energy.is_some())
+            .map(ToString::to_string),
     };
     let active = active_energy(snapshot.energy, ledger);
     let mut records = Vec::new();
@@ -119,7 +132,7 @@ fn of_method<'a>(snapshot: &'a Snapshot, method: &'static str, ledger: &Ledger) 
         split(
             &mut records,
             &whom,
-            &stages(&row.stages),
+            &stages(&row.stages, row.modelled),
             row.energy,
             active,
         );
@@ -128,10 +141,24 @@ fn of_method<'a>(snapshot: &'a Snapshot, method: &'static str, ledger: &Ledger) 
         party: Party::Host,
         ..blank.clone()
     };
-    let stages = [("tasks", ledger.host), ("softirq", ledger.host_softirq)];
+    let modelled = ledger.modelled;
+    let stages = [
+        (
+            "tasks",
+            ledger.host,
+            modelled.and_then(|modelled| modelled.own),
+        ),
+        (
+            "softirq",
+            ledger.host_softirq,
+            modelled.map(|modelled| modelled.softirq),
+        ),
+    ];
     split(&mut records, &host, &stages, ledger.host_energy, active);
     records.push(Record {
         cpu_seconds: ledger.unattributed.as_secs_f64(),
+        cpu_source: source(ledger.unattributed_error),
+        cpu_error_seconds: ledger.unattributed_error.map(Nanoseconds::as_secs_f64),
         energy_joules: snapshot.energy.map(|_| ledger.unattributed_energy.0),
         ..blank
     });
@@ -147,36 +174,56 @@ fn active_energy(energy: Option<EnergyUse>, ledger: &Ledger) -> Option<f64> {
     })
 }
 
+/// A stage's name, its time, and how far that may be off where a model made it.
+type StageTime = (&'static str, Nanoseconds, Option<Nanoseconds>);
+
 /// The guest's own code always, the other stages where there was any.
-fn stages(stages: &Stages) -> Vec<(&'static str, Nanoseconds)> {
+fn stages(stages: &Stages, modelled: Option<Modelled>) -> Vec<StageTime> {
+    let own = stages.total().saturating_since(stages.get(Stage::Softirq));
+    // What was taken off was taken off the stages in proportion, and so the error is theirs.
+    let error = |stage: Stage, time: Nanoseconds| {
+        let modelled = modelled?;
+        if stage == Stage::Softirq {
+            return Some(modelled.softirq);
+        }
+        let share = match own.0 {
+            0 if stage == Stage::Vcpu => 1.0,
+            0 => 0.0,
+            own => time.0 as f64 / own as f64,
+        };
+        Some(Nanoseconds((modelled.own?.0 as f64 * share) as u64))
+    };
     Stage::ALL
         .into_iter()
         .map(|stage| (stage, stages.get(stage)))
         .filter(|(stage, time)| *stage == Stage::Vcpu || time.0 > 0)
-        .map(|(stage, time)| (stage.name(), time))
+        .map(|(stage, time)| (stage.name(), time, error(stage, time)))
         .collect()
+}
+
+/// Times with an error are modelled.
+fn source(error: Option<Nanoseconds>) -> Source {
+    error.map_or(Source::Measured, |_| Source::Modelled)
 }
 
 /// One record a stage. What is in `energy` beyond the stages' active energy is idle energy.
 fn split<'a>(
     into: &mut Vec<Record<'a>>,
     whom: &Record<'a>,
-    stages: &[(&'static str, Nanoseconds)],
+    stages: &[StageTime],
     energy: Joules,
     active: Option<f64>,
 ) {
     let mut idle = energy.0;
-    for (stage, time) in stages {
+    for (stage, time, error) in stages {
         // Rounding must not charge more than there is.
         let joules = active.map(|active| (active * time.0 as f64).min(idle));
         idle -= joules.unwrap_or(0.0);
         into.push(Record {
             stage,
             cpu_seconds: time.as_secs_f64(),
-            cpu_source: match *stage {
-                "softirq" => softirq_source(whom.method),
-                _ => Source::Measured,
-            },
+            cpu_source: source(*error),
+            cpu_error_seconds: error.map(Nanoseconds::as_secs_f64),
             energy_joules: joules,
             ..whom.clone()
         });
@@ -233,6 +280,8 @@ pub fn write(record: &Record<'_>, format: RecordFormat, out: &mut impl Write) ->
                 method,
                 interval_cpu_seconds,
                 interval_energy_joules,
+                cpu_error_seconds,
+                energy_model,
             } = record;
             let party = match party {
                 Party::Guest => "guest",
@@ -241,13 +290,15 @@ pub fn write(record: &Record<'_>, format: RecordFormat, out: &mut impl Write) ->
             };
             writeln!(
                 out,
-                "{began},{ended},{interval_seconds},{party},{},{platform},{manager},{},{},{stage},{cpu_seconds},{cpu_source},{},{},{method},{interval_cpu_seconds},{}",
+                "{began},{ended},{interval_seconds},{party},{},{platform},{manager},{},{},{stage},{cpu_seconds},{cpu_source},{},{},{method},{interval_cpu_seconds},{},{},{}",
                 quoted(guest),
                 quoted(uuid),
                 or_empty(*number),
                 or_empty(*energy_joules),
                 or_empty(*energy_source),
                 or_empty(*interval_energy_joules),
+                or_empty(*cpu_error_seconds),
+                quoted(energy_model.as_deref().unwrap_or_default()),
             )
         }
     }
@@ -315,9 +366,15 @@ pub fn run(
     for note in watch.notes() {
         say(note);
     }
+    if let ("counted", accounting) = watch.method() {
+        say(&format!(
+            "soft interrupts are counted, which this kernel has {accounting}"
+        ));
+    }
     watch.pass()?;
     let mut pace = Pace::new(options.interval);
     let mut left = options.count;
+    let mut said = Said::default();
     let outcome = (|| {
         write_header(options.format, out)?;
         out.flush()?;
@@ -325,9 +382,7 @@ pub fn run(
             pace.wait(stop);
             match watch.pass() {
                 Ok(snapshot) => {
-                    for problem in &snapshot.problems {
-                        say(problem);
-                    }
+                    said.say_new(&snapshot.problems, say);
                     let snapshot = match options.by {
                         By::Guest => snapshot,
                         By::Pod => {
@@ -406,23 +461,37 @@ mod tests {
     }
 
     #[test]
-    fn counted_soft_interrupts_and_modelled_energy_are_flagged() {
+    fn counted_soft_interrupts_what_they_were_taken_off_and_modelled_energy_are_flagged() {
         let mut host = Host::default();
         host.start(1);
-        let snapshot = host.pass(1000);
+        let mut snapshot = host.pass(1000);
         let records = records(&snapshot);
         let softirq = records
             .iter()
             .find(|record| record.stage == "softirq")
             .unwrap();
         assert_eq!(softirq.cpu_source, Source::Modelled);
+        assert_eq!(softirq.cpu_error_seconds, Some(2e-8));
         let own = records
             .iter()
             .find(|record| record.stage == "vcpu")
             .unwrap();
         assert_eq!(
-            (own.cpu_source, own.energy_source),
-            (Source::Measured, Some(Source::Modelled))
+            (own.cpu_source, own.cpu_error_seconds, own.energy_source),
+            (Source::Modelled, Some(1e-8), Some(Source::Modelled))
+        );
+        // Where the kernel accounts soft interrupts apart, nothing is taken off.
+        for row in &mut snapshot.ledger.rows {
+            row.modelled = row.modelled.map(|modelled| Modelled {
+                own: None,
+                ..modelled
+            });
+        }
+        let records = super::records(&snapshot);
+        assert_eq!(records[0].stage, "vcpu");
+        assert_eq!(
+            (records[0].cpu_source, records[0].cpu_error_seconds),
+            (Source::Measured, None)
         );
     }
 
@@ -431,7 +500,10 @@ mod tests {
         let mut host = Host::default();
         host.start(1);
         let mut snapshot = host.pass(1000);
-        snapshot.compared = vec![("traced", snapshot.ledger.clone())];
+        let mut ledger = snapshot.ledger.clone();
+        (ledger.modelled, ledger.unattributed_error) = (None, None);
+        ledger.rows.iter_mut().for_each(|row| row.modelled = None);
+        snapshot.compared = vec![("traced", ledger)];
         let records = records(&snapshot);
         let (counted, traced): (Vec<_>, Vec<_>) = records
             .iter()
@@ -463,6 +535,28 @@ mod tests {
             "{}",
             csv[0]
         );
-        assert_eq!(csv[2].split(',').count(), columns.len(), "{}", csv[2]);
+        let mut is_quoted = false;
+        let between = csv[2].chars().filter(|c| {
+            is_quoted ^= *c == '"';
+            *c == ',' && !is_quoted
+        });
+        assert_eq!(between.count() + 1, columns.len(), "{}", csv[2]);
+    }
+
+    #[test]
+    fn modelled_energy_carries_its_model_in_every_record() {
+        let mut host = Host::default();
+        host.start_named(1, "a", Platform::Qemu);
+        let mut snapshot = host.pass(1000);
+        let model = "another machine, of 2011-04-06, a published curve of another machine";
+        for record in records(&snapshot) {
+            assert_eq!(record.energy_model.as_deref(), Some(model));
+        }
+        let csv = lines(&snapshot, RecordFormat::Csv);
+        assert!(csv[0].ends_with(&format!(",\"{model}\"")), "{}", csv[0]);
+        snapshot.power_model = None;
+        for record in records(&snapshot) {
+            assert_eq!(record.energy_model, None);
+        }
     }
 }

@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use vtax_observe::ObserveError;
-use vtax_observe::charge::{Charger, EnergyUse, GuestTotals, Ledger, Stage, Totals};
+use vtax_observe::charge::{Charger, EnergyUse, GuestTotals, IrqAccounting, Ledger, Stage, Totals};
 use vtax_observe::clock::{SystemClock, thread_cpu};
 use vtax_observe::guests::{Guest, Platform, pod_of};
+use vtax_observe::meter::PowerModel;
 use vtax_units::{Nanoseconds, Source};
 
 /// A guest, what it used in the interval and what it used since charging began.
@@ -23,6 +24,8 @@ pub struct GuestUse {
     pub manager: Option<&'static str>,
     /// One harmless line; unique among a platform's guests of this moment.
     pub name: String,
+    /// The name that it was given. Others may have the same.
+    pub called: String,
     /// Where it has one.
     pub uuid: Option<String>,
     /// The UID of the Kubernetes pod that it is in or runs.
@@ -67,10 +70,14 @@ pub struct Snapshot {
     pub energy: Option<EnergyUse>,
     /// What the energy covers, and its flag.
     pub energy_source: Option<(String, Source)>,
+    /// What computes it, where it is modelled.
+    pub power_model: Option<PowerModel>,
     /// Since charging began.
     pub totals: Totals,
     /// How soft interrupts are charged.
     pub method: &'static str,
+    /// How the kernel accounts interrupts.
+    pub irq_accounting: IrqAccounting,
     /// What failed in this pass, and what works less well than it could; each a sentence.
     pub problems: Vec<String>,
     /// This process's CPU time since charging began.
@@ -125,6 +132,11 @@ impl Watch {
         self.charger.notes()
     }
 
+    /// How soft interrupts are charged, and how the kernel accounts interrupts.
+    pub fn method(&self) -> (&'static str, IrqAccounting) {
+        (self.charger.method(), self.charger.irq_accounting())
+    }
+
     /// Takes a snapshot at once and then every `interval`, until `stop` is set. `take` gets each one, or
     /// why there is none, and how long its pass took.
     ///
@@ -173,8 +185,10 @@ impl Watch {
             compared: pass.ledgers.into_iter().skip(1).collect(),
             energy: pass.energy,
             energy_source: energy_source.map(|(covers, source)| (covers.to_owned(), source)),
+            power_model: self.charger.power_model().cloned(),
             totals: totals.clone(),
             method: self.charger.method(),
+            irq_accounting: self.charger.irq_accounting(),
             problems: pass.problems,
             own_cpu: self.charger.cost(),
             sampling_cpu: thread_cpu().saturating_since(self.cpu_before),
@@ -194,6 +208,7 @@ fn guest_use(
         platform: guest.platform,
         manager: guest.manager,
         name: guest.name.clone(),
+        called: guest.called.clone(),
         uuid: guest.uuid.clone(),
         pod: guest.group.as_deref().and_then(pod_of),
         process: guest.process,
@@ -203,6 +218,10 @@ fn guest_use(
             stages: row.map(|row| row.stages).unwrap_or_default(),
             energy: row.map(|row| row.energy).unwrap_or_default(),
             exchanges: exchanges.get(&guest.number).copied().unwrap_or_default(),
+            error: row
+                .and_then(|row| row.modelled)
+                .map(|modelled| modelled.total())
+                .unwrap_or_default(),
         },
         total: totals
             .guests
