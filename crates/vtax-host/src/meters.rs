@@ -244,3 +244,49 @@ impl Instrument for Shared {
             .read(now, into)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// A host with two power supplies, of which one cannot be read.
+    fn half_a_machine() -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let put = |file: &str, text: &str| {
+            let path = root.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        for (number, watts) in [(0, "150000000\n"), (1, "")] {
+            let supply = format!("sys/class/hwmon/hwmon{number}");
+            put(&format!("{supply}/name"), "dps920ab\n");
+            put(&format!("{supply}/power1_label"), "pin\n");
+            put(&format!("{supply}/power1_input"), watts);
+        }
+        put("proc/stat", "cpu 1 0 0 1 0\ncpu0 1 0 0 1 0\n");
+        root
+    }
+
+    #[test]
+    fn a_meter_that_is_there_and_cannot_be_read_is_named_to_whoever_watches() {
+        let root = half_a_machine();
+        let opened = open(&Roots::below(root.path())).unwrap();
+        assert!(opened.meters.iter().all(|meter| meter.name() != "hwmon"));
+        let line = opened.unreadable.first().unwrap();
+        assert!(line.contains("hwmon1/power1_input"), "{line}");
+    }
+
+    #[test]
+    fn a_run_says_which_meter_it_does_not_use_and_keeps_the_model_that_it_uses() {
+        let root = half_a_machine();
+        let mut notes = Vec::new();
+        let auto = ["auto".to_owned()];
+        let roots = Roots::below(root.path());
+        let meters = Meters::choose(&auto, &roots, &mut |line| notes.push(line)).unwrap();
+        assert!(notes[0].contains("hwmon1/power1_input"), "{notes:?}");
+        let of_all = meters.energy.iter().map(|(_, source)| *source);
+        assert!(of_all.eq([Source::Modelled]));
+        assert!(meters.model.is_some());
+    }
+}
