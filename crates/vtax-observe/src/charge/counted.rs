@@ -35,7 +35,7 @@ use super::Method;
 use super::cost::{Amounts, CostModel, Estimate};
 use super::exchanges::{GuestExchanges, IntervalExchanges};
 use super::irq_accounting::IrqAccounting;
-use super::ledger::{IoCharge, IoWork, Usage};
+use super::ledger::{IoCharge, Usage};
 use crate::counters::clock_samples::{ClockSamples, Sampled, Work};
 use crate::guests::{Guests, Platform};
 use crate::{ObserveError, Roots};
@@ -559,10 +559,7 @@ fn move_by_samples(
     for guest in &usage.guests {
         let own = guest.own.total().saturating_since(guest.outside).0 as f64;
         if let Some(share) = shares.get(&Context::Guest(guest.number)) {
-            let work = charge
-                .guests
-                .entry(guest.number)
-                .or_insert_with(IoWork::default);
+            let work = charge.guests.entry(guest.number).or_default();
             (work.context, work.context_error) = take(*share, own);
         }
     }
@@ -588,10 +585,7 @@ fn move_by_run_time(usage: &Usage, whole: f64, most: f64, charge: &mut IoCharge)
         let context = (in_tasks * own / tasks).min(left);
         left -= context;
         let error = context.max(most.min(own) - context);
-        let work = charge
-            .guests
-            .entry(guest.number)
-            .or_insert_with(IoWork::default);
+        let work = charge.guests.entry(guest.number).or_default();
         (work.context, work.context_error) = (nanoseconds(context), nanoseconds(error));
     }
     charge.host_context = nanoseconds(left);

@@ -96,7 +96,7 @@ pub(crate) struct Sampled {
 impl ClockSamples {
     /// Opens an event on each processor that is online; none is started.
     pub(crate) fn open(proc: &Path) -> Result<Self, ObserveError> {
-        let functions = functions(&KernelFile::open(proc.join("kallsyms"))?.read()?.to_vec());
+        let functions = functions(KernelFile::open(proc.join("kallsyms"))?.read()?);
         if functions.is_empty() {
             return Err(ObserveError::Unavailable {
                 what: WHAT.to_owned(),
