@@ -591,7 +591,10 @@ mod tests {
         let text = text(&mut host, &mut roster, 1_000_000_000);
         let labels = "{name=\"another machine\",date=\"2011-04-06\",fitted_to=\"\",\
                       residual_rms_watts=\"\",residual_worst_watts=\"\"} 1\n";
-        assert!(text.contains(&format!("vtax_power_model_info{labels}")), "{text}");
+        assert!(
+            text.contains(&format!("vtax_power_model_info{labels}")),
+            "{text}"
+        );
     }
 
     #[test]

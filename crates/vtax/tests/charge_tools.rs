@@ -312,7 +312,13 @@ fn the_help_of_the_exporter_has_only_what_pushes_under_pushing() {
     let output = vtax(&["exporter", "--help"]).output().unwrap();
     let help = String::from_utf8(output.stdout).unwrap();
     let (others, pushing) = help.split_once("\nPushing:\n").unwrap();
-    for name in ["--method", "--weights", "--idle", "--idle-watts", "--listen"] {
+    for name in [
+        "--method",
+        "--weights",
+        "--idle",
+        "--idle-watts",
+        "--listen",
+    ] {
         assert!(others.contains(&format!("{name} ")), "{name}: {help}");
     }
     let names = pushing
@@ -320,7 +326,10 @@ fn the_help_of_the_exporter_has_only_what_pushes_under_pushing() {
         .filter_map(|line| line.trim_start().strip_prefix("--"));
     for name in names {
         let name = name.split(' ').next().unwrap();
-        assert!(name.starts_with("push") || name.starts_with("queue"), "{name}");
+        assert!(
+            name.starts_with("push") || name.starts_with("queue"),
+            "{name}"
+        );
     }
 }
 
@@ -342,7 +351,10 @@ fn the_page_shows_a_guest_live_stays_on_this_host_and_ends_when_asked() {
         .split_once("; the operator's token is in ")
         .expect("no terminal, so there is no token in what is said");
     let token = fs::read_to_string(file).unwrap();
-    assert!(token.trim().len() > 32 && !line.contains(token.trim()), "{line}");
+    assert!(
+        token.trim().len() > 32 && !line.contains(token.trim()),
+        "{line}"
+    );
     let mode = fs::metadata(file).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let mut stream = TcpStream::connect(address).unwrap();
