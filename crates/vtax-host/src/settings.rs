@@ -58,6 +58,8 @@ pub struct Parameter {
     pub default: Option<&'static str>,
     /// What it does, in one line, with its unit.
     pub help: &'static str,
+    /// Another key by which plans may set it, in place of `key`.
+    pub alias: Option<&'static str>,
 }
 
 impl Parameter {
@@ -75,6 +77,7 @@ impl Parameter {
             domain,
             default: None,
             help: "",
+            alias: None,
         }
     }
 
@@ -84,9 +87,55 @@ impl Parameter {
         self
     }
 
+    /// With another key by which plans may set it.
+    pub const fn alias(mut self, alias: &'static str) -> Self {
+        self.alias = Some(alias);
+        self
+    }
+
+    /// It under the key that a plan wrote; `None` where that is another parameter's.
+    pub fn written(mut self, key: &str) -> Option<Self> {
+        self.key = self.keys().find(|known| *known == key)?;
+        Some(self)
+    }
+
+    /// Its key, and its alias where it has one.
+    pub fn keys(&self) -> impl Iterator<Item = &'static str> + use<> {
+        std::iter::once(self.key).chain(self.alias)
+    }
+
+    /// The key that sets it in these settings; its own where none does.
+    fn key_in(&self, settings: &Settings) -> &'static str {
+        let mut keys = self.keys();
+        keys.find(|key| settings.0.contains_key(*key))
+            .unwrap_or(self.key)
+    }
+
+    /// What is wrong with keys that set it twice; `None` where one does, or none.
+    pub fn given_twice(&self, is_given: impl Fn(&str) -> bool) -> Option<String> {
+        let (key, alias) = (self.key, self.alias?);
+        (is_given(key) && is_given(alias)).then(|| {
+            format!("`{key}` and `{alias}` are the same setting, and both are given: leave `{alias}` out")
+        })
+    }
+
+    /// That these settings do not set it twice.
+    ///
+    /// # Errors
+    /// The two keys.
+    pub fn given_once(&self, settings: &Settings) -> Result<(), HostError> {
+        let twice = self.given_twice(|key| settings.0.contains_key(key));
+        twice.map_or(Ok(()), |twice| Err(HostError::Setting(twice)))
+    }
+
+    /// The text that is set, if any.
+    pub fn given<'a>(&self, settings: &'a Settings) -> Option<&'a str> {
+        settings.text(self.key_in(settings))
+    }
+
     /// The whole number in force: the one that is set, else the default, else 0.
     pub fn integer(&self, settings: &Settings) -> i64 {
-        settings.integer(self.key, self.parsed())
+        settings.integer(self.key_in(settings), self.parsed())
     }
 
     /// As [`Parameter::integer`], within the bounds.
@@ -94,7 +143,7 @@ impl Parameter {
     /// # Errors
     /// When the number is beyond them.
     pub fn bounded(&self, settings: &Settings) -> Result<u32, HostError> {
-        let (key, value) = (self.key, self.integer(settings));
+        let (key, value) = (self.key_in(settings), self.integer(settings));
         let (low, high) = match self.domain {
             Domain::Integer(low, high) => (low, high),
             _ => (0, u32::MAX.into()),
@@ -123,17 +172,17 @@ impl Parameter {
 
     /// The number in force: the one that is set, else the default, else 0.
     pub fn number(&self, settings: &Settings) -> f64 {
-        settings.number(self.key, self.parsed())
+        settings.number(self.key_in(settings), self.parsed())
     }
 
     /// The switch in force: the one that is set, else the default, else `false`.
     pub fn bool(&self, settings: &Settings) -> bool {
-        settings.bool(self.key, self.parsed())
+        settings.bool(self.key_in(settings), self.parsed())
     }
 
     /// The text in force: the one that is set, else the default, else nothing.
     pub fn text<'a>(&self, settings: &'a Settings) -> &'a str {
-        settings.text(self.key).or(self.default).unwrap_or_default()
+        self.given(settings).or(self.default).unwrap_or_default()
     }
 
     fn parsed<T: FromStr + Default>(&self) -> T {

@@ -184,12 +184,7 @@ impl Platform for Container {
     }
 
     fn parameters(&self) -> &'static [Parameter] {
-        const PARAMETERS: &[Parameter] = &[Parameter {
-            key: "container.runtime",
-            domain: Domain::Choice(&["auto", "runc", "crun", "runsc", "podman"]),
-            default: Some("auto"),
-            help: "the OCI runtime or engine; `auto` takes runc or crun, the first that works with this host's control groups",
-        }];
+        const PARAMETERS: &[Parameter] = &[Parameter::new("container.runtime", Domain::Choice(&["auto", "runc", "crun", "runsc", "podman"]), "auto").help("the OCI runtime or engine; `auto` takes runc or crun, the first that works with this host's control groups")];
         PARAMETERS
     }
 

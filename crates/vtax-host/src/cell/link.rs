@@ -92,36 +92,17 @@ pub fn numbered(name: &str, seat: u8) -> String {
 
 /// What a plan may set of the link.
 pub const PARAMETERS: &[Parameter] = &[
-    Parameter {
-        key: "link.mtu",
-        domain: Domain::Integer(1280, 65_000),
-        default: Some("1500"),
-        help: "MTU of every device between client and target, in bytes",
-    },
-    Parameter {
-        key: "link.rate_mbit",
-        domain: Domain::Number(0.1, 400_000.0),
-        default: None,
-        help: "rate limit in each direction, in Mbit/s",
-    },
-    Parameter {
-        key: "link.delay_us",
-        domain: Domain::Integer(0, 10_000_000),
-        default: Some("0"),
-        help: "added one-way delay, in µs",
-    },
-    Parameter {
-        key: "link.offloads",
-        domain: Domain::Bool,
-        default: Some("true"),
-        help: "checksum and segmentation offloads on veths and taps",
-    },
-    Parameter {
-        key: "link.idle_ports",
-        domain: Domain::Integer(0, MOST_IDLE_PORTS),
-        default: Some("0"),
-        help: "idle pairs of veths beside the target's on its bridge, as on a host of many containers",
-    },
+    Parameter::new("link.mtu", Domain::Integer(1280, 65_000), "1500")
+        .help("MTU of every device between client and target, in bytes"),
+    Parameter::unset("link.rate_mbit", Domain::Number(0.1, 400_000.0))
+        .help("rate limit in each direction, in Mbit/s"),
+    Parameter::new("link.delay_us", Domain::Integer(0, 10_000_000), "0")
+        .help("added one-way delay, in µs"),
+    Parameter::new("link.offloads", Domain::Bool, "true")
+        .help("checksum and segmentation offloads on veths and taps"),
+    Parameter::new("link.idle_ports", Domain::Integer(0, MOST_IDLE_PORTS), "0").help(
+        "idle pairs of veths beside the target's on its bridge, as on a host of many containers",
+    ),
     switch::KIND,
 ];
 

@@ -13,12 +13,7 @@ use std::process::{Command, Stdio};
 pub const SWITCH: &str = "switch";
 
 /// The setting.
-pub(super) const KIND: Parameter = Parameter {
-    key: "link.switch",
-    domain: Domain::Choice(&["bridge", "openvswitch", "none"]),
-    default: Some("bridge"),
-    help: "what is between the ports: Linux's bridge, Open vSwitch in the kernel, or nothing, where a VM's tap is its client's device",
-};
+pub(super) const KIND: Parameter = Parameter::new("link.switch", Domain::Choice(&["bridge", "openvswitch", "none"]), "bridge").help("what is between the ports: Linux's bridge, Open vSwitch in the kernel, or nothing, where a VM's tap is its client's device");
 
 /// Where Open vSwitch has its sockets and database, in the cell's own `/run`.
 const DIRECTORY: &str = "/run/openvswitch";

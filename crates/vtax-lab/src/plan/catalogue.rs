@@ -13,12 +13,12 @@ use vtax_report::analysis::charge::metric;
 pub const CHARGE: &str = metric::CHARGE;
 
 /// What can be set of what is read.
-const OBSERVED: [Parameter; 1] = [Parameter {
-    key: CHARGE,
-    domain: Domain::Choice(&["none", "counted", "traced", "both"]),
-    default: Some("none"),
-    help: "charge-back beside the readings: what each guest is charged, by which methods",
-}];
+const OBSERVED: [Parameter; 1] = [Parameter::new(
+    CHARGE,
+    Domain::Choice(&["none", "counted", "traced", "both"]),
+    "none",
+)
+.help("charge-back beside the readings: what each guest is charged, by which methods")];
 
 /// What is booted, and what is found.
 static PLATFORMS: LazyLock<Vec<&'static dyn Platform>> =
@@ -81,8 +81,7 @@ impl Catalogue {
         (self.shared.iter())
             .chain(platforms.flat_map(|p| p.parameters()))
             .chain(workloads.flat_map(|w| w.parameters()))
-            .find(|parameter| parameter.key == key)
-            .copied()
+            .find_map(|parameter| parameter.written(key))
     }
 
     /// Every key that some platform, workload or the lab itself understands.

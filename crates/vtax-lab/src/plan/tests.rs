@@ -11,12 +11,7 @@ use vtax_load::workload::{LoadCommand, LoadLevel, Scratch, Timing, Workload, Wor
 struct Fake(&'static str, &'static [Parameter]);
 
 const fn parameter(key: &'static str, domain: Domain) -> Parameter {
-    Parameter {
-        key,
-        domain,
-        default: None,
-        help: "for tests",
-    }
+    Parameter::unset(key, domain).help("for tests")
 }
 
 impl Platform for Fake {
@@ -201,7 +196,7 @@ fn every_treatment_knows_its_baseline_and_no_treatment_is_its_own() {
 #[test]
 fn a_treatment_whose_baseline_the_plan_lacks_names_the_one_it_would_have() {
     let text = "name = \"both\"\nbaseline = \"qemu\"\n\
-                [factors]\nvm.vcpus = [1, 2]\nxen.vcpus = [1, 2]\n\
+                [factors]\nnic.queues = [1, 2]\nxen.kind = [\"pv\", \"pvh\"]\n\
                 [[platform]]\nkind = \"qemu\"\n[[platform]]\nkind = \"xen\"\n\
                 [[workload]]\nkind = \"idle\"\n";
     let standard = Catalogue::standard();
@@ -211,6 +206,70 @@ fn a_treatment_whose_baseline_the_plan_lacks_names_the_one_it_would_have() {
         assert_eq!(planned.record.baseline, None);
         let missing = is_xen.then_some("qemu · idle");
         assert_eq!(planned.missing_baseline.as_deref(), missing);
+    }
+}
+
+/// Treatments of QEMU and Xen that vary `factor`, QEMU being the baseline, with more on Xen.
+fn swept(factor: &str, xen: &str) -> Result<Vec<PlannedTreatment>, Diagnostics> {
+    let text = format!(
+        "name = \"swept\"\nbaseline = \"qemu\"\n[factors]\n{factor} = [1, 2]\n\
+         [[platform]]\nkind = \"qemu\"\n[[platform]]\nkind = \"xen\"\n{xen}\n\
+         [[workload]]\nkind = \"idle\"\n"
+    );
+    let standard = Catalogue::standard();
+    let plan = Plan::read("swept.toml", &text, &standard)?;
+    Ok(treatments(&plan, &standard))
+}
+
+#[test]
+fn each_size_of_a_xen_guest_is_compared_with_the_same_size_under_qemu() {
+    for treatment in swept("vm.vcpus", "vm.memory_mib = 256").unwrap() {
+        let record = treatment.record;
+        let label = record.label.clone();
+        let baseline = (record.platform == "xen").then(|| label.replacen("xen", "qemu", 1));
+        assert!(label.contains(" · vm.vcpus="), "{label}");
+        assert_eq!(record.baseline, baseline, "{label}");
+        assert_eq!(treatment.missing_baseline, None, "{label}");
+    }
+}
+
+#[test]
+fn a_plan_with_xens_own_key_of_a_size_has_it_in_its_labels() {
+    let all = swept("xen.vcpus", "xen.memory_mib = 256").unwrap();
+    let labels: Vec<&str> = all
+        .iter()
+        .map(|treatment| treatment.record.label.as_str())
+        .collect();
+    let expected = [
+        "qemu · idle",
+        "xen · idle · xen.vcpus=1",
+        "xen · idle · xen.vcpus=2",
+    ];
+    assert_eq!(labels, expected);
+}
+
+#[test]
+fn a_size_that_is_given_by_both_of_its_keys_is_refused_where_the_second_is() {
+    for (factor, xen, place) in [
+        ("vm.vcpus", "xen.vcpus = 2", "swept.toml:9:5"),
+        ("xen.vcpus", "vm.vcpus = 2", "swept.toml:4:5"),
+        (
+            "xen.vcpus",
+            "[quick]\nsettings = { vm.vcpus = 2 }",
+            "swept.toml:4:5",
+        ),
+        (
+            "xen.vcpus",
+            "[[neighbour]]\nname = \"beside\"\nkind = \"idle\"\nvm.vcpus = 2",
+            "swept.toml:4:5",
+        ),
+    ] {
+        let refused = swept(factor, xen).unwrap_err().to_string();
+        assert!(
+            refused.contains("`vm.vcpus` and `xen.vcpus` are the same setting"),
+            "{refused}"
+        );
+        assert!(refused.contains(place), "{refused}");
     }
 }
 

@@ -190,6 +190,7 @@ fn documents(parameters: &[Parameter]) -> Vec<Value> {
             "help": parameter.help,
             "values": values(parameter.domain),
             "default": parameter.default,
+            "alias": parameter.alias,
         })
     };
     parameters.iter().map(document).collect()
@@ -214,8 +215,11 @@ fn print(parameters: &[Parameter]) -> Outcome {
         let default = parameter
             .default
             .map_or(String::new(), |default| format!(" [{default}]"));
+        let alias = parameter
+            .alias
+            .map_or(String::new(), |alias| format!(", also as {alias}"));
         outln!(
-            "  {:width$}  {}\n  {:width$}    {values}{default}",
+            "  {:width$}  {}\n  {:width$}    {values}{default}{alias}",
             parameter.key,
             parameter.help,
             ""

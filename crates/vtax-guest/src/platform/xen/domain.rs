@@ -1,6 +1,7 @@
 //! The domain that a plan asks for, and the xl.cfg(5) that describes it.
 
 use crate::platform::GuestFiles;
+use crate::platform::qemu::machine;
 use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
@@ -14,13 +15,11 @@ use vtax_host::xl;
 const KIND: Parameter = Parameter::new("xen.kind", Values::Choice(&["pv", "pvh", "hvm"]), "pv").help(
     "paravirtual; or on the processor's virtualization (needs VT-x or AMD-V): without emulated devices, or with a QEMU that emulates a PC",
 );
-const VCPUS: Parameter =
-    Parameter::new("xen.vcpus", Values::Integer(1, 256), "1").help("number of the domain's vCPUs");
-pub(super) const MEMORY_MIB: Parameter =
-    Parameter::new("xen.memory_mib", Values::Integer(128, 1 << 20), "512")
-        .help("memory of the domain, in MiB");
-const PIN: Parameter = Parameter::unset("xen.pin", Values::Text("cpu list"))
-    .help("physical processors that the domain's vCPUs may use, as Xen numbers them");
+const VCPUS: Parameter = machine::VCPUS.alias("xen.vcpus");
+pub(super) const MEMORY_MIB: Parameter = machine::MEMORY_MIB.alias("xen.memory_mib");
+const PIN: Parameter = machine::PIN
+    .help("physical processors that the domain's vCPUs may use, as Xen numbers them")
+    .alias("xen.pin");
 
 /// What a plan may set of a domain.
 pub(super) const PARAMETERS: &[Parameter] = &[KIND, VCPUS, MEMORY_MIB, PIN];
@@ -102,12 +101,15 @@ impl Domain {
             "hvm" => Kind::Hvm,
             other => return Err(KIND.unknown(other)),
         };
+        for parameter in PARAMETERS {
+            parameter.given_once(settings)?;
+        }
         Ok(Self {
             kind,
             vcpus: VCPUS.bounded(settings)?,
             memory_mib: MEMORY_MIB.bounded(settings)?,
             // Dom0 need not have all of the machine's processors: Xen knows which there are.
-            pin: settings.text(PIN.key).map(CpuList::parse).transpose()?,
+            pin: PIN.given(settings).map(CpuList::parse).transpose()?,
             share: Share::from_settings(settings),
         })
     }
@@ -287,8 +289,8 @@ mod tests {
     #[test]
     fn a_domain_is_described_as_xl_reads_it() {
         let levels = [
-            ("xen.vcpus", Level::Integer(2)),
-            ("xen.pin", text("2-3")),
+            ("vm.vcpus", Level::Integer(2)),
+            ("vm.pin", text("2-3")),
             ("xen.kind", text("pvh")),
             ("target.cpu_weight", Level::Integer(200)),
             ("target.cpu_cap", Level::Number(0.3)),
@@ -312,6 +314,35 @@ vif = [ "mac=02:76:74:61:78:02,type=vif,script=/proc/7/root/run/vif" ]
 channel = [ "name=org.qemu.guest_agent.0,connection=socket,path=/proc/7/root/run/agent0.sock", "name=org.qemu.guest_agent.0,connection=socket,path=/proc/7/root/run/agent1.sock" ]
 "#;
         assert_eq!(config, expected);
+    }
+
+    #[test]
+    fn a_guests_size_is_the_same_by_the_keys_of_every_vm_and_by_xens_own() {
+        let sized = |prefix: &str| {
+            let levels = [
+                ("vcpus", Level::Integer(3)),
+                ("memory_mib", Level::Integer(300)),
+                ("pin", text("5,7")),
+            ];
+            let levels = levels.map(|(key, level)| (format!("{prefix}.{key}"), level));
+            Domain::from_settings(&levels.into_iter().collect()).unwrap()
+        };
+        let domain = sized("vm");
+        assert_eq!((domain.vcpus, domain.memory_mib), (3, 300));
+        assert_eq!(domain.pin, CpuList::parse("5,7").ok());
+        assert_eq!(sized("xen"), domain);
+    }
+
+    #[test]
+    fn a_size_that_both_keys_give_is_refused_with_their_names() {
+        let both = [
+            ("vm.memory_mib", Level::Integer(256)),
+            ("xen.memory_mib", Level::Integer(512)),
+        ];
+        let refused = Domain::from_settings(&settings(&both))
+            .unwrap_err()
+            .to_string();
+        assert!(refused.contains("leave `xen.memory_mib` out"), "{refused}");
     }
 
     #[test]
@@ -359,7 +390,9 @@ channel = [ "name=org.qemu.guest_agent.0,connection=socket,path=/proc/7/root/run
     #[test]
     fn every_value_that_makes_no_sense_is_named_with_its_key() {
         for (key, level) in [
+            ("vm.vcpus", Level::Integer(0)),
             ("xen.vcpus", Level::Integer(0)),
+            ("vm.memory_mib", Level::Integer(i64::MAX)),
             ("xen.memory_mib", Level::Integer(i64::MAX)),
             ("xen.kind", text("vm")),
         ] {
@@ -368,8 +401,10 @@ channel = [ "name=org.qemu.guest_agent.0,connection=socket,path=/proc/7/root/run
                 .to_string();
             assert!(message.contains(key), "{message}");
         }
-        let pin = settings(&[("xen.pin", text("2-"))]);
-        assert!(Domain::from_settings(&pin).is_err());
+        for key in ["vm.pin", "xen.pin"] {
+            let pin = settings(&[(key, text("2-"))]);
+            assert!(Domain::from_settings(&pin).is_err(), "{key}");
+        }
     }
 
     proptest! {

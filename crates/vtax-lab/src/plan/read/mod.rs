@@ -128,6 +128,7 @@ impl Reader<'_, &Catalogue> {
             quick,
         };
         self.size(root, &plan);
+        self.given_once(root, &plan);
         self.place_of_clients(root, &plan);
         Some(plan)
     }
@@ -223,8 +224,7 @@ impl Reader<'_, &Catalogue> {
         };
         own.iter()
             .chain(&self.catalogue.shared)
-            .find(|parameter| parameter.key == key)
-            .copied()
+            .find_map(|parameter| parameter.written(key))
     }
 
     fn own_keys(&self, section: &str, platform: &str, workload: &str) -> Vec<String> {
@@ -333,6 +333,54 @@ impl Reader<'_, &Catalogue> {
                 format!("no platform or workload of this plan has the setting `{key}`"),
             )
             .help_with("leave it out: it would do nothing");
+        }
+    }
+
+    /// A setting that a platform knows by two keys can be given by one of them.
+    fn given_once(&mut self, root: &DeTable<'_>, plan: &Plan) {
+        let tables = [root.get("settings"), root.get("factors"), root.get("quick")];
+        let entries =
+            ["platform", "neighbour"].map(|section| root.get(section)?.get_ref().as_array());
+        let tables: Vec<&DeTable<'_>> = (tables.into_iter().flatten())
+            .chain(entries.into_iter().flatten().flatten())
+            .filter_map(|value| value.get_ref().as_table())
+            .collect();
+        for platform in &plan.platforms {
+            let beside = plan
+                .neighbours
+                .iter()
+                .filter_map(|beside| match &beside.kind {
+                    NeighbourKind::Guest {
+                        platform: place,
+                        settings,
+                        ..
+                    } if place.as_ref().is_none_or(|name| *name == platform.name) => Some(settings),
+                    _ => None,
+                });
+            let settings: Vec<&Settings> =
+                [&plan.settings, &plan.quick.settings, &platform.settings]
+                    .into_iter()
+                    .chain(beside)
+                    .collect();
+            let is_given = |key: &str| {
+                plan.factors.contains_key(key)
+                    || settings.iter().any(|settings| settings.0.contains_key(key))
+            };
+            let kind = self.catalogue.platform(&platform.kind);
+            for parameter in kind.map(|kind| kind.parameters()).unwrap_or_default() {
+                let Some(twice) = parameter.given_twice(is_given) else {
+                    continue;
+                };
+                let offset =
+                    tables
+                        .iter()
+                        .flat_map(|table| flatten(table))
+                        .find_map(|(key, offset, _)| {
+                            let key = key.strip_prefix("settings.").unwrap_or(&key);
+                            (parameter.alias == Some(key)).then_some(offset)
+                        });
+                self.complain(offset.unwrap_or(0), twice);
+            }
         }
     }
 

@@ -41,10 +41,7 @@ pub fn document<T, C>(
         more: 0,
     };
     if is_too_large {
-        reader.complain(
-            0,
-            format!("a plan has at most {} KiB", MAXIMUM_BYTES >> 10),
-        );
+        reader.complain(0, format!("a plan has at most {} KiB", MAXIMUM_BYTES >> 10));
     }
     for error in syntax {
         let offset = error.span().map_or(0, |span| span.start);
