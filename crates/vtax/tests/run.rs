@@ -479,13 +479,14 @@ fn a_trial_whose_generator_claims_more_bytes_than_the_device_carried_is_suspect(
             .arg(env!("CARGO_BIN_EXE_vtax"))
             .arg("run")
             .arg(at("plan.toml"));
-        command.arg("--results").arg(at(&format!("{name}.results")));
+        let results = at(&format!("{name}.results"));
+        command.arg("--results").arg(&results);
         command.env("VTAX_STATE_DIR", at("state"));
         // Whether a trial counts is not asked here: other programs on this machine make it suspect too.
-        let run = recorded(&mut command).output().unwrap();
+        let said = text(&recorded(&mut command).output().unwrap().stderr);
         for trial in ["0000", "0001"] {
-            let record = at(&format!("{name}.results/trials/{trial}/trial.json"));
-            let record = fs::read(record).expect(&text(&run.stderr));
+            let record = results.join("trials").join(trial).join("trial.json");
+            let record = fs::read(record).expect(&said);
             let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
             let reasons = record["suspect"].to_string();
             let contradicts = reasons.contains("the target's network device was handed");
