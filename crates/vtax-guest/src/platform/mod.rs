@@ -8,6 +8,7 @@ mod podman;
 pub mod qemu;
 mod root;
 mod shared_kernel;
+pub mod vm;
 pub mod vmm;
 pub mod xen;
 
@@ -61,7 +62,7 @@ fn switch_offloads_off(guest: &mut dyn Target) -> Result<(), HostError> {
         return Ok(());
     }
     Err(HostError::Program {
-        command: format!("{line}` in the guest"),
+        command: format!("{line}, in the guest"),
         status: format!("code {}", ended.code),
         output: String::from_utf8_lossy(&ended.stderr).into_owned(),
     })

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
-use vtax_guest::platform::qemu::inner;
+use vtax_guest::platform::vm::inner;
 use vtax_guest::platform::{CommandLine, Finished, GuestFiles, Job, Platform, Target};
 use vtax_host::HostError;
 use vtax_host::cell::{self, LinkConfig, Seat};

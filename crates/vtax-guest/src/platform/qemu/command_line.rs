@@ -2,8 +2,8 @@
 
 use super::machine::{Accel, Backend, Kind, Machine};
 use super::options::{Options, Q35, value};
-use super::surroundings::Network;
 use crate::platform::GuestFiles;
+use crate::platform::vm::surroundings::Network;
 use std::fmt::Write;
 use std::path::Path;
 

@@ -5,6 +5,8 @@ use super::machine::{Accel, Machine};
 use super::options::Options;
 use crate::image;
 use crate::platform::GuestFiles;
+use crate::platform::vm::host::backend;
+use crate::platform::vm::process::console_text;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
@@ -13,11 +15,9 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 use vtax_files::Dir;
+use vtax_host::HostError;
 use vtax_host::command::plain;
-use vtax_host::facts::KvmBackend;
 use vtax_host::kernel_file;
-use vtax_host::untrusted::shown_lines;
-use vtax_host::{HostError, Roots};
 
 /// A kernel that KVM can run reaches user space in a second or two, even on a loaded host.
 const LIMIT: Duration = Duration::from_secs(15);
@@ -85,17 +85,6 @@ pub(super) fn kvm_boots_with(binary: &str, guest: &GuestFiles) -> KvmVerdict {
         }
         Err(error) => no(error.to_string()),
     }
-}
-
-/// Which KVM this kernel has, by what it does: `kvm_vmx`, `kvm_svm`, `kvm_pvm`, or `none`.
-pub fn backend() -> String {
-    match KvmBackend::detect(&Roots::host()) {
-        Some(KvmBackend::KvmIntel) => "kvm_vmx",
-        Some(KvmBackend::KvmAmd) => "kvm_svm",
-        Some(KvmBackend::KvmPvm) => "kvm_pvm",
-        None => "none",
-    }
-    .to_owned()
 }
 
 /// The first line that QEMU says of itself, which also shows that it can be run.
@@ -250,11 +239,6 @@ fn probe(binary: &str, guest: &GuestFiles, limit: Duration) -> Result<KvmVerdict
         evidence,
         seconds,
     })
-}
-
-/// What a serial console got, without the control codes that firmware sends.
-pub(super) fn console_text(path: &Path) -> String {
-    shown_lines(&image::tail(path).replace('\r', ""))
 }
 
 #[cfg(test)]

@@ -3,13 +3,14 @@
 //!
 //! A domain outlives vtax, so that it is in the journal; its files are the cell's.
 
-use super::agent::Agent;
 use super::command_line::kernel_command_line;
-use super::inner;
-use super::kvm::console_text;
 use super::machine::{self, Accel, Kind, Machine};
-use super::surroundings::Surroundings;
-use super::wire::Wire;
+use crate::platform::vm::agent::{self, Agent};
+use crate::platform::vm::host::takes_direct_io;
+use crate::platform::vm::process::console_text;
+use crate::platform::vm::surroundings::Surroundings;
+use crate::platform::vm::wire::Wire;
+use crate::platform::vm::{inner, size};
 use crate::platform::{CommandLine, Finished, GuestFiles, Job, Target};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -40,8 +41,8 @@ pub const URI: Parameter = Parameter::new("libvirt.uri", Domain::Text("uri"), "q
 /// What a plan may set of a domain that vtax makes.
 pub const PARAMETERS: &[Parameter] = &[
     URI,
-    machine::VCPUS,
-    machine::MEMORY_MIB,
+    size::VCPUS,
+    size::MEMORY_MIB,
     machine::MACHINE,
     machine::ACCEL,
     machine::CPU,
@@ -302,7 +303,7 @@ fn relayed(domain: &Domained) -> Result<Wire, HostError> {
             }
         }
     });
-    Ok(Wire::of(super::agent::PEER, ours))
+    Ok(Wire::of(agent::PEER, ours))
 }
 
 fn relay(virsh: &Virsh, name: &str, line: &str) -> String {
@@ -423,7 +424,7 @@ impl Described<'_> {
         line("<devices>");
         line(&disk("qcow2", self.root, "vda", "cache='unsafe'"));
         if let Some(scratch) = seat.scratch() {
-            let cache = if super::vm::takes_direct_io(scratch) {
+            let cache = if takes_direct_io(scratch) {
                 "cache='none'"
             } else {
                 ""

@@ -1,5 +1,6 @@
 //! The machine that a plan asks for, read from its settings and checked.
 
+use crate::platform::vm::size::{MEMORY_MIB, PIN, VCPUS};
 use std::path::PathBuf;
 use vtax_host::HostError;
 use vtax_host::cell::cpus::CpuList;
@@ -8,11 +9,6 @@ use vtax_host::settings::{Domain, Parameter, Settings};
 /// How the vtax backend holds notifications (`docs/nic-hold.md`).
 const HOLD_MODES: &[&str] = &["off", "fixed", "paper", "adaptive"];
 
-pub(in crate::platform) const VCPUS: Parameter =
-    Parameter::new("vm.vcpus", Domain::Integer(1, 256), "1").help("number of vCPUs");
-pub(in crate::platform) const MEMORY_MIB: Parameter =
-    Parameter::new("vm.memory_mib", Domain::Integer(128, 1 << 20), "512")
-        .help("memory of the guest, in MiB");
 pub(super) const MACHINE: Parameter =
     Parameter::new("vm.machine", Domain::Choice(&["q35", "pc"]), "q35")
         .help("QEMU's machine type: PCI Express or plain PCI");
@@ -26,8 +22,6 @@ pub(super) const ACCEL: Parameter = Parameter::new(
 );
 pub(super) const CPU: Parameter = Parameter::unset("vm.cpu", Domain::Text("CPU model"))
     .help("QEMU's CPU model with its flags; unset: host under KVM, max under TCG");
-pub(in crate::platform) const PIN: Parameter = Parameter::unset("vm.pin", Domain::Text("cpu list"))
-    .help("processors for the vCPU threads, one each in ascending order, as in \"2-3\"");
 const IOTHREAD: Parameter = Parameter::new("vm.iothread", Domain::Bool, "false")
     .help("whether the disks have an I/O thread of their own");
 const BINARY: Parameter =

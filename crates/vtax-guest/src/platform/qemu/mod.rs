@@ -1,29 +1,26 @@
 //! QEMU: a VM that is driven over QMP, with a guest that is driven over the QEMU guest agent.
 //! Neither needs a network or a password.
 
-pub(super) mod agent;
 mod command_line;
-pub mod inner;
 mod kvm;
 pub mod libvirt;
-pub(super) mod machine;
+mod machine;
 mod nic;
 mod options;
-pub(super) mod process;
 mod qmp;
-pub(super) mod surroundings;
 mod threads;
-pub(super) mod vm;
-mod wire;
+mod vm;
 
-pub use kvm::{KvmVerdict, backend, kvm_boots};
+pub use kvm::{KvmVerdict, kvm_boots};
 pub use options::{Options, Q35, value};
 pub use qmp::Qmp;
 
+use super::vm::host::backend;
+use super::vm::size::MEMORY_MIB;
+use super::vm::surroundings::Surroundings;
 use super::{GuestFiles, Platform, Target};
 use machine::{Accel, Machine};
 use std::time::Duration;
-use surroundings::Surroundings;
 use vm::Vm;
 use vtax_host::HostError;
 use vtax_host::cell::{self, Seat};
@@ -52,7 +49,7 @@ impl Platform for Qemu {
     }
 
     fn memory_mib(&self, settings: &Settings) -> u64 {
-        u64::try_from(machine::MEMORY_MIB.integer(settings)).unwrap_or(u64::MAX)
+        u64::try_from(MEMORY_MIB.integer(settings)).unwrap_or(u64::MAX)
     }
 
     fn expected_overhead(&self) -> Duration {

@@ -2,9 +2,9 @@
 //! the target's control groups, since what it does is a cost of the guest.
 
 use super::machine::VtaxNic;
-use super::surroundings::Surroundings;
-use super::wire::{Received, Wire, excerpt};
 use crate::platform::CommandLine;
+use crate::platform::vm::surroundings::Surroundings;
+use crate::platform::vm::wire::{Received, Wire, excerpt};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,6 +1,6 @@
 //! A client for QMP, the QEMU Machine Protocol (QEMU `docs/interop/qmp-spec.txt`).
 
-use super::wire::{Received, Wire, excerpt};
+use crate::platform::vm::wire::{Received, Wire, excerpt};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::path::Path;
@@ -327,8 +327,8 @@ impl Qmp {
 
 #[cfg(test)]
 mod tests {
-    use super::super::wire::fake::{Peer, Side};
     use super::*;
+    use crate::platform::vm::wire::fake::{Peer, Side};
 
     const GREETING: &str = concat!(
         r#"{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}, "package": "Debian 1:7.2"}, "#,

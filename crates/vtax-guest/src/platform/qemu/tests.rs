@@ -1,9 +1,9 @@
 //! A real guest of the standard image, booted without a cell: no bridge, no client.
 
-use super::surroundings::Network;
 use super::*;
 use crate::image::{self, Recipe};
 use crate::platform::CommandLine;
+use crate::platform::vm::surroundings::Network;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering};

@@ -1,17 +1,18 @@
 //! One booted VM: QEMU's process, its monitor, the guest's agent.
 
-use super::agent::Agent;
 use super::command_line::{self, Files, Scratch};
-use super::inner;
 use super::kvm::version;
 use super::machine::{Accel, Backend, Kind, Machine};
 use super::nic::Nic;
-use super::process::{Process, QUIT_LIMIT, pin_each};
 use super::qmp::Qmp;
-use super::surroundings::Surroundings;
 use super::threads;
+use crate::platform::vm::agent::Agent;
+use crate::platform::vm::host::takes_direct_io;
+use crate::platform::vm::inner;
+use crate::platform::vm::process::{Process, QUIT_LIMIT, pin_each};
+use crate::platform::vm::surroundings::Surroundings;
+use crate::platform::vm::wire::Wire;
 use crate::platform::{CommandLine, Finished, GuestFiles, Job, Target, backing};
-use rustix::fs::{Mode, OFlags};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -185,12 +186,6 @@ fn environment(
     .collect()
 }
 
-/// Whether the file system of an image can be read past the page cache; not every one can.
-pub(in crate::platform) fn takes_direct_io(image: &Path) -> bool {
-    let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
-    rustix::fs::open(image, flags, Mode::empty()).is_ok()
-}
-
 /// What is behind an agent that does not answer: QEMU's end, a VM that QEMU has stopped, or
 /// nothing more than the error itself.
 fn explain(error: HostError, process: &mut Process, qmp: &mut Qmp) -> HostError {
@@ -236,10 +231,10 @@ fn start(place: &dyn Surroundings, line: &CommandLine) -> Result<Process, HostEr
 }
 
 /// A connection to a socket that QEMU will open.
-fn connected(process: &mut Process, path: &Path) -> Result<super::wire::Wire, HostError> {
+fn connected(process: &mut Process, path: &Path) -> Result<Wire, HostError> {
     let deadline = Instant::now() + MONITOR_LIMIT;
     loop {
-        match super::wire::Wire::connect("QEMU", path) {
+        match Wire::connect("QEMU", path) {
             Ok(wire) => return Ok(wire),
             Err(_) if Instant::now() < deadline => {}
             Err(cause) => {

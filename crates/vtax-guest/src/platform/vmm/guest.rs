@@ -3,11 +3,11 @@
 
 use super::{Disk, Machine, Nic, Place, Vmm, pin};
 use crate::image::vmlinux;
-use crate::platform::qemu::agent::Agent;
-use crate::platform::qemu::process::{Process, pin_each};
-use crate::platform::qemu::surroundings::Surroundings;
-use crate::platform::qemu::vm::takes_direct_io;
-use crate::platform::qemu::{backend, inner};
+use crate::platform::vm::agent::Agent;
+use crate::platform::vm::host::{backend, takes_direct_io};
+use crate::platform::vm::inner;
+use crate::platform::vm::process::{Process, pin_each};
+use crate::platform::vm::surroundings::Surroundings;
 use crate::platform::{
     CommandLine, Finished, GuestFiles, Job, Target, backing, switch_offloads_off,
 };

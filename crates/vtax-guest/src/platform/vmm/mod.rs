@@ -10,7 +10,7 @@ mod start;
 pub use machine::{Disk, Machine, Nic};
 pub use start::{Place, Started};
 
-use super::qemu::machine::{MEMORY_MIB, PIN, VCPUS};
+use super::vm::size::{MEMORY_MIB, PIN, VCPUS};
 use super::{GuestFiles, Platform, Target};
 use serde::{Deserialize, Serialize};
 use std::path::Path;

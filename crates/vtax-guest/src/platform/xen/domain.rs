@@ -1,7 +1,7 @@
 //! The domain that a plan asks for, and the xl.cfg(5) that describes it.
 
 use crate::platform::GuestFiles;
-use crate::platform::qemu::machine;
+use crate::platform::vm::size;
 use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
@@ -15,9 +15,9 @@ use vtax_host::xl;
 const KIND: Parameter = Parameter::new("xen.kind", Values::Choice(&["pv", "pvh", "hvm"]), "pv").help(
     "paravirtual; or on the processor's virtualization (needs VT-x or AMD-V): without emulated devices, or with a QEMU that emulates a PC",
 );
-const VCPUS: Parameter = machine::VCPUS.alias("xen.vcpus");
-pub(super) const MEMORY_MIB: Parameter = machine::MEMORY_MIB.alias("xen.memory_mib");
-const PIN: Parameter = machine::PIN
+const VCPUS: Parameter = size::VCPUS.alias("xen.vcpus");
+pub(super) const MEMORY_MIB: Parameter = size::MEMORY_MIB.alias("xen.memory_mib");
+const PIN: Parameter = size::PIN
     .help("physical processors that the domain's vCPUs may use, as Xen numbers them")
     .alias("xen.pin");
 

@@ -2,8 +2,8 @@
 
 use super::backends;
 use super::domain::{Domain, Files, Network};
-use crate::platform::qemu::agent::Agent;
-use crate::platform::qemu::inner;
+use crate::platform::vm::agent::Agent;
+use crate::platform::vm::inner;
 use crate::platform::{
     CommandLine, Finished, GuestFiles, Job, Target, backing, release, switch_offloads_off,
 };

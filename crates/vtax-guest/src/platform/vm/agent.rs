@@ -19,7 +19,7 @@ use vtax_host::command::{MOST_OUTPUT, printed_too_much};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What errors call it.
-pub(super) const PEER: &str = "the guest agent";
+pub(in crate::platform) const PEER: &str = "the guest agent";
 
 /// Bytes of one `guest-file-read`; the agent's own limit is 48 MB.
 const READ_BYTES: usize = 1 << 20;
@@ -68,7 +68,7 @@ impl Agent {
     }
 
     /// Over a wire that is there already.
-    pub(super) fn over(wire: Wire) -> Self {
+    pub(in crate::platform) fn over(wire: Wire) -> Self {
         Self {
             wire,
             console: None,

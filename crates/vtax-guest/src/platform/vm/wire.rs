@@ -14,7 +14,7 @@ const LONGEST_LINE: usize = 32 << 20;
 
 /// A connection to a peer that speaks one JSON value a line.
 #[derive(Debug)]
-pub(super) struct Wire {
+pub(in crate::platform) struct Wire {
     peer: &'static str,
     stream: UnixStream,
     /// What was received and not yet consumed; may end in the middle of a line.
@@ -25,7 +25,7 @@ pub(super) struct Wire {
 
 /// One wait's outcome, errors aside.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Received {
+pub(in crate::platform) enum Received {
     /// A line without its end.
     Line(Vec<u8>),
     /// The deadline came first. What was received of a line is kept.
@@ -34,12 +34,12 @@ pub(super) enum Received {
 
 impl Wire {
     /// Connects; `peer` names the other side in errors.
-    pub(super) fn connect(peer: &'static str, path: &Path) -> std::io::Result<Self> {
+    pub(in crate::platform) fn connect(peer: &'static str, path: &Path) -> std::io::Result<Self> {
         Ok(Self::of(peer, UnixStream::connect(path)?))
     }
 
     /// A wire of a socket that is connected already.
-    pub(super) fn of(peer: &'static str, stream: UnixStream) -> Self {
+    pub(in crate::platform) fn of(peer: &'static str, stream: UnixStream) -> Self {
         Self {
             peer,
             stream,
@@ -49,7 +49,7 @@ impl Wire {
     }
 
     /// The process that listens at the other end, as this process's own PID namespace counts.
-    pub(super) fn peer_process(&self) -> Result<u32, HostError> {
+    pub(in crate::platform) fn peer_process(&self) -> Result<u32, HostError> {
         let credentials = socket_peercred(&self.stream)
             .map_err(|cause| self.protocol(format!("its process cannot be told: {cause}")))?;
         u32::try_from(credentials.pid.as_raw_nonzero().get()).map_err(|_| {
@@ -58,7 +58,7 @@ impl Wire {
     }
 
     /// Sends one value; `prefix` goes before it.
-    pub(super) fn send(
+    pub(in crate::platform) fn send(
         &mut self,
         prefix: &[u8],
         value: &Value,
@@ -80,7 +80,10 @@ impl Wire {
     }
 
     /// Waits for the next line.
-    pub(super) fn receive(&mut self, deadline: Instant) -> Result<Received, HostError> {
+    pub(in crate::platform) fn receive(
+        &mut self,
+        deadline: Instant,
+    ) -> Result<Received, HostError> {
         let mut buffer = [0u8; 64 << 10];
         loop {
             if let Some(line) = self.take_line() {
@@ -115,7 +118,7 @@ impl Wire {
     }
 
     /// An error that names the peer.
-    pub(super) fn protocol(&self, detail: String) -> HostError {
+    pub(in crate::platform) fn protocol(&self, detail: String) -> HostError {
         HostError::Protocol {
             peer: self.peer.into(),
             detail,
@@ -123,7 +126,7 @@ impl Wire {
     }
 
     /// The same, with the value that came; `what` leads up to it.
-    pub(super) fn unexpected(&self, what: &str, value: &Value) -> HostError {
+    pub(in crate::platform) fn unexpected(&self, what: &str, value: &Value) -> HostError {
         self.protocol(format!("{what} {}", excerpt(value.to_string().as_bytes())))
     }
 
@@ -170,7 +173,7 @@ fn after(pending: &[u8]) -> String {
 }
 
 /// The beginning of something received, fit for an error message.
-pub(super) fn excerpt(bytes: &[u8]) -> String {
+pub(in crate::platform) fn excerpt(bytes: &[u8]) -> String {
     let shown = bytes.get(..120).unwrap_or(bytes);
     let dots = if shown.len() < bytes.len() { "…" } else { "" };
     format!("`{}{dots}`", String::from_utf8_lossy(shown).escape_debug())
@@ -178,7 +181,7 @@ pub(super) fn excerpt(bytes: &[u8]) -> String {
 
 /// A peer for tests: a thread that accepts one connection and follows a script.
 #[cfg(test)]
-pub(super) mod fake {
+pub(in crate::platform) mod fake {
     use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::{UnixListener, UnixStream};
     use std::path::PathBuf;

@@ -1,14 +1,15 @@
 //! A VMM's process in a cell: waited for, explained by its own words and its guest's, and ended.
 
 use super::agent::Agent;
-use super::kvm::console_text;
+use crate::image;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 use vtax_host::HostError;
+use vtax_host::untrusted::shown_lines;
 
 /// A kernel that is not up by then will not be: emulated boots take 3 to 15 s.
 const BOOT_LIMIT: Duration = Duration::from_secs(90);
@@ -252,4 +253,9 @@ impl Drop for Process {
             self.kill();
         }
     }
+}
+
+/// What a serial console got, without the control codes that firmware sends.
+pub(in crate::platform) fn console_text(path: &Path) -> String {
+    shown_lines(&image::tail(path).replace('\r', ""))
 }
