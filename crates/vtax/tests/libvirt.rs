@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use support::{HostState, cannot_run_trials, finish, recorded, vtax};
+use support::{HostState, cannot_run_trials, finish, in_order, recorded, vtax};
 use vtax_guest::image;
 use vtax_report::results::{ResultsDir, TrialOutcome};
 use vtax_serve::share::Share;
@@ -218,7 +218,7 @@ fn a_domain_is_made_from_the_image_measured_and_removed_and_so_it_is_after_a_kil
     let left = || libvirt.ask(&["list", "--all"]);
     let (host, before) = (HostState::read(), left());
     let output = libvirt.run("").output().unwrap();
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(in_order(output.status), "{}", said(&output));
     assert_eq!(left(), before);
     let results = ResultsDir::open(&libvirt.results()).unwrap();
     for trial in results.trials() {
@@ -407,7 +407,7 @@ fn a_domain_that_exists_is_measured_and_as_it_was_before() {
     let (before, began) = (state(), (uptime(), Instant::now()));
     let more = "libvirt.domain = \"web\"\nssh.to = \"root@10.94.0.2\"";
     let output = libvirt.run(more).output().unwrap();
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(in_order(output.status), "{}", said(&output));
     // It ran all the time: as many seconds went by for it as for us.
     let (inside_it, here) = (uptime() - began.0, began.1.elapsed().as_secs_f64());
     assert!((inside_it - here).abs() < 5.0, "{inside_it} s and {here} s");
@@ -441,7 +441,7 @@ fn a_domain_that_exists_is_measured_and_as_it_was_before() {
     );
     fs::write(plan, text).unwrap();
     let output = run.output().unwrap();
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(in_order(output.status), "{}", said(&output));
     let trial = ResultsDir::open(&libvirt.results())
         .unwrap()
         .trials()
@@ -499,7 +499,7 @@ fn what_its_host_does_is_measured_there(libvirt: &Libvirt, here: f64) {
     };
     let output = plan("ssh.host = \"root@hypervisor\"");
     let log = || fs::read_to_string(libvirt.work.path().join("sshd.log"));
-    assert!(output.status.success(), "{} {:?}", said(&output), log());
+    assert!(in_order(output.status), "{} {:?}", said(&output), log());
     let results = ResultsDir::open(&libvirt.results()).unwrap();
     let trial = results.trials().next().unwrap().unwrap();
     assert_eq!(trial.outcome, TrialOutcome::Complete);
@@ -530,7 +530,7 @@ fn what_its_host_does_is_measured_there(libvirt: &Libvirt, here: f64) {
     let text = fs::read_to_string(&file).unwrap();
     fs::write(&file, text.replace(&libvirt.uri(), &uri)).unwrap();
     let output = run.output().unwrap();
-    assert!(output.status.success(), "{} {:?}", said(&output), log());
+    assert!(in_order(output.status), "{} {:?}", said(&output), log());
     let results = ResultsDir::open(&libvirt.results()).unwrap();
     let trial = results.trials().next().unwrap().unwrap();
     assert_eq!(trial.outcome, TrialOutcome::Complete);
@@ -551,7 +551,7 @@ fn what_is_wrong_with_a_domain_is_said_before_anything_starts() {
     };
     let refused = |more: &str, parts: &[&str]| {
         let output = libvirt.run(more).output().unwrap();
-        assert!(!output.status.success());
+        assert!(!in_order(output.status));
         for part in parts {
             assert!(said(&output).contains(part), "{part}: {}", said(&output));
         }
@@ -576,7 +576,7 @@ fn what_is_wrong_with_a_domain_is_said_before_anything_starts() {
         let text = PLAN.replace("URI", uri).replace("MORE", "");
         fs::write(libvirt.work.path().join("plan.toml"), text).unwrap();
         let output = run.output().unwrap();
-        assert!(!output.status.success());
+        assert!(!in_order(output.status));
         said(&output)
     };
     let text = plan(&gone);

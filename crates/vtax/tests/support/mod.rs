@@ -7,7 +7,7 @@ use std::os::linux::fs::MetadataExt;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, ExitStatus, Output};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -27,11 +27,16 @@ pub fn run(state: &Path, plan: &Path, results: &Path) -> Command {
     command
 }
 
+/// Whether vtax ended in order. Status 3 is in order too: every trial is suspect, as on a busy host.
+pub fn in_order(status: ExitStatus) -> bool {
+    matches!(status.code(), Some(0 | 3))
+}
+
 /// Runs to the end; panics with everything that was printed where the exit is not as wanted.
 pub fn finish(command: &mut Command, success: bool) -> Output {
     let output = command.output().expect("vtax starts");
     assert_eq!(
-        output.status.success(),
+        in_order(output.status),
         success,
         "{command:?}: {}\n{}\n{}",
         output.status,
