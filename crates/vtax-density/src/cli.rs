@@ -2,7 +2,7 @@
 
 use crate::plan::Plan;
 use crate::run;
-use crate::{keeper, report};
+use crate::{report, supervisor};
 use clap::Args;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use vtax_units::{Source, counted};
 #[derive(Debug, Args)]
 pub struct DensityArguments {
     /// A density plan, a TOML file, such as plans/density.toml
-    #[arg(conflicts_with = "platform", required_unless_present_any = ["platform", "keep"])]
+    #[arg(conflicts_with = "platform", required_unless_present_any = ["platform", "supervise"])]
     pub plan: Option<PathBuf>,
     /// Climb this platform as it is, without a plan; may be given several times: mvm-parked,
     /// mvm-live, qemu, firecracker, cloud-hypervisor, container, process, thread
@@ -39,7 +39,7 @@ pub struct DensityArguments {
     pub json: bool,
     /// Hold guests for a climb; what `vtax density` starts itself
     #[arg(long, hide = true, value_name = "JSON")]
-    pub keep: Option<String>,
+    pub supervise: Option<String>,
 }
 
 /// Runs the command. `words` are what starts this command line again: empty for `vtax-density`,
@@ -48,8 +48,8 @@ pub struct DensityArguments {
 /// # Errors
 /// Whatever the run meets.
 pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabError> {
-    if let Some(keep) = &arguments.keep {
-        return Ok(keeper::serve(keep)?);
+    if let Some(spec) = &arguments.supervise {
+        return Ok(supervisor::serve(spec)?);
     }
     let mut text = match &arguments.plan {
         Some(path) => std::fs::read_to_string(path).map_err(HostError::file("read", path))?,
@@ -84,7 +84,7 @@ pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabErr
     let words: Vec<String> = words
         .iter()
         .copied()
-        .chain(["--keep"])
+        .chain(["--supervise"])
         .map(str::to_owned)
         .collect();
     let signals = Signals::install()

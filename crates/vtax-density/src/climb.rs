@@ -1,23 +1,24 @@
 //! One climb: guests in equal steps, samples at each, until something binds; then down again.
 
-mod cloud;
+mod churn;
 mod energy;
 
-pub use cloud::Weather;
 pub use energy::Energy;
 
-use crate::keeper::{Answer, Guests, KEEPER, Keep, Keeper, LinuxOptions, Request, Runtime};
 use crate::limits::Binding;
 use crate::plan::{Kind, Method, Variant};
 use crate::record::{Births, Climb, Idle, Interval, Latency, Sample, VERSION};
 use crate::resources::{Accounts, Memory};
 use crate::stop::{judge, steps};
+use crate::supervisor::{
+    Answer, Guests, LinuxOptions, Request, Runtime, SUPERVISOR, Spec, Supervisor,
+};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use vtax_guest::image::{self, EchoGuest, Recipe};
-use vtax_guest::platform::container::{self, Nursery};
+use vtax_guest::platform::container::{self, ContainerPool};
 use vtax_guest::platform::vmm::Vmm;
 use vtax_host::cell::{Cell, CellConfig, Seat, Space};
 use vtax_host::journal::Journal;
@@ -35,7 +36,7 @@ pub struct Bench<'a> {
     pub roots: &'a Roots,
     /// Stop requests.
     pub signals: &'a Signals,
-    /// The words that make this program a keeper.
+    /// The words that make this program a supervisor.
     pub words: &'a [String],
     /// The host's energy meter, where there is one.
     pub energy: &'a mut Option<Energy>,
@@ -55,7 +56,7 @@ const DESCENT: [u32; 4] = [75, 50, 25, 0];
 /// Climbs. Returns the record, and facts about the platform.
 ///
 /// # Errors
-/// When the cell or the keeper cannot be made, the keeper breaks, or a stop is asked for. What was
+/// When the cell or the supervisor cannot be made, the supervisor breaks, or a stop is asked for. What was
 /// started is ended in every case.
 pub fn climb(
     bench: &mut Bench<'_>,
@@ -72,11 +73,11 @@ pub fn climb(
     let before = Accounts::read(bench.roots)?.memory;
     let (cpu_before, began) = (process_cpu(), Instant::now());
     let seat = cell.target()?;
-    let keeper = start(&seat, bench, variant)?;
-    let facts = keeper.hello.facts.clone();
+    let supervisor = start(&seat, bench, variant)?;
+    let facts = supervisor.hello.facts.clone();
     let mut ascent = Ascent {
         bench,
-        keeper,
+        supervisor,
         group: Group::new(&seat),
         began,
         guard_cpu: 0.0,
@@ -89,7 +90,7 @@ pub fn climb(
     let (cloud, left) = match variant.kind {
         // Their monitor ends guests all at once.
         Kind::Mvm { .. } => (None, top),
-        _ => ascent.cloud(&method.cloud, top, seed)?,
+        _ => ascent.churn(&method.churn, top, seed)?,
     };
     let descent = ascent.down(top, left)?;
     let guard_cpu = ascent.guard_cpu;
@@ -176,8 +177,8 @@ fn runtime_settings(runtime: &str) -> Settings {
         .collect()
 }
 
-fn start(seat: &Seat<'_>, bench: &Bench<'_>, variant: &Variant) -> Result<Keeper, HostError> {
-    let mut nursery = None;
+fn start(seat: &Seat<'_>, bench: &Bench<'_>, variant: &Variant) -> Result<Supervisor, HostError> {
+    let mut pool = None;
     let guests = match &variant.kind {
         Kind::Thread => Guests::Thread,
         Kind::Process => Guests::Process,
@@ -193,7 +194,7 @@ fn start(seat: &Seat<'_>, bench: &Bench<'_>, variant: &Variant) -> Result<Keeper
         }),
         Kind::Container { runtime } => {
             let runtime = container::runtime(&runtime_settings(runtime))?;
-            let place = nursery.insert(Nursery::in_cell(seat, runtime)?);
+            let place = pool.insert(ContainerPool::in_cell(seat, runtime)?);
             Guests::Container {
                 runtime: Runtime {
                     program: runtime.name().to_owned(),
@@ -202,7 +203,7 @@ fn start(seat: &Seat<'_>, bench: &Bench<'_>, variant: &Variant) -> Result<Keeper
             }
         }
     };
-    let keep = Keep {
+    let spec = Spec {
         guests,
         work: variant.work,
         working_percent: bench.method.working_percent,
@@ -213,13 +214,13 @@ fn start(seat: &Seat<'_>, bench: &Bench<'_>, variant: &Variant) -> Result<Keeper
         words: bench.words.to_vec(),
     };
     let program = std::env::current_exe().map_err(HostError::process("find", "this program"))?;
-    let argument = serde_json::to_string(&keep)
-        .map_err(|cause| HostError::process("start", KEEPER)(cause.into()))?;
+    let argument = serde_json::to_string(&spec)
+        .map_err(|cause| HostError::process("start", SUPERVISOR)(cause.into()))?;
     let mut line = vec![program.display().to_string()];
     line.extend(bench.words.iter().cloned());
     line.push(argument);
-    Keeper::start(match &nursery {
-        Some(nursery) => nursery.command(seat, &line),
+    Supervisor::start(match &pool {
+        Some(pool) => pool.command(seat, &line),
         None => seat.command(Space::Switch, &line),
     })
 }
@@ -233,7 +234,7 @@ impl Bench<'_> {
 
 struct Ascent<'a, 'b> {
     bench: &'a mut Bench<'b>,
-    keeper: Keeper,
+    supervisor: Supervisor,
     group: Group,
     began: Instant,
     guard_cpu: f64,
@@ -287,13 +288,13 @@ impl Ascent<'_, '_> {
             });
             // Within 1 and what is left.
             let goal = sum.population.saturating_add(batch.ceil() as u32).min(to);
-            let answer = self.keeper.ask(&Request::Grow(goal))?;
+            let answer = self.supervisor.ask(&Request::Grow(goal))?;
             let made = answer.population.saturating_sub(sum.population);
             if answer.seconds > 0.0 && made > 0 {
                 self.rate = Some(f64::from(made) / answer.seconds);
             } else if answer.refused.is_none() && answer.exceeded.is_none() {
                 return Err(HostError::Protocol {
-                    peer: KEEPER.to_owned(),
+                    peer: SUPERVISOR.to_owned(),
                     detail: format!("it made none of {goal} guests and gave no reason"),
                 });
             }
@@ -356,7 +357,9 @@ impl Ascent<'_, '_> {
     }
 
     fn probe(&mut self) -> Result<Latency, HostError> {
-        let answer = self.keeper.ask(&Request::Probe(self.bench.method.probes))?;
+        let answer = self
+            .supervisor
+            .ask(&Request::Probe(self.bench.method.probes))?;
         Ok(Latency::of(answer.probe, answer.failed))
     }
 
@@ -389,10 +392,10 @@ impl Ascent<'_, '_> {
             if to >= left {
                 continue;
             }
-            let answer = self.keeper.ask(&Request::Shrink(to))?;
+            let answer = self.supervisor.ask(&Request::Shrink(to))?;
             if let Some(why) = answer.refused {
                 return Err(HostError::Protocol {
-                    peer: KEEPER.to_owned(),
+                    peer: SUPERVISOR.to_owned(),
                     detail: format!("of {left} guests it cannot end all but {to}: {why}"),
                 });
             }

@@ -3,7 +3,7 @@
 //!
 //! A [`plan`] names platforms and what to vary; [`run`] climbs each of them, several times, into an
 //! ordinary results directory; [`report`] reads it again. A [`climb`] grows the population in equal
-//! [`stop::steps`] with a [`keeper`], samples the host's [`resources`] at each, and
+//! [`stop::steps`] with a [`supervisor`], samples the host's [`resources`] at each, and
 //! [`stop::judge`] says when it ends.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
@@ -11,7 +11,6 @@
 pub mod cli;
 pub mod climb;
 pub mod fit;
-pub mod keeper;
 pub mod limits;
 pub mod plan;
 pub mod record;
@@ -19,3 +18,4 @@ pub mod report;
 pub mod resources;
 pub mod run;
 pub mod stop;
+pub mod supervisor;

@@ -1,8 +1,7 @@
 //! A density plan: a TOML file that names platforms, what to vary of them, and how to climb.
 
-use crate::climb::Weather;
-use crate::keeper::{Devices, QemuOptions, Work};
 use crate::limits::Limits;
+use crate::supervisor::{Devices, QemuOptions, Work};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use toml::de::DeTable;
@@ -35,8 +34,19 @@ pub struct Method {
     pub one_process: bool,
     /// How many of a hundred guests work, where the platform says what at.
     pub working_percent: u32,
-    /// Guests that come and go, at the top.
-    pub cloud: Weather,
+    /// Guests that start and end at the top.
+    pub churn: Churn,
+}
+
+/// Guests that start and end while the climb is at its top.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Churn {
+    /// How long it lasts; zero: there is none.
+    pub watched: Duration,
+    /// Mean lifetime of a guest.
+    pub life: Duration,
+    /// Offered load: guests that would run if no arrival were turned away, in percent of the places.
+    pub load_percent: f64,
 }
 
 /// A platform with one level of each of its factors.
@@ -129,7 +139,7 @@ impl Default for Method {
             idle: Duration::from_secs(10),
             one_process: false,
             working_percent: 10,
-            cloud: Weather {
+            churn: Churn {
                 watched: Duration::ZERO,
                 life: Duration::from_secs(10),
                 load_percent: 80.0,
@@ -142,7 +152,7 @@ impl Method {
     /// The time of a climb whose guests are made in none.
     #[must_use]
     pub fn least_time(&self) -> Duration {
-        self.sample * self.samples * (1 + self.intervals) + self.idle + self.cloud.watched
+        self.sample * self.samples * (1 + self.intervals) + self.idle + self.churn.watched
     }
 }
 
@@ -353,10 +363,10 @@ fn read_method(reader: &mut Reader<'_>, table: &DeTable<'_>, before: Method) -> 
         Duration::from_secs_f64(number(key, low, 3600.0, before.as_secs_f64()))
     };
     let idle = seconds("idle_seconds", 0.0, before.idle);
-    let cloud = Weather {
-        watched: seconds("cloud_seconds", 0.0, before.cloud.watched),
-        life: seconds("cloud_life_seconds", 0.1, before.cloud.life),
-        load_percent: number("cloud_load_percent", 1.0, 1000.0, before.cloud.load_percent),
+    let churn = Churn {
+        watched: seconds("cloud_seconds", 0.0, before.churn.watched),
+        life: seconds("cloud_life_seconds", 0.1, before.churn.life),
+        load_percent: number("cloud_load_percent", 1.0, 1000.0, before.churn.load_percent),
     };
     let mut count = |key: &str, low: i64, high: i64, before: u32| {
         reader.integer(table, key, low, high).unwrap_or(before)
@@ -364,7 +374,7 @@ fn read_method(reader: &mut Reader<'_>, table: &DeTable<'_>, before: Method) -> 
     Method {
         limits,
         idle,
-        cloud,
+        churn,
         working_percent: count("working_percent", 1, 99, before.working_percent),
         intervals: count("intervals", 2, 1000, before.intervals),
         samples: count("samples", 1, 1000, before.samples),

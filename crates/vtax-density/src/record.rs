@@ -188,7 +188,7 @@ pub struct Climb {
     pub returned_after: f64,
     /// What ended the climb.
     pub binding: Binding,
-    /// Processor time of the climb itself, in seconds: this process, and guarding in the keeper.
+    /// Processor time of the climb itself, in seconds: this process, and guarding in the supervisor.
     pub own_cpu: f64,
     /// Wall time from the first guest to the end of the climb, in seconds.
     pub seconds: f64,

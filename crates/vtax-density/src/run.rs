@@ -35,7 +35,7 @@ const RETURNED_PERCENT: f64 = 95.0;
 /// Below this much memory, what other programs take or give back is larger than what is measured.
 const JUDGED_BYTES: f64 = 64e6;
 
-/// Runs a plan. `words` make this program a keeper.
+/// Runs a plan. `words` make this program a supervisor.
 ///
 /// # Errors
 /// As [`run_experiment`]. Finished climbs stay.

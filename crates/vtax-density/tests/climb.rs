@@ -438,7 +438,7 @@ fn with_128_descriptors() -> Command {
 fn more_guests_than_one_process_may_hold_are_spread_over_several() {
     let Some(_turn) = turn() else { return };
     let bench = Bench::new("", "kind = \"process\"\nmaximum = 100");
-    // 128 descriptors leave a keeper room for 64 guests: two keepers.
+    // 128 descriptors leave a supervisor room for 64 guests: two supervisors.
     let climb = bench.climb_by(with_128_descriptors());
     assert_eq!(
         (climb.guests(), climb.binding.clone()),
@@ -616,13 +616,14 @@ fn ctrl_c_ends_a_climb_in_order() {
 }
 
 /// The process that makes and holds the guests of a climb.
-fn keeper_in(groups: &[PathBuf]) -> Option<rustix::process::Pid> {
+fn supervisor_in(groups: &[PathBuf]) -> Option<rustix::process::Pid> {
     let mut processes = groups.iter().flat_map(|group| processes_in(group));
-    let keeper = processes.find(|pid| {
+    let supervisor = processes.find(|pid| {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        line.split(|byte| *byte == 0).any(|word| word == b"--keep")
+        line.split(|byte| *byte == 0)
+            .any(|word| word == b"--supervise")
     })?;
-    rustix::process::Pid::from_raw(keeper)
+    rustix::process::Pid::from_raw(supervisor)
 }
 
 #[test]
@@ -632,8 +633,8 @@ fn a_climb_that_fails_is_made_again_and_the_failure_is_kept() {
     bench.change("idle_seconds = 0.2", "idle_seconds = 2");
     bench.change("[density]", "again.share = 1\n[density]");
     let (mut child, said) = long_climb(&bench);
-    let keeper = keeper_in(&bench.groups()).expect("a keeper");
-    rustix::process::kill_process(keeper, rustix::process::Signal::KILL).unwrap();
+    let supervisor = supervisor_in(&bench.groups()).expect("a supervisor");
+    rustix::process::kill_process(supervisor, rustix::process::Signal::KILL).unwrap();
     let said: Vec<String> = said.map_while(Result::ok).collect();
     assert!(child.wait().unwrap().success(), "{said:?}");
     assert!(
@@ -644,6 +645,6 @@ fn a_climb_that_fails_is_made_again_and_the_failure_is_kept() {
     let climb = bench.record();
     assert_eq!((climb.guests(), climb.binding), (60, Binding::Maximum));
     let aside = bench.results().join("trials/0000.failed-1/trial.json");
-    assert!(fs::read_to_string(aside).unwrap().contains("keeper"));
+    assert!(fs::read_to_string(aside).unwrap().contains("supervisor"));
     assert_eq!(bench.journal(), "");
 }

@@ -554,7 +554,7 @@ fn trials(out: &mut String, summary: &Summary) {
             );
         }
     }
-    out.push_str("</tbody></table></div>\n<p class=\"key\">Own cost: processor time of the climb itself, guarding in the keeper included, in percent of one processor.</p>\n");
+    out.push_str("</tbody></table></div>\n<p class=\"key\">Own cost: processor time of the climb itself, guarding in the supervisor included, in percent of one processor.</p>\n");
 }
 
 fn provenance(out: &mut String, results: &ResultsDir, summary: &Summary) {

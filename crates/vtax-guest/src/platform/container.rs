@@ -361,9 +361,9 @@ fn control_group_path(
     }
 }
 
-/// Where a program may start containers of its own, one beside the other.
+/// The parent control group in which a program starts containers of its own.
 #[derive(Debug)]
-pub struct Nursery {
+pub struct ContainerPool {
     group: Group,
     hide: Vec<String>,
     /// The control group of a container, as the runtime wants to be told, up to a suffix that the
@@ -371,7 +371,7 @@ pub struct Nursery {
     pub control_group: String,
 }
 
-impl Nursery {
+impl ContainerPool {
     /// Makes the place in the group of a seat's guest.
     ///
     /// # Errors

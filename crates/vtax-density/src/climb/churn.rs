@@ -1,36 +1,26 @@
-//! A cloud at the top of a climb: guests come and go, as customers' do, and those that are there are asked.
+//! Churn at the top of a climb: guests start and end as in a cloud, and the running ones are probed.
 //!
-//! As many places as the climb had guests; arrivals and departures are Poisson processes, lifetimes exponential (Erlang's
-//! loss system): who comes when all places are taken is turned away. Everything is drawn from the trial's seed.
+//! There are as many places as the climb had guests. Arrivals are a Poisson process and lifetimes are exponential
+//! (Erlang's loss system): an arrival is turned away while all places are taken. The trial's seed determines all draws.
 
 use super::Ascent;
-use crate::keeper::Request;
+use crate::plan::Churn;
 use crate::record::{Cloud, Latency};
+use crate::supervisor::Request;
 use std::time::{Duration, Instant};
 use vtax_host::HostError;
-
-/// How long a cloud is watched, and how busy it is.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Weather {
-    /// Zero: there is none.
-    pub watched: Duration,
-    /// A guest's mean time of life.
-    pub life: Duration,
-    /// Guests that would be there with places for all, in percent of the places.
-    pub load_percent: f64,
-}
 
 /// Between two requests.
 const ASK_EVERY: Duration = Duration::from_millis(20);
 
-/// What happens next.
+/// A change of the population.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Happening {
+enum Change {
     Arrival,
     Departure,
 }
 
-/// Draws what happens, and when.
+/// Draws the changes of the population and their times.
 struct Draw {
     random: fastrand::Rng,
     /// Each a second.
@@ -39,44 +29,44 @@ struct Draw {
 }
 
 impl Draw {
-    fn new(weather: &Weather, places: u32, seed: u64) -> Self {
-        let life = weather.life.as_secs_f64();
+    fn new(churn: &Churn, places: u32, seed: u64) -> Self {
+        let life = churn.life.as_secs_f64();
         Self {
             random: fastrand::Rng::with_seed(seed),
-            arrivals: weather.load_percent / 100.0 * f64::from(places) / life,
+            arrivals: churn.load_percent / 100.0 * f64::from(places) / life,
             departures_of_one: 1.0 / life,
         }
     }
 
-    /// Seconds until the next happening among so many guests, and which.
-    fn next(&mut self, population: u32) -> (f64, Happening) {
+    /// The next change of a population of this size, and the seconds until it.
+    fn next(&mut self, population: u32) -> (f64, Change) {
         let departures = f64::from(population) * self.departures_of_one;
         let all = self.arrivals + departures;
         // 1 less what is below 1 has a logarithm.
         let wait = -(1.0 - self.random.f64()).ln() / all;
-        let happening = if self.random.f64() * all < self.arrivals {
-            Happening::Arrival
+        let change = if self.random.f64() * all < self.arrivals {
+            Change::Arrival
         } else {
-            Happening::Departure
+            Change::Departure
         };
-        (wait, happening)
+        (wait, change)
     }
 }
 
 impl Ascent<'_, '_> {
-    /// Lets guests come and go in the places of `places` guests. Returns how many are left.
-    pub(super) fn cloud(
+    /// Starts and ends guests in `places` places. Returns the number of guests left.
+    pub(super) fn churn(
         &mut self,
-        weather: &Weather,
+        churn: &Churn,
         places: u32,
         seed: u64,
     ) -> Result<(Option<Cloud>, u32), HostError> {
-        if weather.watched.is_zero() || places == 0 {
+        if churn.watched.is_zero() || places == 0 {
             return Ok((None, places));
         }
-        let (watched, clock) = (weather.watched.as_secs_f64(), Instant::now());
+        let (watched, clock) = (churn.watched.as_secs_f64(), Instant::now());
         let cpu = self.group.read();
-        let mut draw = Draw::new(weather, places, seed);
+        let mut draw = Draw::new(churn, places, seed);
         let mut cloud = Cloud {
             places,
             ..Cloud::default()
@@ -85,14 +75,14 @@ impl Ascent<'_, '_> {
         let (mut population, mut guest_seconds) = (places, 0.0);
         let mut at = 0.0;
         loop {
-            let (wait, happening) = draw.next(population);
+            let (wait, change) = draw.next(population);
             let until = (at + wait).min(watched);
             guest_seconds += f64::from(population) * (until - at);
             at = until;
             while clock.elapsed().as_secs_f64() < at {
                 self.bench.signals.check()?;
                 if population > 0 {
-                    let answer = self.keeper.ask(&Request::Probe(1))?;
+                    let answer = self.supervisor.ask(&Request::Probe(1))?;
                     answers.extend(answer.probe);
                     failed += answer.failed;
                 }
@@ -103,19 +93,19 @@ impl Ascent<'_, '_> {
                 break;
             }
             cloud.late = cloud.late.max(clock.elapsed().as_secs_f64() - at);
-            let answer = match happening {
-                Happening::Arrival if population == places => {
+            let answer = match change {
+                Change::Arrival if population == places => {
                     cloud.arrivals += 1;
                     cloud.turned_away += 1;
                     continue;
                 }
-                Happening::Arrival => {
+                Change::Arrival => {
                     cloud.arrivals += 1;
-                    self.keeper.ask(&Request::Grow(population + 1))?
+                    self.supervisor.ask(&Request::Grow(population + 1))?
                 }
-                Happening::Departure => {
+                Change::Departure => {
                     cloud.departures += 1;
-                    self.keeper.ask(&Request::Shrink(population - 1))?
+                    self.supervisor.ask(&Request::Shrink(population - 1))?
                 }
             };
             population = answer.population;
@@ -143,7 +133,7 @@ impl Ascent<'_, '_> {
 mod tests {
     use super::*;
 
-    const WEATHER: Weather = Weather {
+    const CHURN: Churn = Churn {
         watched: Duration::from_secs(10),
         life: Duration::from_secs(10),
         load_percent: 80.0,
@@ -151,16 +141,16 @@ mod tests {
 
     /// The mean number of guests in the 100 places over 10,000 s, and the share of arrivals turned away.
     fn simulated(seed: u64) -> (f64, f64) {
-        let mut draw = Draw::new(&WEATHER, 100, seed);
+        let mut draw = Draw::new(&CHURN, 100, seed);
         let (mut population, mut guest_seconds, mut seconds) = (100, 0.0, 0.0);
         let (mut arrivals, mut turned_away) = (0.0, 0.0);
         while seconds < 10_000.0 {
-            let (wait, happening) = draw.next(population);
+            let (wait, change) = draw.next(population);
             guest_seconds += f64::from(population) * wait;
             seconds += wait;
-            match happening {
-                Happening::Departure => population -= 1,
-                Happening::Arrival => {
+            match change {
+                Change::Departure => population -= 1,
+                Change::Arrival => {
                     arrivals += 1.0;
                     if population == 100 {
                         turned_away += 1.0;
@@ -196,8 +186,8 @@ mod tests {
 
     #[test]
     fn an_empty_cloud_waits_for_an_arrival() {
-        let mut draw = Draw::new(&WEATHER, 100, 1);
-        let (wait, happening) = draw.next(0);
-        assert!(wait.is_finite() && happening == Happening::Arrival);
+        let mut draw = Draw::new(&CHURN, 100, 1);
+        let (wait, change) = draw.next(0);
+        assert!(wait.is_finite() && change == Change::Arrival);
     }
 }

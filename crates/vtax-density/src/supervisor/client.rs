@@ -1,6 +1,6 @@
-//! The other end of a keeper: requests in, answers out.
+//! The other end of a supervisor: requests in, answers out.
 
-use super::{Answer, KEEPER, Request};
+use super::{Answer, Request, SUPERVISOR};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use vtax_host::HostError;
@@ -8,9 +8,9 @@ use vtax_host::HostError;
 /// The most bytes of an answer, which tells of every kind of guest.
 const LONGEST_ANSWER: u64 = 16 << 20;
 
-/// A running keeper. It ends when this is dropped.
+/// A running supervisor. It ends when this is dropped.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct Supervisor {
     child: Child,
     requests: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
@@ -18,7 +18,7 @@ pub struct Keeper {
     pub hello: Answer,
 }
 
-impl Keeper {
+impl Supervisor {
     /// Starts `command` and waits for its first answer.
     ///
     /// # Errors
@@ -29,34 +29,34 @@ impl Keeper {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .map_err(HostError::process("start", KEEPER))?;
+            .map_err(HostError::process("start", SUPERVISOR))?;
         let requests = child.stdin.take();
         let Some(answers) = child.stdout.take() else {
             return Err(HostError::Closed {
-                peer: KEEPER.to_owned(),
+                peer: SUPERVISOR.to_owned(),
                 detail: " before it said anything".to_owned(),
             });
         };
-        let mut keeper = Self {
+        let mut supervisor = Self {
             child,
             requests,
             answers: BufReader::new(answers),
             hello: Answer::default(),
         };
-        keeper.hello = keeper.answer()?;
-        match keeper.hello.refused.take() {
+        supervisor.hello = supervisor.answer()?;
+        match supervisor.hello.refused.take() {
             Some(why) => Err(HostError::Other(why)),
-            None => Ok(keeper),
+            None => Ok(supervisor),
         }
     }
 
     /// Asks and waits for the answer.
     ///
     /// # Errors
-    /// When the keeper has ended, with what it said last.
+    /// When the supervisor has ended, with what it said last.
     pub fn ask(&mut self, request: &Request) -> Result<Answer, HostError> {
         let line = serde_json::to_string(request)
-            .map_err(|cause| HostError::process("ask", KEEPER)(cause.into()))?;
+            .map_err(|cause| HostError::process("ask", SUPERVISOR)(cause.into()))?;
         if let Some(requests) = &mut self.requests
             && writeln!(requests, "{line}")
                 .and_then(|()| requests.flush())
@@ -73,7 +73,7 @@ impl Keeper {
         match answers.read_line(&mut line) {
             Ok(read) if read > 0 => {
                 serde_json::from_str(&line).map_err(|cause| HostError::Protocol {
-                    peer: KEEPER.to_owned(),
+                    peer: SUPERVISOR.to_owned(),
                     detail: format!("{} ({cause})", line.trim()),
                 })
             }
@@ -93,14 +93,14 @@ impl Keeper {
             .wait()
             .map_or_else(|cause| cause.to_string(), |status| status.to_string());
         HostError::Program {
-            command: KEEPER.to_owned(),
+            command: SUPERVISOR.to_owned(),
             status,
             output,
         }
     }
 }
 
-impl Drop for Keeper {
+impl Drop for Supervisor {
     fn drop(&mut self) {
         // Its input closes, which is its sign to end.
         drop(self.requests.take());

@@ -1,4 +1,4 @@
-//! The keeper: a process in the climb's cell that makes guests, holds them and asks them.
+//! The supervisor: a process in the climb's cell that makes guests, holds them and asks them.
 //!
 //! It is this program run again. It takes one JSON request a line and gives one JSON answer a
 //! line; when its input closes, however the climb ended, it ends, and the cell takes whatever it
@@ -16,7 +16,7 @@ mod singly;
 mod thread;
 mod work;
 
-pub use client::Keeper;
+pub use client::Supervisor;
 pub use container::Runtime;
 pub use linux::LinuxOptions;
 pub use qemu::{Devices, QemuOptions};
@@ -37,11 +37,11 @@ use vtax_observe::clock::thread_cpu;
 const LONGEST_ANSWER: usize = 64 << 10;
 
 /// What errors call it.
-pub(crate) const KEEPER: &str = "the keeper of guests";
+pub(crate) const SUPERVISOR: &str = "the guest supervisor";
 
-/// What a keeper keeps; its only argument.
+/// What a supervisor keeps; its only argument.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Keep {
+pub struct Spec {
     /// What the guests are.
     pub guests: Guests,
     /// What some of them do; the others sleep until they are asked.
@@ -56,7 +56,7 @@ pub struct Keep {
     pub one_process: bool,
     /// What they may use up.
     pub limits: Limits,
-    /// The words that make this program a keeper.
+    /// The words that make this program a supervisor.
     pub words: Vec<String>,
 }
 
@@ -86,7 +86,7 @@ pub enum Guests {
     Linux(LinuxOptions),
 }
 
-/// What the climb asks of its keeper.
+/// What the climb asks of its supervisor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
@@ -98,7 +98,7 @@ pub enum Request {
     Probe(u32),
 }
 
-/// What the keeper answers.
+/// What the supervisor answers.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
     /// Guests now.
@@ -222,7 +222,7 @@ fn capacity(guests: &Guests) -> u32 {
         // A stack and one for signals, each with its guard page: four mappings; room for the allocator's own.
         Guests::Thread => (crate::resources::most_mappings() * 0.24) as u32,
         Guests::Mvm { live: true, .. } => {
-            // The answering descriptors of the keeper and its workers besides.
+            // The answering descriptors of the supervisor and its workers besides.
             vtax_mvm::population::capacity::Capacity::of_this_process()
                 .guests
                 .saturating_sub(64)
@@ -232,40 +232,40 @@ fn capacity(guests: &Guests) -> u32 {
     }
 }
 
-fn populate(keep: &Keep) -> Result<Box<dyn Population>, String> {
-    if keep.work.is_some() && keep.working_percent < 100 {
-        let working = mixed::working(keep.maximum, keep.working_percent);
-        let sleeping = keep.maximum - working;
+fn populate(spec: &Spec) -> Result<Box<dyn Population>, String> {
+    if spec.work.is_some() && spec.working_percent < 100 {
+        let working = mixed::working(spec.maximum, spec.working_percent);
+        let sleeping = spec.maximum - working;
         return Ok(Box::new(mixed::Mixed {
-            sleepers: populate(&Keep {
+            sleepers: populate(&Spec {
                 work: None,
                 maximum: sleeping,
-                ..keep.clone()
+                ..spec.clone()
             })?,
-            workers: populate(&Keep {
+            workers: populate(&Spec {
                 working_percent: 100,
-                first: keep.first + sleeping,
+                first: spec.first + sleeping,
                 maximum: working,
-                ..keep.clone()
+                ..spec.clone()
             })?,
-            working_percent: keep.working_percent,
+            working_percent: spec.working_percent,
         }));
     }
-    let booting = |image: &str| match keep.work {
+    let booting = |image: &str| match spec.work {
         Some(_) => work::WORKING_IMAGE.to_owned(),
         None => image.to_owned(),
     };
-    let capacity = capacity(&keep.guests);
-    if !keep.one_process && keep.maximum > capacity {
-        return Ok(Box::new(shards::Shards::new(keep.clone(), capacity)));
+    let capacity = capacity(&spec.guests);
+    if !spec.one_process && spec.maximum > capacity {
+        return Ok(Box::new(shards::Shards::new(spec.clone(), capacity)));
     }
-    Ok(match &keep.guests {
+    Ok(match &spec.guests {
         Guests::Thread => Box::new(OneByOne::new(thread::Threads)),
-        Guests::Process => Box::new(OneByOne::new(process::Processes::new(keep.work)?)),
+        Guests::Process => Box::new(OneByOne::new(process::Processes::new(spec.work)?)),
         Guests::Container { runtime } => Box::new(OneByOne::new(container::Containers::new(
             runtime.clone(),
-            keep.first,
-            keep.work,
+            spec.first,
+            spec.work,
         )?)),
         Guests::Mvm { live, image } => {
             let holding = if *live {
@@ -276,8 +276,8 @@ fn populate(keep: &Keep) -> Result<Box<dyn Population>, String> {
             Box::new(mvm::MicroVms::new(
                 holding,
                 &booting(image),
-                keep.first,
-                keep.maximum,
+                spec.first,
+                spec.maximum,
             )?)
         }
         Guests::Qemu(options) => {
@@ -286,11 +286,11 @@ fn populate(keep: &Keep) -> Result<Box<dyn Population>, String> {
                 image,
                 ..options.clone()
             };
-            Box::new(qemu::Qemus::new(options, keep.first)?)
+            Box::new(qemu::Qemus::new(options, spec.first)?)
         }
         Guests::Linux(options) => Box::new(OneByOne::new(linux::Linuxes::new(
             options.clone(),
-            keep.first,
+            spec.first,
         )?)),
     })
 }
@@ -298,13 +298,13 @@ fn populate(keep: &Keep) -> Result<Box<dyn Population>, String> {
 /// Serves requests until the input closes.
 ///
 /// # Errors
-/// When `keep` is no [`Keep`], or the output is closed.
-pub fn serve(keep: &str) -> Result<(), HostError> {
-    let keep: Keep = serde_json::from_str(keep).map_err(|cause| HostError::Invalid {
-        what: "the argument of --keep".to_owned(),
+/// When `spec` is no [`Spec`], or the output is closed.
+pub fn serve(spec: &str) -> Result<(), HostError> {
+    let spec: Spec = serde_json::from_str(spec).map_err(|cause| HostError::Invalid {
+        what: "the argument of --supervise".to_owned(),
         problem: cause.to_string(),
     })?;
-    let mut population = match populate(&keep) {
+    let mut population = match populate(&spec) {
         Ok(population) => population,
         Err(why) => {
             return say(&Answer {
@@ -318,14 +318,14 @@ pub fn serve(keep: &str) -> Result<(), HostError> {
         facts,
         ..Answer::default()
     })?;
-    let alone = keep.one_process;
+    let alone = spec.one_process;
     for line in io::stdin().lock().lines() {
         let Ok(line) = line else { break };
         let request: Request = serde_json::from_str(&line).map_err(|cause| HostError::Invalid {
-            what: format!("the request {line} to the keeper"),
+            what: format!("the request {line} to the supervisor"),
             problem: cause.to_string(),
         })?;
-        let mut answer = handle(population.as_mut(), &request, &keep.limits);
+        let mut answer = handle(population.as_mut(), &request, &spec.limits);
         answer.process = alone.then(ProcessLevels::own);
         say(&answer)?;
     }
@@ -370,5 +370,5 @@ fn say(answer: &Answer) -> Result<(), HostError> {
         .map_err(io::Error::from)
         .and_then(|line| writeln!(out, "{line}"))
         .and_then(|()| out.flush())
-        .map_err(HostError::file("write", "the keeper's output"))
+        .map_err(HostError::file("write", "the supervisor's output"))
 }

@@ -25,7 +25,7 @@ pub struct Runtime {
 /// Where all of it lives: the cell's own tmpfs.
 const FOLDER: &str = "/run/density";
 
-/// Containers below this keeper.
+/// Containers below this supervisor.
 #[derive(Debug)]
 pub(super) struct Containers {
     runtime: Runtime,

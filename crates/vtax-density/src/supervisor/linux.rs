@@ -53,7 +53,7 @@ impl Drop for Guest {
     }
 }
 
-/// VMMs below this keeper.
+/// VMMs below this supervisor.
 #[derive(Debug)]
 pub(super) struct Linuxes {
     options: LinuxOptions,
@@ -61,7 +61,7 @@ pub(super) struct Linuxes {
 }
 
 impl Linuxes {
-    /// Guests from `first` on: several keepers share the folder.
+    /// Guests from `first` on: several supervisors share the folder.
     pub(super) fn new(options: LinuxOptions, first: u32) -> Result<Self, String> {
         fs::create_dir_all(FOLDER).map_err(|cause| format!("cannot create {FOLDER}: {cause}"))?;
         Ok(Self { options, first })

@@ -1,23 +1,23 @@
-//! Guests over several keepers, because one process may hold only so many.
+//! Guests over several supervisors, because one process may hold only so many.
 
-use super::{Guard, Keep, Keeper, Population, Request, Tally};
+use super::{Guard, Population, Request, Spec, Supervisor, Tally};
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
 
-/// Keepers below this one, each full but the last.
+/// Supervisors below this one, each full but the last.
 #[derive(Debug)]
 pub(super) struct Shards {
-    keep: Keep,
+    spec: Spec,
     capacity: u32,
-    shards: Vec<(Keeper, u32)>,
+    shards: Vec<(Supervisor, u32)>,
     random: fastrand::Rng,
 }
 
 impl Shards {
-    pub(super) fn new(keep: Keep, capacity: u32) -> Self {
+    pub(super) fn new(spec: Spec, capacity: u32) -> Self {
         Self {
-            keep,
+            spec,
             capacity,
             shards: Vec::new(),
             random: fastrand::Rng::with_seed(1),
@@ -26,19 +26,19 @@ impl Shards {
 
     fn start(&mut self) -> Result<(), String> {
         let program = std::env::current_exe().map_err(|cause| cause.to_string())?;
-        let first = self.keep.first + self.count();
-        let keep = Keep {
+        let first = self.spec.first + self.count();
+        let spec = Spec {
             first,
             maximum: self
                 .capacity
-                .min(self.keep.maximum.saturating_sub(self.count())),
-            ..self.keep.clone()
+                .min(self.spec.maximum.saturating_sub(self.count())),
+            ..self.spec.clone()
         };
-        let argument = serde_json::to_string(&keep).map_err(|cause| cause.to_string())?;
+        let argument = serde_json::to_string(&spec).map_err(|cause| cause.to_string())?;
         let mut command = Command::new(program);
-        command.args(&self.keep.words).arg(argument);
-        let keeper = Keeper::start(command).map_err(|cause| cause.to_string())?;
-        self.shards.push((keeper, 0));
+        command.args(&self.spec.words).arg(argument);
+        let supervisor = Supervisor::start(command).map_err(|cause| cause.to_string())?;
+        self.shards.push((supervisor, 0));
         Ok(())
     }
 }
@@ -59,11 +59,11 @@ impl Population for Shards {
                 self.start()?;
             }
             let wanted = to - self.count();
-            let Some((keeper, count)) = self.shards.last_mut() else {
+            let Some((supervisor, count)) = self.shards.last_mut() else {
                 return Ok(());
             };
             let goal = count.saturating_add(wanted).min(capacity);
-            let answer = keeper
+            let answer = supervisor
                 .ask(&Request::Grow(goal))
                 .map_err(|cause| cause.to_string())?;
             *count = answer.population;
@@ -84,17 +84,17 @@ impl Population for Shards {
     fn shrink(&mut self, to: u32) -> Result<(), String> {
         while self.count() > to {
             let surplus = self.count() - to;
-            let Some((keeper, count)) = self.shards.last_mut() else {
+            let Some((supervisor, count)) = self.shards.last_mut() else {
                 return Ok(());
             };
             if *count <= surplus {
                 // Gracefully, so that what outlives a process is taken back too.
-                let ended = keeper.ask(&Request::Shrink(0));
+                let ended = supervisor.ask(&Request::Shrink(0));
                 self.shards.pop();
                 ended.map_err(|cause| cause.to_string())?;
                 continue;
             }
-            let answer = keeper
+            let answer = supervisor
                 .ask(&Request::Shrink(*count - surplus))
                 .map_err(|cause| cause.to_string())?;
             *count = answer.population;
@@ -111,10 +111,10 @@ impl Population for Shards {
             return Err("there is no guest to ask".to_owned());
         }
         let chosen = self.random.usize(..full);
-        let Some((keeper, _)) = self.shards.get_mut(chosen) else {
+        let Some((supervisor, _)) = self.shards.get_mut(chosen) else {
             return Err("there is no guest to ask".to_owned());
         };
-        let answer = keeper
+        let answer = supervisor
             .ask(&Request::Probe(1))
             .map_err(|cause| cause.to_string())?;
         match (answer.probe.first(), answer.refused) {
