@@ -175,7 +175,12 @@ impl FrontEnd {
         !matches!(self.side, Side::Given)
     }
 
-    /// Says something about the port: at most a line a second, whatever a front end does.
+    /// Logs what no front end can bring about often.
+    pub fn warn(&self, what: &str) {
+        eprintln!("vtax-nic: port {}: {what}", self.name);
+    }
+
+    /// Logs something about the port: at most a line a second, whatever a front end does.
     pub fn say(&mut self, what: &str) {
         let now = crate::poller::now();
         if now < self.quiet_until {

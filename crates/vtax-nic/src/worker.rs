@@ -309,6 +309,9 @@ impl Worker {
         if memory::any_truncation() {
             self.lose_memory();
         }
+        if memory::any_half_used() {
+            self.warn_of_half_used();
+        }
         for (network, number) in self.networks.iter_mut().zip(0..) {
             for stopped in network.take_stopped() {
                 let id = PortId {
@@ -332,6 +335,19 @@ impl Worker {
                 if let Some((_, front_end)) = self.front_ends.iter_mut().find(|(at, _)| *at == id) {
                     front_end.say(&limit.to_string());
                 }
+            }
+        }
+    }
+
+    /// Warns of ports that have used half of what may be populated for them.
+    fn warn_of_half_used(&mut self) {
+        for (id, front_end) in &self.front_ends {
+            let network = self.networks.get_mut(usize::from(id.network));
+            let port = network.and_then(|network| network.ports_mut().get(usize::from(id.port)));
+            if let Some(Port::Guest(guest)) = port
+                && let Some(warning) = guest.memory_warning()
+            {
+                front_end.warn(&warning.to_string());
             }
         }
     }

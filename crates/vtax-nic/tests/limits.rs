@@ -246,6 +246,10 @@ fn a_front_end_whose_memory_nobody_touched_loses_its_port_and_the_program_stays_
     assert_eq!(switch.totals("b").faults + switch.totals("c").faults, 0);
     let said = switch.log();
     assert!(
+        said.contains("port a: half of the 8388608 bytes that may be populated for it are used"),
+        "{said}"
+    );
+    assert!(
         said.contains("port a: front end disconnected: memory that it shares"),
         "{said}"
     );

@@ -2,16 +2,27 @@
 //! touched before, which the kernel charges to whoever touches them first.
 
 use crate::hold::Nanos;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// How long the whole of an account takes to come back after its front end has gone. A front end may keep the pages,
 /// and nobody can see whether it does.
 const RETURNS_IN: Nanos = Nanos::from_secs(3_600);
 
+/// Whether half of any account was ever used.
+static ANY_HALF_USED: AtomicBool = AtomicBool::new(false);
+
+/// Whether half of any account was ever used. Only then is a look at each worth while.
+pub fn any_half_used() -> bool {
+    ANY_HALF_USED.load(Ordering::Relaxed)
+}
+
 /// The account of one port, for as long as the program runs.
 #[derive(Debug)]
 pub struct Account {
     most: u64,
+    /// Whether half of it is used and nobody was warned yet.
+    to_warn: AtomicBool,
     books: Mutex<Books>,
 }
 
@@ -22,6 +33,8 @@ struct Books {
     /// Bytes populated for front ends that have gone, less what has come back since.
     left: u64,
     left_at: Nanos,
+    /// Whether half of it was used, and since then never less than a quarter.
+    is_half_used: bool,
     is_overdrawn: bool,
 }
 
@@ -30,6 +43,7 @@ impl Account {
     pub fn of(most: u64) -> Self {
         Self {
             most,
+            to_warn: AtomicBool::new(false),
             books: Mutex::default(),
         }
     }
@@ -58,6 +72,12 @@ impl Account {
             if !books.is_overdrawn {
                 books.populated += bytes;
             }
+            books.is_half_used &= used >= self.most / 4;
+            let uses_half = used.saturating_add(bytes) >= self.most.div_ceil(2);
+            if uses_half && !std::mem::replace(&mut books.is_half_used, true) {
+                self.to_warn.store(true, Ordering::Relaxed);
+                ANY_HALF_USED.store(true, Ordering::Relaxed);
+            }
             !books.is_overdrawn
         })
     }
@@ -72,6 +92,15 @@ impl Account {
     /// Whether a page was wanted that it had no bytes for.
     pub fn is_overdrawn(&self) -> bool {
         self.with(Nanos::ZERO, |books| books.is_overdrawn)
+    }
+
+    /// A warning that half of it is used: once, until less than a quarter was. It is never due more than a few
+    /// times an hour, whatever a front end does.
+    pub fn take_warning(&self) -> Option<HalfUsed> {
+        // The account is shared with the pager alone, which only sets it.
+        self.to_warn
+            .swap(false, Ordering::Relaxed)
+            .then_some(HalfUsed(self.most))
     }
 
     /// The front end has gone: another may come, and finds what comes back with time.
@@ -91,6 +120,14 @@ impl Account {
     }
 }
 
+/// Half of an account of so many bytes is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "half of the {0} bytes that may be populated for it are used, and at the end of them it is disconnected: \
+     preallocate the guest's memory (prealloc=on), or raise limits.populate"
+)]
+pub struct HalfUsed(u64);
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,6 +146,30 @@ mod tests {
             !account.take(PAGE, now),
             "its port is about to be disconnected"
         );
+    }
+
+    #[test]
+    fn an_account_of_which_half_is_used_warns_once_until_most_of_it_has_come_back() {
+        let account = Account::of(6 * PAGE);
+        let now = Nanos::from_secs(5);
+        assert!(account.take(PAGE, now) && account.take(PAGE, now));
+        assert_eq!(account.take_warning(), None);
+        assert!(account.take(PAGE, now) && any_half_used());
+        let warning = account.take_warning().map(|warning| warning.to_string());
+        assert!(
+            warning.is_some_and(
+                |text| text.contains("24576 bytes") && text.contains("limits.populate")
+            )
+        );
+        assert!(account.take(PAGE, now));
+        assert_eq!(account.take_warning(), None);
+        account.front_end_left(now);
+        assert!(account.take(PAGE, now));
+        assert_eq!(account.take_warning(), None, "five of six are used");
+        account.front_end_left(now);
+        let later = now + RETURNS_IN;
+        (0..3).for_each(|_| assert!(account.take(PAGE, later)));
+        assert_eq!(account.take_warning(), Some(HalfUsed(6 * PAGE)));
     }
 
     #[test]

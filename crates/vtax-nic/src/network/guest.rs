@@ -13,7 +13,9 @@ use crate::frame::{Mac, Offloads};
 use crate::hold::{
     HoldSettings, Mode, Nanos, NextDrain, Notification, PairHold, Release, Rest, TxRound,
 };
-use crate::memory::{self, Account, DirtyLog, GuestMemory, MAX_REGIONS, MOST_MAPPED, Segment};
+use crate::memory::{
+    self, Account, DirtyLog, GuestMemory, HalfUsed, MAX_REGIONS, MOST_MAPPED, Segment,
+};
 use crate::poller::{Poller, PortId, Token};
 use crate::protocol::{ProtocolError, Reply, Request};
 use crate::ring::{Chain, RingFault, Virtqueue, for_ring};
@@ -235,6 +237,11 @@ impl Guest {
             Some(account) => ProtocolError::Populated(account.most()),
             None => ProtocolError::Refused("the memory that it shares was truncated"),
         })
+    }
+
+    /// A warning that half of what may be populated for it is used, once.
+    pub fn memory_warning(&self) -> Option<HalfUsed> {
+        self.memory.account()?.take_warning()
     }
 
     // The session.
