@@ -1,9 +1,9 @@
 //! The smallest guest that is still a whole Linux: the image's kernel, unpacked, and an initial RAM
 //! disk that echoes the serial port.
 
+use super::GuestFiles;
 use super::initrd;
 use super::vmlinux::{beside, vmlinux};
-use crate::platform::GuestFiles;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use vtax_host::HostError;

@@ -1,7 +1,7 @@
 //! The image's kernel as an ELF file, for VMMs that load no compressed one.
 
+use super::GuestFiles;
 use super::{initrd, lock};
-use crate::platform::GuestFiles;
 use std::fs;
 use std::path::{Path, PathBuf};
 use vtax_host::HostError;
