@@ -21,7 +21,6 @@ pub mod request {
     pub const SET_VRING_NUM: u32 = 8;
     pub const SET_VRING_ADDR: u32 = 9;
     pub const SET_VRING_BASE: u32 = 10;
-    pub const GET_VRING_BASE: u32 = 11;
     pub const SET_VRING_KICK: u32 = 12;
     pub const SET_VRING_CALL: u32 = 13;
     pub const GET_PROTOCOL_FEATURES: u32 = 15;
@@ -155,23 +154,6 @@ impl Session {
     pub fn get(&self, request: u32) -> Result<u64, SessionError> {
         self.send(&message(request, VERSION, &[]), &[])?;
         Ok(number(&self.reply()?))
-    }
-
-    /// GET_VRING_BASE: stops a ring, tells its index.
-    ///
-    /// # Errors
-    ///
-    /// The socket fails.
-    pub fn stop_ring(&self, ring: u32) -> Result<u16, SessionError> {
-        self.send(
-            &message(request::GET_VRING_BASE, VERSION, &state(ring, 0)),
-            &[],
-        )?;
-        let reply = self.reply()?;
-        Ok(reply
-            .get(4..)
-            .and_then(|rest| rest.first_chunk())
-            .map_or(0, |low| u16::from_ne_bytes(*low)))
     }
 
     /// Sends any bytes and descriptors.

@@ -25,13 +25,8 @@ pub use paper::Paper;
 pub use rest::{Notification, Rest};
 pub use time::Nanos;
 
-/// What sleeping and waking the worker costs, about: closer deadlines are better spun for.
+/// What sleeping and waking the worker costs, about: a queue whose next frame is likely sooner is polled.
 pub const WAKE_COST: Nanos = Nanos::from_micros(5);
-
-/// Whether a deadline is so close that waking up for it costs more than spinning until it.
-pub fn worth_spinning(now: Nanos, deadline: Nanos) -> bool {
-    deadline.since(now) <= WAKE_COST
-}
 
 /// A policy: how long notifications of one queue pair may wait.
 ///
