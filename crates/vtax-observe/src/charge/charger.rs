@@ -2,13 +2,14 @@
 //! and totals that only ever grow.
 
 use super::Method;
-use super::counted::{Counted, Weights};
+use super::counted::Counted;
 use super::energy::{EnergyUse, IdleEnergy, IdlePower, IdleRule};
 use super::exchanges::{Exchanges, GuestExchanges, IntervalExchanges};
 use super::irq_accounting::IrqAccounting;
 use super::ledger::{IoCharge, Ledger, Stages, Usage};
 use super::traced::Traced;
 use super::usage::UsageReader;
+use super::weights::Weights;
 use crate::Roots;
 use crate::clock::{Clock, process_cpu};
 use crate::counters::file;

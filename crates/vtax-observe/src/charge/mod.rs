@@ -15,15 +15,17 @@ mod ledger;
 mod subjects;
 mod traced;
 mod usage;
+mod weights;
 
 pub use charger::{Charger, ChargerOptions, GuestTotals, MethodChoice, Pass, Totals};
-pub use counted::{Counted, Weights};
+pub use counted::Counted;
 pub use energy::{EnergyUse, IdleEnergy, IdlePower, IdleRule};
 pub use exchanges::{Exchanges, GuestExchanges, IntervalExchanges};
 pub use irq_accounting::IrqAccounting;
 pub use ledger::{GuestUse, IoCharge, IoWork, Ledger, Modelled, Row, Stage, Stages, Usage};
 pub use subjects::SubjectSoftirqs;
 pub use traced::Traced;
+pub use weights::Weights;
 
 use crate::ObserveError;
 use crate::guests::Guests;
