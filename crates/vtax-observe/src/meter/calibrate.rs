@@ -1,6 +1,7 @@
 //! Fits a power model to a real meter: steps the load from idle to full and reads both.
 
-use super::model::{Fit, Model, POINTS, Utilization, busy_share};
+use super::model::{Model, POINTS, Utilization, busy_share};
+use super::power_model::Fit;
 use super::probe::{Bench, energy_since, take};
 use super::{Meter, host_domains};
 use crate::ObserveError;

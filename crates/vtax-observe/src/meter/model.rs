@@ -1,5 +1,6 @@
 //! Power from utilization, where nothing measures it: a curve through active idle and ten loads.
 
+use super::power_model::{Fit, PowerModel};
 use super::series::MeterSeries;
 use super::sysfs::text;
 use super::{Absent, Domain, Meter, Part};
@@ -8,8 +9,8 @@ use crate::counters::text::{fields, lines};
 use crate::counters::{Findings, nanoseconds_per_tick};
 use crate::{Instrument, ObserveError, Readings};
 use serde::{Deserialize, Serialize};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::{fmt, fs};
 use vtax_units::{Joules, Nanoseconds, Source, Watts};
 
 pub(super) const NAME: &str = "model";
@@ -36,52 +37,6 @@ pub struct Model {
     /// How a calibration got it; absent from a published curve.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<Fit>,
-}
-
-/// How well a calibrated curve fits what the meter showed.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Fit {
-    /// The meter that was read.
-    pub meter: String,
-    /// What the meter covers.
-    pub covers: String,
-    /// Pairs of utilization and power that the curve was fitted to.
-    pub observations: usize,
-    /// Root of the mean squared difference between curve and meter, in watts.
-    pub residual_rms_watts: f64,
-    /// The largest difference, in watts.
-    pub residual_worst_watts: f64,
-}
-
-/// Which model computed joules, for the record beside them.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct PowerModel {
-    /// [`Model::name`].
-    pub name: String,
-    /// [`Model::date`].
-    pub date: Option<String>,
-    /// The file that it was read from; `None` of [`DEFAULT_MODEL`].
-    pub file: Option<PathBuf>,
-    /// How it was fitted; `None` of a published curve, whose distance from this machine nobody knows.
-    pub fit: Option<Fit>,
-}
-
-impl fmt::Display for PowerModel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name)?;
-        if let Some(date) = &self.date {
-            write!(f, ", of {date}")?;
-        }
-        match &self.fit {
-            Some(fit) => write!(
-                f,
-                ", fitted to {} (off by {:.1} W typically, {:.1} W at worst)",
-                fit.meter, fit.residual_rms_watts, fit.residual_worst_watts
-            ),
-            None => f.write_str(", a published curve of another machine"),
-        }
-    }
 }
 
 impl Model {
