@@ -178,7 +178,7 @@ fn configuration(directory: &Path, links: usize, mode: Mode, budget_us: u32) -> 
                 text,
                 "[[port]]\nname = \"{side}{link}\"\nnetwork = \"link{link}\"\nsocket-path = {path}\n\
                  queue-pairs = 1\nhold = {{ mode = \"{mode}\" }}\n\
-                 terms = {{ cap_us = {budget_us}, default_us = {budget_us} }}\n"
+                 policy = {{ cap_us = {budget_us}, default_us = {budget_us} }}\n"
             );
         }
     }

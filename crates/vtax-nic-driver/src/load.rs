@@ -7,7 +7,7 @@ use vtax_nic::hold::Nanos;
 
 use crate::arrivals::Arrivals;
 use crate::nic::{Counts, Nic, wait_for_any};
-use crate::probe::{self, Seen, Stamp};
+use crate::probe::{self, Reception, Stamp};
 
 /// How long a receiver waits for frames that are still on their way.
 const LINGER: Duration = Duration::from_millis(200);
@@ -139,8 +139,8 @@ fn send(
     (due, refused)
 }
 
-fn receive(nics: &mut [Nic], stop: &AtomicBool) -> Vec<Seen> {
-    let mut seen = vec![Seen::default(); nics.len()];
+fn receive(nics: &mut [Nic], stop: &AtomicBool) -> Vec<Reception> {
+    let mut seen = vec![Reception::default(); nics.len()];
     while !stop.load(Ordering::Acquire) {
         let mut busy = false;
         for (nic, seen) in nics.iter_mut().zip(&mut seen) {

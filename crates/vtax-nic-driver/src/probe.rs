@@ -54,7 +54,7 @@ pub fn now() -> Nanos {
 
 /// What a receiver has seen of a stream.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct Reception {
     /// Stamped frames.
     pub frames: u64,
     /// Numbers that were skipped.
@@ -66,7 +66,7 @@ pub struct Seen {
     next: u64,
 }
 
-impl Seen {
+impl Reception {
     /// Counts a frame that came at `at`.
     pub fn frame(&mut self, frame: &[u8], at: Nanos) {
         let Some(stamp) = read(frame) else { return };
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn losses_and_disorder_are_seen() {
-        let mut seen = Seen::default();
+        let mut seen = Reception::default();
         let mut frame = Vec::new();
         for number in [0, 1, 4, 3, 5] {
             write(

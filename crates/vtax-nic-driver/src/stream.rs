@@ -164,7 +164,7 @@ impl Processor {
 
 /// What is to be done next.
 #[derive(Debug, Default)]
-pub struct Done {
+pub struct StageResult {
     /// Who goes on.
     pub next: Option<Stage>,
     /// Something is in the guest's receive ring.
@@ -278,8 +278,8 @@ impl Flow {
     }
 
     /// They are done.
-    pub fn end(&mut self, stage: Stage, stream: &Stream, now: Nanos) -> Done {
-        let mut done = Done::default();
+    pub fn end(&mut self, stage: Stage, stream: &Stream, now: Nanos) -> StageResult {
+        let mut done = StageResult::default();
         match stage {
             Stage::Send => {
                 self.before_carry.push_back(self.made);

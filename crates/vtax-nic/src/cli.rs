@@ -135,10 +135,10 @@ impl Cli {
             ..PortConfig::default()
         };
         port.hold.mode = self.mode;
-        port.terms.default_us = self.hold_us.unwrap_or(port.terms.default_us);
-        port.terms.cap_us = self
+        port.policy.default_us = self.hold_us.unwrap_or(port.policy.default_us);
+        port.policy.cap_us = self
             .cap_us
-            .unwrap_or(port.terms.cap_us.max(port.terms.default_us));
+            .unwrap_or(port.policy.cap_us.max(port.policy.default_us));
         let paths = self.socket_path.iter().map(|path| PortConfig {
             socket_path: Some(path.clone()),
             ..port.clone()

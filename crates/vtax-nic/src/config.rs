@@ -1,6 +1,6 @@
 //! What the program is to do: a TOML file, or flags that say the same.
 
-use crate::control::Terms;
+use crate::control::Policy;
 use crate::datapath::Datapath;
 use crate::features::Features;
 use crate::hold::HoldSettings;
@@ -83,9 +83,9 @@ pub struct PortConfig {
     /// The controller.
     #[serde(default)]
     pub hold: HoldSettings,
-    /// What the operator allows.
-    #[serde(default)]
-    pub terms: Terms,
+    /// How long its notifications may be held.
+    #[serde(default, alias = "terms")]
+    pub policy: Policy,
     /// What it may send and map.
     #[serde(default)]
     pub limits: Limits,
@@ -130,7 +130,7 @@ impl Default for PortConfig {
             generic: false,
             datapath: Datapath::default(),
             hold: HoldSettings::default(),
-            terms: Terms::default(),
+            policy: Policy::default(),
             limits: Limits::default(),
         }
     }
@@ -308,6 +308,16 @@ mod tests {
         .unwrap();
         assert_eq!(config.ports[0].name, "vm1");
         assert_eq!(config.networks()[""].taps, [0]);
+    }
+
+    #[test]
+    fn the_policy_of_holds_is_also_read_from_the_key_terms() {
+        for key in ["policy", "terms"] {
+            let config = read(&format!(
+                "[[port]]\nsocket-path = '/a'\n{key} = {{ cap_us = 7 }}\n[[tap]]\nname = 't'"
+            ));
+            assert_eq!(config.unwrap().ports[0].policy.cap_us, 7, "{key}");
+        }
     }
 
     #[test]

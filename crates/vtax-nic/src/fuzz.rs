@@ -15,8 +15,8 @@ use rustix::net::{
     sendmsg, socketpair,
 };
 
-use crate::control::desk::{Answer, Desk};
-use crate::control::{Terms, api, frame as control_frames};
+use crate::control::lease::{Answer, LeaseManager};
+use crate::control::{Policy, api, frame as control_frames};
 use crate::features::Features;
 use crate::frame::{self, HEADER_LEN, NetHeader, Offloads};
 use crate::hold::{HoldSettings, Mode, Nanos};
@@ -30,7 +30,7 @@ use crate::testing::{
     BUFFERS, CONTROL, Driver, MEMORY, PackedDriver, Peer, RX, Ring, SIZE, TX, USER, linux,
     memory_file, port,
 };
-use crate::worker::{Said, answer};
+use crate::worker::{Turn, answer};
 
 /// A time far enough from 0 that nothing is mistaken for never.
 const NOW: Nanos = Nanos(1_000_000_000_000);
@@ -264,7 +264,7 @@ pub fn guest(data: &[u8]) {
     neighbourhood.kick(0, 1, now);
     if let Some(guest) = neighbourhood.network.guest_mut(0) {
         let in_force = guest.info("", true, now).in_force_us;
-        assert!(in_force <= Terms::default().cap_us, "{in_force} µs");
+        assert!(in_force <= Policy::default().cap_us, "{in_force} µs");
     }
     neighbourhood.check(now);
 }
@@ -638,8 +638,8 @@ pub fn messages(data: &[u8]) {
                 port: 0,
             };
             match answer(&mut connection, network, id, &neighbourhood.poller, now) {
-                Ok(Said::Message | Said::Enough) => {}
-                Ok(Said::Nothing) => break,
+                Ok(Turn::Message | Turn::Enough) => {}
+                Ok(Turn::Nothing) => break,
                 Err(_) => {
                     alive = false;
                     break;
@@ -736,12 +736,12 @@ fn send(socket: &OwnedFd, bytes: &[u8], files: &[OwnedFd]) -> bool {
 /// Control frames of a guest, one after the other.
 pub fn control_frame(data: &[u8]) {
     let mut input = Input(data);
-    let terms = Terms {
+    let policy = Policy {
         cap_us: input.u16().into(),
         lease_cap_s: input.u16().into(),
-        ..Terms::default()
+        ..Policy::default()
     };
-    let mut desk = Desk::new(terms);
+    let mut leases = LeaseManager::new(policy);
     let mut now = NOW;
     for _ in 0..MOST_STEPS {
         if !input.has_more() {
@@ -764,12 +764,12 @@ pub fn control_frame(data: &[u8]) {
         for (byte, change) in frame.iter_mut().zip(input.bytes(changed)) {
             *byte ^= change;
         }
-        if let Answer::Reply(reply) = desk.frame(now, &frame) {
+        if let Answer::Reply(reply) = leases.frame(now, &frame) {
             let reply = control_frames::Reply::from_frame(&reply).unwrap();
-            assert!(reply.hold_us <= terms.cap_us, "{reply:?}");
-            assert!(reply.lease_s <= terms.lease_cap_s, "{reply:?}");
+            assert!(reply.hold_us <= policy.cap_us, "{reply:?}");
+            assert!(reply.lease_s <= policy.lease_cap_s, "{reply:?}");
         }
-        assert!(desk.budget(now) <= Nanos::from_micros(terms.cap_us));
+        assert!(leases.budget(now) <= Nanos::from_micros(policy.cap_us));
         let _ = control_frames::Reply::from_frame(&frame);
     }
 }
@@ -783,9 +783,9 @@ pub fn operator(data: &[u8]) {
         let text = serde_json::to_vec(&request).unwrap();
         assert_eq!(api::parse(&text).as_ref(), Ok(&request));
         if let api::Request::Set { change, .. } = request {
-            let (mut terms, mut settings) = (Terms::default(), HoldSettings::default());
-            change.apply(&mut terms, &mut settings);
-            let _ = Desk::new(terms).budget(NOW);
+            let (mut policy, mut settings) = (Policy::default(), HoldSettings::default());
+            change.apply(&mut policy, &mut settings);
+            let _ = LeaseManager::new(policy).budget(NOW);
         }
     }
     let name = String::from_utf8_lossy(data);

@@ -1,8 +1,8 @@
-//! Opens everything that a configuration names, shuts the doors behind it, and works.
+//! Opens everything that a configuration names, enters the sandbox, and runs the workers.
 
 use crate::config::{Config, Members, PortConfig};
 use crate::control::api::{Mailbox, mailbox};
-use crate::control::server::{self, Doors};
+use crate::control::server::{self, OperatorListeners};
 use crate::datapath;
 use crate::front_end::{FrontEnd, SocketError};
 use crate::memory::{self, Room};
@@ -107,7 +107,7 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
             plan.add(config, &members, room)?;
         }
     }
-    let doors = Doors {
+    let listeners = OperatorListeners {
         api: config
             .api
             .as_deref()
@@ -137,7 +137,7 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
         sandbox::shut(&client_sockets(config), in_kernel)?;
     }
     memory::start_pager().map_err(system("start the pager"))?;
-    let _metrics = server::spawn(doors, &postboxes).map_err(operator)?;
+    let _metrics = server::spawn(listeners, &postboxes).map_err(operator)?;
     let mut others = Vec::new();
     let mut workers = workers.into_iter();
     let first = workers.next();
@@ -215,9 +215,15 @@ impl Plan {
                     port: port.name.clone(),
                     why,
                 })?;
-            let guest = Guest::new(id, port.queue_pairs, port.features(), port.hold, port.terms)
-                .limited(&port.limits.or_by_room(room, config.ports.len()))
-                .moved_by(kernel);
+            let guest = Guest::new(
+                id,
+                port.queue_pairs,
+                port.features(),
+                port.hold,
+                port.policy,
+            )
+            .limited(&port.limits.or_by_room(room, config.ports.len()))
+            .moved_by(kernel);
             if is_alone {
                 let (name, who) = (&port.name, guest.datapath());
                 eprintln!("vtax-nic: port {name}: data path: {who}");

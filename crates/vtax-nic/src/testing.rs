@@ -204,7 +204,7 @@ pub fn port(number: u16, mode: Mode) -> Guest {
         2,
         Features::OFFERED,
         settings,
-        crate::control::Terms::default(),
+        crate::control::Policy::default(),
     )
 }
 

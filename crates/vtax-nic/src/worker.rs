@@ -19,7 +19,7 @@ const MESSAGES_A_LOOK: usize = 16;
 
 /// What a front end said in its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Said {
+pub enum Turn {
     /// No whole message.
     Nothing,
     /// A message.
@@ -38,12 +38,12 @@ pub fn answer(
     id: PortId,
     poller: &Poller,
     time: Nanos,
-) -> Result<Said, ProtocolError> {
+) -> Result<Turn, ProtocolError> {
     let Some(message) = connection.receive()? else {
-        return Ok(Said::Nothing);
+        return Ok(Turn::Nothing);
     };
     let Some(guest) = network.guest_mut(id.port) else {
-        return Ok(Said::Nothing);
+        return Ok(Turn::Nothing);
     };
     guest.counters.messages += 1;
     let (code, needs_ack) = (message.code, message.needs_ack);
@@ -51,9 +51,9 @@ pub fn answer(
     let (asks, acknowledged) = (needs_ack && !request.has_reply(), guest.acknowledges());
     let changes = request.changes_rings();
     let said = if request.changes_memory() {
-        Said::Enough
+        Turn::Enough
     } else {
-        Said::Message
+        Turn::Message
     };
     let handled = guest.handle(request, poller, time);
     // The message may be the one that negotiates acknowledgements, or takes them back.
@@ -223,7 +223,7 @@ impl Worker {
                     continue;
                 };
                 if let Command::Set(change) = &job.command {
-                    network.change_terms(id.port, change, time);
+                    network.change_policy(id.port, change, time);
                 }
                 let Some(guest) = network.guest_mut(id.port) else {
                     continue;
@@ -255,8 +255,8 @@ impl Worker {
     fn converse(&mut self, id: PortId, time: Nanos) {
         for _ in 0..MESSAGES_A_LOOK {
             match self.answer(id, time) {
-                Ok(Said::Message) => {}
-                Ok(Said::Nothing | Said::Enough) => return,
+                Ok(Turn::Message) => {}
+                Ok(Turn::Nothing | Turn::Enough) => return,
                 Err(error) => {
                     self.lose(id, &error, time);
                     return;
@@ -266,7 +266,7 @@ impl Worker {
     }
 
     /// Answers one message of a port's front end, if there is a whole one.
-    fn answer(&mut self, id: PortId, time: Nanos) -> Result<Said, ProtocolError> {
+    fn answer(&mut self, id: PortId, time: Nanos) -> Result<Turn, ProtocolError> {
         let front_end = self.front_ends.iter_mut().find(|(at, _)| *at == id);
         let connection = front_end.and_then(|(_, front_end)| front_end.connection.as_mut());
         let network = self.networks.get_mut(usize::from(id.network));
@@ -274,7 +274,7 @@ impl Worker {
             (Some(connection), Some(network)) => {
                 answer(connection, network, id, &self.poller, time)
             }
-            _ => Ok(Said::Nothing),
+            _ => Ok(Turn::Nothing),
         }
     }
 

@@ -28,13 +28,13 @@ use vtax_nic_driver::session::{Session, message, request};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_vtax-nic");
 
 /// A back end with a link for hostile drivers, `a0` to `b0`, and one of well-behaved ones.
-struct House {
+struct Bench {
     backend: Backend,
     friends: (Nic, Nic),
     directory: tempfile::TempDir,
 }
 
-impl House {
+impl Bench {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let backend = Backend::start(
@@ -134,19 +134,19 @@ fn cost(misdeed: Misdeed) -> Cost {
 
 #[test]
 fn every_misdeed_of_a_running_driver_stays_with_its_port() {
-    let mut house = House::new();
+    let mut bench = Bench::new();
     for misdeed in Misdeed::ALL {
         let name = format!("{misdeed:?}");
-        let mut peer = house.connect("b0", Options::default());
-        let mut hostile = house.connect("a0", Options::default());
+        let mut peer = bench.connect("b0", Options::default());
+        let mut hostile = bench.connect("a0", Options::default());
         pass(&mut peer, &mut hostile, &name);
         pass(&mut hostile, &mut peer, &name);
-        let before = house.backend.stats("a0").unwrap().totals;
+        let before = bench.backend.stats("a0").unwrap().totals;
         misdeed.commit(&mut hostile);
         // What is wrong with receive buffers shows when a frame comes.
         let start = Instant::now();
         loop {
-            let now = house.backend.stats("a0").unwrap().totals;
+            let now = bench.backend.stats("a0").unwrap().totals;
             let (faults, taken) = (
                 now.faults - before.faults,
                 now.tx_packets > before.tx_packets,
@@ -169,11 +169,11 @@ fn every_misdeed_of_a_running_driver_stays_with_its_port() {
             );
             std::thread::sleep(Duration::from_millis(5));
         }
-        house.check(&name);
+        bench.check(&name);
         drop((hostile, peer));
         // Its port takes the next front end.
-        let mut peer = house.connect("b0", Options::default());
-        let mut next = house.connect("a0", Options::default());
+        let mut peer = bench.connect("b0", Options::default());
+        let mut next = bench.connect("a0", Options::default());
         pass(&mut peer, &mut next, &name);
         pass(&mut next, &mut peer, &name);
     }
@@ -181,37 +181,37 @@ fn every_misdeed_of_a_running_driver_stays_with_its_port() {
 
 #[test]
 fn every_message_that_cannot_be_loses_its_sender_its_port_and_nothing_else() {
-    let mut house = House::new();
+    let mut bench = Bench::new();
     for bad in BadMessage::ALL {
         let name = format!("{bad:?}");
-        let nic = house.connect("a0", Options::default());
+        let nic = bench.connect("a0", Options::default());
         if bad == BadMessage::RingAddressesBeforeMemory {
             // On a session that has set up nothing: the files and addresses are another's.
-            let directory = house.directory.path().join("b0");
+            let directory = bench.directory.path().join("b0");
             let session = Session::connect(&directory).unwrap();
             bad.send_on(&session, &nic).unwrap();
-            house.check(&name);
+            bench.check(&name);
             continue;
         }
         bad.send(&nic).unwrap();
         if bad == BadMessage::Truncated {
             // It may still come.
-            house.check(&name);
+            bench.check(&name);
             continue;
         }
         let refused = bad != BadMessage::BlockingEventfdWithSaturatedCounter;
         if refused {
             assert!(nic.session.closed_within(Duration::from_secs(5)), "{name}");
         }
-        house.check(&name);
+        bench.check(&name);
     }
 }
 
 #[test]
 fn a_call_descriptor_that_blocks_after_it_was_handed_over_stops_nobody() {
-    let mut house = House::new();
-    let mut peer = house.connect("b0", Options::default());
-    let hostile = house.connect("a0", Options::default());
+    let mut bench = Bench::new();
+    let mut peer = bench.connect("b0", Options::default());
+    let hostile = bench.connect("a0", Options::default());
     let call = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
     for queue in [0_u64, 1] {
         hostile
@@ -234,15 +234,15 @@ fn a_call_descriptor_that_blocks_after_it_was_handed_over_stops_nobody() {
         peer.send(0, &frame());
         std::thread::sleep(Duration::from_millis(2));
     }
-    assert!(house.backend.stats("a0").unwrap().totals.rx_calls > 0);
-    house.check("a blocking call descriptor");
+    assert!(bench.backend.stats("a0").unwrap().totals.rx_calls > 0);
+    bench.check("a blocking call descriptor");
 }
 
 #[test]
 fn memory_that_is_replaced_under_traffic_costs_no_one_else_anything() {
-    let mut house = House::new();
-    let mut peer = house.connect("b0", Options::default());
-    let mut hostile = house.connect("a0", Options::default());
+    let mut bench = Bench::new();
+    let mut peer = bench.connect("b0", Options::default());
+    let mut hostile = bench.connect("a0", Options::default());
     for round in 0..200 {
         hostile.send(0, &frame());
         peer.send(0, &frame());
@@ -253,7 +253,7 @@ fn memory_that_is_replaced_under_traffic_costs_no_one_else_anything() {
         peer.receive(0, 64, |_| {});
     }
     pass(&mut hostile, &mut peer, "new memory tables");
-    house.check("new memory tables");
+    bench.check("new memory tables");
     // A table without the rings' memory, while frames are on their way.
     let elsewhere = [1_u64, 1 << 40, 4096, 1 << 41, 0];
     let table: Vec<u8> = elsewhere
@@ -265,15 +265,15 @@ fn memory_that_is_replaced_under_traffic_costs_no_one_else_anything() {
     let sent = message(request::SET_MEM_TABLE, 1, &table);
     hostile.session.send(&sent, &[file]).unwrap();
     assert!(hostile.session.closed_within(Duration::from_secs(5)));
-    house.check("a memory table without the rings");
+    bench.check("a memory table without the rings");
 }
 
 #[test]
 fn memory_that_shrinks_under_traffic_costs_its_owner_its_port() {
-    let mut house = House::new();
+    let mut bench = Bench::new();
     for cut in ["receive buffers", "transmit buffers"] {
-        let mut peer = house.connect("b0", Options::default());
-        let mut hostile = house.connect("a0", Options::default());
+        let mut peer = bench.connect("b0", Options::default());
+        let mut hostile = bench.connect("a0", Options::default());
         pass(&mut peer, &mut hostile, cut);
         let pair = &mut hostile.pairs[0];
         let kept = match cut {
@@ -302,15 +302,15 @@ fn memory_that_shrinks_under_traffic_costs_its_owner_its_port() {
             peer.send(0, &frame());
             assert!(start.elapsed() < Duration::from_secs(10), "{cut}");
         }
-        house.check(cut);
+        bench.check(cut);
     }
 }
 
 #[test]
 fn a_flood_of_kicks_leaves_time_for_the_neighbours() {
-    let mut house = House::new();
-    let _peer = house.connect("b0", Options::default());
-    let hostile = house.connect("a0", Options::default());
+    let mut bench = Bench::new();
+    let _peer = bench.connect("b0", Options::default());
+    let hostile = bench.connect("a0", Options::default());
     let stop = AtomicBool::new(false);
     let done = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -319,36 +319,36 @@ fn a_flood_of_kicks_leaves_time_for_the_neighbours() {
                 hostile.pairs[0].rx.kick();
             }
         });
-        let (a, b) = &mut house.friends;
+        let (a, b) = &mut bench.friends;
         let done = ping_pong(a, b, Duration::from_millis(500), (0, 1));
         stop.store(true, Ordering::Relaxed);
         done
     });
     assert_eq!(done.lost, 0);
     assert!(done.round_trips.len() > 10, "{}", done.round_trips.len());
-    let kicks = house.backend.stats("a0").unwrap().totals.kicks;
+    let kicks = bench.backend.stats("a0").unwrap().totals.kicks;
     assert!(kicks > 100, "{kicks} kicks are no flood");
-    house.check("a flood of kicks");
+    bench.check("a flood of kicks");
 }
 
 #[test]
 fn who_uses_up_all_descriptors_stops_nobody() {
-    let mut house = House::new();
-    let process = Pid::from_raw(i32::try_from(house.backend.id()).unwrap()).unwrap();
+    let mut bench = Bench::new();
+    let process = Pid::from_raw(i32::try_from(bench.backend.id()).unwrap()).unwrap();
     let open = || {
-        std::fs::read_dir(format!("/proc/{}/fd", house.backend.id()))
+        std::fs::read_dir(format!("/proc/{}/fd", bench.backend.id()))
             .unwrap()
             .count() as u64
     };
-    let hostile = house.connect("a0", Options::default());
+    let hostile = bench.connect("a0", Options::default());
     let before = prlimit(Some(process), Resource::Nofile, limit(open() + 2)).unwrap();
     // Nobody else can come in, and waiting for that costs next to nothing.
     let waiting: Vec<_> = (0..2)
-        .map(|_| std::os::unix::net::UnixStream::connect(house.directory.path().join("b0")))
+        .map(|_| std::os::unix::net::UnixStream::connect(bench.directory.path().join("b0")))
         .collect();
-    let used = house.backend.usage().unwrap();
+    let used = bench.backend.usage().unwrap();
     std::thread::sleep(Duration::from_millis(600));
-    let sleeps = house.backend.usage().unwrap().sleeps - used.sleeps;
+    let sleeps = bench.backend.usage().unwrap().sleeps - used.sleeps;
     assert!(sleeps < 100, "{sleeps} wake-ups to find no descriptor");
     // More descriptors than are left: the message is not what it says.
     let file = hostile.memory.as_fd();
@@ -357,9 +357,9 @@ fn who_uses_up_all_descriptors_stops_nobody() {
     assert!(hostile.session.closed_within(Duration::from_secs(5)));
     drop(waiting);
     prlimit(Some(process), Resource::Nofile, before).unwrap();
-    house.check("running out of descriptors");
-    let mut peer = house.connect("b0", Options::default());
-    let mut next = house.connect("a0", Options::default());
+    bench.check("running out of descriptors");
+    let mut peer = bench.connect("b0", Options::default());
+    let mut next = bench.connect("a0", Options::default());
     pass(&mut next, &mut peer, "running out of descriptors");
 }
 
@@ -373,7 +373,7 @@ fn limit(descriptors: u64) -> Rlimit {
 
 #[test]
 fn a_control_queue_that_is_forwarded_is_served_and_survives_nonsense() {
-    let mut house = House::new();
+    let mut bench = Bench::new();
     let options = Options {
         features: Options::default()
             .features
@@ -383,8 +383,8 @@ fn a_control_queue_that_is_forwarded_is_served_and_survives_nonsense() {
         control: true,
         ..Options::default()
     };
-    let mut peer = house.connect("a0", Options::default());
-    let mut nic = house.connect("b0", options);
+    let mut peer = bench.connect("a0", Options::default());
+    let mut nic = bench.connect("b0", options);
     pass(&mut peer, &mut nic, "the start of a control queue");
     let wait = Duration::from_secs(5);
     // Promiscuous mode; then 64 frames or 300 µs; then what is in force; then far over the cap.
@@ -394,7 +394,7 @@ fn a_control_queue_that_is_forwarded_is_served_and_survives_nonsense() {
     let answer = nic.command(&[6, 3, 0, 0, 0, 0], 8, wait).unwrap();
     assert_eq!((answer[0], &answer[5..]), (0, &300_u32.to_le_bytes()[..]));
     assert_eq!(nic.command(&set(u32::MAX), 0, wait).unwrap(), [0]);
-    let ports = house.backend.ask(&Request::List { port: None }).unwrap();
+    let ports = bench.backend.ask(&Request::List { port: None }).unwrap();
     let in_force = |name: &str| {
         let port = ports.ports.iter().find(|port| port.port == name);
         port.unwrap().in_force_us
@@ -404,7 +404,7 @@ fn a_control_queue_that_is_forwarded_is_served_and_survives_nonsense() {
         let nonsense = [class, 0xff, 1, 2, 3];
         assert_eq!(nic.command(&nonsense, 3, wait).unwrap()[0], 1, "{class}");
     }
-    assert_eq!(house.faults("b0"), 0);
+    assert_eq!(bench.faults("b0"), 0);
     pass(&mut peer, &mut nic, "nonsense on the control queue");
-    house.check("nonsense on the control queue");
+    bench.check("nonsense on the control queue");
 }

@@ -129,10 +129,10 @@ fn a_thread_that_is_taken_over_opens_nothing_and_starts_nothing() {
 
 /// The program, ended with the test.
 #[cfg(target_arch = "x86_64")]
-struct Killed(std::process::Child);
+struct Process(std::process::Child);
 
 #[cfg(target_arch = "x86_64")]
-impl Drop for Killed {
+impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -159,7 +159,7 @@ fn a_thread_that_is_taken_over_finds_no_way_out_by_a_tap() {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(std::fs::File::create(&said).unwrap());
-    let mut child = Killed(child.spawn().unwrap());
+    let mut child = Process(child.spawn().unwrap());
     // Its socket takes connections before its threads run: it serves once it has answered.
     let serves = || {
         Client::connect(&directory.path().join("api"))

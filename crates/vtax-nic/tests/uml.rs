@@ -27,15 +27,15 @@ for module in failover net_failover virtio_net; do /bin/busybox insmod /$module.
 ";
 
 /// A process that ends with the test, and all that it started.
-struct Running(Child);
+struct Process(Child);
 
-impl Running {
+impl Process {
     fn start(command: &mut Command) -> Self {
         Self(command.process_group(0).spawn().unwrap())
     }
 }
 
-impl Drop for Running {
+impl Drop for Process {
     fn drop(&mut self) {
         if let Some(group) = rustix::process::Pid::from_raw(self.0.id().cast_signed()) {
             let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
@@ -125,7 +125,7 @@ fn linuxs_own_front_end_exchanges_frames() {
         at("driver")
     );
     std::fs::write(at("config"), config).unwrap();
-    let _back_end = Running::start(Command::new(PROGRAM).args(["--config", &at("config")]));
+    let _back_end = Process::start(Command::new(PROGRAM).args(["--config", &at("config")]));
     let start = Instant::now();
     let mut driver = loop {
         match Nic::connect(Path::new(&at("driver")), Options::default()) {
@@ -135,7 +135,7 @@ fn linuxs_own_front_end_exchanges_frames() {
         std::thread::sleep(Duration::from_millis(20));
     };
     let console = std::fs::File::create(at("console")).unwrap();
-    let _guest = Running::start(
+    let _guest = Process::start(
         Command::new(linux)
             .args(["mem=64M", "con=null", "con0=fd:0,fd:1"])
             .arg(format!("initrd={}", initrd.display()))

@@ -111,10 +111,10 @@ impl Machines {
             .into_iter()
             .chain(budget.override_us)
             .max();
-        if asked.is_some_and(|asked| asked > known.terms.cap_us) {
+        if asked.is_some_and(|asked| asked > known.policy.cap_us) {
             return Err(format!(
                 "the operator’s cap of this port is {} µs; this raises it: vtax nic ctl --socket {} set {} --cap-us N",
-                known.terms.cap_us,
+                known.policy.cap_us,
                 socket.display(),
                 budget.port
             ));

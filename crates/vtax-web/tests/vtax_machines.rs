@@ -17,14 +17,14 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
-use vtax_nic::control::Terms;
+use vtax_nic::control::Policy;
 use vtax_web::{Doors, Live, Machines, Server, Site, Token};
 
 #[test]
 fn ports_and_populations_are_shown_and_budgets_stay_within_the_cap() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("nic");
-    let terms = nic(&socket);
+    let policy = nic(&socket);
     let gone = folder.path().join("gone");
     let machines = Machines {
         nics: vec![socket.clone(), gone],
@@ -83,7 +83,7 @@ fn ports_and_populations_are_shown_and_budgets_stay_within_the_cap() {
     };
     assert_eq!(set(json!({"default_us": 300})).0, 200);
     assert_eq!(set(json!({"override_us": 1000})).0, 200);
-    let all = *terms.lock().unwrap();
+    let all = *policy.lock().unwrap();
     assert_eq!(
         (all.default_us, all.override_us, all.cap_us),
         (300, Some(1000), 1000)
@@ -101,10 +101,10 @@ fn ports_and_populations_are_shown_and_budgets_stay_within_the_cap() {
     assert_eq!(set(json!({})).0, 409);
     assert_eq!(set(json!({"clear": true})).0, 200);
     assert_eq!(
-        *terms.lock().unwrap(),
-        Terms {
+        *policy.lock().unwrap(),
+        Policy {
             default_us: 300,
-            ..Terms::default()
+            ..Policy::default()
         }
     );
     let other = json!({"socket": "/run/other", "port": PORT, "default_us": 1});

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::event::EventfdFlags;
 use serde::{Deserialize, Serialize};
 
-use super::terms::Terms;
+use super::policy::Policy;
 use crate::hold::{HoldSettings, Mode};
 use crate::telemetry::PortSnapshot;
 
@@ -47,7 +47,7 @@ pub enum Request {
         #[serde(default = "one_second")]
         interval_ms: u32,
     },
-    /// Changes a port's terms or controller; what is not given stays.
+    /// Changes a port's policy or controller; what is not given stays.
     Set {
         /// The port; all if absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,16 +71,16 @@ fn one_second() -> u32 {
 /// What `set` changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// See [`Terms::cap_us`].
+    /// See [`Policy::cap_us`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cap_us: Option<u32>,
-    /// See [`Terms::default_us`].
+    /// See [`Policy::default_us`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_us: Option<u32>,
-    /// See [`Terms::override_us`].
+    /// See [`Policy::override_us`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub override_us: Option<u32>,
-    /// See [`Terms::lease_cap_s`].
+    /// See [`Policy::lease_cap_s`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_cap_s: Option<u32>,
     /// Another controller.
@@ -96,14 +96,14 @@ pub struct Change {
 
 impl Change {
     /// Applies it. The controllers must be made anew if the settings changed.
-    pub fn apply(&self, terms: &mut Terms, settings: &mut HoldSettings) {
+    pub fn apply(&self, policy: &mut Policy, settings: &mut HoldSettings) {
         let set = |field: &mut u32, value: Option<u32>| *field = value.unwrap_or(*field);
-        set(&mut terms.cap_us, self.cap_us);
-        set(&mut terms.default_us, self.default_us);
-        set(&mut terms.lease_cap_s, self.lease_cap_s);
+        set(&mut policy.cap_us, self.cap_us);
+        set(&mut policy.default_us, self.default_us);
+        set(&mut policy.lease_cap_s, self.lease_cap_s);
         set(&mut settings.fixed_rx_us, self.fixed_rx_us);
         set(&mut settings.fixed_tx_us, self.fixed_tx_us);
-        terms.override_us = self.override_us.or(terms.override_us);
+        policy.override_us = self.override_us.or(policy.override_us);
         settings.mode = self.mode.unwrap_or(settings.mode);
     }
 }
@@ -136,9 +136,9 @@ pub struct PortInfo {
     /// Its controller.
     #[serde(flatten)]
     pub settings: HoldSettings,
-    /// The operator's terms.
+    /// The operator's policy.
     #[serde(flatten)]
-    pub terms: Terms,
+    pub policy: Policy,
     /// The T_buf in force, in µs.
     pub in_force_us: u32,
     /// Who moves its frames: `kernel`, or `user` and why not the kernel.
@@ -379,18 +379,18 @@ mod tests {
 
     #[test]
     fn a_change_leaves_the_rest() {
-        let (mut terms, mut settings) = (Terms::default(), HoldSettings::default());
+        let (mut policy, mut settings) = (Policy::default(), HoldSettings::default());
         let change = Change {
             override_us: Some(7),
             fixed_rx_us: Some(9),
             ..Change::default()
         };
-        change.apply(&mut terms, &mut settings);
+        change.apply(&mut policy, &mut settings);
         assert_eq!(
-            terms,
-            Terms {
+            policy,
+            Policy {
                 override_us: Some(7),
-                ..Terms::default()
+                ..Policy::default()
             }
         );
         assert_eq!(
@@ -421,7 +421,7 @@ mod tests {
                                 port: port.clone(),
                                 connected: true,
                                 settings: HoldSettings::default(),
-                                terms: Terms::default(),
+                                policy: Policy::default(),
                                 in_force_us: 200,
                                 datapath: "kernel".into(),
                                 lease_left_s: None,

@@ -42,7 +42,7 @@ enum Verb {
         #[arg(long, default_value_t = 1_000)]
         interval_ms: u32,
     },
-    /// Change a port's terms or controller
+    /// Change a port's policy or controller
     Set {
         /// The port, or 'all'
         port: String,
@@ -219,9 +219,9 @@ fn table(ports: &[PortInfo]) -> String {
             if port.connected { "yes" } else { "no" },
             port.settings.mode.name(),
             us(port.in_force_us),
-            us(port.terms.cap_us),
-            us(port.terms.default_us),
-            port.terms.override_us.map_or("-".into(), us),
+            us(port.policy.cap_us),
+            us(port.policy.default_us),
+            port.policy.override_us.map_or("-".into(), us),
             port.lease_left_s
                 .map_or("-".into(), |left| format!("{left} s")),
             port.datapath,
@@ -233,7 +233,7 @@ fn table(ports: &[PortInfo]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::Terms;
+    use crate::control::Policy;
     use crate::hold::HoldSettings;
 
     #[test]
@@ -242,7 +242,7 @@ mod tests {
             port: "\x1b[2Ja".into(),
             connected: true,
             settings: HoldSettings::default(),
-            terms: Terms::default(),
+            policy: Policy::default(),
             in_force_us: 200,
             datapath: "kernel".into(),
             lease_left_s: Some(3),

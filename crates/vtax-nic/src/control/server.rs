@@ -1,8 +1,8 @@
-//! Who serves operators, and Prometheus.
+//! The servers of the operator's JSON API and of Prometheus' metrics.
 //!
-//! One thread speaks the JSON API. It polls all its clients, so no client waits for another. A
+//! One thread serves the JSON API. It polls all its clients, so no client waits for another. A
 //! client that sends too much without a line's end, or that does not read its answers, is
-//! disconnected. Prometheus has a server of its own.
+//! disconnected. The metrics have an HTTP server of their own.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -18,13 +18,13 @@ use vtax_http::{self as http, Address, Limits, ListenError, Listeners, Token};
 use super::api::{self, Command, LONGEST_LINE, Postbox, Request, Response};
 use crate::telemetry::prometheus;
 
-/// Clients served at once; of more, those that were silent longest go.
+/// Clients served at once. One more disconnects the client that has sent nothing for the longest time.
 const MOST_CLIENTS: usize = 64;
 
-/// Answers that a client has not read yet, in bytes, before its next line is looked at.
+/// Bytes of unread answers from which on no more lines of a client are answered.
 const MOST_AHEAD: usize = 256 << 10;
 
-/// The same before it is disconnected: a subscription goes on without lines.
+/// Bytes of unread answers from which on a client is disconnected: a subscription adds answers without lines.
 const MOST_UNREAD: usize = 4 << 20;
 
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
@@ -36,9 +36,9 @@ const SCRAPES: Limits = Limits {
     idle: None,
 };
 
-/// Where operators and Prometheus knock: opened before the sandbox is shut.
+/// The listening sockets for operators and Prometheus, which are opened before the sandbox is entered.
 #[derive(Debug, Default)]
-pub struct Doors {
+pub struct OperatorListeners {
     /// For the JSON API.
     pub api: Option<UnixListener>,
     /// For Prometheus.
@@ -57,13 +57,16 @@ pub fn listen_metrics(address: &str, token: Option<&Path>) -> Result<Listeners, 
     Listeners::bind_for(&[address], Users::Owner, token).map_err(|refused| refused.to_string())
 }
 
-/// Serves whoever knocks. Prometheus is served until the server is dropped, and has places of its
-/// own, so that its clients keep no operator out; operators until the process ends.
+/// Starts both servers. The metrics are served until the returned server is dropped, the API until the process
+/// ends. Each has its own limit of clients, so that scrapes keep no operator out.
 ///
 /// # Errors
 /// The API's listener cannot be made non-blocking, or there are no more threads.
-pub fn spawn(doors: Doors, workers: &[Postbox]) -> Result<Option<http::Server>, ListenError> {
-    if let Some(api) = doors.api {
+pub fn spawn(
+    listeners: OperatorListeners,
+    workers: &[Postbox],
+) -> Result<Option<http::Server>, ListenError> {
+    if let Some(api) = listeners.api {
         api.set_nonblocking(true).map_err(ListenError::Start)?;
         let mut server = Server {
             listener: api,
@@ -83,7 +86,7 @@ pub fn spawn(doors: Doors, workers: &[Postbox]) -> Result<Option<http::Server>, 
     let serve = |listeners: Listeners| {
         listeners.serve(SCRAPES, Arc::new(move |request| metrics(request, &workers)))
     };
-    doors.metrics.map(serve).transpose()
+    listeners.metrics.map(serve).transpose()
 }
 
 fn metrics(request: &http::Request<'_>, workers: &Mutex<Vec<Postbox>>) -> http::Response {
@@ -102,11 +105,11 @@ fn metrics(request: &http::Request<'_>, workers: &Mutex<Vec<Postbox>>) -> http::
     }
 }
 
-/// Who knocked. The door stays open for who cannot come in, because there are no descriptors left:
-/// then the next look is not at once.
-fn come_in<T>(knock: io::Result<T>) -> Option<T> {
-    match knock {
-        Ok(guest) => Some(guest),
+/// The accepted connection, if there is one. Without free descriptors the connection stays in the queue and the
+/// listener stays readable, so that this waits a moment before the next attempt.
+fn accepted<T>(result: io::Result<T>) -> Option<T> {
+    match result {
+        Ok(connection) => Some(connection),
         Err(error) => {
             if error.kind() != ErrorKind::WouldBlock {
                 std::thread::sleep(Duration::from_millis(10));
@@ -124,7 +127,7 @@ struct Client {
     /// Disconnect once the output is written.
     last_words: bool,
     gone: bool,
-    /// When it last said something.
+    /// When it last sent something.
     heard: Instant,
 }
 
@@ -162,7 +165,7 @@ impl Server {
         self.clients.retain(|client| !client.gone);
     }
 
-    /// Which clients have something to say.
+    /// Waits for clients, connections and subscriptions; the answer is which clients are readable.
     fn wait(&self) -> Vec<bool> {
         let mut fds: Vec<PollFd<'_>> = Vec::new();
         for client in &self.clients {
@@ -200,11 +203,11 @@ impl Server {
             .collect()
     }
 
-    /// Lets in who knocks. In a full house whoever was silent longest makes room, first of those who
-    /// do not listen either.
+    /// Accepts new clients. At the limit it disconnects the client that has sent nothing for the longest time;
+    /// clients without a subscription go first.
     fn accept(&mut self) {
         for _ in 0..MOST_CLIENTS {
-            let Some((stream, _)) = come_in(self.listener.accept()) else {
+            let Some((stream, _)) = accepted(self.listener.accept()) else {
                 return;
             };
             if stream.set_nonblocking(true).is_err() {
@@ -235,7 +238,7 @@ impl Client {
 
     fn read(&mut self) {
         let mut buffer = [0; 4096];
-        // One buffer a turn: a client that talks without end gets no more than its turn.
+        // One buffer a turn: a client that sends without pause takes no other client's turn.
         match self.stream.read(&mut buffer) {
             Ok(0) => self.gone = true,
             Ok(count) => {
@@ -253,7 +256,7 @@ impl Client {
         self.input.contains(&b'\n')
     }
 
-    /// Whether it may say more: not before what it said is answered.
+    /// Whether more is read from it: not before its last line is answered.
     fn wants_input(&self) -> bool {
         !self.has_line() && !self.last_words && self.input.len() <= LONGEST_LINE
     }
@@ -346,36 +349,42 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::control::Desk;
+    use crate::control::LeaseManager;
     use crate::control::api::{Mailbox, PortInfo, Report};
-    use crate::control::terms::Terms;
+    use crate::control::policy::Policy;
     use crate::hold::{HoldSettings, Nanos};
     use crate::telemetry::PortCounters;
 
     /// A worker with the given ports that only does jobs.
     fn worker(mailbox: Mailbox, names: &'static [&'static str]) {
         std::thread::spawn(move || {
-            let mut desks: Vec<_> = names
+            let mut ports: Vec<_> = names
                 .iter()
-                .map(|name| (*name, Desk::new(Terms::default()), HoldSettings::default()))
+                .map(|name| {
+                    (
+                        *name,
+                        LeaseManager::new(Policy::default()),
+                        HoldSettings::default(),
+                    )
+                })
                 .collect();
             loop {
                 let mut fds = [PollFd::new(&mailbox, PollFlags::IN)];
                 rustix::event::poll(&mut fds, None).unwrap();
                 for job in mailbox.take() {
                     let mut reports = Vec::new();
-                    for (name, desk, settings) in &mut desks {
+                    for (name, leases, settings) in &mut ports {
                         if !job.concerns(name) {
                             continue;
                         }
-                        let mut terms = desk.terms();
+                        let mut policy = leases.policy();
                         match job.command {
-                            Command::Set(change) => change.apply(&mut terms, settings),
-                            Command::ClearOverride => terms.override_us = None,
+                            Command::Set(change) => change.apply(&mut policy, settings),
+                            Command::ClearOverride => policy.override_us = None,
                             Command::List | Command::Stats => {}
                         }
-                        desk.set_terms(terms);
-                        let budget = desk.budget(Nanos::ZERO);
+                        leases.set_policy(policy);
+                        let budget = leases.budget(Nanos::ZERO);
                         reports.push(if job.command == Command::Stats {
                             let counters = PortCounters::default();
                             Report::Stats(Box::new(counters.snapshot(name, settings.mode, budget)))
@@ -384,8 +393,8 @@ mod tests {
                                 port: (*name).to_owned(),
                                 connected: false,
                                 settings: *settings,
-                                terms,
-                                in_force_us: terms.in_force(None),
+                                policy,
+                                in_force_us: policy.in_force(None),
                                 datapath: "kernel".into(),
                                 lease_left_s: None,
                             })
@@ -397,15 +406,15 @@ mod tests {
         });
     }
 
-    struct Served {
+    struct RunningServer {
         directory: tempfile::TempDir,
         _metrics: Option<http::Server>,
     }
 
-    impl Served {
+    impl RunningServer {
         fn new() -> Self {
             let directory = tempfile::tempdir().unwrap();
-            let doors = Doors {
+            let listeners = OperatorListeners {
                 api: Some(UnixListener::bind(directory.path().join("api")).unwrap()),
                 metrics: Some(
                     listen_metrics(
@@ -423,7 +432,7 @@ mod tests {
             }
             Self {
                 directory,
-                _metrics: spawn(doors, &postboxes).unwrap(),
+                _metrics: spawn(listeners, &postboxes).unwrap(),
             }
         }
 
@@ -452,7 +461,7 @@ mod tests {
 
     #[test]
     fn an_operator_lists_changes_and_clears() {
-        let served = Served::new();
+        let served = RunningServer::new();
         let mut client = served.connect("api");
         let all = ask(&mut client, r#"{"op":"list"}"#);
         assert!(all.ok);
@@ -472,7 +481,7 @@ mod tests {
 
     #[test]
     fn a_bad_line_is_answered_and_the_next_one_served() {
-        let served = Served::new();
+        let served = RunningServer::new();
         let mut client = served.connect("api");
         let bad = ask(&mut client, "list please");
         assert!(!bad.ok && bad.error.is_some());
@@ -530,7 +539,7 @@ mod tests {
 
     #[test]
     fn a_line_without_end_disconnects_only_its_client() {
-        let served = Served::new();
+        let served = RunningServer::new();
         let mut polite = served.connect("api");
         let mut rude = served.connect("api");
         let _ = rude.get_mut().write_all(&vec![b'x'; 4 * LONGEST_LINE]);
@@ -541,7 +550,7 @@ mod tests {
 
     #[test]
     fn a_subscriber_gets_line_after_line() {
-        let served = Served::new();
+        let served = RunningServer::new();
         let mut client = served.connect("api");
         let first = ask(
             &mut client,
@@ -552,7 +561,7 @@ mod tests {
         assert_eq!(third.stats.len(), 1);
     }
 
-    fn scrape(served: &Served) -> String {
+    fn scrape(served: &RunningServer) -> String {
         let mut client = served.connect("metrics");
         client
             .get_mut()
@@ -565,7 +574,7 @@ mod tests {
 
     #[test]
     fn prometheus_is_answered_over_http() {
-        let answer = scrape(&Served::new());
+        let answer = scrape(&RunningServer::new());
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
         assert!(
             answer.contains(r#"vtax_nic_packets_total{port="c\"\n",direction="rx"} 0"#),
@@ -575,7 +584,7 @@ mod tests {
 
     #[test]
     fn silent_clients_of_the_metrics_keep_neither_operators_nor_scrapes_out() {
-        let served = Served::new();
+        let served = RunningServer::new();
         let silent: Vec<_> = (0..80).map(|_| served.connect("metrics")).collect();
         // Time for all of them to be let in.
         std::thread::sleep(Duration::from_millis(300));
@@ -587,7 +596,7 @@ mod tests {
 
     #[test]
     fn silent_clients_of_the_api_keep_no_operator_out() {
-        let served = Served::new();
+        let served = RunningServer::new();
         let mut watching = served.connect("api");
         let subscribe = r#"{"op":"subscribe","port":"a","interval_ms":100}"#;
         assert!(ask(&mut watching, subscribe).ok);

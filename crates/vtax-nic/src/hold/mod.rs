@@ -1,10 +1,10 @@
 //! When to notify: controllers that merge a guest's notifications within a latency budget.
 //!
-//! A [`Controller`] is a policy: pure arithmetic on time, packets and a budget. A [`PairHold`]
-//! runs one for a queue pair and enforces, whatever the policy says, what no policy may break:
-//! nothing waits longer than the budget, and a full ring is never held. Neither reads a clock nor
-//! does I/O: the worker tells them what happened and when, and does what they answer.
-//! `docs/nic-hold.md` explains the policies and how to try another one in the simulator.
+//! A [`Controller`] is pure arithmetic on time, packets and a budget. A [`PairHold`] runs one for a queue
+//! pair and enforces, whatever the controller answers, what no controller may break: nothing waits longer
+//! than the budget, and a full ring is never held. Neither reads a clock nor does I/O: the worker passes
+//! them events with their times and carries out their answers. `docs/nic-hold.md` explains the
+//! controllers and how to try another one in the simulator.
 
 mod adaptive;
 mod fixed;
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 pub use adaptive::Adaptive;
 pub use fixed::Fixed;
 pub use off::Off;
-pub use pair::{Bound, Expired, Kicked, NextDrain, PairHold, Release, RxBatch, TxRound};
+pub use pair::{Bound, DueHolds, KickOutcome, NextDrain, PairHold, Release, RxBatch, TxRound};
 pub use paper::Paper;
 pub use rest::{Notification, Rest};
 pub use time::Nanos;
@@ -28,7 +28,7 @@ pub use time::Nanos;
 /// What sleeping and waking the worker costs, about: a queue whose next frame is likely sooner is polled.
 pub const WAKE_COST: Nanos = Nanos::from_micros(5);
 
-/// A policy: how long notifications of one queue pair may wait.
+/// A controller: how long notifications of one queue pair may wait.
 ///
 /// Every answer is a point in time; one that is not after `now` means at once. [`PairHold`] cuts
 /// answers to the budget.

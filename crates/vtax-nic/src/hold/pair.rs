@@ -39,7 +39,7 @@ pub struct Release {
 /// What to do after a kick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub struct Kicked {
+pub struct KickOutcome {
     /// The guest is awake anyway: a held RX signal is best sent now.
     pub rx: Option<Release>,
     /// Drain the TX ring now. Otherwise [`PairHold::deadline`] says when.
@@ -49,7 +49,7 @@ pub struct Kicked {
 /// What is due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
-pub struct Expired {
+pub struct DueHolds {
     /// The RX signal.
     pub rx: Option<Release>,
     /// Drain the TX ring.
@@ -187,7 +187,7 @@ impl PairHold {
     }
 
     /// The guest kicked its TX queue, in which `waiting` packets are.
-    pub fn kicked(&mut self, now: Nanos, waiting: u32) -> Kicked {
+    pub fn kicked(&mut self, now: Nanos, waiting: u32) -> KickOutcome {
         let rx = if self.controller.timers_only() {
             None
         } else {
@@ -195,17 +195,17 @@ impl PairHold {
         };
         if waiting >= self.tx_bound.packets {
             self.tx = None;
-            return Kicked { rx, drain: true };
+            return KickOutcome { rx, drain: true };
         }
         if self.tx.is_none() {
             let due = self.controller.hold_tx(now).min(now + self.tx_bound.budget);
             if due <= now {
-                return Kicked { rx, drain: true };
+                return KickOutcome { rx, drain: true };
             }
             self.tx = Some(HeldDrain { since: now, due });
         }
         // A kick while a drain is due anyway (a guest that ignores suppression) changes nothing.
-        Kicked { rx, drain: false }
+        KickOutcome { rx, drain: false }
     }
 
     /// The worker drained the TX ring until it was empty.
@@ -274,17 +274,17 @@ impl PairHold {
 
     /// Ends the holds whose deadline has passed. A drain that is due stays due until
     /// [`PairHold::drained`] is called.
-    pub fn expired(&mut self, now: Nanos) -> Expired {
+    pub fn expired(&mut self, now: Nanos) -> DueHolds {
         let rx_due = self.rx.is_some_and(|held| held.due <= now);
-        Expired {
+        DueHolds {
             rx: if rx_due { self.release(now) } else { None },
             drain: self.tx.is_some_and(|held| held.due <= now),
         }
     }
 
     /// Ends all holds: before a queue is stopped, disabled or given other memory.
-    pub fn flush(&mut self, now: Nanos) -> Expired {
-        Expired {
+    pub fn flush(&mut self, now: Nanos) -> DueHolds {
+        DueHolds {
             rx: self.release(now),
             drain: self.tx.take().is_some(),
         }
@@ -384,7 +384,7 @@ mod tests {
             assert!(pair.received(micros(at), batch(1, 200)).is_some());
             assert_eq!(
                 pair.kicked(micros(at), 1),
-                Kicked {
+                KickOutcome {
                     rx: None,
                     drain: true
                 }
@@ -400,7 +400,7 @@ mod tests {
         assert_eq!(pair.received(micros(10), batch(1, 200)), None);
         assert_eq!(pair.received(micros(500), batch(2, 200)), None);
         assert_eq!(pair.deadline(), Some(micros(1_010)));
-        assert_eq!(pair.expired(micros(1_009)), Expired::default());
+        assert_eq!(pair.expired(micros(1_009)), DueHolds::default());
         let release = Release {
             held_for: BUDGET,
             packets: 3,

@@ -96,11 +96,11 @@ impl Account {
 
     /// A warning that half of it is used: once, until less than a quarter was. It is never due more than a few
     /// times an hour, whatever a front end does.
-    pub fn take_warning(&self) -> Option<HalfUsed> {
+    pub fn take_warning(&self) -> Option<AccountWarning> {
         // The account is shared with the pager alone, which only sets it.
         self.to_warn
             .swap(false, Ordering::Relaxed)
-            .then_some(HalfUsed(self.most))
+            .then_some(AccountWarning(self.most))
     }
 
     /// The front end has gone: another may come, and finds what comes back with time.
@@ -126,7 +126,7 @@ impl Account {
     "half of the {0} bytes that may be populated for it are used, and at the end of them it is disconnected: \
      preallocate the guest's memory (prealloc=on), or raise limits.populate"
 )]
-pub struct HalfUsed(u64);
+pub struct AccountWarning(u64);
 
 #[cfg(test)]
 mod tests {
@@ -169,7 +169,7 @@ mod tests {
         account.front_end_left(now);
         let later = now + RETURNS_IN;
         (0..3).for_each(|_| assert!(account.take(PAGE, later)));
-        assert_eq!(account.take_warning(), Some(HalfUsed(6 * PAGE)));
+        assert_eq!(account.take_warning(), Some(AccountWarning(6 * PAGE)));
     }
 
     #[test]

@@ -92,7 +92,7 @@ pub struct Mapping {
     /// Present until dropped.
     guard: Option<sigbus::Guard>,
     /// Where its missing pages are on somebody's account.
-    watched: Option<pager::Watched>,
+    watched: Option<pager::Watch>,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread.
@@ -165,7 +165,7 @@ impl Mapping {
             return Err(failed(rustix::io::Errno::NOSPC));
         }
         if let Some(account) = account.filter(|_| kind == TMPFS) {
-            mapping.watched = pager::Watched::new(pages.addr(), extent, account).map_err(failed)?;
+            mapping.watched = pager::Watch::new(pages.addr(), extent, account).map_err(failed)?;
         }
         Ok(mapping)
     }

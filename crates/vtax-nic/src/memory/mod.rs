@@ -14,7 +14,7 @@ mod sigbus;
 #[cfg(test)]
 mod translation_tests;
 
-pub use account::{Account, HalfUsed, any_half_used};
+pub use account::{Account, AccountWarning, any_half_used};
 pub use log::DirtyLog;
 pub use mapping::{Mapping, MemoryError};
 pub use pager::{REQUESTS as PAGER_REQUESTS, open_pager, pager_sees_kernel, start_pager};

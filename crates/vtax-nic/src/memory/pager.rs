@@ -156,9 +156,9 @@ pub fn pager_sees_kernel() -> bool {
 
 /// A mapping whose missing pages are reported for as long as this lives.
 #[derive(Debug)]
-pub(super) struct Watched(usize);
+pub(super) struct Watch(usize);
 
-impl Watched {
+impl Watch {
     /// Watches `len` bytes of whole pages at `start`; nothing where there is no pager.
     pub(super) fn new(
         start: usize,
@@ -183,7 +183,7 @@ impl Watched {
     }
 }
 
-impl Drop for Watched {
+impl Drop for Watch {
     fn drop(&mut self) {
         if let Some(pager) = PAGER.get() {
             pager.watched().remove(&self.0);

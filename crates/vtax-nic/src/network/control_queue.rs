@@ -138,7 +138,7 @@ impl Guest {
         {
             return (ERR, None);
         }
-        if !self.desk.coalesce(now, command) {
+        if !self.leases.coalesce(now, command) {
             self.counters.totals.control_limited += 1;
             return (ERR, None);
         }
@@ -146,7 +146,7 @@ impl Guest {
         let Coalesce::GetQueue(queue) = command else {
             return (OK, None);
         };
-        let bound = self.desk.bound(now, queue.into());
+        let bound = self.leases.bound(now, queue.into());
         let result = Parameters {
             max_packets: bound.packets,
             max_usecs: u32::try_from(bound.budget.0 / 1_000).unwrap_or(u32::MAX),

@@ -54,7 +54,7 @@ impl Limits {
 
 /// Ethernet addresses that a port's frames may come from.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "Listed")]
+#[serde(try_from = "AddressList")]
 pub enum Addresses {
     /// The first one that it sends from, for as long as the program runs.
     Learn,
@@ -65,19 +65,19 @@ pub enum Addresses {
 /// How they are written: `"learn"`, one address, or a list of them.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Listed {
+enum AddressList {
     One(String),
     Several(Vec<String>),
 }
 
-impl TryFrom<Listed> for Addresses {
+impl TryFrom<AddressList> for Addresses {
     type Error = String;
 
-    fn try_from(listed: Listed) -> Result<Self, String> {
+    fn try_from(listed: AddressList) -> Result<Self, String> {
         let listed = match listed {
-            Listed::One(word) if word == "learn" => return Ok(Self::Learn),
-            Listed::One(word) => vec![word],
-            Listed::Several(words) => words,
+            AddressList::One(word) if word == "learn" => return Ok(Self::Learn),
+            AddressList::One(word) => vec![word],
+            AddressList::Several(words) => words,
         };
         let read = |text: &String| {
             address(text).ok_or_else(|| {

@@ -7,14 +7,14 @@ use super::queue::{Call, Queue};
 use super::transfer::{self, Delivery};
 use crate::control::api::{Change, PortInfo};
 use crate::control::frame::FRAME_LEN;
-use crate::control::{Answer, Desk, Terms};
+use crate::control::{Answer, LeaseManager, Policy};
 use crate::features::{Features, ProtocolFeatures};
 use crate::frame::{Mac, Offloads};
 use crate::hold::{
     HoldSettings, Mode, Nanos, NextDrain, Notification, PairHold, Release, Rest, TxRound,
 };
 use crate::memory::{
-    self, Account, DirtyLog, GuestMemory, HalfUsed, MAX_REGIONS, MOST_MAPPED, Segment,
+    self, Account, AccountWarning, DirtyLog, GuestMemory, MAX_REGIONS, MOST_MAPPED, Segment,
 };
 use crate::poller::{Poller, PortId, Token};
 use crate::protocol::{ProtocolError, Reply, Request};
@@ -30,7 +30,7 @@ pub const MAX_PAIRS: u8 = 8;
 
 /// How a transmit queue that was seen empty goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Drained {
+pub enum DrainOutcome {
     /// There are frames after all.
     NotEmpty,
     /// The guest kicks when there are.
@@ -76,7 +76,7 @@ pub struct Guest {
     /// When the calls and kicks of each pair are left alone, where the kernel moves frames.
     rests: Vec<Rest>,
     settings: HoldSettings,
-    pub(super) desk: Desk,
+    pub(super) leases: LeaseManager,
     /// What it may send, where that is limited.
     pub(super) guard: Option<Box<Guard>>,
     /// How many pairs, from the first on, have both rings running.
@@ -99,10 +99,10 @@ impl Guest {
         pairs: u8,
         offered: Features,
         settings: HoldSettings,
-        terms: Terms,
+        policy: Policy,
     ) -> Self {
-        let mut desk = Desk::new(terms);
-        let budget = desk.budget(Nanos::ZERO);
+        let mut leases = LeaseManager::new(policy);
+        let budget = leases.budget(Nanos::ZERO);
         let pairs = pairs.clamp(1, MAX_PAIRS);
         Self {
             id,
@@ -123,7 +123,7 @@ impl Guest {
                 .collect(),
             rests: vec![Rest::default(); pairs.into()],
             settings,
-            desk,
+            leases,
             guard: None,
             running: 0,
             sender: Offloads::default(),
@@ -240,7 +240,7 @@ impl Guest {
     }
 
     /// A warning that half of what may be populated for it is used, once.
-    pub fn memory_warning(&self) -> Option<HalfUsed> {
+    pub fn memory_warning(&self) -> Option<AccountWarning> {
         self.memory.account()?.take_warning()
     }
 
@@ -440,7 +440,7 @@ impl Guest {
         if let Some(guard) = &mut self.guard {
             guard.front_end_left();
         }
-        self.desk.disconnected();
+        self.leases.disconnected();
         self.settle_budget(now);
     }
 
@@ -786,7 +786,7 @@ impl Guest {
     /// Puts into force what guest and operator agreed on by now.
     pub fn settle_budget(&mut self, now: Nanos) {
         for (pair, hold) in self.holds.iter_mut().enumerate() {
-            let [rx, tx] = [2 * pair, 2 * pair + 1].map(|queue| self.desk.bound(now, queue));
+            let [rx, tx] = [2 * pair, 2 * pair + 1].map(|queue| self.leases.bound(now, queue));
             hold.set_bounds(rx, tx);
         }
         self.settle_through();
@@ -795,7 +795,7 @@ impl Guest {
     /// Handles a control frame of the guest; gives the answer to put into its receive queue.
     pub fn control_frame(&mut self, frame: &[u8], now: Nanos) -> Option<[u8; FRAME_LEN]> {
         let totals = &mut self.counters.totals;
-        let answer = match self.desk.frame(now, frame) {
+        let answer = match self.leases.frame(now, frame) {
             Answer::Reply(reply) => {
                 totals.control_frames += 1;
                 Some(reply)
@@ -830,11 +830,11 @@ impl Guest {
     }
 
     /// Changes what the operator allows, and the controllers if that changes them.
-    pub fn change_terms(&mut self, change: &Change, now: Nanos) {
-        let mut terms = self.desk.terms();
+    pub fn change_policy(&mut self, change: &Change, now: Nanos) {
+        let mut policy = self.leases.policy();
         let mut settings = self.settings;
-        change.apply(&mut terms, &mut settings);
-        self.desk.set_terms(terms);
+        change.apply(&mut policy, &mut settings);
+        self.leases.set_policy(policy);
         if settings != self.settings {
             self.settings = settings;
             for pair in 0..self.holds.len() {
@@ -857,30 +857,30 @@ impl Guest {
 
     /// Lets cap, default and guest decide again.
     pub fn clear_override(&mut self, now: Nanos) {
-        let terms = Terms {
+        let policy = Policy {
             override_us: None,
-            ..self.desk.terms()
+            ..self.leases.policy()
         };
-        self.desk.set_terms(terms);
+        self.leases.set_policy(policy);
         self.settle_budget(now);
     }
 
     /// The longest that any of its notifications may be held.
     fn budget(&mut self, now: Nanos) -> Nanos {
-        let bounds = (0..2 * self.pairs()).map(|queue| self.desk.bound(now, queue).budget);
+        let bounds = (0..2 * self.pairs()).map(|queue| self.leases.bound(now, queue).budget);
         bounds.max().unwrap_or(Nanos::ZERO)
     }
 
     /// What is in force, for the operator.
     pub fn info(&mut self, name: &str, connected: bool, now: Nanos) -> PortInfo {
         let budget = self.budget(now);
-        let left = self.desk.lease_end().map(|end| end.since(now).0);
+        let left = self.leases.lease_end().map(|end| end.since(now).0);
         let seconds = |nanos: u64| u32::try_from(nanos.div_ceil(1_000_000_000)).unwrap_or(u32::MAX);
         PortInfo {
             port: name.to_owned(),
             connected,
             settings: self.settings,
-            terms: self.desk.terms(),
+            policy: self.leases.policy(),
             in_force_us: u32::try_from(budget.0 / 1_000).unwrap_or(u32::MAX),
             datapath: self.datapath.clone(),
             lease_left_s: left.map(seconds),
@@ -904,7 +904,7 @@ impl Guest {
         let rests = self.rests.iter().filter_map(Rest::deadline);
         holds
             .chain(rests)
-            .chain(self.desk.lease_end())
+            .chain(self.leases.lease_end())
             .chain(self.control_due)
             .min()
     }
@@ -972,14 +972,14 @@ impl Guest {
 
     /// The transmit queue was seen empty after `packets` frames: asks for a kick, or leaves it to
     /// the hold's deadline.
-    pub fn drained(&mut self, pair: usize, packets: u32, kicked: bool, now: Nanos) -> Drained {
+    pub fn drained(&mut self, pair: usize, packets: u32, kicked: bool, now: Nanos) -> DrainOutcome {
         let logs = self.features.has(Features::LOG_ALL);
         let Some(ring) = self
             .queues
             .get_mut(pair * 2 + 1)
             .and_then(Queue::running_ring)
         else {
-            return Drained::AwaitsKick;
+            return DrainOutcome::AwaitsKick;
         };
         self.counters.tx_drain(packets, kicked);
         let round = TxRound {
@@ -993,14 +993,14 @@ impl Guest {
         let log = self.log.as_ref().filter(|_| logs);
         if next == Some(NextDrain::AtDeadline) {
             ring.disarm(log);
-            return Drained::Held;
+            return DrainOutcome::Held;
         }
         match ring.arm(log) {
-            Ok(false) => Drained::AwaitsKick,
+            Ok(false) => DrainOutcome::AwaitsKick,
             // A fault is found by the next look.
             Ok(true) | Err(_) => {
                 ring.disarm(log);
-                Drained::NotEmpty
+                DrainOutcome::NotEmpty
             }
         }
     }

@@ -74,7 +74,7 @@ struct Pair {
 /// One of a pair's rings.
 #[derive(Debug)]
 struct Side {
-    running: Option<Running>,
+    running: Option<ActiveRing>,
     /// Whether the guest's own event descriptor is with the kernel, so that nothing is held: its call
     /// for what it receives, its kick for what it sends.
     through: bool,
@@ -94,7 +94,7 @@ impl Default for Side {
 
 /// A ring that the kernel serves.
 #[derive(Debug)]
-struct Running {
+struct ActiveRing {
     view: RingView,
     /// The used index of a receive ring, the available one of a transmit ring, as last counted.
     counted: u16,
@@ -453,7 +453,7 @@ impl Pair {
             Half::Rx => view.used(),
             Half::Tx => base,
         };
-        self.side(half).running = Some(Running { view, counted });
+        self.side(half).running = Some(ActiveRing { view, counted });
         queue.kernel_started();
         Ok(())
     }

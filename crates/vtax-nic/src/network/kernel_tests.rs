@@ -20,7 +20,7 @@ const NOW: Nanos = Nanos(1_000_000_000_000);
 const BUDGET: Nanos = Nanos::from_micros(200);
 
 #[derive(Debug, Default)]
-struct Told {
+struct DeviceLog {
     owned: bool,
     features: u64,
     regions: Vec<MappedRegion>,
@@ -36,15 +36,15 @@ struct Told {
 
 /// A fake of `/dev/vhost-net`.
 #[derive(Debug, Clone, Default)]
-struct Fake(Arc<Mutex<Told>>);
+struct Fake(Arc<Mutex<DeviceLog>>);
 
 impl Fake {
-    fn told(&self) -> MutexGuard<'_, Told> {
+    fn told(&self) -> MutexGuard<'_, DeviceLog> {
         self.0.lock().unwrap()
     }
 
     /// As most requests are: refused unless this process owns the device.
-    fn owned(&self) -> Result<MutexGuard<'_, Told>, VhostError> {
+    fn owned(&self) -> Result<MutexGuard<'_, DeviceLog>, VhostError> {
         let told = self.told();
         if !told.owned || told.refuses {
             return Err(refused());
@@ -81,7 +81,7 @@ impl Device for Fake {
     }
 
     fn disown(&self) -> Result<(), VhostError> {
-        *self.owned()? = Told::default();
+        *self.owned()? = DeviceLog::default();
         Ok(())
     }
 
@@ -379,7 +379,7 @@ fn the_operator_plugs_the_guest_through_and_back_at_run_time() {
         mode: Some(mode),
         ..Change::default()
     };
-    bench.guest().change_terms(&set(Mode::Off), NOW);
+    bench.guest().change_policy(&set(Mode::Off), NOW);
     assert!(bench.peer.calls(0) > 0, "what was held is told");
     bench.work(NOW);
     bench.deliver(1);
@@ -388,7 +388,7 @@ fn the_operator_plugs_the_guest_through_and_back_at_run_time() {
     assert_eq!((bench.peer.calls(0), bench.device.kicks()), (1, 1));
     assert_eq!(bench.device.told().stops, 0, "no ring stopped for it");
 
-    bench.guest().change_terms(&set(Mode::Fixed), NOW);
+    bench.guest().change_policy(&set(Mode::Fixed), NOW);
     bench.peer.calls(0);
     // A kick from before is seen again rather than lost.
     bench.work(NOW);
@@ -404,7 +404,7 @@ fn the_operator_plugs_the_guest_through_and_back_at_run_time() {
         override_us: Some(0),
         ..Change::default()
     };
-    bench.guest().change_terms(&nothing, NOW + BUDGET + BUDGET);
+    bench.guest().change_policy(&nothing, NOW + BUDGET + BUDGET);
     bench.peer.calls(0);
     bench.deliver(1);
     assert_eq!(bench.peer.calls(0), 1, "a budget of nothing holds nothing");
@@ -688,7 +688,7 @@ fn another_controller_sends_what_was_held() {
         mode: Some(Mode::Adaptive),
         ..Change::default()
     };
-    bench.guest().change_terms(&adaptive, NOW);
+    bench.guest().change_policy(&adaptive, NOW);
     assert_eq!(bench.device.kicks(), 1);
 }
 

@@ -27,7 +27,7 @@ mod tests;
 mod transfer;
 
 pub use guard::{Addresses, Limit, Limits, Rate};
-pub use guest::{Drained, Guest, MAX_PAIRS, Outcome};
+pub use guest::{DrainOutcome, Guest, MAX_PAIRS, Outcome};
 pub use kernel::{Kernel, NEEDED, TapEnds};
 pub use packet::{BATCH, Batch, Frame, Packet};
 pub use switch::{MacTable, Route};
@@ -86,7 +86,7 @@ impl Port {
 
 /// A queue that stopped for what its guest did, to be logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stopped {
+pub struct QueueFault {
     /// The port.
     pub port: u16,
     /// The queue's number in the port.
@@ -111,7 +111,7 @@ pub struct Network {
     /// One segment of it.
     scratch: Vec<u8>,
     /// Queues that stopped since last asked.
-    stopped: Vec<Stopped>,
+    stopped: Vec<QueueFault>,
     /// Ports that ran into a limit for the first time since last asked.
     limited: Vec<(u16, Limit)>,
 }
@@ -166,7 +166,7 @@ impl Network {
     }
 
     /// Queues that stopped since this was last called.
-    pub fn take_stopped(&mut self) -> std::vec::Drain<'_, Stopped> {
+    pub fn take_stopped(&mut self) -> std::vec::Drain<'_, QueueFault> {
         self.stopped.drain(..)
     }
 
@@ -265,7 +265,7 @@ impl Network {
             && let Err(fault) = guest.serve_control(now)
         {
             let queue = guest.control_fault(fault);
-            self.stopped.push(Stopped { port, queue, fault });
+            self.stopped.push(QueueFault { port, queue, fault });
         }
     }
 
@@ -287,9 +287,9 @@ impl Network {
     }
 
     /// Changes what the operator allows a port. What a controller before held goes on.
-    pub fn change_terms(&mut self, port: u16, change: &Change, now: Nanos) {
+    pub fn change_policy(&mut self, port: u16, change: &Change, now: Nanos) {
         if let Some(guest) = self.guest_mut(port) {
-            guest.change_terms(change, now);
+            guest.change_policy(change, now);
             let pairs = guest.pairs();
             for pair in 0..pairs {
                 self.sources.end_hold(port, pair);
@@ -406,7 +406,7 @@ impl Network {
             {
                 let queue = guest.control_fault(fault);
                 let port = number;
-                self.stopped.push(Stopped { port, queue, fault });
+                self.stopped.push(QueueFault { port, queue, fault });
             }
             if guest.is_in_kernel() {
                 guest.end_holds_by_kernel(now);
@@ -481,7 +481,7 @@ impl Network {
                 if let Some(fault) = fault {
                     let queue = usize::from(pair) * 2 + 1;
                     guest.fault(queue, fault);
-                    self.stopped.push(Stopped { port, queue, fault });
+                    self.stopped.push(QueueFault { port, queue, fault });
                 }
             }
             Some(Port::Tap(tap)) => tap.complete(pair.into(), batch, done),
@@ -545,9 +545,9 @@ impl Network {
             } else {
                 let (packets, kicked) = source.round_ended(now);
                 match guest.drained(source.pair.into(), packets, kicked, now) {
-                    Drained::NotEmpty => (State::Active, true),
-                    Drained::AwaitsKick => (State::Asleep, false),
-                    Drained::Held => (State::Held, false),
+                    DrainOutcome::NotEmpty => (State::Active, true),
+                    DrainOutcome::AwaitsKick => (State::Asleep, false),
+                    DrainOutcome::Held => (State::Held, false),
                 }
             }
         } else {
@@ -705,7 +705,7 @@ impl Network {
                     let (delivery, until) = result.unwrap_or_else(|fault| {
                         let queue = usize::from(pair) * 2;
                         guest.fault(queue, fault);
-                        self.stopped.push(Stopped { port, queue, fault });
+                        self.stopped.push(QueueFault { port, queue, fault });
                         (Delivery::Dropped(DropReason::NotRunning), None)
                     });
                     if delivery == Delivery::Full {

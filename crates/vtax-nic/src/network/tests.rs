@@ -99,7 +99,7 @@ fn another_controller_takes_what_the_one_before_held() {
         mode: Some(Mode::Off),
         ..Change::default()
     };
-    bench.network.change_terms(0, &off, NOW);
+    bench.network.change_policy(0, &off, NOW);
     bench.run(NOW);
     assert_eq!(bench.peers[1].received().len(), 1);
 }

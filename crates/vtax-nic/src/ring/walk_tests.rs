@@ -60,7 +60,7 @@ type Table = [Option<Entry>; ENTRIES as usize];
 type Piece = (u64, u32, bool);
 
 /// What the model says of a chain.
-enum Said {
+enum WalkResult {
     /// It would read an entry that is not decided: of the ring, or of the indirect table.
     Asks(bool, usize),
     /// The segments, or what is wrong.
@@ -110,25 +110,25 @@ impl Model {
         Ok(())
     }
 
-    fn walk(mut self, ring: &Table, first: u16, indirect: &Table) -> Said {
+    fn walk(mut self, ring: &Table, first: u16, indirect: &Table) -> WalkResult {
         let mut at = first;
         for _ in 0..self.size {
             let Some(entry) = ring[usize::from(at)] else {
-                return Said::Asks(false, at.into());
+                return WalkResult::Asks(false, at.into());
             };
             let (address, len, flags, next) = entry;
             if flags & INDIRECT != 0 {
                 return match (flags & NEXT == 0, len > 0 && len.is_multiple_of(16)) {
                     (true, true) => self.table(address, len / 16, indirect),
-                    (true, false) => Said::Is(Err(RingFault::IndirectSize)),
-                    (false, _) => Said::Is(Err(RingFault::IndirectPlace)),
+                    (true, false) => WalkResult::Is(Err(RingFault::IndirectSize)),
+                    (false, _) => WalkResult::Is(Err(RingFault::IndirectPlace)),
                 };
             }
             if let Err(fault) = self.push(entry) {
-                return Said::Is(Err(fault));
+                return WalkResult::Is(Err(fault));
             }
             if flags & NEXT == 0 {
-                return Said::Is(Ok(self.pieces));
+                return WalkResult::Is(Ok(self.pieces));
             }
             at = if self.packed {
                 (at + 1) % self.size
@@ -136,22 +136,22 @@ impl Model {
                 next
             };
             if at >= self.size {
-                return Said::Is(Err(RingFault::DescriptorIndex));
+                return WalkResult::Is(Err(RingFault::DescriptorIndex));
             }
         }
-        Said::Is(Err(RingFault::Loop))
+        WalkResult::Is(Err(RingFault::Loop))
     }
 
-    fn table(mut self, address: u64, entries: u32, table: &Table) -> Said {
+    fn table(mut self, address: u64, entries: u32, table: &Table) -> WalkResult {
         let mut at = 0;
         for _ in 0..entries {
             if at >= entries {
-                return Said::Is(Err(RingFault::DescriptorIndex));
+                return WalkResult::Is(Err(RingFault::DescriptorIndex));
             }
             let place = address.checked_add(u64::from(at) * 16);
             let room = place.and_then(Self::room);
             if room.is_none_or(|room| room < 16) {
-                return Said::Is(Err(RingFault::Address));
+                return WalkResult::Is(Err(RingFault::Address));
             }
             // Elsewhere memory is zeros.
             let decided = if address == TABLE {
@@ -160,13 +160,13 @@ impl Model {
                 Some((0, 0, 0, 0))
             };
             let Some(entry) = decided else {
-                return Said::Asks(true, at as usize);
+                return WalkResult::Asks(true, at as usize);
             };
             if entry.2 & INDIRECT != 0 {
-                return Said::Is(Err(RingFault::IndirectPlace));
+                return WalkResult::Is(Err(RingFault::IndirectPlace));
             }
             if let Err(fault) = self.push(entry) {
-                return Said::Is(Err(fault));
+                return WalkResult::Is(Err(fault));
             }
             let last = if self.packed {
                 at + 1 == entries
@@ -174,11 +174,11 @@ impl Model {
                 entry.2 & NEXT == 0
             };
             if last {
-                return Said::Is(Ok(self.pieces));
+                return WalkResult::Is(Ok(self.pieces));
             }
             at = if self.packed { at + 1 } else { entry.3.into() };
         }
-        Said::Is(Err(RingFault::Loop))
+        WalkResult::Is(Err(RingFault::Loop))
     }
 }
 
@@ -247,7 +247,7 @@ impl Walks<'_> {
             len: 0,
         };
         match model.walk(&ring, first, &indirect) {
-            Said::Asks(inside, index) => {
+            WalkResult::Asks(inside, index) => {
                 for entry in entries(inside, self.packed.is_some()) {
                     let (mut ring, mut indirect) = (ring, indirect);
                     let table = if inside { &mut indirect } else { &mut ring };
@@ -255,7 +255,7 @@ impl Walks<'_> {
                     self.explore(ring, indirect);
                 }
             }
-            Said::Is(pieces) => self.compare(&ring, &indirect, &pieces),
+            WalkResult::Is(pieces) => self.compare(&ring, &indirect, &pieces),
         }
     }
 

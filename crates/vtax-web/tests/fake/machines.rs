@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use vtax_nic::control::Terms;
+use vtax_nic::control::Policy;
 use vtax_nic::control::api::{PortInfo, Request, Response};
 use vtax_nic::hold::{HoldSettings, Mode, Nanos};
 use vtax_nic::telemetry::PortCounters;
@@ -13,29 +13,29 @@ use vtax_nic::telemetry::PortCounters;
 /// A NIC with one port, whose name would like to be more than text.
 pub const PORT: &str = "<b>vm</b>";
 
-/// Listens, and shows the terms that it was set to.
-pub fn nic(socket: &Path) -> Arc<Mutex<Terms>> {
+/// Listens, and shows the policy that it was set to.
+pub fn nic(socket: &Path) -> Arc<Mutex<Policy>> {
     let listener = UnixListener::bind(socket).unwrap();
-    let terms = Arc::new(Mutex::new(Terms::default()));
-    let kept = Arc::clone(&terms);
+    let policy = Arc::new(Mutex::new(Policy::default()));
+    let kept = Arc::clone(&policy);
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
             let mut line = String::new();
             BufReader::new(&stream).read_line(&mut line).unwrap();
-            let mut terms = kept.lock().unwrap();
+            let mut policy = kept.lock().unwrap();
             let mut settings = HoldSettings::default();
             let request = serde_json::from_str(&line).unwrap();
             match &request {
-                Request::Set { change, .. } => change.apply(&mut terms, &mut settings),
-                Request::ClearOverride { .. } => terms.override_us = None,
+                Request::Set { change, .. } => change.apply(&mut policy, &mut settings),
+                Request::ClearOverride { .. } => policy.override_us = None,
                 _ => {}
             }
             let info = PortInfo {
                 port: PORT.to_owned(),
                 connected: true,
                 settings,
-                terms: *terms,
-                in_force_us: terms.in_force(None),
+                policy: *policy,
+                in_force_us: policy.in_force(None),
                 datapath: "kernel".to_owned(),
                 lease_left_s: None,
             };
@@ -55,7 +55,7 @@ pub fn nic(socket: &Path) -> Arc<Mutex<Terms>> {
             (&stream).write_all(&response.to_line()).unwrap();
         }
     });
-    terms
+    policy
 }
 
 /// Where its status is.

@@ -328,7 +328,7 @@ fn runs_are_started_and_told_to_end_in_a_browser() {
         &format!("{page}/#/machines"),
         &text("--nic SOCKET"),
     );
-    let terms = machines::nic(&folder.join("nic"));
+    let policy = machines::nic(&folder.join("nic"));
     drop(server);
     let server = serve(&going, folder, address, false);
     looked_at(
@@ -339,7 +339,7 @@ fn runs_are_started_and_told_to_end_in_a_browser() {
     write(&mut browser, "input[type=number]", "700");
     click(&mut browser, ".inline button");
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while terms.lock().unwrap().default_us != 700 {
+    while policy.lock().unwrap().default_us != 700 {
         assert!(
             std::time::Instant::now() < deadline,
             "the budget was not set"

@@ -1,10 +1,10 @@
-//! One port's desk: takes the guest's requests and the operator's terms, says what is in force.
+//! The hold-time lease of one port: from the guest's requests and the operator's policy to the budget in force.
 //!
-//! Like the controllers it is a state machine without clock or I/O, owned by the port's worker.
+//! The manager is a state machine without clock or I/O, as the controllers are. The port's worker owns it.
 
 use super::coalesce::{Coalesce, Parameters};
 use super::frame::{FRAME_LEN, FrameError, Operation, Reply, Request, Status};
-use super::terms::{Lease, Terms};
+use super::policy::Policy;
 use crate::hold::{Bound, Nanos};
 
 /// A guest may ask this often on average, and this many times in a burst.
@@ -25,10 +25,18 @@ pub enum Answer {
     Malformed(FrameError),
 }
 
-/// The requests of one port.
+/// What a guest has been granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Lease {
+    /// Its T_buf in µs, before the cap; 0: it wants no hold.
+    hold_us: u32,
+    ends: Nanos,
+}
+
+/// The lease and the coalescing parameters of one port.
 #[derive(Clone, Copy, Debug)]
-pub struct Desk {
-    terms: Terms,
+pub struct LeaseManager {
+    policy: Policy,
     lease: Option<Lease>,
     /// What the standard's commands asked for each queue since the last control frame.
     coalesced: [Option<Parameters>; QUEUES],
@@ -36,32 +44,32 @@ pub struct Desk {
     paid_until: Nanos,
 }
 
-impl Desk {
-    /// A desk without a lease.
-    pub fn new(terms: Terms) -> Self {
+impl LeaseManager {
+    /// A manager without a lease.
+    pub fn new(policy: Policy) -> Self {
         Self {
-            terms,
+            policy,
             lease: None,
             coalesced: [None; QUEUES],
             paid_until: Nanos::ZERO,
         }
     }
 
-    /// The operator's terms.
-    pub fn terms(&self) -> Terms {
-        self.terms
+    /// The operator's policy.
+    pub fn policy(&self) -> Policy {
+        self.policy
     }
 
-    /// Replaces the operator's terms. A lease stays, within the new ones.
-    pub fn set_terms(&mut self, terms: Terms) {
-        self.terms = terms;
+    /// Replaces the operator's policy. A lease stays, within the new one.
+    pub fn set_policy(&mut self, policy: Policy) {
+        self.policy = policy;
     }
 
     /// The hold budget in force at `now`. Compare after every call that may change it, and when
-    /// [`Desk::lease_end`] has come.
+    /// [`LeaseManager::lease_end`] has come.
     pub fn budget(&mut self, now: Nanos) -> Nanos {
         self.lease = self.lease.filter(|lease| lease.ends > now);
-        Nanos::from_micros(self.terms.in_force(self.lease))
+        Nanos::from_micros(self.in_force_us())
     }
 
     /// What bounds the holds of a queue (receive queues are the even ones) at `now`.
@@ -69,13 +77,9 @@ impl Desk {
         let Some(asked) = self.coalesced.get(queue).copied().flatten() else {
             return Bound::of(self.budget(now));
         };
-        let lease = Lease {
-            hold_us: asked.hold_us(),
-            ends: now,
-        };
         Bound {
-            budget: Nanos::from_micros(self.terms.in_force(Some(lease))),
-            packets: match self.terms.override_us {
+            budget: Nanos::from_micros(self.policy.in_force(Some(asked.hold_us()))),
+            packets: match self.policy.override_us {
                 Some(_) => u32::MAX,
                 None => asked.max_packets.max(1),
             },
@@ -120,6 +124,10 @@ impl Desk {
         admitted
     }
 
+    fn in_force_us(&self) -> u32 {
+        self.policy.in_force(self.lease.map(|lease| lease.hold_us))
+    }
+
     fn admit(&mut self, now: Nanos) -> bool {
         let paid_until = self.paid_until.max(now) + INTERVAL;
         let admitted = paid_until.since(now).0 <= INTERVAL.0 * BURST;
@@ -139,7 +147,7 @@ impl Desk {
             ..
         } = request;
         let hold_us = if enable { hold_us } else { 0 };
-        let granted_s = lease_s.min(self.terms.lease_cap_s);
+        let granted_s = lease_s.min(self.policy.lease_cap_s);
         if operation != Operation::Query {
             // The last word counts, and a frame is about all queues.
             self.coalesced = [None; QUEUES];
@@ -155,9 +163,9 @@ impl Desk {
             Operation::Query => {}
         }
         let in_force = self.budget(now);
-        let in_force_us = self.terms.in_force(self.lease);
+        let in_force_us = self.in_force_us();
         let asks = operation == Operation::Ask;
-        let status = if asks && self.terms.override_us.is_some() {
+        let status = if asks && self.policy.override_us.is_some() {
             Status::Overridden
         } else if asks && (in_force_us < hold_us || granted_s < lease_s) {
             Status::Clamped
@@ -196,8 +204,8 @@ mod tests {
         }
     }
 
-    fn reply(desk: &mut Desk, now: Nanos, request: Request) -> Reply {
-        match desk.frame(now, &request.to_frame()) {
+    fn reply(leases: &mut LeaseManager, now: Nanos, request: Request) -> Reply {
+        match leases.frame(now, &request.to_frame()) {
             Answer::Reply(frame) => Reply::from_frame(&frame).unwrap(),
             other => panic!("no answer: {other:?}"),
         }
@@ -205,28 +213,28 @@ mod tests {
 
     #[test]
     fn a_guest_gets_what_it_asks_until_its_lease_ends() {
-        let mut desk = Desk::new(Terms::default());
-        assert_eq!(desk.budget(Nanos(0)), US(200));
-        let answer = reply(&mut desk, Nanos(0), ask(500, 10));
+        let mut leases = LeaseManager::new(Policy::default());
+        assert_eq!(leases.budget(Nanos(0)), US(200));
+        let answer = reply(&mut leases, Nanos(0), ask(500, 10));
         assert_eq!(
             (answer.status, answer.hold_us, answer.lease_s, answer.nonce),
             (Status::Granted, 500, 10, 42)
         );
-        assert_eq!(desk.budget(Nanos::from_secs(9)), US(500));
-        assert_eq!(desk.lease_end(), Some(Nanos::from_secs(10)));
-        assert_eq!(desk.budget(Nanos::from_secs(10)), US(200));
-        assert_eq!(desk.lease_end(), None);
+        assert_eq!(leases.budget(Nanos::from_secs(9)), US(500));
+        assert_eq!(leases.lease_end(), Some(Nanos::from_secs(10)));
+        assert_eq!(leases.budget(Nanos::from_secs(10)), US(200));
+        assert_eq!(leases.lease_end(), None);
     }
 
     #[test]
     fn a_guest_is_told_that_it_was_clamped() {
-        let mut desk = Desk::new(Terms {
+        let mut leases = LeaseManager::new(Policy {
             lease_cap_s: 60,
-            ..Terms::default()
+            ..Policy::default()
         });
-        let answer = reply(&mut desk, Nanos(0), ask(5_000, 10));
+        let answer = reply(&mut leases, Nanos(0), ask(5_000, 10));
         assert_eq!((answer.status, answer.hold_us), (Status::Clamped, 1_000));
-        let answer = reply(&mut desk, Nanos(0), ask(100, u32::MAX));
+        let answer = reply(&mut leases, Nanos(0), ask(100, u32::MAX));
         assert_eq!(
             (answer.status, answer.hold_us, answer.lease_s),
             (Status::Clamped, 100, 60)
@@ -235,9 +243,9 @@ mod tests {
 
     #[test]
     fn a_guest_may_ask_for_no_hold_at_all() {
-        let mut desk = Desk::new(Terms::default());
+        let mut leases = LeaseManager::new(Policy::default());
         let answer = reply(
-            &mut desk,
+            &mut leases,
             Nanos(0),
             Request {
                 enable: false,
@@ -248,31 +256,31 @@ mod tests {
             (answer.status, answer.enable, answer.hold_us),
             (Status::Granted, false, 0)
         );
-        assert_eq!(desk.budget(Nanos(1)), Nanos::ZERO);
+        assert_eq!(leases.budget(Nanos(1)), Nanos::ZERO);
     }
 
     #[test]
     fn an_override_wins_and_is_admitted_to() {
-        let mut desk = Desk::new(Terms {
+        let mut leases = LeaseManager::new(Policy {
             override_us: Some(0),
-            ..Terms::default()
+            ..Policy::default()
         });
-        let answer = reply(&mut desk, Nanos(0), ask(500, 10));
+        let answer = reply(&mut leases, Nanos(0), ask(500, 10));
         assert_eq!(
             (answer.status, answer.enable, answer.hold_us),
             (Status::Overridden, false, 0)
         );
         // The lease is kept for the time after the override.
-        desk.set_terms(Terms::default());
-        assert_eq!(desk.budget(Nanos(1)), US(500));
+        leases.set_policy(Policy::default());
+        assert_eq!(leases.budget(Nanos(1)), US(500));
     }
 
     #[test]
     fn a_lease_given_back_or_lost_with_the_guest_is_over() {
-        let mut desk = Desk::new(Terms::default());
-        reply(&mut desk, Nanos(0), ask(500, 10));
+        let mut leases = LeaseManager::new(Policy::default());
+        reply(&mut leases, Nanos(0), ask(500, 10));
         let answer = reply(
-            &mut desk,
+            &mut leases,
             Nanos(1),
             Request {
                 operation: Operation::Release,
@@ -280,17 +288,17 @@ mod tests {
             },
         );
         assert_eq!((answer.hold_us, answer.lease_s), (200, 0));
-        reply(&mut desk, Nanos(2), ask(500, 10));
-        desk.disconnected();
-        assert_eq!(desk.budget(Nanos(3)), US(200));
+        reply(&mut leases, Nanos(2), ask(500, 10));
+        leases.disconnected();
+        assert_eq!(leases.budget(Nanos(3)), US(200));
     }
 
     #[test]
     fn a_query_changes_nothing() {
-        let mut desk = Desk::new(Terms::default());
-        reply(&mut desk, Nanos(0), ask(500, 10));
+        let mut leases = LeaseManager::new(Policy::default());
+        reply(&mut leases, Nanos(0), ask(500, 10));
         let answer = reply(
-            &mut desk,
+            &mut leases,
             Nanos(1),
             Request {
                 operation: Operation::Query,
@@ -305,32 +313,32 @@ mod tests {
 
     #[test]
     fn a_flood_gets_few_answers() {
-        let mut desk = Desk::new(Terms::default());
+        let mut leases = LeaseManager::new(Policy::default());
         let frame = ask(1, 1).to_frame();
-        let answered = |desk: &mut Desk, from: Nanos, step: Nanos, count: u64| {
+        let answered = |leases: &mut LeaseManager, from: Nanos, step: Nanos, count: u64| {
             (0..count)
                 .filter(|n| {
                     matches!(
-                        desk.frame(Nanos(from.0 + n * step.0), &frame),
+                        leases.frame(Nanos(from.0 + n * step.0), &frame),
                         Answer::Reply(_)
                     )
                 })
                 .count()
         };
         // A million a second for a second: the burst, then ten a second.
-        assert_eq!(answered(&mut desk, Nanos(0), US(1), 1_000_000), 8 + 9);
+        assert_eq!(answered(&mut leases, Nanos(0), US(1), 1_000_000), 8 + 9);
         assert_eq!(
-            answered(&mut desk, Nanos::from_secs(10), US(100_000), 100),
+            answered(&mut leases, Nanos::from_secs(10), US(100_000), 100),
             100
         );
     }
 
     #[test]
     fn malformed_frames_change_nothing() {
-        let mut desk = Desk::new(Terms::default());
+        let mut leases = LeaseManager::new(Policy::default());
         let mut frame = ask(500, 10).to_frame();
         frame[18] = 9;
-        let answer = desk.frame(Nanos(0), &frame);
+        let answer = leases.frame(Nanos(0), &frame);
         assert_eq!(
             answer,
             Answer::Malformed(FrameError::Field {
@@ -338,7 +346,7 @@ mod tests {
                 value: 9
             })
         );
-        assert_eq!(desk.budget(Nanos(0)), US(200));
+        assert_eq!(leases.budget(Nanos(0)), US(200));
     }
 
     proptest! {
@@ -346,11 +354,11 @@ mod tests {
         fn no_sequence_of_requests_gets_past_the_cap(
             cap_us in 0..2_000u32, requests in proptest::collection::vec((any::<bool>(), any::<u32>(), any::<u32>(), 0..u64::MAX / 100), 1..50)
         ) {
-            let mut desk = Desk::new(Terms { cap_us, ..Terms::default() });
+            let mut leases = LeaseManager::new(Policy { cap_us, ..Policy::default() });
             let mut now = Nanos(0);
             for (enable, hold_us, lease_s, step) in requests {
-                let _ = desk.frame(now, &Request { enable, ..ask(hold_us, lease_s) }.to_frame());
-                prop_assert!(desk.budget(now) <= US(cap_us));
+                let _ = leases.frame(now, &Request { enable, ..ask(hold_us, lease_s) }.to_frame());
+                prop_assert!(leases.budget(now) <= US(cap_us));
                 now = now + Nanos(step);
             }
         }
