@@ -7,7 +7,7 @@ use super::places::TESTBEDS;
 use super::{Answer, Finding, Options, Topic};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use vtax_guest::platform::{self, container::Runtime};
+use vtax_guest::platform::{self, Means};
 
 /// Every platform's own check, with what the findings so far say of it.
 pub(super) fn examine(findings: &[Finding], options: &Options) -> Vec<Finding> {
@@ -16,10 +16,6 @@ pub(super) fn examine(findings: &[Finding], options: &Options) -> Vec<Finding> {
         let found = findings.iter().find(is_it);
         found.map_or(Answer::No, |finding| finding.answer)
     };
-    let runtime = Runtime::ALL
-        .into_iter()
-        .map(Runtime::name)
-        .find(|name| answer(Topic::Containers, name) == Answer::Yes);
     platform::all()
         .iter()
         .map(|platform| {
@@ -31,36 +27,41 @@ pub(super) fn examine(findings: &[Finding], options: &Options) -> Vec<Finding> {
             if answer(Topic::Network, CELL) != Answer::Yes {
                 return finding(Answer::No, format!("lacks a {CELL}: see Network"));
             }
-            match (kind, answer(Topic::Kvm, KVM)) {
-                ("qemu", Answer::Yes) => finding(Answer::Yes, "with KVM".to_owned()),
-                ("qemu", Answer::Partly) => finding(
-                    Answer::Partly,
-                    "with KVM if a kernel boots on it, else TCG, emulated".to_owned(),
-                ),
-                ("qemu", Answer::No) => finding(
-                    Answer::Partly,
-                    "with TCG: results are flagged `emulated`".to_owned(),
-                ),
-                ("cloud-hypervisor" | "firecracker", Answer::Yes) => {
-                    finding(Answer::Yes, "with KVM".to_owned())
-                }
-                ("cloud-hypervisor" | "firecracker", Answer::Partly) => finding(
-                    Answer::Partly,
-                    "with KVM if a kernel boots on it".to_owned(),
-                ),
-                ("cloud-hypervisor" | "firecracker", Answer::No) => finding(
-                    Answer::No,
-                    "lacks a KVM that boots a kernel: see Virtual machines".to_owned(),
-                ),
-                ("container", _) => {
-                    finding(Answer::Yes, format!("with {}", runtime.unwrap_or_default()))
-                }
-                ("xen", _) => finding(Answer::Yes, "with xl".to_owned()),
-                _ => finding(
+            let kvm = answer(Topic::Kvm, KVM);
+            let (answer, seen) = match (platform.means(), kvm) {
+                (Means::Kernel, _) => (
                     Answer::Yes,
                     "in a control group and namespaces of its own".to_owned(),
                 ),
-            }
+                (Means::Program(programs), _) => {
+                    let works = |name: &&&str| answer(Topic::Containers, name) == Answer::Yes;
+                    let program = programs.iter().find(works).or(programs.first());
+                    (
+                        Answer::Yes,
+                        format!("with {}", program.copied().unwrap_or_default()),
+                    )
+                }
+                (Means::Kvm | Means::KvmOrEmulation, Answer::Yes) => {
+                    (Answer::Yes, "with KVM".to_owned())
+                }
+                (Means::Kvm, Answer::Partly) => (
+                    Answer::Partly,
+                    "with KVM if a kernel boots on it".to_owned(),
+                ),
+                (Means::Kvm, Answer::No) => (
+                    Answer::No,
+                    "lacks a KVM that boots a kernel: see Virtual machines".to_owned(),
+                ),
+                (Means::KvmOrEmulation, Answer::Partly) => (
+                    Answer::Partly,
+                    "with KVM if a kernel boots on it, else TCG, emulated".to_owned(),
+                ),
+                (Means::KvmOrEmulation, Answer::No) => (
+                    Answer::Partly,
+                    "with TCG: results are flagged `emulated`".to_owned(),
+                ),
+            };
+            finding(answer, seen)
         })
         .collect()
 }

@@ -5,7 +5,7 @@ use super::oci::Bundle;
 use super::podman::Podman;
 use super::root::Root;
 use super::shared_kernel::{SharedKernelTarget, Way};
-use super::{CommandLine, GuestFiles, Platform, Target};
+use super::{CommandLine, GuestFiles, Means, Platform, Target};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -191,6 +191,10 @@ impl Platform for Container {
     fn check(&self, settings: &Settings) -> Result<(), HostError> {
         cell::check(settings)?;
         runtime(settings).map(drop)
+    }
+
+    fn means(&self) -> Means {
+        Means::Program(&["runc", "crun"])
     }
 
     fn expected_overhead(&self) -> Duration {

@@ -68,6 +68,19 @@ fn switch_offloads_off(guest: &mut dyn Target) -> Result<(), HostError> {
     })
 }
 
+/// What runs a platform's guests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Means {
+    /// The host's kernel alone, by namespaces and control groups.
+    Kernel,
+    /// A program of the host: the first of these that works.
+    Program(&'static [&'static str]),
+    /// KVM, without which it has no guests.
+    Kvm,
+    /// KVM, or emulation where there is none.
+    KvmOrEmulation,
+}
+
 /// A way to run a workload.
 pub trait Platform: Sync {
     /// The name in plans and tables: `native`, `container`, `qemu`, `firecracker`.
@@ -81,6 +94,11 @@ pub trait Platform: Sync {
     /// # Errors
     /// What is missing, with the remedy.
     fn check(&self, settings: &Settings) -> Result<(), HostError>;
+
+    /// What runs its guests.
+    fn means(&self) -> Means {
+        Means::Kernel
+    }
 
     /// Rough time to boot and stop, for estimates.
     fn expected_overhead(&self) -> Duration;

@@ -18,7 +18,7 @@ pub use qmp::Qmp;
 use super::vm::host::backend;
 use super::vm::size::MEMORY_MIB;
 use super::vm::surroundings::Surroundings;
-use super::{GuestFiles, Platform, Target};
+use super::{GuestFiles, Means, Platform, Target};
 use machine::{Accel, Machine};
 use std::time::Duration;
 use vm::Vm;
@@ -50,6 +50,10 @@ impl Platform for Qemu {
 
     fn memory_mib(&self, settings: &Settings) -> u64 {
         u64::try_from(MEMORY_MIB.integer(settings)).unwrap_or(u64::MAX)
+    }
+
+    fn means(&self) -> Means {
+        Means::KvmOrEmulation
     }
 
     fn expected_overhead(&self) -> Duration {

@@ -11,7 +11,7 @@ pub use machine::{Disk, Machine, Nic};
 pub use start::{Place, Started};
 
 use super::vm::size::{MEMORY_MIB, PIN, VCPUS};
-use super::{GuestFiles, Platform, Target};
+use super::{GuestFiles, Means, Platform, Target};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::Duration;
@@ -168,6 +168,10 @@ impl Platform for Vmm {
             })?;
         }
         cell::check(settings)
+    }
+
+    fn means(&self) -> Means {
+        Means::Kvm
     }
 
     fn expected_overhead(&self) -> Duration {

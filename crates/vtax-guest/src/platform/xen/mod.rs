@@ -5,7 +5,7 @@ mod backends;
 mod domain;
 mod guest;
 
-use super::{GuestFiles, Platform, Target};
+use super::{GuestFiles, Means, Platform, Target};
 use domain::Domain;
 use std::path::Path;
 use std::time::Duration;
@@ -70,6 +70,10 @@ impl Platform for Xen {
 
     fn memory_mib(&self, settings: &Settings) -> u64 {
         u64::try_from(domain::MEMORY_MIB.integer(settings)).unwrap_or(u64::MAX)
+    }
+
+    fn means(&self) -> Means {
+        Means::Program(&["xl"])
     }
 
     fn expected_overhead(&self) -> Duration {
