@@ -3,25 +3,19 @@
 //! Metrics whose last part varies (a device, an exit reason) have a function; all others are
 //! constants. Units: `_ns` nanoseconds, `_bytes` bytes, everything else a count.
 
-/// CPU time that an owner's control group or process used, by the scheduler's own clock.
-pub const CPU_TOTAL: &str = "cpu.total_ns";
+pub use vtax_units::account::counter::{
+    BACKEND as CPU_BACKEND, DOM0 as CPU_DOM0, DOMAIN as CPU_DOMAIN, IDLE as CPU_IDLE,
+    IOTHREAD as CPU_IOTHREAD, IOWAIT as CPU_IOWAIT, SOFTIRQ as CPU_SOFTIRQ,
+    SOFTIRQ_CONTEXT as CPU_SOFTIRQ_CONTEXT, STEAL as CPU_STEAL, TOTAL as CPU_TOTAL,
+    VCPU as CPU_VCPU, VHOST as CPU_VHOST,
+};
+
 /// CPU time in user mode; for the host, `nice` included.
 pub const CPU_USER: &str = "cpu.user_ns";
 /// CPU time in the kernel on behalf of tasks.
 pub const CPU_SYSTEM: &str = "cpu.system_ns";
 /// Host CPU time in hardware interrupt handlers.
 pub const CPU_IRQ: &str = "cpu.irq_ns";
-/// CPU time in software interrupt handlers: the host's, or what worked for a subject.
-pub const CPU_SOFTIRQ: &str = "cpu.softirq_ns";
-/// CPU time in software interrupt handlers, for whomever, that ran in the context of a subject's
-/// tasks and is inside [`CPU_TOTAL`]: 0 on kernels that book it apart.
-pub const CPU_SOFTIRQ_CONTEXT: &str = "cpu.softirq_context_ns";
-/// Time that a hypervisor below this host ran something else instead.
-pub const CPU_STEAL: &str = "cpu.steal_ns";
-/// Time with nothing to run and no I/O outstanding.
-pub const CPU_IDLE: &str = "cpu.idle_ns";
-/// Time with nothing to run while I/O was outstanding.
-pub const CPU_IOWAIT: &str = "cpu.iowait_ns";
 /// Time that vCPUs spent in guest mode; already inside [`CPU_USER`].
 pub const CPU_GUEST: &str = "cpu.guest_ns";
 /// All host CPU time that was neither idle, waiting for I/O, nor stolen.
@@ -32,22 +26,10 @@ pub const CPU_SCHEDULED: &str = "cpu.scheduled_ns";
 pub const CPU_AT: &str = "cpu.at.";
 /// The part of it at work, where that is known: `cpu.busy_at.<kHz>_ns`.
 pub const CPU_BUSY_AT: &str = "cpu.busy_at.";
-/// CPU time of a VM's vCPU threads.
-pub const CPU_VCPU: &str = "cpu.vcpu_ns";
 /// Time that a VM's vCPU threads were ready to run and no CPU was free.
 pub const CPU_VCPU_WAIT: &str = "cpu.vcpu_wait_ns";
-/// CPU time of a VM's dedicated I/O threads.
-pub const CPU_IOTHREAD: &str = "cpu.iothread_ns";
-/// CPU time of the vhost workers that serve a VM.
-pub const CPU_VHOST: &str = "cpu.vhost_ns";
 /// CPU time of all other threads of a VMM, dead ones included.
 pub const CPU_EMULATOR: &str = "cpu.emulator_ns";
-/// CPU time of a Xen domain's vCPUs, which no process of the host has.
-pub const CPU_DOMAIN: &str = "cpu.domain_ns";
-/// What Domain 0 did for a VM of another host, by a method of charge-back.
-pub const CPU_BACKEND: &str = "cpu.backend_ns";
-/// CPU time of Dom0's vCPUs, as Xen counts it.
-pub const CPU_DOM0: &str = "cpu.dom0_ns";
 /// Context switches: on the host all of them; for threads, times put on a CPU.
 pub const CONTEXT_SWITCHES: &str = "context_switches";
 /// Memory charged to a control group, page cache included (a gauge).

@@ -144,6 +144,7 @@ fn has(platform: Platform, stage: Stage) -> bool {
         Stage::Emulator => platform.is_vm(),
         Stage::Iothread | Stage::Vhost => platform.is_vm() && platform != Platform::Xen,
         Stage::Backend => platform == Platform::Xen,
+        _ => false,
     }
 }
 
@@ -174,7 +175,7 @@ fn guests(out: &mut dyn Families, snapshot: &Snapshot, listing: &Listing) {
         "Host processor time that a guest caused, by stage: its own code (vcpu), its monitor (emulator, iothread), vhost workers, soft interrupts, Xen backends.",
     );
     for (guest, total) in &listed {
-        for stage in Stage::ALL {
+        for stage in Stage::CHARGED {
             let time = total.stages.get(stage);
             if time.0 > 0 || has(guest.platform, stage) {
                 let labels = [

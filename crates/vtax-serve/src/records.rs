@@ -193,7 +193,7 @@ fn stages(stages: &Stages, modelled: Option<Modelled>) -> Vec<StageTime> {
         };
         Some(Nanoseconds((modelled.own?.0 as f64 * share) as u64))
     };
-    Stage::ALL
+    Stage::CHARGED
         .into_iter()
         .map(|stage| (stage, stages.get(stage)))
         .filter(|(stage, time)| *stage == Stage::Vcpu || time.0 > 0)

@@ -111,7 +111,7 @@ impl Sum {
 /// `total` less `part` of it.
 fn difference(total: &GuestTotals, part: &GuestTotals) -> GuestTotals {
     let mut stages = Stages::default();
-    for stage in vtax_observe::charge::Stage::ALL {
+    for stage in vtax_observe::charge::Stage::CHARGED {
         let time = total
             .stages
             .get(stage)

@@ -1,5 +1,5 @@
 //! The vocabulary of every vtax number: a [`Quantity`] is a value with its [`Unit`], and
-//! [`Source`] says whether it was measured, modelled or emulated.
+//! [`Source`] says whether it was measured, modelled or emulated. [`account`] says whose CPU time a window was.
 //!
 //! ```
 //! use vtax_units::{Base, Quantity, Unit};
@@ -9,6 +9,7 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+pub mod account;
 mod count;
 mod quantity;
 mod source;

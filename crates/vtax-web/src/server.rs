@@ -23,8 +23,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
-use vtax_observe::charge::Stage;
-use vtax_report::results::Stage as Shown;
+use vtax_report::results::Stage;
 
 /// Of what is posted: a plan and a little.
 const LONGEST_BODY: usize = 512 << 10;
@@ -232,19 +231,17 @@ async fn about(
     Extension(access): Extension<Arc<Access>>,
     headers: HeaderMap,
 ) -> Response {
-    let stages: Vec<serde_json::Value> = Stage::ALL
+    let stages: Vec<serde_json::Value> = Stage::CHARGED
         .into_iter()
-        .map(|stage| looks(stage.name(), stage.name()))
+        .map(|stage| looks(stage.name(), stage))
         .chain([
-            looks("host", Shown::Rest.name()),
-            looks("unattributed", Shown::Observer.name()),
+            looks("host", Stage::Rest),
+            looks("unattributed", Stage::Observer),
         ])
         .collect();
     runs::about(access.role(&headers).name(), &site, &stages)
 }
 
-fn looks(name: &str, like: &str) -> serde_json::Value {
-    let shown = Shown::ALL.into_iter().find(|one| one.name() == like);
-    let color = shown.unwrap_or(Shown::Rest).color();
-    serde_json::json!({ "name": name, "color": color })
+fn looks(name: &str, like: Stage) -> serde_json::Value {
+    serde_json::json!({ "name": name, "color": like.color() })
 }

@@ -6,109 +6,8 @@
 //! 3. What a method cannot explain is unattributed and never spread over the guests.
 
 use std::collections::{BTreeMap, HashMap};
+pub use vtax_units::account::{Stage, Stages};
 use vtax_units::{Joules, Nanoseconds};
-
-/// What a guest's time was spent on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Stage {
-    /// The guest's own code: vCPU threads, or the processes of a container.
-    Vcpu,
-    /// The rest of the monitor: device emulation, its main loop.
-    Emulator,
-    /// The monitor's I/O threads.
-    Iothread,
-    /// vhost workers.
-    Vhost,
-    /// The kernel's soft interrupts that worked for the guest's devices.
-    Softirq,
-    /// Xen's network and block backends.
-    Backend,
-}
-
-impl Stage {
-    /// Every stage, in the order of tables.
-    pub const ALL: [Self; 6] = [
-        Self::Vcpu,
-        Self::Emulator,
-        Self::Iothread,
-        Self::Vhost,
-        Self::Softirq,
-        Self::Backend,
-    ];
-
-    /// Its name in tables and labels.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Vcpu => "vcpu",
-            Self::Emulator => "emulator",
-            Self::Iothread => "iothread",
-            Self::Vhost => "vhost",
-            Self::Softirq => "softirq",
-            Self::Backend => "backend",
-        }
-    }
-}
-
-/// Time by stage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Stages([u64; Stage::ALL.len()]);
-
-impl Stages {
-    /// The time of one stage.
-    pub fn get(&self, stage: Stage) -> Nanoseconds {
-        Nanoseconds(self.0.get(stage as usize).copied().unwrap_or(0))
-    }
-
-    /// Adds to one stage.
-    pub fn add(&mut self, stage: Stage, time: Nanoseconds) {
-        if let Some(sum) = self.0.get_mut(stage as usize) {
-            *sum = sum.saturating_add(time.0);
-        }
-    }
-
-    /// Adds another's stages to these.
-    pub fn merge(&mut self, other: &Self) {
-        for stage in Stage::ALL {
-            self.add(stage, other.get(stage));
-        }
-    }
-
-    /// The time of all stages.
-    pub fn total(&self) -> Nanoseconds {
-        Nanoseconds(self.0.iter().fold(0, |sum, time| sum.saturating_add(*time)))
-    }
-
-    /// The time that neither the guest nor its owner sees as the guest's: everything but its own
-    /// code.
-    pub fn hidden(&self) -> Nanoseconds {
-        self.total().saturating_since(self.get(Stage::Vcpu))
-    }
-
-    /// Takes `time` away from the stages, from each in proportion; never more than there is.
-    /// Returns what was taken.
-    fn take(&mut self, time: u64) -> u64 {
-        let whole = self.total().0;
-        if time >= whole {
-            *self = Self::default();
-            return whole;
-        }
-        let mut taken = 0;
-        for stage in &mut self.0 {
-            // At most `stage`, since time < whole.
-            let share = u128::from(*stage) * u128::from(time) / u128::from(whole.max(1));
-            let share = u64::try_from(share).unwrap_or(*stage).min(*stage);
-            *stage -= share;
-            taken += share;
-        }
-        // Rounding left a few nanoseconds.
-        for stage in &mut self.0 {
-            let rest = (time - taken).min(*stage);
-            *stage -= rest;
-            taken += rest;
-        }
-        taken
-    }
-}
 
 /// What one guest used itself in an interval.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -271,7 +170,7 @@ impl Ledger {
             // What is inside another guest's group is counted there already.
             for guest in &usage.guests {
                 if let Some(container) = guest.inside.and_then(|number| own.get_mut(&number)) {
-                    container.take(guest.own.total().0);
+                    container.take(guest.own.total());
                 }
             }
             own.values()
@@ -301,7 +200,7 @@ impl Ledger {
             let work = io.guests.get(&number).copied().unwrap_or_default();
             let booked = stages.total();
             if !usage.softirq_apart {
-                stages.take(work.context.0);
+                stages.take(work.context);
             }
             stages.add(Stage::Softirq, work.softirq);
             rows.push(Row {
@@ -503,7 +402,13 @@ mod tests {
     }
 
     fn any_stages() -> impl Strategy<Value = Stages> {
-        prop::array::uniform6(0u64..1_000_000_000).prop_map(Stages)
+        prop::array::uniform6(0u64..1_000_000_000).prop_map(|times| {
+            let mut stages = Stages::default();
+            for (stage, time) in Stage::CHARGED.into_iter().zip(times) {
+                stages.add(stage, Nanoseconds(time));
+            }
+            stages
+        })
     }
 
     proptest! {
@@ -541,14 +446,6 @@ mod tests {
             prop_assert_eq!(ledger.sum().0 + ledger.made_good.0, ledger.total.0 + ledger.excess.0);
             prop_assert_eq!(carried + ledger.excess.0, left.0 + ledger.made_good.0);
             prop_assert!(ledger.rows.iter().all(|row| row.stages.total().0 < 1 << 40));
-        }
-
-        #[test]
-        fn taking_from_stages_takes_exactly_what_there_is(stages in any_stages(), time in 0u64..10_000_000_000) {
-            let mut after = stages;
-            let taken = after.take(time);
-            prop_assert_eq!(taken, time.min(stages.total().0));
-            prop_assert_eq!(after.total().0 + taken, stages.total().0);
         }
     }
 }

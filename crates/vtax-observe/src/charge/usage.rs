@@ -31,7 +31,7 @@ pub(super) struct UsageReader {
 }
 
 /// The times of one source by stage.
-type Counters = [Counter; Stage::ALL.len()];
+type Counters = [Counter; Stage::CHARGED.len()];
 
 fn counters() -> Counters {
     std::array::from_fn(|_| Counter::new(Rule::TIME))
@@ -75,7 +75,7 @@ enum HelperClock {
 /// nothing at first sight: what it used before belongs to no interval of this ledger.
 fn gains(counters: &mut Counters, totals: &Stages, is_new: bool, fell: &mut u64) -> Stages {
     let mut gained = Stages::default();
-    for (stage, counter) in Stage::ALL.into_iter().zip(counters) {
+    for (stage, counter) in Stage::CHARGED.into_iter().zip(counters) {
         let raw = totals.get(stage).0;
         let gain = match counter.advance(raw) {
             Change::First if is_new => raw,

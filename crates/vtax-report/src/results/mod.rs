@@ -24,7 +24,6 @@ mod pages;
 pub mod power_model;
 mod record;
 mod samples;
-mod stage;
 mod trial;
 
 pub use attempts::{Aside, Attempt};
@@ -35,7 +34,7 @@ pub use machines::{Machine, Machines, Together, merge, together};
 pub use record::is_record;
 pub use samples::{SampleKind, SampleReader, SampleSeries, SampleSeriesId, SampleWriter, Samples};
 pub(crate) use samples::{parquet_failed, write_column};
-pub use stage::Stage;
+pub use vtax_units::account::Stage;
 pub use trial::{
     Actor, Better, Metric, ObjectiveOutcome, ObservationCost, Phase, PhaseTimes, Role, RunInfo,
     Scheduled, Treatment, Trial, TrialOutcome, Work, is_difference,

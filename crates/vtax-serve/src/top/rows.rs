@@ -91,6 +91,7 @@ impl StagePercents {
             Stage::Vhost => self.vhost,
             Stage::Softirq => self.softirq,
             Stage::Backend => self.backend,
+            _ => None,
         }
     }
 }

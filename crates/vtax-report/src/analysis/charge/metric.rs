@@ -1,11 +1,6 @@
 //! The metrics by which a trial says what was charged in it. All are rates, so that stretches compare:
 //! times in processors kept busy, counts and work a second.
 
-/// What charge-back can name as a guest's, in the order of tables.
-pub const STAGES: [&str; 6] = [
-    "vcpu", "emulator", "iothread", "vhost", "softirq", "backend",
-];
-
 /// The ways to charge.
 pub const METHODS: [&str; 2] = ["traced", "counted"];
 

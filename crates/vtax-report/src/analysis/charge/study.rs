@@ -2,7 +2,7 @@
 //! directory. Everything else is computed from it, so that other weights need no other run.
 
 use super::metric;
-use crate::results::{Metric, ResultsDir, ResultsError, Treatment, Trial, TrialOutcome};
+use crate::results::{Metric, ResultsDir, ResultsError, Stage, Treatment, Trial, TrialOutcome};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -354,8 +354,9 @@ fn measurement(
 
 fn guest(load: &str, metrics: &Metrics, span: Nanoseconds) -> GuestCharge {
     let charged = metric::METHODS.into_iter().filter_map(|method| {
-        let stages: BTreeMap<String, Nanoseconds> = metric::STAGES
+        let stages: BTreeMap<String, Nanoseconds> = Stage::CHARGED
             .into_iter()
+            .map(Stage::name)
             .filter_map(|stage| {
                 let spent = time(metrics, &metric::stage(method, stage), span)?;
                 Some((stage.to_owned(), spent))

@@ -1,7 +1,7 @@
 //! A study as tables in Markdown.
 
-use super::metric::STAGES;
 use super::{Comparison, Method, PlatformStudy, Study};
+use crate::results::Stage;
 use crate::stats::mean;
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -134,7 +134,7 @@ fn stages(text: &mut String, platform: &PlatformStudy, load: &str) -> std::fmt::
         mean(&times)
     };
     let mut parts = Vec::new();
-    for stage in STAGES {
+    for stage in Stage::CHARGED.map(Stage::name) {
         if let (Some(alone), Some(together)) = (of(1, stage), of(2, stage))
             && alone > 0.0
         {
