@@ -8,7 +8,7 @@ use crate::machine::kvm::Host;
 use crate::population::capacity::Capacity;
 use crate::population::memory::give_back_large_pieces;
 use crate::population::share::Share;
-use crate::population::worker::{Addresses, Doors, Workers};
+use crate::population::worker::{Addresses, Listeners, Workers};
 use crate::population::{Holding, Plan, Population};
 use crate::shard::{GUESTS_PER_PROCESS, ShardCommand, Shards};
 use crate::tcg::{Accelerator, Qemus};
@@ -223,9 +223,9 @@ fn run(arguments: &RunArguments, words: &[&str]) -> Result<()> {
         http: Some(arguments.http),
         unix: arguments.socket.clone(),
     };
-    let doors = Doors::open(&addresses)?;
+    let listeners = Listeners::open(&addresses)?;
     jail::enter(arguments.save.as_deref(), arguments.socket.as_deref())?;
-    let running = Workers::serve(Arc::clone(&population), workers, doors)?;
+    let running = Workers::serve(Arc::clone(&population), workers, listeners)?;
     let count = population.plan().count;
     until_ended(|| population.census().booted < count && !running.stopped());
     let state = if arguments.live {
@@ -332,9 +332,9 @@ fn shard(arguments: &ShardArguments) -> Result<()> {
         http: None,
         unix: Some(arguments.socket.clone()),
     };
-    let doors = Doors::open(&addresses)?;
+    let listeners = Listeners::open(&addresses)?;
     jail::enter(None, Some(&arguments.socket))?;
-    let workers = Workers::serve(Arc::clone(&population), arguments.workers, doors)?;
+    let workers = Workers::serve(Arc::clone(&population), arguments.workers, listeners)?;
     loop {
         let missing = arguments.count.saturating_sub(population.census().booted);
         if missing == 0 {

@@ -44,12 +44,12 @@ pub struct Addresses {
 /// Addresses that are listened on, before anybody is served: what remains to do opens no socket, so that
 /// a jail may be entered in between.
 #[derive(Debug)]
-pub struct Doors {
+pub struct Listeners {
     tcp: Option<TcpListener>,
     unix: Option<(UnixListener, PathBuf)>,
 }
 
-impl Doors {
+impl Listeners {
     /// Listens.
     ///
     /// # Errors
@@ -128,16 +128,16 @@ impl Workers {
     /// # Errors
     /// [`Error::System`] when an address cannot be bound or a thread not started; then none runs.
     pub fn start(population: Arc<Population>, count: usize, addresses: &Addresses) -> Result<Self> {
-        Self::serve(population, count, Doors::open(addresses)?)
+        Self::serve(population, count, Listeners::open(addresses)?)
     }
 
     /// As [`Workers::start`], on addresses that are listened on already.
     ///
     /// # Errors
     /// [`Error::Exhausted`] when descriptors or threads are; then no worker runs.
-    pub fn serve(population: Arc<Population>, count: usize, doors: Doors) -> Result<Self> {
+    pub fn serve(population: Arc<Population>, count: usize, listeners: Listeners) -> Result<Self> {
         let count = count.max(1);
-        let Doors { tcp, unix } = doors;
+        let Listeners { tcp, unix } = listeners;
         let http = tcp.as_ref().and_then(|l| l.local_addr().ok());
         let (unix, path) = unix.unzip();
         let polls = (0..count)
