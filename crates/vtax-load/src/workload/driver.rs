@@ -13,6 +13,8 @@ use vtax_host::HostError;
 const SERVICE_LIMIT: Duration = Duration::from_secs(60);
 /// How long the making of files and tables may take. An emulated machine on a busy host is slow.
 const PREPARE_LIMIT: Duration = Duration::from_secs(600);
+/// How long the end of a service may be seen after the failure of a generator that it caused.
+const SEEN_LATER: Duration = Duration::from_secs(1);
 /// How often a target is asked outside the measured window.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -314,12 +316,17 @@ impl Load for ClientLoad {
                 evidence: target.console_tail(),
             });
         };
-        // First the cause, then the symptom: the generator of a dead service fails too.
+        // First the cause, then the symptom: the generator of a dead service fails too, and may be seen to first.
         dead_service(target, self.service)?;
-        match finished.code {
-            0 => Ok(Some(finished.stdout)),
-            _ => Err(failure(&self.line, &finished, "client", self.programs)),
+        if finished.code == 0 {
+            return Ok(Some(finished.stdout));
         }
+        let failed = Instant::now();
+        while failed.elapsed() < SEEN_LATER {
+            std::thread::sleep(PAUSE);
+            dead_service(target, self.service)?;
+        }
+        Err(failure(&self.line, &finished, "client", self.programs))
     }
 
     fn level_began(&self) -> Option<Instant> {
