@@ -212,13 +212,21 @@ impl Runs {
         judged(record.as_ref(), lab, in_flight(results).is_some(), done).0
     }
 
-    /// A run as it is now. A trial is read once. `results` is none where the run has no directory yet.
+    /// A run as it is now. A trial is read once. `open` opens its directory, and gives none where there is none yet.
     ///
     /// # Errors
     /// When nothing at all is known of it.
-    pub fn progress(&self, path: &Path, results: Option<&ResultsDir>) -> Result<Progress, String> {
+    pub fn progress(
+        &self,
+        path: &Path,
+        open: impl FnOnce() -> Option<ResultsDir>,
+    ) -> Result<Progress, String> {
         let path = same(path);
         let record = self.records.of(&path);
+        // Before the directory: what the run reports is in its directory by then.
+        let heard = record.as_ref().map(|_| self.listen(&path));
+        let results = open();
+        let results = results.as_ref();
         let planned = Planned::of(results, record.as_ref())
             .ok_or_else(|| format!("there is no run in {}", path.display()))?;
         let lab = self.lab().filter(|lab| lab.results == path);
@@ -228,7 +236,7 @@ impl Runs {
             .as_ref()
             // What this page's run said says nothing of one that somebody else runs now.
             .filter(|record| record.plan.is_some() && record.is_alive() || !others)
-            .map(|_| self.listen(&path))
+            .and(heard)
             .unwrap_or_default();
         let mut all = lock(&self.known);
         if all.len() >= MOST_RUNS && !all.contains_key(&path) {
@@ -443,4 +451,52 @@ fn tail(log: std::io::Result<fs::File>) -> Vec<String> {
         Ok(bytes)
     };
     text::last_lines(&log.and_then(read).unwrap_or_default(), LOG_LINES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plans::check;
+    use crate::testbed::Testbed;
+    use std::io::Write as _;
+    use vtax_lab::place::Place;
+    use vtax_lab::run::Event;
+
+    #[test]
+    fn no_phase_is_shown_of_a_trial_whose_directory_was_not_looked_for_after_it() {
+        let state = tempfile::tempdir().unwrap();
+        let path = same(&state.path().join("results"));
+        let text = include_str!("../../../plans/every-workload.toml");
+        let records = Records::within(state.path());
+        let folder = records.make(&path).unwrap();
+        let record = Record {
+            results: path.clone(),
+            place: "local".to_owned(),
+            quick: true,
+            testbed: Testbed::default(),
+            started: String::new(),
+            plan: Some(check(text, true, &Place::Local).unwrap()),
+            process: Process::of(std::process::id()),
+            asked: Asked::Run,
+        };
+        records.keep(&record).unwrap();
+        let runs = Runs::of(state.path(), None);
+        // The run goes on right after its directory was looked for.
+        let goes_on = || {
+            let mut events = folder.new_file("events").unwrap();
+            let started = Event::TrialStarted {
+                index: 0,
+                treatment: "a".to_owned(),
+            };
+            let phase = "measure".to_owned();
+            for event in [started, Event::Phase { phase }] {
+                writeln!(events, "{}", serde_json::to_string(&event).unwrap()).unwrap();
+            }
+            None
+        };
+        let shown = runs.progress(&path, goes_on).unwrap();
+        assert_eq!((shown.state, shown.running), (State::Running, None));
+        let shown = runs.progress(&path, || None).unwrap();
+        assert_eq!(shown.running.unwrap().phase, "measure");
+    }
 }

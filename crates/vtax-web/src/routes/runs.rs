@@ -98,8 +98,8 @@ pub async fn started(State(site): State<Site>) -> Response {
                 elsewhere.push(path.display().to_string());
                 continue;
             };
-            let results = site.results.open(&dir).ok();
-            if let Ok(progress) = site.runs.progress(&path, results.as_ref()) {
+            let open = || site.results.open(&dir).ok();
+            if let Ok(progress) = site.runs.progress(&path, open) {
                 all.push(progress.brief(&dir));
             }
         }
@@ -120,11 +120,11 @@ pub async fn follow(
     let progress = move |site: Site, dir: String| {
         read(move || {
             let path = site.results.place(&dir)?;
-            let opened = site.results.open(&dir);
-            if opened.is_err() && site.runs.record(&same(&path)).is_none() {
-                return Err(opened.err().unwrap_or_default());
+            if site.runs.record(&same(&path)).is_none() {
+                site.results.open(&dir)?;
             }
-            document(&site.runs.progress(&path, opened.ok().as_ref())?)
+            let open = || site.results.open(&dir).ok();
+            document(&site.runs.progress(&path, open)?)
         })
     };
     // One that is not there is refused at once, in words.
